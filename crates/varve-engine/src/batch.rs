@@ -1,0 +1,82 @@
+//! A group of writes that happens whole or not at all.
+
+use bytes::Bytes;
+use varve_types::KeyspaceId;
+
+/// One write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Sets a row.
+    Put {
+        /// Where.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: Bytes,
+        /// The value.
+        value: Bytes,
+    },
+    /// Removes a row; no error if there is none.
+    Delete {
+        /// Where.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: Bytes,
+    },
+}
+
+/// Writes to be applied together, in order: of two on one key the later wins.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    ops: Vec<Op>,
+    external: bool,
+    reclaims: bool,
+}
+
+impl Batch {
+    /// No writes.
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// Adds: set `key` to `value`.
+    pub fn put(&mut self, keyspace: KeyspaceId, key: impl Into<Bytes>, value: impl Into<Bytes>) {
+        self.ops.push(Op::Put { keyspace, key: key.into(), value: value.into() });
+    }
+
+    /// Adds: remove `key`.
+    pub fn delete(&mut self, keyspace: KeyspaceId, key: impl Into<Bytes>) {
+        self.ops.push(Op::Delete { keyspace, key: key.into() });
+    }
+
+    /// Marks that these rows refer to data outside the store, which must be durable before they are:
+    /// the hook of [`crate::Store::set_external_sync`] runs first. After a power cut, such a batch that
+    /// was never synced is dropped together with everything after it.
+    pub fn depends_on_external(&mut self) {
+        self.external = true;
+    }
+
+    /// Marks that this batch frees room, so that it is taken even when the disk is nearly full.
+    pub fn reclaims_space(&mut self) {
+        self.reclaims = true;
+    }
+
+    /// The writes.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// True if there are no writes.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Whether [`Batch::depends_on_external`] was called.
+    pub fn is_external(&self) -> bool {
+        self.external
+    }
+
+    /// Whether [`Batch::reclaims_space`] was called.
+    pub fn is_reclaiming(&self) -> bool {
+        self.reclaims
+    }
+}

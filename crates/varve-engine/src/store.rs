@@ -1,0 +1,125 @@
+//! The one trait through which the file system sees a store.
+
+use std::fmt;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use varve_types::KeyspaceId;
+
+use crate::{Batch, StoreResult};
+
+/// One row.
+pub type Pair = (Bytes, Bytes);
+
+/// Rows in key order, from [`Store::scan`]; after an error it yields nothing more.
+pub type ScanIter<'a> = Box<dyn Iterator<Item = StoreResult<Pair>> + Send + 'a>;
+
+/// What a key space is made for. Fixed when it is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyspaceOptions {
+    /// Every key is 8 bytes of prefix and 8 bytes of suffix. Scans of one prefix then skip the table
+    /// files that do not hold it (TableFS 4.2.4).
+    pub prefixed: bool,
+    /// Blocks of table files are compressed with LZ4 where that saves room.
+    pub compressed: bool,
+}
+
+/// The order of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Smallest key first.
+    Forward,
+    /// Largest key first.
+    Reverse,
+}
+
+/// The keys of a scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The lower end.
+    pub start: Bound<Vec<u8>>,
+    /// The upper end.
+    pub end: Bound<Vec<u8>>,
+}
+
+impl KeyRange {
+    /// Every key.
+    pub fn all() -> KeyRange {
+        KeyRange { start: Bound::Unbounded, end: Bound::Unbounded }
+    }
+
+    /// Every key that begins with `prefix`.
+    pub fn prefix(prefix: &[u8]) -> KeyRange {
+        let mut end = prefix.to_vec();
+        while end.last() == Some(&u8::MAX) {
+            end.pop();
+        }
+        let end = match end.last_mut() {
+            Some(last) => {
+                *last += 1;
+                Bound::Excluded(end)
+            }
+            None => Bound::Unbounded,
+        };
+        KeyRange { start: Bound::Included(prefix.to_vec()), end }
+    }
+}
+
+/// A store. Calls may come from many threads at once.
+///
+/// Every error is a [`crate::StoreError`]: damage names file and offset, a full disk is
+/// `NoSpace` and changes nothing, and after a failed sync every write is refused as `Poisoned`.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// The key space called `name` (1 to 64 bytes), created durably if it does not exist. An existing
+    /// one keeps the options it was created with.
+    fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId>;
+
+    /// Removes all rows of a key space, durably; costs the number of its table files, not of its rows.
+    fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()>;
+
+    /// The newest value of `key`.
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>>;
+
+    /// Applies all of `batch` or nothing. When it returns, the batch survives the death of the
+    /// process; it survives a power cut once [`Store::sync`] returns, or within 5 seconds.
+    fn write(&self, batch: Batch) -> StoreResult<()>;
+
+    /// Makes everything written before durable. Concurrent calls share one sync.
+    fn sync(&self) -> StoreResult<()>;
+
+    /// The rows of `range` as of now, in `direction`.
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> StoreResult<ScanIter<'_>>;
+
+    /// Pins the present state.
+    fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>>;
+
+    /// Calls `hook` before any batch marked [`Batch::depends_on_external`] becomes durable: it makes
+    /// durable what such batches refer to outside the store. An error fails the sync. Set once, before
+    /// the first write.
+    fn set_external_sync(&self, hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>);
+
+    /// Counters and sizes as one JSON object.
+    fn metrics_json(&self) -> String;
+
+    /// Syncs, stops the background threads and releases the store. Later calls fail.
+    fn close(&self) -> StoreResult<()>;
+}
+
+/// The state of a store at one moment.
+pub trait StoreSnapshot: Send + Sync {
+    /// The value of `key` at that moment.
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>>;
+
+    /// The rows of `range` at that moment.
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> StoreResult<ScanIter<'_>>;
+}

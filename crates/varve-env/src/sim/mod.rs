@@ -1,0 +1,1 @@
+//! A seeded machine in memory.

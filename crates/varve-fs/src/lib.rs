@@ -1,0 +1,1 @@
+//! The file system on the engine

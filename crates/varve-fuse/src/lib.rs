@@ -1,0 +1,1 @@
+//! Adapts any Vfs to the kernel through FUSE

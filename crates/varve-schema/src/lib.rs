@@ -1,0 +1,1 @@
+//! The file system's rows and keys

@@ -1,0 +1,1 @@
+//! Oracles, operation generators and crash enumeration for tests

@@ -1,0 +1,112 @@
+//! Identifiers. Each is one integer that must not be confused with another.
+
+use std::fmt;
+
+/// The identity of a file, directory or other object, never reused within a store.
+///
+/// Ids below [`InodeId::FIRST_FREE`] are reserved: 0 is never an inode, 1 is the root directory, 2 to
+/// 15 prefix the store's own bookkeeping rows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeId(u64);
+
+impl InodeId {
+    /// The root directory; the kernel's FUSE protocol fixes this number.
+    pub const ROOT: InodeId = InodeId(1);
+    /// The first id handed out to a file or directory.
+    pub const FIRST_FREE: InodeId = InodeId(16);
+
+    /// The id with this number.
+    pub const fn new(raw: u64) -> InodeId {
+        InodeId(raw)
+    }
+
+    /// The number, as the kernel and the rows carry it.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// The position of one write in the history of a store. Later writes have larger numbers; 0 comes
+/// before the first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct SeqNo(u64);
+
+impl SeqNo {
+    /// Before the first write.
+    pub const ZERO: SeqNo = SeqNo(0);
+    /// After every write: reads as of the newest state.
+    pub const MAX: SeqNo = SeqNo(u64::MAX >> 8);
+
+    /// The sequence number with this value.
+    pub const fn new(raw: u64) -> SeqNo {
+        SeqNo(raw)
+    }
+
+    /// The value.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The number `n` writes later.
+    #[must_use]
+    pub const fn advanced(self, n: u64) -> SeqNo {
+        SeqNo(self.0 + n)
+    }
+}
+
+/// The number of a log, table or manifest file within a store; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileNo(u64);
+
+impl FileNo {
+    /// The file number with this value.
+    pub const fn new(raw: u64) -> FileNo {
+        FileNo(raw)
+    }
+
+    /// The value.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The next file's number.
+    #[must_use]
+    pub const fn next(self) -> FileNo {
+        FileNo(self.0 + 1)
+    }
+}
+
+/// One sorted key space within a store. All key spaces share the log, the sequence numbers and the
+/// manifest; each has its own memtable and table files.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyspaceId(u32);
+
+impl KeyspaceId {
+    /// The key space with this number.
+    pub const fn new(raw: u32) -> KeyspaceId {
+        KeyspaceId(raw)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+macro_rules! show_as_number {
+    ($($id:ident),*) => {$(
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($id), self.0)
+            }
+        }
+    )*};
+}
+
+show_as_number!(InodeId, SeqNo, FileNo, KeyspaceId);

@@ -1,0 +1,18 @@
+//! The words every room shares: identifiers, file names, errnos, times, limits and counters.
+//!
+//! Nothing here does I/O and nothing here knows how a store is laid out. Every identifier is a newtype
+//! with a private field and named operations, so that an inode id can never be passed where a file
+//! number is wanted.
+
+mod counter;
+mod errno;
+mod id;
+pub mod limits;
+mod name;
+mod time;
+
+pub use counter::Counter;
+pub use errno::Errno;
+pub use id::{FileNo, InodeId, KeyspaceId, SeqNo};
+pub use name::{FileName, NameError};
+pub use time::Timestamp;

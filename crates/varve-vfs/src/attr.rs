@@ -1,0 +1,110 @@
+//! The attributes of an inode as front ends see them.
+
+use varve_types::{InodeId, Timestamp};
+
+/// What kind of object an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A Unix socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl FileType {
+    /// The `S_IFMT` bits of `st_mode`.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            FileType::Fifo => 0o010_000,
+            FileType::CharDevice => 0o020_000,
+            FileType::Directory => 0o040_000,
+            FileType::BlockDevice => 0o060_000,
+            FileType::Regular => 0o100_000,
+            FileType::Symlink => 0o120_000,
+            FileType::Socket => 0o140_000,
+        }
+    }
+
+    /// The type in `mode`'s `S_IFMT` bits; no bits at all mean a regular file, as mknod(2) has it.
+    pub const fn from_mode(mode: u32) -> Option<FileType> {
+        match mode & 0o170_000 {
+            0o010_000 => Some(FileType::Fifo),
+            0o020_000 => Some(FileType::CharDevice),
+            0o040_000 => Some(FileType::Directory),
+            0o060_000 => Some(FileType::BlockDevice),
+            0o100_000 | 0 => Some(FileType::Regular),
+            0o120_000 => Some(FileType::Symlink),
+            0o140_000 => Some(FileType::Socket),
+            _ => None,
+        }
+    }
+}
+
+/// The attributes of one inode: `struct stat` with a birth time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// The inode.
+    pub ino: InodeId,
+    /// What it is.
+    pub kind: FileType,
+    /// Permission, set-id and sticky bits (`0o7777`).
+    pub perm: u32,
+    /// Number of names; for a directory 2 plus its subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, of device nodes only.
+    pub rdev: u32,
+    /// Size in bytes; of a directory, the number of its entries.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the data.
+    pub mtime: Timestamp,
+    /// Last change of data or attributes.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub btime: Timestamp,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The moment of the call.
+    Now,
+    /// This time.
+    To(Timestamp),
+}
+
+/// What [`crate::Vfs::setattr`] changes; `None` leaves a field as it is. All of it or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    /// New permission, set-id and sticky bits.
+    pub perm: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New size; cuts, or extends with a hole.
+    pub size: Option<u64>,
+    /// New time of last access.
+    pub atime: Option<SetTime>,
+    /// New time of last change.
+    pub mtime: Option<SetTime>,
+    /// Clear set-user-id and set-group-id as a write by someone without the right does.
+    pub kill_set_id: bool,
+}

@@ -1,0 +1,120 @@
+//! What can go wrong, by cause, and the one map from cause to errno.
+
+use varve_types::{Errno, NameError};
+
+/// The result of a file system call.
+pub type FsResult<T> = Result<T, FsError>;
+
+/// Why a file system call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum FsError {
+    /// The name, or the object an inode id stands for, does not exist.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The inode id stands for an object that is gone.
+    #[error("the object is gone")]
+    Stale,
+    /// The name is taken.
+    #[error("the name exists already")]
+    Exists,
+    /// A directory was needed.
+    #[error("not a directory")]
+    NotDirectory,
+    /// Anything but a directory was needed.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory still has entries.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// A directory would become its own ancestor.
+    #[error("a directory cannot move into its own subtree")]
+    IntoOwnSubtree,
+    /// The operation makes no sense for this object or with these arguments.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// The mode bits or ownership forbid it.
+    #[error("permission denied")]
+    AccessDenied,
+    /// Only the owner or a privileged caller may do it.
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// The file handle is not open, or not in the mode needed.
+    #[error("bad file handle")]
+    BadHandle,
+    /// The file would exceed the largest size.
+    #[error("file too large")]
+    FileTooLarge,
+    /// A result or argument does not fit.
+    #[error("value too large")]
+    TooLarge,
+    /// The inode has as many names as it can have.
+    #[error("too many links")]
+    TooManyLinks,
+    /// The storage below, or a bucket of names with one hash, is full.
+    #[error("no space left: {0}")]
+    NoSpace(String),
+    /// Mounted read-only.
+    #[error("the file system is mounted read-only")]
+    ReadOnly,
+    /// The name breaks the rules for names.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A symbolic link's target is too long.
+    #[error("the target of a symbolic link cannot be longer than 4095 bytes")]
+    TargetTooLong,
+    /// No extended attribute of that name.
+    #[error("no such extended attribute")]
+    NoXattr,
+    /// An extended attribute of that name exists already.
+    #[error("the extended attribute exists already")]
+    XattrExists,
+    /// An extended attribute's name or value, or the list of names, is too long.
+    #[error("the extended attribute is too large")]
+    XattrTooLarge,
+    /// The offset of a seek lies past the end.
+    #[error("no data or hole past this offset")]
+    NoSuchOffset,
+    /// Not supported by this file system; docs/semantics.md says what is.
+    #[error("not supported: {0}")]
+    NotSupported(&'static str),
+    /// The call is not implemented, for the kernel to stop asking.
+    #[error("not implemented")]
+    NotImplemented,
+    /// The storage below failed, or what it holds is damaged. The text names the file, the offset and
+    /// the next step.
+    #[error("{0}")]
+    Storage(String),
+}
+
+impl FsError {
+    /// The errno for this cause.
+    pub fn errno(&self) -> Errno {
+        match self {
+            FsError::NotFound => Errno::NotFound,
+            FsError::Stale => Errno::Stale,
+            FsError::Exists => Errno::Exists,
+            FsError::NotDirectory => Errno::NotDir,
+            FsError::IsDirectory => Errno::IsDir,
+            FsError::NotEmpty => Errno::NotEmpty,
+            FsError::IntoOwnSubtree | FsError::Invalid(_) => Errno::Invalid,
+            FsError::AccessDenied => Errno::Access,
+            FsError::NotPermitted => Errno::Perm,
+            FsError::BadHandle => Errno::BadHandle,
+            FsError::FileTooLarge => Errno::TooBig,
+            FsError::TooLarge => Errno::Overflow,
+            FsError::TooManyLinks => Errno::TooManyLinks,
+            FsError::NoSpace(_) => Errno::NoSpace,
+            FsError::ReadOnly => Errno::ReadOnly,
+            FsError::Name(NameError::TooLong) | FsError::TargetTooLong => Errno::NameTooLong,
+            FsError::Name(NameError::Empty) => Errno::NotFound,
+            FsError::Name(NameError::ForbiddenByte | NameError::Reserved) => Errno::Invalid,
+            FsError::NoXattr => Errno::NoData,
+            FsError::XattrExists => Errno::Exists,
+            FsError::XattrTooLarge => Errno::ArgListTooLong,
+            FsError::NoSuchOffset => Errno::NoDevice,
+            FsError::NotSupported(_) => Errno::NotSupported,
+            FsError::NotImplemented => Errno::NoSys,
+            FsError::Storage(_) => Errno::Io,
+        }
+    }
+}

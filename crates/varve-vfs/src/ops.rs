@@ -1,0 +1,324 @@
+//! The calls.
+
+use std::os::fd::BorrowedFd;
+
+use bytes::Bytes;
+use varve_types::{FileName, InodeId};
+
+use crate::{Attr, FileType, FsResult, SetAttr};
+
+/// Who asks. The front end has checked permissions if it can (the kernel does, with every mount
+/// option Varve uses); what remains to the file system is ownership of new objects and the rules that
+/// depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Bits to clear from the mode of a new object (`0o777`).
+    pub umask: u32,
+}
+
+impl Caller {
+    /// The superuser with an empty umask.
+    pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0 };
+}
+
+/// An open file. Given by [`Vfs::open`] and [`Vfs::create`], ended by [`Vfs::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(pub u64);
+
+/// A name that was found or made, with the attributes behind it. Each `Entry` returned counts as one
+/// lookup of `attr.ino`, to be taken back with [`Vfs::forget`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The attributes.
+    pub attr: Attr,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct OpenFlags {
+    /// Reads allowed.
+    pub read: bool,
+    /// Writes allowed.
+    pub write: bool,
+    /// Every write goes to the end of the file, wherever its offset says.
+    pub append: bool,
+    /// Cut to zero bytes on open.
+    pub truncate: bool,
+    /// With create: fail if the name exists.
+    pub exclusive: bool,
+    /// Every write is durable before it returns.
+    pub sync: bool,
+}
+
+/// An opened file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// To be passed to reads, writes and release.
+    pub handle: Handle,
+    /// The bytes live in a file of the storage below that the kernel may read and write straight;
+    /// [`Vfs::with_passthrough`] gives its descriptor.
+    pub passthrough: bool,
+}
+
+/// One name of a directory listing.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// The inode it names.
+    pub ino: InodeId,
+    /// What the inode is.
+    pub kind: FileType,
+    /// The name; `.` and `..` are listed too.
+    pub name: &'a [u8],
+    /// Pass this to [`Vfs::readdir`] to go on after this name. At least 1, at most 2^63 - 1; stays
+    /// valid while other names come and go.
+    pub cookie: u64,
+    /// The attributes, when asked for; never for `.` and `..`. Each accepted entry with attributes
+    /// counts as a lookup.
+    pub attr: Option<Attr>,
+}
+
+/// How [`Vfs::rename`] treats an existing target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replace it.
+    Replace,
+    /// Fail with EEXIST (RENAME_NOREPLACE).
+    NoReplace,
+    /// Swap the two (RENAME_EXCHANGE).
+    Exchange,
+}
+
+/// How [`Vfs::setxattr`] treats an existing attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Create or replace.
+    Set,
+    /// Fail if it exists (XATTR_CREATE).
+    Create,
+    /// Fail if it does not exist (XATTR_REPLACE).
+    Replace,
+}
+
+/// What [`Vfs::access`] asks for; all false asks for existence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct AccessMode {
+    /// Reading.
+    pub read: bool,
+    /// Writing.
+    pub write: bool,
+    /// Executing or searching.
+    pub execute: bool,
+}
+
+/// How [`Vfs::fallocate`] changes a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Reserve room and extend the size over the range.
+    Extend,
+    /// Reserve room, leave the size.
+    KeepSize,
+    /// Make a hole; the size stays.
+    PunchHole,
+    /// Zero the range, extending the size over it.
+    ZeroRange,
+    /// Zero the range within the size.
+    ZeroKeepSize,
+}
+
+/// What [`Vfs::lseek`] looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekFrom {
+    /// The next data (SEEK_DATA).
+    Data,
+    /// The next hole (SEEK_HOLE).
+    Hole,
+}
+
+/// The room of a file system (`struct statvfs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    /// Unit of the block counts, in bytes.
+    pub block_bytes: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks not in use.
+    pub blocks_free: u64,
+    /// Blocks that unprivileged callers may take.
+    pub blocks_available: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Inodes that may still be made.
+    pub files_free: u64,
+    /// The longest name, in bytes.
+    pub name_bytes_max: u32,
+}
+
+/// A file system. Calls may come from many threads at once.
+///
+/// Errors common to all: `Storage` when the storage below fails or is damaged; `Stale` for an inode id
+/// that stands for nothing; `ReadOnly` for a change of a read-only mount; `NoSpace` for a change when
+/// the storage below is full.
+pub trait Vfs: Send + Sync {
+    /// Finds `name` in the directory `parent`.
+    fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry>;
+
+    /// Finds the directory that holds `dir` (lookup of `..`). Counts as a lookup.
+    fn lookup_parent(&self, dir: InodeId) -> FsResult<Entry>;
+
+    /// Takes back `lookups` lookups of `ino`. With none left and no handle, the file system may forget
+    /// where it is.
+    fn forget(&self, ino: InodeId, lookups: u64);
+
+    /// The attributes.
+    fn getattr(&self, ino: InodeId) -> FsResult<Attr>;
+
+    /// Changes attributes; returns the new ones. The rules that tie set-id bits to ownership are the
+    /// caller's to ask for by `kill_set_id`, except that a chown by other than root clears them.
+    fn setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr>;
+
+    /// The target of a symbolic link.
+    fn readlink(&self, ino: InodeId) -> FsResult<Bytes>;
+
+    /// Makes a regular file, fifo, socket or device node. `mode` holds type and permissions, not yet
+    /// reduced by the umask.
+    fn mknod(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        mode: u32,
+        rdev: u32,
+    ) -> FsResult<Entry>;
+
+    /// Makes a directory.
+    fn mkdir(&self, caller: Caller, parent: InodeId, name: FileName<'_>, perm: u32) -> FsResult<Entry>;
+
+    /// Makes a symbolic link to `target` (1 to 4095 bytes).
+    fn symlink(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        target: &[u8],
+    ) -> FsResult<Entry>;
+
+    /// Gives `ino`, which is not a directory, one more name.
+    fn link(&self, ino: InodeId, parent: InodeId, name: FileName<'_>) -> FsResult<Entry>;
+
+    /// Removes a name of anything but a directory.
+    fn unlink(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()>;
+
+    /// Removes an empty directory.
+    fn rmdir(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()>;
+
+    /// Moves a name, in one atomic step.
+    fn rename(
+        &self,
+        parent: InodeId,
+        name: FileName<'_>,
+        new_parent: InodeId,
+        new_name: FileName<'_>,
+        mode: RenameMode,
+    ) -> FsResult<()>;
+
+    /// Makes a regular file, or with `exclusive` unset takes the existing one, and opens it.
+    fn create(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        perm: u32,
+        flags: OpenFlags,
+    ) -> FsResult<(Entry, Opened)>;
+
+    /// Makes a regular file without a name in the directory `parent`'s file system and opens it
+    /// (O_TMPFILE). It counts as a lookup; [`Vfs::link`] can name it.
+    fn tmpfile(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        perm: u32,
+        flags: OpenFlags,
+    ) -> FsResult<(Entry, Opened)>;
+
+    /// Opens a regular file.
+    fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened>;
+
+    /// Calls `take` with the descriptor of the file below that holds the handle's bytes. `NotSupported`
+    /// if there is none.
+    fn with_passthrough(&self, handle: Handle, take: &mut dyn FnMut(BorrowedFd<'_>)) -> FsResult<()>;
+
+    /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
+    fn read(&self, ino: InodeId, handle: Handle, offset: u64, len: usize) -> FsResult<Bytes>;
+
+    /// Writes all of `data` at `offset` (or at the end, if opened to append); returns the count.
+    /// `kill_set_id` clears the set-id bits in the same step.
+    fn write(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> FsResult<usize>;
+
+    /// Ends a handle.
+    fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()>;
+
+    /// Makes the file durable: its bytes and size, and with `data_only` unset every attribute.
+    fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()>;
+
+    /// Makes a directory's names durable.
+    fn fsync_dir(&self, ino: InodeId) -> FsResult<()>;
+
+    /// Makes everything durable.
+    fn sync(&self) -> FsResult<()>;
+
+    /// Lists a directory from after `cookie` (0: from the start) until `emit` returns false, which
+    /// means that it did not take that entry. `with_attr` asks for attributes.
+    fn readdir(
+        &self,
+        ino: InodeId,
+        cookie: u64,
+        with_attr: bool,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> FsResult<()>;
+
+    /// Room left.
+    fn statfs(&self) -> FsResult<StatFs>;
+
+    /// `AccessDenied` unless the mode bits let `caller`, also in `groups`, do what `mode` asks.
+    fn access(&self, caller: Caller, groups: &[u32], ino: InodeId, mode: AccessMode) -> FsResult<()>;
+
+    /// Reserves, frees or zeroes a range.
+    fn fallocate(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        mode: AllocateMode,
+        offset: u64,
+        len: u64,
+    ) -> FsResult<()>;
+
+    /// The next data or hole at or after `offset`.
+    fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64>;
+
+    /// The value of an extended attribute; `NoXattr` if there is none of that name.
+    fn getxattr(&self, ino: InodeId, name: &[u8]) -> FsResult<Bytes>;
+
+    /// Sets an extended attribute.
+    fn setxattr(&self, ino: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> FsResult<()>;
+
+    /// The names of all extended attributes, each ended by a NUL.
+    fn listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>>;
+
+    /// Removes an extended attribute.
+    fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
+
+    /// What the file system says of its own state, as one JSON object.
+    fn status_json(&self) -> String;
+}

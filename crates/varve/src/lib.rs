@@ -1,0 +1,1 @@
+//! Varve's command line and open(uri)
