@@ -134,7 +134,8 @@ pub trait File: Send + Sync + fmt::Debug {
     fn stat(&self) -> io::Result<FileStat>;
 
     /// Sets the times; `None` leaves one as it is.
-    fn set_times(&self, accessed: Option<Timestamp>, modified: Option<Timestamp>) -> io::Result<()>;
+    fn set_times(&self, accessed: Option<Timestamp>, modified: Option<Timestamp>)
+    -> io::Result<()>;
 
     /// The descriptor to hand to the kernel, if this is a file of the operating system.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
@@ -218,11 +219,7 @@ pub trait Env: Send + Sync + fmt::Debug {
     fn random(&self) -> u64;
 
     /// Starts a thread.
-    fn spawn(
-        &self,
-        name: &str,
-        body: Box<dyn FnOnce() + Send>,
-    ) -> io::Result<Box<dyn JoinHandle>>;
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>>;
 
     /// Waits.
     fn sleep(&self, duration: Duration);

@@ -1,1 +1,199 @@
-//! The real operating system.
+//! The real machine: Linux system calls, the system's clocks, the kernel's randomness and threads.
+//!
+//! Files are made with mode 0600 and directories with 0700, because a store's files hold the contents
+//! of files whose owners may have closed them to others.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this module is where the machine comes in; everything else goes through Env"
+)]
+
+mod file;
+mod lock;
+
+use std::hash::BuildHasher;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{self, CWD, Mode, OFlags};
+use rustix::io::retry_on_intr;
+use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::time::{ClockId, clock_gettime};
+use varve_types::Timestamp;
+
+use crate::{
+    DirItem, Env, File, FileKind, FileLock, FileStat, JoinHandle, OpenMode, Space, ThreadPanicked,
+};
+use file::{OsFile, stat_of};
+
+/// Where the kernel says which boot this is.
+const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
+/// Permissions of new files.
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// Permissions of new directories.
+const DIR_MODE: Mode = Mode::RWXU;
+
+/// The machine this process runs on.
+#[derive(Debug)]
+pub struct OsEnv {
+    boot_id: u128,
+}
+
+impl OsEnv {
+    /// The machine. Without a readable boot id every process counts as a new boot, which is always
+    /// safe: recovery then trusts only what was synced.
+    pub fn new() -> Arc<OsEnv> {
+        let boot_id = std::fs::read_to_string(BOOT_ID_PATH)
+            .ok()
+            .and_then(|text| parse_boot_id(&text))
+            .unwrap_or_else(|| (u128::from(random_u64()) << 64) | u128::from(random_u64()));
+        Arc::new(OsEnv { boot_id })
+    }
+}
+
+impl Env for OsEnv {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let flags = match mode {
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::ReadWrite => OFlags::RDWR,
+            OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            OpenMode::CreateOrOpen => OFlags::RDWR | OFlags::CREATE,
+        };
+        Ok(Arc::new(OsFile::new(open_fd(path, flags)?)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(fs::rename(from, to)?)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(fs::link(from, to)?)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        Ok(fs::unlink(path)?)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        Ok(fs::mkdir(path, DIR_MODE)?)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        Ok(fs::rmdir(path)?)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirItem>> {
+        let mut items = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let kind = match entry.file_type()? {
+                t if t.is_file() => FileKind::File,
+                t if t.is_dir() => FileKind::Dir,
+                _ => FileKind::Other,
+            };
+            items.push(DirItem { name: entry.file_name(), kind });
+        }
+        Ok(items)
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        stat_of(&fs::stat(path)?)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        Ok(fs::fsync(open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
+        let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE)?;
+        Ok(lock::acquire(fd)?.map(|lock| Box::new(lock) as Box<dyn FileLock>))
+    }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        let stat = fs::statvfs(path)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Space {
+            total_bytes: bytes(stat.f_blocks),
+            free_bytes: bytes(stat.f_bfree),
+            available_bytes: bytes(stat.f_bavail),
+        })
+    }
+
+    fn now(&self) -> Timestamp {
+        let now = clock_gettime(ClockId::Realtime);
+        u32::try_from(now.tv_nsec)
+            .ok()
+            .and_then(|nanos| Timestamp::new(now.tv_sec, nanos))
+            .unwrap_or(Timestamp::EPOCH)
+    }
+
+    fn monotonic(&self) -> Duration {
+        let now = clock_gettime(ClockId::Monotonic);
+        let secs = u64::try_from(now.tv_sec).unwrap_or(0);
+        Duration::new(secs, u32::try_from(now.tv_nsec).unwrap_or(0))
+    }
+
+    fn boot_id(&self) -> u128 {
+        self.boot_id
+    }
+
+    fn random(&self) -> u64 {
+        random_u64()
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
+        spawn_thread(name, body)
+    }
+
+    fn sleep(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
+
+    fn is_deterministic(&self) -> bool {
+        false
+    }
+}
+
+/// Opens a descriptor that child processes do not inherit.
+fn open_fd(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(retry_on_intr(|| fs::openat(CWD, path, flags | OFlags::CLOEXEC, FILE_MODE))?)
+}
+
+/// A number from the kernel's generator; should the kernel have none, from the standard library's
+/// keyed hasher.
+fn random_u64() -> u64 {
+    let mut bytes = [0; 8];
+    match retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        _ => std::hash::RandomState::new().hash_one(bytes),
+    }
+}
+
+/// The number in a boot id such as `2f1c7a0e-9d35-4a77-a7f1-0c0a64a6f3d2`.
+fn parse_boot_id(text: &str) -> Option<u128> {
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+}
+
+/// Starts a thread of the operating system. The simulated machine uses it too.
+pub(crate) fn spawn_thread(
+    name: &str,
+    body: Box<dyn FnOnce() + Send>,
+) -> io::Result<Box<dyn JoinHandle>> {
+    let handle = std::thread::Builder::new().name(name.to_owned()).spawn(body)?;
+    Ok(Box::new(OsThread(handle)))
+}
+
+/// A running thread.
+struct OsThread(std::thread::JoinHandle<()>);
+
+impl JoinHandle for OsThread {
+    fn join(self: Box<Self>) -> Result<(), ThreadPanicked> {
+        self.0.join().map_err(|_| ThreadPanicked)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,35 @@
+//! The lock that keeps a second process, or a second opener in this one, out of a store.
+//!
+//! flock(2) belongs to the open file description, so two opens in one process exclude each other too,
+//! and the kernel drops the lock with the last descriptor, however the process ends.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{self, FlockOperation};
+use rustix::io::Errno;
+
+use super::file::OsFile;
+use crate::{File, FileLock};
+
+/// A held lock; closing the descriptor drops it.
+#[derive(Debug)]
+pub(super) struct OsLock {
+    file: OsFile,
+}
+
+/// Locks `fd`'s file; `None` if somebody else holds it.
+pub(super) fn acquire(fd: OwnedFd) -> io::Result<Option<OsLock>> {
+    match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(OsLock { file: OsFile::new(fd) })),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+impl FileLock for OsLock {
+    fn write_note(&self, note: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(note, 0)?;
+        self.file.set_len(note.len() as u64)
+    }
+}

@@ -1,0 +1,52 @@
+//! What only the real machine can show; `tests/it` runs the promises both machines share.
+
+use super::*;
+
+#[test]
+fn boot_id_is_the_kernels_and_stable() {
+    let text = std::fs::read_to_string(BOOT_ID_PATH).unwrap();
+    assert_eq!(Some(OsEnv::new().boot_id()), parse_boot_id(&text));
+    assert_eq!(OsEnv::new().boot_id(), OsEnv::new().boot_id());
+    assert_eq!(parse_boot_id("00000000-0000-0000-0000-0000000000ff\n"), Some(255));
+    assert_eq!(parse_boot_id("no boot id"), None);
+}
+
+#[test]
+fn files_and_directories_are_closed_to_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let (env, dir) = (OsEnv::new(), tempfile::tempdir().unwrap());
+    env.open(&dir.path().join("f"), OpenMode::CreateNew).unwrap();
+    env.create_dir(&dir.path().join("d")).unwrap();
+    let mode =
+        |name| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o077;
+    assert_eq!((mode("f"), mode("d")), (0, 0));
+}
+
+#[test]
+fn descriptors_are_handed_out_and_not_inherited() {
+    let (env, dir) = (OsEnv::new(), tempfile::tempdir().unwrap());
+    let file = env.open(&dir.path().join("f"), OpenMode::CreateNew).unwrap();
+    let flags = rustix::io::fcntl_getfd(file.fd().unwrap()).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+}
+
+#[test]
+fn clocks_and_randomness_move() {
+    let env = OsEnv::new();
+    let (before, started) = (env.now(), env.monotonic());
+    env.sleep(Duration::from_millis(2));
+    assert!(env.now() > before);
+    assert!(env.monotonic() >= started + Duration::from_millis(2));
+    assert_ne!(env.random(), env.random());
+    assert!(!env.is_deterministic());
+}
+
+#[test]
+fn threads_run_and_panics_are_seen() {
+    let env = OsEnv::new();
+    let good = env.spawn("good", Box::new(|| {})).unwrap();
+    assert_eq!(good.join(), Ok(()));
+    let bad =
+        env.spawn("bad", Box::new(|| std::panic::resume_unwind(Box::new("planned")))).unwrap();
+    assert_eq!(bad.join(), Err(ThreadPanicked));
+}

@@ -1,0 +1,5 @@
+//! The promises every machine keeps, run on the real one and on the simulated one.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod promises;
