@@ -1,0 +1,211 @@
+//! Integers and strings of bytes, written to a `Vec<u8>` and read back with every length checked.
+//!
+//! ```text
+//! varint   7 bits per byte, least significant group first, top bit set on all but the last byte;
+//!          the shortest form only, so that equal values have equal bytes
+//! string   varint length, bytes
+//! ```
+
+use crate::{FormatError, FormatResult, Problem};
+
+/// The most bytes a varint takes.
+pub(crate) const VARINT_BYTES_MAX: usize = 10;
+
+/// Appends `value` as a varint.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends `bytes` with its length before it.
+pub(crate) fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// The varint at the start of `bytes` and its length, or `None` if there is no valid one.
+#[inline]
+pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let first = *bytes.first()?;
+    if first < 0x80 {
+        return Some((u64::from(first), 1));
+    }
+    let mut value = u64::from(first & 0x7f);
+    for (i, &byte) in bytes.iter().enumerate().take(VARINT_BYTES_MAX).skip(1) {
+        let group = u64::from(byte & 0x7f);
+        if i == VARINT_BYTES_MAX - 1 && group > 1 {
+            return None;
+        }
+        value |= group << (7 * i);
+        if byte < 0x80 {
+            return (byte != 0).then_some((value, i + 1));
+        }
+    }
+    None
+}
+
+/// Reads fields one after the other. Errors carry the offset of the field.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    pos: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes, pos: 0 }
+    }
+
+    /// Where the next field begins.
+    pub(crate) fn pos(&self) -> usize {
+        self.pos
+    }
+
+    pub(crate) fn remaining(&self) -> usize {
+        self.bytes.len() - self.pos
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.remaining() == 0
+    }
+
+    /// An error at the present position.
+    pub(crate) fn error(&self, problem: Problem) -> FormatError {
+        FormatError::new(self.pos, problem)
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> FormatResult<&'a [u8]> {
+        let rest = &self.bytes[self.pos..];
+        let Some(field) = rest.get(..len) else {
+            return Err(
+                self.error(Problem::Truncated { needed: len as u64, left: rest.len() as u64 })
+            );
+        };
+        self.pos += len;
+        Ok(field)
+    }
+
+    fn array<const N: usize>(&mut self) -> FormatResult<[u8; N]> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.bytes(N)?);
+        Ok(array)
+    }
+
+    pub(crate) fn u8(&mut self) -> FormatResult<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(crate) fn u32(&mut self) -> FormatResult<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u64(&mut self) -> FormatResult<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub(crate) fn u128(&mut self) -> FormatResult<u128> {
+        Ok(u128::from_le_bytes(self.array()?))
+    }
+
+    #[inline]
+    pub(crate) fn varint(&mut self) -> FormatResult<u64> {
+        match read_varint(&self.bytes[self.pos..]) {
+            Some((value, len)) => {
+                self.pos += len;
+                Ok(value)
+            }
+            None => Err(self.error(Problem::Varint)),
+        }
+    }
+
+    pub(crate) fn varint_u32(&mut self) -> FormatResult<u32> {
+        let start = self.pos;
+        u32::try_from(self.varint()?).map_err(|_| FormatError::new(start, Problem::Varint))
+    }
+
+    /// A byte that is 0 or 1.
+    pub(crate) fn bool(&mut self, what: &'static str) -> FormatResult<bool> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            id => Err(FormatError::new(self.pos - 1, Problem::Unknown { what, id: id.into() })),
+        }
+    }
+
+    /// A length, which must not be above `max` nor above what remains.
+    #[inline]
+    pub(crate) fn len(&mut self, what: &'static str, max: usize) -> FormatResult<usize> {
+        let start = self.pos;
+        let len = self.varint()?;
+        if len > max as u64 {
+            return Err(FormatError::new(start, Problem::TooLong { what, len, max: max as u64 }));
+        }
+        if len > self.remaining() as u64 {
+            let left = self.remaining() as u64;
+            return Err(FormatError::new(start, Problem::Truncated { needed: len, left }));
+        }
+        Ok(len as usize)
+    }
+
+    /// A string of at most `max` bytes.
+    #[inline]
+    pub(crate) fn string(&mut self, what: &'static str, max: usize) -> FormatResult<&'a [u8]> {
+        let len = self.len(what, max)?;
+        self.bytes(len)
+    }
+
+    /// Fails unless everything was read.
+    pub(crate) fn finish(&self) -> FormatResult<()> {
+        if self.is_empty() {
+            Ok(())
+        } else {
+            Err(self.error(Problem::Invalid("bytes after the last field")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn varints_come_back_at_every_width() {
+        for shift in 0..64 {
+            for value in [(1u64 << shift) - 1, 1 << shift, (1 << shift) + 1] {
+                let mut out = Vec::new();
+                put_varint(&mut out, value);
+                assert!(out.len() <= VARINT_BYTES_MAX);
+                assert_eq!(read_varint(&out), Some((value, out.len())));
+                for cut in 0..out.len() {
+                    assert_eq!(read_varint(&out[..cut]), None);
+                }
+            }
+        }
+        let mut out = Vec::new();
+        put_varint(&mut out, u64::MAX);
+        assert_eq!(read_varint(&out), Some((u64::MAX, 10)));
+    }
+
+    #[test]
+    fn longer_forms_and_overflows_are_refused() {
+        assert_eq!(read_varint(&[0x80, 0x00]), None);
+        assert_eq!(read_varint(&[0xff, 0x80, 0x00]), None);
+        let mut overflow = [0xff; 10];
+        overflow[9] = 0x02;
+        assert_eq!(read_varint(&overflow), None);
+        assert_eq!(read_varint(&[0xff; 11]), None);
+    }
+
+    #[test]
+    fn lengths_are_checked_before_use() {
+        let mut out = Vec::new();
+        put_varint(&mut out, u64::MAX);
+        let error = Reader::new(&out).string("key", 100).unwrap_err();
+        assert_eq!(error.problem, Problem::TooLong { what: "key", len: u64::MAX, max: 100 });
+        let error = Reader::new(&[5, 1, 2]).string("key", 100).unwrap_err();
+        assert_eq!(error.problem, Problem::Truncated { needed: 5, left: 2 });
+    }
+}

@@ -1,0 +1,27 @@
+//! Logs: files of framed records, for the write-ahead log and the manifest alike.
+//!
+//! A log begins with a [`LogHeader`] record. Every record says how much of the log was known durable
+//! when it was written (`synced_len`), which is what tells a torn tail from damage:
+//!
+//! 1. [`LogReader`] reads records from the start until the end or the first bad one, at offset P.
+//! 2. If [`resync`] finds a later valid record whose `synced_len` is above P, or a later log proves
+//!    that this one was synced beyond P, then a durable record is lost: damage.
+//! 3. Otherwise nothing after P was ever promised: a torn tail, which the engine cuts.
+//!
+//! Invariants: records begin at multiples of [`ALIGN_BYTES`] and follow each other without gaps;
+//! the checksum covers the file's number and the record's offset, so that a stale or moved record
+//! never passes; a region of zeros is never a record.
+
+mod header;
+mod reader;
+mod record;
+
+pub use header::{LogHeader, LogKind, PreviousLog};
+pub use reader::{LogReader, NextRecord, resync};
+pub use record::{
+    ALIGN_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX, Record, RecordKind, RecordStart, Stamp,
+    begin_record, encode_record, encoded_len, finish_record,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Reads the records of a log.
+
+use bytes::Bytes;
+use varve_types::FileNo;
+
+use super::record::{Framing, HEADER_BYTES, check_content, decode_framing, encoded_len};
+use super::{ALIGN_BYTES, Record};
+use crate::FormatError;
+
+/// What stands at the reader's position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NextRecord {
+    /// A valid record.
+    Record(Record),
+    /// The end of the log, just after a record.
+    End,
+    /// Bytes that are no valid record. The error's offset counts from the start of the log.
+    Bad {
+        /// Where the record would begin; everything before it is valid.
+        offset: u64,
+        /// What is wrong.
+        why: FormatError,
+    },
+}
+
+/// Reads a log's records in order, up to the first bad one.
+#[derive(Clone, Debug)]
+pub struct LogReader {
+    bytes: Bytes,
+    file: FileNo,
+    pos: usize,
+}
+
+impl LogReader {
+    /// A reader of `bytes`, the whole of log `file`. The records' payloads share its memory.
+    pub fn new(bytes: Bytes, file: FileNo) -> LogReader {
+        LogReader { bytes, file, pos: 0 }
+    }
+
+    /// Where the next record begins: the length of what was read so far.
+    pub fn offset(&self) -> u64 {
+        self.pos as u64
+    }
+
+    /// The next record. After `End` or `Bad`, the same again.
+    pub fn next_record(&mut self) -> NextRecord {
+        if self.pos == self.bytes.len() {
+            return NextRecord::End;
+        }
+        match record_at(&self.bytes, self.file, self.pos) {
+            Ok(record) => {
+                self.pos += encoded_len(record.payload.len());
+                NextRecord::Record(record)
+            }
+            Err(why) => NextRecord::Bad { offset: self.pos as u64, why },
+        }
+    }
+}
+
+/// The valid records of `bytes`, the whole of log `file`, at or after offset `from`, found by trying
+/// every place where one may begin.
+pub fn resync(bytes: Bytes, file: FileNo, from: u64) -> impl Iterator<Item = Record> {
+    let align = ALIGN_BYTES as u64;
+    let mut pos = usize::try_from(from.div_ceil(align).saturating_mul(align)).unwrap_or(usize::MAX);
+    std::iter::from_fn(move || {
+        while bytes.len().saturating_sub(pos) >= HEADER_BYTES {
+            if let Ok(record) = record_at(&bytes, file, pos) {
+                pos += encoded_len(record.payload.len());
+                return Some(record);
+            }
+            pos += ALIGN_BYTES;
+        }
+        None
+    })
+}
+
+/// The record at `pos`.
+fn record_at(bytes: &Bytes, file: FileNo, pos: usize) -> Result<Record, FormatError> {
+    let offset = pos as u64;
+    let rest = &bytes[pos..];
+    let checked = decode_framing(rest, offset).and_then(|framing| {
+        check_content(rest, file, offset, &framing)?;
+        Ok(framing)
+    });
+    let Framing { kind, external, synced_len, payload_len, .. } =
+        checked.map_err(|error| error.shifted(offset))?;
+    let start = pos + HEADER_BYTES;
+    let payload = bytes.slice(start..start + payload_len);
+    Ok(Record { offset, kind, external, synced_len, payload })
+}
