@@ -20,6 +20,7 @@
 pub mod batch;
 mod checksum;
 mod codec;
+pub mod edit;
 mod entry;
 mod error;
 pub mod log;

@@ -1,0 +1,313 @@
+//! The payload of an edit record of the manifest: changes to the state of the store that happen
+//! together.
+//!
+//! ```text
+//! each change: 1 byte tag, then its fields; numbers are varints, strings have their length before them
+//!   1 create key space   id, name, options byte (bit 0 prefixed, bit 1 compressed)
+//!   2 oldest log         file number: logs before it are no longer needed
+//!   3 next file          file number: no file of the store has this number or a larger one
+//!   4 last sequence      number of the newest write that tables hold
+//!   5 add table          key space, level byte, sub-level byte, file number, size in bytes, entries,
+//!                        tombstones, smallest seq, largest seq, smallest key, largest key
+//!   6 remove table       key space, level byte, file number
+//! ```
+//!
+//! A tag this program does not know is an error that names it: skipping a change would lose data.
+
+use bytes::Bytes;
+use varve_types::limits::KEY_BYTES_MAX;
+use varve_types::{FileNo, KeyspaceId, SeqNo};
+
+use crate::codec::{Reader, put_string, put_varint};
+use crate::{FormatError, FormatResult, Problem};
+
+/// The longest name of a key space, in bytes.
+pub const KEYSPACE_NAME_BYTES_MAX: usize = 64;
+
+const CREATE_KEYSPACE: u8 = 1;
+const OLDEST_LOG: u8 = 2;
+const NEXT_FILE: u8 = 3;
+const LAST_SEQ: u8 = 4;
+const ADD_TABLE: u8 = 5;
+const REMOVE_TABLE: u8 = 6;
+
+const OPTION_PREFIXED: u8 = 1;
+const OPTION_COMPRESSED: u8 = 2;
+
+/// What the manifest says of a table file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableMeta {
+    /// Its number.
+    pub file: FileNo,
+    /// Its length in bytes.
+    pub size_bytes: u64,
+    /// Versions it holds, tombstones included.
+    pub entries: u64,
+    /// Versions that delete their key.
+    pub tombstones: u64,
+    /// The oldest version's sequence number.
+    pub smallest_seq: SeqNo,
+    /// The newest version's sequence number.
+    pub largest_seq: SeqNo,
+    /// The first key.
+    pub smallest_key: Bytes,
+    /// The last key; not below the first.
+    pub largest_key: Bytes,
+}
+
+/// One change to the state of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A key space comes to be.
+    CreateKeyspace {
+        /// Its number.
+        keyspace: KeyspaceId,
+        /// Its name: 1 to [`KEYSPACE_NAME_BYTES_MAX`] bytes.
+        name: String,
+        /// Every key is 8 bytes of prefix and 8 bytes of suffix.
+        prefixed: bool,
+        /// Blocks are compressed where that saves room.
+        compressed: bool,
+    },
+    /// Logs before this one are no longer needed.
+    OldestLog(FileNo),
+    /// No file has this number or a larger one.
+    NextFile(FileNo),
+    /// The newest write that tables hold.
+    LastSeq(SeqNo),
+    /// A table joins a level.
+    AddTable {
+        /// The key space.
+        keyspace: KeyspaceId,
+        /// The level.
+        level: u8,
+        /// The sub-level within it; 0 in a leveled store.
+        sublevel: u8,
+        /// The table.
+        meta: TableMeta,
+    },
+    /// A table leaves a level.
+    RemoveTable {
+        /// The key space.
+        keyspace: KeyspaceId,
+        /// The level.
+        level: u8,
+        /// The table's file.
+        file: FileNo,
+    },
+}
+
+/// Changes that happen together, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VersionEdit {
+    /// The changes.
+    pub changes: Vec<Change>,
+}
+
+impl VersionEdit {
+    /// Appends the payload.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        for change in &self.changes {
+            encode_change(out, change);
+        }
+    }
+
+    /// Reads the payload of an edit record.
+    pub fn decode(payload: &[u8]) -> FormatResult<VersionEdit> {
+        let mut reader = Reader::new(payload);
+        let mut changes = Vec::new();
+        while !reader.is_empty() {
+            changes.push(decode_change(&mut reader)?);
+        }
+        Ok(VersionEdit { changes })
+    }
+}
+
+fn encode_change(out: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::CreateKeyspace { keyspace, name, prefixed, compressed } => {
+            out.push(CREATE_KEYSPACE);
+            put_varint(out, keyspace.get().into());
+            put_string(out, name.as_bytes());
+            let prefixed = if *prefixed { OPTION_PREFIXED } else { 0 };
+            out.push(prefixed | if *compressed { OPTION_COMPRESSED } else { 0 });
+        }
+        Change::OldestLog(file) => {
+            out.push(OLDEST_LOG);
+            put_varint(out, file.get());
+        }
+        Change::NextFile(file) => {
+            out.push(NEXT_FILE);
+            put_varint(out, file.get());
+        }
+        Change::LastSeq(seq) => {
+            out.push(LAST_SEQ);
+            put_varint(out, seq.get());
+        }
+        Change::AddTable { keyspace, level, sublevel, meta } => {
+            out.push(ADD_TABLE);
+            put_varint(out, keyspace.get().into());
+            out.extend_from_slice(&[*level, *sublevel]);
+            encode_meta(out, meta);
+        }
+        Change::RemoveTable { keyspace, level, file } => {
+            out.push(REMOVE_TABLE);
+            put_varint(out, keyspace.get().into());
+            out.push(*level);
+            put_varint(out, file.get());
+        }
+    }
+}
+
+fn encode_meta(out: &mut Vec<u8>, meta: &TableMeta) {
+    put_varint(out, meta.file.get());
+    put_varint(out, meta.size_bytes);
+    put_varint(out, meta.entries);
+    put_varint(out, meta.tombstones);
+    put_varint(out, meta.smallest_seq.get());
+    put_varint(out, meta.largest_seq.get());
+    put_string(out, &meta.smallest_key);
+    put_string(out, &meta.largest_key);
+}
+
+fn decode_change(reader: &mut Reader<'_>) -> FormatResult<Change> {
+    let start = reader.pos();
+    let change = match reader.u8()? {
+        CREATE_KEYSPACE => decode_create(reader)?,
+        OLDEST_LOG => Change::OldestLog(FileNo::new(reader.varint()?)),
+        NEXT_FILE => Change::NextFile(FileNo::new(reader.varint()?)),
+        LAST_SEQ => Change::LastSeq(SeqNo::new(reader.varint()?)),
+        ADD_TABLE => {
+            let keyspace = KeyspaceId::new(reader.varint_u32()?);
+            let (level, sublevel) = (reader.u8()?, reader.u8()?);
+            Change::AddTable { keyspace, level, sublevel, meta: decode_meta(reader)? }
+        }
+        REMOVE_TABLE => {
+            let keyspace = KeyspaceId::new(reader.varint_u32()?);
+            let level = reader.u8()?;
+            Change::RemoveTable { keyspace, level, file: FileNo::new(reader.varint()?) }
+        }
+        tag => {
+            let problem = Problem::Unknown { what: "manifest change", id: tag.into() };
+            return Err(FormatError::new(start, problem));
+        }
+    };
+    Ok(change)
+}
+
+fn decode_create(reader: &mut Reader<'_>) -> FormatResult<Change> {
+    let keyspace = KeyspaceId::new(reader.varint_u32()?);
+    let start = reader.pos();
+    let name = reader.string("key space name", KEYSPACE_NAME_BYTES_MAX)?;
+    let name = match std::str::from_utf8(name) {
+        Ok(name) if !name.is_empty() => name.to_owned(),
+        _ => {
+            let rule = "a key space name that is empty or not UTF-8";
+            return Err(FormatError::new(start, Problem::Invalid(rule)));
+        }
+    };
+    let start = reader.pos();
+    let options = reader.u8()?;
+    if options & !(OPTION_PREFIXED | OPTION_COMPRESSED) != 0 {
+        let problem = Problem::Unknown { what: "key space options", id: options.into() };
+        return Err(FormatError::new(start, problem));
+    }
+    let prefixed = options & OPTION_PREFIXED != 0;
+    let compressed = options & OPTION_COMPRESSED != 0;
+    Ok(Change::CreateKeyspace { keyspace, name, prefixed, compressed })
+}
+
+fn decode_meta(reader: &mut Reader<'_>) -> FormatResult<TableMeta> {
+    let start = reader.pos();
+    let meta = TableMeta {
+        file: FileNo::new(reader.varint()?),
+        size_bytes: reader.varint()?,
+        entries: reader.varint()?,
+        tombstones: reader.varint()?,
+        smallest_seq: SeqNo::new(reader.varint()?),
+        largest_seq: SeqNo::new(reader.varint()?),
+        smallest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
+        largest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
+    };
+    let rule = if meta.smallest_key > meta.largest_key {
+        "a table whose smallest key is above its largest"
+    } else if meta.smallest_seq > meta.largest_seq || meta.largest_seq > SeqNo::MAX {
+        "a table whose sequence numbers are out of order"
+    } else if meta.entries == 0 || meta.tombstones > meta.entries {
+        "a table without entries, or with more tombstones than entries"
+    } else {
+        return Ok(meta);
+    };
+    Err(FormatError::new(start, Problem::Invalid(rule)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> VersionEdit {
+        let meta = TableMeta {
+            file: FileNo::new(12),
+            size_bytes: 1 << 40,
+            entries: 1000,
+            tombstones: 10,
+            smallest_seq: SeqNo::new(5),
+            largest_seq: SeqNo::MAX,
+            smallest_key: Bytes::from_static(b"a"),
+            largest_key: Bytes::from_static(b"zebra"),
+        };
+        let keyspace = KeyspaceId::new(3);
+        let name = "meta".to_owned();
+        let changes = vec![
+            Change::CreateKeyspace { keyspace, name, prefixed: true, compressed: false },
+            Change::OldestLog(FileNo::new(4)),
+            Change::NextFile(FileNo::new(u64::MAX)),
+            Change::LastSeq(SeqNo::new(9)),
+            Change::AddTable { keyspace, level: 6, sublevel: 1, meta },
+            Change::RemoveTable { keyspace, level: 0, file: FileNo::new(2) },
+        ];
+        VersionEdit { changes }
+    }
+
+    fn encoded(edit: &VersionEdit) -> Vec<u8> {
+        let mut out = Vec::new();
+        edit.encode(&mut out);
+        out
+    }
+
+    #[test]
+    fn edits_come_back() {
+        assert_eq!(VersionEdit::decode(&encoded(&sample())), Ok(sample()));
+        assert_eq!(VersionEdit::decode(&[]), Ok(VersionEdit::default()));
+    }
+
+    #[test]
+    fn an_unknown_change_is_named() {
+        let mut bytes = encoded(&sample());
+        let offset = bytes.len() as u64;
+        bytes.push(77);
+        let error = VersionEdit::decode(&bytes).unwrap_err();
+        assert_eq!(error.offset, offset);
+        assert_eq!(error.problem, Problem::Unknown { what: "manifest change", id: 77 });
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let spoil: [fn(&mut TableMeta); 4] = [
+            |meta| meta.smallest_key = Bytes::from_static(b"zz"),
+            |meta| meta.smallest_seq = SeqNo::new(u64::MAX),
+            |meta| meta.entries = 0,
+            |meta| meta.tombstones = 1001,
+        ];
+        for spoil in spoil {
+            let mut edit = sample();
+            for change in &mut edit.changes {
+                if let Change::AddTable { meta, .. } = change {
+                    spoil(meta);
+                }
+            }
+            let error = VersionEdit::decode(&encoded(&edit)).unwrap_err();
+            assert!(matches!(error.problem, Problem::Invalid(_)), "{error}");
+        }
+    }
+}
