@@ -1,1 +1,50 @@
-//! The file system's rows and keys
+//! The file system's rows: keys, values and the hash of names. Bytes only, no I/O.
+//!
+//! Two key spaces hold a file system (a third, `lookups`, is volatile and belongs to varve-fs). Every
+//! key is a [`RowKey`]: 8 bytes of prefix and 8 bytes of suffix.
+//!
+//! | key space | key | value |
+//! | --- | --- | --- |
+//! | [`META`] | (directory id, hash of name) | [`EntryRow`]: the names that share the hash, each with its inode or a reference |
+//! | [`META`] | (inode id, 0) | [`Inode`] of a directory, of a file with more than one name, of an orphan |
+//! | [`META`] | (0, 1) | the inode ids handed out so far ([`key::ID_MARK`]) |
+//! | [`META`] | (2, inode id) | [`Pending`]: work that a crash may have left half done |
+//! | [`DATA`] | (inode id, chunk index) | up to [`CHUNK_BYTES`] of a small file; absent means a hole |
+//! | [`DATA`] | (inode id, 2^63 + hash of name) | [`XattrRow`]: the extended attributes that share the hash |
+//!
+//! Invariants: integers in keys are big-endian, so that keys sort as their numbers do; integers in
+//! values are little-endian or varints; every value begins with a version byte; no decoder panics on
+//! any bytes. docs/format/rows.md describes the same for people.
+//!
+//! Source: TableFS (thesis section 4.2.2, 4.2.3): one row for each name, with attributes and small data
+//! in it, and an inode row of its own from the second hard link on. Departures: the key holds a hash of
+//! the name instead of the name, so that keys have a fixed size and a directory's cookie is the key; directories
+//! always have an inode row, so that a create changes its parent's times and counts in the row that sorts
+//! right before the new one.
+
+mod codec;
+mod entry;
+mod hash;
+mod inode;
+pub mod key;
+mod pending;
+mod xattr;
+
+pub use codec::{DecodeError, Reader, put_varint};
+pub use entry::{Body, EntryRow, NAMES_PER_ROW_MAX, Named};
+pub use hash::NameHasher;
+pub use inode::{Content, DirInfo, FileKind, Inode, Times, decode_inode_row, encode_inode_row};
+pub use key::{EntrySuffix, RowKey};
+pub use pending::Pending;
+pub use xattr::{Xattr, XattrRow};
+
+/// Name of the key space for entries and inodes.
+pub const META: &str = "meta";
+/// Name of the key space for file data and extended attributes.
+pub const DATA: &str = "data";
+/// Bytes of a small file that one row of [`DATA`] holds.
+pub const CHUNK_BYTES: usize = 16 * 1024;
+/// The most bytes of a file that are kept within its inode.
+pub const INLINE_BYTES_MAX: usize = 512;
+/// First byte of every value, until the encoding changes.
+pub const ROW_VERSION: u8 = 1;

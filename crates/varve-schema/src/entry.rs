@@ -1,0 +1,181 @@
+//! Entry rows: the names of one directory that share a hash.
+//!
+//! ```text
+//! | version u8 | names - 1 u8 | names * ( slot u8 | name_len u8 | name | body ) |
+//! body: | 1 | kind u8 | ino varint |   the inode has a row of its own
+//!       | 2 | inode |                  the inode is here
+//! ```
+//!
+//! Almost every row has one name. A name keeps its slot as long as it lives, because its directory
+//! cookie is the row's suffix and the slot; names are kept in the order of their slots. An empty row is not
+//! stored.
+
+use bytes::Bytes;
+use varve_types::InodeId;
+
+use crate::{DecodeError, FileKind, Inode, ROW_VERSION, Reader, put_varint};
+
+/// The most names that may share a hash within one directory.
+pub const NAMES_PER_ROW_MAX: usize = 256;
+
+const REFERENCE: u8 = 1;
+const INLINE: u8 = 2;
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// An inode in a row of its own: a directory, or a file that has or had several names.
+    Reference {
+        /// Which.
+        ino: InodeId,
+        /// What it is.
+        kind: FileKind,
+    },
+    /// The inode itself.
+    Inline(Inode),
+}
+
+impl Body {
+    /// The inode's identity.
+    pub fn ino(&self) -> InodeId {
+        match self {
+            Body::Reference { ino, .. } => *ino,
+            Body::Inline(inode) => inode.ino,
+        }
+    }
+
+    /// What the inode is.
+    pub fn kind(&self) -> FileKind {
+        match self {
+            Body::Reference { kind, .. } => *kind,
+            Body::Inline(inode) => inode.kind,
+        }
+    }
+}
+
+/// One name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its number among the names of the row.
+    pub slot: u8,
+    /// The name, 1 to 255 bytes.
+    pub name: Bytes,
+    /// What it stands for.
+    pub body: Body,
+}
+
+/// The names of one row, in the order of their slots.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct EntryRow {
+    names: Vec<Named>,
+}
+
+impl EntryRow {
+    /// The names.
+    pub fn names(&self) -> &[Named] {
+        &self.names
+    }
+
+    /// True if there are none, which means that the row does not exist.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The entry called `name`.
+    pub fn find(&self, name: &[u8]) -> Option<&Named> {
+        self.names.iter().find(|named| named.name == name)
+    }
+
+    /// The entry in `slot`.
+    pub fn at(&self, slot: u8) -> Option<&Named> {
+        self.names.iter().find(|named| named.slot == slot)
+    }
+
+    /// Adds a name in the lowest free slot and says which; `None` if all are taken.
+    /// REQUIRES: no entry of that name.
+    pub fn insert(&mut self, name: &[u8], body: Body) -> Option<u8> {
+        debug_assert!(self.find(name).is_none(), "one name twice");
+        if self.names.len() == NAMES_PER_ROW_MAX {
+            return None;
+        }
+        let at = self.names.iter().zip(0u8..).take_while(|(named, i)| named.slot == *i).count();
+        let slot = at as u8;
+        self.names.insert(at, Named { slot, name: Bytes::copy_from_slice(name), body });
+        Some(slot)
+    }
+
+    /// Removes a name.
+    pub fn remove(&mut self, name: &[u8]) -> Option<Named> {
+        let at = self.names.iter().position(|named| named.name == name)?;
+        Some(self.names.remove(at))
+    }
+
+    /// Replaces what the name in `slot` stands for; false if there is no such name.
+    pub fn set_body(&mut self, slot: u8, body: Body) -> bool {
+        match self.names.iter_mut().find(|named| named.slot == slot) {
+            Some(named) => {
+                named.body = body;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The row's value. REQUIRES: not empty; names of 1 to 255 bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        debug_assert!((1..=NAMES_PER_ROW_MAX).contains(&self.names.len()));
+        let names: usize = self.names.iter().map(|named| named.name.len() + 64).sum();
+        let mut out = Vec::with_capacity(2 + names);
+        out.push(ROW_VERSION);
+        out.push((self.names.len() - 1) as u8);
+        for named in &self.names {
+            debug_assert!((1..=255).contains(&named.name.len()));
+            out.push(named.slot);
+            out.push(named.name.len() as u8);
+            out.extend_from_slice(&named.name);
+            match &named.body {
+                Body::Reference { ino, kind } => {
+                    out.push(REFERENCE);
+                    out.push(*kind as u8);
+                    put_varint(&mut out, ino.get());
+                }
+                Body::Inline(inode) => {
+                    out.push(INLINE);
+                    inode.encode_to(&mut out);
+                }
+            }
+        }
+        out
+    }
+
+    /// Reads a row's value.
+    pub fn decode(bytes: &Bytes) -> Result<EntryRow, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        reader.version()?;
+        let count = usize::from(reader.u8()?) + 1;
+        let mut names: Vec<Named> = Vec::with_capacity(count.min(4));
+        for _ in 0..count {
+            let slot = reader.u8()?;
+            if names.last().is_some_and(|last| last.slot >= slot) {
+                return Err(reader.error("slots out of order"));
+            }
+            let name_len = reader.u8()?;
+            if name_len == 0 {
+                return Err(reader.error("an empty name"));
+            }
+            let name = reader.take(usize::from(name_len))?;
+            let body = match reader.u8()? {
+                REFERENCE => {
+                    let kind = FileKind::from_u8(reader.u8()?)
+                        .ok_or_else(|| reader.error("an unknown file type"))?;
+                    Body::Reference { ino: InodeId::new(reader.varint()?), kind }
+                }
+                INLINE => Body::Inline(Inode::decode_from(&mut reader)?),
+                _ => return Err(reader.error("an unknown kind of entry")),
+            };
+            names.push(Named { slot, name, body });
+        }
+        reader.end()?;
+        Ok(EntryRow { names })
+    }
+}

@@ -1,0 +1,316 @@
+//! The inode: attributes, and where the content is.
+//!
+//! ```text
+//! | ino varint | mode u16 | flags u8 | content u8 | uid varint | gid varint |
+//! | nlink varint, if flag 0 | rdev varint, if flag 1 | size varint |
+//! | mtime | atime, unless flag 3 | ctime, unless flag 4 | btime, unless flag 5 | the content |
+//!
+//! time:     | seconds, zigzag varint | nanoseconds u32 |
+//! flags:    0 nlink is not 1, 1 rdev is not 0, 2 has extended attributes,
+//!           3 atime = mtime, 4 ctime = mtime, 5 btime = mtime
+//! content:  1 none
+//!           2 inline     | len varint | bytes |        the file's first bytes; the rest is a hole
+//!           3 symlink    | len varint | target |
+//!           4 chunks                                   in rows of their own
+//!           5 object     | blocks varint |             in a file of the storage below
+//!           6 dirty object                             so, and that file knows size and mtime
+//!           7 directory  | parent varint | suffix varint | entries varint | subdirs varint |
+//! ```
+//!
+//! An inode's own row is a version byte and an inode. A fresh empty file takes about 25 bytes.
+
+use bytes::Bytes;
+use varve_types::limits::SYMLINK_BYTES_MAX;
+use varve_types::{InodeId, Timestamp};
+
+use crate::codec::{unzigzag, zigzag};
+use crate::{DecodeError, EntrySuffix, INLINE_BYTES_MAX, ROW_VERSION, Reader, put_varint};
+
+const HAS_NLINK: u8 = 1;
+const HAS_RDEV: u8 = 1 << 1;
+const HAS_XATTRS: u8 = 1 << 2;
+const ATIME_IS_MTIME: u8 = 1 << 3;
+const CTIME_IS_MTIME: u8 = 1 << 4;
+const BTIME_IS_MTIME: u8 = 1 << 5;
+const FLAGS_KNOWN: u8 = (1 << 6) - 1;
+
+/// What an inode is; the value is that of `S_IFMT` >> 12.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A named pipe.
+    Fifo = 0o01,
+    /// A character device.
+    CharDevice = 0o02,
+    /// A directory.
+    Directory = 0o04,
+    /// A block device.
+    BlockDevice = 0o06,
+    /// A regular file.
+    Regular = 0o10,
+    /// A symbolic link.
+    Symlink = 0o12,
+    /// A Unix socket.
+    Socket = 0o14,
+}
+
+impl FileKind {
+    /// The kind with this value.
+    pub const fn from_u8(raw: u8) -> Option<FileKind> {
+        match raw {
+            0o01 => Some(FileKind::Fifo),
+            0o02 => Some(FileKind::CharDevice),
+            0o04 => Some(FileKind::Directory),
+            0o06 => Some(FileKind::BlockDevice),
+            0o10 => Some(FileKind::Regular),
+            0o12 => Some(FileKind::Symlink),
+            0o14 => Some(FileKind::Socket),
+            _ => None,
+        }
+    }
+}
+
+/// The four times of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the data.
+    pub mtime: Timestamp,
+    /// Last change of data or attributes.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub btime: Timestamp,
+}
+
+impl Times {
+    /// All four at once.
+    pub const fn all(at: Timestamp) -> Times {
+        Times { atime: at, mtime: at, ctime: at, btime: at }
+    }
+}
+
+/// Where the content of an inode is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// There is none: an empty file, a special file; a file whose size is all hole.
+    None,
+    /// The file's first bytes, at most [`INLINE_BYTES_MAX`]; what the size has beyond them is a hole.
+    Inline(Bytes),
+    /// The target of a symbolic link.
+    Symlink(Bytes),
+    /// In rows of the key space `data`.
+    Chunks,
+    /// In a file of the storage below. While `dirty`, that file knows size and times of the last
+    /// change; else `blocks` is its space in units of 512 bytes.
+    Object {
+        /// Written to behind the row's back.
+        dirty: bool,
+        /// Space taken; 0 while dirty.
+        blocks: u64,
+    },
+    /// What a directory knows of its place and its entries.
+    Directory(DirInfo),
+}
+
+/// What a directory knows of its place and its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirInfo {
+    /// The directory that holds it; the root holds itself.
+    pub parent: InodeId,
+    /// Where its name lies within the parent; `None` for the root and for a removed directory.
+    pub suffix: Option<EntrySuffix>,
+    /// The number of names in it.
+    pub entries: u64,
+    /// How many of them are directories.
+    pub subdirs: u32,
+}
+
+/// One inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inode {
+    /// Its identity.
+    pub ino: InodeId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission, set-id and sticky bits (`0o7777`).
+    pub perm: u16,
+    /// The number of its names; of a directory 2 plus its subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Size in bytes; 0 for directories, which count entries instead.
+    pub size: u64,
+    /// Its times.
+    pub times: Times,
+    /// It has extended attributes.
+    pub has_xattrs: bool,
+    /// Where its content is.
+    pub content: Content,
+}
+
+impl Inode {
+    /// Appends the encoding.
+    pub fn encode_to(&self, out: &mut Vec<u8>) {
+        let times = &self.times;
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        put_varint(out, self.ino.get());
+        let mode = (u16::from(self.kind as u8) << 12) | (self.perm & 0o7777);
+        out.extend_from_slice(&mode.to_le_bytes());
+        out.push(
+            flag(self.nlink != 1, HAS_NLINK)
+                | flag(self.rdev != 0, HAS_RDEV)
+                | flag(self.has_xattrs, HAS_XATTRS)
+                | flag(times.atime == times.mtime, ATIME_IS_MTIME)
+                | flag(times.ctime == times.mtime, CTIME_IS_MTIME)
+                | flag(times.btime == times.mtime, BTIME_IS_MTIME),
+        );
+        out.push(self.content.tag());
+        put_varint(out, u64::from(self.uid));
+        put_varint(out, u64::from(self.gid));
+        if self.nlink != 1 {
+            put_varint(out, u64::from(self.nlink));
+        }
+        if self.rdev != 0 {
+            put_varint(out, u64::from(self.rdev));
+        }
+        put_varint(out, self.size);
+        put_time(out, times.mtime);
+        for time in [times.atime, times.ctime, times.btime] {
+            if time != times.mtime {
+                put_time(out, time);
+            }
+        }
+        self.content.encode_to(out);
+    }
+
+    /// Reads what [`Inode::encode_to`] wrote.
+    pub fn decode_from(reader: &mut Reader<'_>) -> Result<Inode, DecodeError> {
+        let ino = InodeId::new(reader.varint()?);
+        let mode = reader.u16()?;
+        let kind = FileKind::from_u8((mode >> 12) as u8)
+            .ok_or_else(|| reader.error("an unknown file type"))?;
+        let flags = reader.u8()?;
+        if flags & !FLAGS_KNOWN != 0 {
+            return Err(reader.error("unknown inode flags"));
+        }
+        let tag = reader.u8()?;
+        let (uid, gid) = (reader.varint32()?, reader.varint32()?);
+        let nlink = if flags & HAS_NLINK != 0 { reader.varint32()? } else { 1 };
+        let rdev = if flags & HAS_RDEV != 0 { reader.varint32()? } else { 0 };
+        let size = reader.varint()?;
+        let mtime = take_time(reader)?;
+        let mut time = |same: u8| if flags & same != 0 { Ok(mtime) } else { take_time(reader) };
+        let atime = time(ATIME_IS_MTIME)?;
+        let ctime = time(CTIME_IS_MTIME)?;
+        let btime = time(BTIME_IS_MTIME)?;
+        let content = Content::decode_from(tag, reader)?;
+        if matches!(content, Content::Directory(_)) != (kind == FileKind::Directory)
+            || matches!(content, Content::Symlink(_)) != (kind == FileKind::Symlink)
+        {
+            return Err(reader.error("content that does not fit the file type"));
+        }
+        Ok(Inode {
+            ino,
+            kind,
+            perm: mode & 0o7777,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            times: Times { atime, mtime, ctime, btime },
+            has_xattrs: flags & HAS_XATTRS != 0,
+            content,
+        })
+    }
+}
+
+impl Content {
+    fn tag(&self) -> u8 {
+        match self {
+            Content::None => 1,
+            Content::Inline(_) => 2,
+            Content::Symlink(_) => 3,
+            Content::Chunks => 4,
+            Content::Object { dirty: false, .. } => 5,
+            Content::Object { dirty: true, .. } => 6,
+            Content::Directory(_) => 7,
+        }
+    }
+
+    fn encode_to(&self, out: &mut Vec<u8>) {
+        match self {
+            Content::None | Content::Chunks | Content::Object { dirty: true, .. } => {}
+            Content::Inline(bytes) | Content::Symlink(bytes) => {
+                put_varint(out, bytes.len() as u64);
+                out.extend_from_slice(bytes);
+            }
+            Content::Object { dirty: false, blocks } => put_varint(out, *blocks),
+            Content::Directory(dir) => {
+                put_varint(out, dir.parent.get());
+                put_varint(out, dir.suffix.map_or(0, EntrySuffix::get));
+                put_varint(out, dir.entries);
+                put_varint(out, u64::from(dir.subdirs));
+            }
+        }
+    }
+
+    fn decode_from(tag: u8, reader: &mut Reader<'_>) -> Result<Content, DecodeError> {
+        let bounded = |reader: &mut Reader<'_>, max: usize| match reader.varint()? {
+            len if len <= max as u64 => reader.take(len as usize),
+            _ => Err(reader.error("too much content in an inode")),
+        };
+        Ok(match tag {
+            1 => Content::None,
+            2 => Content::Inline(bounded(reader, INLINE_BYTES_MAX)?),
+            3 => Content::Symlink(bounded(reader, SYMLINK_BYTES_MAX)?),
+            4 => Content::Chunks,
+            5 => Content::Object { dirty: false, blocks: reader.varint()? },
+            6 => Content::Object { dirty: true, blocks: 0 },
+            7 => {
+                let parent = InodeId::new(reader.varint()?);
+                let suffix = match reader.varint()? {
+                    0 => None,
+                    raw => Some(
+                        EntrySuffix::new(raw).ok_or_else(|| reader.error("a wrong key suffix"))?,
+                    ),
+                };
+                let (entries, subdirs) = (reader.varint()?, reader.varint32()?);
+                Content::Directory(DirInfo { parent, suffix, entries, subdirs })
+            }
+            _ => return Err(reader.error("an unknown kind of content")),
+        })
+    }
+}
+
+fn put_time(out: &mut Vec<u8>, time: Timestamp) {
+    put_varint(out, zigzag(time.secs()));
+    out.extend_from_slice(&time.nanos().to_le_bytes());
+}
+
+fn take_time(reader: &mut Reader<'_>) -> Result<Timestamp, DecodeError> {
+    let (secs, nanos) = (unzigzag(reader.varint()?), reader.u32()?);
+    Timestamp::new(secs, nanos).ok_or_else(|| reader.error("a second or more of nanoseconds"))
+}
+
+/// The value of an inode's own row.
+pub fn encode_inode_row(inode: &Inode) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64);
+    out.push(ROW_VERSION);
+    inode.encode_to(&mut out);
+    out
+}
+
+/// Reads an inode's own row.
+pub fn decode_inode_row(bytes: &Bytes) -> Result<Inode, DecodeError> {
+    let mut reader = Reader::new(bytes);
+    reader.version()?;
+    let inode = Inode::decode_from(&mut reader)?;
+    reader.end()?;
+    Ok(inode)
+}

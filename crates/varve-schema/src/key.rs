@@ -1,0 +1,225 @@
+//! Keys: 8 bytes of prefix and 8 bytes of suffix, both big-endian.
+//!
+//! ```text
+//! 0        8        16
+//! | prefix | suffix |
+//! ```
+
+use varve_types::InodeId;
+
+/// Prefix of the store's own bookkeeping rows.
+const BOOKKEEPING: u64 = 0;
+/// Prefix of pending rows.
+const PENDING: u64 = 2;
+/// Set in the suffix of extended attributes, clear in that of data chunks.
+const XATTR: u64 = 1 << 63;
+/// Low bits of a directory cookie that number the names of one row.
+const SLOT_BITS: u32 = 8;
+
+/// The row that holds the end of the inode ids handed out so far, as a varint after the version byte.
+pub const ID_MARK: RowKey = RowKey { prefix: BOOKKEEPING, suffix: 1 };
+
+/// The key of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowKey {
+    prefix: u64,
+    suffix: u64,
+}
+
+impl RowKey {
+    /// Of the names in `dir` that hash to `suffix`.
+    pub const fn entry(dir: InodeId, suffix: EntrySuffix) -> RowKey {
+        RowKey { prefix: dir.get(), suffix: suffix.0 }
+    }
+
+    /// Of an inode's own row.
+    pub const fn inode(ino: InodeId) -> RowKey {
+        RowKey { prefix: ino.get(), suffix: 0 }
+    }
+
+    /// Of the work pending on an inode.
+    pub const fn pending(ino: InodeId) -> RowKey {
+        RowKey { prefix: PENDING, suffix: ino.get() }
+    }
+
+    /// Of one chunk of a small file.
+    pub const fn chunk(ino: InodeId, index: u64) -> RowKey {
+        RowKey { prefix: ino.get(), suffix: index }
+    }
+
+    /// Of the extended attributes of `ino` whose names hash to `hash`.
+    pub const fn xattr(ino: InodeId, hash: u64) -> RowKey {
+        RowKey { prefix: ino.get(), suffix: XATTR | hash }
+    }
+
+    /// The first eight bytes as a number.
+    pub const fn prefix(self) -> u64 {
+        self.prefix
+    }
+
+    /// The last eight bytes as a number.
+    pub const fn suffix(self) -> u64 {
+        self.suffix
+    }
+
+    /// The bytes that sort as the keys do.
+    pub fn to_bytes(self) -> [u8; 16] {
+        ((u128::from(self.prefix) << 64) | u128::from(self.suffix)).to_be_bytes()
+    }
+
+    /// The key with these bytes; `None` unless there are 16.
+    pub fn from_bytes(bytes: &[u8]) -> Option<RowKey> {
+        let all = u128::from_be_bytes(bytes.try_into().ok()?);
+        Some(RowKey { prefix: (all >> 64) as u64, suffix: all as u64 })
+    }
+
+    /// What a row of the key space `meta` is.
+    pub fn meta_kind(self) -> MetaRow {
+        match (self.prefix, self.suffix) {
+            (BOOKKEEPING, _) => MetaRow::Bookkeeping,
+            (PENDING, ino) => MetaRow::Pending(InodeId::new(ino)),
+            (ino, 0) => MetaRow::Inode(InodeId::new(ino)),
+            (dir, suffix) => match EntrySuffix::new(suffix) {
+                Some(suffix) => MetaRow::Entry(InodeId::new(dir), suffix),
+                None => MetaRow::Unknown,
+            },
+        }
+    }
+
+    /// What a row of the key space `data` is.
+    pub fn data_kind(self) -> DataRow {
+        let ino = InodeId::new(self.prefix);
+        if self.suffix & XATTR == 0 {
+            DataRow::Chunk(ino, self.suffix)
+        } else {
+            DataRow::Xattr(ino)
+        }
+    }
+
+    /// The prefix shared by all rows of `dir` or inode `ino`, as bytes.
+    pub fn prefix_bytes(ino: InodeId) -> [u8; 8] {
+        ino.get().to_be_bytes()
+    }
+
+    /// The prefix shared by all pending rows, as bytes.
+    pub fn pending_prefix() -> [u8; 8] {
+        PENDING.to_be_bytes()
+    }
+}
+
+/// What a key of the key space `meta` stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaRow {
+    /// The store's own counters.
+    Bookkeeping,
+    /// Work pending on an inode.
+    Pending(InodeId),
+    /// An inode's own row.
+    Inode(InodeId),
+    /// Names in a directory.
+    Entry(InodeId, EntrySuffix),
+    /// Nothing that this version writes.
+    Unknown,
+}
+
+/// What a key of the key space `data` stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataRow {
+    /// A chunk of a small file, with its index.
+    Chunk(InodeId, u64),
+    /// Extended attributes.
+    Xattr(InodeId),
+}
+
+/// The hash of a name as it stands in keys: in 256..2^63, the low 8 bits 0. A directory cookie is the
+/// suffix with the name's slot in those bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntrySuffix(u64);
+
+impl EntrySuffix {
+    /// Bits of the hash that a suffix holds.
+    pub const HASH_BITS_MAX: u32 = 55;
+
+    /// The suffix with this value, if it is one.
+    pub const fn new(raw: u64) -> Option<EntrySuffix> {
+        let slot = raw & ((1 << SLOT_BITS) - 1);
+        if slot == 0 && raw != 0 && raw < XATTR { Some(EntrySuffix(raw)) } else { None }
+    }
+
+    /// The suffix for a hash, of which the low 55 bits count; 0 becomes 1.
+    pub const fn from_hash(hash: u64) -> EntrySuffix {
+        let hash = hash & ((1 << Self::HASH_BITS_MAX) - 1);
+        EntrySuffix((if hash == 0 { 1 } else { hash }) << SLOT_BITS)
+    }
+
+    /// The value.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The directory cookie of the name in `slot`.
+    pub const fn cookie(self, slot: u8) -> u64 {
+        self.0 | slot as u64
+    }
+
+    /// The row and slot a directory cookie names; `None` for those of `.` and `..` and for no cookie.
+    pub const fn from_cookie(cookie: u64) -> Option<(EntrySuffix, u8)> {
+        let slot = cookie as u8;
+        match EntrySuffix::new(cookie & !0xff) {
+            Some(suffix) => Some((suffix, slot)),
+            None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_sort_as_their_numbers_do() {
+        let keys = [
+            ID_MARK,
+            RowKey::inode(InodeId::ROOT),
+            RowKey::entry(InodeId::ROOT, EntrySuffix::from_hash(1)),
+            RowKey::entry(InodeId::ROOT, EntrySuffix::from_hash(u64::MAX)),
+            RowKey::pending(InodeId::new(16)),
+            RowKey::inode(InodeId::new(255)),
+            RowKey::inode(InodeId::new(256)),
+        ];
+        for pair in keys.windows(2) {
+            assert!(pair[0] < pair[1] && pair[0].to_bytes() < pair[1].to_bytes());
+        }
+        for key in keys {
+            assert_eq!(RowKey::from_bytes(&key.to_bytes()), Some(key));
+        }
+        assert_eq!(RowKey::from_bytes(&[0; 15]), None);
+    }
+
+    #[test]
+    fn cookies_lie_between_256_and_2_to_the_63() {
+        for hash in [0, 1, 1 << 54, u64::MAX] {
+            let suffix = EntrySuffix::from_hash(hash);
+            for slot in [0, 1, 255] {
+                let cookie = suffix.cookie(slot);
+                assert!((256..1 << 63).contains(&cookie));
+                assert_eq!(EntrySuffix::from_cookie(cookie), Some((suffix, slot)));
+            }
+        }
+        for cookie in [0, 1, 2, 255] {
+            assert_eq!(EntrySuffix::from_cookie(cookie), None);
+        }
+    }
+
+    #[test]
+    fn every_key_tells_what_it_is() {
+        let (ino, suffix) = (InodeId::new(77), EntrySuffix::from_hash(5));
+        assert_eq!(ID_MARK.meta_kind(), MetaRow::Bookkeeping);
+        assert_eq!(RowKey::pending(ino).meta_kind(), MetaRow::Pending(ino));
+        assert_eq!(RowKey::inode(ino).meta_kind(), MetaRow::Inode(ino));
+        assert_eq!(RowKey::entry(ino, suffix).meta_kind(), MetaRow::Entry(ino, suffix));
+        assert_eq!(RowKey::chunk(ino, 1).meta_kind(), MetaRow::Unknown);
+        assert_eq!(RowKey::chunk(ino, 3).data_kind(), DataRow::Chunk(ino, 3));
+        assert_eq!(RowKey::xattr(ino, 3).data_kind(), DataRow::Xattr(ino));
+    }
+}
