@@ -18,12 +18,14 @@
 //! is big-endian inside keys, which is the business of the room above.
 
 pub mod batch;
+pub mod block;
 mod checksum;
 mod codec;
 pub mod edit;
 mod entry;
 mod error;
 pub mod log;
+pub mod section;
 
 pub use entry::EntryKind;
 pub use error::{FormatError, FormatResult, Problem};

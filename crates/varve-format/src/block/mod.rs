@@ -1,0 +1,290 @@
+//! Blocks: sorted versions of rows, the unit in which tables are read and cached.
+//!
+//! ```text
+//! entries, then restarts: u32 offset of every 16th entry, then u32 number of restarts
+//!
+//! entry   varint  bytes shared with the key before; 0 at a restart
+//!         varint  bytes of the key that follow
+//!         varint  bytes of the value
+//!         varint  sequence number << 2 | kind (1 delete, 2 put)
+//!         bytes   rest of the key
+//!         bytes   value
+//! ```
+//!
+//! Entries are in *internal order*: keys ascending, and of one key the newest version first, so that
+//! a search for (key, seq) stops at the version a reader as of `seq` sees.
+//!
+//! Invariants: the first entry is a restart; between restarts the shared length is the whole common
+//! prefix of the two keys ([`Block::get`] relies on it and never rebuilds a key); a block has at
+//! least one entry.
+
+mod builder;
+mod cursor;
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use varve_types::SeqNo;
+use varve_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+pub use builder::BlockBuilder;
+pub use cursor::BlockCursor;
+
+use crate::codec::Reader;
+use crate::{EntryKind, FormatError, FormatResult, Problem};
+
+/// Every such many entries one has its whole key.
+pub(crate) const RESTART_INTERVAL: usize = 16;
+const RESTART_BYTES: usize = 4;
+const KIND_BITS: u32 = 2;
+
+/// The order of versions: by key, and of one key the newest first.
+#[inline]
+pub fn internal_cmp(a: (&[u8], SeqNo), b: (&[u8], SeqNo)) -> Ordering {
+    a.0.cmp(b.0).then(b.1.cmp(&a.1))
+}
+
+/// A version of a row, found by [`Block::get`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// When it was written.
+    pub seq: SeqNo,
+    /// What it does.
+    pub kind: EntryKind,
+    /// The value; empty for a deletion. Shares the block's memory.
+    pub value: Bytes,
+}
+
+/// A block's content, ready to be searched.
+#[derive(Clone, Debug)]
+pub struct Block {
+    content: Bytes,
+    /// Where the entries end and the restarts begin.
+    entries_end: usize,
+    restarts: usize,
+}
+
+/// An entry's fields; ranges are offsets in the content.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    shared: usize,
+    key_start: usize,
+    value_start: usize,
+    end: usize,
+    seq: SeqNo,
+    kind: EntryKind,
+}
+
+impl Block {
+    /// Takes a block's content, as [`crate::section::open_section`] returns it. Checks the frame;
+    /// [`Block::check`] checks the entries too.
+    pub fn parse(content: Bytes) -> FormatResult<Block> {
+        let len = content.len();
+        let truncated = |needed: usize| {
+            let problem = Problem::Truncated { needed: needed as u64, left: len as u64 };
+            FormatError::new(0u64, problem)
+        };
+        let count_at = len.checked_sub(RESTART_BYTES).ok_or_else(|| truncated(RESTART_BYTES))?;
+        let restarts = read_u32(&content, count_at);
+        let restart_bytes =
+            restarts.checked_mul(RESTART_BYTES).ok_or_else(|| truncated(usize::MAX))?;
+        let entries_end =
+            count_at.checked_sub(restart_bytes).ok_or_else(|| truncated(restart_bytes))?;
+        let block = Block { content, entries_end, restarts };
+        let mut lower = 0;
+        for i in 0..restarts {
+            let restart = block.restart(i);
+            if restart >= entries_end || (i == 0) != (restart == 0) || restart < lower {
+                let rule = "restarts that are out of order or outside of the entries";
+                let at = entries_end + i * RESTART_BYTES;
+                return Err(FormatError::new(at, Problem::Invalid(rule)));
+            }
+            lower = restart + 1;
+        }
+        if restarts == 0 {
+            return Err(FormatError::new(count_at, Problem::Invalid("a block without entries")));
+        }
+        Ok(block)
+    }
+
+    /// Bytes of memory the block takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.content.len() + size_of::<Block>()
+    }
+
+    /// The newest version of `key` that a reader as of `seq` sees, if it is in this block.
+    pub fn get(&self, key: &[u8], seq: SeqNo) -> FormatResult<Option<Found>> {
+        let after = self.restarts_up_to(key, seq)?;
+        if let Some(region) = after.checked_sub(1) {
+            let end = self.region_end(region);
+            if let Some(entry) = self.scan_region(self.restart(region), end, key, seq)? {
+                return Ok(Some(self.found(entry)));
+            }
+        }
+        if after < self.restarts {
+            let entry = self.restart_entry(after)?;
+            if self.suffix(&entry) == key && entry.seq <= seq {
+                return Ok(Some(self.found(entry)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads every entry and fails unless they are well formed and in order. Returns their number.
+    pub fn check(&self) -> FormatResult<u64> {
+        let mut cursor = BlockCursor::new(self.clone());
+        let mut last: Option<(Vec<u8>, SeqNo)> = None;
+        let mut count = 0;
+        cursor.seek_first()?;
+        while cursor.valid() {
+            let here = (cursor.key(), cursor.seq());
+            if let Some((key, seq)) = &last
+                && internal_cmp((key, *seq), here) != Ordering::Less
+            {
+                let rule = "entries that are out of order";
+                return Err(FormatError::new(cursor.offset(), Problem::Invalid(rule)));
+            }
+            last = Some((here.0.to_vec(), here.1));
+            count += 1;
+            cursor.next()?;
+        }
+        Ok(count)
+    }
+
+    /// The entries from `pos` to `end`, all of one restart: the first that is `key` as of `seq`. Keeps
+    /// count of how many bytes of `key` the entry before matched, which says how it compares with one
+    /// that shares more or fewer bytes with that entry, without looking at its key.
+    fn scan_region(
+        &self,
+        mut pos: usize,
+        end: usize,
+        key: &[u8],
+        seq: SeqNo,
+    ) -> FormatResult<Option<Entry>> {
+        let mut matched = 0;
+        while pos < end {
+            let entry = self.entry(pos)?;
+            pos = entry.end;
+            match entry.shared.cmp(&matched) {
+                Ordering::Greater => continue,
+                Ordering::Less => return Ok(None),
+                Ordering::Equal => {}
+            }
+            let (suffix, rest) = (self.suffix(&entry), &key[matched..]);
+            let common = common_prefix(suffix, rest);
+            if common == suffix.len() && common == rest.len() && entry.seq <= seq {
+                return Ok(Some(entry));
+            }
+            if suffix.get(common) > rest.get(common) {
+                return Ok(None);
+            }
+            matched += common;
+        }
+        Ok(None)
+    }
+
+    /// The number of restarts whose entry is at or before (`key`, `seq`).
+    fn restarts_up_to(&self, key: &[u8], seq: SeqNo) -> FormatResult<usize> {
+        let (mut low, mut high) = (0, self.restarts);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entry = self.restart_entry(middle)?;
+            if internal_cmp((self.suffix(&entry), entry.seq), (key, seq)) == Ordering::Greater {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        Ok(low)
+    }
+
+    #[inline]
+    fn restart(&self, i: usize) -> usize {
+        read_u32(&self.content, self.entries_end + i * RESTART_BYTES)
+    }
+
+    /// Where the entries of restart `i` end.
+    fn region_end(&self, i: usize) -> usize {
+        if i + 1 < self.restarts { self.restart(i + 1) } else { self.entries_end }
+    }
+
+    fn restart_entry(&self, i: usize) -> FormatResult<Entry> {
+        let pos = self.restart(i);
+        let entry = self.entry(pos)?;
+        if entry.shared != 0 {
+            let rule = "a restart that shares bytes with the key before";
+            return Err(FormatError::new(pos, Problem::Invalid(rule)));
+        }
+        Ok(entry)
+    }
+
+    /// The entry at `pos`.
+    #[inline]
+    fn entry(&self, pos: usize) -> FormatResult<Entry> {
+        decode_entry(&self.content[..self.entries_end], pos)
+    }
+
+    /// The part of the entry's key that it does not share.
+    #[inline]
+    fn suffix(&self, entry: &Entry) -> &[u8] {
+        &self.content[entry.key_start..entry.value_start]
+    }
+
+    fn found(&self, entry: Entry) -> Found {
+        let value = self.content.slice(entry.value_start..entry.end);
+        Found { seq: entry.seq, kind: entry.kind, value }
+    }
+}
+
+#[inline]
+fn decode_entry(entries: &[u8], pos: usize) -> FormatResult<Entry> {
+    let mut reader = Reader::new(&entries[pos..]);
+    let fields = (|| {
+        let shared = reader.varint()?;
+        let unshared = reader.varint()?;
+        let value_len = reader.varint()?;
+        let tag = reader.varint()?;
+        Ok((shared, unshared, value_len, tag))
+    })();
+    let (shared, unshared, value_len, tag) =
+        fields.map_err(|error: FormatError| error.shifted(pos as u64))?;
+    let at = |problem| Err(FormatError::new(pos, problem));
+    let (key_max, value_max) = (KEY_BYTES_MAX as u64, VALUE_BYTES_MAX as u64);
+    if shared > key_max || unshared > key_max || shared + unshared > key_max {
+        let len = shared.saturating_add(unshared);
+        return at(Problem::TooLong { what: "key", len, max: key_max });
+    }
+    if value_len > value_max {
+        return at(Problem::TooLong { what: "value", len: value_len, max: value_max });
+    }
+    let (needed, left) = (unshared + value_len, reader.remaining() as u64);
+    if needed > left {
+        return at(Problem::Truncated { needed, left });
+    }
+    let kind_id = (tag & ((1 << KIND_BITS) - 1)) as u8;
+    let Some(kind) = EntryKind::from_id(kind_id) else {
+        return at(Problem::Unknown { what: "kind of entry", id: kind_id.into() });
+    };
+    let seq = SeqNo::new(tag >> KIND_BITS);
+    let key_start = pos + reader.pos();
+    let value_start = key_start + unshared as usize;
+    let end = value_start + value_len as usize;
+    Ok(Entry { shared: shared as usize, key_start, value_start, end, seq, kind })
+}
+
+/// REQUIRES: four bytes at `pos`.
+#[inline]
+fn read_u32(bytes: &[u8], pos: usize) -> usize {
+    let mut array = [0; 4];
+    array.copy_from_slice(&bytes[pos..pos + 4]);
+    u32::from_le_bytes(array) as usize
+}
+
+/// How many bytes `a` and `b` have in common at their start.
+#[inline]
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests;
