@@ -1,1 +1,274 @@
-//! A seeded machine in memory.
+//! A seeded machine in memory, whose disk can fail, fill up and lose power.
+//!
+//! A test runs the code under test on a [`SimEnv`] and stops it somewhere: by itself, at the n-th
+//! operation that changes something ([`SimEnv::crash_after`]) or at the n-th sync
+//! ([`SimEnv::crash_at_sync`]). From there
+//!
+//! 1. [`SimEnv::power_cut`] makes the machine of the next boot, with one of the states that the
+//!    promises of [`crate`] leave open. It does not touch the machine it starts from, so that many
+//!    seeds show many states of one moment.
+//! 2. [`SimEnv::process_kill`] makes the machine that the next process of the same boot finds:
+//!    everything written is there, and what was not synced is still not synced.
+//!
+//! Besides, faults can be injected ([`SimEnv::fail`]), the disk can fill up
+//! ([`SimEnv::set_capacity`]), and files can be damaged behind everybody's back
+//! ([`SimEnv::damage`]).
+//!
+//! What it does not simulate: file times and permissions, which always survive; memory maps.
+
+mod content;
+mod crash;
+mod disk;
+mod env;
+mod fault;
+mod file;
+mod rng;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use varve_types::Timestamp;
+
+use content::{Change, PAGE_BYTES};
+use crash::Survival;
+use disk::{Body, Disk, NodeId};
+pub use fault::{FaultRule, JOURNAL_ENTRIES_MAX, JournalEntry, SimOp, is_crash};
+use rng::Rng;
+
+/// The size of a new machine's disk, in bytes.
+pub const CAPACITY_BYTES_DEFAULT: u64 = 1 << 40;
+/// The time of day at which a new machine starts, in seconds since 1970.
+pub const START_SECS: i64 = 1_700_000_000;
+/// How far the clock moves each time somebody looks at it, in nanoseconds.
+const TICK_NS: u64 = 1_000;
+const NS_PER_SEC: i128 = 1_000_000_000;
+
+/// The simulated machine.
+pub struct SimEnv {
+    shared: Arc<Shared>,
+}
+
+/// What the machine, its open files and its locks share.
+struct Shared {
+    state: Mutex<State>,
+}
+
+/// Everything there is.
+struct State {
+    disk: Disk,
+    control: fault::Control,
+    rng: Rng,
+    locked: BTreeSet<NodeId>,
+    boot_id: u128,
+    /// Nanoseconds since the machine started.
+    elapsed_ns: u64,
+    /// The time of day at `elapsed_ns` 0, in nanoseconds since 1970.
+    start_ns: i128,
+}
+
+impl State {
+    /// Moves the clock on and tells the time of day.
+    fn tick(&mut self) -> Timestamp {
+        self.elapsed_ns += TICK_NS;
+        let ns = self.start_ns + i128::from(self.elapsed_ns);
+        let nanos = u32::try_from(ns.rem_euclid(NS_PER_SEC)).unwrap_or(0);
+        i64::try_from(ns.div_euclid(NS_PER_SEC))
+            .ok()
+            .and_then(|secs| Timestamp::new(secs, nanos))
+            .unwrap_or(Timestamp::EPOCH)
+    }
+}
+
+impl SimEnv {
+    /// A machine with an empty disk; equal seeds make equal machines.
+    pub fn new(seed: u64) -> Arc<SimEnv> {
+        let mut rng = Rng::new(seed);
+        let boot_id = u128::from(rng.next()) << 64;
+        let disk = Disk::new(CAPACITY_BYTES_DEFAULT);
+        SimEnv::with(disk, rng, boot_id, 0, i128::from(START_SECS) * NS_PER_SEC)
+    }
+
+    fn with(disk: Disk, rng: Rng, boot_id: u128, elapsed_ns: u64, start_ns: i128) -> Arc<SimEnv> {
+        let control = fault::Control::default();
+        let locked = BTreeSet::new();
+        let state = State { disk, control, rng, locked, boot_id, elapsed_ns, start_ns };
+        Arc::new(SimEnv { shared: Arc::new(Shared { state: Mutex::new(state) }) })
+    }
+
+    /// The machine of the next boot, with what `seed` lets survive of the changes that were not synced.
+    /// Counts, crash points and faults start anew; the capacity stays.
+    pub fn power_cut(&self, seed: u64) -> Arc<SimEnv> {
+        self.next_boot(seed, &mut Survival::Random(Rng::new(seed)))
+    }
+
+    /// The same with nothing surviving but what was synced.
+    pub fn power_cut_keep_nothing(&self) -> Arc<SimEnv> {
+        self.next_boot(0, &mut Survival::Nothing)
+    }
+
+    /// The same with everything surviving.
+    pub fn power_cut_keep_all(&self) -> Arc<SimEnv> {
+        self.next_boot(0, &mut Survival::Everything)
+    }
+
+    fn next_boot(&self, seed: u64, survival: &mut Survival) -> Arc<SimEnv> {
+        let state = self.shared.state.lock();
+        let disk = crash::power_cut(&state.disk, survival);
+        let mut rng = state.rng.clone();
+        let high = rng.next() ^ Rng::new(seed).next();
+        let low = (state.boot_id as u64).wrapping_add(1);
+        let boot_id = (u128::from(high) << 64) | u128::from(low);
+        let start_ns = state.start_ns + i128::from(state.elapsed_ns);
+        SimEnv::with(disk, rng, boot_id, 0, start_ns)
+    }
+
+    /// The machine as the next process of the same boot finds it. On this one every operation fails
+    /// from now on, also on files that are open.
+    pub fn process_kill(&self) -> Arc<SimEnv> {
+        let mut state = self.shared.state.lock();
+        state.control.crashed = true;
+        let disk = crash::process_kill(&state.disk);
+        SimEnv::with(disk, state.rng.clone(), state.boot_id, state.elapsed_ns, state.start_ns)
+    }
+
+    /// How many operations so far changed, or tried to change, what a disk may hold.
+    pub fn op_count(&self) -> u64 {
+        self.shared.state.lock().control.op_count
+    }
+
+    /// How many of them were syncs of files or directories.
+    pub fn sync_count(&self) -> u64 {
+        self.shared.state.lock().control.sync_count
+    }
+
+    /// Once [`SimEnv::op_count`] is `n`, every further operation fails; [`is_crash`] knows the error.
+    pub fn crash_after(&self, n: u64) {
+        self.shared.state.lock().control.crash_after = Some(n);
+    }
+
+    /// The sync that makes [`SimEnv::sync_count`] `n` fails without making anything durable, and so does
+    /// every operation after it; [`is_crash`] knows the error.
+    pub fn crash_at_sync(&self, n: u64) {
+        self.shared.state.lock().control.crash_at_sync = Some(n);
+    }
+
+    /// Whether a crash point was reached or the process was killed.
+    pub fn crashed(&self) -> bool {
+        self.shared.state.lock().control.crashed
+    }
+
+    /// The last operations, oldest first.
+    pub fn journal(&self) -> Vec<JournalEntry> {
+        self.shared.state.lock().control.journal.iter().cloned().collect()
+    }
+
+    /// Adds a fault.
+    pub fn fail(&self, rule: FaultRule) {
+        self.shared.state.lock().control.faults.push(rule);
+    }
+
+    /// Ends all faults.
+    pub fn clear_faults(&self) {
+        self.shared.state.lock().control.faults.clear();
+    }
+
+    /// From now on syncs succeed and do nothing, as on a disk that lies. For tests of tests.
+    pub fn set_ignore_syncs(&self, ignore: bool) {
+        self.shared.state.lock().control.ignore_syncs = ignore;
+    }
+
+    /// Makes the disk `bytes` large, rounded down to 4096. What is on it stays, also if it is more.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.shared.state.lock().disk.capacity_pages = bytes / PAGE_BYTES;
+    }
+
+    /// Bytes in use, in units of 4096.
+    pub fn used_bytes(&self) -> u64 {
+        self.shared.state.lock().disk.used_pages * PAGE_BYTES
+    }
+
+    /// Sets the time of day; the monotonic clock does not notice.
+    pub fn set_time(&self, time: Timestamp) {
+        let mut state = self.shared.state.lock();
+        let ns = i128::from(time.secs()) * NS_PER_SEC + i128::from(time.nanos());
+        state.start_ns = ns - i128::from(state.elapsed_ns);
+    }
+
+    /// Flips the bits `xor` of one byte, in the page cache and on disk.
+    pub fn damage(&self, path: &Path, offset: u64, xor: u8) -> io::Result<()> {
+        let mut byte = self.read_raw(path)?.get(offset as usize).copied().unwrap_or(0);
+        byte ^= xor;
+        self.change_raw(path, &Change::Write { offset, bytes: vec![byte] })
+    }
+
+    /// Overwrites bytes, in the page cache and on disk.
+    pub fn write_raw(&self, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.change_raw(path, &Change::Write { offset, bytes: bytes.to_vec() })
+    }
+
+    /// Cuts or extends a file, in the page cache and on disk.
+    pub fn truncate_raw(&self, path: &Path, len: u64) -> io::Result<()> {
+        self.change_raw(path, &Change::SetLen(len))
+    }
+
+    /// Removes a file's name, also on disk.
+    pub fn remove_raw(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        let (dir, name) = state.disk.resolve_parent(path)?;
+        let node = state.disk.resolve(path)?;
+        state.disk.file(node)?;
+        state.disk.change_names(vec![disk::NameEdit { dir, name: name.to_owned(), node: None }])?;
+        state.disk.sync_dir(dir)
+    }
+
+    /// All bytes of a file as readers see them; works after a crash too.
+    pub fn read_raw(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let state = self.shared.state.lock();
+        Ok(state.disk.file(state.disk.resolve(path)?)?.current.to_vec())
+    }
+
+    /// Every file, with its path.
+    pub fn files_raw(&self) -> Vec<std::path::PathBuf> {
+        let state = self.shared.state.lock();
+        let mut found = Vec::new();
+        let mut waiting = vec![(std::path::PathBuf::from("/"), disk::ROOT)];
+        while let Some((path, node)) = waiting.pop() {
+            match state.disk.dir(node) {
+                Ok(dir) => {
+                    waiting.extend(dir.current.iter().map(|(name, id)| (path.join(name), *id)))
+                }
+                Err(_) => found.push(path),
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// Applies a change to both states of a file.
+    fn change_raw(&self, path: &Path, change: &Change) -> io::Result<()> {
+        let state = &mut *self.shared.state.lock();
+        let node = state.disk.resolve(path)?;
+        let file = state.disk.file_mut(node)?;
+        let before = file.current.page_count();
+        file.current.apply(change);
+        file.durable.apply(change);
+        let after = file.current.page_count();
+        state.disk.used_pages = state.disk.used_pages + after - before;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SimEnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.state.lock();
+        f.debug_struct("SimEnv")
+            .field("boot_id", &state.boot_id)
+            .field("op_count", &state.control.op_count)
+            .field("crashed", &state.control.crashed)
+            .finish_non_exhaustive()
+    }
+}

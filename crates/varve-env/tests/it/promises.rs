@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use varve_env::os::OsEnv;
+use varve_env::sim::SimEnv;
 use varve_env::{Allocate, Env, FileKind, OpenMode, Seek};
 use varve_types::Timestamp;
 
@@ -44,10 +45,20 @@ fn os() -> Machine {
     Machine { env: OsEnv::new(), root: dir.path().to_owned(), _keep: Some(dir) }
 }
 
+fn sim() -> Machine {
+    let env = SimEnv::new(1);
+    env.create_dir(Path::new("/root")).unwrap();
+    Machine { env, root: "/root".into(), _keep: None }
+}
+
 macro_rules! on_every_machine {
     ($($promise:ident),* $(,)?) => {
         mod real {
             $(#[test] fn $promise() { super::$promise(&super::os()); })*
+        }
+
+        mod simulated {
+            $(#[test] fn $promise() { super::$promise(&super::sim()); })*
         }
     };
 }

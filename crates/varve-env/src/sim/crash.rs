@@ -1,0 +1,162 @@
+//! What the disk may hold after the power goes.
+//!
+//! From the durable state on, each file is decided by itself, in one of three ways: nothing more
+//! survived; a prefix of the changes survived, the last of them torn; or any sectors of any writes
+//! survived, whatever their order was. Lengths are decided apart from bytes: a length that survived
+//! without its bytes shows zeros, bytes beyond a length that did not survive are gone. Calls that cut,
+//! reserve or zero survive as a prefix of such calls, as a journal keeps them.
+//!
+//! Names are decided one change at a time, in order, so that a rename within a directory is there or
+//! not there as a whole.
+
+use std::collections::BTreeMap;
+
+use super::content::{Change, Content};
+use super::disk::{Body, DirBody, Disk, FileBody, Names, Node, NodeId, ROOT};
+use super::rng::Rng;
+
+/// What survives of the changes that were never synced.
+#[derive(Debug)]
+pub(super) enum Survival {
+    /// None of them.
+    Nothing,
+    /// All of them.
+    Everything,
+    /// What the generator picks.
+    Random(Rng),
+}
+
+/// The disk as the next boot finds it.
+pub(super) fn power_cut(disk: &Disk, survival: &mut Survival) -> Disk {
+    let mut names = surviving_names(disk, survival);
+    let links = count_links(&names);
+    let mut nodes = BTreeMap::new();
+    let mut used_pages = 0;
+    for (id, node) in &disk.nodes {
+        let Some(links) = links.get(id).copied() else {
+            continue;
+        };
+        let body = match &node.body {
+            Body::Dir(_) => {
+                let current = names.remove(id).unwrap_or_default();
+                Body::Dir(DirBody { durable: current.clone(), current })
+            }
+            Body::File(file) => {
+                let current = surviving_bytes(file, survival);
+                used_pages += current.page_count();
+                Body::File(FileBody { durable: current.clone(), current, unsynced: Vec::new() })
+            }
+        };
+        nodes.insert(*id, Node { body, links, disk_refs: links, handles: 0, ..node.clone() });
+    }
+    Disk { nodes, unsynced_names: Vec::new(), used_pages, ..*disk }
+}
+
+/// The disk as the next process finds it after this one was killed: everything is as it was, but that
+/// files without a name go.
+pub(super) fn process_kill(disk: &Disk) -> Disk {
+    let mut disk = disk.clone();
+    let ids: Vec<NodeId> = disk.nodes.keys().copied().collect();
+    for id in ids {
+        if disk.nodes.get(&id).is_some_and(|node| node.handles > 0) {
+            disk.release(id, |node| node.handles = 0);
+        }
+    }
+    disk
+}
+
+fn surviving_names(disk: &Disk, survival: &mut Survival) -> BTreeMap<NodeId, Names> {
+    let mut names: BTreeMap<NodeId, Names> = BTreeMap::new();
+    for (id, node) in &disk.nodes {
+        if let Body::Dir(dir) = &node.body {
+            names.insert(*id, dir.durable.clone());
+        }
+    }
+    let percent = match survival {
+        Survival::Random(rng) => [0, 20, 50, 80, 100][rng.below(5) as usize],
+        Survival::Nothing => 0,
+        Survival::Everything => 100,
+    };
+    for change in &disk.unsynced_names {
+        let keep = match survival {
+            Survival::Random(rng) => rng.chance(percent),
+            Survival::Nothing => false,
+            Survival::Everything => true,
+        };
+        for edit in change.iter().filter(|_| keep) {
+            let Some(dir) = names.get_mut(&edit.dir) else {
+                continue;
+            };
+            match edit.node {
+                Some(node) => dir.insert(edit.name.clone(), node),
+                None => dir.remove(&edit.name),
+            };
+        }
+    }
+    names
+}
+
+/// How many names each node has that can be reached from the root.
+fn count_links(names: &BTreeMap<NodeId, Names>) -> BTreeMap<NodeId, u32> {
+    let mut links = BTreeMap::from([(ROOT, 1)]);
+    let mut waiting = vec![ROOT];
+    while let Some(dir) = waiting.pop() {
+        for child in names.get(&dir).into_iter().flat_map(Names::values) {
+            let count = links.entry(*child).or_insert(0);
+            *count += 1;
+            if *count == 1 {
+                waiting.push(*child);
+            }
+        }
+    }
+    links
+}
+
+fn surviving_bytes(file: &FileBody, survival: &mut Survival) -> Content {
+    let mut content = file.durable.clone();
+    let changes = &file.unsynced;
+    match survival {
+        Survival::Nothing => {}
+        Survival::Everything => changes.iter().for_each(|change| content.apply(change)),
+        Survival::Random(rng) if !changes.is_empty() => match rng.below(4) {
+            0 => {}
+            1 | 2 => keep_prefix(&mut content, changes, rng),
+            _ => keep_any(&mut content, changes, rng),
+        },
+        Survival::Random(_) => {}
+    }
+    content.trim();
+    content
+}
+
+/// A prefix of the changes; the last may be torn.
+fn keep_prefix(content: &mut Content, changes: &[Change], rng: &mut Rng) {
+    let whole = rng.below(changes.len() as u64 + 1) as usize;
+    changes[..whole].iter().for_each(|change| content.apply(change));
+    if let Some(Change::Write { offset, bytes }) = changes.get(whole) {
+        let mut sectors = rng.below(bytes.len() as u64 / 512 + 2);
+        content.apply_torn(*offset, bytes, rng.chance(50), || {
+            sectors = sectors.saturating_sub(1);
+            sectors > 0
+        });
+    }
+}
+
+/// Any sectors of any writes.
+fn keep_any(content: &mut Content, changes: &[Change], rng: &mut Rng) {
+    let percent = [10, 50, 90][rng.below(3) as usize];
+    let metadata_kept = rng.below(changes.len() as u64 + 1) as usize;
+    for (at, change) in changes.iter().enumerate() {
+        match change {
+            Change::Write { offset, bytes } => {
+                let torn = rng.chance(60);
+                let whole = rng.chance(percent);
+                let keep_len = rng.chance(percent);
+                let mut keep = || if torn { rng.chance(percent) } else { whole };
+                content.apply_torn(*offset, bytes, keep_len, &mut keep);
+            }
+            other if at < metadata_kept => content.apply(other),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The simulated disk and the page cache before it.
+//!
+//! Every file has the bytes that readers see, the bytes that are certainly on disk, and the changes in
+//! between, in order. Every directory has the names that readers see and those that are certainly on
+//! disk; changes of names wait in one list for the sync of their directory. A rename within one
+//! directory is one change; one that crosses directories is one change until either is synced, and
+//! from then on its other half waits alone.
+//!
+//! A node lives while a name, a name on disk, a waiting change or an open file refers to it. Only nodes
+//! with a name or an open file take room.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Component, Path};
+
+use varve_types::Timestamp;
+
+use super::content::{Change, Content, PAGE_BYTES};
+use super::rng::Rng;
+use crate::FileKind;
+
+// Error numbers, as the kernel gives them in each case.
+pub(super) const EPERM: i32 = 1;
+pub(super) const ENOENT: i32 = 2;
+pub(super) const ENXIO: i32 = 6;
+pub(super) const EBADF: i32 = 9;
+pub(super) const EEXIST: i32 = 17;
+pub(super) const ENOTDIR: i32 = 20;
+pub(super) const EISDIR: i32 = 21;
+pub(super) const EINVAL: i32 = 22;
+pub(super) const EFBIG: i32 = 27;
+pub(super) const ENOSPC: i32 = 28;
+pub(super) const ENOTEMPTY: i32 = 39;
+
+/// The error with this number.
+pub(super) fn errno<T>(number: i32) -> io::Result<T> {
+    Err(io::Error::from_raw_os_error(number))
+}
+
+/// A file or directory, whatever names it has.
+pub(super) type NodeId = u64;
+/// The directory `/`.
+pub(super) const ROOT: NodeId = 0;
+
+/// Names of one directory.
+pub(super) type Names = BTreeMap<OsString, NodeId>;
+
+/// A file or directory.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) body: Body,
+    /// Names that readers see.
+    pub(super) links: u32,
+    /// Names on disk, and waiting changes that would make one.
+    pub(super) disk_refs: u32,
+    /// Open files.
+    pub(super) handles: u32,
+    pub(super) modified: Timestamp,
+    pub(super) accessed: Timestamp,
+}
+
+/// What a node holds.
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    /// A regular file.
+    File(FileBody),
+    /// A directory.
+    Dir(DirBody),
+}
+
+/// A regular file's bytes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FileBody {
+    pub(super) current: Content,
+    pub(super) durable: Content,
+    pub(super) unsynced: Vec<Change>,
+}
+
+/// A directory's names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DirBody {
+    pub(super) current: Names,
+    pub(super) durable: Names,
+}
+
+/// `name` in `dir` comes to stand for `node`, or for nothing.
+#[derive(Clone, Debug)]
+pub(super) struct NameEdit {
+    pub(super) dir: NodeId,
+    pub(super) name: OsString,
+    pub(super) node: Option<NodeId>,
+}
+
+/// Edits that reach the disk together or not at all.
+pub(super) type NameChange = Vec<NameEdit>;
+
+/// The disk.
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    pub(super) nodes: BTreeMap<NodeId, Node>,
+    pub(super) unsynced_names: Vec<NameChange>,
+    pub(super) next_node: NodeId,
+    pub(super) used_pages: u64,
+    pub(super) capacity_pages: u64,
+}
+
+impl Disk {
+    /// An empty disk: nothing but `/`.
+    pub(super) fn new(capacity_bytes: u64) -> Disk {
+        let root = Node {
+            body: Body::Dir(DirBody::default()),
+            links: 1,
+            disk_refs: 1,
+            handles: 0,
+            modified: Timestamp::EPOCH,
+            accessed: Timestamp::EPOCH,
+        };
+        Disk {
+            nodes: BTreeMap::from([(ROOT, root)]),
+            unsynced_names: Vec::new(),
+            next_node: ROOT + 1,
+            used_pages: 0,
+            capacity_pages: capacity_bytes / PAGE_BYTES,
+        }
+    }
+
+    /// The node a path leads to.
+    pub(super) fn resolve(&self, path: &Path) -> io::Result<NodeId> {
+        let mut at = ROOT;
+        for component in path.components() {
+            match component {
+                Component::RootDir | Component::CurDir => {}
+                Component::Normal(name) => match self.dir(at)?.current.get(name) {
+                    Some(node) => at = *node,
+                    None => return errno(ENOENT),
+                },
+                Component::ParentDir | Component::Prefix(_) => return errno(EINVAL),
+            }
+        }
+        Ok(at)
+    }
+
+    /// The directory that holds a path's last name, and that name.
+    pub(super) fn resolve_parent<'p>(&self, path: &'p Path) -> io::Result<(NodeId, &'p OsStr)> {
+        match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => {
+                let dir = self.resolve(parent)?;
+                self.dir(dir)?;
+                Ok((dir, name))
+            }
+            _ => errno(EINVAL),
+        }
+    }
+
+    /// The names of a directory.
+    pub(super) fn dir(&self, node: NodeId) -> io::Result<&DirBody> {
+        match self.nodes.get(&node).map(|node| &node.body) {
+            Some(Body::Dir(dir)) => Ok(dir),
+            Some(Body::File(_)) => errno(ENOTDIR),
+            None => errno(ENOENT),
+        }
+    }
+
+    /// The bytes of a file.
+    pub(super) fn file(&self, node: NodeId) -> io::Result<&FileBody> {
+        match self.nodes.get(&node).map(|node| &node.body) {
+            Some(Body::File(file)) => Ok(file),
+            Some(Body::Dir(_)) => errno(EISDIR),
+            None => errno(ENOENT),
+        }
+    }
+
+    /// The bytes of a file, to change them.
+    pub(super) fn file_mut(&mut self, node: NodeId) -> io::Result<&mut FileBody> {
+        match self.nodes.get_mut(&node).map(|node| &mut node.body) {
+            Some(Body::File(file)) => Ok(file),
+            Some(Body::Dir(_)) => errno(EISDIR),
+            None => errno(ENOENT),
+        }
+    }
+
+    /// What a node is.
+    pub(super) fn kind(&self, node: NodeId) -> FileKind {
+        match self.nodes.get(&node).map(|node| &node.body) {
+            Some(Body::File(_)) => FileKind::File,
+            Some(Body::Dir(_)) => FileKind::Dir,
+            None => FileKind::Other,
+        }
+    }
+
+    /// Makes a node under a name that is free.
+    pub(super) fn create(
+        &mut self,
+        dir: NodeId,
+        name: &OsStr,
+        body: Body,
+        now: Timestamp,
+    ) -> io::Result<NodeId> {
+        let node = self.next_node;
+        self.next_node += 1;
+        let made = Node { body, links: 0, disk_refs: 0, handles: 0, modified: now, accessed: now };
+        self.nodes.insert(node, made);
+        self.change_names(vec![NameEdit { dir, name: name.to_owned(), node: Some(node) }])?;
+        Ok(node)
+    }
+
+    /// Makes a change of names visible and lets it wait for its sync.
+    pub(super) fn change_names(&mut self, change: NameChange) -> io::Result<()> {
+        for edit in &change {
+            if let Some(node) = edit.node.and_then(|node| self.nodes.get_mut(&node)) {
+                node.links += 1;
+                node.disk_refs += 1;
+            }
+            let Some(Body::Dir(dir)) = self.nodes.get_mut(&edit.dir).map(|node| &mut node.body)
+            else {
+                return errno(ENOTDIR);
+            };
+            let replaced = match edit.node {
+                Some(node) => dir.current.insert(edit.name.clone(), node),
+                None => dir.current.remove(&edit.name),
+            };
+            if let Some(replaced) = replaced {
+                self.release(replaced, |node| node.links -= 1);
+            }
+        }
+        self.unsynced_names.push(change);
+        Ok(())
+    }
+
+    /// Makes a directory's names durable.
+    pub(super) fn sync_dir(&mut self, dir: NodeId) -> io::Result<()> {
+        self.dir(dir)?;
+        let mut waiting = std::mem::take(&mut self.unsynced_names);
+        for change in &mut waiting {
+            for edit in change.extract_if(.., |edit| edit.dir == dir) {
+                self.commit_name(edit);
+            }
+        }
+        waiting.retain(|change| !change.is_empty());
+        self.unsynced_names = waiting;
+        Ok(())
+    }
+
+    /// A sync of names that failed: each waiting edit of the directory is on disk or lost for good.
+    pub(super) fn lose_names(&mut self, dir: NodeId, rng: &mut Rng) {
+        let mut waiting = std::mem::take(&mut self.unsynced_names);
+        for change in &mut waiting {
+            for edit in change.extract_if(.., |edit| edit.dir == dir) {
+                if rng.chance(50) {
+                    self.commit_name(edit);
+                } else if let Some(node) = edit.node {
+                    self.release(node, |node| node.disk_refs -= 1);
+                }
+            }
+        }
+        waiting.retain(|change| !change.is_empty());
+        self.unsynced_names = waiting;
+    }
+
+    fn commit_name(&mut self, edit: NameEdit) {
+        let Some(Body::Dir(dir)) = self.nodes.get_mut(&edit.dir).map(|node| &mut node.body) else {
+            return;
+        };
+        let replaced = match edit.node {
+            Some(node) => dir.durable.insert(edit.name, node),
+            None => dir.durable.remove(&edit.name),
+        };
+        if let Some(replaced) = replaced {
+            self.release(replaced, |node| node.disk_refs -= 1);
+        }
+    }
+
+    /// Takes a reference away with `drop_ref`; frees the room and then the node when the last is gone.
+    pub(super) fn release(&mut self, id: NodeId, drop_ref: fn(&mut Node)) {
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return;
+        };
+        drop_ref(node);
+        if node.links > 0 || node.handles > 0 {
+            return;
+        }
+        if let Body::File(file) = &mut node.body {
+            self.used_pages -= file.current.page_count();
+            file.current = Content::default();
+        }
+        if node.disk_refs > 0 {
+            return;
+        }
+        let Some(Node { body: Body::Dir(dir), .. }) = self.nodes.remove(&id) else {
+            return;
+        };
+        for child in dir.durable.into_values() {
+            self.release(child, |node| node.disk_refs -= 1);
+        }
+    }
+
+    /// Changes a file's bytes, within the capacity.
+    pub(super) fn change_file(
+        &mut self,
+        node: NodeId,
+        change: Change,
+        now: Timestamp,
+    ) -> io::Result<()> {
+        let free = self.free_pages();
+        let file = self.file_mut(node)?;
+        let (change, full) = fit(&file.current, change, free);
+        let before = file.current.page_count();
+        if let Some(change) = change {
+            file.current.apply(&change);
+            file.unsynced.push(change);
+        }
+        let after = file.current.page_count();
+        self.used_pages = self.used_pages + after - before;
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.modified = now;
+        }
+        if full { errno(ENOSPC) } else { Ok(()) }
+    }
+
+    /// Makes a file's bytes durable.
+    pub(super) fn sync_file(&mut self, node: NodeId) -> io::Result<()> {
+        let file = self.file_mut(node)?;
+        for change in file.unsynced.drain(..) {
+            file.durable.apply(&change);
+        }
+        Ok(())
+    }
+
+    /// A sync of bytes that failed: each waiting change is on disk or lost for good.
+    pub(super) fn lose_bytes(&mut self, node: NodeId, rng: &mut Rng) {
+        if let Ok(file) = self.file_mut(node) {
+            for change in file.unsynced.drain(..) {
+                if rng.chance(50) {
+                    file.durable.apply(&change);
+                }
+            }
+        }
+    }
+
+    /// Pages that may still be taken.
+    pub(super) fn free_pages(&self) -> u64 {
+        self.capacity_pages.saturating_sub(self.used_pages)
+    }
+}
+
+/// As much of `change` as `free` pages allow, and whether that is less than all of it. Writes are cut
+/// to a prefix; a reservation is made whole or not at all.
+fn fit(content: &Content, change: Change, free: u64) -> (Option<Change>, bool) {
+    match change {
+        Change::Write { offset, mut bytes } => {
+            if content.pages_missing(offset, bytes.len() as u64) <= free {
+                return (Some(Change::Write { offset, bytes }), false);
+            }
+            let mut kept = 0u64;
+            let (mut taken, len) = (0, bytes.len() as u64);
+            while kept < len {
+                let piece = (PAGE_BYTES - (offset + kept) % PAGE_BYTES).min(len - kept);
+                taken += content.pages_missing(offset + kept, piece);
+                if taken > free {
+                    break;
+                }
+                kept += piece;
+            }
+            bytes.truncate(kept as usize);
+            ((kept > 0).then_some(Change::Write { offset, bytes }), true)
+        }
+        Change::Reserve { offset, len, .. } if content.pages_missing(offset, len) > free => {
+            (None, true)
+        }
+        other => (Some(other), false),
+    }
+}

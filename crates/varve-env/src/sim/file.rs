@@ -1,0 +1,209 @@
+//! Open files and locks of the simulated machine.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use varve_types::Timestamp;
+
+use super::content::{Change, PAGE_BYTES};
+use super::disk::{Disk, EBADF, EFBIG, EINVAL, ENXIO, NodeId, errno};
+use super::fault::{SimOp, is_crash};
+use super::{Shared, State};
+use crate::{Allocate, File, FileKind, FileLock, FileStat, Seek};
+
+/// An open file.
+pub(super) struct SimFile {
+    shared: Arc<Shared>,
+    pub(super) node: NodeId,
+    path: PathBuf,
+    writable: bool,
+}
+
+impl SimFile {
+    /// Opens `node`, counting the handle. REQUIRES: `state` is the locked state of `shared`.
+    pub(super) fn open(
+        shared: &Arc<Shared>,
+        state: &mut State,
+        node: NodeId,
+        path: &Path,
+        writable: bool,
+    ) -> SimFile {
+        if let Some(node) = state.disk.nodes.get_mut(&node) {
+            node.handles += 1;
+        }
+        SimFile { shared: Arc::clone(shared), node, path: path.to_owned(), writable }
+    }
+
+    /// Makes one change; a faulty write leaves a prefix.
+    fn change(&self, op: SimOp, range: (u64, u64), change: Change) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        let begun = state.control.begin(op, &[&self.path], Some(range));
+        if !self.writable {
+            return begun.and_then(|()| errno(EBADF));
+        }
+        let now = state.tick();
+        match (begun, change) {
+            (Ok(()), change) => state.disk.change_file(self.node, change, now),
+            (Err(error), Change::Write { offset, mut bytes }) if !is_crash(&error) => {
+                let kept = state.rng.below(bytes.len() as u64 + 1) as usize;
+                bytes.truncate(kept);
+                state.disk.change_file(self.node, Change::Write { offset, bytes }, now)?;
+                Err(error)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let state = &mut *self.shared.state.lock();
+        match state.control.begin(SimOp::Sync, &[&self.path], None) {
+            Ok(()) if state.control.ignore_syncs => Ok(()),
+            Ok(()) => state.disk.sync_file(self.node),
+            Err(error) => {
+                if !is_crash(&error) {
+                    state.disk.lose_bytes(self.node, &mut state.rng);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl File for SimFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut state = self.shared.state.lock();
+        state.control.begin(SimOp::Read, &[&self.path], Some((offset, buf.len() as u64)))?;
+        Ok(state.disk.file(self.node)?.current.read(buf, offset))
+    }
+
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let len = buf.len() as u64;
+        if len == 0 {
+            return Ok(());
+        }
+        check_end(offset, len)?;
+        self.change(SimOp::Write, (offset, len), Change::Write { offset, bytes: buf.to_vec() })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        check_end(0, len)?;
+        self.change(SimOp::SetLen, (len, 0), Change::SetLen(len))
+    }
+
+    fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return errno(EINVAL);
+        }
+        check_end(offset, len)?;
+        let change = match how {
+            Allocate::Extend => Change::Reserve { offset, len, grow: true },
+            Allocate::KeepSize => Change::Reserve { offset, len, grow: false },
+            Allocate::PunchHole | Allocate::ZeroKeepSize => {
+                Change::Zero { offset, len, grow: false }
+            }
+            Allocate::ZeroRange => Change::Zero { offset, len, grow: true },
+        };
+        self.change(SimOp::Allocate, (offset, len), change)
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
+        let mut state = self.shared.state.lock();
+        state.control.begin(SimOp::Stat, &[&self.path], Some((offset, 0)))?;
+        state.disk.file(self.node)?.current.seek(what, offset).map_or_else(|| errno(ENXIO), Ok)
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        let mut state = self.shared.state.lock();
+        state.control.begin(SimOp::Stat, &[&self.path], None)?;
+        stat_of(&state.disk, self.node)
+    }
+
+    fn set_times(
+        &self,
+        accessed: Option<Timestamp>,
+        modified: Option<Timestamp>,
+    ) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        state.control.begin(SimOp::SetTimes, &[&self.path], None)?;
+        if let Some(node) = state.disk.nodes.get_mut(&self.node) {
+            node.accessed = accessed.unwrap_or(node.accessed);
+            node.modified = modified.unwrap_or(node.modified);
+        }
+        Ok(())
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl fmt::Debug for SimFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        self.shared.state.lock().disk.release(self.node, |node| node.handles -= 1);
+    }
+}
+
+/// Refuses ranges beyond the largest offset.
+fn check_end(offset: u64, len: u64) -> io::Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= i64::MAX as u64 => Ok(()),
+        _ => errno(EFBIG),
+    }
+}
+
+/// What a node's stat says.
+pub(super) fn stat_of(disk: &Disk, id: NodeId) -> io::Result<FileStat> {
+    let kind = disk.kind(id);
+    let (len, allocated) = match kind {
+        FileKind::File => {
+            let content = &disk.file(id)?.current;
+            (content.len(), content.page_count() * PAGE_BYTES)
+        }
+        _ => (disk.dir(id)?.current.len() as u64, 0),
+    };
+    let Some(node) = disk.nodes.get(&id) else {
+        return errno(super::disk::ENOENT);
+    };
+    Ok(FileStat { kind, len, allocated, modified: node.modified, accessed: node.accessed })
+}
+
+/// A held lock.
+pub(super) struct SimLock {
+    pub(super) file: SimFile,
+}
+
+impl FileLock for SimLock {
+    fn write_note(&self, note: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(note, 0)?;
+        self.file.set_len(note.len() as u64)
+    }
+}
+
+impl fmt::Debug for SimLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimLock").field("path", &self.file.path).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        self.file.shared.state.lock().locked.remove(&self.file.node);
+    }
+}

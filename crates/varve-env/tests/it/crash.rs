@@ -1,0 +1,312 @@
+//! What the simulated machine keeps and loses, promise by promise.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use varve_env::sim::{FaultRule, SimEnv, SimOp, is_crash};
+use varve_env::{Env, File, OpenMode};
+use varve_types::Timestamp;
+
+const SEEDS: std::ops::Range<u64> = 0..200;
+
+fn create(env: &SimEnv, path: &str) -> Arc<dyn File> {
+    env.open(Path::new(path), OpenMode::CreateNew).unwrap()
+}
+
+fn names(env: &SimEnv, dir: &str) -> BTreeSet<String> {
+    env.list(Path::new(dir))
+        .unwrap()
+        .into_iter()
+        .map(|item| item.name.into_string().unwrap())
+        .collect()
+}
+
+fn bytes(env: &SimEnv, path: &str) -> Option<Vec<u8>> {
+    env.read_raw(Path::new(path)).ok()
+}
+
+/// A machine with the durable file `/f` holding `content`.
+fn with_durable(content: &[u8]) -> (Arc<SimEnv>, Arc<dyn File>) {
+    let env = SimEnv::new(1);
+    let file = create(&env, "/f");
+    file.write_all_at(content, 0).unwrap();
+    file.sync_data().unwrap();
+    env.sync_dir(Path::new("/")).unwrap();
+    (env, file)
+}
+
+#[test]
+fn promise_1_written_bytes_survive_the_process() {
+    let env = SimEnv::new(1);
+    let file = create(&env, "/f");
+    file.write_all_at(b"not synced", 0).unwrap();
+    let _lock = env.lock(Path::new("/LOCK")).unwrap().unwrap();
+    let next = env.process_kill();
+    assert_eq!(bytes(&next, "/f").unwrap(), b"not synced");
+    assert_eq!(next.boot_id(), env.boot_id());
+    assert!(next.lock(Path::new("/LOCK")).unwrap().is_some(), "locks die with the process");
+    assert!(is_crash(&file.write_all_at(b"x", 0).unwrap_err()), "the old process is gone");
+    assert_eq!(names(&next.power_cut_keep_nothing(), "/"), BTreeSet::new(), "still not synced");
+}
+
+#[test]
+fn promise_2_synced_bytes_and_length_survive_a_power_cut() {
+    let (env, file) = with_durable(&[7; 5000]);
+    file.write_all_at(&[8; 5000], 5000).unwrap();
+    file.sync_data().unwrap();
+    for seed in SEEDS {
+        let found = bytes(&env.power_cut(seed), "/f").unwrap();
+        assert_eq!(found, [[7; 5000], [8; 5000]].concat());
+    }
+    assert_ne!(env.power_cut(0).boot_id(), env.boot_id());
+    assert_ne!(env.power_cut(0).boot_id(), env.power_cut(1).boot_id());
+}
+
+#[test]
+fn promise_2_unsynced_bytes_may_survive_whole_torn_or_not_at_all() {
+    let (env, file) = with_durable(&[7; 1024]);
+    file.write_all_at(&[8; 2048], 512).unwrap();
+    let mut seen = BTreeSet::new();
+    for seed in SEEDS {
+        let found = bytes(&env.power_cut(seed), "/f").unwrap();
+        assert!(found.len() == 1024 || found.len() == 2560, "length {}", found.len());
+        for sector in found.chunks(512) {
+            assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is written as one");
+        }
+        assert_eq!(found[..512], [7; 512], "what was not rewritten stays");
+        seen.insert(found);
+    }
+    let whole = [vec![7; 512], vec![8; 2048]].concat();
+    assert!(seen.contains(&vec![7; 1024]) && seen.contains(&whole));
+    assert!(seen.contains(&[vec![7; 1024], vec![0; 1536]].concat()), "the length alone");
+    assert!(seen.contains(&[vec![7; 512], vec![8; 512]].concat()), "bytes without the length");
+    assert!(seen.len() > 8, "only {} states", seen.len());
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f").unwrap(), [7; 1024]);
+    assert_eq!(bytes(&env.power_cut_keep_all(), "/f").unwrap(), whole);
+}
+
+#[test]
+fn promise_2_writes_between_syncs_are_reordered() {
+    let (env, file) = with_durable(&[7; 1024]);
+    file.write_all_at(&[8; 512], 0).unwrap();
+    file.write_all_at(&[9; 512], 512).unwrap();
+    let second_only = [[7; 512], [9; 512]].concat();
+    assert!(SEEDS.map(|seed| bytes(&env.power_cut(seed), "/f").unwrap()).any(|b| b == second_only));
+}
+
+#[test]
+fn promise_3_a_name_needs_the_sync_of_its_directory() {
+    let env = SimEnv::new(1);
+    env.create_dir(Path::new("/d")).unwrap();
+    env.sync_dir(Path::new("/")).unwrap();
+    let file = create(&env, "/d/f");
+    file.write_all_at(b"x", 0).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(names(&env.power_cut_keep_nothing(), "/d"), BTreeSet::new());
+    let both: BTreeSet<_> = SEEDS.map(|seed| names(&env.power_cut(seed), "/d").len()).collect();
+    assert_eq!(both, BTreeSet::from([0, 1]), "either state may be found");
+    env.sync_dir(Path::new("/d")).unwrap();
+    for seed in SEEDS {
+        assert_eq!(bytes(&env.power_cut(seed), "/d/f").unwrap(), b"x");
+    }
+}
+
+#[test]
+fn promise_3_a_name_may_survive_without_the_bytes() {
+    let env = SimEnv::new(1);
+    create(&env, "/f").write_all_at(&[1; 512], 0).unwrap();
+    env.sync_dir(Path::new("/")).unwrap();
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f").unwrap(), b"");
+}
+
+#[test]
+fn promise_3_a_rename_in_one_directory_is_there_or_not() {
+    let (env, _) = with_durable(b"old");
+    let next = create(&env, "/f.tmp");
+    next.write_all_at(b"new", 0).unwrap();
+    next.sync_all().unwrap();
+    env.sync_dir(Path::new("/")).unwrap();
+    env.rename(Path::new("/f.tmp"), Path::new("/f")).unwrap();
+    let mut seen = BTreeSet::new();
+    for seed in SEEDS {
+        let cut = env.power_cut(seed);
+        let found = bytes(&cut, "/f").unwrap();
+        assert_eq!(bytes(&cut, "/f.tmp").is_some(), found == b"old");
+        seen.insert(found);
+    }
+    assert_eq!(seen.len(), 2);
+    env.sync_dir(Path::new("/")).unwrap();
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f").unwrap(), b"new");
+}
+
+#[test]
+fn promise_3_a_rename_across_directories_needs_both_syncs() {
+    let (env, _) = with_durable(b"x");
+    env.create_dir(Path::new("/d")).unwrap();
+    env.sync_dir(Path::new("/")).unwrap();
+    env.rename(Path::new("/f"), Path::new("/d/f")).unwrap();
+    env.sync_dir(Path::new("/d")).unwrap();
+    let cut = env.power_cut_keep_nothing();
+    assert_eq!(bytes(&cut, "/d/f").unwrap(), b"x");
+    assert_eq!(bytes(&cut, "/f").unwrap(), b"x", "the old name was not synced away");
+    env.sync_dir(Path::new("/")).unwrap();
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f"), None);
+}
+
+#[test]
+fn promise_3_a_removed_name_comes_back_unless_synced() {
+    let (env, file) = with_durable(b"x");
+    env.remove_file(Path::new("/f")).unwrap();
+    drop(file);
+    assert_eq!(env.used_bytes(), 0);
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f").unwrap(), b"x");
+    assert_eq!(env.power_cut_keep_nothing().used_bytes(), 4096);
+    env.sync_dir(Path::new("/")).unwrap();
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f"), None);
+}
+
+#[test]
+fn promise_4_nothing_is_promised_after_a_failed_sync() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..20 {
+        let env = SimEnv::new(seed);
+        let file = create(&env, "/f");
+        env.sync_dir(Path::new("/")).unwrap();
+        file.write_all_at(b"x", 0).unwrap();
+        env.fail(FaultRule {
+            path_suffix: "f".into(),
+            op: SimOp::Sync,
+            nth: 1,
+            errno: 5,
+            sticky: false,
+        });
+        assert_eq!(file.sync_data().unwrap_err().raw_os_error(), Some(5));
+        file.sync_data().unwrap();
+        assert_eq!(bytes(&env, "/f").unwrap(), b"x", "readers see it all the same");
+        seen.insert(bytes(&env.power_cut_keep_all(), "/f").unwrap());
+    }
+    assert_eq!(seen, BTreeSet::from([vec![], b"x".to_vec()]), "a later sync does not repair it");
+}
+
+#[test]
+fn crash_points_stop_everything() {
+    for n in 0..3 {
+        let env = SimEnv::new(1);
+        env.crash_after(n);
+        let file = env.open(Path::new("/f"), OpenMode::CreateNew);
+        let written = file.and_then(|file| file.write_all_at(b"x", 0).map(|()| file));
+        let synced = written.and_then(|file| file.sync_data());
+        assert!(
+            is_crash(&synced.and_then(|()| env.stat(Path::new("/f")).map(drop)).unwrap_err())
+                == (n < 3)
+        );
+        assert_eq!(env.op_count(), n);
+        assert!(env.crashed());
+    }
+    let (env, file) = with_durable(b"x");
+    assert_eq!((env.sync_count(), env.op_count()), (2, 4));
+    env.crash_at_sync(3);
+    file.write_all_at(b"y", 0).unwrap();
+    assert!(is_crash(&file.sync_data().unwrap_err()));
+    assert!(is_crash(&file.read_at(&mut [0], 0).unwrap_err()));
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f").unwrap(), b"x");
+    assert_eq!(env.journal().last().unwrap().to_string(), "6 Sync /f");
+}
+
+#[test]
+fn a_full_disk_takes_a_prefix_and_recovers() {
+    let (env, file) = with_durable(&[1; 4096]);
+    env.set_capacity(3 * 4096);
+    let error = file.write_all_at(&[2; 4 * 4096], 4096).unwrap_err();
+    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::StorageFull, Some(28)));
+    assert_eq!(file.stat().unwrap().len, 3 * 4096);
+    assert_eq!(env.space(Path::new("/")).unwrap().available_bytes, 0);
+    file.write_all_at(&[3; 4096], 0).unwrap();
+    let second = create(&env, "/g");
+    assert_eq!(second.write_all_at(b"x", 0).unwrap_err().raw_os_error(), Some(28));
+    env.remove_file(Path::new("/f")).unwrap();
+    assert_eq!(second.write_all_at(b"x", 0).unwrap_err().raw_os_error(), Some(28), "still open");
+    drop(file);
+    second.write_all_at(b"x", 0).unwrap();
+    assert_eq!(env.used_bytes(), 4096);
+}
+
+#[test]
+fn faults_hit_what_they_name() {
+    let env = SimEnv::new(1);
+    let (a, b) = (create(&env, "/a.wal"), create(&env, "/b.table"));
+    env.fail(FaultRule {
+        path_suffix: ".wal".into(),
+        op: SimOp::Write,
+        nth: 2,
+        errno: 5,
+        sticky: true,
+    });
+    b.write_all_at(b"x", 0).unwrap();
+    a.write_all_at(b"x", 0).unwrap();
+    assert_eq!(a.write_all_at(b"y", 1).unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(a.write_all_at(b"y", 1).unwrap_err().raw_os_error(), Some(5));
+    b.write_all_at(b"y", 1).unwrap();
+    env.clear_faults();
+    a.write_all_at(b"y", 1).unwrap();
+    env.fail(FaultRule {
+        path_suffix: String::new(),
+        op: SimOp::Rename,
+        nth: 1,
+        errno: 28,
+        sticky: false,
+    });
+    let rename = || env.rename(Path::new("/a.wal"), Path::new("/c.wal"));
+    assert_eq!(rename().unwrap_err().raw_os_error(), Some(28));
+    rename().unwrap();
+}
+
+#[test]
+fn damage_reaches_the_disk() {
+    let (env, _file) = with_durable(b"abc");
+    env.damage(Path::new("/f"), 1, 0x20).unwrap();
+    assert_eq!(bytes(&env, "/f").unwrap(), b"aBc");
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f").unwrap(), b"aBc");
+    env.truncate_raw(Path::new("/f"), 1).unwrap();
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f").unwrap(), b"a");
+    assert_eq!(env.files_raw(), [Path::new("/f")]);
+    env.remove_raw(Path::new("/f")).unwrap();
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f"), None);
+}
+
+#[test]
+fn a_disk_that_lies_loses_synced_bytes() {
+    let (env, file) = with_durable(b"old");
+    env.set_ignore_syncs(true);
+    file.write_all_at(b"new", 0).unwrap();
+    file.sync_data().unwrap();
+    assert_eq!(bytes(&env.power_cut_keep_nothing(), "/f").unwrap(), b"old");
+}
+
+#[test]
+fn one_seed_replays_one_machine() {
+    let run = |seed| {
+        let env = SimEnv::new(seed);
+        let file = create(&env, "/f");
+        file.write_all_at(&env.random().to_le_bytes().repeat(500), 0).unwrap();
+        env.sync_dir(Path::new("/")).unwrap();
+        let cut = env.power_cut(seed);
+        (bytes(&cut, "/f"), env.now(), cut.boot_id(), cut.random(), env.is_deterministic())
+    };
+    assert_eq!(run(3), run(3));
+    assert_ne!(run(3), run(4));
+}
+
+#[test]
+fn the_clock_jumps_only_when_told() {
+    let env = SimEnv::new(1);
+    let (first, second) = (env.now(), env.now());
+    assert!(first < second);
+    let before = env.monotonic();
+    env.set_time(Timestamp::new(-10, 5).unwrap());
+    assert_eq!(env.now().secs(), -10);
+    assert!(env.monotonic() > before);
+    assert!((env.monotonic() - before).as_secs() < 1);
+}
