@@ -1,1 +1,57 @@
-fn main() {}
+//! Project chores, run as `cargo xtask CHORE`.
+//!
+//! - `tidy`: the rules of the workspace that the compiler does not know.
+//! - `realworld`: everyday programs on a Varve mount, beside a plain directory.
+//! - `bench`: operations on a Varve mount, beside ext4.
+//! - `ci`: everything a submission must pass, by way of `.ci/run`.
+//!
+//! The real-world run and the benchmark drive the release build of the `varve` program from outside, as a
+//! user would; xtask imports no room of the workspace.
+#![allow(clippy::disallowed_methods, reason = "chores talk to the machine itself")]
+
+mod bench;
+mod ext4;
+mod machine;
+mod realworld;
+mod run;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Project chores.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Check imports between rooms, lengths of files and functions, and forbidden text
+    Tidy,
+    /// Run everyday programs on a Varve mount and on a plain directory, and compare
+    Realworld(realworld::Options),
+    /// Measure operations on a Varve mount and on ext4, in turns
+    Bench(bench::Options),
+    /// Run .ci/run
+    Ci,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().chore {
+        Chore::Tidy => tidy::check_workspace(&run::workspace_root()),
+        Chore::Realworld(options) => realworld::run(&options),
+        Chore::Bench(options) => bench::run(&options),
+        Chore::Ci => run::Step::new(run::workspace_root().join(".ci/run")).show(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
