@@ -24,8 +24,11 @@ mod codec;
 pub mod edit;
 mod entry;
 mod error;
+pub mod filter;
+pub mod index;
 pub mod log;
 pub mod section;
+pub mod table;
 
 pub use entry::EntryKind;
 pub use error::{FormatError, FormatResult, Problem};

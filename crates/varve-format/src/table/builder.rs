@@ -1,0 +1,295 @@
+//! Builds a table file from versions in internal order.
+//!
+//! 1. [`TableBuilder::add`] fills a block; a full block is sealed into the output.
+//! 2. Between calls the caller writes [`TableBuilder::output`] to the file and clears it, so that
+//!    memory holds a block and the index and filters in the making, not the table.
+//! 3. [`TableBuilder::finish`] appends filters, index, properties and footer.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use varve_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use varve_types::{FileNo, KeyspaceId, SeqNo};
+
+use super::{Footer, PAGE_BYTES, Properties};
+use crate::block::{BlockBuilder, internal_cmp};
+use crate::edit::TableMeta;
+use crate::filter::{Bloom, FilterPolicy, PREFIX_BYTES, filter_hash};
+use crate::index::{IndexPolicy, PlainIndexBuilder};
+use crate::section::{Compression, Handle, TRAILER_BYTES, compress, put_section};
+use crate::{EntryKind, FormatError, FormatResult, Problem};
+
+/// How a table is built.
+#[derive(Clone, Copy, Debug)]
+pub struct TableOptions {
+    /// The key space whose rows it will hold.
+    pub keyspace: KeyspaceId,
+    /// Every key is 8 bytes of prefix and 8 bytes of suffix.
+    pub prefixed: bool,
+    /// The size of blocks in bytes, trailer included, before compression; a larger row has a block of
+    /// its own.
+    pub block_bytes: u32,
+    /// How data blocks are compressed where that saves room.
+    pub compression: Compression,
+    /// How the blocks are indexed.
+    pub index: IndexPolicy,
+    /// How absent keys are filtered.
+    pub filter: FilterPolicy,
+}
+
+/// Builds a table file.
+#[derive(Debug)]
+pub struct TableBuilder {
+    options: TableOptions,
+    file: FileNo,
+    out: Vec<u8>,
+    /// Bytes of the file before `out`.
+    drained: u64,
+    block: BlockBuilder,
+    last_seq: SeqNo,
+    /// The block sealed last, which enters the index when the next key is known.
+    sealed: Option<Handle>,
+    sealed_key: Vec<u8>,
+    index: PlainIndexBuilder,
+    key_hashes: Vec<u64>,
+    prefix_hashes: Vec<u64>,
+    properties: Properties,
+    scratch: Vec<u8>,
+}
+
+impl TableBuilder {
+    /// A builder of the file numbered `file`.
+    pub fn new(options: TableOptions, file: FileNo) -> TableBuilder {
+        let properties = Properties {
+            keyspace: options.keyspace,
+            prefixed: options.prefixed,
+            compression: options.compression,
+            entries: 0,
+            tombstones: 0,
+            smallest_seq: SeqNo::MAX,
+            largest_seq: SeqNo::ZERO,
+            blocks: 0,
+            raw_bytes: 0,
+            smallest_key: Bytes::new(),
+            largest_key: Bytes::new(),
+        };
+        TableBuilder {
+            options,
+            file,
+            out: Vec::new(),
+            drained: 0,
+            block: BlockBuilder::new(),
+            last_seq: SeqNo::MAX,
+            sealed: None,
+            sealed_key: Vec::new(),
+            index: PlainIndexBuilder::default(),
+            key_hashes: Vec::new(),
+            prefix_hashes: Vec::new(),
+            properties,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Adds a version of `key`. Fails, and changes nothing, if it is not after all versions added so
+    /// far, or if key or value break a limit.
+    pub fn add(
+        &mut self,
+        key: &[u8],
+        seq: SeqNo,
+        kind: EntryKind,
+        value: &[u8],
+    ) -> FormatResult<()> {
+        self.check_limits(key, seq, value)?;
+        let first = self.properties.entries == 0;
+        let last_key = self.last_key();
+        let new_key = first || last_key != key;
+        let last = (last_key, self.last_seq);
+        if !first && internal_cmp(last, (key, seq)) != Ordering::Less {
+            return Err(self.error(Problem::Invalid("a version that is not after the last one")));
+        }
+        if new_key {
+            self.hash_key(key, first);
+        }
+        if first {
+            self.properties.smallest_key = Bytes::copy_from_slice(key);
+        }
+        let max = (self.options.block_bytes as usize).saturating_sub(TRAILER_BYTES);
+        if !self.block.add(key, seq, kind, value, max) {
+            self.seal_block()?;
+            self.block.add(key, seq, kind, value, max);
+        }
+        if let Some(handle) = self.sealed.take() {
+            self.index.add(&self.sealed_key, self.last_seq, Some(key), handle);
+        }
+        self.last_seq = seq;
+        self.count(key, seq, kind, value);
+        Ok(())
+    }
+
+    /// Bytes of the file so far, the block in the making not included.
+    pub fn file_bytes(&self) -> u64 {
+        self.drained + self.out.len() as u64
+    }
+
+    /// True if nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.properties.entries == 0
+    }
+
+    /// The key added last; empty if none.
+    pub fn last_key(&self) -> &[u8] {
+        if self.block.is_empty() { &self.sealed_key } else { self.block.last_key() }
+    }
+
+    /// Finished bytes of the file that the caller has not yet cleared. They follow those cleared.
+    pub fn output(&self) -> &[u8] {
+        &self.out
+    }
+
+    /// Forgets the output, which the caller has written.
+    pub fn clear_output(&mut self) {
+        self.drained += self.out.len() as u64;
+        self.out.clear();
+    }
+
+    /// Completes the table: returns the output that is left and what the manifest needs to know.
+    /// Fails if nothing was added.
+    pub fn finish(mut self) -> FormatResult<(Vec<u8>, TableMeta)> {
+        if self.is_empty() {
+            return Err(self.error(Problem::Invalid("a table without entries")));
+        }
+        self.properties.largest_key = Bytes::copy_from_slice(self.last_key());
+        self.seal_block()?;
+        if let Some(handle) = self.sealed.take() {
+            self.index.add(&self.sealed_key, self.last_seq, None, handle);
+        }
+        let (filter, prefix_filter) = match self.options.filter {
+            FilterPolicy::None => (None, None),
+            FilterPolicy::Bloom { bits_per_key } => {
+                let keys = std::mem::take(&mut self.key_hashes);
+                let filter = self.put_filter(&keys, bits_per_key)?;
+                let prefixes = std::mem::take(&mut self.prefix_hashes);
+                let of_prefixes = if self.options.prefixed {
+                    Some(self.put_filter(&prefixes, bits_per_key)?)
+                } else {
+                    None
+                };
+                (Some(filter), of_prefixes)
+            }
+        };
+        let mut content = Vec::new();
+        match self.options.index {
+            IndexPolicy::Plain => self.index.finish(&mut content),
+        }
+        let index = self.put_content(&content)?;
+        content.clear();
+        self.properties.encode(&mut content);
+        let properties = self.put_content(&content)?;
+        let (file, index_policy) = (self.file, self.options.index);
+        let footer = Footer { file, properties, index, index_policy, filter, prefix_filter };
+        let offset = self.file_bytes();
+        footer.encode(&mut self.out, offset);
+        let meta = self.meta();
+        Ok((self.out, meta))
+    }
+
+    fn check_limits(&self, key: &[u8], seq: SeqNo, value: &[u8]) -> FormatResult<()> {
+        for (what, len, max) in
+            [("key", key.len(), KEY_BYTES_MAX), ("value", value.len(), VALUE_BYTES_MAX)]
+        {
+            if len > max {
+                let (len, max) = (len as u64, max as u64);
+                return Err(self.error(Problem::TooLong { what, len, max }));
+            }
+        }
+        if self.options.prefixed && key.len() != 2 * PREFIX_BYTES {
+            return Err(self.error(Problem::Invalid("a prefixed key that is not 8 and 8 bytes")));
+        }
+        if seq == SeqNo::ZERO || seq > SeqNo::MAX {
+            return Err(self.error(Problem::Invalid("a sequence number outside of its range")));
+        }
+        Ok(())
+    }
+
+    fn hash_key(&mut self, key: &[u8], first: bool) {
+        if self.options.filter == FilterPolicy::None {
+            return;
+        }
+        self.key_hashes.push(filter_hash(key));
+        if let Some(prefix) = key.get(..PREFIX_BYTES)
+            && self.options.prefixed
+            && (first || self.last_key().get(..PREFIX_BYTES) != Some(prefix))
+        {
+            self.prefix_hashes.push(filter_hash(prefix));
+        }
+    }
+
+    fn count(&mut self, key: &[u8], seq: SeqNo, kind: EntryKind, value: &[u8]) {
+        let properties = &mut self.properties;
+        properties.entries += 1;
+        properties.tombstones += u64::from(kind == EntryKind::Delete);
+        properties.smallest_seq = properties.smallest_seq.min(seq);
+        properties.largest_seq = properties.largest_seq.max(seq);
+        properties.raw_bytes += (key.len() + value.len()) as u64;
+    }
+
+    /// Moves the block in the making to the output.
+    fn seal_block(&mut self) -> FormatResult<()> {
+        self.sealed_key.clear();
+        self.sealed_key.extend_from_slice(self.block.last_key());
+        let content = self.block.finish();
+        let packed =
+            self.options.compression == Compression::Lz4 && compress(content, &mut self.scratch);
+        let (content, compression) = if packed {
+            (&self.scratch[..], Compression::Lz4)
+        } else {
+            (content, Compression::None)
+        };
+        if self.options.compression == Compression::None {
+            let offset = self.drained + self.out.len() as u64;
+            let gap = page_gap(offset, (content.len() + TRAILER_BYTES) as u64);
+            self.out.resize(self.out.len() + gap, 0);
+        }
+        let offset = self.drained + self.out.len() as u64;
+        let handle = put_section(&mut self.out, self.file, offset, content, compression)?;
+        self.sealed = Some(handle);
+        self.properties.blocks += 1;
+        self.block.clear();
+        Ok(())
+    }
+
+    fn put_filter(&mut self, hashes: &[u64], bits_per_key: u8) -> FormatResult<Handle> {
+        let mut content = Vec::new();
+        Bloom::build(hashes, bits_per_key).encode(&mut content);
+        self.put_content(&content)
+    }
+
+    fn put_content(&mut self, content: &[u8]) -> FormatResult<Handle> {
+        let offset = self.file_bytes();
+        put_section(&mut self.out, self.file, offset, content, Compression::None)
+    }
+
+    fn meta(&self) -> TableMeta {
+        let properties = &self.properties;
+        TableMeta {
+            file: self.file,
+            size_bytes: self.file_bytes(),
+            entries: properties.entries,
+            tombstones: properties.tombstones,
+            smallest_seq: properties.smallest_seq,
+            largest_seq: properties.largest_seq,
+            smallest_key: properties.smallest_key.clone(),
+            largest_key: properties.largest_key.clone(),
+        }
+    }
+
+    fn error(&self, problem: Problem) -> FormatError {
+        FormatError::new(self.file_bytes(), problem)
+    }
+}
+
+/// Zeros to put before a block of `len` bytes at `offset`, so that it does not cross a page.
+fn page_gap(offset: u64, len: u64) -> usize {
+    let room = PAGE_BYTES - offset % PAGE_BYTES;
+    if len <= PAGE_BYTES && len > room { room as usize } else { 0 }
+}

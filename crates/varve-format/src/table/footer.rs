@@ -1,0 +1,165 @@
+//! The end of a table file.
+//!
+//! ```text
+//! offset  bytes  field
+//!      0     12  properties: offset u64, length u32
+//!     12     12  index
+//!     24     12  filter over keys; zeros if none
+//!     36     12  filter over prefixes; zeros if none
+//!     48      1  index policy: 1 plain
+//!     49      1  filter policy: 1 none, 2 Bloom
+//!     50      2  zero
+//!     52      8  file number
+//!     60      4  format version
+//!     64      4  crc32c of: file number u64, footer offset u64, bytes 0..64
+//!     68      8  magic "varvetbl"
+//! ```
+//!
+//! The version and the magic keep their place, counted from the end, in every version of the format.
+
+use varve_types::FileNo;
+
+use crate::checksum::placed_crc;
+use crate::codec::Reader;
+use crate::index::IndexPolicy;
+use crate::section::Handle;
+use crate::{FORMAT_VERSION, FormatError, FormatResult, Problem};
+
+/// Bytes of the footer.
+pub const FOOTER_BYTES: usize = 76;
+
+const VERSION_AT: usize = 60;
+const CRC_AT: usize = 64;
+const MAGIC_AT: usize = 68;
+const MAGIC: [u8; 8] = *b"varvetbl";
+const FILTER_NONE: u8 = 1;
+const FILTER_BLOOM: u8 = 2;
+
+/// Where the sections of a table are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footer {
+    /// The table's file number.
+    pub file: FileNo,
+    /// Its [`super::Properties`].
+    pub properties: Handle,
+    /// Its [`crate::index::Index`].
+    pub index: Handle,
+    /// How to read the index.
+    pub index_policy: IndexPolicy,
+    /// Its [`crate::filter::Filter`] over keys.
+    pub filter: Option<Handle>,
+    /// Its [`crate::filter::Filter`] over the first 8 bytes of keys.
+    pub prefix_filter: Option<Handle>,
+}
+
+impl Footer {
+    /// Where the data blocks end.
+    pub fn data_end(&self) -> u64 {
+        self.sections().map(|(_, handle)| handle.offset).min().unwrap_or(0)
+    }
+
+    /// The sections besides the data blocks, with their names.
+    pub fn sections(&self) -> impl Iterator<Item = (&'static str, Handle)> {
+        let all = [
+            ("filter", self.filter),
+            ("prefix filter", self.prefix_filter),
+            ("index", Some(self.index)),
+            ("properties", Some(self.properties)),
+        ];
+        all.into_iter().filter_map(|(name, handle)| Some((name, handle?)))
+    }
+
+    /// Appends the footer, which will stand at `offset` of the file.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>, offset: u64) {
+        let start = out.len();
+        let none = Handle { offset: 0, len: 0 };
+        let filters = [self.filter.unwrap_or(none), self.prefix_filter.unwrap_or(none)];
+        for handle in [self.properties, self.index].into_iter().chain(filters) {
+            out.extend_from_slice(&handle.offset.to_le_bytes());
+            out.extend_from_slice(&handle.len.to_le_bytes());
+        }
+        let filtered = self.filter.is_some() || self.prefix_filter.is_some();
+        let filter_policy = if filtered { FILTER_BLOOM } else { FILTER_NONE };
+        out.extend_from_slice(&[self.index_policy as u8, filter_policy, 0, 0]);
+        out.extend_from_slice(&self.file.get().to_le_bytes());
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let crc = placed_crc(self.file, offset, &[&out[start..]]);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out.extend_from_slice(&MAGIC);
+    }
+
+    /// Reads the last [`FOOTER_BYTES`] of table `file`, which begin at `offset` of it.
+    pub fn decode(bytes: &[u8], file: FileNo, offset: u64) -> FormatResult<Footer> {
+        let Ok(bytes) = <&[u8; FOOTER_BYTES]>::try_from(bytes) else {
+            let (needed, left) = (FOOTER_BYTES as u64, bytes.len() as u64);
+            return Err(FormatError::new(0u64, Problem::Truncated { needed, left }));
+        };
+        if bytes[MAGIC_AT..] != MAGIC {
+            let rule = "not the end of a table: the magic is missing";
+            return Err(FormatError::new(MAGIC_AT, Problem::Invalid(rule)));
+        }
+        let version = Reader::new(&bytes[VERSION_AT..]).u32()?;
+        if version > FORMAT_VERSION {
+            let problem = Problem::Newer { found: version, supported: FORMAT_VERSION };
+            return Err(FormatError::new(VERSION_AT, problem));
+        }
+        let stored = Reader::new(&bytes[CRC_AT..]).u32()?;
+        let computed = placed_crc(file, offset, &[&bytes[..CRC_AT]]);
+        if stored != computed {
+            return Err(FormatError::new(CRC_AT, Problem::Checksum { stored, computed }));
+        }
+        decode_fields(bytes, file, offset)
+    }
+}
+
+fn decode_fields(bytes: &[u8], file: FileNo, offset: u64) -> FormatResult<Footer> {
+    let mut reader = Reader::new(bytes);
+    let mut handles = [None; 4];
+    for handle in &mut handles {
+        *handle = decode_handle(&mut reader, offset)?;
+    }
+    let [properties, index, filter, prefix_filter] = handles;
+    let start = reader.pos();
+    let index_policy = reader.u8()?;
+    let index_policy = IndexPolicy::from_id(index_policy).ok_or_else(|| {
+        let problem = Problem::Unknown { what: "index policy", id: index_policy.into() };
+        FormatError::new(start, problem)
+    })?;
+    let filter_policy = reader.u8()?;
+    let filtered = filter.is_some() || prefix_filter.is_some();
+    match filter_policy {
+        FILTER_NONE if !filtered => {}
+        FILTER_BLOOM if filtered => {}
+        id => {
+            let problem = Problem::Unknown { what: "filter policy", id: id.into() };
+            return Err(FormatError::new(start + 1, problem));
+        }
+    }
+    let reserved = reader.bytes(2)?;
+    let own_number = reader.u64()?;
+    let (Some(properties), Some(index)) = (properties, index) else {
+        let rule = "a table without properties or index";
+        return Err(FormatError::new(0u64, Problem::Invalid(rule)));
+    };
+    if reserved != [0; 2] || own_number != file.get() {
+        let rule = "reserved bytes that are not zero, or the number of another file";
+        return Err(FormatError::new(start, Problem::Invalid(rule)));
+    }
+    Ok(Footer { file, properties, index, index_policy, filter, prefix_filter })
+}
+
+/// A section's place before `limit`, or `None` if all zeros.
+fn decode_handle(reader: &mut Reader<'_>, limit: u64) -> FormatResult<Option<Handle>> {
+    let start = reader.pos();
+    let handle = Handle { offset: reader.u64()?, len: reader.u32()? };
+    if handle == (Handle { offset: 0, len: 0 }) {
+        return Ok(None);
+    }
+    match handle.offset.checked_add(handle.len.into()) {
+        Some(end) if end <= limit && handle.len > 0 => Ok(Some(handle)),
+        _ => {
+            let rule = "a section beyond the footer, or of no bytes";
+            Err(FormatError::new(start, Problem::Invalid(rule)))
+        }
+    }
+}
