@@ -1,1 +1,29 @@
-//! Adapts any Vfs to the kernel through FUSE
+//! Adapts any [`varve_vfs::Vfs`] to the kernel through FUSE.
+//!
+//! The way of a request:
+//!
+//! 1. [`mount()`] attaches a `/dev/fuse` descriptor to a directory by the first method that works
+//!    ([`MountMethod`]) and says which one and why not the earlier ones.
+//! 2. [`Session::new`] shakes hands with the kernel on that descriptor: which capabilities to use, how long
+//!    names and attributes may be cached.
+//! 3. [`Session::run`] serves requests on its reader threads until the directory is unmounted. Each request
+//!    is decoded (`convert`), becomes one call of the `Vfs` (`adapter`), and its answer goes back as a
+//!    reply, an errno by [`varve_vfs::FsError::errno`].
+//! 4. [`StopHandle::stop`] or [`unmount()`] ends it.
+//!
+//! The transport, today the crate `fuser`, is seen in `session`, `adapter`, `convert` and `backing` only,
+//! and in none of the public items.
+
+mod adapter;
+mod backing;
+mod convert;
+mod mount;
+mod readers;
+mod session;
+
+pub use mount::{
+    FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, Mounted, Refusal, UnmountError,
+    UnmountMode, find_mounts, mount, unmount,
+};
+pub use readers::Placement;
+pub use session::{ReaddirPlus, Session, SessionError, SessionOptions, StopHandle};

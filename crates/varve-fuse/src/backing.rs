@@ -1,0 +1,126 @@
+//! Passthrough: which open files the kernel reads and writes without asking.
+//!
+//! The kernel ties the choice to the inode, not to the open: all files open on an inode at one time either
+//! go through its page cache or pass straight to one and the same backing file. Mixing the two fails the
+//! open with EIO. So the table keeps, for each inode with open files, their number and the backing file
+//! they share, if any; the first open chooses and later ones follow.
+//!
+//! ```text
+//!            open, file below           last release
+//! (absent) ---------------------> Straight ----------> (absent)
+//! (absent) ---------------------> Cached   ----------> (absent)
+//!            open, anything else       last release
+//! ```
+//!
+//! The kernel leaves a mode before it sends the last RELEASE and enters it after it has received the reply
+//! to OPEN; so the table may believe a little longer than the kernel that a mode holds, never shorter.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fuser::BackingId;
+use parking_lot::Mutex;
+use varve_types::InodeId;
+
+const SHARDS: usize = 16;
+
+/// How an open file is served.
+#[derive(Debug)]
+pub(crate) enum Route {
+    /// Through the kernel's page cache and this program.
+    Cached,
+    /// By the kernel alone.
+    Straight(Arc<BackingId>),
+}
+
+#[derive(Debug)]
+struct OpenFiles {
+    count: u64,
+    backing: Option<Arc<BackingId>>,
+}
+
+/// The open files of a session by inode.
+#[derive(Debug)]
+pub(crate) struct BackingTable {
+    shards: [Mutex<HashMap<InodeId, OpenFiles>>; SHARDS],
+    agreed: bool,
+    registers: AtomicBool,
+}
+
+impl BackingTable {
+    pub(crate) fn new() -> BackingTable {
+        BackingTable {
+            shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
+            agreed: false,
+            registers: AtomicBool::new(true),
+        }
+    }
+
+    /// Called in the handshake if the kernel has agreed to passthrough; without it every file is served
+    /// through the cache and nothing needs counting.
+    pub(crate) fn agree(&mut self) {
+        self.agreed = true;
+    }
+
+    fn shard(&self, ino: InodeId) -> &Mutex<HashMap<InodeId, OpenFiles>> {
+        &self.shards[(ino.get() % SHARDS as u64) as usize]
+    }
+
+    /// Counts one more open file of `ino` and says how to serve it. `register` makes a backing file known to
+    /// the kernel and is called only if this is the inode's first open file; if it fails, the file is served
+    /// through the cache.
+    pub(crate) fn opened(
+        &self,
+        ino: InodeId,
+        register: impl FnOnce() -> Option<io::Result<BackingId>>,
+    ) -> Route {
+        if !self.agreed {
+            return Route::Cached;
+        }
+        let mut shard = self.shard(ino).lock();
+        let files = match shard.entry(ino) {
+            Entry::Occupied(files) => files.into_mut(),
+            Entry::Vacant(place) => {
+                let registers = self.registers.load(Ordering::Relaxed);
+                let registered = if registers { register() } else { None };
+                let backing = registered.and_then(|registered| self.accept(registered));
+                place.insert(OpenFiles { count: 0, backing })
+            }
+        };
+        files.count += 1;
+        files.backing.clone().map_or(Route::Cached, Route::Straight)
+    }
+
+    /// Takes back one open file of `ino`; with the last one the kernel forgets the backing file.
+    pub(crate) fn released(&self, ino: InodeId) {
+        if !self.agreed {
+            return;
+        }
+        let mut shard = self.shard(ino).lock();
+        if let Entry::Occupied(mut files) = shard.entry(ino) {
+            files.get_mut().count -= 1;
+            if files.get().count == 0 {
+                files.remove();
+            }
+        }
+    }
+
+    fn accept(&self, registered: io::Result<BackingId>) -> Option<Arc<BackingId>> {
+        match registered {
+            Ok(backing) => Some(Arc::new(backing)),
+            Err(err) => {
+                // EPERM: needs CAP_SYS_ADMIN. ELOOP: the store lies on a stacked file system. Neither changes
+                // while mounted.
+                if matches!(err.raw_os_error(), Some(libc::EPERM | libc::ELOOP | libc::EOPNOTSUPP))
+                {
+                    self.registers.store(false, Ordering::Relaxed);
+                }
+                log::debug!("no passthrough: {err}");
+                None
+            }
+        }
+    }
+}

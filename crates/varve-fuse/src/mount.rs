@@ -1,0 +1,187 @@
+//! Attaching a FUSE connection to a directory.
+//!
+//! [`mount`] tries the methods of [`MountOptions::methods`] in order:
+//!
+//! 1. `direct`: mount(2), for which the process needs CAP_SYS_ADMIN.
+//! 2. `fusermount`: the setuid helper of libfuse, which mounts on behalf of an ordinary user.
+//! 3. `namespace`: a private user and mount namespace, where the process has every right; only it and its
+//!    children then see the mount.
+//!
+//! A method that fails leaves a [`Refusal`] with its reason; only when all fail is it an error, which lists
+//! every reason. Permission checks are always the kernel's (`default_permissions`).
+
+mod direct;
+mod fusermount;
+mod namespace;
+mod table;
+mod umount;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+pub use table::{MountPoint, find_mounts};
+pub use umount::{UnmountError, UnmountMode, unmount};
+
+/// The file system type that mount tables show.
+pub const FS_TYPE: &str = "fuse.varve";
+
+/// A way to attach a FUSE connection to a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountMethod {
+    /// mount(2) by this process.
+    Direct,
+    /// The setuid program fusermount3 (or fusermount).
+    Fusermount,
+    /// mount(2) in a private user and mount namespace. The process must have a single thread; it stays in
+    /// the namespace, whatever comes of the mount.
+    Namespace,
+}
+
+impl MountMethod {
+    /// Every method, in the order of preference.
+    pub const ALL: [MountMethod; 3] =
+        [MountMethod::Direct, MountMethod::Fusermount, MountMethod::Namespace];
+}
+
+impl fmt::Display for MountMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MountMethod::Direct => "mount(2)",
+            MountMethod::Fusermount => "fusermount",
+            MountMethod::Namespace => "private namespace",
+        })
+    }
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What mount tables show as the source: the store.
+    pub source: OsString,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Let other users than the one who mounts in. fusermount needs `user_allow_other` in /etc/fuse.conf
+    /// for it.
+    pub allow_other: bool,
+    /// Ignore set-user-id and set-group-id bits. fusermount always does.
+    pub no_suid: bool,
+    /// Ignore device nodes. fusermount always does.
+    pub no_dev: bool,
+    /// Refuse to execute programs.
+    pub no_exec: bool,
+    /// Make every write durable before it returns.
+    pub synchronous: bool,
+    /// The methods to try, in this order.
+    pub methods: Vec<MountMethod>,
+}
+
+impl MountOptions {
+    /// A mount of `source` for reading and writing, open to other users exactly if root mounts it, as with
+    /// any file system.
+    pub fn new(source: impl Into<OsString>) -> MountOptions {
+        MountOptions {
+            source: source.into(),
+            read_only: false,
+            allow_other: rustix::process::geteuid().is_root(),
+            no_suid: false,
+            no_dev: false,
+            no_exec: false,
+            synchronous: false,
+            methods: MountMethod::ALL.to_vec(),
+        }
+    }
+}
+
+/// Why one method did not mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The method.
+    pub method: MountMethod,
+    /// The reason, for people.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.method, self.reason)
+    }
+}
+
+/// A directory with a FUSE connection attached that nobody serves yet.
+#[derive(Debug)]
+pub struct Mounted {
+    pub(crate) device: OwnedFd,
+    pub(crate) dir: PathBuf,
+    method: MountMethod,
+    refusals: Vec<Refusal>,
+}
+
+impl Mounted {
+    /// The mount point, as an absolute path without symbolic links.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The method that worked.
+    pub fn method(&self) -> MountMethod {
+        self.method
+    }
+
+    /// The methods that were tried before and why they did not work.
+    pub fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+}
+
+/// Why nothing was mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The mount point cannot be used.
+    #[error("cannot mount on {dir}: {reason}")]
+    BadDirectory {
+        /// The directory as it was given.
+        dir: PathBuf,
+        /// What is wrong with it and what to do.
+        reason: String,
+    },
+    /// Every method failed.
+    #[error("cannot mount on {dir}: {}", list(.refusals))]
+    Refused {
+        /// The mount point.
+        dir: PathBuf,
+        /// Each method's reason.
+        refusals: Vec<Refusal>,
+    },
+}
+
+fn list(refusals: &[Refusal]) -> String {
+    refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Attaches a new FUSE connection to the directory `dir`.
+pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    let bad = |reason: String| MountError::BadDirectory { dir: dir.to_path_buf(), reason };
+    let dir = match dir.canonicalize() {
+        Ok(dir) if dir.is_dir() => dir,
+        Ok(_) => return Err(bad("it is not a directory".into())),
+        Err(err) if err.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
+            return Err(bad("a mount whose server has died is there; unmount it first".into()));
+        }
+        Err(err) => return Err(bad(err.to_string())),
+    };
+    let mut refusals = Vec::new();
+    for &method in &options.methods {
+        let attempt = match method {
+            MountMethod::Direct => direct::mount(&dir, options),
+            MountMethod::Fusermount => fusermount::mount(&dir, options),
+            MountMethod::Namespace => namespace::mount(&dir, options),
+        };
+        match attempt {
+            Ok(device) => return Ok(Mounted { device, dir, method, refusals }),
+            Err(reason) => refusals.push(Refusal { method, reason }),
+        }
+    }
+    Err(MountError::Refused { dir, refusals })
+}

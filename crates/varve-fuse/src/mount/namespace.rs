@@ -1,0 +1,44 @@
+//! Mounting in a user and mount namespace of this process's own.
+//!
+//! unshare(2) gives the process every right within a new user namespace, in which the FUSE file system may
+//! be mounted. The caller's user and group keep their numbers. The mount is seen by this process and the
+//! processes it starts, and goes away with the last of them; mounts made outside still show up inside.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::UnshareFlags;
+
+use super::{MountOptions, direct};
+
+/// Enters new namespaces and mounts there. The reason, if it cannot.
+pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, String> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    enter().map_err(|err| match err {
+        rustix::io::Errno::INVAL => "unshare: the process has several threads already".to_owned(),
+        err => format!("unshare: {err}"),
+    })?;
+    // A group map may be written only after the right to change groups is given up.
+    write_map("/proc/self/setgroups", "deny")?;
+    write_map("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
+    write_map("/proc/self/gid_map", &format!("{gid} {gid} 1"))?;
+    direct::mount(dir, options)
+}
+
+#[allow(
+    deprecated,
+    reason = "safe here: CLONE_FILES, for which the replacement is unsafe, is not asked for"
+)]
+fn enter() -> rustix::io::Result<()> {
+    rustix::thread::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
+}
+
+fn write_map(path: &str, text: &str) -> Result<(), String> {
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|err| format!("open {path}: {err}"))?;
+    std::fs::File::from(file)
+        .write_all(text.as_bytes())
+        .map_err(|err| format!("write {path}: {err}"))
+}

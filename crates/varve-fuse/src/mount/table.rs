@@ -1,0 +1,99 @@
+//! The mounts of this process's mount namespace, from /proc/self/mountinfo (proc_pid_mountinfo(5)).
+//!
+//! A line reads, with octal escapes for space, tab, newline and backslash:
+//!
+//! ```text
+//! 36 35 98:0 /root /mount/point rw,noatime shared:1 ... - fstype source superoptions
+//! id parent major:minor  root  dir  options  optional fields  separator
+//! ```
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use super::FS_TYPE;
+
+/// One mounted Varve file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountPoint {
+    /// Where it is mounted.
+    pub dir: PathBuf,
+    /// What was mounted: [`super::MountOptions::source`].
+    pub source: OsString,
+    /// Mounted read-only.
+    pub read_only: bool,
+    /// The number behind `/sys/fs/fuse/connections`: the minor number of the file system's `st_dev`.
+    pub connection: u32,
+}
+
+/// Every Varve mount this process can see, in the order in which they were made.
+#[allow(clippy::disallowed_methods, reason = "the mount table belongs to the machine")]
+pub fn find_mounts() -> std::io::Result<Vec<MountPoint>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
+}
+
+fn parse_line(line: &[u8]) -> Option<MountPoint> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let dir = fields.nth(1)?;
+    let options = fields.next()?;
+    let mut described = fields.skip_while(|&field| field != b"-").skip(1);
+    if described.next()? != FS_TYPE.as_bytes() {
+        return None;
+    }
+    let source = described.next()?;
+    Some(MountPoint {
+        dir: PathBuf::from(OsString::from_vec(unescape(dir))),
+        source: OsString::from_vec(unescape(source)),
+        read_only: options.split(|&byte| byte == b',').any(|option| option == b"ro"),
+        connection: device.split_once(':')?.1.parse().ok()?,
+    })
+}
+
+/// Replaces each `\ooo` by the byte with that octal number.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        match (first, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_mount_table_is_read() {
+        let line = br"98 29 0:47 / /mnt/with\040space ro,nosuid shared:5 - fuse.varve /srv/store\134x rw,user_id=0";
+        let found = parse_line(line).unwrap();
+        assert_eq!(found.dir, PathBuf::from("/mnt/with space"));
+        assert_eq!(found.source, OsString::from("/srv/store\\x"));
+        assert!(found.read_only);
+        assert_eq!(found.connection, 47);
+    }
+
+    #[test]
+    fn other_file_systems_and_broken_lines_are_passed_over() {
+        for line in [
+            "22 27 0:20 / /sys rw,nosuid shared:7 - sysfs sysfs rw",
+            "22 27 0:20 / /mnt rw - fuse.other /x rw",
+            "22 27 0:20 / /mnt rw - fuse.varve",
+            "22 27",
+            "",
+        ] {
+            assert_eq!(parse_line(line.as_bytes()), None, "{line}");
+        }
+    }
+}

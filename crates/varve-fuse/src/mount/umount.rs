@@ -1,0 +1,55 @@
+//! Detaching a mount: umount2(2), or fusermount3 for a user who may not.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use super::fusermount;
+
+/// What to do about programs that still use the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnmountMode {
+    /// Fail if there are any.
+    Plain,
+    /// Take the mount out of the tree now; it ends when they are done.
+    Lazy,
+    /// As `Lazy`, and abort what they are waiting for. For a mount whose server no longer answers.
+    Force,
+}
+
+/// Why a mount stays.
+#[derive(Debug, thiserror::Error)]
+pub enum UnmountError {
+    /// Nothing is mounted there.
+    #[error("nothing is mounted on {0}")]
+    NotMounted(PathBuf),
+    /// Programs have files open or their working directory on it.
+    #[error("{0} is in use; `fuser -vm {0}` lists who uses it")]
+    Busy(PathBuf),
+    /// Anything else.
+    #[error("cannot unmount {dir}: {reason}")]
+    Failed {
+        /// The mount point.
+        dir: PathBuf,
+        /// The reason, for people.
+        reason: String,
+    },
+}
+
+/// Detaches what is mounted on `dir`.
+pub fn unmount(dir: &Path, mode: UnmountMode) -> Result<(), UnmountError> {
+    let flags = match mode {
+        UnmountMode::Plain => UnmountFlags::NOFOLLOW,
+        UnmountMode::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        UnmountMode::Force => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
+    };
+    let failed = |reason: String| UnmountError::Failed { dir: dir.to_path_buf(), reason };
+    match rustix::mount::unmount(dir, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::INVAL | Errno::NOENT) => Err(UnmountError::NotMounted(dir.to_path_buf())),
+        Err(Errno::BUSY) => Err(UnmountError::Busy(dir.to_path_buf())),
+        Err(Errno::PERM) => fusermount::unmount(dir, mode != UnmountMode::Plain).map_err(failed),
+        Err(err) => Err(failed(err.to_string())),
+    }
+}

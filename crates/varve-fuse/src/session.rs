@@ -1,0 +1,163 @@
+//! One served mount: from the handshake with the kernel to its end.
+//!
+//! ```text
+//! Mounted --Session::new--> Session --run--> serving --unmounted--> run returns
+//!                 |                             |
+//!                 +-- handshake fails:          +-- transport fails: mount detached by force,
+//!                     mount detached                so that nobody waits for an answer for ever
+//! ```
+//!
+//! A session ends when its file system is unmounted by anyone; requests in progress are answered first.
+//! What is not durable then is the caller's to sync: the kernel sends nothing at the end.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use varve_vfs::Vfs;
+
+use crate::adapter::Adapter;
+use crate::mount::{Mounted, UnmountError, UnmountMode, unmount};
+use crate::readers::{Placement, usable_cpus};
+
+/// When listing a directory also brings the attributes of its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReaddirPlus {
+    /// When the kernel has seen that the program asks for attributes too.
+    Auto,
+    /// Never.
+    Never,
+    /// Always.
+    Always,
+}
+
+/// How to serve a mount.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Number of reader threads; `None` takes one per CPU.
+    pub threads: Option<NonZeroUsize>,
+    /// Where they run.
+    pub placement: Placement,
+    /// Give each reader a descriptor of its own (FUSE_DEV_IOC_CLONE).
+    pub clone_device: bool,
+    /// How long the kernel may take a name's inode for known.
+    pub entry_timeout: Duration,
+    /// How long the kernel may take a name for absent.
+    pub negative_timeout: Duration,
+    /// How long the kernel may take attributes for known.
+    pub attr_timeout: Duration,
+    /// Let the kernel read and write large files straight.
+    pub passthrough: bool,
+    /// Serve extended attributes. Without them the kernel stops asking, which saves a round trip at the
+    /// first write to each file.
+    pub xattr: bool,
+    /// Attributes with listings.
+    pub readdir_plus: ReaddirPlus,
+}
+
+/// Long enough for ever: the mount is the only writer, so nothing the kernel knows goes stale.
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions {
+            threads: None,
+            placement: Placement::Pinned,
+            clone_device: false,
+            entry_timeout: TIMEOUT_DEFAULT,
+            negative_timeout: TIMEOUT_DEFAULT,
+            attr_timeout: TIMEOUT_DEFAULT,
+            passthrough: true,
+            xattr: true,
+            readdir_plus: ReaddirPlus::Auto,
+        }
+    }
+}
+
+/// Why a session could not start or ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The kernel and this program could not agree.
+    #[error("FUSE handshake for {dir}: {source}")]
+    Handshake {
+        /// The mount point.
+        dir: PathBuf,
+        /// The transport's reason.
+        source: io::Error,
+    },
+    /// Requests can no longer be received or answered.
+    #[error("FUSE transport of {dir}: {source}")]
+    Transport {
+        /// The mount point.
+        dir: PathBuf,
+        /// The transport's reason.
+        source: io::Error,
+    },
+}
+
+/// A mount about to be served.
+#[derive(Debug)]
+pub struct Session {
+    transport: fuser::Session<Adapter>,
+    dir: PathBuf,
+}
+
+impl Session {
+    /// Shakes hands with the kernel over `mounted`. If that fails, the directory is unmounted again.
+    pub fn new(
+        vfs: Arc<dyn Vfs>,
+        mounted: Mounted,
+        options: &SessionOptions,
+    ) -> Result<Session, SessionError> {
+        let Mounted { device, dir, .. } = mounted;
+        let mut config = fuser::Config::default();
+        config.acl = fuser::SessionACL::All;
+        config.n_threads =
+            Some(options.threads.map_or_else(|| usable_cpus().len().max(1), NonZeroUsize::get));
+        config.clone_fd = options.clone_device;
+        let adapter = Adapter::new(vfs, options.clone());
+        // The kernel itself keeps other users out of a mount without allow_other.
+        match fuser::Session::from_fd(adapter, device, fuser::SessionACL::All, config) {
+            Ok(transport) => Ok(Session { transport, dir }),
+            Err(source) => {
+                detach(&dir);
+                Err(SessionError::Handshake { dir, source })
+            }
+        }
+    }
+
+    /// A handle by which another thread can end the session.
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle { dir: self.dir.clone() }
+    }
+
+    /// Serves requests until the file system is unmounted.
+    pub fn run(self) -> Result<(), SessionError> {
+        let Session { transport, dir } = self;
+        transport.run().map_err(|source| {
+            detach(&dir);
+            SessionError::Transport { dir, source }
+        })
+    }
+}
+
+fn detach(dir: &Path) {
+    if let Err(err) = unmount(dir, UnmountMode::Force) {
+        log::warn!("{err}");
+    }
+}
+
+/// Ends a session by unmounting its directory.
+#[derive(Clone, Debug)]
+pub struct StopHandle {
+    dir: PathBuf,
+}
+
+impl StopHandle {
+    /// Unmounts; [`Session::run`] then returns, with `Lazy` as soon as the last program is done.
+    pub fn stop(&self, mode: UnmountMode) -> Result<(), UnmountError> {
+        unmount(&self.dir, mode)
+    }
+}

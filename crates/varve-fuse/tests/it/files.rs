@@ -1,0 +1,130 @@
+//! Names, bytes and attributes through the kernel.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+
+use rustix::fs::{RenameFlags, renameat_with};
+
+use crate::support::mounted;
+
+fn names(dir: &std::path::Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_is_made_written_read_listed_renamed_and_removed() {
+    let Some(mount) = mounted() else { return };
+    fs::create_dir(mount.path("d")).unwrap();
+    fs::write(mount.path("d/a"), b"hello").unwrap();
+    assert_eq!(fs::read(mount.path("d/a")).unwrap(), b"hello");
+    assert_eq!(fs::metadata(mount.path("d/a")).unwrap().len(), 5);
+    fs::write(mount.path("b"), b"old").unwrap();
+    fs::rename(mount.path("d/a"), mount.path("b")).unwrap();
+    assert_eq!(fs::read(mount.path("b")).unwrap(), b"hello");
+    assert_eq!(names(mount.dir()), ["b", "d"]);
+    assert!(names(&mount.path("d")).is_empty());
+    fs::remove_file(mount.path("b")).unwrap();
+    fs::remove_dir(mount.path("d")).unwrap();
+    assert!(names(mount.dir()).is_empty());
+    mount.finish().unwrap();
+}
+
+#[test]
+fn a_long_directory_is_listed_whole_with_attributes() {
+    let Some(mount) = mounted() else { return };
+    for i in 0..3000 {
+        fs::write(mount.path(&format!("file-with-a-longer-name-{i:05}")), vec![0u8; i % 7])
+            .unwrap();
+    }
+    let mut seen = Vec::new();
+    for entry in fs::read_dir(mount.dir()).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let i: u64 = name[name.len() - 5..].parse().unwrap();
+        let attributes = entry.metadata().unwrap();
+        assert_eq!((attributes.len(), attributes.ino()), (i % 7, entry_ino(&entry)));
+        seen.push(i);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..3000).collect::<Vec<_>>());
+    mount.finish().unwrap();
+}
+
+fn entry_ino(entry: &fs::DirEntry) -> u64 {
+    std::os::unix::fs::DirEntryExt::ino(entry)
+}
+
+#[test]
+fn rename_flags_reach_the_file_system() {
+    let Some(mount) = mounted() else { return };
+    fs::write(mount.path("a"), b"a").unwrap();
+    fs::write(mount.path("b"), b"b").unwrap();
+    let dir = rustix::fs::CWD;
+    let refused = renameat_with(dir, mount.path("a"), dir, mount.path("b"), RenameFlags::NOREPLACE);
+    assert_eq!(refused, Err(rustix::io::Errno::EXIST));
+    renameat_with(dir, mount.path("a"), dir, mount.path("b"), RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(fs::read(mount.path("a")).unwrap(), b"b");
+    assert_eq!(fs::read(mount.path("b")).unwrap(), b"a");
+    mount.finish().unwrap();
+}
+
+#[test]
+fn links_count_and_symlinks_resolve() {
+    let Some(mount) = mounted() else { return };
+    fs::write(mount.path("a"), b"text").unwrap();
+    fs::hard_link(mount.path("a"), mount.path("b")).unwrap();
+    assert_eq!(fs::metadata(mount.path("a")).unwrap().nlink(), 2);
+    symlink("b", mount.path("s")).unwrap();
+    assert_eq!(fs::read(mount.path("s")).unwrap(), b"text");
+    assert_eq!(fs::read_link(mount.path("s")).unwrap().to_str(), Some("b"));
+    fs::remove_file(mount.path("a")).unwrap();
+    assert_eq!(fs::metadata(mount.path("b")).unwrap().nlink(), 1);
+    fs::create_dir(mount.path("d")).unwrap();
+    assert_eq!(fs::metadata(mount.dir()).unwrap().nlink(), 3);
+    mount.finish().unwrap();
+}
+
+#[test]
+fn large_transfers_arrive_whole() {
+    let Some(mount) = mounted() else { return };
+    let bytes: Vec<u8> = (0..5_000_011u32).map(|i| (i * 7 + i / 251) as u8).collect();
+    fs::write(mount.path("big"), &bytes).unwrap();
+    assert!(fs::read(mount.path("big")).unwrap() == bytes);
+    let file = fs::OpenOptions::new().read(true).write(true).open(mount.path("big")).unwrap();
+    file.write_all_at(b"patch", 1_048_570).unwrap();
+    file.set_len(1_048_580).unwrap();
+    let mut tail = [0u8; 10];
+    file.read_exact_at(&mut tail, 1_048_570).unwrap();
+    assert_eq!(&tail[..5], b"patch");
+    drop(file);
+    assert_eq!(fs::metadata(mount.path("big")).unwrap().len(), 1_048_580);
+    mount.finish().unwrap();
+}
+
+#[test]
+fn modes_obey_the_umask_and_times_are_kept_to_the_nanosecond() {
+    let Some(mount) = mounted() else { return };
+    fs::write(mount.path("a"), b"").unwrap();
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    assert_eq!(fs::metadata(mount.path("a")).unwrap().mode() & 0o777, 0o666 & !umask.as_raw_mode());
+    fs::set_permissions(mount.path("a"), fs::Permissions::from_mode(0o1640)).unwrap();
+    assert_eq!(fs::metadata(mount.path("a")).unwrap().mode() & 0o7777, 0o1640);
+    let file = fs::File::open(mount.path("a")).unwrap();
+    let stamp = |secs, nanos| rustix::fs::Timespec { tv_sec: secs, tv_nsec: nanos };
+    let times = rustix::fs::Timestamps {
+        last_access: stamp(1_234_567_890, 123_456_789),
+        last_modification: stamp(-2, 800_000_000),
+    };
+    rustix::fs::futimens(&file, &times).unwrap();
+    let found = fs::metadata(mount.path("a")).unwrap();
+    assert_eq!((found.atime(), found.atime_nsec()), (1_234_567_890, 123_456_789));
+    assert_eq!((found.mtime(), found.mtime_nsec()), (-2, 800_000_000));
+    drop(file);
+    mount.finish().unwrap();
+}

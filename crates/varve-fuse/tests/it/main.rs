@@ -1,0 +1,11 @@
+//! The adapter through the kernel: each test mounts a file system in memory and drives it with the
+//! system's own calls. Without /dev/fuse or the right to mount, a test says so and passes.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "these tests drive a mounted file system as any program would"
+)]
+
+mod files;
+mod memfs;
+mod support;

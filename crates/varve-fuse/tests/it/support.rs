@@ -1,0 +1,75 @@
+//! Mounting for a test, and never leaving a mount behind.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tempfile::TempDir;
+use varve_fuse::{
+    MountMethod, MountOptions, Session, SessionError, SessionOptions, UnmountMode, mount, unmount,
+};
+use varve_vfs::Vfs;
+
+/// A mounted file system, unmounted when dropped.
+pub(crate) struct TestMount {
+    dir: TempDir,
+    server: Option<JoinHandle<Result<(), SessionError>>>,
+}
+
+impl TestMount {
+    /// Mounts `vfs` on a new directory; `None`, with the reason printed, if this machine does not let us.
+    pub(crate) fn new(vfs: Arc<dyn Vfs>, session: &SessionOptions) -> Option<TestMount> {
+        let mut options = MountOptions::new("test,store");
+        options.methods = vec![MountMethod::Direct, MountMethod::Fusermount];
+        TestMount::with_options(vfs, &options, session)
+    }
+
+    pub(crate) fn with_options(
+        vfs: Arc<dyn Vfs>,
+        options: &MountOptions,
+        session: &SessionOptions,
+    ) -> Option<TestMount> {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = match mount(dir.path(), options) {
+            Ok(mounted) => mounted,
+            Err(err) => {
+                eprintln!("skipped: {err}");
+                return None;
+            }
+        };
+        let mut test = TestMount { dir, server: None };
+        let session = Session::new(vfs, mounted, session).unwrap();
+        test.server = Some(std::thread::spawn(move || session.run()));
+        Some(test)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Unmounts and returns what the session returned.
+    pub(crate) fn finish(mut self) -> Result<(), SessionError> {
+        unmount(self.dir.path(), UnmountMode::Plain).unwrap();
+        self.server.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for TestMount {
+    fn drop(&mut self) {
+        if self.server.is_some() || std::thread::panicking() {
+            let _ = unmount(self.dir.path(), UnmountMode::Force);
+        }
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
+    }
+}
+
+/// Mounts a new [`crate::memfs::MemFs`] with default options.
+pub(crate) fn mounted() -> Option<TestMount> {
+    TestMount::new(Arc::new(crate::memfs::MemFs::new()), &SessionOptions::default())
+}
