@@ -135,26 +135,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A length, which must not be above `max` nor above what remains.
+    /// A string of at most `max` bytes.
     #[inline]
-    pub(crate) fn len(&mut self, what: &'static str, max: usize) -> FormatResult<usize> {
+    pub(crate) fn string(&mut self, what: &'static str, max: usize) -> FormatResult<&'a [u8]> {
         let start = self.pos;
         let len = self.varint()?;
         if len > max as u64 {
             return Err(FormatError::new(start, Problem::TooLong { what, len, max: max as u64 }));
         }
-        if len > self.remaining() as u64 {
-            let left = self.remaining() as u64;
-            return Err(FormatError::new(start, Problem::Truncated { needed: len, left }));
-        }
-        Ok(len as usize)
-    }
-
-    /// A string of at most `max` bytes.
-    #[inline]
-    pub(crate) fn string(&mut self, what: &'static str, max: usize) -> FormatResult<&'a [u8]> {
-        let len = self.len(what, max)?;
-        self.bytes(len)
+        self.bytes(len as usize)
     }
 
     /// Fails unless everything was read.

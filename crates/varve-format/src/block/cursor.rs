@@ -62,9 +62,9 @@ impl BlockCursor {
         })
     }
 
-    /// The entry's offset in the block's content.
-    pub(super) fn offset(&self) -> usize {
-        self.at.map_or(0, |at| at.offset)
+    /// The entry's offset in the block's content and how many bytes its key shares.
+    pub(super) fn place(&self) -> Option<(usize, usize)> {
+        self.at.map(|at| (at.offset, at.entry.shared))
     }
 
     /// To the first entry.

@@ -130,23 +130,31 @@ impl Block {
         Ok(None)
     }
 
-    /// Reads every entry and fails unless they are well formed and in order. Returns their number.
+    /// Reads every entry and fails unless all invariants of blocks hold. Returns their number.
     pub fn check(&self) -> FormatResult<u64> {
         let mut cursor = BlockCursor::new(self.clone());
         let mut last: Option<(Vec<u8>, SeqNo)> = None;
-        let mut count = 0;
+        let (mut count, mut restarts) = (0, 0);
         cursor.seek_first()?;
-        while cursor.valid() {
+        while let Some((offset, shared)) = cursor.place() {
+            let is_restart = restarts < self.restarts && self.restart(restarts) == offset;
+            restarts += usize::from(is_restart);
             let here = (cursor.key(), cursor.seq());
-            if let Some((key, seq)) = &last
-                && internal_cmp((key, *seq), here) != Ordering::Less
-            {
-                let rule = "entries that are out of order";
-                return Err(FormatError::new(cursor.offset(), Problem::Invalid(rule)));
+            let common = last.as_ref().map_or(0, |(key, _)| common_prefix(key, here.0));
+            let in_order = last
+                .as_ref()
+                .is_none_or(|(key, seq)| internal_cmp((key, *seq), here) == Ordering::Less);
+            if !in_order || shared != if is_restart { 0 } else { common } {
+                let rule = "an entry that is out of order or shares too little";
+                return Err(FormatError::new(offset, Problem::Invalid(rule)));
             }
             last = Some((here.0.to_vec(), here.1));
             count += 1;
             cursor.next()?;
+        }
+        if restarts != self.restarts {
+            let rule = "a restart that is not at an entry";
+            return Err(FormatError::new(self.entries_end, Problem::Invalid(rule)));
         }
         Ok(count)
     }

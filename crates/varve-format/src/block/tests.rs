@@ -142,7 +142,19 @@ fn a_bad_frame_is_refused() {
     assert!(frame(&[1], 1).is_err());
     assert!(frame(&[5], 1).is_err());
     assert!(frame(&[0, 0], 2).is_err());
+    assert!(frame(&[0, 4], 2).unwrap().check().is_err());
     assert!(frame(&[0], 3).is_err());
     assert!(frame(&[0], u32::MAX).is_err());
     assert!(Block::parse(Bytes::from_static(&[0; 3])).is_err());
+}
+
+#[test]
+fn an_entry_that_shares_more_than_there_is_stops_the_cursor() {
+    let mut content = vec![0u8, 1, 0, 6, b'k', 2, 1, 0, 6, b'x'];
+    content.extend_from_slice(&0u32.to_le_bytes());
+    content.extend_from_slice(&1u32.to_le_bytes());
+    let mut cursor = BlockCursor::new(Block::parse(Bytes::from(content)).unwrap());
+    cursor.seek_first().unwrap();
+    assert_eq!(cursor.next().unwrap_err().offset, 5);
+    assert!(!cursor.valid());
 }
