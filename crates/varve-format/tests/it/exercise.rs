@@ -1,0 +1,179 @@
+//! Each decoder on arbitrary bytes: it must not panic, must end, and what it accepts must hold
+//! together. The mutation tests and the fuzz targets call the same functions.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use varve_format::batch::{decode_batch, encode_batch_start, encode_delete, encode_put};
+use varve_format::block::{Block, BlockCursor, internal_cmp};
+use varve_format::edit::VersionEdit;
+use varve_format::filter::{Filter, filter_hash};
+use varve_format::index::{Index, IndexPolicy};
+use varve_format::log::{LogHeader, LogReader, NextRecord, resync};
+use varve_format::section::open_section;
+use varve_format::table::{FOOTER_BYTES, Footer, Properties};
+use varve_types::{FileNo, SeqNo};
+
+/// The number of the file that arbitrary bytes are taken to come from.
+pub(crate) const FILE: FileNo = FileNo::new(0x0102_0304);
+
+/// A log's records, up to the first bad one and after it.
+pub(crate) fn log(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    let mut reader = LogReader::new(bytes.clone(), FILE);
+    let mut records = Vec::new();
+    let end = loop {
+        match reader.next_record() {
+            NextRecord::Record(record) => records.push(record),
+            NextRecord::End => break data.len() as u64,
+            NextRecord::Bad { offset, why } => {
+                assert!(why.offset >= offset);
+                break offset;
+            }
+        }
+    };
+    assert_eq!(records.last().map_or(0, |record| record.end()), end);
+    let found: Vec<_> = resync(bytes, FILE, 0).collect();
+    assert!(found.starts_with(&records), "a search finds what reading finds, and maybe more");
+}
+
+/// The payload of a log's header.
+pub(crate) fn log_header(data: &[u8]) {
+    if let Ok(header) = LogHeader::decode(data) {
+        let mut out = Vec::new();
+        header.encode(&mut out);
+        assert_eq!(LogHeader::decode(&out), Ok(header));
+    }
+}
+
+/// The payload of a batch: what is accepted is written back as it was.
+pub(crate) fn batch(data: &[u8]) {
+    let payload = Bytes::copy_from_slice(data);
+    let Ok(batch) = decode_batch(&payload) else { return };
+    let mut out = Vec::new();
+    encode_batch_start(&mut out, batch.first_seq, batch.writes.len() as u32);
+    for write in &batch.writes {
+        match &write.value {
+            Some(value) => encode_put(&mut out, write.keyspace, &write.key, value),
+            None => encode_delete(&mut out, write.keyspace, &write.key),
+        }
+    }
+    assert_eq!(out, data);
+}
+
+/// The payload of a manifest edit: what is accepted is written back as it was.
+pub(crate) fn edit(data: &[u8]) {
+    let Ok(edit) = VersionEdit::decode(data) else { return };
+    let mut out = Vec::new();
+    edit.encode(&mut out);
+    assert_eq!(out, data);
+}
+
+/// A block's content.
+pub(crate) fn block(data: &[u8]) {
+    let Ok(block) = Block::parse(Bytes::copy_from_slice(data)) else { return };
+    let checked = block.check();
+    let mut cursor = BlockCursor::new(block.clone());
+    let mut forward = Vec::new();
+    let mut result = cursor.seek_first();
+    while result.is_ok() && cursor.valid() {
+        forward.push((cursor.key().to_vec(), cursor.seq(), cursor.value()));
+        result = cursor.next();
+    }
+    let mut backward = Vec::new();
+    let mut result = cursor.seek_last();
+    while result.is_ok() && cursor.valid() {
+        backward.push((cursor.key().to_vec(), cursor.seq(), cursor.value()));
+        result = cursor.prev();
+    }
+    for (key, seq, value) in forward.iter().take(64) {
+        let found = block.get(key, *seq);
+        let sought = cursor.seek(key, *seq);
+        let _ = (block.get(key, SeqNo::MAX), cursor.seek(data, *seq));
+        if checked.is_ok() {
+            assert_eq!(found.unwrap().map(|found| found.value).as_ref(), Some(value));
+            assert_eq!(sought, Ok(()));
+        }
+    }
+    if checked.is_ok() {
+        assert_eq!(checked, Ok(forward.len() as u64));
+        let ascending = |pair: &[(Vec<u8>, SeqNo, Bytes)]| {
+            internal_cmp((&pair[0].0, pair[0].1), (&pair[1].0, pair[1].1)) == Ordering::Less
+        };
+        assert!(forward.windows(2).all(ascending));
+        backward.reverse();
+        assert_eq!(forward, backward);
+    }
+}
+
+/// A section as it stands in a file.
+pub(crate) fn section(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    let _ = open_section(&bytes, FILE, 0);
+    let sealed = Bytes::from(seal(data));
+    if let Ok(content) = open_section(&sealed, FILE, 0) {
+        assert!(content.len() <= data.len().saturating_mul(255));
+    }
+}
+
+/// The data with the checksum of a section at offset 0 after it, so that what lies behind the
+/// checksum is reached.
+fn seal(data: &[u8]) -> Vec<u8> {
+    let crc = placed_crc(0, data);
+    [data, &crc.to_le_bytes()].concat()
+}
+
+fn placed_crc(offset: u64, data: &[u8]) -> u32 {
+    let place = [FILE.get().to_le_bytes(), offset.to_le_bytes()].concat();
+    crc32c::crc32c_append(crc32c::crc32c(&place), data)
+}
+
+/// A table's footer, as it is and with its checksum and magic put right.
+pub(crate) fn footer(data: &[u8]) {
+    let offset = 1 << 20;
+    let check = |bytes: &[u8]| {
+        if let Ok(footer) = Footer::decode(bytes, FILE, offset) {
+            assert!(footer.data_end() <= offset);
+            assert!(footer.sections().all(|(_, handle)| handle.end() <= offset));
+        }
+    };
+    check(data);
+    if data.len() >= FOOTER_BYTES - 12 {
+        let fields = &data[..FOOTER_BYTES - 12];
+        let crc = placed_crc(offset, fields).to_le_bytes();
+        check(&[fields, &crc, b"varvetbl"].concat());
+    }
+}
+
+/// An index section's content.
+pub(crate) fn index(data: &[u8]) {
+    let data_end = 1 << 30;
+    let Ok(index) = Index::decode(IndexPolicy::Plain, data, data_end) else { return };
+    assert!(index.memory_bytes() <= 1024 + data.len() * 16);
+    let mut end = 0;
+    for block in 0..index.block_count() {
+        let handle = index.handle(block).unwrap();
+        assert!(handle.offset >= end && handle.end() <= data_end);
+        end = handle.end();
+    }
+    for key in data.chunks(7) {
+        let new = index.find(key, SeqNo::MAX);
+        let old = index.find(key, SeqNo::ZERO);
+        let number = |found: Option<usize>| found.unwrap_or(index.block_count());
+        assert!(number(new) <= number(old), "older versions stand in later blocks");
+    }
+}
+
+/// A filter section's content.
+pub(crate) fn filter(data: &[u8]) {
+    let Ok(filter) = Filter::decode(data) else { return };
+    for key in data.chunks(7) {
+        let _ = filter.may_contain(filter_hash(key));
+    }
+    assert!(filter.memory_bytes() <= 1024 + data.len());
+}
+
+/// A properties section's content.
+pub(crate) fn properties(data: &[u8]) {
+    let _ = Properties::decode(data);
+}

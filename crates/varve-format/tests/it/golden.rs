@@ -1,0 +1,117 @@
+//! Bytes written by the first version of the format must be written, and read, for ever.
+//!
+//! `VARVE_BLESS=1 cargo test -p varve-format` rewrites the files: only for a new version of the format,
+//! in a folder of its own.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use varve_format::batch::decode_batch;
+use varve_format::block::{Block, BlockCursor};
+use varve_format::edit::VersionEdit;
+use varve_format::filter::{Filter, filter_hash};
+use varve_format::index::Index;
+use varve_format::log::{LogHeader, LogKind, LogReader, NextRecord, RecordKind};
+use varve_format::section::{Compression, Handle, open_section};
+use varve_format::table::{FOOTER_BYTES, Footer, Properties};
+use varve_types::SeqNo;
+
+use crate::sample::{self, FILE};
+
+/// The golden file called `name`, after writing it if blessing was asked for.
+#[allow(clippy::disallowed_methods, reason = "golden files are on the machine's disk")]
+fn golden(name: &str, encoded: &[u8]) -> Bytes {
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1").join(name);
+    if std::env::var_os("VARVE_BLESS").is_some() {
+        std::fs::write(&path, encoded).unwrap();
+    }
+    Bytes::from(std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+fn records(bytes: Bytes) -> Vec<varve_format::log::Record> {
+    let mut reader = LogReader::new(bytes, FILE);
+    let mut records = Vec::new();
+    loop {
+        match reader.next_record() {
+            NextRecord::Record(record) => records.push(record),
+            NextRecord::End => return records,
+            NextRecord::Bad { offset, why } => panic!("at {offset}: {why}"),
+        }
+    }
+}
+
+#[test]
+fn write_ahead_log() {
+    let bytes = golden("log.wal", &sample::wal());
+    assert_eq!(bytes, sample::wal());
+    let records = records(bytes);
+    let kinds: Vec<RecordKind> = records.iter().map(|record| record.kind).collect();
+    use RecordKind::{Barrier, Batch, CloseClean, Header, Marker};
+    assert_eq!(kinds, [Header, Batch, Marker, Batch, Barrier, CloseClean]);
+    assert_eq!(LogHeader::decode(&records[0].payload), Ok(sample::log_header(LogKind::Wal)));
+    assert_eq!(records[2].synced_len, records[2].offset);
+    assert!(records[3].external && !records[1].external);
+    let batch = decode_batch(&records[1].payload).unwrap();
+    assert_eq!(batch.first_seq, SeqNo::new(41));
+    assert_eq!(batch.writes.len(), 3);
+    assert_eq!(batch.writes[0].key.as_ref(), b"the key");
+    assert_eq!(batch.writes[0].value.as_deref(), Some(&b"the value"[..]));
+    assert_eq!(batch.writes[1].value, None);
+}
+
+#[test]
+fn manifest() {
+    let bytes = golden("manifest.log", &sample::manifest());
+    assert_eq!(bytes, sample::manifest());
+    let records = records(bytes);
+    assert_eq!(LogHeader::decode(&records[0].payload), Ok(sample::log_header(LogKind::Manifest)));
+    assert_eq!(VersionEdit::decode(&records[1].payload), Ok(sample::edit()));
+}
+
+#[test]
+fn table() {
+    let encoded = sample::table(Compression::None);
+    let bytes = golden("plain.table", &encoded);
+    assert_eq!(bytes, encoded);
+    check_table(&bytes, Compression::None);
+}
+
+/// What a compressor makes of some bytes may change with its version, so only reading is fixed.
+#[test]
+fn compressed_table() {
+    check_table(&golden("lz4.table", &sample::table(Compression::Lz4)), Compression::Lz4);
+}
+
+fn check_table(bytes: &Bytes, compression: Compression) {
+    let section = |handle: Handle| {
+        let range = handle.offset as usize..handle.end() as usize;
+        open_section(&bytes.slice(range), FILE, handle.offset).unwrap()
+    };
+    let footer_at = bytes.len() - FOOTER_BYTES;
+    let footer = Footer::decode(&bytes[footer_at..], FILE, footer_at as u64).unwrap();
+    let properties = Properties::decode(&section(footer.properties)).unwrap();
+    let index =
+        Index::decode(footer.index_policy, &section(footer.index), footer.data_end()).unwrap();
+    let keys = Filter::decode(&section(footer.filter.unwrap())).unwrap();
+    let prefixes = Filter::decode(&section(footer.prefix_filter.unwrap())).unwrap();
+    let versions = sample::versions(90);
+    let mut read = Vec::new();
+    for block in 0..index.block_count() {
+        let block = Block::parse(section(index.handle(block).unwrap())).unwrap();
+        let mut cursor = BlockCursor::new(block);
+        cursor.seek_first().unwrap();
+        while cursor.valid() {
+            let value = cursor.value().to_vec();
+            read.push((cursor.key().to_vec(), cursor.seq(), cursor.kind(), value));
+            cursor.next().unwrap();
+        }
+    }
+    assert_eq!(read, versions);
+    for (key, ..) in &versions {
+        assert!(keys.may_contain(filter_hash(key)));
+        assert!(prefixes.may_contain(filter_hash(&key[..8])));
+    }
+    assert_eq!(properties.entries, versions.len() as u64);
+    assert_eq!(properties.compression, compression);
+    assert!(index.block_count() > 3);
+}

@@ -1,0 +1,134 @@
+//! Every decoder on thousands of damaged samples; one seed, so that a failure repeats.
+
+use bytes::Bytes;
+use varve_format::log::LogKind;
+use varve_format::section::{Compression, Handle, open_section};
+use varve_format::table::{FOOTER_BYTES, Footer};
+
+use crate::{exercise, sample};
+
+const ROUNDS: u64 = 5000;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+/// Changes `data` in one to four places.
+fn mutate(random: &mut Random, data: &mut Vec<u8>) {
+    for _ in 0..=random.below(4) {
+        let at = random.below(data.len());
+        match random.below(7) {
+            0 if !data.is_empty() => data[at] ^= 1 << random.below(8),
+            1 if !data.is_empty() => data[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+            2 => data.truncate(at),
+            3 => data.insert(at.min(data.len()), random.next() as u8),
+            4 if !data.is_empty() => {
+                data.remove(at);
+            }
+            5 if data.len() >= 8 => {
+                let from = random.below(data.len() - 7);
+                let to = random.below(data.len() - 7);
+                data.copy_within(from..from + 8, to);
+            }
+            _ => {
+                let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+                let len = 1 + random.below(huge.len());
+                let end = (at + len).min(data.len());
+                data.splice(at.min(end)..end, huge[huge.len() - len..].iter().copied());
+            }
+        }
+    }
+}
+
+/// `decode` on `good`, and on damaged copies of it.
+fn storm(seed: u64, good: &[u8], decode: fn(&[u8])) {
+    assert!(!good.is_empty());
+    decode(good);
+    decode(&[]);
+    let mut random = Random(seed);
+    for _ in 0..ROUNDS {
+        let mut data = good.to_vec();
+        mutate(&mut random, &mut data);
+        decode(&data);
+    }
+}
+
+/// The content of one of the sample table's sections.
+fn section_of(pick: fn(&Footer) -> Handle) -> Bytes {
+    let table = Bytes::from(sample::table(Compression::None));
+    let footer_at = table.len() - FOOTER_BYTES;
+    let footer = Footer::decode(&table[footer_at..], sample::FILE, footer_at as u64).unwrap();
+    let handle = pick(&footer);
+    let range = handle.offset as usize..handle.end() as usize;
+    open_section(&table.slice(range), sample::FILE, handle.offset).unwrap()
+}
+
+#[test]
+fn logs() {
+    storm(1, &sample::wal(), exercise::log);
+    storm(2, &sample::manifest(), exercise::log);
+}
+
+#[test]
+fn log_headers() {
+    let mut payload = Vec::new();
+    sample::log_header(LogKind::Wal).encode(&mut payload);
+    storm(3, &payload, exercise::log_header);
+}
+
+#[test]
+fn batches() {
+    storm(4, &sample::batch(), exercise::batch);
+}
+
+#[test]
+fn edits() {
+    storm(5, &sample::edit_payload(), exercise::edit);
+}
+
+#[test]
+fn blocks() {
+    storm(6, &sample::block(), exercise::block);
+}
+
+#[test]
+fn sections() {
+    let mut packed = 100u32.to_le_bytes().to_vec();
+    packed.extend_from_slice(&lz4_flex::block::compress(&[7; 100]));
+    packed.push(Compression::Lz4 as u8);
+    storm(7, &packed, exercise::section);
+}
+
+#[test]
+fn footers() {
+    let table = sample::table(Compression::None);
+    storm(8, &table[table.len() - FOOTER_BYTES..], exercise::footer);
+}
+
+#[test]
+fn indexes() {
+    storm(9, &section_of(|footer| footer.index), exercise::index);
+}
+
+#[test]
+fn filters() {
+    storm(10, &section_of(|footer| footer.filter.unwrap()), exercise::filter);
+}
+
+#[test]
+fn all_properties() {
+    storm(11, &section_of(|footer| footer.properties), exercise::properties);
+}

@@ -1,0 +1,142 @@
+//! One small example of every structure, the same on every run.
+
+use bytes::Bytes;
+use varve_format::EntryKind;
+use varve_format::batch::{encode_batch_start, encode_delete, encode_put};
+use varve_format::block::BlockBuilder;
+use varve_format::edit::{Change, TableMeta, VersionEdit};
+use varve_format::filter::FilterPolicy;
+use varve_format::index::IndexPolicy;
+use varve_format::log::{LogHeader, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
+use varve_format::section::Compression;
+use varve_format::table::{TableBuilder, TableOptions};
+use varve_types::{FileNo, KeyspaceId, SeqNo};
+
+/// The number of the file that each sample of a whole file stands in.
+pub(crate) const FILE: FileNo = FileNo::new(0x0102_0304);
+
+/// Appends a record where `log` ends.
+fn append(log: &mut Vec<u8>, kind: RecordKind, external: bool, synced_len: u64, payload: &[u8]) {
+    let offset = log.len() as u64;
+    encode_record(log, Stamp { file: FILE, offset, kind, external, synced_len }, &[payload]);
+}
+
+pub(crate) fn log_header(kind: LogKind) -> LogHeader {
+    let previous = Some(PreviousLog { file: FileNo::new(7), final_len: 8192 });
+    LogHeader {
+        kind,
+        boot_id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
+        first_seq: SeqNo::new(40),
+        previous,
+    }
+}
+
+fn header_payload(kind: LogKind) -> Vec<u8> {
+    let mut out = Vec::new();
+    log_header(kind).encode(&mut out);
+    out
+}
+
+pub(crate) fn batch() -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_batch_start(&mut out, SeqNo::new(41), 3);
+    encode_put(&mut out, KeyspaceId::new(1), b"the key", b"the value");
+    encode_delete(&mut out, KeyspaceId::new(300), b"gone");
+    encode_put(&mut out, KeyspaceId::new(2), b"", &[0xab; 200]);
+    out
+}
+
+pub(crate) fn edit() -> VersionEdit {
+    let keyspace = KeyspaceId::new(1);
+    let meta = TableMeta {
+        file: FileNo::new(9),
+        size_bytes: 33_554_432,
+        entries: 100_000,
+        tombstones: 17,
+        smallest_seq: SeqNo::new(1),
+        largest_seq: SeqNo::new(99_999),
+        smallest_key: Bytes::from_static(b"\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\x01\0"),
+        largest_key: Bytes::from_static(b"\0\0\0\0\0\0\0\x09\xff\xff\xff\xff\xff\xff\xff\0"),
+    };
+    let changes = vec![
+        Change::CreateKeyspace { keyspace, name: "meta".into(), prefixed: true, compressed: false },
+        Change::CreateKeyspace {
+            keyspace: KeyspaceId::new(2),
+            name: "data".into(),
+            prefixed: true,
+            compressed: true,
+        },
+        Change::OldestLog(FileNo::new(8)),
+        Change::NextFile(FileNo::new(12)),
+        Change::LastSeq(SeqNo::new(99_999)),
+        Change::AddTable { keyspace, level: 1, sublevel: 0, meta },
+        Change::RemoveTable { keyspace, level: 0, file: FileNo::new(5) },
+    ];
+    VersionEdit { changes }
+}
+
+pub(crate) fn edit_payload() -> Vec<u8> {
+    let mut out = Vec::new();
+    edit().encode(&mut out);
+    out
+}
+
+pub(crate) fn wal() -> Vec<u8> {
+    let mut log = Vec::new();
+    append(&mut log, RecordKind::Header, false, 0, &header_payload(LogKind::Wal));
+    append(&mut log, RecordKind::Batch, false, 0, &batch());
+    let synced_len = log.len() as u64;
+    append(&mut log, RecordKind::Marker, false, synced_len, b"");
+    append(&mut log, RecordKind::Batch, true, synced_len, &batch());
+    append(&mut log, RecordKind::Barrier, false, synced_len, b"");
+    append(&mut log, RecordKind::CloseClean, false, synced_len, b"");
+    log
+}
+
+pub(crate) fn manifest() -> Vec<u8> {
+    let mut log = Vec::new();
+    append(&mut log, RecordKind::Header, false, 0, &header_payload(LogKind::Manifest));
+    append(&mut log, RecordKind::Edit, false, 72, &edit_payload());
+    log
+}
+
+/// The versions of the sample tables and of the sample block.
+pub(crate) fn versions(count: u64) -> Vec<(Vec<u8>, SeqNo, EntryKind, Vec<u8>)> {
+    let mut versions = Vec::new();
+    for i in 0..count {
+        let key = [(1 + i / 20).to_be_bytes(), ((i % 20) << 40).to_be_bytes()].concat();
+        for back in 0..=(i % 3) {
+            let seq = SeqNo::new(1000 + i - 100 * back);
+            let deleted = i % 7 == 2 && back == 0;
+            let kind = if deleted { EntryKind::Delete } else { EntryKind::Put };
+            let len = if deleted { 0 } else { (i * 11 % 97) as usize };
+            let value = b"layer of sediment ".iter().copied().cycle().take(len).collect();
+            versions.push((key.clone(), seq, kind, value));
+        }
+    }
+    versions
+}
+
+pub(crate) fn block() -> Vec<u8> {
+    let mut builder = BlockBuilder::new();
+    for (key, seq, kind, value) in versions(30) {
+        assert!(builder.add(&key, seq, kind, &value, usize::MAX));
+    }
+    builder.finish().to_vec()
+}
+
+pub(crate) fn table(compression: Compression) -> Vec<u8> {
+    let options = TableOptions {
+        keyspace: KeyspaceId::new(1),
+        prefixed: true,
+        block_bytes: 1024,
+        compression,
+        index: IndexPolicy::Plain,
+        filter: FilterPolicy::Bloom { bits_per_key: 10 },
+    };
+    let mut builder = TableBuilder::new(options, FILE);
+    for (key, seq, kind, value) in versions(90) {
+        builder.add(&key, seq, kind, &value).unwrap();
+    }
+    builder.finish().unwrap().0
+}
