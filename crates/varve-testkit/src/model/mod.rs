@@ -1,0 +1,99 @@
+//! A file system in memory, as simple as it can be made: the definition of correct that Varve's file
+//! system is compared with, and the file system without storage that benchmarks compare it with.
+//!
+//! One mutex, one table of inodes, one table of names per directory. Ids are handed out in order and
+//! never reused. An inode lives while it has a name, a lookup that was not forgotten, or an open handle;
+//! then nothing of it is left. Permissions are the front end's business, except for
+//! [`varve_vfs::Vfs::access`].
+//!
+//! Departures from a disk file system: nothing is durable, holes are known per 64 KiB, room is
+//! unlimited.
+
+mod data;
+mod files;
+mod names;
+mod node;
+mod rename;
+mod vfs;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use varve_env::Env;
+use varve_types::{InodeId, Timestamp};
+use varve_vfs::{FileType, FsError, FsResult, Handle, OpenFlags};
+
+use node::{Body, Dir, Node};
+
+/// The model.
+pub struct ModelFs {
+    state: Mutex<State>,
+}
+
+/// An open handle.
+struct OpenFile {
+    ino: InodeId,
+    flags: OpenFlags,
+}
+
+/// Everything there is. Inodes are found by their number.
+struct State {
+    env: Arc<dyn Env>,
+    nodes: Vec<Option<Box<Node>>>,
+    handles: HashMap<Handle, OpenFile>,
+    next_handle: u64,
+}
+
+impl ModelFs {
+    /// An empty file system whose root belongs to the superuser, with the clock of `env`.
+    pub fn new(env: Arc<dyn Env>) -> ModelFs {
+        let mut nodes: Vec<Option<Box<Node>>> = Vec::new();
+        nodes.resize_with(InodeId::FIRST_FREE.get() as usize, || None);
+        let dir = Body::Directory(Dir::new(InodeId::ROOT));
+        let mut root = Node::new(InodeId::ROOT, FileType::Directory, dir, env.now());
+        root.attr.perm = 0o755;
+        nodes[InodeId::ROOT.get() as usize] = Some(Box::new(root));
+        ModelFs { state: Mutex::new(State { env, nodes, handles: HashMap::new(), next_handle: 1 }) }
+    }
+
+    /// How many inodes there are, the root and those without a name included.
+    pub fn inode_count(&self) -> usize {
+        self.state.lock().nodes.iter().flatten().count()
+    }
+}
+
+impl State {
+    fn now(&self) -> Timestamp {
+        self.env.now()
+    }
+
+    fn node(&self, ino: InodeId) -> FsResult<&Node> {
+        self.nodes.get(ino.get() as usize).and_then(|node| node.as_deref()).ok_or(FsError::Stale)
+    }
+
+    fn node_mut(&mut self, ino: InodeId) -> FsResult<&mut Node> {
+        self.nodes
+            .get_mut(ino.get() as usize)
+            .and_then(|node| node.as_deref_mut())
+            .ok_or(FsError::Stale)
+    }
+
+    /// Drops an inode that nothing refers to any more.
+    fn reap(&mut self, ino: InodeId) {
+        let unused = |node: &Node| node.attr.nlink == 0 && node.lookups == 0 && node.opens == 0;
+        if self.node(ino).is_ok_and(unused) {
+            self.nodes[ino.get() as usize] = None;
+        }
+    }
+}
+
+impl fmt::Debug for ModelFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelFs").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
