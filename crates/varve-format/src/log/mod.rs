@@ -15,13 +15,15 @@
 mod header;
 mod reader;
 mod record;
+mod resync;
 
 pub use header::{LogHeader, LogKind, PreviousLog};
-pub use reader::{LogReader, NextRecord, resync};
+pub use reader::{LogReader, NextRecord};
 pub use record::{
     ALIGN_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX, Record, RecordKind, RecordStart, Stamp,
     begin_record, encode_record, encoded_len, finish_record,
 };
+pub use resync::resync;
 
 #[cfg(test)]
 mod tests;

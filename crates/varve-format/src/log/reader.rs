@@ -1,10 +1,10 @@
-//! Reads the records of a log.
+//! Reads the records of a log in order.
 
 use bytes::Bytes;
 use varve_types::FileNo;
 
+use super::Record;
 use super::record::{Framing, HEADER_BYTES, check_content, decode_framing, encoded_len};
-use super::{ALIGN_BYTES, Record};
 use crate::FormatError;
 
 /// What stands at the reader's position.
@@ -57,25 +57,8 @@ impl LogReader {
     }
 }
 
-/// The valid records of `bytes`, the whole of log `file`, at or after offset `from`, found by trying
-/// every place where one may begin.
-pub fn resync(bytes: Bytes, file: FileNo, from: u64) -> impl Iterator<Item = Record> {
-    let align = ALIGN_BYTES as u64;
-    let mut pos = usize::try_from(from.div_ceil(align).saturating_mul(align)).unwrap_or(usize::MAX);
-    std::iter::from_fn(move || {
-        while bytes.len().saturating_sub(pos) >= HEADER_BYTES {
-            if let Ok(record) = record_at(&bytes, file, pos) {
-                pos += encoded_len(record.payload.len());
-                return Some(record);
-            }
-            pos += ALIGN_BYTES;
-        }
-        None
-    })
-}
-
 /// The record at `pos`.
-fn record_at(bytes: &Bytes, file: FileNo, pos: usize) -> Result<Record, FormatError> {
+pub(super) fn record_at(bytes: &Bytes, file: FileNo, pos: usize) -> Result<Record, FormatError> {
     let offset = pos as u64;
     let rest = &bytes[pos..];
     let checked = decode_framing(rest, offset).and_then(|framing| {
