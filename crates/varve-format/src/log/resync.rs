@@ -144,6 +144,6 @@ mod tests {
         let begin = std::time::Instant::now();
         assert_eq!(resync(Bytes::from(log), FileNo::new(1), 0).count(), 0);
         let seconds = begin.elapsed().as_secs_f32();
-        assert!(seconds < 15.0, "{seconds} s");
+        assert!(seconds < 5.0, "{seconds} s");
     }
 }
