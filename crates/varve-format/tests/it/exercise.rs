@@ -9,7 +9,7 @@ use varve_format::block::{Block, BlockCursor, internal_cmp};
 use varve_format::edit::VersionEdit;
 use varve_format::filter::{Filter, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
-use varve_format::log::{LogHeader, LogReader, NextRecord, resync};
+use varve_format::log::{HEADER_BYTES, LogHeader, LogReader, NextRecord, encoded_len, resync};
 use varve_format::section::open_section;
 use varve_format::table::{FOOTER_BYTES, Footer, Properties};
 use varve_types::{FileNo, SeqNo};
@@ -17,8 +17,14 @@ use varve_types::{FileNo, SeqNo};
 /// The number of the file that arbitrary bytes are taken to come from.
 pub(crate) const FILE: FileNo = FileNo::new(0x0102_0304);
 
-/// A log's records, up to the first bad one and after it.
+/// A log, as it is and with the checksums put right.
 pub(crate) fn log(data: &[u8]) {
+    check_log(data);
+    check_log(&with_checksums(data));
+}
+
+/// A log's records, up to the first bad one and after it.
+fn check_log(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let mut reader = LogReader::new(bytes.clone(), FILE);
     let mut records = Vec::new();
@@ -35,6 +41,21 @@ pub(crate) fn log(data: &[u8]) {
     assert_eq!(records.last().map_or(0, |record| record.end()), end);
     let found: Vec<_> = resync(bytes, FILE, 0).collect();
     assert!(found.starts_with(&records), "a search finds what reading finds, and maybe more");
+}
+
+/// The log with the checksum of every record put right, as far as the lengths lead.
+fn with_checksums(data: &[u8]) -> Vec<u8> {
+    let mut log = data.to_vec();
+    let mut start = 0;
+    while let Some(header) = log.get(start..start + HEADER_BYTES) {
+        let payload_len = u32::from_le_bytes(header[4..8].try_into().unwrap()) as usize;
+        let end = start + HEADER_BYTES + payload_len;
+        let Some(covered) = log.get(start + 4..end) else { break };
+        let crc = placed_crc(start as u64, covered);
+        log[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+        start += encoded_len(payload_len);
+    }
+    log
 }
 
 /// The payload of a log's header.
