@@ -62,8 +62,9 @@ impl Index {
         }
     }
 
-    /// The number of the only block that can hold the first version at or after (`key`, `seq`) in
-    /// internal order, or `None` if all versions of the table are before it.
+    /// The number of the only block that can hold the newest version of `key` as of `seq`. The first
+    /// version at or after (`key`, `seq`) in internal order is in it too, or else the first of the next
+    /// block. `None` if all versions of the table are before it.
     #[inline]
     pub fn find(&self, key: &[u8], seq: SeqNo) -> Option<usize> {
         match self {

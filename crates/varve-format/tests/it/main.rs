@@ -5,4 +5,6 @@
 mod exercise;
 mod golden;
 mod mutation;
+mod oracle;
+mod random;
 mod sample;

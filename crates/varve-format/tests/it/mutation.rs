@@ -5,26 +5,10 @@ use varve_format::log::LogKind;
 use varve_format::section::{Compression, Handle, open_section};
 use varve_format::table::{FOOTER_BYTES, Footer};
 
+use crate::random::Random;
 use crate::{exercise, sample};
 
 const ROUNDS: u64 = 5000;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
 
 /// Changes `data` in one to four places.
 fn mutate(random: &mut Random, data: &mut Vec<u8>) {
