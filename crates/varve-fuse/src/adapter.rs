@@ -394,11 +394,11 @@ impl Filesystem for Adapter {
         };
         let handle = FileHandle(opened.handle.0);
         match self.route(ino, opened, |fd| reply.open_backing(fd)) {
+            // Drops the pages cached so far, which the kernel is about to write past.
             Route::Straight(backing) => {
                 reply.opened_passthrough(handle, FopenFlags::empty(), &backing)
             }
-            // Pages cached earlier are stale once the kernel has written past the cache.
-            Route::Cached if opened.passthrough => reply.opened(handle, FopenFlags::empty()),
+            // This mount is the only writer, so what is cached holds.
             Route::Cached => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE),
         }
     }
@@ -422,8 +422,6 @@ impl Filesystem for Adapter {
             Ok(made) => made,
             Err(err) => return reply.error(errno("create", &err)),
         };
-        // The kernel creates what it has just found absent, but another mount of a later time may not be
-        // so sure: an existing file follows the same rules as in `open`.
         let handle = FileHandle(opened.handle.0);
         let (ttl, attr_out) = (&self.options.entry_timeout, convert::attr(&attr));
         match self.route(attr.ino, opened, |fd| reply.open_backing(fd)) {

@@ -8,4 +8,8 @@
 
 mod files;
 mod memfs;
+mod mounts;
+mod objectfs;
+mod passthrough;
+mod protocol;
 mod support;

@@ -11,10 +11,16 @@ use varve_vfs::{
     OpenFlags, Opened, RenameMode, SeekFrom, SetAttr, SetTime, StatFs, Vfs, XattrMode,
 };
 
+#[derive(Clone, Copy)]
+struct Child {
+    ino: InodeId,
+    cookie: u64,
+}
+
 struct Node {
     attr: Attr,
     parent: InodeId,
-    children: BTreeMap<Vec<u8>, InodeId>,
+    children: HashMap<Vec<u8>, Child>,
     cookies: BTreeMap<u64, Vec<u8>>,
     data: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -67,7 +73,11 @@ impl Tree {
     }
 
     fn find(&self, parent: InodeId, name: FileName<'_>) -> FsResult<InodeId> {
-        self.get(parent)?.children.get(name.as_bytes()).copied().ok_or(FsError::NotFound)
+        self.get(parent)?
+            .children
+            .get(name.as_bytes())
+            .map(|child| child.ino)
+            .ok_or(FsError::NotFound)
     }
 
     fn attach(&mut self, parent: InodeId, name: FileName<'_>, ino: InodeId) -> FsResult<()> {
@@ -77,7 +87,7 @@ impl Tree {
         let cookie = self.next;
         self.next += 1;
         let dir = self.get_mut(parent)?;
-        dir.children.insert(name.as_bytes().to_vec(), ino);
+        dir.children.insert(name.as_bytes().to_vec(), Child { ino, cookie });
         dir.cookies.insert(cookie, name.as_bytes().to_vec());
         dir.attr.nlink += u32::from(directory);
         (dir.attr.mtime, dir.attr.ctime) = (now, now);
@@ -89,8 +99,9 @@ impl Tree {
         let ino = self.find(parent, name)?;
         let directory = self.get(ino)?.attr.kind == FileType::Directory;
         let dir = self.get_mut(parent)?;
-        dir.children.remove(name.as_bytes());
-        dir.cookies.retain(|_, other| other != name.as_bytes());
+        if let Some(child) = dir.children.remove(name.as_bytes()) {
+            dir.cookies.remove(&child.cookie);
+        }
         dir.attr.nlink -= u32::from(directory);
         (dir.attr.mtime, dir.attr.ctime) = (now, now);
         Ok(ino)
@@ -119,7 +130,7 @@ impl Tree {
         let node = Node {
             attr: new_attr(ino, caller, mode, rdev, now),
             parent,
-            children: BTreeMap::new(),
+            children: HashMap::new(),
             cookies: BTreeMap::new(),
             data: Vec::new(),
             xattrs: BTreeMap::new(),
@@ -441,7 +452,7 @@ impl Vfs for MemFs {
             }
         }
         for (&at, name) in dir.cookies.range(cookie.max(2) + 1..) {
-            let attr = tree.get(dir.children[name])?.attr;
+            let attr = tree.get(dir.children[name].ino)?.attr;
             let given = with_attr.then_some(attr);
             if !emit(&DirEntry { ino: attr.ino, kind: attr.kind, name, cookie: at, attr: given }) {
                 return Ok(());

@@ -13,6 +13,7 @@ use varve_vfs::Vfs;
 /// A mounted file system, unmounted when dropped.
 pub(crate) struct TestMount {
     dir: TempDir,
+    method: MountMethod,
     server: Option<JoinHandle<Result<(), SessionError>>>,
 }
 
@@ -37,10 +38,14 @@ impl TestMount {
                 return None;
             }
         };
-        let mut test = TestMount { dir, server: None };
+        let mut test = TestMount { dir, method: mounted.method(), server: None };
         let session = Session::new(vfs, mounted, session).unwrap();
         test.server = Some(std::thread::spawn(move || session.run()));
         Some(test)
+    }
+
+    pub(crate) fn method(&self) -> MountMethod {
+        self.method
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -52,8 +57,13 @@ impl TestMount {
     }
 
     /// Unmounts and returns what the session returned.
-    pub(crate) fn finish(mut self) -> Result<(), SessionError> {
+    pub(crate) fn finish(self) -> Result<(), SessionError> {
         unmount(self.dir.path(), UnmountMode::Plain).unwrap();
+        self.join()
+    }
+
+    /// Waits for the session to end, after it was unmounted.
+    pub(crate) fn join(mut self) -> Result<(), SessionError> {
         self.server.take().unwrap().join().unwrap()
     }
 }

@@ -1,0 +1,113 @@
+//! Mounting, finding and unmounting.
+
+use std::fs;
+use std::sync::Arc;
+
+use varve_fuse::{
+    MountError, MountMethod, MountOptions, SessionOptions, UnmountError, UnmountMode, find_mounts,
+    mount, unmount,
+};
+
+use crate::memfs::MemFs;
+use crate::support::{TestMount, mounted};
+
+#[test]
+fn a_mount_is_listed_with_its_source_until_it_is_unmounted() {
+    let Some(mount) = mounted() else { return };
+    let dir = mount.dir().canonicalize().unwrap();
+    let found: Vec<_> =
+        find_mounts().unwrap().into_iter().filter(|found| found.dir == dir).collect();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].source, "test,store");
+    assert!(!found[0].read_only);
+    mount.finish().unwrap();
+    assert!(find_mounts().unwrap().iter().all(|found| found.dir != dir));
+    assert!(matches!(
+        unmount(&dir, UnmountMode::Plain),
+        Err(UnmountError::NotMounted(_) | UnmountError::Failed { .. })
+    ));
+}
+
+#[test]
+fn the_setuid_helper_mounts_and_unmounts() {
+    let mut options = MountOptions::new("st\\or,e");
+    options.methods = vec![MountMethod::Fusermount];
+    let fs = Arc::new(MemFs::new());
+    let Some(mount) = TestMount::with_options(fs, &options, &SessionOptions::default()) else {
+        return;
+    };
+    assert_eq!(mount.method(), MountMethod::Fusermount);
+    fs::write(mount.path("a"), b"x").unwrap();
+    assert_eq!(fs::read(mount.path("a")).unwrap(), b"x");
+    let dir = mount.dir().canonicalize().unwrap();
+    let found = find_mounts().unwrap().into_iter().find(|found| found.dir == dir).unwrap();
+    assert_eq!(found.source, "st\\or,e");
+    mount.finish().unwrap();
+}
+
+#[test]
+fn a_process_with_threads_is_told_why_it_gets_no_namespace() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = MountOptions::new("store");
+    options.methods = vec![MountMethod::Namespace];
+    std::thread::scope(|scope| {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || ended.recv());
+        match mount(dir.path(), &options) {
+            Err(MountError::Refused { refusals, .. }) => {
+                assert_eq!(refusals.len(), 1);
+                assert!(refusals[0].reason.contains("threads"), "{}", refusals[0]);
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(end);
+    });
+}
+
+#[test]
+fn two_mounts_at_once_do_not_mix() {
+    let (Some(one), Some(two)) = (mounted(), mounted()) else { return };
+    fs::write(one.path("a"), b"one").unwrap();
+    fs::write(two.path("a"), b"two").unwrap();
+    assert_eq!(fs::read(one.path("a")).unwrap(), b"one");
+    assert_eq!(fs::read(two.path("a")).unwrap(), b"two");
+    one.finish().unwrap();
+    assert_eq!(fs::read(two.path("a")).unwrap(), b"two");
+    two.finish().unwrap();
+}
+
+#[test]
+fn a_mount_in_use_stays_unless_it_is_unmounted_lazily() {
+    let Some(mount) = mounted() else { return };
+    let file = fs::File::create(mount.path("a")).unwrap();
+    assert!(matches!(unmount(mount.dir(), UnmountMode::Plain), Err(UnmountError::Busy(_))));
+    unmount(mount.dir(), UnmountMode::Lazy).unwrap();
+    assert!(!mount.path("a").exists());
+    std::os::unix::fs::FileExt::write_all_at(&file, b"still served", 0).unwrap();
+    drop(file);
+    mount.join().unwrap();
+}
+
+#[test]
+fn a_read_only_mount_refuses_changes() {
+    let mut options = MountOptions::new("store");
+    options.read_only = true;
+    let fs = Arc::new(MemFs::new());
+    let Some(mount) = TestMount::with_options(fs, &options, &SessionOptions::default()) else {
+        return;
+    };
+    let refused = fs::write(mount.path("a"), b"x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    let dir = mount.dir().canonicalize().unwrap();
+    assert!(find_mounts().unwrap().iter().any(|found| found.dir == dir && found.read_only));
+    mount.finish().unwrap();
+}
+
+#[test]
+fn only_directories_can_be_mounted_on() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let options = MountOptions::new("store");
+    assert!(matches!(mount(file.path(), &options), Err(MountError::BadDirectory { .. })));
+    let missing = file.path().join("missing");
+    assert!(matches!(mount(&missing, &options), Err(MountError::BadDirectory { .. })));
+}

@@ -1,0 +1,198 @@
+//! A file system whose files named `big...` each live in a file of the machine, as large files do in a
+//! store; everything else is [`MemFs`]'s.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tempfile::TempDir;
+use varve_types::{FileName, InodeId, Timestamp};
+use varve_vfs::{
+    AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FsError, FsResult, Handle, OpenFlags,
+    Opened, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
+};
+
+use crate::memfs::MemFs;
+
+/// The file system, with what a test wants to know.
+pub(crate) struct ObjectFs {
+    inner: MemFs,
+    dir: TempDir,
+    objects: Mutex<HashMap<InodeId, Arc<std::fs::File>>>,
+    handles: Mutex<HashMap<Handle, InodeId>>,
+    /// Whether opens of objects offer passthrough.
+    pub(crate) offers: AtomicBool,
+    /// Reads and writes of objects that came through this program.
+    pub(crate) transfers: AtomicU64,
+    /// Names looked up.
+    pub(crate) lookups: AtomicU64,
+    /// Descriptors given to the kernel.
+    pub(crate) registered: AtomicU64,
+}
+
+macro_rules! to_inner {
+    ($(fn $name:ident(&self $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {$(
+        fn $name(&self, $($argument: $type),*) -> $result {
+            self.inner.$name($($argument),*)
+        }
+    )*};
+}
+
+fn storage(error: std::io::Error) -> FsError {
+    FsError::Storage(error.to_string())
+}
+
+impl ObjectFs {
+    pub(crate) fn new() -> ObjectFs {
+        ObjectFs {
+            inner: MemFs::new(),
+            dir: tempfile::tempdir().unwrap(),
+            objects: Mutex::new(HashMap::new()),
+            handles: Mutex::new(HashMap::new()),
+            offers: AtomicBool::new(true),
+            transfers: AtomicU64::new(0),
+            lookups: AtomicU64::new(0),
+            registered: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn open_files(&self) -> usize {
+        self.inner.open_files()
+    }
+
+    fn object(&self, ino: InodeId) -> Option<Arc<std::fs::File>> {
+        self.objects.lock().get(&ino).cloned()
+    }
+
+    fn with_object(&self, mut attr: Attr) -> FsResult<Attr> {
+        if let Some(object) = self.object(attr.ino) {
+            let found = object.metadata().map_err(storage)?;
+            (attr.size, attr.blocks) = (found.len(), found.blocks());
+            attr.mtime =
+                Timestamp::new(found.mtime(), found.mtime_nsec() as u32).unwrap_or_default();
+        }
+        Ok(attr)
+    }
+}
+
+impl Vfs for ObjectFs {
+    to_inner! {
+        fn lookup_parent(&self, dir: InodeId) -> FsResult<Entry>;
+        fn forget(&self, ino: InodeId, lookups: u64) -> ();
+        fn readlink(&self, ino: InodeId) -> FsResult<Bytes>;
+        fn mknod(&self, caller: Caller, parent: InodeId, name: FileName<'_>, mode: u32, rdev: u32) -> FsResult<Entry>;
+        fn mkdir(&self, caller: Caller, parent: InodeId, name: FileName<'_>, perm: u32) -> FsResult<Entry>;
+        fn symlink(&self, caller: Caller, parent: InodeId, name: FileName<'_>, target: &[u8]) -> FsResult<Entry>;
+        fn link(&self, ino: InodeId, parent: InodeId, name: FileName<'_>) -> FsResult<Entry>;
+        fn unlink(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()>;
+        fn rmdir(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()>;
+        fn rename(&self, parent: InodeId, name: FileName<'_>, new_parent: InodeId, new_name: FileName<'_>, mode: RenameMode) -> FsResult<()>;
+        fn tmpfile(&self, caller: Caller, parent: InodeId, perm: u32, flags: OpenFlags) -> FsResult<(Entry, Opened)>;
+        fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()>;
+        fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()>;
+        fn fsync_dir(&self, ino: InodeId) -> FsResult<()>;
+        fn sync(&self) -> FsResult<()>;
+        fn readdir(&self, ino: InodeId, cookie: u64, with_attr: bool, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> FsResult<()>;
+        fn statfs(&self) -> FsResult<StatFs>;
+        fn access(&self, caller: Caller, groups: &[u32], ino: InodeId, mode: AccessMode) -> FsResult<()>;
+        fn fallocate(&self, ino: InodeId, handle: Handle, mode: AllocateMode, offset: u64, len: u64) -> FsResult<()>;
+        fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64>;
+        fn getxattr(&self, ino: InodeId, name: &[u8]) -> FsResult<Bytes>;
+        fn setxattr(&self, ino: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> FsResult<()>;
+        fn listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>>;
+        fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
+        fn status_json(&self) -> String;
+    }
+
+    fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+        let entry = self.inner.lookup(parent, name)?;
+        Ok(Entry { attr: self.with_object(entry.attr)? })
+    }
+
+    fn getattr(&self, ino: InodeId) -> FsResult<Attr> {
+        self.with_object(self.inner.getattr(ino)?)
+    }
+
+    fn setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr> {
+        if let (Some(object), Some(size)) = (self.object(ino), set.size) {
+            object.set_len(size).map_err(storage)?;
+        }
+        self.with_object(self.inner.setattr(caller, ino, set)?)
+    }
+
+    fn create(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        perm: u32,
+        flags: OpenFlags,
+    ) -> FsResult<(Entry, Opened)> {
+        let (entry, opened) = self.inner.create(caller, parent, name, perm, flags)?;
+        if name.as_bytes().starts_with(b"big") {
+            let path = self.dir.path().join(entry.attr.ino.to_string());
+            let mut options = std::fs::File::options();
+            let object =
+                options.read(true).write(true).create_new(true).open(path).map_err(storage)?;
+            self.objects.lock().insert(entry.attr.ino, Arc::new(object));
+        }
+        self.handles.lock().insert(opened.handle, entry.attr.ino);
+        Ok((entry, opened))
+    }
+
+    fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
+        let mut opened = self.inner.open(ino, flags)?;
+        if let Some(object) = self.object(ino) {
+            if flags.truncate {
+                object.set_len(0).map_err(storage)?;
+            }
+            opened.passthrough = self.offers.load(Ordering::Relaxed);
+        }
+        self.handles.lock().insert(opened.handle, ino);
+        Ok(opened)
+    }
+
+    fn with_passthrough(
+        &self,
+        handle: Handle,
+        take: &mut dyn FnMut(BorrowedFd<'_>),
+    ) -> FsResult<()> {
+        let ino = self.handles.lock().get(&handle).copied().ok_or(FsError::BadHandle)?;
+        let object = self.object(ino).ok_or(FsError::NotSupported("passthrough"))?;
+        self.registered.fetch_add(1, Ordering::Relaxed);
+        take(object.as_fd());
+        Ok(())
+    }
+
+    fn read(&self, ino: InodeId, handle: Handle, offset: u64, len: usize) -> FsResult<Bytes> {
+        let Some(object) = self.object(ino) else {
+            return self.inner.read(ino, handle, offset, len);
+        };
+        self.transfers.fetch_add(1, Ordering::Relaxed);
+        let mut data = vec![0u8; len];
+        let read = object.read_at(&mut data, offset).map_err(storage)?;
+        data.truncate(read);
+        Ok(Bytes::from(data))
+    }
+
+    fn write(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> FsResult<usize> {
+        let Some(object) = self.object(ino) else {
+            return self.inner.write(ino, handle, offset, data, kill_set_id);
+        };
+        self.transfers.fetch_add(1, Ordering::Relaxed);
+        object.write_all_at(data, offset).map_err(storage)?;
+        Ok(data.len())
+    }
+}

@@ -1,0 +1,239 @@
+//! What the kernel and the server agree on: caches, set-id bits, attributes, what is not served.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, XattrFlags};
+use rustix::io::Errno;
+use varve_fuse::{ReaddirPlus, SessionOptions};
+
+use crate::memfs::MemFs;
+use crate::objectfs::ObjectFs;
+use crate::support::{TestMount, mounted};
+
+#[test]
+fn names_present_and_absent_are_looked_up_once() {
+    let fs = Arc::new(ObjectFs::new());
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    for _ in 0..10 {
+        assert!(!mount.path("a").exists());
+    }
+    assert_eq!(fs.lookups.load(Relaxed), 1);
+    fs::write(mount.path("a"), b"x").unwrap();
+    for _ in 0..10 {
+        assert_eq!(fs::metadata(mount.path("a")).unwrap().len(), 1);
+    }
+    fs::rename(mount.path("a"), mount.path("b")).unwrap();
+    assert!(!mount.path("a").exists());
+    assert!(mount.path("b").exists());
+    fs::remove_file(mount.path("b")).unwrap();
+    assert!(!mount.path("b").exists());
+    // One for `b` as rename's target, at most one each for `a` and `b` after they are gone.
+    assert!(fs.lookups.load(Relaxed) <= 4, "{} lookups", fs.lookups.load(Relaxed));
+    mount.finish().unwrap();
+}
+
+#[test]
+fn without_timeouts_every_name_is_asked_for() {
+    let fs = Arc::new(ObjectFs::new());
+    let zero = std::time::Duration::ZERO;
+    let options = SessionOptions {
+        entry_timeout: zero,
+        negative_timeout: zero,
+        attr_timeout: zero,
+        ..SessionOptions::default()
+    };
+    let Some(mount) = TestMount::new(fs.clone(), &options) else { return };
+    for _ in 0..10 {
+        assert!(!mount.path("a").exists());
+    }
+    assert_eq!(fs.lookups.load(Relaxed), 10);
+    mount.finish().unwrap();
+}
+
+#[test]
+fn a_listing_with_attributes_saves_the_lookups() {
+    for (plus, most) in [(ReaddirPlus::Always, 0), (ReaddirPlus::Never, 100)] {
+        let fs = Arc::new(ObjectFs::new());
+        let options = SessionOptions { readdir_plus: plus, ..SessionOptions::default() };
+        let Some(mount) = TestMount::new(fs.clone(), &options) else { return };
+        fs::create_dir(mount.path("d")).unwrap();
+        for i in 0..100 {
+            fs::write(mount.path(&format!("d/{i}")), b"").unwrap();
+        }
+        // A rename makes the kernel forget what it knows below.
+        fs::rename(mount.path("d"), mount.path("e")).unwrap();
+        let before = fs.lookups.load(Relaxed);
+        for entry in fs::read_dir(mount.path("e")).unwrap() {
+            assert_eq!(entry.unwrap().metadata().unwrap().len(), 0);
+        }
+        assert!(fs.lookups.load(Relaxed) - before <= most, "{plus:?}");
+        mount.finish().unwrap();
+    }
+}
+
+/// Runs `script` as an ordinary user in `dir`.
+fn as_user(dir: &Path, script: &str) {
+    let done = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(dir)
+        .uid(1000)
+        .gid(1000)
+        .status()
+        .unwrap();
+    assert!(done.success(), "{script}");
+}
+
+#[test]
+fn a_change_by_an_ordinary_user_takes_the_set_id_bits() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root to become another user");
+    }
+    let Some(mount) = mounted() else { return };
+    let path = mount.path("program");
+    for script in ["echo x >> program", ": > program", "truncate -s 1 program"] {
+        fs::write(&path, b"#!/bin/sh\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+        as_user(mount.dir(), script);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{script}");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+    File::options().append(true).open(&path).unwrap().write_all(b"by root").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777, "root keeps them");
+    std::os::unix::fs::chown(&path, Some(1000), None).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "chown takes them from a file");
+    fs::create_dir(mount.path("dir")).unwrap();
+    fs::set_permissions(mount.path("dir"), fs::Permissions::from_mode(0o2775)).unwrap();
+    std::os::unix::fs::chown(mount.path("dir"), Some(1000), None).unwrap();
+    assert_eq!(
+        fs::metadata(mount.path("dir")).unwrap().mode() & 0o7777,
+        0o2775,
+        "and not from a directory"
+    );
+    mount.finish().unwrap();
+}
+
+#[test]
+fn the_kernel_checks_permissions() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root to become another user");
+    }
+    let Some(mount) = mounted() else { return };
+    fs::write(mount.path("secret"), b"x").unwrap();
+    fs::set_permissions(mount.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    as_user(mount.dir(), "! cat secret 2>/dev/null && echo mine > own && test -O own");
+    mount.finish().unwrap();
+}
+
+#[test]
+fn extended_attributes_are_kept_and_the_status_is_readable() {
+    let Some(mount) = mounted() else { return };
+    let path = mount.path("a");
+    fs::write(&path, b"").unwrap();
+    let mut buffer = [0u8; 64];
+    assert_eq!(rustix::fs::getxattr(&path, "user.k", &mut buffer), Err(Errno::NODATA));
+    rustix::fs::setxattr(&path, "user.k", b"value", XattrFlags::empty()).unwrap();
+    assert_eq!(rustix::fs::setxattr(&path, "user.k", b"v", XattrFlags::CREATE), Err(Errno::EXIST));
+    let len = rustix::fs::getxattr(&path, "user.k", &mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"value");
+    assert_eq!(rustix::fs::getxattr(&path, "user.k", &mut buffer[..2]), Err(Errno::RANGE));
+    let len = rustix::fs::listxattr(&path, &mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"user.k\0");
+    rustix::fs::removexattr(&path, "user.k").unwrap();
+    assert_eq!(rustix::fs::removexattr(&path, "user.k"), Err(Errno::NODATA));
+    let acl =
+        rustix::fs::setxattr(&path, "system.posix_acl_access", b"\x02\0\0\0", XattrFlags::empty());
+    assert_eq!(acl, Err(Errno::OPNOTSUPP));
+    let len = rustix::fs::getxattr(mount.dir(), "user.varve.status", &mut buffer).unwrap();
+    assert_eq!(&buffer[..len], br#"{"kind":"memory"}"#);
+    assert_eq!(rustix::fs::listxattr(mount.dir(), &mut buffer), Ok(0));
+    mount.finish().unwrap();
+}
+
+#[test]
+fn without_extended_attributes_they_are_not_supported() {
+    let options = SessionOptions { xattr: false, ..SessionOptions::default() };
+    let Some(mount) = TestMount::new(Arc::new(MemFs::new()), &options) else { return };
+    let mut buffer = [0u8; 64];
+    assert_eq!(rustix::fs::getxattr(mount.dir(), "user.k", &mut buffer), Err(Errno::OPNOTSUPP));
+    let set = rustix::fs::setxattr(mount.dir(), "user.k", b"v", XattrFlags::empty());
+    assert_eq!(set, Err(Errno::OPNOTSUPP));
+    mount.finish().unwrap();
+}
+
+#[test]
+fn ranges_are_allocated_zeroed_sought_and_copied() {
+    let Some(mount) = mounted() else { return };
+    let file =
+        File::options().read(true).write(true).create_new(true).open(mount.path("a")).unwrap();
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 10_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 10_000);
+    rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 20_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 10_000);
+    file.write_all_at(&[9; 10_000], 0).unwrap();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 0, 5000).unwrap();
+    let mut bytes = vec![1u8; 10_000];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes[..5000].iter().all(|&b| b == 0) && bytes[5000..].iter().all(|&b| b == 9));
+    let collapse = rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096);
+    assert_eq!(collapse, Err(Errno::OPNOTSUPP));
+    assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(100)), Ok(100));
+    assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(100)), Ok(10_000));
+    assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(10_000)), Err(Errno::NXIO));
+    let copy =
+        File::options().read(true).write(true).create_new(true).open(mount.path("b")).unwrap();
+    let copied =
+        rustix::fs::copy_file_range(&file, Some(&mut 0), &copy, Some(&mut 0), 10_000).unwrap();
+    let mut again = vec![1u8; copied];
+    copy.read_exact_at(&mut again, 0).unwrap();
+    assert_eq!(again, bytes[..copied]);
+    rustix::fs::fsync(&file).unwrap();
+    rustix::fs::fdatasync(&file).unwrap();
+    rustix::fs::fsync(File::open(mount.dir()).unwrap()).unwrap();
+    drop((file, copy));
+    mount.finish().unwrap();
+}
+
+#[test]
+fn locks_are_the_kernels_and_go_with_the_file() {
+    let Some(mount) = mounted() else { return };
+    let one = File::create(mount.path("a")).unwrap();
+    let two = File::open(mount.path("a")).unwrap();
+    rustix::fs::flock(&one, FlockOperation::LockExclusive).unwrap();
+    let refused = rustix::fs::flock(&two, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(Errno::WOULDBLOCK));
+    drop(one);
+    rustix::fs::flock(&two, FlockOperation::NonBlockingLockExclusive).unwrap();
+    rustix::fs::fcntl_lock(&two, FlockOperation::NonBlockingLockShared).unwrap();
+    drop(two);
+    mount.finish().unwrap();
+}
+
+#[test]
+fn what_is_not_served_says_so() {
+    let Some(mount) = mounted() else { return };
+    let unnamed = rustix::fs::open(mount.dir(), OFlags::TMPFILE | OFlags::WRONLY, Mode::RUSR);
+    assert_eq!(unnamed.map(|_| ()), Err(Errno::OPNOTSUPP));
+    let file = File::create(mount.path("a")).unwrap();
+    assert_eq!(rustix::io::ioctl_fionread(&file), Ok(0));
+    let long = mount.path(&"n".repeat(256));
+    assert_eq!(
+        File::create(long).unwrap_err().raw_os_error(),
+        Some(Errno::NAMETOOLONG.raw_os_error())
+    );
+    let longest = mount.dir().join(OsStr::new(&"n".repeat(255)));
+    File::create(&longest).unwrap();
+    assert!(longest.exists());
+    let room = rustix::fs::statvfs(mount.dir()).unwrap();
+    assert_eq!((room.f_blocks, room.f_bavail, room.f_bsize), (1000, 500, 4096));
+    drop(file);
+    mount.finish().unwrap();
+}
