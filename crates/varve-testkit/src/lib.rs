@@ -1,6 +1,8 @@
 //! Oracles, operation generators and crash enumeration for tests.
 //!
-//! [`model`] is the one definition of a correct file system.
+//! [`model`] is the one definition of a correct file system; [`fsops`] makes random operations on file
+//! systems, runs them in lockstep with the model and compares answers and trees.
 
+pub mod fsops;
 pub mod model;
 pub mod rng;

@@ -1,0 +1,21 @@
+//! Random operations on file systems, and their comparison with the model.
+//!
+//! 1. [`Generator`] makes [`Op`]s from a seed.
+//! 2. [`Session`] runs one on a file system and returns an [`Outcome`], which is equal for any two
+//!    correct file systems.
+//! 3. [`tree()`] reads a whole tree into a comparable [`TreeDump`].
+//! 4. [`Lockstep`] does all of it on a file system and on the model.
+
+mod generate;
+mod lockstep;
+mod op;
+mod outcome;
+mod session;
+mod tree;
+
+pub use generate::{Generator, Universe};
+pub use lockstep::{Lockstep, Mismatch};
+pub use op::{Op, Slot, TreePath};
+pub use outcome::{Answer, AttrView, Listed, Outcome, Touched};
+pub use session::{Session, pattern};
+pub use tree::{NodeDump, Times, TreeDump, tree};
