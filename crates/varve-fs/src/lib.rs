@@ -1,1 +1,42 @@
-//! The file system on the engine
+//! The file system on the engine: names, attributes and small files as rows, large files beside them.
+//!
+//! [`format`] makes a store, [`VarveFs::open`] opens it, and [`varve_vfs::Vfs`] is how it is used. The way
+//! of a call:
+//!
+//! 1. `vfs` takes it and hands it to the module of its kind: `namespace` (names), `attrs`, `open`
+//!    (handles), `data` (bytes), `xattr`.
+//! 2. That module finds the rows it needs: by (directory, hash of name), or by inode id through the
+//!    [`locator`], and locks those it will change ([`locks`]).
+//! 3. It reads them ([`rows`]), decides, and writes one batch. What is in memory (locator, open nodes)
+//!    follows before the locks are dropped.
+//!
+//! Invariants, which [`fsck`] checks: every entry's inode exists, exactly once; a directory knows its parent, the place
+//! of its name and its counts; an inode's link count is the number of its names; every object file has
+//! a row that claims it or a pending row; a row never claims bytes that are not durable before it.
+//!
+//! Source: TableFS, thesis sections 4.2.1 to 4.2.6.
+
+mod attrs;
+mod data;
+mod error;
+mod fs;
+mod held;
+mod ids;
+mod locator;
+mod locks;
+mod namespace;
+mod node;
+mod objects;
+mod open;
+mod options;
+mod reaper;
+mod recover;
+mod rows;
+mod spill;
+pub mod superblock;
+mod vfs;
+mod xattr;
+
+pub use fs::{VarveFs, format, format_with, holder};
+pub use options::{Atime, FormatOptions, MountOptions};
+pub use superblock::Superblock;

@@ -1,0 +1,200 @@
+//! Attributes: getattr, setattr, access, and the times that reads and writes leave.
+
+use varve_schema::{Content, FileKind, Inode};
+use varve_types::limits::FILE_BYTES_MAX;
+use varve_types::{InodeId, Timestamp};
+use varve_vfs::{AccessMode, Attr, Caller, FileType, FsError, FsResult, SetAttr, SetTime};
+
+use crate::fs::VarveFs;
+use crate::options::Atime;
+
+/// After this long a read refreshes the time of last access in any case, as the kernel's relatime does.
+const RELATIME_SECS: i64 = 24 * 60 * 60;
+const SET_UID: u16 = 0o4000;
+/// Set-group-id: inherited by what is made in such a directory.
+pub(crate) const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+
+/// The type as front ends see it.
+pub(crate) fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Fifo => FileType::Fifo,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::Directory => FileType::Directory,
+        FileKind::BlockDevice => FileType::BlockDevice,
+        FileKind::Regular => FileType::Regular,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Socket => FileType::Socket,
+    }
+}
+
+/// Clears the set-id bits of a regular file as a write or chown by someone without the right does.
+pub(crate) fn kill_set_id(inode: &mut Inode) {
+    if inode.kind == FileKind::Regular {
+        inode.perm &= !SET_UID;
+        if inode.perm & GROUP_EXECUTE != 0 {
+            inode.perm &= !SET_GID;
+        }
+    }
+}
+
+impl VarveFs {
+    /// The attributes of `inode`; of a large file that is being written, as its object has them now.
+    pub(crate) fn attr(&self, inode: &Inode) -> FsResult<Attr> {
+        let times = &inode.times;
+        let mut attr = Attr {
+            ino: inode.ino,
+            kind: file_type(inode.kind),
+            perm: u32::from(inode.perm),
+            nlink: inode.nlink,
+            uid: inode.uid,
+            gid: inode.gid,
+            rdev: inode.rdev,
+            size: inode.size,
+            blocks: inode.size.div_ceil(512),
+            atime: times.atime,
+            mtime: times.mtime,
+            ctime: times.ctime,
+            btime: times.btime,
+        };
+        match &inode.content {
+            Content::Directory(dir) => {
+                attr.size = dir.entries;
+                attr.blocks = 0;
+            }
+            Content::Symlink(_) | Content::None => attr.blocks = 0,
+            Content::Object { dirty: false, blocks } => attr.blocks = *blocks,
+            Content::Object { dirty: true, .. } => {
+                let stat = self.object_stat(inode.ino)?;
+                attr.size = stat.len;
+                attr.blocks = stat.allocated.div_ceil(512);
+                attr.mtime = stat.modified;
+                attr.ctime = attr.ctime.max(stat.modified);
+            }
+            Content::Inline(_) | Content::Chunks => {}
+        }
+        Ok(attr)
+    }
+
+    pub(crate) fn do_setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr> {
+        self.writable()?;
+        let mut held = self.hold(ino)?;
+        if let Some(size) = set.size {
+            match held.inode.kind {
+                FileKind::Regular => {}
+                FileKind::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid("only a regular file can be cut or extended")),
+            }
+            if size > FILE_BYTES_MAX {
+                return Err(FsError::FileTooLarge);
+            }
+        }
+        let mut changes = self.changes();
+        let now = self.now();
+        if let Some(size) = set.size {
+            self.resize(&mut changes, &mut held, size, now)?;
+        }
+        let inode = &mut held.inode;
+        if let Some(perm) = set.perm {
+            inode.perm = (perm & 0o7777) as u16;
+        }
+        if (set.uid.is_some() || set.gid.is_some()) && caller.uid != 0 && set.perm.is_none() {
+            kill_set_id(inode);
+        }
+        if set.kill_set_id {
+            kill_set_id(inode);
+        }
+        inode.uid = set.uid.unwrap_or(inode.uid);
+        inode.gid = set.gid.unwrap_or(inode.gid);
+        let time = |set: SetTime| match set {
+            SetTime::Now => now,
+            SetTime::To(time) => time,
+        };
+        if let Some(atime) = set.atime {
+            inode.times.atime = time(atime);
+        }
+        if let Some(mtime) = set.mtime {
+            inode.times.mtime = time(mtime);
+            if matches!(inode.content, Content::Object { .. }) {
+                self.object_set_mtime(ino, inode.times.mtime)?;
+            }
+        }
+        if set != SetAttr::default() {
+            inode.times.ctime = now;
+        }
+        let truncated = set.size.is_some();
+        if truncated && matches!(held.inode.content, Content::Object { .. }) {
+            changes.batch.depends_on_external();
+        }
+        self.stage(&mut changes, &mut held)?;
+        if set != SetAttr::default() {
+            self.commit(changes)?;
+        }
+        self.attr(&held.inode)
+    }
+
+    pub(crate) fn do_access(
+        &self,
+        caller: Caller,
+        groups: &[u32],
+        ino: InodeId,
+        mode: AccessMode,
+    ) -> FsResult<()> {
+        let inode = self.read_inode(ino)?;
+        let wanted =
+            (u16::from(mode.read) << 2) | (u16::from(mode.write) << 1) | u16::from(mode.execute);
+        if mode.write && self.options.read_only && file_kind_is_stored(inode.kind) {
+            return Err(FsError::ReadOnly);
+        }
+        if caller.uid == 0 {
+            let executable = inode.kind == FileKind::Directory || inode.perm & 0o111 != 0;
+            return if mode.execute && !executable { Err(FsError::AccessDenied) } else { Ok(()) };
+        }
+        let granted = if caller.uid == inode.uid {
+            inode.perm >> 6
+        } else if caller.gid == inode.gid || groups.contains(&inode.gid) {
+            inode.perm >> 3
+        } else {
+            inode.perm
+        };
+        if wanted & !granted & 0o7 == 0 { Ok(()) } else { Err(FsError::AccessDenied) }
+    }
+
+    /// Notes that `inode`, as it was just read, was accessed, if the mount keeps such times. A failure
+    /// does not fail the read.
+    pub(crate) fn touch_atime(&self, inode: &Inode) {
+        let now = match self.options.atime {
+            _ if self.options.read_only => return,
+            Atime::Noatime => return,
+            Atime::Strict => self.now(),
+            Atime::Relatime => {
+                let now = self.now();
+                if !atime_is_old(inode, now) {
+                    return;
+                }
+                now
+            }
+        };
+        let touched = self.hold(inode.ino).and_then(|mut held| {
+            if held.inode.times.atime >= now {
+                return Ok(());
+            }
+            held.inode.times.atime = now;
+            self.write_back(&mut held)
+        });
+        if let Err(error) = touched {
+            log::debug!("the time of last access of inode {} stays: {error}", inode.ino);
+        }
+    }
+}
+
+fn file_kind_is_stored(kind: FileKind) -> bool {
+    matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
+}
+
+fn atime_is_old(inode: &Inode, now: Timestamp) -> bool {
+    let times = &inode.times;
+    times.atime <= times.mtime
+        || times.atime <= times.ctime
+        || now.secs().saturating_sub(times.atime.secs()) >= RELATIME_SECS
+}

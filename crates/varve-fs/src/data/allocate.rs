@@ -1,0 +1,67 @@
+//! fallocate: room is not reserved for files in the store, since the engine writes them elsewhere in any case;
+//! sizes, holes and zeros are as asked.
+
+use varve_env::Allocate;
+use varve_schema::Content;
+use varve_types::InodeId;
+use varve_vfs::{AllocateMode, FsError, FsResult, Handle};
+
+use super::{changed, end_of};
+use crate::fs::VarveFs;
+
+impl VarveFs {
+    pub(crate) fn do_fallocate(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        mode: AllocateMode,
+        offset: u64,
+        len: u64,
+    ) -> FsResult<()> {
+        let file = self.handles.get(ino, handle)?;
+        if !file.flags.write {
+            return Err(FsError::BadHandle);
+        }
+        if len == 0 {
+            return Err(FsError::Invalid("an empty range"));
+        }
+        let end = end_of(offset, len)?;
+        let extends = matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange);
+        let mut held = self.hold(ino)?;
+        let mut in_object = matches!(held.inode.content, Content::Object { .. });
+        if !in_object && extends && end > self.superblock.large_file_threshold_bytes {
+            self.migrate(&mut held)?;
+            in_object = true;
+        }
+        if in_object {
+            drop(held);
+            let object = self.object_file(&file.node)?;
+            let done = object.allocate(env_mode(mode), offset, len);
+            return done.map_err(|error| self.object_error("allocate room in", ino, error));
+        }
+        let mut changes = self.changes();
+        let zeroes = matches!(
+            mode,
+            AllocateMode::PunchHole | AllocateMode::ZeroRange | AllocateMode::ZeroKeepSize
+        );
+        if zeroes {
+            self.zero_small(&mut changes, &mut held.inode, offset, end)?;
+        }
+        if extends {
+            held.inode.size = held.inode.size.max(end);
+        }
+        changed(&mut held.inode, self.now());
+        self.stage(&mut changes, &mut held)?;
+        self.commit(changes)
+    }
+}
+
+fn env_mode(mode: AllocateMode) -> Allocate {
+    match mode {
+        AllocateMode::Extend => Allocate::Extend,
+        AllocateMode::KeepSize => Allocate::KeepSize,
+        AllocateMode::PunchHole => Allocate::PunchHole,
+        AllocateMode::ZeroRange => Allocate::ZeroRange,
+        AllocateMode::ZeroKeepSize => Allocate::ZeroKeepSize,
+    }
+}

@@ -1,0 +1,191 @@
+//! Files in objects.
+//!
+//! ```text
+//! clean --open for writing, cut or extend--> dirty --last writer's release--> clean
+//! ```
+//!
+//! Clean: the row has size, space and times, and all bytes it claims are durable before it. Dirty: the
+//! object file has them, since the kernel may write to it without telling; a crash leaves the row
+//! dirty, which is right and costs a stat of the object until the next writer's release.
+//!
+//! Before bytes are cut off, no clean row may be left that a power cut could bring back, or it would claim bytes that
+//! are gone: the dirty row is synced first, once for each time the file is opened.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use varve_env::{File, FileStat, OpenMode};
+use varve_schema::Content;
+use varve_types::{InodeId, Timestamp};
+use varve_vfs::{FsError, FsResult};
+
+use super::end_of;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::held::Held;
+use crate::node::{OpenFile, OpenNode};
+
+/// The most bytes given back by one read.
+const READ_BYTES_MAX: usize = 16 << 20;
+
+impl VarveFs {
+    pub(crate) fn object_error(&self, action: &str, ino: InodeId, error: io::Error) -> FsError {
+        error::object(action, &self.objects.path(ino), error)
+    }
+
+    /// The object of an open inode, opened if it is not yet.
+    pub(crate) fn object_file(&self, node: &OpenNode) -> FsResult<Arc<dyn File>> {
+        if let Some(object) = node.object() {
+            return Ok(object);
+        }
+        let opened = self.open_object(node.ino)?;
+        Ok(node.state().object.get_or_insert(opened).clone())
+    }
+
+    fn open_object(&self, ino: InodeId) -> FsResult<Arc<dyn File>> {
+        let mode = if self.options.read_only { OpenMode::Read } else { OpenMode::ReadWrite };
+        self.objects.open(ino, mode)
+    }
+
+    /// The object of any inode: the open one, or one opened for the purpose.
+    fn any_object(&self, ino: InodeId) -> FsResult<Arc<dyn File>> {
+        match self.locator.node(ino) {
+            Some(node) => self.object_file(&node),
+            None => self.open_object(ino),
+        }
+    }
+
+    /// What the object knows of itself.
+    pub(crate) fn object_stat(&self, ino: InodeId) -> FsResult<FileStat> {
+        match self.locator.node(ino).and_then(|node| node.object()) {
+            Some(object) => object.stat().map_err(|error| self.object_error("stat", ino, error)),
+            None => self.objects.stat(ino),
+        }
+    }
+
+    /// Sets the time of the last change that a dirty row reads from the object.
+    pub(crate) fn object_set_mtime(&self, ino: InodeId, mtime: Timestamp) -> FsResult<()> {
+        let set = self.any_object(ino)?.set_times(None, Some(mtime));
+        set.map_err(|error| self.object_error("set the times of", ino, error))
+    }
+
+    pub(super) fn read_object(
+        &self,
+        ino: InodeId,
+        object: &dyn File,
+        offset: u64,
+        len: usize,
+    ) -> FsResult<Bytes> {
+        let fail = |error| self.object_error("read", ino, error);
+        let mut buffer = vec![0; len.min(READ_BYTES_MAX)];
+        let len = object.read_at(&mut buffer, offset).map_err(fail)?;
+        buffer.truncate(len);
+        Ok(buffer.into())
+    }
+
+    pub(super) fn write_object(
+        &self,
+        file: &OpenFile,
+        object: &dyn File,
+        offset: u64,
+        data: &[u8],
+    ) -> FsResult<()> {
+        let fail = |error| self.object_error("write", file.node.ino, error);
+        let appending = file.flags.append.then(|| file.node.append.lock());
+        let offset = match &appending {
+            Some(_) => object.stat().map_err(fail)?.len,
+            None => offset,
+        };
+        end_of(offset, data.len() as u64)?;
+        object.write_all_at(data, offset).map_err(fail)
+    }
+
+    /// Makes a clean row dirty, before the object changes. Commits.
+    pub(crate) fn make_dirty(&self, held: &mut Held<'_>, object: &dyn File) -> FsResult<()> {
+        let Content::Object { dirty: false, .. } = held.inode.content else { return Ok(()) };
+        let ino = held.inode.ino;
+        let fail = |error| self.object_error("write", ino, error);
+        if object.stat().map_err(fail)?.len > held.inode.size {
+            // Bytes that a power cut left behind although the row that claimed them is gone.
+            object.set_len(held.inode.size).map_err(fail)?;
+        }
+        object.set_times(None, Some(held.inode.times.mtime)).map_err(fail)?;
+        held.inode.content = Content::Object { dirty: true, blocks: 0 };
+        if let Some(node) = self.locator.node(ino) {
+            node.state().dirty_is_durable = false;
+        }
+        self.write_back(held)
+    }
+
+    /// Copies what the object knows into the held inode and makes it clean. The caller commits it with a
+    /// batch that depends on external data.
+    fn make_clean(&self, held: &mut Held<'_>, object: Arc<dyn File>) -> FsResult<()> {
+        let inode = &mut held.inode;
+        let stat = object.stat().map_err(|error| self.object_error("stat", inode.ino, error))?;
+        inode.size = stat.len;
+        inode.times.mtime = stat.modified;
+        inode.times.ctime = inode.times.ctime.max(stat.modified);
+        inode.content = Content::Object { dirty: false, blocks: stat.allocated.div_ceil(512) };
+        self.objects.claim(inode.ino, object)
+    }
+
+    /// Cuts or extends the held object. The caller stages the inode in a batch that depends on external
+    /// data.
+    pub(super) fn resize_object(
+        &self,
+        held: &mut Held<'_>,
+        size: u64,
+        now: Timestamp,
+    ) -> FsResult<()> {
+        let ino = held.inode.ino;
+        let fail = |error| self.object_error("cut or extend", ino, error);
+        let object = self.any_object(ino)?;
+        self.make_dirty(held, object.as_ref())?;
+        let node = self.locator.node(ino);
+        if size < object.stat().map_err(fail)?.len {
+            let durable = node.as_ref().is_some_and(|node| node.state().dirty_is_durable);
+            if !durable {
+                self.store.sync().map_err(error::store)?;
+            }
+            if let Some(node) = &node {
+                node.state().dirty_is_durable = true;
+            }
+        }
+        object.set_len(size).map_err(fail)?;
+        object.set_times(None, Some(now)).map_err(fail)?;
+        let writers = node.as_ref().is_some_and(|node| node.state().writers > 0);
+        if !writers {
+            self.make_clean(held, object)?;
+            if let Some(node) = &node {
+                node.state().dirty_is_durable = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the row clean after the last writer's release, unless someone writes again already.
+    pub(crate) fn settle_object(&self, node: &OpenNode) -> FsResult<()> {
+        let mut held = self.hold(node.ino)?;
+        let object = {
+            let state = node.state();
+            if state.writers > 0 {
+                return Ok(());
+            }
+            state.object.clone()
+        };
+        let Some(object) = object else { return Ok(()) };
+        if !matches!(held.inode.content, Content::Object { dirty: true, .. })
+            || held.inode.nlink == 0
+        {
+            return Ok(());
+        }
+        self.make_clean(&mut held, object)?;
+        let mut changes = self.changes();
+        changes.batch.depends_on_external();
+        self.stage(&mut changes, &mut held)?;
+        self.commit(changes)?;
+        node.state().dirty_is_durable = false;
+        Ok(())
+    }
+}

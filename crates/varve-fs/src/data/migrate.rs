@@ -1,0 +1,82 @@
+//! Moving a file out of the store when it grows beyond the threshold. It happens once in a file's life,
+//! and at no moment are its bytes in no place:
+//!
+//! 1. Batch 1 writes a pending row `ObjectMaking`.
+//! 2. The object file is made and the bytes are copied into it.
+//! 3. The object is claimed (synced before batch 2 is durable).
+//! 4. Batch 2 makes the row say `Object`, removes the chunks and the pending row.
+//!
+//! A crash before batch 2 leaves the file as it was and a pending row, by which the next mount removes the
+//! object. A power cut may take batch 1 but leave the object file's name; fsck reports that as room
+//! wasted, and the object is emptied if the file grows again.
+//!
+//! Source: TableFS 4.2.1 (files larger than T are stored apart).
+
+use varve_schema::{CHUNK_BYTES, Content, Pending};
+use varve_vfs::FsResult;
+
+use crate::fs::VarveFs;
+use crate::held::Held;
+
+impl VarveFs {
+    /// Moves the held file into an object. Commits; afterwards the held inode says `Object`.
+    pub(super) fn migrate(&self, held: &mut Held<'_>) -> FsResult<()> {
+        let ino = held.inode.ino;
+        let mut first = self.changes();
+        first.put_pending(ino, Pending::ObjectMaking);
+        self.commit(first)?;
+        let before = held.inode.clone();
+        let moved = self.move_to_object(held);
+        if moved.is_err() {
+            held.inode = before;
+            let removed = self.objects.remove(&[ino]).and_then(|()| {
+                let mut undo = self.changes();
+                undo.batch.reclaims_space();
+                undo.delete_pending(ino);
+                self.commit(undo)
+            });
+            if let Err(error) = removed {
+                log::warn!("an object that was begun stays until the next mount: {error}");
+            }
+        }
+        moved
+    }
+
+    fn move_to_object(&self, held: &mut Held<'_>) -> FsResult<()> {
+        let ino = held.inode.ino;
+        let fail = |error| self.object_error("write", ino, error);
+        let object = self.objects.create(ino)?;
+        match &held.inode.content {
+            Content::Inline(bytes) => object.write_all_at(bytes, 0).map_err(fail)?,
+            Content::Chunks => {
+                for index in 0..held.inode.size.div_ceil(CHUNK_BYTES as u64) {
+                    if let Some(chunk) = self.chunk(ino, index)? {
+                        object.write_all_at(&chunk, index * CHUNK_BYTES as u64).map_err(fail)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        object.set_len(held.inode.size).map_err(fail)?;
+        object.set_times(None, Some(held.inode.times.mtime)).map_err(fail)?;
+        let mut second = self.changes();
+        if let Content::Chunks = held.inode.content {
+            second.delete_chunks(ino, 0, held.inode.size);
+        }
+        let node = self.locator.node(ino);
+        let dirty = node.as_ref().is_some_and(|node| node.state().writers > 0);
+        let blocks = if dirty { 0 } else { object.stat().map_err(fail)?.allocated.div_ceil(512) };
+        held.inode.content = Content::Object { dirty, blocks };
+        second.delete_pending(ino);
+        second.batch.depends_on_external();
+        self.objects.claim(ino, object.clone())?;
+        self.stage(&mut second, held)?;
+        self.commit(second)?;
+        if let Some(node) = node {
+            let mut state = node.state();
+            state.object = Some(object);
+            state.dirty_is_durable = dirty;
+        }
+        Ok(())
+    }
+}

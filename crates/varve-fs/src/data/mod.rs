@@ -1,0 +1,191 @@
+//! The bytes of files.
+//!
+//! ```text
+//! None --write--> Inline --beyond 512 bytes--> Chunks --beyond the threshold--> Object
+//! ```
+//!
+//! Contents only move to the right, except that cutting a file in the store to nothing makes it `None`. A
+//! file of the store (`small`) is read and written under the lock of its row, so that bytes and size change
+//! together. A large file (`large`, `migrate`) has its bytes in an object file, whose reads and writes take
+//! no row lock and may go past this program altogether.
+
+mod allocate;
+mod large;
+mod migrate;
+mod seek;
+mod small;
+
+use bytes::Bytes;
+use varve_schema::{Content, Inode};
+use varve_types::limits::FILE_BYTES_MAX;
+use varve_types::{InodeId, Timestamp};
+use varve_vfs::{FsError, FsResult, Handle};
+
+use crate::attrs::kill_set_id;
+use crate::fs::VarveFs;
+use crate::held::Held;
+use crate::rows::Changes;
+
+impl VarveFs {
+    pub(crate) fn do_read(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        offset: u64,
+        len: usize,
+    ) -> FsResult<Bytes> {
+        let file = self.handles.get(ino, handle)?;
+        if !file.flags.read {
+            return Err(FsError::BadHandle);
+        }
+        let mut inode = self.read_inode(ino)?;
+        if let Content::Chunks = inode.content {
+            let held = self.hold(ino)?;
+            inode = held.inode.clone();
+            if let Content::Chunks = inode.content {
+                let bytes = self.read_small(&inode, offset, len)?;
+                drop(held);
+                self.touch_atime(&inode);
+                return Ok(bytes);
+            }
+        }
+        let bytes = match (&inode.content, file.node.object()) {
+            (Content::Object { .. }, Some(object)) => {
+                self.read_object(ino, object.as_ref(), offset, len)?
+            }
+            (Content::Object { .. }, None) => {
+                let object = self.object_file(&file.node)?;
+                self.read_object(ino, object.as_ref(), offset, len)?
+            }
+            _ => self.read_small(&inode, offset, len)?,
+        };
+        self.touch_atime(&inode);
+        Ok(bytes)
+    }
+
+    pub(crate) fn do_write(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill: bool,
+    ) -> FsResult<usize> {
+        let file = self.handles.get(ino, handle)?;
+        if !file.flags.write {
+            return Err(FsError::BadHandle);
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        if let Some(object) = file.node.object() {
+            self.write_object(&file, object.as_ref(), offset, data)?;
+            if kill {
+                self.drop_set_id(ino)?;
+            }
+        } else {
+            let mut held = self.hold(ino)?;
+            let offset = if file.flags.append { held.inode.size } else { offset };
+            let end = end_of(offset, data.len() as u64)?;
+            if kill {
+                kill_set_id(&mut held.inode);
+            }
+            let in_object = matches!(held.inode.content, Content::Object { .. });
+            if in_object || end > self.superblock.large_file_threshold_bytes {
+                if !in_object {
+                    self.migrate(&mut held)?;
+                }
+                drop(held);
+                let object = self.object_file(&file.node)?;
+                self.write_object(&file, object.as_ref(), offset, data)?;
+                if kill {
+                    self.drop_set_id(ino)?;
+                }
+            } else {
+                let now = self.now();
+                let mut changes = self.changes();
+                self.write_small(&mut changes, &mut held.inode, offset, data)?;
+                changed(&mut held.inode, now);
+                self.stage(&mut changes, &mut held)?;
+                self.commit(changes)?;
+            }
+        }
+        if file.flags.sync {
+            self.sync_file(&file, true)?;
+        }
+        Ok(data.len())
+    }
+
+    /// Cuts or extends the held file; part of the work may already be committed when it returns, the
+    /// rest is in `changes` and in the held inode, which the caller stages.
+    pub(crate) fn resize(
+        &self,
+        changes: &mut Changes,
+        held: &mut Held<'_>,
+        size: u64,
+        now: Timestamp,
+    ) -> FsResult<()> {
+        if held.is_detached() {
+            held.inode.size = size;
+            changed(&mut held.inode, now);
+            return Ok(());
+        }
+        let in_object = matches!(held.inode.content, Content::Object { .. });
+        if in_object || size > self.superblock.large_file_threshold_bytes {
+            if !in_object {
+                self.migrate(held)?;
+            }
+            self.resize_object(held, size, now)?;
+        } else {
+            self.resize_small(changes, &mut held.inode, size)?;
+        }
+        changed(&mut held.inode, now);
+        Ok(())
+    }
+
+    /// Clears the set-id bits if there are any.
+    fn drop_set_id(&self, ino: InodeId) -> FsResult<()> {
+        if self.read_inode(ino)?.perm & 0o6000 == 0 {
+            return Ok(());
+        }
+        let mut held = self.hold(ino)?;
+        kill_set_id(&mut held.inode);
+        held.inode.times.ctime = self.now();
+        self.write_back(&mut held)
+    }
+
+    pub(crate) fn do_fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {
+        let file = self.handles.get(ino, handle)?;
+        self.sync_file(&file, data_only)
+    }
+
+    /// Makes the bytes durable that went to objects which are still open for writing.
+    pub(crate) fn sync_open_objects(&self) -> FsResult<()> {
+        for (ino, object) in self.handles.written_objects() {
+            object.sync_all().map_err(|error| self.object_error("sync", ino, error))?;
+        }
+        Ok(())
+    }
+
+    fn sync_file(&self, file: &crate::node::OpenFile, data_only: bool) -> FsResult<()> {
+        if let Some(object) = file.node.object() {
+            let synced = if data_only { object.sync_data() } else { object.sync_all() };
+            synced.map_err(|error| self.object_error("sync", file.node.ino, error))?;
+        }
+        self.reaper.sync_and_drain()
+    }
+}
+
+/// Sets the times that a change of the bytes sets.
+fn changed(inode: &mut Inode, now: Timestamp) {
+    inode.times.mtime = now;
+    inode.times.ctime = now;
+}
+
+/// The end of a range, if no file is too small to hold it.
+fn end_of(offset: u64, len: u64) -> FsResult<u64> {
+    match offset.checked_add(len) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(end),
+        _ => Err(FsError::FileTooLarge),
+    }
+}

@@ -1,0 +1,64 @@
+//! SEEK_DATA and SEEK_HOLE: by the rows that exist, or by the object file. The end of a file counts as a
+//! hole.
+
+use varve_env::Seek;
+use varve_schema::{CHUNK_BYTES, Content, Inode};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult, Handle, SeekFrom};
+
+use crate::fs::VarveFs;
+
+const CHUNK: u64 = CHUNK_BYTES as u64;
+const ENXIO: i32 = 6;
+
+impl VarveFs {
+    pub(crate) fn do_lseek(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        offset: u64,
+        what: SeekFrom,
+    ) -> FsResult<u64> {
+        let file = self.handles.get(ino, handle)?;
+        if file.node.object().is_none() {
+            let held = self.hold(ino)?;
+            if !matches!(held.inode.content, Content::Object { .. }) {
+                return self.seek_small(&held.inode, offset, what);
+            }
+        }
+        let what = match what {
+            SeekFrom::Data => Seek::Data,
+            SeekFrom::Hole => Seek::Hole,
+        };
+        let object = self.object_file(&file.node)?;
+        object.seek(what, offset).map_err(|error| match error.raw_os_error() {
+            Some(ENXIO) => FsError::NoSuchOffset,
+            _ => self.object_error("seek in", ino, error),
+        })
+    }
+
+    fn seek_small(&self, inode: &Inode, offset: u64, what: SeekFrom) -> FsResult<u64> {
+        if offset >= inode.size {
+            return Err(FsError::NoSuchOffset);
+        }
+        let mut at = offset;
+        while at < inode.size {
+            let (is_data, end) = match &inode.content {
+                Content::Inline(bytes) if at < bytes.len() as u64 => (true, bytes.len() as u64),
+                Content::Chunks => {
+                    let index = at / CHUNK;
+                    (self.chunk(inode.ino, index)?.is_some(), (index + 1) * CHUNK)
+                }
+                _ => (false, inode.size),
+            };
+            if is_data == (what == SeekFrom::Data) {
+                return Ok(at);
+            }
+            at = end.min(inode.size);
+        }
+        match what {
+            SeekFrom::Data => Err(FsError::NoSuchOffset),
+            SeekFrom::Hole => Ok(inode.size),
+        }
+    }
+}

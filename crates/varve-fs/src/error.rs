@@ -1,0 +1,61 @@
+//! The one place where failures below become failures of the file system.
+
+use std::io;
+
+use varve_engine::StoreError;
+use varve_schema::{DecodeError, RowKey};
+use varve_vfs::FsError;
+
+/// The cause behind a failed store call; its text, with file, offset and next step, is kept.
+pub(crate) fn store(error: StoreError) -> FsError {
+    match error {
+        StoreError::NoSpace { .. } => FsError::NoSpace(error.to_string()),
+        StoreError::Io { .. }
+        | StoreError::Damaged { .. }
+        | StoreError::Poisoned { .. }
+        | StoreError::Locked { .. }
+        | StoreError::NewerFormat { .. }
+        | StoreError::NotAStore { .. }
+        | StoreError::Invalid(_)
+        | StoreError::Closed => FsError::Storage(error.to_string()),
+    }
+}
+
+/// The cause behind a failed operation on the object file of `ino`.
+pub(crate) fn object(action: &str, path: &std::path::Path, error: io::Error) -> FsError {
+    const EFBIG: i32 = 27;
+    const EOPNOTSUPP: i32 = 95;
+    match error.raw_os_error() {
+        Some(EFBIG) => FsError::FileTooLarge,
+        Some(EOPNOTSUPP) => FsError::NotSupported("by the file system that holds the store"),
+        _ if error.kind() == io::ErrorKind::StorageFull || error.raw_os_error() == Some(28) => {
+            FsError::NoSpace(format!("cannot {action} {}: {error}", path.display()))
+        }
+        _ => FsError::Storage(format!("cannot {action} {}: {error}", path.display())),
+    }
+}
+
+/// A row that the store gave back whole but that makes no sense.
+pub(crate) fn row(keyspace: &str, key: RowKey, error: DecodeError) -> FsError {
+    FsError::Storage(format!(
+        "row ({}, {:#x}) of key space {keyspace} cannot be read: {error}; run `varve fsck`",
+        key.prefix(),
+        key.suffix()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_stays_a_full_disk_and_texts_are_kept() {
+        let full = store(StoreError::NoSpace { path: "/s".into() });
+        assert!(matches!(full, FsError::NoSpace(text) if text.contains("/s")));
+        let damaged =
+            StoreError::Damaged { path: "/s/1.table".into(), offset: 77, detail: "x".into() };
+        assert!(matches!(store(damaged), FsError::Storage(text) if text.contains("offset 77")));
+        let raw = io::Error::from_raw_os_error(28);
+        assert!(matches!(object("write", "/o".as_ref(), raw), FsError::NoSpace(_)));
+    }
+}

@@ -1,0 +1,289 @@
+//! The file system's parts, and how it is formatted, opened and closed.
+//!
+//! Opening costs the same however many files there are: it takes the lock, opens the engine, clears the
+//! volatile key space and finishes the work that pending rows name ([`crate::recover`]).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use varve_engine::db::Db;
+use varve_engine::options::DbOptions;
+use varve_engine::{KeyspaceOptions, Store, StoreError, StoreResult};
+use varve_env::{Env, FileLock, JoinHandle, OpenMode};
+use varve_schema::{Content, DATA, DirInfo, FileKind, Inode, META, NameHasher, Times};
+use varve_types::{InodeId, KeyspaceId};
+use varve_vfs::FsError;
+
+use crate::ids::IdAllocator;
+use crate::locator::Locator;
+use crate::locks::RowLocks;
+use crate::node::Handles;
+use crate::objects::Objects;
+use crate::options::{FormatOptions, MountOptions};
+use crate::reaper::Reaper;
+use crate::rows::Changes;
+use crate::spill::{LOOKUPS, Spill};
+use crate::superblock::{SUPERBLOCK_NAME, Superblock, engine_dir, lock_path, objects_dir};
+
+/// A file system on a log-structured store.
+pub struct VarveFs {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) dir: PathBuf,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) meta: KeyspaceId,
+    pub(crate) data: KeyspaceId,
+    pub(crate) superblock: Superblock,
+    pub(crate) options: MountOptions,
+    pub(crate) hasher: NameHasher,
+    pub(crate) locks: RowLocks,
+    pub(crate) locator: Locator,
+    pub(crate) handles: Handles,
+    pub(crate) ids: IdAllocator,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) reaper: Arc<Reaper>,
+    /// Held while a directory moves to another parent, so that the tree above it stands still.
+    pub(crate) tree: Mutex<()>,
+    /// Counts the operations that changed the place of an inode, before they write.
+    pub(crate) moves: AtomicU64,
+    reaper_thread: Mutex<Option<Box<dyn JoinHandle>>>,
+    lock: Mutex<Option<Box<dyn FileLock>>>,
+}
+
+/// The three key spaces.
+pub(crate) struct Keyspaces {
+    pub(crate) meta: KeyspaceId,
+    pub(crate) data: KeyspaceId,
+    pub(crate) lookups: KeyspaceId,
+}
+
+impl Keyspaces {
+    pub(crate) fn open(store: &dyn Store, compression: bool) -> StoreResult<Keyspaces> {
+        let plain = KeyspaceOptions { prefixed: true, compressed: false };
+        let data = KeyspaceOptions { prefixed: true, compressed: compression };
+        Ok(Keyspaces {
+            meta: store.keyspace(META, plain)?,
+            data: store.keyspace(DATA, data)?,
+            lookups: store.keyspace(LOOKUPS, plain)?,
+        })
+    }
+}
+
+/// Makes a store in `dir`, durably, and says what it is. The directory is made if it does not exist.
+/// Refuses a directory that holds a store, and one that holds anything else unless `options.force`.
+pub fn format(env: &Arc<dyn Env>, dir: &Path, options: &FormatOptions) -> StoreResult<Superblock> {
+    format_with(env, dir, options, |engine_dir| open_db(env, engine_dir, DbOptions::default()))
+}
+
+fn open_db(env: &Arc<dyn Env>, dir: &Path, options: DbOptions) -> StoreResult<Arc<dyn Store>> {
+    Ok(Arc::new(Db::open(Arc::clone(env), dir, options)?))
+}
+
+/// [`format`] on the store that `open_store` opens in the directory it is given.
+pub fn format_with(
+    env: &Arc<dyn Env>,
+    dir: &Path,
+    options: &FormatOptions,
+    open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
+) -> StoreResult<Superblock> {
+    let io = |action: &'static str, path: &Path| {
+        let path = path.to_path_buf();
+        move |source| StoreError::Io { action, path, source }
+    };
+    if !(4096..=1 << 24).contains(&options.large_file_threshold_bytes) {
+        let text = "the large-file threshold must lie between 4096 and 16777216 bytes";
+        return Err(StoreError::Invalid(text.into()));
+    }
+    create_dir(env.as_ref(), dir)?;
+    let items = env.list(dir).map_err(io("list", dir))?;
+    if items.iter().any(|item| item.name == SUPERBLOCK_NAME) {
+        let text = format!("{} holds a store already; remove it first", dir.display());
+        return Err(StoreError::Invalid(text));
+    }
+    if !items.is_empty() && !options.force {
+        let text =
+            format!("{} is not empty; choose another directory or use --force", dir.display());
+        return Err(StoreError::Invalid(text));
+    }
+    let _lock = take_lock(env.as_ref(), dir, None)?;
+    for sub in [engine_dir(dir), objects_dir(dir)] {
+        create_dir(env.as_ref(), &sub)?;
+    }
+    let superblock = Superblock::new(env.as_ref(), options);
+    let store = open_store(&engine_dir(dir))?;
+    write_root(env.as_ref(), store.as_ref(), &superblock, options)?;
+    store.close()?;
+    env.sync_dir(dir).map_err(io("sync", dir))?;
+    superblock.write(env.as_ref(), dir)?;
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        env.sync_dir(parent).map_err(io("sync", parent))?;
+    }
+    Ok(superblock)
+}
+
+fn create_dir(env: &dyn Env, dir: &Path) -> StoreResult<()> {
+    match env.create_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(source) => Err(StoreError::Io { action: "create", path: dir.to_path_buf(), source }),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn write_root(
+    env: &dyn Env,
+    store: &dyn Store,
+    superblock: &Superblock,
+    options: &FormatOptions,
+) -> StoreResult<()> {
+    let keyspaces = Keyspaces::open(store, superblock.compression)?;
+    let (uid, gid) = options.root_owner;
+    let root = DirInfo { parent: InodeId::ROOT, suffix: None, entries: 0, subdirs: 0 };
+    let mut changes = Changes::new(&keyspaces);
+    changes.put_inode(&Inode {
+        ino: InodeId::ROOT,
+        kind: FileKind::Directory,
+        perm: 0o755,
+        nlink: 2,
+        uid,
+        gid,
+        rdev: 0,
+        size: 0,
+        times: Times::all(env.now()),
+        has_xattrs: false,
+        content: Content::Directory(root),
+    });
+    store.write(changes.batch)
+}
+
+/// Takes the lock of the store in `dir`, or says who holds it.
+fn take_lock(
+    env: &dyn Env,
+    dir: &Path,
+    mount_point: Option<&str>,
+) -> StoreResult<Box<dyn FileLock>> {
+    let path = lock_path(dir);
+    let io = |source| StoreError::Io { action: "lock", path: path.clone(), source };
+    match env.lock(&path).map_err(io)? {
+        Some(lock) => {
+            let note = serde_json::json!({ "pid": std::process::id(), "mount_point": mount_point });
+            lock.write_note(note.to_string().as_bytes()).map_err(io)?;
+            Ok(lock)
+        }
+        None => {
+            let holder = holder(env, dir).unwrap_or_else(|| "it does not say which".into());
+            Err(StoreError::Locked { path: dir.to_path_buf(), holder })
+        }
+    }
+}
+
+/// What the process that has the store in `dir` open says of itself: a JSON object with `pid` and
+/// `mount_point`. An old note stays when nobody has it open.
+pub fn holder(env: &dyn Env, dir: &Path) -> Option<String> {
+    let file = env.open(&lock_path(dir), OpenMode::Read).ok()?;
+    let mut note = vec![0; 4096];
+    let len = file.read_at(&mut note, 0).ok()?;
+    note.truncate(len);
+    String::from_utf8(note).ok().filter(|note| !note.is_empty())
+}
+
+impl VarveFs {
+    /// Opens the store in `dir`. `NotAStore`, `Locked`, `NewerFormat` and `Damaged` say why not.
+    pub fn open(env: Arc<dyn Env>, dir: &Path, options: MountOptions) -> StoreResult<VarveFs> {
+        let db_options = DbOptions::with_memory_budget(options.memory_budget_bytes);
+        let db_env = Arc::clone(&env);
+        VarveFs::open_with(env, dir, options, |engine_dir| open_db(&db_env, engine_dir, db_options))
+    }
+
+    /// [`VarveFs::open`] on the store that `open_store` opens in the directory it is given.
+    pub fn open_with(
+        env: Arc<dyn Env>,
+        dir: &Path,
+        options: MountOptions,
+        open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
+    ) -> StoreResult<VarveFs> {
+        let superblock = Superblock::read(env.as_ref(), dir)?;
+        let lock = take_lock(env.as_ref(), dir, options.mount_point.as_deref())?;
+        let store = open_store(&engine_dir(dir))?;
+        let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
+        let objects = Arc::new(Objects::new(Arc::clone(&env), objects_dir(dir)));
+        let hook = Arc::clone(&objects);
+        store.set_external_sync(Box::new(move || hook.sync_claimed()));
+        store.clear_keyspace(keyspaces.lookups)?;
+        let invalid = |error: FsError| StoreError::Invalid(error.to_string());
+        let meta = keyspaces.meta;
+        let reaper = Reaper::new(Arc::clone(&store), meta, Arc::clone(&objects));
+        let spill = Spill::new(Arc::clone(&store), keyspaces.lookups);
+        let fs = VarveFs {
+            meta,
+            data: keyspaces.data,
+            hasher: superblock.name_hasher(),
+            locks: RowLocks::new(),
+            locator: Locator::new(spill, options.located_inodes_max),
+            handles: Handles::new(),
+            ids: IdAllocator::open(Arc::clone(&store), meta).map_err(invalid)?,
+            reaper: Arc::new(reaper),
+            tree: Mutex::new(()),
+            moves: AtomicU64::new(0),
+            reaper_thread: Mutex::new(None),
+            lock: Mutex::new(Some(lock)),
+            dir: dir.to_path_buf(),
+            env,
+            store,
+            superblock,
+            options,
+            objects,
+        };
+        fs.finish_pending().map_err(invalid)?;
+        let thread = fs.reaper.start(fs.env.as_ref());
+        let thread = thread.map_err(|source| StoreError::Io {
+            action: "start a thread for",
+            path: dir.to_path_buf(),
+            source,
+        })?;
+        *fs.reaper_thread.lock() = thread;
+        Ok(fs)
+    }
+
+    /// What was fixed when the store was formatted.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The store's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Syncs everything and lets go of the store. Later calls fail.
+    pub fn close(&self) -> StoreResult<()> {
+        self.stop_reaper();
+        if let Err(error) = self.reaper.sync_and_drain() {
+            log::warn!("the last sync failed: {error}");
+        }
+        let closed = self.store.close();
+        self.lock.lock().take();
+        closed
+    }
+
+    fn stop_reaper(&self) {
+        self.reaper.stop();
+        if let Some(thread) = self.reaper_thread.lock().take()
+            && thread.join().is_err()
+        {
+            log::warn!("the thread that removes files of removed inodes panicked");
+        }
+    }
+}
+
+impl Drop for VarveFs {
+    fn drop(&mut self) {
+        self.stop_reaper();
+    }
+}
+
+impl std::fmt::Debug for VarveFs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "VarveFs({})", self.dir.display())
+    }
+}

@@ -1,0 +1,90 @@
+//! Inode ids: a counter that never hands out a number twice, whatever crashes.
+//!
+//! The row [`ID_MARK`] holds a mark above every id that may be in use. Ids are handed out from memory up
+//! to the mark; when they reach it, a mark [`RESERVE`] further on is written first, on its own. The log
+//! keeps order, so no row with an id beyond a mark is ever found without that mark. A mount starts at
+//! the mark, which skips the rest of the reserve.
+//!
+//! Source: TableFS 4.2.5 (a global counter).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use varve_engine::{Batch, Store};
+use varve_schema::key::ID_MARK;
+use varve_schema::{ROW_VERSION, Reader, put_varint};
+use varve_types::{InodeId, KeyspaceId};
+use varve_vfs::FsResult;
+
+use crate::error;
+
+/// Ids reserved by one write of the mark.
+const RESERVE: u64 = 1 << 20;
+
+/// How ids are chosen (DESIGN.md section 4 names the others).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdPolicy {
+    /// The next number.
+    Counter,
+}
+
+/// Hands out inode ids.
+pub(crate) struct IdAllocator {
+    store: Arc<dyn Store>,
+    meta: KeyspaceId,
+    policy: IdPolicy,
+    state: Mutex<State>,
+}
+
+struct State {
+    next: u64,
+    mark: u64,
+}
+
+impl IdAllocator {
+    /// Goes on after every id that an earlier mount may have handed out.
+    pub(crate) fn open(store: Arc<dyn Store>, meta: KeyspaceId) -> FsResult<IdAllocator> {
+        let mark = match store.get(meta, &ID_MARK.to_bytes()).map_err(error::store)? {
+            Some(bytes) => decode_mark(&bytes)?,
+            None => InodeId::FIRST_FREE.get(),
+        };
+        let state = Mutex::new(State { next: mark, mark });
+        Ok(IdAllocator { store, meta, policy: IdPolicy::Counter, state })
+    }
+
+    /// An id for a new inode.
+    pub(crate) fn allocate(&self) -> FsResult<InodeId> {
+        let mut state = self.state.lock();
+        if state.next == state.mark {
+            let mark = state.mark + RESERVE;
+            let mut value = vec![ROW_VERSION];
+            put_varint(&mut value, mark);
+            let mut batch = Batch::new();
+            batch.put(self.meta, Bytes::copy_from_slice(&ID_MARK.to_bytes()), value);
+            self.store.write(batch).map_err(error::store)?;
+            state.mark = mark;
+        }
+        match self.policy {
+            IdPolicy::Counter => {
+                let ino = InodeId::new(state.next);
+                state.next += 1;
+                Ok(ino)
+            }
+        }
+    }
+
+    /// The id that will be handed out next: above every inode of the store.
+    pub(crate) fn next(&self) -> u64 {
+        self.state.lock().next
+    }
+}
+
+fn decode_mark(bytes: &Bytes) -> FsResult<u64> {
+    let mut reader = Reader::new(bytes);
+    reader
+        .version()
+        .and_then(|()| reader.varint())
+        .and_then(|mark| reader.end().map(|()| mark))
+        .map_err(|error| error::row(varve_schema::META, ID_MARK, error))
+}

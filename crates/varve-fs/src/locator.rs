@@ -1,0 +1,261 @@
+//! Where the inodes are that the front end knows.
+//!
+//! A front end names an inode by its id alone, but the attributes of a file with one name live in the
+//! row of that name. For every inode that was looked up (and not forgotten) or is open, the locator
+//! keeps the [`Place`] of its attributes, the count of lookups and the open node.
+//!
+//! 1. lookup, create and readdir with attributes call [`Locator::note_lookup`] while they hold the lock of
+//!    the row the inode was found in.
+//! 2. rename, link and unlink call [`Locator::moved`] or [`Locator::detach`] under the locks of all rows
+//!    involved. Whoever uses a place without locks checks that the row really holds the inode and asks again if not.
+//! 3. [`Locator::forget`] ends an entry with its last lookup, [`Locator::close`] with its last handle.
+//!
+//! Memory is bounded: a shard beyond its share gives entries that were not used lately to the key space
+//! `lookups` of the store ([`crate::spill`]), which a mount clears, and reads them back when asked for.
+//! Open and detached inodes always stay in memory.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use varve_schema::{Inode, RowKey};
+use varve_types::InodeId;
+use varve_vfs::FsResult;
+
+use crate::node::OpenNode;
+use crate::spill::{Spill, Spilled};
+
+const SHARDS: usize = 64;
+
+/// Where an inode's attributes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the inode's own row.
+    Own,
+    /// In the row of its only name.
+    Entry {
+        /// The entry row.
+        key: RowKey,
+        /// The name's slot in it.
+        slot: u8,
+    },
+    /// In no row: the last name is gone, nobody has it open, but the front end still knows it.
+    Detached(Box<Inode>),
+}
+
+/// Everything the front end knows, by inode id.
+pub(crate) struct Locator {
+    shards: Box<[Mutex<Shard>]>,
+    shard_entries_max: usize,
+    spill: Spill,
+}
+
+#[derive(Default)]
+struct Shard {
+    map: HashMap<u64, Known, BuildHasherDefault<IdHasher>>,
+    /// Entries of this shard that are in the store instead.
+    spilled: u64,
+}
+
+struct Known {
+    place: Place,
+    lookups: u64,
+    node: Option<Arc<OpenNode>>,
+    used: bool,
+}
+
+/// Inode ids are counted up, so that their low bits spread well.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte) ^ self.0);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Locator {
+    pub(crate) fn new(spill: Spill, entries_max: usize) -> Locator {
+        Locator {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_entries_max: (entries_max / SHARDS).max(1),
+            spill,
+        }
+    }
+
+    fn shard(&self, ino: InodeId) -> &Mutex<Shard> {
+        &self.shards[ino.get() as usize % SHARDS]
+    }
+
+    /// Where `ino` is, if it is known; a directory and a file with several names is in its own row
+    /// whether known or not.
+    pub(crate) fn place(&self, ino: InodeId) -> FsResult<Option<Place>> {
+        let mut shard = self.shard(ino).lock();
+        Ok(self.load(&mut shard, ino)?.map(|known| known.place.clone()))
+    }
+
+    /// Counts a lookup. REQUIRES: the lock of the row in `place`.
+    pub(crate) fn note_lookup(&self, ino: InodeId, place: Place) -> FsResult<()> {
+        let mut shard = self.shard(ino).lock();
+        match self.load(&mut shard, ino)? {
+            Some(known) => {
+                known.lookups += 1;
+                known.place = place;
+            }
+            None => {
+                let known = Known { place, lookups: 1, node: None, used: false };
+                shard.map.insert(ino.get(), known);
+                self.make_room(&mut shard);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back `lookups` lookups.
+    pub(crate) fn forget(&self, ino: InodeId, lookups: u64) -> FsResult<()> {
+        let mut shard = self.shard(ino).lock();
+        if let Some(known) = self.load(&mut shard, ino)? {
+            known.lookups = known.lookups.saturating_sub(lookups);
+            if known.lookups == 0 && known.node.is_none() {
+                shard.map.remove(&ino.get());
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the attributes of `ino` moved. REQUIRES: the locks of the old and the new row.
+    pub(crate) fn moved(&self, ino: InodeId, place: Place) -> FsResult<()> {
+        let mut shard = self.shard(ino).lock();
+        if let Some(known) = self.load(&mut shard, ino)? {
+            known.place = place;
+        }
+        Ok(())
+    }
+
+    /// Notes that `inode` has no row any more; its attributes are kept while the front end knows it.
+    /// REQUIRES: the lock of the row it was in.
+    pub(crate) fn detach(&self, inode: Inode) -> FsResult<()> {
+        self.moved(inode.ino, Place::Detached(Box::new(inode)))
+    }
+
+    /// The node of `ino`, made if there is none, with one handle more. REQUIRES: the lock of the row in `place`.
+    pub(crate) fn open(&self, ino: InodeId, place: Place) -> FsResult<Arc<OpenNode>> {
+        let mut shard = self.shard(ino).lock();
+        if self.load(&mut shard, ino)?.is_none() {
+            shard.map.insert(ino.get(), Known { place, lookups: 0, node: None, used: true });
+        }
+        let known = shard.map.entry(ino.get()).or_insert_with(|| Known {
+            place: Place::Own,
+            lookups: 0,
+            node: None,
+            used: true,
+        });
+        let node = known.node.get_or_insert_with(|| Arc::new(OpenNode::new(ino))).clone();
+        node.state().handles += 1;
+        Ok(node)
+    }
+
+    /// The node of `ino`, if it is open.
+    pub(crate) fn node(&self, ino: InodeId) -> Option<Arc<OpenNode>> {
+        self.shard(ino).lock().map.get(&ino.get()).and_then(|known| known.node.clone())
+    }
+
+    /// Marks an open inode as having lost its last name; false if it is not open. REQUIRES: the lock of the row it
+    /// is in, so that nobody opens it meanwhile.
+    pub(crate) fn mark_orphan(&self, ino: InodeId, orphan: bool) -> bool {
+        match self.shard(ino).lock().map.get(&ino.get()).and_then(|known| known.node.as_ref()) {
+            Some(node) => {
+                let mut state = node.state();
+                state.orphan = orphan && state.handles > 0;
+                state.handles > 0
+            }
+            None => false,
+        }
+    }
+
+    /// Ends the node of `ino` if no handle is left, and its entry if no lookup is left either.
+    pub(crate) fn close(&self, ino: InodeId) {
+        let mut shard = self.shard(ino).lock();
+        if let Some(known) = shard.map.get_mut(&ino.get()) {
+            if known.node.as_ref().is_some_and(|node| node.state().handles == 0) {
+                known.node = None;
+            }
+            if known.node.is_none() && known.lookups == 0 {
+                shard.map.remove(&ino.get());
+            }
+        }
+    }
+
+    /// Entries in memory and entries in the store.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        self.shards.iter().fold((0, 0), |(known, spilled), shard| {
+            let shard = shard.lock();
+            (known + shard.map.len() as u64, spilled + shard.spilled)
+        })
+    }
+
+    /// The entry of `ino`, fetched from the store if it was spilled.
+    fn load<'a>(&self, shard: &'a mut Shard, ino: InodeId) -> FsResult<Option<&'a mut Known>> {
+        if !shard.map.contains_key(&ino.get()) && shard.spilled > 0 {
+            if let Some(Spilled { place, lookups }) = self.spill.take(ino)? {
+                shard.spilled -= 1;
+                let known = Known { place, lookups, node: None, used: true };
+                shard.map.insert(ino.get(), known);
+            }
+        }
+        let known = shard.map.get_mut(&ino.get());
+        Ok(known.map(|known| {
+            known.used = true;
+            known
+        }))
+    }
+
+    /// Spills an eighth of the shard if it is beyond its share: entries not used since the last time
+    /// first. What cannot be written stays in memory.
+    fn make_room(&self, shard: &mut Shard) {
+        if shard.map.len() <= self.shard_entries_max {
+            return;
+        }
+        let wanted = (self.shard_entries_max / 8).max(1);
+        let mut victims = Vec::with_capacity(wanted);
+        for pass in 0..2 {
+            for (ino, known) in &mut shard.map {
+                let movable = known.node.is_none() && !matches!(known.place, Place::Detached(_));
+                if victims.len() < wanted && movable && !known.used && !victims.contains(ino) {
+                    victims.push(*ino);
+                }
+                if pass == 0 {
+                    known.used = false;
+                }
+            }
+        }
+        let spilled: Vec<(InodeId, Spilled)> = victims
+            .iter()
+            .filter_map(|ino| {
+                let known = shard.map.get(ino)?;
+                let spilled = Spilled { place: known.place.clone(), lookups: known.lookups };
+                Some((InodeId::new(*ino), spilled))
+            })
+            .collect();
+        match self.spill.put(&spilled) {
+            Ok(()) => {
+                shard.spilled += victims.len() as u64;
+                for ino in &victims {
+                    shard.map.remove(ino);
+                }
+            }
+            Err(error) => log::warn!("the places of inodes stay in memory: {error}"),
+        }
+    }
+}

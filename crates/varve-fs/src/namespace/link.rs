@@ -1,0 +1,100 @@
+//! Giving an inode one more name.
+//!
+//! The second name moves the inode out of the row of its first into a row of its own; that entry and the new
+//! one then refer to it. Its data rows are keyed by the inode's id and stay. When names go again, the
+//! inode's row stays, because turning back would need to know which name is left.
+//!
+//! Source: TableFS 4.2.3.
+
+use std::sync::atomic::Ordering;
+
+use varve_schema::{Body, EntryRow, FileKind, Inode, RowKey};
+use varve_types::limits::LINKS_MAX;
+use varve_types::{FileName, InodeId};
+use varve_vfs::{Entry, FsError, FsResult};
+
+use super::create::adjust_dir;
+use super::lookup::row_full;
+use crate::fs::VarveFs;
+use crate::locator::Place;
+
+impl VarveFs {
+    pub(crate) fn do_link(
+        &self,
+        ino: InodeId,
+        parent: InodeId,
+        name: FileName<'_>,
+    ) -> FsResult<Entry> {
+        self.writable()?;
+        let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
+        loop {
+            let place = self.locator.place(ino)?.unwrap_or(Place::Own);
+            let mut keys = vec![RowKey::inode(parent), key, RowKey::inode(ino)];
+            if let Place::Entry { key, .. } = &place {
+                keys.push(*key);
+            }
+            let _guards = self.locks.lock(&keys);
+            if self.locator.place(ino)?.unwrap_or(Place::Own) != place {
+                continue;
+            }
+            let home_key = match &place {
+                Place::Entry { key: home, .. } if *home != key => Some(*home),
+                _ => None,
+            };
+            let mut home = home_key.map(|key| self.entry_row(key)).transpose()?;
+            let mut row = self.entry_row(key)?;
+            let mut inode = self.linkable(ino, &place, home.as_ref().unwrap_or(&row))?;
+            let mut dir = self.dir_row(parent)?;
+            if row.find(name.as_bytes()).is_some() {
+                return Err(FsError::Exists);
+            }
+            if inode.nlink >= LINKS_MAX {
+                return Err(FsError::TooManyLinks);
+            }
+            let now = self.now();
+            let mut changes = self.changes();
+            if inode.nlink == 0 {
+                changes.delete_pending(ino);
+            }
+            inode.nlink += 1;
+            inode.times.ctime = now;
+            let reference = || Body::Reference { ino, kind: inode.kind };
+            if let Place::Entry { slot, .. } = &place {
+                home.as_mut().unwrap_or(&mut row).set_body(*slot, reference());
+            }
+            row.insert(name.as_bytes(), reference()).ok_or_else(|| row_full(&row))?;
+            adjust_dir(&mut dir, 1, 0, now)?;
+            changes.put_inode(&inode);
+            changes.put_inode(&dir);
+            changes.put_entry_row(key, &row);
+            if let Some((home_key, home)) = home_key.zip(home) {
+                changes.put_entry_row(home_key, &home);
+            }
+            self.moves.fetch_add(1, Ordering::AcqRel);
+            self.commit(changes)?;
+            self.locator.mark_orphan(ino, false);
+            self.locator.note_lookup(ino, Place::Own)?;
+            return Ok(Entry { attr: self.attr(&inode)? });
+        }
+    }
+
+    /// The inode at `place`, if it may get one more name. REQUIRES: its lock; `row` is the entry row it is in, if any.
+    fn linkable(&self, ino: InodeId, place: &Place, row: &EntryRow) -> FsResult<Inode> {
+        let inode = match place {
+            Place::Detached(_) => return Err(FsError::NotFound),
+            Place::Own => self.inode_row(ino)?.ok_or(FsError::Stale)?,
+            Place::Entry { slot, .. } => match row.at(*slot).map(|named| &named.body) {
+                Some(Body::Inline(inode)) if inode.ino == ino => inode.clone(),
+                _ => return Err(FsError::Stale),
+            },
+        };
+        if inode.kind == FileKind::Directory {
+            return Err(FsError::NotPermitted);
+        }
+        let linkable = || self.locator.node(ino).is_some_and(|node| node.state().linkable);
+        if inode.nlink == 0 && !linkable() {
+            return Err(FsError::NotFound);
+        }
+        Ok(inode)
+    }
+}

@@ -1,0 +1,59 @@
+//! Finding names.
+
+use varve_schema::{Body, Content, EntryRow, Named, RowKey};
+use varve_types::{FileName, InodeId};
+use varve_vfs::{Entry, FsError, FsResult};
+
+use crate::fs::VarveFs;
+use crate::locator::Place;
+
+impl VarveFs {
+    pub(crate) fn do_lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
+        let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
+        let guards = self.locks.lock(&[key]);
+        let row = self.entry_row(key)?;
+        if let Some(named) = row.find(name.as_bytes()) {
+            return self.found(key, named);
+        }
+        drop(guards);
+        self.dir_row(parent)?;
+        Err(FsError::NotFound)
+    }
+
+    /// Counts a lookup of what `named` stands for and gives its attributes. REQUIRES: the lock of `key`.
+    pub(crate) fn found(&self, key: RowKey, named: &Named) -> FsResult<Entry> {
+        let (attr, place) = match &named.body {
+            Body::Inline(inode) => (self.attr(inode)?, Place::Entry { key, slot: named.slot }),
+            Body::Reference { ino, .. } => {
+                let inode = self.inode_row(*ino)?.ok_or_else(|| dangling(key, named))?;
+                (self.attr(&inode)?, Place::Own)
+            }
+        };
+        self.locator.note_lookup(attr.ino, place)?;
+        Ok(Entry { attr })
+    }
+
+    pub(crate) fn do_lookup_parent(&self, dir: InodeId) -> FsResult<Entry> {
+        let inode = self.dir_row(dir)?;
+        let Content::Directory(info) = inode.content else { return Err(FsError::NotDirectory) };
+        let _guards = self.locks.lock(&[RowKey::inode(info.parent)]);
+        let attr = self.attr(&self.dir_row(info.parent)?)?;
+        self.locator.note_lookup(attr.ino, Place::Own)?;
+        Ok(Entry { attr })
+    }
+}
+
+/// A name whose inode has no row.
+pub(crate) fn dangling(key: RowKey, named: &Named) -> FsError {
+    FsError::Storage(format!(
+        "the entry {} of directory {} stands for inode {}, which has no row; run `varve fsck`",
+        named.name.escape_ascii(),
+        key.prefix(),
+        named.body.ino()
+    ))
+}
+
+/// The failure of adding a name to a row in which every slot is taken.
+pub(crate) fn row_full(row: &EntryRow) -> FsError {
+    FsError::NoSpace(format!("{} names of one directory share a hash", row.names().len()))
+}

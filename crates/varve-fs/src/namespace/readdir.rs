@@ -1,0 +1,114 @@
+//! Listing a directory: a scan of the rows that share its id as prefix.
+//!
+//! Names come in the order of their cookies, which are their hashes: stable while others come and go. `.` has cookie 1,
+//! `..` has 2. The scan holds no lock. With attributes, each accepted entry counts as a lookup, for which
+//! the entry's place must be right: if no inode was moved anywhere since before the scan began
+//! (`VarveFs::moves`), the scanned row tells it; else the row is read again, under its lock.
+//!
+//! Source: TableFS 4.2.2 and 4.2.4.
+
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+
+use varve_engine::{Direction, KeyRange};
+use varve_schema::{Body, Content, EntryRow, META, Named, RowKey};
+use varve_types::InodeId;
+use varve_vfs::{Attr, DirEntry, FileType, FsResult};
+
+use crate::attrs::file_type;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::locator::Place;
+
+const COOKIE_SELF: u64 = 1;
+const COOKIE_PARENT: u64 = 2;
+
+impl VarveFs {
+    pub(crate) fn do_readdir(
+        &self,
+        ino: InodeId,
+        cookie: u64,
+        with_attr: bool,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> FsResult<()> {
+        let dir = self.dir_row(ino)?;
+        let Content::Directory(info) = &dir.content else { return Ok(()) };
+        if cookie == 0 {
+            self.touch_atime(&dir);
+        }
+        let dots: [(u64, InodeId, &[u8]); 2] =
+            [(COOKIE_SELF, ino, b"."), (COOKIE_PARENT, info.parent, b"..")];
+        for (dot, ino, name) in dots {
+            let entry = DirEntry { ino, kind: FileType::Directory, name, cookie: dot, attr: None };
+            if cookie < dot && !emit(&entry) {
+                return Ok(());
+            }
+        }
+        let moves = self.moves.load(Ordering::Acquire);
+        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
+        let first = (cookie & !0xff).max(1);
+        range.start = Bound::Included([RowKey::prefix_bytes(ino), first.to_be_bytes()].concat());
+        let rows = self.store.scan(self.meta, range, Direction::Forward).map_err(error::store)?;
+        for row in rows {
+            let (key, value) = row.map_err(error::store)?;
+            let Some(key) = RowKey::from_bytes(&key) else { continue };
+            let row = EntryRow::decode(&value).map_err(|error| error::row(META, key, error))?;
+            for named in row.names() {
+                let at = key.suffix() | u64::from(named.slot);
+                if at > cookie && !self.emit_entry(key, named, at, with_attr, moves, emit)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Emits one entry; false if it was not taken.
+    fn emit_entry(
+        &self,
+        key: RowKey,
+        named: &Named,
+        cookie: u64,
+        with_attr: bool,
+        moves: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> FsResult<bool> {
+        let mut entry = DirEntry {
+            ino: named.body.ino(),
+            kind: file_type(named.body.kind()),
+            name: &named.name,
+            cookie,
+            attr: None,
+        };
+        if !with_attr {
+            return Ok(emit(&entry));
+        }
+        let Some(attr) = self.look_up_scanned(key, named, moves)? else { return Ok(true) };
+        (entry.ino, entry.kind, entry.attr) = (attr.ino, attr.kind, Some(attr));
+        let taken = emit(&entry);
+        if !taken {
+            self.locator.forget(attr.ino, 1)?;
+        }
+        Ok(taken)
+    }
+
+    /// The attributes behind a scanned name, counted as a lookup; `None` if the name is gone meanwhile.
+    fn look_up_scanned(&self, key: RowKey, named: &Named, moves: u64) -> FsResult<Option<Attr>> {
+        let _guards = self.locks.lock(&[key]);
+        if self.moves.load(Ordering::Acquire) != moves {
+            let row = self.entry_row(key)?;
+            return match row.find(&named.name) {
+                Some(now) => Ok(Some(self.found(key, now)?.attr)),
+                None => Ok(None),
+            };
+        }
+        match &named.body {
+            Body::Inline(inode) => {
+                let attr = self.attr(inode)?;
+                self.locator.note_lookup(inode.ino, Place::Entry { key, slot: named.slot })?;
+                Ok(Some(attr))
+            }
+            Body::Reference { .. } => Ok(Some(self.found(key, named)?.attr)),
+        }
+    }
+}

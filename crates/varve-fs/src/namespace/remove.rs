@@ -1,0 +1,212 @@
+//! Removing names, and what happens to an inode whose last name goes.
+//!
+//! ```text
+//! several names --unlink--> fewer names
+//! last name     --unlink--> open?  yes: orphan (own row, link count 0, pending row) --last release--> gone
+//!                                  no:  gone; detached in memory while the front end knows it
+//! ```
+//!
+//! Gone means: no row of the inode is left, and its object, if it has one, is queued for the reaper. A crash
+//! leaves orphans and queued objects with their pending rows, which the next mount finds.
+
+use std::sync::atomic::Ordering;
+
+use varve_engine::{Direction, KeyRange};
+use varve_schema::{Body, Content, FileKind, Inode, Pending, RowKey};
+use varve_types::{FileName, InodeId, Timestamp};
+use varve_vfs::{FsError, FsResult};
+
+use super::create::adjust_dir;
+use super::lookup::dangling;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::locator::Place;
+use crate::rows::Changes;
+
+/// What is to follow in memory once the batch that took a name from an inode is written.
+pub(crate) enum Departure {
+    /// Names are left.
+    Stays,
+    /// Open without a name.
+    Orphan(InodeId),
+    /// Gone; the attributes are for front ends that still know it.
+    Gone { inode: Inode, object: bool },
+}
+
+/// What is to be removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remove {
+    /// Anything but a directory.
+    File,
+    /// An empty directory.
+    Directory,
+}
+
+impl VarveFs {
+    pub(crate) fn remove_name(
+        &self,
+        parent: InodeId,
+        name: FileName<'_>,
+        what: Remove,
+    ) -> FsResult<()> {
+        self.writable()?;
+        let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
+        let mut keys = vec![RowKey::inode(parent), key];
+        loop {
+            let guards = self.locks.lock(&keys);
+            let mut dir = self.dir_row(parent)?;
+            let mut row = self.entry_row(key)?;
+            let named = row.find(name.as_bytes()).ok_or(FsError::NotFound)?;
+            let is_dir = named.body.kind() == FileKind::Directory;
+            match (what, is_dir) {
+                (Remove::File, true) => return Err(FsError::IsDirectory),
+                (Remove::Directory, false) => return Err(FsError::NotDirectory),
+                _ => {}
+            }
+            let (inode, own) = match &named.body {
+                Body::Inline(inode) => (inode.clone(), false),
+                Body::Reference { ino, .. } => {
+                    let own = RowKey::inode(*ino);
+                    if !guards.holds(own) {
+                        keys.truncate(2);
+                        keys.push(own);
+                        continue;
+                    }
+                    (self.inode_row(*ino)?.ok_or_else(|| dangling(key, named))?, true)
+                }
+            };
+            let now = self.now();
+            let mut changes = self.changes();
+            row.remove(name.as_bytes());
+            changes.put_entry_row(key, &row);
+            adjust_dir(&mut dir, -1, -i32::from(is_dir), now)?;
+            changes.put_inode(&dir);
+            changes.batch.reclaims_space();
+            let departure = self.take_name(&mut changes, inode, own, now)?;
+            self.moves.fetch_add(1, Ordering::AcqRel);
+            return self.commit_departure(changes, departure);
+        }
+    }
+
+    /// Adds to `changes` what the loss of one name means for `inode`. A directory must be empty.
+    /// `own` says that it is in a row of its own. REQUIRES: the lock of the row it is in;
+    /// `commit_departure` follows.
+    pub(crate) fn take_name(
+        &self,
+        changes: &mut Changes,
+        mut inode: Inode,
+        own: bool,
+        now: Timestamp,
+    ) -> FsResult<Departure> {
+        inode.times.ctime = now;
+        if let Content::Directory(info) = &mut inode.content {
+            if info.entries != 0 {
+                return Err(FsError::NotEmpty);
+            }
+            info.suffix = None;
+            inode.nlink = 0;
+            changes.delete_inode(inode.ino);
+            self.delete_xattrs(changes, &inode)?;
+            return Ok(Departure::Gone { inode, object: false });
+        }
+        inode.nlink = inode.nlink.saturating_sub(1);
+        if inode.nlink > 0 {
+            changes.put_inode(&inode);
+            return Ok(Departure::Stays);
+        }
+        if self.locator.mark_orphan(inode.ino, true) {
+            changes.put_inode(&inode);
+            changes.put_pending(inode.ino, Pending::Orphan);
+            return Ok(Departure::Orphan(inode.ino));
+        }
+        let object = self.delete_content(changes, &inode)?;
+        if own {
+            changes.delete_inode(inode.ino);
+        }
+        inode.content = match inode.content {
+            Content::Symlink(target) => Content::Symlink(target),
+            _ => Content::None,
+        };
+        inode.has_xattrs = false;
+        Ok(Departure::Gone { inode, object })
+    }
+
+    /// Writes `changes` and lets the memory follow.
+    pub(crate) fn commit_departure(&self, changes: Changes, departure: Departure) -> FsResult<()> {
+        if let Err(error) = self.commit(changes) {
+            if let Departure::Orphan(ino) = departure {
+                self.locator.mark_orphan(ino, false);
+            }
+            return Err(error);
+        }
+        self.after_departure(departure)
+    }
+
+    /// Lets the memory follow a departure that was written.
+    pub(crate) fn after_departure(&self, departure: Departure) -> FsResult<()> {
+        match departure {
+            Departure::Stays => Ok(()),
+            Departure::Orphan(ino) => self.locator.moved(ino, Place::Own),
+            Departure::Gone { inode, object } => {
+                let ino = inode.ino;
+                self.locator.detach(inode)?;
+                if object {
+                    self.reaper.enqueue(ino);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds to `changes` the removal of the data and attributes of `inode`; true if its object file must be
+    /// queued for removal afterwards.
+    pub(crate) fn delete_content(&self, changes: &mut Changes, inode: &Inode) -> FsResult<bool> {
+        self.delete_xattrs(changes, inode)?;
+        match inode.content {
+            Content::Chunks => {
+                changes.delete_chunks(inode.ino, 0, inode.size);
+                Ok(false)
+            }
+            Content::Object { .. } => {
+                changes.put_pending(inode.ino, Pending::ObjectDelete);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn delete_xattrs(&self, changes: &mut Changes, inode: &Inode) -> FsResult<()> {
+        if !inode.has_xattrs {
+            return Ok(());
+        }
+        let first = RowKey::xattr(inode.ino, 0).to_bytes().to_vec();
+        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(inode.ino));
+        range.start = std::ops::Bound::Included(first);
+        let rows = self.store.scan(self.data, range, Direction::Forward).map_err(error::store)?;
+        for row in rows {
+            let (key, _) = row.map_err(error::store)?;
+            changes.batch.delete(self.data, key);
+        }
+        Ok(())
+    }
+
+    /// Removes what is left of an orphan after its last release.
+    pub(crate) fn reap_orphan(&self, ino: InodeId) -> FsResult<()> {
+        let guards = self.locks.lock(&[RowKey::inode(ino)]);
+        let Some(mut inode) = self.inode_row(ino)? else { return Ok(()) };
+        if inode.nlink > 0 || self.locator.node(ino).is_some_and(|node| node.state().handles > 0) {
+            return Ok(());
+        }
+        let mut changes = self.changes();
+        changes.batch.reclaims_space();
+        changes.delete_pending(ino);
+        let object = self.delete_content(&mut changes, &inode)?;
+        changes.delete_inode(ino);
+        self.moves.fetch_add(1, Ordering::AcqRel);
+        inode.content = Content::None;
+        inode.has_xattrs = false;
+        self.commit_departure(changes, Departure::Gone { inode, object })?;
+        drop(guards);
+        Ok(())
+    }
+}

@@ -1,0 +1,302 @@
+//! Moving and swapping names in one atomic batch.
+//!
+//! 1. Lock the inode rows of both directories and both entry rows; read them.
+//! 2. If an inode that is to change has a row of its own, lock that too and begin again.
+//! 3. If a directory changes its parent, take the tree lock first and begin again. While it is held no
+//!    directory anywhere changes its parent, so that walking up from the new parent to the root proves that the
+//!    directory does not move into itself; without it two renames could each be right and together cut a loop off
+//!    the tree.
+//! 4. Change the rows in memory, write one batch, let the locator follow.
+//!
+//! Source: TableFS 4.2.6 (rename as one batch of insert and delete). Departure: the batch also holds both
+//! directories' counts and the moved directory's new place.
+
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+use varve_schema::{Body, Content, EntryRow, EntrySuffix, FileKind, Inode, RowKey};
+use varve_types::{FileName, InodeId, Timestamp};
+use varve_vfs::{FsError, FsResult, RenameMode};
+
+use super::create::{adjust_dir, dir_info_mut};
+use super::lookup::{dangling, row_full};
+use super::remove::Departure;
+use crate::fs::VarveFs;
+use crate::locator::Place;
+use crate::locks::RowGuards;
+use crate::rows::Changes;
+
+/// One end of a rename.
+#[derive(Clone, Copy)]
+struct End<'a> {
+    dir: InodeId,
+    name: FileName<'a>,
+    suffix: EntrySuffix,
+}
+
+impl End<'_> {
+    fn key(&self) -> RowKey {
+        RowKey::entry(self.dir, self.suffix)
+    }
+}
+
+/// The rows of a rename, each once: with one directory or one entry row, both ends share it.
+struct Rows {
+    dirs: SmallVec<[Inode; 2]>,
+    entries: SmallVec<[EntryRow; 2]>,
+}
+
+impl Rows {
+    fn target_dir(&mut self) -> &mut Inode {
+        let last = self.dirs.len() - 1;
+        &mut self.dirs[last]
+    }
+
+    fn target_row(&mut self) -> &mut EntryRow {
+        let last = self.entries.len() - 1;
+        &mut self.entries[last]
+    }
+}
+
+/// A name's inode as it is before the rename.
+#[derive(Clone)]
+struct Child {
+    body: Body,
+    slot: u8,
+    /// The inode, wherever it is.
+    inode: Inode,
+}
+
+impl Child {
+    fn is_dir(&self) -> bool {
+        self.inode.kind == FileKind::Directory
+    }
+
+    fn has_own_row(&self) -> bool {
+        matches!(self.body, Body::Reference { .. })
+    }
+}
+
+impl VarveFs {
+    pub(crate) fn do_rename(
+        &self,
+        parent: InodeId,
+        name: FileName<'_>,
+        new_parent: InodeId,
+        new_name: FileName<'_>,
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        self.writable()?;
+        let from = End { dir: parent, name, suffix: self.hasher.entry(name.as_bytes()) };
+        let to =
+            End { dir: new_parent, name: new_name, suffix: self.hasher.entry(new_name.as_bytes()) };
+        let base = [RowKey::inode(parent), RowKey::inode(new_parent), from.key(), to.key()];
+        let mut keys: SmallVec<[RowKey; 6]> = SmallVec::from_slice(&base);
+        let mut tree = None;
+        loop {
+            let guards = self.locks.lock(&keys);
+            let mut rows = self.rename_rows(&from, &to)?;
+            let missing = missing_locks(&guards, &mut rows, &from, &to);
+            if !missing.is_empty() {
+                keys.truncate(base.len());
+                keys.extend(missing);
+                continue;
+            }
+            let source = self.child(&rows.entries[0], &from)?.ok_or(FsError::NotFound)?;
+            let target = self.child(rows.target_row(), &to)?;
+            let same = target.as_ref().is_some_and(|target| target.inode.ino == source.inode.ino);
+            match (mode, &target) {
+                (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+                (RenameMode::Exchange, None) => return Err(FsError::NotFound),
+                _ if same => return Ok(()),
+                _ => {}
+            }
+            let swapped_dir =
+                mode == RenameMode::Exchange && target.as_ref().is_some_and(Child::is_dir);
+            if parent != new_parent && (source.is_dir() || swapped_dir) {
+                if tree.is_none() {
+                    drop(guards);
+                    tree = Some(self.tree.lock());
+                    continue;
+                }
+                if source.is_dir() {
+                    self.check_not_above(source.inode.ino, new_parent)?;
+                }
+                if let Some(target) = target.as_ref().filter(|_| swapped_dir) {
+                    self.check_not_above(target.inode.ino, parent)?;
+                }
+            }
+            let now = self.now();
+            return match (mode, target) {
+                (RenameMode::Exchange, Some(target)) => {
+                    self.exchange(rows, (&from, source), (&to, target), now)
+                }
+                (_, target) => self.replace(rows, (&from, source), (&to, target), now),
+            };
+        }
+    }
+
+    fn rename_rows(&self, from: &End<'_>, to: &End<'_>) -> FsResult<Rows> {
+        let mut rows = Rows { dirs: SmallVec::new(), entries: SmallVec::new() };
+        rows.dirs.push(self.dir_row(from.dir)?);
+        if to.dir != from.dir {
+            rows.dirs.push(self.dir_row(to.dir)?);
+        }
+        rows.entries.push(self.entry_row(from.key())?);
+        if to.key() != from.key() {
+            rows.entries.push(self.entry_row(to.key())?);
+        }
+        Ok(rows)
+    }
+
+    fn child(&self, row: &EntryRow, end: &End<'_>) -> FsResult<Option<Child>> {
+        let Some(named) = row.find(end.name.as_bytes()) else { return Ok(None) };
+        let inode = match &named.body {
+            Body::Inline(inode) => inode.clone(),
+            Body::Reference { ino, .. } => {
+                self.inode_row(*ino)?.ok_or_else(|| dangling(end.key(), named))?
+            }
+        };
+        Ok(Some(Child { body: named.body.clone(), slot: named.slot, inode }))
+    }
+
+    /// `IntoOwnSubtree` if `dir` is `below` or above it. REQUIRES: the tree lock.
+    fn check_not_above(&self, dir: InodeId, below: InodeId) -> FsResult<()> {
+        let mut at = below;
+        loop {
+            if at == dir {
+                return Err(FsError::IntoOwnSubtree);
+            }
+            if at == InodeId::ROOT {
+                return Ok(());
+            }
+            at = dir_info_mut(&mut self.dir_row(at)?)?.parent;
+        }
+    }
+
+    fn replace(
+        &self,
+        mut rows: Rows,
+        (from, mut source): (&End<'_>, Child),
+        (to, target): (&End<'_>, Option<Child>),
+        now: Timestamp,
+    ) -> FsResult<()> {
+        let mut changes = self.changes();
+        let mut departure = Departure::Stays;
+        let is_dir = i32::from(source.is_dir());
+        adjust_dir(&mut rows.dirs[0], -1, -is_dir, now)?;
+        rows.entries[0].remove(from.name.as_bytes());
+        if let Some(target) = target {
+            match (source.is_dir(), target.is_dir()) {
+                (true, false) => return Err(FsError::NotDirectory),
+                (false, true) => return Err(FsError::IsDirectory),
+                _ => {}
+            }
+            adjust_dir(rows.target_dir(), -1, -i32::from(target.is_dir()), now)?;
+            rows.target_row().remove(to.name.as_bytes());
+            let own = target.has_own_row();
+            departure = self.take_name(&mut changes, target.inode, own, now)?;
+        }
+        adjust_dir(rows.target_dir(), 1, is_dir, now)?;
+        let body = self.settle(&mut changes, &mut source, to, now)?;
+        let row = rows.target_row();
+        let slot = row.insert(to.name.as_bytes(), body).ok_or_else(|| row_full(row));
+        let slot = match slot {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.undo_orphan(&departure);
+                return Err(error);
+            }
+        };
+        rows.put(&mut changes, from, to);
+        self.moves.fetch_add(1, Ordering::AcqRel);
+        self.commit_departure(changes, departure)?;
+        self.follow(&source, to, slot)
+    }
+
+    fn exchange(
+        &self,
+        mut rows: Rows,
+        (from, mut source): (&End<'_>, Child),
+        (to, mut target): (&End<'_>, Child),
+        now: Timestamp,
+    ) -> FsResult<()> {
+        let mut changes = self.changes();
+        let difference = i32::from(target.is_dir()) - i32::from(source.is_dir());
+        adjust_dir(&mut rows.dirs[0], 0, difference, now)?;
+        adjust_dir(rows.target_dir(), 0, -difference, now)?;
+        let (from_slot, to_slot) = (source.slot, target.slot);
+        let source_body = self.settle(&mut changes, &mut source, to, now)?;
+        let target_body = self.settle(&mut changes, &mut target, from, now)?;
+        rows.entries[0].set_body(from_slot, target_body);
+        rows.target_row().set_body(to_slot, source_body);
+        rows.put(&mut changes, from, to);
+        self.moves.fetch_add(1, Ordering::AcqRel);
+        self.commit(changes)?;
+        self.follow(&source, to, to_slot)?;
+        self.follow(&target, from, from_slot)
+    }
+
+    /// Gives a moved inode its new place and change time; returns what its new name holds.
+    fn settle(
+        &self,
+        changes: &mut Changes,
+        child: &mut Child,
+        end: &End<'_>,
+        now: Timestamp,
+    ) -> FsResult<Body> {
+        child.inode.times.ctime = now;
+        if let Content::Directory(info) = &mut child.inode.content {
+            (info.parent, info.suffix) = (end.dir, Some(end.suffix));
+        }
+        if child.has_own_row() {
+            changes.put_inode(&child.inode);
+            Ok(child.body.clone())
+        } else {
+            Ok(Body::Inline(child.inode.clone()))
+        }
+    }
+
+    /// Tells the locator where a moved inode is now.
+    fn follow(&self, child: &Child, end: &End<'_>, slot: u8) -> FsResult<()> {
+        if child.has_own_row() {
+            return Ok(());
+        }
+        self.locator.moved(child.inode.ino, Place::Entry { key: end.key(), slot })
+    }
+
+    fn undo_orphan(&self, departure: &Departure) {
+        if let Departure::Orphan(ino) = departure {
+            self.locator.mark_orphan(*ino, false);
+        }
+    }
+}
+
+impl Rows {
+    fn put(&self, changes: &mut Changes, from: &End<'_>, to: &End<'_>) {
+        for dir in &self.dirs {
+            changes.put_inode(dir);
+        }
+        for (row, end) in self.entries.iter().zip([from, to]) {
+            changes.put_entry_row(end.key(), row);
+        }
+    }
+}
+
+/// The rows of the children that have one and are not locked.
+fn missing_locks(
+    guards: &RowGuards<'_>,
+    rows: &mut Rows,
+    from: &End<'_>,
+    to: &End<'_>,
+) -> SmallVec<[RowKey; 2]> {
+    let mut own = SmallVec::<[RowKey; 2]>::new();
+    let source = rows.entries[0].find(from.name.as_bytes()).map(|named| named.body.clone());
+    let target = rows.target_row().find(to.name.as_bytes()).map(|named| named.body.clone());
+    for body in [source, target].into_iter().flatten() {
+        if let Body::Reference { ino, .. } = body {
+            own.push(RowKey::inode(ino));
+        }
+    }
+    if own.iter().all(|key| guards.holds(*key)) { SmallVec::new() } else { own }
+}

@@ -1,0 +1,209 @@
+//! Large files: one file each in the storage below, `objects/K/J/I` with J = I / 10000 and
+//! K = J / 10000, where I is the inode id.
+//!
+//! An object that a row claims must be durable before that row is. Whoever writes such a row first calls
+//! [`Objects::claim`] and marks the batch as depending on external data; the store then calls
+//! [`Objects::sync_claimed`] before the batch becomes durable. At most [`CLAIMED_MAX`] objects are
+//! held open for that; the next claim syncs them.
+//!
+//! Source: TableFS 4.2.1.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use varve_env::{Env, File, FileStat, OpenMode};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult};
+
+use crate::error;
+
+/// Files within one directory, and directories within the one above.
+const FAN_OUT: u64 = 10_000;
+/// Claimed objects held open until the next sync.
+const CLAIMED_MAX: usize = 64;
+
+/// The object files of a store.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    env: Arc<dyn Env>,
+    dir: PathBuf,
+    claimed: Mutex<Claimed>,
+    /// Held by the one who syncs, so that the next waits for the end of it.
+    syncing: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Claimed {
+    files: BTreeMap<InodeId, Arc<dyn File>>,
+    dirs: BTreeSet<PathBuf>,
+}
+
+impl Objects {
+    pub(crate) fn new(env: Arc<dyn Env>, dir: PathBuf) -> Objects {
+        Objects { env, dir, claimed: Mutex::default(), syncing: Mutex::new(()) }
+    }
+
+    /// The path of the object of `ino`.
+    pub(crate) fn path(&self, ino: InodeId) -> PathBuf {
+        object_path(&self.dir, ino)
+    }
+
+    /// Makes an empty object, also where an earlier one was left over.
+    pub(crate) fn create(&self, ino: InodeId) -> FsResult<Arc<dyn File>> {
+        let path = self.path(ino);
+        let fail = |error| error::object("create", &path, error);
+        let file = match self.env.open(&path, OpenMode::CreateOrOpen) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.create_dirs(&path).map_err(fail)?;
+                self.env.open(&path, OpenMode::CreateOrOpen)
+            }
+            other => other,
+        };
+        let file = file.map_err(fail)?;
+        file.set_len(0).map_err(fail)?;
+        Ok(file)
+    }
+
+    fn create_dirs(&self, path: &Path) -> io::Result<()> {
+        let Some(lower) = path.parent() else { return Ok(()) };
+        let Some(upper) = lower.parent() else { return Ok(()) };
+        for dir in [upper, lower] {
+            match self.env.create_dir(dir) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                other => other?,
+            }
+        }
+        // Both parents are synced with the next claim, also if someone else made the directory a moment ago.
+        let mut claimed = self.claimed.lock();
+        claimed.dirs.insert(self.dir.clone());
+        claimed.dirs.insert(upper.to_path_buf());
+        Ok(())
+    }
+
+    /// Opens the object of `ino`.
+    pub(crate) fn open(&self, ino: InodeId, mode: OpenMode) -> FsResult<Arc<dyn File>> {
+        let path = self.path(ino);
+        self.env.open(&path, mode).map_err(|error| error::object("open", &path, error))
+    }
+
+    /// What the storage below says of the object of `ino`.
+    pub(crate) fn stat(&self, ino: InodeId) -> FsResult<FileStat> {
+        let path = self.path(ino);
+        self.env.stat(&path).map_err(|error| error::object("stat", &path, error))
+    }
+
+    /// Notes that a row is about to claim the bytes now in `file`. Comes before that row's batch.
+    pub(crate) fn claim(&self, ino: InodeId, file: Arc<dyn File>) -> FsResult<()> {
+        let full = {
+            let mut claimed = self.claimed.lock();
+            claimed.files.insert(ino, file);
+            claimed.files.len() > CLAIMED_MAX
+        };
+        if full {
+            self.sync_claimed().map_err(|error| error::object("sync", &self.dir, error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable all that was claimed before the call.
+    pub(crate) fn sync_claimed(&self) -> io::Result<()> {
+        let _one_at_a_time = self.syncing.lock();
+        let Claimed { files, mut dirs } = std::mem::take(&mut *self.claimed.lock());
+        for (ino, file) in &files {
+            file.sync_data()?;
+            if let Some(dir) = self.path(*ino).parent() {
+                dirs.insert(dir.to_path_buf());
+            }
+        }
+        // The deepest first, so that a name is never durable in a directory that is not.
+        for dir in dirs.iter().rev() {
+            self.env.sync_dir(dir)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the objects of `inos`, durably; those that are not there are no error.
+    pub(crate) fn remove(&self, inos: &[InodeId]) -> FsResult<()> {
+        let mut dirs = BTreeSet::new();
+        for ino in inos {
+            self.claimed.lock().files.remove(ino);
+            let path = self.path(*ino);
+            match self.env.remove_file(&path) {
+                Ok(()) => {
+                    dirs.extend(path.parent().map(Path::to_path_buf));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    dirs.extend(path.parent().map(Path::to_path_buf));
+                }
+                Err(error) => return Err(error::object("remove", &path, error)),
+            }
+        }
+        for dir in dirs {
+            match self.env.sync_dir(&dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error::object("sync", &dir, error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with the id of every object there is and with the paths of files that are none. Stops at
+    /// the first error.
+    pub(crate) fn for_each(
+        &self,
+        visit: &mut dyn FnMut(Result<InodeId, PathBuf>) -> FsResult<()>,
+    ) -> FsResult<()> {
+        let list = |dir: &Path| {
+            let mut items =
+                self.env.list(dir).map_err(|error| error::object("list", dir, error))?;
+            items.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok::<_, FsError>(items)
+        };
+        for upper in list(&self.dir)? {
+            let upper_path = self.dir.join(&upper.name);
+            if upper.kind != varve_env::FileKind::Dir {
+                visit(Err(upper_path))?;
+                continue;
+            }
+            for lower in list(&upper_path)? {
+                let lower_path = upper_path.join(&lower.name);
+                if lower.kind != varve_env::FileKind::Dir {
+                    visit(Err(lower_path))?;
+                    continue;
+                }
+                for item in list(&lower_path)? {
+                    let path = lower_path.join(&item.name);
+                    let number = item.name.to_str().and_then(|name| name.parse().ok());
+                    let ino = number.map(InodeId::new);
+                    visit(ino.filter(|ino| self.path(*ino) == path).ok_or(path))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn object_path(dir: &Path, ino: InodeId) -> PathBuf {
+    let number = ino.get();
+    let lower = number / FAN_OUT;
+    let upper = lower / FAN_OUT;
+    dir.join(upper.to_string()).join(lower.to_string()).join(number.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// TableFS 4.2.1: inode I is stored as K/J/I with J = I / 10000 and K = J / 10000.
+    #[test]
+    fn an_object_lies_two_levels_deep() {
+        let path = object_path(Path::new("/o"), InodeId::new(1_234_567_890_123));
+        assert_eq!(path, Path::new("/o/12345/123456789/1234567890123"));
+        assert_eq!(object_path(Path::new("/o"), InodeId::new(16)), Path::new("/o/0/0/16"));
+    }
+}

@@ -1,0 +1,199 @@
+//! Handles: open, create, tmpfile, release, and passthrough.
+//!
+//! A handle is *passthrough* when its bytes live in an object whose descriptor the front end may hand to
+//! the kernel, and *cached* otherwise. The kernel refuses to mix the two on one inode, so the first handle decides
+//! for all until the last is released.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use varve_schema::{Content, FileKind, Pending};
+use varve_types::{FileName, InodeId};
+use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
+
+use crate::fs::VarveFs;
+use crate::held::Held;
+use crate::locator::Place;
+use crate::namespace::NewInode;
+use crate::node::{OpenFile, OpenNode};
+
+impl VarveFs {
+    pub(crate) fn do_open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
+        if flags.write || flags.truncate {
+            self.writable()?;
+        }
+        let mut held = self.hold(ino)?;
+        match held.inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(FsError::IsDirectory),
+            _ => return Err(FsError::Invalid("only regular files are opened here")),
+        }
+        if held.is_detached() {
+            return Err(FsError::Stale);
+        }
+        let node = self.locator.open(ino, held.place())?;
+        let opened = self.open_held(&mut held, &node, flags);
+        if opened.is_err() {
+            node.state().handles -= 1;
+            self.locator.close(ino);
+        }
+        opened
+    }
+
+    /// Opens the held file, whose node has the new handle counted already.
+    fn open_held(
+        &self,
+        held: &mut Held<'_>,
+        node: &Arc<OpenNode>,
+        flags: OpenFlags,
+    ) -> FsResult<Opened> {
+        if flags.truncate {
+            let mut changes = self.changes();
+            let now = self.now();
+            self.resize(&mut changes, held, 0, now)?;
+            if matches!(held.inode.content, Content::Object { .. }) {
+                changes.batch.depends_on_external();
+            }
+            self.stage(&mut changes, held)?;
+            self.commit(changes)?;
+        }
+        let mut has_descriptor = false;
+        if matches!(held.inode.content, Content::Object { .. }) {
+            let object = self.object_file(node)?;
+            if flags.write {
+                self.make_dirty(held, object.as_ref())?;
+            }
+            has_descriptor = object.fd().is_some();
+        }
+        Ok(self.add_handle(node, flags, has_descriptor))
+    }
+
+    /// Gives out a handle that is counted in `node.handles` already.
+    pub(crate) fn add_handle(
+        &self,
+        node: &Arc<OpenNode>,
+        flags: OpenFlags,
+        has_descriptor: bool,
+    ) -> Opened {
+        let mut state = node.state();
+        let passthrough = self.options.passthrough && has_descriptor && state.cached == 0;
+        if passthrough {
+            state.passthrough += 1;
+        } else {
+            state.cached += 1;
+        }
+        if flags.write {
+            state.writers += 1;
+        }
+        drop(state);
+        let handle = self.handles.insert(OpenFile { node: Arc::clone(node), flags, passthrough });
+        Opened { handle, passthrough }
+    }
+
+    pub(crate) fn do_create(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        perm: u32,
+        flags: OpenFlags,
+    ) -> FsResult<(Entry, Opened)> {
+        loop {
+            match self.make_and_open(caller, parent, name, perm, flags) {
+                Err(FsError::Exists) if !flags.exclusive => {}
+                other => return other,
+            }
+            let entry = match self.do_lookup(parent, name) {
+                Err(FsError::NotFound) => continue,
+                other => other?,
+            };
+            match self.do_open(entry.attr.ino, flags) {
+                Ok(opened) => {
+                    let attr = self.attr(&self.read_inode(entry.attr.ino)?)?;
+                    return Ok((Entry { attr }, opened));
+                }
+                Err(error) => {
+                    self.locator.forget(entry.attr.ino, 1)?;
+                    if !matches!(error, FsError::Stale) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn do_tmpfile(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        perm: u32,
+        flags: OpenFlags,
+    ) -> FsResult<(Entry, Opened)> {
+        self.writable()?;
+        let dir = self.dir_row(parent)?;
+        let mut inode = self.new_inode(caller, &dir, NewInode::regular(perm), self.now())?;
+        inode.nlink = 0;
+        let mut changes = self.changes();
+        changes.put_inode(&inode);
+        changes.put_pending(inode.ino, Pending::Orphan);
+        self.commit(changes)?;
+        self.locator.note_lookup(inode.ino, Place::Own)?;
+        let node = self.locator.open(inode.ino, Place::Own)?;
+        {
+            let mut state = node.state();
+            state.orphan = true;
+            state.linkable = !flags.exclusive;
+        }
+        let opened = self.add_handle(&node, flags, false);
+        Ok((Entry { attr: self.attr(&inode)? }, opened))
+    }
+
+    pub(crate) fn do_with_passthrough(
+        &self,
+        handle: Handle,
+        take: &mut dyn FnMut(BorrowedFd<'_>),
+    ) -> FsResult<()> {
+        let file = self.handles.any(handle)?;
+        let object = file.node.object().filter(|_| file.passthrough);
+        match object.as_ref().and_then(|object| object.fd()) {
+            Some(descriptor) => {
+                take(descriptor);
+                Ok(())
+            }
+            None => Err(FsError::NotSupported("passthrough for this handle")),
+        }
+    }
+
+    pub(crate) fn do_release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
+        let file = self.handles.remove(ino, handle)?;
+        let node = &file.node;
+        let (last, last_writer, orphan) = {
+            let mut state = node.state();
+            state.handles -= 1;
+            if file.passthrough {
+                state.passthrough -= 1;
+            } else {
+                state.cached -= 1;
+            }
+            if file.flags.write {
+                state.writers -= 1;
+            }
+            let last_writer = file.flags.write && state.writers == 0 && state.object.is_some();
+            (state.handles == 0, last_writer, state.orphan)
+        };
+        let mut result = Ok(());
+        if last_writer && !(last && orphan) {
+            // The row stays dirty, which is right as well, if this fails.
+            if let Err(error) = self.settle_object(node) {
+                log::warn!("the row of inode {ino} stays dirty: {error}");
+            }
+        }
+        if last && orphan {
+            result = self.reap_orphan(ino);
+        }
+        if last {
+            self.locator.close(ino);
+        }
+        result
+    }
+}

@@ -1,0 +1,72 @@
+//! What a file system is formatted and mounted with.
+
+use varve_schema::EntrySuffix;
+
+/// How reads change the time of last access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Atime {
+    /// Only when it is older than the last change, or than a day (the kernel's default).
+    #[default]
+    Relatime,
+    /// Never.
+    Noatime,
+    /// Always.
+    Strict,
+}
+
+/// Fixed when a store is formatted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormatOptions {
+    /// Files larger than this many bytes become one file each in the storage below; 4096 to 2^24.
+    pub large_file_threshold_bytes: u64,
+    /// Bits kept of the hash of a name, 1 to 55; fewer only to test collisions.
+    pub name_hash_bits: u32,
+    /// File data kept in the store is compressed.
+    pub compression: bool,
+    /// Format although the directory is not empty. Never replaces a store.
+    pub force: bool,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+}
+
+impl Default for FormatOptions {
+    fn default() -> FormatOptions {
+        FormatOptions {
+            large_file_threshold_bytes: 64 * 1024,
+            name_hash_bits: EntrySuffix::HASH_BITS_MAX,
+            compression: true,
+            force: false,
+            root_owner: (0, 0),
+        }
+    }
+}
+
+/// Chosen at each mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Refuse every change.
+    pub read_only: bool,
+    /// How reads change the time of last access.
+    pub atime: Atime,
+    /// Memory for the engine's memtables and caches, in bytes.
+    pub memory_budget_bytes: usize,
+    /// Offer the descriptors of large files to the front end.
+    pub passthrough: bool,
+    /// Inodes that the front end looked up whose place is kept in memory; the rest is kept in the store.
+    pub located_inodes_max: usize,
+    /// Where the front end makes the file system visible, to tell others who ask for the lock.
+    pub mount_point: Option<String>,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            read_only: false,
+            atime: Atime::Relatime,
+            memory_budget_bytes: 256 << 20,
+            passthrough: true,
+            located_inodes_max: 1_000_000,
+            mount_point: None,
+        }
+    }
+}

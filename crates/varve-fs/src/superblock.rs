@@ -1,0 +1,197 @@
+//! The file `VARVE` at the top of a store: what was fixed when it was formatted.
+//!
+//! ```text
+//! | JSON object, one line | LF | crc32c of that line, 8 hex digits | LF |
+//! ```
+//!
+//! Written once, to a temporary name that is renamed when it is durable, so that a store either has a
+//! whole superblock or is not a store. Text, so that a person can read it.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use varve_engine::{StoreError, StoreResult};
+use varve_env::{Env, OpenMode};
+use varve_schema::{EntrySuffix, NameHasher};
+
+use crate::FormatOptions;
+
+/// The newest layout this version reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+/// Name of the superblock within a store.
+pub const SUPERBLOCK_NAME: &str = "VARVE";
+/// The most bytes of a superblock that are read.
+const SUPERBLOCK_BYTES_MAX: usize = 64 * 1024;
+
+/// What was fixed when the store was formatted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Superblock {
+    /// Layout of the store.
+    pub format_version: u32,
+    /// Identity of the store, 32 hex digits.
+    pub uuid: String,
+    /// Key of the hash of names, 32 hex digits.
+    pub name_hash_key: String,
+    /// Bits kept of that hash.
+    pub name_hash_bits: u32,
+    /// Files larger than this are files of the storage below, in bytes.
+    pub large_file_threshold_bytes: u64,
+    /// File data kept in the store is compressed.
+    pub compression: bool,
+    /// When it was formatted, in seconds since 1970.
+    pub formatted_at_secs: i64,
+}
+
+impl Superblock {
+    /// A new store's superblock.
+    pub(crate) fn new(env: &dyn Env, options: &FormatOptions) -> Superblock {
+        let wide = || (u128::from(env.random()) << 64) | u128::from(env.random());
+        Superblock {
+            format_version: FORMAT_VERSION,
+            uuid: format!("{:032x}", wide()),
+            name_hash_key: format!("{:032x}", wide()),
+            name_hash_bits: options.name_hash_bits.clamp(1, EntrySuffix::HASH_BITS_MAX),
+            large_file_threshold_bytes: options.large_file_threshold_bytes,
+            compression: options.compression,
+            formatted_at_secs: env.now().secs(),
+        }
+    }
+
+    /// Reads the superblock of the store in `dir`. `NotAStore`, `NewerFormat` or `Damaged` say what is
+    /// wrong with it.
+    pub fn read(env: &dyn Env, dir: &Path) -> StoreResult<Superblock> {
+        let path = dir.join(SUPERBLOCK_NAME);
+        let io = |source| StoreError::Io { action: "read", path: path.clone(), source };
+        let file = match env.open(&path, OpenMode::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(StoreError::NotAStore { path: dir.to_path_buf() });
+            }
+            Err(error) => return Err(io(error)),
+        };
+        let mut bytes = vec![0; SUPERBLOCK_BYTES_MAX];
+        let len = file.read_at(&mut bytes, 0).map_err(io)?;
+        bytes.truncate(len);
+        Superblock::decode(&bytes, &path)
+    }
+
+    /// Writes the superblock, durably, as the last step of formatting `dir`.
+    pub(crate) fn write(&self, env: &dyn Env, dir: &Path) -> StoreResult<()> {
+        let (path, temporary) = (dir.join(SUPERBLOCK_NAME), dir.join("VARVE.new"));
+        let io = |action| {
+            let path = path.clone();
+            move |source| StoreError::Io { action, path, source }
+        };
+        let file = env.open(&temporary, OpenMode::CreateOrOpen).map_err(io("create"))?;
+        file.set_len(0).map_err(io("write"))?;
+        file.write_all_at(&self.encode(), 0).map_err(io("write"))?;
+        file.sync_all().map_err(io("sync"))?;
+        env.rename(&temporary, &path).map_err(io("create"))?;
+        env.sync_dir(dir).map_err(io("sync"))
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = serde_json::json!(self).to_string().into_bytes();
+        let crc = crc32c::crc32c(&out);
+        out.extend_from_slice(format!("\n{crc:08x}\n").as_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8], path: &Path) -> StoreResult<Superblock> {
+        let damaged = |offset: usize, detail: String| StoreError::Damaged {
+            path: path.to_path_buf(),
+            offset: offset as u64,
+            detail,
+        };
+        let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+        let (json, rest) = bytes.split_at(end);
+        let expected = format!("\n{:08x}\n", crc32c::crc32c(json));
+        if rest != expected.as_bytes() {
+            return Err(damaged(end, "the checksum does not fit the superblock".into()));
+        }
+        let version: Version = serde_json::from_slice(json)
+            .map_err(|error| damaged(error.column(), error.to_string()))?;
+        if version.format_version > FORMAT_VERSION {
+            return Err(StoreError::NewerFormat {
+                path: path.to_path_buf(),
+                found: version.format_version,
+                supported: FORMAT_VERSION,
+            });
+        }
+        let superblock: Superblock = serde_json::from_slice(json)
+            .map_err(|error| damaged(error.column(), error.to_string()))?;
+        match superblock.hash_key() {
+            Some(_) => Ok(superblock),
+            None => Err(damaged(0, "the key of the name hash is not a number".into())),
+        }
+    }
+
+    fn hash_key(&self) -> Option<u128> {
+        u128::from_str_radix(&self.name_hash_key, 16).ok()
+    }
+
+    /// The hash of names in this store.
+    pub(crate) fn name_hasher(&self) -> NameHasher {
+        NameHasher::new(self.hash_key().unwrap_or_default(), self.name_hash_bits)
+    }
+}
+
+/// The part of a superblock that every version can read.
+#[derive(Deserialize)]
+struct Version {
+    format_version: u32,
+}
+
+/// The directory of the engine's files within a store.
+pub fn engine_dir(dir: &Path) -> PathBuf {
+    dir.join("engine")
+}
+
+/// The directory of object files within a store.
+pub fn objects_dir(dir: &Path) -> PathBuf {
+    dir.join("objects")
+}
+
+/// The file that is locked while a store is open.
+pub fn lock_path(dir: &Path) -> PathBuf {
+    dir.join("LOCK")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Superblock {
+        Superblock {
+            format_version: FORMAT_VERSION,
+            uuid: "0".repeat(32),
+            name_hash_key: format!("{:032x}", 77),
+            name_hash_bits: 55,
+            large_file_threshold_bytes: 65_536,
+            compression: true,
+            formatted_at_secs: 1_700_000_000,
+        }
+    }
+
+    #[test]
+    fn comes_back_and_every_damaged_byte_is_noticed() {
+        let bytes = example().encode();
+        let path = Path::new("/s/VARVE");
+        assert_eq!(Superblock::decode(&bytes, path).unwrap(), example());
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 0x11;
+            assert!(Superblock::decode(&bad, path).is_err(), "byte {at}");
+            assert!(Superblock::decode(&bytes[..at], path).is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_refused_by_name_even_if_its_fields_differ() {
+        let json = br#"{"format_version":9,"novel":true}"#;
+        let mut bytes = json.to_vec();
+        bytes.extend_from_slice(format!("\n{:08x}\n", crc32c::crc32c(json)).as_bytes());
+        let error = Superblock::decode(&bytes, Path::new("/s/VARVE")).unwrap_err();
+        assert!(matches!(error, StoreError::NewerFormat { found: 9, supported: 1, .. }));
+    }
+}

@@ -1,0 +1,281 @@
+//! [`Vfs`] for [`VarveFs`]: every call goes to the module of its kind.
+
+use std::os::fd::BorrowedFd;
+
+use bytes::Bytes;
+use varve_schema::{Content, FileKind};
+use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
+use varve_types::{FileName, InodeId};
+use varve_vfs::{
+    AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
+    OpenFlags, Opened, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
+};
+
+use crate::fs::VarveFs;
+use crate::namespace::{NewInode, Remove};
+
+/// Unit of the block counts of statfs, in bytes.
+const BLOCK_BYTES: u32 = 4096;
+/// Room that a small file takes, for the estimate of how many more there may be, in bytes.
+const FILE_ROOM_BYTES: u64 = 256;
+
+impl Vfs for VarveFs {
+    fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
+        self.do_lookup(parent, name)
+    }
+
+    fn lookup_parent(&self, dir: InodeId) -> FsResult<Entry> {
+        self.do_lookup_parent(dir)
+    }
+
+    fn forget(&self, ino: InodeId, lookups: u64) {
+        if let Err(error) = self.locator.forget(ino, lookups) {
+            log::warn!("inode {ino} stays known: {error}");
+        }
+    }
+
+    fn getattr(&self, ino: InodeId) -> FsResult<Attr> {
+        self.attr(&self.read_inode(ino)?)
+    }
+
+    fn setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr> {
+        self.do_setattr(caller, ino, set)
+    }
+
+    fn readlink(&self, ino: InodeId) -> FsResult<Bytes> {
+        let inode = self.read_inode(ino)?;
+        let Content::Symlink(target) = &inode.content else {
+            return Err(FsError::Invalid("not a symbolic link"));
+        };
+        self.touch_atime(&inode);
+        Ok(target.clone())
+    }
+
+    fn mknod(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        mode: u32,
+        rdev: u32,
+    ) -> FsResult<Entry> {
+        let (kind, rdev) = match FileType::from_mode(mode) {
+            Some(FileType::Regular) => (FileKind::Regular, 0),
+            Some(FileType::Fifo) => (FileKind::Fifo, 0),
+            Some(FileType::Socket) => (FileKind::Socket, 0),
+            Some(FileType::CharDevice) => (FileKind::CharDevice, rdev),
+            Some(FileType::BlockDevice) => (FileKind::BlockDevice, rdev),
+            Some(FileType::Directory) => return Err(FsError::NotPermitted),
+            Some(FileType::Symlink) | None => return Err(FsError::Invalid("mknod of this type")),
+        };
+        self.make(caller, parent, name, NewInode { kind, perm: mode, rdev, content: Content::None })
+    }
+
+    fn mkdir(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        perm: u32,
+    ) -> FsResult<Entry> {
+        self.make(caller, parent, name, NewInode::directory(perm))
+    }
+
+    fn symlink(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        target: &[u8],
+    ) -> FsResult<Entry> {
+        match target.len() {
+            0 => return Err(FsError::NotFound),
+            len if len > SYMLINK_BYTES_MAX => return Err(FsError::TargetTooLong),
+            _ => {}
+        }
+        let content = Content::Symlink(Bytes::copy_from_slice(target));
+        let caller = Caller { umask: 0, ..caller };
+        self.make(
+            caller,
+            parent,
+            name,
+            NewInode { kind: FileKind::Symlink, perm: 0o777, rdev: 0, content },
+        )
+    }
+
+    fn link(&self, ino: InodeId, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
+        self.do_link(ino, parent, name)
+    }
+
+    fn unlink(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
+        self.remove_name(parent, name, Remove::File)
+    }
+
+    fn rmdir(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
+        self.remove_name(parent, name, Remove::Directory)
+    }
+
+    fn rename(
+        &self,
+        parent: InodeId,
+        name: FileName<'_>,
+        new_parent: InodeId,
+        new_name: FileName<'_>,
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        self.do_rename(parent, name, new_parent, new_name, mode)
+    }
+
+    fn create(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        perm: u32,
+        flags: OpenFlags,
+    ) -> FsResult<(Entry, Opened)> {
+        self.do_create(caller, parent, name, perm, flags)
+    }
+
+    fn tmpfile(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        perm: u32,
+        flags: OpenFlags,
+    ) -> FsResult<(Entry, Opened)> {
+        self.do_tmpfile(caller, parent, perm, flags)
+    }
+
+    fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
+        self.do_open(ino, flags)
+    }
+
+    fn with_passthrough(
+        &self,
+        handle: Handle,
+        take: &mut dyn FnMut(BorrowedFd<'_>),
+    ) -> FsResult<()> {
+        self.do_with_passthrough(handle, take)
+    }
+
+    fn read(&self, ino: InodeId, handle: Handle, offset: u64, len: usize) -> FsResult<Bytes> {
+        self.do_read(ino, handle, offset, len)
+    }
+
+    fn write(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> FsResult<usize> {
+        self.do_write(ino, handle, offset, data, kill_set_id)
+    }
+
+    fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
+        self.do_release(ino, handle)
+    }
+
+    fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {
+        self.do_fsync(ino, handle, data_only)
+    }
+
+    fn fsync_dir(&self, _ino: InodeId) -> FsResult<()> {
+        self.reaper.sync_and_drain()
+    }
+
+    fn sync(&self) -> FsResult<()> {
+        self.sync_open_objects()?;
+        self.reaper.sync_and_drain()
+    }
+
+    fn readdir(
+        &self,
+        ino: InodeId,
+        cookie: u64,
+        with_attr: bool,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> FsResult<()> {
+        self.do_readdir(ino, cookie, with_attr, emit)
+    }
+
+    fn statfs(&self) -> FsResult<StatFs> {
+        let space = self.env.space(&self.dir);
+        let space = space.map_err(|error| {
+            FsError::Storage(format!("cannot ask for the room of {}: {error}", self.dir.display()))
+        })?;
+        let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
+        let files_free = space.available_bytes / FILE_ROOM_BYTES;
+        Ok(StatFs {
+            block_bytes: BLOCK_BYTES,
+            blocks: blocks(space.total_bytes),
+            blocks_free: blocks(space.free_bytes),
+            blocks_available: blocks(space.available_bytes),
+            files: self.ids.next().saturating_add(files_free),
+            files_free,
+            name_bytes_max: NAME_BYTES_MAX as u32,
+        })
+    }
+
+    fn access(
+        &self,
+        caller: Caller,
+        groups: &[u32],
+        ino: InodeId,
+        mode: AccessMode,
+    ) -> FsResult<()> {
+        self.do_access(caller, groups, ino, mode)
+    }
+
+    fn fallocate(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        mode: AllocateMode,
+        offset: u64,
+        len: u64,
+    ) -> FsResult<()> {
+        self.do_fallocate(ino, handle, mode, offset, len)
+    }
+
+    fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64> {
+        self.do_lseek(ino, handle, offset, what)
+    }
+
+    fn getxattr(&self, ino: InodeId, name: &[u8]) -> FsResult<Bytes> {
+        self.do_getxattr(ino, name)
+    }
+
+    fn setxattr(&self, ino: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> FsResult<()> {
+        self.do_setxattr(ino, name, value, mode)
+    }
+
+    fn listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>> {
+        self.do_listxattr(ino)
+    }
+
+    fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()> {
+        self.do_removexattr(ino, name)
+    }
+
+    fn status_json(&self) -> String {
+        let (known, spilled) = self.locator.counts();
+        let store: serde_json::Value =
+            serde_json::from_str(&self.store.metrics_json()).unwrap_or_default();
+        serde_json::json!({
+            "store": self.dir.display().to_string(),
+            "superblock": self.superblock,
+            "read_only": self.options.read_only,
+            "mount_point": self.options.mount_point,
+            "inodes_known": known,
+            "inodes_spilled": spilled,
+            "files_open": self.handles.count(),
+            "objects_to_remove": self.reaper.queued(),
+            "inode_ids_next": self.ids.next(),
+            "engine": store,
+        })
+        .to_string()
+    }
+}

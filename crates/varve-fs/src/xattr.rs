@@ -1,0 +1,154 @@
+//! Extended attributes: rows of their own beside the inode's data, found by the hash of the name. An
+//! inode knows whether it has any, so that asking a file without costs nothing more than the file.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+use varve_engine::{Direction, KeyRange};
+use varve_schema::{DATA, Inode, RowKey, XattrRow};
+use varve_types::InodeId;
+use varve_types::limits::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use varve_vfs::{FsError, FsResult, XattrMode};
+
+use crate::error;
+use crate::fs::VarveFs;
+
+/// The namespaces whose attributes are stored.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+/// The attributes of the namespace `system.` that are stored.
+const SYSTEM: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+fn check_name(name: &[u8]) -> FsResult<()> {
+    if name.is_empty() || name.contains(&0) {
+        return Err(FsError::Invalid("an empty attribute name"));
+    }
+    if name.len() > XATTR_NAME_BYTES_MAX {
+        return Err(FsError::XattrTooLarge);
+    }
+    let stored = NAMESPACES.iter().any(|space| name.starts_with(space) && name.len() > space.len());
+    if stored || SYSTEM.contains(&name) {
+        Ok(())
+    } else {
+        Err(FsError::NotSupported("extended attributes of this namespace"))
+    }
+}
+
+impl VarveFs {
+    fn xattr_row(&self, key: RowKey) -> FsResult<XattrRow> {
+        match self.store.get(self.data, &key.to_bytes()).map_err(error::store)? {
+            Some(bytes) => XattrRow::decode(&bytes).map_err(|error| error::row(DATA, key, error)),
+            None => Ok(XattrRow::default()),
+        }
+    }
+
+    fn xattr_key(&self, ino: InodeId, name: &[u8]) -> RowKey {
+        RowKey::xattr(ino, self.hasher.xattr(name))
+    }
+
+    pub(crate) fn do_getxattr(&self, ino: InodeId, name: &[u8]) -> FsResult<Bytes> {
+        let inode = self.read_inode(ino)?;
+        check_name(name)?;
+        if !inode.has_xattrs {
+            return Err(FsError::NoXattr);
+        }
+        let row = self.xattr_row(self.xattr_key(ino, name))?;
+        row.get(name).map(|attr| attr.value.clone()).ok_or(FsError::NoXattr)
+    }
+
+    pub(crate) fn do_setxattr(
+        &self,
+        ino: InodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> FsResult<()> {
+        self.writable()?;
+        check_name(name)?;
+        if value.len() > XATTR_VALUE_BYTES_MAX {
+            return Err(FsError::XattrTooLarge);
+        }
+        let mut held = self.hold(ino)?;
+        if held.is_detached() {
+            return Err(FsError::NotSupported("extended attributes of a removed object"));
+        }
+        let key = self.xattr_key(ino, name);
+        let mut row = self.xattr_row(key)?;
+        match (mode, row.get(name)) {
+            (XattrMode::Create, Some(_)) => return Err(FsError::XattrExists),
+            (XattrMode::Replace, None) => return Err(FsError::NoXattr),
+            (_, None) => {
+                let listed = self.list_names(&held.inode)?.len();
+                if listed + name.len() + 1 > XATTR_LIST_BYTES_MAX {
+                    return Err(FsError::NoSpace("the list of attribute names is full".into()));
+                }
+            }
+            _ => {}
+        }
+        row.set(name, value);
+        let mut changes = self.changes();
+        changes.put_data(key, row.encode());
+        held.inode.has_xattrs = true;
+        held.inode.times.ctime = self.now();
+        self.stage(&mut changes, &mut held)?;
+        self.commit(changes)
+    }
+
+    pub(crate) fn do_listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>> {
+        self.list_names(&self.read_inode(ino)?)
+    }
+
+    fn list_names(&self, inode: &Inode) -> FsResult<Vec<u8>> {
+        let mut names = Vec::new();
+        if !inode.has_xattrs {
+            return Ok(names);
+        }
+        self.for_each_xattr_row(inode.ino, &mut |_, row| {
+            for attr in &row.attrs {
+                names.extend_from_slice(&attr.name);
+                names.push(0);
+            }
+        })?;
+        Ok(names)
+    }
+
+    fn for_each_xattr_row(
+        &self,
+        ino: InodeId,
+        visit: &mut dyn FnMut(RowKey, &XattrRow),
+    ) -> FsResult<()> {
+        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
+        range.start = Bound::Included(RowKey::xattr(ino, 0).to_bytes().to_vec());
+        let rows = self.store.scan(self.data, range, Direction::Forward).map_err(error::store)?;
+        for row in rows {
+            let (key, value) = row.map_err(error::store)?;
+            let Some(key) = RowKey::from_bytes(&key) else { continue };
+            let row = XattrRow::decode(&value).map_err(|error| error::row(DATA, key, error))?;
+            visit(key, &row);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn do_removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()> {
+        self.writable()?;
+        check_name(name)?;
+        let mut held = self.hold(ino)?;
+        let key = self.xattr_key(ino, name);
+        let mut row =
+            if held.inode.has_xattrs { self.xattr_row(key)? } else { XattrRow::default() };
+        if !row.remove(name) {
+            return Err(FsError::NoXattr);
+        }
+        let mut changes = self.changes();
+        if row.attrs.is_empty() {
+            changes.delete_data(key);
+            let mut others = false;
+            self.for_each_xattr_row(ino, &mut |other, _| others |= other != key)?;
+            held.inode.has_xattrs = others;
+        } else {
+            changes.put_data(key, row.encode());
+        }
+        held.inode.times.ctime = self.now();
+        self.stage(&mut changes, &mut held)?;
+        self.commit(changes)
+    }
+}
