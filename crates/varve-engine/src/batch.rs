@@ -65,6 +65,11 @@ impl Batch {
         &self.ops
     }
 
+    /// The writes, taken out.
+    pub(crate) fn into_ops(self) -> Vec<Op> {
+        self.ops
+    }
+
     /// True if there are no writes.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()

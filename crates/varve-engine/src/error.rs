@@ -36,7 +36,9 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// An earlier sync failed, so what is on disk is unknown; no more writes are taken.
-    #[error("the store stopped taking writes after a failure: {cause}; unmount, check the device, open again")]
+    #[error(
+        "the store stopped taking writes after a failure: {cause}; unmount, check the device, open again"
+    )]
     Poisoned {
         /// The failure.
         cause: String,

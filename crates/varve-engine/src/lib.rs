@@ -1,11 +1,38 @@
 //! The log-structured store: sorted key spaces with atomic batches, snapshots and crash safety.
 //!
-//! [`Store`] is all the rooms above see. [`db::Db`] implements it.
+//! [`Store`] is all the rooms above see. [`Db`] implements it:
+//!
+//! 1. A batch is appended to the write-ahead log, then applied to the memtable ([`db`]).
+//! 2. A full memtable is flushed to table files of level 0; compaction moves rows down the levels.
+//! 3. A manifest of version edits says which tables make up the store.
+//! 4. Reads look at memtables, then at tables from the newest to the oldest.
+//!
+//! Source: TableFS 4.1.2 (the LSM-tree as LevelDB has it) and 4.2.4 (prefix filters). Varve departs from
+//! LevelDB in the log's proof of what is durable, which tells a torn tail from damage; in several key
+//! spaces that share one log; and in slowing writers down smoothly instead of stopping them.
 
 pub mod batch;
+mod compaction;
+pub mod db;
 pub mod error;
+mod files;
+mod iter;
+mod manifest;
+mod memtable;
+mod metrics;
+pub mod options;
+mod pace;
+mod poison;
+mod snapshot;
+mod space;
 pub mod store;
+mod table;
+mod version;
+mod view;
+mod wal;
 
 pub use batch::{Batch, Op};
+pub use db::Db;
 pub use error::{StoreError, StoreResult};
+pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
 pub use store::{Direction, KeyRange, KeyspaceOptions, Pair, ScanIter, Store, StoreSnapshot};

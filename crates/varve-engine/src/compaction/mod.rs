@@ -1,0 +1,13 @@
+//! Moves rows down the levels, so that lookups search few tables and space is given back.
+//!
+//! 1. [`policy::pick`] looks at the sizes of the levels and decides what to merge, if anything.
+//! 2. [`execute`] merges the tables of that job into new ones, or just moves a table that overlaps
+//!    nothing below.
+//! 3. One manifest edit removes the inputs and adds the outputs; the input files go when their last
+//!    reader does.
+//!
+//! Source: TableFS 4.1.2 (LevelDB's leveled compaction).
+
+pub(crate) mod execute;
+pub(crate) mod policy;
+pub(crate) mod retain;

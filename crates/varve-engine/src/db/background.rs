@@ -1,0 +1,207 @@
+//! The threads: one flushes, one compacts, one syncs every few seconds.
+//!
+//! In a deterministic environment there are none: the writer that rotates the memtable flushes and
+//! compacts before it returns.
+//!
+//! A device without room stops none of them: they try again after a while, and writers are told
+//! `NoSpace` meanwhile. Any other failure, or a panic, poisons the store.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use varve_env::JoinHandle;
+
+use super::Inner;
+use crate::poison::PoisonOnPanic;
+use crate::{StoreError, StoreResult};
+
+/// How long a worker that found no room waits before it tries again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The work of one thread.
+type Worker = fn(&Inner);
+
+#[derive(Debug, Default)]
+struct Due {
+    stop: bool,
+    flush: bool,
+    compaction: bool,
+}
+
+/// What the threads are told.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    due: Mutex<Due>,
+    changed: Condvar,
+    /// The last flush failed for want of room.
+    flush_blocked: AtomicBool,
+}
+
+impl Work {
+    /// Whether the last flush failed for want of room.
+    pub(crate) fn is_flush_blocked(&self) -> bool {
+        self.flush_blocked.load(Ordering::Relaxed)
+    }
+
+    /// Says whether the last flush failed for want of room.
+    pub(crate) fn set_flush_blocked(&self, blocked: bool) {
+        self.flush_blocked.store(blocked, Ordering::Relaxed);
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Due)) {
+        change(&mut self.due.lock());
+        self.changed.notify_all();
+    }
+
+    /// Tells the threads to end.
+    pub(crate) fn stop(&self) {
+        self.tell(|due| due.stop = true);
+    }
+
+    /// Waits until `take` finds something due, for at most `timeout`; false if the store closes.
+    fn wait(&self, timeout: Option<Duration>, take: impl Fn(&mut Due) -> bool) -> bool {
+        let mut due = self.due.lock();
+        while !due.stop && !take(&mut due) {
+            match timeout {
+                None => self.changed.wait(&mut due),
+                Some(timeout) => {
+                    if self.changed.wait_for(&mut due, timeout).timed_out() {
+                        return !due.stop;
+                    }
+                }
+            }
+        }
+        !due.stop
+    }
+
+    /// Waits for `duration`; false if the store closes.
+    fn pause(&self, duration: Duration) -> bool {
+        self.wait(Some(duration), |_| false)
+    }
+}
+
+impl Inner {
+    /// Has full memtables flushed and levels compacted: by the threads, or here if there are none.
+    pub(crate) fn work_is_due(&self) {
+        if !self.env.is_deterministic() {
+            self.work.tell(|due| (due.flush, due.compaction) = (true, true));
+            return;
+        }
+        let outcome = self.flush_pending().and_then(|()| {
+            while self.compact_one()? {}
+            Ok(())
+        });
+        // The write that brought this about succeeded; what failed here is tried again, or poisons.
+        if let Err(error) = outcome {
+            self.note_failure("work after a rotation", error);
+        }
+    }
+
+    /// Starts the threads, unless the environment is deterministic.
+    pub(crate) fn start_threads(self: &Arc<Inner>) -> io::Result<Vec<Box<dyn JoinHandle>>> {
+        if self.env.is_deterministic() {
+            return Ok(Vec::new());
+        }
+        let workers: [(&'static str, Worker); 3] = [
+            ("varve-flush", Inner::flush_loop),
+            ("varve-compact", Inner::compaction_loop),
+            ("varve-sync", Inner::sync_loop),
+        ];
+        let mut threads = Vec::new();
+        for (name, body) in workers {
+            let inner = Arc::clone(self);
+            let run = move || {
+                let _guard = PoisonOnPanic::new(&inner.poison, name);
+                body(&inner);
+            };
+            match self.env.spawn(name, Box::new(run)) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    self.work.stop();
+                    threads.into_iter().for_each(|thread| {
+                        let _ = thread.join();
+                    });
+                    return Err(error);
+                }
+            }
+        }
+        Ok(threads)
+    }
+
+    fn flush_loop(&self) {
+        while self.work.wait(None, |due| std::mem::take(&mut due.flush)) {
+            while let Err(error) = self.flush_pending() {
+                if !self.note_failure("flush", error) || !self.work.pause(RETRY_INTERVAL) {
+                    return self.flushed_for_good();
+                }
+            }
+            self.work.tell(|due| due.compaction = true);
+        }
+        self.flushed_for_good();
+    }
+
+    /// No flush will come: writers that wait for one must not.
+    fn flushed_for_good(&self) {
+        drop(self.writer.lock());
+        self.flushed.notify_all();
+    }
+
+    fn compaction_loop(&self) {
+        while self.work.wait(None, |due| std::mem::take(&mut due.compaction)) {
+            loop {
+                match self.compact_one() {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        if !self.note_failure("compaction", error)
+                            || !self.work.pause(RETRY_INTERVAL)
+                        {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn sync_loop(&self) {
+        while self.work.pause(self.options.sync_interval) {
+            if let Err(error) = self.sync()
+                && !self.note_failure("periodic sync", error)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Judges a failure of background work: true if trying again makes sense, else the store is poisoned
+    /// or closed.
+    fn note_failure(&self, work: &str, error: StoreError) -> bool {
+        match error {
+            StoreError::NoSpace { .. } => {
+                log::warn!("{work}: {error}; it is tried again");
+                true
+            }
+            StoreError::Closed | StoreError::Poisoned { .. } => false,
+            // Rows wait for the external sync to be set.
+            StoreError::Invalid(_) => true,
+            error => {
+                self.poison.set(&format_args!("{work}: {error}"));
+                false
+            }
+        }
+    }
+
+    /// Ends the threads' work: marks the store closed and wakes everybody who waits.
+    pub(crate) fn stop(&self) -> StoreResult<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Err(StoreError::Closed);
+        }
+        self.work.stop();
+        self.flushed_for_good();
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Turns the oldest full memtable into tables of level 0, one per key space.
+//!
+//! 1. If its rows depend on data outside the store, make those durable.
+//! 2. Write and sync the tables; sync the directory, which also makes the name of the next log durable.
+//! 3. One manifest edit adds the tables and says which log is now the oldest that is needed.
+//! 4. Remove the logs before it.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use varve_types::SeqNo;
+
+use super::Inner;
+use super::install::Changes;
+use crate::compaction::execute::Outputs;
+use crate::compaction::retain::Retention;
+use crate::files::{StoreFile, io_error};
+use crate::iter::Source;
+use crate::iter::memory::MemorySource;
+use crate::memtable::{Found, Memtable};
+use crate::version::Table;
+use crate::view::Keyspace;
+use crate::{Direction, StoreResult};
+
+impl Inner {
+    /// Flushes the oldest full memtable. False if there is none, or it has to wait for the external
+    /// sync to be set.
+    pub(crate) fn flush_one(&self) -> StoreResult<bool> {
+        let _job = self.flush_job.lock();
+        self.poison.check()?;
+        let view = self.views.get();
+        let Some(memtable) = view.immutables.last() else { return Ok(false) };
+        if memtable.has_external() {
+            if self.external_sync.get().is_none() {
+                return Ok(false);
+            }
+            self.run_external_sync()?;
+        }
+        let outcome = self.flush_memtable(memtable, &view.keyspaces);
+        self.work.set_flush_blocked(outcome.is_err());
+        // Takes the lock once, so that a writer which is about to wait cannot miss the news.
+        drop(self.writer.lock());
+        self.flushed.notify_all();
+        outcome.map(|()| true)
+    }
+
+    fn flush_memtable(&self, memtable: &Arc<Memtable>, spaces: &[Keyspace]) -> StoreResult<()> {
+        let mut added = Vec::new();
+        let discard = |added: &[(_, usize, Arc<Table>)]| {
+            // After a failure that poisons, the edit may have reached the disk: keep the files.
+            if self.poison.cause().is_none() {
+                added.iter().for_each(|(_, _, table)| table.mark_obsolete());
+            }
+        };
+        for space in spaces {
+            match self.write_level_0(memtable, space) {
+                Ok(tables) => added.extend(tables.into_iter().map(|table| (space.id, 0, table))),
+                Err(error) => {
+                    discard(&added);
+                    return Err(error);
+                }
+            }
+        }
+        self.env
+            .sync_dir(&self.dir)
+            .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
+        let metas = || added.iter().map(|(_, _, table)| table.meta());
+        let bytes = metas().map(|meta| meta.size_bytes).sum();
+        let last_seq = metas().map(|meta| meta.largest_seq).max().unwrap_or(SeqNo::ZERO);
+        let flushed = Some((Arc::clone(memtable), last_seq));
+        let changes = Changes { added, flushed, ..Changes::default() };
+        self.install(&changes).inspect_err(|_| discard(&changes.added))?;
+        self.metrics.flushes.add(1);
+        self.metrics.flush_bytes.add(bytes);
+        self.update_pace();
+        self.remove_old_logs();
+        Ok(())
+    }
+
+    /// The table of one key space's rows; none if it has no rows.
+    fn write_level_0(
+        &self,
+        memtable: &Arc<Memtable>,
+        space: &Keyspace,
+    ) -> StoreResult<Vec<Arc<Table>>> {
+        let range = (Bound::Unbounded, Bound::Unbounded);
+        let memtable = Arc::clone(memtable);
+        let forward = Direction::Forward;
+        let mut source = MemorySource::new(memtable, space.id, SeqNo::MAX, range, forward);
+        let mut retention = Retention::new(self.snapshots.live());
+        let mut outputs = Outputs::new(self, space);
+        while source.valid() {
+            let (key, seq, found) = (source.key(), source.seq(), source.found());
+            // Tables below may hold the key, so a deletion stays.
+            if retention.keeps(key, seq, found == Found::Tombstone, || true) {
+                outputs.add(key, seq, &found)?;
+            }
+            source.advance()?;
+        }
+        outputs.finish()
+    }
+
+    fn remove_old_logs(&self) {
+        let oldest = self.views.get().oldest_log();
+        let unneeded = self.writer.lock().log.forget_before(oldest);
+        for no in unneeded {
+            let path = StoreFile::Wal(no).path(&self.dir);
+            // What stays behind is removed at the next open.
+            if let Err(error) = self.env.remove_file(&path) {
+                log::warn!("cannot remove the old log {}: {error}", path.display());
+            }
+        }
+    }
+
+    /// Flushes all full memtables on this thread.
+    pub(crate) fn flush_pending(&self) -> StoreResult<()> {
+        while self.flush_one()? {}
+        Ok(())
+    }
+
+    /// Turns everything written so far into tables.
+    pub(crate) fn flush_all(&self) -> StoreResult<()> {
+        self.check_open()?;
+        {
+            let mut writer = self.writer.lock();
+            self.poison.check()?;
+            if !writer.active.is_empty() {
+                self.rotate(&mut writer)?;
+            }
+        }
+        self.flush_pending()
+    }
+}

@@ -1,0 +1,175 @@
+//! Puts new tables and key spaces in force: first durably in the manifest, then in the view.
+
+use std::sync::Arc;
+
+use varve_format::edit::{Change, VersionEdit};
+use varve_types::{FileNo, KeyspaceId, SeqNo};
+
+use super::Inner;
+use crate::StoreResult;
+use crate::files::StoreFile;
+use crate::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use crate::memtable::Memtable;
+use crate::version::{Table, Version};
+use crate::view::{Keyspace, View};
+
+/// Changes that take effect together.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// A new key space.
+    pub(crate) created: Option<Keyspace>,
+    /// Tables that join a level.
+    pub(crate) added: Vec<(KeyspaceId, usize, Arc<Table>)>,
+    /// Tables that leave a level.
+    pub(crate) removed: Vec<(KeyspaceId, usize, Arc<Table>)>,
+    /// A memtable whose rows `added` holds.
+    pub(crate) flushed: Option<(Arc<Memtable>, SeqNo)>,
+}
+
+impl Inner {
+    /// Makes `changes` durable and puts them in force. False, and nothing changed, if a table to be
+    /// removed is no longer there.
+    ///
+    /// REQUIRES: the added tables and their names are durable.
+    pub(crate) fn install(&self, changes: &Changes) -> StoreResult<bool> {
+        let mut manifest = self.manifest.lock();
+        let view = self.views.get();
+        let still_there = |(keyspace, level, table): &(KeyspaceId, usize, Arc<Table>)| {
+            let versions = view.keyspace(*keyspace).map(|space| &space.version);
+            versions.is_ok_and(|v| v.level(*level).iter().any(|t| t.file_no() == table.file_no()))
+        };
+        if !changes.removed.iter().all(still_there) {
+            return Ok(false);
+        }
+        let versions = changed_versions(&view, changes);
+        for (keyspace, version) in &versions {
+            // A broken version must not reach the disk: it would be found broken at every open.
+            version.check().map_err(|broken| {
+                self.poison.set(&format_args!("key space {keyspace}: {broken}"))
+            })?;
+        }
+        manifest.append(&self.edit(&view, changes), &self.poison)?;
+        if let Some((_, last_seq)) = &changes.flushed {
+            manifest.note_tables_seq(*last_seq);
+        }
+        drop(view);
+        self.views.update(|view| {
+            view.keyspaces.extend(changes.created.clone());
+            for (keyspace, version) in versions {
+                view.keyspaces[keyspace.get() as usize].version = Arc::new(version);
+            }
+            if let Some((flushed, _)) = &changes.flushed {
+                view.immutables.retain(|memtable| !Arc::ptr_eq(memtable, flushed));
+            }
+        });
+        let stays = |file| changes.added.iter().any(|(_, _, table)| table.file_no() == file);
+        for (_, _, table) in &changes.removed {
+            if !stays(table.file_no()) {
+                self.cache.forget(table.file_no());
+                table.mark_obsolete();
+            }
+        }
+        if manifest.len() > MANIFEST_BYTES_MAX {
+            self.rewrite_manifest(&mut manifest)?;
+        }
+        Ok(true)
+    }
+
+    /// The manifest edit that says what `changes` do to `view`.
+    fn edit(&self, view: &View, changes: &Changes) -> VersionEdit {
+        let mut list = Vec::new();
+        list.extend(changes.created.iter().map(create_change));
+        list.extend(changes.removed.iter().map(|(keyspace, level, table)| Change::RemoveTable {
+            keyspace: *keyspace,
+            level: *level as u8,
+            file: table.file_no(),
+        }));
+        list.extend(
+            changes
+                .added
+                .iter()
+                .map(|(keyspace, level, table)| add_change(*keyspace, *level, table)),
+        );
+        if let Some((flushed, last_seq)) = &changes.flushed {
+            let oldest = view.memtables().rfind(|memtable| !Arc::ptr_eq(memtable, flushed));
+            list.extend(oldest.map(|memtable| Change::OldestLog(memtable.first_log())));
+            list.push(Change::LastSeq(*last_seq));
+        }
+        list.push(Change::NextFile(self.next_file_no()));
+        VersionEdit { changes: list }
+    }
+
+    /// Replaces a long manifest by one that holds the present state only. Failing to is no reason to
+    /// stop, unless what is on disk is unknown.
+    fn rewrite_manifest(&self, manifest: &mut Manifest) -> StoreResult<()> {
+        let no = self.new_file_no();
+        let view = self.views.get();
+        let tables_seq = manifest.tables_seq();
+        let state = state_edit(&view, view.oldest_log(), self.next_file_no(), tables_seq);
+        match Manifest::create(&*self.env, &self.dir, no, &state, tables_seq, &self.poison) {
+            Ok(next) => {
+                let old = std::mem::replace(manifest, next);
+                let path = StoreFile::Manifest(old.file_no()).path(&self.dir);
+                if let Err(error) = self.env.remove_file(&path) {
+                    log::warn!("cannot remove {}: {error}", path.display());
+                }
+                Ok(())
+            }
+            Err(error) => {
+                log::warn!("cannot rewrite the manifest: {error}");
+                self.poison.check()
+            }
+        }
+    }
+}
+
+fn changed_versions(view: &View, changes: &Changes) -> Vec<(KeyspaceId, Version)> {
+    let touched = changes.added.iter().chain(&changes.removed).map(|(keyspace, _, _)| *keyspace);
+    let mut ids: Vec<KeyspaceId> = touched.collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids.into_iter()
+        .filter_map(|id| {
+            let space = view.keyspace(id).ok()?;
+            let of = |list: &[(KeyspaceId, usize, Arc<Table>)]| -> Vec<(usize, Arc<Table>)> {
+                let mine = list.iter().filter(|(keyspace, _, _)| *keyspace == id);
+                mine.map(|(_, level, table)| (*level, Arc::clone(table))).collect()
+            };
+            let removed: Vec<(usize, FileNo)> = of(&changes.removed)
+                .iter()
+                .map(|(level, table)| (*level, table.file_no()))
+                .collect();
+            Some((id, space.version.changed(&removed, &of(&changes.added))))
+        })
+        .collect()
+}
+
+fn create_change(space: &Keyspace) -> Change {
+    Change::CreateKeyspace {
+        keyspace: space.id,
+        name: space.name.to_string(),
+        prefixed: space.options.prefixed,
+        compressed: space.options.compressed,
+    }
+}
+
+fn add_change(keyspace: KeyspaceId, level: usize, table: &Table) -> Change {
+    Change::AddTable { keyspace, level: level as u8, sublevel: 0, meta: table.meta().clone() }
+}
+
+/// The edit that says everything.
+pub(crate) fn state_edit(
+    view: &View,
+    oldest_log: FileNo,
+    next_file: FileNo,
+    last_seq: SeqNo,
+) -> VersionEdit {
+    let mut changes: Vec<Change> = view.keyspaces.iter().map(create_change).collect();
+    changes.push(Change::OldestLog(oldest_log));
+    changes.push(Change::NextFile(next_file));
+    changes.push(Change::LastSeq(last_seq));
+    for space in &view.keyspaces {
+        changes.extend(space.version.tables().map(|(level, t)| add_change(space.id, level, t)));
+    }
+    VersionEdit { changes }
+}

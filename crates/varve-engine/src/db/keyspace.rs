@@ -1,0 +1,85 @@
+//! Makes and clears key spaces.
+
+use std::sync::Arc;
+
+use varve_format::edit::KEYSPACE_NAME_BYTES_MAX;
+use varve_types::KeyspaceId;
+
+use super::Inner;
+use super::install::Changes;
+use crate::version::Version;
+use crate::view::Keyspace;
+use crate::{KeyspaceOptions, StoreError, StoreResult};
+
+impl Inner {
+    /// See [`crate::Store::keyspace`].
+    pub(crate) fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
+        self.check_open()?;
+        if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
+            let message =
+                format!("a key space name has 1 to {KEYSPACE_NAME_BYTES_MAX} bytes, not {name:?}");
+            return Err(StoreError::Invalid(message));
+        }
+        // One at a time, so that a name is not given twice; flushes are kept off the list of spaces too.
+        let _job = self.flush_job.lock();
+        let view = self.views.get();
+        if let Some(space) = view.keyspaces.iter().find(|space| &*space.name == name) {
+            return Ok(space.id);
+        }
+        self.poison.check()?;
+        let id = u32::try_from(view.keyspaces.len())
+            .map(KeyspaceId::new)
+            .map_err(|_| StoreError::Invalid("too many key spaces".to_owned()))?;
+        let version = Arc::new(Version::default());
+        let created = Some(Keyspace { id, name: Arc::from(name), options, version });
+        self.install(&Changes { created, ..Changes::default() })?;
+        Ok(id)
+    }
+
+    /// See [`crate::Store::clear_keyspace`].
+    ///
+    /// The logs must not hold rows of the key space any more, so its memtable rows become a table first;
+    /// then one edit removes all its tables, while no writer can add to them.
+    pub(crate) fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
+        loop {
+            self.check_open()?;
+            let in_memory = {
+                let view = self.views.get();
+                view.keyspace(keyspace)?;
+                view.memtables().any(|memtable| memtable.rows(keyspace) > 0)
+            };
+            if in_memory {
+                self.flush_all()?;
+                if self.external_sync.get().is_none() {
+                    self.refuse_waiting_rows()?;
+                }
+            }
+            let _writer = self.writer.lock();
+            self.poison.check()?;
+            let view = self.views.get();
+            if view.memtables().any(|memtable| memtable.rows(keyspace) > 0) {
+                continue;
+            }
+            let space = view.keyspace(keyspace)?;
+            let removed: Vec<_> = space
+                .version
+                .tables()
+                .map(|(level, table)| (keyspace, level, Arc::clone(table)))
+                .collect();
+            drop(view);
+            // A compaction that ends just now changes the list: look again.
+            if removed.is_empty() || self.install(&Changes { removed, ..Changes::default() })? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Fails if memtables wait for the external sync to be set.
+    fn refuse_waiting_rows(&self) -> StoreResult<()> {
+        if self.views.get().immutables.iter().any(|memtable| memtable.has_external()) {
+            let message = "recovered rows depend on an external sync, but none is set";
+            return Err(StoreError::Invalid(message.to_owned()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! The store itself.
+//!
+//! The way of a write: [`write`] checks it, holds it back if compaction is behind, logs it, applies it
+//! to the memtable. The way of a read: [`read`] takes the present view and searches memtables, then
+//! tables. [`sync`] makes the log durable, [`flush`] turns full memtables into tables,
+//! [`install`] puts new tables in force, [`background`] runs flush, compaction and periodic sync.
+//!
+//! Locks, in the order in which they may be taken together:
+//!
+//! 1. flush and compaction jobs (held through a whole job; nothing but jobs waits for them)
+//! 2. sync (held through an fsync; nothing but syncs waits for it)
+//! 3. writer (held for one append to the log; creating the next log at rotation)
+//! 4. manifest (held while an edit is made durable)
+//! 5. snapshots, memtable, view (held for moments, never during I/O)
+
+pub(crate) mod background;
+pub(crate) mod flush;
+pub(crate) mod install;
+mod keyspace;
+mod open;
+mod read;
+mod report;
+mod store;
+mod sync;
+mod write;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Condvar, Mutex};
+use varve_env::{Env, FileLock, JoinHandle};
+use varve_types::{FileNo, SeqNo};
+
+use crate::compaction::policy::Cursors;
+use crate::manifest::Manifest;
+use crate::memtable::Memtable;
+use crate::metrics::Metrics;
+use crate::options::DbOptions;
+use crate::pace::Pace;
+use crate::poison::Poison;
+use crate::snapshot::Snapshots;
+use crate::space::SpaceGuard;
+use crate::table::TableCache;
+use crate::view::Views;
+use crate::wal::LogWriter;
+use crate::{StoreError, StoreResult};
+use background::Work;
+use sync::SyncState;
+
+/// Full memtables that may wait for their flush; a writer that would make one more waits.
+pub(crate) const IMMUTABLES_MAX: usize = 2;
+
+/// Makes durable what batches refer to outside the store.
+pub(crate) type ExternalSync = Box<dyn Fn() -> std::io::Result<()> + Send + Sync>;
+
+/// A store in a directory. See [`crate::Store`] for what it does.
+///
+/// Dropping it closes it.
+pub struct Db {
+    inner: Arc<Inner>,
+    threads: Mutex<Vec<Box<dyn JoinHandle>>>,
+    /// Keeps other processes out; let go by `close`.
+    lock: Mutex<Option<Box<dyn FileLock>>>,
+}
+
+/// Where the next batch goes.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) log: LogWriter,
+    pub(crate) next_seq: SeqNo,
+    /// The active memtable, as in the present view.
+    pub(crate) active: Arc<Memtable>,
+}
+
+/// What the store's threads share.
+pub(crate) struct Inner {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: DbOptions,
+    pub(crate) poison: Poison,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) cache: Arc<TableCache>,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) views: Views,
+    pub(crate) writer: Mutex<Writer>,
+    /// Tells writers that wait for room that a flush ended.
+    pub(crate) flushed: Condvar,
+    pub(crate) manifest: Mutex<Manifest>,
+    pub(crate) sync_state: Mutex<SyncState>,
+    pub(crate) flush_job: Mutex<()>,
+    /// Cursors of the compactions of each key space.
+    pub(crate) compaction_job: Mutex<Vec<Cursors>>,
+    pub(crate) work: Work,
+    pub(crate) space: SpaceGuard,
+    pub(crate) pace: Pace,
+    pub(crate) external_sync: OnceLock<ExternalSync>,
+    next_file: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl Inner {
+    /// A number for a new file.
+    pub(crate) fn new_file_no(&self) -> FileNo {
+        FileNo::new(self.next_file.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number that the next new file will have.
+    pub(crate) fn next_file_no(&self) -> FileNo {
+        FileNo::new(self.next_file.load(Ordering::Relaxed))
+    }
+
+    /// Fails if the store was closed.
+    pub(crate) fn check_open(&self) -> StoreResult<()> {
+        if self.closed.load(Ordering::Acquire) { Err(StoreError::Closed) } else { Ok(()) }
+    }
+
+    /// Runs the hook that makes outside data durable. A failure poisons: what is durable is unknown.
+    pub(crate) fn run_external_sync(&self) -> StoreResult<()> {
+        let hook = self.external_sync.get().ok_or_else(|| {
+            StoreError::Invalid("no external sync is set, but rows depend on one".to_owned())
+        })?;
+        hook().map_err(|error| {
+            self.poison.set(&format_args!("the sync of data outside the store failed: {error}"))
+        })
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Db {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Db").field("dir", &self.inner.dir).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Db {
+    fn drop(&mut self) {
+        if let Err(error) = self.shut_down() {
+            log::error!("closing {}: {error}", self.inner.dir.display());
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Opens and closes a store.
+//!
+//! 1. Lock the directory; read the manifest; see that every table it lists is there.
+//! 2. Recover the memtables from the logs ([`crate::wal::recovery`]).
+//! 3. Begin a new log, and a new manifest that holds the state as it is now.
+//! 4. Remove files that nothing refers to: what a crash interrupted.
+//! 5. If much was recovered, flush it, so that logs do not pile up over restarts.
+//!
+//! Nothing here costs more for a store with more rows: tables are listed, not read.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Condvar, Mutex};
+use varve_env::{Env, FileLock, OpenMode};
+use varve_types::{FileNo, KeyspaceId, SeqNo};
+
+use super::install::state_edit;
+use super::sync::SyncState;
+use super::{Db, Inner, Writer};
+use crate::files::{LOCK, StoreFile, io_error};
+use crate::manifest::{Manifest, ManifestState, load};
+use crate::memtable::Memtable;
+use crate::metrics::Metrics;
+use crate::options::DbOptions;
+use crate::pace::Pace;
+use crate::poison::Poison;
+use crate::snapshot::Snapshots;
+use crate::space::SpaceGuard;
+use crate::table::TableCache;
+use crate::version::{Table, Version};
+use crate::view::{Keyspace, View, Views};
+use crate::wal::LogWriter;
+use crate::wal::recovery::{Recovered, RecoveryInput, recover};
+use crate::{StoreError, StoreResult};
+
+/// Logs that may be left unflushed at an open; each costs a little at the next one.
+const LOGS_KEPT_MAX: usize = 8;
+/// Bytes of a log that holds no rows: at most its header and a marker or two.
+const EMPTY_LOG_BYTES_MAX: u64 = 128;
+
+impl Db {
+    /// Opens the store in the directory `dir`, making it if there is none and the options say so.
+    pub fn open(env: Arc<dyn Env>, dir: &Path, options: DbOptions) -> StoreResult<Db> {
+        if options.create_if_missing {
+            make_dir(&*env, dir)?;
+        }
+        let lock = lock_dir(&*env, dir)?;
+        let files = list_files(&*env, dir)?;
+        let state = load(&*env, dir)?;
+        if state.is_none() {
+            check_new(&*env, dir, &files, &options)?;
+        }
+        let inner = Arc::new(build(env, dir, options, state, &files)?);
+        inner.flush_recovered()?;
+        inner.update_pace();
+        let threads = inner
+            .start_threads()
+            .map_err(|error| io_error("start threads for", &inner.dir, error))?;
+        inner.work_is_due();
+        Ok(Db { inner, threads: Mutex::new(threads), lock: Mutex::new(Some(lock)) })
+    }
+
+    /// Ends all work, syncs the log and lets others open the store.
+    pub(crate) fn shut_down(&self) -> StoreResult<()> {
+        if self.inner.stop().is_err() {
+            return Ok(());
+        }
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            // A worker that panicked has poisoned the store, which the sync below reports.
+            let _ = thread.join();
+        }
+        let outcome = self.inner.sync().and_then(|()| {
+            match self.inner.writer.lock().log.append_close() {
+                // The record is a courtesy to whoever inspects the log.
+                Err(StoreError::NoSpace { .. }) => Ok(()),
+                other => other,
+            }
+        });
+        *self.lock.lock() = None;
+        outcome
+    }
+}
+
+impl Inner {
+    /// Flushes recovered memtables beyond the one that stays active. Want of room, or rows that wait for
+    /// the external sync, leave them to the background.
+    fn flush_recovered(&self) -> StoreResult<()> {
+        match self.flush_pending() {
+            Err(StoreError::NoSpace { .. }) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn make_dir(env: &dyn Env, dir: &Path) -> StoreResult<()> {
+    match env.create_dir(dir) {
+        Ok(()) => {
+            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new("."));
+            env.sync_dir(parent).map_err(|error| io_error("sync", parent, error))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(io_error("create", dir, error)),
+    }
+}
+
+fn lock_dir(env: &dyn Env, dir: &Path) -> StoreResult<Box<dyn FileLock>> {
+    let path = dir.join(LOCK);
+    let lock = match env.lock(&path) {
+        Ok(Some(lock)) => lock,
+        Ok(None) => {
+            let holder = read_note(env, &path);
+            return Err(StoreError::Locked { path: dir.to_path_buf(), holder });
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(StoreError::NotAStore { path: dir.to_path_buf() });
+        }
+        Err(error) => return Err(io_error("lock", &path, error)),
+    };
+    // The note only helps to name the holder.
+    let _ = lock.write_note(format!("process {}\n", std::process::id()).as_bytes());
+    Ok(lock)
+}
+
+fn read_note(env: &dyn Env, path: &Path) -> String {
+    let mut note = [0; 128];
+    let len = env.open(path, OpenMode::Read).and_then(|file| file.read_at(&mut note, 0));
+    let note = String::from_utf8_lossy(&note[..len.unwrap_or(0)]).trim().to_owned();
+    if note.is_empty() { "it does not say which".to_owned() } else { note }
+}
+
+fn list_files(env: &dyn Env, dir: &Path) -> StoreResult<Vec<StoreFile>> {
+    let items = env.list(dir).map_err(|error| io_error("list", dir, error))?;
+    Ok(items.iter().filter_map(|item| StoreFile::parse(&item.name)).collect())
+}
+
+/// Fails unless a directory without CURRENT may be made a store: a store that lost it must not be taken
+/// for an empty one.
+fn check_new(
+    env: &dyn Env,
+    dir: &Path,
+    files: &[StoreFile],
+    options: &DbOptions,
+) -> StoreResult<()> {
+    for file in files {
+        let path = file.path(dir);
+        let holds_rows = match file {
+            StoreFile::Table(_) => true,
+            StoreFile::Wal(_) => {
+                let stat = env.stat(&path).map_err(|error| io_error("look at", &path, error))?;
+                stat.len > EMPTY_LOG_BYTES_MAX
+            }
+            StoreFile::Manifest(_) | StoreFile::Current | StoreFile::Temporary => false,
+        };
+        if holds_rows {
+            let detail = format!("it is missing, but {} is there", path.display());
+            let path = StoreFile::Current.path(dir);
+            return Err(StoreError::Damaged { path, offset: 0, detail });
+        }
+    }
+    if options.create_if_missing {
+        Ok(())
+    } else {
+        Err(StoreError::NotAStore { path: dir.to_path_buf() })
+    }
+}
+
+/// Recovers everything and assembles the store.
+fn build(
+    env: Arc<dyn Env>,
+    dir: &Path,
+    options: DbOptions,
+    state: Option<ManifestState>,
+    files: &[StoreFile],
+) -> StoreResult<Inner> {
+    let keyspaces = match &state {
+        Some(state) => open_keyspaces(&env, dir, state, files)?,
+        None => Vec::new(),
+    };
+    let recovered = match &state {
+        Some(state) => recover(&recovery_input(&env, dir, state, files, options.memtable_bytes))?,
+        None => Recovered::default(),
+    };
+    let used = files.iter().filter_map(|file| file.number()).map(FileNo::next).max();
+    let next_file = used.max(state.as_ref().map(|state| state.next_file)).unwrap_or(FileNo::new(1));
+    let (log_no, manifest_no) = (next_file, next_file.next());
+    if state.is_none() {
+        remove_all(&*env, dir, files)?;
+    }
+    let log = LogWriter::create(Arc::clone(&env), dir.to_path_buf(), log_no, &recovered)?;
+    let tables_seq = state.as_ref().map_or(SeqNo::ZERO, |state| state.last_seq);
+    let view = first_view(&recovered, keyspaces, log_no, options.memtable_bytes);
+    let poison = Poison::default();
+    let edit = state_edit(&view, view.oldest_log(), manifest_no.next(), tables_seq);
+    let manifest = Manifest::create(&*env, dir, manifest_no, &edit, tables_seq, &poison)?;
+    remove_unreferenced(&*env, dir, files, &view)?;
+    let metrics = Arc::new(Metrics::default());
+    let block_bytes = options.block_bytes as usize;
+    let cache = TableCache::new(
+        Arc::clone(&env),
+        options.cache_bytes(),
+        block_bytes,
+        Arc::clone(&metrics),
+    )?;
+    let next_seq = recovered.last_seq.advanced(1);
+    let writer = Writer { log, next_seq, active: Arc::clone(&view.active) };
+    Ok(Inner {
+        space: SpaceGuard::new(Arc::clone(&env), dir.to_path_buf(), options.space_reserve_bytes),
+        env,
+        dir: dir.to_path_buf(),
+        options,
+        poison,
+        metrics,
+        cache: Arc::new(cache),
+        snapshots: Arc::new(Snapshots::new(recovered.last_seq)),
+        views: Views::new(view),
+        writer: Mutex::new(writer),
+        flushed: Condvar::new(),
+        manifest: Mutex::new(manifest),
+        sync_state: Mutex::new(SyncState::default()),
+        flush_job: Mutex::new(()),
+        compaction_job: Mutex::new(Vec::new()),
+        work: Default::default(),
+        pace: Pace::default(),
+        external_sync: OnceLock::new(),
+        next_file: AtomicU64::new(manifest_no.next().get()),
+        closed: AtomicBool::new(false),
+    })
+}
+
+fn recovery_input<'a>(
+    env: &'a Arc<dyn Env>,
+    dir: &'a Path,
+    state: &ManifestState,
+    files: &[StoreFile],
+    memtable_bytes: usize,
+) -> RecoveryInput<'a> {
+    let mut logs: Vec<FileNo> = files
+        .iter()
+        .filter_map(|file| if let StoreFile::Wal(no) = file { Some(*no) } else { None })
+        .filter(|no| *no >= state.oldest_log)
+        .collect();
+    logs.sort_unstable();
+    RecoveryInput {
+        env,
+        dir,
+        oldest_log: state.oldest_log,
+        logs,
+        tables_seq: state.last_seq,
+        keyspaces: state.keyspaces.len(),
+        memtable_bytes,
+    }
+}
+
+/// The key spaces with their tables, each of which must be there.
+fn open_keyspaces(
+    env: &Arc<dyn Env>,
+    dir: &Path,
+    state: &ManifestState,
+    files: &[StoreFile],
+) -> StoreResult<Vec<Keyspace>> {
+    let present: std::collections::HashSet<FileNo> = files
+        .iter()
+        .filter_map(|file| if let StoreFile::Table(no) = file { Some(*no) } else { None })
+        .collect();
+    let mut keyspaces = Vec::new();
+    for (index, space) in state.keyspaces.iter().enumerate() {
+        let id = KeyspaceId::new(index as u32);
+        let mut tables = Vec::new();
+        for (level, meta) in &space.tables {
+            let table = Table::new(Arc::clone(env), dir, id, meta.clone());
+            if !present.contains(&meta.file) {
+                let detail = "the manifest lists this table, but it is missing".to_owned();
+                let path = table.path().to_path_buf();
+                return Err(StoreError::Damaged { path, offset: 0, detail });
+            }
+            tables.push((*level, Arc::new(table)));
+        }
+        let version = Version::default().changed(&[], &tables);
+        version.check().map_err(|detail| {
+            let path: PathBuf = StoreFile::Manifest(state.no).path(dir);
+            StoreError::Damaged { path, offset: 0, detail }
+        })?;
+        let (name, options) = (Arc::from(space.name.as_str()), space.options);
+        keyspaces.push(Keyspace { id, name, options, version: Arc::new(version) });
+    }
+    Ok(keyspaces)
+}
+
+/// The view of what was recovered. The last memtable goes on being filled unless it is large or many logs
+/// wait for it.
+fn first_view(
+    recovered: &Recovered,
+    keyspaces: Vec<Keyspace>,
+    log_no: FileNo,
+    memtable_bytes: usize,
+) -> View {
+    let mut immutables: Vec<Arc<Memtable>> = recovered.memtables.iter().rev().cloned().collect();
+    let goes_on = |memtable: &Arc<Memtable>| {
+        memtable.bytes() < memtable_bytes / 2 && recovered.logs.len() < LOGS_KEPT_MAX
+    };
+    let active = if immutables.first().is_some_and(goes_on) {
+        immutables.remove(0)
+    } else {
+        Arc::new(Memtable::new(log_no))
+    };
+    View { active, immutables, keyspaces }
+}
+
+/// Removes what the making of a store left behind before it had rows.
+fn remove_all(env: &dyn Env, dir: &Path, files: &[StoreFile]) -> StoreResult<()> {
+    for file in files {
+        let path = file.path(dir);
+        env.remove_file(&path).map_err(|error| io_error("remove", &path, error))?;
+    }
+    Ok(())
+}
+
+/// Removes tables and logs that `view` does not need, and earlier manifests.
+///
+/// REQUIRES: the manifest that says so is in force.
+fn remove_unreferenced(
+    env: &dyn Env,
+    dir: &Path,
+    files: &[StoreFile],
+    view: &View,
+) -> StoreResult<()> {
+    let tables: std::collections::HashSet<FileNo> = view
+        .keyspaces
+        .iter()
+        .flat_map(|space| space.version.tables().map(|(_, table)| table.file_no()))
+        .collect();
+    for file in files {
+        let needed = match file {
+            StoreFile::Table(no) => tables.contains(no),
+            StoreFile::Wal(no) => *no >= view.oldest_log(),
+            StoreFile::Manifest(_) => false,
+            StoreFile::Current => true,
+            // The new CURRENT was made of it.
+            StoreFile::Temporary => true,
+        };
+        let path = file.path(dir);
+        if !needed && env.stat(&path).is_ok() {
+            env.remove_file(&path).map_err(|error| io_error("remove", &path, error))?;
+        }
+    }
+    Ok(())
+}

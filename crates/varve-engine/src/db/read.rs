@@ -1,0 +1,233 @@
+//! The read path: memtables, then tables, newest first.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use varve_format::filter::{PREFIX_BYTES, filter_hash};
+use varve_types::{KeyspaceId, SeqNo};
+
+use super::Inner;
+use crate::iter::level::LevelSource;
+use crate::iter::memory::MemorySource;
+use crate::iter::merge::Merge;
+use crate::iter::rows::Rows;
+use crate::iter::table::TableSource;
+use crate::iter::{KeyBounds, Source};
+use crate::memtable::is_empty_range;
+use crate::snapshot::Pin;
+use crate::store::ScanIter;
+use crate::table::Admission;
+use crate::version::{LEVELS, Table, Version};
+use crate::view::View;
+use crate::{Direction, KeyRange, StoreResult, StoreSnapshot};
+
+impl Inner {
+    /// The value of `key` as of `seq`.
+    pub(crate) fn get(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        seq: SeqNo,
+    ) -> StoreResult<Option<Bytes>> {
+        self.check_open()?;
+        self.metrics.gets.add(1);
+        let view = self.views.get();
+        let space = view.keyspace(keyspace)?;
+        for memtable in view.memtables() {
+            if let Some(found) = memtable.get(keyspace, key, seq) {
+                return Ok(found.into_value());
+            }
+        }
+        let version = &space.version;
+        let hash = filter_hash(key);
+        let overlapping = version.level(0).iter().filter(|table| table.covers(key));
+        let deeper = (1..LEVELS).filter_map(|level| version.find(level, key));
+        for table in overlapping.chain(deeper) {
+            if table.meta().smallest_seq > seq {
+                continue;
+            }
+            if let Some(found) = self.cache.get(table, key, hash, seq)? {
+                return Ok(found.into_value());
+            }
+        }
+        Ok(None)
+    }
+
+    /// The rows of `range` as `pin` sees them.
+    ///
+    /// REQUIRES: `view` was taken after `pin`.
+    pub(crate) fn scan(
+        &self,
+        pin: Pin,
+        view: Arc<View>,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> StoreResult<ScanIter<'static>> {
+        self.check_open()?;
+        self.metrics.scans.add(1);
+        let bounds = (
+            range.start.as_ref().map(|key| key.as_slice()),
+            range.end.as_ref().map(|key| key.as_slice()),
+        );
+        let space = view.keyspace(keyspace)?;
+        if is_empty_range(bounds) {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let mut sources: Vec<Box<dyn Source>> = Vec::new();
+        for memtable in view.memtables() {
+            let memtable = Arc::clone(memtable);
+            let source = MemorySource::new(memtable, keyspace, pin.seq(), bounds, direction);
+            if source.valid() {
+                sources.push(Box::new(source));
+            }
+        }
+        let prefix = if space.options.prefixed { common_prefix(bounds) } else { None };
+        self.table_sources(&space.version, bounds, prefix, direction, &mut sources)?;
+        let merge = Merge::new(sources, direction);
+        Ok(Box::new(Rows::new(merge, range, direction, pin, view)))
+    }
+
+    /// Sources for the tables that may hold rows of `range`, skipping those whose prefix filter
+    /// denies the one prefix that the range is about.
+    fn table_sources(
+        &self,
+        version: &Version,
+        range: KeyBounds<'_>,
+        prefix: Option<[u8; PREFIX_BYTES]>,
+        direction: Direction,
+        sources: &mut Vec<Box<dyn Source>>,
+    ) -> StoreResult<()> {
+        let wanted = |table: &Arc<Table>| match &prefix {
+            Some(prefix) => self.cache.may_hold_prefix(table, prefix),
+            None => Ok(true),
+        };
+        for table in version.level(0).iter().filter(|table| overlaps(table, range)) {
+            if wanted(table)? {
+                let (cache, table) = (Arc::clone(&self.cache), Arc::clone(table));
+                let keep = Admission::Keep;
+                let source = TableSource::new(cache, table, range, direction, keep)?;
+                sources.push(Box::new(source));
+            }
+        }
+        for level in 1..LEVELS {
+            let mut tables = Vec::new();
+            for table in overlapping(version.level(level), range) {
+                if wanted(table)? {
+                    tables.push(Arc::clone(table));
+                }
+            }
+            if !tables.is_empty() {
+                let (cache, keep) = (Arc::clone(&self.cache), Admission::Keep);
+                let tables = tables.into_iter();
+                let source = LevelSource::new(cache, tables, range, direction, keep)?;
+                sources.push(Box::new(source));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The prefix that all keys of `range` have, if it is one.
+fn common_prefix(range: KeyBounds<'_>) -> Option<[u8; PREFIX_BYTES]> {
+    let (Bound::Included(start) | Bound::Excluded(start), end) = range else { return None };
+    let prefix = *start.first_chunk::<PREFIX_BYTES>()?;
+    let next = u64::from_be_bytes(prefix).checked_add(1).map(u64::to_be_bytes);
+    let within = match end {
+        Bound::Included(end) => end.starts_with(&prefix),
+        // Up to, and not including, the first key of the next prefix; trailing 0xff bytes were cut off it.
+        Bound::Excluded(end) => {
+            end.starts_with(&prefix)
+                || next.is_some_and(|next| {
+                    let used = next.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+                    end.starts_with(&next[..used])
+                        && end[used..].iter().all(|byte| *byte == 0)
+                        && end.len() <= PREFIX_BYTES
+                })
+        }
+        Bound::Unbounded => next.is_none(),
+    };
+    within.then_some(prefix)
+}
+
+fn overlaps(table: &Table, range: KeyBounds<'_>) -> bool {
+    let meta = table.meta();
+    let starts_before_end = match range.1 {
+        Bound::Included(end) => *meta.smallest_key <= *end,
+        Bound::Excluded(end) => *meta.smallest_key < *end,
+        Bound::Unbounded => true,
+    };
+    let ends_after_start = match range.0 {
+        Bound::Included(start) => *meta.largest_key >= *start,
+        Bound::Excluded(start) => *meta.largest_key > *start,
+        Bound::Unbounded => true,
+    };
+    starts_before_end && ends_after_start
+}
+
+/// The tables of a sorted level that may hold keys of `range`.
+fn overlapping<'a>(tables: &'a [Arc<Table>], range: KeyBounds<'_>) -> &'a [Arc<Table>] {
+    let first = match range.0 {
+        Bound::Included(start) => tables.partition_point(|t| *t.meta().largest_key < *start),
+        Bound::Excluded(start) => tables.partition_point(|t| *t.meta().largest_key <= *start),
+        Bound::Unbounded => 0,
+    };
+    let rest = &tables[first..];
+    let count = match range.1 {
+        Bound::Included(end) => rest.partition_point(|t| *t.meta().smallest_key <= *end),
+        Bound::Excluded(end) => rest.partition_point(|t| *t.meta().smallest_key < *end),
+        Bound::Unbounded => rest.len(),
+    };
+    &rest[..count]
+}
+
+/// A pinned state.
+pub(crate) struct DbSnapshot<'a> {
+    pub(crate) inner: &'a Inner,
+    pub(crate) pin: Pin,
+}
+
+impl StoreSnapshot for DbSnapshot<'_> {
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        self.inner.get(keyspace, key, self.pin.seq())
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> StoreResult<ScanIter<'_>> {
+        self.inner.scan(self.pin.clone(), self.inner.views.get(), keyspace, range, direction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_one_prefix_is_recognised() {
+        let bounds = |range: &KeyRange| {
+            let start = range.start.as_ref().map(|key| key.as_slice());
+            common_prefix((start, range.end.as_ref().map(|key| key.as_slice())))
+                .map(u64::from_be_bytes)
+        };
+        for prefix in [0, 1, 255, 256, 0xffff, 1 << 40, u64::MAX - 1, u64::MAX] {
+            let mut range = KeyRange::prefix(&prefix.to_be_bytes());
+            assert_eq!(bounds(&range), Some(prefix));
+            let mut after = prefix.to_be_bytes().to_vec();
+            after.extend_from_slice(&[7; 8]);
+            range.start = Bound::Excluded(after.clone());
+            assert_eq!(bounds(&range), Some(prefix));
+            range.end = Bound::Included(after);
+            assert_eq!(bounds(&range), Some(prefix));
+        }
+        assert_eq!(bounds(&KeyRange::all()), None);
+        assert_eq!(bounds(&KeyRange::prefix(&[1, 2, 3])), None);
+        let mut two = KeyRange::prefix(&7u64.to_be_bytes());
+        two.end = KeyRange::prefix(&8u64.to_be_bytes()).end;
+        assert_eq!(bounds(&two), None);
+    }
+}

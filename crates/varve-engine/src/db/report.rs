@@ -1,0 +1,47 @@
+//! Tells what the store did and holds.
+
+use super::Inner;
+use crate::metrics::{KeyspaceReport, LevelReport, MetricsReport, StateReport};
+use crate::version::LEVELS;
+use crate::view::{Keyspace, View};
+
+impl Inner {
+    /// Counters and sizes.
+    pub(crate) fn report(&self) -> MetricsReport {
+        let view = self.views.get();
+        let memtable_bytes = view.memtables().map(|memtable| memtable.bytes()).sum();
+        let cache_bytes = self.cache.memory_bytes();
+        let state = StateReport {
+            last_seq: self.snapshots.last_seq().get(),
+            memtable_bytes,
+            immutable_memtables: view.immutables.len(),
+            cache_bytes,
+            memory_bytes: memtable_bytes as u64 + cache_bytes,
+            memory_budget_bytes: self.options.memory_budget_bytes,
+            debt_bytes: self.compaction_debt(),
+            delay_ns_per_byte: self.pace.delay(),
+            live_snapshots: self.snapshots.live().len(),
+            poisoned: self.poison.cause().map(str::to_owned),
+            keyspaces: view.keyspaces.iter().map(|space| keyspace_report(&view, space)).collect(),
+        };
+        self.metrics.report(state)
+    }
+}
+
+fn keyspace_report(view: &View, space: &Keyspace) -> KeyspaceReport {
+    let levels = (0..LEVELS).map(|level| {
+        let metas = || space.version.level(level).iter().map(|table| table.meta());
+        LevelReport {
+            level,
+            tables: metas().count(),
+            bytes: metas().map(|meta| meta.size_bytes).sum(),
+            entries: metas().map(|meta| meta.entries).sum(),
+            tombstones: metas().map(|meta| meta.tombstones).sum(),
+        }
+    });
+    KeyspaceReport {
+        name: space.name.to_string(),
+        memtable_rows: view.memtables().map(|memtable| memtable.rows(space.id)).sum(),
+        levels: levels.collect(),
+    }
+}

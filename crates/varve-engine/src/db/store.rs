@@ -1,0 +1,79 @@
+//! [`Store`] for [`Db`], and what a `Db` can do beyond it.
+
+use bytes::Bytes;
+use varve_types::{KeyspaceId, SeqNo};
+
+use super::Db;
+use super::read::DbSnapshot;
+use crate::store::ScanIter;
+use crate::{Batch, Direction, KeyRange, KeyspaceOptions, Store, StoreResult, StoreSnapshot};
+
+impl Store for Db {
+    fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
+        self.inner.keyspace(name, options)
+    }
+
+    fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
+        self.inner.clear_keyspace(keyspace)
+    }
+
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        // Not the newest published state: a row that overwrote it in place may be newer.
+        self.inner.get(keyspace, key, SeqNo::MAX)
+    }
+
+    fn write(&self, batch: Batch) -> StoreResult<()> {
+        self.inner.write(batch)
+    }
+
+    fn sync(&self) -> StoreResult<()> {
+        self.inner.check_open()?;
+        self.inner.sync()
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> StoreResult<ScanIter<'_>> {
+        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
+        self.inner.scan(pin, view, keyspace, range, direction)
+    }
+
+    fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
+        self.inner.check_open()?;
+        let (pin, ()) = self.inner.snapshots.pin(|| ());
+        Ok(Box::new(DbSnapshot { inner: &self.inner, pin }))
+    }
+
+    fn set_external_sync(&self, hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {
+        if self.inner.external_sync.set(hook).is_err() {
+            log::warn!("the external sync was set before; the first one stays");
+        }
+        self.inner.work_is_due();
+    }
+
+    fn metrics_json(&self) -> String {
+        // Plain structs of numbers and strings always serialize.
+        serde_json::to_string(&self.inner.report()).unwrap_or_default()
+    }
+
+    fn close(&self) -> StoreResult<()> {
+        self.shut_down()
+    }
+}
+
+impl Db {
+    /// Turns everything written so far into tables.
+    pub fn flush(&self) -> StoreResult<()> {
+        self.inner.flush_all()
+    }
+
+    /// Compacts until every level is within its target.
+    pub fn compact(&self) -> StoreResult<()> {
+        self.inner.check_open()?;
+        while self.inner.compact_one()? {}
+        Ok(())
+    }
+}

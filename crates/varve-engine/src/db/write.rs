@@ -1,0 +1,164 @@
+//! The write path: log, then memtable.
+
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+use varve_format::filter::PREFIX_BYTES;
+use varve_types::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+use super::{IMMUTABLES_MAX, Inner, Writer};
+use crate::memtable::Memtable;
+use crate::{Batch, Op, StoreError, StoreResult};
+
+/// Bytes of an operation in the log besides key and value, nearly.
+const OP_OVERHEAD_BYTES: usize = 8;
+
+/// Whether the next batch can be taken.
+enum Room {
+    /// It can; true if the memtable was just rotated.
+    Ready(bool),
+    /// A flush must run first, on this thread.
+    AfterFlush,
+}
+
+impl Inner {
+    /// See [`crate::Store::write`].
+    pub(crate) fn write(&self, batch: Batch) -> StoreResult<()> {
+        self.check_open()?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let bytes = self.check_batch(&batch)?;
+        self.space.admit(bytes, batch.is_reclaiming()).inspect_err(|_| {
+            self.metrics.refused_no_space.add(1);
+        })?;
+        if let Some(delay) = self.pace.charge(bytes) {
+            self.metrics.paced_ns.add(delay.as_nanos() as u64);
+            self.env.sleep(delay);
+        }
+        let rotated = loop {
+            let mut writer = self.writer.lock();
+            // Asked again under the lock: nothing may follow the record that closes the log.
+            self.check_open()?;
+            self.poison.check()?;
+            match self.make_room(&mut writer, batch.is_reclaiming())? {
+                Room::Ready(rotated) => {
+                    self.commit(&mut writer, batch)?;
+                    break rotated;
+                }
+                Room::AfterFlush => drop(writer),
+            }
+            self.flush_pending()?;
+        };
+        if rotated {
+            self.work_is_due();
+        }
+        Ok(())
+    }
+
+    /// Checks a batch against the limits; returns its bytes, nearly.
+    fn check_batch(&self, batch: &Batch) -> StoreResult<u64> {
+        let view = self.views.get();
+        let mut bytes = 0;
+        for op in batch.ops() {
+            let (keyspace, key, value_len) = match op {
+                Op::Put { keyspace, key, value } => (*keyspace, key, value.len()),
+                Op::Delete { keyspace, key } => (*keyspace, key, 0),
+            };
+            let keyspace = view.keyspace(keyspace)?;
+            let fits = key.len() <= KEY_BYTES_MAX && value_len <= VALUE_BYTES_MAX;
+            if !fits || (keyspace.options.prefixed && key.len() != 2 * PREFIX_BYTES) {
+                return Err(StoreError::Invalid(format!(
+                    "a row of {} + {value_len} bytes does not fit key space {}",
+                    key.len(),
+                    keyspace.name
+                )));
+            }
+            bytes += OP_OVERHEAD_BYTES + key.len() + value_len;
+        }
+        if bytes > BATCH_BYTES_MAX {
+            let message = format!("a batch of {bytes} bytes, above the limit of {BATCH_BYTES_MAX}");
+            return Err(StoreError::Invalid(message));
+        }
+        if batch.is_external() && self.external_sync.get().is_none() {
+            let message = "a batch that depends on an external sync, but none is set";
+            return Err(StoreError::Invalid(message.to_owned()));
+        }
+        Ok(bytes as u64)
+    }
+
+    /// Rotates a full memtable. Waits while too many others wait for their flush.
+    fn make_room(&self, writer: &mut MutexGuard<'_, Writer>, reclaims: bool) -> StoreResult<Room> {
+        loop {
+            let bytes = writer.active.bytes();
+            let full = bytes >= self.options.memtable_bytes
+                || writer.log.len() >= self.options.log_bytes_max();
+            if !full {
+                return Ok(Room::Ready(false));
+            }
+            if self.views.get().immutables.len() < IMMUTABLES_MAX {
+                self.rotate(writer)?;
+                return Ok(Room::Ready(true));
+            }
+            if self.work.is_flush_blocked() {
+                // Writes that free room may use as much memory again, so that the flush can go on.
+                if reclaims && bytes < 2 * self.options.memtable_bytes {
+                    return Ok(Room::Ready(false));
+                }
+                if !self.env.is_deterministic() {
+                    self.metrics.refused_no_space.add(1);
+                    return Err(StoreError::NoSpace { path: self.dir.clone() });
+                }
+            }
+            if self.env.is_deterministic() {
+                return Ok(Room::AfterFlush);
+            }
+            self.metrics.flush_waits.add(1);
+            let start = self.env.monotonic();
+            self.flushed.wait(writer);
+            let waited = self.env.monotonic().saturating_sub(start);
+            self.metrics.flush_wait_ns.add(waited.as_nanos() as u64);
+            self.check_open()?;
+            self.poison.check()?;
+        }
+    }
+
+    /// Begins a new log and memtable; the present memtable waits for its flush.
+    pub(crate) fn rotate(&self, writer: &mut Writer) -> StoreResult<()> {
+        let no = self.new_file_no();
+        writer.log.rotate(no, writer.next_seq)?;
+        let next = Arc::new(Memtable::new(no));
+        let full = std::mem::replace(&mut writer.active, Arc::clone(&next));
+        self.views.update(|view| {
+            view.immutables.insert(0, full);
+            view.active = next;
+        });
+        Ok(())
+    }
+
+    /// Logs and applies a batch.
+    fn commit(&self, writer: &mut Writer, batch: Batch) -> StoreResult<()> {
+        let first_seq = writer.next_seq;
+        let logged = match writer.log.append_batch(first_seq, &batch) {
+            Ok(logged) => logged,
+            Err(error @ StoreError::NoSpace { .. }) => {
+                self.metrics.refused_no_space.add(1);
+                return Err(error);
+            }
+            Err(error) => return Err(self.poison.set(&error)),
+        };
+        if batch.is_external() {
+            writer.active.mark_external();
+        }
+        let ops = batch.into_ops();
+        self.metrics.batches.add(1);
+        self.metrics.writes.add(ops.len() as u64);
+        self.metrics.log_bytes.add(logged);
+        writer.next_seq = first_seq.advanced(ops.len() as u64);
+        let last_seq = first_seq.advanced(ops.len() as u64 - 1);
+        self.snapshots.publish(last_seq, |newest_snapshot| {
+            writer.active.apply(first_seq, ops.into_iter(), newest_snapshot);
+        });
+        Ok(())
+    }
+}

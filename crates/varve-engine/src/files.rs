@@ -1,0 +1,138 @@
+//! The names of a store's files.
+//!
+//! ```text
+//! CURRENT                  names the manifest in force
+//! CURRENT.tmp              the next CURRENT before its rename
+//! MANIFEST-000000000007    version edits
+//! 000000000008.wal         write-ahead log
+//! 000000000009.table       table
+//! LOCK                     held while the store is open
+//! ```
+//!
+//! One counter numbers manifests, logs and tables, so a number means one file.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use varve_types::FileNo;
+
+use crate::StoreError;
+
+/// The name of the file that names the manifest.
+pub(crate) const CURRENT: &str = "CURRENT";
+/// Its next version, before the rename.
+pub(crate) const CURRENT_TMP: &str = "CURRENT.tmp";
+/// The lock file.
+pub(crate) const LOCK: &str = "LOCK";
+
+/// A file of a store, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreFile {
+    /// A write-ahead log.
+    Wal(FileNo),
+    /// A table.
+    Table(FileNo),
+    /// A manifest.
+    Manifest(FileNo),
+    /// The name of the manifest in force.
+    Current,
+    /// A file whose writing was not finished.
+    Temporary,
+}
+
+impl StoreFile {
+    /// What a name stands for, or `None` if it is not one of a store's.
+    pub(crate) fn parse(name: &OsStr) -> Option<StoreFile> {
+        let name = name.to_str()?;
+        let number = |digits: &str| {
+            let plain = digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_digit());
+            if plain { digits.parse().ok().map(FileNo::new) } else { None }
+        };
+        if name == CURRENT {
+            return Some(StoreFile::Current);
+        }
+        if name == CURRENT_TMP {
+            return Some(StoreFile::Temporary);
+        }
+        if let Some(digits) = name.strip_prefix("MANIFEST-") {
+            return number(digits).map(StoreFile::Manifest);
+        }
+        if let Some(digits) = name.strip_suffix(".wal") {
+            return number(digits).map(StoreFile::Wal);
+        }
+        name.strip_suffix(".table").and_then(number).map(StoreFile::Table)
+    }
+
+    /// The number in the name, if it has one.
+    pub(crate) fn number(self) -> Option<FileNo> {
+        match self {
+            StoreFile::Wal(no) | StoreFile::Table(no) | StoreFile::Manifest(no) => Some(no),
+            StoreFile::Current | StoreFile::Temporary => None,
+        }
+    }
+
+    /// The file's path within the store's directory.
+    pub(crate) fn path(self, dir: &Path) -> PathBuf {
+        match self {
+            StoreFile::Wal(no) => dir.join(format!("{:012}.wal", no.get())),
+            StoreFile::Table(no) => dir.join(format!("{:012}.table", no.get())),
+            StoreFile::Manifest(no) => dir.join(format!("MANIFEST-{:012}", no.get())),
+            StoreFile::Current => dir.join(CURRENT),
+            StoreFile::Temporary => dir.join(CURRENT_TMP),
+        }
+    }
+}
+
+/// True if the operating system said that the device is full.
+pub(crate) fn is_no_space(error: &io::Error) -> bool {
+    /// EDQUOT: the user's quota is used up.
+    const QUOTA: i32 = 122;
+    error.kind() == io::ErrorKind::StorageFull || error.raw_os_error() == Some(QUOTA)
+}
+
+/// The error of an operation on a file: `NoSpace` if the device is full, else `Io`.
+pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> StoreError {
+    if is_no_space(&source) {
+        let dir = path.parent().unwrap_or(path);
+        return StoreError::NoSpace { path: dir.to_path_buf() };
+    }
+    StoreError::Io { action, path: path.to_path_buf(), source }
+}
+
+/// The error of bytes of a file that do not decode. The error's offset counts from the file's start.
+pub(crate) fn format_error(path: &Path, error: varve_format::FormatError) -> StoreError {
+    match error.newer() {
+        Some((found, supported)) => {
+            StoreError::NewerFormat { path: path.to_path_buf(), found, supported }
+        }
+        None => StoreError::Damaged {
+            path: path.to_path_buf(),
+            offset: error.offset,
+            detail: error.problem.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back() {
+        let no = FileNo::new(42);
+        for file in [
+            StoreFile::Wal(no),
+            StoreFile::Table(no),
+            StoreFile::Manifest(no),
+            StoreFile::Current,
+            StoreFile::Temporary,
+        ] {
+            let path = file.path(Path::new("/store"));
+            assert_eq!(StoreFile::parse(path.file_name().unwrap()), Some(file));
+        }
+        for name in ["", "42.wal", "00000000004x.wal", "MANIFEST-", "LOCK", "000000000042.sst"] {
+            assert_eq!(StoreFile::parse(OsStr::new(name)), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Walks one table, block by block.
+
+use std::sync::Arc;
+
+use varve_format::EntryKind;
+use varve_format::block::BlockCursor;
+use varve_types::SeqNo;
+
+use super::{KeyBounds, Source, start_place};
+use crate::memtable::Found;
+use crate::table::cache::damaged;
+use crate::table::{Admission, TableCache, TableIndex};
+use crate::version::Table;
+use crate::{Direction, StoreResult};
+
+/// All versions of a table from some place on.
+pub(crate) struct TableSource {
+    cache: Arc<TableCache>,
+    table: Arc<Table>,
+    index: Arc<TableIndex>,
+    direction: Direction,
+    admission: Admission,
+    block_no: usize,
+    cursor: Option<BlockCursor>,
+}
+
+impl TableSource {
+    /// A walk that begins where `range` does; it does not stop where `range` ends.
+    pub(crate) fn new(
+        cache: Arc<TableCache>,
+        table: Arc<Table>,
+        range: KeyBounds<'_>,
+        direction: Direction,
+        admission: Admission,
+    ) -> StoreResult<TableSource> {
+        let index = cache.index(&table)?;
+        let mut source =
+            TableSource { cache, table, index, direction, admission, block_no: 0, cursor: None };
+        source.start(range)?;
+        Ok(source)
+    }
+
+    fn start(&mut self, range: KeyBounds<'_>) -> StoreResult<()> {
+        let last = self.index.index.block_count() - 1;
+        match (self.direction, start_place(range, self.direction)) {
+            (Direction::Forward, None) => self.enter(0),
+            (Direction::Reverse, None) => self.enter(last),
+            (Direction::Forward, Some((key, seq))) => {
+                let Some(block_no) = self.index.index.find(key, seq) else { return Ok(()) };
+                self.enter(block_no)?;
+                self.within(|cursor| cursor.seek(key, seq))?;
+                self.settle()
+            }
+            (Direction::Reverse, Some((key, seq))) => {
+                let Some(block_no) = self.index.index.find(key, seq) else {
+                    return self.enter(last);
+                };
+                self.enter(block_no)?;
+                self.within(|cursor| {
+                    cursor.seek(key, seq)?;
+                    if cursor.valid() { cursor.prev() } else { cursor.seek_last() }
+                })?;
+                self.settle()
+            }
+        }
+    }
+
+    /// Opens a block, at its first entry in the direction of the walk.
+    fn enter(&mut self, block_no: usize) -> StoreResult<()> {
+        self.block_no = block_no;
+        let Some(handle) = self.index.index.handle(block_no) else {
+            self.cursor = None;
+            return Ok(());
+        };
+        let block = self.cache.block(&self.table, handle, self.admission)?;
+        match &mut self.cursor {
+            Some(cursor) => cursor.reset(block),
+            None => self.cursor = Some(BlockCursor::new(block)),
+        }
+        let direction = self.direction;
+        self.within(|cursor| match direction {
+            Direction::Forward => cursor.seek_first(),
+            Direction::Reverse => cursor.seek_last(),
+        })
+    }
+
+    /// Goes on to the next block if the present one has no more.
+    fn settle(&mut self) -> StoreResult<()> {
+        if self.cursor.as_ref().is_some_and(BlockCursor::valid) {
+            return Ok(());
+        }
+        let next = match self.direction {
+            Direction::Forward => Some(self.block_no + 1),
+            Direction::Reverse => self.block_no.checked_sub(1),
+        };
+        match next {
+            Some(next) => self.enter(next),
+            None => Ok(()),
+        }
+    }
+
+    fn within(
+        &mut self,
+        step: impl FnOnce(&mut BlockCursor) -> varve_format::FormatResult<()>,
+    ) -> StoreResult<()> {
+        let Some(cursor) = &mut self.cursor else { return Ok(()) };
+        step(cursor).map_err(|error| {
+            let offset = self.index.index.handle(self.block_no).map_or(0, |handle| handle.offset);
+            damaged(&self.table, offset, error)
+        })
+    }
+}
+
+impl Source for TableSource {
+    fn valid(&self) -> bool {
+        self.cursor.as_ref().is_some_and(BlockCursor::valid)
+    }
+
+    fn key(&self) -> &[u8] {
+        self.cursor.as_ref().map_or(&[], BlockCursor::key)
+    }
+
+    fn seq(&self) -> SeqNo {
+        self.cursor.as_ref().map_or(SeqNo::ZERO, BlockCursor::seq)
+    }
+
+    fn found(&self) -> Found {
+        match &self.cursor {
+            Some(cursor) if cursor.kind() == EntryKind::Put => Found::Value(cursor.value()),
+            _ => Found::Tombstone,
+        }
+    }
+
+    fn advance(&mut self) -> StoreResult<()> {
+        let direction = self.direction;
+        self.within(|cursor| match direction {
+            Direction::Forward => cursor.next(),
+            Direction::Reverse => cursor.prev(),
+        })?;
+        self.settle()
+    }
+}

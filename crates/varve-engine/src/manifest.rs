@@ -1,0 +1,326 @@
+//! The manifest: which tables and key spaces make up the store.
+//!
+//! A log of version edits. The file CURRENT names the one in force:
+//!
+//! ```text
+//! MANIFEST-000000000007
+//! MANIFEST-000000000007      (again, so that damage is noticed)
+//! ```
+//!
+//! 1. [`load`] replays the edits of the manifest in force.
+//! 2. [`Manifest::create`] writes the whole state as the first edit of a new manifest, makes it durable
+//!    and only then lets CURRENT name it, by rename. Done at every open, and when the manifest is long.
+//! 3. [`Manifest::append`] adds an edit; it is durable when the call returns.
+//!
+//! Invariants:
+//! - An edit takes effect in memory only after it is durable.
+//! - After each sync a marker record says how much is durable, so that a torn last edit (never in
+//!   effect, cut) is told from a damaged one (an error).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use varve_env::{Env, File, OpenMode};
+use varve_format::edit::{Change, TableMeta, VersionEdit};
+use varve_format::log::{
+    HEADER_BYTES, LogHeader, LogKind, LogReader, NextRecord, Record, RecordKind, Stamp,
+    encode_record, resync,
+};
+use varve_types::{FileNo, SeqNo};
+
+use crate::files::{StoreFile, format_error, io_error};
+use crate::poison::Poison;
+use crate::version::LEVELS;
+use crate::wal::scan::read_whole;
+use crate::{KeyspaceOptions, StoreError, StoreResult};
+
+/// Length at which a manifest is replaced by one that holds the present state only.
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 4 << 20;
+
+/// A key space as the manifest has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ManifestKeyspace {
+    pub(crate) name: String,
+    pub(crate) options: KeyspaceOptions,
+    pub(crate) tables: Vec<(usize, TableMeta)>,
+}
+
+/// What the edits add up to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ManifestState {
+    /// The manifest they stand in.
+    pub(crate) no: FileNo,
+    /// By number.
+    pub(crate) keyspaces: Vec<ManifestKeyspace>,
+    pub(crate) oldest_log: FileNo,
+    pub(crate) next_file: FileNo,
+    /// The newest write that tables hold.
+    pub(crate) last_seq: SeqNo,
+}
+
+/// The state of the store at `dir`, or `None` if there is no CURRENT.
+pub(crate) fn load(env: &dyn Env, dir: &Path) -> StoreResult<Option<ManifestState>> {
+    let Some(no) = read_current(env, dir)? else { return Ok(None) };
+    let path = StoreFile::Manifest(no).path(dir);
+    let bytes = read_whole(env, &path)?;
+    let mut state = ManifestState {
+        no,
+        keyspaces: Vec::new(),
+        oldest_log: FileNo::new(0),
+        next_file: FileNo::new(0),
+        last_seq: SeqNo::ZERO,
+    };
+    let mut reader = LogReader::new(bytes.clone(), no);
+    let mut edits = 0;
+    let mut boot_id = None;
+    loop {
+        match reader.next_record() {
+            NextRecord::Record(record) => {
+                if record.kind == RecordKind::Header {
+                    boot_id = Some(manifest_header(&record).map_err(|e| format_error(&path, e))?);
+                } else if record.kind == RecordKind::Edit {
+                    apply_edit(&mut state, &record, &path)?;
+                    edits += 1;
+                }
+            }
+            NextRecord::End => break,
+            NextRecord::Bad { offset, why } => {
+                let same_boot = boot_id == Some(env.boot_id());
+                let proof = resync(bytes, no, offset).find(|r| same_boot || r.synced_len > offset);
+                if proof.is_some() || edits == 0 {
+                    return Err(format_error(&path, why));
+                }
+                log::warn!("{}: the torn edit at offset {offset} is cut", path.display());
+                break;
+            }
+        }
+    }
+    if boot_id.is_none() || edits == 0 {
+        let (offset, detail) = (reader.offset(), "the manifest holds no state".to_owned());
+        return Err(StoreError::Damaged { path, offset, detail });
+    }
+    Ok(Some(state))
+}
+
+/// The manifest that CURRENT names, or `None` if there is no CURRENT.
+pub(crate) fn read_current(env: &dyn Env, dir: &Path) -> StoreResult<Option<FileNo>> {
+    let path = StoreFile::Current.path(dir);
+    let bytes = match read_whole(env, &path) {
+        Ok(bytes) => bytes,
+        Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let name = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let named = std::str::from_utf8(name)
+        .ok()
+        .and_then(|name| StoreFile::parse(name.as_ref()))
+        .and_then(|file| if let StoreFile::Manifest(no) = file { Some(no) } else { None });
+    match named {
+        Some(no) if bytes == current_content(no) => Ok(Some(no)),
+        _ => {
+            let detail = "it does not name a manifest twice".to_owned();
+            Err(StoreError::Damaged { path, offset: 0, detail })
+        }
+    }
+}
+
+fn current_content(no: FileNo) -> Vec<u8> {
+    let name = StoreFile::Manifest(no).path(Path::new(""));
+    format!("{0}\n{0}\n", name.display()).into_bytes()
+}
+
+fn manifest_header(record: &Record) -> varve_format::FormatResult<u128> {
+    let base = record.offset + HEADER_BYTES as u64;
+    let header = LogHeader::decode(&record.payload).map_err(|error| error.shifted(base))?;
+    if header.kind != LogKind::Manifest || record.offset != 0 {
+        let rule = "a header that is not a manifest's, or not at its start";
+        return Err(varve_format::FormatError::new(base, varve_format::Problem::Invalid(rule)));
+    }
+    Ok(header.boot_id)
+}
+
+fn apply_edit(state: &mut ManifestState, record: &Record, path: &Path) -> StoreResult<()> {
+    let base = record.offset + HEADER_BYTES as u64;
+    let edit = VersionEdit::decode(&record.payload)
+        .map_err(|error| format_error(path, error.shifted(base)))?;
+    for change in edit.changes {
+        apply_change(state, change).map_err(|detail| StoreError::Damaged {
+            path: path.to_path_buf(),
+            offset: record.offset,
+            detail,
+        })?;
+    }
+    Ok(())
+}
+
+fn apply_change(state: &mut ManifestState, change: Change) -> Result<(), String> {
+    let unknown = |id| format!("a change to unknown key space {id}");
+    match change {
+        Change::CreateKeyspace { keyspace, name, prefixed, compressed } => {
+            if keyspace.get() as usize != state.keyspaces.len() {
+                return Err(format!("key space {keyspace} out of turn"));
+            }
+            let options = KeyspaceOptions { prefixed, compressed };
+            state.keyspaces.push(ManifestKeyspace { name, options, tables: Vec::new() });
+        }
+        Change::OldestLog(no) => state.oldest_log = no,
+        Change::NextFile(no) => state.next_file = no,
+        Change::LastSeq(seq) => state.last_seq = seq,
+        Change::AddTable { keyspace, level, sublevel, meta } => {
+            let space = state.keyspaces.get_mut(keyspace.get() as usize);
+            let space = space.ok_or_else(|| unknown(keyspace))?;
+            if usize::from(level) >= LEVELS || sublevel != 0 {
+                return Err(format!("a table in level {level}.{sublevel}"));
+            }
+            space.tables.push((level.into(), meta));
+        }
+        Change::RemoveTable { keyspace, level, file } => {
+            let space = state.keyspaces.get_mut(keyspace.get() as usize);
+            let tables = &mut space.ok_or_else(|| unknown(keyspace))?.tables;
+            let listed =
+                tables.iter().position(|(l, meta)| *l == usize::from(level) && meta.file == file);
+            let Some(index) = listed else {
+                return Err(format!("table {file} leaves level {level}, where it is not"));
+            };
+            tables.swap_remove(index);
+        }
+    }
+    Ok(())
+}
+
+/// The manifest in force, open for appending.
+#[derive(Debug)]
+pub(crate) struct Manifest {
+    file: Arc<dyn File>,
+    no: FileNo,
+    path: PathBuf,
+    len: u64,
+    synced_len: u64,
+    tables_seq: SeqNo,
+    buffer: Vec<u8>,
+}
+
+impl Manifest {
+    /// Writes `state` as the first edit of the new manifest `no` and puts it in force.
+    ///
+    /// An error before CURRENT is renamed leaves the store as it was. One after it poisons: which
+    /// manifest a restart would find is unknown.
+    pub(crate) fn create(
+        env: &dyn Env,
+        dir: &Path,
+        no: FileNo,
+        state: &VersionEdit,
+        tables_seq: SeqNo,
+        poison: &Poison,
+    ) -> StoreResult<Manifest> {
+        let path = StoreFile::Manifest(no).path(dir);
+        let mut payload = Vec::new();
+        let boot_id = env.boot_id();
+        let kind = LogKind::Manifest;
+        LogHeader { kind, boot_id, first_seq: SeqNo::ZERO, previous: None }.encode(&mut payload);
+        let mut buffer = Vec::new();
+        let stamp = |offset: usize, kind| Stamp {
+            file: no,
+            offset: offset as u64,
+            kind,
+            external: false,
+            synced_len: 0,
+        };
+        encode_record(&mut buffer, stamp(0, RecordKind::Header), &[&payload]);
+        payload.clear();
+        state.encode(&mut payload);
+        let offset = buffer.len();
+        encode_record(&mut buffer, stamp(offset, RecordKind::Edit), &[&payload]);
+        let file = write_new(env, &path, &buffer)?;
+        let len = buffer.len() as u64;
+        let temporary = StoreFile::Temporary.path(dir);
+        let current = StoreFile::Current.path(dir);
+        if env.stat(&temporary).is_ok() {
+            env.remove_file(&temporary).map_err(|e| io_error("remove", &temporary, e))?;
+        }
+        write_new(env, &temporary, &current_content(no))?;
+        env.sync_dir(dir).map_err(|error| io_error("sync", dir, error))?;
+        env.rename(&temporary, &current).map_err(|e| io_error("rename", &temporary, e))?;
+        env.sync_dir(dir)
+            .map_err(|error| poison.set(&format_args!("cannot sync {}: {error}", dir.display())))?;
+        let mut manifest = Manifest { file, no, path, len, synced_len: len, tables_seq, buffer };
+        manifest.append_marker();
+        Ok(manifest)
+    }
+
+    /// The manifest's number.
+    pub(crate) fn file_no(&self) -> FileNo {
+        self.no
+    }
+
+    /// The newest write that tables hold.
+    pub(crate) fn tables_seq(&self) -> SeqNo {
+        self.tables_seq
+    }
+
+    /// Notes that tables hold all writes up to `seq`.
+    pub(crate) fn note_tables_seq(&mut self, seq: SeqNo) {
+        self.tables_seq = self.tables_seq.max(seq);
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Appends `edit` and makes it durable. `NoSpace` changes nothing; any other failure poisons.
+    pub(crate) fn append(&mut self, edit: &VersionEdit, poison: &Poison) -> StoreResult<()> {
+        let mut payload = Vec::new();
+        edit.encode(&mut payload);
+        match self.append_record(RecordKind::Edit, &payload) {
+            Err(error @ StoreError::NoSpace { .. }) => return Err(error),
+            other => other.map_err(|error| poison.set(&error))?,
+        }
+        self.file.sync_data().map_err(|error| {
+            poison.set(&format_args!("cannot sync {}: {error}", self.path.display()))
+        })?;
+        self.synced_len = self.len;
+        self.append_marker();
+        Ok(())
+    }
+
+    /// Says in the file how much of it is durable. Without it a later torn tail is harder to judge, no
+    /// more, so a failure is not passed on.
+    fn append_marker(&mut self) {
+        if let Err(error) = self.append_record(RecordKind::Marker, &[]) {
+            log::warn!("cannot append a marker: {error}");
+        }
+    }
+
+    fn append_record(&mut self, kind: RecordKind, payload: &[u8]) -> StoreResult<()> {
+        self.buffer.clear();
+        let (offset, synced_len) = (self.len, self.synced_len);
+        let stamp = Stamp { file: self.no, offset, kind, external: false, synced_len };
+        encode_record(&mut self.buffer, stamp, &[payload]);
+        if let Err(error) = self.file.write_all_at(&self.buffer, self.len) {
+            // Gives back what was written of the record. If that fails too the next one overwrites it.
+            let _ = self.file.set_len(self.len);
+            return Err(io_error("append to the manifest", &self.path, error));
+        }
+        self.len += self.buffer.len() as u64;
+        Ok(())
+    }
+}
+
+/// Creates a file with this content and syncs it; removes it again if that fails.
+fn write_new(env: &dyn Env, path: &Path, content: &[u8]) -> StoreResult<Arc<dyn File>> {
+    let file =
+        env.open(path, OpenMode::CreateNew).map_err(|error| io_error("create", path, error))?;
+    let written = file
+        .write_all_at(content, 0)
+        .map_err(|error| io_error("write", path, error))
+        .and_then(|()| file.sync_data().map_err(|error| io_error("sync", path, error)));
+    if let Err(error) = written {
+        // What stays behind is removed at the next open.
+        let _ = env.remove_file(path);
+        return Err(error);
+    }
+    Ok(file)
+}

@@ -1,0 +1,335 @@
+//! The newest rows, sorted in memory, of every key space.
+//!
+//! 1. The writer logs a batch, then calls [`Memtable::apply`].
+//! 2. Readers call [`Memtable::get`], or [`Memtable::chunk`] again and again while they scan.
+//! 3. When it is large the writer puts an empty one in its place; the flush turns this one, which no
+//!    longer changes, into tables.
+//!
+//! Invariants:
+//! - The rows of one batch appear at once: they are applied under one lock.
+//! - Versions of a key stand newest first. A version is overwritten in place unless a live snapshot may
+//!   see it, so that a row rewritten a thousand times takes the room of one.
+//! - The lock is held for at most one batch or one chunk, never during I/O.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+use varve_types::{FileNo, KeyspaceId, SeqNo};
+
+use crate::Op;
+
+/// A key; those of the file system (8 + 8 bytes) need no allocation.
+pub(crate) type Key = SmallVec<[u8; 16]>;
+
+/// Bytes that a row takes in the tree besides its key and value, measured with rows of 16 + 100 bytes.
+const ROW_OVERHEAD_BYTES: usize = 120;
+/// Bytes that each further version of a row takes besides its value.
+const VERSION_OVERHEAD_BYTES: usize = 48;
+
+/// What a key is at some moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Set to this value.
+    Value(Bytes),
+    /// Deleted.
+    Tombstone,
+}
+
+impl Found {
+    /// The value, if there is one.
+    pub(crate) fn into_value(self) -> Option<Bytes> {
+        match self {
+            Found::Value(value) => Some(value),
+            Found::Tombstone => None,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Found::Value(value) => value.len(),
+            Found::Tombstone => 0,
+        }
+    }
+}
+
+/// One version of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MemEntry {
+    pub(crate) key: Key,
+    pub(crate) seq: SeqNo,
+    pub(crate) found: Found,
+}
+
+#[derive(Debug)]
+struct Row {
+    seq: SeqNo,
+    found: Found,
+    /// Overwritten versions that snapshots may see, newest first; rarely any.
+    older: Option<Box<Older>>,
+}
+
+#[derive(Debug)]
+struct Older(Vec<(SeqNo, Found)>);
+
+impl Row {
+    fn at(&self, seq: SeqNo) -> Option<&Found> {
+        if self.seq <= seq {
+            return Some(&self.found);
+        }
+        let older = self.older.as_ref()?;
+        older.0.iter().find(|(version, _)| *version <= seq).map(|(_, found)| found)
+    }
+}
+
+type Rows = BTreeMap<Key, Row>;
+
+/// See the module's comment.
+#[derive(Debug)]
+pub(crate) struct Memtable {
+    /// By key space number.
+    spaces: RwLock<Vec<Rows>>,
+    bytes: AtomicUsize,
+    external: AtomicBool,
+    /// The log that holds its oldest row.
+    first_log: FileNo,
+}
+
+impl Memtable {
+    /// An empty memtable whose rows are logged from `first_log` on.
+    pub(crate) fn new(first_log: FileNo) -> Memtable {
+        Memtable {
+            spaces: RwLock::new(Vec::new()),
+            bytes: AtomicUsize::new(0),
+            external: AtomicBool::new(false),
+            first_log,
+        }
+    }
+
+    /// The log that holds its oldest row.
+    pub(crate) fn first_log(&self) -> FileNo {
+        self.first_log
+    }
+
+    /// Bytes of memory in use, nearly.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// True if nothing was ever applied.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes() == 0
+    }
+
+    /// Whether some batch depends on data outside the store.
+    pub(crate) fn has_external(&self) -> bool {
+        self.external.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a batch depends on data outside the store.
+    pub(crate) fn mark_external(&self) {
+        self.external.store(true, Ordering::Relaxed);
+    }
+
+    /// Rows of one key space.
+    pub(crate) fn rows(&self, keyspace: KeyspaceId) -> usize {
+        self.spaces.read().get(keyspace.get() as usize).map_or(0, BTreeMap::len)
+    }
+
+    /// Applies a batch; its i-th write has sequence number `first_seq` + i. Versions that the newest
+    /// live snapshot can see are kept.
+    ///
+    /// REQUIRES: called by one thread at a time, with growing sequence numbers.
+    pub(crate) fn apply(
+        &self,
+        first_seq: SeqNo,
+        ops: impl Iterator<Item = Op>,
+        newest_snapshot: Option<SeqNo>,
+    ) {
+        let mut added = 0;
+        let mut removed = 0;
+        let mut spaces = self.spaces.write();
+        for (seq, op) in (first_seq.get()..).zip(ops) {
+            let (keyspace, key, found) = match op {
+                Op::Put { keyspace, key, value } => (keyspace, key, Found::Value(value)),
+                Op::Delete { keyspace, key } => (keyspace, key, Found::Tombstone),
+            };
+            let index = keyspace.get() as usize;
+            if index >= spaces.len() {
+                spaces.resize_with(index + 1, BTreeMap::new);
+            }
+            let (more, less) =
+                set(&mut spaces[index], &key, SeqNo::new(seq), found, newest_snapshot);
+            added += more;
+            removed += less;
+        }
+        let bytes = self.bytes() + added - removed;
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The newest version of `key` that is not newer than `seq`.
+    pub(crate) fn get(&self, keyspace: KeyspaceId, key: &[u8], seq: SeqNo) -> Option<Found> {
+        let spaces = self.spaces.read();
+        spaces.get(keyspace.get() as usize)?.get(key)?.at(seq).cloned()
+    }
+
+    /// Appends to `out`, up to `limit` of them and a little more, the versions not newer than `seq` of
+    /// the rows of a range: keys ascending with newest versions first, or, if `reverse`, the exact
+    /// opposite. All versions of a key come in one chunk. Returns whether the range may hold more.
+    pub(crate) fn chunk(
+        &self,
+        keyspace: KeyspaceId,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        reverse: bool,
+        seq: SeqNo,
+        limit: usize,
+        out: &mut Vec<MemEntry>,
+    ) -> bool {
+        let spaces = self.spaces.read();
+        let Some(rows) = spaces.get(keyspace.get() as usize) else { return false };
+        if is_empty_range(range) {
+            return false;
+        }
+        let target = out.len() + limit;
+        let mut rows = rows.range::<[u8], _>(range);
+        while out.len() < target {
+            let next = if reverse { rows.next_back() } else { rows.next() };
+            let Some((key, row)) = next else { return false };
+            push_versions(key, row, seq, reverse, out);
+        }
+        true
+    }
+}
+
+/// True if no key can be in `range`; such ranges must not reach the tree, which panics on some.
+pub(crate) fn is_empty_range(range: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
+    match range {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(start), Bound::Included(end)) => start > end,
+        (
+            Bound::Included(start) | Bound::Excluded(start),
+            Bound::Included(end) | Bound::Excluded(end),
+        ) => start >= end,
+    }
+}
+
+fn push_versions(key: &Key, row: &Row, seq: SeqNo, reverse: bool, out: &mut Vec<MemEntry>) {
+    let first = out.len();
+    let mut push = |version: SeqNo, found: &Found| {
+        if version <= seq {
+            out.push(MemEntry { key: key.clone(), seq: version, found: found.clone() });
+        }
+    };
+    push(row.seq, &row.found);
+    if let Some(older) = &row.older {
+        older.0.iter().for_each(|(version, found)| push(*version, found));
+    }
+    if reverse {
+        out[first..].reverse();
+    }
+}
+
+/// Sets one row; returns the bytes by which the memtable grew and shrank.
+fn set(
+    rows: &mut Rows,
+    key: &[u8],
+    seq: SeqNo,
+    found: Found,
+    newest_snapshot: Option<SeqNo>,
+) -> (usize, usize) {
+    let value_len = found.len();
+    let Some(row) = rows.get_mut(key) else {
+        rows.insert(Key::from_slice(key), Row { seq, found, older: None });
+        return (ROW_OVERHEAD_BYTES + key.len() + value_len, 0);
+    };
+    let old_seq = std::mem::replace(&mut row.seq, seq);
+    let old = std::mem::replace(&mut row.found, found);
+    if newest_snapshot.is_some_and(|snapshot| snapshot >= old_seq) {
+        row.older.get_or_insert_with(|| Box::new(Older(Vec::new()))).0.insert(0, (old_seq, old));
+        return (VERSION_OVERHEAD_BYTES + value_len, 0);
+    }
+    (value_len, old.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPACE: KeyspaceId = KeyspaceId::new(1);
+    const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
+
+    fn put(table: &Memtable, seq: u64, key: &'static str, value: &'static str, snap: Option<u64>) {
+        let op = Op::Put { keyspace: SPACE, key: key.into(), value: value.into() };
+        table.apply(SeqNo::new(seq), [op].into_iter(), snap.map(SeqNo::new));
+    }
+
+    fn versions(table: &Memtable, reverse: bool) -> Vec<(Vec<u8>, u64)> {
+        let mut out = Vec::new();
+        assert!(!table.chunk(SPACE, ALL, reverse, SeqNo::MAX, 100, &mut out));
+        out.into_iter().map(|entry| (entry.key.to_vec(), entry.seq.get())).collect()
+    }
+
+    #[test]
+    fn rows_are_overwritten_in_place_without_snapshots() {
+        let table = Memtable::new(FileNo::new(1));
+        put(&table, 1, "a", "one", None);
+        let bytes = table.bytes();
+        put(&table, 2, "a", "two", None);
+        assert_eq!(table.bytes(), bytes);
+        assert_eq!(versions(&table, false), [(b"a".to_vec(), 2)]);
+    }
+
+    #[test]
+    fn versions_that_a_snapshot_sees_stay() {
+        let table = Memtable::new(FileNo::new(1));
+        put(&table, 1, "a", "one", None);
+        put(&table, 2, "a", "two", Some(1));
+        put(&table, 3, "a", "three", Some(1));
+        put(&table, 4, "b", "four", Some(1));
+        let value = |key: &str, seq| table.get(SPACE, key.as_bytes(), SeqNo::new(seq));
+        assert_eq!(value("a", 1), Some(Found::Value("one".into())));
+        assert_eq!(value("a", 3), Some(Found::Value("three".into())));
+        assert_eq!(value("a", 0), None);
+        assert_eq!(value("b", 3), None);
+        assert_eq!(
+            versions(&table, false),
+            [(b"a".to_vec(), 3), (b"a".to_vec(), 1), (b"b".to_vec(), 4)]
+        );
+        let mut backwards = versions(&table, true);
+        backwards.reverse();
+        assert_eq!(versions(&table, false), backwards);
+    }
+
+    #[test]
+    fn chunks_stop_at_their_limit_but_keep_a_key_whole() {
+        let table = Memtable::new(FileNo::new(1));
+        put(&table, 1, "a", "", None);
+        put(&table, 2, "a", "", Some(1));
+        put(&table, 3, "b", "", None);
+        let mut out = Vec::new();
+        assert!(table.chunk(SPACE, ALL, false, SeqNo::MAX, 1, &mut out));
+        assert_eq!(out.len(), 2);
+        let rest = (Bound::Excluded(&b"a"[..]), Bound::Unbounded);
+        assert!(table.chunk(SPACE, rest, false, SeqNo::MAX, 1, &mut out));
+        assert_eq!(out[2].key.as_slice(), b"b");
+    }
+
+    #[test]
+    fn empty_ranges_yield_nothing() {
+        let table = Memtable::new(FileNo::new(1));
+        put(&table, 1, "a", "", None);
+        let (a, b) = (&b"a"[..], &b"b"[..]);
+        for range in [
+            (Bound::Included(b), Bound::Included(a)),
+            (Bound::Excluded(a), Bound::Excluded(a)),
+            (Bound::Included(a), Bound::Excluded(a)),
+        ] {
+            let mut out = Vec::new();
+            assert!(!table.chunk(SPACE, range, false, SeqNo::MAX, 9, &mut out));
+            assert!(out.is_empty());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What the store did and what it holds, counted by source.
+//!
+//! [`Metrics`] is counted into by everybody; [`MetricsReport`] is what [`crate::Store::metrics_json`]
+//! prints: the counters and the present sizes.
+
+use serde::Serialize;
+use varve_types::Counter;
+
+use crate::version::LEVELS;
+
+/// Counters since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    pub(crate) batches: Counter,
+    pub(crate) writes: Counter,
+    pub(crate) gets: Counter,
+    pub(crate) scans: Counter,
+    pub(crate) syncs: Counter,
+    pub(crate) log_syncs: Counter,
+    pub(crate) log_bytes: Counter,
+    pub(crate) flushes: Counter,
+    pub(crate) flush_bytes: Counter,
+    pub(crate) compactions: Counter,
+    pub(crate) table_moves: Counter,
+    pub(crate) compaction_read_bytes: Counter,
+    /// By output level.
+    pub(crate) compaction_write_bytes: [Counter; LEVELS],
+    pub(crate) cache_hits: Counter,
+    pub(crate) cache_misses: Counter,
+    pub(crate) index_loads: Counter,
+    pub(crate) device_reads: Counter,
+    pub(crate) device_read_bytes: Counter,
+    pub(crate) filter_negatives: Counter,
+    pub(crate) filter_false_positives: Counter,
+    pub(crate) prefix_filter_negatives: Counter,
+    pub(crate) paced_ns: Counter,
+    pub(crate) flush_waits: Counter,
+    pub(crate) flush_wait_ns: Counter,
+    pub(crate) refused_no_space: Counter,
+}
+
+/// One level of one key space.
+#[derive(Debug, Serialize)]
+pub(crate) struct LevelReport {
+    pub(crate) level: usize,
+    pub(crate) tables: usize,
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    pub(crate) tombstones: u64,
+}
+
+/// One key space.
+#[derive(Debug, Serialize)]
+pub(crate) struct KeyspaceReport {
+    pub(crate) name: String,
+    pub(crate) memtable_rows: usize,
+    pub(crate) levels: Vec<LevelReport>,
+}
+
+/// Sizes at this moment.
+#[derive(Debug, Serialize)]
+pub(crate) struct StateReport {
+    pub(crate) last_seq: u64,
+    pub(crate) memtable_bytes: usize,
+    pub(crate) immutable_memtables: usize,
+    pub(crate) cache_bytes: u64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) memory_budget_bytes: usize,
+    pub(crate) debt_bytes: u64,
+    pub(crate) delay_ns_per_byte: u64,
+    pub(crate) live_snapshots: usize,
+    pub(crate) poisoned: Option<String>,
+    pub(crate) keyspaces: Vec<KeyspaceReport>,
+}
+
+/// Counters and sizes.
+#[derive(Debug, Serialize)]
+pub(crate) struct MetricsReport {
+    counters: Vec<(&'static str, u64)>,
+    compaction_write_bytes_by_level: Vec<u64>,
+    #[serde(flatten)]
+    state: StateReport,
+}
+
+impl Metrics {
+    /// The counters with their names.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        [
+            ("batches", &self.batches),
+            ("writes", &self.writes),
+            ("gets", &self.gets),
+            ("scans", &self.scans),
+            ("syncs", &self.syncs),
+            ("log_syncs", &self.log_syncs),
+            ("log_bytes", &self.log_bytes),
+            ("flushes", &self.flushes),
+            ("flush_bytes", &self.flush_bytes),
+            ("compactions", &self.compactions),
+            ("table_moves", &self.table_moves),
+            ("compaction_read_bytes", &self.compaction_read_bytes),
+            ("cache_hits", &self.cache_hits),
+            ("cache_misses", &self.cache_misses),
+            ("index_loads", &self.index_loads),
+            ("device_reads", &self.device_reads),
+            ("device_read_bytes", &self.device_read_bytes),
+            ("filter_negatives", &self.filter_negatives),
+            ("filter_false_positives", &self.filter_false_positives),
+            ("prefix_filter_negatives", &self.prefix_filter_negatives),
+            ("paced_ns", &self.paced_ns),
+            ("flush_waits", &self.flush_waits),
+            ("flush_wait_ns", &self.flush_wait_ns),
+            ("refused_no_space", &self.refused_no_space),
+        ]
+        .map(|(name, counter)| (name, counter.get()))
+        .to_vec()
+    }
+
+    /// Counters and `state` together.
+    pub(crate) fn report(&self, state: StateReport) -> MetricsReport {
+        MetricsReport {
+            counters: self.counters(),
+            compaction_write_bytes_by_level: self
+                .compaction_write_bytes
+                .iter()
+                .map(Counter::get)
+                .collect(),
+            state,
+        }
+    }
+}

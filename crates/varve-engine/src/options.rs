@@ -1,0 +1,102 @@
+//! What a store is opened with.
+
+use std::time::Duration;
+
+use varve_format::filter::FilterPolicy;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// How tables are merged and moved down (DESIGN.md section 3 names the other choices).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompactionPolicy {
+    /// Levels of growing size, disjoint tables within each level below the first (TableFS 4.1.2).
+    Leveled,
+}
+
+/// Where the values of rows stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValuePolicy {
+    /// In the row, beside the key.
+    InRow,
+}
+
+/// How a store uses memory, disk and time. None of it is recorded: a store may be opened with
+/// different options each time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DbOptions {
+    /// Make the store if the directory holds none.
+    pub create_if_missing: bool,
+    /// Bytes of memory for memtables, cached blocks, indexes and filters together.
+    pub memory_budget_bytes: usize,
+    /// Bytes of rows at which a memtable is turned into tables.
+    pub memtable_bytes: usize,
+    /// Bytes at which a compaction starts its next output table.
+    pub table_bytes: u64,
+    /// Bytes of a block of a table, trailer included.
+    pub block_bytes: u32,
+    /// The filter of new tables.
+    pub filter: FilterPolicy,
+    /// How tables are compacted.
+    pub compaction: CompactionPolicy,
+    /// Where values are kept.
+    pub values: ValuePolicy,
+    /// Tables in level 0 at which they are compacted.
+    pub l0_trigger: usize,
+    /// Bytes that level 1 holds before it is compacted.
+    pub level_base_bytes: u64,
+    /// How many times larger each level is than the one above.
+    pub level_multiplier: u64,
+    /// How often unsynced writes are synced without being asked.
+    pub sync_interval: Duration,
+    /// Free bytes of the device below which only writes that free room are taken.
+    pub space_reserve_bytes: u64,
+    /// Bytes of compaction debt at which writes begin to be slowed down.
+    pub debt_soft_bytes: u64,
+    /// Bytes of compaction debt at which writes are slowest.
+    pub debt_hard_bytes: u64,
+}
+
+impl DbOptions {
+    /// The default shape within `memory_budget_bytes` of memory.
+    pub fn with_memory_budget(memory_budget_bytes: usize) -> DbOptions {
+        let memtable_bytes = (memory_budget_bytes / 8).clamp(64 * KIB, 64 * MIB);
+        let level_base_bytes = 4 * memtable_bytes as u64;
+        DbOptions {
+            create_if_missing: true,
+            memory_budget_bytes,
+            memtable_bytes,
+            table_bytes: 32 * MIB as u64,
+            block_bytes: 4 * KIB as u32,
+            filter: FilterPolicy::Bloom { bits_per_key: 10 },
+            compaction: CompactionPolicy::Leveled,
+            values: ValuePolicy::InRow,
+            l0_trigger: 4,
+            level_base_bytes,
+            level_multiplier: 10,
+            sync_interval: Duration::from_secs(5),
+            space_reserve_bytes: 64 * MIB as u64,
+            debt_soft_bytes: 4 * level_base_bytes,
+            debt_hard_bytes: 16 * level_base_bytes,
+        }
+    }
+
+    /// Bytes of the budget that are left to cached blocks, indexes and filters: all but the memtables,
+    /// of which [`crate::db::IMMUTABLES_MAX`] may wait for their flush beside the active one.
+    pub(crate) fn cache_bytes(&self) -> usize {
+        let memtables = (crate::db::IMMUTABLES_MAX + 1) * self.memtable_bytes;
+        self.memory_budget_bytes.saturating_sub(memtables).max(64 * KIB)
+    }
+
+    /// Bytes of a log at which it is rotated although the memtable is small, because rows were
+    /// overwritten in place: bounds the work of recovery.
+    pub(crate) fn log_bytes_max(&self) -> u64 {
+        2 * self.memtable_bytes as u64
+    }
+}
+
+impl Default for DbOptions {
+    fn default() -> DbOptions {
+        DbOptions::with_memory_budget(256 * MIB)
+    }
+}

@@ -1,0 +1,84 @@
+//! Remembers the first failure after which the disk's content is unknown.
+//!
+//! Reads go on; every later write and sync fails with the first cause. A failed fsync is never retried:
+//! the kernel may have dropped the dirty pages and would report success.
+
+use std::sync::OnceLock;
+
+use crate::{StoreError, StoreResult};
+
+/// The first failure, if there was one.
+#[derive(Debug, Default)]
+pub(crate) struct Poison(OnceLock<String>);
+
+impl Poison {
+    /// Fails if the store is poisoned.
+    pub(crate) fn check(&self) -> StoreResult<()> {
+        match self.0.get() {
+            None => Ok(()),
+            Some(cause) => Err(StoreError::Poisoned { cause: cause.clone() }),
+        }
+    }
+
+    /// Poisons the store, unless it already is, and returns what callers are told.
+    pub(crate) fn set(&self, cause: &dyn std::fmt::Display) -> StoreError {
+        let first = self.0.get_or_init(|| {
+            let cause = cause.to_string();
+            log::error!("the store takes no more writes: {cause}");
+            cause
+        });
+        StoreError::Poisoned { cause: first.clone() }
+    }
+
+    /// The cause, if the store is poisoned.
+    pub(crate) fn cause(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
+/// Poisons the store if the thread that holds it panics.
+pub(crate) struct PoisonOnPanic<'a> {
+    poison: &'a Poison,
+    worker: &'static str,
+}
+
+impl<'a> PoisonOnPanic<'a> {
+    /// Watches the present thread, which does the work called `worker`.
+    pub(crate) fn new(poison: &'a Poison, worker: &'static str) -> PoisonOnPanic<'a> {
+        PoisonOnPanic { poison, worker }
+    }
+}
+
+impl Drop for PoisonOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.poison.set(&format_args!("the {} panicked", self.worker));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cause_stays() {
+        let poison = Poison::default();
+        assert!(poison.check().is_ok());
+        poison.set(&"first");
+        poison.set(&"second");
+        let error = poison.check().unwrap_err();
+        assert!(matches!(error, StoreError::Poisoned { cause } if cause == "first"));
+    }
+
+    #[test]
+    fn a_panic_poisons() {
+        let poison = Poison::default();
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _guard = PoisonOnPanic::new(&poison, "test worker");
+            panic!("planned");
+        }));
+        assert!(outcome.is_err());
+        assert_eq!(poison.cause(), Some("the test worker panicked"));
+    }
+}

@@ -1,0 +1,281 @@
+//! Blocks, indexes and filters of tables in memory, within one budget; and a bounded number of open
+//! files.
+//!
+//! 1. [`TableCache::get`] asks the table's filter, finds the block in its index and searches it.
+//! 2. What is not in memory is read, its checksum compared, and kept; least useful entries make room.
+//! 3. Scans and compactions read blocks through [`TableCache::block`]; compactions keep none of them.
+//!
+//! Invariants: every byte that leaves this module was covered by a checksum over its content, file and
+//! offset; indexes and filters are charged to the same budget as blocks.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use varve_env::{Env, File, OpenMode};
+use varve_format::block::Block;
+use varve_format::filter::{Filter, PREFIX_BYTES, filter_hash};
+use varve_format::index::Index;
+use varve_format::section::{Handle, open_section};
+use varve_format::table::{FOOTER_BYTES, Footer};
+use varve_format::{EntryKind, FormatResult};
+use varve_types::{FileNo, SeqNo};
+
+use crate::files::{format_error, io_error};
+use crate::memtable::Found;
+use crate::metrics::Metrics;
+use crate::version::Table;
+use crate::{StoreError, StoreResult};
+
+/// Table files open at once.
+const OPEN_FILES_MAX: usize = 512;
+/// Bytes that the cache's own bookkeeping takes per entry, nearly.
+const ENTRY_OVERHEAD_BYTES: u64 = 96;
+/// A shard must hold an index and filter of a large table with room to spare.
+const SHARD_BYTES_MIN: usize = 4 << 20;
+const SHARDS_MAX: usize = 16;
+/// The offset under which a table's index and filters are cached.
+const INDEX_OFFSET: u64 = u64::MAX;
+
+/// Whether a block that was read stays in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It may be wanted again.
+    Keep,
+    /// It is read in passing.
+    Pass,
+}
+
+/// A table's index and filters.
+#[derive(Debug)]
+pub(crate) struct TableIndex {
+    pub(crate) footer: Footer,
+    pub(crate) index: Index,
+    filter: Option<Filter>,
+    prefix_filter: Option<Filter>,
+}
+
+impl TableIndex {
+    fn memory_bytes(&self) -> usize {
+        let filters = [&self.filter, &self.prefix_filter];
+        let filters = filters.into_iter().flatten().map(Filter::memory_bytes).sum::<usize>();
+        size_of::<TableIndex>() + self.index.memory_bytes() + filters
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    file: FileNo,
+    offset: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Cached {
+    Block(Block),
+    Index(Arc<TableIndex>),
+}
+
+#[derive(Clone, Debug)]
+struct ByBytes;
+
+impl Weighter<Place, Cached> for ByBytes {
+    fn weight(&self, _: &Place, cached: &Cached) -> u64 {
+        let bytes = match cached {
+            Cached::Block(block) => block.memory_bytes(),
+            Cached::Index(index) => index.memory_bytes(),
+        };
+        bytes as u64 + ENTRY_OVERHEAD_BYTES
+    }
+}
+
+type Entries = Cache<Place, Cached, ByBytes, DefaultHashBuilder, DefaultLifecycle<Place, Cached>>;
+
+/// See the module's comment.
+#[derive(Debug)]
+pub(crate) struct TableCache {
+    env: Arc<dyn Env>,
+    entries: Entries,
+    files: Cache<FileNo, Arc<dyn File>>,
+    metrics: Arc<Metrics>,
+}
+
+impl TableCache {
+    /// A cache of `capacity_bytes`, filled with blocks of about `block_bytes`.
+    pub(crate) fn new(
+        env: Arc<dyn Env>,
+        capacity_bytes: usize,
+        block_bytes: usize,
+        metrics: Arc<Metrics>,
+    ) -> StoreResult<TableCache> {
+        let options = OptionsBuilder::new()
+            .shards((capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX))
+            .estimated_items_capacity((capacity_bytes / block_bytes.max(1)).max(16))
+            .weight_capacity(capacity_bytes as u64)
+            .build()
+            .map_err(|error| StoreError::Invalid(format!("cache options: {error}")))?;
+        let entries = Cache::with_options(
+            options,
+            ByBytes,
+            DefaultHashBuilder::default(),
+            Default::default(),
+        );
+        let files = Cache::new(OPEN_FILES_MAX);
+        Ok(TableCache { env, entries, files, metrics })
+    }
+
+    /// Bytes in use.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.entries.weight()
+    }
+
+    /// The newest version of `key` in `table` not newer than `seq`. `hash` is the key's filter hash.
+    pub(crate) fn get(
+        &self,
+        table: &Table,
+        key: &[u8],
+        hash: u64,
+        seq: SeqNo,
+    ) -> StoreResult<Option<Found>> {
+        let index = self.index(table)?;
+        if let Some(filter) = &index.filter
+            && !filter.may_contain(hash)
+        {
+            self.metrics.filter_negatives.add(1);
+            return Ok(None);
+        }
+        let Some(handle) = index.index.find(key, seq).and_then(|no| index.index.handle(no)) else {
+            return Ok(None);
+        };
+        let block = self.block(table, handle, Admission::Keep)?;
+        let found = block.get(key, seq).map_err(|error| damaged(table, handle.offset, error))?;
+        if found.is_none() && index.filter.is_some() {
+            self.metrics.filter_false_positives.add(1);
+        }
+        Ok(found.map(|found| match found.kind {
+            EntryKind::Put => Found::Value(found.value),
+            EntryKind::Delete => Found::Tombstone,
+        }))
+    }
+
+    /// Whether `table` may hold keys that begin with `prefix`, by its prefix filter (TableFS 4.2.4).
+    pub(crate) fn may_hold_prefix(
+        &self,
+        table: &Table,
+        prefix: &[u8; PREFIX_BYTES],
+    ) -> StoreResult<bool> {
+        let index = self.index(table)?;
+        let may = index.prefix_filter.as_ref().is_none_or(|f| f.may_contain(filter_hash(prefix)));
+        if !may {
+            self.metrics.prefix_filter_negatives.add(1);
+        }
+        Ok(may)
+    }
+
+    /// The index and filters of `table`.
+    pub(crate) fn index(&self, table: &Table) -> StoreResult<Arc<TableIndex>> {
+        let place = Place { file: table.file_no(), offset: INDEX_OFFSET };
+        // Threads that miss the same index wait for the one that loads it.
+        let load = || self.load_index(table).map(|index| Cached::Index(Arc::new(index)));
+        match self.entries.get_or_insert_with(&place, load)? {
+            Cached::Index(index) => Ok(index),
+            Cached::Block(_) => Err(StoreError::Invalid("a block cached as an index".to_owned())),
+        }
+    }
+
+    fn load_index(&self, table: &Table) -> StoreResult<TableIndex> {
+        self.metrics.index_loads.add(1);
+        let size = table.meta().size_bytes;
+        let Some(offset) = size.checked_sub(FOOTER_BYTES as u64) else {
+            let detail = format!("a table of {size} bytes, shorter than a footer");
+            return Err(StoreError::Damaged { path: table.path().to_owned(), offset: 0, detail });
+        };
+        let footer = self.read(table, offset, FOOTER_BYTES)?;
+        let footer = Footer::decode(&footer, table.file_no(), offset)
+            .map_err(|error| damaged(table, offset, error))?;
+        let data_end = footer.data_end();
+        let index = self.section(table, footer.index, |content| {
+            Index::decode(footer.index_policy, content, data_end)
+        })?;
+        let filter =
+            footer.filter.map(|h| self.section(table, h, |c| Filter::decode(c))).transpose()?;
+        let prefix_filter = footer
+            .prefix_filter
+            .map(|h| self.section(table, h, |c| Filter::decode(c)))
+            .transpose()?;
+        Ok(TableIndex { footer, index, filter, prefix_filter })
+    }
+
+    /// Reads a section and decodes its content.
+    pub(crate) fn section<T>(
+        &self,
+        table: &Table,
+        handle: Handle,
+        decode: impl FnOnce(&Bytes) -> FormatResult<T>,
+    ) -> StoreResult<T> {
+        let bytes = Bytes::from(self.read(table, handle.offset, handle.len as usize)?);
+        open_section(&bytes, table.file_no(), handle.offset)
+            .and_then(|content| decode(&content))
+            .map_err(|error| damaged(table, handle.offset, error))
+    }
+
+    /// A data block.
+    pub(crate) fn block(
+        &self,
+        table: &Table,
+        handle: Handle,
+        admission: Admission,
+    ) -> StoreResult<Block> {
+        let place = Place { file: table.file_no(), offset: handle.offset };
+        if let Some(Cached::Block(block)) = self.entries.get(&place) {
+            self.metrics.cache_hits.add(1);
+            return Ok(block);
+        }
+        let block = self.section(table, handle, |content| Block::parse(content.clone()))?;
+        if admission == Admission::Keep {
+            self.metrics.cache_misses.add(1);
+            self.entries.insert(place, Cached::Block(block.clone()));
+        }
+        Ok(block)
+    }
+
+    fn read(&self, table: &Table, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
+        let file = self.file(table)?;
+        let mut bytes = vec![0; len];
+        self.metrics.device_reads.add(1);
+        self.metrics.device_read_bytes.add(len as u64);
+        file.read_exact_at(&mut bytes, offset).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => StoreError::Damaged {
+                path: table.path().to_owned(),
+                offset,
+                detail: error.to_string(),
+            },
+            _ => io_error("read", table.path(), error),
+        })?;
+        Ok(bytes)
+    }
+
+    fn file(&self, table: &Table) -> StoreResult<Arc<dyn File>> {
+        if let Some(file) = self.files.get(&table.file_no()) {
+            return Ok(file);
+        }
+        let file = self
+            .env
+            .open(table.path(), OpenMode::Read)
+            .map_err(|error| io_error("open", table.path(), error))?;
+        self.files.insert(table.file_no(), Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Forgets the open file of a table that is about to go, so that its room is given back.
+    pub(crate) fn forget(&self, file: FileNo) {
+        self.files.remove(&file);
+        self.entries.remove(&Place { file, offset: INDEX_OFFSET });
+    }
+}
+
+/// The error of a section at `offset` of `table`.
+pub(crate) fn damaged(table: &Table, offset: u64, error: varve_format::FormatError) -> StoreError {
+    format_error(table.path(), error.shifted(offset))
+}

@@ -1,0 +1,113 @@
+//! Writes one table file.
+//!
+//! 1. [`TableWriter::add`] takes versions in internal order and writes as blocks fill.
+//! 2. [`TableWriter::finish`] completes the file and makes its content durable. Its name becomes durable
+//!    when the caller syncs the directory, before a manifest edit mentions it.
+//!
+//! A writer that is dropped before it finished removes its file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use varve_env::{Env, File, OpenMode};
+use varve_format::EntryKind;
+use varve_format::edit::TableMeta;
+use varve_format::table::{TableBuilder, TableOptions};
+use varve_types::{FileNo, SeqNo};
+
+use crate::StoreResult;
+use crate::files::{StoreFile, format_error, io_error};
+use crate::memtable::Found;
+
+/// Output is handed to the operating system in pieces of about this size.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// See the module's comment.
+pub(crate) struct TableWriter {
+    env: Arc<dyn Env>,
+    file: Arc<dyn File>,
+    path: PathBuf,
+    /// `None` once the table is finished.
+    builder: Option<TableBuilder>,
+    written: u64,
+}
+
+impl TableWriter {
+    /// Begins the table `no` in the store at `dir`.
+    pub(crate) fn create(
+        env: &Arc<dyn Env>,
+        dir: &std::path::Path,
+        no: FileNo,
+        options: TableOptions,
+    ) -> StoreResult<TableWriter> {
+        let path = StoreFile::Table(no).path(dir);
+        let file = env
+            .open(&path, OpenMode::CreateNew)
+            .map_err(|error| io_error("create", &path, error))?;
+        let builder = Some(TableBuilder::new(options, no));
+        Ok(TableWriter { env: Arc::clone(env), file, path, builder, written: 0 })
+    }
+
+    /// Adds a version.
+    ///
+    /// REQUIRES: after all versions added so far, in internal order.
+    pub(crate) fn add(&mut self, key: &[u8], seq: SeqNo, found: &Found) -> StoreResult<()> {
+        let Some(builder) = &mut self.builder else { return Ok(()) };
+        let (kind, value) = match found {
+            Found::Value(value) => (EntryKind::Put, value.as_ref()),
+            Found::Tombstone => (EntryKind::Delete, &[][..]),
+        };
+        builder.add(key, seq, kind, value).map_err(|error| format_error(&self.path, error))?;
+        if builder.output().len() >= WRITE_BYTES {
+            self.file
+                .write_all_at(builder.output(), self.written)
+                .map_err(|error| io_error("write", &self.path, error))?;
+            self.written += builder.output().len() as u64;
+            builder.clear_output();
+        }
+        Ok(())
+    }
+
+    /// Bytes of the table so far.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.builder.as_ref().map_or(self.written, TableBuilder::file_bytes)
+    }
+
+    /// Completes the table and syncs its content.
+    ///
+    /// REQUIRES: at least one version was added.
+    pub(crate) fn finish(mut self) -> StoreResult<Option<TableMeta>> {
+        let Some(builder) = self.builder.take() else { return Ok(None) };
+        match self.complete(builder) {
+            Ok(meta) => Ok(Some(meta)),
+            Err(error) => {
+                self.remove();
+                Err(error)
+            }
+        }
+    }
+
+    fn complete(&self, builder: TableBuilder) -> StoreResult<TableMeta> {
+        let (tail, meta) = builder.finish().map_err(|error| format_error(&self.path, error))?;
+        self.file
+            .write_all_at(&tail, self.written)
+            .map_err(|error| io_error("write", &self.path, error))?;
+        self.file.sync_data().map_err(|error| io_error("sync", &self.path, error))?;
+        Ok(meta)
+    }
+
+    fn remove(&self) {
+        // What stays behind is removed at the next open.
+        if let Err(error) = self.env.remove_file(&self.path) {
+            log::warn!("cannot remove the unfinished table {}: {error}", self.path.display());
+        }
+    }
+}
+
+impl Drop for TableWriter {
+    fn drop(&mut self) {
+        if self.builder.is_some() {
+            self.remove();
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The write-ahead log: batches reach it before anything else sees them.
+//!
+//! 1. [`LogWriter::append_batch`] writes one record with one `pwrite`; the batch then survives the death of
+//!    the process.
+//! 2. A sync (see [`crate::db`]) takes the [`SyncTargets`], fsyncs them without holding the writer, and
+//!    reports back with [`LogWriter::mark_synced`], which appends a marker record.
+//! 3. [`LogWriter::rotate`] begins the next log when the memtable is full.
+//! 4. After a crash [`recovery`] replays the logs.
+//!
+//! Invariants:
+//! - Every record says how much of its log was known durable when it was written; a log's header names
+//!   the log before it and its final length. Both together tell a torn tail from damage.
+//! - An fsync of a log counts only after those of all earlier logs and of the directory, so that what is
+//!   durable is always a prefix of the history.
+//! - A failed append changes nothing: the next one begins at the same offset.
+//!
+//! ```text
+//! barrier record, payload: 8 bytes, the largest sequence number whose external data is durable
+//! ```
+
+pub(crate) mod plan;
+pub(crate) mod recovery;
+pub(crate) mod scan;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use varve_env::{Env, File, OpenMode};
+use varve_format::batch::{encode_batch_start, encode_delete, encode_put};
+use varve_format::log::{
+    LogHeader, LogKind, PreviousLog, RecordKind, Stamp, begin_record, finish_record,
+};
+use varve_types::{FileNo, SeqNo};
+
+use crate::files::{StoreFile, io_error};
+use crate::wal::recovery::Recovered;
+use crate::{Batch, Op, StoreResult};
+
+/// The encode buffer is given back above this size.
+const BUFFER_BYTES_KEPT: usize = 1 << 20;
+
+/// One log file.
+#[derive(Debug)]
+struct Log {
+    file: Arc<dyn File>,
+    no: FileNo,
+    path: PathBuf,
+    /// Where the next record goes: the end of the last good one.
+    len: u64,
+    /// Bytes known durable.
+    synced_len: u64,
+    /// Whether its name is known durable.
+    named: bool,
+}
+
+/// A log as a sync found it.
+#[derive(Clone, Debug)]
+pub(crate) struct SyncTarget {
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) path: PathBuf,
+    no: FileNo,
+    len: u64,
+}
+
+/// What a sync has to make durable, oldest log first.
+#[derive(Clone, Debug)]
+pub(crate) struct SyncTargets {
+    pub(crate) logs: Vec<SyncTarget>,
+    /// Whether the directory must be synced as well.
+    pub(crate) directory: bool,
+    /// The position that is durable afterwards.
+    pub(crate) position: u64,
+    /// The newest batch that depends on data outside the store.
+    pub(crate) external_seq: SeqNo,
+}
+
+/// The end of the log. One writer at a time holds it.
+#[derive(Debug)]
+pub(crate) struct LogWriter {
+    env: Arc<dyn Env>,
+    dir: PathBuf,
+    log: Log,
+    /// Earlier logs that are not known durable to their end, oldest first.
+    behind: Vec<Log>,
+    /// The numbers of all earlier logs whose files still exist, oldest first.
+    older: Vec<FileNo>,
+    /// Bytes of batches ever appended; positions in the history that a sync can be asked for.
+    position: u64,
+    external_seq: SeqNo,
+    buffer: Vec<u8>,
+}
+
+impl LogWriter {
+    /// Begins the log `no`, after those that `recovered` lists.
+    pub(crate) fn create(
+        env: Arc<dyn Env>,
+        dir: PathBuf,
+        no: FileNo,
+        recovered: &Recovered,
+    ) -> StoreResult<LogWriter> {
+        let mut buffer = Vec::new();
+        let first_seq = recovered.last_seq.advanced(1);
+        let log = begin_log(&env, &dir, no, first_seq, recovered.previous, &mut buffer)?;
+        let external_seq = recovered.external_seq;
+        Ok(LogWriter {
+            env,
+            dir,
+            log,
+            behind: Vec::new(),
+            older: recovered.logs.clone(),
+            // Recovered batches that no barrier covers are something to sync.
+            position: u64::from(external_seq > SeqNo::ZERO),
+            external_seq,
+            buffer,
+        })
+    }
+
+    /// Bytes of the present log.
+    pub(crate) fn len(&self) -> u64 {
+        self.log.len
+    }
+
+    /// The position after the last batch.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The newest batch that depends on data outside the store.
+    pub(crate) fn external_seq(&self) -> SeqNo {
+        self.external_seq
+    }
+
+    /// Appends `batch`, whose first write gets `first_seq`; returns the bytes it takes in the log.
+    pub(crate) fn append_batch(&mut self, first_seq: SeqNo, batch: &Batch) -> StoreResult<u64> {
+        let ops = batch.ops();
+        let bytes = self.append(RecordKind::Batch, batch.is_external(), |out| {
+            encode_batch_start(out, first_seq, ops.len() as u32);
+            for op in ops {
+                match op {
+                    Op::Put { keyspace, key, value } => encode_put(out, *keyspace, key, value),
+                    Op::Delete { keyspace, key } => encode_delete(out, *keyspace, key),
+                }
+            }
+        })?;
+        self.position += bytes;
+        if batch.is_external() {
+            self.external_seq = SeqNo::new(first_seq.get() + ops.len() as u64 - 1);
+        }
+        Ok(bytes)
+    }
+
+    /// Appends that the external data of all batches up to `covered` is durable.
+    pub(crate) fn append_barrier(&mut self, covered: SeqNo) -> StoreResult<()> {
+        let payload = covered.get().to_le_bytes();
+        let bytes =
+            self.append(RecordKind::Barrier, false, |out| out.extend_from_slice(&payload))?;
+        self.position += bytes;
+        Ok(())
+    }
+
+    /// Appends that the log was closed in order.
+    pub(crate) fn append_close(&mut self) -> StoreResult<()> {
+        self.append(RecordKind::CloseClean, false, |_| ()).map(|_| ())
+    }
+
+    fn append(
+        &mut self,
+        kind: RecordKind,
+        external: bool,
+        fill: impl FnOnce(&mut Vec<u8>),
+    ) -> StoreResult<u64> {
+        let log = &mut self.log;
+        self.buffer.clear();
+        let start = begin_record(&mut self.buffer);
+        fill(&mut self.buffer);
+        let (offset, synced_len) = (log.len, log.synced_len);
+        let stamp = Stamp { file: log.no, offset, kind, external, synced_len };
+        finish_record(&mut self.buffer, start, stamp);
+        if let Err(error) = log.file.write_all_at(&self.buffer, log.len) {
+            // Gives back what was written of the record. If that fails too the next append overwrites it.
+            let _ = log.file.set_len(log.len);
+            return Err(io_error("append to the log", &log.path, error));
+        }
+        let bytes = self.buffer.len() as u64;
+        log.len += bytes;
+        if self.buffer.capacity() > BUFFER_BYTES_KEPT {
+            self.buffer = Vec::new();
+        }
+        Ok(bytes)
+    }
+
+    /// Begins the log `no`; no write in it has a smaller sequence number than `first_seq`.
+    pub(crate) fn rotate(&mut self, no: FileNo, first_seq: SeqNo) -> StoreResult<()> {
+        let previous = PreviousLog { file: self.log.no, final_len: self.log.len };
+        let next =
+            begin_log(&self.env, &self.dir, no, first_seq, Some(previous), &mut self.buffer)?;
+        let full = std::mem::replace(&mut self.log, next);
+        self.older.push(full.no);
+        if full.synced_len < full.len || !full.named {
+            self.behind.push(full);
+        }
+        Ok(())
+    }
+
+    /// What must be fsynced so that everything appended so far is durable.
+    pub(crate) fn sync_targets(&self) -> SyncTargets {
+        let logs: Vec<&Log> = self.behind.iter().chain([&self.log]).collect();
+        SyncTargets {
+            directory: logs.iter().any(|log| !log.named),
+            logs: logs
+                .into_iter()
+                .map(|log| SyncTarget {
+                    file: Arc::clone(&log.file),
+                    path: log.path.clone(),
+                    no: log.no,
+                    len: log.len,
+                })
+                .collect(),
+            position: self.position,
+            external_seq: self.external_seq,
+        }
+    }
+
+    /// Notes that `targets` were fsynced, and appends a marker that says so.
+    pub(crate) fn mark_synced(&mut self, targets: &SyncTargets) -> StoreResult<()> {
+        for target in &targets.logs {
+            let logs = self.behind.iter_mut().chain([&mut self.log]);
+            for log in logs.filter(|log| log.no == target.no) {
+                log.synced_len = log.synced_len.max(target.len);
+                log.named |= targets.directory;
+            }
+        }
+        self.behind.retain(|log| log.synced_len < log.len || !log.named);
+        if self.log.synced_len > 0 {
+            self.append(RecordKind::Marker, false, |_| ())?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the logs before `oldest`, because tables hold what they hold; returns their numbers.
+    pub(crate) fn forget_before(&mut self, oldest: FileNo) -> Vec<FileNo> {
+        self.behind.retain(|log| log.no >= oldest);
+        let needed = self.older.partition_point(|no| *no < oldest);
+        self.older.drain(..needed).collect()
+    }
+}
+
+/// Creates a log file and writes its header.
+fn begin_log(
+    env: &Arc<dyn Env>,
+    dir: &std::path::Path,
+    no: FileNo,
+    first_seq: SeqNo,
+    previous: Option<PreviousLog>,
+    buffer: &mut Vec<u8>,
+) -> StoreResult<Log> {
+    let path = StoreFile::Wal(no).path(dir);
+    buffer.clear();
+    let start = begin_record(buffer);
+    LogHeader { kind: LogKind::Wal, boot_id: env.boot_id(), first_seq, previous }.encode(buffer);
+    let kind = RecordKind::Header;
+    finish_record(
+        buffer,
+        start,
+        Stamp { file: no, offset: 0, kind, external: false, synced_len: 0 },
+    );
+    let create = |error| io_error("create the log", &path, error);
+    let file = env.open(&path, OpenMode::CreateNew).map_err(create)?;
+    if let Err(error) = file.write_all_at(buffer, 0) {
+        drop(file);
+        // A log without a header would stand for an empty one; without the name there is nothing to tell.
+        let _ = env.remove_file(&path);
+        return Err(io_error("begin the log", &path, error));
+    }
+    let len = buffer.len() as u64;
+    Ok(Log { file, no, path, len, synced_len: 0, named: false })
+}

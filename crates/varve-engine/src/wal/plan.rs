@@ -1,0 +1,240 @@
+//! Decides, after a crash, how much of each log counts: a pure function of what stands in the logs.
+//!
+//! The logs are walked from the oldest on. A log counts up to the length that the next log's header
+//! gives it, or up to its last valid record if it is the last log. Where it breaks off before that:
+//!
+//! - If a valid record, of this log or a later one, proves that the lost part was durable, it is damage.
+//! - Otherwise it is a torn tail: nothing after it was ever promised. It is cut, and later logs, which
+//!   were never synced, are dropped.
+//!
+//! After a power cut (another boot id) the walk also ends before the first batch that depends on data
+//! outside the store and is covered by no barrier: those data may be lost.
+//!
+//! Without a power cut the page cache kept everything, so a valid record or log after a bad record is
+//! damage whether it was synced or not; only the very last record can be torn, by the process' death.
+
+use varve_types::FileNo;
+
+use super::scan::LogScan;
+
+/// How much of the logs counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The logs to replay and how many bytes of each.
+    pub(crate) keep: Vec<(FileNo, u64)>,
+    /// The logs to remove.
+    pub(crate) drop: Vec<FileNo>,
+}
+
+/// Why the logs cannot be replayed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Damage {
+    /// The log.
+    pub(crate) no: FileNo,
+    /// Where in it.
+    pub(crate) offset: u64,
+    /// What is wrong.
+    pub(crate) detail: String,
+}
+
+/// The plan for `scans`, sorted by number, the first being the oldest log that is still needed.
+pub(crate) fn plan(scans: &[LogScan], boot_id: u128) -> Result<Plan, Damage> {
+    let covered = scans.iter().map(|scan| scan.covered).max().unwrap_or_default();
+    let mut plan = Plan::default();
+    for (i, scan) in scans.iter().enumerate() {
+        let later = &scans[i + 1..];
+        if let Some(missing) = missing_before(scan, scans[..i].last()) {
+            if scans[i..].iter().any(|log| log.durable_len > 0) {
+                let detail =
+                    format!("the log after it, {}, was synced, but it is missing", scan.no);
+                return Err(Damage { no: missing, offset: 0, detail });
+            }
+            plan.drop.extend(scans[i..].iter().map(|log| log.no));
+            return Ok(plan);
+        }
+        let limit = later.first().and_then(|next| final_len(next, scan.no));
+        let (mut kept, whole) = match limit {
+            Some(limit) if scan.good_len >= limit => (limit, true),
+            Some(_) => (scan.good_len, false),
+            None => (scan.good_len, scan.bad.is_none()),
+        };
+        if !whole {
+            refuse_damage(scan, later, boot_id)?;
+        }
+        if !scan.boundaries.contains(&kept) {
+            let detail = format!("a record reaches beyond the log's final length {kept}");
+            return Err(Damage { no: scan.no, offset: kept, detail });
+        }
+        let uncovered = first_uncovered(scan, kept, covered, boot_id);
+        kept = uncovered.unwrap_or(kept);
+        plan.keep.push((scan.no, kept));
+        if !whole || uncovered.is_some() {
+            plan.drop.extend(later.iter().map(|log| log.no));
+            return Ok(plan);
+        }
+    }
+    Ok(plan)
+}
+
+/// The length that `next`'s header gives to the log `no`.
+fn final_len(next: &LogScan, no: FileNo) -> Option<u64> {
+    let previous = next.header.as_ref()?.previous?;
+    (previous.file == no).then_some(previous.final_len)
+}
+
+/// The log that `scan` says came before it, if that is not `before`.
+fn missing_before(scan: &LogScan, before: Option<&LogScan>) -> Option<FileNo> {
+    let before = before?;
+    let previous = scan.header.as_ref()?.previous?;
+    (previous.file != before.no).then_some(previous.file)
+}
+
+/// Fails if what `scan` lacks at its end was durable, or cannot have been lost.
+fn refuse_damage(scan: &LogScan, later: &[LogScan], boot_id: u128) -> Result<(), Damage> {
+    let lost = scan.good_len;
+    let reason = if scan.durable_len > lost {
+        format!("{} bytes of this log were synced", scan.durable_len)
+    } else if let Some(log) = later.iter().find(|log| log.durable_len > 0) {
+        format!("the later log {} was synced", log.no)
+    } else if same_boot(scan, boot_id) && (scan.valid_after_bad || has_successor(later)) {
+        "valid records follow, and the machine was not restarted since".to_owned()
+    } else {
+        return Ok(());
+    };
+    let found =
+        scan.bad.as_ref().map_or("the log ends here".to_owned(), |bad| bad.problem.to_string());
+    Err(Damage { no: scan.no, offset: lost, detail: format!("{found}; {reason}") })
+}
+
+fn has_successor(later: &[LogScan]) -> bool {
+    later.iter().any(|log| log.header.is_some())
+}
+
+fn same_boot(scan: &LogScan, boot_id: u128) -> bool {
+    scan.header.as_ref().is_some_and(|header| header.boot_id == boot_id)
+}
+
+/// Where the first batch stands, before `kept`, whose external data may be lost.
+fn first_uncovered(
+    scan: &LogScan,
+    kept: u64,
+    covered: varve_types::SeqNo,
+    boot_id: u128,
+) -> Option<u64> {
+    if same_boot(scan, boot_id) {
+        return None;
+    }
+    scan.externals
+        .iter()
+        .find(|batch| batch.offset < kept && batch.last_seq > covered)
+        .map(|batch| batch.offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_format::log::{LogHeader, LogKind, PreviousLog};
+    use varve_format::{FormatError, Problem};
+    use varve_types::SeqNo;
+
+    use super::*;
+    use crate::wal::scan::ExternalBatch;
+
+    const BOOT: u128 = 7;
+
+    fn log(no: u64, previous: Option<(u64, u64)>, good_len: u64) -> LogScan {
+        let previous =
+            previous.map(|(file, final_len)| PreviousLog { file: FileNo::new(file), final_len });
+        let header =
+            LogHeader { kind: LogKind::Wal, boot_id: 1, first_seq: SeqNo::new(1), previous };
+        LogScan {
+            no: FileNo::new(no),
+            header: Some(header),
+            file_len: good_len,
+            good_len,
+            bad: None,
+            valid_after_bad: false,
+            durable_len: 0,
+            externals: Vec::new(),
+            covered: SeqNo::ZERO,
+            boundaries: (0..=good_len).step_by(8).collect(),
+        }
+    }
+
+    fn bad(mut scan: LogScan) -> LogScan {
+        scan.bad = Some(FormatError::new(scan.good_len, Problem::Varint));
+        scan.file_len += 100;
+        scan
+    }
+
+    fn keep(scans: &[LogScan]) -> Vec<(u64, u64)> {
+        let plan = plan(scans, BOOT).unwrap();
+        assert_eq!(plan.keep.len() + plan.drop.len(), scans.len());
+        plan.keep.iter().map(|(no, len)| (no.get(), *len)).collect()
+    }
+
+    #[test]
+    fn whole_logs_are_kept() {
+        assert_eq!(keep(&[]), []);
+        assert_eq!(keep(&[log(3, None, 80), log(5, Some((3, 80)), 40)]), [(3, 80), (5, 40)]);
+    }
+
+    #[test]
+    fn a_torn_tail_is_cut() {
+        assert_eq!(keep(&[bad(log(3, None, 80))]), [(3, 80)]);
+        let mut nothing = bad(log(3, None, 0));
+        nothing.header = None;
+        assert_eq!(keep(&[nothing]), [(3, 0)]);
+    }
+
+    #[test]
+    fn a_later_log_goes_with_the_tail_before_it() {
+        let logs = [log(3, None, 80), log(5, Some((3, 96)), 40), log(6, Some((5, 40)), 16)];
+        assert_eq!(keep(&logs), [(3, 80)]);
+        assert_eq!(keep(&[log(3, None, 80), log(6, Some((5, 40)), 16)]), [(3, 80)]);
+    }
+
+    #[test]
+    fn what_was_cut_before_stays_cut() {
+        let logs = [bad(log(3, None, 80)), log(5, Some((3, 64)), 40)];
+        assert_eq!(keep(&logs), [(3, 64), (5, 40)]);
+    }
+
+    #[test]
+    fn a_lost_part_that_was_synced_is_damage() {
+        let mut first = bad(log(3, None, 80));
+        first.durable_len = 88;
+        assert_eq!(plan(&[first], BOOT).unwrap_err().offset, 80);
+        let mut later = log(5, Some((3, 96)), 40);
+        later.durable_len = 8;
+        let damage = plan(&[log(3, None, 80), later.clone()], BOOT).unwrap_err();
+        assert_eq!((damage.no.get(), damage.offset), (3, 80));
+        let damage = plan(&[log(2, None, 80), later], BOOT).unwrap_err();
+        assert_eq!((damage.no.get(), damage.offset), (3, 0));
+    }
+
+    #[test]
+    fn without_a_restart_only_the_last_record_can_be_torn() {
+        let mut first = bad(log(3, None, 80));
+        first.header.as_mut().unwrap().boot_id = BOOT;
+        assert_eq!(keep(std::slice::from_ref(&first)), [(3, 80)]);
+        assert!(plan(&[first.clone(), log(5, Some((3, 96)), 40)], BOOT).is_err());
+        first.valid_after_bad = true;
+        assert!(plan(&[first], BOOT).is_err());
+    }
+
+    #[test]
+    fn after_a_restart_an_uncovered_batch_ends_the_history() {
+        let mut first = log(3, None, 80);
+        let batch = |offset, seq| ExternalBatch { offset, last_seq: SeqNo::new(seq) };
+        first.externals = vec![batch(40, 10), batch(64, 20)];
+        let mut second = log(5, Some((3, 80)), 40);
+        second.covered = SeqNo::new(15);
+        assert_eq!(keep(&[first.clone(), second.clone()]), [(3, 64)]);
+        second.covered = SeqNo::new(20);
+        assert_eq!(keep(&[first.clone(), second.clone()]), [(3, 80), (5, 40)]);
+        second.covered = SeqNo::new(9);
+        assert_eq!(keep(&[first.clone(), second.clone()]), [(3, 40)]);
+        first.header.as_mut().unwrap().boot_id = BOOT;
+        assert_eq!(keep(&[first, second]), [(3, 80), (5, 40)]);
+    }
+}

@@ -1,0 +1,200 @@
+//! Brings the memtables back from the logs after a crash or a close.
+//!
+//! 1. Scan every log from the oldest needed one on ([`super::scan`]).
+//! 2. Decide how much of each counts ([`super::plan`]).
+//! 3. Replay that much into memtables.
+//! 4. Make the decision last: cut the last log, fsync the logs, remove those that are dropped.
+//!
+//! The work is bounded by the logs, which are bounded by the memtables; it does not depend on the
+//! number of rows in the store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use varve_env::{Env, OpenMode};
+use varve_format::batch::{LoggedBatch, decode_batch};
+use varve_format::log::{HEADER_BYTES, LogReader, NextRecord, PreviousLog, RecordKind};
+use varve_types::{FileNo, SeqNo};
+
+use super::plan::{Plan, plan};
+use super::scan::{read_whole, scan_log};
+use crate::files::{StoreFile, format_error, io_error};
+use crate::memtable::Memtable;
+use crate::{Op, StoreError, StoreResult};
+
+/// What recovery starts from.
+#[derive(Debug)]
+pub(crate) struct RecoveryInput<'a> {
+    pub(crate) env: &'a Arc<dyn Env>,
+    pub(crate) dir: &'a Path,
+    /// The oldest log that holds rows which are in no table.
+    pub(crate) oldest_log: FileNo,
+    /// The logs found, from that one on, sorted.
+    pub(crate) logs: Vec<FileNo>,
+    /// The newest write that tables hold.
+    pub(crate) tables_seq: SeqNo,
+    /// Key spaces that exist.
+    pub(crate) keyspaces: usize,
+    /// Bytes at which a memtable is full.
+    pub(crate) memtable_bytes: usize,
+}
+
+/// What the logs hold.
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    /// Filled memtables, oldest first; none is empty.
+    pub(crate) memtables: Vec<Arc<Memtable>>,
+    /// The newest write.
+    pub(crate) last_seq: SeqNo,
+    /// The newest batch whose external data is not known durable, or zero.
+    pub(crate) external_seq: SeqNo,
+    /// The log that the next one follows.
+    pub(crate) previous: Option<PreviousLog>,
+    /// Logs that were replayed, oldest first.
+    pub(crate) logs: Vec<FileNo>,
+}
+
+/// Recovers the memtables.
+pub(crate) fn recover(input: &RecoveryInput<'_>) -> StoreResult<Recovered> {
+    let path_of = |no| StoreFile::Wal(no).path(input.dir);
+    if input.logs.first() != Some(&input.oldest_log) {
+        let detail = "the manifest needs this log, but it is missing".to_owned();
+        return Err(StoreError::Damaged { path: path_of(input.oldest_log), offset: 0, detail });
+    }
+    let scans = input
+        .logs
+        .iter()
+        .map(|no| scan_log(&**input.env, input.dir, *no))
+        .collect::<StoreResult<Vec<_>>>()?;
+    let plan = plan(&scans, input.env.boot_id()).map_err(|damage| StoreError::Damaged {
+        path: path_of(damage.no),
+        offset: damage.offset,
+        detail: damage.detail,
+    })?;
+    let covered = scans.iter().map(|scan| scan.covered).max().unwrap_or_default();
+    let mut replay = Replay {
+        input,
+        covered,
+        memtables: Vec::new(),
+        last_seq: input.tables_seq,
+        external_seq: SeqNo::ZERO,
+    };
+    for (no, len) in &plan.keep {
+        replay.log(*no, *len)?;
+    }
+    let Replay { memtables, last_seq, external_seq, .. } = replay;
+    settle(input, &plan)?;
+    let logs = plan.keep.iter().map(|(no, _)| *no).collect();
+    let previous = plan.keep.last().map(|(file, len)| PreviousLog { file: *file, final_len: *len });
+    Ok(Recovered { memtables, last_seq, external_seq, previous, logs })
+}
+
+struct Replay<'a> {
+    input: &'a RecoveryInput<'a>,
+    covered: SeqNo,
+    memtables: Vec<Arc<Memtable>>,
+    last_seq: SeqNo,
+    external_seq: SeqNo,
+}
+
+impl Replay<'_> {
+    /// Replays the first `len` bytes of the log `no`.
+    fn log(&mut self, no: FileNo, len: u64) -> StoreResult<()> {
+        let path = StoreFile::Wal(no).path(self.input.dir);
+        let bytes = read_whole(&**self.input.env, &path)?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(bytes.len());
+        let mut reader = LogReader::new(bytes.slice(..len), no);
+        loop {
+            match reader.next_record() {
+                NextRecord::Record(record) if record.kind == RecordKind::Batch => {
+                    let base = record.offset + HEADER_BYTES as u64;
+                    let batch = decode_batch(&record.payload)
+                        .map_err(|error| format_error(&path, error.shifted(base)))?;
+                    self.batch(no, &path, record.offset, record.external, batch)?;
+                }
+                NextRecord::Record(_) => {}
+                NextRecord::End => return Ok(()),
+                NextRecord::Bad { offset, why } => {
+                    let detail = format!("the file changed while it was read: {}", why.problem);
+                    return Err(StoreError::Damaged { path, offset, detail });
+                }
+            }
+        }
+    }
+
+    fn batch(
+        &mut self,
+        no: FileNo,
+        path: &Path,
+        offset: u64,
+        external: bool,
+        batch: LoggedBatch,
+    ) -> StoreResult<()> {
+        let damaged = |detail| StoreError::Damaged { path: PathBuf::from(path), offset, detail };
+        let count = batch.writes.len() as u64;
+        let Some(last_seq) = count.checked_sub(1).map(|n| batch.first_seq.advanced(n)) else {
+            return Err(damaged("a batch without writes".to_owned()));
+        };
+        if last_seq <= self.input.tables_seq {
+            return Ok(());
+        }
+        if batch.first_seq <= self.last_seq {
+            let detail = format!("sequence number {} after {}", batch.first_seq, self.last_seq);
+            return Err(damaged(detail));
+        }
+        if let Some(write) =
+            batch.writes.iter().find(|write| write.keyspace.get() as usize >= self.input.keyspaces)
+        {
+            return Err(damaged(format!("a write to unknown key space {}", write.keyspace)));
+        }
+        let full = |table: &Arc<Memtable>| table.bytes() >= self.input.memtable_bytes;
+        let memtable = match self.memtables.last() {
+            Some(table) if !full(table) => Arc::clone(table),
+            _ => {
+                let table = Arc::new(Memtable::new(no));
+                self.memtables.push(Arc::clone(&table));
+                table
+            }
+        };
+        if external {
+            memtable.mark_external();
+            if last_seq > self.covered {
+                self.external_seq = last_seq;
+            }
+        }
+        // Copies, because a value that shares the memory of the log would keep all of it.
+        let ops = batch.writes.into_iter().map(|write| match write.value {
+            Some(value) => Op::Put {
+                keyspace: write.keyspace,
+                key: write.key,
+                value: Bytes::copy_from_slice(&value),
+            },
+            None => Op::Delete { keyspace: write.keyspace, key: write.key },
+        });
+        memtable.apply(batch.first_seq, ops, None);
+        self.last_seq = last_seq;
+        Ok(())
+    }
+}
+
+/// Makes what was decided last: a second crash must not decide otherwise once new writes follow.
+fn settle(input: &RecoveryInput<'_>, plan: &Plan) -> StoreResult<()> {
+    for (i, (no, len)) in plan.keep.iter().enumerate() {
+        let path = StoreFile::Wal(*no).path(input.dir);
+        let settle = || {
+            let file = input.env.open(&path, OpenMode::ReadWrite)?;
+            if i + 1 == plan.keep.len() && file.stat()?.len > *len {
+                file.set_len(*len)?;
+            }
+            file.sync_data()
+        };
+        settle().map_err(|error| io_error("cut and sync the log", &path, error))?;
+    }
+    for no in plan.drop.iter().rev() {
+        let path = StoreFile::Wal(*no).path(input.dir);
+        log::warn!("{} was never synced and follows a torn log; removed", path.display());
+        input.env.remove_file(&path).map_err(|error| io_error("remove the log", &path, error))?;
+    }
+    input.env.sync_dir(input.dir).map_err(|error| io_error("sync", input.dir, error))
+}

@@ -1,0 +1,133 @@
+//! Reads a log after a crash and reports what stands in it, without judging.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use varve_env::{Env, OpenMode};
+use varve_format::FormatError;
+use varve_format::batch::decode_batch;
+use varve_format::log::{LogHeader, LogKind, LogReader, NextRecord, Record, RecordKind, resync};
+use varve_types::{FileNo, SeqNo};
+
+use crate::files::{StoreFile, format_error, io_error};
+use crate::{StoreError, StoreResult};
+
+/// A batch that depends on data outside the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExternalBatch {
+    pub(crate) offset: u64,
+    pub(crate) last_seq: SeqNo,
+}
+
+/// What stands in a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogScan {
+    pub(crate) no: FileNo,
+    /// Its header, unless the log breaks off or is bad before the header's end.
+    pub(crate) header: Option<LogHeader>,
+    /// Bytes of the file.
+    pub(crate) file_len: u64,
+    /// Bytes up to which all records are valid.
+    pub(crate) good_len: u64,
+    /// What is wrong there, unless it is the end of the file.
+    pub(crate) bad: Option<FormatError>,
+    /// Whether a valid record stands after the bad one.
+    pub(crate) valid_after_bad: bool,
+    /// The most bytes of this log that any of its valid records knows durable.
+    pub(crate) durable_len: u64,
+    /// Batches that depend on data outside the store.
+    pub(crate) externals: Vec<ExternalBatch>,
+    /// The largest sequence number that a barrier covers.
+    pub(crate) covered: SeqNo,
+    /// Where valid records end.
+    pub(crate) boundaries: Vec<u64>,
+}
+
+/// The whole of a file.
+pub(crate) fn read_whole(env: &dyn Env, path: &Path) -> StoreResult<Bytes> {
+    let read = || {
+        let file = env.open(path, OpenMode::Read)?;
+        let len = file.stat()?.len;
+        let mut bytes = vec![0; usize::try_from(len).map_err(std::io::Error::other)?];
+        file.read_exact_at(&mut bytes, 0)?;
+        Ok(Bytes::from(bytes))
+    };
+    read().map_err(|error| io_error("read", path, error))
+}
+
+/// Scans the log `no` of the store at `dir`.
+pub(crate) fn scan_log(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResult<LogScan> {
+    let path: PathBuf = StoreFile::Wal(no).path(dir);
+    let bytes = read_whole(env, &path)?;
+    let mut scan = LogScan {
+        no,
+        header: None,
+        file_len: bytes.len() as u64,
+        good_len: 0,
+        bad: None,
+        valid_after_bad: false,
+        durable_len: 0,
+        externals: Vec::new(),
+        covered: SeqNo::ZERO,
+        boundaries: vec![0],
+    };
+    let mut reader = LogReader::new(bytes.clone(), no);
+    loop {
+        match reader.next_record() {
+            NextRecord::Record(record) => {
+                note_record(&mut scan, &record).map_err(|e| format_error(&path, e))?;
+                scan.good_len = reader.offset();
+                scan.boundaries.push(scan.good_len);
+            }
+            NextRecord::End => break,
+            NextRecord::Bad { offset, why } => {
+                scan.bad = Some(why);
+                for record in resync(bytes.clone(), no, offset) {
+                    scan.valid_after_bad = true;
+                    scan.durable_len = scan.durable_len.max(record.synced_len);
+                    if record.kind == RecordKind::Barrier {
+                        scan.covered = scan.covered.max(barrier_seq(&record));
+                    }
+                }
+                break;
+            }
+        }
+    }
+    if scan.header.is_none() && scan.good_len > 0 {
+        return Err(StoreError::Damaged { path, offset: 0, detail: "no log header".to_owned() });
+    }
+    Ok(scan)
+}
+
+fn note_record(scan: &mut LogScan, record: &Record) -> Result<(), FormatError> {
+    let base = record.offset + varve_format::log::HEADER_BYTES as u64;
+    scan.durable_len = scan.durable_len.max(record.synced_len);
+    match record.kind {
+        RecordKind::Header if record.offset == 0 => {
+            let header = LogHeader::decode(&record.payload).map_err(|e| e.shifted(base))?;
+            if header.kind != LogKind::Wal {
+                let rule = "the header of another kind of log";
+                return Err(FormatError::new(base, varve_format::Problem::Invalid(rule)));
+            }
+            scan.header = Some(header);
+        }
+        RecordKind::Batch if record.external => {
+            let batch = decode_batch(&record.payload).map_err(|e| e.shifted(base))?;
+            let last_seq = SeqNo::new(batch.first_seq.get() + batch.writes.len() as u64 - 1);
+            scan.externals.push(ExternalBatch { offset: record.offset, last_seq });
+        }
+        RecordKind::Barrier => scan.covered = scan.covered.max(barrier_seq(record)),
+        RecordKind::Batch | RecordKind::Marker | RecordKind::CloseClean => {}
+        RecordKind::Header | RecordKind::Edit => {
+            let rule = "a record that has no place in a write-ahead log";
+            return Err(FormatError::new(record.offset, varve_format::Problem::Invalid(rule)));
+        }
+    }
+    Ok(())
+}
+
+/// The sequence number in a barrier's payload; one of another length covers nothing.
+fn barrier_seq(record: &Record) -> SeqNo {
+    let seq = <[u8; 8]>::try_from(record.payload.as_ref()).map_or(0, u64::from_le_bytes);
+    SeqNo::new(seq)
+}

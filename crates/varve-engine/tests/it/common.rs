@@ -1,0 +1,154 @@
+//! What the tests share: a small store, random operations, and a model of correct.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use varve_engine::{
+    Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreResult,
+};
+use varve_env::Env;
+use varve_types::KeyspaceId;
+
+/// A small generator of random numbers (splitmix64).
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub(crate) fn chance(&mut self, one_in: u64) -> bool {
+        self.below(one_in) == 0
+    }
+}
+
+/// Everything is small, so that a few hundred writes reach every level.
+pub(crate) fn small_options() -> DbOptions {
+    DbOptions {
+        memtable_bytes: 8 << 10,
+        table_bytes: 4 << 10,
+        block_bytes: 512,
+        l0_trigger: 2,
+        level_base_bytes: 12 << 10,
+        level_multiplier: 3,
+        space_reserve_bytes: 0,
+        ..DbOptions::with_memory_budget(1 << 20)
+    }
+}
+
+pub(crate) fn store_dir() -> PathBuf {
+    PathBuf::from("/store")
+}
+
+pub(crate) fn open(env: &Arc<impl Env + 'static>) -> StoreResult<Db> {
+    let env: Arc<dyn Env> = Arc::clone(env) as Arc<dyn Env>;
+    Db::open(env, &store_dir(), small_options())
+}
+
+/// The key spaces of the tests: of prefixed keys, of any keys, and one that is compressed.
+pub(crate) const SPACES: [(&str, KeyspaceOptions); 3] = [
+    ("rows", KeyspaceOptions { prefixed: true, compressed: false }),
+    ("any", KeyspaceOptions { prefixed: false, compressed: false }),
+    ("data", KeyspaceOptions { prefixed: true, compressed: true }),
+];
+
+pub(crate) fn make_spaces(db: &Db) -> StoreResult<Vec<KeyspaceId>> {
+    SPACES.iter().map(|(name, options)| db.keyspace(name, *options)).collect()
+}
+
+/// All rows of one key space.
+pub(crate) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// All rows of a store, by key space.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Model {
+    pub(crate) spaces: Vec<Rows>,
+}
+
+/// One write of a model batch.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelOp {
+    pub(crate) space: usize,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+impl Model {
+    pub(crate) fn new() -> Model {
+        Model { spaces: vec![Rows::new(); SPACES.len()] }
+    }
+
+    pub(crate) fn apply(&mut self, ops: &[ModelOp]) {
+        for op in ops {
+            match &op.value {
+                Some(value) => self.spaces[op.space].insert(op.key.clone(), value.clone()),
+                None => self.spaces[op.space].remove(&op.key),
+            };
+        }
+    }
+}
+
+/// A key from a small universe, so that keys come again.
+pub(crate) fn random_key(rng: &mut Rng, space: usize) -> Vec<u8> {
+    if SPACES[space].1.prefixed {
+        let mut key = rng.below(6).to_be_bytes().to_vec();
+        key.extend_from_slice(&(rng.below(40) << 56 | 7).to_be_bytes());
+        return key;
+    }
+    let len = rng.below(5) as usize;
+    (0..len).map(|_| [0, 1, b'a', b'b', 0xff][rng.below(5) as usize]).collect()
+}
+
+pub(crate) fn random_value(rng: &mut Rng) -> Vec<u8> {
+    let len = if rng.chance(40) { rng.below(3000) } else { rng.below(60) };
+    let byte = rng.below(256) as u8;
+    let mut value = vec![byte; len as usize];
+    value.iter_mut().step_by(3).for_each(|byte| *byte = rng.next() as u8);
+    value
+}
+
+pub(crate) fn random_ops(rng: &mut Rng) -> Vec<ModelOp> {
+    (0..=rng.below(4))
+        .map(|_| {
+            let space = rng.below(SPACES.len() as u64) as usize;
+            let key = random_key(rng, space);
+            let value = if rng.chance(3) { None } else { Some(random_value(rng)) };
+            ModelOp { space, key, value }
+        })
+        .collect()
+}
+
+pub(crate) fn to_batch(ids: &[KeyspaceId], ops: &[ModelOp]) -> Batch {
+    let mut batch = Batch::new();
+    for op in ops {
+        match &op.value {
+            Some(value) => batch.put(ids[op.space], op.key.clone(), value.clone()),
+            None => batch.delete(ids[op.space], op.key.clone()),
+        }
+    }
+    batch
+}
+
+/// All rows of the store, by a scan of each key space.
+pub(crate) fn contents(db: &Db, ids: &[KeyspaceId]) -> StoreResult<Model> {
+    let mut model = Model { spaces: Vec::new() };
+    for id in ids {
+        let rows = db.scan(*id, KeyRange::all(), Direction::Forward)?;
+        let rows = rows.map(|row| row.map(|(key, value)| (key.to_vec(), value.to_vec())));
+        model.spaces.push(rows.collect::<StoreResult<Rows>>()?);
+    }
+    Ok(model)
+}

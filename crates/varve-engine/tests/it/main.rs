@@ -1,0 +1,6 @@
+//! The engine against a `BTreeMap`, against crashes, damage, full disks and failing syncs.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+mod oracle;

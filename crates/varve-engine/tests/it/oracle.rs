@@ -1,0 +1,161 @@
+//! Random operations on a store and on a `BTreeMap` show the same rows.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use varve_engine::{Db, Direction, KeyRange, Store, StoreSnapshot};
+use varve_env::Env;
+use varve_env::os::OsEnv;
+use varve_env::sim::SimEnv;
+use varve_types::KeyspaceId;
+
+use crate::common::*;
+
+fn random_bound(rng: &mut Rng, space: usize) -> Bound<Vec<u8>> {
+    let key = random_key(rng, space);
+    match rng.below(4) {
+        0 => Bound::Unbounded,
+        1 => Bound::Excluded(key),
+        _ => Bound::Included(key),
+    }
+}
+
+fn random_range(rng: &mut Rng, space: usize) -> KeyRange {
+    if rng.chance(2) {
+        let key = random_key(rng, space);
+        return KeyRange::prefix(&key[..key.len().min(8)]);
+    }
+    KeyRange { start: random_bound(rng, space), end: random_bound(rng, space) }
+}
+
+fn in_range(range: &KeyRange, key: &[u8]) -> bool {
+    let after = match &range.start {
+        Bound::Included(start) => key >= &start[..],
+        Bound::Excluded(start) => key > &start[..],
+        Bound::Unbounded => true,
+    };
+    let before = match &range.end {
+        Bound::Included(end) => key <= &end[..],
+        Bound::Excluded(end) => key < &end[..],
+        Bound::Unbounded => true,
+    };
+    after && before
+}
+
+fn expected(rows: &Rows, range: &KeyRange, direction: Direction) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let rows = rows.iter().filter(|(key, _)| in_range(range, key));
+    let mut rows: Vec<_> = rows.map(|(key, value)| (key.clone(), value.clone())).collect();
+    if direction == Direction::Reverse {
+        rows.reverse();
+    }
+    rows
+}
+
+enum Reader<'a> {
+    Now(&'a Db),
+    Then(&'a dyn StoreSnapshot),
+}
+
+fn check_reads(rng: &mut Rng, reader: &Reader<'_>, ids: &[KeyspaceId], model: &Model) {
+    let space = rng.below(ids.len() as u64) as usize;
+    let rows = &model.spaces[space];
+    for _ in 0..4 {
+        let key = random_key(rng, space);
+        let value = match reader {
+            Reader::Now(db) => db.get(ids[space], &key),
+            Reader::Then(snapshot) => snapshot.get(ids[space], &key),
+        };
+        assert_eq!(value.unwrap().as_deref(), rows.get(&key).map(|value| &value[..]), "{key:?}");
+    }
+    let range = random_range(rng, space);
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let scan = match reader {
+            Reader::Now(db) => db.scan(ids[space], range.clone(), direction),
+            Reader::Then(snapshot) => snapshot.scan(ids[space], range.clone(), direction),
+        };
+        let found: Vec<_> = scan
+            .unwrap()
+            .map(|row| row.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap())
+            .collect();
+        assert_eq!(found, expected(rows, &range, direction), "{range:?} {direction:?}");
+    }
+}
+
+fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) {
+    let mut rng = Rng::new(seed);
+    let mut model = Model::new();
+    let open = || Db::open(Arc::clone(env), dir, small_options()).unwrap();
+    let mut db = open();
+    let mut ids = make_spaces(&db).unwrap();
+    let mut step = 0;
+    while step < steps {
+        {
+            let snapshot = db.snapshot().unwrap();
+            let then = model.clone();
+            for _ in 0..rng.below(60) {
+                step += 1;
+                let ops = random_ops(&mut rng);
+                db.write(to_batch(&ids, &ops)).unwrap();
+                model.apply(&ops);
+                match rng.below(100) {
+                    0 => db.flush().unwrap(),
+                    1 => db.compact().unwrap(),
+                    2 => db.sync().unwrap(),
+                    _ => {}
+                }
+                check_reads(&mut rng, &Reader::Now(&db), &ids, &model);
+                check_reads(&mut rng, &Reader::Then(&*snapshot), &ids, &then);
+            }
+        }
+        match rng.below(4) {
+            0 => {
+                db.close().unwrap();
+                drop(db);
+                db = open();
+                ids = make_spaces(&db).unwrap();
+                assert_eq!(contents(&db, &ids).unwrap(), model, "after a reopen");
+            }
+            1 if rng.chance(3) => {
+                let space = rng.below(ids.len() as u64) as usize;
+                db.clear_keyspace(ids[space]).unwrap();
+                model.spaces[space].clear();
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(contents(&db, &ids).unwrap(), model);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_simulated_store_agrees_with_the_model() {
+    for seed in 0..6 {
+        let env: Arc<dyn Env> = SimEnv::new(seed);
+        run(&env, &store_dir(), seed, 2500);
+    }
+}
+
+#[test]
+fn a_real_store_agrees_with_the_model() {
+    for seed in 100..102 {
+        let dir = tempfile::tempdir().unwrap();
+        let env: Arc<dyn Env> = OsEnv::new();
+        run(&env, &dir.path().join("store"), seed, 1500);
+    }
+}
+
+#[test]
+fn a_batch_counts_in_order() {
+    let env = SimEnv::new(1);
+    let db = open(&env).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    let mut batch = varve_engine::Batch::new();
+    batch.put(ids[1], &b"a"[..], &b"first"[..]);
+    batch.delete(ids[1], &b"a"[..]);
+    batch.put(ids[1], &b"a"[..], &b"last"[..]);
+    batch.put(ids[1], &b"b"[..], &b"gone"[..]);
+    batch.delete(ids[1], &b"b"[..]);
+    db.write(batch).unwrap();
+    assert_eq!(db.get(ids[1], b"a").unwrap().as_deref(), Some(&b"last"[..]));
+    assert_eq!(db.get(ids[1], b"b").unwrap(), None);
+}
