@@ -1,8 +1,10 @@
 //! Oracles, operation generators and crash enumeration for tests.
 //!
 //! [`model`] is the one definition of a correct file system; [`fsops`] makes random operations on file
-//! systems, runs them in lockstep with the model and compares answers and trees.
+//! systems, runs them in lockstep with the model and compares answers and trees. [`kvops`] does the same
+//! for key-value stores, and knows which states may be found after a crash.
 
 pub mod fsops;
+pub mod kvops;
 pub mod model;
 pub mod rng;

@@ -4,3 +4,4 @@
 
 mod canary;
 mod coverage;
+mod kv;
