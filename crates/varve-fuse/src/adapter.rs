@@ -10,6 +10,7 @@
 //! - A listing that has already handed out entries with attributes ends well, whatever happens after: each
 //!   entry counts as a lookup that the kernel must learn of. The next request meets the error again.
 //! - Every handle given is released once, however the request ended.
+//! - The mount options `sync` and `dirsync` are kept here; the kernel does nothing about them.
 //!
 //! Failures of the storage are logged here, where they are turned into an errno; the others are the
 //! caller's everyday business.
@@ -30,7 +31,7 @@ use fuser::{
 };
 use varve_types::InodeId;
 use varve_vfs::{
-    Caller, Entry, FileType, FsError, FsResult, Handle, Opened, SetAttr, SetTime, Vfs,
+    Caller, Entry, FileType, FsError, FsResult, Handle, OpenFlags, Opened, SetAttr, SetTime, Vfs,
 };
 
 use crate::backing::{BackingTable, Route};
@@ -168,7 +169,7 @@ impl Adapter {
         })
     }
 
-    /// Takes the set-id bits off a file that someone other than root has truncated by opening it.
+    /// Takes the set-id bits off a file that someone other than root has opened to change it.
     fn kill_set_id(&self, caller: Caller, ino: InodeId) -> FsResult<()> {
         if self.vfs.getattr(ino)?.perm & 0o6000 != 0 {
             self.vfs.setattr(caller, ino, SetAttr { kill_set_id: true, ..SetAttr::default() })?;
@@ -176,8 +177,21 @@ impl Adapter {
         Ok(())
     }
 
-    fn open_file(&self, caller: Caller, ino: InodeId, raw_flags: i32) -> FsResult<Opened> {
-        let flags = convert::open_flags(raw_flags);
+    /// With `dirsync`, makes the names in `dir` durable after a change that went well.
+    fn settled<T>(&self, dir: InodeId, result: FsResult<T>) -> FsResult<T> {
+        let value = result?;
+        if self.options.sync_dirs {
+            self.vfs.fsync_dir(dir)?;
+        }
+        Ok(value)
+    }
+
+    fn open_flags(&self, raw: i32) -> OpenFlags {
+        let flags = convert::open_flags(raw);
+        OpenFlags { sync: flags.sync || self.options.sync_writes, ..flags }
+    }
+
+    fn open_file(&self, caller: Caller, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
         let opened = self.vfs().open(ino, flags)?;
         if flags.truncate
             && caller.uid != 0
@@ -206,6 +220,7 @@ impl Filesystem for Adapter {
             }
         }
         if self.options.passthrough
+            && !self.options.sync_writes
             && config.set_max_stack_depth(STACK_DEPTH_MAX).is_ok()
             && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
         {
@@ -302,7 +317,7 @@ impl Filesystem for Adapter {
         let parent = convert::inode(parent);
         let made =
             convert::name(name).and_then(|name| self.vfs().mknod(caller, parent, name, mode, rdev));
-        self.entry("mknod", made, reply);
+        self.entry("mknod", self.settled(parent, made), reply);
     }
 
     fn mkdir(
@@ -318,21 +333,19 @@ impl Filesystem for Adapter {
         let (parent, perm) = (convert::inode(parent), mode & 0o7777);
         let made =
             convert::name(name).and_then(|name| self.vfs().mkdir(caller, parent, name, perm));
-        self.entry("mkdir", made, reply);
+        self.entry("mkdir", self.settled(parent, made), reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let parent = convert::inode(parent);
-        empty(
-            "unlink",
-            convert::name(name).and_then(|name| self.vfs().unlink(parent, name)),
-            reply,
-        );
+        let removed = convert::name(name).and_then(|name| self.vfs().unlink(parent, name));
+        empty("unlink", self.settled(parent, removed), reply);
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let parent = convert::inode(parent);
-        empty("rmdir", convert::name(name).and_then(|name| self.vfs().rmdir(parent, name)), reply);
+        let removed = convert::name(name).and_then(|name| self.vfs().rmdir(parent, name));
+        empty("rmdir", self.settled(parent, removed), reply);
     }
 
     fn symlink(
@@ -347,7 +360,7 @@ impl Filesystem for Adapter {
         let (parent, target) = (convert::inode(parent), target.as_os_str().as_bytes());
         let made =
             convert::name(name).and_then(|name| self.vfs().symlink(caller, parent, name, target));
-        self.entry("symlink", made, reply);
+        self.entry("symlink", self.settled(parent, made), reply);
     }
 
     fn rename(
@@ -362,13 +375,9 @@ impl Filesystem for Adapter {
     ) {
         let renamed = convert::rename_mode(flags).and_then(|mode| {
             let (name, new_name) = (convert::name(name)?, convert::name(new_name)?);
-            self.vfs().rename(
-                convert::inode(parent),
-                name,
-                convert::inode(new_parent),
-                new_name,
-                mode,
-            )
+            let (parent, new_parent) = (convert::inode(parent), convert::inode(new_parent));
+            let renamed = self.vfs().rename(parent, name, new_parent, new_name, mode);
+            self.settled(new_parent, self.settled(parent, renamed))
         });
         empty("rename", renamed, reply);
     }
@@ -383,17 +392,29 @@ impl Filesystem for Adapter {
     ) {
         let (ino, parent) = (convert::inode(ino), convert::inode(new_parent));
         let linked = convert::name(new_name).and_then(|name| self.vfs().link(ino, parent, name));
-        self.entry("link", linked, reply);
+        self.entry("link", self.settled(parent, linked), reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: fuser::OpenFlags, reply: ReplyOpen) {
         let ino = convert::inode(ino);
-        let opened = match self.open_file(convert::caller(request, 0), ino, flags.0) {
+        let (caller, flags) = (convert::caller(request, 0), self.open_flags(flags.0));
+        let opened = match self.open_file(caller, ino, flags) {
             Ok(opened) => opened,
             Err(err) => return reply.error(errno("open", &err)),
         };
         let handle = FileHandle(opened.handle.0);
-        match self.route(ino, opened, |fd| reply.open_backing(fd)) {
+        let route = self.route(ino, opened, |fd| reply.open_backing(fd));
+        if matches!(route, Route::Straight(_))
+            && flags.write
+            && caller.uid != 0
+            && let Err(err) = self.kill_set_id(caller, ino)
+        {
+            // Writes that pass us by cannot take the set-id bits, so the open does.
+            self.backing.released(ino);
+            let released = self.vfs.release(ino, opened.handle);
+            return reply.error(errno("open", &released.err().unwrap_or(err)));
+        }
+        match route {
             // Drops the pages cached so far, which the kernel is about to write past.
             Route::Straight(backing) => {
                 reply.opened_passthrough(handle, FopenFlags::empty(), &backing)
@@ -415,8 +436,9 @@ impl Filesystem for Adapter {
     ) {
         let caller = convert::caller(request, umask);
         let made = convert::name(name).and_then(|name| {
-            let (parent, flags) = (convert::inode(parent), convert::open_flags(flags));
-            self.vfs().create(caller, parent, name, mode & 0o7777, flags)
+            let (parent, flags) = (convert::inode(parent), self.open_flags(flags));
+            let made = self.vfs().create(caller, parent, name, mode & 0o7777, flags);
+            self.settled(parent, made)
         });
         let (Entry { attr }, opened) = match made {
             Ok(made) => made,

@@ -71,7 +71,8 @@ pub struct MountOptions {
     pub no_dev: bool,
     /// Refuse to execute programs.
     pub no_exec: bool,
-    /// Make every write durable before it returns.
+    /// Show `sync` in mount tables. The kernel leaves the rest to the server:
+    /// [`crate::SessionOptions::sync_writes`] and [`crate::SessionOptions::sync_dirs`].
     pub synchronous: bool,
     /// The methods to try, in this order.
     pub methods: Vec<MountMethod>,

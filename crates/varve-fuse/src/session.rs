@@ -55,6 +55,10 @@ pub struct SessionOptions {
     pub xattr: bool,
     /// Attributes with listings.
     pub readdir_plus: ReaddirPlus,
+    /// Make every write durable before it is answered (mount option `sync`). Excludes passthrough.
+    pub sync_writes: bool,
+    /// Make every change of a directory durable before it is answered (mount options `sync` and `dirsync`).
+    pub sync_dirs: bool,
 }
 
 /// Long enough for ever: the mount is the only writer, so nothing the kernel knows goes stale.
@@ -72,6 +76,8 @@ impl Default for SessionOptions {
             passthrough: true,
             xattr: true,
             readdir_plus: ReaddirPlus::Auto,
+            sync_writes: false,
+            sync_dirs: false,
         }
     }
 }

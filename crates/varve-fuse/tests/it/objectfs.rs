@@ -30,6 +30,10 @@ pub(crate) struct ObjectFs {
     pub(crate) transfers: AtomicU64,
     /// Names looked up.
     pub(crate) lookups: AtomicU64,
+    /// Directories made durable.
+    pub(crate) dir_syncs: AtomicU64,
+    /// Opens whose every write is to be durable.
+    pub(crate) sync_opens: AtomicU64,
     /// Descriptors given to the kernel.
     pub(crate) registered: AtomicU64,
 }
@@ -56,6 +60,8 @@ impl ObjectFs {
             offers: AtomicBool::new(true),
             transfers: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
+            dir_syncs: AtomicU64::new(0),
+            sync_opens: AtomicU64::new(0),
             registered: AtomicU64::new(0),
         }
     }
@@ -94,7 +100,6 @@ impl Vfs for ObjectFs {
         fn tmpfile(&self, caller: Caller, parent: InodeId, perm: u32, flags: OpenFlags) -> FsResult<(Entry, Opened)>;
         fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()>;
         fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()>;
-        fn fsync_dir(&self, ino: InodeId) -> FsResult<()>;
         fn sync(&self) -> FsResult<()>;
         fn readdir(&self, ino: InodeId, cookie: u64, with_attr: bool, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> FsResult<()>;
         fn statfs(&self) -> FsResult<StatFs>;
@@ -106,6 +111,11 @@ impl Vfs for ObjectFs {
         fn listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>>;
         fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
         fn status_json(&self) -> String;
+    }
+
+    fn fsync_dir(&self, ino: InodeId) -> FsResult<()> {
+        self.dir_syncs.fetch_add(1, Ordering::Relaxed);
+        self.inner.fsync_dir(ino)
     }
 
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
@@ -133,6 +143,7 @@ impl Vfs for ObjectFs {
         perm: u32,
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
+        self.sync_opens.fetch_add(u64::from(flags.sync), Ordering::Relaxed);
         let (entry, opened) = self.inner.create(caller, parent, name, perm, flags)?;
         if name.as_bytes().starts_with(b"big") {
             let path = self.dir.path().join(entry.attr.ino.to_string());
@@ -146,6 +157,7 @@ impl Vfs for ObjectFs {
     }
 
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
+        self.sync_opens.fetch_add(u64::from(flags.sync), Ordering::Relaxed);
         let mut opened = self.inner.open(ino, flags)?;
         if let Some(object) = self.object(ino) {
             if flags.truncate {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -145,6 +145,24 @@ fn a_file_open_through_the_cache_keeps_later_opens_there() {
     fs.offers.store(false, Relaxed);
     let straight = fs.transfers.swap(0, Relaxed);
     assert!(fs::read(&path).unwrap() == vec![8; 100_000], "after {straight} transfers");
+    mount.finish().unwrap();
+}
+
+#[test]
+fn a_writer_past_the_server_takes_the_set_id_bits() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root to become another user");
+    }
+    let Some((fs, mount)) = mounted(true) else { return };
+    if !works(&fs, &mount) {
+        return;
+    }
+    let path = mount.path("big-probe");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+    crate::protocol::as_user(mount.dir(), "echo x >> big-probe");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+    assert_eq!(fs.transfers.load(Relaxed), 0);
+    all_released(&fs);
     mount.finish().unwrap();
 }
 

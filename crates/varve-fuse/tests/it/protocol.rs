@@ -80,7 +80,7 @@ fn a_listing_with_attributes_saves_the_lookups() {
 }
 
 /// Runs `script` as an ordinary user in `dir`.
-fn as_user(dir: &Path, script: &str) {
+pub(crate) fn as_user(dir: &Path, script: &str) {
     let done = Command::new("sh")
         .args(["-c", script])
         .current_dir(dir)
@@ -117,6 +117,25 @@ fn a_change_by_an_ordinary_user_takes_the_set_id_bits() {
         0o2775,
         "and not from a directory"
     );
+    mount.finish().unwrap();
+}
+
+#[test]
+fn sync_and_dirsync_are_kept_by_the_server() {
+    let fs = Arc::new(ObjectFs::new());
+    let options =
+        SessionOptions { sync_writes: true, sync_dirs: true, ..SessionOptions::default() };
+    let Some(mount) = TestMount::new(fs.clone(), &options) else { return };
+    fs::create_dir(mount.path("d")).unwrap();
+    fs::write(mount.path("a"), b"x").unwrap();
+    fs::read(mount.path("a")).unwrap();
+    fs::hard_link(mount.path("a"), mount.path("b")).unwrap();
+    std::os::unix::fs::symlink("a", mount.path("s")).unwrap();
+    fs::rename(mount.path("a"), mount.path("d/a")).unwrap();
+    fs::remove_file(mount.path("d/a")).unwrap();
+    fs::remove_dir(mount.path("d")).unwrap();
+    assert_eq!(fs.dir_syncs.load(Relaxed), 8, "one for each directory changed");
+    assert_eq!(fs.sync_opens.load(Relaxed), 2);
     mount.finish().unwrap();
 }
 
