@@ -28,9 +28,9 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// Clears the set-id bits of a regular file as a write or chown by someone without the right does.
+/// Clears the set-id bits, of anything but a directory, as a write or chown by someone without the right does.
 pub(crate) fn kill_set_id(inode: &mut Inode) {
-    if inode.kind == FileKind::Regular {
+    if inode.kind != FileKind::Directory {
         inode.perm &= !SET_UID;
         if inode.perm & GROUP_EXECUTE != 0 {
             inode.perm &= !SET_GID;
@@ -69,7 +69,9 @@ impl VarveFs {
                 attr.size = stat.len;
                 attr.blocks = stat.allocated.div_ceil(512);
                 attr.mtime = stat.modified;
-                attr.ctime = attr.ctime.max(stat.modified);
+                if stat.modified != times.mtime {
+                    attr.ctime = attr.ctime.max(stat.modified);
+                }
             }
             Content::Inline(_) | Content::Chunks => {}
         }
@@ -98,10 +100,8 @@ impl VarveFs {
         if let Some(perm) = set.perm {
             inode.perm = (perm & 0o7777) as u16;
         }
-        if (set.uid.is_some() || set.gid.is_some()) && caller.uid != 0 && set.perm.is_none() {
-            kill_set_id(inode);
-        }
-        if set.kill_set_id {
+        let chown_by_user = (set.uid.is_some() || set.gid.is_some()) && caller.uid != 0;
+        if chown_by_user || set.kill_set_id {
             kill_set_id(inode);
         }
         inode.uid = set.uid.unwrap_or(inode.uid);

@@ -65,8 +65,9 @@ impl Vfs for VarveFs {
             Some(FileType::Socket) => (FileKind::Socket, 0),
             Some(FileType::CharDevice) => (FileKind::CharDevice, rdev),
             Some(FileType::BlockDevice) => (FileKind::BlockDevice, rdev),
-            Some(FileType::Directory) => return Err(FsError::NotPermitted),
-            Some(FileType::Symlink) | None => return Err(FsError::Invalid("mknod of this type")),
+            Some(FileType::Directory | FileType::Symlink) | None => {
+                return Err(FsError::Invalid("mknod makes files, fifos, sockets and device nodes"));
+            }
         };
         self.make(caller, parent, name, NewInode { kind, perm: mode, rdev, content: Content::None })
     }

@@ -79,7 +79,7 @@ impl VarveFs {
             (_, None) => {
                 let listed = self.list_names(&held.inode)?.len();
                 if listed + name.len() + 1 > XATTR_LIST_BYTES_MAX {
-                    return Err(FsError::NoSpace("the list of attribute names is full".into()));
+                    return Err(FsError::XattrTooLarge);
                 }
             }
             _ => {}

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use varve_env::{File, FileStat, OpenMode};
-use varve_schema::Content;
+use varve_schema::{Content, Inode};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -123,11 +123,17 @@ impl VarveFs {
     fn make_clean(&self, held: &mut Held<'_>, object: Arc<dyn File>) -> FsResult<()> {
         let inode = &mut held.inode;
         let stat = object.stat().map_err(|error| self.object_error("stat", inode.ino, error))?;
-        inode.size = stat.len;
-        inode.times.mtime = stat.modified;
-        inode.times.ctime = inode.times.ctime.max(stat.modified);
+        copy_stat(inode, &stat);
         inode.content = Content::Object { dirty: false, blocks: stat.allocated.div_ceil(512) };
         self.objects.claim(inode.ino, object)
+    }
+
+    /// Copies size and times from the object of a dirty inode that is about to lose it.
+    pub(crate) fn take_from_object(&self, inode: &mut Inode) -> FsResult<()> {
+        if let Content::Object { dirty: true, .. } = inode.content {
+            copy_stat(inode, &self.object_stat(inode.ino)?);
+        }
+        Ok(())
     }
 
     /// Cuts or extends the held object. The caller stages the inode in a batch that depends on external
@@ -187,5 +193,15 @@ impl VarveFs {
         self.commit(changes)?;
         node.state().dirty_is_durable = false;
         Ok(())
+    }
+}
+
+/// Copies size and times. The time of the last change of attributes follows only if the bytes changed since the
+/// row noted their time, because that time can be set to anything.
+fn copy_stat(inode: &mut Inode, stat: &FileStat) {
+    inode.size = stat.len;
+    if stat.modified != inode.times.mtime {
+        inode.times.mtime = stat.modified;
+        inode.times.ctime = inode.times.ctime.max(stat.modified);
     }
 }

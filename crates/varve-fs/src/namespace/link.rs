@@ -43,11 +43,12 @@ impl VarveFs {
             };
             let mut home = home_key.map(|key| self.entry_row(key)).transpose()?;
             let mut row = self.entry_row(key)?;
-            let mut inode = self.linkable(ino, &place, home.as_ref().unwrap_or(&row))?;
+            let mut inode = self.link_target(ino, &place, home.as_ref().unwrap_or(&row))?;
             let mut dir = self.dir_row(parent)?;
             if row.find(name.as_bytes()).is_some() {
                 return Err(FsError::Exists);
             }
+            self.check_linkable(&inode, &place)?;
             if inode.nlink >= LINKS_MAX {
                 return Err(FsError::TooManyLinks);
             }
@@ -73,28 +74,35 @@ impl VarveFs {
             self.moves.fetch_add(1, Ordering::AcqRel);
             self.commit(changes)?;
             self.locator.mark_orphan(ino, false);
+            if let Some(node) = self.locator.node(ino) {
+                node.state().linkable = false;
+            }
             self.locator.note_lookup(ino, Place::Own)?;
             return Ok(Entry { attr: self.attr(&inode)? });
         }
     }
 
-    /// The inode at `place`, if it may get one more name. REQUIRES: its lock; `row` is the entry row it is in, if any.
-    fn linkable(&self, ino: InodeId, place: &Place, row: &EntryRow) -> FsResult<Inode> {
-        let inode = match place {
-            Place::Detached(_) => return Err(FsError::NotFound),
-            Place::Own => self.inode_row(ino)?.ok_or(FsError::Stale)?,
+    /// The inode at `place`. REQUIRES: its lock; `row` is the entry row it is in, if any.
+    fn link_target(&self, ino: InodeId, place: &Place, row: &EntryRow) -> FsResult<Inode> {
+        match place {
+            Place::Detached(inode) => Ok((**inode).clone()),
+            Place::Own => self.inode_row(ino)?.ok_or(FsError::Stale),
             Place::Entry { slot, .. } => match row.at(*slot).map(|named| &named.body) {
-                Some(Body::Inline(inode)) if inode.ino == ino => inode.clone(),
-                _ => return Err(FsError::Stale),
+                Some(Body::Inline(inode)) if inode.ino == ino => Ok(inode.clone()),
+                _ => Err(FsError::Stale),
             },
-        };
+        }
+    }
+
+    /// Refuses directories, and inodes that lost their last name.
+    fn check_linkable(&self, inode: &Inode, place: &Place) -> FsResult<()> {
         if inode.kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
         }
-        let linkable = || self.locator.node(ino).is_some_and(|node| node.state().linkable);
-        if inode.nlink == 0 && !linkable() {
+        let linkable = || self.locator.node(inode.ino).is_some_and(|node| node.state().linkable);
+        if matches!(place, Place::Detached(_)) || (inode.nlink == 0 && !linkable()) {
             return Err(FsError::NotFound);
         }
-        Ok(inode)
+        Ok(())
     }
 }

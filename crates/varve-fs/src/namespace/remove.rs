@@ -119,6 +119,9 @@ impl VarveFs {
             changes.put_pending(inode.ino, Pending::Orphan);
             return Ok(Departure::Orphan(inode.ino));
         }
+        if let Err(error) = self.take_from_object(&mut inode) {
+            log::warn!("the object of a removed inode cannot be asked for its size: {error}");
+        }
         let object = self.delete_content(changes, &inode)?;
         if own {
             changes.delete_inode(inode.ino);
@@ -200,6 +203,9 @@ impl VarveFs {
         let mut changes = self.changes();
         changes.batch.reclaims_space();
         changes.delete_pending(ino);
+        if let Err(error) = self.take_from_object(&mut inode) {
+            log::warn!("an orphan's object cannot be asked for its size: {error}");
+        }
         let object = self.delete_content(&mut changes, &inode)?;
         changes.delete_inode(ino);
         self.moves.fetch_add(1, Ordering::AcqRel);

@@ -111,20 +111,14 @@ impl VarveFs {
                 _ if same => return Ok(()),
                 _ => {}
             }
-            let swapped_dir =
-                mode == RenameMode::Exchange && target.as_ref().is_some_and(Child::is_dir);
-            if parent != new_parent && (source.is_dir() || swapped_dir) {
+            let target_dir = target.as_ref().filter(|target| target.is_dir());
+            if parent != new_parent && (source.is_dir() || target_dir.is_some()) {
                 if tree.is_none() {
                     drop(guards);
                     tree = Some(self.tree.lock());
                     continue;
                 }
-                if source.is_dir() {
-                    self.check_not_above(source.inode.ino, new_parent)?;
-                }
-                if let Some(target) = target.as_ref().filter(|_| swapped_dir) {
-                    self.check_not_above(target.inode.ino, parent)?;
-                }
+                self.check_ancestry(&source, parent, target_dir, new_parent, mode)?;
             }
             let now = self.now();
             return match (mode, target) {
@@ -160,18 +154,38 @@ impl VarveFs {
         Ok(Some(Child { body: named.body.clone(), slot: named.slot, inode }))
     }
 
-    /// `IntoOwnSubtree` if `dir` is `below` or above it. REQUIRES: the tree lock.
-    fn check_not_above(&self, dir: InodeId, below: InodeId) -> FsResult<()> {
+    /// Refuses to put a directory below itself, either of the two in an exchange, and to replace a
+    /// directory that holds the source. REQUIRES: the tree lock.
+    fn check_ancestry(
+        &self,
+        source: &Child,
+        parent: InodeId,
+        target_dir: Option<&Child>,
+        new_parent: InodeId,
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        if source.is_dir() && self.is_above(source.inode.ino, new_parent)? {
+            return Err(FsError::IntoOwnSubtree);
+        }
+        match target_dir {
+            Some(target) if self.is_above(target.inode.ino, parent)? => Err(match mode {
+                RenameMode::Exchange => FsError::IntoOwnSubtree,
+                _ => FsError::NotEmpty,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `dir` is `below` or holds it. REQUIRES: the tree lock.
+    fn is_above(&self, dir: InodeId, below: InodeId) -> FsResult<bool> {
         let mut at = below;
-        loop {
-            if at == dir {
-                return Err(FsError::IntoOwnSubtree);
-            }
+        while at != dir {
             if at == InodeId::ROOT {
-                return Ok(());
+                return Ok(false);
             }
             at = dir_info_mut(&mut self.dir_row(at)?)?.parent;
         }
+        Ok(true)
     }
 
     fn replace(

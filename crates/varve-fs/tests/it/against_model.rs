@@ -1,0 +1,70 @@
+//! Random operations on the file system and on the model, which must answer alike.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use varve_env::Env;
+use varve_env::sim::SimEnv;
+use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
+use varve_testkit::fsops::Lockstep;
+
+const STORE: &str = "/store";
+
+fn open(env: &Arc<SimEnv>, options: &MountOptions) -> VarveFs {
+    let env: Arc<dyn Env> = env.clone();
+    VarveFs::open(env, Path::new(STORE), options.clone()).unwrap()
+}
+
+/// Runs `rounds` times `ops` operations with a remount after each round, and compares the trees.
+fn lockstep(
+    seed: u64,
+    format_options: &FormatOptions,
+    options: &MountOptions,
+    rounds: u64,
+    ops: u64,
+) {
+    let env = SimEnv::new(seed);
+    let dyn_env: Arc<dyn Env> = env.clone();
+    format(&dyn_env, Path::new(STORE), format_options).unwrap();
+    let mut lockstep = Lockstep::new(seed);
+    for _ in 0..rounds {
+        let fs = open(&env, options);
+        lockstep.run(&fs, ops).unwrap();
+        lockstep.check_tree(&fs).unwrap();
+        lockstep.release_all(&fs).unwrap();
+        fs.close().unwrap();
+    }
+    let fs = open(&env, options);
+    lockstep.check_tree(&fs).unwrap();
+}
+
+#[test]
+fn random_operations_answer_as_the_model_does() {
+    for seed in 0..12 {
+        lockstep(seed, &FormatOptions::default(), &MountOptions::default(), 4, 300);
+    }
+}
+
+#[test]
+fn random_operations_with_colliding_names_answer_as_the_model_does() {
+    for seed in 100..106 {
+        let narrow = FormatOptions { name_hash_bits: 1, ..FormatOptions::default() };
+        lockstep(seed, &narrow, &MountOptions::default(), 4, 300);
+    }
+}
+
+#[test]
+fn random_operations_with_a_low_threshold_answer_as_the_model_does() {
+    for seed in 200..206 {
+        let low = FormatOptions { large_file_threshold_bytes: 4096, ..FormatOptions::default() };
+        lockstep(seed, &low, &MountOptions::default(), 4, 300);
+    }
+}
+
+#[test]
+fn random_operations_with_places_spilled_to_the_store_answer_as_the_model_does() {
+    for seed in 300..306 {
+        let tiny = MountOptions { located_inodes_max: 64, ..MountOptions::default() };
+        lockstep(seed, &FormatOptions::default(), &tiny, 4, 300);
+    }
+}
