@@ -156,7 +156,7 @@ impl SimEnv {
         self.shared.state.lock().control.crash_at_sync = Some(n);
     }
 
-    /// Whether a crash point was reached or the process was killed.
+    /// Whether an operation failed at a crash point, or the process was killed.
     pub fn crashed(&self) -> bool {
         self.shared.state.lock().control.crashed
     }

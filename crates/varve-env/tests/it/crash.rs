@@ -191,6 +191,37 @@ fn promise_4_nothing_is_promised_after_a_failed_sync() {
 }
 
 #[test]
+fn promise_4_names_too_are_lost_for_good_or_kept() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..20 {
+        let env = SimEnv::new(seed);
+        create(&env, "/f");
+        env.fail(FaultRule {
+            path_suffix: "/".into(),
+            op: SimOp::SyncDir,
+            nth: 1,
+            errno: 5,
+            sticky: false,
+        });
+        assert_eq!(env.sync_dir(Path::new("/")).unwrap_err().raw_os_error(), Some(5));
+        env.sync_dir(Path::new("/")).unwrap();
+        assert_eq!(names(&env, "/").len(), 1, "readers see it all the same");
+        seen.insert(names(&env.power_cut_keep_all(), "/").len());
+    }
+    assert_eq!(seen, BTreeSet::from([0, 1]), "a later sync does not repair it");
+}
+
+#[test]
+fn files_without_a_name_go_with_the_process() {
+    let (env, file) = with_durable(&[1; 4096]);
+    env.remove_file(Path::new("/f")).unwrap();
+    assert_eq!(env.used_bytes(), 4096, "open files keep their room");
+    assert_eq!(env.process_kill().used_bytes(), 0);
+    drop(file);
+    assert_eq!(env.used_bytes(), 0);
+}
+
+#[test]
 fn crash_points_stop_everything() {
     for n in 0..3 {
         let env = SimEnv::new(1);
