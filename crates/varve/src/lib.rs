@@ -1,1 +1,41 @@
-//! Varve's command line and open(uri)
+//! Varve as a library, and what the command line is made of.
+//!
+//! [`open`] turns the address of a store into a file system to call ([`varve_vfs::Vfs`]); nothing is mounted
+//! for that. The subcommands of the program `varve` are thin wrappers over the other modules:
+//!
+//! - [`store`]: format, open, check; who holds a store.
+//! - [`mounting`]: serve a store on a directory, in this process or in the background, and take it away.
+//! - [`status`]: what a store or a mount says of itself.
+//! - [`work`] and [`demo`]: file system work to measure and to show.
+//!
+//! Errors are [`Error`]: what happened, what to do next, and the exit status that says so to scripts.
+#![allow(clippy::disallowed_methods, reason = "the front end talks to the machine itself")]
+
+pub mod demo;
+mod error;
+pub mod logging;
+pub mod mounting;
+pub mod size;
+pub mod status;
+pub mod store;
+mod uri;
+pub mod work;
+
+pub use error::{Error, Result, exit_status};
+pub use store::FileSystem;
+
+/// Opens the store at `uri`: a path, `file:///path` or `varve:/path`.
+///
+/// ```no_run
+/// use varve_vfs::Vfs;
+///
+/// # fn main() -> varve::Result<()> {
+/// let file_system = varve::open("/srv/store")?;
+/// let room = file_system.vfs().statfs()?;
+/// println!("{} of {} blocks are free", room.blocks_free, room.blocks);
+/// file_system.close()
+/// # }
+/// ```
+pub fn open(uri: &str) -> Result<FileSystem> {
+    FileSystem::open(&uri::store_path(uri)?, &varve_fs::MountOptions::default())
+}

@@ -1,1 +1,25 @@
-fn main() {}
+//! The program `varve`: one module per subcommand under [`cmd`], each a thin wrapper over the library.
+//!
+//! Run under a name that ends in `mount.varve` or `mount.fuse.varve` it is a mount helper for mount(8).
+#![allow(clippy::disallowed_methods, reason = "the command line talks to the machine itself")]
+
+mod cmd;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let outcome = match cmd::helper::arguments() {
+        Some(arguments) => cmd::helper::run(&arguments),
+        None => cmd::CommandLine::parse().run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::from(error.status())
+        }
+    }
+}

@@ -110,7 +110,9 @@ pub(super) fn unpack(tarball: &Path, subject: &mut Subject, report: &mut Report)
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
+    // The kernel does not tell a FUSE server of syncfs(2); the fsync(2) of a directory it does.
     rustix::fs::syncfs(&dir)?;
+    rustix::fs::fsync(&dir)?;
     drop(dir);
     let synced = begin.elapsed();
     let kind = subject.kind();

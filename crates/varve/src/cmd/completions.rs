@@ -1,0 +1,28 @@
+//! `varve completions`: a completion script for a shell.
+
+use std::io::Write;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use varve::{Error, Result};
+
+/// For which shell.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The shell
+    shell: Shell,
+}
+
+/// Writes the script to the standard output.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(
+        arguments.shell,
+        &mut super::CommandLine::command(),
+        "varve",
+        &mut script,
+    );
+    std::io::stdout()
+        .write_all(&script)
+        .map_err(|error| Error::failed(format!("cannot write the script: {error}")))
+}

@@ -1,0 +1,63 @@
+//! `varve format`: make a store.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use varve::{Result, size, store};
+use varve_fs::FormatOptions;
+
+use crate::output;
+
+/// What to make.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The directory for the store; made if it is missing
+    store: PathBuf,
+    /// Files larger than this become one file each in the storage below
+    #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = size::parse)]
+    large_file_threshold: u64,
+    /// How data of small files is compressed
+    #[arg(long, value_enum, default_value_t = Compression::Lz4)]
+    compression: Compression,
+    /// Format although the directory is not empty; a store is never replaced
+    #[arg(long)]
+    force: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How data is compressed.
+#[derive(Clone, Copy, ValueEnum)]
+enum Compression {
+    /// With LZ4, where it saves room
+    Lz4,
+    /// Not at all
+    None,
+}
+
+#[derive(Serialize)]
+struct Formatted<'a> {
+    store: &'a PathBuf,
+    superblock: &'a varve_fs::Superblock,
+}
+
+/// Makes the store.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let options = FormatOptions {
+        large_file_threshold_bytes: arguments.large_file_threshold,
+        compression: matches!(arguments.compression, Compression::Lz4),
+        force: arguments.force,
+        root_owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+        ..FormatOptions::default()
+    };
+    let superblock = store::format(&arguments.store, &options)?;
+    if arguments.json {
+        return output::json(&Formatted { store: &arguments.store, superblock: &superblock });
+    }
+    let dir = arguments.store.display();
+    output::line(format!("{dir} is a store now ({})", superblock.uuid));
+    output::line(format!("mount it with `varve mount {dir} DIR`"));
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! The mount helper: what mount(8) runs for `mount -t fuse.varve STORE DIR -o OPTIONS` and for fstab.
+//!
+//! ```text
+//! mount.fuse.varve STORE DIR [-sfnv] [-N namespace] [-o options] [-t type]
+//! ```
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use varve::mounting::Choices;
+use varve::{Error, Result, exit_status};
+
+use super::mount;
+
+/// Names under which this program is the helper.
+const HELPER_NAMES: &[&str] = &["mount.varve", "mount.fuse.varve"];
+
+/// What mount(8) asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Request {
+    store: PathBuf,
+    dir: PathBuf,
+    options: String,
+    is_sloppy: bool,
+    is_fake: bool,
+}
+
+/// The arguments, if this program was run as the helper.
+pub(crate) fn arguments() -> Option<Vec<OsString>> {
+    let mut arguments = std::env::args_os();
+    let program = arguments.next()?;
+    let name = Path::new(&program).file_name()?.to_str()?;
+    HELPER_NAMES.contains(&name).then(|| arguments.collect())
+}
+
+/// Mounts in the background.
+pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
+    let request = parse(arguments)?;
+    let failed = |error: Error| error.with_status(exit_status::MOUNT_FAILED);
+    // The daemon reads them again, without knowing of -s: give it only what is known.
+    let known: Vec<&str> = request
+        .options
+        .split(',')
+        .filter(|option| !request.is_sloppy || Choices::parse(option, false).is_ok())
+        .collect();
+    let known = known.join(",");
+    Choices::parse(&known, false).map_err(failed)?;
+    if request.is_fake {
+        return Ok(());
+    }
+    mount::in_background(&request.store, &request.dir, &known).map(drop).map_err(failed)
+}
+
+fn parse(arguments: &[OsString]) -> Result<Request> {
+    let usage = || {
+        Error::usage("usage: mount.fuse.varve STORE DIR [-sfnv] [-o OPTIONS]")
+            .hint("this name is for mount(8); use `varve mount` by hand")
+    };
+    let mut request = Request::default();
+    let mut places = Vec::new();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("-o") => {
+                let value = arguments.next().and_then(|value| value.to_str()).ok_or_else(usage)?;
+                request.options = [request.options.as_str(), value].join(",");
+            }
+            Some("-t" | "-N") => drop(arguments.next().ok_or_else(usage)?),
+            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
+                for flag in flags.chars().skip(1) {
+                    match flag {
+                        's' => request.is_sloppy = true,
+                        'f' => request.is_fake = true,
+                        'n' | 'v' => {}
+                        _ => return Err(usage()),
+                    }
+                }
+            }
+            _ => places.push(PathBuf::from(argument)),
+        }
+    }
+    let [store, dir] = <[PathBuf; 2]>::try_from(places).map_err(|_| usage())?;
+    Ok(Request { store, dir, ..request })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_words_of_mount_are_understood() {
+        let request = parse(&words("/srv/s /mnt -sn -o rw,noatime -t fuse.varve")).unwrap();
+        assert_eq!(request.store, PathBuf::from("/srv/s"));
+        assert_eq!(request.dir, PathBuf::from("/mnt"));
+        assert!(request.is_sloppy && !request.is_fake);
+        assert!(request.options.ends_with("rw,noatime"));
+    }
+
+    #[test]
+    fn a_wrong_call_is_a_usage_error() {
+        for line in ["/srv/s", "/srv/s /mnt /x", "/srv/s /mnt -o", "/srv/s /mnt -z"] {
+            assert_eq!(parse(&words(line)).unwrap_err().status(), exit_status::USAGE, "{line}");
+        }
+    }
+}

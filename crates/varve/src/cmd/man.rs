@@ -1,0 +1,29 @@
+//! `varve man`: manual pages, one for the program and one for each subcommand.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+use varve::{Error, Result};
+
+use crate::output;
+
+/// Where to.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The directory to write varve.1, varve-mount.1 and so on to; made if it is missing
+    dir: PathBuf,
+}
+
+/// Writes the pages.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let dir = &arguments.dir;
+    std::fs::create_dir_all(dir).map_err(|error| Error::io("create", dir, &error))?;
+    clap_mangen::generate_to(super::CommandLine::command(), dir)
+        .map_err(|error| Error::io("write manual pages to", dir, &error))?;
+    output::line(format!(
+        "manual pages are in {}; read with `man -l {}/varve.1`",
+        dir.display(),
+        dir.display()
+    ));
+    Ok(())
+}

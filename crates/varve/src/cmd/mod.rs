@@ -1,0 +1,76 @@
+//! The command line: what can be asked, and which module answers.
+
+mod completions;
+mod demo;
+mod format;
+pub(crate) mod helper;
+mod man;
+mod mount;
+mod status;
+mod umount;
+mod version;
+
+use clap::{Parser, Subcommand};
+use varve::Result;
+
+/// Exit statuses and fstab, below every help text of the program itself.
+const AFTER_HELP: &str = "Exit status: 0 success, 1 failed, 2 wrong command line, 4 fsck found problems,\n\
+    130 interrupted. As a mount helper also 32: the mount failed.\n\n\
+    For `mount -t fuse.varve STORE DIR` and /etc/fstab:\n  \
+    ln -s \"$(command -v varve)\" /sbin/mount.fuse.varve\n  \
+    /srv/store  /mnt/files  fuse.varve  defaults,nofail  0  0";
+
+/// A POSIX file system that makes names, attributes and small files fast
+#[derive(Parser)]
+#[command(name = "varve", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+pub(crate) struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a store in a directory
+    Format(format::Arguments),
+    /// Mount a store on a directory
+    Mount(mount::Arguments),
+    /// Unmount a directory and wait until its store is closed
+    Umount(umount::Arguments),
+    /// Tell about a store or a mount
+    Status(status::Arguments),
+    /// Show what Varve does, with figures, and leave nothing behind
+    Demo(demo::Arguments),
+    /// Tell the version
+    Version(version::Arguments),
+    /// Write a completion script for a shell
+    Completions(completions::Arguments),
+    /// Write manual pages
+    Man(man::Arguments),
+}
+
+impl CommandLine {
+    /// Does what was asked.
+    pub(crate) fn run(self) -> Result<()> {
+        match self.command {
+            Command::Format(arguments) => format::run(&arguments),
+            Command::Mount(arguments) => mount::run(&arguments),
+            Command::Umount(arguments) => umount::run(&arguments),
+            Command::Status(arguments) => status::run(&arguments),
+            Command::Demo(arguments) => demo::run(&arguments),
+            Command::Version(arguments) => version::run(&arguments),
+            Command::Completions(arguments) => completions::run(&arguments),
+            Command::Man(arguments) => man::run(&arguments),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        CommandLine::command().debug_assert();
+    }
+}

@@ -1,0 +1,90 @@
+//! `varve mount`: serve a store on a directory.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use log::LevelFilter;
+use varve::mounting::{self, Choices, Ready};
+use varve::{Result, logging};
+
+use crate::output;
+
+/// What to mount, and how.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The store
+    store: PathBuf,
+    /// The directory to mount it on
+    dir: PathBuf,
+    /// Stay in the foreground, with messages on the terminal
+    #[arg(short, long)]
+    foreground: bool,
+    /// Mount options, separated by commas: ro, noatime, allow_other, nosuid, nodev, noexec, sync, memory=SIZE ...
+    #[arg(short, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Memory for memtables and caches [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = mounting::memory)]
+    memory: Option<u64>,
+    /// Say how it was mounted, and more in the log
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Be the process in the background
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    daemon: bool,
+}
+
+/// Mounts.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let mut options = arguments.options.join(",");
+    if let Some(bytes) = arguments.memory {
+        options.push_str(&format!(",memory={bytes}"));
+    }
+    let choices = Choices::parse(&options, false)?;
+    let level = if arguments.verbose { LevelFilter::Debug } else { LevelFilter::Info };
+    if arguments.daemon {
+        return mounting::daemon(&arguments.store, &arguments.dir, &choices, level);
+    }
+    if arguments.foreground {
+        logging::to_stderr(level);
+        let show = |ready: &Ready| show(ready, arguments.verbose, arguments.json);
+        return mounting::serve(&arguments.store, &arguments.dir, &choices, show);
+    }
+    let ready = in_background(&arguments.store, &arguments.dir, &options)?;
+    show(&ready, arguments.verbose, arguments.json);
+    Ok(())
+}
+
+/// Mounts in the background, with a hint that fits every failure.
+pub(crate) fn in_background(store: &Path, dir: &Path, options: &str) -> Result<Ready> {
+    mounting::start_in_background(store, dir, options)
+        .map_err(|error| error.or_hint("`varve mount -f` shows all messages on the terminal"))
+}
+
+fn show(ready: &Ready, verbose: bool, json: bool) {
+    if json {
+        // The value has only text and numbers; a closed output is not this mount's failure.
+        drop(output::json(ready));
+        return;
+    }
+    if verbose || !ready.refusals.is_empty() {
+        output::line(format!(
+            "{} is mounted on {} by {} (process {})",
+            ready.store.display(),
+            ready.dir.display(),
+            ready.method,
+            ready.pid
+        ));
+        for refusal in &ready.refusals {
+            output::line(format!("not by {refusal}"));
+        }
+    }
+    if ready.is_private {
+        output::line(format!(
+            "only process {} sees it; enter with `nsenter --preserve-credentials -U -m -t {}`",
+            ready.pid, ready.pid
+        ));
+    }
+}

@@ -1,0 +1,204 @@
+//! What went wrong, what to do next, and the exit status.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use varve_engine::StoreError;
+use varve_fuse::{MountError, SessionError, UnmountError};
+use varve_vfs::FsError;
+
+/// The result of a call of the front end.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Exit statuses of the program. 0 is success.
+pub mod exit_status {
+    /// The operation failed.
+    pub const FAILED: u8 = 1;
+    /// The command line was wrong.
+    pub const USAGE: u8 = 2;
+    /// `varve fsck` found problems (as fsck(8) has it: errors left uncorrected).
+    pub const PROBLEMS_FOUND: u8 = 4;
+    /// As a mount helper: the mount failed (as mount(8) has it).
+    pub const MOUNT_FAILED: u8 = 32;
+    /// Ended by Ctrl-C.
+    pub const INTERRUPTED: u8 = 130;
+}
+
+/// A failure, for people: what happened and the next step.
+#[derive(Debug)]
+pub struct Error {
+    message: String,
+    hint: Option<String>,
+    status: u8,
+    is_mount_refused: bool,
+}
+
+impl Error {
+    /// An operation that failed.
+    pub fn failed(message: impl Into<String>) -> Error {
+        Error {
+            message: message.into(),
+            hint: None,
+            status: exit_status::FAILED,
+            is_mount_refused: false,
+        }
+    }
+
+    /// A wrong command line.
+    pub fn usage(message: impl Into<String>) -> Error {
+        Error { status: exit_status::USAGE, ..Error::failed(message) }
+    }
+
+    /// An operation on a file that failed.
+    pub fn io(action: &str, path: &Path, error: &io::Error) -> Error {
+        Error::failed(format!("cannot {action} {}: {error}", path.display()))
+    }
+
+    /// Adds the next step.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Error {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds the next step if there is none.
+    #[must_use]
+    pub fn or_hint(self, hint: &str) -> Error {
+        if self.hint.is_some() { self } else { self.hint(hint) }
+    }
+
+    /// Sets the exit status.
+    #[must_use]
+    pub fn with_status(mut self, status: u8) -> Error {
+        self.status = status;
+        self
+    }
+
+    /// What happened.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The next step.
+    pub fn next_step(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
+    /// Whether the machine allows no way to mount, so that nothing is wrong with the store.
+    pub fn is_mount_refused(&self) -> bool {
+        self.is_mount_refused
+    }
+
+    /// The exit status, one of [`exit_status`].
+    pub fn status(&self) -> u8 {
+        self.status
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Messages of the rooms below name the next step after a semicolon; here it becomes the hint.
+fn split_hint(message: &str) -> Error {
+    match message.rsplit_once("; ") {
+        Some((message, hint)) => Error::failed(message).hint(hint),
+        None => Error::failed(message),
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Error {
+        let text = error.to_string();
+        match &error {
+            StoreError::Io { source, path, .. } => {
+                let hint = match source.kind() {
+                    io::ErrorKind::PermissionDenied => {
+                        format!("`ls -ld {}` shows who may use it", path.display())
+                    }
+                    io::ErrorKind::NotFound => {
+                        "check the path, or make a store with `varve format`".to_owned()
+                    }
+                    _ => "check the device and its file system; the kernel's log may say more"
+                        .to_owned(),
+                };
+                Error::failed(text).hint(hint)
+            }
+            StoreError::Invalid(_) | StoreError::Closed => Error::failed(text),
+            StoreError::Damaged { .. }
+            | StoreError::NoSpace { .. }
+            | StoreError::Poisoned { .. }
+            | StoreError::Locked { .. }
+            | StoreError::NewerFormat { .. }
+            | StoreError::NotAStore { .. } => split_hint(&text),
+        }
+    }
+}
+
+impl From<FsError> for Error {
+    fn from(error: FsError) -> Error {
+        match error {
+            FsError::Storage(text) | FsError::NoSpace(text) => split_hint(&text),
+            other => Error::failed(other.to_string()),
+        }
+    }
+}
+
+impl From<MountError> for Error {
+    fn from(error: MountError) -> Error {
+        let text = error.to_string();
+        match error {
+            MountError::BadDirectory { .. } => split_hint(&text),
+            MountError::Refused { .. } => Error { is_mount_refused: true, ..Error::failed(text) }
+                .hint("run as root, or install fuse3 (`apt-get install fuse3`) and check that /dev/fuse exists"),
+        }
+    }
+}
+
+impl From<UnmountError> for Error {
+    fn from(error: UnmountError) -> Error {
+        let text = error.to_string();
+        match error {
+            UnmountError::NotMounted(_) => {
+                Error::failed(text).hint("`findmnt -t fuse.varve` lists the mounts")
+            }
+            UnmountError::Busy(_) => {
+                let busy = split_hint(&text);
+                let who = busy.next_step().unwrap_or_default().to_owned();
+                busy.hint(format!("{who}; `varve umount --lazy` unmounts when they are done"))
+            }
+            UnmountError::Failed { .. } => {
+                Error::failed(text).hint("unmount as the user who mounted, or as root")
+            }
+        }
+    }
+}
+
+impl From<SessionError> for Error {
+    fn from(error: SessionError) -> Error {
+        Error::failed(error.to_string()).hint("the kernel's log (`dmesg`) may say more")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_step_becomes_the_hint() {
+        let error = Error::from(StoreError::NotAStore { path: "/srv/x".into() });
+        assert_eq!(error.to_string(), "/srv/x holds no store\nhint: make one with `varve format`");
+        assert_eq!(error.status(), exit_status::FAILED);
+        let error = Error::from(FsError::Storage("a; b is damaged; run `varve fsck`".to_owned()));
+        assert_eq!(error.message(), "a; b is damaged");
+    }
+}

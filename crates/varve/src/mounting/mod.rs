@@ -1,0 +1,198 @@
+//! Mounting: serve a store on a directory until it is unmounted.
+//!
+//! In the foreground ([`serve`]):
+//!
+//! 1. Check the store: its superblock, and that nobody has it open.
+//! 2. Attach a FUSE connection to the directory. This comes before the store is opened because a private
+//!    namespace can only be entered while the process has a single thread.
+//! 3. Open the store; if that fails take the mount away again.
+//! 4. Serve. A thread of its own waits until the mount answers and then calls `ready`; another waits for
+//!    SIGTERM and SIGINT, which unmount.
+//! 5. Unmounted: close the store, which syncs it and releases its lock.
+//!
+//! [`background`] runs the same in a process of its own.
+
+mod background;
+mod options;
+mod umount;
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use varve_fs::MountOptions as FsOptions;
+use varve_fuse::{
+    MountMethod, MountOptions, Mounted, Session, SessionOptions, StopHandle, UnmountMode,
+};
+
+pub use background::{daemon, start_in_background};
+pub use options::{Choices, memory};
+pub use umount::{find_mount, unmount_and_wait};
+
+use crate::store::{self, FileSystem};
+use crate::{Error, Result};
+
+/// A mount that answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// The store.
+    pub store: PathBuf,
+    /// Where it is mounted.
+    pub dir: PathBuf,
+    /// The process that serves it.
+    pub pid: u32,
+    /// How it was mounted.
+    pub method: String,
+    /// Whether only this process and its children see the mount.
+    pub is_private: bool,
+    /// The methods that were tried before, each with its reason.
+    pub refusals: Vec<String>,
+}
+
+/// A mount that is attached and not yet served.
+pub struct Attached {
+    store: PathBuf,
+    file_system: FileSystem,
+    session: Session,
+    ready: Ready,
+}
+
+impl Attached {
+    /// Opens the store `store` and attaches it to `dir`.
+    pub fn new(store: &Path, dir: &Path, choices: &Choices) -> Result<Attached> {
+        store::superblock(store)?;
+        store::require_free(store)?;
+        let store = store.canonicalize().map_err(|error| Error::io("find", store, &error))?;
+        let mounted = varve_fuse::mount(dir, &mount_options(&store, choices))?;
+        let ready = describe(&store, &mounted);
+        let file_system = match FileSystem::open(&store, &fs_options(choices, &ready.dir)) {
+            Ok(file_system) => file_system,
+            Err(error) => {
+                drop(mounted);
+                varve_fuse::unmount(&ready.dir, UnmountMode::Force)?;
+                return Err(error);
+            }
+        };
+        let session_options = SessionOptions {
+            threads: choices.threads,
+            passthrough: !choices.no_passthrough,
+            ..SessionOptions::default()
+        };
+        let session = Session::new(file_system.vfs(), mounted, &session_options)?;
+        Ok(Attached { store, file_system, session, ready })
+    }
+
+    /// How it is mounted.
+    pub fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// Ends [`Attached::serve`] from another thread.
+    pub fn stop_handle(&self) -> StopHandle {
+        self.session.stop_handle()
+    }
+
+    /// Serves until it is unmounted, then closes the store.
+    pub fn serve(self) -> Result<()> {
+        let served = self.session.run();
+        let closed = self.file_system.close();
+        log::info!("{} is closed", self.store.display());
+        served?;
+        closed
+    }
+}
+
+/// Mounts `store` on `dir` and serves it until it is unmounted or this process is told to end. Calls
+/// `ready` from another thread when the mount answers.
+pub fn serve(
+    store: &Path,
+    dir: &Path,
+    choices: &Choices,
+    ready: impl FnOnce(&Ready) + Send,
+) -> Result<()> {
+    let attached = Attached::new(store, dir, choices)?;
+    unmount_on_signals(attached.stop_handle())?;
+    let facts = attached.ready().clone();
+    log::info!(
+        "{} is mounted on {} by {}",
+        facts.store.display(),
+        facts.dir.display(),
+        facts.method
+    );
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if std::fs::metadata(&facts.dir).is_ok() {
+                ready(&facts);
+            }
+        });
+        attached.serve()
+    })
+}
+
+/// SIGTERM and SIGINT unmount; if programs still use the mount it goes when they are done, and a second
+/// signal does not wait for them.
+fn unmount_on_signals(stop: StopHandle) -> Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])
+        .map_err(|error| Error::failed(format!("cannot handle signals: {error}")))?;
+    let wait = move || {
+        let mut modes = [UnmountMode::Plain, UnmountMode::Force].into_iter();
+        for signal in signals.forever() {
+            let mode = modes.next().unwrap_or(UnmountMode::Force);
+            log::info!("signal {signal}: unmounting");
+            let mut stopped = stop.stop(mode);
+            if stopped.is_err() && mode == UnmountMode::Plain {
+                log::warn!("the mount is in use and goes when the last program is done");
+                stopped = stop.stop(UnmountMode::Lazy);
+            }
+            if let Err(error) = stopped {
+                log::warn!("{error}");
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(wait)
+        .map(drop)
+        .map_err(|error| Error::failed(format!("cannot start a thread: {error}")))
+}
+
+fn mount_options(store: &Path, choices: &Choices) -> MountOptions {
+    let defaults = MountOptions::new(store);
+    MountOptions {
+        read_only: choices.read_only,
+        allow_other: choices.allow_other.unwrap_or(defaults.allow_other),
+        no_suid: choices.no_suid,
+        no_dev: choices.no_dev,
+        no_exec: choices.no_exec,
+        synchronous: choices.synchronous,
+        ..defaults
+    }
+}
+
+fn fs_options(choices: &Choices, dir: &Path) -> FsOptions {
+    let defaults = FsOptions::default();
+    let memory_budget_bytes = choices
+        .memory_bytes
+        .map_or(defaults.memory_budget_bytes, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    FsOptions {
+        read_only: choices.read_only,
+        atime: choices.atime,
+        memory_budget_bytes,
+        passthrough: !choices.no_passthrough,
+        mount_point: Some(dir.to_string_lossy().into_owned()),
+        ..defaults
+    }
+}
+
+fn describe(store: &Path, mounted: &Mounted) -> Ready {
+    Ready {
+        store: store.to_path_buf(),
+        dir: mounted.dir().to_path_buf(),
+        pid: std::process::id(),
+        method: mounted.method().to_string(),
+        is_private: mounted.method() == MountMethod::Namespace,
+        refusals: mounted.refusals().iter().map(ToString::to_string).collect(),
+    }
+}

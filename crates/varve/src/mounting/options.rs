@@ -1,0 +1,146 @@
+//! Mount options, as `-o` and /etc/fstab have them.
+
+use std::num::NonZeroUsize;
+
+use varve_fs::Atime;
+
+use crate::{Error, Result, size};
+
+/// What `-o` may say, for messages.
+const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other suid nosuid dev nodev exec noexec \
+                     sync async memory=SIZE threads=N passthrough nopassthrough defaults, and what only mount(8) \
+                     reads (auto noauto nofail user users owner group _netdev x-*)";
+
+/// How to mount a store.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Choices {
+    /// Refuse every change.
+    pub read_only: bool,
+    /// How reads change the time of last access.
+    pub atime: Atime,
+    /// Let other users in; `None` does so exactly for root.
+    pub allow_other: Option<bool>,
+    /// Ignore set-user-id and set-group-id bits.
+    pub no_suid: bool,
+    /// Ignore device nodes.
+    pub no_dev: bool,
+    /// Refuse to execute programs.
+    pub no_exec: bool,
+    /// Make every write durable before it returns.
+    pub synchronous: bool,
+    /// Memory for memtables and caches, in bytes; `None` takes the default.
+    pub memory_bytes: Option<u64>,
+    /// Reader threads; `None` takes one per CPU.
+    pub threads: Option<NonZeroUsize>,
+    /// Keep the kernel from reading and writing large files straight.
+    pub no_passthrough: bool,
+}
+
+/// The least memory a mount works with, in bytes.
+const MEMORY_BYTES_MIN: u64 = 4 << 20;
+
+impl Choices {
+    /// Reads comma-separated options; a later one overrides an earlier one. With `sloppy` unknown ones are
+    /// passed over, as mount(8)'s `-s` asks.
+    pub fn parse(options: &str, sloppy: bool) -> Result<Choices> {
+        let mut choices = Choices::default();
+        for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            if !choices.apply(name, value)? && !sloppy {
+                return Err(Error::usage(format!("`{option}` is no mount option of Varve"))
+                    .hint(format!("known are {KNOWN}")));
+            }
+        }
+        Ok(choices)
+    }
+
+    /// Applies one option; false if it is unknown.
+    fn apply(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
+        match (name, value) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("noatime", None) => self.atime = Atime::Noatime,
+            ("relatime" | "atime", None) => self.atime = Atime::Relatime,
+            ("strictatime", None) => self.atime = Atime::Strict,
+            ("allow_other", None) => self.allow_other = Some(true),
+            ("noallow_other", None) => self.allow_other = Some(false),
+            ("nosuid", None) => self.no_suid = true,
+            ("suid", None) => self.no_suid = false,
+            ("nodev", None) => self.no_dev = true,
+            ("dev", None) => self.no_dev = false,
+            ("noexec", None) => self.no_exec = true,
+            ("exec", None) => self.no_exec = false,
+            ("sync", None) => self.synchronous = true,
+            ("async", None) => self.synchronous = false,
+            ("passthrough", None) => self.no_passthrough = false,
+            ("nopassthrough", None) => self.no_passthrough = true,
+            ("memory", Some(text)) => self.memory_bytes = Some(memory(text)?),
+            ("threads", Some(text)) => {
+                let threads = text.parse().map_err(|_| {
+                    Error::usage(format!("`{text}` is no number of threads"))
+                        .hint("threads=N takes 1 or more; without it there is one per CPU")
+                })?;
+                self.threads = Some(threads);
+            }
+            // Rights of users imply these, as in mount(8).
+            ("user" | "users" | "owner" | "group", _) => {
+                self.no_suid = true;
+                self.no_dev = true;
+                self.no_exec |= matches!(name, "user" | "users");
+            }
+            // Served whatever is asked: the kernel always checks permissions.
+            ("default_permissions" | "defaults", None) => {}
+            // For mount(8) and systemd only.
+            ("auto" | "noauto" | "nofail" | "nouser" | "_netdev" | "comment", _) => {}
+            _ => return Ok(name.starts_with("x-") || name.starts_with("X-")),
+        }
+        Ok(true)
+    }
+}
+
+/// A memory size that is enough to work with.
+pub fn memory(text: &str) -> Result<u64> {
+    match size::parse(text)? {
+        bytes if bytes >= MEMORY_BYTES_MIN => Ok(bytes),
+        bytes => Err(Error::usage(format!("{} of memory are too few", size::show(bytes)))
+            .hint(format!("give at least {}; 256M is the default", size::show(MEMORY_BYTES_MIN)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_fstab() {
+        let choices =
+            Choices::parse("rw,noatime,nofail,x-systemd.automount,memory=64M,_netdev", false)
+                .unwrap();
+        assert_eq!(choices.memory_bytes, Some(64 << 20));
+        assert_eq!(choices.atime, Atime::Noatime);
+        assert!(!choices.read_only);
+        assert_eq!(Choices::parse("defaults", false).unwrap(), Choices::default());
+        assert_eq!(Choices::parse("", false).unwrap(), Choices::default());
+    }
+
+    #[test]
+    fn the_last_one_counts() {
+        assert!(!Choices::parse("ro,rw", false).unwrap().read_only);
+        assert!(Choices::parse("rw,ro", false).unwrap().read_only);
+        let users = Choices::parse("user,exec", false).unwrap();
+        assert!(users.no_suid && users.no_dev && !users.no_exec);
+    }
+
+    #[test]
+    fn unknown_and_malformed_options_are_refused() {
+        let error = Choices::parse("ro,nobarrier", false).unwrap_err();
+        assert!(error.message().contains("nobarrier") && error.to_string().contains("noatime"));
+        assert!(Choices::parse("ro,nobarrier", true).unwrap().read_only);
+        for wrong in ["ro=1", "memory", "memory=x", "memory=1K", "threads=0"] {
+            assert!(Choices::parse(wrong, false).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What a store or a mount says of itself.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+use varve_fs::Superblock;
+use varve_fs::superblock::{engine_dir, objects_dir};
+use varve_fuse::MountPoint;
+
+use crate::mounting::find_mount;
+use crate::store::{self, Holder};
+use crate::{Error, Result};
+
+/// The extended attribute of a mount's root that gives the daemon's own status.
+const STATUS_XATTR: &str = "user.varve.status";
+
+/// Bytes to ask for at first; the answer grows with the number of counters.
+const STATUS_BYTES: usize = 64 << 10;
+
+/// The status of a store.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// The store.
+    pub store: PathBuf,
+    /// What was fixed when it was formatted.
+    pub superblock: Superblock,
+    /// Who has it open.
+    pub holder: Option<Holder>,
+    /// Where it is mounted, as far as this process can see.
+    pub mount_point: Option<PathBuf>,
+    /// Whether that mount is read-only.
+    pub read_only: Option<bool>,
+    /// Bytes that the engine's files take.
+    pub engine_bytes: u64,
+    /// Bytes that large files take.
+    pub objects_bytes: u64,
+    /// What the daemon says: counters, sizes, cache hits.
+    pub daemon: Option<Value>,
+}
+
+/// The status of a store, or of the store that is mounted at `path` or above it.
+pub fn status(path: &Path) -> Result<Status> {
+    if store::is_store(path) {
+        return of_store(path, None);
+    }
+    match find_mount(path)? {
+        Some(mount) => of_store(Path::new(&mount.source), Some(&mount)),
+        None => Err(Error::failed(format!(
+            "{} is neither a store nor on a Varve mount",
+            path.display()
+        ))
+        .hint("`varve format` makes a store, `findmnt -t fuse.varve` lists the mounts")),
+    }
+}
+
+fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
+    let superblock = store::superblock(dir)?;
+    let holder = store::holder(dir)?;
+    let found = match (mount, &holder) {
+        (Some(mount), _) => Some(mount.clone()),
+        (None, Some(Holder { mount_point: Some(dir), .. })) => find_mount(dir)?,
+        (None, _) => None,
+    };
+    let daemon = match &found {
+        Some(mount) => Some(ask_daemon(&mount.dir)?),
+        None => None,
+    };
+    Ok(Status {
+        store: dir.to_path_buf(),
+        superblock,
+        holder,
+        mount_point: found.as_ref().map(|mount| mount.dir.clone()),
+        read_only: found.as_ref().map(|mount| mount.read_only),
+        engine_bytes: bytes_below(&engine_dir(dir)),
+        objects_bytes: bytes_below(&objects_dir(dir)),
+        daemon,
+    })
+}
+
+/// The daemon's own words, over the mount it serves.
+pub fn ask_daemon(mount_point: &Path) -> Result<Value> {
+    let mut buffer = vec![0_u8; STATUS_BYTES];
+    let length =
+        rustix::fs::getxattr(mount_point, STATUS_XATTR, &mut buffer[..]).map_err(|error| {
+            Error::failed(format!(
+                "the mount on {} does not answer: {error}",
+                mount_point.display()
+            ))
+            .hint(format!(
+                "if its daemon has died, `varve umount {}` and mount again",
+                mount_point.display()
+            ))
+        })?;
+    serde_json::from_slice(&buffer[..length])
+        .map_err(|error| Error::failed(format!("the daemon's status is not understood: {error}")))
+}
+
+/// Bytes allocated to the files below `dir`; what vanishes meanwhile is not counted.
+pub(crate) fn bytes_below(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    let mut pending = vec![dir.to_path_buf()];
+    while let Some(dir) = pending.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(stat) if stat.is_dir() => pending.push(entry.path()),
+                Ok(stat) => bytes += stat.blocks() * 512,
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
+}

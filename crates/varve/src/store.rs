@@ -1,0 +1,110 @@
+//! A store as a whole: format, open, who holds it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use varve_env::os::OsEnv;
+use varve_env::{Env, OpenMode};
+use varve_fs::superblock::{SUPERBLOCK_NAME, lock_path};
+use varve_fs::{FormatOptions, MountOptions, Superblock, VarveFs};
+use varve_vfs::Vfs;
+
+use crate::{Error, Result};
+
+/// The most bytes of a lock file that are read.
+const NOTE_BYTES_MAX: usize = 4096;
+
+/// An open store.
+#[derive(Debug)]
+pub struct FileSystem {
+    fs: Arc<VarveFs>,
+}
+
+impl FileSystem {
+    /// Opens the store in `dir`. Fails if another process has it open.
+    pub fn open(dir: &Path, options: &MountOptions) -> Result<FileSystem> {
+        let fs = VarveFs::open(OsEnv::new(), dir, options.clone())?;
+        Ok(FileSystem { fs: Arc::new(fs) })
+    }
+
+    /// The file system, to call or to serve.
+    pub fn vfs(&self) -> Arc<dyn Vfs> {
+        Arc::<VarveFs>::clone(&self.fs)
+    }
+
+    /// Makes everything durable and lets go of the store. Calls of a [`Vfs`] that is still around fail.
+    pub fn close(self) -> Result<()> {
+        Ok(self.fs.close()?)
+    }
+}
+
+/// Makes a store in `dir`, which is created if it is missing.
+pub fn format(dir: &Path, options: &FormatOptions) -> Result<Superblock> {
+    let env: Arc<dyn Env> = OsEnv::new();
+    Ok(varve_fs::format(&env, dir, options)?)
+}
+
+/// The superblock of the store in `dir`.
+pub fn superblock(dir: &Path) -> Result<Superblock> {
+    Ok(Superblock::read(&*OsEnv::new(), dir)?)
+}
+
+/// Whether `dir` looks like a store: has a superblock, of whatever content.
+pub fn is_store(dir: &Path) -> bool {
+    OsEnv::new().stat(&dir.join(SUPERBLOCK_NAME)).is_ok()
+}
+
+/// What a process that has a store open says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Its process id, if it said so.
+    pub pid: Option<u32>,
+    /// Where it has mounted the store, if it has.
+    pub mount_point: Option<PathBuf>,
+}
+
+impl Holder {
+    /// For messages.
+    pub fn describe(&self) -> String {
+        let pid =
+            self.pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+        match &self.mount_point {
+            Some(dir) => format!("{pid}, mounted on {}", dir.display()),
+            None => pid,
+        }
+    }
+}
+
+/// Who has the store in `dir` open; `None` if nobody has.
+pub fn holder(dir: &Path) -> Result<Option<Holder>> {
+    let env = OsEnv::new();
+    let path = lock_path(dir);
+    // A store that was never opened has no lock file, and asking must not make one.
+    if env.stat(&path).is_err() {
+        return Ok(None);
+    }
+    match env.lock(&path) {
+        Ok(Some(_released_at_once)) => Ok(None),
+        Ok(None) => {
+            let mut note = vec![0; NOTE_BYTES_MAX];
+            let length = env
+                .open(&path, OpenMode::Read)
+                .and_then(|file| file.read_at(&mut note, 0))
+                .map_err(|error| Error::io("read", &path, &error))?;
+            let unknown = Holder { pid: None, mount_point: None };
+            Ok(Some(serde_json::from_slice(&note[..length]).unwrap_or(unknown)))
+        }
+        Err(error) => Err(Error::io("lock", &path, &error)),
+    }
+}
+
+/// An error if somebody has the store in `dir` open.
+pub fn require_free(dir: &Path) -> Result<()> {
+    let Some(holder) = holder(dir)? else { return Ok(()) };
+    let error = Error::failed(format!("{} is in use by {}", dir.display(), holder.describe()));
+    Err(match &holder.mount_point {
+        Some(mount_point) => error.hint(format!("`varve umount {}` first", mount_point.display())),
+        None => error.hint("wait for that process or stop it"),
+    })
+}

@@ -1,0 +1,47 @@
+//! File system work to measure and to show: the same calls on a plain directory, on a mount and through the
+//! library.
+
+mod directory;
+mod library;
+
+pub use directory::Directory;
+pub use library::Library;
+
+use crate::Result;
+
+/// A file as a listing shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// Somewhere to work: a root with directories, which hold files.
+pub trait Place {
+    /// Makes the directory `dir` in the root.
+    fn make_dir(&self, dir: &str) -> Result<()>;
+    /// Makes an empty file and closes it.
+    fn create(&self, dir: &str, name: &str) -> Result<()>;
+    /// Makes or cuts a file, writes `data` and closes it.
+    fn write(&self, dir: &str, name: &str, data: &[u8]) -> Result<()>;
+    /// The bytes of a file.
+    fn read(&self, dir: &str, name: &str) -> Result<Vec<u8>>;
+    /// The size from a file's attributes.
+    fn stat(&self, dir: &str, name: &str) -> Result<u64>;
+    /// The number of names in a directory.
+    fn count(&self, dir: &str) -> Result<u64>;
+    /// The names in a directory with their attributes (ls -l), sorted.
+    fn list(&self, dir: &str) -> Result<Vec<Listed>>;
+    /// Sets the permission bits.
+    fn chmod(&self, dir: &str, name: &str, mode: u32) -> Result<()>;
+    /// Renames within a directory.
+    fn rename(&self, dir: &str, from: &str, to: &str) -> Result<()>;
+    /// Removes a file.
+    fn unlink(&self, dir: &str, name: &str) -> Result<()>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, dir: &str) -> Result<()>;
+    /// Makes everything durable.
+    fn sync(&self) -> Result<()>;
+}
