@@ -65,6 +65,19 @@ fn promise_2_synced_bytes_and_length_survive_a_power_cut() {
 }
 
 #[test]
+fn promise_2_what_one_power_cut_left_is_durable_for_the_next() {
+    let (env, file) = with_durable(b"old");
+    file.write_all_at(b"new", 0).unwrap();
+    for seed in SEEDS {
+        let first = env.power_cut(seed);
+        let (found, second) = (bytes(&first, "/f"), first.power_cut_keep_nothing());
+        assert!(found.is_some());
+        assert_eq!(bytes(&second, "/f"), found);
+        assert_ne!(second.boot_id(), first.boot_id());
+    }
+}
+
+#[test]
 fn promise_2_unsynced_bytes_may_survive_whole_torn_or_not_at_all() {
     let (env, file) = with_durable(&[7; 1024]);
     file.write_all_at(&[8; 2048], 512).unwrap();

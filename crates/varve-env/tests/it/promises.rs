@@ -132,6 +132,10 @@ fn set_len_cuts_and_extends(m: &Machine) {
     file.set_len(5).unwrap();
     assert_eq!(m.get("f"), b"abc\0\0");
     assert_eq!(file.stat().unwrap().len, 5);
+    file.write_all_at(&[b'x'; 20_000], 0).unwrap();
+    file.set_len(5_000).unwrap();
+    file.set_len(20_000).unwrap();
+    assert_eq!(m.get("f"), [[b'x'; 5_000].as_slice(), &[0; 15_000]].concat());
 }
 
 fn allocation_modes_do_what_they_say(m: &Machine) {
