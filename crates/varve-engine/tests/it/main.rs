@@ -3,4 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+mod crash;
+mod damage;
+mod faults;
 mod oracle;
+mod threads;

@@ -1,0 +1,240 @@
+//! A crash at every sync point, and between: the store opens at a state that existed, which holds all
+//! batches that were synced (after a power cut) or acknowledged (after the death of the process).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use varve_engine::{Batch, Db, Store, StoreResult};
+use varve_env::sim::SimEnv;
+use varve_env::{Env, File, OpenMode};
+use varve_types::KeyspaceId;
+
+use crate::common::*;
+
+/// Where the data outside of the store are.
+const OUTSIDE: &str = "/outside";
+const OUTSIDE_BYTES: usize = 600;
+
+/// What was done up to the crash.
+struct History {
+    /// The state after each batch, the first before any.
+    states: Vec<Model>,
+    /// The last state that a sync made durable.
+    synced: usize,
+    /// Batches that depend on outside data: the state after, where the data are, what they are.
+    outside: Vec<(usize, u64, u8)>,
+}
+
+impl History {
+    fn new(first: Model) -> History {
+        History { states: vec![first], synced: 0, outside: Vec::new() }
+    }
+
+    fn last(&self) -> &Model {
+        &self.states[self.states.len() - 1]
+    }
+}
+
+struct Run<'a> {
+    env: &'a Arc<SimEnv>,
+    history: History,
+    /// States that count as acknowledged.
+    acknowledged: usize,
+    outside: Option<Arc<dyn File>>,
+}
+
+impl Run<'_> {
+    fn open(&mut self) -> StoreResult<(Db, Vec<KeyspaceId>)> {
+        let db = open(self.env)?;
+        if let Some(file) = &self.outside {
+            let file = Arc::clone(file);
+            db.set_external_sync(Box::new(move || file.sync_data()));
+        }
+        let ids = make_spaces(&db)?;
+        Ok((db, ids))
+    }
+
+    fn note_synced(&mut self, upto: usize) {
+        self.history.synced = self.history.synced.max(upto);
+    }
+
+    fn write(&mut self, db: &Db, ids: &[KeyspaceId], rng: &mut Rng) -> StoreResult<()> {
+        let ops = random_ops(rng);
+        let mut batch = to_batch(ids, &ops);
+        let mut next = self.history.last().clone();
+        next.apply(&ops);
+        self.history.states.push(next);
+        if rng.chance(6) {
+            self.write_outside(&mut batch, rng);
+        }
+        db.write(batch)?;
+        self.acknowledged = self.history.states.len() - 1;
+        Ok(())
+    }
+
+    fn write_outside(&mut self, batch: &mut Batch, rng: &mut Rng) {
+        let Some(file) = &self.outside else { return };
+        let offset = self.history.outside.len() as u64 * OUTSIDE_BYTES as u64;
+        let byte = rng.below(255) as u8 + 1;
+        // Fails only after the crash, when the batch fails too.
+        if file.write_all_at(&[byte; OUTSIDE_BYTES], offset).is_ok() {
+            self.history.outside.push((self.history.states.len() - 1, offset, byte));
+            batch.depends_on_external();
+        }
+    }
+
+    /// Random work until the crash or the end.
+    fn work(&mut self, rng: &mut Rng, steps: usize) -> StoreResult<()> {
+        let (mut db, mut ids) = self.open()?;
+        for _ in 0..steps {
+            self.write(&db, &ids, rng)?;
+            let now = self.history.states.len() - 1;
+            match rng.below(40) {
+                0..4 => {
+                    db.sync()?;
+                    self.note_synced(now);
+                }
+                4 => db.flush()?,
+                5 => db.compact()?,
+                6 => {
+                    db.close()?;
+                    self.note_synced(now);
+                    (db, ids) = self.open()?;
+                }
+                7 => {
+                    let space = rng.below(ids.len() as u64) as usize;
+                    let mut next = self.history.last().clone();
+                    next.spaces[space].clear();
+                    self.history.states.push(next);
+                    db.clear_keyspace(ids[space])?;
+                    self.acknowledged = self.history.states.len() - 1;
+                }
+                _ => {}
+            }
+        }
+        db.close()?;
+        self.note_synced(self.history.states.len() - 1);
+        Ok(())
+    }
+}
+
+fn outside_file(env: &SimEnv) -> std::io::Result<Arc<dyn File>> {
+    let file = env.open(Path::new(OUTSIDE), OpenMode::CreateOrOpen)?;
+    env.sync_dir(Path::new("/"))?;
+    Ok(file)
+}
+
+/// Works on `env` until it crashes or all is done.
+fn work(
+    env: &Arc<SimEnv>,
+    seed: u64,
+    steps: usize,
+    from: Model,
+) -> Result<(History, usize), String> {
+    let outside = outside_file(env).ok();
+    let mut run = Run { env, history: History::new(from), acknowledged: 0, outside };
+    match run.work(&mut Rng::new(seed), steps) {
+        Err(error) if !env.crashed() => Err(format!("failed without a crash: {error}")),
+        _ => Ok((run.history, run.acknowledged)),
+    }
+}
+
+/// Opens what a crash left and finds which state it is; it must be one from `least` on.
+fn recovered(env: &Arc<SimEnv>, history: &History, least: usize) -> Result<Model, String> {
+    let db = open(env).map_err(|error| format!("open: {error}"))?;
+    // Nothing calls it: what is uncovered after a power cut must be gone already.
+    db.set_external_sync(Box::new(|| Ok(())));
+    let found = make_spaces(&db).and_then(|ids| contents(&db, &ids));
+    let found = found.map_err(|error| format!("read: {error}"))?;
+    let states = history.states.iter().enumerate().skip(least);
+    let Some((at, _)) = states.rev().find(|(_, state)| **state == found) else {
+        let earlier = history.states.iter().position(|state| *state == found);
+        return Err(format!("not a state from {least} on; {earlier:?} has the same rows"));
+    };
+    let outside = env.read_raw(Path::new(OUTSIDE)).unwrap_or_default();
+    for (state, offset, byte) in history.outside.iter().filter(|(state, ..)| *state <= at) {
+        // The state before the batch may look the same, and then it may be the one found.
+        if history.states[*state - 1..=at].iter().all(|s| *s == found) && *state > least {
+            continue;
+        }
+        let start = *offset as usize;
+        if outside.get(start..start + OUTSIDE_BYTES) != Some(&[*byte; OUTSIDE_BYTES][..]) {
+            return Err(format!(
+                "state {at} refers to outside data of state {state} that are lost"
+            ));
+        }
+    }
+    Ok(found)
+}
+
+/// After one crash: every kind of end, and a second crash after some more work.
+fn check_ends(env: &Arc<SimEnv>, seed: u64, history: &History, acked: usize) -> Result<(), String> {
+    let named = |end: &'static str| move |error: String| format!("{end}: {error}");
+    let synced = history.synced;
+    recovered(&env.power_cut_keep_nothing(), history, synced).map_err(named("nothing kept"))?;
+    recovered(&env.power_cut_keep_all(), history, synced).map_err(named("all kept"))?;
+    for cut in 0..3 {
+        let next = env.power_cut(seed ^ cut << 32);
+        let found = recovered(&next, history, synced).map_err(named("power cut"))?;
+        if cut == 0 {
+            let killed = next.process_kill();
+            let (history, _) = work(&killed, seed + 1, 12, found)?;
+            let again = killed.power_cut(seed + 2);
+            recovered(&again, &history, history.synced).map_err(named("second crash"))?;
+        }
+    }
+    let killed = env.process_kill();
+    let found = recovered(&killed, history, acked).map_err(named("process kill"))?;
+    // The process died without a word: the next one works on, and then the power fails.
+    let killed = killed.process_kill();
+    let (history, acked) = work(&killed, seed + 3, 12, found)?;
+    recovered(&killed.power_cut_keep_nothing(), &history, history.synced)
+        .map_err(named("power cut after a kill"))?;
+    recovered(&killed.process_kill(), &history, acked).map_err(named("second kill"))?;
+    Ok(())
+}
+
+const STEPS: usize = 120;
+
+/// Crashes the same run at many places; returns the first violation.
+fn crash_everywhere(seed: u64, stride: u64, lying_disk: bool) -> Result<(), String> {
+    let new_env = || {
+        let env = SimEnv::new(seed);
+        env.set_ignore_syncs(lying_disk);
+        env
+    };
+    let env = new_env();
+    work(&env, seed, STEPS, Model::new())?;
+    let (ops, syncs) = (env.op_count(), env.sync_count());
+    assert!(syncs > 30, "the run syncs {syncs} times");
+    let points = (1..=syncs).map(|n| (n, true));
+    let points = points.chain((1..ops).step_by(stride as usize).map(|n| (n, false)));
+    for (n, at_sync) in points {
+        let env = new_env();
+        if at_sync {
+            env.crash_at_sync(n)
+        } else {
+            env.crash_after(n)
+        }
+        let (history, acked) = work(&env, seed, STEPS, Model::new())?;
+        check_ends(&env, seed ^ n, &history, acked).map_err(|error| {
+            let point = if at_sync { "sync" } else { "operation" };
+            format!("seed {seed}, crash at {point} {n}: {error}")
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_crash_leaves_a_state_that_existed() {
+    for seed in 0..4 {
+        crash_everywhere(seed, 11, false).unwrap();
+    }
+}
+
+/// The canary: on a disk that ignores syncs the test above must fail.
+#[test]
+fn a_lying_disk_is_noticed() {
+    let violation = (0..4).find_map(|seed| crash_everywhere(seed, 11, true).err());
+    assert!(violation.is_some_and(|error| error.contains("crash at")));
+}

@@ -1,0 +1,169 @@
+//! Full disks and failing syncs.
+
+use std::sync::Arc;
+
+use varve_engine::{Batch, Db, Store, StoreError};
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
+use varve_types::KeyspaceId;
+
+use crate::common::*;
+
+const NO_SPACE: i32 = 28;
+const IO_ERROR: i32 = 5;
+
+fn rule(op: SimOp, nth: u64, errno: i32, sticky: bool) -> FaultRule {
+    FaultRule { path_suffix: String::new(), op, nth, errno, sticky }
+}
+
+struct Store0 {
+    db: Db,
+    ids: Vec<KeyspaceId>,
+    model: Model,
+    rng: Rng,
+    /// Writes refused for want of room.
+    refused: usize,
+}
+
+impl Store0 {
+    fn open(env: &Arc<SimEnv>, seed: u64) -> Store0 {
+        let db = open(env).unwrap();
+        let ids = make_spaces(&db).unwrap();
+        Store0 { db, ids, model: Model::new(), rng: Rng::new(seed), refused: 0 }
+    }
+
+    /// Writes; a refusal for want of room changes nothing. Any other error comes back.
+    fn write(&mut self, count: usize) -> Result<(), StoreError> {
+        for _ in 0..count {
+            let ops = random_ops(&mut self.rng);
+            match self.db.write(to_batch(&self.ids, &ops)) {
+                Ok(()) => self.model.apply(&ops),
+                Err(StoreError::NoSpace { .. }) => self.refused += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) {
+        assert_eq!(contents(&self.db, &self.ids).unwrap(), self.model);
+    }
+}
+
+fn reopened(env: &Arc<SimEnv>) -> Model {
+    let db = open(env).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    contents(&db, &ids).unwrap()
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_recovers_wherever_it_strikes() {
+    let mut refused = 0;
+    for (op, points) in [(SimOp::Write, 400), (SimOp::Create, 25)] {
+        for nth in (1..points).step_by(if points > 100 { 9 } else { 1 }) {
+            for sticky in [false, true] {
+                let env = SimEnv::new(nth);
+                let mut store = Store0::open(&env, nth);
+                env.fail(rule(op, nth, NO_SPACE, sticky));
+                store.write(250).unwrap();
+                store.check();
+                env.clear_faults();
+                store.write(100).unwrap();
+                store.check();
+                refused += store.refused;
+                store.db.close().unwrap();
+                let model = store.model;
+                assert_eq!(reopened(&env.power_cut_keep_nothing()), model, "{op:?} {nth} {sticky}");
+            }
+        }
+    }
+    assert!(refused > 100);
+}
+
+#[test]
+fn a_small_disk_fills_up_and_is_usable_again() {
+    let env = SimEnv::new(9);
+    let mut store = Store0::open(&env, 9);
+    env.set_capacity(env.used_bytes() + (64 << 10));
+    store.write(2000).unwrap();
+    assert!(store.refused > 500, "{} refused", store.refused);
+    store.check();
+    env.set_capacity(1 << 30);
+    let refused = store.refused;
+    store.write(500).unwrap();
+    assert_eq!(store.refused, refused);
+    store.check();
+    store.db.close().unwrap();
+    assert_eq!(reopened(&env.power_cut_keep_nothing()), store.model);
+}
+
+#[test]
+fn the_reserve_is_kept_for_writes_that_free_room() {
+    let env = SimEnv::new(3);
+    let mut options = small_options();
+    options.space_reserve_bytes = 1 << 20;
+    let db = Db::open(Arc::clone(&env) as Arc<dyn varve_env::Env>, &store_dir(), options).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    let put = |key: &'static str, reclaims: bool| {
+        let mut batch = Batch::new();
+        batch.put(ids[1], key.as_bytes(), vec![7; 100]);
+        if reclaims {
+            batch.reclaims_space();
+        }
+        db.write(batch)
+    };
+    put("before", false).unwrap();
+    env.set_capacity(env.used_bytes() + (1 << 20));
+    // What was allowed before the disk shrank is used up first.
+    let refused = (0..100_000).find_map(|_| put("more", false).err());
+    assert!(matches!(refused, Some(StoreError::NoSpace { .. })));
+    put("frees room", true).unwrap();
+    assert!(put("more", false).is_err());
+    env.set_capacity(1 << 30);
+    put("more", false).unwrap();
+}
+
+#[test]
+fn a_failed_sync_poisons() {
+    for (op, points) in [(SimOp::Sync, 30), (SimOp::SyncDir, 12)] {
+        for nth in 1..points {
+            let env = SimEnv::new(nth);
+            let mut store = Store0::open(&env, nth);
+            env.fail(rule(op, nth, IO_ERROR, false));
+            let mut states = vec![store.model.clone()];
+            let error = loop {
+                let wrote = store.write(1);
+                states.push(store.model.clone());
+                let synced = if states.len() % 16 == 0 { store.db.sync() } else { Ok(()) };
+                match wrote.and(synced) {
+                    Ok(()) if states.len() % 16 == 0 => drop(states.drain(..states.len() - 1)),
+                    Ok(()) => {}
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, StoreError::Poisoned { .. }), "{op:?} {nth}: {error}");
+            // Nothing is tried again, although the disk works from now on.
+            let write = store.db.write(to_batch(&store.ids, &random_ops(&mut store.rng)));
+            assert!(matches!(write, Err(StoreError::Poisoned { .. })));
+            assert!(matches!(store.db.sync(), Err(StoreError::Poisoned { .. })));
+            assert!(matches!(store.db.flush(), Err(StoreError::Poisoned { .. })));
+            store.check();
+            assert!(matches!(store.db.close(), Err(StoreError::Poisoned { .. })));
+            for after in [env.power_cut_keep_nothing(), env.power_cut(nth), env.process_kill()] {
+                let found = reopened(&after);
+                assert!(states.contains(&found), "{op:?} {nth}: not a state since the last sync");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failed_append_to_the_log_poisons() {
+    let env = SimEnv::new(1);
+    let mut store = Store0::open(&env, 1);
+    store.write(10).unwrap();
+    let mut fault = rule(SimOp::Write, 1, IO_ERROR, false);
+    fault.path_suffix = ".wal".to_owned();
+    env.fail(fault);
+    assert!(matches!(store.write(1), Err(StoreError::Poisoned { .. })));
+    store.check();
+}
