@@ -11,12 +11,8 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    dead_code,
-    reason = "a measurement drives the machine itself, and uses a part of the tests' file system"
+    reason = "a measurement drives the machine itself"
 )]
-
-#[path = "../tests/it/memfs.rs"]
-mod memfs;
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -26,7 +22,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::time::ClockId;
+use varve_env::os::OsEnv;
 use varve_fuse::{MountOptions, Placement, Session, SessionOptions, UnmountMode, mount, unmount};
+use varve_testkit::model::ModelFs;
 
 const FILES: usize = 5000;
 const STEPS: [&str; 3] = ["create", "getxattr", "unlink"];
@@ -114,7 +112,7 @@ fn configurations() -> Vec<SessionOptions> {
 fn measure(options: &SessionOptions, programs: usize) -> Sample {
     let dir = tempfile::tempdir().unwrap();
     let mounted = mount(dir.path(), &MountOptions::new("memory")).unwrap();
-    let session = Session::new(Arc::new(memfs::MemFs::new()), mounted, options).unwrap();
+    let session = Session::new(Arc::new(ModelFs::new(OsEnv::new())), mounted, options).unwrap();
     let server = std::thread::spawn(move || session.run());
     let result = STEPS.map(|step| {
         let started: Vec<Child> = (0..programs).map(|i| start(dir.path(), i, step)).collect();

@@ -7,15 +7,12 @@
     reason = "drives a mounted file system as any program would, and uses a part of what the other tests share"
 )]
 
-#[path = "it/memfs.rs"]
-mod memfs;
 #[path = "it/support.rs"]
 mod support;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use varve_fuse::{MountMethod, MountOptions, SessionOptions, find_mounts};
 
@@ -37,8 +34,7 @@ fn main() {
     let mut options = MountOptions::new("store");
     options.methods = vec![MountMethod::Namespace];
     let session = SessionOptions::default();
-    let mounted =
-        support::TestMount::with_options(Arc::new(memfs::MemFs::new()), &options, &session);
+    let mounted = support::TestMount::with_options(support::model(), &options, &session);
     let mut seen = None;
     if let Some(mount) = &mounted {
         fs::write(mount.path("a"), b"x").unwrap();

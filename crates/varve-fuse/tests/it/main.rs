@@ -7,7 +7,6 @@
 )]
 
 mod files;
-mod memfs;
 mod mounts;
 mod objectfs;
 mod passthrough;

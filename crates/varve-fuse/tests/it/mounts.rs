@@ -1,15 +1,13 @@
 //! Mounting, finding and unmounting.
 
 use std::fs;
-use std::sync::Arc;
 
 use varve_fuse::{
     MountError, MountMethod, MountOptions, SessionOptions, UnmountError, UnmountMode, find_mounts,
     mount, unmount,
 };
 
-use crate::memfs::MemFs;
-use crate::support::{TestMount, mounted};
+use crate::support::{TestMount, model, mounted};
 
 #[test]
 fn a_mount_is_listed_with_its_source_until_it_is_unmounted() {
@@ -32,7 +30,7 @@ fn a_mount_is_listed_with_its_source_until_it_is_unmounted() {
 fn the_setuid_helper_mounts_and_unmounts() {
     let mut options = MountOptions::new("st\\or,e");
     options.methods = vec![MountMethod::Fusermount];
-    let fs = Arc::new(MemFs::new());
+    let fs = model();
     let Some(mount) = TestMount::with_options(fs, &options, &SessionOptions::default()) else {
         return;
     };
@@ -92,7 +90,7 @@ fn a_mount_in_use_stays_unless_it_is_unmounted_lazily() {
 fn a_read_only_mount_refuses_changes() {
     let mut options = MountOptions::new("store");
     options.read_only = true;
-    let fs = Arc::new(MemFs::new());
+    let fs = model();
     let Some(mount) = TestMount::with_options(fs, &options, &SessionOptions::default()) else {
         return;
     };

@@ -1,5 +1,5 @@
 //! A file system whose files named `big...` each live in a file of the machine, as large files do in a
-//! store; everything else is [`MemFs`]'s.
+//! store; everything else is [`ModelFs`]'s.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,17 +10,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tempfile::TempDir;
+use varve_testkit::model::ModelFs;
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FsError, FsResult, Handle, OpenFlags,
     Opened, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
 };
 
-use crate::memfs::MemFs;
+use crate::support::model;
 
 /// The file system, with what a test wants to know.
 pub(crate) struct ObjectFs {
-    inner: MemFs,
+    inner: Arc<ModelFs>,
     dir: TempDir,
     objects: Mutex<HashMap<InodeId, Arc<std::fs::File>>>,
     handles: Mutex<HashMap<Handle, InodeId>>,
@@ -53,7 +54,7 @@ fn storage(error: std::io::Error) -> FsError {
 impl ObjectFs {
     pub(crate) fn new() -> ObjectFs {
         ObjectFs {
-            inner: MemFs::new(),
+            inner: model(),
             dir: tempfile::tempdir().unwrap(),
             objects: Mutex::new(HashMap::new()),
             handles: Mutex::new(HashMap::new()),
@@ -67,7 +68,7 @@ impl ObjectFs {
     }
 
     pub(crate) fn open_files(&self) -> usize {
-        self.inner.open_files()
+        self.handles.lock().len()
     }
 
     fn object(&self, ino: InodeId) -> Option<Arc<std::fs::File>> {
@@ -98,7 +99,6 @@ impl Vfs for ObjectFs {
         fn rmdir(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()>;
         fn rename(&self, parent: InodeId, name: FileName<'_>, new_parent: InodeId, new_name: FileName<'_>, mode: RenameMode) -> FsResult<()>;
         fn tmpfile(&self, caller: Caller, parent: InodeId, perm: u32, flags: OpenFlags) -> FsResult<(Entry, Opened)>;
-        fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()>;
         fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()>;
         fn sync(&self) -> FsResult<()>;
         fn readdir(&self, ino: InodeId, cookie: u64, with_attr: bool, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> FsResult<()>;
@@ -111,6 +111,12 @@ impl Vfs for ObjectFs {
         fn listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>>;
         fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
         fn status_json(&self) -> String;
+    }
+
+    fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
+        self.inner.release(ino, handle)?;
+        self.handles.lock().remove(&handle);
+        Ok(())
     }
 
     fn fsync_dir(&self, ino: InodeId) -> FsResult<()> {

@@ -13,10 +13,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 use varve_fuse::{ReaddirPlus, SessionOptions};
+use varve_vfs::Vfs;
 
-use crate::memfs::MemFs;
 use crate::objectfs::ObjectFs;
-use crate::support::{TestMount, mounted};
+use crate::support::{TestMount, model, mounted};
 
 #[test]
 fn names_present_and_absent_are_looked_up_once() {
@@ -145,6 +145,7 @@ fn the_kernel_checks_permissions() {
         return eprintln!("skipped: needs root to become another user");
     }
     let Some(mount) = mounted() else { return };
+    fs::set_permissions(mount.dir(), fs::Permissions::from_mode(0o1777)).unwrap();
     fs::write(mount.path("secret"), b"x").unwrap();
     fs::set_permissions(mount.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     as_user(mount.dir(), "! cat secret 2>/dev/null && echo mine > own && test -O own");
@@ -153,7 +154,8 @@ fn the_kernel_checks_permissions() {
 
 #[test]
 fn extended_attributes_are_kept_and_the_status_is_readable() {
-    let Some(mount) = mounted() else { return };
+    let fs = model();
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
     let path = mount.path("a");
     fs::write(&path, b"").unwrap();
     let mut buffer = [0u8; 64];
@@ -171,7 +173,7 @@ fn extended_attributes_are_kept_and_the_status_is_readable() {
         rustix::fs::setxattr(&path, "system.posix_acl_access", b"\x02\0\0\0", XattrFlags::empty());
     assert_eq!(acl, Err(Errno::OPNOTSUPP));
     let len = rustix::fs::getxattr(mount.dir(), "user.varve.status", &mut buffer).unwrap();
-    assert_eq!(&buffer[..len], br#"{"kind":"memory"}"#);
+    assert_eq!(&buffer[..len], fs.status_json().as_bytes());
     assert_eq!(rustix::fs::listxattr(mount.dir(), &mut buffer), Ok(0));
     mount.finish().unwrap();
 }
@@ -179,7 +181,7 @@ fn extended_attributes_are_kept_and_the_status_is_readable() {
 #[test]
 fn without_extended_attributes_they_are_not_supported() {
     let options = SessionOptions { xattr: false, ..SessionOptions::default() };
-    let Some(mount) = TestMount::new(Arc::new(MemFs::new()), &options) else { return };
+    let Some(mount) = TestMount::new(model(), &options) else { return };
     let mut buffer = [0u8; 64];
     assert_eq!(rustix::fs::getxattr(mount.dir(), "user.k", &mut buffer), Err(Errno::OPNOTSUPP));
     let set = rustix::fs::setxattr(mount.dir(), "user.k", b"v", XattrFlags::empty());
@@ -222,6 +224,18 @@ fn ranges_are_allocated_zeroed_sought_and_copied() {
 }
 
 #[test]
+fn the_room_left_is_told() {
+    let fs = model();
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    let (told, meant) = (rustix::fs::statvfs(mount.dir()).unwrap(), fs.statfs().unwrap());
+    assert_eq!((told.f_blocks, told.f_bfree), (meant.blocks, meant.blocks_free));
+    assert_eq!((told.f_bavail, told.f_files), (meant.blocks_available, meant.files));
+    assert_eq!((told.f_ffree, told.f_namemax), (meant.files_free, u64::from(meant.name_bytes_max)));
+    assert_eq!((told.f_bsize, told.f_frsize), (meant.block_bytes.into(), meant.block_bytes.into()));
+    mount.finish().unwrap();
+}
+
+#[test]
 fn locks_are_the_kernels_and_go_with_the_file() {
     let Some(mount) = mounted() else { return };
     let one = File::create(mount.path("a")).unwrap();
@@ -251,8 +265,6 @@ fn what_is_not_served_says_so() {
     let longest = mount.dir().join(OsStr::new(&"n".repeat(255)));
     File::create(&longest).unwrap();
     assert!(longest.exists());
-    let room = rustix::fs::statvfs(mount.dir()).unwrap();
-    assert_eq!((room.f_blocks, room.f_bavail, room.f_bsize), (1000, 500, 4096));
     drop(file);
     mount.finish().unwrap();
 }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
+use varve_env::os::OsEnv;
 use varve_fuse::{
     MountMethod, MountOptions, Session, SessionError, SessionOptions, UnmountMode, mount, unmount,
 };
+use varve_testkit::model::ModelFs;
 use varve_vfs::Vfs;
 
 /// A mounted file system, unmounted when dropped.
@@ -79,7 +81,12 @@ impl Drop for TestMount {
     }
 }
 
-/// Mounts a new [`crate::memfs::MemFs`] with default options.
+/// A new file system in memory.
+pub(crate) fn model() -> Arc<ModelFs> {
+    Arc::new(ModelFs::new(OsEnv::new()))
+}
+
+/// Mounts a new file system in memory with default options.
 pub(crate) fn mounted() -> Option<TestMount> {
-    TestMount::new(Arc::new(crate::memfs::MemFs::new()), &SessionOptions::default())
+    TestMount::new(model(), &SessionOptions::default())
 }
