@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::time::ClockId;
-use varve_env::os::OsEnv;
 use varve_fuse::{MountOptions, Placement, Session, SessionOptions, UnmountMode, mount, unmount};
 use varve_testkit::model::ModelFs;
 
@@ -112,7 +111,7 @@ fn configurations() -> Vec<SessionOptions> {
 fn measure(options: &SessionOptions, programs: usize) -> Sample {
     let dir = tempfile::tempdir().unwrap();
     let mounted = mount(dir.path(), &MountOptions::new("memory")).unwrap();
-    let session = Session::new(Arc::new(ModelFs::new(OsEnv::new())), mounted, options).unwrap();
+    let session = Session::new(Arc::new(ModelFs::on_this_machine()), mounted, options).unwrap();
     let server = std::thread::spawn(move || session.run());
     let result = STEPS.map(|step| {
         let started: Vec<Child> = (0..programs).map(|i| start(dir.path(), i, step)).collect();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
-use varve_env::os::OsEnv;
 use varve_fuse::{
     MountMethod, MountOptions, Session, SessionError, SessionOptions, UnmountMode, mount, unmount,
 };
@@ -83,7 +82,7 @@ impl Drop for TestMount {
 
 /// A new file system in memory.
 pub(crate) fn model() -> Arc<ModelFs> {
-    Arc::new(ModelFs::new(OsEnv::new()))
+    Arc::new(ModelFs::on_this_machine())
 }
 
 /// Mounts a new file system in memory with default options.

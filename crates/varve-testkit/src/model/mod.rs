@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use varve_env::Env;
+use varve_env::os::OsEnv;
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FileType, FsError, FsResult, Handle, OpenFlags};
 
@@ -56,6 +57,11 @@ impl ModelFs {
         root.attr.perm = 0o755;
         nodes[InodeId::ROOT.get() as usize] = Some(Box::new(root));
         ModelFs { state: Mutex::new(State { env, nodes, handles: HashMap::new(), next_handle: 1 }) }
+    }
+
+    /// An empty file system with the clock of the machine, for front ends that know no environment.
+    pub fn on_this_machine() -> ModelFs {
+        ModelFs::new(OsEnv::new())
     }
 
     /// How many inodes there are, the root and those without a name included.
