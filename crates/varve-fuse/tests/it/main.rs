@@ -9,6 +9,7 @@
 mod files;
 mod mounts;
 mod objectfs;
+mod oracle;
 mod passthrough;
 mod protocol;
 mod support;
