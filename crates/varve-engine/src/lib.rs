@@ -16,6 +16,7 @@ mod compaction;
 pub mod db;
 pub mod error;
 mod files;
+pub mod inspect;
 mod iter;
 mod manifest;
 mod memtable;
@@ -32,7 +33,8 @@ mod view;
 mod wal;
 
 pub use batch::{Batch, Op};
-pub use db::Db;
+pub use db::{Db, VerifyProgress, VerifyReport};
 pub use error::{StoreError, StoreResult};
+pub use inspect::{Inspection, inspect};
 pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
 pub use store::{Direction, KeyRange, KeyspaceOptions, Pair, ScanIter, Store, StoreSnapshot};

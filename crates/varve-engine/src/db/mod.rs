@@ -22,6 +22,7 @@ mod read;
 mod report;
 mod store;
 mod sync;
+mod verify;
 mod write;
 
 use std::fmt;
@@ -48,6 +49,7 @@ use crate::wal::LogWriter;
 use crate::{StoreError, StoreResult};
 use background::Work;
 use sync::SyncState;
+pub use verify::{VerifyProgress, VerifyReport};
 
 /// Full memtables that may wait for their flush; a writer that would make one more waits.
 pub(crate) const IMMUTABLES_MAX: usize = 2;

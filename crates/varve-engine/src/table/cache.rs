@@ -58,6 +58,16 @@ pub(crate) struct TableIndex {
 }
 
 impl TableIndex {
+    /// False if no version of a key with this filter hash is in the table.
+    pub(crate) fn may_hold(&self, hash: u64) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash))
+    }
+
+    /// False if no key with this prefix is in the table.
+    pub(crate) fn may_hold_prefix(&self, prefix: &[u8; PREFIX_BYTES]) -> bool {
+        self.prefix_filter.as_ref().is_none_or(|filter| filter.may_contain(filter_hash(prefix)))
+    }
+
     fn memory_bytes(&self) -> usize {
         let filters = [&self.filter, &self.prefix_filter];
         let filters = filters.into_iter().flatten().map(Filter::memory_bytes).sum::<usize>();
@@ -139,9 +149,7 @@ impl TableCache {
         seq: SeqNo,
     ) -> StoreResult<Option<Found>> {
         let index = self.index(table)?;
-        if let Some(filter) = &index.filter
-            && !filter.may_contain(hash)
-        {
+        if !index.may_hold(hash) {
             self.metrics.filter_negatives.add(1);
             return Ok(None);
         }
@@ -165,8 +173,7 @@ impl TableCache {
         table: &Table,
         prefix: &[u8; PREFIX_BYTES],
     ) -> StoreResult<bool> {
-        let index = self.index(table)?;
-        let may = index.prefix_filter.as_ref().is_none_or(|f| f.may_contain(filter_hash(prefix)));
+        let may = self.index(table)?.may_hold_prefix(prefix);
         if !may {
             self.metrics.prefix_filter_negatives.add(1);
         }
@@ -184,7 +191,8 @@ impl TableCache {
         }
     }
 
-    fn load_index(&self, table: &Table) -> StoreResult<TableIndex> {
+    /// Reads index and filters, whether they are in memory or not.
+    pub(crate) fn load_index(&self, table: &Table) -> StoreResult<TableIndex> {
         self.metrics.index_loads.add(1);
         let size = table.meta().size_bytes;
         let Some(offset) = size.checked_sub(FOOTER_BYTES as u64) else {

@@ -122,6 +122,25 @@ fn the_reserve_is_kept_for_writes_that_free_room() {
     put("more", false).unwrap();
 }
 
+/// The flush that would make the next log's name durable finds no room, and then the power fails.
+#[test]
+fn a_sync_makes_the_name_of_a_new_log_durable() {
+    let env = SimEnv::new(2);
+    let mut store = Store0::open(&env, 2);
+    let mut fault = rule(SimOp::Create, 1, NO_SPACE, true);
+    fault.path_suffix = ".table".to_owned();
+    env.fail(fault);
+    let logs =
+        || env.files_raw().iter().filter(|path| path.to_string_lossy().ends_with(".wal")).count();
+    let before = logs();
+    while logs() == before {
+        store.write(1).unwrap();
+    }
+    store.write(1).unwrap();
+    store.db.sync().unwrap();
+    assert_eq!(reopened(&env.power_cut_keep_nothing()), store.model);
+}
+
 #[test]
 fn a_failed_sync_poisons() {
     for (op, points) in [(SimOp::Sync, 30), (SimOp::SyncDir, 12)] {

@@ -5,6 +5,8 @@
 mod common;
 mod crash;
 mod damage;
+mod external;
 mod faults;
 mod oracle;
 mod threads;
+mod tools;

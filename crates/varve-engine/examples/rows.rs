@@ -1,0 +1,83 @@
+//! Measures single operations on rows of 16 + 100 bytes: `rows DIR [ROWS]`.
+//!
+//! Prints nanoseconds per operation for puts in random order, gets from the memtable, gets from tables
+//! that are in the cache, gets of absent keys, and scans; then the store's own counters.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use varve_engine::{
+    Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreResult,
+};
+use varve_env::Env;
+use varve_env::os::OsEnv;
+
+/// Spreads numbers over the key space.
+fn key(number: u64) -> [u8; 16] {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^= mixed >> 27;
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&(mixed % 1000).to_be_bytes());
+    key[8..].copy_from_slice(&mixed.to_be_bytes());
+    key
+}
+
+fn timed(
+    env: &OsEnv,
+    name: &str,
+    count: u64,
+    mut step: impl FnMut(u64) -> StoreResult<()>,
+) -> StoreResult<()> {
+    let start = env.monotonic();
+    for number in 0..count {
+        step(number)?;
+    }
+    let ns = (env.monotonic() - start).as_nanos() / u128::from(count.max(1));
+    println!("{name:24} {ns:6} ns");
+    Ok(())
+}
+
+fn main() -> StoreResult<()> {
+    let mut arguments = std::env::args().skip(1);
+    let dir = PathBuf::from(arguments.next().unwrap_or_else(|| "rows-store".to_owned()));
+    let rows: u64 = arguments.next().and_then(|rows| rows.parse().ok()).unwrap_or(2_000_000);
+    let env = OsEnv::new();
+    let open = || {
+        let env: Arc<dyn Env> = env.clone();
+        Db::open(env, &dir, DbOptions::default())
+    };
+    let db = open()?;
+    let space = db.keyspace("rows", KeyspaceOptions { prefixed: true, compressed: false })?;
+    let value = bytes::Bytes::from(vec![b'v'; 100]);
+    let put = |number: u64| {
+        let mut batch = Batch::new();
+        batch.put(space, bytes::Bytes::copy_from_slice(&key(number)), value.clone());
+        db.write(batch)
+    };
+    let get = |number: u64| db.get(space, &key(number)).map(|_| ());
+    let small = rows.min(100_000);
+    timed(&env, "put, first rows", small, put)?;
+    timed(&env, "get, memtable", small, get)?;
+    timed(&env, "put, rest", rows - small, |number| put(small + number))?;
+    db.flush()?;
+    timed(&env, "compact", 1, |_| db.compact())?;
+    timed(&env, "get, tables, warming", small, get)?;
+    timed(&env, "get, tables, cached", small, get)?;
+    timed(&env, "get, absent", small, |number| get(number + (1 << 40)))?;
+    timed(&env, "get, any row", rows, get)?;
+    timed(&env, "scan of one prefix", 1000, |prefix| {
+        let range = KeyRange::prefix(&prefix.to_be_bytes());
+        db.scan(space, range, Direction::Forward)?.try_for_each(|row| row.map(|_| ()))
+    })?;
+    let mut count = 0;
+    timed(&env, "full scan", 1, |_| {
+        let mut scan = db.scan(space, KeyRange::all(), Direction::Forward)?;
+        scan.try_for_each(|row| row.map(|_| count += 1))
+    })?;
+    println!("{count} rows");
+    println!("{}", db.metrics_json());
+    timed(&env, "close", 1, |_| db.close())?;
+    drop(db);
+    timed(&env, "reopen", 1, |_| open()?.close())
+}

@@ -1,0 +1,182 @@
+//! Reads every table and compares it with what the manifest and the table itself say.
+//!
+//! For each table: footer, index, filters and properties decode; every block has its checksum; versions
+//! are in order and within the table's range of keys and sequence numbers; the filters deny none of
+//! them; their number is right. For each key space: tables of a level do not overlap.
+//!
+//! Nothing is taken from the cache, and one table's damage does not hide another's.
+
+use std::sync::Arc;
+
+use varve_format::EntryKind;
+use varve_format::block::{Block, BlockCursor, internal_cmp};
+use varve_format::filter::{PREFIX_BYTES, filter_hash};
+use varve_format::section::Handle;
+use varve_format::table::Properties;
+use varve_types::SeqNo;
+
+use super::{Db, Inner};
+use crate::table::TableIndex;
+use crate::table::cache::damaged;
+use crate::version::Table;
+use crate::{StoreError, StoreResult};
+
+/// How far a verification is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifyProgress {
+    /// Tables in all.
+    pub tables: u64,
+    /// Tables done.
+    pub tables_done: u64,
+    /// Bytes of all tables.
+    pub bytes: u64,
+    /// Bytes of the tables done.
+    pub bytes_done: u64,
+}
+
+/// What a verification found.
+#[derive(Debug, Default)]
+pub struct VerifyReport {
+    /// Tables read.
+    pub tables: u64,
+    /// Blocks read.
+    pub blocks: u64,
+    /// Versions found.
+    pub versions: u64,
+    /// What is wrong; nothing if all is well.
+    pub errors: Vec<StoreError>,
+}
+
+/// What the versions of a table, read one after the other, amount to.
+struct Walk<'a> {
+    table: &'a Table,
+    index: &'a TableIndex,
+    prefixed: bool,
+    last: Option<(Vec<u8>, SeqNo)>,
+    versions: u64,
+    tombstones: u64,
+}
+
+impl Db {
+    /// Reads every table of the store as it is now; calls `progress` after each.
+    pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> StoreResult<VerifyReport> {
+        self.inner.check_open()?;
+        let view = self.inner.views.get();
+        let mut report = VerifyReport::default();
+        let mut done = VerifyProgress::default();
+        for (_, table) in view.keyspaces.iter().flat_map(|space| space.version.tables()) {
+            done.tables += 1;
+            done.bytes += table.meta().size_bytes;
+        }
+        for space in &view.keyspaces {
+            if let Err(broken) = space.version.check() {
+                let message = format!("key space {}: {broken}", space.name);
+                report.errors.push(StoreError::Invalid(message));
+            }
+            for (_, table) in space.version.tables() {
+                self.inner.check_open()?;
+                if let Err(error) =
+                    self.inner.verify_table(table, space.options.prefixed, &mut report)
+                {
+                    report.errors.push(error);
+                }
+                report.tables += 1;
+                done.tables_done += 1;
+                done.bytes_done += table.meta().size_bytes;
+                progress(done);
+            }
+        }
+        Ok(report)
+    }
+}
+
+impl Inner {
+    fn verify_table(
+        &self,
+        table: &Arc<Table>,
+        prefixed: bool,
+        report: &mut VerifyReport,
+    ) -> StoreResult<()> {
+        let index = self.cache.load_index(table)?;
+        let handle = index.footer.properties;
+        let properties =
+            self.cache.section(table, handle, |content| Properties::decode(content))?;
+        let mut walk =
+            Walk { table, index: &index, prefixed, last: None, versions: 0, tombstones: 0 };
+        for block_no in 0..index.index.block_count() {
+            let Some(handle) = index.index.handle(block_no) else { break };
+            let block =
+                self.cache.section(table, handle, |content| Block::parse(content.clone()))?;
+            walk.block(block, handle)?;
+            report.blocks += 1;
+        }
+        report.versions += walk.versions;
+        walk.finish(&properties, handle)
+    }
+}
+
+impl Walk<'_> {
+    fn wrong(&self, offset: u64, detail: &str) -> StoreError {
+        let path = self.table.path().to_path_buf();
+        StoreError::Damaged { path, offset, detail: detail.to_owned() }
+    }
+
+    fn block(&mut self, block: Block, handle: Handle) -> StoreResult<()> {
+        let bad = |error| damaged(self.table, handle.offset, error);
+        let mut cursor = BlockCursor::new(block);
+        cursor.seek_first().map_err(bad)?;
+        while cursor.valid() {
+            self.version(cursor.key(), cursor.seq(), cursor.kind(), handle.offset)?;
+            cursor.next().map_err(|error| damaged(self.table, handle.offset, error))?;
+        }
+        Ok(())
+    }
+
+    fn version(&mut self, key: &[u8], seq: SeqNo, kind: EntryKind, offset: u64) -> StoreResult<()> {
+        let meta = self.table.meta();
+        if let Some((last_key, last_seq)) = &self.last
+            && internal_cmp((last_key, *last_seq), (key, seq)).is_ge()
+        {
+            return Err(self.wrong(offset, "versions that are out of order"));
+        }
+        if !self.table.covers(key) {
+            return Err(self.wrong(offset, "a key outside of the range the manifest gives"));
+        }
+        if seq < meta.smallest_seq || seq > meta.largest_seq {
+            return Err(self.wrong(offset, "a sequence number outside of the manifest's range"));
+        }
+        let is_new_key = self.last.as_ref().is_none_or(|(last, _)| last != key);
+        if is_new_key && !self.index.may_hold(filter_hash(key)) {
+            return Err(self.wrong(offset, "a key that the filter denies"));
+        }
+        if let Some(prefix) = key.first_chunk::<PREFIX_BYTES>()
+            && self.prefixed
+            && !self.index.may_hold_prefix(prefix)
+        {
+            return Err(self.wrong(offset, "a prefix that the prefix filter denies"));
+        }
+        self.last = Some((key.to_vec(), seq));
+        self.versions += 1;
+        self.tombstones += u64::from(kind == EntryKind::Delete);
+        Ok(())
+    }
+
+    fn finish(&self, properties: &Properties, handle: Handle) -> StoreResult<()> {
+        let meta = self.table.meta();
+        let counted = (self.versions, self.tombstones);
+        if counted != (meta.entries, meta.tombstones) {
+            return Err(
+                self.wrong(handle.offset, "another number of versions than the manifest says")
+            );
+        }
+        if counted != (properties.entries, properties.tombstones)
+            || properties.keyspace != self.table.keyspace()
+            || properties.prefixed != self.prefixed
+            || properties.smallest_key != meta.smallest_key
+            || properties.largest_key != meta.largest_key
+        {
+            return Err(self.wrong(handle.offset, "properties that contradict the manifest"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! Describes any file of a store, for people and as JSON, without opening the store.
+//!
+//! [`inspect`] tells by the name what the file is. What cannot be read any further is part of the
+//! description, so that a damaged file can be looked at up to the damage.
+
+mod log;
+mod table;
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+use varve_env::Env;
+
+pub use self::log::{LogReport, RecordReport};
+pub use self::table::{BlockReport, RowReport, SectionReport, TableReport};
+
+use crate::files::StoreFile;
+use crate::manifest::read_current;
+use crate::{StoreError, StoreResult};
+
+/// The most bytes of a value that are shown.
+const VALUE_BYTES_SHOWN: usize = 32;
+
+/// A file of a store.
+#[derive(Debug, Serialize)]
+#[serde(tag = "file", rename_all = "snake_case")]
+pub enum Inspection {
+    /// A write-ahead log.
+    Wal(LogReport),
+    /// A manifest.
+    Manifest(LogReport),
+    /// The file that names the manifest in force.
+    Current {
+        /// The manifest's file number.
+        manifest: u64,
+    },
+    /// A table.
+    Table(TableReport),
+}
+
+/// Describes the file at `path`; with `rows`, every write of a log and every version of a table too.
+pub fn inspect(env: &dyn Env, path: &Path, rows: bool) -> StoreResult<Inspection> {
+    let unknown = || {
+        let message = format!(
+            "{} is no file of a store: CURRENT, MANIFEST-*, *.wal and *.table are",
+            path.display()
+        );
+        StoreError::Invalid(message)
+    };
+    match path.file_name().and_then(StoreFile::parse).ok_or_else(unknown)? {
+        StoreFile::Wal(no) => Ok(Inspection::Wal(log::describe(env, path, no, rows)?)),
+        StoreFile::Manifest(no) => Ok(Inspection::Manifest(log::describe(env, path, no, rows)?)),
+        StoreFile::Table(no) => Ok(Inspection::Table(table::describe(env, path, no, rows)?)),
+        StoreFile::Current => {
+            let dir = path.parent().unwrap_or(Path::new("."));
+            let manifest = read_current(env, dir)?.ok_or_else(unknown)?;
+            Ok(Inspection::Current { manifest: manifest.get() })
+        }
+        StoreFile::Temporary => Err(unknown()),
+    }
+}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Inspection::Wal(report) => write!(f, "write-ahead log\n{report}"),
+            Inspection::Manifest(report) => write!(f, "manifest\n{report}"),
+            Inspection::Current { manifest } => {
+                writeln!(f, "current: manifest {manifest} is in force")
+            }
+            Inspection::Table(report) => write!(f, "table\n{report}"),
+        }
+    }
+}
+
+/// A key as text: hexadecimal halves if it may be a prefixed one, else its bytes with escapes.
+fn show_key(key: &[u8]) -> String {
+    match key.split_at_checked(8) {
+        Some((prefix, suffix)) if suffix.len() == 8 => format!("{}:{}", hex(prefix), hex(suffix)),
+        _ => format!("\"{}\"", key.escape_ascii()),
+    }
+}
+
+/// The beginning of a value as text.
+fn show_value(value: &[u8]) -> String {
+    let shown = &value[..value.len().min(VALUE_BYTES_SHOWN)];
+    let more = if shown.len() < value.len() { "..." } else { "" };
+    format!("\"{}\"{more}", shown.escape_ascii())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

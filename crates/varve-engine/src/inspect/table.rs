@@ -1,0 +1,225 @@
+//! Describes tables.
+
+use std::fmt;
+use std::path::Path;
+
+use bytes::Bytes;
+use serde::Serialize;
+use varve_env::Env;
+use varve_format::EntryKind;
+use varve_format::FormatResult;
+use varve_format::block::{Block, BlockCursor};
+use varve_format::index::Index;
+use varve_format::section::{Handle, open_section};
+use varve_format::table::{FOOTER_BYTES, Footer, Properties};
+use varve_types::FileNo;
+
+use super::{show_key, show_value};
+use crate::files::format_error;
+use crate::wal::scan::read_whole;
+use crate::{StoreError, StoreResult};
+
+/// A table.
+#[derive(Debug, Serialize)]
+pub struct TableReport {
+    /// Its file number.
+    pub number: u64,
+    /// Bytes of the file.
+    pub length_bytes: u64,
+    /// The key space whose rows it holds.
+    pub keyspace: u32,
+    /// Whether its keys are 8 + 8 bytes.
+    pub prefixed: bool,
+    /// How its blocks are compressed.
+    pub compression: String,
+    /// Versions, tombstones included.
+    pub versions: u64,
+    /// Versions that delete their key.
+    pub tombstones: u64,
+    /// The oldest and the newest version.
+    pub sequence_numbers: (u64, u64),
+    /// Bytes of keys and values before sharing and compression.
+    pub raw_bytes: u64,
+    /// The first and the last key.
+    pub keys: (String, String),
+    /// The parts besides the data blocks.
+    pub sections: Vec<SectionReport>,
+    /// The data blocks.
+    pub blocks: Vec<BlockReport>,
+}
+
+/// A part of a table.
+#[derive(Debug, Serialize)]
+pub struct SectionReport {
+    /// What it is.
+    pub name: &'static str,
+    /// Where it begins.
+    pub offset: u64,
+    /// Its bytes, trailer included.
+    pub length_bytes: u32,
+}
+
+/// A data block.
+#[derive(Debug, Serialize)]
+pub struct BlockReport {
+    /// Where it begins.
+    pub offset: u64,
+    /// Its bytes, trailer included.
+    pub length_bytes: u32,
+    /// What is wrong with it, if it was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+    /// Its versions, if asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rows: Vec<RowReport>,
+}
+
+/// A version of a row.
+#[derive(Debug, Serialize)]
+pub struct RowReport {
+    /// The key.
+    pub key: String,
+    /// When it was written.
+    pub seq: u64,
+    /// The value's bytes; none for a deletion.
+    pub value_bytes: Option<usize>,
+    /// The value's beginning.
+    pub value: String,
+}
+
+struct Opened<'a> {
+    bytes: Bytes,
+    path: &'a Path,
+    no: FileNo,
+}
+
+impl Opened<'_> {
+    /// The content of a section, decoded.
+    fn section<T>(
+        &self,
+        handle: Handle,
+        decode: impl FnOnce(&Bytes) -> FormatResult<T>,
+    ) -> StoreResult<T> {
+        let range = usize::try_from(handle.offset).ok().zip(usize::try_from(handle.end()).ok());
+        let within = range.filter(|(start, end)| start <= end && *end <= self.bytes.len());
+        let Some((start, end)) = within else {
+            let detail = "a section beyond the end of the file".to_owned();
+            let (path, offset) = (self.path.to_path_buf(), handle.offset);
+            return Err(StoreError::Damaged { path, offset, detail });
+        };
+        open_section(&self.bytes.slice(start..end), self.no, handle.offset)
+            .and_then(|content| decode(&content))
+            .map_err(|error| format_error(self.path, error.shifted(handle.offset)))
+    }
+}
+
+/// Describes the table `no` at `path`.
+pub(super) fn describe(
+    env: &dyn Env,
+    path: &Path,
+    no: FileNo,
+    rows: bool,
+) -> StoreResult<TableReport> {
+    let file = Opened { bytes: read_whole(env, path)?, path, no };
+    let len = file.bytes.len();
+    let Some(footer_at) = len.checked_sub(FOOTER_BYTES) else {
+        let (path, detail) = (path.to_path_buf(), format!("{len} bytes, shorter than a footer"));
+        return Err(StoreError::Damaged { path, offset: 0, detail });
+    };
+    let footer = Footer::decode(&file.bytes[footer_at..], no, footer_at as u64)
+        .map_err(|error| format_error(path, error.shifted(footer_at as u64)))?;
+    let properties = file.section(footer.properties, |content| Properties::decode(content))?;
+    let data_end = footer.data_end();
+    let index = file
+        .section(footer.index, |content| Index::decode(footer.index_policy, content, data_end))?;
+    let handles = (0..index.block_count()).filter_map(|block| index.handle(block));
+    let sections = footer.sections().map(|(name, handle)| {
+        let (offset, length_bytes) = (handle.offset, handle.len);
+        SectionReport { name, offset, length_bytes }
+    });
+    Ok(TableReport {
+        number: no.get(),
+        length_bytes: len as u64,
+        keyspace: properties.keyspace.get(),
+        prefixed: properties.prefixed,
+        compression: format!("{:?}", properties.compression).to_lowercase(),
+        versions: properties.entries,
+        tombstones: properties.tombstones,
+        sequence_numbers: (properties.smallest_seq.get(), properties.largest_seq.get()),
+        raw_bytes: properties.raw_bytes,
+        keys: (show_key(&properties.smallest_key), show_key(&properties.largest_key)),
+        sections: sections.collect(),
+        blocks: handles.map(|handle| describe_block(&file, handle, rows)).collect(),
+    })
+}
+
+fn describe_block(file: &Opened<'_>, handle: Handle, rows: bool) -> BlockReport {
+    let (offset, length_bytes) = (handle.offset, handle.len);
+    let mut report = BlockReport { offset, length_bytes, broken: None, rows: Vec::new() };
+    if rows {
+        let read = file
+            .section(handle, |content| push_rows(Block::parse(content.clone())?, &mut report.rows));
+        report.broken = read.err().map(|error| error.to_string());
+    }
+    report
+}
+
+fn push_rows(block: Block, rows: &mut Vec<RowReport>) -> FormatResult<()> {
+    let mut cursor = BlockCursor::new(block);
+    cursor.seek_first()?;
+    while cursor.valid() {
+        let value = cursor.value();
+        let is_put = cursor.kind() == EntryKind::Put;
+        rows.push(RowReport {
+            key: show_key(cursor.key()),
+            seq: cursor.seq().get(),
+            value_bytes: is_put.then_some(value.len()),
+            value: if is_put { show_value(&value) } else { String::new() },
+        });
+        cursor.next()?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for TableReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "number {}, {} bytes", self.number, self.length_bytes)?;
+        writeln!(
+            f,
+            "key space {}, prefixed {}, compression {}",
+            self.keyspace, self.prefixed, self.compression
+        )?;
+        let (oldest, newest) = self.sequence_numbers;
+        writeln!(
+            f,
+            "{} versions, {} tombstones, writes {oldest} to {newest}, {} bytes before packing",
+            self.versions, self.tombstones, self.raw_bytes
+        )?;
+        writeln!(f, "keys {} to {}", self.keys.0, self.keys.1)?;
+        for section in &self.sections {
+            writeln!(f, "{:>10} {}, {} bytes", section.offset, section.name, section.length_bytes)?;
+        }
+        writeln!(f, "{} blocks", self.blocks.len())?;
+        for block in
+            self.blocks.iter().filter(|block| !block.rows.is_empty() || block.broken.is_some())
+        {
+            writeln!(f, "{:>10} block, {} bytes", block.offset, block.length_bytes)?;
+            for row in &block.rows {
+                match row.value_bytes {
+                    Some(len) => {
+                        writeln!(
+                            f,
+                            "           put {} at {}, {len} bytes {}",
+                            row.key, row.seq, row.value
+                        )?;
+                    }
+                    None => writeln!(f, "           delete {} at {}", row.key, row.seq)?,
+                }
+            }
+            if let Some(broken) = &block.broken {
+                writeln!(f, "           {broken}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Batches that depend on data outside the store.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use varve_engine::{Batch, Db, Store, StoreError};
+use varve_env::sim::SimEnv;
+use varve_types::KeyspaceId;
+
+use crate::common::*;
+
+fn external(keyspace: KeyspaceId, key: &'static str) -> Batch {
+    let mut batch = Batch::new();
+    batch.put(keyspace, key.as_bytes(), &b"outside"[..]);
+    batch.depends_on_external();
+    batch
+}
+
+fn rows(env: &Arc<SimEnv>) -> usize {
+    let db = open(env).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    contents(&db, &ids).unwrap().spaces[1].len()
+}
+
+/// A batch whose outside data were written after the hook began is not covered by that hook.
+#[test]
+fn a_batch_that_comes_during_the_hook_waits_for_the_next() {
+    let env = SimEnv::new(1);
+    let db = Arc::new(open(&env).unwrap());
+    let space = make_spaces(&db).unwrap()[1];
+    let calls = Arc::new(AtomicUsize::new(0));
+    let itself: Arc<OnceLock<Weak<Db>>> = Arc::default();
+    itself.set(Arc::downgrade(&db)).unwrap();
+    let (counted, weak) = (Arc::clone(&calls), Arc::clone(&itself));
+    db.set_external_sync(Box::new(move || {
+        if counted.fetch_add(1, Ordering::SeqCst) == 0 {
+            let db = weak.get().and_then(Weak::upgrade).unwrap();
+            db.write(external(space, "during")).unwrap();
+        }
+        Ok(())
+    }));
+    db.write(external(space, "before")).unwrap();
+    db.sync().unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    assert_eq!(rows(&env.power_cut_keep_all()), 1, "the second batch is not covered");
+    db.sync().unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+    assert_eq!(rows(&env.power_cut_keep_nothing()), 2);
+    db.sync().unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 2, "nothing new to cover");
+}
+
+#[test]
+fn a_failed_hook_poisons() {
+    let env = SimEnv::new(2);
+    let db = open(&env).unwrap();
+    let space = make_spaces(&db).unwrap()[1];
+    db.set_external_sync(Box::new(|| Err(std::io::Error::from_raw_os_error(5))));
+    db.write(external(space, "a")).unwrap();
+    assert!(matches!(db.sync(), Err(StoreError::Poisoned { .. })));
+    assert!(matches!(db.write(external(space, "b")), Err(StoreError::Poisoned { .. })));
+    assert_eq!(rows(&env.power_cut_keep_all()), 0);
+}
+
+#[test]
+fn without_a_hook_such_batches_are_refused() {
+    let env = SimEnv::new(3);
+    let db = open(&env).unwrap();
+    let space = make_spaces(&db).unwrap()[1];
+    assert!(matches!(db.write(external(space, "a")), Err(StoreError::Invalid(_))));
+}
+
+/// The process dies before a sync; the next one finds the batches, and its sync covers them.
+#[test]
+fn recovered_batches_are_covered_by_the_next_sync() {
+    let env = SimEnv::new(4);
+    let db = open(&env).unwrap();
+    let space = make_spaces(&db).unwrap()[1];
+    db.set_external_sync(Box::new(|| Ok(())));
+    db.write(external(space, "a")).unwrap();
+    let env = env.process_kill();
+    let db = open(&env).unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    db.set_external_sync(Box::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }));
+    assert_eq!(rows(&env.power_cut_keep_all()), 0);
+    db.sync().unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    assert_eq!(rows(&env.power_cut_keep_nothing()), 1);
+}
