@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 
 use rustix::fs::{RenameFlags, renameat_with};
+use varve_fuse::{ReaddirPlus, SessionOptions};
 
-use crate::support::mounted;
+use crate::support::{TestMount, model, mounted};
 
 fn names(dir: &std::path::Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir)
@@ -35,24 +36,56 @@ fn a_file_is_made_written_read_listed_renamed_and_removed() {
 }
 
 #[test]
-fn a_long_directory_is_listed_whole_with_attributes() {
-    let Some(mount) = mounted() else { return };
-    for i in 0..3000 {
-        fs::write(mount.path(&format!("file-with-a-longer-name-{i:05}")), vec![0u8; i % 7])
-            .unwrap();
+fn a_long_directory_is_listed_whole_with_and_without_attributes() {
+    for readdir_plus in [ReaddirPlus::Never, ReaddirPlus::Auto, ReaddirPlus::Always] {
+        let options = SessionOptions { readdir_plus, ..SessionOptions::default() };
+        let Some(mount) = TestMount::new(model(), &options) else { return };
+        for i in 0..3000 {
+            // Lengths differ, so that after a name that no longer fits a reply a shorter one would.
+            let name = format!("{i:05}{}", "x".repeat(i * 37 % 150));
+            fs::write(mount.path(&name), vec![0u8; i % 7]).unwrap();
+        }
+        let mut seen = Vec::new();
+        for entry in fs::read_dir(mount.dir()).unwrap() {
+            let entry = entry.unwrap();
+            let i: u64 = entry.file_name().into_string().unwrap()[..5].parse().unwrap();
+            let attributes = entry.metadata().unwrap();
+            assert_eq!((attributes.len(), attributes.ino()), (i % 7, entry_ino(&entry)));
+            seen.push(i);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..3000).collect::<Vec<_>>(), "{readdir_plus:?}");
+        mount.finish().unwrap();
     }
-    let mut seen = Vec::new();
-    for entry in fs::read_dir(mount.dir()).unwrap() {
-        let entry = entry.unwrap();
-        let name = entry.file_name().into_string().unwrap();
-        let i: u64 = name[name.len() - 5..].parse().unwrap();
-        let attributes = entry.metadata().unwrap();
-        assert_eq!((attributes.len(), attributes.ino()), (i % 7, entry_ino(&entry)));
-        seen.push(i);
+}
+
+#[test]
+fn the_kernel_takes_back_every_lookup() {
+    for readdir_plus in [ReaddirPlus::Never, ReaddirPlus::Always] {
+        let vfs = model();
+        let options = SessionOptions { readdir_plus, ..SessionOptions::default() };
+        let Some(mount) = TestMount::new(vfs.clone(), &options) else { return };
+        fs::create_dir(mount.path("d")).unwrap();
+        for i in 0..300 {
+            fs::write(mount.path(&format!("d/{i}")), b"x").unwrap();
+        }
+        fs::hard_link(mount.path("d/1"), mount.path("d/one")).unwrap();
+        symlink("1", mount.path("d/s")).unwrap();
+        fs::rename(mount.path("d"), mount.path("e")).unwrap();
+        for _ in 0..3 {
+            assert_eq!(names(&mount.path("e")).len(), 302);
+        }
+        fs::remove_dir_all(mount.path("e")).unwrap();
+        // The model keeps what is looked up, also without a name. FORGET is sent when the kernel likes.
+        for _ in 0..500 {
+            if vfs.inode_count() == 1 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(vfs.inode_count(), 1, "{readdir_plus:?}");
+        mount.finish().unwrap();
     }
-    seen.sort_unstable();
-    assert_eq!(seen, (0..3000).collect::<Vec<_>>());
-    mount.finish().unwrap();
 }
 
 fn entry_ino(entry: &fs::DirEntry) -> u64 {
