@@ -18,6 +18,8 @@ pub enum Pending {
     ObjectMaking = 2,
     /// Its rows are gone: the object file goes.
     ObjectDelete = 3,
+    /// [`Pending::Orphan`] and [`Pending::ObjectMaking`] at once.
+    OrphanObjectMaking = 4,
 }
 
 impl Pending {
@@ -34,6 +36,7 @@ impl Pending {
             1 => Pending::Orphan,
             2 => Pending::ObjectMaking,
             3 => Pending::ObjectDelete,
+            4 => Pending::OrphanObjectMaking,
             _ => return Err(reader.error("an unknown kind of pending work")),
         };
         reader.end()?;
@@ -47,10 +50,15 @@ mod tests {
 
     #[test]
     fn kinds_come_back_and_others_are_refused() {
-        for kind in [Pending::Orphan, Pending::ObjectMaking, Pending::ObjectDelete] {
+        for kind in [
+            Pending::Orphan,
+            Pending::ObjectMaking,
+            Pending::ObjectDelete,
+            Pending::OrphanObjectMaking,
+        ] {
             assert_eq!(Pending::decode(&Bytes::copy_from_slice(&kind.encode())), Ok(kind));
         }
-        for raw in [&[1u8, 0][..], &[1, 4], &[2, 1], &[1], &[], &[1, 1, 0]] {
+        for raw in [&[1u8, 0][..], &[1, 5], &[2, 1], &[1], &[], &[1, 1, 0]] {
             assert!(Pending::decode(&Bytes::copy_from_slice(raw)).is_err());
         }
     }
