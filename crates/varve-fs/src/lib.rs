@@ -20,6 +20,7 @@ mod attrs;
 mod data;
 mod error;
 mod fs;
+pub mod fsck;
 mod held;
 mod ids;
 mod locator;

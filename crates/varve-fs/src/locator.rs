@@ -207,18 +207,16 @@ impl Locator {
 
     /// The entry of `ino`, fetched from the store if it was spilled.
     fn load<'a>(&self, shard: &'a mut Shard, ino: InodeId) -> FsResult<Option<&'a mut Known>> {
-        if !shard.map.contains_key(&ino.get()) && shard.spilled > 0 {
-            if let Some(Spilled { place, lookups }) = self.spill.take(ino)? {
-                shard.spilled -= 1;
-                let known = Known { place, lookups, node: None, used: true };
-                shard.map.insert(ino.get(), known);
-            }
+        if !shard.map.contains_key(&ino.get())
+            && shard.spilled > 0
+            && let Some(Spilled { place, lookups }) = self.spill.take(ino)?
+        {
+            shard.spilled -= 1;
+            shard.map.insert(ino.get(), Known { place, lookups, node: None, used: true });
         }
-        let known = shard.map.get_mut(&ino.get());
-        Ok(known.map(|known| {
-            known.used = true;
-            known
-        }))
+        let Some(known) = shard.map.get_mut(&ino.get()) else { return Ok(None) };
+        known.used = true;
+        Ok(Some(known))
     }
 
     /// Spills an eighth of the shard if it is beyond its share: entries not used since the last time

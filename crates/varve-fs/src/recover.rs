@@ -27,6 +27,10 @@ impl VarveFs {
                 match kind {
                     Pending::Orphan => self.drop_orphan(*ino)?,
                     Pending::ObjectMaking => self.drop_begun_object(*ino)?,
+                    Pending::OrphanObjectMaking => {
+                        self.objects.remove(&[*ino])?;
+                        self.drop_orphan(*ino)?;
+                    }
                     Pending::ObjectDelete => self.reaper.enqueue(*ino),
                 }
             }

@@ -12,18 +12,21 @@
 //!
 //! Source: TableFS 4.2.1 (files larger than T are stored apart).
 
-use varve_schema::{CHUNK_BYTES, Content, Pending};
+use varve_schema::{CHUNK_BYTES, Content, Inode, Pending};
 use varve_vfs::FsResult;
 
 use crate::fs::VarveFs;
 use crate::held::Held;
+use crate::rows::Changes;
 
 impl VarveFs {
     /// Moves the held file into an object. Commits; afterwards the held inode says `Object`.
     pub(super) fn migrate(&self, held: &mut Held<'_>) -> FsResult<()> {
         let ino = held.inode.ino;
         let mut first = self.changes();
-        first.put_pending(ino, Pending::ObjectMaking);
+        let orphan = held.inode.nlink == 0;
+        let making = if orphan { Pending::OrphanObjectMaking } else { Pending::ObjectMaking };
+        first.put_pending(ino, making);
         self.commit(first)?;
         let before = held.inode.clone();
         let moved = self.move_to_object(held);
@@ -32,7 +35,7 @@ impl VarveFs {
             let removed = self.objects.remove(&[ino]).and_then(|()| {
                 let mut undo = self.changes();
                 undo.batch.reclaims_space();
-                undo.delete_pending(ino);
+                made(&mut undo, &held.inode);
                 self.commit(undo)
             });
             if let Err(error) = removed {
@@ -67,7 +70,7 @@ impl VarveFs {
         let dirty = node.as_ref().is_some_and(|node| node.state().writers > 0);
         let blocks = if dirty { 0 } else { object.stat().map_err(fail)?.allocated.div_ceil(512) };
         held.inode.content = Content::Object { dirty, blocks };
-        second.delete_pending(ino);
+        made(&mut second, &held.inode);
         second.batch.depends_on_external();
         self.objects.claim(ino, object.clone())?;
         self.stage(&mut second, held)?;
@@ -78,5 +81,14 @@ impl VarveFs {
             state.dirty_is_durable = dirty;
         }
         Ok(())
+    }
+}
+
+/// Notes that no object is being made any more.
+fn made(changes: &mut Changes, inode: &Inode) {
+    if inode.nlink == 0 {
+        changes.put_pending(inode.ino, Pending::Orphan);
+    } else {
+        changes.delete_pending(inode.ino);
     }
 }

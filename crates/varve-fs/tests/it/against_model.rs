@@ -7,6 +7,7 @@ use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_testkit::fsops::Lockstep;
+use varve_vfs::Vfs;
 
 const STORE: &str = "/store";
 
@@ -32,6 +33,9 @@ fn lockstep(
         lockstep.run(&fs, ops).unwrap();
         lockstep.check_tree(&fs).unwrap();
         lockstep.release_all(&fs).unwrap();
+        fs.sync().unwrap();
+        let report = fs.check(&mut |_| ()).unwrap();
+        assert_eq!(report.findings, [], "seed {seed}");
         fs.close().unwrap();
     }
     let fs = open(&env, options);
@@ -58,6 +62,14 @@ fn random_operations_with_a_low_threshold_answer_as_the_model_does() {
     for seed in 200..206 {
         let low = FormatOptions { large_file_threshold_bytes: 4096, ..FormatOptions::default() };
         lockstep(seed, &low, &MountOptions::default(), 4, 300);
+    }
+}
+
+#[test]
+fn random_operations_with_little_memory_answer_as_the_model_does() {
+    for seed in 400..403 {
+        let tight = MountOptions { memory_budget_bytes: 1 << 19, ..MountOptions::default() };
+        lockstep(seed, &FormatOptions::default(), &tight, 3, 600);
     }
 }
 

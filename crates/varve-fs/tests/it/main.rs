@@ -1,6 +1,7 @@
 //! Tests of the file system through its public interface.
-#![allow(missing_docs)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod against_model;
+mod crash;
 mod names;
 mod support;

@@ -1,0 +1,229 @@
+//! Crashes: what is found afterwards is whole, holds what was synced, and nothing is left over.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use varve_env::Env;
+use varve_env::sim::SimEnv;
+use varve_fs::fsck::{Finding, Severity};
+use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
+use varve_testkit::fsops::{Lockstep, Times, TreeDump, Universe, tree};
+use varve_vfs::{Caller, FsResult, RenameMode, Vfs};
+
+use crate::support::{BOTH, Calls, ROOT, WRITE, name};
+
+pub(crate) const STORE: &str = "/store";
+
+pub(crate) fn sim_store(seed: u64, options: &FormatOptions) -> Arc<SimEnv> {
+    let env = SimEnv::new(seed);
+    let dyn_env: Arc<dyn Env> = env.clone();
+    format(&dyn_env, Path::new(STORE), options).unwrap();
+    env
+}
+
+pub(crate) fn open(env: &Arc<SimEnv>) -> VarveFs {
+    let env: Arc<dyn Env> = env.clone();
+    VarveFs::open(env, Path::new(STORE), MountOptions::default()).unwrap()
+}
+
+/// Everything that a check finds after a crash, except room wasted by objects that lost their row.
+fn broken(fs: &VarveFs) -> Vec<Finding> {
+    let report = fs.check(&mut |_| ()).unwrap();
+    report.findings.into_iter().filter(|finding| finding.severity() != Severity::Waste).collect()
+}
+
+fn same_tree(a: &TreeDump, b: &TreeDump) -> bool {
+    a.differences(b, Times::Ignore).is_empty()
+}
+
+#[test]
+fn the_death_of_the_process_loses_nothing() {
+    for seed in 0..20 {
+        let env = sim_store(seed, &FormatOptions::default());
+        let mut lockstep = Lockstep::new(seed);
+        let fs = open(&env);
+        lockstep.run(&fs, 50 + seed * 10).unwrap();
+        let env = env.process_kill();
+        drop(fs);
+        let fs = open(&env);
+        lockstep.check_tree(&fs).unwrap();
+        assert_eq!(broken(&fs), [], "seed {seed}");
+        let report = fs.check(&mut |_| ()).unwrap();
+        assert_eq!(report.findings, [], "seed {seed}: orphans and objects are reclaimed");
+    }
+}
+
+#[test]
+fn a_power_cut_leaves_a_state_that_existed_and_holds_what_was_synced() {
+    // All data in the store, so that every state is one of the model's.
+    let options = FormatOptions { large_file_threshold_bytes: 1 << 20, ..FormatOptions::default() };
+    for seed in 0..40 {
+        let env = sim_store(seed, &options);
+        let mut lockstep = Lockstep::with_universe(seed, Universe::default());
+        let fs = open(&env);
+        lockstep.run(&fs, 40 + 5 * (seed % 10)).unwrap();
+        fs.sync().unwrap();
+        let mut states = vec![tree(lockstep.model()).unwrap()];
+        for _ in 0..25 {
+            lockstep.run(&fs, 1).unwrap();
+            states.push(tree(lockstep.model()).unwrap());
+        }
+        for cut in 0..6 {
+            let env = match cut {
+                0 => env.power_cut_keep_nothing(),
+                1 => env.power_cut_keep_all(),
+                _ => env.power_cut(seed * 100 + cut),
+            };
+            let fs = open(&env);
+            let found = tree(&fs).unwrap();
+            assert!(
+                states.iter().any(|state| same_tree(state, &found)),
+                "seed {seed}, cut {cut}: {:?}",
+                states[0].differences(&found, Times::Ignore)
+            );
+            assert_eq!(broken(&fs), [], "seed {seed}, cut {cut}");
+        }
+    }
+}
+
+/// A disk that lies about syncs must be noticed by the test above.
+#[test]
+fn canary_a_disk_that_ignores_syncs_is_noticed() {
+    let mut noticed = 0;
+    for seed in 0..10 {
+        let env = sim_store(seed, &FormatOptions::default());
+        let fs = open(&env);
+        env.set_ignore_syncs(true);
+        fs.mk(ROOT, "synced");
+        fs.sync().unwrap();
+        let env = env.power_cut_keep_nothing();
+        let fs = VarveFs::open(env, Path::new(STORE), MountOptions::default());
+        noticed += u32::from(!fs.is_ok_and(|fs| fs.find(ROOT, "synced").is_ok()));
+    }
+    assert_eq!(noticed, 10);
+}
+
+/// Small, synced; then grown past the threshold, which moves it; then synced again.
+fn grow(fs: &VarveFs, synced: &mut u32) -> FsResult<()> {
+    let (entry, opened) = fs.create(Caller::ROOT, ROOT, name("f"), 0o644, BOTH)?;
+    let ino = entry.attr.ino;
+    fs.write(ino, opened.handle, 0, &[1; 60_000], false)?;
+    fs.fsync(ino, opened.handle, false)?;
+    *synced = 1;
+    fs.write(ino, opened.handle, 60_000, &[2; 140_000], false)?;
+    fs.write(ino, opened.handle, 200_000, &[3; 10], false)?;
+    fs.fsync(ino, opened.handle, true)?;
+    *synced = 2;
+    fs.release(ino, opened.handle)?;
+    fs.sync()?;
+    *synced = 3;
+    fs.mkdir(Caller::ROOT, ROOT, name("d"), 0o755)?;
+    fs.rename(ROOT, name("f"), ROOT, name("g"), RenameMode::Replace)?;
+    fs.unlink(ROOT, name("g"))?;
+    fs.sync()?;
+    *synced = 4;
+    Ok(())
+}
+
+fn check_grown(fs: &VarveFs, synced: u32, what: &str) {
+    assert_eq!(broken(fs), [], "{what}");
+    let found = fs.find(ROOT, "f").or_else(|_| fs.find(ROOT, "g"));
+    match (found, synced) {
+        (Err(_), 0 | 3 | 4) => {}
+        (Err(error), _) => panic!("{what}: the synced file is gone: {error}"),
+        (Ok(attr), synced) => {
+            let bytes = fs.contents(attr.ino);
+            assert_eq!(bytes.len() as u64, attr.size, "{what}");
+            if synced >= 1 {
+                assert!(bytes.len() >= 60_000 && bytes[..60_000].iter().all(|b| *b == 1), "{what}");
+            }
+            if synced >= 2 {
+                assert_eq!(bytes.len(), 200_010, "{what}");
+                assert!(bytes[60_000..200_000].iter().all(|b| *b == 2), "{what}");
+                assert!(bytes[200_000..].iter().all(|b| *b == 3), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_large_file_is_moved_without_a_moment_in_which_it_is_lost() {
+    let ops = {
+        let env = sim_store(1, &FormatOptions::default());
+        let fs = open(&env);
+        let before = env.op_count();
+        grow(&fs, &mut 0).unwrap();
+        before..env.op_count()
+    };
+    for crash in ops {
+        let env = sim_store(1, &FormatOptions::default());
+        let fs = open(&env);
+        env.crash_after(crash);
+        let mut synced = 0;
+        let done = grow(&fs, &mut synced);
+        assert!(done.is_err() || synced == 4, "operation {crash}: {done:?}");
+        for cut in 0..4 {
+            let env = match cut {
+                0 => env.power_cut_keep_nothing(),
+                1 => env.power_cut_keep_all(),
+                _ => env.power_cut(crash * 10 + cut),
+            };
+            check_grown(&open(&env), synced, &format!("operation {crash}, power cut {cut}"));
+        }
+        let env = env.process_kill();
+        let fs = open(&env);
+        check_grown(&fs, synced, &format!("operation {crash}, kill"));
+        assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "operation {crash}, kill");
+    }
+}
+
+#[test]
+fn orphans_are_reclaimed_at_the_next_mount() {
+    let env = sim_store(3, &FormatOptions::default());
+    let fs = open(&env);
+    for (text, size) in [("empty", 0), ("inline", 100), ("chunks", 40_000), ("object", 300_000)] {
+        let ino = fs.mk(ROOT, text);
+        fs.put_at(ino, 0, &vec![7; size]);
+        fs.setxattr(ino, b"user.x", b"y", varve_vfs::XattrMode::Set).unwrap();
+        fs.open_as(ino, WRITE);
+        fs.unlink(ROOT, name(text)).unwrap();
+    }
+    fs.sync().unwrap();
+    let report = fs.check(&mut |_| ()).unwrap();
+    assert_eq!(report.errors, 0);
+    assert_eq!(report.findings.len(), 4);
+    for env in [env.power_cut_keep_all(), env.process_kill()] {
+        let fs = open(&env);
+        let report = fs.check(&mut |_| ()).unwrap();
+        assert_eq!(report.findings, []);
+        assert_eq!((report.files, report.chunks, report.objects), (0, 0, 0));
+    }
+}
+
+#[test]
+fn ids_are_never_handed_out_again_after_a_crash() {
+    let mut env = sim_store(4, &FormatOptions::default());
+    let mut highest = 0;
+    for round in 0..6 {
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, &format!("f{round}")).get();
+        assert!(ino > highest, "round {round}");
+        highest = fs.mk(ROOT, &format!("g{round}")).get();
+        if round % 2 == 0 {
+            fs.sync().unwrap();
+        }
+        env = match round % 3 {
+            0 => env.process_kill(),
+            1 => {
+                let ids = fs.mk(ROOT, "not synced").get();
+                highest = highest.max(ids);
+                env.power_cut_keep_all()
+            }
+            _ => env.power_cut(round),
+        };
+        if round % 3 == 2 {
+            // What was lost was never seen by anybody who was promised it.
+            highest = 0;
+        }
+    }
+}
