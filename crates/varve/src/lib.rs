@@ -3,7 +3,7 @@
 //! [`open`] turns the address of a store into a file system to call ([`varve_vfs::Vfs`]); nothing is mounted
 //! for that. The subcommands of the program `varve` are thin wrappers over the other modules:
 //!
-//! - [`store`]: format, open, check; who holds a store.
+//! - [`store`]: format, open; who holds a store. [`check`]: whether all of it is whole.
 //! - [`mounting`]: serve a store on a directory, in this process or in the background, and take it away.
 //! - [`status`]: what a store or a mount says of itself.
 //! - [`work`] and [`demo`]: file system work to measure and to show.
@@ -11,6 +11,7 @@
 //! Errors are [`Error`]: what happened, what to do next, and the exit status that says so to scripts.
 #![allow(clippy::disallowed_methods, reason = "the front end talks to the machine itself")]
 
+pub mod check;
 pub mod demo;
 mod error;
 pub mod logging;

@@ -3,7 +3,9 @@
 mod completions;
 mod demo;
 mod format;
+mod fsck;
 pub(crate) mod helper;
+mod inspect;
 mod man;
 mod mount;
 mod status;
@@ -38,6 +40,10 @@ enum Command {
     Umount(umount::Arguments),
     /// Tell about a store or a mount
     Status(status::Arguments),
+    /// Check a store that is not mounted; finds, does not repair
+    Fsck(fsck::Arguments),
+    /// Print what is in a file of a store
+    Inspect(inspect::Arguments),
     /// Show what Varve does, with figures, and leave nothing behind
     Demo(demo::Arguments),
     /// Tell the version
@@ -56,6 +62,8 @@ impl CommandLine {
             Command::Mount(arguments) => mount::run(&arguments),
             Command::Umount(arguments) => umount::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),
+            Command::Fsck(arguments) => fsck::run(&arguments),
+            Command::Inspect(arguments) => inspect::run(&arguments),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Version(arguments) => version::run(&arguments),
             Command::Completions(arguments) => completions::run(&arguments),

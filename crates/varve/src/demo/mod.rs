@@ -83,6 +83,7 @@ pub fn run(plan: Plan, tell: &mut dyn FnMut(&str)) -> Result<Figures> {
     };
     if mounted.is_ok() {
         scene.unmount()?;
+        scene.check()?;
         scene.mount()?;
     }
     let files_compared = match &mounted {

@@ -20,7 +20,7 @@ use varve_fuse::{StopHandle, UnmountMode};
 
 use crate::mounting::{Attached, Choices};
 use crate::store::{self, FileSystem};
-use crate::{Error, Result, exit_status};
+use crate::{Error, Result, check, exit_status};
 
 /// How often the end of an interrupted demonstration tries to remove what threads still write to.
 const REMOVE_TRIES: u32 = 20;
@@ -120,6 +120,16 @@ impl Scene {
         Ok(stopped?)
     }
 
+    /// Checks the store of the mount.
+    pub(super) fn check(&self) -> Result<()> {
+        let report = check::check(&self.store(), &mut |_| {})?;
+        if report.is_clean() {
+            return Ok(());
+        }
+        Err(Error::failed(format!("the check of the store found problems: {report:?}"))
+            .hint("this must not happen: please report it"))
+    }
+
     /// The second store, opened through the library.
     pub(super) fn library(&mut self) -> Result<&FileSystem> {
         let opened = match self.library.take() {
@@ -129,7 +139,7 @@ impl Scene {
         Ok(self.library.insert(opened))
     }
 
-    /// Closes the second store, checks it and opens it again.
+    /// Closes the second store and opens it again.
     pub(super) fn reopen_library(&mut self) -> Result<()> {
         if let Some(library) = self.library.take() {
             library.close()?;

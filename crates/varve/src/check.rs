@@ -1,0 +1,131 @@
+//! Checking a whole store, from its bytes to its files.
+//!
+//! 1. Hold the store's lock, so that nobody changes it meanwhile.
+//! 2. The engine reads every table and compares it with its checksums and the manifest.
+//! 3. The file system reads every row and lists every large file.
+//!
+//! Damage is what a check is for: it is a problem in the report, not a failure of the check.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+use varve_engine::{Db, DbOptions, Store, StoreError};
+use varve_env::os::OsEnv;
+use varve_fs::fsck;
+use varve_fs::superblock::engine_dir;
+
+use crate::{Result, store};
+
+/// How far a check has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// What is being checked.
+    pub phase: &'static str,
+    /// Units done.
+    pub done: u64,
+    /// Units in all, if known.
+    pub total: Option<u64>,
+}
+
+/// What the check of the engine's files found.
+#[derive(Debug, Default, Serialize)]
+pub struct EngineReport {
+    /// Tables read.
+    pub tables: u64,
+    /// Blocks read.
+    pub blocks: u64,
+    /// Versions of rows read.
+    pub versions: u64,
+    /// What is wrong, with file and offset.
+    pub errors: Vec<String>,
+}
+
+/// What a check found.
+#[derive(Debug, Default, Serialize)]
+pub struct CheckReport {
+    /// The engine's files.
+    pub engine: EngineReport,
+    /// The file system's rows and large files; `None` if they could not be read to the end.
+    pub file_system: Option<fsck::Report>,
+    /// Why not.
+    pub file_system_error: Option<String>,
+}
+
+impl CheckReport {
+    /// True if nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.engine.errors.is_empty()
+            && self.file_system.as_ref().is_some_and(fsck::Report::is_clean)
+    }
+
+    /// Number of problems.
+    pub fn problems(&self) -> u64 {
+        let rows = self.file_system.as_ref().map_or(0, |report| report.errors);
+        self.engine.errors.len() as u64 + rows + u64::from(self.file_system_error.is_some())
+    }
+}
+
+/// Checks the store in `dir`, which must not be in use. Repairs nothing.
+pub fn check(dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<CheckReport> {
+    store::superblock(dir)?;
+    store::require_free(dir)?;
+    let mut report = CheckReport::default();
+    match check_engine(dir, progress) {
+        Ok(engine) => report.engine = engine,
+        // What cannot even be opened cannot be looked at any further.
+        Err(error) => {
+            report.engine.errors.push(damage(error)?);
+            return Ok(report);
+        }
+    }
+    let show = &mut |at: fsck::Progress| {
+        progress(Progress { phase: at.phase, done: at.done, total: None })
+    };
+    match fsck::check_store(OsEnv::new(), dir, show) {
+        Ok(found) => report.file_system = Some(found),
+        Err(error) => report.file_system_error = Some(damage(error)?),
+    }
+    Ok(report)
+}
+
+fn check_engine(
+    dir: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> std::result::Result<EngineReport, StoreError> {
+    let env: Arc<OsEnv> = OsEnv::new();
+    let db = Db::open(
+        env,
+        &engine_dir(dir),
+        DbOptions { create_if_missing: false, ..DbOptions::default() },
+    )?;
+    let verified = db.verify(&mut |at| {
+        progress(Progress { phase: "tables", done: at.tables_done, total: Some(at.tables) });
+    });
+    let closed = db.close();
+    let verified = verified?;
+    closed?;
+    Ok(EngineReport {
+        tables: verified.tables,
+        blocks: verified.blocks,
+        versions: verified.versions,
+        errors: verified.errors.iter().map(ToString::to_string).collect(),
+    })
+}
+
+/// The text of an error that is damage of the store; any other is a failure of the check.
+fn damage(error: StoreError) -> Result<String> {
+    match error {
+        StoreError::Damaged { .. } | StoreError::Invalid(_) => Ok(error.to_string()),
+        StoreError::Io { ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            Ok(error.to_string())
+        }
+        StoreError::Io { .. }
+        | StoreError::NoSpace { .. }
+        | StoreError::Poisoned { .. }
+        | StoreError::Locked { .. }
+        | StoreError::NewerFormat { .. }
+        | StoreError::NotAStore { .. }
+        | StoreError::Closed => Err(error.into()),
+    }
+}

@@ -1,0 +1,111 @@
+//! `varve inspect`: print what is in a file of a store.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use varve::{Error, Result, store};
+use varve_env::os::OsEnv;
+use varve_fs::superblock::SUPERBLOCK_NAME;
+
+use crate::output;
+
+/// What to print.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The file: VARVE, LOCK, varve.log, CURRENT, a manifest, a log, a table or a large file
+    file: PathBuf,
+    /// Print every row too
+    #[arg(long)]
+    rows: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A large file, which holds a file's bytes and nothing else.
+#[derive(Serialize)]
+struct Object {
+    file: &'static str,
+    inode: u64,
+    bytes: u64,
+}
+
+/// A file of text.
+#[derive(Serialize)]
+struct Text {
+    file: &'static str,
+    text: String,
+}
+
+/// Prints.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let path = &arguments.file;
+    let stat = std::fs::metadata(path).map_err(|error| {
+        Error::io("read", path, &error)
+            .hint("`varve status STORE` shows whether a directory is a store")
+    })?;
+    if stat.is_dir() {
+        return Err(Error::usage(format!("{} is a directory", path.display()))
+            .hint("`varve status` tells about a store; `varve inspect` about one file in it"));
+    }
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match name {
+        SUPERBLOCK_NAME => {
+            output::json(&store::superblock(path.parent().unwrap_or(Path::new(".")))?)
+        }
+        "LOCK" | "varve.log" | "varve.log.old" => show_text(path, arguments.json),
+        _ => match object_inode(path) {
+            Some(inode) => {
+                show_object(&Object { file: "object", inode, bytes: stat.len() }, arguments.json)
+            }
+            None => show_engine_file(arguments),
+        },
+    }
+}
+
+fn show_text(path: &Path, json: bool) -> Result<()> {
+    let bytes = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
+    let text = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+    if json {
+        return output::json(&Text { file: "text", text });
+    }
+    output::line(text);
+    Ok(())
+}
+
+/// The inode whose bytes `path` holds, if it is `objects/K/J/I` of a store.
+fn object_inode(path: &Path) -> Option<u64> {
+    let path = path.canonicalize().ok()?;
+    let mut parts = path.iter().rev();
+    let inode = parts.next()?.to_str()?.parse().ok()?;
+    let is_number = |part: Option<&std::ffi::OsStr>| part?.to_str()?.parse::<u64>().ok();
+    is_number(parts.next())?;
+    is_number(parts.next())?;
+    (parts.next()? == "objects").then_some(inode)
+}
+
+fn show_object(object: &Object, json: bool) -> Result<()> {
+    if json {
+        return output::json(object);
+    }
+    output::line(format!(
+        "large file: the bytes of inode {}, {}, as they are",
+        object.inode,
+        varve::size::show(object.bytes)
+    ));
+    Ok(())
+}
+
+fn show_engine_file(arguments: &Arguments) -> Result<()> {
+    let found = varve_engine::inspect(&*OsEnv::new(), &arguments.file, arguments.rows).map_err(
+        |error| {
+            Error::from(error).or_hint("files of a store are in STORE/engine and STORE/objects")
+        },
+    )?;
+    if arguments.json {
+        return output::json(&found);
+    }
+    output::line(found.to_string().trim_end());
+    Ok(())
+}
