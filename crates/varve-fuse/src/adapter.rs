@@ -15,6 +15,8 @@
 //! Failures of the storage are logged here, where they are turned into an errno; the others are the
 //! caller's everyday business.
 
+mod rules;
+
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -30,14 +32,13 @@ use fuser::{
     Request, TimeOrNow, WriteFlags,
 };
 use varve_types::InodeId;
-use varve_vfs::{
-    Caller, Entry, FileType, FsError, FsResult, Handle, OpenFlags, Opened, SetAttr, SetTime, Vfs,
-};
+use varve_vfs::{Entry, FsError, FsResult, Handle, SetAttr, SetTime, Vfs};
 
 use crate::backing::{BackingTable, Route};
 use crate::convert;
 use crate::readers::Readers;
-use crate::session::{ReaddirPlus, SessionOptions};
+use crate::session::SessionOptions;
+use rules::{check_xattr_name, empty, errno, xattr};
 
 /// Inode ids are never reused, so one generation does for all.
 const GENERATION: Generation = Generation(0);
@@ -64,48 +65,6 @@ impl std::fmt::Debug for Adapter {
     }
 }
 
-/// The errno for `error`, after logging what the administrator must know.
-fn errno(operation: &str, error: &FsError) -> Errno {
-    if matches!(error, FsError::Storage(_) | FsError::NoSpace(_)) {
-        log::error!("{operation}: {error}");
-    }
-    Errno::from_i32(error.errno().get())
-}
-
-fn empty(operation: &str, result: FsResult<()>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(err) => reply.error(errno(operation, &err)),
-    }
-}
-
-/// Answers a request for an attribute value or list: its length if `size` is 0, else the bytes if they fit.
-fn xattr(operation: &str, result: FsResult<impl AsRef<[u8]>>, size: u32, reply: ReplyXattr) {
-    match result {
-        Ok(value) => {
-            let value = value.as_ref();
-            let len = u32::try_from(value.len()).unwrap_or(u32::MAX);
-            match size {
-                0 => reply.size(len),
-                _ if len <= size => reply.data(value),
-                _ => reply.error(Errno::from_i32(libc::ERANGE)),
-            }
-        }
-        Err(err) => reply.error(errno(operation, &err)),
-    }
-}
-
-/// Access control lists and other attributes of the system's are not served: without FUSE_POSIX_ACL the
-/// kernel would store them and not obey them.
-fn check_xattr_name(name: &OsStr) -> FsResult<&[u8]> {
-    let name = name.as_bytes();
-    if name.starts_with(b"system.") {
-        Err(FsError::NotSupported("system attributes"))
-    } else {
-        Ok(name)
-    }
-}
-
 impl Adapter {
     pub(crate) fn new(vfs: Arc<dyn Vfs>, options: SessionOptions) -> Adapter {
         let readers = Readers::new(options.placement);
@@ -116,99 +75,6 @@ impl Adapter {
     fn vfs(&self) -> &dyn Vfs {
         self.readers.place();
         &*self.vfs
-    }
-
-    fn entry(&self, operation: &str, result: FsResult<Entry>, reply: ReplyEntry) {
-        match result {
-            Ok(Entry { attr }) => reply.entry_with_ttls(
-                &self.options.attr_timeout,
-                &self.options.entry_timeout,
-                &convert::attr(&attr),
-                GENERATION,
-            ),
-            Err(err) => reply.error(errno(operation, &err)),
-        }
-    }
-
-    fn capabilities(&self) -> InitFlags {
-        let mut wanted = InitFlags::FUSE_ASYNC_READ
-            | InitFlags::FUSE_BIG_WRITES
-            | InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_DONT_MASK
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_NO_OPENDIR_SUPPORT;
-        wanted |= match self.options.readdir_plus {
-            ReaddirPlus::Auto => InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO,
-            ReaddirPlus::Always => InitFlags::FUSE_DO_READDIRPLUS,
-            ReaddirPlus::Never => InitFlags::empty(),
-        };
-        wanted
-    }
-
-    /// How to open `ino`, which the file system has opened as `opened`. `register` makes a descriptor known
-    /// to the kernel as a backing file.
-    fn route(
-        &self,
-        ino: InodeId,
-        opened: Opened,
-        register: impl Fn(std::os::fd::BorrowedFd<'_>) -> io::Result<fuser::BackingId>,
-    ) -> Route {
-        self.backing.opened(ino, || {
-            let mut registered = None;
-            if opened.passthrough {
-                let took = self
-                    .vfs
-                    .with_passthrough(opened.handle, &mut |fd| registered = Some(register(fd)));
-                if let Err(err) = took {
-                    log::debug!("no passthrough: {err}");
-                }
-            }
-            registered
-        })
-    }
-
-    /// Takes the set-id bits off a file that someone other than root has opened to change it.
-    fn kill_set_id(&self, caller: Caller, ino: InodeId) -> FsResult<()> {
-        if self.vfs.getattr(ino)?.perm & 0o6000 != 0 {
-            self.vfs.setattr(caller, ino, SetAttr { kill_set_id: true, ..SetAttr::default() })?;
-        }
-        Ok(())
-    }
-
-    /// With `dirsync`, makes the names in `dir` durable after a change that went well.
-    fn settled<T>(&self, dir: InodeId, result: FsResult<T>) -> FsResult<T> {
-        let value = result?;
-        if self.options.sync_dirs {
-            self.vfs.fsync_dir(dir)?;
-        }
-        Ok(value)
-    }
-
-    fn open_flags(&self, raw: i32) -> OpenFlags {
-        let flags = convert::open_flags(raw);
-        OpenFlags { sync: flags.sync || self.options.sync_writes, ..flags }
-    }
-
-    fn open_file(&self, caller: Caller, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
-        let opened = self.vfs().open(ino, flags)?;
-        if flags.truncate
-            && caller.uid != 0
-            && let Err(err) = self.kill_set_id(caller, ino)
-        {
-            self.vfs.release(ino, opened.handle)?;
-            return Err(err);
-        }
-        Ok(opened)
-    }
-
-    fn change(&self, caller: Caller, ino: InodeId, mut set: SetAttr) -> FsResult<varve_vfs::Attr> {
-        let chown = set.uid.is_some() || set.gid.is_some();
-        let truncated = set.size.is_some() && caller.uid != 0;
-        set.kill_set_id =
-            truncated || (chown && self.vfs().getattr(ino)?.kind != FileType::Directory);
-        self.vfs().setattr(caller, ino, set)
     }
 }
 
@@ -437,15 +303,16 @@ impl Filesystem for Adapter {
         let caller = convert::caller(request, umask);
         let made = convert::name(name).and_then(|name| {
             let (parent, flags) = (convert::inode(parent), self.open_flags(flags));
-            let made = self.vfs().create(caller, parent, name, mode & 0o7777, flags);
-            self.settled(parent, made)
+            let made = self.vfs().create(caller, parent, name, mode & 0o7777, flags)?;
+            self.settled(parent, Ok(())).inspect_err(|_| self.undo_create(made))?;
+            Ok(made)
         });
         let (Entry { attr }, opened) = match made {
             Ok(made) => made,
             Err(err) => return reply.error(errno("create", &err)),
         };
         let handle = FileHandle(opened.handle.0);
-        let (ttl, attr_out) = (&self.options.entry_timeout, convert::attr(&attr));
+        let (ttl, attr_out) = (&self.common_timeout(), convert::attr(&attr));
         match self.route(attr.ino, opened, |fd| reply.open_backing(fd)) {
             Route::Straight(backing) => {
                 let flags = FopenFlags::empty();
@@ -569,7 +436,7 @@ impl Filesystem for Adapter {
         cookie: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let ttl = self.options.entry_timeout;
+        let ttl = self.common_timeout();
         let mut taken = 0usize;
         let listed = self.vfs().readdir(convert::inode(ino), cookie, true, &mut |entry| {
             let attr = match &entry.attr {
