@@ -1,0 +1,93 @@
+//! Formats a store in a temporary directory, mounts it with the real binary, and takes both away again
+//! whatever the test did.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A store and where it is mounted. Unmounts when dropped.
+pub(crate) struct Mount {
+    dir: TempDir,
+}
+
+/// The `varve` binary under test.
+pub(crate) fn varve() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_varve"))
+}
+
+/// Runs `command` and panics with its output unless it succeeds.
+pub(crate) fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?} failed: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    output
+}
+
+/// Whether this machine lets tests mount; says why not.
+pub(crate) fn can_mount() -> bool {
+    if !Path::new("/dev/fuse").exists() {
+        println!("skipped: there is no /dev/fuse on this machine");
+        return false;
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: these tests change owners and make device nodes, which takes root");
+        return false;
+    }
+    true
+}
+
+impl Mount {
+    /// A new store, mounted; `None` (said on stdout) where mounting is not possible.
+    pub(crate) fn new() -> Option<Mount> {
+        if !can_mount() {
+            return None;
+        }
+        let mount = Mount { dir: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(mount.path()).unwrap();
+        run(varve().arg("format").arg(mount.store()));
+        mount.mount();
+        Some(mount)
+    }
+
+    /// Where the store lies.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    /// Mounts the store.
+    pub(crate) fn mount(&self) {
+        run(varve().arg("mount").arg(self.store()).arg(self.path()));
+    }
+
+    /// Unmounts and waits for the daemon.
+    pub(crate) fn unmount(&self) {
+        run(varve().arg("umount").arg(self.path()));
+    }
+
+    /// Unmounts and mounts again.
+    pub(crate) fn remount(&self) {
+        self.unmount();
+        self.mount();
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let unmounted = varve().arg("umount").arg(self.path()).output();
+        if !unmounted.is_ok_and(|output| output.status.success()) {
+            // A dead daemon leaves its mount behind; detach it so that the directory can go.
+            let _ = rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}

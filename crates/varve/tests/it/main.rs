@@ -1,0 +1,10 @@
+//! The program as its users meet it: the real binary, a real store, a real mount.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "these tests are programs on the mount: they use the machine as any program does"
+)]
+
+mod harness;
+mod semantics;
