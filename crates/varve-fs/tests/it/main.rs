@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod against_model;
+mod concurrent;
 mod crash;
+mod findings;
 mod names;
+mod store;
 mod support;

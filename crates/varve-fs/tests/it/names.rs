@@ -56,7 +56,7 @@ fn directories_count_their_entries_and_links() {
     assert_eq!(rig.getattr(b).unwrap().nlink, 0, "still known to the caller");
     rig.forget(b, 1);
     assert!(matches!(rig.getattr(b), Err(FsError::Stale)));
-    assert!(matches!(rig.mkdir(Caller::ROOT, a, name("b"), 0o755), Ok(_)));
+    assert!(rig.mkdir(Caller::ROOT, a, name("b"), 0o755).is_ok());
 }
 
 #[test]

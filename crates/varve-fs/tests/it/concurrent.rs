@@ -1,0 +1,147 @@
+//! Many threads at once; afterwards every invariant holds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use varve_fs::{FormatOptions, MountOptions, VarveFs};
+use varve_testkit::rng::Rng;
+use varve_types::InodeId;
+use varve_vfs::{Caller, FsError, RenameMode, SetAttr, Vfs, XattrMode};
+
+use crate::support::{BOTH, Calls, ROOT, Rig, name};
+
+const THREADS: u64 = 4;
+
+fn in_threads(fs: &VarveFs, seed: u64, body: impl Fn(&VarveFs, Rng) + Sync) {
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let body = &body;
+            scope.spawn(move || body(fs, Rng::new(seed * THREADS + thread)));
+        }
+    });
+}
+
+fn assert_sound(fs: &VarveFs, what: &str) {
+    fs.sync().unwrap();
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "{what}");
+}
+
+/// Two renames can each be right and together cut a loop of directories off the tree.
+#[test]
+fn concurrent_directory_renames_never_make_an_orphaned_loop() {
+    for seed in 0..4 {
+        let rig = Rig::new();
+        let dirs: Vec<InodeId> = (0..8).map(|i| rig.mk_dir(ROOT, &format!("d{i}"))).collect();
+        let moved = AtomicU64::new(0);
+        in_threads(&rig, seed, |fs, mut rng| {
+            for _ in 0..1500 {
+                let (from, to) = (*rng.pick(&dirs), *rng.pick(&dirs));
+                let (from, to) = match rng.below(8) {
+                    0 => (ROOT, to),
+                    1 => (from, ROOT),
+                    _ => (from, to),
+                };
+                let (a, b) = (format!("d{}", rng.below(8)), format!("d{}", rng.below(8)));
+                let mode =
+                    *rng.pick(&[RenameMode::NoReplace, RenameMode::Replace, RenameMode::Exchange]);
+                match fs.rename(from, name(&a), to, name(&b), mode) {
+                    Ok(()) => drop(moved.fetch_add(1, Ordering::Relaxed)),
+                    Err(FsError::Storage(text)) => panic!("{text}"),
+                    Err(_) => {}
+                }
+            }
+        });
+        assert!(moved.into_inner() > 100);
+        assert_sound(&rig, &format!("seed {seed}"));
+    }
+}
+
+/// One random operation on a few shared directories and names.
+fn random_operation(fs: &VarveFs, dirs: &[InodeId], rng: &mut Rng) -> Result<(), FsError> {
+    let (dir, other) = (*rng.pick(dirs), *rng.pick(dirs));
+    let text = format!("n{}", rng.below(12));
+    let to = format!("n{}", rng.below(12));
+    match rng.below(12) {
+        0 | 1 => {
+            let (entry, opened) = fs.create(Caller::ROOT, dir, name(&text), 0o644, BOTH)?;
+            let len = *rng.pick(&[0, 10, 600, 40_000, 70_000]);
+            let at = rng.below(30_000);
+            let written = fs.write(entry.attr.ino, opened.handle, at, &vec![1; len], false);
+            let read = fs.read(entry.attr.ino, opened.handle, 0, 1000);
+            fs.release(entry.attr.ino, opened.handle)?;
+            fs.forget(entry.attr.ino, 1);
+            written.and(read).map(drop)
+        }
+        2 => fs.mkdir(Caller::ROOT, dir, name(&text), 0o755).map(|e| fs.forget(e.attr.ino, 1)),
+        3 => fs.unlink(dir, name(&text)),
+        4 => fs.rmdir(dir, name(&text)),
+        5 | 6 => {
+            let modes = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+            fs.rename(dir, name(&text), other, name(&to), *rng.pick(&modes))
+        }
+        7 => {
+            let ino = fs.lookup(dir, name(&text))?.attr.ino;
+            let linked = fs.link(ino, other, name(&to)).map(|e| fs.forget(e.attr.ino, 1));
+            fs.forget(ino, 1);
+            linked
+        }
+        8 => {
+            let ino = fs.lookup(dir, name(&text))?.attr.ino;
+            let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+            let result = fs.setattr(Caller::ROOT, ino, set).and_then(|_| fs.getattr(ino));
+            fs.forget(ino, 1);
+            result.map(drop)
+        }
+        9 => {
+            let ino = fs.lookup(dir, name(&text))?.attr.ino;
+            let result = fs.setxattr(ino, b"user.a", b"v", XattrMode::Set);
+            fs.forget(ino, 1);
+            result
+        }
+        10 => {
+            let mut known = Vec::new();
+            let listed = fs.readdir(dir, 0, true, &mut |entry| {
+                if entry.attr.is_some() {
+                    known.push(entry.ino);
+                }
+                true
+            });
+            for ino in known {
+                fs.getattr(ino)?;
+                fs.forget(ino, 1);
+            }
+            listed
+        }
+        _ => {
+            let ino = fs.lookup(dir, name(&text))?.attr.ino;
+            let size = *rng.pick(&[0, 100, 20_000, 80_000]);
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            let result = fs.setattr(Caller::ROOT, ino, set);
+            fs.forget(ino, 1);
+            result.map(drop)
+        }
+    }
+}
+
+#[test]
+fn concurrent_operations_on_the_same_names_keep_every_invariant() {
+    for (seed, bits, known) in [(0, 55, 1_000_000), (1, 2, 1_000_000), (2, 55, 64), (3, 1, 64)] {
+        let format_options = FormatOptions { name_hash_bits: bits, ..FormatOptions::default() };
+        let options = MountOptions { located_inodes_max: known, ..MountOptions::default() };
+        let rig = Rig::with(&format_options, options);
+        let dirs: Vec<InodeId> = std::iter::once(ROOT)
+            .chain((0..3).map(|i| rig.mk_dir(ROOT, &format!("d{i}"))))
+            .collect();
+        in_threads(&rig, seed, |fs, mut rng| {
+            for _ in 0..1500 {
+                match random_operation(fs, &dirs, &mut rng) {
+                    Err(FsError::Storage(text)) => panic!("{text}"),
+                    Err(FsError::BadHandle) => panic!("a handle was lost"),
+                    _ => {}
+                }
+            }
+        });
+        assert_sound(&rig, &format!("seed {seed}"));
+        let rig = rig.remount();
+        assert_sound(&rig, &format!("seed {seed}, remounted"));
+    }
+}
