@@ -49,7 +49,13 @@ pub fn unmount(dir: &Path, mode: UnmountMode) -> Result<(), UnmountError> {
         Ok(()) => Ok(()),
         Err(Errno::INVAL | Errno::NOENT) => Err(UnmountError::NotMounted(dir.to_path_buf())),
         Err(Errno::BUSY) => Err(UnmountError::Busy(dir.to_path_buf())),
-        Err(Errno::PERM) => fusermount::unmount(dir, mode != UnmountMode::Plain).map_err(failed),
+        Err(Errno::PERM) => {
+            fusermount::unmount(dir, mode != UnmountMode::Plain).map_err(|reason| match reason {
+                _ if reason.contains("busy") => UnmountError::Busy(dir.to_path_buf()),
+                _ if reason.contains("not found in") => UnmountError::NotMounted(dir.to_path_buf()),
+                _ => failed(reason),
+            })
+        }
         Err(err) => Err(failed(err.to_string())),
     }
 }

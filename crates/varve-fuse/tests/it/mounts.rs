@@ -20,10 +20,7 @@ fn a_mount_is_listed_with_its_source_until_it_is_unmounted() {
     assert!(!found[0].read_only);
     mount.finish().unwrap();
     assert!(find_mounts().unwrap().iter().all(|found| found.dir != dir));
-    assert!(matches!(
-        unmount(&dir, UnmountMode::Plain),
-        Err(UnmountError::NotMounted(_) | UnmountError::Failed { .. })
-    ));
+    assert!(matches!(unmount(&dir, UnmountMode::Plain), Err(UnmountError::NotMounted(_))));
 }
 
 #[test]

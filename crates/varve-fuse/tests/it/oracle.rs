@@ -194,27 +194,28 @@ impl Side {
         Ok(String::new())
     }
 
-    /// Every path with what stands there, and which paths are one file.
+    /// Every path that may be seen with what stands there, and which paths are one file.
     fn tree(&self) -> BTreeMap<PathBuf, String> {
         let mut tree = BTreeMap::new();
         let mut first_names = BTreeMap::new();
         let mut rest = vec![self.root.clone()];
         while let Some(dir) = rest.pop() {
-            let mut entries: Vec<_> =
-                fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-            entries.sort();
-            for path in entries {
-                let found = fs::symlink_metadata(&path).unwrap();
+            let Ok(entries) = fs::read_dir(&dir) else { continue };
+            let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+            paths.sort();
+            for path in paths {
+                let Ok(found) = fs::symlink_metadata(&path) else { continue };
                 let name = path.strip_prefix(&self.root).unwrap().to_path_buf();
                 let mut text = describe(&path).unwrap();
-                if found.is_dir() {
-                    rest.push(path);
-                } else {
+                if !found.is_dir() {
                     let first = first_names.entry(found.ino()).or_insert_with(|| name.clone());
                     text += &format!(" same as {}", first.display());
-                    if found.is_file() {
-                        text += &format!(" {:?}", fs::read(&path).unwrap());
-                    }
+                }
+                if found.is_file() {
+                    text += &format!(" {:?}", fs::read(&path).map_err(|err| err.kind()));
+                }
+                if found.is_dir() {
+                    rest.push(path);
                 }
                 tree.insert(name, text);
             }

@@ -9,7 +9,8 @@ use varve_fuse::{
     MountMethod, MountOptions, Session, SessionError, SessionOptions, UnmountMode, mount, unmount,
 };
 use varve_testkit::model::ModelFs;
-use varve_vfs::Vfs;
+use varve_types::InodeId;
+use varve_vfs::{Caller, SetAttr, Vfs};
 
 /// A mounted file system, unmounted when dropped.
 pub(crate) struct TestMount {
@@ -80,9 +81,13 @@ impl Drop for TestMount {
     }
 }
 
-/// A new file system in memory.
+/// A new file system in memory whose root belongs to whoever runs the tests.
 pub(crate) fn model() -> Arc<ModelFs> {
-    Arc::new(ModelFs::on_this_machine())
+    let model = ModelFs::on_this_machine();
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let owner = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+    model.setattr(Caller::ROOT, InodeId::ROOT, owner).unwrap();
+    Arc::new(model)
 }
 
 /// Mounts a new file system in memory with default options.
