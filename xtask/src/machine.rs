@@ -3,7 +3,7 @@
 //!
 //! Nothing stays behind: [`enter_private_namespace`] moves the run into a mount namespace of its own, so
 //! that every mount (and every loop device under one) goes away with the last process of the run, however
-//! it ends; [`Scratch`] is removed when it is dropped.
+//! it ends; the daemon ends with the process that started it; [`Scratch`] is removed when it is dropped.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -149,7 +149,10 @@ impl Varve {
     pub(crate) fn mount(&mut self) -> Outcome {
         let before = fs::metadata(&self.mount_point)?.dev();
         let log = fs::File::options().create(true).append(true).open(&self.log)?;
-        let mut daemon = Command::new(&self.program)
+        // If this process is killed, the daemon gets SIGTERM, which unmounts.
+        let mut daemon = Command::new("setpriv")
+            .args(["--pdeathsig", "TERM"])
+            .arg(&self.program)
             .args(["mount", "-f"])
             .args(&self.mount_args)
             .arg(&self.store)

@@ -133,8 +133,9 @@ impl From<StoreError> for Error {
                 };
                 Error::failed(text).hint(hint)
             }
-            StoreError::Invalid(_) | StoreError::Closed => Error::failed(text),
-            StoreError::Damaged { .. }
+            StoreError::Closed => Error::failed(text),
+            StoreError::Invalid(_)
+            | StoreError::Damaged { .. }
             | StoreError::NoSpace { .. }
             | StoreError::Poisoned { .. }
             | StoreError::Locked { .. }

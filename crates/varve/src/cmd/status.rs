@@ -74,7 +74,10 @@ fn flatten(name: &str, value: &Value, rows: &mut Vec<(String, String)>) {
     match value {
         Value::Null => {}
         Value::Object(fields) => {
-            for (field, value) in fields {
+            // What an item of a list calls itself is in its path already.
+            for (field, value) in
+                fields.iter().filter(|(field, _)| !LABELS.contains(&field.as_str()))
+            {
                 flatten(&below(field), value, rows);
             }
         }
@@ -100,9 +103,15 @@ fn flatten(name: &str, value: &Value, rows: &mut Vec<(String, String)>) {
     }
 }
 
+/// Fields by which items of lists are told apart.
+const LABELS: &[&str] = &["name", "level"];
+
 /// What an item of a list calls itself.
 fn label(item: &Value) -> Option<String> {
-    Some(item.get("name")?.as_str()?.to_owned())
+    match LABELS.iter().find_map(|field| item.get(field))? {
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -125,7 +134,6 @@ mod tests {
             ("counters.gets", "7"),
             ("list.0", "1"),
             ("list.1", "x"),
-            ("spaces.meta.name", "meta"),
             ("spaces.meta.rows", "5"),
         ];
         assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));

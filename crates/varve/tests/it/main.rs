@@ -6,5 +6,6 @@
     reason = "these tests are programs on the mount: they use the machine as any program does"
 )]
 
+mod cli;
 mod harness;
 mod semantics;

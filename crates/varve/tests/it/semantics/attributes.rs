@@ -70,12 +70,14 @@ fn relatime(place: &Place) {
     assert_eq!(fs::metadata(&path).unwrap().atime(), moved);
 }
 
+/// An operation, its name, and whether it moves mtime and ctime.
+type Step<'a> = (&'a str, &'a dyn Fn(), (bool, bool));
+
 fn ctime_and_mtime(place: &Place) {
     let path = place.dir().join("file");
     fs::write(&path, "start").unwrap();
     let write = || OpenOptions::new().write(true).open(&path).unwrap();
-    // What each operation moves: (mtime, ctime).
-    let steps: [(&str, &dyn Fn(), (bool, bool)); 7] = [
+    let steps: [Step<'_>; 7] = [
         (
             "chmod",
             &|| fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap(),

@@ -306,8 +306,13 @@ fn statfs(place: &Place) {
     assert_eq!(here.f_namemax, 255);
     // A file opened for O_SYNC can be written and read back.
     let path = place.dir().join("synced");
-    let mut file =
-        OpenOptions::new().write(true).create(true).custom_flags(0o4_010_000).open(&path).unwrap();
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(0o4_010_000)
+        .open(&path)
+        .unwrap();
     file.write_all(b"at once").unwrap();
     let mut text = String::new();
     File::open(&path).unwrap().read_to_string(&mut text).unwrap();

@@ -1,0 +1,254 @@
+//! The command line: what it says, its exit statuses, and that mounts begin and end as promised.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::{Mount, can_mount, run, varve};
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(command: &mut Command) -> Value {
+    serde_json::from_slice(&run(command).stdout).unwrap()
+}
+
+/// Runs `command`, which must fail with `status` and end with a hint.
+fn fails(command: &mut Command, status: i32) -> String {
+    let output = command.output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(status), "{command:?}: {text}");
+    assert!(status == 2 || text.contains("\nhint: "), "{command:?}: no hint in {text}");
+    text
+}
+
+#[test]
+fn format_refuses_what_it_would_destroy() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let made =
+        json(varve().arg("format").arg(&store).args(["--json", "--large-file-threshold", "32K"]));
+    assert_eq!(made["superblock"]["large_file_threshold_bytes"], 32_768);
+    fails(varve().arg("format").arg(&store), 1);
+    fails(varve().arg("format").arg("--force").arg(&store), 1);
+    let full = dir.path().join("full");
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("precious"), "x").unwrap();
+    fails(varve().arg("format").arg(&full), 1);
+    assert_eq!(fs::read(full.join("precious")).unwrap(), b"x");
+    run(varve().arg("format").arg("--force").arg(&full));
+    assert_eq!(fs::read(full.join("precious")).unwrap(), b"x");
+}
+
+#[test]
+fn wrong_command_lines_have_status_2() {
+    fails(varve().arg("mount"), 2);
+    fails(varve().args(["mount", "/nowhere", "/nowhere", "-o", "nobarrier"]), 2);
+    fails(varve().args(["mount", "/nowhere", "/nowhere", "--memory", "1K"]), 2);
+    fails(varve().args(["format", "/nowhere/at/all", "--large-file-threshold", "x"]), 2);
+}
+
+#[test]
+fn what_is_no_store_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for verb in ["status", "fsck"] {
+        let said = fails(varve().arg(verb).arg(dir.path()), 1);
+        assert!(said.contains(dir.path().to_str().unwrap()), "{said}");
+    }
+    fails(varve().arg("umount").arg(dir.path()), 1);
+    fails(varve().arg("mount").arg(dir.path()).arg(dir.path()), 1);
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "nothing is left in a directory that is no store"
+    );
+}
+
+#[test]
+fn a_store_is_mounted_once_and_says_where() {
+    let Some(mount) = Mount::new() else { return };
+    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
+    assert_eq!(status["mount_point"], mount.path().to_str().unwrap());
+    assert!(status["holder"]["pid"].is_u64());
+    assert!(status["daemon"].is_object());
+    fs::create_dir(mount.path().join("below")).unwrap();
+    let from_below = json(varve().args(["status", "--json"]).arg(mount.path().join("below")));
+    assert_eq!(from_below["store"], mount.store().to_str().unwrap());
+    let other = tempfile::tempdir().unwrap();
+    let said = fails(varve().arg("mount").arg(mount.store()).arg(other.path()), 1);
+    assert!(said.contains(mount.path().to_str().unwrap()), "{said}");
+    let said = fails(varve().arg("fsck").arg(mount.store()), 1);
+    assert!(said.contains("umount"), "{said}");
+    mount.unmount();
+    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
+    assert!(status["holder"].is_null() && status["mount_point"].is_null());
+}
+
+#[test]
+fn a_busy_mount_stays_and_a_lazy_unmount_takes_it() {
+    let Some(mount) = Mount::new() else { return };
+    let held = fs::File::create(mount.path().join("held")).unwrap();
+    let said = fails(varve().arg("umount").arg(mount.path()), 1);
+    assert!(said.contains("in use"), "{said}");
+    run(varve().args(["umount", "--lazy"]).arg(mount.path()));
+    assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0);
+    drop(held);
+    wait_until_free(&mount);
+}
+
+#[test]
+fn read_only_mounts_refuse_changes() {
+    let Some(mount) = Mount::new() else { return };
+    fs::write(mount.path().join("file"), "x").unwrap();
+    mount.unmount();
+    run(varve().arg("mount").args(["-o", "ro,noatime"]).arg(mount.store()).arg(mount.path()));
+    assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"x");
+    let error = fs::write(mount.path().join("other"), "x").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+}
+
+#[test]
+fn sigterm_unmounts_cleanly() {
+    let Some(mount) = Mount::new() else { return };
+    mount.unmount();
+    let mut daemon = varve()
+        .args(["mount", "-f", "-v"])
+        .arg(mount.store())
+        .arg(mount.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It says how it mounted when the mount answers.
+    let mut first = [0; 1];
+    daemon.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    fs::write(mount.path().join("file"), "kept").unwrap();
+    let pid = rustix::process::Pid::from_child(&daemon);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.wait().unwrap().success());
+    mount.mount();
+    assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"kept");
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing_and_its_mount_can_be_taken_away() {
+    let Some(mount) = Mount::new() else { return };
+    fs::write(mount.path().join("file"), "acknowledged").unwrap();
+    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
+    let pid = i32::try_from(status["holder"]["pid"].as_u64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_until_free(&mount);
+    mount.unmount();
+    run(varve().arg("fsck").arg(mount.store()));
+    mount.mount();
+    assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"acknowledged");
+}
+
+#[test]
+fn damage_is_found_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    run(varve().arg("format").arg(&store));
+    run(varve().arg("fsck").arg(&store));
+    let manifest = fs::read_dir(store.join("engine"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("MANIFEST-"))
+        .unwrap();
+    let mut bytes = fs::read(&manifest).unwrap();
+    bytes[80] ^= 0x20;
+    fs::write(&manifest, bytes).unwrap();
+    let output = varve().args(["fsck", "--json"]).arg(&store).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = report["engine"]["errors"][0].as_str().unwrap();
+    assert!(said.contains("MANIFEST-") && said.contains("offset"), "{said}");
+}
+
+#[test]
+fn every_file_of_a_store_can_be_inspected() {
+    let Some(mount) = Mount::new() else { return };
+    fs::write(mount.path().join("small"), "x").unwrap();
+    fs::write(mount.path().join("large"), vec![7; 200_000]).unwrap();
+    mount.unmount();
+    let mut inspected = 0;
+    let mut pending = vec![mount.store()];
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                pending.push(path);
+                continue;
+            }
+            run(varve().args(["inspect", "--rows"]).arg(&path));
+            json(varve().args(["inspect", "--rows", "--json"]).arg(&path));
+            inspected += 1;
+        }
+    }
+    assert!(inspected >= 7, "superblock, lock, log, current, manifest, write-ahead log, object");
+    fails(varve().arg("inspect").arg("/etc/passwd"), 1);
+}
+
+#[test]
+fn mount_of_the_system_finds_the_helper() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (store, mount_point) = (dir.path().join("store"), dir.path().join("mnt"));
+    fs::create_dir(&mount_point).unwrap();
+    run(varve().arg("format").arg(&store));
+    let helper = dir.path().join("mount.fuse.varve");
+    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
+    let helped = |options: &str| {
+        let mut command = Command::new(&helper);
+        command.arg(&store).arg(&mount_point).args(["-o", options]);
+        command
+    };
+    fails(&mut helped("rw,nobarrier"), 32);
+    run(helped("rw,nobarrier").arg("-sf"));
+    run(&mut helped("rw,nofail,x-systemd.automount,noatime"));
+    fs::write(mount_point.join("file"), "x").unwrap();
+    run(varve().arg("umount").arg(&mount_point));
+    fails(Command::new(&helper).arg(&store), 2);
+}
+
+#[test]
+fn completions_and_manual_pages_are_complete() {
+    let script = run(varve().args(["completions", "bash"]));
+    assert!(String::from_utf8_lossy(&script.stdout).contains("large-file-threshold"));
+    let dir = tempfile::tempdir().unwrap();
+    run(varve().arg("man").arg(dir.path()));
+    for page in ["varve.1", "varve-mount.1", "varve-fsck.1"] {
+        assert!(fs::read_to_string(dir.path().join(page)).unwrap().contains(".TH"), "{page}");
+    }
+}
+
+#[test]
+fn the_demonstration_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let figures = json(
+        varve().args(["demo", "--files", "300", "--dirs", "3", "--json"]).env("TMPDIR", dir.path()),
+    );
+    assert_eq!(figures["rows"].as_array().unwrap().len(), 11);
+    assert!(figures["files_compared"].as_u64().unwrap() > 150);
+    if can_mount() {
+        assert!(figures["method"].is_string(), "{figures}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// Waits until no process has the store open.
+fn wait_until_free(mount: &Mount) {
+    let begin = Instant::now();
+    while !json(varve().args(["status", "--json"]).arg(mount.store()))["holder"].is_null() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the daemon does not let go");
+        std::thread::yield_now();
+    }
+}
