@@ -10,6 +10,7 @@ use varve_env::{Env, File, OpenMode};
 use varve_types::KeyspaceId;
 
 use crate::common::*;
+use crate::threaded::Threaded;
 
 /// Where the data outside of the store are.
 const OUTSIDE: &str = "/outside";
@@ -37,6 +38,8 @@ impl History {
 
 struct Run<'a> {
     env: &'a Arc<SimEnv>,
+    /// Whether the store runs its threads.
+    threads: bool,
     history: History,
     /// States that count as acknowledged.
     acknowledged: usize,
@@ -45,7 +48,11 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn open(&mut self) -> StoreResult<(Db, Vec<KeyspaceId>)> {
-        let db = open(self.env)?;
+        let db = if self.threads {
+            open(&Arc::new(Threaded(Arc::clone(self.env))))?
+        } else {
+            open(self.env)?
+        };
         if let Some(file) = &self.outside {
             let file = Arc::clone(file);
             db.set_external_sync(Box::new(move || file.sync_data()));
@@ -130,9 +137,10 @@ fn work(
     seed: u64,
     steps: usize,
     from: Model,
+    threads: bool,
 ) -> Result<(History, usize), String> {
     let outside = outside_file(env).ok();
-    let mut run = Run { env, history: History::new(from), acknowledged: 0, outside };
+    let mut run = Run { env, threads, history: History::new(from), acknowledged: 0, outside };
     match run.work(&mut Rng::new(seed), steps) {
         Err(error) if !env.crashed() => Err(format!("failed without a crash: {error}")),
         _ => Ok((run.history, run.acknowledged)),
@@ -178,7 +186,7 @@ fn check_ends(env: &Arc<SimEnv>, seed: u64, history: &History, acked: usize) -> 
         let found = recovered(&next, history, synced).map_err(named("power cut"))?;
         if cut == 0 {
             let killed = next.process_kill();
-            let (history, _) = work(&killed, seed + 1, 12, found)?;
+            let (history, _) = work(&killed, seed + 1, 12, found, false)?;
             let again = killed.power_cut(seed + 2);
             recovered(&again, &history, history.synced).map_err(named("second crash"))?;
         }
@@ -187,7 +195,7 @@ fn check_ends(env: &Arc<SimEnv>, seed: u64, history: &History, acked: usize) -> 
     let found = recovered(&killed, history, acked).map_err(named("process kill"))?;
     // The process died without a word: the next one works on, and then the power fails.
     let killed = killed.process_kill();
-    let (history, acked) = work(&killed, seed + 3, 12, found)?;
+    let (history, acked) = work(&killed, seed + 3, 12, found, false)?;
     recovered(&killed.power_cut_keep_nothing(), &history, history.synced)
         .map_err(named("power cut after a kill"))?;
     recovered(&killed.process_kill(), &history, acked).map_err(named("second kill"))?;
@@ -204,7 +212,7 @@ fn crash_everywhere(seed: u64, stride: u64, lying_disk: bool) -> Result<(), Stri
         env
     };
     let env = new_env();
-    work(&env, seed, STEPS, Model::new())?;
+    work(&env, seed, STEPS, Model::new(), false)?;
     let (ops, syncs) = (env.op_count(), env.sync_count());
     assert!(syncs > 30, "the run syncs {syncs} times");
     let points = (1..=syncs).map(|n| (n, true));
@@ -216,7 +224,7 @@ fn crash_everywhere(seed: u64, stride: u64, lying_disk: bool) -> Result<(), Stri
         } else {
             env.crash_after(n)
         }
-        let (history, acked) = work(&env, seed, STEPS, Model::new())?;
+        let (history, acked) = work(&env, seed, STEPS, Model::new(), false)?;
         check_ends(&env, seed ^ n, &history, acked).map_err(|error| {
             let point = if at_sync { "sync" } else { "operation" };
             format!("seed {seed}, crash at {point} {n}: {error}")
@@ -229,6 +237,21 @@ fn crash_everywhere(seed: u64, stride: u64, lying_disk: bool) -> Result<(), Stri
 fn every_crash_leaves_a_state_that_existed() {
     for seed in 0..4 {
         crash_everywhere(seed, 11, false).unwrap();
+    }
+}
+
+/// The same with flush, compaction and sync on their own threads, at random places.
+#[test]
+fn crashes_with_threads_leave_a_state_that_existed() {
+    let env = SimEnv::new(0);
+    work(&env, 0, STEPS, Model::new(), true).unwrap();
+    let env_ops = env.op_count();
+    let mut rng = Rng::new(77);
+    for round in 0..60 {
+        let env = SimEnv::new(round);
+        env.crash_after(1 + rng.below(env_ops));
+        let (history, acked) = work(&env, round, STEPS, Model::new(), true).unwrap();
+        check_ends(&env, round, &history, acked).unwrap();
     }
 }
 

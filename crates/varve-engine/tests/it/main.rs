@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod background;
 mod common;
 mod crash;
 mod damage;
 mod external;
 mod faults;
 mod oracle;
+mod threaded;
 mod threads;
 mod tools;
