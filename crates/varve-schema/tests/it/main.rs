@@ -1,0 +1,7 @@
+//! Rows as bytes: golden files, mutations, sizes.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod golden;
+mod mutation;
+mod samples;
+mod sizes;

@@ -1,0 +1,46 @@
+//! Decoders on damaged rows: no panic, and whatever is accepted has one encoding.
+
+use bytes::Bytes;
+
+use crate::samples::{Sample, samples};
+
+/// Decodes damaged bytes. What a decoder accepts, it must write again as something it reads as the same.
+fn exercise(sample: &Sample, bytes: Vec<u8>) {
+    if let Ok(first) = (sample.recode)(&Bytes::from(bytes)) {
+        let second = (sample.recode)(&Bytes::from(first.clone()));
+        assert_eq!(second.as_ref(), Ok(&first), "{}", sample.name);
+    }
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_is_survived() {
+    for sample in samples() {
+        for at in 0..sample.bytes.len() {
+            for bit in 0..8 {
+                let mut bytes = sample.bytes.clone();
+                bytes[at] ^= 1 << bit;
+                exercise(&sample, bytes);
+            }
+            for value in [0, 0x7f, 0x80, 0xff] {
+                let mut bytes = sample.bytes.clone();
+                bytes[at] = value;
+                exercise(&sample, bytes);
+            }
+            let cut = Bytes::copy_from_slice(&sample.bytes[..at]);
+            assert!((sample.recode)(&cut).is_err(), "{} cut at {at}", sample.name);
+        }
+        let mut longer = sample.bytes.clone();
+        longer.push(0);
+        assert!((sample.recode)(&Bytes::from(longer)).is_err(), "{} with a byte more", sample.name);
+    }
+}
+
+#[test]
+fn a_row_of_another_version_is_refused() {
+    for sample in samples() {
+        let mut bytes = sample.bytes.clone();
+        bytes[0] = 2;
+        let error = (sample.recode)(&Bytes::from(bytes)).unwrap_err();
+        assert_eq!((error.what, error.offset), ("an unknown row version", 0), "{}", sample.name);
+    }
+}

@@ -1,0 +1,119 @@
+//! One sample of every kind of row, by name.
+
+use bytes::Bytes;
+use varve_schema::{
+    Body, Content, DecodeError, DirInfo, EntryRow, EntrySuffix, FileKind, Inode, Pending, Times,
+    XattrRow, decode_inode_row, encode_inode_row,
+};
+use varve_types::{InodeId, Timestamp};
+
+/// Decodes a row and encodes what it found.
+pub(crate) type Recode = fn(&Bytes) -> Result<Vec<u8>, DecodeError>;
+
+/// A row with the decoder of its kind.
+pub(crate) struct Sample {
+    pub(crate) name: &'static str,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) recode: Recode,
+}
+
+pub(crate) fn time(secs: i64, nanos: u32) -> Timestamp {
+    Timestamp::new(secs, nanos).unwrap()
+}
+
+/// A fresh empty file of a user, as most files begin.
+pub(crate) fn file() -> Inode {
+    Inode {
+        ino: InodeId::new(1_234_567),
+        kind: FileKind::Regular,
+        perm: 0o644,
+        nlink: 1,
+        uid: 1000,
+        gid: 1000,
+        rdev: 0,
+        size: 0,
+        times: Times::all(time(1_700_000_000, 123_456_789)),
+        has_xattrs: false,
+        content: Content::None,
+    }
+}
+
+pub(crate) fn directory() -> Inode {
+    let suffix = Some(EntrySuffix::from_hash(0x1234_5678_9abc));
+    let info = DirInfo { parent: InodeId::new(77), suffix, entries: 300, subdirs: 2 };
+    Inode { kind: FileKind::Directory, nlink: 4, content: Content::Directory(info), ..file() }
+}
+
+fn row_of(names: Vec<(&[u8], Body)>) -> EntryRow {
+    let mut row = EntryRow::default();
+    for (name, body) in names {
+        row.insert(name, body).unwrap();
+    }
+    row
+}
+
+fn recode_entry(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    EntryRow::decode(bytes).map(|row| row.encode())
+}
+
+fn recode_inode(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    decode_inode_row(bytes).map(|inode| encode_inode_row(&inode))
+}
+
+fn recode_xattr(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    XattrRow::decode(bytes).map(|row| row.encode())
+}
+
+fn recode_pending(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    Pending::decode(bytes).map(|pending| pending.encode().to_vec())
+}
+
+pub(crate) fn samples() -> Vec<Sample> {
+    let old = Times {
+        atime: time(-1, 999_999_999),
+        mtime: time(1, 0),
+        ctime: time(i64::MAX, 1),
+        btime: time(i64::MIN, 2),
+    };
+    let device = Inode { kind: FileKind::BlockDevice, rdev: 0x801, times: old, ..file() };
+    let inline =
+        Inode { size: 5, content: Content::Inline(Bytes::from_static(b"hello")), ..file() };
+    let target = Content::Symlink(Bytes::from_static(b"../target"));
+    let symlink =
+        Inode { kind: FileKind::Symlink, perm: 0o777, size: 9, content: target, ..file() };
+    let chunks = Inode { size: 40_000, has_xattrs: true, content: Content::Chunks, ..file() };
+    let clean = Content::Object { dirty: false, blocks: 400 };
+    let object = Inode { size: 200_000, content: clean, ..file() };
+    let dirty = Inode { content: Content::Object { dirty: true, blocks: 0 }, ..object.clone() };
+    let linked = Inode { nlink: 3, ..inline.clone() };
+    let reference = Body::Reference { ino: InodeId::new(99), kind: FileKind::Directory };
+    let mut gap = row_of(vec![
+        (&[0xff; 255], Body::Inline(device)),
+        (b"gone", reference.clone()),
+        (b"symlink", Body::Inline(symlink)),
+    ]);
+    gap.remove(b"gone");
+    let mut xattrs = XattrRow::default();
+    xattrs.set(b"user.one", b"value");
+    xattrs.set(b"security.two", b"");
+    let entry = |name, row: EntryRow| Sample { name, bytes: row.encode(), recode: recode_entry };
+    let inode =
+        |name, inode: &Inode| Sample { name, bytes: encode_inode_row(inode), recode: recode_inode };
+    vec![
+        entry("entry-empty-file", row_of(vec![(b"readme.txt", Body::Inline(file()))])),
+        entry("entry-inline-data", row_of(vec![(b"a", Body::Inline(inline))])),
+        entry("entry-directory", row_of(vec![(b"src", reference)])),
+        entry("entry-collision-with-gap", gap),
+        entry("entry-chunks-with-xattrs", row_of(vec![(b"c", Body::Inline(chunks))])),
+        entry("entry-object", row_of(vec![(b"o", Body::Inline(object))])),
+        entry("entry-dirty-object", row_of(vec![(b"d", Body::Inline(dirty))])),
+        inode("inode-directory", &directory()),
+        inode("inode-linked-file", &linked),
+        Sample { name: "xattrs", bytes: xattrs.encode(), recode: recode_xattr },
+        Sample {
+            name: "pending-orphan",
+            bytes: Pending::Orphan.encode().to_vec(),
+            recode: recode_pending,
+        },
+    ]
+}
