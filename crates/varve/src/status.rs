@@ -37,6 +37,8 @@ pub struct Status {
     pub objects_bytes: u64,
     /// What the daemon says: counters, sizes, cache hits.
     pub daemon: Option<Value>,
+    /// Why it says nothing, although there is a mount.
+    pub daemon_error: Option<String>,
 }
 
 /// The status of a store, or of the store that is mounted at `path` or above it.
@@ -62,9 +64,13 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
         (None, Some(Holder { mount_point: Some(dir), .. })) => find_mount(dir)?,
         (None, _) => None,
     };
-    let daemon = match &found {
-        Some(mount) => Some(ask_daemon(&mount.dir)?),
-        None => None,
+    let answer = found.as_ref().map(|mount| ask_daemon(&mount.dir));
+    // Who asks about a mount wants its daemon's answer; a store can be told about without.
+    let (daemon, daemon_error) = match answer {
+        Some(Ok(answer)) => (Some(answer), None),
+        Some(Err(error)) if mount.is_some() => return Err(error),
+        Some(Err(error)) => (None, Some(error.message().to_owned())),
+        None => (None, None),
     };
     Ok(Status {
         store: dir.to_path_buf(),
@@ -75,6 +81,7 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
         engine_bytes: bytes_below(&engine_dir(dir)),
         objects_bytes: bytes_below(&objects_dir(dir)),
         daemon,
+        daemon_error,
     })
 }
 

@@ -50,6 +50,9 @@ fn show(status: &Status) {
         let how = if status.read_only == Some(true) { "read-only" } else { "read and write" };
         row("mounted on", format!("{} ({how})", dir.display()));
     }
+    if let Some(error) = &status.daemon_error {
+        row("daemon", error.clone());
+    }
     if let Some(daemon) = &status.daemon {
         let mut daemon = daemon.clone();
         if let Some(fields) = daemon.as_object_mut() {
