@@ -32,7 +32,10 @@ pub(super) fn check(name: &str, content: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, line) in content.lines().enumerate() {
         let mut fail = |what: String| findings.push(Finding::failure(name, Some(at + 1), what));
-        for word in UNFINISHED.iter().filter(|word| has_word(line, word)) {
+        let is_comment = line.trim_start().starts_with("//");
+        // A call in a comment is part of an example.
+        let words = UNFINISHED.iter().filter(|word| !(is_comment && word.ends_with('(')));
+        for word in words.filter(|word| has_word(line, word)) {
             fail(format!("`{word}`: finish it or open an issue"));
         }
         for path in MACHINE_PATHS.iter().filter(|path| has_path(line, path)) {
@@ -82,6 +85,7 @@ mod tests {
         let marked = format!("fn f() {{}}\n// {}: later\n", UNFINISHED[0]);
         assert_eq!(lines("a.rs", &marked), [Some(2)]);
         assert_eq!(lines("a.rs", &format!("    {})\n", UNFINISHED[2])), [Some(1)]);
+        assert!(lines("a.rs", &format!("/// {})\n", UNFINISHED[3])).is_empty());
         assert!(lines("a.rs", &format!("MASTER_{}\n", UNFINISHED[0])).is_empty());
     }
 
