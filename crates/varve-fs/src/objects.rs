@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use varve_env::{Env, File, FileStat, OpenMode};
@@ -31,6 +31,9 @@ pub(crate) struct Objects {
     env: Arc<dyn Env>,
     dir: PathBuf,
     claimed: Mutex<Claimed>,
+    /// The first failed sync of an object. What was written before it is unknown, so nothing that depends on
+    /// it may be called durable again.
+    failed: OnceLock<String>,
     /// Held by the one who syncs, so that the next waits for the end of it.
     syncing: Mutex<()>,
 }
@@ -43,7 +46,13 @@ struct Claimed {
 
 impl Objects {
     pub(crate) fn new(env: Arc<dyn Env>, dir: PathBuf) -> Objects {
-        Objects { env, dir, claimed: Mutex::default(), syncing: Mutex::new(()) }
+        Objects {
+            env,
+            dir,
+            claimed: Mutex::default(),
+            failed: OnceLock::new(),
+            syncing: Mutex::new(()),
+        }
     }
 
     /// The path of the object of `ino`.
@@ -108,12 +117,32 @@ impl Objects {
         Ok(())
     }
 
+    /// Makes the bytes of an object durable, and with `data_only` unset its times. After a failure every later sync fails.
+    pub(crate) fn sync(&self, ino: InodeId, object: &dyn File, data_only: bool) -> FsResult<()> {
+        let synced = self.sync_one(object, data_only);
+        synced.map_err(|error| error::object("sync", &self.path(ino), error))
+    }
+
+    fn sync_one(&self, object: &dyn File, data_only: bool) -> io::Result<()> {
+        if let Some(failure) = self.failed.get() {
+            return Err(io::Error::other(format!("an earlier sync failed: {failure}")));
+        }
+        let synced = if data_only { object.sync_data() } else { object.sync_all() };
+        if let Err(error) = &synced {
+            self.failed.get_or_init(|| error.to_string());
+        }
+        synced
+    }
+
     /// Makes durable all that was claimed before the call.
     pub(crate) fn sync_claimed(&self) -> io::Result<()> {
         let _one_at_a_time = self.syncing.lock();
+        if let Some(failure) = self.failed.get() {
+            return Err(io::Error::other(format!("an earlier sync failed: {failure}")));
+        }
         let Claimed { files, mut dirs } = std::mem::take(&mut *self.claimed.lock());
         for (ino, file) in &files {
-            file.sync_data()?;
+            self.sync_one(file.as_ref(), true)?;
             if let Some(dir) = self.path(*ino).parent() {
                 dirs.insert(dir.to_path_buf());
             }

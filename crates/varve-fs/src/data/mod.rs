@@ -162,15 +162,14 @@ impl VarveFs {
     /// Makes the bytes durable that went to objects which are still open for writing.
     pub(crate) fn sync_open_objects(&self) -> FsResult<()> {
         for (ino, object) in self.handles.written_objects() {
-            object.sync_all().map_err(|error| self.object_error("sync", ino, error))?;
+            self.objects.sync(ino, object.as_ref(), false)?;
         }
         Ok(())
     }
 
     fn sync_file(&self, file: &crate::node::OpenFile, data_only: bool) -> FsResult<()> {
         if let Some(object) = file.node.object() {
-            let synced = if data_only { object.sync_data() } else { object.sync_all() };
-            synced.map_err(|error| self.object_error("sync", file.node.ino, error))?;
+            self.objects.sync(file.node.ino, object.as_ref(), data_only)?;
         }
         self.reaper.sync_and_drain()
     }

@@ -4,6 +4,7 @@
 mod against_model;
 mod concurrent;
 mod crash;
+mod data;
 mod findings;
 mod names;
 mod store;

@@ -1,0 +1,278 @@
+//! Bytes: small, growing and large files, holes, appends, passthrough, attributes.
+
+use varve_env::sim::{FaultRule, SimOp};
+use varve_fs::{Atime, FormatOptions, MountOptions};
+use varve_types::Timestamp;
+use varve_vfs::{
+    AccessMode, AllocateMode, Caller, FsError, OpenFlags, SeekFrom, SetAttr, SetTime, Vfs,
+    XattrMode,
+};
+
+use crate::crash::{open, sim_store};
+use crate::support::{BOTH, Calls, READ, ROOT, Rig, WRITE, name};
+
+const SIZES: [u64; 9] = [0, 1, 511, 512, 513, 16_384, 16_385, 65_536, 65_537];
+
+#[test]
+fn every_size_comes_back_however_it_was_reached() {
+    let rig = Rig::new();
+    let mut files = Vec::new();
+    for from in SIZES {
+        for to in SIZES {
+            let ino = rig.mk(ROOT, &format!("{from}-{to}"));
+            rig.put_at(ino, 0, &vec![1; from as usize]);
+            rig.cut(ino, to);
+            rig.cut(ino, to + 100);
+            files.push((ino, from.min(to) as usize, to as usize + 100));
+        }
+    }
+    let check = |rig: &Rig| {
+        for (ino, ones, size) in &files {
+            let bytes = rig.contents(*ino);
+            assert_eq!(bytes.len(), *size);
+            assert!(bytes[..*ones].iter().all(|b| *b == 1), "{ino}");
+            assert!(bytes[*ones..].iter().all(|b| *b == 0), "{ino}: cut bytes came back");
+        }
+    };
+    rig.readdir(ROOT, 0, true, &mut |_| true).unwrap();
+    check(&rig);
+    let rig = rig.remount();
+    rig.readdir(ROOT, 0, true, &mut |_| true).unwrap();
+    check(&rig);
+}
+
+#[test]
+fn appends_of_several_handles_never_overlap() {
+    let rig = Rig::new();
+    let ino = rig.mk(ROOT, "log");
+    let append = OpenFlags { append: true, ..WRITE };
+    std::thread::scope(|scope| {
+        for thread in 1..=4u8 {
+            let rig = &rig;
+            scope.spawn(move || {
+                let handle = rig.open_as(ino, append);
+                for _ in 0..300 {
+                    rig.write(ino, handle, 0, &[thread; 100], false).unwrap();
+                }
+                rig.release(ino, handle).unwrap();
+            });
+        }
+    });
+    let bytes = rig.contents(ino);
+    assert_eq!(bytes.len(), 4 * 300 * 100, "it moved to an object on the way");
+    assert!(bytes.chunks(100).all(|chunk| chunk.iter().all(|b| *b == chunk[0])));
+    for thread in 1..=4 {
+        assert_eq!(bytes.iter().filter(|b| **b == thread).count(), 300 * 100);
+    }
+}
+
+#[test]
+fn holes_are_found_and_punched() {
+    let rig = Rig::new();
+    for (text, unit) in [("small", 16_384u64), ("large", 1 << 20)] {
+        let ino = rig.mk(ROOT, text);
+        rig.put_at(ino, 2 * unit, &vec![1; unit as usize]);
+        let handle = rig.open_as(ino, BOTH);
+        let seek = |offset, what| rig.lseek(ino, handle, offset, what);
+        assert_eq!(seek(0, SeekFrom::Data).unwrap(), 2 * unit, "{text}");
+        assert_eq!(seek(0, SeekFrom::Hole).unwrap(), 0);
+        assert_eq!(seek(2 * unit + 5, SeekFrom::Hole).unwrap(), 3 * unit);
+        assert!(matches!(seek(3 * unit, SeekFrom::Data), Err(FsError::NoSuchOffset)));
+        rig.fallocate(ino, handle, AllocateMode::PunchHole, 2 * unit, unit - 1).unwrap();
+        let bytes = rig.contents(ino);
+        assert_eq!(bytes.iter().filter(|b| **b == 1).count(), 1, "{text}");
+        rig.fallocate(ino, handle, AllocateMode::KeepSize, 0, 10 * unit).unwrap();
+        assert_eq!(rig.getattr(ino).unwrap().size, 3 * unit);
+        rig.fallocate(ino, handle, AllocateMode::Extend, 0, 4 * unit).unwrap();
+        assert_eq!(rig.getattr(ino).unwrap().size, 4 * unit);
+        rig.fallocate(ino, handle, AllocateMode::ZeroRange, 3 * unit - 1, 2 * unit).unwrap();
+        assert_eq!(rig.getattr(ino).unwrap().size, 5 * unit - 1);
+        assert!(rig.contents(ino).iter().all(|b| *b == 0));
+        rig.release(ino, handle).unwrap();
+    }
+}
+
+#[test]
+fn passthrough_and_cached_handles_never_mix() {
+    let rig = Rig::new();
+    let ino = rig.mk(ROOT, "f");
+    let small = rig.open(ino, WRITE).unwrap();
+    assert!(!small.passthrough);
+    rig.write(ino, small.handle, 0, &[1; 100_000], false).unwrap();
+    let second = rig.open(ino, READ).unwrap();
+    assert!(!second.passthrough, "a cached handle is open");
+    rig.release(ino, small.handle).unwrap();
+    rig.release(ino, second.handle).unwrap();
+    let first = rig.open(ino, BOTH).unwrap();
+    assert!(first.passthrough && rig.open(ino, READ).unwrap().passthrough);
+    let mut len = 0;
+    rig.with_passthrough(first.handle, &mut |fd| {
+        let file = std::fs::File::from(fd.try_clone_to_owned().unwrap());
+        std::os::unix::fs::FileExt::write_all_at(&file, &[2; 10], 100_000).unwrap();
+        len = file.metadata().unwrap().len();
+    })
+    .unwrap();
+    assert_eq!(len, 100_010);
+    assert_eq!(rig.getattr(ino).unwrap().size, 100_010, "the object knows better than the row");
+    let none = rig.with_passthrough(small.handle, &mut |_| ());
+    assert!(matches!(none, Err(FsError::BadHandle)));
+}
+
+#[test]
+fn a_large_file_can_be_cut_and_grow_again() {
+    let rig = Rig::new();
+    let ino = rig.mk(ROOT, "f");
+    rig.put_at(ino, 0, &[1; 200_000]);
+    rig.cut(ino, 10);
+    assert_eq!(rig.contents(ino), [1; 10]);
+    let cut = rig.open(ino, OpenFlags { truncate: true, ..WRITE }).unwrap();
+    assert_eq!(rig.getattr(ino).unwrap().size, 0);
+    rig.write(ino, cut.handle, 5, b"x", false).unwrap();
+    rig.release(ino, cut.handle).unwrap();
+    let rig = rig.remount();
+    let attr = rig.find(ROOT, "f").unwrap();
+    assert_eq!(attr.size, 6);
+    assert_eq!(rig.contents(ino), b"\0\0\0\0\0x");
+    rig.unlink(ROOT, name("f")).unwrap();
+    rig.sync().unwrap();
+    assert_eq!(rig.check(&mut |_| ()).unwrap().objects, 0);
+}
+
+#[test]
+fn times_of_access_follow_the_mount() {
+    for (atime, first, second) in [
+        (Atime::Relatime, true, false),
+        (Atime::Noatime, false, false),
+        (Atime::Strict, true, true),
+    ] {
+        let options = MountOptions { atime, ..MountOptions::default() };
+        let rig = Rig::with(&FormatOptions::default(), options);
+        let ino = rig.mk(ROOT, "f");
+        rig.put_at(ino, 0, b"x");
+        let at = |rig: &Rig| rig.getattr(ino).unwrap().atime;
+        let before = at(&rig);
+        rig.contents(ino);
+        let then = at(&rig);
+        rig.contents(ino);
+        assert_eq!((then > before, at(&rig) > then), (first, second), "{atime:?}");
+    }
+}
+
+#[test]
+fn attributes_change_together_or_not_at_all() {
+    let rig = Rig::new();
+    let dir = rig.mk_dir(ROOT, "d");
+    let bad = SetAttr { size: Some(1), perm: Some(0), ..SetAttr::default() };
+    assert!(matches!(rig.setattr(Caller::ROOT, dir, bad), Err(FsError::IsDirectory)));
+    assert_eq!(rig.getattr(dir).unwrap().perm, 0o755);
+    let ino = rig.mk(ROOT, "f");
+    let time = Timestamp::new(-5, 999_999_999).unwrap();
+    let set = SetAttr {
+        perm: Some(0o6755),
+        uid: Some(7),
+        gid: Some(8),
+        atime: Some(SetTime::To(time)),
+        mtime: Some(SetTime::To(time)),
+        ..SetAttr::default()
+    };
+    let attr = rig.setattr(Caller::ROOT, ino, set).unwrap();
+    assert_eq!((attr.perm, attr.uid, attr.gid, attr.atime, attr.mtime), (0o6755, 7, 8, time, time));
+    let user = Caller { uid: 7, gid: 8, umask: 0 };
+    let chown = SetAttr { gid: Some(9), ..SetAttr::default() };
+    assert_eq!(rig.setattr(user, ino, chown).unwrap().perm, 0o755);
+    let too_large = SetAttr { size: Some(u64::MAX), ..SetAttr::default() };
+    assert!(matches!(rig.setattr(Caller::ROOT, ino, too_large), Err(FsError::FileTooLarge)));
+    let write = AccessMode { write: true, ..AccessMode::default() };
+    assert!(rig.access(user, &[], ino, write).is_ok());
+    let stranger = Caller { uid: 1, gid: 1, umask: 0 };
+    assert!(matches!(rig.access(stranger, &[9], ino, write), Err(FsError::AccessDenied)));
+    let read = AccessMode { read: true, execute: true, ..AccessMode::default() };
+    assert!(rig.access(stranger, &[], ino, read).is_ok());
+}
+
+#[test]
+fn a_set_group_id_directory_gives_its_group_away() {
+    let rig = Rig::new();
+    let dir = rig.mk_dir(ROOT, "d");
+    let set = SetAttr { perm: Some(0o2775), gid: Some(50), ..SetAttr::default() };
+    rig.setattr(Caller::ROOT, dir, set).unwrap();
+    let user = Caller { uid: 7, gid: 8, umask: 0o022 };
+    let sub = rig.mkdir(user, dir, name("sub"), 0o777).unwrap().attr;
+    assert_eq!((sub.perm, sub.uid, sub.gid), (0o2755, 7, 50));
+    let file = rig.mknod(user, sub.ino, name("f"), 0o100_666, 0).unwrap().attr;
+    assert_eq!((file.perm, file.uid, file.gid), (0o644, 7, 50));
+    let fifo = rig.mknod(user, ROOT, name("fifo"), 0o010_666, 0).unwrap().attr;
+    assert_eq!((fifo.perm, fifo.gid), (0o644, 8));
+}
+
+#[test]
+fn extended_attributes_have_limits_and_namespaces() {
+    let rig = Rig::new();
+    let ino = rig.mk(ROOT, "f");
+    let set = |attr: &[u8], value: &[u8], mode| rig.setxattr(ino, attr, value, mode);
+    assert!(matches!(rig.getxattr(ino, b"user.a"), Err(FsError::NoXattr)));
+    assert!(matches!(set(b"user.a", b"1", XattrMode::Replace), Err(FsError::NoXattr)));
+    set(b"user.a", b"1", XattrMode::Create).unwrap();
+    assert!(matches!(set(b"user.a", b"2", XattrMode::Create), Err(FsError::XattrExists)));
+    set(b"user.a", &[3; 65_536], XattrMode::Replace).unwrap();
+    assert!(matches!(set(b"user.a", &[3; 65_537], XattrMode::Set), Err(FsError::XattrTooLarge)));
+    assert!(matches!(set(&[b'u'; 256], b"", XattrMode::Set), Err(FsError::XattrTooLarge)));
+    assert!(matches!(set(b"other.a", b"", XattrMode::Set), Err(FsError::NotSupported(_))));
+    for i in 0..255 {
+        let long = format!("user.{i:0>249}");
+        set(long.as_bytes(), b"", XattrMode::Set).unwrap();
+    }
+    assert!(matches!(
+        set(&[b"user.".as_slice(), &[b'x'; 250]].concat(), b"", XattrMode::Set),
+        Ok(()) | Err(FsError::XattrTooLarge)
+    ));
+    assert!(rig.listxattr(ino).unwrap().len() <= 65_536);
+    rig.mv(ROOT, "f", ROOT, "g").unwrap();
+    assert_eq!(rig.getxattr(ino, b"user.a").unwrap().len(), 65_536);
+    rig.unlink(ROOT, name("g")).unwrap();
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn a_full_disk_refuses_and_recovers() {
+    let env = sim_store(9, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "f");
+    fs.put_at(ino, 0, &[1; 100]);
+    env.set_capacity(env.used_bytes() + 4096);
+    let handle = fs.open_as(ino, WRITE);
+    let mut refused = 0;
+    for i in 0..64u64 {
+        match fs.write(ino, handle, i * 65_536, &[2; 65_536], false) {
+            Ok(_) => {}
+            Err(FsError::NoSpace(_)) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(refused > 0);
+    env.set_capacity(1 << 30);
+    fs.write(ino, handle, 0, &[3; 100_000], false).unwrap();
+    fs.release(ino, handle).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(&fs.contents(ino)[..100_000], &[3; 100_000][..]);
+    assert_eq!(fs.check(&mut |_| ()).unwrap().errors, 0);
+}
+
+#[test]
+fn a_failed_sync_of_a_large_file_fails_every_later_one() {
+    let env = sim_store(10, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "f");
+    let handle = fs.open_as(ino, WRITE);
+    fs.write(ino, handle, 0, &[2; 100_000], false).unwrap();
+    let (path_suffix, op) = (ino.get().to_string(), SimOp::Sync);
+    env.fail(FaultRule { path_suffix, op, nth: 1, errno: 5, sticky: false });
+    assert!(matches!(fs.fsync(ino, handle, true), Err(FsError::Storage(_))));
+    for _ in 0..2 {
+        assert!(matches!(fs.fsync(ino, handle, true), Err(FsError::Storage(_))));
+        assert!(
+            matches!(fs.sync(), Err(FsError::Storage(_))),
+            "what was lost is not promised later"
+        );
+    }
+}
