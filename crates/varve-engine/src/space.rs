@@ -16,6 +16,9 @@ use crate::{StoreError, StoreResult};
 /// The most bytes written between two looks at the device, which others fill too.
 const UNCHECKED_BYTES_MAX: u64 = 4 << 20;
 
+/// The reserve is at most this part of the device, so that small ones are of use at all.
+const RESERVE_PART_MAX: u64 = 16;
+
 /// See the module's comment.
 #[derive(Debug)]
 pub(crate) struct SpaceGuard {
@@ -39,7 +42,8 @@ impl SpaceGuard {
         }
         let space =
             self.env.space(&self.dir).map_err(|error| io_error("measure", &self.dir, error))?;
-        let room = space.available_bytes.saturating_sub(self.reserve_bytes);
+        let reserve = self.reserve_bytes.min(space.total_bytes / RESERVE_PART_MAX);
+        let room = space.available_bytes.saturating_sub(reserve);
         if room < bytes as u64 {
             self.unchecked.store(0, Ordering::Relaxed);
             return Err(StoreError::NoSpace { path: self.dir.clone() });

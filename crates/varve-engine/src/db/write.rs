@@ -96,10 +96,18 @@ impl Inner {
             if !full {
                 return Ok(Room::Ready(false));
             }
-            if self.views.get().immutables.len() < IMMUTABLES_MAX {
+            let view = self.views.get();
+            if view.immutables.len() < IMMUTABLES_MAX {
+                drop(view);
                 self.rotate(writer)?;
                 return Ok(Room::Ready(true));
             }
+            let waits_for_hook = view.immutables.iter().any(|memtable| memtable.has_external());
+            if waits_for_hook && self.external_sync.get().is_none() {
+                let message = "recovered rows depend on an external sync, but none is set";
+                return Err(StoreError::Invalid(message.to_owned()));
+            }
+            drop(view);
             if self.work.is_flush_blocked() {
                 // Writes that free room may use as much memory again, so that the flush can go on.
                 if reclaims && bytes < 2 * self.options.memtable_bytes {

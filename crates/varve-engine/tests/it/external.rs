@@ -91,3 +91,28 @@ fn recovered_batches_are_covered_by_the_next_sync() {
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     assert_eq!(rows(&env.power_cut_keep_nothing()), 1);
 }
+
+/// Recovered batches wait for their flush until the hook is set; writers are told so, and do not hang.
+#[test]
+fn recovered_batches_are_not_flushed_without_a_hook() {
+    let env = SimEnv::new(5);
+    let db = open(&env).unwrap();
+    let space = make_spaces(&db).unwrap()[1];
+    db.set_external_sync(Box::new(|| Ok(())));
+    let mut big = external(space, "a");
+    big.put(space, &b"large"[..], vec![1; 7 << 10]);
+    db.write(big).unwrap();
+    let env = env.process_kill();
+    let db = open(&env).unwrap();
+    let refused = (0u64..1000).find_map(|number| {
+        let mut batch = Batch::new();
+        batch.put(space, number.to_be_bytes().to_vec(), vec![2; 500]);
+        db.write(batch).err()
+    });
+    assert!(matches!(refused, Some(StoreError::Invalid(_))), "{refused:?}");
+    db.set_external_sync(Box::new(|| Ok(())));
+    let mut batch = Batch::new();
+    batch.put(space, &b"b"[..], vec![2; 500]);
+    db.write(batch).unwrap();
+    db.close().unwrap();
+}

@@ -1,9 +1,11 @@
 //! Full disks and failing syncs.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use varve_engine::{Batch, Db, Store, StoreError};
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
+use varve_env::{Env, OpenMode};
 use varve_types::KeyspaceId;
 
 use crate::common::*;
@@ -112,13 +114,16 @@ fn the_reserve_is_kept_for_writes_that_free_room() {
         db.write(batch)
     };
     put("before", false).unwrap();
-    env.set_capacity(env.used_bytes() + (1 << 20));
+    env.set_capacity(32 << 20);
+    let filler = env.open(Path::new("/filler"), OpenMode::CreateNew).unwrap();
+    let len = (31 << 20) - env.used_bytes();
+    filler.write_all_at(&vec![1; len as usize], 0).unwrap();
     // What was allowed before the disk shrank is used up first.
     let refused = (0..100_000).find_map(|_| put("more", false).err());
     assert!(matches!(refused, Some(StoreError::NoSpace { .. })));
     put("frees room", true).unwrap();
     assert!(put("more", false).is_err());
-    env.set_capacity(1 << 30);
+    filler.set_len(0).unwrap();
     put("more", false).unwrap();
 }
 

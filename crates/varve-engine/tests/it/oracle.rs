@@ -159,3 +159,22 @@ fn a_batch_counts_in_order() {
     assert_eq!(db.get(ids[1], b"a").unwrap().as_deref(), Some(&b"last"[..]));
     assert_eq!(db.get(ids[1], b"b").unwrap(), None);
 }
+
+/// A row that is overwritten in place for ever leaves the memtable small; the log must not grow with it.
+#[test]
+fn the_log_of_one_hot_row_is_bounded() {
+    let env = SimEnv::new(2);
+    let db = open(&env).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    for number in 0..5000u32 {
+        let mut batch = varve_engine::Batch::new();
+        batch.put(ids[1], &b"hot"[..], number.to_be_bytes().to_vec());
+        db.write(batch).unwrap();
+    }
+    let is_log = |path: &&std::path::PathBuf| path.to_string_lossy().ends_with(".wal");
+    let files = env.files_raw();
+    let bytes: usize = files.iter().filter(is_log).map(|p| env.read_raw(p).unwrap().len()).sum();
+    assert!(bytes < 3 * small_options().memtable_bytes, "{bytes} bytes of logs");
+    let value = db.get(ids[1], b"hot").unwrap();
+    assert_eq!(value.as_deref(), Some(&4999u32.to_be_bytes()[..]));
+}
