@@ -9,6 +9,9 @@ use crate::{Error, Result};
 /// Every so many files one holds 4 KiB.
 const SMALL_EVERY: u32 = 10;
 
+/// Every so many files one is saved durably.
+const SAVE_EVERY: u32 = 200;
+
 /// Bytes of a small file.
 const SMALL_BYTES: usize = 4096;
 
@@ -45,10 +48,10 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "rename each", run: rename },
     Step { name: "write 4 KiB files", run: write_small },
     Step { name: "read 4 KiB files", run: read_small },
+    Step { name: "save 4 KiB files with fsync", run: save },
     Step { name: "write a large file", run: write_large },
     Step { name: "read a large file", run: read_large },
     Step { name: "remove every second file", run: unlink },
-    Step { name: "sync everything", run: sync },
 ];
 
 impl Plan {
@@ -71,6 +74,10 @@ fn new_name(file: u32) -> String {
 
 fn small_name(file: u32) -> String {
     format!("small-{file:06}")
+}
+
+fn saved_name(file: u32) -> String {
+    format!("saved-{file:06}")
 }
 
 /// Bytes that differ from file to file.
@@ -139,7 +146,7 @@ fn write_small(plan: &Plan, place: &dyn Place) -> Result<Measured> {
     let count = small_files(plan).count() as u64;
     timed(count, count * SMALL_BYTES as u64, || {
         small_files(plan).try_for_each(|file| {
-            place.write(&plan.dir(file), &small_name(file), &content(file, SMALL_BYTES))
+            place.write(&plan.dir(file), &small_name(file), &content(file, SMALL_BYTES), false)
         })
     })
 }
@@ -154,9 +161,19 @@ fn read_small(plan: &Plan, place: &dyn Place) -> Result<Measured> {
     })
 }
 
+fn save(plan: &Plan, place: &dyn Place) -> Result<Measured> {
+    let files = || (0..plan.files).step_by(SAVE_EVERY as usize);
+    let count = files().count() as u64;
+    timed(count, count * SMALL_BYTES as u64, || {
+        files().try_for_each(|file| {
+            place.write(&plan.dir(file), &saved_name(file), &content(file, SMALL_BYTES), true)
+        })
+    })
+}
+
 fn write_large(_: &Plan, place: &dyn Place) -> Result<Measured> {
     let data = content(u32::MAX, LARGE_BYTES);
-    timed(1, LARGE_BYTES as u64, || place.write(LARGE.0, LARGE.1, &data))
+    timed(1, LARGE_BYTES as u64, || place.write(LARGE.0, LARGE.1, &data, false))
 }
 
 fn read_large(_: &Plan, place: &dyn Place) -> Result<Measured> {
@@ -176,10 +193,6 @@ fn unlink(plan: &Plan, place: &dyn Place) -> Result<Measured> {
             .step_by(2)
             .try_for_each(|file| place.unlink(&plan.dir(file), &new_name(file)))
     })
-}
-
-fn sync(_: &Plan, place: &dyn Place) -> Result<Measured> {
-    timed(1, 0, || place.sync())
 }
 
 /// Compares every directory, and every small file and the large one byte for byte; returns how many files

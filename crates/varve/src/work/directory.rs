@@ -44,10 +44,11 @@ impl Place for Directory {
         self.on("create", &[dir, name], |path| File::create_new(path).map(drop))
     }
 
-    fn write(&self, dir: &str, name: &str, data: &[u8]) -> Result<()> {
+    fn write(&self, dir: &str, name: &str, data: &[u8], durable: bool) -> Result<()> {
         self.on("write", &[dir, name], |path| {
             let mut file = File::create(path)?;
-            data.chunks(CALL_BYTES).try_for_each(|chunk| file.write_all(chunk))
+            data.chunks(CALL_BYTES).try_for_each(|chunk| file.write_all(chunk))?;
+            if durable { file.sync_all() } else { Ok(()) }
         })
     }
 
@@ -109,14 +110,5 @@ impl Place for Directory {
 
     fn remove_dir(&self, dir: &str) -> Result<()> {
         self.on("remove", &[dir], |path| fs::remove_dir(path))
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.on("sync", &[], |path| {
-            // The kernel does not tell a FUSE server of syncfs(2); the fsync(2) of a directory it does.
-            let dir = File::open(path)?;
-            rustix::fs::syncfs(&dir)?;
-            dir.sync_all()
-        })
     }
 }

@@ -95,7 +95,7 @@ impl Place for Library {
         released.map_err(|error| failed("close", file, &error))
     }
 
-    fn write(&self, dir: &str, file: &str, data: &[u8]) -> Result<()> {
+    fn write(&self, dir: &str, file: &str, data: &[u8], durable: bool) -> Result<()> {
         let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
         let (entry, opened) = self
             .vfs
@@ -107,9 +107,10 @@ impl Place for Library {
             offset += self.vfs.write(ino, opened.handle, offset, chunk, false)? as u64;
             Ok(())
         });
+        let synced = if durable { self.vfs.fsync(ino, opened.handle, false) } else { Ok(()) };
         let released = self.vfs.release(ino, opened.handle);
         self.vfs.forget(ino, 1);
-        written.and(released).map_err(|error: FsError| failed("write", file, &error))
+        written.and(synced).and(released).map_err(|error: FsError| failed("write", file, &error))
     }
 
     fn read(&self, dir: &str, file: &str) -> Result<Vec<u8>> {
@@ -172,10 +173,6 @@ impl Place for Library {
             self.vfs.forget(ino, 1);
         }
         Ok(())
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(self.vfs.sync()?)
     }
 }
 

@@ -24,8 +24,8 @@ pub trait Place {
     fn make_dir(&self, dir: &str) -> Result<()>;
     /// Makes an empty file and closes it.
     fn create(&self, dir: &str, name: &str) -> Result<()>;
-    /// Makes or cuts a file, writes `data` and closes it.
-    fn write(&self, dir: &str, name: &str, data: &[u8]) -> Result<()>;
+    /// Makes or cuts a file, writes `data`, makes it durable if `durable`, and closes it.
+    fn write(&self, dir: &str, name: &str, data: &[u8], durable: bool) -> Result<()>;
     /// The bytes of a file.
     fn read(&self, dir: &str, name: &str) -> Result<Vec<u8>>;
     /// The size from a file's attributes.
@@ -42,6 +42,4 @@ pub trait Place {
     fn unlink(&self, dir: &str, name: &str) -> Result<()>;
     /// Removes an empty directory.
     fn remove_dir(&self, dir: &str) -> Result<()>;
-    /// Makes everything durable.
-    fn sync(&self) -> Result<()>;
 }
