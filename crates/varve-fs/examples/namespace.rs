@@ -22,7 +22,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     format(&dyn_env, &store, &FormatOptions::default())?;
     let fs = VarveFs::open(dyn_env, &store, MountOptions::default())?;
     let dirs: Vec<InodeId> = (0..DIRS)
-        .map(|i| Ok(fs.mkdir(Caller::ROOT, InodeId::ROOT, name(&format!("d{i}"))?, 0o755)?.attr.ino))
+        .map(|i| {
+            Ok(fs.mkdir(Caller::ROOT, InodeId::ROOT, name(&format!("d{i}"))?, 0o755)?.attr.ino)
+        })
         .collect::<FsResult<_>>()?;
     let names: Vec<String> = (0..files / DIRS).map(|i| format!("file-{i:06}")).collect();
     let each = |what: &str, op: &mut dyn FnMut(InodeId, FileName<'_>) -> FsResult<()>| {

@@ -45,7 +45,8 @@ pub struct VarveFs {
     pub(crate) reaper: Arc<Reaper>,
     /// Held while a directory moves to another parent, so that the tree above it stands still.
     pub(crate) tree: Mutex<()>,
-    /// Counts the operations that changed the place of an inode, before they write.
+    /// Counts the operations that changed the place of an inode, when they have written and still hold
+    /// their locks: who scans rows and then locks one knows by it whether the row may have changed.
     pub(crate) moves: AtomicU64,
     reaper_thread: Mutex<Option<Box<dyn JoinHandle>>>,
     lock: Mutex<Option<Box<dyn FileLock>>>,

@@ -114,9 +114,9 @@ impl Locator {
                 known.place = place;
             }
             None => {
-                let known = Known { place, lookups: 1, node: None, used: false };
+                let known = Known { place, lookups: 1, node: None, used: true };
                 shard.map.insert(ino.get(), known);
-                self.make_room(&mut shard);
+                self.make_room(&mut shard, ino);
             }
         }
         Ok(())
@@ -213,6 +213,7 @@ impl Locator {
         {
             shard.spilled -= 1;
             shard.map.insert(ino.get(), Known { place, lookups, node: None, used: true });
+            self.make_room(shard, ino);
         }
         let Some(known) = shard.map.get_mut(&ino.get()) else { return Ok(None) };
         known.used = true;
@@ -220,8 +221,8 @@ impl Locator {
     }
 
     /// Spills an eighth of the shard if it is beyond its share: entries not used since the last time
-    /// first. What cannot be written stays in memory.
-    fn make_room(&self, shard: &mut Shard) {
+    /// first, never `keep`. What cannot be written stays in memory.
+    fn make_room(&self, shard: &mut Shard, keep: InodeId) {
         if shard.map.len() <= self.shard_entries_max {
             return;
         }
@@ -229,7 +230,9 @@ impl Locator {
         let mut victims = Vec::with_capacity(wanted);
         for pass in 0..2 {
             for (ino, known) in &mut shard.map {
-                let movable = known.node.is_none() && !matches!(known.place, Place::Detached(_));
+                let movable = known.node.is_none()
+                    && !matches!(known.place, Place::Detached(_))
+                    && *ino != keep.get();
                 if victims.len() < wanted && movable && !known.used && !victims.contains(ino) {
                     victims.push(*ino);
                 }

@@ -3,8 +3,8 @@
 //!
 //! An object that a row claims must be durable before that row is. Whoever writes such a row first calls
 //! [`Objects::claim`] and marks the batch as depending on external data; the store then calls
-//! [`Objects::sync_claimed`] before the batch becomes durable. At most [`CLAIMED_MAX`] objects are
-//! held open for that; the next claim syncs them.
+//! [`Objects::sync_claimed`] before the batch becomes durable. At most [`CLAIMED_OPEN_MAX`] objects are
+//! held open for that; others are opened again.
 //!
 //! Source: TableFS 4.2.1.
 
@@ -23,7 +23,7 @@ use crate::error;
 /// Files within one directory, and directories within the one above.
 const FAN_OUT: u64 = 10_000;
 /// Claimed objects held open until the next sync.
-const CLAIMED_MAX: usize = 64;
+const CLAIMED_OPEN_MAX: usize = 64;
 
 /// The object files of a store.
 #[derive(Debug)]
@@ -40,7 +40,8 @@ pub(crate) struct Objects {
 
 #[derive(Debug, Default)]
 struct Claimed {
-    files: BTreeMap<InodeId, Arc<dyn File>>,
+    /// With the open file, for the first of them.
+    files: BTreeMap<InodeId, Option<Arc<dyn File>>>,
     dirs: BTreeSet<PathBuf>,
 }
 
@@ -105,16 +106,10 @@ impl Objects {
     }
 
     /// Notes that a row is about to claim the bytes now in `file`. Comes before that row's batch.
-    pub(crate) fn claim(&self, ino: InodeId, file: Arc<dyn File>) -> FsResult<()> {
-        let full = {
-            let mut claimed = self.claimed.lock();
-            claimed.files.insert(ino, file);
-            claimed.files.len() > CLAIMED_MAX
-        };
-        if full {
-            self.sync_claimed().map_err(|error| error::object("sync", &self.dir, error))?;
-        }
-        Ok(())
+    pub(crate) fn claim(&self, ino: InodeId, file: Arc<dyn File>) {
+        let mut claimed = self.claimed.lock();
+        let held = (claimed.files.len() < CLAIMED_OPEN_MAX).then_some(file);
+        claimed.files.insert(ino, held);
     }
 
     /// Makes the bytes of an object durable, and with `data_only` unset its times. After a failure every later sync fails.
@@ -141,9 +136,18 @@ impl Objects {
             return Err(io::Error::other(format!("an earlier sync failed: {failure}")));
         }
         let Claimed { files, mut dirs } = std::mem::take(&mut *self.claimed.lock());
-        for (ino, file) in &files {
+        for (ino, file) in files {
+            let file = match file {
+                Some(file) => file,
+                None => match self.env.open(&self.path(ino), OpenMode::ReadWrite) {
+                    Ok(file) => file,
+                    // Removed since, which happens only after the row that claimed it.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(error),
+                },
+            };
             self.sync_one(file.as_ref(), true)?;
-            if let Some(dir) = self.path(*ino).parent() {
+            if let Some(dir) = self.path(ino).parent() {
                 dirs.insert(dir.to_path_buf());
             }
         }

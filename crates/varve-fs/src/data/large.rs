@@ -125,7 +125,8 @@ impl VarveFs {
         let stat = object.stat().map_err(|error| self.object_error("stat", inode.ino, error))?;
         copy_stat(inode, &stat);
         inode.content = Content::Object { dirty: false, blocks: stat.allocated.div_ceil(512) };
-        self.objects.claim(inode.ino, object)
+        self.objects.claim(inode.ino, object);
+        Ok(())
     }
 
     /// Copies size and times from the object of a dirty inode that is about to lose it.

@@ -72,7 +72,7 @@ impl VarveFs {
         held.inode.content = Content::Object { dirty, blocks };
         made(&mut second, &held.inode);
         second.batch.depends_on_external();
-        self.objects.claim(ino, object.clone())?;
+        self.objects.claim(ino, object.clone());
         self.stage(&mut second, held)?;
         self.commit(second)?;
         if let Some(node) = node {

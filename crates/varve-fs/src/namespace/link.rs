@@ -71,8 +71,8 @@ impl VarveFs {
             if let Some((home_key, home)) = home_key.zip(home) {
                 changes.put_entry_row(home_key, &home);
             }
-            self.moves.fetch_add(1, Ordering::AcqRel);
             self.commit(changes)?;
+            self.moves.fetch_add(1, Ordering::AcqRel);
             self.locator.mark_orphan(ino, false);
             if let Some(node) = self.locator.node(ino) {
                 node.state().linkable = false;

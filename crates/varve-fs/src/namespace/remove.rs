@@ -83,7 +83,6 @@ impl VarveFs {
             changes.put_inode(&dir);
             changes.batch.reclaims_space();
             let departure = self.take_name(&mut changes, inode, own, now)?;
-            self.moves.fetch_add(1, Ordering::AcqRel);
             return self.commit_departure(changes, departure);
         }
     }
@@ -134,7 +133,7 @@ impl VarveFs {
         Ok(Departure::Gone { inode, object })
     }
 
-    /// Writes `changes` and lets the memory follow.
+    /// Writes `changes`, which may move inodes, and lets the memory follow.
     pub(crate) fn commit_departure(&self, changes: Changes, departure: Departure) -> FsResult<()> {
         if let Err(error) = self.commit(changes) {
             if let Departure::Orphan(ino) = departure {
@@ -142,6 +141,7 @@ impl VarveFs {
             }
             return Err(error);
         }
+        self.moves.fetch_add(1, Ordering::AcqRel);
         self.after_departure(departure)
     }
 
@@ -208,7 +208,6 @@ impl VarveFs {
         }
         let object = self.delete_content(&mut changes, &inode)?;
         changes.delete_inode(ino);
-        self.moves.fetch_add(1, Ordering::AcqRel);
         inode.content = Content::None;
         inode.has_xattrs = false;
         self.commit_departure(changes, Departure::Gone { inode, object })?;

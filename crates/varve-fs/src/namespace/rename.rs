@@ -223,7 +223,6 @@ impl VarveFs {
             }
         };
         rows.put(&mut changes, from, to);
-        self.moves.fetch_add(1, Ordering::AcqRel);
         self.commit_departure(changes, departure)?;
         self.follow(&source, to, slot)
     }
@@ -245,8 +244,8 @@ impl VarveFs {
         rows.entries[0].set_body(from_slot, target_body);
         rows.target_row().set_body(to_slot, source_body);
         rows.put(&mut changes, from, to);
-        self.moves.fetch_add(1, Ordering::AcqRel);
         self.commit(changes)?;
+        self.moves.fetch_add(1, Ordering::AcqRel);
         self.follow(&source, to, to_slot)?;
         self.follow(&target, from, from_slot)
     }

@@ -227,3 +227,60 @@ fn ids_are_never_handed_out_again_after_a_crash() {
         }
     }
 }
+
+/// A row that says "clean, 200000 bytes" must not come back after the object was cut.
+#[test]
+fn a_cut_large_file_is_found_as_it_was_or_cut() {
+    for (seed, close_first) in (0..30).map(|seed| (seed, seed % 2 == 0)) {
+        let env = sim_store(seed, &FormatOptions::default());
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, "f");
+        fs.put_at(ino, 0, &[1; 200_000]);
+        fs.sync().unwrap();
+        let fs = if close_first {
+            fs.close().unwrap();
+            drop(fs);
+            open(&env)
+        } else {
+            fs
+        };
+        let ino = fs.find(ROOT, "f").unwrap().ino;
+        let handle = fs.open_as(ino, WRITE);
+        fs.cut(ino, 10);
+        fs.write(ino, handle, 10, &[2; 5], false).unwrap();
+        for cut in 0..4 {
+            let env = match cut {
+                0 => env.power_cut_keep_nothing(),
+                1 => env.power_cut_keep_all(),
+                _ => env.power_cut(seed * 7 + cut),
+            };
+            let fs = open(&env);
+            assert_eq!(broken(&fs), [], "seed {seed}, cut {cut}");
+            let attr = fs.find(ROOT, "f").unwrap();
+            let bytes = fs.contents(attr.ino);
+            assert_eq!(bytes.len() as u64, attr.size, "seed {seed}, cut {cut}");
+            assert!(bytes[..10] == [1; 10], "seed {seed}, cut {cut}");
+        }
+    }
+}
+
+#[test]
+fn after_a_power_cut_no_row_claims_bytes_of_large_files_that_are_gone() {
+    let low = FormatOptions { large_file_threshold_bytes: 4096, ..FormatOptions::default() };
+    for seed in 0..25 {
+        let env = sim_store(seed, &low);
+        let mut lockstep = Lockstep::new(seed);
+        let fs = open(&env);
+        lockstep.run(&fs, 60).unwrap();
+        fs.sync().unwrap();
+        lockstep.run(&fs, 60).unwrap();
+        for cut in 0..4 {
+            let env = match cut {
+                0 => env.power_cut_keep_nothing(),
+                1 => env.power_cut_keep_all(),
+                _ => env.power_cut(seed * 9 + cut),
+            };
+            assert_eq!(broken(&open(&env)), [], "seed {seed}, cut {cut}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What is bounded: names that share a hash, inodes known in memory, descriptors.
+
+use varve_fs::{FormatOptions, MountOptions};
+use varve_vfs::{FsError, Vfs};
+
+use crate::support::{Calls, ROOT, Rig, name};
+
+fn colliding() -> Rig {
+    let narrow = FormatOptions { name_hash_bits: 1, ..FormatOptions::default() };
+    Rig::with(&narrow, MountOptions::default())
+}
+
+#[test]
+fn at_most_256_names_of_one_directory_share_a_hash() {
+    let rig = colliding();
+    for i in 0..256 {
+        rig.mk(ROOT, &format!("n{i}"));
+    }
+    let full = rig.mknod(varve_vfs::Caller::ROOT, ROOT, name("one more"), 0o100_644, 0);
+    assert!(matches!(full, Err(FsError::NoSpace(_))));
+    let dir = rig.find(ROOT, "n0").map(|_| ()).and_then(|()| rig.unlink(ROOT, name("n7")));
+    dir.unwrap();
+    rig.mk(ROOT, "one more");
+    let other = rig.mv(ROOT, "n8", ROOT, "n9");
+    other.unwrap();
+    let inside = rig.mv(ROOT, "n10", ROOT, "renamed");
+    inside.unwrap();
+    assert_eq!(rig.list(ROOT).len(), 255);
+    assert_eq!(rig.list_by(ROOT, 3), rig.list(ROOT));
+    let rig = rig.remount();
+    assert_eq!(rig.list(ROOT).len(), 255);
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// A refused name must leave an open target of the rename as it was.
+#[test]
+fn a_full_row_refuses_a_rename_and_changes_nothing() {
+    let rig = colliding();
+    let dir = rig.mk_dir(ROOT, "d");
+    for i in 0..256 {
+        rig.mk(dir, &format!("n{i}"));
+    }
+    let moved = rig.mk(ROOT, "moved");
+    rig.put_at(moved, 0, b"here");
+    assert!(matches!(rig.mv(ROOT, "moved", dir, "new"), Err(FsError::NoSpace(_))));
+    assert!(matches!(rig.link(moved, dir, name("new")), Err(FsError::NoSpace(_))));
+    assert_eq!(rig.contents(moved), b"here");
+    rig.mv(ROOT, "moved", dir, "n5").unwrap();
+    assert_eq!(rig.contents(moved), b"here");
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn inodes_beyond_the_limit_are_kept_in_the_store_and_found_again() {
+    let options = MountOptions { located_inodes_max: 256, ..MountOptions::default() };
+    let rig = Rig::with(&FormatOptions::default(), options);
+    let inos: Vec<_> = (0..5000).map(|i| rig.mk(ROOT, &format!("f{i}"))).collect();
+    let count = |rig: &Rig, key: &str| {
+        let status: serde_json::Value = serde_json::from_str(&rig.status_json()).unwrap();
+        status[key].as_u64().unwrap()
+    };
+    assert!(count(&rig, "inodes_known") <= 256 + 64);
+    assert!(count(&rig, "inodes_spilled") >= 4600);
+    rig.mv(ROOT, "f0", ROOT, "g0").unwrap();
+    for ino in &inos {
+        assert_eq!(rig.getattr(*ino).unwrap().ino, *ino);
+    }
+    assert!(count(&rig, "inodes_known") <= 256 + 64, "also after reading them back");
+    for ino in &inos {
+        rig.forget(*ino, 1);
+    }
+    assert_eq!((count(&rig, "inodes_known"), count(&rig, "inodes_spilled")), (0, 0));
+    assert!(matches!(rig.getattr(inos[17]), Err(FsError::Stale)));
+    let rig = rig.remount();
+    assert!(matches!(rig.getattr(inos[17]), Err(FsError::Stale)));
+    assert_eq!(rig.find(ROOT, "g0").unwrap().ino, inos[0]);
+}
+
+#[test]
+fn many_new_large_files_are_synced_without_holding_all_open() {
+    let rig = Rig::new();
+    for i in 0..100 {
+        let ino = rig.mk(ROOT, &format!("f{i}"));
+        rig.put_at(ino, 0, &[1; 70_000]);
+    }
+    let descriptors = std::path::Path::new("/proc/self/fd");
+    #[allow(clippy::disallowed_methods, reason = "counts this process's descriptors")]
+    let open = std::fs::read_dir(descriptors).unwrap().count();
+    assert!(open < 100 + 400, "{open} descriptors, other tests' included");
+    rig.sync().unwrap();
+    assert_eq!(rig.check(&mut |_| ()).unwrap().objects, 100);
+}
