@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::builds;
 use super::manifest::Manifest;
@@ -76,10 +77,25 @@ pub(super) const COMPARED_DIRS: &[&str] = &["tree", "back"];
 
 fn unpack(context: &Context, side: &Side) -> Result<String, Failure> {
     let tree = side.path("tree");
+    let begin = SystemTime::now().duration_since(UNIX_EPOCH)?;
     fs::create_dir(&tree)?;
     let said = tar(context, &tree, "--extract")?;
-    // Not in the tarball, so it would have the moment of the unpacking.
-    Step::new("touch").args(["--date", "2001-02-03T04:05:06Z"]).arg(&tree).quiet()?;
+    // Directories that the tarball does not list have the moment of the unpacking, which differs.
+    let begin = format!("@{}.{:09}", begin.as_secs(), begin.subsec_nanos());
+    Step::new("find")
+        .arg(&tree)
+        .args([
+            "-type",
+            "d",
+            "-newermt",
+            &begin,
+            "-exec",
+            "touch",
+            "--date",
+            "2001-02-03T04:05:06Z",
+        ])
+        .args(["{}", "+"])
+        .quiet()?;
     Ok(said)
 }
 
