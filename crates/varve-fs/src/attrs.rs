@@ -28,7 +28,8 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// Clears the set-id bits, of anything but a directory, as a write or chown by someone without the right does.
+/// Clears the set-id bits, of anything but a directory, as a write or chown by someone without the
+/// right does.
 pub(crate) fn kill_set_id(inode: &mut Inode) {
     if inode.kind != FileKind::Directory {
         inode.perm &= !SET_UID;

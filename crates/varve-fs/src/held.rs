@@ -1,8 +1,9 @@
 //! Finding an inode by its id, and holding it for a read-modify-write.
 //!
-//! [`VarveFs::read_inode`] takes no lock: it goes to the place the locator names and, if an operation moved the inode
-//! meanwhile, asks again. [`VarveFs::hold`] locks the row the inode is in, checks that it is still
-//! there, and gives it to the caller, who writes it back with [`VarveFs::stage`] and a commit.
+//! [`VarveFs::read_inode`] takes no lock: it goes to the place the locator names and, if an operation
+//! moved the inode meanwhile, asks again. [`VarveFs::hold`] locks the row the inode is in, checks that
+//! it is still there, and gives it to the caller, who writes it back with [`VarveFs::stage`] and a
+//! commit.
 
 use varve_schema::{Body, EntryRow, Inode, RowKey};
 use varve_types::{InodeId, Timestamp};

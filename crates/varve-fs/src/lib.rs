@@ -10,9 +10,10 @@
 //! 3. It reads them ([`rows`]), decides, and writes one batch. What is in memory (locator, open nodes)
 //!    follows before the locks are dropped.
 //!
-//! Invariants, which [`fsck`] checks: every entry's inode exists, exactly once; a directory knows its parent, the place
-//! of its name and its counts; an inode's link count is the number of its names; every object file has
-//! a row that claims it or a pending row; a row never claims bytes that are not durable before it.
+//! Invariants, which [`fsck`] checks: every entry's inode exists, exactly once; a directory knows its
+//! parent, the place of its name and its counts; an inode's link count is the number of its names;
+//! every object file has a row that claims it or a pending row; a row never claims bytes that are not
+//! durable before it.
 //!
 //! Source: TableFS, thesis sections 4.2.1 to 4.2.6.
 

@@ -6,8 +6,9 @@
 //!
 //! 1. lookup, create and readdir with attributes call [`Locator::note_lookup`] while they hold the lock of
 //!    the row the inode was found in.
-//! 2. rename, link and unlink call [`Locator::moved`] or [`Locator::detach`] under the locks of all rows
-//!    involved. Whoever uses a place without locks checks that the row really holds the inode and asks again if not.
+//! 2. rename, link and unlink call [`Locator::moved`] or [`Locator::detach`] under the locks of all
+//!    rows involved. Whoever uses a place without locks checks that the row really holds the inode and
+//!    asks again if not.
 //! 3. [`Locator::forget`] ends an entry with its last lookup, [`Locator::close`] with its last handle.
 //!
 //! Memory is bounded: a shard beyond its share gives entries that were not used lately to the key space
@@ -149,7 +150,8 @@ impl Locator {
         self.moved(inode.ino, Place::Detached(Box::new(inode)))
     }
 
-    /// The node of `ino`, made if there is none, with one handle more. REQUIRES: the lock of the row in `place`.
+    /// The node of `ino`, made if there is none, with one handle more. REQUIRES: the lock of the row in
+    /// `place`.
     pub(crate) fn open(&self, ino: InodeId, place: Place) -> FsResult<Arc<OpenNode>> {
         let mut shard = self.shard(ino).lock();
         if self.load(&mut shard, ino)?.is_none() {
@@ -171,8 +173,8 @@ impl Locator {
         self.shard(ino).lock().map.get(&ino.get()).and_then(|known| known.node.clone())
     }
 
-    /// Marks an open inode as having lost its last name; false if it is not open. REQUIRES: the lock of the row it
-    /// is in, so that nobody opens it meanwhile.
+    /// Marks an open inode as having lost its last name; false if it is not open. REQUIRES: the lock of
+    /// the row it is in, so that nobody opens it meanwhile.
     pub(crate) fn mark_orphan(&self, ino: InodeId, orphan: bool) -> bool {
         match self.shard(ino).lock().map.get(&ino.get()).and_then(|known| known.node.as_ref()) {
             Some(node) => {

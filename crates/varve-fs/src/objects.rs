@@ -31,8 +31,8 @@ pub(crate) struct Objects {
     env: Arc<dyn Env>,
     dir: PathBuf,
     claimed: Mutex<Claimed>,
-    /// The first failed sync of an object. What was written before it is unknown, so nothing that depends on
-    /// it may be called durable again.
+    /// The first failed sync of an object. What was written before it is unknown, so nothing that
+    /// depends on it may be called durable again.
     failed: OnceLock<String>,
     /// Held by the one who syncs, so that the next waits for the end of it.
     syncing: Mutex<()>,
@@ -86,7 +86,8 @@ impl Objects {
                 other => other?,
             }
         }
-        // Both parents are synced with the next claim, also if someone else made the directory a moment ago.
+        // Both parents are synced with the next claim, also if someone else made the directory a moment
+        // ago.
         let mut claimed = self.claimed.lock();
         claimed.dirs.insert(self.dir.clone());
         claimed.dirs.insert(upper.to_path_buf());
@@ -112,7 +113,8 @@ impl Objects {
         claimed.files.insert(ino, held);
     }
 
-    /// Makes the bytes of an object durable, and with `data_only` unset its times. After a failure every later sync fails.
+    /// Makes the bytes of an object durable, and with `data_only` unset its times. After a failure
+    /// every later sync fails.
     pub(crate) fn sync(&self, ino: InodeId, object: &dyn File, data_only: bool) -> FsResult<()> {
         let synced = self.sync_one(object, data_only);
         synced.map_err(|error| error::object("sync", &self.path(ino), error))
@@ -185,8 +187,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Calls `visit` with the id of every object there is and with the paths of files that are none. Stops at
-    /// the first error.
+    /// Calls `visit` with the id of every object there is and with the paths of files that are none.
+    /// Stops at the first error.
     pub(crate) fn for_each(
         &self,
         visit: &mut dyn FnMut(Result<InodeId, PathBuf>) -> FsResult<()>,

@@ -1,8 +1,8 @@
 //! Handles: open, create, tmpfile, release, and passthrough.
 //!
-//! A handle is *passthrough* when its bytes live in an object whose descriptor the front end may hand to
-//! the kernel, and *cached* otherwise. The kernel refuses to mix the two on one inode, so the first handle decides
-//! for all until the last is released.
+//! A handle is *passthrough* when its bytes live in an object whose descriptor the front end may hand
+//! to the kernel, and *cached* otherwise. The kernel refuses to mix the two on one inode, so the first
+//! handle decides for all until the last is released.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -3,7 +3,8 @@
 //! 1. The batch that removes the last name also writes a pending row `ObjectDelete`; then the id is queued
 //!    here ([`Reaper::enqueue`]).
 //! 2. After a sync of the store the object file is removed and its directory synced
-//!    ([`Reaper::sync_and_drain`]): never before, or a power cut could bring the name back without its bytes.
+//!    ([`Reaper::sync_and_drain`]): never before, or a power cut could bring the name back without its
+//!    bytes.
 //! 3. Then the pending row goes.
 //!
 //! Every sync a caller asks for drains the queue; a thread does it every few seconds, and the queue is

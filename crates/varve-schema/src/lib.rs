@@ -18,9 +18,9 @@
 //!
 //! Source: TableFS (thesis section 4.2.2, 4.2.3): one row for each name, with attributes and small data
 //! in it, and an inode row of its own from the second hard link on. Departures: the key holds a hash of
-//! the name instead of the name, so that keys have a fixed size and a directory's cookie is the key; directories
-//! always have an inode row, so that a create changes its parent's times and counts in the row that sorts
-//! right before the new one.
+//! the name instead of the name, so that keys have a fixed size and a directory's cookie is the key;
+//! directories always have an inode row, so that a create changes its parent's times and counts in the
+//! row that sorts right before the new one.
 
 mod codec;
 mod entry;

@@ -1,5 +1,5 @@
-//! fallocate: room is not reserved for files in the store, since the engine writes them elsewhere in any case;
-//! sizes, holes and zeros are as asked.
+//! fallocate: room is not reserved for files in the store, since the engine writes them elsewhere in
+//! any case; sizes, holes and zeros are as asked.
 
 use varve_env::Allocate;
 use varve_schema::Content;

@@ -8,8 +8,8 @@
 //! object file has them, since the kernel may write to it without telling; a crash leaves the row
 //! dirty, which is right and costs a stat of the object until the next writer's release.
 //!
-//! Before bytes are cut off, no clean row may be left that a power cut could bring back, or it would claim bytes that
-//! are gone: the dirty row is synced first, once for each time the file is opened.
+//! Before bytes are cut off, no clean row may be left that a power cut could bring back, or it would
+//! claim bytes that are gone: the dirty row is synced first, once for each time the file is opened.
 
 use std::io;
 use std::sync::Arc;
@@ -197,8 +197,8 @@ impl VarveFs {
     }
 }
 
-/// Copies size and times. The time of the last change of attributes follows only if the bytes changed since the
-/// row noted their time, because that time can be set to anything.
+/// Copies size and times. The time of the last change of attributes follows only if the bytes changed
+/// since the row noted their time, because that time can be set to anything.
 fn copy_stat(inode: &mut Inode, stat: &FileStat) {
     inode.size = stat.len;
     if stat.modified != inode.times.mtime {

@@ -1,8 +1,8 @@
 //! Checks every invariant of a file system, streaming over one snapshot of its store.
 //!
-//! 1. `names` scans the key space `meta`. Rows come grouped by directory, so that counts are checked as each
-//!    group ends; what an entry refers to is read from the snapshot. Every directory is followed up to the
-//!    root once.
+//! 1. `names` scans the key space `meta`. Rows come grouped by directory, so that counts are checked as
+//!    each group ends; what an entry refers to is read from the snapshot. Every directory is followed
+//!    up to the root once.
 //! 2. `data` scans the key space `data` and lists the object files, and compares both with what step 1
 //!    found.
 //!

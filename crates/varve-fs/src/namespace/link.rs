@@ -1,8 +1,8 @@
 //! Giving an inode one more name.
 //!
-//! The second name moves the inode out of the row of its first into a row of its own; that entry and the new
-//! one then refer to it. Its data rows are keyed by the inode's id and stay. When names go again, the
-//! inode's row stays, because turning back would need to know which name is left.
+//! The second name moves the inode out of the row of its first into a row of its own; that entry and
+//! the new one then refer to it. Its data rows are keyed by the inode's id and stay. When names go
+//! again, the inode's row stays, because turning back would need to know which name is left.
 //!
 //! Source: TableFS 4.2.3.
 

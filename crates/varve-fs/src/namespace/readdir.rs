@@ -1,9 +1,9 @@
 //! Listing a directory: a scan of the rows that share its id as prefix.
 //!
-//! Names come in the order of their cookies, which are their hashes: stable while others come and go. `.` has cookie 1,
-//! `..` has 2. The scan holds no lock. With attributes, each accepted entry counts as a lookup, for which
-//! the entry's place must be right: if no inode was moved anywhere since before the scan began
-//! (`VarveFs::moves`), the scanned row tells it; else the row is read again, under its lock.
+//! Names come in the order of their cookies, which are their hashes: stable while others come and go.
+//! `.` has cookie 1, `..` has 2. The scan holds no lock. With attributes, each accepted entry counts as
+//! a lookup, for which the entry's place must be right: if no inode was moved anywhere since before the
+//! scan began (`VarveFs::moves`), the scanned row tells it; else the row is read again, under its lock.
 //!
 //! Source: TableFS 4.2.2 and 4.2.4.
 

@@ -6,8 +6,8 @@
 //!                                  no:  gone; detached in memory while the front end knows it
 //! ```
 //!
-//! Gone means: no row of the inode is left, and its object, if it has one, is queued for the reaper. A crash
-//! leaves orphans and queued objects with their pending rows, which the next mount finds.
+//! Gone means: no row of the inode is left, and its object, if it has one, is queued for the reaper. A
+//! crash leaves orphans and queued objects with their pending rows, which the next mount finds.
 
 use std::sync::atomic::Ordering;
 

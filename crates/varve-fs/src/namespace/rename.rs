@@ -3,9 +3,9 @@
 //! 1. Lock the inode rows of both directories and both entry rows; read them.
 //! 2. If an inode that is to change has a row of its own, lock that too and begin again.
 //! 3. If a directory changes its parent, take the tree lock first and begin again. While it is held no
-//!    directory anywhere changes its parent, so that walking up from the new parent to the root proves that the
-//!    directory does not move into itself; without it two renames could each be right and together cut a loop off
-//!    the tree.
+//!    directory anywhere changes its parent, so that walking up from the new parent to the root proves
+//!    that the directory does not move into itself; without it two renames could each be right and
+//!    together cut a loop off the tree.
 //! 4. Change the rows in memory, write one batch, let the locator follow.
 //!
 //! Source: TableFS 4.2.6 (rename as one batch of insert and delete). Departure: the batch also holds both
