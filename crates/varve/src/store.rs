@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use varve_engine::StoreError;
 use varve_env::os::OsEnv;
 use varve_env::{Env, OpenMode};
 use varve_fs::superblock::{SUPERBLOCK_NAME, lock_path};
@@ -15,6 +17,10 @@ use crate::{Error, Result};
 /// The most bytes of a lock file that are read.
 const NOTE_BYTES_MAX: usize = 4096;
 
+/// How long to wait before a lock that is held counts as held: longer than [`holder`] of another process
+/// holds it to see whether it is free.
+const GLANCE: Duration = Duration::from_millis(50);
+
 /// An open store.
 #[derive(Debug)]
 pub struct FileSystem {
@@ -24,7 +30,15 @@ pub struct FileSystem {
 impl FileSystem {
     /// Opens the store in `dir`. Fails if another process has it open.
     pub fn open(dir: &Path, options: &MountOptions) -> Result<FileSystem> {
-        let fs = VarveFs::open(OsEnv::new(), dir, options.clone())?;
+        let env = OsEnv::new();
+        let open = || VarveFs::open(OsEnv::new(), dir, options.clone());
+        let fs = match open() {
+            Err(StoreError::Locked { .. }) => {
+                env.sleep(GLANCE);
+                open()?
+            }
+            outcome => outcome?,
+        };
         Ok(FileSystem { fs: Arc::new(fs) })
     }
 
@@ -84,7 +98,15 @@ pub fn holder(dir: &Path) -> Result<Option<Holder>> {
     if env.stat(&path).is_err() {
         return Ok(None);
     }
-    match env.lock(&path) {
+    let first = env.lock(&path);
+    let lock = match first {
+        Ok(None) => {
+            env.sleep(GLANCE);
+            env.lock(&path)
+        }
+        first => first,
+    };
+    match lock {
         Ok(Some(_released_at_once)) => Ok(None),
         Ok(None) => {
             let mut note = vec![0; NOTE_BYTES_MAX];

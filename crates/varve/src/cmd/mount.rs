@@ -83,8 +83,8 @@ fn show(ready: &Ready, verbose: bool, json: bool) {
     }
     if ready.is_private {
         output::line(format!(
-            "only process {} sees it; enter with `nsenter --preserve-credentials -U -m -t {}`",
-            ready.pid, ready.pid
+            "only process {0} sees it: `nsenter --preserve-credentials -U -m -t {0}` enters, `kill {0}` unmounts",
+            ready.pid
         ));
     }
 }
