@@ -34,9 +34,6 @@ use crate::version::LEVELS;
 use crate::wal::scan::read_whole;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
-/// Length at which a manifest is replaced by one that holds the present state only.
-pub(crate) const MANIFEST_BYTES_MAX: u64 = 4 << 20;
-
 /// A key space as the manifest has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ManifestKeyspace {

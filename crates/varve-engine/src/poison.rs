@@ -36,27 +36,6 @@ impl Poison {
     }
 }
 
-/// Poisons the store if the thread that holds it panics.
-pub(crate) struct PoisonOnPanic<'a> {
-    poison: &'a Poison,
-    worker: &'static str,
-}
-
-impl<'a> PoisonOnPanic<'a> {
-    /// Watches the present thread, which does the work called `worker`.
-    pub(crate) fn new(poison: &'a Poison, worker: &'static str) -> PoisonOnPanic<'a> {
-        PoisonOnPanic { poison, worker }
-    }
-}
-
-impl Drop for PoisonOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.poison.set(&format_args!("the {} panicked", self.worker));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,16 +48,5 @@ mod tests {
         poison.set(&"second");
         let error = poison.check().unwrap_err();
         assert!(matches!(error, StoreError::Poisoned { cause } if cause == "first"));
-    }
-
-    #[test]
-    fn a_panic_poisons() {
-        let poison = Poison::default();
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _guard = PoisonOnPanic::new(&poison, "test worker");
-            panic!("planned");
-        }));
-        assert!(outcome.is_err());
-        assert_eq!(poison.cause(), Some("the test worker panicked"));
     }
 }

@@ -15,7 +15,6 @@ use parking_lot::{Condvar, Mutex};
 use varve_env::JoinHandle;
 
 use super::Inner;
-use crate::poison::PoisonOnPanic;
 use crate::{StoreError, StoreResult};
 
 /// How long a worker that found no room waits before it tries again.
@@ -83,6 +82,21 @@ impl Work {
     }
 }
 
+/// Poisons the store if the thread that holds it panics, and wakes the writers that wait for it.
+struct PoisonOnPanic<'a> {
+    inner: &'a Inner,
+    worker: &'static str,
+}
+
+impl Drop for PoisonOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.inner.poison.set(&format_args!("{} panicked", self.worker));
+            self.inner.flushed_for_good();
+        }
+    }
+}
+
 impl Inner {
     /// Has full memtables flushed and levels compacted: by the threads, or here if there are none.
     pub(crate) fn work_is_due(&self) {
@@ -114,8 +128,8 @@ impl Inner {
         for (name, body) in workers {
             let inner = Arc::clone(self);
             let run = move || {
-                let _guard = PoisonOnPanic::new(&inner.poison, name);
-                body(&inner);
+                let guard = PoisonOnPanic { inner: &inner, worker: name };
+                body(guard.inner);
             };
             match self.env.spawn(name, Box::new(run)) {
                 Ok(thread) => threads.push(thread),

@@ -8,7 +8,7 @@ use varve_types::{FileNo, KeyspaceId, SeqNo};
 use super::Inner;
 use crate::StoreResult;
 use crate::files::StoreFile;
-use crate::manifest::{MANIFEST_BYTES_MAX, Manifest};
+use crate::manifest::Manifest;
 use crate::memtable::Memtable;
 use crate::version::{Table, Version};
 use crate::view::{Keyspace, View};
@@ -69,7 +69,7 @@ impl Inner {
                 table.mark_obsolete();
             }
         }
-        if manifest.len() > MANIFEST_BYTES_MAX {
+        if manifest.len() > self.options.manifest_bytes_max {
             self.rewrite_manifest(&mut manifest)?;
         }
         Ok(true)

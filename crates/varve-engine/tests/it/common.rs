@@ -45,6 +45,7 @@ pub(crate) fn small_options() -> DbOptions {
         level_base_bytes: 12 << 10,
         level_multiplier: 3,
         space_reserve_bytes: 0,
+        manifest_bytes_max: 1500,
         ..DbOptions::with_memory_budget(1 << 20)
     }
 }

@@ -82,6 +82,30 @@ fn a_full_disk_refuses_writes_and_recovers_wherever_it_strikes() {
 }
 
 #[test]
+fn an_open_without_room_changes_nothing() {
+    let env = SimEnv::new(4);
+    let mut store = Store0::open(&env, 4);
+    store.write(200).unwrap();
+    store.db.close().unwrap();
+    let mut refused = 0;
+    for (op, nth) in
+        [SimOp::Create, SimOp::Write].into_iter().flat_map(|op| (1..8).map(move |n| (op, n)))
+    {
+        let env = env.power_cut_keep_all();
+        env.fail(rule(op, nth, NO_SPACE, false));
+        match open(&env) {
+            Err(StoreError::NoSpace { .. }) => refused += 1,
+            Err(error) => panic!("{op:?} {nth}: {error}"),
+            Ok(db) => drop(db),
+        }
+        env.clear_faults();
+        assert_eq!(reopened(&env), store.model, "{op:?} {nth}");
+        assert_eq!(reopened(&env.power_cut_keep_nothing()), store.model, "{op:?} {nth}");
+    }
+    assert!(refused > 4, "{refused} opens refused");
+}
+
+#[test]
 fn a_small_disk_fills_up_and_is_usable_again() {
     let env = SimEnv::new(9);
     let mut store = Store0::open(&env, 9);
