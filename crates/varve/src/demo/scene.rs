@@ -177,6 +177,8 @@ impl Scene {
         let (to_stop, path) = (Arc::clone(&self.to_stop), self.path.clone());
         let wait = move || {
             if signals.forever().next().is_some() {
+                // What other threads meet from here on is our doing.
+                log::set_max_level(log::LevelFilter::Off);
                 if let Some(stop) = to_stop.lock().take() {
                     drop(stop.stop(UnmountMode::Force));
                 }

@@ -71,7 +71,9 @@ impl Attached {
             Ok(file_system) => file_system,
             Err(error) => {
                 drop(mounted);
-                varve_fuse::unmount(&ready.dir, UnmountMode::Force)?;
+                if let Err(left_behind) = varve_fuse::unmount(&ready.dir, UnmountMode::Force) {
+                    log::warn!("{left_behind}");
+                }
                 return Err(error);
             }
         };
