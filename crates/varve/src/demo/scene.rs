@@ -39,11 +39,15 @@ pub(super) struct Scene {
     library: Option<FileSystem>,
     /// What an interrupt must unmount.
     to_stop: Arc<Mutex<Option<StopHandle>>>,
+    /// Interrupts, until a thread waits for them.
+    signals: Option<Signals>,
 }
 
 impl Scene {
     /// Makes the temporary directory and formats the stores.
     pub(super) fn new() -> Result<Scene> {
+        let signals = Signals::new([SIGINT, SIGTERM])
+            .map_err(|error| Error::failed(format!("cannot handle signals: {error}")))?;
         let temporary = std::env::temp_dir();
         let dir = tempfile::Builder::new()
             .prefix("varve-demo-")
@@ -58,6 +62,7 @@ impl Scene {
             served: None,
             library: None,
             to_stop: Arc::new(Mutex::new(None)),
+            signals: Some(signals),
         };
         for name in ["plain", "mount"] {
             let path = scene.path.join(name);
@@ -91,7 +96,10 @@ impl Scene {
 
     /// Mounts the store and serves it from a thread. Returns the method and the refusals of others.
     pub(super) fn mount(&mut self) -> Result<(String, Vec<String>)> {
-        let attached = Attached::new(&self.store(), &self.mount_point(), &Choices::default())?;
+        let attached = Attached::new(&self.store(), &self.mount_point(), &Choices::default());
+        // Only now: entering a private namespace needs a process with a single thread.
+        self.end_on_signals()?;
+        let attached = attached?;
         let ready = attached.ready().clone();
         let stop = attached.stop_handle();
         *self.to_stop.lock() = Some(stop.clone());
@@ -100,8 +108,6 @@ impl Scene {
             .spawn(move || attached.serve())
             .map_err(|error| Error::failed(format!("cannot start a thread: {error}")))?;
         self.served = Some(Served { thread, stop });
-        // Only now: entering a private namespace needs a process with a single thread.
-        self.end_on_signals()?;
         Ok((ready.method, ready.refusals))
     }
 
@@ -171,9 +177,9 @@ impl Scene {
         }
     }
 
-    fn end_on_signals(&self) -> Result<()> {
-        let mut signals = Signals::new([SIGINT, SIGTERM])
-            .map_err(|error| Error::failed(format!("cannot handle signals: {error}")))?;
+    /// Starts the thread that waits for interrupts, the first time.
+    fn end_on_signals(&mut self) -> Result<()> {
+        let Some(mut signals) = self.signals.take() else { return Ok(()) };
         let (to_stop, path) = (Arc::clone(&self.to_stop), self.path.clone());
         let wait = move || {
             if signals.forever().next().is_some() {
