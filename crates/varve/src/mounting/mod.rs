@@ -65,6 +65,7 @@ impl Attached {
         store::superblock(store)?;
         store::require_free(store)?;
         let store = store.canonicalize().map_err(|error| Error::io("find", store, &error))?;
+        refuse_nesting(&store, dir)?;
         let mounted = varve_fuse::mount(dir, &mount_options(&store, choices))?;
         let ready = describe(&store, &mounted);
         let file_system = match FileSystem::open(&store, &fs_options(choices, &ready.dir)) {
@@ -158,6 +159,19 @@ fn unmount_on_signals(stop: StopHandle) -> Result<()> {
         .spawn(wait)
         .map(drop)
         .map_err(|error| Error::failed(format!("cannot start a thread: {error}")))
+}
+
+/// A store below its own mount point could no longer be reached, and a mount point within a store would be
+/// taken for a part of it.
+fn refuse_nesting(store: &Path, dir: &Path) -> Result<()> {
+    // A directory that cannot be found is refused by the mount itself, with its reason.
+    let Ok(dir) = dir.canonicalize() else { return Ok(()) };
+    if store.starts_with(&dir) || dir.starts_with(store) {
+        let (store, dir) = (store.display(), dir.display());
+        return Err(Error::failed(format!("{dir} and the store {store} lie within one another"))
+            .hint("mount on a directory beside the store"));
+    }
+    Ok(())
 }
 
 fn mount_options(store: &Path, choices: &Choices) -> MountOptions {

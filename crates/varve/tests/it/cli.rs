@@ -90,6 +90,20 @@ fn a_store_is_mounted_once_and_says_where() {
 }
 
 #[test]
+fn a_store_and_its_mount_point_lie_apart() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    run(varve().arg("format").arg(&store));
+    for nested in [dir.path(), store.as_path(), &store.join("objects")] {
+        let said = fails(varve().arg("mount").arg(&store).arg(nested), 1);
+        assert!(said.contains("within one another"), "{said}");
+    }
+}
+
+#[test]
 fn a_busy_mount_stays_and_a_lazy_unmount_takes_it() {
     let Some(mount) = Mount::new() else { return };
     let held = fs::File::create(mount.path().join("held")).unwrap();
