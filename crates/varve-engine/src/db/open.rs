@@ -2,7 +2,7 @@
 //!
 //! 1. Lock the directory; read the manifest; see that every table it lists is there.
 //! 2. Recover the memtables from the logs ([`crate::wal::recovery`]).
-//! 3. Begin a new log, and a new manifest that holds the state as it is now.
+//! 3. Begin a new log, make it durable, and begin a new manifest that holds the state as it is now.
 //! 4. Remove files that nothing refers to: what a crash interrupted.
 //! 5. If much was recovered, flush it, so that logs do not pile up over restarts.
 //!
@@ -195,7 +195,7 @@ fn build(
     let poison = Poison::default();
     let edit = state_edit(&view, view.oldest_log(), manifest_no.next(), tables_seq);
     let manifest = Manifest::create(&*env, dir, manifest_no, &edit, tables_seq, &poison)?;
-    remove_unreferenced(&*env, dir, files, &view)?;
+    remove_unreferenced(&*env, dir, files, &view, &recovered)?;
     let metrics = Arc::new(Metrics::default());
     let block_bytes = options.block_bytes as usize;
     let cache = TableCache::new(
@@ -318,14 +318,15 @@ fn remove_all(env: &dyn Env, dir: &Path, files: &[StoreFile]) -> StoreResult<()>
     Ok(())
 }
 
-/// Removes tables and logs that `view` does not need, and earlier manifests.
+/// Removes tables and logs that are not needed, and earlier manifests.
 ///
-/// REQUIRES: the manifest that says so is in force.
+/// REQUIRES: the manifest that says so is in force, and the log that follows the recovered ones durable.
 fn remove_unreferenced(
     env: &dyn Env,
     dir: &Path,
     files: &[StoreFile],
     view: &View,
+    recovered: &Recovered,
 ) -> StoreResult<()> {
     let tables: std::collections::HashSet<FileNo> = view
         .keyspaces
@@ -335,7 +336,7 @@ fn remove_unreferenced(
     for file in files {
         let needed = match file {
             StoreFile::Table(no) => tables.contains(no),
-            StoreFile::Wal(no) => *no >= view.oldest_log(),
+            StoreFile::Wal(no) => *no >= view.oldest_log() && recovered.logs.contains(no),
             StoreFile::Manifest(_) => false,
             StoreFile::Current => true,
             // The new CURRENT was made of it.

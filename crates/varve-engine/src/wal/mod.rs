@@ -91,7 +91,8 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Begins the log `no`, after those that `recovered` lists.
+    /// Begins the log `no`, after those that `recovered` lists, and makes it durable. Its first record
+    /// repeats which outside data are durable, because the records that said so may go.
     pub(crate) fn create(
         env: Arc<dyn Env>,
         dir: PathBuf,
@@ -100,7 +101,11 @@ impl LogWriter {
     ) -> StoreResult<LogWriter> {
         let mut buffer = Vec::new();
         let first_seq = recovered.last_seq.advanced(1);
-        let log = begin_log(&env, &dir, no, first_seq, recovered.previous, &mut buffer)?;
+        let (previous, covered) = (recovered.previous, Some(recovered.covered));
+        let mut log = begin_log(&env, &dir, no, first_seq, previous, covered, &mut buffer)?;
+        log.file.sync_data().map_err(|error| io_error("sync the log", &log.path, error))?;
+        env.sync_dir(&dir).map_err(|error| io_error("sync", &dir, error))?;
+        (log.synced_len, log.named) = (log.len, true);
         let external_seq = recovered.external_seq;
         Ok(LogWriter {
             env,
@@ -193,7 +198,7 @@ impl LogWriter {
     pub(crate) fn rotate(&mut self, no: FileNo, first_seq: SeqNo) -> StoreResult<()> {
         let previous = PreviousLog { file: self.log.no, final_len: self.log.len };
         let next =
-            begin_log(&self.env, &self.dir, no, first_seq, Some(previous), &mut self.buffer)?;
+            begin_log(&self.env, &self.dir, no, first_seq, Some(previous), None, &mut self.buffer)?;
         let full = std::mem::replace(&mut self.log, next);
         self.older.push(full.no);
         if full.synced_len < full.len || !full.named {
@@ -245,25 +250,34 @@ impl LogWriter {
     }
 }
 
-/// Creates a log file and writes its header.
+/// Creates a log file and writes its header, and a barrier for `covered`, in one write.
 fn begin_log(
     env: &Arc<dyn Env>,
     dir: &std::path::Path,
     no: FileNo,
     first_seq: SeqNo,
     previous: Option<PreviousLog>,
+    covered: Option<SeqNo>,
     buffer: &mut Vec<u8>,
 ) -> StoreResult<Log> {
     let path = StoreFile::Wal(no).path(dir);
     buffer.clear();
     let start = begin_record(buffer);
     LogHeader { kind: LogKind::Wal, boot_id: env.boot_id(), first_seq, previous }.encode(buffer);
-    let kind = RecordKind::Header;
-    finish_record(
-        buffer,
-        start,
-        Stamp { file: no, offset: 0, kind, external: false, synced_len: 0 },
-    );
+    let stamp = |offset: usize, kind| Stamp {
+        file: no,
+        offset: offset as u64,
+        kind,
+        external: false,
+        synced_len: 0,
+    };
+    finish_record(buffer, start, stamp(0, RecordKind::Header));
+    if let Some(covered) = covered.filter(|covered| *covered > SeqNo::ZERO) {
+        let offset = buffer.len();
+        let start = begin_record(buffer);
+        buffer.extend_from_slice(&covered.get().to_le_bytes());
+        finish_record(buffer, start, stamp(offset, RecordKind::Barrier));
+    }
     let create = |error| io_error("create the log", &path, error);
     let file = env.open(&path, OpenMode::CreateNew).map_err(create)?;
     if let Err(error) = file.write_all_at(buffer, 0) {

@@ -1,19 +1,25 @@
 //! Decides, after a crash, how much of each log counts: a pure function of what stands in the logs.
 //!
-//! The logs are walked from the oldest on. A log counts up to the length that the next log's header
-//! gives it, or up to its last valid record if it is the last log. Where it breaks off before that:
+//! 1. The chain: from the newest log with a header back to the oldest, each header naming the log before
+//!    it. Other logs are left over from a decision made at an earlier crash, or were never synced.
+//! 2. The walk, from the oldest log of the chain on. A log counts up to the length that the next log's
+//!    header gives it, or up to its last valid record if it is the last one.
+//!
+//! Where a log breaks off before that:
 //!
 //! - If a valid record, of this log or a later one, proves that the lost part was durable, it is damage.
 //! - Otherwise it is a torn tail: nothing after it was ever promised. It is cut, and later logs, which
 //!   were never synced, are dropped.
 //!
 //! After a power cut (another boot id) the walk also ends before the first batch that depends on data
-//! outside the store and is covered by no barrier: those data may be lost.
+//! outside the store and is covered by no barrier: those data may be lost. A barrier covers what was
+//! written before it, and counts wherever it stands, also after a cut: the data it speaks of were durable
+//! when it was written. It says nothing of later logs, where sequence numbers that were cut come again.
 //!
 //! Without a power cut the page cache kept everything, so a valid record or log after a bad record is
 //! damage whether it was synced or not; only the very last record can be torn, by the process' death.
 
-use varve_types::FileNo;
+use varve_types::{FileNo, SeqNo};
 
 use super::scan::LogScan;
 
@@ -39,41 +45,75 @@ pub(crate) struct Damage {
 
 /// The plan for `scans`, sorted by number, the first being the oldest log that is still needed.
 pub(crate) fn plan(scans: &[LogScan], boot_id: u128) -> Result<Plan, Damage> {
-    let covered = scans.iter().map(|scan| scan.covered).max().unwrap_or_default();
+    let chain = chain(scans)?;
     let mut plan = Plan::default();
-    for (i, scan) in scans.iter().enumerate() {
-        let later = &scans[i + 1..];
-        if let Some(missing) = missing_before(scan, scans[..i].last()) {
-            if scans[i..].iter().any(|log| log.durable_len > 0) {
-                let detail =
-                    format!("the log after it, {}, was synced, but it is missing", scan.no);
-                return Err(Damage { no: missing, offset: 0, detail });
-            }
-            plan.drop.extend(scans[i..].iter().map(|log| log.no));
-            return Ok(plan);
-        }
-        let limit = later.first().and_then(|next| final_len(next, scan.no));
+    for (i, scan) in chain.iter().enumerate() {
+        let later: Vec<&LogScan> = scans.iter().filter(|log| log.no > scan.no).collect();
+        let limit = chain.get(i + 1).and_then(|next| final_len(next, scan.no));
         let (mut kept, whole) = match limit {
             Some(limit) if scan.good_len >= limit => (limit, true),
             Some(_) => (scan.good_len, false),
             None => (scan.good_len, scan.bad.is_none()),
         };
         if !whole {
-            refuse_damage(scan, later, boot_id)?;
+            refuse_damage(scan, &later, boot_id)?;
         }
         if !scan.boundaries.contains(&kept) {
             let detail = format!("a record reaches beyond the log's final length {kept}");
             return Err(Damage { no: scan.no, offset: kept, detail });
         }
-        let uncovered = first_uncovered(scan, kept, covered, boot_id);
+        let uncovered = first_uncovered(scan, kept, covered(scans, scan.no), boot_id);
         kept = uncovered.unwrap_or(kept);
         plan.keep.push((scan.no, kept));
         if !whole || uncovered.is_some() {
-            plan.drop.extend(later.iter().map(|log| log.no));
-            return Ok(plan);
+            break;
         }
     }
+    let kept = |no: FileNo| plan.keep.iter().any(|(keep, _)| *keep == no);
+    plan.drop = scans.iter().map(|scan| scan.no).filter(|no| !kept(*no)).collect();
     Ok(plan)
+}
+
+/// The largest sequence number of log `no` whose outside data a barrier covers.
+pub(crate) fn covered(scans: &[LogScan], no: FileNo) -> SeqNo {
+    let barriers = scans.iter().filter(|scan| scan.no >= no).map(|scan| scan.covered);
+    barriers.max().unwrap_or_default()
+}
+
+/// The logs that follow each other, oldest first, ending with the newest whose predecessors are all there.
+fn chain(scans: &[LogScan]) -> Result<Vec<&LogScan>, Damage> {
+    let Some(oldest) = scans.first() else { return Ok(Vec::new()) };
+    for newest in scans.iter().rev() {
+        if newest.header.is_none() && newest.no != oldest.no {
+            if newest.durable_len > 0 {
+                let detail = "the header of a log that was synced is lost".to_owned();
+                return Err(Damage { no: newest.no, offset: 0, detail });
+            }
+            continue;
+        }
+        let mut chain = vec![newest];
+        let mut last = newest;
+        while last.no != oldest.no {
+            let previous = last.header.as_ref().and_then(|header| header.previous);
+            let Some(previous) = previous.and_then(|p| scans.iter().find(|log| log.no == p.file))
+            else {
+                break;
+            };
+            chain.push(previous);
+            last = previous;
+        }
+        if last.no == oldest.no {
+            chain.reverse();
+            return Ok(chain);
+        }
+        if let Some(synced) = chain.iter().find(|log| log.durable_len > 0) {
+            let missing = last.header.as_ref().and_then(|header| header.previous);
+            let no = missing.map_or(last.no, |previous| previous.file);
+            let detail = format!("the later log {} was synced, but this one is missing", synced.no);
+            return Err(Damage { no, offset: 0, detail });
+        }
+    }
+    Ok(vec![oldest])
 }
 
 /// The length that `next`'s header gives to the log `no`.
@@ -82,15 +122,8 @@ fn final_len(next: &LogScan, no: FileNo) -> Option<u64> {
     (previous.file == no).then_some(previous.final_len)
 }
 
-/// The log that `scan` says came before it, if that is not `before`.
-fn missing_before(scan: &LogScan, before: Option<&LogScan>) -> Option<FileNo> {
-    let before = before?;
-    let previous = scan.header.as_ref()?.previous?;
-    (previous.file != before.no).then_some(previous.file)
-}
-
 /// Fails if what `scan` lacks at its end was durable, or cannot have been lost.
-fn refuse_damage(scan: &LogScan, later: &[LogScan], boot_id: u128) -> Result<(), Damage> {
+fn refuse_damage(scan: &LogScan, later: &[&LogScan], boot_id: u128) -> Result<(), Damage> {
     let lost = scan.good_len;
     let reason = if scan.durable_len > lost {
         format!("{} bytes of this log were synced", scan.durable_len)
@@ -106,7 +139,7 @@ fn refuse_damage(scan: &LogScan, later: &[LogScan], boot_id: u128) -> Result<(),
     Err(Damage { no: scan.no, offset: lost, detail: format!("{found}; {reason}") })
 }
 
-fn has_successor(later: &[LogScan]) -> bool {
+fn has_successor(later: &[&LogScan]) -> bool {
     later.iter().any(|log| log.header.is_some())
 }
 
@@ -115,12 +148,7 @@ fn same_boot(scan: &LogScan, boot_id: u128) -> bool {
 }
 
 /// Where the first batch stands, before `kept`, whose external data may be lost.
-fn first_uncovered(
-    scan: &LogScan,
-    kept: u64,
-    covered: varve_types::SeqNo,
-    boot_id: u128,
-) -> Option<u64> {
+fn first_uncovered(scan: &LogScan, kept: u64, covered: SeqNo, boot_id: u128) -> Option<u64> {
     if same_boot(scan, boot_id) {
         return None;
     }
@@ -134,7 +162,6 @@ fn first_uncovered(
 mod tests {
     use varve_format::log::{LogHeader, LogKind, PreviousLog};
     use varve_format::{FormatError, Problem};
-    use varve_types::SeqNo;
 
     use super::*;
     use crate::wal::scan::ExternalBatch;
@@ -197,6 +224,31 @@ mod tests {
     fn what_was_cut_before_stays_cut() {
         let logs = [bad(log(3, None, 80)), log(5, Some((3, 64)), 40)];
         assert_eq!(keep(&logs), [(3, 64), (5, 40)]);
+    }
+
+    #[test]
+    fn logs_outside_of_the_chain_were_dropped_before() {
+        let mut dropped = log(5, Some((3, 96)), 40);
+        dropped.covered = SeqNo::new(30);
+        let mut first = bad(log(3, None, 80));
+        first.externals = vec![ExternalBatch { offset: 40, last_seq: SeqNo::new(30) }];
+        let next = log(7, Some((3, 80)), 24);
+        assert_eq!(keep(&[first.clone(), dropped.clone(), next]), [(3, 80), (7, 24)]);
+        let mut headless = bad(log(7, None, 0));
+        headless.header = None;
+        assert_eq!(keep(&[first.clone(), dropped, headless.clone()]), [(3, 80)]);
+        headless.durable_len = 8;
+        assert_eq!(plan(&[first, headless], BOOT).unwrap_err().no.get(), 7);
+    }
+
+    /// Sequence numbers that were cut come again; the barrier after the cut does not speak of them.
+    #[test]
+    fn a_barrier_does_not_cover_later_logs() {
+        let mut torn = bad(log(3, None, 80));
+        torn.covered = SeqNo::new(30);
+        let mut next = log(5, Some((3, 80)), 64);
+        next.externals = vec![ExternalBatch { offset: 40, last_seq: SeqNo::new(20) }];
+        assert_eq!(keep(&[torn, next]), [(3, 80), (5, 40)]);
     }
 
     #[test]

@@ -3,7 +3,11 @@
 //! 1. Scan every log from the oldest needed one on ([`super::scan`]).
 //! 2. Decide how much of each counts ([`super::plan`]).
 //! 3. Replay that much into memtables.
-//! 4. Make the decision last: cut the last log, fsync the logs, remove those that are dropped.
+//! 4. fsync the logs that count.
+//!
+//! Nothing is cut or removed here. What decides (torn ends, barriers after them, logs that are dropped)
+//! must stay until the next log is durable: its header says how much of the last log counts, and its
+//! first record which outside data are durable. Until then another crash decides the same again.
 //!
 //! The work is bounded by the logs, which are bounded by the memtables; it does not depend on the
 //! number of rows in the store.
@@ -17,7 +21,7 @@ use varve_format::batch::{LoggedBatch, decode_batch};
 use varve_format::log::{HEADER_BYTES, LogReader, NextRecord, PreviousLog, RecordKind};
 use varve_types::{FileNo, SeqNo};
 
-use super::plan::{Plan, plan};
+use super::plan::{Plan, covered, plan};
 use super::scan::{read_whole, scan_log};
 use crate::files::{StoreFile, format_error, io_error};
 use crate::memtable::Memtable;
@@ -51,6 +55,8 @@ pub(crate) struct Recovered {
     pub(crate) external_seq: SeqNo,
     /// The log that the next one follows.
     pub(crate) previous: Option<PreviousLog>,
+    /// The newest batch whose outside data a barrier covers, or zero.
+    pub(crate) covered: SeqNo,
     /// Logs that were replayed, oldest first.
     pub(crate) logs: Vec<FileNo>,
 }
@@ -72,26 +78,30 @@ pub(crate) fn recover(input: &RecoveryInput<'_>) -> StoreResult<Recovered> {
         offset: damage.offset,
         detail: damage.detail,
     })?;
-    let covered = scans.iter().map(|scan| scan.covered).max().unwrap_or_default();
     let mut replay = Replay {
         input,
-        covered,
+        barrier: SeqNo::ZERO,
+        covered: SeqNo::ZERO,
         memtables: Vec::new(),
         last_seq: input.tables_seq,
         external_seq: SeqNo::ZERO,
     };
     for (no, len) in &plan.keep {
+        replay.barrier = covered(&scans, *no);
         replay.log(*no, *len)?;
     }
-    let Replay { memtables, last_seq, external_seq, .. } = replay;
+    let Replay { memtables, last_seq, external_seq, covered, .. } = replay;
     settle(input, &plan)?;
     let logs = plan.keep.iter().map(|(no, _)| *no).collect();
     let previous = plan.keep.last().map(|(file, len)| PreviousLog { file: *file, final_len: *len });
-    Ok(Recovered { memtables, last_seq, external_seq, previous, logs })
+    Ok(Recovered { memtables, last_seq, external_seq, previous, covered, logs })
 }
 
 struct Replay<'a> {
     input: &'a RecoveryInput<'a>,
+    /// What barriers say of the present log.
+    barrier: SeqNo,
+    /// The newest batch that one covers.
     covered: SeqNo,
     memtables: Vec<Arc<Memtable>>,
     last_seq: SeqNo,
@@ -159,8 +169,10 @@ impl Replay<'_> {
         };
         if external {
             memtable.mark_external();
-            if last_seq > self.covered {
+            if last_seq > self.barrier {
                 self.external_seq = last_seq;
+            } else {
+                self.covered = last_seq;
             }
         }
         // Copies, because a value that shares the memory of the log would keep all of it.
@@ -178,23 +190,16 @@ impl Replay<'_> {
     }
 }
 
-/// Makes what was decided last: a second crash must not decide otherwise once new writes follow.
+/// Makes the logs that count durable: the next log, once synced, is proof that they are.
 fn settle(input: &RecoveryInput<'_>, plan: &Plan) -> StoreResult<()> {
-    for (i, (no, len)) in plan.keep.iter().enumerate() {
+    for (no, _) in &plan.keep {
         let path = StoreFile::Wal(*no).path(input.dir);
-        let settle = || {
-            let file = input.env.open(&path, OpenMode::ReadWrite)?;
-            if i + 1 == plan.keep.len() && file.stat()?.len > *len {
-                file.set_len(*len)?;
-            }
-            file.sync_data()
-        };
-        settle().map_err(|error| io_error("cut and sync the log", &path, error))?;
+        let sync = || input.env.open(&path, OpenMode::ReadWrite)?.sync_data();
+        sync().map_err(|error| io_error("sync the log", &path, error))?;
     }
-    for no in plan.drop.iter().rev() {
+    for no in &plan.drop {
         let path = StoreFile::Wal(*no).path(input.dir);
-        log::warn!("{} was never synced and follows a torn log; removed", path.display());
-        input.env.remove_file(&path).map_err(|error| io_error("remove the log", &path, error))?;
+        log::warn!("{} was never synced and follows a torn log; dropped", path.display());
     }
-    input.env.sync_dir(input.dir).map_err(|error| io_error("sync", input.dir, error))
+    Ok(())
 }
