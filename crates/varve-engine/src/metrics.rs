@@ -3,6 +3,8 @@
 //! [`Metrics`] is counted into by everybody; [`MetricsReport`] is what [`crate::Store::metrics_json`]
 //! prints: the counters and the present sizes.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use varve_types::Counter;
 
@@ -76,7 +78,7 @@ pub(crate) struct StateReport {
 /// Counters and sizes.
 #[derive(Debug, Serialize)]
 pub(crate) struct MetricsReport {
-    counters: Vec<(&'static str, u64)>,
+    counters: BTreeMap<&'static str, u64>,
     compaction_write_bytes_by_level: Vec<u64>,
     #[serde(flatten)]
     state: StateReport,
@@ -84,7 +86,7 @@ pub(crate) struct MetricsReport {
 
 impl Metrics {
     /// The counters with their names.
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn counters(&self) -> BTreeMap<&'static str, u64> {
         [
             ("batches", &self.batches),
             ("writes", &self.writes),
@@ -112,7 +114,7 @@ impl Metrics {
             ("refused_no_space", &self.refused_no_space),
         ]
         .map(|(name, counter)| (name, counter.get()))
-        .to_vec()
+        .into()
     }
 
     /// Counters and `state` together.

@@ -52,4 +52,14 @@ impl SpaceGuard {
         self.unchecked.store(allowed as i64, Ordering::Relaxed);
         Ok(())
     }
+
+    /// Fails with `NoSpace` if the device has no room for `bytes`, the reserve included.
+    pub(crate) fn check_room(&self, bytes: u64) -> StoreResult<()> {
+        let space =
+            self.env.space(&self.dir).map_err(|error| io_error("measure", &self.dir, error))?;
+        if space.available_bytes < bytes {
+            return Err(StoreError::NoSpace { path: self.dir.clone() });
+        }
+        Ok(())
+    }
 }

@@ -120,6 +120,9 @@ impl Inner {
     fn merge(&self, space: &Keyspace, job: &Job) -> StoreResult<()> {
         let removed = inputs(space.id, &space.version, job);
         let read: u64 = removed.iter().map(|(_, _, table)| table.meta().size_bytes).sum();
+        // The outputs stand beside the inputs until the end. Without room for both, trying would fill the
+        // device again and again.
+        self.space.check_room(read)?;
         let mut outputs = Outputs::new(self, space);
         self.merge_into(&mut outputs, space, job)?;
         let tables = outputs.finish()?;
