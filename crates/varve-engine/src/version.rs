@@ -104,6 +104,11 @@ impl Version {
             .flat_map(|(level, tables)| tables.iter().map(move |table| (level, table)))
     }
 
+    /// True if there are no tables.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.levels.iter().all(Vec::is_empty)
+    }
+
     /// The descriptions of the tables, level by level.
     pub(crate) fn metas(&self) -> Vec<Vec<&TableMeta>> {
         self.levels.iter().map(|tables| tables.iter().map(|table| table.meta()).collect()).collect()

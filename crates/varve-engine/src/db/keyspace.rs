@@ -38,37 +38,38 @@ impl Inner {
 
     /// See [`crate::Store::clear_keyspace`].
     ///
-    /// The logs must not hold rows of the key space any more, so its memtable rows become a table first;
-    /// then one edit removes all its tables, while no writer can add to them.
+    /// The logs must not hold rows of the key space any more, so its memtable rows become tables first;
+    /// and everything written before must be durable, since the clearing will be. Then one edit removes
+    /// all its tables, while no writer can add to them.
     pub(crate) fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
         loop {
             self.check_open()?;
-            let in_memory = {
-                let view = self.views.get();
-                view.keyspace(keyspace)?;
-                view.memtables().any(|memtable| memtable.rows(keyspace) > 0)
-            };
+            let view = self.views.get();
+            let in_memory = view.memtables().any(|memtable| memtable.rows(keyspace) > 0);
+            if !in_memory && view.keyspace(keyspace)?.version.is_empty() {
+                return Ok(());
+            }
+            drop(view);
             if in_memory {
                 self.flush_all()?;
                 if self.external_sync.get().is_none() {
                     self.refuse_waiting_rows()?;
                 }
             }
-            let _writer = self.writer.lock();
+            self.sync()?;
+            let writer = self.writer.lock();
             self.poison.check()?;
             let view = self.views.get();
-            if view.memtables().any(|memtable| memtable.rows(keyspace) > 0) {
+            let in_memory = view.memtables().any(|memtable| memtable.rows(keyspace) > 0);
+            if in_memory || !writer.log.is_synced() {
                 continue;
             }
-            let space = view.keyspace(keyspace)?;
-            let removed: Vec<_> = space
-                .version
-                .tables()
-                .map(|(level, table)| (keyspace, level, Arc::clone(table)))
-                .collect();
+            let tables = view.keyspace(keyspace)?.version.tables();
+            let removed: Vec<_> =
+                tables.map(|(level, table)| (keyspace, level, Arc::clone(table))).collect();
             drop(view);
             // A compaction that ends just now changes the list: look again.
-            if removed.is_empty() || self.install(&Changes { removed, ..Changes::default() })? {
+            if self.install(&Changes { removed, ..Changes::default() })? {
                 return Ok(());
             }
         }

@@ -38,16 +38,15 @@ impl Inner {
         let reached = self.cover_external(&mut state)?;
         let targets = self.writer.lock().log.sync_targets();
         self.fsync(&targets)?;
-        match self.writer.lock().log.mark_synced(&targets) {
-            // The log is durable all the same; only the proof of it is missing.
-            Ok(()) | Err(StoreError::NoSpace { .. }) => {}
-            Err(error) => return Err(self.poison.set(&error)),
-        }
         // Batches that depend on data written after the hook ran are not covered yet.
         let all_covered = targets.external_seq <= state.covered;
         let durable = if all_covered { targets.position } else { reached };
         state.position = state.position.max(durable);
-        Ok(())
+        match self.writer.lock().log.mark_synced(&targets, durable) {
+            // The log is durable all the same; only the proof of it is missing.
+            Ok(()) | Err(StoreError::NoSpace { .. }) => Ok(()),
+            Err(error) => Err(self.poison.set(&error)),
+        }
     }
 
     /// Makes outside data durable and says so in the log. Returns the position whose batches are then

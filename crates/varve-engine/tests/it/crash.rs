@@ -261,3 +261,24 @@ fn a_lying_disk_is_noticed() {
     let violation = (0..4).find_map(|seed| crash_everywhere(seed, 11, true).err());
     assert!(violation.is_some_and(|error| error.contains("crash at")));
 }
+
+/// Clearing a key space was durable at once, but a batch written before it was not, so that a power cut
+/// left a state that never existed.
+#[test]
+fn what_was_written_before_a_clearing_survives_with_it() {
+    let env = SimEnv::new(1);
+    let db = open(&env).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    let put = |space: usize, key: Vec<u8>| {
+        let op = ModelOp { space, key, value: Some(b"value".to_vec()) };
+        db.write(to_batch(&ids, &[op])).unwrap();
+    };
+    put(2, vec![7; 16]);
+    db.flush().unwrap();
+    put(1, b"before".to_vec());
+    db.clear_keyspace(ids[2]).unwrap();
+    let db = open(&env.power_cut_keep_nothing()).unwrap();
+    let found = contents(&db, &ids).unwrap();
+    assert!(found.spaces[2].is_empty());
+    assert_eq!(found.spaces[1].len(), 1);
+}

@@ -116,3 +116,31 @@ fn recovered_batches_are_not_flushed_without_a_hook() {
     db.write(batch).unwrap();
     db.close().unwrap();
 }
+
+/// The barrier stood after a torn record and was cut with it, so that the second recovery dropped a batch
+/// which the first had kept.
+#[test]
+fn a_barrier_after_a_torn_record_is_not_forgotten() {
+    let env = SimEnv::new(6);
+    let db = open(&env).unwrap();
+    let space = make_spaces(&db).unwrap()[1];
+    db.set_external_sync(Box::new(|| Ok(())));
+    db.write(external(space, "kept")).unwrap();
+    let log = env.files_raw().into_iter().find(|path| path.extension().is_some_and(|e| e == "wal"));
+    let log = log.unwrap();
+    let torn_at = env.read_raw(&log).unwrap().len() as u64;
+    let mut torn = Batch::new();
+    torn.put(space, &b"torn"[..], &b"value"[..]);
+    db.write(torn).unwrap();
+    env.crash_at_sync(env.sync_count() + 1);
+    db.sync().unwrap_err();
+    let env = env.power_cut_keep_all();
+    env.damage(&log, torn_at + 20, 1).unwrap();
+    for _ in 0..2 {
+        let db = open(&env).unwrap();
+        let ids = make_spaces(&db).unwrap();
+        let rows: Vec<_> = contents(&db, &ids).unwrap().spaces[1].keys().cloned().collect();
+        assert_eq!(rows, [b"kept".to_vec()]);
+    }
+    assert_eq!(rows(&env.power_cut_keep_nothing()), 1);
+}
