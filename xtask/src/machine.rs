@@ -61,6 +61,11 @@ impl Scratch {
         Ok(Scratch { dir })
     }
 
+    /// Leaves it where it is; returns its path.
+    pub(crate) fn keep(self) -> PathBuf {
+        self.dir.keep()
+    }
+
     /// A path in it; the directory is made if it is missing.
     pub(crate) fn dir(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.dir.path().join(name);

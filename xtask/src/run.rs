@@ -13,7 +13,7 @@ pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 /// The result of a chore.
 pub(crate) type Outcome = Result<(), Failure>;
 
-/// How many bytes of a program's error output an error repeats.
+/// How many bytes of a program's output an error repeats.
 const REPEATED_OUTPUT_BYTES: usize = 2000;
 
 /// The directory that holds the workspace's Cargo.toml.
@@ -95,7 +95,7 @@ impl Step {
     }
 
     /// Runs it and returns what it wrote; an exit status other than 0 is an error that repeats the end of
-    /// its error output.
+    /// its output.
     pub(crate) fn capture(self) -> Result<String, Failure> {
         let mut command = self.command();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -113,13 +113,8 @@ impl Step {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let mut said = output.stderr;
-        if said.is_empty() {
-            said = output.stdout;
-        }
-        let tail = said.len().saturating_sub(REPEATED_OUTPUT_BYTES);
-        let said = String::from_utf8_lossy(said.get(tail..).unwrap_or_default()).trim().to_owned();
-        Err(format!("{}: {}\n{said}", self.line(), output.status).into())
+        let (said, complained) = (tail(&output.stdout), tail(&output.stderr));
+        Err(format!("{}: {}\n{said}\n{complained}", self.line(), output.status).into())
     }
 
     /// Runs it and drops its output.
@@ -132,6 +127,12 @@ impl Step {
         format!("cannot run {program}: {error}\nhint: .ci/run lists the packages that are needed")
             .into()
     }
+}
+
+/// The end of a program's output.
+fn tail(output: &[u8]) -> String {
+    let from = output.len().saturating_sub(REPEATED_OUTPUT_BYTES);
+    String::from_utf8_lossy(output.get(from..).unwrap_or_default()).trim().to_owned()
 }
 
 /// Runs `body` and tells how long it took.

@@ -16,7 +16,7 @@ mod small_tree;
 mod steps;
 mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::machine::{self, Scratch, Varve};
 use crate::run::{Failure, Outcome, timed, workspace_root};
@@ -46,6 +46,9 @@ pub(crate) struct Options {
     /// Run the steps on two plain directories, to check this script itself
     #[arg(long)]
     without_varve: bool,
+    /// After a failure, keep what the run made
+    #[arg(long)]
+    keep: bool,
     /// Directory for everything the run makes
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
@@ -63,13 +66,21 @@ pub(crate) fn run(options: &Options) -> Outcome {
     };
     machine::enter_private_namespace()?;
     let scratch = Scratch::new(options.base.as_deref())?;
+    let outcome = run_in(options, program.as_deref(), &scratch);
+    if outcome.is_err() && options.keep {
+        eprintln!("kept: {}", scratch.keep().display());
+    }
+    outcome
+}
+
+fn run_in(options: &Options, program: Option<&Path>, scratch: &Scratch) -> Outcome {
     let is_small = options.small || options.tree.is_none();
     let tarball = match &options.tree {
         Some(tree) => std::fs::canonicalize(tree)?,
-        None => small_tree::tarball(&workspace_root(), &scratch)?,
+        None => small_tree::tarball(&workspace_root(), scratch)?,
     };
-    let mut varve = match &program {
-        Some(program) => Some(Varve::format(program, &scratch, &options.mount_arg)?),
+    let mut varve = match program {
+        Some(program) => Some(Varve::format(program, scratch, &options.mount_arg)?),
         None => None,
     };
     if let Some(varve) = &mut varve {
