@@ -81,7 +81,7 @@ fn open_db(env: &Arc<dyn Env>, dir: &Path, options: DbOptions) -> StoreResult<Ar
     Ok(Arc::new(Db::open(Arc::clone(env), dir, options)?))
 }
 
-/// [`format`] on the store that `open_store` opens in the directory it is given.
+/// [`format()`] on the store that `open_store` opens in the directory it is given.
 pub fn format_with(
     env: &Arc<dyn Env>,
     dir: &Path,

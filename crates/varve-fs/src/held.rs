@@ -1,9 +1,9 @@
 //! Finding an inode by its id, and holding it for a read-modify-write.
 //!
-//! [`VarveFs::read_inode`] takes no lock: it goes to the place the locator names and, if an operation
-//! moved the inode meanwhile, asks again. [`VarveFs::hold`] locks the row the inode is in, checks that
-//! it is still there, and gives it to the caller, who writes it back with [`VarveFs::stage`] and a
-//! commit.
+//! [`VarveFs::read_inode`] takes no lock: it goes to the place the locator names. If an operation is
+//! moving the inode at that moment, it holds the inode as writers do. [`VarveFs::hold`] locks the row
+//! the inode is in, checks that it is still there, and gives it to the caller, who writes it back with
+//! [`VarveFs::stage`] and a commit.
 
 use varve_schema::{Body, EntryRow, Inode, RowKey};
 use varve_types::{InodeId, Timestamp};
@@ -15,7 +15,7 @@ use crate::locks::RowGuards;
 use crate::rows::Changes;
 
 /// How often a place may turn out to be old before the store is taken to be broken. Each time another
-/// operation must have moved the inode between two steps of ours.
+/// operation must have moved the inode while we waited for a lock.
 const RETRIES_MAX: u32 = 10_000;
 
 /// An inode whose row is locked.
@@ -50,28 +50,19 @@ impl Held<'_> {
 impl VarveFs {
     /// The inode, as of some moment during the call.
     pub(crate) fn read_inode(&self, ino: InodeId) -> FsResult<Inode> {
-        for _ in 0..RETRIES_MAX {
-            match self.locator.place(ino)? {
-                Some(Place::Detached(inode)) => return Ok(*inode),
-                Some(Place::Entry { key, slot }) => {
-                    if let Some(inode) = inline_at(&self.entry_row(key)?, slot, ino) {
-                        return Ok(inode.clone());
-                    }
-                }
-                Some(Place::Own) => {
-                    if let Some(inode) = self.inode_row(ino)? {
-                        return Ok(inode);
-                    }
-                    if self.locator.place(ino)? == Some(Place::Own)
-                        && self.inode_row(ino)?.is_none()
-                    {
-                        return Err(FsError::Stale);
-                    }
-                }
-                None => return self.inode_row(ino)?.ok_or(FsError::Stale),
+        let found = match self.locator.place(ino)? {
+            Some(Place::Detached(inode)) => return Ok(*inode),
+            Some(Place::Entry { key, slot }) => {
+                inline_at(&self.entry_row(key)?, slot, ino).cloned()
             }
+            Some(Place::Own) => self.inode_row(ino)?,
+            None => return self.inode_row(ino)?.ok_or(FsError::Stale),
+        };
+        match found {
+            Some(inode) => Ok(inode),
+            // Another operation has moved it and is about to say so: wait for its locks.
+            None => Ok(self.hold(ino)?.inode),
         }
-        Err(lost(ino))
     }
 
     /// The inode, with its row locked.

@@ -1,13 +1,13 @@
 //! The file system on the engine: names, attributes and small files as rows, large files beside them.
 //!
-//! [`format`] makes a store, [`VarveFs::open`] opens it, and [`varve_vfs::Vfs`] is how it is used. The way
+//! [`format()`] makes a store, [`VarveFs::open`] opens it, and [`varve_vfs::Vfs`] is how it is used. The way
 //! of a call:
 //!
 //! 1. `vfs` takes it and hands it to the module of its kind: `namespace` (names), `attrs`, `open`
 //!    (handles), `data` (bytes), `xattr`.
 //! 2. That module finds the rows it needs: by (directory, hash of name), or by inode id through the
-//!    [`locator`], and locks those it will change ([`locks`]).
-//! 3. It reads them ([`rows`]), decides, and writes one batch. What is in memory (locator, open nodes)
+//!    `locator`, and locks those it will change (`locks`).
+//! 3. It reads them (`rows`), decides, and writes one batch. What is in memory (locator, open nodes)
 //!    follows before the locks are dropped.
 //!
 //! Invariants, which [`fsck`] checks: every entry's inode exists, exactly once; a directory knows its

@@ -193,13 +193,18 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Removes what is left of an orphan after its last release.
+    /// Removes what is left of an orphan, unless it was opened or named again. Waits for the operation that
+    /// took its last name.
     pub(crate) fn reap_orphan(&self, ino: InodeId) -> FsResult<()> {
-        let guards = self.locks.lock(&[RowKey::inode(ino)]);
-        let Some(mut inode) = self.inode_row(ino)? else { return Ok(()) };
-        if inode.nlink > 0 || self.locator.node(ino).is_some_and(|node| node.state().handles > 0) {
+        let held = match self.hold(ino) {
+            Err(FsError::Stale) => return Ok(()),
+            held => held?,
+        };
+        let open = self.locator.node(ino).is_some_and(|node| node.state().handles > 0);
+        if held.is_detached() || held.inode.nlink > 0 || open {
             return Ok(());
         }
+        let mut inode = held.inode.clone();
         let mut changes = self.changes();
         changes.batch.reclaims_space();
         changes.delete_pending(ino);
@@ -210,8 +215,6 @@ impl VarveFs {
         changes.delete_inode(ino);
         inode.content = Content::None;
         inode.has_xattrs = false;
-        self.commit_departure(changes, Departure::Gone { inode, object })?;
-        drop(guards);
-        Ok(())
+        self.commit_departure(changes, Departure::Gone { inode, object })
     }
 }
