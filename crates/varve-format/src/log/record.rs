@@ -38,7 +38,8 @@ pub enum RecordKind {
     Batch = 2,
     /// No payload: carries `synced_len` after a sync.
     Marker = 3,
-    /// No payload: all data outside the store that earlier records depend on is durable.
+    /// 8 bytes, a sequence number: the data outside the store that earlier records depend on is durable,
+    /// for writes up to that number.
     Barrier = 4,
     /// A manifest edit: [`crate::edit`].
     Edit = 5,
