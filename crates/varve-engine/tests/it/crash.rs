@@ -154,25 +154,23 @@ fn recovered(env: &Arc<SimEnv>, history: &History, least: usize) -> Result<Model
     db.set_external_sync(Box::new(|| Ok(())));
     let found = make_spaces(&db).and_then(|ids| contents(&db, &ids));
     let found = found.map_err(|error| format!("read: {error}"))?;
-    let states = history.states.iter().enumerate().skip(least);
-    let Some((at, _)) = states.rev().find(|(_, state)| **state == found) else {
+    let outside = env.read_raw(Path::new(OUTSIDE)).unwrap_or_default();
+    let is_there = |(_, offset, byte): &&(usize, u64, u8)| {
+        let start = *offset as usize;
+        outside.get(start..start + OUTSIDE_BYTES) == Some(&[*byte; OUTSIDE_BYTES][..])
+    };
+    // Several states may have the same rows; the earliest refers to the fewest outside data.
+    let Some(at) = (least..history.states.len()).find(|at| history.states[*at] == found) else {
         let earlier = history.states.iter().position(|state| *state == found);
         return Err(format!("not a state from {least} on; {earlier:?} has the same rows"));
     };
-    let outside = env.read_raw(Path::new(OUTSIDE)).unwrap_or_default();
-    for (state, offset, byte) in history.outside.iter().filter(|(state, ..)| *state <= at) {
-        // The state before the batch may look the same, and then it may be the one found.
-        if history.states[*state - 1..=at].iter().all(|s| *s == found) && *state > least {
-            continue;
+    let mut referred = history.outside.iter().filter(|(state, ..)| *state <= at);
+    match referred.find(|data| !is_there(data)) {
+        Some((state, ..)) => {
+            Err(format!("state {at} refers to outside data of state {state} that are lost"))
         }
-        let start = *offset as usize;
-        if outside.get(start..start + OUTSIDE_BYTES) != Some(&[*byte; OUTSIDE_BYTES][..]) {
-            return Err(format!(
-                "state {at} refers to outside data of state {state} that are lost"
-            ));
-        }
+        None => Ok(found),
     }
-    Ok(found)
 }
 
 /// After one crash: every kind of end, and a second crash after some more work.
