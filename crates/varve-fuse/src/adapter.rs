@@ -10,6 +10,7 @@
 //! - A listing that has already handed out entries with attributes ends well, whatever happens after: each
 //!   entry counts as a lookup that the kernel must learn of. The next request meets the error again.
 //! - Every handle given is released once, however the request ended.
+//! - fsync leaves the reader threads (`waiters`), so that nobody waits behind it and many share one commit.
 //! - The mount options `sync` and `dirsync` are kept here; the kernel does nothing about them.
 //!
 //! Failures of the storage are logged here, where they are turned into an errno; the others are the
@@ -38,6 +39,7 @@ use crate::backing::{BackingTable, Route};
 use crate::convert;
 use crate::readers::Readers;
 use crate::session::SessionOptions;
+use crate::waiters::Waiters;
 use rules::{check_xattr_name, empty, errno, xattr};
 
 /// Inode ids are never reused, so one generation does for all.
@@ -57,6 +59,7 @@ pub(crate) struct Adapter {
     options: SessionOptions,
     readers: Readers,
     backing: BackingTable,
+    waiters: Waiters,
 }
 
 impl std::fmt::Debug for Adapter {
@@ -68,7 +71,7 @@ impl std::fmt::Debug for Adapter {
 impl Adapter {
     pub(crate) fn new(vfs: Arc<dyn Vfs>, options: SessionOptions) -> Adapter {
         let readers = Readers::new(options.placement);
-        Adapter { vfs, options, readers, backing: BackingTable::new() }
+        Adapter { vfs, options, readers, backing: BackingTable::new(), waiters: Waiters::new() }
     }
 
     /// The file system, for one request.
@@ -393,7 +396,10 @@ impl Filesystem for Adapter {
         data_only: bool,
         reply: ReplyEmpty,
     ) {
-        empty("fsync", self.vfs().fsync(convert::inode(ino), Handle(handle.0), data_only), reply);
+        self.readers.place();
+        let (vfs, ino, handle) = (self.vfs.clone(), convert::inode(ino), Handle(handle.0));
+        self.waiters
+            .run(Box::new(move || empty("fsync", vfs.fsync(ino, handle, data_only), reply)));
     }
 
     fn opendir(
@@ -467,7 +473,9 @@ impl Filesystem for Adapter {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        empty("fsyncdir", self.vfs().fsync_dir(convert::inode(ino)), reply);
+        self.readers.place();
+        let (vfs, ino) = (self.vfs.clone(), convert::inode(ino));
+        self.waiters.run(Box::new(move || empty("fsyncdir", vfs.fsync_dir(ino), reply)));
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {

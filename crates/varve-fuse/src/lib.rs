@@ -20,6 +20,7 @@ mod convert;
 mod mount;
 mod readers;
 mod session;
+mod waiters;
 
 pub use mount::{
     FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, Mounted, Refusal, UnmountError,

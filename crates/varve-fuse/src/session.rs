@@ -36,7 +36,7 @@ pub enum ReaddirPlus {
 /// How to serve a mount.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Number of reader threads; `None` takes one per CPU.
+    /// Number of reader threads; `None` takes one per CPU, at most 16: each may fill a buffer of 1 MiB.
     pub threads: Option<NonZeroUsize>,
     /// Where they run.
     pub placement: Placement,
@@ -61,6 +61,8 @@ pub struct SessionOptions {
     pub sync_dirs: bool,
 }
 
+/// The most reader threads unless told otherwise.
+const READERS_DEFAULT_MAX: usize = 16;
 /// Long enough for ever: the mount is the only writer, so nothing the kernel knows goes stale.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -120,8 +122,8 @@ impl Session {
         let Mounted { device, dir, .. } = mounted;
         let mut config = fuser::Config::default();
         config.acl = fuser::SessionACL::All;
-        config.n_threads =
-            Some(options.threads.map_or_else(|| usable_cpus().len().max(1), NonZeroUsize::get));
+        let one_per_cpu = usable_cpus().len().clamp(1, READERS_DEFAULT_MAX);
+        config.n_threads = Some(options.threads.map_or(one_per_cpu, NonZeroUsize::get));
         config.clone_fd = options.clone_device;
         let adapter = Adapter::new(vfs, options.clone());
         // The kernel itself keeps other users out of a mount without allow_other.

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -31,6 +31,8 @@ pub(crate) struct ObjectFs {
     pub(crate) transfers: AtomicU64,
     /// Names looked up.
     pub(crate) lookups: AtomicU64,
+    /// Lets a sync of a file end only when this many are under way.
+    pub(crate) syncs_together: Option<Barrier>,
     /// Directories made durable.
     pub(crate) dir_syncs: AtomicU64,
     /// Opens whose every write is to be durable.
@@ -61,6 +63,7 @@ impl ObjectFs {
             offers: AtomicBool::new(true),
             transfers: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
+            syncs_together: None,
             dir_syncs: AtomicU64::new(0),
             sync_opens: AtomicU64::new(0),
             registered: AtomicU64::new(0),
@@ -99,7 +102,6 @@ impl Vfs for ObjectFs {
         fn rmdir(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()>;
         fn rename(&self, parent: InodeId, name: FileName<'_>, new_parent: InodeId, new_name: FileName<'_>, mode: RenameMode) -> FsResult<()>;
         fn tmpfile(&self, caller: Caller, parent: InodeId, perm: u32, flags: OpenFlags) -> FsResult<(Entry, Opened)>;
-        fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()>;
         fn sync(&self) -> FsResult<()>;
         fn readdir(&self, ino: InodeId, cookie: u64, with_attr: bool, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> FsResult<()>;
         fn statfs(&self) -> FsResult<StatFs>;
@@ -117,6 +119,13 @@ impl Vfs for ObjectFs {
         self.inner.release(ino, handle)?;
         self.handles.lock().remove(&handle);
         Ok(())
+    }
+
+    fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {
+        if let Some(together) = &self.syncs_together {
+            together.wait();
+        }
+        self.inner.fsync(ino, handle, data_only)
     }
 
     fn fsync_dir(&self, ino: InodeId) -> FsResult<()> {

@@ -3,12 +3,13 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Barrier};
 
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
@@ -136,6 +137,22 @@ fn sync_and_dirsync_are_kept_by_the_server() {
     fs::remove_dir(mount.path("d")).unwrap();
     assert_eq!(fs.dir_syncs.load(Relaxed), 8, "one for each directory changed");
     assert_eq!(fs.sync_opens.load(Relaxed), 2);
+    mount.finish().unwrap();
+}
+
+#[test]
+fn many_syncs_run_at_once_and_keep_nobody_else_waiting() {
+    let mut fs = ObjectFs::new();
+    fs.syncs_together = Some(Barrier::new(12));
+    let options = SessionOptions { threads: NonZeroUsize::new(1), ..SessionOptions::default() };
+    let Some(mount) = TestMount::new(Arc::new(fs), &options) else { return };
+    std::thread::scope(|scope| {
+        for i in 0..12 {
+            // Made while all those before are waiting in their sync, and a single reader serves.
+            let file = File::create(mount.path(&i.to_string())).unwrap();
+            scope.spawn(move || rustix::fs::fsync(&file).unwrap());
+        }
+    });
     mount.finish().unwrap();
 }
 

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use varve_fuse::{
-    MountMethod, MountOptions, Session, SessionError, SessionOptions, UnmountMode, mount, unmount,
+    MountMethod, MountOptions, Session, SessionError, SessionOptions, UnmountError, UnmountMode,
+    mount, unmount,
 };
 use varve_testkit::model::ModelFs;
 use varve_types::InodeId;
@@ -60,7 +62,13 @@ impl TestMount {
 
     /// Unmounts and returns what the session returned.
     pub(crate) fn finish(self) -> Result<(), SessionError> {
-        unmount(self.dir.path(), UnmountMode::Plain).unwrap();
+        // A process that another test is just starting may hold copies of this test's descriptors.
+        let mut tries = 0;
+        while let Err(err) = unmount(self.dir.path(), UnmountMode::Plain) {
+            assert!(matches!(err, UnmountError::Busy(_)) && tries < 500, "{err}");
+            tries += 1;
+            std::thread::sleep(Duration::from_millis(10));
+        }
         self.join()
     }
 
