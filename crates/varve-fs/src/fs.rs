@@ -191,7 +191,7 @@ pub fn holder(env: &dyn Env, dir: &Path) -> Option<String> {
 impl VarveFs {
     /// Opens the store in `dir`. `NotAStore`, `Locked`, `NewerFormat` and `Damaged` say why not.
     pub fn open(env: Arc<dyn Env>, dir: &Path, options: MountOptions) -> StoreResult<VarveFs> {
-        let db_options = DbOptions::with_memory_budget(options.memory_budget_bytes);
+        let db_options = DbOptions::with_memory_budget(options.engine_budget_bytes());
         let db_env = Arc::clone(&env);
         VarveFs::open_with(env, dir, options, |engine_dir| open_db(&db_env, engine_dir, db_options))
     }
@@ -220,7 +220,7 @@ impl VarveFs {
             data: keyspaces.data,
             hasher: superblock.name_hasher(),
             locks: RowLocks::new(),
-            locator: Locator::new(spill, options.located_inodes_max),
+            locator: Locator::new(spill, options.located_inodes()),
             handles: Handles::new(),
             ids: IdAllocator::open(Arc::clone(&store), meta).map_err(invalid)?,
             reaper: Arc::new(reaper),

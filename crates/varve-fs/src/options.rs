@@ -48,12 +48,13 @@ pub struct MountOptions {
     pub read_only: bool,
     /// How reads change the time of last access.
     pub atime: Atime,
-    /// Memory for the engine's memtables and caches, in bytes.
+    /// Memory for the engine's memtables and caches and for what is known of looked-up inodes, in bytes.
     pub memory_budget_bytes: usize,
     /// Offer the descriptors of large files to the front end.
     pub passthrough: bool,
     /// Inodes that the front end looked up whose place is kept in memory; the rest is kept in the store.
-    pub located_inodes_max: usize,
+    /// `None`: as many as fit an eighth of the memory budget.
+    pub located_inodes_max: Option<usize>,
     /// Where the front end makes the file system visible, to tell others who ask for the lock.
     pub mount_point: Option<String>,
 }
@@ -65,8 +66,39 @@ impl Default for MountOptions {
             atime: Atime::Relatime,
             memory_budget_bytes: 256 << 20,
             passthrough: true,
-            located_inodes_max: 1_000_000,
+            located_inodes_max: None,
             mount_point: None,
         }
+    }
+}
+
+/// What one looked-up inode takes in memory, with the hash table's free room, in bytes.
+const LOCATED_INODE_BYTES: usize = 96;
+
+impl MountOptions {
+    /// Inodes whose place is kept in memory.
+    pub(crate) fn located_inodes(&self) -> usize {
+        self.located_inodes_max.unwrap_or(self.memory_budget_bytes / 8 / LOCATED_INODE_BYTES)
+    }
+
+    /// The engine's part of the memory budget: all but the places of inodes, at least half.
+    pub(crate) fn engine_budget_bytes(&self) -> usize {
+        let places = self.located_inodes().saturating_mul(LOCATED_INODE_BYTES);
+        self.memory_budget_bytes.saturating_sub(places).max(self.memory_budget_bytes / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_budget_is_shared_out_and_not_exceeded() {
+        let options = MountOptions::default();
+        let places = options.located_inodes() * LOCATED_INODE_BYTES;
+        assert!(places + options.engine_budget_bytes() <= options.memory_budget_bytes);
+        assert!(options.located_inodes() > 300_000);
+        let many = MountOptions { located_inodes_max: Some(1 << 40), ..options };
+        assert_eq!(many.engine_budget_bytes(), many.memory_budget_bytes / 2);
     }
 }

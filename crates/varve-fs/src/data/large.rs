@@ -115,7 +115,11 @@ impl VarveFs {
         if let Some(node) = self.locator.node(ino) {
             node.state().dirty_is_durable = false;
         }
-        self.write_back(held)
+        let mut changes = self.changes();
+        // Takes no room worth counting, and cutting a large file begins with it.
+        changes.batch.reclaims_space();
+        self.stage(&mut changes, held)?;
+        self.commit(changes)
     }
 
     /// Copies what the object knows into the held inode and makes it clean. The caller commits it with a

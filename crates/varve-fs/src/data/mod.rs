@@ -131,6 +131,9 @@ impl VarveFs {
             return Ok(());
         }
         let in_object = matches!(held.inode.content, Content::Object { .. });
+        if size == 0 || size < held.inode.size {
+            changes.batch.reclaims_space();
+        }
         if in_object || size > self.superblock.large_file_threshold_bytes {
             if !in_object {
                 self.migrate(held)?;

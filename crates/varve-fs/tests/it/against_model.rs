@@ -76,7 +76,7 @@ fn random_operations_with_little_memory_answer_as_the_model_does() {
 #[test]
 fn random_operations_with_places_spilled_to_the_store_answer_as_the_model_does() {
     for seed in 300..306 {
-        let tiny = MountOptions { located_inodes_max: 64, ..MountOptions::default() };
+        let tiny = MountOptions { located_inodes_max: Some(64), ..MountOptions::default() };
         lockstep(seed, &FormatOptions::default(), &tiny, 4, 300);
     }
 }

@@ -52,7 +52,7 @@ fn a_full_row_refuses_a_rename_and_changes_nothing() {
 
 #[test]
 fn inodes_beyond_the_limit_are_kept_in_the_store_and_found_again() {
-    let options = MountOptions { located_inodes_max: 256, ..MountOptions::default() };
+    let options = MountOptions { located_inodes_max: Some(256), ..MountOptions::default() };
     let rig = Rig::with(&FormatOptions::default(), options);
     let inos: Vec<_> = (0..5000).map(|i| rig.mk(ROOT, &format!("f{i}"))).collect();
     let count = |rig: &Rig, key: &str| {

@@ -126,7 +126,7 @@ fn random_operation(fs: &VarveFs, dirs: &[InodeId], rng: &mut Rng) -> Result<(),
 fn concurrent_operations_on_the_same_names_keep_every_invariant() {
     for (seed, bits, known) in [(0, 55, 1_000_000), (1, 2, 1_000_000), (2, 55, 64), (3, 1, 64)] {
         let format_options = FormatOptions { name_hash_bits: bits, ..FormatOptions::default() };
-        let options = MountOptions { located_inodes_max: known, ..MountOptions::default() };
+        let options = MountOptions { located_inodes_max: Some(known), ..MountOptions::default() };
         let rig = Rig::with(&format_options, options);
         let dirs: Vec<InodeId> = std::iter::once(ROOT)
             .chain((0..3).map(|i| rig.mk_dir(ROOT, &format!("d{i}"))))

@@ -259,6 +259,36 @@ fn a_full_disk_refuses_and_recovers() {
 }
 
 #[test]
+fn a_nearly_full_disk_still_takes_what_frees_room() {
+    let env = sim_store(11, &FormatOptions::default());
+    let fs = open(&env);
+    let (small, large) = (fs.mk(ROOT, "small"), fs.mk(ROOT, "large"));
+    fs.put_at(small, 0, &[1; 50_000]);
+    fs.put_at(large, 0, &[2; 500_000]);
+    fs.mk(ROOT, "gone");
+    fs.sync().unwrap();
+    env.set_capacity(64 << 20);
+    let target = [b'x'; 4000];
+    let refused = (0..100_000)
+        .find_map(|i| fs.symlink(Caller::ROOT, ROOT, name(&format!("s{i}")), &target).err());
+    assert!(matches!(refused, Some(FsError::NoSpace(_))), "the engine keeps a reserve");
+    fs.cut(small, 100);
+    let before = env.used_bytes();
+    fs.cut(large, 100);
+    assert!(env.used_bytes() < before);
+    let cut = fs.open(large, OpenFlags { truncate: true, ..WRITE }).unwrap();
+    fs.unlink(ROOT, name("gone")).unwrap();
+    fs.unlink(ROOT, name("large")).unwrap();
+    fs.release(large, cut.handle).unwrap();
+    fs.sync().unwrap();
+    env.set_capacity(1 << 30);
+    fs.mk_dir(ROOT, "d");
+    let names: Vec<_> = fs.list(ROOT).into_iter().filter(|text| !text.starts_with('s')).collect();
+    assert_eq!(names, ["d"]);
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+}
+
+#[test]
 fn a_failed_sync_of_a_large_file_fails_every_later_one() {
     let env = sim_store(10, &FormatOptions::default());
     let fs = open(&env);
