@@ -1,4 +1,5 @@
-//! Measures small operations through the library: microseconds each, on the temporary directory's disk.
+//! Measures small operations through the library, on the temporary directory's disk: microseconds each,
+//! of the clock and of the calling thread's processor.
 //!
 //! `cargo run --release -p varve-fs --example namespace -- [FILES]`
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
@@ -28,14 +29,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         .collect::<FsResult<_>>()?;
     let names: Vec<String> = (0..files / DIRS).map(|i| format!("file-{i:06}")).collect();
     let each = |what: &str, op: &mut dyn FnMut(InodeId, FileName<'_>) -> FsResult<()>| {
-        let start = Instant::now();
+        let (start, on_cpu) = (Instant::now(), cpu_ns());
         for dir in &dirs {
             for text in &names {
                 op(*dir, name(text)?)?;
             }
         }
-        let micros = start.elapsed().as_secs_f64() * 1e6 / (DIRS * names.len() as u64) as f64;
-        println!("{what:<10} {micros:8.2} us");
+        let count = (DIRS * names.len() as u64) as f64;
+        print(what, start.elapsed().as_secs_f64() * 1e6 / count, cpu_ns() - on_cpu, count);
         FsResult::Ok(())
     };
     let mut known = Vec::new();
@@ -50,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     each("chmod", &mut |_, _| {
         at.next().map_or(Ok(()), |ino| fs.setattr(Caller::ROOT, *ino, chmod).map(drop))
     })?;
-    let start = Instant::now();
+    let (start, on_cpu) = (Instant::now(), cpu_ns());
     let mut listed = 0u64;
     for dir in &dirs {
         fs.readdir(*dir, 0, true, &mut |_| {
@@ -58,7 +59,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             true
         })?;
     }
-    println!("{:<10} {:8.2} us", "readdir+", start.elapsed().as_secs_f64() * 1e6 / listed as f64);
+    let count = listed as f64;
+    print("readdir+", start.elapsed().as_secs_f64() * 1e6 / count, cpu_ns() - on_cpu, count);
     each("unlink", &mut |dir, text| fs.unlink(dir, text))?;
     fs.close()?;
     Ok(())
@@ -66,4 +68,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn name(text: &str) -> FsResult<FileName<'_>> {
     Ok(FileName::new(text.as_bytes())?)
+}
+
+fn print(what: &str, micros: f64, on_cpu_ns: u64, count: f64) {
+    println!("{what:<10} {micros:8.2} us, {:6.2} us of CPU", on_cpu_ns as f64 / 1e3 / count);
+}
+
+/// What this thread has used of a processor so far, in nanoseconds.
+fn cpu_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }

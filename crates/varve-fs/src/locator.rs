@@ -66,7 +66,8 @@ struct Known {
     used: bool,
 }
 
-/// Inode ids are counted up, so that their low bits spread well.
+/// Ids of one shard agree in their low bits, and so does their product with anything: the high bits of
+/// it, which do not, are turned to where the table looks.
 #[derive(Default)]
 struct IdHasher(u64);
 
@@ -82,7 +83,7 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, value: u64) {
-        self.0 = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
     }
 }
 
@@ -260,5 +261,23 @@ impl Locator {
             }
             Err(error) => log::warn!("the places of inodes stay in memory: {error}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn ids_of_one_shard_spread_over_the_table() {
+        let hash = |ino: u64| {
+            let mut hasher = IdHasher::default();
+            hasher.write_u64(ino);
+            hasher.finish()
+        };
+        let inos = (0..4096).map(|i| 1_048_576 + i * SHARDS as u64);
+        let buckets: HashSet<u64> = inos.map(|ino| hash(ino) % 4096).collect();
+        assert!(buckets.len() > 2000, "{} of 4096 buckets", buckets.len());
     }
 }

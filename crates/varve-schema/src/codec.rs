@@ -34,10 +34,15 @@ impl<'a> Reader<'a> {
     }
 
     /// One byte.
+    #[inline]
     pub fn u8(&mut self) -> Result<u8, DecodeError> {
-        let byte = *self.bytes.get(self.at).ok_or(self.error("the row ends too early"))?;
-        self.at += 1;
-        Ok(byte)
+        match self.bytes.get(self.at) {
+            Some(byte) => {
+                self.at += 1;
+                Ok(*byte)
+            }
+            None => Err(self.error("the row ends too early")),
+        }
     }
 
     /// Two bytes, little-endian.
@@ -51,7 +56,18 @@ impl<'a> Reader<'a> {
     }
 
     /// A varint.
+    #[inline]
     pub fn varint(&mut self) -> Result<u64, DecodeError> {
+        match self.bytes.get(self.at) {
+            Some(byte) if byte & 0x80 == 0 => {
+                self.at += 1;
+                Ok(u64::from(*byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
