@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use varve_engine::{Batch, Db, Store, StoreError};
-use varve_env::sim::SimEnv;
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_types::KeyspaceId;
 
 use crate::common::*;
@@ -143,4 +143,44 @@ fn a_barrier_after_a_torn_record_is_not_forgotten() {
         assert_eq!(rows, [b"kept".to_vec()]);
     }
     assert_eq!(rows(&env.power_cut_keep_nothing()), 1);
+}
+
+/// The barrier stands in a log that is dropped, because the one before it lost its end.
+#[test]
+fn a_barrier_in_a_dropped_log_is_not_forgotten() {
+    let env = SimEnv::new(7);
+    let db = open(&env).unwrap();
+    let space = make_spaces(&db).unwrap()[1];
+    db.set_external_sync(Box::new(|| Ok(())));
+    env.fail(FaultRule {
+        path_suffix: ".table".to_owned(),
+        op: SimOp::Create,
+        nth: 1,
+        errno: 28,
+        sticky: true,
+    });
+    db.write(external(space, "kept")).unwrap();
+    let logs = || {
+        let mut logs = env.files_raw();
+        logs.retain(|path| path.extension().is_some_and(|extension| extension == "wal"));
+        logs.sort();
+        logs
+    };
+    let mut number = 0u64;
+    while logs().len() < 2 {
+        let mut batch = Batch::new();
+        batch.put(space, number.to_be_bytes().to_vec(), vec![3; 500]);
+        db.write(batch).unwrap();
+        number += 1;
+    }
+    env.crash_at_sync(env.sync_count() + 1);
+    db.sync().unwrap_err();
+    let first = logs().remove(0);
+    let env = env.power_cut_keep_all();
+    let len = env.read_raw(&first).unwrap().len() as u64;
+    env.damage(&first, len - 100, 1).unwrap();
+    let kept = rows(&env);
+    assert_eq!(kept as u64, number - 1, "all but the torn batch and the one of the dropped log");
+    assert_eq!(rows(&env.power_cut_keep_nothing()), kept);
+    assert_eq!(rows(&env.power_cut_keep_all()), kept);
 }

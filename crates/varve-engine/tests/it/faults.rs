@@ -212,6 +212,9 @@ fn a_failed_append_to_the_log_poisons() {
     let mut fault = rule(SimOp::Write, 1, IO_ERROR, false);
     fault.path_suffix = ".wal".to_owned();
     env.fail(fault);
+    // A part of the record is in the file, and cannot be taken back.
+    env.fail(rule(SimOp::SetLen, 1, IO_ERROR, true));
     assert!(matches!(store.write(1), Err(StoreError::Poisoned { .. })));
     store.check();
+    assert_eq!(reopened(&env.process_kill()), store.model);
 }
