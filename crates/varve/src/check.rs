@@ -13,7 +13,7 @@ use serde::Serialize;
 use varve_engine::{Db, DbOptions, Store, StoreError};
 use varve_env::os::OsEnv;
 use varve_fs::fsck;
-use varve_fs::superblock::engine_dir;
+use varve_fs::superblock::{engine_dir, objects_dir};
 
 use crate::{Result, store};
 
@@ -99,6 +99,9 @@ fn check_engine(
         &engine_dir(dir),
         DbOptions { create_if_missing: false, ..DbOptions::default() },
     )?;
+    // Closing makes durable what recovery found in the log, and the large files it refers to before it.
+    let objects = objects_dir(dir);
+    db.set_external_sync(Box::new(move || Ok(rustix::fs::syncfs(std::fs::File::open(&objects)?)?)));
     let verified = db.verify(&mut |at| {
         progress(Progress { phase: "tables", done: at.tables_done, total: Some(at.tables) });
     });

@@ -19,11 +19,14 @@ use super::steps::Side;
 use crate::machine::Varve;
 use crate::run::{Failure, Outcome};
 
-/// How long the copy runs before the first kill; each later kill comes a little later.
-const RUN_BASE: Duration = Duration::from_millis(700);
+/// How long the copy runs before the earliest kill.
+const RUN_BASE: Duration = Duration::from_millis(150);
 
-/// What each further round adds.
-const RUN_MORE: Duration = Duration::from_millis(330);
+/// Steps between the moments of the kills, which go through [`RUN_STEPS`] of them.
+const RUN_STEP: Duration = Duration::from_millis(330);
+
+/// Number of different moments.
+const RUN_STEPS: u32 = 7;
 
 /// A file that the file system has acknowledged.
 struct Promise {
@@ -49,7 +52,7 @@ pub(super) fn kill_in_a_copy(varve: &mut Varve, side: &Side, round: u32) -> Resu
     let stop = AtomicBool::new(false);
     let promises = thread::scope(|scope| {
         let writer = scope.spawn(|| write_until_it_fails(&written, u64::from(round), &stop));
-        thread::sleep(RUN_BASE + RUN_MORE * round);
+        thread::sleep(RUN_BASE + RUN_STEP * (round * 3 % RUN_STEPS));
         let killed = varve.kill();
         stop.store(true, Ordering::Relaxed);
         let promises = writer.join().map_err(|_| Failure::from("the writer panicked"));
