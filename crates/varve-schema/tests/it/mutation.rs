@@ -2,15 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::samples::{Sample, samples};
-
-/// Decodes damaged bytes. What a decoder accepts, it must write again as something it reads as the same.
-fn exercise(sample: &Sample, bytes: Vec<u8>) {
-    if let Ok(first) = (sample.recode)(&Bytes::from(bytes)) {
-        let second = (sample.recode)(&Bytes::from(first.clone()));
-        assert_eq!(second.as_ref(), Ok(&first), "{}", sample.name);
-    }
-}
+use crate::exercise::{exercise, key};
+use crate::samples::samples;
 
 #[test]
 fn every_flipped_bit_and_every_cut_is_survived() {
@@ -19,12 +12,12 @@ fn every_flipped_bit_and_every_cut_is_survived() {
             for bit in 0..8 {
                 let mut bytes = sample.bytes.clone();
                 bytes[at] ^= 1 << bit;
-                exercise(&sample, bytes);
+                exercise(sample.recode, &bytes);
             }
             for value in [0, 0x7f, 0x80, 0xff] {
                 let mut bytes = sample.bytes.clone();
                 bytes[at] = value;
-                exercise(&sample, bytes);
+                exercise(sample.recode, &bytes);
             }
             let cut = Bytes::copy_from_slice(&sample.bytes[..at]);
             assert!((sample.recode)(&cut).is_err(), "{} cut at {at}", sample.name);
@@ -42,5 +35,14 @@ fn a_row_of_another_version_is_refused() {
         bytes[0] = 2;
         let error = (sample.recode)(&Bytes::from(bytes)).unwrap_err();
         assert_eq!((error.what, error.offset), ("an unknown row version", 0), "{}", sample.name);
+    }
+}
+
+#[test]
+fn every_kind_of_key_is_read_or_refused() {
+    for len in 0..=17 {
+        for byte in [0, 1, 2, 0x7f, 0x80, 0xff] {
+            key(&vec![byte; len]);
+        }
     }
 }

@@ -2,13 +2,12 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    Body, Content, DecodeError, DirInfo, EntryRow, EntrySuffix, FileKind, Inode, Pending, Times,
-    XattrRow, decode_inode_row, encode_inode_row,
+    Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Inode, Pending, Times, XattrRow,
+    encode_inode_row,
 };
 use varve_types::{InodeId, Timestamp};
 
-/// Decodes a row and encodes what it found.
-pub(crate) type Recode = fn(&Bytes) -> Result<Vec<u8>, DecodeError>;
+use crate::exercise::{self, Recode};
 
 /// A row with the decoder of its kind.
 pub(crate) struct Sample {
@@ -52,22 +51,6 @@ fn row_of(names: Vec<(&[u8], Body)>) -> EntryRow {
     row
 }
 
-fn recode_entry(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
-    EntryRow::decode(bytes).map(|row| row.encode())
-}
-
-fn recode_inode(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
-    decode_inode_row(bytes).map(|inode| encode_inode_row(&inode))
-}
-
-fn recode_xattr(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
-    XattrRow::decode(bytes).map(|row| row.encode())
-}
-
-fn recode_pending(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
-    Pending::decode(bytes).map(|pending| pending.encode().to_vec())
-}
-
 pub(crate) fn samples() -> Vec<Sample> {
     let old = Times {
         atime: time(-1, 999_999_999),
@@ -96,9 +79,12 @@ pub(crate) fn samples() -> Vec<Sample> {
     let mut xattrs = XattrRow::default();
     xattrs.set(b"user.one", b"value");
     xattrs.set(b"security.two", b"");
-    let entry = |name, row: EntryRow| Sample { name, bytes: row.encode(), recode: recode_entry };
-    let inode =
-        |name, inode: &Inode| Sample { name, bytes: encode_inode_row(inode), recode: recode_inode };
+    let entry = |name, row: EntryRow| Sample { name, bytes: row.encode(), recode: exercise::entry };
+    let inode = |name, inode: &Inode| Sample {
+        name,
+        bytes: encode_inode_row(inode),
+        recode: exercise::inode,
+    };
     vec![
         entry("entry-empty-file", row_of(vec![(b"readme.txt", Body::Inline(file()))])),
         entry("entry-inline-data", row_of(vec![(b"a", Body::Inline(inline))])),
@@ -109,11 +95,11 @@ pub(crate) fn samples() -> Vec<Sample> {
         entry("entry-dirty-object", row_of(vec![(b"d", Body::Inline(dirty))])),
         inode("inode-directory", &directory()),
         inode("inode-linked-file", &linked),
-        Sample { name: "xattrs", bytes: xattrs.encode(), recode: recode_xattr },
+        Sample { name: "xattrs", bytes: xattrs.encode(), recode: exercise::xattr },
         Sample {
             name: "pending-orphan",
             bytes: Pending::Orphan.encode().to_vec(),
-            recode: recode_pending,
+            recode: exercise::pending,
         },
     ]
 }
