@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use varve_engine::{Batch, Db, Store, StoreResult};
+use varve_engine::{Batch, Db, Store, StoreError, StoreResult};
 use varve_env::sim::SimEnv;
 use varve_env::{Env, File, OpenMode};
 use varve_types::KeyspaceId;
@@ -121,6 +121,32 @@ impl Run<'_> {
         }
         db.close()?;
         self.note_synced(self.history.states.len() - 1);
+        Ok(())
+    }
+
+    /// Random work on a disk that is full now and then; what finds no room has no effect.
+    fn work_on_a_full_disk(&mut self, rng: &mut Rng, steps: usize) -> StoreResult<()> {
+        let (db, ids) = self.open()?;
+        for step in 0..steps {
+            if step % 10 == 0 {
+                let room = if rng.chance(2) { 1 << 30 } else { rng.below(5) * 4096 };
+                self.env.set_capacity(self.env.used_bytes() + room);
+            }
+            let now = self.history.states.len();
+            let outcome = match rng.below(20) {
+                0 | 1 => db.sync().inspect(|()| self.note_synced(now - 1)),
+                2 => db.flush(),
+                3 => db.compact(),
+                _ => self.write(&db, &ids, rng),
+            };
+            match outcome {
+                Err(StoreError::NoSpace { .. }) => {
+                    self.history.states.truncate(now);
+                    self.history.outside.retain(|(state, ..)| *state < now);
+                }
+                other => other?,
+            }
+        }
         Ok(())
     }
 }
@@ -251,6 +277,27 @@ fn crashes_with_threads_leave_a_state_that_existed() {
         let (history, acked) = work(&env, round, STEPS, Model::new(), true).unwrap();
         check_ends(&env, round, &history, acked).unwrap();
     }
+}
+
+#[test]
+fn crashes_on_a_full_disk_leave_a_state_that_existed() {
+    let mut refused = 0;
+    for seed in 0..150 {
+        let env = SimEnv::new(seed);
+        let mut rng = Rng::new(seed);
+        env.crash_after(60 + rng.below(300));
+        let (history, outside) = (History::new(Model::new()), outside_file(&env).ok());
+        let mut run = Run { env: &env, threads: seed % 2 == 1, history, acknowledged: 0, outside };
+        let steps = 2 * STEPS;
+        match run.work_on_a_full_disk(&mut rng, steps) {
+            Err(error) if !env.crashed() => panic!("seed {seed}: failed without a crash: {error}"),
+            _ => {}
+        }
+        refused += usize::from(run.history.states.len() < steps / 3);
+        env.set_capacity(1 << 30);
+        check_ends(&env, seed, &run.history, run.acknowledged).unwrap();
+    }
+    assert!(refused > 5, "{refused} runs were refused much");
 }
 
 /// The canary: on a disk that ignores syncs the test above must fail.
