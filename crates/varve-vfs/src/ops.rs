@@ -195,7 +195,13 @@ pub trait Vfs: Send + Sync {
     ) -> FsResult<Entry>;
 
     /// Makes a directory.
-    fn mkdir(&self, caller: Caller, parent: InodeId, name: FileName<'_>, perm: u32) -> FsResult<Entry>;
+    fn mkdir(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        perm: u32,
+    ) -> FsResult<Entry>;
 
     /// Makes a symbolic link to `target` (1 to 4095 bytes).
     fn symlink(
@@ -250,7 +256,11 @@ pub trait Vfs: Send + Sync {
 
     /// Calls `take` with the descriptor of the file below that holds the handle's bytes. `NotSupported`
     /// if there is none.
-    fn with_passthrough(&self, handle: Handle, take: &mut dyn FnMut(BorrowedFd<'_>)) -> FsResult<()>;
+    fn with_passthrough(
+        &self,
+        handle: Handle,
+        take: &mut dyn FnMut(BorrowedFd<'_>),
+    ) -> FsResult<()>;
 
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
     fn read(&self, ino: InodeId, handle: Handle, offset: u64, len: usize) -> FsResult<Bytes>;
@@ -292,7 +302,13 @@ pub trait Vfs: Send + Sync {
     fn statfs(&self) -> FsResult<StatFs>;
 
     /// `AccessDenied` unless the mode bits let `caller`, also in `groups`, do what `mode` asks.
-    fn access(&self, caller: Caller, groups: &[u32], ino: InodeId, mode: AccessMode) -> FsResult<()>;
+    fn access(
+        &self,
+        caller: Caller,
+        groups: &[u32],
+        ino: InodeId,
+        mode: AccessMode,
+    ) -> FsResult<()>;
 
     /// Reserves, frees or zeroes a range.
     fn fallocate(
