@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use varve_format::filter::FilterPolicy;
+use varve_format::index::IndexPolicy;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -35,6 +36,8 @@ pub struct DbOptions {
     pub table_bytes: u64,
     /// Bytes of a block of a table, trailer included.
     pub block_bytes: u32,
+    /// How the blocks of new tables are indexed.
+    pub index: IndexPolicy,
     /// The filter of new tables.
     pub filter: FilterPolicy,
     /// How tables are compacted.
@@ -70,6 +73,7 @@ impl DbOptions {
             memtable_bytes,
             table_bytes: 32 * MIB as u64,
             block_bytes: 4 * KIB as u32,
+            index: IndexPolicy::Plain,
             filter: FilterPolicy::Bloom { bits_per_key: 10 },
             compaction: CompactionPolicy::Leveled,
             values: ValuePolicy::InRow,

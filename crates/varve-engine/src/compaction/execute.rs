@@ -27,7 +27,7 @@ use crate::pace::delay_ns_per_byte;
 use crate::table::{Admission, TableWriter};
 use crate::version::{LEVELS, Table, Version};
 use crate::view::Keyspace;
-use crate::{Direction, StoreResult};
+use crate::{CompactionPolicy, Direction, StoreResult, ValuePolicy};
 
 /// A merge asks whether the store closes every such many versions.
 const CLOSE_CHECK_VERSIONS: u64 = 4096;
@@ -89,8 +89,10 @@ impl Inner {
             .iter()
             .zip(cursors.iter())
             .filter_map(|(space, cursors)| {
-                pick(&shape, &space.version.metas(), cursors)
-                    .map(|(score, job)| (score, space, job))
+                let picked = match self.options.compaction {
+                    CompactionPolicy::Leveled => pick(&shape, &space.version.metas(), cursors),
+                };
+                picked.map(|(score, job)| (score, space, job))
             })
             .max_by(|a, b| a.0.total_cmp(&b.0));
         let Some((_, space, job)) = most_urgent else {
@@ -259,9 +261,9 @@ impl<'a> Outputs<'a> {
             let no = inner.new_file_no();
             self.writer = Some(TableWriter::create(&inner.env, &inner.dir, no, options)?);
         }
-        match &mut self.writer {
-            Some(writer) => writer.add(key, seq, found),
-            None => Ok(()),
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        match self.inner.options.values {
+            ValuePolicy::InRow => writer.add(key, seq, found),
         }
     }
 
@@ -298,7 +300,7 @@ impl Inner {
             prefixed: space.options.prefixed,
             block_bytes: self.options.block_bytes,
             compression: if compressed { Compression::Lz4 } else { Compression::None },
-            index: varve_format::index::IndexPolicy::Plain,
+            index: self.options.index,
             filter: self.options.filter,
         }
     }
