@@ -198,6 +198,19 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
+    /// Makes durable every file and name below `dir`, whoever wrote it, in this process or an earlier one.
+    fn sync_below(&self, dir: &Path) -> io::Result<()> {
+        for item in self.list(dir)? {
+            let path = dir.join(&item.name);
+            match item.kind {
+                FileKind::Dir => self.sync_below(&path)?,
+                FileKind::File => self.open(&path, OpenMode::ReadWrite)?.sync_all()?,
+                FileKind::Other => {}
+            }
+        }
+        self.sync_dir(dir)
+    }
+
     /// Creates the file if needed and locks it against every other opener, in this process or another.
     /// `Ok(None)` if somebody else holds it.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>>;

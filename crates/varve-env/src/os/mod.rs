@@ -107,6 +107,11 @@ impl Env for OsEnv {
         Ok(fs::fsync(open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
     }
 
+    /// One call for the whole file system that holds `dir`, however many files there are.
+    fn sync_below(&self, dir: &Path) -> io::Result<()> {
+        Ok(fs::syncfs(open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
+    }
+
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE)?;
         Ok(lock::acquire(fd)?.map(|lock| Box::new(lock) as Box<dyn FileLock>))

@@ -354,3 +354,20 @@ fn the_clock_jumps_only_when_told() {
     assert!(env.monotonic() > before);
     assert!((env.monotonic() - before).as_secs() < 1);
 }
+
+#[test]
+fn syncing_a_tree_keeps_what_an_earlier_process_wrote() {
+    let env = SimEnv::new(1);
+    env.create_dir(Path::new("/d")).unwrap();
+    env.create_dir(Path::new("/d/e")).unwrap();
+    create(&env, "/d/f").write_all_at(b"one", 0).unwrap();
+    create(&env, "/d/e/g").write_all_at(b"two", 0).unwrap();
+    create(&env, "/beside").write_all_at(b"three", 0).unwrap();
+    env.sync_dir(Path::new("/")).unwrap();
+    let next = env.process_kill();
+    next.sync_below(Path::new("/d")).unwrap();
+    let found = next.power_cut_keep_nothing();
+    assert_eq!(bytes(&found, "/d/f").unwrap(), b"one");
+    assert_eq!(bytes(&found, "/d/e/g").unwrap(), b"two");
+    assert_ne!(bytes(&found, "/beside").unwrap_or_default(), b"three", "only what is below");
+}

@@ -64,6 +64,7 @@ macro_rules! on_every_machine {
 }
 
 on_every_machine!(
+    a_tree_can_be_synced,
     open_modes_create_and_refuse,
     reads_stop_at_the_end,
     writes_beyond_the_end_leave_zeros,
@@ -298,4 +299,12 @@ fn monotonic_never_goes_back(m: &Machine) {
     assert_ne!(m.env.random(), m.env.random());
     assert_eq!(m.env.boot_id(), m.env.boot_id());
     assert_eq!(Machine::kind_of_error(m.env.stat(Path::new("/no/such/path"))), ErrorKind::NotFound);
+}
+
+fn a_tree_can_be_synced(machine: &Machine) {
+    machine.env.create_dir(&machine.path("d")).unwrap();
+    machine.put("d/f", b"bytes");
+    machine.env.sync_below(&machine.path("d")).unwrap();
+    let none = machine.env.sync_below(&machine.path("none"));
+    assert_eq!(Machine::kind_of_error(none), ErrorKind::NotFound);
 }
