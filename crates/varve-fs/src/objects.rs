@@ -4,7 +4,8 @@
 //! An object that a row claims must be durable before that row is. Whoever writes such a row first calls
 //! [`Objects::claim`] and marks the batch as depending on external data; the store then calls
 //! [`Objects::sync_claimed`] before the batch becomes durable. At most [`CLAIMED_OPEN_MAX`] objects are
-//! held open for that; others are opened again.
+//! held open for that; others are opened again. The first sync of a process covers what earlier ones
+//! wrote.
 //!
 //! Source: TableFS 4.2.1.
 
@@ -34,8 +35,9 @@ pub(crate) struct Objects {
     /// The first failed sync of an object. What was written before it is unknown, so nothing that
     /// depends on it may be called durable again.
     failed: OnceLock<String>,
-    /// Held by the one who syncs, so that the next waits for the end of it.
-    syncing: Mutex<()>,
+    /// Held by the one who syncs, so that the next waits for the end of it. Says whether what an earlier
+    /// process wrote is durable: the log may hold rows of one that died before it synced its objects.
+    earlier_synced: Mutex<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +54,7 @@ impl Objects {
             dir,
             claimed: Mutex::default(),
             failed: OnceLock::new(),
-            syncing: Mutex::new(()),
+            earlier_synced: Mutex::new(false),
         }
     }
 
@@ -133,9 +135,14 @@ impl Objects {
 
     /// Makes durable all that was claimed before the call.
     pub(crate) fn sync_claimed(&self) -> io::Result<()> {
-        let _one_at_a_time = self.syncing.lock();
+        let mut earlier_synced = self.earlier_synced.lock();
         if let Some(failure) = self.failed.get() {
             return Err(io::Error::other(format!("an earlier sync failed: {failure}")));
+        }
+        if !*earlier_synced {
+            let synced = self.env.sync_below(&self.dir);
+            synced.inspect_err(|error| drop(self.failed.set(error.to_string())))?;
+            *earlier_synced = true;
         }
         let Claimed { files, mut dirs } = std::mem::take(&mut *self.claimed.lock());
         for (ino, file) in files {

@@ -284,3 +284,24 @@ fn after_a_power_cut_no_row_claims_bytes_of_large_files_that_are_gone() {
         }
     }
 }
+
+/// A process that died leaves rows in the log whose large files it never synced; the next one, which did
+/// not write them, promises both with its first sync.
+#[test]
+fn a_sync_after_a_kill_covers_large_files_written_before_it() {
+    for seed in 0..8 {
+        let env = sim_store(seed, &FormatOptions::default());
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, "f");
+        fs.put_at(ino, 0, &[1; 200_000]);
+        let env = env.process_kill();
+        drop(fs);
+        let fs = open(&env);
+        fs.sync().unwrap();
+        let env = if seed == 0 { env.power_cut_keep_nothing() } else { env.power_cut(seed) };
+        let fs = open(&env);
+        assert_eq!(broken(&fs), [], "seed {seed}");
+        let ino = fs.find(ROOT, "f").unwrap().ino;
+        assert!(fs.contents(ino) == [1; 200_000], "seed {seed}");
+    }
+}
