@@ -35,6 +35,8 @@ struct Due {
 pub(crate) struct Work {
     due: Mutex<Due>,
     changed: Condvar,
+    /// Told of the end only, so that other news does not make a pause longer.
+    stopped: Condvar,
     /// The last flush failed for want of room.
     flush_blocked: AtomicBool,
 }
@@ -58,27 +60,27 @@ impl Work {
     /// Tells the threads to end.
     pub(crate) fn stop(&self) {
         self.tell(|due| due.stop = true);
+        self.stopped.notify_all();
     }
 
-    /// Waits until `take` finds something due, for at most `timeout`; false if the store closes.
-    fn wait(&self, timeout: Option<Duration>, take: impl Fn(&mut Due) -> bool) -> bool {
+    /// Waits until `take` finds something due; false if the store closes.
+    fn wait(&self, take: impl Fn(&mut Due) -> bool) -> bool {
         let mut due = self.due.lock();
         while !due.stop && !take(&mut due) {
-            match timeout {
-                None => self.changed.wait(&mut due),
-                Some(timeout) => {
-                    if self.changed.wait_for(&mut due, timeout).timed_out() {
-                        return !due.stop;
-                    }
-                }
-            }
+            self.changed.wait(&mut due);
         }
         !due.stop
     }
 
     /// Waits for `duration`; false if the store closes.
     fn pause(&self, duration: Duration) -> bool {
-        self.wait(Some(duration), |_| false)
+        let mut due = self.due.lock();
+        while !due.stop {
+            if self.stopped.wait_for(&mut due, duration).timed_out() {
+                break;
+            }
+        }
+        !due.stop
     }
 }
 
@@ -146,7 +148,7 @@ impl Inner {
     }
 
     fn flush_loop(&self) {
-        while self.work.wait(None, |due| std::mem::take(&mut due.flush)) {
+        while self.work.wait(|due| std::mem::take(&mut due.flush)) {
             while let Err(error) = self.flush_pending() {
                 if !self.note_failure("flush", error) || !self.work.pause(RETRY_INTERVAL) {
                     return self.flushed_for_good();
@@ -164,7 +166,7 @@ impl Inner {
     }
 
     fn compaction_loop(&self) {
-        while self.work.wait(None, |due| std::mem::take(&mut due.compaction)) {
+        while self.work.wait(|due| std::mem::take(&mut due.compaction)) {
             loop {
                 match self.compact_one() {
                     Ok(true) => {}
