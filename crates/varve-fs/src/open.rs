@@ -60,6 +60,7 @@ impl VarveFs {
         let mut has_descriptor = false;
         if matches!(held.inode.content, Content::Object { .. }) {
             let object = self.object_file(node)?;
+            self.trim_object(&held.inode, object.as_ref())?;
             if flags.write {
                 self.make_dirty(held, object.as_ref())?;
             }

@@ -101,15 +101,22 @@ impl VarveFs {
         object.write_all_at(data, offset).map_err(fail)
     }
 
+    /// Cuts off what a power cut left in the object although the row that would have claimed it is gone.
+    pub(crate) fn trim_object(&self, inode: &Inode, object: &dyn File) -> FsResult<()> {
+        let Content::Object { dirty: false, .. } = inode.content else { return Ok(()) };
+        let fail = |error| self.object_error("cut", inode.ino, error);
+        if !self.options.read_only && object.stat().map_err(fail)?.len > inode.size {
+            object.set_len(inode.size).map_err(fail)?;
+        }
+        Ok(())
+    }
+
     /// Makes a clean row dirty, before the object changes. Commits.
     pub(crate) fn make_dirty(&self, held: &mut Held<'_>, object: &dyn File) -> FsResult<()> {
         let Content::Object { dirty: false, .. } = held.inode.content else { return Ok(()) };
         let ino = held.inode.ino;
         let fail = |error| self.object_error("write", ino, error);
-        if object.stat().map_err(fail)?.len > held.inode.size {
-            // Bytes that a power cut left behind although the row that claimed them is gone.
-            object.set_len(held.inode.size).map_err(fail)?;
-        }
+        self.trim_object(&held.inode, object)?;
         object.set_times(None, Some(held.inode.times.mtime)).map_err(fail)?;
         held.inode.content = Content::Object { dirty: true, blocks: 0 };
         if let Some(node) = self.locator.node(ino) {

@@ -305,3 +305,24 @@ fn a_sync_after_a_kill_covers_large_files_written_before_it() {
         assert!(fs.contents(ino) == [1; 200_000], "seed {seed}");
     }
 }
+
+#[test]
+fn bytes_that_outlived_their_row_are_not_read() {
+    let mut trimmed = 0;
+    for seed in 0..60 {
+        let env = sim_store(seed, &FormatOptions::default());
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, "f");
+        fs.put_at(ino, 0, &[1; 200_000]);
+        fs.sync().unwrap();
+        fs.put_at(ino, 200_000, &[2; 50_000]);
+        let env = env.power_cut(seed);
+        let object = Path::new(STORE).join("objects/0/0").join(ino.get().to_string());
+        let kept = env.read_raw(&object).unwrap().len() as u64;
+        let fs = open(&env);
+        let attr = fs.find(ROOT, "f").unwrap();
+        assert_eq!(fs.contents(ino).len() as u64, attr.size, "seed {seed}");
+        trimmed += u32::from(kept > attr.size);
+    }
+    assert!(trimmed > 0, "no seed kept the bytes and lost the row");
+}
