@@ -221,3 +221,43 @@ impl Inner {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each rotation of the memtable made the pause before the next periodic sync begin anew, so that
+    /// under a steady load it never came.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "what is tested is real time")]
+    fn news_does_not_make_a_pause_longer() {
+        let work = Work::default();
+        let paused = AtomicBool::new(true);
+        let told_to_the_end = std::thread::scope(|scope| {
+            let teller = scope.spawn(|| {
+                for _ in 0..1000 {
+                    work.tell(|due| due.flush = true);
+                    std::thread::sleep(Duration::from_millis(2));
+                    if !paused.load(Ordering::Relaxed) {
+                        return false;
+                    }
+                }
+                true
+            });
+            assert!(work.pause(Duration::from_millis(100)));
+            paused.store(false, Ordering::Relaxed);
+            teller.join().unwrap()
+        });
+        assert!(!told_to_the_end, "the pause lasted as long as the news");
+    }
+
+    #[test]
+    fn the_end_cuts_a_pause_short() {
+        let work = Work::default();
+        std::thread::scope(|scope| {
+            let paused = scope.spawn(|| work.pause(Duration::from_secs(3600)));
+            work.stop();
+            assert!(!paused.join().unwrap());
+        });
+    }
+}

@@ -89,26 +89,6 @@ fn unsynced_writes_are_synced_after_a_while() {
     });
 }
 
-/// Each rotation of the memtable made the pause before the next periodic sync begin anew, so that under a
-/// steady load it never came.
-#[test]
-fn a_steady_load_does_not_put_off_the_periodic_sync() {
-    let env = SimEnv::new(7);
-    let mut options = small_options();
-    options.sync_interval = Duration::from_millis(100);
-    let db = open_threaded(&env, options);
-    let space = make_spaces(&db).unwrap()[1];
-    let mut number = 0;
-    eventually("three periodic syncs", || {
-        for _ in 0..20 {
-            number += 1;
-            db.write(row(number, 500, space)).unwrap();
-        }
-        let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-        metrics["counters"]["log_syncs"].as_u64() >= Some(3)
-    });
-}
-
 #[test]
 fn a_failed_sync_in_the_background_poisons() {
     let env = SimEnv::new(3);
