@@ -199,12 +199,17 @@ pub trait Env: Send + Sync + fmt::Debug {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Makes durable every file and name below `dir`, whoever wrote it, in this process or an earlier one.
+    /// Files that are removed meanwhile are no error.
     fn sync_below(&self, dir: &Path) -> io::Result<()> {
         for item in self.list(dir)? {
             let path = dir.join(&item.name);
             match item.kind {
                 FileKind::Dir => self.sync_below(&path)?,
-                FileKind::File => self.open(&path, OpenMode::ReadWrite)?.sync_all()?,
+                FileKind::File => match self.open(&path, OpenMode::ReadWrite) {
+                    Ok(file) => file.sync_all()?,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                },
                 FileKind::Other => {}
             }
         }
