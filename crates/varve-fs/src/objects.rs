@@ -4,8 +4,8 @@
 //! An object that a row claims must be durable before that row is. Whoever writes such a row first calls
 //! [`Objects::claim`] and marks the batch as depending on external data; the store then calls
 //! [`Objects::sync_claimed`] before the batch becomes durable. At most [`CLAIMED_OPEN_MAX`] objects are
-//! held open for that; others are opened again. The first sync of a process covers what earlier ones
-//! wrote.
+//! held open for that. If there are more, one sync of the whole tree costs less than one for each; so it
+//! is done too by the first sync of a process, which covers what earlier ones wrote.
 //!
 //! Source: TableFS 4.2.1.
 
@@ -42,8 +42,10 @@ pub(crate) struct Objects {
 
 #[derive(Debug, Default)]
 struct Claimed {
-    /// With the open file, for the first of them.
-    files: BTreeMap<InodeId, Option<Arc<dyn File>>>,
+    files: BTreeMap<InodeId, Arc<dyn File>>,
+    /// There are others.
+    more: bool,
+    /// Directories with new names.
     dirs: BTreeSet<PathBuf>,
 }
 
@@ -111,8 +113,11 @@ impl Objects {
     /// Notes that a row is about to claim the bytes now in `file`. Comes before that row's batch.
     pub(crate) fn claim(&self, ino: InodeId, file: Arc<dyn File>) {
         let mut claimed = self.claimed.lock();
-        let held = (claimed.files.len() < CLAIMED_OPEN_MAX).then_some(file);
-        claimed.files.insert(ino, held);
+        if claimed.files.len() < CLAIMED_OPEN_MAX {
+            claimed.files.insert(ino, file);
+        } else {
+            claimed.more = true;
+        }
     }
 
     /// Makes the bytes of an object durable, and with `data_only` unset its times. After a failure
@@ -139,22 +144,13 @@ impl Objects {
         if let Some(failure) = self.failed.get() {
             return Err(io::Error::other(format!("an earlier sync failed: {failure}")));
         }
-        if !*earlier_synced {
+        let Claimed { files, mut dirs, more } = std::mem::take(&mut *self.claimed.lock());
+        if more || !*earlier_synced {
             let synced = self.env.sync_below(&self.dir);
             synced.inspect_err(|error| drop(self.failed.set(error.to_string())))?;
             *earlier_synced = true;
         }
-        let Claimed { files, mut dirs } = std::mem::take(&mut *self.claimed.lock());
         for (ino, file) in files {
-            let file = match file {
-                Some(file) => file,
-                None => match self.env.open(&self.path(ino), OpenMode::ReadWrite) {
-                    Ok(file) => file,
-                    // Removed since, which happens only after the row that claimed it.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    Err(error) => return Err(error),
-                },
-            };
             self.sync_one(file.as_ref(), true)?;
             if let Some(dir) = self.path(ino).parent() {
                 dirs.insert(dir.to_path_buf());

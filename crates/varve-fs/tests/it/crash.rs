@@ -326,3 +326,22 @@ fn bytes_that_outlived_their_row_are_not_read() {
     }
     assert!(trimmed > 0, "no seed kept the bytes and lost the row");
 }
+
+#[test]
+fn one_sync_covers_more_large_files_than_are_held_open() {
+    let env = sim_store(7, &FormatOptions::default());
+    let fs = open(&env);
+    fs.mk(ROOT, "first");
+    fs.sync().unwrap();
+    let files: Vec<_> = (0..150).map(|i| fs.mk(ROOT, &format!("f{i}"))).collect();
+    for ino in &files {
+        fs.put_at(*ino, 0, &[1; 70_000]);
+    }
+    fs.sync().unwrap();
+    let fs = open(&env.power_cut_keep_nothing());
+    assert_eq!(broken(&fs), []);
+    fs.readdir(ROOT, 0, true, &mut |_| true).unwrap();
+    for ino in &files {
+        assert!(fs.contents(*ino) == [1; 70_000], "{ino}");
+    }
+}
