@@ -92,6 +92,9 @@ impl VarveFs {
                 return Err(FsError::FileTooLarge);
             }
         }
+        if set.size.is_some() {
+            self.revive(&mut held)?;
+        }
         let mut changes = self.changes();
         let now = self.now();
         if let Some(size) = set.size {

@@ -5,7 +5,7 @@
 //! the inode is in, checks that it is still there, and gives it to the caller, who writes it back with
 //! [`VarveFs::stage`] and a commit.
 
-use varve_schema::{Body, EntryRow, Inode, RowKey};
+use varve_schema::{Body, EntryRow, Inode, Pending, RowKey};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -92,6 +92,22 @@ impl VarveFs {
             return Ok(Held { inode, home, _guards: guards });
         }
         Err(lost(ino))
+    }
+
+    /// Gives a detached inode its row back, as an orphan, so that it can be opened and changed like one that
+    /// was open when its last name went.
+    pub(crate) fn revive(&self, held: &mut Held<'_>) -> FsResult<()> {
+        if !held.is_detached() {
+            return Ok(());
+        }
+        let ino = held.inode.ino;
+        self.locator.mark_orphan(ino, true)?;
+        let mut changes = self.changes();
+        changes.put_inode(&held.inode);
+        changes.put_pending(ino, Pending::Orphan);
+        self.commit(changes)?;
+        held.home = Home::Own;
+        self.locator.moved(ino, Place::Own)
     }
 
     /// Adds the held inode, as it is now, to `changes`.

@@ -9,11 +9,13 @@
 //! 2. rename, link and unlink call [`Locator::moved`] or [`Locator::detach`] under the locks of all
 //!    rows involved. Whoever uses a place without locks checks that the row really holds the inode and
 //!    asks again if not.
-//! 3. [`Locator::forget`] ends an entry with its last lookup, [`Locator::close`] with its last handle.
+//! 3. [`Locator::forget`] ends an entry with its last lookup, [`Locator::close`] with its last handle. An
+//!    orphan's rows go when neither is left: whoever found a file before its last name went may still
+//!    open and read it, as on any file system.
 //!
 //! Memory is bounded: a shard beyond its share gives entries that were not used lately to the key space
 //! `lookups` of the store ([`crate::spill`]), which a mount clears, and reads them back when asked for.
-//! Open and detached inodes always stay in memory.
+//! Open, orphaned and detached inodes always stay in memory.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -41,7 +43,8 @@ pub(crate) enum Place {
         /// The name's slot in it.
         slot: u8,
     },
-    /// In no row: the last name is gone, nobody has it open, but the front end still knows it.
+    /// In no row: the last name is gone, nobody has it open, but the front end still knows it. The inode
+    /// is whole: only what has no rows besides its inode is detached while known.
     Detached(Box<Inode>),
 }
 
@@ -63,7 +66,19 @@ struct Known {
     place: Place,
     lookups: u64,
     node: Option<Arc<OpenNode>>,
+    /// The last name is gone; the rows stay until neither lookup nor handle is left.
+    orphan: bool,
     used: bool,
+}
+
+impl Known {
+    fn new(place: Place, lookups: u64) -> Known {
+        Known { place, lookups, node: None, orphan: false, used: true }
+    }
+
+    fn is_open(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.state().handles > 0)
+    }
 }
 
 /// Ids of one shard agree in their low bits, and so does their product with anything: the high bits of
@@ -116,24 +131,27 @@ impl Locator {
                 known.place = place;
             }
             None => {
-                let known = Known { place, lookups: 1, node: None, used: true };
-                shard.map.insert(ino.get(), known);
+                shard.map.insert(ino.get(), Known::new(place, 1));
                 self.make_room(&mut shard, ino);
             }
         }
         Ok(())
     }
 
-    /// Takes back `lookups` lookups.
-    pub(crate) fn forget(&self, ino: InodeId, lookups: u64) -> FsResult<()> {
+    /// Takes back `lookups` lookups. True if that leaves an orphan that nobody can reach: its rows are to
+    /// be removed, then [`Locator::close`] is to be called.
+    pub(crate) fn forget(&self, ino: InodeId, lookups: u64) -> FsResult<bool> {
         let mut shard = self.shard(ino).lock();
-        if let Some(known) = self.load(&mut shard, ino)? {
-            known.lookups = known.lookups.saturating_sub(lookups);
-            if known.lookups == 0 && known.node.is_none() {
-                shard.map.remove(&ino.get());
-            }
+        let Some(known) = self.load(&mut shard, ino)? else { return Ok(false) };
+        known.lookups = known.lookups.saturating_sub(lookups);
+        if known.lookups > 0 || known.is_open() {
+            return Ok(false);
         }
-        Ok(())
+        let orphan = known.orphan;
+        if !orphan && known.node.is_none() {
+            shard.map.remove(&ino.get());
+        }
+        Ok(orphan)
     }
 
     /// Notes that the attributes of `ino` moved. REQUIRES: the locks of the old and the new row.
@@ -155,15 +173,8 @@ impl Locator {
     /// `place`.
     pub(crate) fn open(&self, ino: InodeId, place: Place) -> FsResult<Arc<OpenNode>> {
         let mut shard = self.shard(ino).lock();
-        if self.load(&mut shard, ino)?.is_none() {
-            shard.map.insert(ino.get(), Known { place, lookups: 0, node: None, used: true });
-        }
-        let known = shard.map.entry(ino.get()).or_insert_with(|| Known {
-            place: Place::Own,
-            lookups: 0,
-            node: None,
-            used: true,
-        });
+        self.load(&mut shard, ino)?;
+        let known = shard.map.entry(ino.get()).or_insert_with(|| Known::new(place, 0));
         let node = known.node.get_or_insert_with(|| Arc::new(OpenNode::new(ino))).clone();
         node.state().handles += 1;
         Ok(node)
@@ -174,17 +185,36 @@ impl Locator {
         self.shard(ino).lock().map.get(&ino.get()).and_then(|known| known.node.clone())
     }
 
-    /// Marks an open inode as having lost its last name; false if it is not open. REQUIRES: the lock of
-    /// the row it is in, so that nobody opens it meanwhile.
-    pub(crate) fn mark_orphan(&self, ino: InodeId, orphan: bool) -> bool {
-        match self.shard(ino).lock().map.get(&ino.get()).and_then(|known| known.node.as_ref()) {
-            Some(node) => {
-                let mut state = node.state();
-                state.orphan = orphan && state.handles > 0;
-                state.handles > 0
-            }
-            None => false,
+    /// Marks an inode whose last name goes as an orphan if its rows must stay: because it is open, or
+    /// because the front end knows it and `has_more_rows` than fit in memory. Returns whether it is one.
+    /// REQUIRES: the lock of the row it is in, so that nobody opens it meanwhile.
+    pub(crate) fn mark_orphan(&self, ino: InodeId, has_more_rows: bool) -> FsResult<bool> {
+        let mut shard = self.shard(ino).lock();
+        let Some(known) = self.load(&mut shard, ino)? else { return Ok(false) };
+        known.orphan = known.is_open() || (has_more_rows && known.lookups > 0);
+        Ok(known.orphan)
+    }
+
+    /// Takes the mark back: the inode has a name, again or still.
+    pub(crate) fn unmark_orphan(&self, ino: InodeId) {
+        if let Some(known) = self.shard(ino).lock().map.get_mut(&ino.get()) {
+            known.orphan = false;
         }
+    }
+
+    /// Whether `ino` is an orphan that neither a lookup nor a handle can reach.
+    pub(crate) fn is_unreachable_orphan(&self, ino: InodeId) -> bool {
+        let shard = self.shard(ino).lock();
+        shard
+            .map
+            .get(&ino.get())
+            .is_some_and(|known| known.orphan && known.lookups == 0 && !known.is_open())
+    }
+
+    /// Whether a lookup or a handle can reach `ino`.
+    pub(crate) fn is_reachable(&self, ino: InodeId) -> bool {
+        let shard = self.shard(ino).lock();
+        shard.map.get(&ino.get()).is_some_and(|known| known.lookups > 0 || known.is_open())
     }
 
     /// Ends the node of `ino` if no handle is left, and its entry if no lookup is left either.
@@ -215,7 +245,7 @@ impl Locator {
             && let Some(Spilled { place, lookups }) = self.spill.take(ino)?
         {
             shard.spilled -= 1;
-            shard.map.insert(ino.get(), Known { place, lookups, node: None, used: true });
+            shard.map.insert(ino.get(), Known::new(place, lookups));
             self.make_room(shard, ino);
         }
         let Some(known) = shard.map.get_mut(&ino.get()) else { return Ok(None) };
@@ -234,6 +264,7 @@ impl Locator {
         for pass in 0..2 {
             for (ino, known) in &mut shard.map {
                 let movable = known.node.is_none()
+                    && !known.orphan
                     && !matches!(known.place, Place::Detached(_))
                     && *ino != keep.get();
                 if victims.len() < wanted && movable && !known.used && !victims.contains(ino) {

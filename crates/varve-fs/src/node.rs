@@ -1,8 +1,6 @@
 //! What is known of an inode while it is open, and the table of handles.
 //!
-//! Every handle of one inode shares one [`OpenNode`]. It ends with the last handle; if the inode lost
-//! its last name meanwhile, the end of the node is when its rows go (TableFS leaves this case to the
-//! kernel).
+//! Every handle of one inode shares one [`OpenNode`], which ends with the last handle.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,8 +32,6 @@ pub(crate) struct NodeState {
     /// Handles whose bytes go straight to the object. Never together with `cached` ones: the kernel
     /// keeps one page cache for all.
     pub(crate) passthrough: u32,
-    /// The last name is gone; the rows go with the last handle.
-    pub(crate) orphan: bool,
     /// Made without a name, so that it may still get one.
     pub(crate) linkable: bool,
     /// The object file, once there is one.

@@ -28,9 +28,7 @@ impl VarveFs {
             FileKind::Directory => return Err(FsError::IsDirectory),
             _ => return Err(FsError::Invalid("only regular files are opened here")),
         }
-        if held.is_detached() {
-            return Err(FsError::Stale);
-        }
+        self.revive(&mut held)?;
         let node = self.locator.open(ino, held.place())?;
         let opened = self.open_held(&mut held, &node, flags);
         if opened.is_err() {
@@ -114,7 +112,7 @@ impl VarveFs {
                     return Ok((Entry { attr }, opened));
                 }
                 Err(error) => {
-                    self.locator.forget(entry.attr.ino, 1)?;
+                    self.do_forget(entry.attr.ino, 1)?;
                     if !matches!(error, FsError::Stale) {
                         return Err(error);
                     }
@@ -140,11 +138,8 @@ impl VarveFs {
         self.commit(changes)?;
         self.locator.note_lookup(inode.ino, Place::Own)?;
         let node = self.locator.open(inode.ino, Place::Own)?;
-        {
-            let mut state = node.state();
-            state.orphan = true;
-            state.linkable = !flags.exclusive;
-        }
+        self.locator.mark_orphan(inode.ino, true)?;
+        node.state().linkable = !flags.exclusive;
         let opened = self.add_handle(&node, flags, false);
         Ok((Entry { attr: self.attr(&inode)? }, opened))
     }
@@ -168,7 +163,7 @@ impl VarveFs {
     pub(crate) fn do_release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
         let file = self.handles.remove(ino, handle)?;
         let node = &file.node;
-        let (last, last_writer, orphan) = {
+        let (last, last_writer) = {
             let mut state = node.state();
             state.handles -= 1;
             if file.passthrough {
@@ -180,16 +175,17 @@ impl VarveFs {
                 state.writers -= 1;
             }
             let last_writer = file.flags.write && state.writers == 0 && state.object.is_some();
-            (state.handles == 0, last_writer, state.orphan)
+            (state.handles == 0, last_writer)
         };
         let mut result = Ok(());
-        if last_writer && !(last && orphan) {
+        let unreachable = last && self.locator.is_unreachable_orphan(ino);
+        if last_writer && !unreachable {
             // The row stays dirty, which is right as well, if this fails.
             if let Err(error) = self.settle_object(node) {
                 log::warn!("the row of inode {ino} stays dirty: {error}");
             }
         }
-        if last && orphan {
+        if unreachable {
             result = self.reap_orphan(ino);
         }
         if last {

@@ -29,8 +29,8 @@ impl Vfs for VarveFs {
     }
 
     fn forget(&self, ino: InodeId, lookups: u64) {
-        if let Err(error) = self.locator.forget(ino, lookups) {
-            log::warn!("inode {ino} stays known: {error}");
+        if let Err(error) = self.do_forget(ino, lookups) {
+            log::warn!("inode {ino} stays until the next mount: {error}");
         }
     }
 

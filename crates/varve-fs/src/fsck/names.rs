@@ -96,8 +96,8 @@ impl Check<'_> {
 
     fn note_pending(&mut self, ino: InodeId, pending: Pending) {
         let what = match pending {
-            Pending::Orphan => "removed while open",
-            Pending::OrphanObjectMaking => "removed while open, being moved into an object file",
+            Pending::Orphan => "removed while in use",
+            Pending::OrphanObjectMaking => "removed while in use, being moved into an object file",
             Pending::ObjectMaking => "being moved into an object file",
             Pending::ObjectDelete => "its object file is to be removed",
         };

@@ -73,7 +73,7 @@ impl VarveFs {
             }
             self.commit(changes)?;
             self.moves.fetch_add(1, Ordering::AcqRel);
-            self.locator.mark_orphan(ino, false);
+            self.locator.unmark_orphan(ino);
             if let Some(node) = self.locator.node(ino) {
                 node.state().linkable = false;
             }

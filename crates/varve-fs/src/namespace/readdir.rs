@@ -87,7 +87,7 @@ impl VarveFs {
         (entry.ino, entry.kind, entry.attr) = (attr.ino, attr.kind, Some(attr));
         let taken = emit(&entry);
         if !taken {
-            self.locator.forget(attr.ino, 1)?;
+            self.do_forget(attr.ino, 1)?;
         }
         Ok(taken)
     }

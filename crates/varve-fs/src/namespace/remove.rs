@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! several names --unlink--> fewer names
-//! last name     --unlink--> open?  yes: orphan (own row, link count 0, pending row) --last release--> gone
-//!                                  no:  gone; detached in memory while the front end knows it
+//! last name     --unlink--> open, or known and with data rows?
+//!                             yes: orphan (own row, link count 0, pending row) --last release or forget--> gone
+//!                             no:  gone; detached in memory while the front end knows it
+//! detached      --open--> orphan
 //! ```
 //!
 //! Gone means: no row of the inode is left, and its object, if it has one, is queued for the reaper. A
@@ -27,7 +29,7 @@ use crate::rows::Changes;
 pub(crate) enum Departure {
     /// Names are left.
     Stays,
-    /// Open without a name.
+    /// Open, or known with data rows, without a name.
     Orphan(InodeId),
     /// Gone; the attributes are for front ends that still know it.
     Gone { inode: Inode, object: bool },
@@ -113,7 +115,9 @@ impl VarveFs {
             changes.put_inode(&inode);
             return Ok(Departure::Stays);
         }
-        if self.locator.mark_orphan(inode.ino, true) {
+        let has_more_rows =
+            inode.has_xattrs || matches!(inode.content, Content::Chunks | Content::Object { .. });
+        if self.locator.mark_orphan(inode.ino, has_more_rows)? {
             changes.put_inode(&inode);
             changes.put_pending(inode.ino, Pending::Orphan);
             return Ok(Departure::Orphan(inode.ino));
@@ -125,11 +129,6 @@ impl VarveFs {
         if own {
             changes.delete_inode(inode.ino);
         }
-        inode.content = match inode.content {
-            Content::Symlink(target) => Content::Symlink(target),
-            _ => Content::None,
-        };
-        inode.has_xattrs = false;
         Ok(Departure::Gone { inode, object })
     }
 
@@ -137,7 +136,7 @@ impl VarveFs {
     pub(crate) fn commit_departure(&self, changes: Changes, departure: Departure) -> FsResult<()> {
         if let Err(error) = self.commit(changes) {
             if let Departure::Orphan(ino) = departure {
-                self.locator.mark_orphan(ino, false);
+                self.locator.unmark_orphan(ino);
             }
             return Err(error);
         }
@@ -200,8 +199,7 @@ impl VarveFs {
             Err(FsError::Stale) => return Ok(()),
             held => held?,
         };
-        let open = self.locator.node(ino).is_some_and(|node| node.state().handles > 0);
-        if held.is_detached() || held.inode.nlink > 0 || open {
+        if held.is_detached() || held.inode.nlink > 0 || self.locator.is_reachable(ino) {
             return Ok(());
         }
         let mut inode = held.inode.clone();
@@ -213,8 +211,16 @@ impl VarveFs {
         }
         let object = self.delete_content(&mut changes, &inode)?;
         changes.delete_inode(ino);
-        inode.content = Content::None;
-        inode.has_xattrs = false;
         self.commit_departure(changes, Departure::Gone { inode, object })
+    }
+
+    /// Takes back lookups; with the last one an orphan that is not open goes.
+    pub(crate) fn do_forget(&self, ino: InodeId, lookups: u64) -> FsResult<()> {
+        if !self.locator.forget(ino, lookups)? {
+            return Ok(());
+        }
+        let reaped = self.reap_orphan(ino);
+        self.locator.close(ino);
+        reaped
     }
 }

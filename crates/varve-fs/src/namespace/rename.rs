@@ -280,7 +280,7 @@ impl VarveFs {
 
     fn undo_orphan(&self, departure: &Departure) {
         if let Departure::Orphan(ino) = departure {
-            self.locator.mark_orphan(*ino, false);
+            self.locator.unmark_orphan(*ino);
         }
     }
 }

@@ -187,11 +187,19 @@ fn orphans_are_reclaimed_at_the_next_mount() {
         fs.setxattr(ino, b"user.x", b"y", varve_vfs::XattrMode::Set).unwrap();
         fs.open_as(ino, WRITE);
         fs.unlink(ROOT, name(text)).unwrap();
+        // And one that is only known.
+        let known = fs.mk(ROOT, text);
+        fs.put_at(known, 0, &vec![8; size]);
+        fs.unlink(ROOT, name(text)).unwrap();
     }
     fs.sync().unwrap();
     let report = fs.check(&mut |_| ()).unwrap();
     assert_eq!(report.errors, 0);
-    assert_eq!(report.findings.len(), 4);
+    assert_eq!(
+        report.findings.len(),
+        6,
+        "all that are open, and the two known ones with data rows"
+    );
     for env in [env.power_cut_keep_all(), env.process_kill()] {
         let fs = open(&env);
         let report = fs.check(&mut |_| ()).unwrap();

@@ -249,7 +249,7 @@ fn stray_and_missing_data_is_found() {
     assert_eq!(
         report.findings,
         [
-            Finding::Pending { ino: nobody.get(), what: "removed while open" },
+            Finding::Pending { ino: nobody.get(), what: "removed while in use" },
             Finding::PendingWithoutInode { ino: nobody.get() },
             Finding::OversizedChunk { ino: small, index: 0, bytes: 20_000 },
             Finding::StrayChunk { ino: nobody.get(), index: 3 },

@@ -1,9 +1,9 @@
 //! Making, finding, moving, linking, listing and removing names.
 
 use varve_types::InodeId;
-use varve_vfs::{Caller, FileType, FsError, RenameMode, Vfs};
+use varve_vfs::{Caller, FileType, FsError, RenameMode, Vfs, XattrMode};
 
-use crate::support::{BOTH, Calls, READ, ROOT, Rig, WRITE, name};
+use crate::support::{BOTH, Calls, ROOT, Rig, WRITE, name};
 
 #[test]
 fn what_was_made_is_found_again_after_a_remount() {
@@ -153,9 +153,37 @@ fn a_file_unlinked_while_open_lives_until_its_release() {
     assert_eq!(rig.getattr(file).unwrap().size, 100_005);
     assert!(matches!(rig.link(file, ROOT, name("b")), Err(FsError::NotFound)));
     rig.release(file, handle).unwrap();
-    assert!(matches!(rig.open(file, READ), Err(FsError::Stale)));
+    assert_eq!(rig.contents(file).len(), 100_005, "still known to whoever looked it up");
     rig.forget(file, 1);
     assert!(matches!(rig.getattr(file), Err(FsError::Stale)));
+    rig.sync().unwrap();
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// A program looked a file up, another replaced it, and the first one's open was refused with ESTALE:
+/// a reader of a file that is replaced by rename must find the old one or the new one.
+#[test]
+fn a_file_found_before_its_last_name_went_can_still_be_opened() {
+    let rig = Rig::new();
+    for (text, size) in [("empty", 0), ("inline", 100), ("chunks", 40_000), ("object", 300_000)] {
+        let file = rig.mk(ROOT, text);
+        let bytes = vec![b'v'; size];
+        rig.put_at(file, 0, &bytes);
+        rig.setxattr(file, b"user.x", b"y", XattrMode::Set).unwrap();
+        rig.mk(ROOT, "next");
+        rig.rename(ROOT, name("next"), ROOT, name(text), RenameMode::Replace).unwrap();
+        assert_eq!(rig.contents(file), bytes, "{text}");
+        let handle = rig.open_as(file, BOTH);
+        rig.write(file, handle, size as u64, &[b'w'; 70_000], false).unwrap();
+        rig.release(file, handle).unwrap();
+        assert_eq!(rig.getattr(file).unwrap().size, size as u64 + 70_000, "{text}");
+        assert_eq!(rig.contents(rig.find(ROOT, text).unwrap().ino), b"", "{text}");
+        rig.forget(file, 1);
+        assert!(matches!(rig.getattr(file), Err(FsError::Stale)), "{text}");
+        rig.sync().unwrap();
+        let report = rig.check(&mut |_| ()).unwrap();
+        assert_eq!((report.findings, report.chunks, report.objects), (vec![], 0, 0), "{text}");
+    }
 }
 
 #[test]
