@@ -43,6 +43,19 @@ pub struct Superblock {
 }
 
 impl Superblock {
+    /// Everything but the key of the name hash, which must stay a secret of those who may read the store:
+    /// who knows it can make names that share a hash.
+    pub fn public(&self) -> serde_json::Value {
+        serde_json::json!({
+            "format_version": self.format_version,
+            "uuid": self.uuid,
+            "name_hash_bits": self.name_hash_bits,
+            "large_file_threshold_bytes": self.large_file_threshold_bytes,
+            "compression": self.compression,
+            "formatted_at_secs": self.formatted_at_secs,
+        })
+    }
+
     /// A new store's superblock.
     pub(crate) fn new(env: &dyn Env, options: &FormatOptions) -> Superblock {
         let wide = || (u128::from(env.random()) << 64) | u128::from(env.random());

@@ -267,7 +267,7 @@ impl Vfs for VarveFs {
             serde_json::from_str(&self.store.metrics_json()).unwrap_or_default();
         serde_json::json!({
             "store": self.dir.display().to_string(),
-            "superblock": self.superblock,
+            "superblock": self.superblock.public(),
             "read_only": self.options.read_only,
             "mount_point": self.options.mount_point,
             "inodes_known": known,

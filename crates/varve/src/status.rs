@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 use varve_fs::Superblock;
-use varve_fs::superblock::{engine_dir, objects_dir};
+use varve_fs::superblock::engine_dir;
 use varve_fuse::MountPoint;
 
 use crate::mounting::find_mount;
@@ -23,7 +23,8 @@ const STATUS_BYTES: usize = 64 << 10;
 pub struct Status {
     /// The store.
     pub store: PathBuf,
-    /// What was fixed when it was formatted.
+    /// What was fixed when it was formatted; shown without its secret.
+    #[serde(serialize_with = "without_secret")]
     pub superblock: Superblock,
     /// Who has it open.
     pub holder: Option<Holder>,
@@ -33,12 +34,17 @@ pub struct Status {
     pub read_only: Option<bool>,
     /// Bytes that the engine's files take.
     pub engine_bytes: u64,
-    /// Bytes that large files take.
-    pub objects_bytes: u64,
     /// What the daemon says: counters, sizes, cache hits.
     pub daemon: Option<Value>,
     /// Why it says nothing, although there is a mount.
     pub daemon_error: Option<String>,
+}
+
+fn without_secret<S: serde::Serializer>(
+    superblock: &Superblock,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    superblock.public().serialize(serializer)
 }
 
 /// The status of a store, or of the store that is mounted at `path` or above it.
@@ -79,7 +85,6 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
         mount_point: found.as_ref().map(|mount| mount.dir.clone()),
         read_only: found.as_ref().map(|mount| mount.read_only),
         engine_bytes: bytes_below(&engine_dir(dir)),
-        objects_bytes: bytes_below(&objects_dir(dir)),
         daemon,
         daemon_error,
     })

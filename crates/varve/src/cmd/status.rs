@@ -41,7 +41,6 @@ fn show(status: &Status) {
     row("format version", superblock.format_version.to_string());
     row("large files from", size::show(superblock.large_file_threshold_bytes));
     row("in the store", size::show(status.engine_bytes));
-    row("in large files", size::show(status.objects_bytes));
     match &status.holder {
         Some(holder) => row("in use by", holder.describe()),
         None => row("in use by", "nobody".to_owned()),

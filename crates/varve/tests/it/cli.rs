@@ -269,3 +269,22 @@ fn wait_until_free(mount: &Mount) {
         std::thread::yield_now();
     }
 }
+
+/// Who knows the key of the name hash can make names that share a hash; the status is for everybody.
+#[test]
+fn the_status_keeps_the_key_of_the_name_hash() {
+    let Some(mount) = Mount::new() else { return };
+    let superblock = std::fs::read_to_string(mount.store().join("VARVE")).unwrap();
+    let line = superblock.lines().next().unwrap();
+    let superblock: serde_json::Value = serde_json::from_str(line).unwrap();
+    let key = superblock["name_hash_key"].as_str().unwrap();
+    assert_eq!(key.len(), 32);
+    for place in [mount.path(), mount.store()] {
+        let output = run(varve().arg("status").arg("--json").arg(place));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(superblock["uuid"].as_str().unwrap()) && !text.contains(key));
+    }
+    let mut status = vec![0; 1 << 16];
+    let len = rustix::fs::getxattr(mount.path(), "user.varve.status", &mut status[..]).unwrap();
+    assert!(!String::from_utf8_lossy(&status[..len]).contains(key));
+}
