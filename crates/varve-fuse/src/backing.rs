@@ -21,9 +21,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fuser::BackingId;
 use parking_lot::Mutex;
 use varve_types::InodeId;
+
+use crate::device::BackingFile;
 
 const SHARDS: usize = 16;
 
@@ -33,13 +34,13 @@ pub(crate) enum Route {
     /// Through the kernel's page cache and this program.
     Cached,
     /// By the kernel alone.
-    Straight(Arc<BackingId>),
+    Straight(Arc<BackingFile>),
 }
 
 #[derive(Debug)]
 struct OpenFiles {
     count: u64,
-    backing: Option<Arc<BackingId>>,
+    backing: Option<Arc<BackingFile>>,
 }
 
 /// The open files of a session by inode.
@@ -51,18 +52,14 @@ pub(crate) struct BackingTable {
 }
 
 impl BackingTable {
-    pub(crate) fn new() -> BackingTable {
+    /// No open files. Unless the kernel has `agreed` to passthrough, every file is served through the cache
+    /// and nothing needs counting.
+    pub(crate) fn new(agreed: bool) -> BackingTable {
         BackingTable {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
-            agreed: false,
+            agreed,
             registers: AtomicBool::new(true),
         }
-    }
-
-    /// Called in the handshake if the kernel has agreed to passthrough; without it every file is served
-    /// through the cache and nothing needs counting.
-    pub(crate) fn agree(&mut self) {
-        self.agreed = true;
     }
 
     fn shard(&self, ino: InodeId) -> &Mutex<HashMap<InodeId, OpenFiles>> {
@@ -75,7 +72,7 @@ impl BackingTable {
     pub(crate) fn opened(
         &self,
         ino: InodeId,
-        register: impl FnOnce() -> Option<io::Result<BackingId>>,
+        register: impl FnOnce() -> Option<io::Result<BackingFile>>,
     ) -> Route {
         if !self.agreed {
             return Route::Cached;
@@ -108,7 +105,7 @@ impl BackingTable {
         }
     }
 
-    fn accept(&self, registered: io::Result<BackingId>) -> Option<Arc<BackingId>> {
+    fn accept(&self, registered: io::Result<BackingFile>) -> Option<Arc<BackingFile>> {
         match registered {
             Ok(backing) => Some(Arc::new(backing)),
             Err(err) => {

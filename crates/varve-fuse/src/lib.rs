@@ -6,20 +6,23 @@
 //!    ([`MountMethod`]) and says which one and why not the earlier ones.
 //! 2. [`Session::new`] shakes hands with the kernel on that descriptor: which capabilities to use, how long
 //!    names and attributes may be cached.
-//! 3. [`Session::run`] serves requests on its reader threads until the directory is unmounted. Each request
-//!    is decoded (`convert`), becomes one call of the `Vfs` (`adapter`), and its answer goes back as a
-//!    reply, an errno by [`varve_vfs::FsError::errno`].
+//! 3. [`Session::run`] serves requests on its reader threads (`transport`) until the directory is unmounted.
+//!    Each request comes from the descriptor (`device`), is decoded (`protocol`), becomes one call of the
+//!    `Vfs` (`adapter`), and its answer goes back as a reply, an errno by [`varve_vfs::FsError::errno`].
 //! 4. [`StopHandle::stop`] or [`unmount()`] ends it.
 //!
-//! The transport, today the crate `fuser`, is seen in `session`, `adapter`, `convert` and `backing` only,
-//! and in none of the public items.
+//! How requests travel is seen in `device`, `transport` and `handshake` only, and in none of the public items.
 
 mod adapter;
 mod backing;
 mod convert;
+mod device;
+mod handshake;
 mod mount;
+mod protocol;
 mod readers;
 mod session;
+mod transport;
 mod waiters;
 
 pub use mount::{

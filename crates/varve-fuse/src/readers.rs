@@ -3,9 +3,6 @@
 //! A request served on another CPU than its caller's costs about ten times one served on the same CPU: the
 //! caller's CPU goes idle, another is woken, and back again for the reply.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use rustix::thread::CpuSet;
 
 /// Where the reader threads of a session run.
@@ -17,33 +14,27 @@ pub enum Placement {
     Pinned,
 }
 
-/// Gives each reader thread its CPU when it serves its first request.
+/// Gives each reader thread its CPU.
 #[derive(Debug)]
 pub(crate) struct Readers {
     cpus: Vec<usize>,
-    next: AtomicUsize,
-}
-
-thread_local! {
-    static PLACED: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Readers {
+    /// REQUIRES: called by a thread that is not pinned.
     pub(crate) fn new(placement: Placement) -> Readers {
         let cpus = match placement {
             Placement::Free => Vec::new(),
             Placement::Pinned => usable_cpus(),
         };
-        Readers { cpus, next: AtomicUsize::new(0) }
+        Readers { cpus }
     }
 
-    /// Called at the start of each request; does something on a thread's first one only.
-    pub(crate) fn place(&self) {
-        if self.cpus.is_empty() || PLACED.get() {
+    /// Puts the calling thread, number `turn` of the readers, where it belongs.
+    pub(crate) fn place(&self, turn: usize) {
+        if self.cpus.is_empty() {
             return;
         }
-        PLACED.set(true);
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let mut set = CpuSet::new();
         set.set(self.cpus[turn % self.cpus.len()]);
         if let Err(err) = rustix::thread::sched_setaffinity(None, &set) {

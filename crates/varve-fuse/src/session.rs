@@ -10,8 +10,10 @@
 //! A session ends when its file system is unmounted by anyone; requests in progress are answered first.
 //! What is not durable then is the caller's to sync: the kernel sends nothing at the end.
 
+use std::fmt;
 use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +21,11 @@ use std::time::Duration;
 use varve_vfs::Vfs;
 
 use crate::adapter::Adapter;
+use crate::device::Device;
+use crate::handshake;
 use crate::mount::{Mounted, UnmountError, UnmountMode, unmount};
-use crate::readers::{Placement, usable_cpus};
+use crate::readers::{Placement, Readers, usable_cpus};
+use crate::transport;
 
 /// When listing a directory also brings the attributes of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +111,17 @@ pub enum SessionError {
 }
 
 /// A mount about to be served.
-#[derive(Debug)]
 pub struct Session {
-    transport: fuser::Session<Adapter>,
+    adapter: Adapter,
+    readers: Readers,
+    devices: Vec<Device>,
     dir: PathBuf,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("dir", &self.dir).finish_non_exhaustive()
+    }
 }
 
 impl Session {
@@ -120,15 +132,11 @@ impl Session {
         options: &SessionOptions,
     ) -> Result<Session, SessionError> {
         let Mounted { device, dir, .. } = mounted;
-        let mut config = fuser::Config::default();
-        config.acl = fuser::SessionACL::All;
-        let one_per_cpu = usable_cpus().len().clamp(1, READERS_DEFAULT_MAX);
-        config.n_threads = Some(options.threads.map_or(one_per_cpu, NonZeroUsize::get));
-        config.clone_fd = options.clone_device;
-        let adapter = Adapter::new(vfs, options.clone());
-        // The kernel itself keeps other users out of a mount without allow_other.
-        match fuser::Session::from_fd(adapter, device, fuser::SessionACL::All, config) {
-            Ok(transport) => Ok(Session { transport, dir }),
+        match start(device, options) {
+            Ok((devices, agreement)) => {
+                let adapter = Adapter::new(vfs, options.clone(), agreement);
+                Ok(Session { adapter, readers: Readers::new(options.placement), devices, dir })
+            }
             Err(source) => {
                 detach(&dir);
                 Err(SessionError::Handshake { dir, source })
@@ -143,12 +151,26 @@ impl Session {
 
     /// Serves requests until the file system is unmounted.
     pub fn run(self) -> Result<(), SessionError> {
-        let Session { transport, dir } = self;
-        transport.run().map_err(|source| {
-            detach(&dir);
-            SessionError::Transport { dir, source }
-        })
+        let Session { adapter, readers, devices, dir } = self;
+        transport::serve(&adapter, devices, &readers, || detach(&dir))
+            .map_err(|source| SessionError::Transport { dir: dir.clone(), source })
     }
+}
+
+/// Shakes hands and takes a descriptor for each reader.
+fn start(
+    descriptor: OwnedFd,
+    options: &SessionOptions,
+) -> io::Result<(Vec<Device>, handshake::Agreement)> {
+    let device = Device::new(descriptor);
+    let agreement = handshake::shake_hands(&device, options)?;
+    let one_per_cpu = usable_cpus().len().clamp(1, READERS_DEFAULT_MAX);
+    let readers = options.threads.map_or(one_per_cpu, NonZeroUsize::get);
+    let mut devices = vec![device.clone()];
+    while devices.len() < readers {
+        devices.push(if options.clone_device { device.duplicate()? } else { device.clone() });
+    }
+    Ok((devices, agreement))
 }
 
 fn detach(dir: &Path) {

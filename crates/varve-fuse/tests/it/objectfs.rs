@@ -39,6 +39,8 @@ pub(crate) struct ObjectFs {
     pub(crate) sync_opens: AtomicU64,
     /// Descriptors given to the kernel.
     pub(crate) registered: AtomicU64,
+    /// Makes lookups and syncs panic.
+    pub(crate) panics: AtomicBool,
 }
 
 macro_rules! to_inner {
@@ -67,11 +69,16 @@ impl ObjectFs {
             dir_syncs: AtomicU64::new(0),
             sync_opens: AtomicU64::new(0),
             registered: AtomicU64::new(0),
+            panics: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn open_files(&self) -> usize {
         self.handles.lock().len()
+    }
+
+    fn panic_if_told_to(&self) {
+        assert!(!self.panics.load(Ordering::Relaxed), "as the test wants it");
     }
 
     fn object(&self, ino: InodeId) -> Option<Arc<std::fs::File>> {
@@ -122,6 +129,7 @@ impl Vfs for ObjectFs {
     }
 
     fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {
+        self.panic_if_told_to();
         if let Some(together) = &self.syncs_together {
             together.wait();
         }
@@ -134,6 +142,7 @@ impl Vfs for ObjectFs {
     }
 
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
+        self.panic_if_told_to();
         self.lookups.fetch_add(1, Ordering::Relaxed);
         let entry = self.inner.lookup(parent, name)?;
         Ok(Entry { attr: self.with_object(entry.attr)? })

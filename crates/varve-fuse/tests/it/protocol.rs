@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -268,10 +269,94 @@ fn locks_are_the_kernels_and_go_with_the_file() {
 }
 
 #[test]
+fn a_file_without_a_name_can_be_given_one() {
+    let Some(mount) = mounted() else { return };
+    let open =
+        |flags| rustix::fs::open(mount.dir(), flags, Mode::RUSR | Mode::WUSR).map(File::from);
+    let unnamed = open(OFlags::TMPFILE | OFlags::RDWR).unwrap();
+    unnamed.write_all_at(b"text", 0).unwrap();
+    assert_eq!(unnamed.metadata().unwrap().nlink(), 0);
+    assert!(fs::read_dir(mount.dir()).unwrap().next().is_none());
+    let (descriptors, at) = (rustix::fs::CWD, rustix::fs::AtFlags::SYMLINK_FOLLOW);
+    let link = |file: &File, name| {
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::linkat(descriptors, own, descriptors, mount.path(name), at)
+    };
+    link(&unnamed, "named").unwrap();
+    assert_eq!(fs::read(mount.path("named")).unwrap(), b"text");
+    assert_eq!(unnamed.metadata().unwrap().nlink(), 1);
+    let never = open(OFlags::TMPFILE | OFlags::WRONLY | OFlags::EXCL).unwrap();
+    assert_eq!(link(&never, "never"), Err(Errno::NOENT));
+    drop((unnamed, never));
+    mount.finish().unwrap();
+}
+
+#[test]
+fn the_time_of_birth_is_told() {
+    let fs = model();
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    fs::write(mount.path("a"), b"x").unwrap();
+    let asked = rustix::fs::StatxFlags::BASIC_STATS | rustix::fs::StatxFlags::BTIME;
+    let none = rustix::fs::AtFlags::empty();
+    let told = rustix::fs::statx(rustix::fs::CWD, mount.path("a"), none, asked).unwrap();
+    assert_ne!(told.stx_mask & rustix::fs::StatxFlags::BTIME.bits(), 0);
+    let meant = fs.getattr(varve_types::InodeId::new(told.stx_ino)).unwrap();
+    assert_eq!(told.stx_btime.tv_sec, meant.btime.secs());
+    assert_eq!(told.stx_btime.tv_nsec, meant.btime.nanos());
+    assert_eq!(
+        (told.stx_size, told.stx_nlink, u32::from(told.stx_mode)),
+        (1, 1, 0o100_000 | meant.perm)
+    );
+    assert_eq!(
+        (told.stx_mtime.tv_sec, told.stx_mtime.tv_nsec),
+        (meant.mtime.secs(), meant.mtime.nanos())
+    );
+    mount.finish().unwrap();
+}
+
+/// Setting a time of i64::MIN seconds once took the decoder, its reader thread and with them the mount
+/// down, and the caller waited for ever.
+#[test]
+fn times_at_the_ends_of_the_range_harm_nobody() {
+    let options = SessionOptions { threads: NonZeroUsize::new(1), ..SessionOptions::default() };
+    let Some(mount) = TestMount::new(model(), &options) else { return };
+    let file = File::create(mount.path("a")).unwrap();
+    for secs in [i64::MIN, i64::MIN + 1, i64::MAX, -1, 0] {
+        let time = rustix::fs::Timespec { tv_sec: secs, tv_nsec: 999_999_999 };
+        let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+        rustix::fs::futimens(&file, &times).unwrap();
+        // At the very ends the kernel itself drops the nanoseconds.
+        let nanos = if matches!(secs, i64::MIN | i64::MAX) { 0 } else { 999_999_999 };
+        let found = file.metadata().unwrap();
+        assert_eq!((found.mtime(), found.mtime_nsec()), (secs, nanos));
+        assert_eq!((found.atime(), found.atime_nsec()), (secs, nanos));
+    }
+    drop(file);
+    mount.finish().unwrap();
+}
+
+#[test]
+fn a_call_that_panics_fails_alone() {
+    let fs = Arc::new(ObjectFs::new());
+    let options = SessionOptions { threads: NonZeroUsize::new(1), ..SessionOptions::default() };
+    let Some(mount) = TestMount::new(fs.clone(), &options) else { return };
+    let file = File::create(mount.path("a")).unwrap();
+    fs.panics.store(true, Relaxed);
+    for _ in 0..3 {
+        let failed = fs::metadata(mount.path("b")).unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(Errno::IO.raw_os_error()));
+        assert_eq!(rustix::fs::fsync(&file), Err(Errno::IO), "also off the reader threads");
+    }
+    fs.panics.store(false, Relaxed);
+    fs::write(mount.path("b"), b"x").unwrap();
+    rustix::fs::fsync(&file).unwrap();
+    drop(file);
+    mount.finish().unwrap();
+}
+
+#[test]
 fn what_is_not_served_says_so() {
     let Some(mount) = mounted() else { return };
-    let unnamed = rustix::fs::open(mount.dir(), OFlags::TMPFILE | OFlags::WRONLY, Mode::RUSR);
-    assert_eq!(unnamed.map(|_| ()), Err(Errno::OPNOTSUPP));
     let file = File::create(mount.path("a")).unwrap();
     assert_eq!(rustix::io::ioctl_fionread(&file), Ok(0));
     let long = mount.path(&"n".repeat(256));

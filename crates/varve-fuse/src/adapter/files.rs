@@ -1,0 +1,116 @@
+//! Requests that open files and use what is open.
+
+use varve_vfs::{Entry, FsError, FsResult, Handle, Opened};
+
+use super::{Adapter, Answer, Call, DONE, Served};
+use crate::backing::Route;
+use crate::convert;
+use crate::protocol::constants::FOPEN_KEEP_CACHE;
+use crate::protocol::reply::OpenOut;
+use crate::protocol::request::{Create, Fallocate, Read, Write};
+
+impl Adapter {
+    pub(super) fn open(&self, call: &mut Call<'_>, flags: u32, kill_set_id: bool) -> Served {
+        let (ino, flags) = (call.ino, self.open_flags(flags));
+        let caller = convert::caller(call.header, 0);
+        let opened = self.vfs.open(ino, flags)?;
+        if kill_set_id && let Err(err) = self.kill_set_id(caller, ino) {
+            self.vfs.release(ino, opened.handle)?;
+            return Err(err);
+        }
+        let route = self.route(call.device, ino, opened);
+        if matches!(route, Route::Straight(_))
+            && flags.write
+            && caller.uid != 0
+            && let Err(err) = self.kill_set_id(caller, ino)
+        {
+            // Writes that pass us by cannot take the set-id bits, so the open does.
+            self.backing.released(ino);
+            self.vfs.release(ino, opened.handle)?;
+            return Err(err);
+        }
+        let flags = match route {
+            // Drops the pages cached so far, which the kernel is about to write past.
+            Route::Straight(_) => 0,
+            // This mount is the only writer, so what is cached holds.
+            Route::Cached => FOPEN_KEEP_CACHE,
+        };
+        call.reply.open_out(open_out(opened, flags, &route));
+        Ok(Answer::Body)
+    }
+
+    pub(super) fn create(&self, call: &mut Call<'_>, request: &Create<'_>) -> Served {
+        let caller = convert::caller(call.header, request.umask);
+        let (perm, flags) = (request.mode & 0o7777, self.open_flags(request.flags));
+        let name = convert::name(request.name)?;
+        let made = self.vfs.create(caller, call.ino, name, perm, flags)?;
+        self.settled(call.ino, Ok(())).inspect_err(|_| self.undo_create(made))?;
+        Ok(self.created(call, made))
+    }
+
+    pub(super) fn tmpfile(&self, call: &mut Call<'_>, request: &Create<'_>) -> Served {
+        let caller = convert::caller(call.header, request.umask);
+        let (perm, flags) = (request.mode & 0o7777, self.open_flags(request.flags));
+        let made = self.vfs.tmpfile(caller, call.ino, perm, flags)?;
+        Ok(self.created(call, made))
+    }
+
+    /// Answers a request that has made a file and opened it.
+    fn created(&self, call: &mut Call<'_>, (Entry { attr }, opened): (Entry, Opened)) -> Answer {
+        let route = self.route(call.device, attr.ino, opened);
+        call.reply.entry_out(self.validity(), &attr);
+        call.reply.open_out(open_out(opened, 0, &route));
+        Answer::Body
+    }
+
+    pub(super) fn read(&self, call: &Call<'_>, request: &Read) -> Served {
+        let (handle, size) = (Handle(request.handle), convert::length(request.size));
+        Ok(Answer::Data(self.vfs.read(call.ino, handle, request.offset, size)?))
+    }
+
+    pub(super) fn write(&self, call: &mut Call<'_>, request: &Write<'_>) -> Served {
+        let Write { handle, offset, kill_set_id, data } = *request;
+        let written = self.vfs.write(call.ino, Handle(handle), offset, data, kill_set_id)?;
+        call.reply.size_out(u32::try_from(written).unwrap_or(u32::MAX));
+        Ok(Answer::Body)
+    }
+
+    pub(super) fn release(&self, call: &Call<'_>, handle: Handle) -> Served {
+        let released = self.vfs.release(call.ino, handle);
+        self.backing.released(call.ino);
+        released.map(|()| DONE)
+    }
+
+    pub(super) fn fallocate(&self, call: &Call<'_>, request: &Fallocate) -> Served {
+        let Fallocate { handle, offset, length, mode } = *request;
+        let mode = convert::allocate_mode(mode)?;
+        self.vfs.fallocate(call.ino, Handle(handle), mode, offset, length)?;
+        Ok(DONE)
+    }
+
+    pub(super) fn lseek(
+        &self,
+        call: &mut Call<'_>,
+        handle: Handle,
+        offset: u64,
+        whence: u32,
+    ) -> Served {
+        let what = convert::seek_from(whence)?;
+        let signed = |offset: u64| -> FsResult<i64> {
+            i64::try_from(offset).map_err(|_| FsError::NoSuchOffset)
+        };
+        signed(offset)?;
+        let found = self.vfs.lseek(call.ino, handle, offset, what)?;
+        signed(found).map_err(|_| FsError::TooLarge)?;
+        call.reply.lseek_out(found);
+        Ok(Answer::Body)
+    }
+}
+
+fn open_out(opened: Opened, flags: u32, route: &Route) -> OpenOut {
+    let backing = match route {
+        Route::Straight(backing) => Some(backing.id()),
+        Route::Cached => None,
+    };
+    OpenOut { handle: opened.handle.0, flags, backing }
+}

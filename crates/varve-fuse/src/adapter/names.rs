@@ -1,0 +1,93 @@
+//! Requests that find, make, move and remove names, and that list them.
+
+use varve_types::InodeId;
+use varve_vfs::{Entry, FsError};
+
+use super::{Adapter, Answer, Call, DONE, Served};
+use crate::convert;
+use crate::protocol::reply::Validity;
+use crate::protocol::request::{Mknod, Read, Rename};
+
+impl Adapter {
+    /// How long the kernel may believe a name and its attributes.
+    pub(super) fn validity(&self) -> Validity {
+        Validity { entry: self.options.entry_timeout, attr: self.options.attr_timeout }
+    }
+
+    /// Answers a request that has found or made a name.
+    fn entry(&self, call: &mut Call<'_>, Entry { attr }: Entry) -> Answer {
+        call.reply.entry_out(self.validity(), &attr);
+        Answer::Body
+    }
+
+    pub(super) fn lookup(&self, call: &mut Call<'_>, name: &[u8]) -> Served {
+        match self.vfs.lookup(call.ino, convert::name(name)?) {
+            Err(FsError::NotFound) if !self.options.negative_timeout.is_zero() => {
+                call.reply.absent(self.options.negative_timeout);
+                Ok(Answer::Body)
+            }
+            found => Ok(self.entry(call, found?)),
+        }
+    }
+
+    pub(super) fn mknod(&self, call: &mut Call<'_>, request: &Mknod<'_>) -> Served {
+        let Mknod { mode, rdev, umask, name } = *request;
+        let caller = convert::caller(call.header, umask);
+        let made = self.vfs.mknod(caller, call.ino, convert::name(name)?, mode, rdev);
+        Ok(self.entry(call, self.settled(call.ino, made)?))
+    }
+
+    pub(super) fn mkdir(&self, call: &mut Call<'_>, mode: u32, umask: u32, name: &[u8]) -> Served {
+        let caller = convert::caller(call.header, umask);
+        let made = self.vfs.mkdir(caller, call.ino, convert::name(name)?, mode & 0o7777);
+        Ok(self.entry(call, self.settled(call.ino, made)?))
+    }
+
+    pub(super) fn symlink(&self, call: &mut Call<'_>, name: &[u8], target: &[u8]) -> Served {
+        let caller = convert::caller(call.header, 0);
+        let made = self.vfs.symlink(caller, call.ino, convert::name(name)?, target);
+        Ok(self.entry(call, self.settled(call.ino, made)?))
+    }
+
+    pub(super) fn link(&self, call: &mut Call<'_>, ino: InodeId, name: &[u8]) -> Served {
+        let linked = self.vfs.link(ino, call.ino, convert::name(name)?);
+        Ok(self.entry(call, self.settled(call.ino, linked)?))
+    }
+
+    pub(super) fn rename(&self, call: &Call<'_>, request: &Rename<'_>) -> Served {
+        let mode = convert::rename_mode(request.flags)?;
+        let (name, new_name) = (convert::name(request.name)?, convert::name(request.new_name)?);
+        let new_parent = InodeId::new(request.new_parent);
+        let renamed = self.vfs.rename(call.ino, name, new_parent, new_name, mode);
+        self.settled(new_parent, self.settled(call.ino, renamed))?;
+        Ok(DONE)
+    }
+
+    pub(super) fn readdir(&self, call: &mut Call<'_>, request: &Read) -> Served {
+        let limit = convert::length(request.size);
+        let reply = &mut *call.reply;
+        let listed = self
+            .vfs
+            .readdir(call.ino, request.offset, false, &mut |entry| reply.dirent(limit, entry));
+        call.listed(listed)
+    }
+
+    pub(super) fn readdirplus(&self, call: &mut Call<'_>, request: &Read) -> Served {
+        let (limit, validity) = (convert::length(request.size), self.validity());
+        let reply = &mut *call.reply;
+        let listed = self.vfs.readdir(call.ino, request.offset, true, &mut |entry| {
+            reply.direntplus(limit, validity, entry)
+        });
+        call.listed(listed)
+    }
+}
+
+impl Call<'_> {
+    /// The answer to a listing: what was taken, even if an error followed.
+    fn listed(&self, listed: varve_vfs::FsResult<()>) -> Served {
+        match listed {
+            Err(err) if self.reply.body_len() == 0 => Err(err),
+            _ => Ok(Answer::Body),
+        }
+    }
+}
