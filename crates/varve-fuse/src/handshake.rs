@@ -45,18 +45,26 @@ pub(crate) fn shake_hands(device: &Device, options: &SessionOptions) -> io::Resu
         device.reply_errno(header.unique, libc::EIO);
         return Err(unexpected());
     };
-    if offer.major != FUSE_KERNEL_VERSION || offer.minor < MINOR_MIN {
+    if let Err(reason) = check_version(&offer) {
         device.reply_errno(header.unique, libc::EPROTO);
-        return Err(io::Error::other(format!(
-            "the kernel speaks FUSE {}.{}; needed is {FUSE_KERNEL_VERSION}.{MINOR_MIN} or newer (Linux 5.4)",
-            offer.major, offer.minor
-        )));
+        return Err(io::Error::other(reason));
     }
     let answer = answer(&offer, options);
     let mut reply = Reply::new();
     reply.init_out(&answer);
     device.reply(header.unique, &mut reply);
     Ok(Agreement { passthrough: answer.flags & FUSE_PASSTHROUGH != 0 })
+}
+
+/// Why the kernel's version cannot be served.
+fn check_version(offer: &Init) -> Result<(), String> {
+    if offer.major == FUSE_KERNEL_VERSION && offer.minor >= MINOR_MIN {
+        return Ok(());
+    }
+    Err(format!(
+        "the kernel speaks FUSE {}.{}; needed is {FUSE_KERNEL_VERSION}.{MINOR_MIN} or newer (Linux 5.4)",
+        offer.major, offer.minor
+    ))
 }
 
 /// What is wanted of what the kernel offers.
@@ -107,6 +115,16 @@ mod tests {
         let answer = answer(&offer(FUSE_ASYNC_READ | FUSE_INIT_EXT), &options);
         assert_eq!((answer.flags, answer.max_stack_depth), (FUSE_ASYNC_READ, 0));
         assert_eq!(answer.max_readahead, 131_072);
+    }
+
+    #[test]
+    fn kernels_too_old_or_too_new_are_told_so() {
+        for (major, minor, served) in
+            [(7, 31, true), (7, 99, true), (7, 30, false), (8, 0, false), (6, 40, false)]
+        {
+            let checked = check_version(&Init { major, minor, ..offer(0) });
+            assert_eq!(checked.is_ok(), served, "{major}.{minor}");
+        }
     }
 
     #[test]

@@ -10,3 +10,6 @@
 pub(crate) mod constants;
 pub(crate) mod reply;
 pub(crate) mod request;
+
+#[cfg(test)]
+mod tests;

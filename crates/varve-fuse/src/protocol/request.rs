@@ -9,6 +9,8 @@
 //! Names end with a NUL. Nothing is copied. Whatever the bytes, the decoder answers with a request or a
 //! [`DecodeError`]; what a value means is for others to judge, except that a time's nanoseconds must be
 //! less than a second. Fields nobody here needs are skipped.
+//!
+//! The fuzz target `fuse_request` builds this file and `constants` by themselves.
 
 use super::constants::*;
 
