@@ -3,8 +3,8 @@
 //! 1. Each thread has a buffer for requests, of which only the pages that requests fill are ever backed by
 //!    memory, and one for answers.
 //! 2. A request is decoded and becomes one call of [`Adapter::serve`], which says how to answer.
-//! 3. A thread ends when the connection does (ENODEV). If one can no longer read, `on_failure` is to end
-//!    the connection for all of them.
+//! 3. A thread ends when the connection does (ENODEV). If one fails, `on_failure` is to end the connection
+//!    for all of them, so that nobody waits for an answer for ever.
 //!
 //! Nothing on this way allocates. A panic below fails the one request with EIO and is logged; the thread
 //! goes on.
@@ -34,7 +34,9 @@ pub(crate) fn serve(
         for (turn, device) in devices.into_iter().enumerate() {
             let reader = move || {
                 readers.place(turn);
-                read_and_serve(adapter, &device).inspect_err(|_| on_failure())
+                let served = catch_unwind(AssertUnwindSafe(|| read_and_serve(adapter, &device)));
+                let panicked = |_| Err(io::Error::other("a reader thread panicked"));
+                served.unwrap_or_else(panicked).inspect_err(|_| on_failure())
             };
             let name = format!("varve-fuse-{turn}");
             match thread::Builder::new().name(name).spawn_scoped(scope, reader) {
@@ -45,9 +47,8 @@ pub(crate) fn serve(
         }
         let mut result = Ok(());
         for thread in threads {
-            let ended = thread.join();
-            result =
-                result.and(ended.unwrap_or_else(|_| Err(io::Error::other("a reader panicked"))));
+            // What panics has been caught already.
+            result = result.and(thread.join().unwrap_or(Ok(())));
         }
         result
     })
