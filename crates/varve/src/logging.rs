@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use log::{Level, LevelFilter, Log, Metadata, Record};
+use log::{LevelFilter, Log, Metadata, Record};
 use parking_lot::Mutex;
 use varve_env::Env;
 use varve_env::os::OsEnv;
@@ -56,8 +56,7 @@ fn install(target: Target, level: LevelFilter) {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // The transport tells of each mount at `info`, which this program does itself.
-        metadata.level() <= Level::Warn || !metadata.target().starts_with("fuser")
+        metadata.level() <= log::max_level()
     }
 
     fn log(&self, record: &Record<'_>) {

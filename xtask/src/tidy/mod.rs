@@ -3,10 +3,12 @@
 //! 1. [`rooms`]: imports between crates follow the table of rooms.
 //! 2. [`shape`]: lengths of files and functions, opening comments of modules.
 //! 3. [`text`]: words and addresses that must not be in the repository.
+//! 4. [`promises`]: each point of docs/semantics.md has its test, and each test its point.
 //!
 //! Each rule is a function of its input that returns findings; only this module reads files. A finding
 //! that begins with `note:` is shown and does not fail the check.
 
+mod promises;
 mod rooms;
 mod shape;
 mod text;
@@ -50,15 +52,18 @@ pub(crate) fn check_workspace(root: &Path) -> Outcome {
     let listing =
         Step::new("git").args(["ls-files", "-co", "--exclude-standard"]).dir(root).capture()?;
     let mut files = 0_usize;
+    let mut promises = promises::Promises::default();
     for name in listing.lines() {
         let Ok(bytes) = fs::read(root.join(name)) else { continue };
         let Ok(content) = String::from_utf8(bytes) else { continue };
         files += 1;
         findings.extend(text::check(name, &content));
+        promises.read(name, &content);
         if name.ends_with(".rs") {
             findings.extend(shape::check(name, &content));
         }
     }
+    findings.extend(promises.findings());
     let failures = findings.iter().filter(|finding| finding.fails).count();
     for finding in &findings {
         let kind = if finding.fails { "error" } else { "note" };

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::{Place, content, pattern, refused, refused_io, semantics};
@@ -16,6 +16,7 @@ semantics!(
     growing_and_shrinking,
     append,
     unlink_while_open,
+    temporary_files,
     mmap,
     truncate,
     fallocate_modes,
@@ -158,6 +159,24 @@ fn unlink_while_open(place: &Place) {
     fs::rename(&new, &old).unwrap();
     assert!(content(&held) == pattern(5, 9000));
     assert_eq!(fs::read(&old).unwrap(), b"new");
+}
+
+fn temporary_files(place: &Place) {
+    let open = |flags| {
+        OpenOptions::new().read(true).write(true).custom_flags(flags).open(place.dir()).unwrap()
+    };
+    let tmpfile = rustix::fs::OFlags::TMPFILE.bits() as i32;
+    let file = open(tmpfile);
+    file.write_all_at(&pattern(1, 90_000), 0).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    assert_eq!(fs::read_dir(place.dir()).unwrap().count(), 0);
+    let name = place.dir().join("named");
+    let source = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    rustix::fs::linkat(CWD, source, CWD, &name, AtFlags::SYMLINK_FOLLOW).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 1);
+    drop(open(tmpfile));
+    place.remount_after(file);
+    assert!(fs::read(&name).unwrap() == pattern(1, 90_000));
 }
 
 /// Maps a file with Python, since mapping from safe Rust needs a crate of its own.
