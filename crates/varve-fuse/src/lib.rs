@@ -18,6 +18,7 @@ mod backing;
 mod convert;
 mod device;
 mod handshake;
+mod idle_poll;
 mod mount;
 mod protocol;
 mod readers;
@@ -25,6 +26,7 @@ mod session;
 mod transport;
 mod waiters;
 
+pub use idle_poll::IdlePoll;
 pub use mount::{
     FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, Mounted, Refusal, UnmountError,
     UnmountMode, find_mounts, mount, unmount,

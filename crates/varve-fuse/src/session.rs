@@ -23,6 +23,7 @@ use varve_vfs::Vfs;
 use crate::adapter::Adapter;
 use crate::device::Device;
 use crate::handshake;
+use crate::idle_poll::{Governor, IdlePoll};
 use crate::mount::{Mounted, UnmountError, UnmountMode, unmount};
 use crate::readers::{Placement, Readers, usable_cpus};
 use crate::transport;
@@ -45,6 +46,8 @@ pub struct SessionOptions {
     pub threads: Option<NonZeroUsize>,
     /// Where they run.
     pub placement: Placement,
+    /// Whether idle CPUs poll while requests come thick.
+    pub idle_poll: IdlePoll,
     /// Give each reader a descriptor of its own (FUSE_DEV_IOC_CLONE).
     pub clone_device: bool,
     /// How long the kernel may take a name's inode for known.
@@ -76,6 +79,7 @@ impl Default for SessionOptions {
         SessionOptions {
             threads: None,
             placement: Placement::Pinned,
+            idle_poll: IdlePoll::Auto,
             clone_device: false,
             entry_timeout: TIMEOUT_DEFAULT,
             negative_timeout: TIMEOUT_DEFAULT,
@@ -115,6 +119,7 @@ pub struct Session {
     adapter: Adapter,
     readers: Readers,
     devices: Vec<Device>,
+    governor: Governor,
     dir: PathBuf,
 }
 
@@ -135,7 +140,9 @@ impl Session {
         match start(device, options) {
             Ok((devices, agreement)) => {
                 let adapter = Adapter::new(vfs, options.clone(), agreement);
-                Ok(Session { adapter, readers: Readers::new(options.placement), devices, dir })
+                let readers = Readers::new(options.placement);
+                let governor = Governor::new(options.idle_poll);
+                Ok(Session { adapter, readers, devices, governor, dir })
             }
             Err(source) => {
                 detach(&dir);
@@ -151,8 +158,8 @@ impl Session {
 
     /// Serves requests until the file system is unmounted.
     pub fn run(self) -> Result<(), SessionError> {
-        let Session { adapter, readers, devices, dir } = self;
-        transport::serve(&adapter, devices, &readers, || detach(&dir))
+        let Session { adapter, readers, devices, governor, dir } = self;
+        transport::serve(&adapter, devices, &readers, &governor, || detach(&dir))
             .map_err(|source| SessionError::Transport { dir: dir.clone(), source })
     }
 }

@@ -16,6 +16,7 @@ use std::thread;
 use crate::adapter::{Adapter, Answer};
 use crate::device::Device;
 use crate::handshake::REQUEST_BYTES_MAX;
+use crate::idle_poll::{Governor, Pulse};
 use crate::protocol::constants::{FUSE_BATCH_FORGET, FUSE_FORGET, opcode_name};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::{DecodeError, Header, Request};
@@ -26,6 +27,7 @@ pub(crate) fn serve(
     adapter: &Adapter,
     devices: Vec<Device>,
     readers: &Readers,
+    governor: &Governor,
     on_failure: impl Fn() + Sync,
 ) -> io::Result<()> {
     let on_failure = &on_failure;
@@ -34,7 +36,9 @@ pub(crate) fn serve(
         for (turn, device) in devices.into_iter().enumerate() {
             let reader = move || {
                 readers.place(turn);
-                let served = catch_unwind(AssertUnwindSafe(|| read_and_serve(adapter, &device)));
+                let mut pulse = Pulse::new(governor);
+                let serve = AssertUnwindSafe(|| read_and_serve(adapter, &device, &mut pulse));
+                let served = catch_unwind(serve);
                 let panicked = |_| Err(io::Error::other("a reader thread panicked"));
                 served.unwrap_or_else(panicked).inspect_err(|_| on_failure())
             };
@@ -45,20 +49,26 @@ pub(crate) fn serve(
                 Err(err) => log::warn!("only {turn} reader threads: {err}"),
             }
         }
+        let idle_poll = thread::Builder::new().name("varve-idle-poll".to_owned());
+        if let Err(err) = idle_poll.spawn_scoped(scope, || governor.run()) {
+            log::warn!("idle CPUs may halt between requests: {err}");
+        }
         let mut result = Ok(());
         for thread in threads {
             // What panics has been caught already.
             result = result.and(thread.join().unwrap_or(Ok(())));
         }
+        governor.end();
         result
     })
 }
 
-fn read_and_serve(adapter: &Adapter, device: &Device) -> io::Result<()> {
+fn read_and_serve(adapter: &Adapter, device: &Device, pulse: &mut Pulse<'_>) -> io::Result<()> {
     // Zeroed memory comes from the kernel page by page, as it is touched.
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
     let mut reply = Reply::new();
     while let Some(len) = device.read(&mut buffer)? {
+        pulse.beat();
         match Header::decode(&buffer[..len]) {
             Ok((header, body)) => serve_one(adapter, device, &header, body, &mut reply),
             Err(_) => log::error!("a request of {len} bytes, too short for its header"),

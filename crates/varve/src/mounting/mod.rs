@@ -24,7 +24,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use varve_fs::MountOptions as FsOptions;
 use varve_fuse::{
-    MountMethod, MountOptions, Mounted, Session, SessionOptions, StopHandle, UnmountMode,
+    IdlePoll, MountMethod, MountOptions, Mounted, Session, SessionOptions, StopHandle, UnmountMode,
 };
 
 pub use background::{daemon, start_in_background};
@@ -81,6 +81,13 @@ impl Attached {
         let session_options = SessionOptions {
             threads: choices.threads,
             passthrough: !choices.no_passthrough,
+            sync_writes: choices.synchronous,
+            sync_dirs: choices.synchronous,
+            idle_poll: match choices.idle_poll {
+                None => IdlePoll::Auto,
+                Some(true) => IdlePoll::Always,
+                Some(false) => IdlePoll::Never,
+            },
             ..SessionOptions::default()
         };
         let session = Session::new(file_system.vfs(), mounted, &session_options)?;

@@ -8,8 +8,8 @@ use crate::{Error, Result, size};
 
 /// What `-o` may say, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other suid nosuid dev nodev exec noexec \
-                     sync async memory=SIZE threads=N passthrough nopassthrough defaults, and what only mount(8) \
-                     reads (auto noauto nofail user users owner group _netdev x-*)";
+                     sync async memory=SIZE threads=N passthrough nopassthrough idlepoll noidlepoll \
+                     defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -34,6 +34,8 @@ pub struct Choices {
     pub threads: Option<NonZeroUsize>,
     /// Keep the kernel from reading and writing large files straight.
     pub no_passthrough: bool,
+    /// Whether idle CPUs poll while requests come thick; `None` where that helps.
+    pub idle_poll: Option<bool>,
 }
 
 /// The least memory a mount works with, in bytes.
@@ -77,6 +79,8 @@ impl Choices {
             ("async", None) => self.synchronous = false,
             ("passthrough", None) => self.no_passthrough = false,
             ("nopassthrough", None) => self.no_passthrough = true,
+            ("idlepoll", None) => self.idle_poll = Some(true),
+            ("noidlepoll", None) => self.idle_poll = Some(false),
             ("memory", Some(text)) => self.memory_bytes = Some(memory(text)?),
             ("threads", Some(text)) => {
                 let threads = text.parse().map_err(|_| {
