@@ -74,6 +74,9 @@ impl Default for MountOptions {
 
 /// What one looked-up inode takes in memory, with the hash table's free room, in bytes.
 const LOCATED_INODE_BYTES: usize = 96;
+/// One part in so many of the budget is for what nobody counts: memory the allocator keeps between uses, buffers of
+/// requests, flushes and merges. Measured after unpacking, copying and reading a kernel tree: 7 percent.
+const UNCOUNTED_SHARE: usize = 8;
 
 impl MountOptions {
     /// Inodes whose place is kept in memory.
@@ -81,10 +84,12 @@ impl MountOptions {
         self.located_inodes_max.unwrap_or(self.memory_budget_bytes / 8 / LOCATED_INODE_BYTES)
     }
 
-    /// The engine's part of the memory budget: all but the places of inodes, at least half.
+    /// The engine's part of the memory budget: all but the places of inodes and what nobody counts, at least
+    /// half.
     pub(crate) fn engine_budget_bytes(&self) -> usize {
+        let budget = self.memory_budget_bytes;
         let places = self.located_inodes().saturating_mul(LOCATED_INODE_BYTES);
-        self.memory_budget_bytes.saturating_sub(places).max(self.memory_budget_bytes / 2)
+        budget.saturating_sub(places).saturating_sub(budget / UNCOUNTED_SHARE).max(budget / 2)
     }
 }
 
@@ -96,7 +101,9 @@ mod tests {
     fn the_memory_budget_is_shared_out_and_not_exceeded() {
         let options = MountOptions::default();
         let places = options.located_inodes() * LOCATED_INODE_BYTES;
-        assert!(places + options.engine_budget_bytes() <= options.memory_budget_bytes);
+        let counted = places + options.engine_budget_bytes();
+        let uncounted = options.memory_budget_bytes / UNCOUNTED_SHARE;
+        assert!(counted + uncounted <= options.memory_budget_bytes);
         assert!(options.located_inodes() > 300_000);
         let many = MountOptions { located_inodes_max: Some(1 << 40), ..options };
         assert_eq!(many.engine_budget_bytes(), many.memory_budget_bytes / 2);
