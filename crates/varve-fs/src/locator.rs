@@ -79,6 +79,10 @@ impl Known {
     fn is_open(&self) -> bool {
         self.node.as_ref().is_some_and(|node| node.state().handles > 0)
     }
+
+    fn is_reachable(&self) -> bool {
+        self.lookups > 0 || self.is_open()
+    }
 }
 
 /// Ids of one shard agree in their low bits, and so does their product with anything: the high bits of
@@ -144,7 +148,7 @@ impl Locator {
         let mut shard = self.shard(ino).lock();
         let Some(known) = self.load(&mut shard, ino)? else { return Ok(false) };
         known.lookups = known.lookups.saturating_sub(lookups);
-        if known.lookups > 0 || known.is_open() {
+        if known.is_reachable() {
             return Ok(false);
         }
         let orphan = known.orphan;
@@ -205,16 +209,13 @@ impl Locator {
     /// Whether `ino` is an orphan that neither a lookup nor a handle can reach.
     pub(crate) fn is_unreachable_orphan(&self, ino: InodeId) -> bool {
         let shard = self.shard(ino).lock();
-        shard
-            .map
-            .get(&ino.get())
-            .is_some_and(|known| known.orphan && known.lookups == 0 && !known.is_open())
+        shard.map.get(&ino.get()).is_some_and(|known| known.orphan && !known.is_reachable())
     }
 
     /// Whether a lookup or a handle can reach `ino`.
     pub(crate) fn is_reachable(&self, ino: InodeId) -> bool {
         let shard = self.shard(ino).lock();
-        shard.map.get(&ino.get()).is_some_and(|known| known.lookups > 0 || known.is_open())
+        shard.map.get(&ino.get()).is_some_and(Known::is_reachable)
     }
 
     /// Ends the node of `ino` if no handle is left, and its entry if no lookup is left either.
