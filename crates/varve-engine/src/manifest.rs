@@ -30,7 +30,7 @@ use varve_types::{FileNo, SeqNo};
 
 use crate::files::{StoreFile, format_error, io_error};
 use crate::poison::Poison;
-use crate::version::LEVELS;
+use crate::version::{LEVELS, Place};
 use crate::wal::scan::read_whole;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
@@ -39,7 +39,7 @@ use crate::{KeyspaceOptions, StoreError, StoreResult};
 pub(crate) struct ManifestKeyspace {
     pub(crate) name: String,
     pub(crate) options: KeyspaceOptions,
-    pub(crate) tables: Vec<(usize, TableMeta)>,
+    pub(crate) tables: Vec<(Place, TableMeta)>,
 }
 
 /// What the edits add up to.
@@ -168,16 +168,18 @@ fn apply_change(state: &mut ManifestState, change: Change) -> Result<(), String>
         Change::AddTable { keyspace, level, sublevel, meta } => {
             let space = state.keyspaces.get_mut(keyspace.get() as usize);
             let space = space.ok_or_else(|| unknown(keyspace))?;
-            if usize::from(level) >= LEVELS || sublevel != 0 {
-                return Err(format!("a table in level {level}.{sublevel}"));
+            let level = usize::from(level);
+            if level >= LEVELS {
+                return Err(format!("a table in level {level}"));
             }
-            space.tables.push((level.into(), meta));
+            space.tables.push((Place { level, sublevel }, meta));
         }
         Change::RemoveTable { keyspace, level, file } => {
             let space = state.keyspaces.get_mut(keyspace.get() as usize);
             let tables = &mut space.ok_or_else(|| unknown(keyspace))?.tables;
-            let listed =
-                tables.iter().position(|(l, meta)| *l == usize::from(level) && meta.file == file);
+            let listed = tables
+                .iter()
+                .position(|(place, meta)| place.level == usize::from(level) && meta.file == file);
             let Some(index) = listed else {
                 return Err(format!("table {file} leaves level {level}, where it is not"));
             };

@@ -24,6 +24,7 @@ pub(crate) struct Metrics {
     pub(crate) flush_bytes: Counter,
     pub(crate) compactions: Counter,
     pub(crate) table_moves: Counter,
+    pub(crate) table_clips: Counter,
     pub(crate) compaction_read_bytes: Counter,
     /// By output level.
     pub(crate) compaction_write_bytes: [Counter; LEVELS],
@@ -45,6 +46,7 @@ pub(crate) struct Metrics {
 #[derive(Debug, Serialize)]
 pub(crate) struct LevelReport {
     pub(crate) level: usize,
+    pub(crate) sublevels: usize,
     pub(crate) tables: usize,
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
@@ -99,6 +101,7 @@ impl Metrics {
             ("flush_bytes", &self.flush_bytes),
             ("compactions", &self.compactions),
             ("table_moves", &self.table_moves),
+            ("table_clips", &self.table_clips),
             ("compaction_read_bytes", &self.compaction_read_bytes),
             ("cache_hits", &self.cache_hits),
             ("cache_misses", &self.cache_misses),

@@ -13,6 +13,10 @@ const MIB: usize = 1 << 20;
 pub enum CompactionPolicy {
     /// Levels of growing size, disjoint tables within each level below the first (TableFS 4.1.2).
     Leveled,
+    /// Levels of sub-levels, each level's merged into one of the next (SlimDB, thesis 5.1.2).
+    Stepped,
+    /// So above, with one leveled level at the bottom.
+    LazyLeveled,
 }
 
 /// Where the values of rows stand.
@@ -44,9 +48,9 @@ pub struct DbOptions {
     pub compaction: CompactionPolicy,
     /// Where values are kept.
     pub values: ValuePolicy,
-    /// Tables in level 0 at which they are compacted.
-    pub l0_trigger: usize,
-    /// Bytes that level 1 holds before it is compacted.
+    /// Sub-levels at which they are merged: of level 0 if leveled, of any level if stepped.
+    pub sublevels_trigger: usize,
+    /// Bytes that level 1 holds before it is compacted (leveled) or has its own sub-levels (lazy leveling).
     pub level_base_bytes: u64,
     /// How many times larger each level is than the one above.
     pub level_multiplier: u64,
@@ -77,7 +81,7 @@ impl DbOptions {
             filter: FilterPolicy::Bloom { bits_per_key: 10 },
             compaction: CompactionPolicy::Leveled,
             values: ValuePolicy::InRow,
-            l0_trigger: 4,
+            sublevels_trigger: 4,
             level_base_bytes,
             level_multiplier: 10,
             sync_interval: Duration::from_secs(5),

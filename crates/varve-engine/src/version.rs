@@ -1,34 +1,56 @@
 //! The table files of one key space at one moment, level by level.
 //!
+//! A level is a list of sub-levels, a sub-level is a run of tables (SlimDB, thesis 5.1.2). A flush makes a
+//! sub-level of level 0; leveled compaction keeps one sub-level in each level below, stepped merges several.
+//!
 //! A [`Version`] never changes; a flush or a compaction makes the next one. Readers hold the one they
 //! began with, and a table file is removed when the last version that lists it is let go.
 //!
 //! Invariants, checked by [`Version::check`] before a version is put in force:
-//! - level 0 is ordered newest first; its tables may overlap;
-//! - the tables of every other level are sorted by key and disjoint;
-//! - of two levels that hold versions of one key, the upper holds the newer ones.
+//! - the sub-levels of a level stand newest first, by their numbers;
+//! - the tables of a sub-level are sorted by key and disjoint;
+//! - of two sub-levels of one level that hold versions of one key, the first holds the newer ones, and of two
+//!   levels the upper.
+//!
+//! A table may stand for the end of its file only: a merge that took part of a table's keys leaves it
+//! clipped ([`Table::clipped`]), and what lies before its smallest key is never read again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use varve_env::Env;
 use varve_format::edit::TableMeta;
-use varve_types::{FileNo, KeyspaceId};
+use varve_types::{FileNo, KeyspaceId, SublevelId};
 
+use crate::compaction::policy::Run;
 use crate::files::StoreFile;
 
 /// Levels of a key space. With a growth of 10 the last holds 400 TB beside a level 1 of 400 MB.
 pub(crate) const LEVELS: usize = 7;
 
-/// A table file.
+/// A place for tables within a key space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) level: usize,
+    pub(crate) sublevel: SublevelId,
+}
+
+/// A file, which is removed when its last user lets go of it, if no longer needed by then.
+#[derive(Debug)]
+struct TableFile {
+    path: PathBuf,
+    env: Arc<dyn Env>,
+    obsolete: AtomicBool,
+}
+
+/// A table.
 #[derive(Debug)]
 pub(crate) struct Table {
     meta: TableMeta,
     keyspace: KeyspaceId,
-    path: PathBuf,
-    env: Arc<dyn Env>,
-    obsolete: AtomicBool,
+    file: Arc<TableFile>,
 }
 
 impl Table {
@@ -40,7 +62,17 @@ impl Table {
         meta: TableMeta,
     ) -> Table {
         let path = StoreFile::Table(meta.file).path(dir);
-        Table { meta, keyspace, path, env, obsolete: AtomicBool::new(false) }
+        let file = TableFile { path, env, obsolete: AtomicBool::new(false) };
+        Table { meta, keyspace, file: Arc::new(file) }
+    }
+
+    /// The same file, of which only the keys from `from` on count.
+    ///
+    /// REQUIRES: `from` is above the smallest key and not above the largest.
+    pub(crate) fn clipped(&self, from: &[u8]) -> Table {
+        debug_assert!(*self.meta.smallest_key < *from && *from <= *self.meta.largest_key);
+        let meta = TableMeta { smallest_key: Bytes::copy_from_slice(from), ..self.meta.clone() };
+        Table { meta, keyspace: self.keyspace, file: Arc::clone(&self.file) }
     }
 
     pub(crate) fn meta(&self) -> &TableMeta {
@@ -56,14 +88,14 @@ impl Table {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
     }
 
     /// Has the file removed when the last user lets go of it.
     ///
     /// REQUIRES: a durable manifest edit says that the table is gone.
     pub(crate) fn mark_obsolete(&self) {
-        self.obsolete.store(true, Ordering::Release);
+        self.file.obsolete.store(true, Ordering::Release);
     }
 
     /// Whether the table may hold `key`, by its range.
@@ -72,7 +104,7 @@ impl Table {
     }
 }
 
-impl Drop for Table {
+impl Drop for TableFile {
     fn drop(&mut self) {
         if !self.obsolete.load(Ordering::Acquire) {
             return;
@@ -84,24 +116,59 @@ impl Drop for Table {
     }
 }
 
+/// A sorted run of disjoint tables.
+#[derive(Clone, Debug)]
+pub(crate) struct Sublevel {
+    id: SublevelId,
+    tables: Vec<Arc<Table>>,
+}
+
+impl Sublevel {
+    /// Its tables, by key; never none.
+    pub(crate) fn tables(&self) -> &[Arc<Table>] {
+        &self.tables
+    }
+
+    fn run(&self) -> Run<'_> {
+        Run { id: self.id, tables: self.tables.iter().map(|table| table.meta()).collect() }
+    }
+
+    /// The table that may hold `key`.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<&Arc<Table>> {
+        let index = self.tables.partition_point(|table| *table.meta.largest_key < *key);
+        self.tables.get(index).filter(|table| table.covers(key))
+    }
+}
+
 /// See the module's comment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Version {
-    levels: [Vec<Arc<Table>>; LEVELS],
+    levels: [Vec<Sublevel>; LEVELS],
 }
 
 impl Version {
-    /// The tables of `level`.
-    pub(crate) fn level(&self, level: usize) -> &[Arc<Table>] {
+    /// The sub-levels of `level`, newest first.
+    pub(crate) fn level(&self, level: usize) -> &[Sublevel] {
         &self.levels[level]
     }
 
-    /// All tables with their levels.
-    pub(crate) fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
-        self.levels
-            .iter()
-            .enumerate()
-            .flat_map(|(level, tables)| tables.iter().map(move |table| (level, table)))
+    /// All sub-levels with their levels, newest first.
+    pub(crate) fn sublevels(&self) -> impl Iterator<Item = (usize, &Sublevel)> {
+        let numbered = self.levels.iter().enumerate();
+        numbered.flat_map(|(level, list)| list.iter().map(move |sublevel| (level, sublevel)))
+    }
+
+    /// All tables with their places.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (Place, &Arc<Table>)> {
+        self.sublevels().flat_map(|(level, sublevel)| {
+            let place = Place { level, sublevel: sublevel.id };
+            sublevel.tables.iter().map(move |table| (place, table))
+        })
+    }
+
+    /// The descriptions of the tables, for the compaction policy.
+    pub(crate) fn runs(&self) -> Vec<Vec<Run<'_>>> {
+        self.levels.iter().map(|level| level.iter().map(Sublevel::run).collect()).collect()
     }
 
     /// True if there are no tables.
@@ -109,59 +176,76 @@ impl Version {
         self.levels.iter().all(Vec::is_empty)
     }
 
-    /// The descriptions of the tables, level by level.
-    pub(crate) fn metas(&self) -> Vec<Vec<&TableMeta>> {
-        self.levels.iter().map(|tables| tables.iter().map(|table| table.meta()).collect()).collect()
+    /// Whether `file` is one of the tables at `place`.
+    pub(crate) fn holds(&self, place: Place, file: FileNo) -> bool {
+        let mut tables = self.tables();
+        tables.any(|(there, table)| there == place && table.file_no() == file)
     }
 
-    /// The table of `level` that may hold `key`.
-    ///
-    /// REQUIRES: `level` is not 0.
-    pub(crate) fn find(&self, level: usize, key: &[u8]) -> Option<&Arc<Table>> {
-        debug_assert!(level > 0, "level 0 has no order by key");
-        let tables = &self.levels[level];
-        let index = tables.partition_point(|table| *table.meta.largest_key < *key);
-        tables.get(index).filter(|table| table.covers(key))
+    /// Whether something older than the sub-level at `place` may hold `key`, by the tables' ranges.
+    pub(crate) fn older_may_hold(&self, place: Place, key: &[u8]) -> bool {
+        let beside = self.levels[place.level].iter().filter(|other| other.id < place.sublevel);
+        let below = self.levels[place.level + 1..].iter().flatten();
+        beside.chain(below).any(|sublevel| sublevel.find(key).is_some())
     }
 
     /// This version without the tables `removed` and with those `added`.
     pub(crate) fn changed(
         &self,
-        removed: &[(usize, FileNo)],
-        added: &[(usize, Arc<Table>)],
+        removed: &[(Place, FileNo)],
+        added: &[(Place, Arc<Table>)],
     ) -> Version {
         let mut next = self.clone();
-        for (level, file) in removed {
-            next.levels[*level].retain(|table| table.file_no() != *file);
+        for (place, file) in removed {
+            if let Some(sublevel) = next.sublevel_mut(*place) {
+                sublevel.tables.retain(|table| table.file_no() != *file);
+            }
         }
-        for (level, table) in added {
-            next.levels[*level].push(Arc::clone(table));
+        for (place, table) in added {
+            match next.sublevel_mut(*place) {
+                Some(sublevel) => sublevel.tables.push(Arc::clone(table)),
+                None => {
+                    let tables = vec![Arc::clone(table)];
+                    next.levels[place.level].push(Sublevel { id: place.sublevel, tables });
+                }
+            }
         }
-        next.levels[0]
-            .sort_by_key(|table| std::cmp::Reverse((table.meta.largest_seq, table.file_no())));
-        for tables in &mut next.levels[1..] {
-            tables.sort_by(|a, b| a.meta.smallest_key.cmp(&b.meta.smallest_key));
+        for level in &mut next.levels {
+            level.retain(|sublevel| !sublevel.tables.is_empty());
+            level.sort_by_key(|sublevel| std::cmp::Reverse(sublevel.id));
+            for sublevel in level {
+                sublevel.tables.sort_by(|a, b| a.meta.smallest_key.cmp(&b.meta.smallest_key));
+            }
         }
         next
     }
 
+    fn sublevel_mut(&mut self, place: Place) -> Option<&mut Sublevel> {
+        self.levels[place.level].iter_mut().find(|sublevel| sublevel.id == place.sublevel)
+    }
+
     /// The first invariant that does not hold, if any.
     pub(crate) fn check(&self) -> Result<(), String> {
-        for (level, tables) in self.levels.iter().enumerate() {
-            for pair in tables.windows(2) {
+        for (level, sublevel) in self.sublevels() {
+            for pair in sublevel.tables.windows(2) {
                 let [above, below] = [pair[0].meta(), pair[1].meta()];
-                if level == 0 && above.largest_seq < below.largest_seq {
+                if above.largest_key >= below.smallest_key {
                     return Err(format!(
-                        "level 0: table {} stands before the newer table {}",
-                        above.file, below.file
+                        "level {level}.{}: tables {} and {} overlap",
+                        sublevel.id, above.file, below.file
                     ));
                 }
-                if level > 0 && above.largest_key >= below.smallest_key {
-                    return Err(format!(
-                        "level {level}: tables {} and {} overlap",
-                        above.file, below.file
-                    ));
-                }
+            }
+        }
+        let newest = |sublevel: &Sublevel| {
+            sublevel.tables.iter().map(|table| table.meta().largest_seq).max()
+        };
+        for pair in self.levels[0].windows(2) {
+            if newest(&pair[0]) < newest(&pair[1]) {
+                return Err(format!(
+                    "level 0: sub-level {} stands before the newer sub-level {}",
+                    pair[0].id, pair[1].id
+                ));
             }
         }
         Ok(())

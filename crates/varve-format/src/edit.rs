@@ -7,16 +7,20 @@
 //!   2 oldest log         file number: logs before it are no longer needed
 //!   3 next file          file number: no file of the store has this number or a larger one
 //!   4 last sequence      number of the newest write that tables hold
-//!   5 add table          key space, level byte, sub-level byte, file number, size in bytes, entries,
+//!   5 add table          key space, level byte, sub-level, file number, size in bytes, entries,
 //!                        tombstones, smallest seq, largest seq, smallest key, largest key
 //!   6 remove table       key space, level byte, file number
 //! ```
+//!
+//! The keys of a table that is added again in the place it left may begin further up than those of its
+//! file: what lies before has been merged into other tables. Size, counts and sequence numbers stay those
+//! of the file.
 //!
 //! A tag this program does not know is an error that names it: skipping a change would lose data.
 
 use bytes::Bytes;
 use varve_types::limits::KEY_BYTES_MAX;
-use varve_types::{FileNo, KeyspaceId, SeqNo};
+use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
 use crate::codec::{Reader, put_string, put_varint};
 use crate::{FormatError, FormatResult, Problem};
@@ -49,7 +53,7 @@ pub struct TableMeta {
     pub smallest_seq: SeqNo,
     /// The newest version's sequence number.
     pub largest_seq: SeqNo,
-    /// The first key.
+    /// The first key, or where the keys that count begin.
     pub smallest_key: Bytes,
     /// The last key; not below the first.
     pub largest_key: Bytes,
@@ -81,8 +85,8 @@ pub enum Change {
         keyspace: KeyspaceId,
         /// The level.
         level: u8,
-        /// The sub-level within it; 0 in a leveled store.
-        sublevel: u8,
+        /// The sub-level within it.
+        sublevel: SublevelId,
         /// The table.
         meta: TableMeta,
     },
@@ -147,7 +151,8 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
         Change::AddTable { keyspace, level, sublevel, meta } => {
             out.push(ADD_TABLE);
             put_varint(out, keyspace.get().into());
-            out.extend_from_slice(&[*level, *sublevel]);
+            out.push(*level);
+            put_varint(out, sublevel.get());
             encode_meta(out, meta);
         }
         Change::RemoveTable { keyspace, level, file } => {
@@ -179,7 +184,7 @@ fn decode_change(reader: &mut Reader<'_>) -> FormatResult<Change> {
         LAST_SEQ => Change::LastSeq(SeqNo::new(reader.varint()?)),
         ADD_TABLE => {
             let keyspace = KeyspaceId::new(reader.varint_u32()?);
-            let (level, sublevel) = (reader.u8()?, reader.u8()?);
+            let (level, sublevel) = (reader.u8()?, SublevelId::new(reader.varint()?));
             Change::AddTable { keyspace, level, sublevel, meta: decode_meta(reader)? }
         }
         REMOVE_TABLE => {
@@ -263,7 +268,7 @@ mod tests {
             Change::OldestLog(FileNo::new(4)),
             Change::NextFile(FileNo::new(u64::MAX)),
             Change::LastSeq(SeqNo::new(9)),
-            Change::AddTable { keyspace, level: 6, sublevel: 1, meta },
+            Change::AddTable { keyspace, level: 6, sublevel: SublevelId::new(1 << 33), meta },
             Change::RemoveTable { keyspace, level: 0, file: FileNo::new(2) },
         ];
         VersionEdit { changes }

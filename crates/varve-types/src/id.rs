@@ -76,6 +76,23 @@ impl FileNo {
     }
 }
 
+/// One sorted run of tables within a level of a key space. Of two in one level the larger holds the newer
+/// versions of every key they share.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct SublevelId(u64);
+
+impl SublevelId {
+    /// The sub-level with this number.
+    pub const fn new(raw: u64) -> SublevelId {
+        SublevelId(raw)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
 /// One sorted key space within a store. All key spaces share the log, the sequence numbers and the
 /// manifest; each has its own memtable and table files.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,4 +126,4 @@ macro_rules! show_as_number {
     )*};
 }
 
-show_as_number!(InodeId, SeqNo, FileNo, KeyspaceId);
+show_as_number!(InodeId, SeqNo, FileNo, SublevelId, KeyspaceId);

@@ -1,9 +1,11 @@
 //! Carries out what the policy decides.
 //!
-//! 1. Merge the inputs in internal order, dropping versions that [`super::retain`] does not keep.
+//! 1. Merge the inputs in internal order up to the job's end, dropping versions that [`super::retain`] does
+//!    not keep.
 //! 2. Begin a new output table between keys when the present one is large, or overlaps too much of the
 //!    level after next, which would make its own compaction costly (TableFS 4.1.2).
-//! 3. Sync the outputs and their names, then exchange inputs and outputs in one manifest edit.
+//! 3. Sync the outputs and their names, then exchange inputs and outputs in one manifest edit. Of inputs that
+//!    go on behind the end the rest stays where it is.
 //!
 //! Invariant: versions of one key never stand in two output tables.
 
@@ -11,9 +13,10 @@ use std::sync::Arc;
 
 use varve_format::section::Compression;
 use varve_format::table::TableOptions;
-use varve_types::KeyspaceId;
+use varve_types::{KeyspaceId, SublevelId};
 
-use super::policy::{Cursors, GRANDPARENT_TABLES_MAX, Job, Shape, debt_bytes, pick};
+use super::policy::leveled::GRANDPARENT_TABLES_MAX;
+use super::policy::{Job, Shape, States, debt_bytes, pick};
 use super::retain::Retention;
 use crate::db::Inner;
 use crate::db::install::Changes;
@@ -21,13 +24,12 @@ use crate::files::io_error;
 use crate::iter::Source;
 use crate::iter::level::LevelSource;
 use crate::iter::merge::Merge;
-use crate::iter::table::TableSource;
 use crate::memtable::Found;
 use crate::pace::delay_ns_per_byte;
 use crate::table::{Admission, TableWriter};
-use crate::version::{LEVELS, Table, Version};
+use crate::version::{LEVELS, Place, Table};
 use crate::view::Keyspace;
-use crate::{CompactionPolicy, Direction, StoreResult, ValuePolicy};
+use crate::{Direction, StoreResult, ValuePolicy};
 
 /// A merge asks whether the store closes every such many versions.
 const CLOSE_CHECK_VERSIONS: u64 = 4096;
@@ -59,7 +61,8 @@ impl Inner {
     /// The shape that compactions keep.
     pub(crate) fn shape(&self) -> Shape {
         Shape {
-            l0_trigger: self.options.l0_trigger,
+            policy: self.options.compaction,
+            sublevels_trigger: self.options.sublevels_trigger,
             level_base_bytes: self.options.level_base_bytes,
             level_multiplier: self.options.level_multiplier,
             table_bytes: self.options.table_bytes,
@@ -69,7 +72,7 @@ impl Inner {
     /// Bytes that compactions have to move in all key spaces.
     pub(crate) fn compaction_debt(&self) -> u64 {
         let (view, shape) = (self.views.get(), self.shape());
-        view.keyspaces.iter().map(|space| debt_bytes(&shape, &space.version.metas())).sum()
+        view.keyspaces.iter().map(|space| debt_bytes(&shape, &space.version.runs())).sum()
     }
 
     /// Sets the pace of writes by the debt.
@@ -80,18 +83,16 @@ impl Inner {
 
     /// Does the most urgent compaction. False if there is none to do.
     pub(crate) fn compact_one(&self) -> StoreResult<bool> {
-        let mut cursors = self.compaction_job.lock();
+        let mut states = self.compaction_job.lock();
         self.poison.check()?;
         let (view, shape) = (self.views.get(), self.shape());
-        cursors.resize_with(view.keyspaces.len(), Cursors::default);
+        states.resize_with(view.keyspaces.len(), States::default);
         let most_urgent = view
             .keyspaces
             .iter()
-            .zip(cursors.iter())
-            .filter_map(|(space, cursors)| {
-                let picked = match self.options.compaction {
-                    CompactionPolicy::Leveled => pick(&shape, &space.version.metas(), cursors),
-                };
+            .zip(states.iter())
+            .filter_map(|(space, states)| {
+                let picked = pick(&shape, &space.version.runs(), states);
                 picked.map(|(score, job)| (score, space, job))
             })
             .max_by(|a, b| a.0.total_cmp(&b.0));
@@ -104,44 +105,56 @@ impl Inner {
         } else {
             self.merge(space, &job)?;
         }
-        cursors[space.id.get() as usize][job.level] = job.largest_key;
+        states[space.id.get() as usize][job.level] = job.state;
         drop(view);
         self.update_pace();
         Ok(true)
     }
 
+    /// Where the rows of `job` go.
+    fn output_place(&self, job: &Job) -> Place {
+        // File numbers only grow, so a new sub-level is newer than all that are there.
+        let new = || SublevelId::new(self.new_file_no().get());
+        let sublevel = job.output_sublevel.unwrap_or_else(new);
+        Place { level: job.output_level, sublevel }
+    }
+
     fn move_down(&self, space: &Keyspace, job: &Job) -> StoreResult<()> {
         self.metrics.table_moves.add(1);
-        let removed = inputs(space.id, &space.version, job);
-        let added = removed.iter().map(|(id, level, table)| (*id, level + 1, Arc::clone(table)));
-        let added = added.collect();
+        let removed = inputs(space, job);
+        let place = self.output_place(job);
+        let added = removed.iter().map(|(id, _, table)| (*id, place, Arc::clone(table))).collect();
         self.install(&Changes { added, removed, ..Changes::default() })?;
         Ok(())
     }
 
     fn merge(&self, space: &Keyspace, job: &Job) -> StoreResult<()> {
-        let removed = inputs(space.id, &space.version, job);
+        let removed = inputs(space, job);
         let read: u64 = removed.iter().map(|(_, _, table)| table.meta().size_bytes).sum();
         // The outputs stand beside the inputs until the end. Without room for both, trying would fill the
         // device again and again.
         self.space.check_room(read)?;
+        let place = self.output_place(job);
         let mut outputs = Outputs::new(self, space);
-        self.merge_into(&mut outputs, space, job)?;
+        let rest_from = self.merge_into(&mut outputs, space, job, place)?;
         let tables = outputs.finish()?;
-        let level = job.output_level();
         let written: u64 = tables.iter().map(|table| table.meta().size_bytes).sum();
         if !tables.is_empty() {
             self.env
                 .sync_dir(&self.dir)
                 .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
         }
-        let added = tables.iter().map(|table| (space.id, level, Arc::clone(table))).collect();
+        let mut added: Vec<_> =
+            tables.iter().map(|table| (space.id, place, Arc::clone(table))).collect();
+        let rest = rest_from.map_or_else(Vec::new, |from| rest_of(&removed, &from));
+        self.metrics.table_clips.add(rest.len() as u64);
+        added.extend(rest);
         let changes = Changes { added, removed, ..Changes::default() };
         match self.install(&changes) {
             Ok(true) => {
                 self.metrics.compactions.add(1);
                 self.metrics.compaction_read_bytes.add(read);
-                self.metrics.compaction_write_bytes[level].add(written);
+                self.metrics.compaction_write_bytes[place.level].add(written);
                 Ok(())
             }
             // The key space was cleared meanwhile, or the edit found no room: the outputs are nobody's.
@@ -159,20 +172,23 @@ impl Inner {
         }
     }
 
+    /// Merges the inputs of `job`; returns the first key after its end, if there is one.
     fn merge_into(
         &self,
         outputs: &mut Outputs<'_>,
         space: &Keyspace,
         job: &Job,
-    ) -> StoreResult<()> {
+        place: Place,
+    ) -> StoreResult<Option<Vec<u8>>> {
         let version = &space.version;
-        let output_level = job.output_level();
-        let deeper =
-            |key: &[u8]| (output_level + 1..LEVELS).any(|level| version.find(level, key).is_some());
-        let tables = if output_level + 1 < LEVELS { version.level(output_level + 1) } else { &[] };
+        let next = if place.level + 1 < LEVELS { version.level(place.level + 1) } else { &[] };
+        let tables = match next {
+            [only] => only.tables(),
+            _ => &[],
+        };
         let mut grandparents = Grandparents { tables, at: 0, bytes: 0 };
         let overlap_max = GRANDPARENT_TABLES_MAX * self.options.table_bytes;
-        let mut merge = Merge::new(self.job_sources(version, job)?, Direction::Forward);
+        let mut merge = Merge::new(self.job_sources(space, job)?, Direction::Forward);
         let mut retention = Retention::new(self.snapshots.live());
         let mut versions = 0;
         while merge.valid() {
@@ -182,51 +198,51 @@ impl Inner {
             }
             let (key, seq, found) = (merge.key(), merge.seq(), merge.found());
             if retention.is_new_key(key) {
+                if job.end.as_ref().is_some_and(|end| *key > **end) {
+                    return Ok(Some(key.to_vec()));
+                }
                 let overlapped = grandparents.pass(key);
                 if outputs.bytes() >= self.options.table_bytes || overlapped > overlap_max {
                     outputs.cut()?;
                     grandparents.bytes = 0;
                 }
             }
-            if retention.keeps(key, seq, found == Found::Tombstone, || deeper(key)) {
+            let hidden_below = || version.older_may_hold(place, key);
+            if retention.keeps(key, seq, found == Found::Tombstone, hidden_below) {
                 outputs.add(key, seq, &found)?;
             }
             merge.advance()?;
         }
-        Ok(())
+        Ok(None)
     }
 
-    fn job_sources(&self, version: &Version, job: &Job) -> StoreResult<Vec<Box<dyn Source>>> {
+    /// A source for each sub-level that the job merges.
+    fn job_sources(&self, space: &Keyspace, job: &Job) -> StoreResult<Vec<Box<dyn Source>>> {
         let (forward, pass) = (Direction::Forward, Admission::Pass);
-        let chosen = |level: usize, files: &[varve_types::FileNo]| {
-            let tables = version.level(level).iter().filter(|t| files.contains(&t.file_no()));
-            tables.cloned().collect::<Vec<_>>().into_iter()
-        };
-        let cache = || Arc::clone(&self.cache);
         let mut sources: Vec<Box<dyn Source>> = Vec::new();
-        if job.level == 0 {
-            for table in chosen(0, &job.upper) {
-                sources.push(Box::new(TableSource::new(cache(), table, ALL_KEYS, forward, pass)?));
-            }
-        } else {
-            let upper = chosen(job.level, &job.upper);
-            sources.push(Box::new(LevelSource::new(cache(), upper, ALL_KEYS, forward, pass)?));
+        for run in inputs(space, job).chunk_by(|a, b| a.1 == b.1) {
+            let tables = run.iter().map(|(_, _, table)| Arc::clone(table));
+            let cache = Arc::clone(&self.cache);
+            sources.push(Box::new(LevelSource::new(cache, tables, ALL_KEYS, forward, pass)?));
         }
-        let lower = chosen(job.output_level(), &job.lower);
-        sources.push(Box::new(LevelSource::new(cache(), lower, ALL_KEYS, forward, pass)?));
         Ok(sources)
     }
 }
 
-/// The input tables of a job.
-fn inputs(id: KeyspaceId, version: &Version, job: &Job) -> Vec<(KeyspaceId, usize, Arc<Table>)> {
-    let of = |level: usize, files: &[varve_types::FileNo]| {
-        let tables = version.level(level).iter().filter(|table| files.contains(&table.file_no()));
-        tables.map(|table| (id, level, Arc::clone(table))).collect::<Vec<_>>()
-    };
-    let mut inputs = of(job.level, &job.upper);
-    inputs.extend(of(job.output_level(), &job.lower));
-    inputs
+/// The input tables of a job, those of one sub-level together and in the order of their keys.
+fn inputs(space: &Keyspace, job: &Job) -> Vec<(KeyspaceId, Place, Arc<Table>)> {
+    let tables = space.version.tables();
+    let chosen = tables.filter(|(place, table)| job.inputs.contains(&(*place, table.file_no())));
+    chosen.map(|(place, table)| (space.id, place, Arc::clone(table))).collect()
+}
+
+/// What is left of `tables` when all keys before `from` are gone.
+fn rest_of(
+    tables: &[(KeyspaceId, Place, Arc<Table>)],
+    from: &[u8],
+) -> Vec<(KeyspaceId, Place, Arc<Table>)> {
+    let reaching = tables.iter().filter(|(_, _, table)| *table.meta().largest_key >= *from);
+    reaching.map(|(id, place, table)| (*id, *place, Arc::new(table.clipped(from)))).collect()
 }
 
 /// Writes versions to one new table after the other. Tables of an unfinished run are removed.

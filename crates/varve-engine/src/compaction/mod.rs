@@ -1,12 +1,13 @@
 //! Moves rows down the levels, so that lookups search few tables and space is given back.
 //!
-//! 1. [`policy::pick`] looks at the sizes of the levels and decides what to merge, if anything.
+//! 1. [`policy::pick`] looks at the sizes of the levels and decides what to merge, if anything. A store may
+//!    change its policy at every open: each copes with what another left.
 //! 2. [`execute`] merges the tables of that job into new ones, or just moves a table that overlaps
 //!    nothing below.
 //! 3. One manifest edit removes the inputs and adds the outputs; the input files go when their last
 //!    reader does.
 //!
-//! Source: TableFS 4.1.2 (LevelDB's leveled compaction).
+//! Source: TableFS 4.1.2 (LevelDB's leveled compaction), SlimDB 5.1.2 and 5.3.3 (stepped merge).
 
 pub(crate) mod execute;
 pub(crate) mod policy;

@@ -8,7 +8,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use varve_types::SeqNo;
+use varve_types::{SeqNo, SublevelId};
 
 use super::Inner;
 use super::install::Changes;
@@ -18,7 +18,7 @@ use crate::files::{StoreFile, io_error};
 use crate::iter::Source;
 use crate::iter::memory::MemorySource;
 use crate::memtable::{Found, Memtable};
-use crate::version::Table;
+use crate::version::{Place, Table};
 use crate::view::Keyspace;
 use crate::{Direction, StoreResult};
 
@@ -46,7 +46,7 @@ impl Inner {
 
     fn flush_memtable(&self, memtable: &Arc<Memtable>, spaces: &[Keyspace]) -> StoreResult<()> {
         let mut added = Vec::new();
-        let discard = |added: &[(_, usize, Arc<Table>)]| {
+        let discard = |added: &[(_, Place, Arc<Table>)]| {
             // After a failure that poisons, the edit may have reached the disk: keep the files.
             if self.poison.cause().is_none() {
                 added.iter().for_each(|(_, _, table)| table.mark_obsolete());
@@ -54,7 +54,11 @@ impl Inner {
         };
         for space in spaces {
             match self.write_level_0(memtable, space) {
-                Ok(tables) => added.extend(tables.into_iter().map(|table| (space.id, 0, table))),
+                Ok(tables) => added.extend(tables.into_iter().map(|table| {
+                    // File numbers only grow, so each flush makes a newer sub-level.
+                    let sublevel = SublevelId::new(table.file_no().get());
+                    (space.id, Place { level: 0, sublevel }, table)
+                })),
                 Err(error) => {
                     discard(&added);
                     return Err(error);

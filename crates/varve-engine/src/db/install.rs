@@ -10,7 +10,7 @@ use crate::StoreResult;
 use crate::files::StoreFile;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
-use crate::version::{Table, Version};
+use crate::version::{Place, Table, Version};
 use crate::view::{Keyspace, View};
 
 /// Changes that take effect together.
@@ -18,10 +18,10 @@ use crate::view::{Keyspace, View};
 pub(crate) struct Changes {
     /// A new key space.
     pub(crate) created: Option<Keyspace>,
-    /// Tables that join a level.
-    pub(crate) added: Vec<(KeyspaceId, usize, Arc<Table>)>,
-    /// Tables that leave a level.
-    pub(crate) removed: Vec<(KeyspaceId, usize, Arc<Table>)>,
+    /// Tables that join a sub-level.
+    pub(crate) added: Vec<(KeyspaceId, Place, Arc<Table>)>,
+    /// Tables that leave a sub-level.
+    pub(crate) removed: Vec<(KeyspaceId, Place, Arc<Table>)>,
     /// A memtable whose rows `added` holds.
     pub(crate) flushed: Option<(Arc<Memtable>, SeqNo)>,
 }
@@ -34,9 +34,9 @@ impl Inner {
     pub(crate) fn install(&self, changes: &Changes) -> StoreResult<bool> {
         let mut manifest = self.manifest.lock();
         let view = self.views.get();
-        let still_there = |(keyspace, level, table): &(KeyspaceId, usize, Arc<Table>)| {
+        let still_there = |(keyspace, place, table): &(KeyspaceId, Place, Arc<Table>)| {
             let versions = view.keyspace(*keyspace).map(|space| &space.version);
-            versions.is_ok_and(|v| v.level(*level).iter().any(|t| t.file_no() == table.file_no()))
+            versions.is_ok_and(|version| version.holds(*place, table.file_no()))
         };
         if !changes.removed.iter().all(still_there) {
             return Ok(false);
@@ -79,16 +79,16 @@ impl Inner {
     fn edit(&self, view: &View, changes: &Changes) -> VersionEdit {
         let mut list = Vec::new();
         list.extend(changes.created.iter().map(create_change));
-        list.extend(changes.removed.iter().map(|(keyspace, level, table)| Change::RemoveTable {
+        list.extend(changes.removed.iter().map(|(keyspace, place, table)| Change::RemoveTable {
             keyspace: *keyspace,
-            level: *level as u8,
+            level: place.level as u8,
             file: table.file_no(),
         }));
         list.extend(
             changes
                 .added
                 .iter()
-                .map(|(keyspace, level, table)| add_change(*keyspace, *level, table)),
+                .map(|(keyspace, place, table)| add_change(*keyspace, *place, table)),
         );
         if let Some((flushed, last_seq)) = &changes.flushed {
             let oldest = view.memtables().rfind(|memtable| !Arc::ptr_eq(memtable, flushed));
@@ -131,13 +131,13 @@ fn changed_versions(view: &View, changes: &Changes) -> Vec<(KeyspaceId, Version)
     ids.into_iter()
         .filter_map(|id| {
             let space = view.keyspace(id).ok()?;
-            let of = |list: &[(KeyspaceId, usize, Arc<Table>)]| -> Vec<(usize, Arc<Table>)> {
+            let of = |list: &[(KeyspaceId, Place, Arc<Table>)]| -> Vec<(Place, Arc<Table>)> {
                 let mine = list.iter().filter(|(keyspace, _, _)| *keyspace == id);
-                mine.map(|(_, level, table)| (*level, Arc::clone(table))).collect()
+                mine.map(|(_, place, table)| (*place, Arc::clone(table))).collect()
             };
-            let removed: Vec<(usize, FileNo)> = of(&changes.removed)
+            let removed: Vec<(Place, FileNo)> = of(&changes.removed)
                 .iter()
-                .map(|(level, table)| (*level, table.file_no()))
+                .map(|(place, table)| (*place, table.file_no()))
                 .collect();
             Some((id, space.version.changed(&removed, &of(&changes.added))))
         })
@@ -153,8 +153,9 @@ fn create_change(space: &Keyspace) -> Change {
     }
 }
 
-fn add_change(keyspace: KeyspaceId, level: usize, table: &Table) -> Change {
-    Change::AddTable { keyspace, level: level as u8, sublevel: 0, meta: table.meta().clone() }
+fn add_change(keyspace: KeyspaceId, place: Place, table: &Table) -> Change {
+    let Place { level, sublevel } = place;
+    Change::AddTable { keyspace, level: level as u8, sublevel, meta: table.meta().clone() }
 }
 
 /// The edit that says everything.
@@ -169,7 +170,7 @@ pub(crate) fn state_edit(
     changes.push(Change::NextFile(next_file));
     changes.push(Change::LastSeq(last_seq));
     for space in &view.keyspaces {
-        changes.extend(space.version.tables().map(|(level, t)| add_change(space.id, level, t)));
+        changes.extend(space.version.tables().map(|(place, t)| add_change(space.id, place, t)));
     }
     VersionEdit { changes }
 }

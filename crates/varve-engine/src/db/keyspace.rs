@@ -66,7 +66,7 @@ impl Inner {
             }
             let tables = view.keyspace(keyspace)?.version.tables();
             let removed: Vec<_> =
-                tables.map(|(level, table)| (keyspace, level, Arc::clone(table))).collect();
+                tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();
             drop(view);
             // A compaction that ends just now changes the list: look again.
             if self.install(&Changes { removed, ..Changes::default() })? {

@@ -34,7 +34,7 @@ use parking_lot::{Condvar, Mutex};
 use varve_env::{Env, FileLock, JoinHandle};
 use varve_types::{FileNo, SeqNo};
 
-use crate::compaction::policy::Cursors;
+use crate::compaction::policy::States;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
@@ -92,8 +92,8 @@ pub(crate) struct Inner {
     pub(crate) manifest: Mutex<Manifest>,
     pub(crate) sync_state: Mutex<SyncState>,
     pub(crate) flush_job: Mutex<()>,
-    /// Cursors of the compactions of each key space.
-    pub(crate) compaction_job: Mutex<Vec<Cursors>>,
+    /// What compactions remember of each key space.
+    pub(crate) compaction_job: Mutex<Vec<States>>,
     pub(crate) work: Work,
     pub(crate) space: SpaceGuard,
     pub(crate) pace: Pace,

@@ -269,14 +269,14 @@ fn open_keyspaces(
     for (index, space) in state.keyspaces.iter().enumerate() {
         let id = KeyspaceId::new(index as u32);
         let mut tables = Vec::new();
-        for (level, meta) in &space.tables {
+        for (place, meta) in &space.tables {
             let table = Table::new(Arc::clone(env), dir, id, meta.clone());
             if !present.contains(&meta.file) {
                 let detail = "the manifest lists this table, but it is missing".to_owned();
                 let path = table.path().to_path_buf();
                 return Err(StoreError::Damaged { path, offset: 0, detail });
             }
-            tables.push((*level, Arc::new(table)));
+            tables.push((*place, Arc::new(table)));
         }
         let version = Version::default().changed(&[], &tables);
         version.check().map_err(|detail| {

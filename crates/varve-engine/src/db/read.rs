@@ -12,13 +12,12 @@ use crate::iter::level::LevelSource;
 use crate::iter::memory::MemorySource;
 use crate::iter::merge::Merge;
 use crate::iter::rows::Rows;
-use crate::iter::table::TableSource;
 use crate::iter::{KeyBounds, Source};
 use crate::memtable::is_empty_range;
 use crate::snapshot::Pin;
 use crate::store::ScanIter;
 use crate::table::Admission;
-use crate::version::{LEVELS, Table, Version};
+use crate::version::{Table, Version};
 use crate::view::View;
 use crate::{Direction, KeyRange, StoreResult, StoreSnapshot};
 
@@ -39,11 +38,8 @@ impl Inner {
                 return Ok(found.into_value());
             }
         }
-        let version = &space.version;
         let hash = filter_hash(key);
-        let overlapping = version.level(0).iter().filter(|table| table.covers(key));
-        let deeper = (1..LEVELS).filter_map(|level| version.find(level, key));
-        for table in overlapping.chain(deeper) {
+        for table in space.version.sublevels().filter_map(|(_, sublevel)| sublevel.find(key)) {
             if table.meta().smallest_seq > seq {
                 continue;
             }
@@ -103,17 +99,9 @@ impl Inner {
             Some(prefix) => self.cache.may_hold_prefix(table, prefix),
             None => Ok(true),
         };
-        for table in version.level(0).iter().filter(|table| overlaps(table, range)) {
-            if wanted(table)? {
-                let (cache, table) = (Arc::clone(&self.cache), Arc::clone(table));
-                let keep = Admission::Keep;
-                let source = TableSource::new(cache, table, range, direction, keep)?;
-                sources.push(Box::new(source));
-            }
-        }
-        for level in 1..LEVELS {
+        for (_, sublevel) in version.sublevels() {
             let mut tables = Vec::new();
-            for table in overlapping(version.level(level), range) {
+            for table in overlapping(sublevel.tables(), range) {
                 if wanted(table)? {
                     tables.push(Arc::clone(table));
                 }
@@ -151,22 +139,7 @@ fn common_prefix(range: KeyBounds<'_>) -> Option<[u8; PREFIX_BYTES]> {
     within.then_some(prefix)
 }
 
-fn overlaps(table: &Table, range: KeyBounds<'_>) -> bool {
-    let meta = table.meta();
-    let starts_before_end = match range.1 {
-        Bound::Included(end) => *meta.smallest_key <= *end,
-        Bound::Excluded(end) => *meta.smallest_key < *end,
-        Bound::Unbounded => true,
-    };
-    let ends_after_start = match range.0 {
-        Bound::Included(start) => *meta.largest_key >= *start,
-        Bound::Excluded(start) => *meta.largest_key > *start,
-        Bound::Unbounded => true,
-    };
-    starts_before_end && ends_after_start
-}
-
-/// The tables of a sorted level that may hold keys of `range`.
+/// The tables of a sub-level that may hold keys of `range`.
 fn overlapping<'a>(tables: &'a [Arc<Table>], range: KeyBounds<'_>) -> &'a [Arc<Table>] {
     let first = match range.0 {
         Bound::Included(start) => tables.partition_point(|t| *t.meta().largest_key < *start),

@@ -30,9 +30,11 @@ impl Inner {
 
 fn keyspace_report(view: &View, space: &Keyspace) -> KeyspaceReport {
     let levels = (0..LEVELS).map(|level| {
-        let metas = || space.version.level(level).iter().map(|table| table.meta());
+        let sublevels = space.version.level(level);
+        let metas = || sublevels.iter().flat_map(|run| run.tables()).map(|table| table.meta());
         LevelReport {
             level,
+            sublevels: sublevels.len(),
             tables: metas().count(),
             bytes: metas().map(|meta| meta.size_bytes).sum(),
             entries: metas().map(|meta| meta.entries).sum(),

@@ -2,7 +2,7 @@
 //!
 //! For each table: footer, index, filters and properties decode; every block has its checksum; versions
 //! are in order and within the table's range of keys and sequence numbers; the filters deny none of
-//! them; their number is right. For each key space: tables of a level do not overlap.
+//! them; their number is right. For each key space: tables of a sub-level do not overlap.
 //!
 //! Nothing is taken from the cache, and one table's damage does not hide another's.
 
@@ -139,7 +139,8 @@ impl Walk<'_> {
         {
             return Err(self.wrong(offset, "versions that are out of order"));
         }
-        if !self.table.covers(key) {
+        // What lies before the smallest key belongs to the file, but no longer to the store.
+        if *key > *meta.largest_key {
             return Err(self.wrong(offset, "a key outside of the range the manifest gives"));
         }
         if seq < meta.smallest_seq || seq > meta.largest_seq {
@@ -172,7 +173,7 @@ impl Walk<'_> {
         if counted != (properties.entries, properties.tombstones)
             || properties.keyspace != self.table.keyspace()
             || properties.prefixed != self.prefixed
-            || properties.smallest_key != meta.smallest_key
+            || properties.smallest_key > meta.smallest_key
             || properties.largest_key != meta.largest_key
         {
             return Err(self.wrong(handle.offset, "properties that contradict the manifest"));

@@ -1,5 +1,6 @@
 //! Walks one table, block by block.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use varve_format::EntryKind;
@@ -25,7 +26,7 @@ pub(crate) struct TableSource {
 }
 
 impl TableSource {
-    /// A walk that begins where `range` does; it does not stop where `range` ends.
+    /// A walk that begins where `range` does, or where the table does; it does not stop where `range` ends.
     pub(crate) fn new(
         cache: Arc<TableCache>,
         table: Arc<Table>,
@@ -34,10 +35,17 @@ impl TableSource {
         admission: Admission,
     ) -> StoreResult<TableSource> {
         let index = cache.index(&table)?;
+        let smallest = table.meta().smallest_key.clone();
+        let range = (not_before(range.0, &smallest), range.1);
         let mut source =
             TableSource { cache, table, index, direction, admission, block_no: 0, cursor: None };
         source.start(range)?;
         Ok(source)
+    }
+
+    /// Whether a walk backward has come to what a clipped table no longer stands for.
+    fn is_clipped(&self, key: &[u8]) -> bool {
+        self.direction == Direction::Reverse && *key < *self.table.meta().smallest_key
     }
 
     fn start(&mut self, range: KeyBounds<'_>) -> StoreResult<()> {
@@ -111,9 +119,17 @@ impl TableSource {
     }
 }
 
+/// The start of a range, but not before `smallest`.
+fn not_before<'a>(start: Bound<&'a [u8]>, smallest: &'a [u8]) -> Bound<&'a [u8]> {
+    match start {
+        Bound::Included(key) | Bound::Excluded(key) if *key >= *smallest => start,
+        _ => Bound::Included(smallest),
+    }
+}
+
 impl Source for TableSource {
     fn valid(&self) -> bool {
-        self.cursor.as_ref().is_some_and(BlockCursor::valid)
+        self.cursor.as_ref().is_some_and(|cursor| cursor.valid() && !self.is_clipped(cursor.key()))
     }
 
     fn key(&self) -> &[u8] {

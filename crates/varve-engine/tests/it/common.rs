@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use varve_engine::{
-    Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreResult,
+    Batch, CompactionPolicy, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store,
+    StoreResult,
 };
 use varve_env::Env;
 use varve_types::KeyspaceId;
@@ -41,7 +42,7 @@ pub(crate) fn small_options() -> DbOptions {
         memtable_bytes: 8 << 10,
         table_bytes: 4 << 10,
         block_bytes: 512,
-        l0_trigger: 2,
+        sublevels_trigger: 2,
         level_base_bytes: 12 << 10,
         level_multiplier: 3,
         space_reserve_bytes: 0,
@@ -54,9 +55,22 @@ pub(crate) fn store_dir() -> PathBuf {
     PathBuf::from("/store")
 }
 
+/// [`small_options`] with one of the compaction policies, chosen by a number.
+pub(crate) fn options_by(number: u64) -> DbOptions {
+    const POLICIES: [CompactionPolicy; 3] =
+        [CompactionPolicy::Leveled, CompactionPolicy::Stepped, CompactionPolicy::LazyLeveled];
+    let compaction = POLICIES[number as usize % POLICIES.len()];
+    let sublevels_trigger = 2 + number as usize / 3 % 2;
+    let table_bytes = 1 << (10 + number / 6 % 3);
+    DbOptions { compaction, sublevels_trigger, table_bytes, ..small_options() }
+}
+
+/// Opens the store, each time with the policy that the number of its files happens to choose: a store may
+/// change its policy at every open.
 pub(crate) fn open(env: &Arc<impl Env + 'static>) -> StoreResult<Db> {
     let env: Arc<dyn Env> = Arc::clone(env) as Arc<dyn Env>;
-    Db::open(env, &store_dir(), small_options())
+    let files = env.list(&store_dir()).map_or(0, |items| items.len());
+    Db::open(env, &store_dir(), options_by(files as u64))
 }
 
 /// The key spaces of the tests: of prefixed keys, of any keys, and one that is compressed.

@@ -81,13 +81,26 @@ fn check_reads(rng: &mut Rng, reader: &Reader<'_>, ids: &[KeyspaceId], model: &M
     }
 }
 
-fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) {
+/// How often compactions left a table clipped, and moved one as it is, since the store was opened.
+fn clips_and_moves(db: &Db) -> [u64; 2] {
+    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
+    ["table_clips", "table_moves"].map(|name| metrics["counters"][name].as_u64().unwrap())
+}
+
+/// Returns how often tables were clipped and moved.
+fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u64; 2] {
     let mut rng = Rng::new(seed);
     let mut model = Model::new();
-    let open = || Db::open(Arc::clone(env), dir, small_options()).unwrap();
-    let mut db = open();
+    let open = |policy: u64| Db::open(Arc::clone(env), dir, options_by(policy)).unwrap();
+    let mut db = open(seed);
     let mut ids = make_spaces(&db).unwrap();
-    let mut step = 0;
+    let (mut step, mut counts) = (0, [0; 2]);
+    let mut count = |db: &Db| {
+        let report = db.verify(&mut |_| {}).unwrap();
+        assert!(report.errors.is_empty(), "{:?}", report.errors);
+        let new = clips_and_moves(db);
+        counts = [counts[0] + new[0], counts[1] + new[1]];
+    };
     while step < steps {
         {
             let snapshot = db.snapshot().unwrap();
@@ -109,9 +122,10 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) {
         }
         match rng.below(4) {
             0 => {
+                count(&db);
                 db.close().unwrap();
                 drop(db);
-                db = open();
+                db = open(rng.next());
                 ids = make_spaces(&db).unwrap();
                 assert_eq!(contents(&db, &ids).unwrap(), model, "after a reopen");
             }
@@ -124,15 +138,20 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) {
         }
     }
     assert_eq!(contents(&db, &ids).unwrap(), model);
+    count(&db);
     db.close().unwrap();
+    counts
 }
 
 #[test]
 fn a_simulated_store_agrees_with_the_model() {
-    for seed in 0..6 {
+    let (mut clips, mut moves) = (0, 0);
+    for seed in 0..9 {
         let env: Arc<dyn Env> = SimEnv::new(seed);
-        run(&env, &store_dir(), seed, 2500);
+        let [c, m] = run(&env, &store_dir(), seed, 2500);
+        (clips, moves) = (clips + c, moves + m);
     }
+    assert!(clips > 100 && moves > 20, "{clips} tables clipped, {moves} moved");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use varve_format::index::IndexPolicy;
 use varve_format::log::{LogHeader, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
 use varve_format::section::Compression;
 use varve_format::table::{TableBuilder, TableOptions};
-use varve_types::{FileNo, KeyspaceId, SeqNo};
+use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
 /// The number of the file that each sample of a whole file stands in.
 pub(crate) const FILE: FileNo = FileNo::new(0x0102_0304);
@@ -69,7 +69,7 @@ pub(crate) fn edit() -> VersionEdit {
         Change::OldestLog(FileNo::new(8)),
         Change::NextFile(FileNo::new(12)),
         Change::LastSeq(SeqNo::new(99_999)),
-        Change::AddTable { keyspace, level: 1, sublevel: 0, meta },
+        Change::AddTable { keyspace, level: 1, sublevel: SublevelId::new(0), meta },
         Change::RemoveTable { keyspace, level: 0, file: FileNo::new(5) },
     ];
     VersionEdit { changes }
