@@ -24,6 +24,7 @@
 
 mod codec;
 mod entry;
+mod handover;
 mod hash;
 mod inode;
 pub mod key;
@@ -32,6 +33,7 @@ mod xattr;
 
 pub use codec::{DecodeError, Reader, put_varint};
 pub use entry::{Body, EntryRow, NAMES_PER_ROW_MAX, Named};
+pub use handover::{Handover, KnownInode, KnownPlace, OpenHandle};
 pub use hash::NameHasher;
 pub use inode::{Content, DirInfo, FileKind, Inode, Times, decode_inode_row, encode_inode_row};
 pub use key::{EntrySuffix, RowKey};

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    DecodeError, EntryRow, Pending, RowKey, XattrRow, decode_inode_row, encode_inode_row,
+    DecodeError, EntryRow, Handover, Pending, RowKey, XattrRow, decode_inode_row, encode_inode_row,
 };
 
 /// Decodes a row and encodes what it found.
@@ -27,6 +27,11 @@ pub(crate) fn xattr(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
 /// Pending work.
 pub(crate) fn pending(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
     Pending::decode(bytes).map(|pending| pending.encode().to_vec())
+}
+
+/// The state that one process hands to the next.
+pub(crate) fn handover(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    Handover::decode(bytes).map(|state| state.encode())
 }
 
 /// Decodes, and checks that what was accepted has one encoding.

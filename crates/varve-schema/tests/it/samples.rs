@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Inode, Pending, Times, XattrRow,
-    encode_inode_row,
+    Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Handover, Inode, KnownInode,
+    KnownPlace, OpenHandle, Pending, RowKey, Times, XattrRow, encode_inode_row,
 };
 use varve_types::{InodeId, Timestamp};
 
@@ -51,6 +51,40 @@ fn row_of(names: Vec<(&[u8], Body)>) -> EntryRow {
     row
 }
 
+/// A named file, a directory, an O_TMPFILE file and a removed symbolic link; two of them open.
+fn handover() -> Handover {
+    let known = |ino, lookups, place| KnownInode {
+        ino: InodeId::new(ino),
+        lookups,
+        orphan: false,
+        linkable: false,
+        place,
+    };
+    let key = RowKey::entry(InodeId::ROOT, EntrySuffix::from_hash(0xabc));
+    let temporary = KnownInode { orphan: true, linkable: true, ..known(300, 1, KnownPlace::Own) };
+    let open = |handle, ino, write| OpenHandle {
+        handle,
+        ino: InodeId::new(ino),
+        read: true,
+        write,
+        append: write,
+        sync: false,
+        passthrough: !write,
+    };
+    Handover {
+        next_handle: 1000,
+        spilled: 70_000,
+        known: vec![
+            known(200, 2, KnownPlace::Entry { key, slot: 1 }),
+            known(77, 1, KnownPlace::Own),
+            temporary,
+            known(1_234_567, 3, KnownPlace::Detached(Box::new(file()))),
+        ],
+        open: vec![open(998, 200, false), open(999, 300, true)],
+        to_remove: vec![InodeId::new(12_345)],
+    }
+}
+
 pub(crate) fn samples() -> Vec<Sample> {
     let old = Times {
         atime: time(-1, 999_999_999),
@@ -95,6 +129,7 @@ pub(crate) fn samples() -> Vec<Sample> {
         entry("entry-dirty-object", row_of(vec![(b"d", Body::Inline(dirty))])),
         inode("inode-directory", &directory()),
         inode("inode-linked-file", &linked),
+        Sample { name: "handover", bytes: handover().encode(), recode: exercise::handover },
         Sample { name: "xattrs", bytes: xattrs.encode(), recode: exercise::xattr },
         Sample {
             name: "pending-orphan",

@@ -1,0 +1,225 @@
+//! What a file system knows only in memory, as one process hands it to its successor on the same mount:
+//! which inodes the kernel knows and how often it looked each up, and which files are open.
+//!
+//! ```text
+//! | version u8 | next handle varint | spilled varint |
+//! | count varint | known inode ... | count varint | open file ... | count varint | inode id varint ... |
+//!
+//! known inode:  | ino varint | lookups varint | flags u8 | place |
+//!               flags: 0 orphan, 1 may still get its first name
+//! place:        | 1 |                                            in its own row
+//!               | 2 | prefix varint | suffix varint | slot u8 |  in the row of its only name
+//!               | 3 | inode |                                    in no row any more
+//! open file:    | handle varint | ino varint | flags u8 |
+//!               flags: 0 read, 1 write, 2 append, 3 sync, 4 passthrough
+//! ```
+//!
+//! The last list holds the inodes whose object files are still to be removed. `spilled` counts the inodes
+//! whose entries are in the key space `lookups`. A count is never trusted with an allocation.
+
+use bytes::Bytes;
+use varve_types::InodeId;
+
+use crate::{DecodeError, EntrySuffix, Inode, ROW_VERSION, Reader, RowKey, put_varint};
+
+const ORPHAN: u8 = 1;
+const LINKABLE: u8 = 1 << 1;
+
+const READ: u8 = 1;
+const WRITE: u8 = 1 << 1;
+const APPEND: u8 = 1 << 2;
+const SYNC: u8 = 1 << 3;
+const PASSTHROUGH: u8 = 1 << 4;
+
+/// The volatile state of a file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handover {
+    /// The number of the next handle.
+    pub next_handle: u64,
+    /// Known inodes whose entries are in the store.
+    pub spilled: u64,
+    /// Known inodes whose entries are in memory.
+    pub known: Vec<KnownInode>,
+    /// Open files.
+    pub open: Vec<OpenHandle>,
+    /// Inodes whose object files are to be removed.
+    pub to_remove: Vec<InodeId>,
+}
+
+/// An inode that the kernel looked up or has open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownInode {
+    /// Which.
+    pub ino: InodeId,
+    /// Lookups that were not taken back.
+    pub lookups: u64,
+    /// Its last name is gone and its rows wait for the last close.
+    pub orphan: bool,
+    /// Made without a name and may still get one.
+    pub linkable: bool,
+    /// Where its attributes are.
+    pub place: KnownPlace,
+}
+
+/// Where an inode's attributes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KnownPlace {
+    /// In its own row.
+    Own,
+    /// In a slot of the row of its only name.
+    Entry {
+        /// The entry row.
+        key: RowKey,
+        /// The slot.
+        slot: u8,
+    },
+    /// In no row.
+    Detached(Box<Inode>),
+}
+
+/// An open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenHandle {
+    /// The handle.
+    pub handle: u64,
+    /// The inode.
+    pub ino: InodeId,
+    /// Opened for reading.
+    pub read: bool,
+    /// Opened for writing.
+    pub write: bool,
+    /// Every write goes to the end.
+    pub append: bool,
+    /// Every write is durable before it returns.
+    pub sync: bool,
+    /// The kernel reads and writes its bytes straight.
+    pub passthrough: bool,
+}
+
+fn flag(on: bool, bit: u8) -> u8 {
+    if on { bit } else { 0 }
+}
+
+impl Handover {
+    /// The bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![ROW_VERSION];
+        put_varint(&mut out, self.next_handle);
+        put_varint(&mut out, self.spilled);
+        put_varint(&mut out, self.known.len() as u64);
+        self.known.iter().for_each(|known| known.encode_to(&mut out));
+        put_varint(&mut out, self.open.len() as u64);
+        self.open.iter().for_each(|open| open.encode_to(&mut out));
+        put_varint(&mut out, self.to_remove.len() as u64);
+        self.to_remove.iter().for_each(|ino| put_varint(&mut out, ino.get()));
+        out
+    }
+
+    /// Reads what [`Handover::encode`] wrote.
+    pub fn decode(bytes: &Bytes) -> Result<Handover, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        reader.version()?;
+        let (next_handle, spilled) = (reader.varint()?, reader.varint()?);
+        let known = list(&mut reader, KnownInode::decode_from)?;
+        let open = list(&mut reader, OpenHandle::decode_from)?;
+        let to_remove = list(&mut reader, |reader| reader.varint().map(InodeId::new))?;
+        reader.end()?;
+        Ok(Handover { next_handle, spilled, known, open, to_remove })
+    }
+}
+
+/// As many items as the count before them says. Each takes at least a byte, so a false count ends with the
+/// bytes.
+fn list<T>(
+    reader: &mut Reader<'_>,
+    mut item: impl FnMut(&mut Reader<'_>) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    let mut items = Vec::new();
+    for _ in 0..reader.varint()? {
+        items.push(item(reader)?);
+    }
+    Ok(items)
+}
+
+/// A byte of flags, all of them known.
+fn flags(reader: &mut Reader<'_>, known: u8) -> Result<u8, DecodeError> {
+    match reader.u8()? {
+        flags if flags & !known == 0 => Ok(flags),
+        _ => Err(reader.error("unknown flags")),
+    }
+}
+
+impl KnownInode {
+    fn encode_to(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.ino.get());
+        put_varint(out, self.lookups);
+        out.push(flag(self.orphan, ORPHAN) | flag(self.linkable, LINKABLE));
+        match &self.place {
+            KnownPlace::Own => out.push(1),
+            KnownPlace::Entry { key, slot } => {
+                out.push(2);
+                put_varint(out, key.prefix());
+                put_varint(out, key.suffix());
+                out.push(*slot);
+            }
+            KnownPlace::Detached(inode) => {
+                out.push(3);
+                inode.encode_to(out);
+            }
+        }
+    }
+
+    fn decode_from(reader: &mut Reader<'_>) -> Result<KnownInode, DecodeError> {
+        let (ino, lookups) = (InodeId::new(reader.varint()?), reader.varint()?);
+        let flags = flags(reader, ORPHAN | LINKABLE)?;
+        let place = match reader.u8()? {
+            1 => KnownPlace::Own,
+            2 => {
+                let dir = InodeId::new(reader.varint()?);
+                let suffix = EntrySuffix::new(reader.varint()?)
+                    .ok_or_else(|| reader.error("a wrong key suffix"))?;
+                KnownPlace::Entry { key: RowKey::entry(dir, suffix), slot: reader.u8()? }
+            }
+            3 => KnownPlace::Detached(Box::new(Inode::decode_from(reader)?)),
+            _ => return Err(reader.error("an unknown kind of place")),
+        };
+        let (orphan, linkable) = (flags & ORPHAN != 0, flags & LINKABLE != 0);
+        Ok(KnownInode { ino, lookups, orphan, linkable, place })
+    }
+}
+
+impl OpenHandle {
+    fn encode_to(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.handle);
+        put_varint(out, self.ino.get());
+        out.push(
+            flag(self.read, READ)
+                | flag(self.write, WRITE)
+                | flag(self.append, APPEND)
+                | flag(self.sync, SYNC)
+                | flag(self.passthrough, PASSTHROUGH),
+        );
+    }
+
+    fn decode_from(reader: &mut Reader<'_>) -> Result<OpenHandle, DecodeError> {
+        let (handle, ino) = (reader.varint()?, InodeId::new(reader.varint()?));
+        let flags = flags(reader, READ | WRITE | APPEND | SYNC | PASSTHROUGH)?;
+        let has = |bit: u8| flags & bit != 0;
+        let (read, write, append) = (has(READ), has(WRITE), has(APPEND));
+        let (sync, passthrough) = (has(SYNC), has(PASSTHROUGH));
+        Ok(OpenHandle { handle, ino, read, write, append, sync, passthrough })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_false_count_allocates_nothing() {
+        let mut bytes = vec![ROW_VERSION, 0, 0];
+        put_varint(&mut bytes, u64::MAX);
+        let error = Handover::decode(&Bytes::from(bytes)).unwrap_err();
+        assert_eq!(error.what, "the row ends too early");
+    }
+}
