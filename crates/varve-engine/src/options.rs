@@ -34,6 +34,8 @@ pub struct DbOptions {
     pub create_if_missing: bool,
     /// Bytes of memory for memtables, cached blocks, indexes and filters together.
     pub memory_budget_bytes: usize,
+    /// Table files open at once.
+    pub open_tables_max: usize,
     /// Bytes of rows at which a memtable is turned into tables.
     pub memtable_bytes: usize,
     /// Bytes at which a compaction starts its next output table.
@@ -74,6 +76,7 @@ impl DbOptions {
         DbOptions {
             create_if_missing: true,
             memory_budget_bytes,
+            open_tables_max: 512,
             memtable_bytes,
             table_bytes: 32 * MIB as u64,
             block_bytes: 4 * KIB as u32,

@@ -157,6 +157,10 @@ pub trait File: Send + Sync + fmt::Debug {
 pub trait FileLock: Send + Sync + fmt::Debug {
     /// Replaces what the locked file says about its holder.
     fn write_note(&self, note: &[u8]) -> io::Result<()>;
+
+    /// The descriptor that holds the lock, to hand to another process, if this is a lock of the operating
+    /// system.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// A thread that was started with [`Env::spawn`].

@@ -1,7 +1,8 @@
 //! The file system's parts, and how it is formatted, opened and closed.
 //!
 //! Opening costs the same however many files there are: it takes the lock, opens the engine, clears the
-//! volatile key space and finishes the work that pending rows name ([`crate::recover`]).
+//! volatile key space and finishes the work that pending rows name ([`crate::recover`]). A process that takes
+//! over from another does neither of the last two ([`crate::handover`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use varve_schema::{Content, DATA, DirInfo, FileKind, Inode, META, NameHasher, Ti
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsError;
 
+use crate::descriptors::Descriptors;
 use crate::ids::IdAllocator;
 use crate::locator::Locator;
 use crate::locks::RowLocks;
@@ -40,6 +42,7 @@ pub struct VarveFs {
     pub(crate) locks: RowLocks,
     pub(crate) locator: Locator,
     pub(crate) handles: Handles,
+    pub(crate) descriptors: Descriptors,
     pub(crate) ids: IdAllocator,
     pub(crate) objects: Arc<Objects>,
     pub(crate) reaper: Arc<Reaper>,
@@ -77,7 +80,11 @@ pub fn format(env: &Arc<dyn Env>, dir: &Path, options: &FormatOptions) -> StoreR
     format_with(env, dir, options, |engine_dir| open_db(env, engine_dir, DbOptions::default()))
 }
 
-fn open_db(env: &Arc<dyn Env>, dir: &Path, options: DbOptions) -> StoreResult<Arc<dyn Store>> {
+pub(crate) fn open_db(
+    env: &Arc<dyn Env>,
+    dir: &Path,
+    options: DbOptions,
+) -> StoreResult<Arc<dyn Store>> {
     Ok(Arc::new(Db::open(Arc::clone(env), dir, options)?))
 }
 
@@ -188,11 +195,15 @@ pub fn holder(env: &dyn Env, dir: &Path) -> Option<String> {
     String::from_utf8(note).ok().filter(|note| !note.is_empty())
 }
 
+/// A failure of the file system while its store is opened.
+pub(crate) fn invalid(error: FsError) -> StoreError {
+    StoreError::Invalid(error.to_string())
+}
+
 impl VarveFs {
     /// Opens the store in `dir`. `NotAStore`, `Locked`, `NewerFormat` and `Damaged` say why not.
     pub fn open(env: Arc<dyn Env>, dir: &Path, options: MountOptions) -> StoreResult<VarveFs> {
-        let db_options = DbOptions::with_memory_budget(options.engine_budget_bytes());
-        let db_env = Arc::clone(&env);
+        let (db_env, db_options) = (Arc::clone(&env), options.engine());
         VarveFs::open_with(env, dir, options, |engine_dir| open_db(&db_env, engine_dir, db_options))
     }
 
@@ -203,15 +214,29 @@ impl VarveFs {
         options: MountOptions,
         open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
     ) -> StoreResult<VarveFs> {
-        let superblock = Superblock::read(env.as_ref(), dir)?;
+        Superblock::read(env.as_ref(), dir)?;
         let lock = take_lock(env.as_ref(), dir, options.mount_point.as_deref())?;
+        let (fs, lookups) = VarveFs::assemble(env, dir, options, lock, open_store)?;
+        fs.store.clear_keyspace(lookups)?;
+        fs.finish_pending().map_err(invalid)?;
+        fs.start_reaper()?;
+        Ok(fs)
+    }
+
+    /// Opens the locked store in `dir` as it is; gives the volatile key space too.
+    pub(crate) fn assemble(
+        env: Arc<dyn Env>,
+        dir: &Path,
+        options: MountOptions,
+        lock: Box<dyn FileLock>,
+        open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
+    ) -> StoreResult<(VarveFs, KeyspaceId)> {
+        let superblock = Superblock::read(env.as_ref(), dir)?;
         let store = open_store(&engine_dir(dir))?;
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
         let objects = Arc::new(Objects::new(Arc::clone(&env), objects_dir(dir)));
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || hook.sync_claimed()));
-        store.clear_keyspace(keyspaces.lookups)?;
-        let invalid = |error: FsError| StoreError::Invalid(error.to_string());
         let meta = keyspaces.meta;
         let reaper = Reaper::new(Arc::clone(&store), meta, Arc::clone(&objects));
         let spill = Spill::new(Arc::clone(&store), keyspaces.lookups);
@@ -222,6 +247,7 @@ impl VarveFs {
             locks: RowLocks::new(),
             locator: Locator::new(spill, options.located_inodes()),
             handles: Handles::new(),
+            descriptors: Descriptors::new(options.open_objects_max()),
             ids: IdAllocator::open(Arc::clone(&store), meta).map_err(invalid)?,
             reaper: Arc::new(reaper),
             tree: Mutex::new(()),
@@ -235,15 +261,19 @@ impl VarveFs {
             options,
             objects,
         };
-        fs.finish_pending().map_err(invalid)?;
-        let thread = fs.reaper.start(fs.env.as_ref());
+        Ok((fs, keyspaces.lookups))
+    }
+
+    /// Starts to remove the object files of removed inodes in the background.
+    pub(crate) fn start_reaper(&self) -> StoreResult<()> {
+        let thread = self.reaper.start(self.env.as_ref());
         let thread = thread.map_err(|source| StoreError::Io {
             action: "start a thread for",
-            path: dir.to_path_buf(),
+            path: self.dir.clone(),
             source,
         })?;
-        *fs.reaper_thread.lock() = thread;
-        Ok(fs)
+        *self.reaper_thread.lock() = thread;
+        Ok(())
     }
 
     /// What was fixed when the store was formatted.
@@ -258,13 +288,17 @@ impl VarveFs {
 
     /// Syncs everything and lets go of the store. Later calls fail.
     pub fn close(&self) -> StoreResult<()> {
+        self.shut_down().1
+    }
+
+    /// Syncs everything and closes the store. Gives the lock, which is let go of when it is dropped.
+    pub(crate) fn shut_down(&self) -> (Option<Box<dyn FileLock>>, StoreResult<()>) {
         self.stop_reaper();
         if let Err(error) = self.reaper.sync_and_drain() {
             log::warn!("the last sync failed: {error}");
         }
         let closed = self.store.close();
-        self.lock.lock().take();
-        closed
+        (self.lock.lock().take(), closed)
     }
 
     fn stop_reaper(&self) {

@@ -19,9 +19,11 @@
 
 mod attrs;
 mod data;
+mod descriptors;
 mod error;
 mod fs;
 pub mod fsck;
+mod handover;
 mod held;
 mod ids;
 mod locator;
@@ -40,5 +42,6 @@ mod vfs;
 mod xattr;
 
 pub use fs::{VarveFs, format, format_with, holder};
+pub use handover::HandedOver;
 pub use options::{Atime, FormatOptions, MountOptions};
 pub use superblock::Superblock;

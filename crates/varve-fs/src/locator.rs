@@ -14,12 +14,14 @@
 //!    open and read it, as on any file system.
 //!
 //! Memory is bounded: a shard beyond its share gives entries that were not used lately to the key space
-//! `lookups` of the store ([`crate::spill`]), which a mount clears, and reads them back when asked for.
+//! `lookups` of the store ([`crate::spill`]), which a mount clears unless it takes over from another process,
+//! and reads them back when asked for.
 //! Open, orphaned and detached inodes always stay in memory.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use varve_schema::{Inode, RowKey};
@@ -52,27 +54,27 @@ pub(crate) enum Place {
 pub(crate) struct Locator {
     shards: Box<[Mutex<Shard>]>,
     shard_entries_max: usize,
+    /// Entries that are in the store instead. Counted under the lock of the entry's shard.
+    spilled: AtomicU64,
     spill: Spill,
 }
 
 #[derive(Default)]
 struct Shard {
     map: HashMap<u64, Known, BuildHasherDefault<IdHasher>>,
-    /// Entries of this shard that are in the store instead.
-    spilled: u64,
 }
 
-struct Known {
-    place: Place,
-    lookups: u64,
-    node: Option<Arc<OpenNode>>,
+pub(crate) struct Known {
+    pub(crate) place: Place,
+    pub(crate) lookups: u64,
+    pub(crate) node: Option<Arc<OpenNode>>,
     /// The last name is gone; the rows stay until neither lookup nor handle is left.
-    orphan: bool,
+    pub(crate) orphan: bool,
     used: bool,
 }
 
 impl Known {
-    fn new(place: Place, lookups: u64) -> Known {
+    pub(crate) fn new(place: Place, lookups: u64) -> Known {
         Known { place, lookups, node: None, orphan: false, used: true }
     }
 
@@ -111,6 +113,7 @@ impl Locator {
         Locator {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             shard_entries_max: (entries_max / SHARDS).max(1),
+            spilled: AtomicU64::new(0),
             spill,
         }
     }
@@ -233,19 +236,34 @@ impl Locator {
 
     /// Entries in memory and entries in the store.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        self.shards.iter().fold((0, 0), |(known, spilled), shard| {
-            let shard = shard.lock();
-            (known + shard.map.len() as u64, spilled + shard.spilled)
-        })
+        let known = self.shards.iter().map(|shard| shard.lock().map.len() as u64).sum();
+        (known, self.spilled.load(Ordering::Relaxed))
+    }
+
+    /// Calls `visit` with every entry in memory.
+    pub(crate) fn for_each(&self, visit: &mut dyn FnMut(InodeId, &Known)) {
+        for shard in &self.shards {
+            shard.lock().map.iter().for_each(|(ino, known)| visit(InodeId::new(*ino), known));
+        }
+    }
+
+    /// Takes over an entry of the process before.
+    pub(crate) fn restore(&self, ino: InodeId, known: Known) {
+        self.shard(ino).lock().map.insert(ino.get(), known);
+    }
+
+    /// Takes over the number of entries in the store.
+    pub(crate) fn restore_spilled(&self, spilled: u64) {
+        self.spilled.store(spilled, Ordering::Relaxed);
     }
 
     /// The entry of `ino`, fetched from the store if it was spilled.
     fn load<'a>(&self, shard: &'a mut Shard, ino: InodeId) -> FsResult<Option<&'a mut Known>> {
         if !shard.map.contains_key(&ino.get())
-            && shard.spilled > 0
+            && self.spilled.load(Ordering::Relaxed) > 0
             && let Some(Spilled { place, lookups }) = self.spill.take(ino)?
         {
-            shard.spilled -= 1;
+            self.spilled.fetch_sub(1, Ordering::Relaxed);
             shard.map.insert(ino.get(), Known::new(place, lookups));
             self.make_room(shard, ino);
         }
@@ -286,7 +304,7 @@ impl Locator {
             .collect();
         match self.spill.put(&spilled) {
             Ok(()) => {
-                shard.spilled += victims.len() as u64;
+                self.spilled.fetch_add(victims.len() as u64, Ordering::Relaxed);
                 for ino in &victims {
                     shard.map.remove(ino);
                 }

@@ -34,8 +34,12 @@ pub(crate) struct NodeState {
     pub(crate) passthrough: u32,
     /// Made without a name, so that it may still get one.
     pub(crate) linkable: bool,
-    /// The object file, once there is one.
+    /// The bytes are in an object file.
+    pub(crate) has_object: bool,
+    /// The object file, while it is open here ([`crate::descriptors`]).
     pub(crate) object: Option<Arc<dyn File>>,
+    /// It was used since it was last looked at for closing.
+    pub(crate) object_used: bool,
     /// No row that says "clean" can come back after a power cut, so the object may be cut.
     pub(crate) dirty_is_durable: bool,
 }
@@ -50,9 +54,16 @@ impl OpenNode {
         self.state.lock()
     }
 
-    /// The object file, once there is one.
+    /// The object file, while it is open here.
     pub(crate) fn object(&self) -> Option<Arc<dyn File>> {
-        self.state.lock().object.clone()
+        let mut state = self.state.lock();
+        state.object_used = true;
+        state.object.clone()
+    }
+
+    /// Whether the bytes are known to be in an object file.
+    pub(crate) fn has_object(&self) -> bool {
+        self.state.lock().has_object
     }
 }
 
@@ -99,17 +110,35 @@ impl Handles {
         self.shard(handle.0).read().get(&handle.0).cloned().ok_or(FsError::BadHandle)
     }
 
-    /// The object files of all open inodes that may be written to.
-    pub(crate) fn written_objects(&self) -> Vec<(InodeId, Arc<dyn File>)> {
-        let mut objects = HashMap::new();
-        for shard in &self.shards {
-            for file in shard.read().values().filter(|file| file.flags.write) {
-                if let Some(object) = file.node.object() {
-                    objects.insert(file.node.ino, object);
-                }
+    /// The open inodes with object files that may be written to.
+    pub(crate) fn written_objects(&self) -> Vec<Arc<OpenNode>> {
+        let mut nodes = HashMap::new();
+        self.for_each(&mut |_, file| {
+            if file.flags.write && file.node.has_object() {
+                nodes.insert(file.node.ino, Arc::clone(&file.node));
             }
+        });
+        nodes.into_values().collect()
+    }
+
+    /// Calls `visit` with every handle's number and file.
+    pub(crate) fn for_each(&self, visit: &mut dyn FnMut(u64, &OpenFile)) {
+        for shard in &self.shards {
+            shard.read().iter().for_each(|(number, file)| visit(*number, file));
         }
-        objects.into_iter().collect()
+    }
+
+    /// The number of the next handle.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Takes over the handles of the process before; the next one is `next`.
+    pub(crate) fn restore(&self, next: u64, files: Vec<(u64, OpenFile)>) {
+        self.next.store(next, Ordering::Relaxed);
+        for (number, file) in files {
+            self.shard(number).write().insert(number, Arc::new(file));
+        }
     }
 
     pub(crate) fn remove(&self, ino: InodeId, handle: Handle) -> FsResult<Arc<OpenFile>> {

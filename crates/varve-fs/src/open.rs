@@ -150,14 +150,13 @@ impl VarveFs {
         take: &mut dyn FnMut(BorrowedFd<'_>),
     ) -> FsResult<()> {
         let file = self.handles.any(handle)?;
-        let object = file.node.object().filter(|_| file.passthrough);
-        match object.as_ref().and_then(|object| object.fd()) {
-            Some(descriptor) => {
-                take(descriptor);
-                Ok(())
-            }
-            None => Err(FsError::NotSupported("passthrough for this handle")),
+        let refused = || FsError::NotSupported("passthrough for this handle");
+        if !file.passthrough {
+            return Err(refused());
         }
+        let object = self.object_file(&file.node)?;
+        take(object.fd().ok_or_else(refused)?);
+        Ok(())
     }
 
     pub(crate) fn do_release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
@@ -174,7 +173,7 @@ impl VarveFs {
             if file.flags.write {
                 state.writers -= 1;
             }
-            let last_writer = file.flags.write && state.writers == 0 && state.object.is_some();
+            let last_writer = file.flags.write && state.writers == 0 && state.has_object;
             (state.handles == 0, last_writer)
         };
         let mut result = Ok(());

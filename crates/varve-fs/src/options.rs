@@ -1,5 +1,6 @@
 //! What a file system is formatted and mounted with.
 
+use varve_engine::options::DbOptions;
 use varve_schema::EntrySuffix;
 
 /// How reads change the time of last access.
@@ -55,6 +56,8 @@ pub struct MountOptions {
     /// Inodes that the front end looked up whose place is kept in memory; the rest is kept in the store.
     /// `None`: as many as fit an eighth of the memory budget.
     pub located_inodes_max: Option<usize>,
+    /// Object files and tables open at once, at most; half of it for each, but no more than 512 tables.
+    pub open_files_max: usize,
     /// Where the front end makes the file system visible, to tell others who ask for the lock.
     pub mount_point: Option<String>,
 }
@@ -67,6 +70,7 @@ impl Default for MountOptions {
             memory_budget_bytes: 256 << 20,
             passthrough: true,
             located_inodes_max: None,
+            open_files_max: 1024,
             mount_point: None,
         }
     }
@@ -77,6 +81,8 @@ const LOCATED_INODE_BYTES: usize = 96;
 /// One part in so many of the budget is for what nobody counts: memory the allocator keeps between uses, buffers of
 /// requests, flushes and merges. Measured after unpacking, copying and reading a kernel tree: 7 percent.
 const UNCOUNTED_SHARE: usize = 8;
+/// More table files than this need not be open at once.
+const OPEN_TABLES_MAX: usize = 512;
 
 impl MountOptions {
     /// Inodes whose place is kept in memory.
@@ -84,9 +90,25 @@ impl MountOptions {
         self.located_inodes_max.unwrap_or(self.memory_budget_bytes / 8 / LOCATED_INODE_BYTES)
     }
 
+    /// Object files open at once.
+    pub(crate) fn open_objects_max(&self) -> usize {
+        self.open_files_max - self.open_tables_max()
+    }
+
+    fn open_tables_max(&self) -> usize {
+        (self.open_files_max / 2).min(OPEN_TABLES_MAX)
+    }
+
+    /// What the engine is opened with.
+    pub(crate) fn engine(&self) -> DbOptions {
+        let mut options = DbOptions::with_memory_budget(self.engine_budget_bytes());
+        options.open_tables_max = self.open_tables_max();
+        options
+    }
+
     /// The engine's part of the memory budget: all but the places of inodes and what nobody counts, at least
     /// half.
-    pub(crate) fn engine_budget_bytes(&self) -> usize {
+    fn engine_budget_bytes(&self) -> usize {
         let budget = self.memory_budget_bytes;
         let places = self.located_inodes().saturating_mul(LOCATED_INODE_BYTES);
         budget.saturating_sub(places).saturating_sub(budget / UNCOUNTED_SHARE).max(budget / 2)

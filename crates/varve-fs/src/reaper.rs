@@ -8,7 +8,7 @@
 //! 3. Then the pending row goes.
 //!
 //! Every sync a caller asks for drains the queue; a thread does it every few seconds, and the queue is
-//! drained on the spot when it holds [`QUEUE_MAX`] ids. On a deterministic machine there is no thread.
+//! drained on the spot when it holds [`QUEUE_MAX`] ids, beyond which it does not grow. On a deterministic machine there is no thread.
 //! What a crash leaves in the queue the next mount finds by its pending rows.
 
 use std::sync::Arc;
@@ -104,14 +104,25 @@ impl Reaper {
         let ready = std::mem::take(&mut self.state.lock().queue);
         let synced = self.store.sync().map_err(error::store);
         if synced.is_err() || ready.is_empty() {
-            self.state.lock().queue.extend(ready);
+            self.queue_again(ready);
             return synced;
         }
         if let Err(error) = self.remove(&ready) {
             log::warn!("files of removed inodes stay for now: {error}");
-            self.state.lock().queue.extend(ready);
+            self.queue_again(ready);
         }
         Ok(())
+    }
+
+    /// Puts ids back; those for which there is no room wait for the next mount, which finds their pending
+    /// rows.
+    fn queue_again(&self, ids: Vec<InodeId>) {
+        let mut state = self.state.lock();
+        let room = QUEUE_MAX.saturating_sub(state.queue.len());
+        if ids.len() > room {
+            log::warn!("{} files of removed inodes stay until the next mount", ids.len() - room);
+        }
+        state.queue.extend(ids.into_iter().take(room));
     }
 
     fn remove(&self, inos: &[InodeId]) -> FsResult<()> {
@@ -124,7 +135,12 @@ impl Reaper {
         self.store.write(batch).map_err(error::store)
     }
 
-    /// Ids that wait.
+    /// The ids that wait.
+    pub(crate) fn waiting(&self) -> Vec<InodeId> {
+        self.state.lock().queue.clone()
+    }
+
+    /// How many ids wait.
     pub(crate) fn queued(&self) -> usize {
         self.state.lock().queue.len()
     }

@@ -6,7 +6,8 @@
 //!        | lookups varint | 2 | prefix varint | suffix varint | slot u8 |
 //! ```
 //!
-//! The key space is cleared at each mount, so the encoding needs no version.
+//! The key space is cleared at each mount, except by a process that takes over from another: so the
+//! encoding is a part of what [`varve_schema::Handover`] versions.
 
 use std::sync::Arc;
 

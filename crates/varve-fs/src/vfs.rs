@@ -273,6 +273,7 @@ impl Vfs for VarveFs {
             "inodes_known": known,
             "inodes_spilled": spilled,
             "files_open": self.handles.count(),
+            "objects_open": self.descriptors.count(),
             "objects_to_remove": self.reaper.queued(),
             "inode_ids_next": self.ids.next(),
             "engine": store,

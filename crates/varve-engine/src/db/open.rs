@@ -197,13 +197,7 @@ fn build(
     let manifest = Manifest::create(&*env, dir, manifest_no, &edit, tables_seq, &poison)?;
     remove_unreferenced(&*env, dir, files, &view, &recovered)?;
     let metrics = Arc::new(Metrics::default());
-    let block_bytes = options.block_bytes as usize;
-    let cache = TableCache::new(
-        Arc::clone(&env),
-        options.cache_bytes(),
-        block_bytes,
-        Arc::clone(&metrics),
-    )?;
+    let cache = TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?;
     let next_seq = recovered.last_seq.advanced(1);
     let writer = Writer { log, next_seq, active: Arc::clone(&view.active) };
     Ok(Inner {

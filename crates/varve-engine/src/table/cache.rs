@@ -26,11 +26,10 @@ use varve_types::{FileNo, SeqNo};
 use crate::files::{format_error, io_error};
 use crate::memtable::Found;
 use crate::metrics::Metrics;
+use crate::options::DbOptions;
 use crate::version::Table;
 use crate::{StoreError, StoreResult};
 
-/// Table files open at once.
-const OPEN_FILES_MAX: usize = 512;
 /// Bytes that the cache's own bookkeeping takes per entry, nearly.
 const ENTRY_OVERHEAD_BYTES: u64 = 96;
 /// A shard must hold an index and filter of a large table with room to spare.
@@ -112,13 +111,14 @@ pub(crate) struct TableCache {
 }
 
 impl TableCache {
-    /// A cache of `capacity_bytes`, filled with blocks of about `block_bytes`.
+    /// An empty cache, as large as `options` say.
     pub(crate) fn new(
         env: Arc<dyn Env>,
-        capacity_bytes: usize,
-        block_bytes: usize,
+        options: &DbOptions,
         metrics: Arc<Metrics>,
     ) -> StoreResult<TableCache> {
+        let (capacity_bytes, block_bytes) = (options.cache_bytes(), options.block_bytes as usize);
+        let open_tables_max = options.open_tables_max.max(1);
         let options = OptionsBuilder::new()
             .shards((capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX))
             .estimated_items_capacity((capacity_bytes / block_bytes.max(1)).max(16))
@@ -131,7 +131,7 @@ impl TableCache {
             DefaultHashBuilder::default(),
             Default::default(),
         );
-        let files = Cache::new(OPEN_FILES_MAX);
+        let files = Cache::new(open_tables_max);
         Ok(TableCache { env, entries, files, metrics })
     }
 

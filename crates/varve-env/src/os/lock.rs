@@ -4,7 +4,7 @@
 //! and the kernel drops the lock with the last descriptor, however the process ends.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{self, FlockOperation};
 use rustix::io::Errno;
@@ -18,10 +18,15 @@ pub(super) struct OsLock {
     file: OsFile,
 }
 
+/// The lock that `fd` holds already.
+pub(super) fn adopt(fd: OwnedFd) -> OsLock {
+    OsLock { file: OsFile::new(fd) }
+}
+
 /// Locks `fd`'s file; `None` if somebody else holds it.
 pub(super) fn acquire(fd: OwnedFd) -> io::Result<Option<OsLock>> {
     match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(OsLock { file: OsFile::new(fd) })),
+        Ok(()) => Ok(Some(adopt(fd))),
         Err(Errno::WOULDBLOCK) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
@@ -31,5 +36,9 @@ impl FileLock for OsLock {
     fn write_note(&self, note: &[u8]) -> io::Result<()> {
         self.file.write_all_at(note, 0)?;
         self.file.set_len(note.len() as u64)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.fd()
     }
 }

@@ -52,6 +52,11 @@ impl OsEnv {
             .unwrap_or_else(|| (u128::from(random_u64()) << 64) | u128::from(random_u64()));
         Arc::new(OsEnv { boot_id })
     }
+
+    /// The lock that `fd` holds, as [`FileLock::fd`] of another process gave it.
+    pub fn adopt_lock(fd: OwnedFd) -> Box<dyn FileLock> {
+        Box::new(lock::adopt(fd))
+    }
 }
 
 impl Env for OsEnv {

@@ -194,6 +194,10 @@ impl FileLock for SimLock {
         self.file.write_all_at(note, 0)?;
         self.file.set_len(note.len() as u64)
     }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 impl fmt::Debug for SimLock {

@@ -35,12 +35,8 @@ impl VarveFs {
     }
 
     /// The object of an open inode, opened if it is not yet.
-    pub(crate) fn object_file(&self, node: &OpenNode) -> FsResult<Arc<dyn File>> {
-        if let Some(object) = node.object() {
-            return Ok(object);
-        }
-        let opened = self.open_object(node.ino)?;
-        Ok(node.state().object.get_or_insert(opened).clone())
+    pub(crate) fn object_file(&self, node: &Arc<OpenNode>) -> FsResult<Arc<dyn File>> {
+        self.descriptors.object(node, || self.open_object(node.ino))
     }
 
     fn open_object(&self, ino: InodeId) -> FsResult<Arc<dyn File>> {
@@ -183,22 +179,17 @@ impl VarveFs {
     }
 
     /// Makes the row clean after the last writer's release, unless someone writes again already.
-    pub(crate) fn settle_object(&self, node: &OpenNode) -> FsResult<()> {
+    pub(crate) fn settle_object(&self, node: &Arc<OpenNode>) -> FsResult<()> {
         let mut held = self.hold(node.ino)?;
-        let object = {
-            let state = node.state();
-            if state.writers > 0 {
-                return Ok(());
-            }
-            state.object.clone()
-        };
-        let Some(object) = object else { return Ok(()) };
+        if node.state().writers > 0 {
+            return Ok(());
+        }
         if !matches!(held.inode.content, Content::Object { dirty: true, .. })
             || held.inode.nlink == 0
         {
             return Ok(());
         }
-        self.make_clean(&mut held, object)?;
+        self.make_clean(&mut held, self.object_file(node)?)?;
         let mut changes = self.changes();
         changes.batch.depends_on_external();
         self.stage(&mut changes, &mut held)?;

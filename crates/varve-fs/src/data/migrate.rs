@@ -76,9 +76,8 @@ impl VarveFs {
         self.stage(&mut second, held)?;
         self.commit(second)?;
         if let Some(node) = node {
-            let mut state = node.state();
-            state.object = Some(object);
-            state.dirty_is_durable = dirty;
+            self.descriptors.keep(&node, &object);
+            node.state().dirty_is_durable = dirty;
         }
         Ok(())
     }

@@ -49,15 +49,11 @@ impl VarveFs {
                 return Ok(bytes);
             }
         }
-        let bytes = match (&inode.content, file.node.object()) {
-            (Content::Object { .. }, Some(object)) => {
-                self.read_object(ino, object.as_ref(), offset, len)?
-            }
-            (Content::Object { .. }, None) => {
-                let object = self.object_file(&file.node)?;
-                self.read_object(ino, object.as_ref(), offset, len)?
-            }
-            _ => self.read_small(&inode, offset, len)?,
+        let bytes = if let Content::Object { .. } = inode.content {
+            let object = self.object_file(&file.node)?;
+            self.read_object(ino, object.as_ref(), offset, len)?
+        } else {
+            self.read_small(&inode, offset, len)?
         };
         self.touch_atime(&inode);
         Ok(bytes)
@@ -78,7 +74,8 @@ impl VarveFs {
         if data.is_empty() {
             return Ok(0);
         }
-        if let Some(object) = file.node.object() {
+        if file.node.has_object() {
+            let object = self.object_file(&file.node)?;
             self.write_object(&file, object.as_ref(), offset, data)?;
             if kill {
                 self.drop_set_id(ino)?;
@@ -164,14 +161,16 @@ impl VarveFs {
 
     /// Makes the bytes durable that went to objects which are still open for writing.
     pub(crate) fn sync_open_objects(&self) -> FsResult<()> {
-        for (ino, object) in self.handles.written_objects() {
-            self.objects.sync(ino, object.as_ref(), false)?;
+        for node in self.handles.written_objects() {
+            let object = self.object_file(&node)?;
+            self.objects.sync(node.ino, object.as_ref(), false)?;
         }
         Ok(())
     }
 
     fn sync_file(&self, file: &crate::node::OpenFile, data_only: bool) -> FsResult<()> {
-        if let Some(object) = file.node.object() {
+        if file.node.has_object() {
+            let object = self.object_file(&file.node)?;
             self.objects.sync(file.node.ino, object.as_ref(), data_only)?;
         }
         self.reaper.sync_and_drain()

@@ -20,7 +20,7 @@ impl VarveFs {
         what: SeekFrom,
     ) -> FsResult<u64> {
         let file = self.handles.get(ino, handle)?;
-        if file.node.object().is_none() {
+        if !file.node.has_object() {
             let held = self.hold(ino)?;
             if !matches!(held.inode.content, Content::Object { .. }) {
                 return self.seek_small(&held.inode, offset, what);

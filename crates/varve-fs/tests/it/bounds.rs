@@ -3,7 +3,7 @@
 use varve_fs::{FormatOptions, MountOptions};
 use varve_vfs::{FsError, Vfs};
 
-use crate::support::{Calls, ROOT, Rig, name};
+use crate::support::{BOTH, Calls, ROOT, Rig, name};
 
 fn colliding() -> Rig {
     let narrow = FormatOptions { name_hash_bits: 1, ..FormatOptions::default() };
@@ -89,4 +89,44 @@ fn many_new_large_files_are_synced_without_holding_all_open() {
     assert!(open < 100 + 400, "{open} descriptors, other tests' included");
     rig.sync().unwrap();
     assert_eq!(rig.check(&mut |_| ()).unwrap().objects, 100);
+}
+
+/// More large files open than descriptors: idle ones are closed and opened again when they are needed.
+#[test]
+fn more_large_files_are_open_than_descriptors() {
+    let few = MountOptions { open_files_max: 24, ..MountOptions::default() };
+    let rig = Rig::with(&FormatOptions::default(), few);
+    let open: Vec<_> = (0..200_u8)
+        .map(|i| {
+            let ino = rig.mk(ROOT, &format!("f{i}"));
+            rig.put_at(ino, 0, &[i; 70_000]);
+            (ino, rig.open_as(ino, BOTH))
+        })
+        .collect();
+    assert!(own_objects_open(&rig) <= 12 + 64, "besides 64 that wait for a sync");
+    for (i, (ino, handle)) in (0..).zip(&open) {
+        assert_eq!(rig.read(*ino, *handle, 69_999, 10).unwrap(), [i][..]);
+        rig.write(*ino, *handle, 70_000, &[i], false).unwrap();
+    }
+    rig.sync().unwrap();
+    assert!(own_objects_open(&rig) <= 12);
+    for (i, (ino, handle)) in (0..).zip(open) {
+        rig.fsync(ino, handle, true).unwrap();
+        assert_eq!(rig.read(ino, handle, 69_999, 10).unwrap(), [i, i][..]);
+        rig.release(ino, handle).unwrap();
+        assert_eq!(rig.getattr(ino).unwrap().size, 70_001);
+    }
+    rig.sync().unwrap();
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// Descriptors of this process on object files of this store.
+#[allow(clippy::disallowed_methods, reason = "counts this process's descriptors")]
+fn own_objects_open(rig: &Rig) -> usize {
+    let objects = crate::support::store_of(rig.dir.path()).join("objects");
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    descriptors
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .filter(|path| path.starts_with(&objects))
+        .count()
 }

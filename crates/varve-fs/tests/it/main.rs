@@ -7,6 +7,7 @@ mod concurrent;
 mod crash;
 mod data;
 mod findings;
+mod handover;
 mod names;
 mod store;
 mod support;

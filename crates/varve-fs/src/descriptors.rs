@@ -1,0 +1,82 @@
+//! How many object files are open at once.
+//!
+//! Programs may have more large files open than this process may have descriptors, and the kernel needs
+//! none of ours for a file it passes through. So an open inode's object is a descriptor that may be closed
+//! and opened again at any time:
+//!
+//! 1. [`Descriptors::object`] gives the object of an open inode and opens it if it is closed.
+//! 2. Beyond the limit the inode whose object was opened first gives its descriptor back, unless it was
+//!    used since it was last looked at (second chance).
+//!
+//! Invariant: every inode with an open object is in the queue, and the queue is not longer than the limit.
+//! What an operation is using stays open until it is done. Closing loses nothing: bytes that were written
+//! are with the operating system, and a sync through a later descriptor covers them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use varve_env::File;
+use varve_vfs::FsResult;
+
+use crate::node::OpenNode;
+
+/// The object files of open inodes.
+#[derive(Debug)]
+pub(crate) struct Descriptors {
+    max: usize,
+    queue: Mutex<VecDeque<Weak<OpenNode>>>,
+}
+
+impl Descriptors {
+    /// At most `max` at once, at least one.
+    pub(crate) fn new(max: usize) -> Descriptors {
+        Descriptors { max: max.max(1), queue: Mutex::default() }
+    }
+
+    /// The object of `node`, opened with `open` if it is closed.
+    pub(crate) fn object(
+        &self,
+        node: &Arc<OpenNode>,
+        open: impl FnOnce() -> FsResult<Arc<dyn File>>,
+    ) -> FsResult<Arc<dyn File>> {
+        if let Some(object) = node.object() {
+            return Ok(object);
+        }
+        let opened = open()?;
+        self.keep(node, &opened);
+        Ok(opened)
+    }
+
+    /// Notes that `object` is the object of `node` and open.
+    pub(crate) fn keep(&self, node: &Arc<OpenNode>, object: &Arc<dyn File>) {
+        {
+            let mut state = node.state();
+            state.has_object = true;
+            if state.object.is_some() {
+                return;
+            }
+            state.object = Some(Arc::clone(object));
+        }
+        let mut queue = self.queue.lock();
+        queue.push_back(Arc::downgrade(node));
+        let mut chances = queue.len();
+        while queue.len() > self.max {
+            let Some(first) = queue.pop_front() else { return };
+            let Some(node) = first.upgrade() else { continue };
+            let mut state = node.state();
+            if state.object_used && chances > 0 {
+                state.object_used = false;
+                chances -= 1;
+                queue.push_back(first);
+            } else {
+                state.object = None;
+            }
+        }
+    }
+
+    /// Inodes that may have their object open.
+    pub(crate) fn count(&self) -> usize {
+        self.queue.lock().len()
+    }
+}

@@ -1,0 +1,143 @@
+//! A file system that changes from one process to another while it is mounted.
+//!
+//! 1. [`VarveFs::hand_over`], when no call is under way any more: collects what is only in memory
+//!    ([`Handover`]), closes the store, and gives the state with the store's lock, which stays held.
+//! 2. [`VarveFs::resume`], in the next process or in the same: opens the store and takes the state over.
+//!    The volatile key space stays as it is, and orphans stay, because the kernel may still ask for both.
+//!
+//! Descriptors are not handed over: objects are opened again when they are needed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use varve_engine::{StoreError, StoreResult};
+use varve_env::{Env, FileLock};
+use varve_schema::{Content, Handover, KnownInode, KnownPlace, OpenHandle};
+use varve_types::InodeId;
+use varve_vfs::OpenFlags;
+
+use crate::fs::{VarveFs, invalid, open_db};
+use crate::locator::{Known, Place};
+use crate::node::{OpenFile, OpenNode};
+use crate::options::MountOptions;
+
+/// What a successor needs besides the store.
+#[derive(Debug)]
+pub struct HandedOver {
+    /// The encoded volatile state.
+    pub state: Vec<u8>,
+    /// The store's lock.
+    pub lock: Box<dyn FileLock>,
+}
+
+impl VarveFs {
+    /// Closes the store for a successor. REQUIRES: no call is under way, none follows, and the store was
+    /// synced: so the successor finds everything even if the closing fails, which is only logged.
+    pub fn hand_over(&self) -> StoreResult<HandedOver> {
+        let mut handover = self.volatile_state();
+        let (lock, closed) = self.shut_down();
+        if let Err(error) = closed {
+            log::error!("closing {}: {error}", self.dir.display());
+        }
+        // The closing has removed what it could.
+        handover.to_remove = self.reaper.waiting();
+        Ok(HandedOver { state: handover.encode(), lock: lock.ok_or(StoreError::Closed)? })
+    }
+
+    /// Opens the store in `dir` and goes on where the process that gave `from` stopped. On an error the
+    /// store is closed and the lock let go of.
+    pub fn resume(
+        env: Arc<dyn Env>,
+        dir: &Path,
+        options: MountOptions,
+        from: HandedOver,
+    ) -> StoreResult<VarveFs> {
+        let handover = Handover::decode(&Bytes::from(from.state)).map_err(|error| {
+            StoreError::Invalid(format!("the state handed over cannot be read: {error}"))
+        })?;
+        let (db_env, db_options) = (Arc::clone(&env), options.engine());
+        let open_store = |engine_dir: &Path| open_db(&db_env, engine_dir, db_options);
+        let (fs, _) = VarveFs::assemble(env, dir, options, from.lock, open_store)?;
+        fs.take_over(handover)?;
+        fs.start_reaper()?;
+        Ok(fs)
+    }
+
+    fn volatile_state(&self) -> Handover {
+        let (_, spilled) = self.locator.counts();
+        let mut handover =
+            Handover { next_handle: self.handles.next(), spilled, ..Handover::default() };
+        self.locator.for_each(&mut |ino, known| {
+            let linkable = known.node.as_ref().is_some_and(|node| node.state().linkable);
+            let place = match &known.place {
+                Place::Own => KnownPlace::Own,
+                Place::Entry { key, slot } => KnownPlace::Entry { key: *key, slot: *slot },
+                Place::Detached(inode) => KnownPlace::Detached(inode.clone()),
+            };
+            let (lookups, orphan) = (known.lookups, known.orphan);
+            handover.known.push(KnownInode { ino, lookups, orphan, linkable, place });
+        });
+        self.handles.for_each(&mut |handle, file| {
+            let OpenFlags { read, write, append, sync, .. } = file.flags;
+            let (ino, passthrough) = (file.node.ino, file.passthrough);
+            handover.open.push(OpenHandle { handle, ino, read, write, append, sync, passthrough });
+        });
+        handover
+    }
+
+    fn take_over(&self, handover: Handover) -> StoreResult<()> {
+        self.locator.restore_spilled(handover.spilled);
+        let mut linkable = Vec::new();
+        for KnownInode { ino, lookups, orphan, linkable: is_linkable, place } in handover.known {
+            let place = match place {
+                KnownPlace::Own => Place::Own,
+                KnownPlace::Entry { key, slot } => Place::Entry { key, slot },
+                KnownPlace::Detached(inode) => Place::Detached(inode),
+            };
+            let mut known = Known::new(place, lookups);
+            known.orphan = orphan;
+            self.locator.restore(ino, known);
+            if is_linkable {
+                linkable.push(ino);
+            }
+        }
+        let mut files = Vec::new();
+        for open in &handover.open {
+            files.push((open.handle, self.reopen(open)?));
+        }
+        self.handles.restore(handover.next_handle, files);
+        for node in linkable.into_iter().filter_map(|ino| self.locator.node(ino)) {
+            node.state().linkable = true;
+        }
+        handover.to_remove.into_iter().for_each(|ino| self.reaper.enqueue(ino));
+        Ok(())
+    }
+
+    fn reopen(&self, open: &OpenHandle) -> StoreResult<OpenFile> {
+        let node = self.node_of_open(open.ino)?;
+        {
+            let mut state = node.state();
+            state.writers += u32::from(open.write);
+            if open.passthrough {
+                state.passthrough += 1;
+            } else {
+                state.cached += 1;
+            }
+        }
+        let OpenHandle { read, write, append, sync, .. } = *open;
+        let flags = OpenFlags { read, write, append, sync, ..OpenFlags::default() };
+        Ok(OpenFile { node, flags, passthrough: open.passthrough })
+    }
+
+    /// The node of an inode that the state calls open, with one handle more.
+    fn node_of_open(&self, ino: InodeId) -> StoreResult<Arc<OpenNode>> {
+        let inode = self.read_inode(ino).map_err(|error| {
+            StoreError::Invalid(format!("inode {ino}, which is open, cannot be read: {error}"))
+        })?;
+        let place = self.locator.place(ino).map_err(invalid)?.unwrap_or(Place::Own);
+        let node = self.locator.open(ino, place).map_err(invalid)?;
+        node.state().has_object = matches!(inode.content, Content::Object { .. });
+        Ok(node)
+    }
+}
