@@ -33,12 +33,12 @@ use varve_vfs::{FsError, FsResult, Handle, Vfs};
 
 use crate::backing::BackingTable;
 use crate::convert;
-use crate::device::Device;
 use crate::handshake::Agreement;
 use crate::protocol::constants::opcode_name;
 use crate::protocol::reply::Reply;
 use crate::protocol::request::{Header, Request};
 use crate::session::SessionOptions;
+use crate::transport::Origin;
 use crate::waiters::Waiters;
 use rules::errno;
 
@@ -63,7 +63,7 @@ const DONE: Answer = Answer::Errno(0);
 
 /// One request under way.
 struct Call<'a> {
-    device: &'a Device,
+    origin: &'a Origin,
     header: &'a Header,
     ino: InodeId,
     reply: &'a mut Reply,
@@ -75,24 +75,31 @@ pub(crate) struct Adapter {
     options: SessionOptions,
     backing: BackingTable,
     waiters: Waiters,
+    /// The session's part of the status, as JSON.
+    status: String,
 }
 
 impl Adapter {
-    pub(crate) fn new(vfs: Arc<dyn Vfs>, options: SessionOptions, agreement: Agreement) -> Adapter {
+    pub(crate) fn new(
+        vfs: Arc<dyn Vfs>,
+        options: SessionOptions,
+        agreement: &Agreement,
+    ) -> Adapter {
         let backing = BackingTable::new(agreement.passthrough);
-        Adapter { vfs, options, backing, waiters: Waiters::new() }
+        let status = agreement.status_json();
+        Adapter { vfs, options, backing, waiters: Waiters::new(), status }
     }
 
-    /// Serves one request, which came from `device`; fills `reply` if the answer is [`Answer::Body`].
+    /// Serves one request, which came from `origin`; fills `reply` if the answer is [`Answer::Body`].
     pub(crate) fn serve(
         &self,
-        device: &Device,
+        origin: &Origin,
         header: &Header,
         request: &Request<'_>,
         reply: &mut Reply,
     ) -> Answer {
         let ino = InodeId::new(header.node);
-        let served = self.dispatch(&mut Call { device, header, ino, reply }, request);
+        let served = self.dispatch(&mut Call { origin, header, ino, reply }, request);
         served.unwrap_or_else(|err| Answer::Errno(errno(opcode_name(header.opcode), &err)))
     }
 
@@ -162,7 +169,7 @@ impl Adapter {
         call: &Call<'_>,
         sync: impl FnOnce(&dyn Vfs) -> FsResult<()> + Send + 'static,
     ) -> Answer {
-        let (vfs, device) = (self.vfs.clone(), call.device.clone());
+        let (vfs, origin) = (self.vfs.clone(), call.origin.clone());
         let (unique, operation) = (call.header.unique, opcode_name(call.header.opcode));
         self.waiters.run(Box::new(move || {
             let number = match catch_unwind(AssertUnwindSafe(|| sync(&*vfs))) {
@@ -173,7 +180,7 @@ impl Adapter {
                     libc::EIO
                 }
             };
-            device.reply_errno(unique, number);
+            origin.answer(unique, number);
         }));
         Answer::Later
     }

@@ -1,12 +1,12 @@
 //! The descriptor of a FUSE connection: requests come out of it, answers go in.
 //!
 //! One read(2) takes one request, one write(2) or writev(2) gives one answer, on the descriptor that the
-//! request came from.
+//! request came from. Rings name it in their commands, and backing files are registered on it.
 
 mod ioctl;
 
 use std::io::{self, IoSlice};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,6 +30,11 @@ impl Device {
         let descriptor = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
         ioctl::clone(&descriptor, &self.0)?;
         Ok(Device::new(descriptor))
+    }
+
+    /// The descriptor itself.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Waits for a request and reads it: its length, or nothing if the connection has ended.

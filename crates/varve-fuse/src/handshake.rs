@@ -1,6 +1,8 @@
 //! The first exchange on a connection: which version, which capabilities, which limits.
 //!
 //! The kernel sends INIT by itself once the file system is mounted and nothing else before it is answered.
+//! Whether requests will travel through rings is chosen here too, because the kernel must be told, and the rings
+//! made before: once it was told, it waits for them.
 //! Not asked for: write-back caching (the kernel would change sizes and times by itself) and
 //! FUSE_EXPORT_SUPPORT (a `Vfs` has no lookup by inode id alone).
 
@@ -11,11 +13,13 @@ use crate::protocol::constants::*;
 use crate::protocol::reply::{InitOut, Reply};
 use crate::protocol::request::{Header, Init, Request};
 use crate::session::{ReaddirPlus, SessionOptions};
+use crate::transport::{self, Carrier, NoUring, PAYLOAD_BYTES_MAX, Transport};
 
 /// The largest write in one request, in bytes; the kernel's own limit by default.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// The pages of the largest read or write.
-const REQUEST_PAGES_MAX: u16 = 256;
+/// The same through rings, whose every entry must have room for it.
+const RING_WRITE_BYTES_MAX: u32 = PAYLOAD_BYTES_MAX as u32;
+const PAGE_BYTES: u32 = 4096;
 /// Room for the longest request: a write with its header, or two names.
 pub(crate) const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
 /// How many requests that no program waits for (readahead, release) may be under way.
@@ -28,14 +32,49 @@ const STACK_DEPTH_MAX: u32 = 1;
 const MINOR_MIN: u32 = 31;
 
 /// What was agreed on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Agreement {
     /// Backing files may be registered.
     pub(crate) passthrough: bool,
+    /// How requests travel.
+    pub(crate) transport: Transport,
+    /// Why not through rings, unless that was the caller's choice.
+    pub(crate) no_uring: Option<NoUring>,
 }
 
-/// Receives INIT and answers it.
-pub(crate) fn shake_hands(device: &Device, options: &SessionOptions) -> io::Result<Agreement> {
+impl Agreement {
+    /// What programs may know of it, as JSON.
+    pub(crate) fn status_json(&self) -> String {
+        let mut status = format!("{{\"transport\":\"{}\"", self.transport);
+        if let Some(reason) = &self.no_uring {
+            let reason = reason.to_string().replace(['"', '\\'], "'");
+            status.push_str(&format!(",\"no_io_uring\":\"{reason}\""));
+        }
+        status.push('}');
+        status
+    }
+}
+
+/// Why there is no agreement.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The exchange failed.
+    Exchange(io::Error),
+    /// Rings were wanted and are not to be had.
+    NoUring(NoUring),
+}
+
+impl<E: Into<io::Error>> From<E> for Refusal {
+    fn from(error: E) -> Refusal {
+        Refusal::Exchange(error.into())
+    }
+}
+
+/// Receives INIT, chooses the transport and answers.
+pub(crate) fn shake_hands(
+    device: &Device,
+    options: &SessionOptions,
+) -> Result<(Agreement, Carrier), Refusal> {
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
     let ended = || io::Error::other("the file system was unmounted before it was served");
     let len = device.read(&mut buffer)?.ok_or_else(ended)?;
@@ -43,17 +82,23 @@ pub(crate) fn shake_hands(device: &Device, options: &SessionOptions) -> io::Resu
     let (header, body) = Header::decode(&buffer[..len]).map_err(|_| unexpected())?;
     let Ok(Request::Init(offer)) = Request::decode(header.opcode, body) else {
         device.reply_errno(header.unique, libc::EIO);
-        return Err(unexpected());
+        return Err(unexpected().into());
     };
     if let Err(reason) = check_version(&offer) {
         device.reply_errno(header.unique, libc::EPROTO);
-        return Err(io::Error::other(reason));
+        return Err(io::Error::other(reason).into());
     }
-    let answer = answer(&offer, options);
+    let offered = offer.flags & FUSE_OVER_IO_URING != 0;
+    let (carrier, no_uring) = transport::choose(device, options.transport, offered)
+        .inspect_err(|_| device.reply_errno(header.unique, libc::EPROTO))
+        .map_err(Refusal::NoUring)?;
+    let answer = answer(&offer, options, carrier.transport());
     let mut reply = Reply::new();
     reply.init_out(&answer);
     device.reply(header.unique, &mut reply);
-    Ok(Agreement { passthrough: answer.flags & FUSE_PASSTHROUGH != 0 })
+    let passthrough = answer.flags & FUSE_PASSTHROUGH != 0;
+    let transport = carrier.transport();
+    Ok((Agreement { passthrough, transport, no_uring }, carrier))
 }
 
 /// Why the kernel's version cannot be served.
@@ -68,7 +113,7 @@ fn check_version(offer: &Init) -> Result<(), String> {
 }
 
 /// What is wanted of what the kernel offers.
-fn answer(offer: &Init, options: &SessionOptions) -> InitOut {
+fn answer(offer: &Init, options: &SessionOptions, transport: Transport) -> InitOut {
     let mut wanted = FUSE_ASYNC_READ
         | FUSE_BIG_WRITES
         | FUSE_ATOMIC_O_TRUNC
@@ -86,6 +131,13 @@ fn answer(offer: &Init, options: &SessionOptions) -> InitOut {
     if options.passthrough && !options.sync_writes {
         wanted |= FUSE_PASSTHROUGH;
     }
+    let max_write = match transport {
+        Transport::Dev => WRITE_BYTES_MAX,
+        Transport::Uring => {
+            wanted |= FUSE_OVER_IO_URING;
+            RING_WRITE_BYTES_MAX
+        }
+    };
     let flags = wanted & offer.flags;
     if flags != wanted {
         log::debug!("the kernel lacks the FUSE capabilities {:#x}", wanted & !flags);
@@ -95,8 +147,8 @@ fn answer(offer: &Init, options: &SessionOptions) -> InitOut {
         flags,
         max_background: BACKGROUND_REQUESTS_MAX,
         congestion_threshold: BACKGROUND_REQUESTS_CONGESTED,
-        max_write: WRITE_BYTES_MAX,
-        max_pages: REQUEST_PAGES_MAX,
+        max_write,
+        max_pages: u16::try_from(max_write / PAGE_BYTES).unwrap_or(u16::MAX),
         max_stack_depth: if flags & FUSE_PASSTHROUGH != 0 { STACK_DEPTH_MAX } else { 0 },
     }
 }
@@ -112,7 +164,7 @@ mod tests {
     #[test]
     fn only_what_is_offered_is_asked_for() {
         let options = SessionOptions::default();
-        let answer = answer(&offer(FUSE_ASYNC_READ | FUSE_INIT_EXT), &options);
+        let answer = answer(&offer(FUSE_ASYNC_READ | FUSE_INIT_EXT), &options, Transport::Dev);
         assert_eq!((answer.flags, answer.max_stack_depth), (FUSE_ASYNC_READ, 0));
         assert_eq!(answer.max_readahead, 131_072);
     }
@@ -131,11 +183,38 @@ mod tests {
     fn passthrough_and_listings_follow_the_options() {
         let mut options =
             SessionOptions { readdir_plus: ReaddirPlus::Never, ..SessionOptions::default() };
-        let granted = answer(&offer(u64::MAX), &options);
+        let granted = answer(&offer(u64::MAX), &options, Transport::Dev);
         assert_eq!(granted.flags & (FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO), 0);
         assert_ne!(granted.flags & FUSE_PASSTHROUGH, 0);
         assert_eq!(granted.max_stack_depth, 1);
         options.sync_writes = true;
-        assert_eq!(answer(&offer(u64::MAX), &options).flags & FUSE_PASSTHROUGH, 0);
+        let granted = answer(&offer(u64::MAX), &options, Transport::Dev);
+        assert_eq!(granted.flags & FUSE_PASSTHROUGH, 0);
+    }
+
+    #[test]
+    fn rings_are_asked_for_with_room_for_the_largest_request() {
+        let options = SessionOptions::default();
+        let plain = answer(&offer(u64::MAX), &options, Transport::Dev);
+        assert_eq!(plain.flags & FUSE_OVER_IO_URING, 0);
+        assert_eq!((plain.max_write, plain.max_pages), (1 << 20, 256));
+        let rings = answer(&offer(u64::MAX), &options, Transport::Uring);
+        assert_ne!(rings.flags & FUSE_OVER_IO_URING, 0);
+        assert_eq!(rings.max_write as usize, PAYLOAD_BYTES_MAX);
+        assert_eq!(usize::from(rings.max_pages) * 4096, PAYLOAD_BYTES_MAX);
+    }
+
+    #[test]
+    fn the_status_is_json_whatever_the_reason() {
+        let reason = io::Error::other("a \"quoted\" \\ reason");
+        let mut agreement =
+            Agreement { passthrough: false, transport: Transport::Uring, no_uring: None };
+        assert_eq!(agreement.status_json(), r#"{"transport":"io_uring"}"#);
+        agreement.transport = Transport::Dev;
+        agreement.no_uring = Some(NoUring::Refused(reason));
+        assert_eq!(
+            agreement.status_json(),
+            r#"{"transport":"/dev/fuse","no_io_uring":"no io_uring for each CPU: a 'quoted' ' reason"}"#
+        );
     }
 }

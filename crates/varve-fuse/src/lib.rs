@@ -6,12 +6,14 @@
 //!    ([`MountMethod`]) and says which one and why not the earlier ones.
 //! 2. [`Session::new`] shakes hands with the kernel on that descriptor: which capabilities to use, how long
 //!    names and attributes may be cached.
-//! 3. [`Session::run`] serves requests on its reader threads (`transport`) until the directory is unmounted.
-//!    Each request comes from the descriptor (`device`), is decoded (`protocol`), becomes one call of the
-//!    `Vfs` (`adapter`), and its answer goes back as a reply, an errno by [`varve_vfs::FsError::errno`].
+//! 3. [`Session::run`] serves requests on its threads (`transport`) until the directory is unmounted. Each
+//!    request comes from a ring of its caller's CPU or from the descriptor (`device`), is decoded
+//!    (`protocol`), becomes one call of the `Vfs` (`adapter`), and its answer goes back as a reply, an errno by
+//!    [`varve_vfs::FsError::errno`].
 //! 4. [`StopHandle::stop`] or [`unmount()`] ends it.
 //!
-//! How requests travel is seen in `device`, `transport` and `handshake` only, and in none of the public items.
+//! How requests travel is seen in `device`, `transport` and `handshake` only; of the public items only
+//! [`Transport`] names it.
 
 mod adapter;
 mod backing;
@@ -33,3 +35,4 @@ pub use mount::{
 };
 pub use readers::Placement;
 pub use session::{ReaddirPlus, Session, SessionError, SessionOptions, StopHandle};
+pub use transport::{NoUring, Transport};

@@ -32,14 +32,24 @@ impl Readers {
 
     /// Puts the calling thread, number `turn` of the readers, where it belongs.
     pub(crate) fn place(&self, turn: usize) {
-        if self.cpus.is_empty() {
-            return;
+        if !self.cpus.is_empty() {
+            pin(self.cpus[turn % self.cpus.len()]);
         }
-        let mut set = CpuSet::new();
-        set.set(self.cpus[turn % self.cpus.len()]);
-        if let Err(err) = rustix::thread::sched_setaffinity(None, &set) {
-            log::warn!("cannot pin a reader thread to a CPU: {err}");
+    }
+
+    /// Puts the calling thread, which serves the callers of `cpu`, there, if this process may run there.
+    pub(crate) fn place_on(&self, cpu: usize) {
+        if self.cpus.contains(&cpu) {
+            pin(cpu);
         }
+    }
+}
+
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    if let Err(err) = rustix::thread::sched_setaffinity(None, &set) {
+        log::warn!("cannot pin a reader thread to a CPU: {err}");
     }
 }
 

@@ -22,11 +22,11 @@ use varve_vfs::Vfs;
 
 use crate::adapter::Adapter;
 use crate::device::Device;
-use crate::handshake;
+use crate::handshake::{self, Agreement, Refusal};
 use crate::idle_poll::{Governor, IdlePoll};
 use crate::mount::{Mounted, UnmountError, UnmountMode, unmount};
 use crate::readers::{Placement, Readers, usable_cpus};
-use crate::transport;
+use crate::transport::{self, Carrier, NoUring, Transport};
 
 /// When listing a directory also brings the attributes of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +42,16 @@ pub enum ReaddirPlus {
 /// How to serve a mount.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Number of reader threads; `None` takes one per CPU, at most 16: each may fill a buffer of 1 MiB.
+    /// How requests travel; `None` takes rings where the kernel offers them, else /dev/fuse.
+    pub transport: Option<Transport>,
+    /// Number of reader threads of /dev/fuse; `None` takes one per CPU, at most 16: each may fill a buffer of
+    /// 1 MiB. Rings have one for each CPU in any case.
     pub threads: Option<NonZeroUsize>,
     /// Where they run.
     pub placement: Placement,
     /// Whether idle CPUs poll while requests come thick.
     pub idle_poll: IdlePoll,
-    /// Give each reader a descriptor of its own (FUSE_DEV_IOC_CLONE).
+    /// Give each reader of /dev/fuse a descriptor of its own (FUSE_DEV_IOC_CLONE).
     pub clone_device: bool,
     /// How long the kernel may take a name's inode for known.
     pub entry_timeout: Duration,
@@ -77,6 +80,7 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(365 * 24 * 3600);
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
         SessionOptions {
+            transport: None,
             threads: None,
             placement: Placement::Pinned,
             idle_poll: IdlePoll::Auto,
@@ -104,6 +108,14 @@ pub enum SessionError {
         /// The transport's reason.
         source: io::Error,
     },
+    /// Rings were asked for and are not to be had.
+    #[error("FUSE over io_uring for {dir}: {source}")]
+    NoUring {
+        /// The mount point.
+        dir: PathBuf,
+        /// Why not.
+        source: NoUring,
+    },
     /// Requests can no longer be received or answered.
     #[error("FUSE transport of {dir}: {source}")]
     Transport {
@@ -118,6 +130,7 @@ pub enum SessionError {
 pub struct Session {
     adapter: Adapter,
     readers: Readers,
+    carrier: Carrier,
     devices: Vec<Device>,
     governor: Governor,
     dir: PathBuf,
@@ -138,15 +151,21 @@ impl Session {
     ) -> Result<Session, SessionError> {
         let Mounted { device, dir, .. } = mounted;
         match start(device, options) {
-            Ok((devices, agreement)) => {
-                let adapter = Adapter::new(vfs, options.clone(), agreement);
+            Ok((devices, agreement, carrier)) => {
+                if let Some(reason) = &agreement.no_uring {
+                    log::info!("requests travel over {}: {reason}", agreement.transport);
+                }
+                let adapter = Adapter::new(vfs, options.clone(), &agreement);
                 let readers = Readers::new(options.placement);
                 let governor = Governor::new(options.idle_poll);
-                Ok(Session { adapter, readers, devices, governor, dir })
+                Ok(Session { adapter, readers, carrier, devices, governor, dir })
             }
-            Err(source) => {
+            Err(refusal) => {
                 detach(&dir);
-                Err(SessionError::Handshake { dir, source })
+                Err(match refusal {
+                    Refusal::Exchange(source) => SessionError::Handshake { dir, source },
+                    Refusal::NoUring(source) => SessionError::NoUring { dir, source },
+                })
             }
         }
     }
@@ -156,10 +175,15 @@ impl Session {
         StopHandle { dir: self.dir.clone() }
     }
 
+    /// How requests travel.
+    pub fn transport(&self) -> Transport {
+        self.carrier.transport()
+    }
+
     /// Serves requests until the file system is unmounted.
     pub fn run(self) -> Result<(), SessionError> {
-        let Session { adapter, readers, devices, governor, dir } = self;
-        transport::serve(&adapter, devices, &readers, &governor, || detach(&dir))
+        let Session { adapter, readers, carrier, devices, governor, dir } = self;
+        transport::serve(&adapter, carrier, devices, &readers, &governor, || detach(&dir))
             .map_err(|source| SessionError::Transport { dir: dir.clone(), source })
     }
 }
@@ -168,16 +192,16 @@ impl Session {
 fn start(
     descriptor: OwnedFd,
     options: &SessionOptions,
-) -> io::Result<(Vec<Device>, handshake::Agreement)> {
+) -> Result<(Vec<Device>, Agreement, Carrier), Refusal> {
     let device = Device::new(descriptor);
-    let agreement = handshake::shake_hands(&device, options)?;
+    let (agreement, carrier) = handshake::shake_hands(&device, options)?;
     let one_per_cpu = usable_cpus().len().clamp(1, READERS_DEFAULT_MAX);
     let readers = options.threads.map_or(one_per_cpu, NonZeroUsize::get);
     let mut devices = vec![device.clone()];
     while devices.len() < readers {
         devices.push(if options.clone_device { device.duplicate()? } else { device.clone() });
     }
-    Ok((devices, agreement))
+    Ok((devices, agreement, carrier))
 }
 
 fn detach(dir: &Path) {

@@ -1,59 +1,153 @@
-//! The reader threads: take a request, have it served, answer it.
+//! How requests travel from the kernel to the threads that serve them, and the answers back.
 //!
-//! 1. Each thread has a buffer for requests, of which only the pages that requests fill are ever backed by
-//!    memory, and one for answers.
-//! 2. A request is decoded and becomes one call of [`Adapter::serve`], which says how to answer.
-//! 3. A thread ends when the connection does (ENODEV). If one fails, `on_failure` is to end the connection
-//!    for all of them, so that nobody waits for an answer for ever.
+//! 1. The handshake chooses ([`choose`]): rings if they are wanted, offered by the kernel and possible, else
+//!    the descriptor.
+//! 2. [`serve`] starts the threads: one for each descriptor (`dev`), or one for each CPU's ring (`uring`)
+//!    and one for what the kernel does not send through rings.
+//! 3. Each thread takes a request, decodes it, has it served by [`Adapter::serve`], and answers as that says.
+//! 4. A thread ends when the connection does. If one fails, `on_failure` is to end the connection for all of
+//!    them, so that nobody waits for an answer for ever.
 //!
 //! Nothing on this way allocates. A panic below fails the one request with EIO and is logged; the thread
 //! goes on.
 
+mod dev;
+mod origin;
+mod uring;
+
+use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
+pub(crate) use origin::Origin;
+pub(crate) use uring::PAYLOAD_BYTES_MAX;
+
 use crate::adapter::{Adapter, Answer};
 use crate::device::Device;
-use crate::handshake::REQUEST_BYTES_MAX;
 use crate::idle_poll::{Governor, Pulse};
-use crate::protocol::constants::{FUSE_BATCH_FORGET, FUSE_FORGET, opcode_name};
+use crate::protocol::constants::opcode_name;
 use crate::protocol::reply::Reply;
 use crate::protocol::request::{DecodeError, Header, Request};
 use crate::readers::Readers;
 
-/// Serves the connection of `devices` until it ends, with a thread for each of them.
+/// How requests travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// By reads and writes of /dev/fuse.
+    Dev,
+    /// Through an io_uring for each CPU, which serves a request on its caller's CPU with one system call.
+    Uring,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Dev => "/dev/fuse",
+            Transport::Uring => "io_uring",
+        })
+    }
+}
+
+/// Why there are no rings.
+#[derive(Debug, thiserror::Error)]
+pub enum NoUring {
+    /// The kernel has not the feature, or it is switched off.
+    #[error("this kernel does not offer FUSE over io_uring")]
+    NotOffered,
+    /// The process may not have, or has not the means for, a ring for each CPU.
+    #[error("no io_uring for each CPU: {0}")]
+    Refused(io::Error),
+}
+
+/// The means of a connection.
+pub(crate) enum Carrier {
+    /// The descriptor alone.
+    Dev,
+    /// A queue for each CPU, beside the descriptor.
+    Uring(Vec<uring::Queue>),
+}
+
+impl Carrier {
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            Carrier::Dev => Transport::Dev,
+            Carrier::Uring(_) => Transport::Uring,
+        }
+    }
+}
+
+/// Chooses the means for the connection of `device`: what is `wanted`, else rings if the kernel has `offered`
+/// them and they can be made. Also says why not, if they cannot.
+pub(crate) fn choose(
+    device: &Device,
+    wanted: Option<Transport>,
+    offered: bool,
+) -> Result<(Carrier, Option<NoUring>), NoUring> {
+    if wanted == Some(Transport::Dev) {
+        return Ok((Carrier::Dev, None));
+    }
+    let queues = match offered {
+        true => uring::queues(device).map_err(NoUring::Refused),
+        false => Err(NoUring::NotOffered),
+    };
+    match queues {
+        Ok(queues) => Ok((Carrier::Uring(queues), None)),
+        Err(reason) if wanted.is_none() => Ok((Carrier::Dev, Some(reason))),
+        Err(reason) => Err(reason),
+    }
+}
+
+/// Serves until the connection ends.
+type Run<'a> = Box<dyn FnMut(&mut Pulse<'_>) -> io::Result<()> + Send + 'a>;
+
+/// One thread's work.
+struct Task<'a> {
+    name: String,
+    /// Without it no request of some CPU is served.
+    is_vital: bool,
+    run: Run<'a>,
+}
+
+/// Serves the connection of `devices` by `carrier` until it ends.
 pub(crate) fn serve(
     adapter: &Adapter,
+    carrier: Carrier,
     devices: Vec<Device>,
     readers: &Readers,
     governor: &Governor,
     on_failure: impl Fn() + Sync,
 ) -> io::Result<()> {
+    let tasks = match carrier {
+        Carrier::Dev => readers_of(adapter, devices, readers),
+        Carrier::Uring(queues) => threads_of(adapter, queues, devices, readers),
+    };
     let on_failure = &on_failure;
     thread::scope(|scope| {
-        let mut threads = Vec::with_capacity(devices.len());
-        for (turn, device) in devices.into_iter().enumerate() {
-            let reader = move || {
-                readers.place(turn);
+        let mut threads = Vec::with_capacity(tasks.len());
+        let mut result = Ok(());
+        for Task { name, is_vital, mut run } in tasks {
+            let work = move || {
                 let mut pulse = Pulse::new(governor);
-                let serve = AssertUnwindSafe(|| read_and_serve(adapter, &device, &mut pulse));
-                let served = catch_unwind(serve);
-                let panicked = |_| Err(io::Error::other("a reader thread panicked"));
+                let served = catch_unwind(AssertUnwindSafe(|| run(&mut pulse)));
+                let panicked = |_| Err(io::Error::other("a thread of the transport panicked"));
+                // Before `run` goes and with it what the kernel may still use.
                 served.unwrap_or_else(panicked).inspect_err(|_| on_failure())
             };
-            let name = format!("varve-fuse-{turn}");
-            match thread::Builder::new().name(name).spawn_scoped(scope, reader) {
+            match thread::Builder::new().name(name).spawn_scoped(scope, work) {
                 Ok(thread) => threads.push(thread),
-                Err(err) if turn == 0 => return Err(err),
-                Err(err) => log::warn!("only {turn} reader threads: {err}"),
+                Err(err) if is_vital => {
+                    on_failure();
+                    result = Err(err);
+                    break;
+                }
+                Err(err) => log::warn!("only {} reader threads: {err}", threads.len()),
             }
         }
         let idle_poll = thread::Builder::new().name("varve-idle-poll".to_owned());
         if let Err(err) = idle_poll.spawn_scoped(scope, || governor.run()) {
             log::warn!("idle CPUs may halt between requests: {err}");
         }
-        let mut result = Ok(());
         for thread in threads {
             // What panics has been caught already.
             result = result.and(thread.join().unwrap_or(Ok(())));
@@ -63,25 +157,58 @@ pub(crate) fn serve(
     })
 }
 
-fn read_and_serve(adapter: &Adapter, device: &Device, pulse: &mut Pulse<'_>) -> io::Result<()> {
-    // Zeroed memory comes from the kernel page by page, as it is touched.
-    let mut buffer = vec![0; REQUEST_BYTES_MAX];
-    let mut reply = Reply::new();
-    while let Some(len) = device.read(&mut buffer)? {
-        pulse.beat();
-        match Header::decode(&buffer[..len]) {
-            Ok((header, body)) => serve_one(adapter, device, &header, body, &mut reply),
-            Err(_) => log::error!("a request of {len} bytes, too short for its header"),
-        }
-    }
-    Ok(())
+/// A reader for each descriptor.
+fn readers_of<'a>(
+    adapter: &'a Adapter,
+    devices: Vec<Device>,
+    readers: &'a Readers,
+) -> Vec<Task<'a>> {
+    let reader = |(turn, device): (usize, Device)| Task {
+        name: format!("varve-fuse-{turn}"),
+        is_vital: turn == 0,
+        run: Box::new(move |pulse| {
+            readers.place(turn);
+            dev::read_and_serve(adapter, &device, pulse)
+        }),
+    };
+    devices.into_iter().enumerate().map(reader).collect()
 }
 
-fn serve_one(adapter: &Adapter, device: &Device, header: &Header, body: &[u8], reply: &mut Reply) {
+/// A thread for each queue, and one for the rest.
+fn threads_of<'a>(
+    adapter: &'a Adapter,
+    queues: Vec<uring::Queue>,
+    devices: Vec<Device>,
+    readers: &'a Readers,
+) -> Vec<Task<'a>> {
+    let server = |mut queue: uring::Queue| Task {
+        name: format!("varve-ring-{}", queue.cpu()),
+        is_vital: true,
+        run: Box::new(move |pulse| {
+            readers.place_on(queue.cpu());
+            queue.serve(adapter, pulse)
+        }),
+    };
+    let rest = devices.into_iter().take(1).map(|device| Task {
+        name: "varve-forget".to_owned(),
+        is_vital: true,
+        run: Box::new(move |_| dev::read_the_rest(adapter, &device)),
+    });
+    queues.into_iter().map(server).chain(rest).collect()
+}
+
+/// Has one request served: how to answer it.
+fn answer(
+    adapter: &Adapter,
+    origin: &Origin,
+    header: &Header,
+    body: &[u8],
+    reply: &mut Reply,
+) -> Answer {
     reply.clear();
-    let answer = match Request::decode(header.opcode, body) {
+    match Request::decode(header.opcode, body) {
         Ok(request) => {
-            let call = AssertUnwindSafe(|| adapter.serve(device, header, &request, &mut *reply));
+            let call = AssertUnwindSafe(|| adapter.serve(origin, header, &request, &mut *reply));
             catch_unwind(call).unwrap_or_else(|_| {
                 log::error!("{} panicked", opcode_name(header.opcode));
                 Answer::Errno(libc::EIO)
@@ -92,14 +219,5 @@ fn serve_one(adapter: &Adapter, device: &Device, header: &Header, body: &[u8], r
             log::error!("{}: {} bytes are not enough", opcode_name(header.opcode), body.len());
             Answer::Errno(libc::EIO)
         }
-    };
-    if matches!(header.opcode, FUSE_FORGET | FUSE_BATCH_FORGET) {
-        return;
-    }
-    match answer {
-        Answer::Body => device.reply(header.unique, reply),
-        Answer::Data(data) => device.reply_data(header.unique, &data),
-        Answer::Errno(errno) => device.reply_errno(header.unique, errno),
-        Answer::Later => {}
     }
 }

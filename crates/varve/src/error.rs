@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use varve_engine::StoreError;
-use varve_fuse::{MountError, SessionError, UnmountError};
+use varve_fuse::{MountError, NoUring, SessionError, UnmountError};
 use varve_vfs::FsError;
 
 /// The result of a call of the front end.
@@ -186,7 +186,18 @@ impl From<UnmountError> for Error {
 
 impl From<SessionError> for Error {
     fn from(error: SessionError) -> Error {
-        Error::failed(error.to_string()).hint("the kernel's log (`dmesg`) may say more")
+        let hint = match &error {
+            SessionError::NoUring { source: NoUring::NotOffered, .. } => {
+                "Linux 6.14 and newer offer it after `echo Y > /sys/module/fuse/parameters/enable_uring` as \
+                 root; without `transport=uring` the mount takes /dev/fuse"
+            }
+            SessionError::NoUring { source: NoUring::Refused(_), .. } => {
+                "`sysctl kernel.io_uring_disabled` says who may use io_uring; without `transport=uring` the \
+                 mount takes /dev/fuse"
+            }
+            _ => "the kernel's log (`dmesg`) may say more",
+        };
+        Error::failed(error.to_string()).hint(hint)
     }
 }
 

@@ -15,6 +15,9 @@ use crate::{Error, Result};
 /// The extended attribute of a mount's root that gives the daemon's own status.
 const STATUS_XATTR: &str = "user.varve.status";
 
+/// Beside it, what the daemon and the kernel have agreed on.
+const SESSION_XATTR: &str = "user.varve.session";
+
 /// Bytes to ask for at first; the answer grows with the number of counters.
 const STATUS_BYTES: usize = 64 << 10;
 
@@ -34,6 +37,8 @@ pub struct Status {
     pub read_only: Option<bool>,
     /// Bytes that the engine's files take.
     pub engine_bytes: u64,
+    /// What its daemon and the kernel have agreed on: how requests travel.
+    pub session: Option<Value>,
     /// What the daemon says: counters, sizes, cache hits.
     pub daemon: Option<Value>,
     /// Why it says nothing, although there is a mount.
@@ -71,6 +76,7 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
         (None, _) => None,
     };
     let answer = found.as_ref().map(|mount| ask_daemon(&mount.dir));
+    let session = found.as_ref().and_then(|mount| ask(&mount.dir, SESSION_XATTR).ok());
     // Who asks about a mount wants its daemon's answer; a store can be told about without.
     let (daemon, daemon_error) = match answer {
         Some(Ok(answer)) => (Some(answer), None),
@@ -85,6 +91,7 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
         mount_point: found.as_ref().map(|mount| mount.dir.clone()),
         read_only: found.as_ref().map(|mount| mount.read_only),
         engine_bytes: bytes_below(&engine_dir(dir)),
+        session,
         daemon,
         daemon_error,
     })
@@ -92,9 +99,13 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
 
 /// The daemon's own words, over the mount it serves.
 pub fn ask_daemon(mount_point: &Path) -> Result<Value> {
+    ask(mount_point, STATUS_XATTR)
+}
+
+fn ask(mount_point: &Path, attribute: &str) -> Result<Value> {
     let mut buffer = vec![0_u8; STATUS_BYTES];
     let length =
-        rustix::fs::getxattr(mount_point, STATUS_XATTR, &mut buffer[..]).map_err(|error| {
+        rustix::fs::getxattr(mount_point, attribute, &mut buffer[..]).map_err(|error| {
             Error::failed(format!(
                 "the mount on {} does not answer: {error}",
                 mount_point.display()

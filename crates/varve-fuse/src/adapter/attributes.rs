@@ -9,6 +9,8 @@ use crate::protocol::request::{SetAttrIn, SetXattr};
 
 /// The attribute of the root directory that holds [`varve_vfs::Vfs::status_json`]; no listing shows it.
 const STATUS_XATTR: &[u8] = b"user.varve.status";
+/// Beside it, what is agreed on with the kernel.
+const SESSION_XATTR: &[u8] = b"user.varve.session";
 
 /// Access control lists and other attributes of the system's are not served: without FUSE_POSIX_ACL the
 /// kernel would store them and not obey them.
@@ -75,6 +77,9 @@ impl Adapter {
         self.serves_xattr()?;
         if call.ino == InodeId::ROOT && name == STATUS_XATTR {
             return Ok(sized(call, self.vfs.status_json().as_bytes(), size));
+        }
+        if call.ino == InodeId::ROOT && name == SESSION_XATTR {
+            return Ok(sized(call, self.status.as_bytes(), size));
         }
         check_xattr_name(name)?;
         let value = self.vfs.getxattr(call.ino, name)?;

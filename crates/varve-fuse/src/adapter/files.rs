@@ -18,7 +18,7 @@ impl Adapter {
             self.vfs.release(ino, opened.handle)?;
             return Err(err);
         }
-        let route = self.route(call.device, ino, opened);
+        let route = self.route(call.origin.device(), ino, opened);
         if matches!(route, Route::Straight(_))
             && flags.write
             && caller.uid != 0
@@ -57,7 +57,7 @@ impl Adapter {
 
     /// Answers a request that has made a file and opened it.
     fn created(&self, call: &mut Call<'_>, (Entry { attr }, opened): (Entry, Opened)) -> Answer {
-        let route = self.route(call.device, attr.ino, opened);
+        let route = self.route(call.origin.device(), attr.ino, opened);
         call.reply.entry_out(self.validity(), &attr);
         call.reply.open_out(open_out(opened, 0, &route));
         Answer::Body

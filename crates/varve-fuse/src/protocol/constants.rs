@@ -85,6 +85,7 @@ numbers! { u64:
     FUSE_HANDLE_KILLPRIV_V2 = 1 << 28,
     FUSE_INIT_EXT = 1 << 30,
     FUSE_PASSTHROUGH = 1 << 37,
+    FUSE_OVER_IO_URING = 1 << 41,
 }
 
 // What a SETATTR holds.

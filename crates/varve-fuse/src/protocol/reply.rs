@@ -90,6 +90,11 @@ impl Reply {
         self.bytes.len() - HEADER_BYTES
     }
 
+    /// What was filled in.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.bytes[HEADER_BYTES..]
+    }
+
     /// The whole answer to request `unique`.
     pub(crate) fn finish(&mut self, unique: u64) -> &[u8] {
         let header = header(unique, 0, self.body_len());

@@ -13,3 +13,4 @@ mod oracle;
 mod passthrough;
 mod protocol;
 mod support;
+mod transports;

@@ -29,6 +29,8 @@ pub(crate) struct ObjectFs {
     pub(crate) offers: AtomicBool,
     /// Reads and writes of objects that came through this program.
     pub(crate) transfers: AtomicU64,
+    /// Lookups that the kernel has taken back.
+    pub(crate) forgotten: AtomicU64,
     /// Names looked up.
     pub(crate) lookups: AtomicU64,
     /// Lets a sync of a file end only when this many are under way.
@@ -64,6 +66,7 @@ impl ObjectFs {
             handles: Mutex::new(HashMap::new()),
             offers: AtomicBool::new(true),
             transfers: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
             syncs_together: None,
             dir_syncs: AtomicU64::new(0),
@@ -99,7 +102,6 @@ impl ObjectFs {
 impl Vfs for ObjectFs {
     to_inner! {
         fn lookup_parent(&self, dir: InodeId) -> FsResult<Entry>;
-        fn forget(&self, ino: InodeId, lookups: u64) -> ();
         fn readlink(&self, ino: InodeId) -> FsResult<Bytes>;
         fn mknod(&self, caller: Caller, parent: InodeId, name: FileName<'_>, mode: u32, rdev: u32) -> FsResult<Entry>;
         fn mkdir(&self, caller: Caller, parent: InodeId, name: FileName<'_>, perm: u32) -> FsResult<Entry>;
@@ -120,6 +122,11 @@ impl Vfs for ObjectFs {
         fn listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>>;
         fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
         fn status_json(&self) -> String;
+    }
+
+    fn forget(&self, ino: InodeId, lookups: u64) {
+        self.forgotten.fetch_add(lookups, Ordering::Relaxed);
+        self.inner.forget(ino, lookups);
     }
 
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {

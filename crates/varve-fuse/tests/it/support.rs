@@ -7,12 +7,21 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use varve_fuse::{
-    MountMethod, MountOptions, Session, SessionError, SessionOptions, UnmountError, UnmountMode,
-    mount, unmount,
+    MountMethod, MountOptions, Session, SessionError, SessionOptions, Transport, UnmountError,
+    UnmountMode, mount, unmount,
 };
 use varve_testkit::model::ModelFs;
 use varve_types::InodeId;
 use varve_vfs::{Caller, SetAttr, Vfs};
+
+/// The transport that the environment asks this run to use, so that the same tests run over each.
+fn transport_of_this_run() -> Option<Transport> {
+    match std::env::var("VARVE_TEST_TRANSPORT").ok()?.as_str() {
+        "dev" => Some(Transport::Dev),
+        "uring" => Some(Transport::Uring),
+        other => panic!("VARVE_TEST_TRANSPORT is `{other}` instead of `dev` or `uring`"),
+    }
+}
 
 /// A mounted file system, unmounted when dropped.
 pub(crate) struct TestMount {
@@ -34,6 +43,8 @@ impl TestMount {
         options: &MountOptions,
         session: &SessionOptions,
     ) -> Option<TestMount> {
+        let mut session = session.clone();
+        session.transport = session.transport.or_else(transport_of_this_run);
         let dir = tempfile::tempdir().unwrap();
         let mounted = match mount(dir.path(), options) {
             Ok(mounted) => mounted,
@@ -43,7 +54,13 @@ impl TestMount {
             }
         };
         let mut test = TestMount { dir, method: mounted.method(), server: None };
-        let session = Session::new(vfs, mounted, session).unwrap();
+        let session = match Session::new(vfs, mounted, &session) {
+            Err(SessionError::NoUring { source, .. }) => {
+                eprintln!("skipped: {source}");
+                return None;
+            }
+            session => session.unwrap(),
+        };
         test.server = Some(std::thread::spawn(move || session.run()));
         Some(test)
     }

@@ -49,6 +49,11 @@ fn show(status: &Status) {
         let how = if status.read_only == Some(true) { "read-only" } else { "read and write" };
         row("mounted on", format!("{} ({how})", dir.display()));
     }
+    if let Some(session) = &status.session {
+        let said = |field: &str| session.get(field).and_then(Value::as_str);
+        let why = said("no_io_uring").map(|reason| format!(" ({reason})")).unwrap_or_default();
+        row("requests over", format!("{}{why}", said("transport").unwrap_or("?")));
+    }
     if let Some(error) = &status.daemon_error {
         row("daemon", error.clone());
     }

@@ -79,6 +79,7 @@ impl Attached {
             }
         };
         let session_options = SessionOptions {
+            transport: choices.transport,
             threads: choices.threads,
             passthrough: !choices.no_passthrough,
             sync_writes: choices.synchronous,
@@ -90,7 +91,13 @@ impl Attached {
             },
             ..SessionOptions::default()
         };
-        let session = Session::new(file_system.vfs(), mounted, &session_options)?;
+        let session = match Session::new(file_system.vfs(), mounted, &session_options) {
+            Ok(session) => session,
+            Err(error) => {
+                file_system.close()?;
+                return Err(error.into());
+            }
+        };
         Ok(Attached { store, file_system, session, ready })
     }
 
@@ -126,10 +133,11 @@ pub fn serve(
     unmount_on_signals(attached.stop_handle())?;
     let facts = attached.ready().clone();
     log::info!(
-        "{} is mounted on {} by {}",
+        "{} is mounted on {} by {}, requests over {}",
         facts.store.display(),
         facts.dir.display(),
-        facts.method
+        facts.method,
+        attached.session.transport()
     );
     thread::scope(|scope| {
         scope.spawn(move || {

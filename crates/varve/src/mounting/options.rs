@@ -3,12 +3,13 @@
 use std::num::NonZeroUsize;
 
 use varve_fs::Atime;
+use varve_fuse::Transport;
 
 use crate::{Error, Result, size};
 
 /// What `-o` may say, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other suid nosuid dev nodev exec noexec \
-                     sync async memory=SIZE threads=N passthrough nopassthrough idlepoll noidlepoll \
+                     sync async memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough idlepoll noidlepoll \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
@@ -30,7 +31,9 @@ pub struct Choices {
     pub synchronous: bool,
     /// Memory for memtables and caches, in bytes; `None` takes the default.
     pub memory_bytes: Option<u64>,
-    /// Reader threads; `None` takes one per CPU.
+    /// How requests travel; `None` takes io_uring where the kernel offers it, else /dev/fuse.
+    pub transport: Option<Transport>,
+    /// Reader threads of /dev/fuse; `None` takes one per CPU.
     pub threads: Option<NonZeroUsize>,
     /// Keep the kernel from reading and writing large files straight.
     pub no_passthrough: bool,
@@ -89,6 +92,7 @@ impl Choices {
                 })?;
                 self.threads = Some(threads);
             }
+            ("transport", Some(text)) => self.transport = transport(text)?,
             // Rights of users imply these, as in mount(8).
             ("user" | "users" | "owner" | "group", _) => {
                 self.no_suid = true;
@@ -102,6 +106,17 @@ impl Choices {
             _ => return Ok(name.starts_with("x-") || name.starts_with("X-")),
         }
         Ok(true)
+    }
+}
+
+/// A transport by name.
+fn transport(text: &str) -> Result<Option<Transport>> {
+    match text {
+        "auto" => Ok(None),
+        "dev" => Ok(Some(Transport::Dev)),
+        "uring" => Ok(Some(Transport::Uring)),
+        _ => Err(Error::usage(format!("`{text}` is no transport"))
+            .hint("transport= takes auto (io_uring where the kernel offers it), dev or uring")),
     }
 }
 
@@ -128,6 +143,10 @@ mod tests {
         assert!(!choices.read_only);
         assert_eq!(Choices::parse("defaults", false).unwrap(), Choices::default());
         assert_eq!(Choices::parse("", false).unwrap(), Choices::default());
+        let transport = |options| Choices::parse(options, false).unwrap().transport;
+        assert_eq!(transport("transport=uring"), Some(Transport::Uring));
+        assert_eq!(transport("transport=dev"), Some(Transport::Dev));
+        assert_eq!(transport("transport=dev,transport=auto"), None);
     }
 
     #[test]
@@ -143,7 +162,9 @@ mod tests {
         let error = Choices::parse("ro,nobarrier", false).unwrap_err();
         assert!(error.message().contains("nobarrier") && error.to_string().contains("noatime"));
         assert!(Choices::parse("ro,nobarrier", true).unwrap().read_only);
-        for wrong in ["ro=1", "memory", "memory=x", "memory=1K", "threads=0"] {
+        for wrong in
+            ["ro=1", "transport", "transport=pipe", "memory", "memory=x", "memory=1K", "threads=0"]
+        {
             assert!(Choices::parse(wrong, false).is_err(), "{wrong}");
         }
     }

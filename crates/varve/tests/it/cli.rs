@@ -167,6 +167,43 @@ fn a_killed_daemon_loses_nothing_and_its_mount_can_be_taken_away() {
     assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"acknowledged");
 }
 
+/// What a mount with `-o transport=` has agreed on; the harness asks for the one of this run.
+#[test]
+fn the_transport_is_chosen_at_mount_and_told() {
+    let Some(mount) = Mount::new() else { return };
+    mount.unmount();
+    for (asked, told) in [("dev", "/dev/fuse"), ("uring", "io_uring"), ("auto", "")] {
+        let options = format!("transport={asked}");
+        let output = varve()
+            .args(["mount", "-o", &options])
+            .arg(mount.store())
+            .arg(mount.path())
+            .output()
+            .unwrap();
+        if asked == "uring" && !output.status.success() {
+            let said = stderr(&output);
+            assert!(said.contains("does not offer") && said.contains("enable_uring"), "{said}");
+            assert_eq!(output.status.code(), Some(1));
+            continue;
+        }
+        assert!(output.status.success(), "{}", stderr(&output));
+        let status = json(varve().args(["status", "--json"]).arg(mount.path()));
+        let transport = status["session"]["transport"].as_str().unwrap();
+        let text = String::from_utf8(run(varve().arg("status").arg(mount.path())).stdout).unwrap();
+        assert!(
+            text.lines().any(|line| line.starts_with("requests over") && line.contains(transport))
+        );
+        if asked == "auto" {
+            let has_reason = status["session"]["no_io_uring"].is_string();
+            assert_eq!(has_reason, transport == "/dev/fuse", "{status}");
+        } else {
+            assert_eq!(transport, told);
+        }
+        fs::write(mount.path().join("file"), asked).unwrap();
+        mount.unmount();
+    }
+}
+
 #[test]
 fn damage_is_found_and_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -65,9 +65,11 @@ impl Mount {
         self.dir.path().join("mnt")
     }
 
-    /// Mounts the store.
+    /// Mounts the store, over the transport that VARVE_TEST_TRANSPORT names (auto, dev or uring).
     pub(crate) fn mount(&self) {
-        run(varve().arg("mount").arg(self.store()).arg(self.path()));
+        let transport = std::env::var("VARVE_TEST_TRANSPORT").unwrap_or_else(|_| "auto".to_owned());
+        let options = format!("transport={transport}");
+        run(varve().args(["mount", "-o", &options]).arg(self.store()).arg(self.path()));
     }
 
     /// Unmounts and waits for the daemon.

@@ -1,0 +1,70 @@
+//! Requests over the descriptor of /dev/fuse: a read takes one, a write answers it.
+//!
+//! [`read_and_serve`] serves everything, on as many threads as there are readers. [`read_the_rest`] serves
+//! what the kernel does not send through rings when there are some: FORGET, which nobody waits for, and
+//! INTERRUPT. It lets them gather, so that it is not woken for each: removing many files would otherwise
+//! wake it once a file.
+
+use std::io;
+use std::time::Duration;
+
+use super::{Origin, answer};
+use crate::adapter::{Adapter, Answer};
+use crate::device::Device;
+use crate::handshake::REQUEST_BYTES_MAX;
+use crate::idle_poll::Pulse;
+use crate::protocol::constants::{FUSE_BATCH_FORGET, FUSE_FORGET};
+use crate::protocol::reply::Reply;
+use crate::protocol::request::Header;
+
+/// How long FORGETs may gather.
+const GATHER_TIME: Duration = Duration::from_millis(10);
+
+/// Serves the connection of `device` until it ends.
+pub(super) fn read_and_serve(
+    adapter: &Adapter,
+    device: &Device,
+    pulse: &mut Pulse<'_>,
+) -> io::Result<()> {
+    let origin = Origin::Device(device.clone());
+    // Zeroed memory comes from the kernel page by page, as it is touched.
+    let mut buffer = vec![0; REQUEST_BYTES_MAX];
+    let mut reply = Reply::new();
+    while let Some(len) = device.read(&mut buffer)? {
+        pulse.beat();
+        serve_one(adapter, &origin, &buffer[..len], &mut reply);
+    }
+    Ok(())
+}
+
+/// Serves what comes from `device` while rings serve the rest.
+pub(super) fn read_the_rest(adapter: &Adapter, device: &Device) -> io::Result<()> {
+    let origin = Origin::Device(device.clone());
+    // The kernel asks for room for the largest write, although none comes here.
+    let mut buffer = vec![0; REQUEST_BYTES_MAX];
+    let mut reply = Reply::new();
+    while let Some(len) = device.read(&mut buffer)? {
+        serve_one(adapter, &origin, &buffer[..len], &mut reply);
+        #[allow(clippy::disallowed_methods, reason = "paces the kernel's queue, not the store")]
+        std::thread::sleep(GATHER_TIME);
+    }
+    Ok(())
+}
+
+fn serve_one(adapter: &Adapter, origin: &Origin, bytes: &[u8], reply: &mut Reply) {
+    let Ok((header, body)) = Header::decode(bytes) else {
+        log::error!("a request of {} bytes, too short for its header", bytes.len());
+        return;
+    };
+    let answer = answer(adapter, origin, &header, body, reply);
+    if matches!(header.opcode, FUSE_FORGET | FUSE_BATCH_FORGET) {
+        return;
+    }
+    let device = origin.device();
+    match answer {
+        Answer::Body => device.reply(header.unique, reply),
+        Answer::Data(data) => device.reply_data(header.unique, &data),
+        Answer::Errno(errno) => device.reply_errno(header.unique, errno),
+        Answer::Later => {}
+    }
+}

@@ -1,0 +1,201 @@
+//! FUSE over io_uring: each CPU has a queue, each queue a ring and a thread pinned to the CPU.
+//!
+//! 1. Before the handshake is answered [`queues`] makes a ring for every CPU that the machine may ever have;
+//!    the kernel sends nothing before all of them are served.
+//! 2. Each queue's thread registers its entries ([`Queue::serve`]). A request goes to the queue of the CPU on
+//!    which its caller runs, so the caller's CPU serves it and nobody else is woken.
+//! 3. The thread takes a request out of its entry, has it served, puts the answer into the entry and commits
+//!    it; the same system call waits for the next request.
+//! 4. An answer that comes from another thread goes through the queue's mailbox (`mailbox`).
+//! 5. The connection ends with ENOTCONN in every entry.
+//!
+//! FORGET and INTERRUPT still come from /dev/fuse, where a reader of `dev` takes them.
+//!
+//! Memory: of an entry only the pages that requests have touched are backed, and those of large requests
+//! are kept for the first [`LARGE_ENTRIES`] entries of a queue only: at most 2 MiB for each queue that is busy
+//! with that many large requests, some 100 KiB for one that serves names and attributes.
+//!
+//! Source: the kernel's Documentation/filesystems/fuse/fuse-io-uring.rst and fs/fuse/dev_uring.c.
+
+mod mailbox;
+mod ring;
+
+use std::io;
+use std::sync::Arc;
+
+use mailbox::LateAnswer;
+pub(crate) use mailbox::Mailbox;
+pub(crate) use ring::PAYLOAD_BYTES_MAX;
+use ring::{Arrival, ENTRIES, Ring};
+
+use super::{Origin, answer};
+use crate::adapter::{Adapter, Answer};
+use crate::device::Device;
+use crate::idle_poll::Pulse;
+use crate::protocol::reply::Reply;
+use crate::protocol::request::Header;
+use crate::protocol::ring as layout;
+
+/// The CPUs that the machine may ever have, in the kernel's words ("0-3" or "0,2-5").
+const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
+/// How many entries of a queue keep the memory of large requests.
+const LARGE_ENTRIES: usize = 4;
+/// What the others keep of their payload, in bytes.
+const SMALL_PAYLOAD_BYTES: usize = 16 << 10;
+
+/// One queue: the requests of one CPU.
+pub(crate) struct Queue {
+    cpu: u16,
+    ring: Ring,
+    mailbox: Arc<Mailbox>,
+    /// By entry.
+    origins: Vec<Origin>,
+    /// Entries whose payload has grown beyond what they keep.
+    swollen: Vec<usize>,
+}
+
+/// The queues of a connection, one for every possible CPU.
+pub(super) fn queues(device: &Device) -> io::Result<Vec<Queue>> {
+    let text = std::fs::read_to_string(POSSIBLE_CPUS)
+        .map_err(|err| io::Error::other(format!("{POSSIBLE_CPUS}: {err}")))?;
+    let cpus = count_cpus(&text)
+        .ok_or_else(|| io::Error::other(format!("{POSSIBLE_CPUS} says `{}`", text.trim())))?;
+    (0..cpus).map(|cpu| Queue::new(device, cpu)).collect()
+}
+
+/// How many CPUs a list in the kernel's form has.
+fn count_cpus(text: &str) -> Option<u16> {
+    text.trim().split(',').try_fold(0_u16, |count, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        count.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
+impl Queue {
+    fn new(device: &Device, cpu: u16) -> io::Result<Queue> {
+        let mailbox = Arc::new(Mailbox::new()?);
+        let origin = |entry| {
+            let (device, mailbox) = (device.clone(), mailbox.clone());
+            Origin::Ring { device, mailbox, entry }
+        };
+        let origins = (0..ENTRIES).map(origin).collect();
+        Ok(Queue { cpu, ring: Ring::new(device, cpu)?, mailbox, origins, swollen: Vec::new() })
+    }
+
+    /// The CPU whose requests come here.
+    pub(super) fn cpu(&self) -> usize {
+        usize::from(self.cpu)
+    }
+
+    /// Serves the queue until the connection ends.
+    pub(super) fn serve(&mut self, adapter: &Adapter, pulse: &mut Pulse<'_>) -> io::Result<()> {
+        self.ring.start()?;
+        self.ring.watch(self.mailbox.wakes())?;
+        let mut reply = Reply::new();
+        let mut arrivals = Vec::with_capacity(ENTRIES + 1);
+        let mut entries = ENTRIES;
+        loop {
+            self.ring.wait(&mut arrivals)?;
+            self.shrink(&arrivals);
+            let mut rest = arrivals.len();
+            for arrival in arrivals.drain(..) {
+                rest -= 1;
+                match arrival {
+                    Arrival::Request(entry) => {
+                        pulse.beat();
+                        self.serve_one(adapter, entry, &mut reply)?;
+                    }
+                    Arrival::Watched => {
+                        for LateAnswer { entry, unique, errno } in self.mailbox.take() {
+                            self.commit(entry, unique, errno, &[])?;
+                        }
+                        self.ring.watch(self.mailbox.wakes())?;
+                    }
+                    Arrival::Refused(_, libc::ENOTCONN | libc::ECONNABORTED) => return Ok(()),
+                    // The request was given up meanwhile, as happens when the connection is being aborted.
+                    Arrival::Refused(_, libc::ENOENT | libc::ECANCELED) if entries > 1 => {
+                        entries -= 1;
+                    }
+                    Arrival::Refused(_, libc::ENOENT | libc::ECANCELED) => return Ok(()),
+                    Arrival::Refused(_, errno) => return Err(io::Error::from_raw_os_error(errno)),
+                }
+                if rest > 0 {
+                    // An answer does not wait for the next request's.
+                    self.ring.submit()?;
+                }
+            }
+        }
+    }
+
+    fn serve_one(&mut self, adapter: &Adapter, entry: usize, reply: &mut Reply) -> io::Result<()> {
+        let bytes = self.ring.entry(entry);
+        let unique = layout::commit_id(bytes).map_err(|_| io::ErrorKind::InvalidData)?;
+        let decoded = layout::gather(bytes).and_then(Header::decode);
+        let answered = match &decoded {
+            Ok((header, body)) => answer(adapter, &self.origins[entry], header, body, reply),
+            Err(_) => {
+                log::error!("a ring entry whose lengths do not fit");
+                Answer::Errno(libc::EIO)
+            }
+        };
+        match answered {
+            Answer::Body => self.commit(entry, unique, 0, reply.body()),
+            Answer::Data(data) => self.commit(entry, unique, 0, &data),
+            Answer::Errno(errno) => self.commit(entry, unique, errno, &[]),
+            Answer::Later => Ok(()),
+        }
+    }
+
+    fn commit(&mut self, entry: usize, unique: u64, errno: i32, body: &[u8]) -> io::Result<()> {
+        let bytes = self.ring.entry(entry);
+        if entry >= LARGE_ENTRIES
+            && layout::payload_len(bytes).max(body.len()) > SMALL_PAYLOAD_BYTES
+            && !self.swollen.contains(&entry)
+        {
+            self.swollen.push(entry);
+        }
+        if layout::answer(bytes, unique, errno, body).is_err() {
+            log::error!("an answer of {} bytes is too long for a ring entry", body.len());
+            // Without a body it fits.
+            let _ = layout::answer(bytes, unique, libc::EIO, &[]);
+        }
+        self.ring.commit(entry, unique)
+    }
+
+    /// Gives back memory of entries whose answer has gone, but not what a request has just arrived in.
+    fn shrink(&mut self, arrivals: &[Arrival]) {
+        for entry in self.swollen.drain(..) {
+            let arrived = if arrivals.contains(&Arrival::Request(entry)) {
+                layout::payload_len(self.ring.entry(entry))
+            } else {
+                0
+            };
+            self.ring.trim(entry, arrived.max(SMALL_PAYLOAD_BYTES));
+        }
+    }
+}
+
+impl Mailbox {
+    /// Answers the request in `entry` from another thread.
+    pub(crate) fn answer(&self, entry: usize, unique: u64, errno: i32) {
+        self.post(LateAnswer { entry, unique, errno });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn possible_cpus_are_counted() {
+        for (text, count) in
+            [("0\n", Some(1)), ("0-1\n", Some(2)), ("0-3,8-9,11", Some(7)), ("0-65535", None)]
+        {
+            assert_eq!(count_cpus(text), count, "{text}");
+        }
+        for text in ["", "a", "3-1", "-", "0-", "0,,1"] {
+            assert_eq!(count_cpus(text), None, "{text}");
+        }
+    }
+}

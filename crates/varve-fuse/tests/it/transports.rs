@@ -1,0 +1,194 @@
+//! What must hold whichever way requests travel, tried over each that this machine offers.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::io::Errno;
+use varve_fuse::{
+    MountMethod, MountOptions, Session, SessionError, SessionOptions, Transport, UnmountMode,
+    mount, unmount,
+};
+use varve_testkit::rng::Rng;
+
+use crate::objectfs::ObjectFs;
+use crate::support::{TestMount, model};
+
+/// Runs `test` on a new mount over each transport.
+fn over_each(test: impl Fn(TestMount)) {
+    for transport in [Transport::Dev, Transport::Uring] {
+        let options = SessionOptions { transport: Some(transport), ..SessionOptions::default() };
+        if let Some(mount) = TestMount::new(model(), &options) {
+            println!("over {transport}");
+            test(mount);
+        }
+    }
+}
+
+fn session_of(mount: &TestMount) -> String {
+    let mut buffer = [0; 512];
+    let len = rustix::fs::getxattr(mount.dir(), "user.varve.session", &mut buffer).unwrap();
+    String::from_utf8(buffer[..len].to_vec()).unwrap()
+}
+
+#[test]
+fn the_session_says_how_requests_travel() {
+    over_each(|mount| {
+        let said = session_of(&mount);
+        let (dev, uring) = (r#"{"transport":"/dev/fuse"}"#, r#"{"transport":"io_uring"}"#);
+        assert!(said == dev || said == uring, "{said}");
+        mount.finish().unwrap();
+    });
+    let Some(mount) = TestMount::new(model(), &SessionOptions::default()) else { return };
+    let said = session_of(&mount);
+    assert!(said.starts_with(r#"{"transport":""#) && said.ends_with('}'), "{said}");
+    mount.finish().unwrap();
+}
+
+#[test]
+fn what_the_kernel_does_not_offer_is_refused_and_the_directory_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = MountOptions::new("test,store");
+    options.methods = vec![MountMethod::Direct, MountMethod::Fusermount];
+    let Ok(mounted) = mount(dir.path(), &options) else {
+        return eprintln!("skipped: this machine does not let us mount");
+    };
+    let session = SessionOptions { transport: Some(Transport::Uring), ..SessionOptions::default() };
+    match Session::new(model(), mounted, &session) {
+        Err(SessionError::NoUring { dir: named, .. }) => {
+            assert_eq!(named, dir.path().canonicalize().unwrap());
+        }
+        Ok(_) => unmount(dir.path(), UnmountMode::Force).unwrap(),
+        Err(other) => panic!("{other}"),
+    }
+    fs::write(dir.path().join("below"), b"nothing is mounted here any more").unwrap();
+}
+
+/// Requests larger than one message, more of them than a ring has entries, from many threads at once.
+#[test]
+fn large_requests_of_many_programs_keep_their_bytes() {
+    const PROGRAMS: u64 = 60;
+    const BYTES: usize = 1_300_000;
+    over_each(|mount| {
+        std::thread::scope(|scope| {
+            for program in 0..PROGRAMS {
+                let path = mount.path(&program.to_string());
+                scope.spawn(move || {
+                    let bytes = Rng::new(program).bytes(BYTES);
+                    let file = File::create_new(&path).unwrap();
+                    file.write_all_at(&bytes, 0).unwrap();
+                    rustix::fs::fsync(&file).unwrap();
+                    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                    let mut found = Vec::new();
+                    File::open(&path).unwrap().read_to_end(&mut found).unwrap();
+                    assert!(found == bytes, "the bytes of program {program}");
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(mount.dir()).unwrap().count() as u64, PROGRAMS);
+        mount.finish().unwrap();
+    });
+}
+
+/// More syncs than a ring has entries, all of which must come to an end.
+#[test]
+fn more_syncs_than_can_be_under_way_all_end() {
+    over_each(|mount| {
+        let one = Arc::new(File::create(mount.path("a")).unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..120 {
+                let file = one.clone();
+                scope.spawn(move || (0..5).for_each(|_| rustix::fs::fsync(&file).unwrap()));
+            }
+        });
+        drop(one);
+        mount.finish().unwrap();
+    });
+}
+
+/// Names that are removed are forgotten, although the kernel tells of it in a way of its own.
+#[test]
+fn removed_files_are_forgotten() {
+    for transport in [Transport::Dev, Transport::Uring] {
+        let fs = Arc::new(ObjectFs::new());
+        let options = SessionOptions { transport: Some(transport), ..SessionOptions::default() };
+        let Some(mount) = TestMount::new(fs.clone(), &options) else { continue };
+        for turn in 0..500 {
+            let path = mount.path(&format!("big{turn}"));
+            fs::write(&path, b"x").unwrap();
+            fs::remove_file(&path).unwrap();
+        }
+        for _ in 0..5000 {
+            if fs.forgotten.load(Relaxed) >= 500 && fs.open_files() == 0 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(
+            fs.forgotten.load(Relaxed) >= 500,
+            "{} over {transport}",
+            fs.forgotten.load(Relaxed)
+        );
+        assert_eq!(fs.open_files(), 0);
+        mount.finish().unwrap();
+    }
+}
+
+#[test]
+fn an_aborted_connection_ends_the_session_and_every_call() {
+    over_each(|mount| {
+        let file = File::create(mount.path("a")).unwrap();
+        let Some(control) = Control::new() else {
+            return eprintln!("skipped: needs root to mount the kernel's control of connections");
+        };
+        std::thread::scope(|scope| {
+            let stats = || {
+                let dir = mount.dir().to_path_buf();
+                move || {
+                    let mut name = 0_u64;
+                    while fs::metadata(dir.join(name.to_string()))
+                        .is_err_and(|err| err.kind() == ErrorKind::NotFound)
+                    {
+                        name += 1;
+                    }
+                }
+            };
+            let programs = [scope.spawn(stats()), scope.spawn(stats()), scope.spawn(stats())];
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            control.abort(&mount);
+            programs.into_iter().for_each(|program| program.join().unwrap());
+        });
+        assert!(file.write_all_at(b"x", 0).is_err());
+        let gone = fs::metadata(mount.path("never asked for")).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
+        drop(file);
+        unmount(mount.dir(), UnmountMode::Lazy).unwrap();
+        mount.join().unwrap();
+    });
+}
+
+/// The kernel's control of its FUSE connections, mounted for a test.
+struct Control(tempfile::TempDir);
+
+impl Control {
+    fn new() -> Option<Control> {
+        let control = Control(tempfile::tempdir().unwrap());
+        let none: Option<&std::ffi::CStr> = None;
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("fusectl", control.0.path(), "fusectl", flags, none).ok()?;
+        Some(control)
+    }
+
+    fn abort(&self, mount: &TestMount) {
+        let connection = rustix::fs::minor(fs::metadata(mount.dir()).unwrap().dev());
+        fs::write(self.0.path().join(connection.to_string()).join("abort"), b"1").unwrap();
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = unmount(self.0.path(), UnmountMode::Lazy);
+    }
+}
