@@ -12,7 +12,13 @@ use request::{Header, Request};
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok((header, body)) = Header::decode(data) else { return };
     assert!(body.len() + 40 <= data.len());
-    if let Ok(Request::BatchForget(forgets)) = Request::decode(header.opcode, body) {
-        assert!(forgets.iter().count() * 16 <= body.len());
+    match Request::decode(header.opcode, body) {
+        Ok(Request::BatchForget(forgets)) => assert!(forgets.iter().count() * 16 <= body.len()),
+        Ok(Request::Setxattr(set)) => {
+            for extended in [false, true] {
+                let _ = set.decode(extended);
+            }
+        }
+        _ => {}
     }
 });

@@ -1,5 +1,6 @@
 //! Attributes: getattr, setattr, access, and the times that reads and writes leave.
 
+use varve_schema::acl::AclCaller;
 use varve_schema::{Content, FileKind, Inode};
 use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{InodeId, Timestamp};
@@ -103,6 +104,7 @@ impl VarveFs {
         let inode = &mut held.inode;
         if let Some(perm) = set.perm {
             inode.perm = (perm & 0o7777) as u16;
+            self.follow_mode(&mut changes, inode)?;
         }
         let chown_by_user = (set.uid.is_some() || set.gid.is_some()) && caller.uid != 0;
         if chown_by_user || set.kill_set_id {
@@ -154,14 +156,8 @@ impl VarveFs {
             let executable = inode.kind == FileKind::Directory || inode.perm & 0o111 != 0;
             return if mode.execute && !executable { Err(FsError::AccessDenied) } else { Ok(()) };
         }
-        let granted = if caller.uid == inode.uid {
-            inode.perm >> 6
-        } else if caller.gid == inode.gid || groups.contains(&inode.gid) {
-            inode.perm >> 3
-        } else {
-            inode.perm
-        };
-        if wanted & !granted & 0o7 == 0 { Ok(()) } else { Err(FsError::AccessDenied) }
+        let caller = AclCaller { uid: caller.uid, gid: caller.gid, groups };
+        if self.permits(caller, &inode, wanted)? { Ok(()) } else { Err(FsError::AccessDenied) }
     }
 
     /// Notes that `inode`, as it was just read, was accessed, if the mount keeps such times. A failure

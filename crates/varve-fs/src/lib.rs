@@ -4,7 +4,7 @@
 //! of a call:
 //!
 //! 1. `vfs` takes it and hands it to the module of its kind: `namespace` (names), `attrs`, `open`
-//!    (handles), `data` (bytes), `xattr`.
+//!    (handles), `data` (bytes), `xattr` and `acl`.
 //! 2. That module finds the rows it needs: by (directory, hash of name), or by inode id through the
 //!    `locator`, and locks those it will change (`locks`).
 //! 3. It reads them (`rows`), decides, and writes one batch. What is in memory (locator, open nodes)
@@ -17,6 +17,7 @@
 //!
 //! Source: TableFS, thesis sections 4.2.1 to 4.2.6.
 
+mod acl;
 mod attrs;
 mod data;
 mod descriptors;

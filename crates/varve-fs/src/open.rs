@@ -130,9 +130,10 @@ impl VarveFs {
     ) -> FsResult<(Entry, Opened)> {
         self.writable()?;
         let dir = self.dir_row(parent)?;
-        let mut inode = self.new_inode(caller, &dir, NewInode::regular(perm), self.now())?;
-        inode.nlink = 0;
         let mut changes = self.changes();
+        let new = NewInode::regular(perm);
+        let mut inode = self.new_inode(&mut changes, caller, &dir, new, self.now())?;
+        inode.nlink = 0;
         changes.put_inode(&inode);
         changes.put_pending(inode.ino, Pending::Orphan);
         self.commit(changes)?;

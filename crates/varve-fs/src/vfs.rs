@@ -95,7 +95,6 @@ impl Vfs for VarveFs {
             _ => {}
         }
         let content = Content::Symlink(Bytes::copy_from_slice(target));
-        let caller = Caller { umask: 0, ..caller };
         self.make(
             caller,
             parent,

@@ -1,47 +1,54 @@
 //! Extended attributes: rows of their own beside the inode's data, found by the hash of the name. An
 //! inode knows whether it has any, so that asking a file without costs nothing more than the file.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bytes::Bytes;
 use varve_engine::{Direction, KeyRange};
-use varve_schema::{DATA, Inode, RowKey, XattrRow};
+use varve_schema::{DATA, FileKind, Inode, RowKey, XattrRow};
 use varve_types::InodeId;
 use varve_types::limits::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use varve_vfs::{FsError, FsResult, XattrMode};
 
+use crate::acl::{ListChange, accept_list, is_list};
 use crate::error;
 use crate::fs::VarveFs;
+use crate::rows::Changes;
 
 /// The namespaces whose attributes are stored.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-/// The attributes of the namespace `system.` that are stored.
-const SYSTEM: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 fn check_name(name: &[u8]) -> FsResult<()> {
     if name.is_empty() || name.contains(&0) {
         return Err(FsError::Invalid("an empty attribute name"));
     }
     if name.len() > XATTR_NAME_BYTES_MAX {
-        return Err(FsError::XattrTooLarge);
+        return Err(FsError::XattrNameTooLong);
     }
     let stored = NAMESPACES.iter().any(|space| name.starts_with(space) && name.len() > space.len());
-    if stored || SYSTEM.contains(&name) {
+    if stored || is_list(name) {
         Ok(())
     } else {
         Err(FsError::NotSupported("extended attributes of this namespace"))
     }
 }
 
+/// Whether an object of this kind may have the attribute: users' own are for files and directories only,
+/// since anybody may write to a device or a fifo that says so, and nothing guards a symbolic link.
+fn may_have(kind: FileKind, name: &[u8]) -> bool {
+    matches!(kind, FileKind::Regular | FileKind::Directory) || !name.starts_with(b"user.")
+}
+
 impl VarveFs {
-    fn xattr_row(&self, key: RowKey) -> FsResult<XattrRow> {
+    pub(crate) fn xattr_row(&self, key: RowKey) -> FsResult<XattrRow> {
         match self.store.get(self.data, &key.to_bytes()).map_err(error::store)? {
             Some(bytes) => XattrRow::decode(&bytes).map_err(|error| error::row(DATA, key, error)),
             None => Ok(XattrRow::default()),
         }
     }
 
-    fn xattr_key(&self, ino: InodeId, name: &[u8]) -> RowKey {
+    pub(crate) fn xattr_key(&self, ino: InodeId, name: &[u8]) -> RowKey {
         RowKey::xattr(ino, self.hasher.xattr(name))
     }
 
@@ -71,26 +78,88 @@ impl VarveFs {
         if held.is_detached() {
             return Err(FsError::NotSupported("extended attributes of a removed object"));
         }
+        if !may_have(held.inode.kind, name) {
+            return Err(FsError::NotPermitted);
+        }
         let key = self.xattr_key(ino, name);
         let mut row = self.xattr_row(key)?;
         match (mode, row.get(name)) {
             (XattrMode::Create, Some(_)) => return Err(FsError::XattrExists),
             (XattrMode::Replace, None) => return Err(FsError::NoXattr),
-            (_, None) => {
-                let listed = self.list_names(&held.inode)?.len();
-                if listed + name.len() + 1 > XATTR_LIST_BYTES_MAX {
-                    return Err(FsError::XattrTooLarge);
-                }
-            }
+            (_, None) => self.check_room_for(&held.inode, name)?,
             _ => {}
         }
-        row.set(name, value);
         let mut changes = self.changes();
-        changes.put_data(key, row.encode());
-        held.inode.has_xattrs = true;
+        let kill_set_gid = mode == XattrMode::SetKillSetGid;
+        let change = match is_list(name) {
+            true => accept_list(&mut held.inode, name, value, kill_set_gid)?,
+            false => ListChange::Set(value.to_vec()),
+        };
+        match change {
+            ListChange::Set(value) => {
+                row.set(name, &value);
+                changes.put_data(key, row.encode());
+                held.inode.has_xattrs = true;
+            }
+            ListChange::Remove => {
+                self.remove_xattr(&mut changes, &mut held.inode, key, row, name)?;
+            }
+        }
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;
         self.commit(changes)
+    }
+
+    /// Refuses one more name if the list of all of them could then not be asked for.
+    fn check_room_for(&self, inode: &Inode, name: &[u8]) -> FsResult<()> {
+        let listed = self.list_names(inode)?.len();
+        if listed + name.len() < XATTR_LIST_BYTES_MAX {
+            return Ok(());
+        }
+        Err(FsError::NoSpace(format!(
+            "the names of the extended attributes of inode {}",
+            inode.ino
+        )))
+    }
+
+    /// Gives `inode`, which has none, attributes of these different names.
+    pub(crate) fn put_first_xattrs(
+        &self,
+        changes: &mut Changes,
+        inode: &mut Inode,
+        attrs: &[(&[u8], Vec<u8>)],
+    ) {
+        let mut rows: BTreeMap<RowKey, XattrRow> = BTreeMap::new();
+        for (name, value) in attrs {
+            rows.entry(self.xattr_key(inode.ino, name)).or_default().set(name, value);
+        }
+        inode.has_xattrs = !rows.is_empty();
+        for (key, row) in rows {
+            changes.put_data(key, row.encode());
+        }
+    }
+
+    /// Adds to `changes` the removal of `name`, which may be absent, from `row` at `key`.
+    fn remove_xattr(
+        &self,
+        changes: &mut Changes,
+        inode: &mut Inode,
+        key: RowKey,
+        mut row: XattrRow,
+        name: &[u8],
+    ) -> FsResult<()> {
+        if !row.remove(name) {
+            return Ok(());
+        }
+        if row.attrs.is_empty() {
+            changes.delete_data(key);
+            let mut others = false;
+            self.for_each_xattr_row(inode.ino, &mut |other, _| others |= other != key)?;
+            inode.has_xattrs = others;
+        } else {
+            changes.put_data(key, row.encode());
+        }
+        Ok(())
     }
 
     pub(crate) fn do_listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>> {
@@ -133,20 +202,13 @@ impl VarveFs {
         check_name(name)?;
         let mut held = self.hold(ino)?;
         let key = self.xattr_key(ino, name);
-        let mut row =
-            if held.inode.has_xattrs { self.xattr_row(key)? } else { XattrRow::default() };
-        if !row.remove(name) {
-            return Err(FsError::NoXattr);
+        let row = if held.inode.has_xattrs { self.xattr_row(key)? } else { XattrRow::default() };
+        if row.get(name).is_none() {
+            // That a list says no more than the mode is no error: such a list is not kept.
+            return if is_list(name) { Ok(()) } else { Err(FsError::NoXattr) };
         }
         let mut changes = self.changes();
-        if row.attrs.is_empty() {
-            changes.delete_data(key);
-            let mut others = false;
-            self.for_each_xattr_row(ino, &mut |other, _| others |= other != key)?;
-            held.inode.has_xattrs = others;
-        } else {
-            changes.put_data(key, row.encode());
-        }
+        self.remove_xattr(&mut changes, &mut held.inode, key, row, name)?;
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;
         self.commit(changes)

@@ -73,6 +73,7 @@ struct Call<'a> {
 pub(crate) struct Adapter {
     vfs: Arc<dyn Vfs>,
     options: SessionOptions,
+    agreement: Agreement,
     backing: BackingTable,
     waiters: Waiters,
     /// The session's part of the status, as JSON.
@@ -80,14 +81,10 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    pub(crate) fn new(
-        vfs: Arc<dyn Vfs>,
-        options: SessionOptions,
-        agreement: &Agreement,
-    ) -> Adapter {
+    pub(crate) fn new(vfs: Arc<dyn Vfs>, options: SessionOptions, agreement: Agreement) -> Adapter {
         let backing = BackingTable::new(agreement.passthrough);
         let status = agreement.status_json();
-        Adapter { vfs, options, backing, waiters: Waiters::new(), status }
+        Adapter { vfs, options, agreement, backing, waiters: Waiters::new(), status }
     }
 
     /// Serves one request, which came from `origin`; fills `reply` if the answer is [`Answer::Body`].
@@ -148,7 +145,7 @@ impl Adapter {
                 call.reply.statfs_out(&self.vfs.statfs()?);
                 Ok(Answer::Body)
             }
-            Request::Setxattr(set) => self.setxattr(call, &set),
+            Request::Setxattr(set) => self.setxattr(call, set),
             Request::Getxattr { size, name } => self.getxattr(call, size, name),
             Request::Listxattr { size } => self.listxattr(call, size),
             Request::Removexattr { name } => self.removexattr(call, name),

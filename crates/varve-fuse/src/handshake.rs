@@ -36,6 +36,10 @@ const MINOR_MIN: u32 = 31;
 pub(crate) struct Agreement {
     /// Backing files may be registered.
     pub(crate) passthrough: bool,
+    /// SETXATTR comes in its longer form.
+    pub(crate) setxattr_ext: bool,
+    /// The kernel obeys access control lists.
+    pub(crate) posix_acl: bool,
     /// How requests travel.
     pub(crate) transport: Transport,
     /// Why not through rings, unless that was the caller's choice.
@@ -96,9 +100,15 @@ pub(crate) fn shake_hands(
     let mut reply = Reply::new();
     reply.init_out(&answer);
     device.reply(header.unique, &mut reply);
-    let passthrough = answer.flags & FUSE_PASSTHROUGH != 0;
-    let transport = carrier.transport();
-    Ok((Agreement { passthrough, transport, no_uring }, carrier))
+    let agreed = |flag| answer.flags & flag != 0;
+    let agreement = Agreement {
+        passthrough: agreed(FUSE_PASSTHROUGH),
+        setxattr_ext: agreed(FUSE_SETXATTR_EXT),
+        posix_acl: agreed(FUSE_POSIX_ACL),
+        transport: carrier.transport(),
+        no_uring,
+    };
+    Ok((agreement, carrier))
 }
 
 /// Why the kernel's version cannot be served.
@@ -123,6 +133,12 @@ fn answer(offer: &Init, options: &SessionOptions, transport: Transport) -> InitO
         | FUSE_CACHE_SYMLINKS
         | FUSE_NO_OPENDIR_SUPPORT
         | FUSE_MAX_PAGES;
+    if options.xattr {
+        wanted |= FUSE_SETXATTR_EXT;
+    }
+    if options.xattr && options.acl {
+        wanted |= FUSE_POSIX_ACL;
+    }
     wanted |= match options.readdir_plus {
         ReaddirPlus::Auto => FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO,
         ReaddirPlus::Always => FUSE_DO_READDIRPLUS,
@@ -207,8 +223,13 @@ mod tests {
     #[test]
     fn the_status_is_json_whatever_the_reason() {
         let reason = io::Error::other("a \"quoted\" \\ reason");
-        let mut agreement =
-            Agreement { passthrough: false, transport: Transport::Uring, no_uring: None };
+        let mut agreement = Agreement {
+            passthrough: false,
+            setxattr_ext: true,
+            posix_acl: true,
+            transport: Transport::Uring,
+            no_uring: None,
+        };
         assert_eq!(agreement.status_json(), r#"{"transport":"io_uring"}"#);
         agreement.transport = Transport::Dev;
         agreement.no_uring = Some(NoUring::Refused(reason));

@@ -64,6 +64,10 @@ pub struct SessionOptions {
     /// Serve extended attributes. Without them the kernel stops asking, which saves a round trip at the
     /// first write to each file.
     pub xattr: bool,
+    /// Have the kernel obey access control lists, which are extended attributes. It then asks once for the
+    /// list of each inode that somebody else than the owner wants access to, and for that of the root each
+    /// time.
+    pub acl: bool,
     /// Attributes with listings.
     pub readdir_plus: ReaddirPlus,
     /// Make every write durable before it is answered (mount option `sync`). Excludes passthrough.
@@ -90,6 +94,7 @@ impl Default for SessionOptions {
             attr_timeout: TIMEOUT_DEFAULT,
             passthrough: true,
             xattr: true,
+            acl: true,
             readdir_plus: ReaddirPlus::Auto,
             sync_writes: false,
             sync_dirs: false,
@@ -155,7 +160,7 @@ impl Session {
                 if let Some(reason) = &agreement.no_uring {
                     log::info!("requests travel over {}: {reason}", agreement.transport);
                 }
-                let adapter = Adapter::new(vfs, options.clone(), &agreement);
+                let adapter = Adapter::new(vfs, options.clone(), agreement);
                 let readers = Readers::new(options.placement);
                 let governor = Governor::new(options.idle_poll);
                 Ok(Session { adapter, readers, carrier, devices, governor, dir })

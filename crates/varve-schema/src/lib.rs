@@ -10,7 +10,7 @@
 //! | [`META`] | (0, 1) | the inode ids handed out so far ([`key::ID_MARK`]) |
 //! | [`META`] | (2, inode id) | [`Pending`]: work that a crash may have left half done |
 //! | [`DATA`] | (inode id, chunk index) | up to [`CHUNK_BYTES`] of a small file; absent means a hole |
-//! | [`DATA`] | (inode id, 2^63 + hash of name) | [`XattrRow`]: the extended attributes that share the hash |
+//! | [`DATA`] | (inode id, 2^63 + hash of name) | [`XattrRow`]: the extended attributes that share the hash; access control lists among them ([`acl`]) |
 //!
 //! Invariants: integers in keys are big-endian, so that keys sort as their numbers do; integers in
 //! values are little-endian or varints; every value begins with a version byte; no decoder panics on
@@ -22,6 +22,7 @@
 //! directories always have an inode row, so that a create changes its parent's times and counts in the
 //! row that sorts right before the new one.
 
+pub mod acl;
 mod codec;
 mod entry;
 mod handover;

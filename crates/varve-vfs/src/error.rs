@@ -68,9 +68,12 @@ pub enum FsError {
     /// An extended attribute of that name exists already.
     #[error("the extended attribute exists already")]
     XattrExists,
-    /// An extended attribute's name or value, or the list of names, is too long.
+    /// An extended attribute's value is too long.
     #[error("the extended attribute is too large")]
     XattrTooLarge,
+    /// An extended attribute's name is too long.
+    #[error("the name of the extended attribute is too long")]
+    XattrNameTooLong,
     /// The offset of a seek lies past the end.
     #[error("no data or hole past this offset")]
     NoSuchOffset,
@@ -111,6 +114,7 @@ impl FsError {
             FsError::NoXattr => Errno::NoData,
             FsError::XattrExists => Errno::Exists,
             FsError::XattrTooLarge => Errno::ArgListTooLong,
+            FsError::XattrNameTooLong => Errno::Range,
             FsError::NoSuchOffset => Errno::NoDevice,
             FsError::NotSupported(_) => Errno::NotSupported,
             FsError::NotImplemented => Errno::NoSys,

@@ -101,6 +101,9 @@ pub enum XattrMode {
     Create,
     /// Fail if it does not exist (XATTR_REPLACE).
     Replace,
+    /// Create or replace, and clear set-group-id: an access control list set by someone who is not in the
+    /// group.
+    SetKillSetGid,
 }
 
 /// What [`Vfs::access`] asks for; all false asks for existence.

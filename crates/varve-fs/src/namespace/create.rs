@@ -9,11 +9,12 @@ use super::lookup::row_full;
 use crate::attrs::SET_GID;
 use crate::fs::VarveFs;
 use crate::locator::Place;
+use crate::rows::Changes;
 
 /// What a new inode is to be.
 pub(crate) struct NewInode {
     pub(crate) kind: FileKind,
-    /// Permission bits, not yet reduced by the umask.
+    /// Permission bits, not yet reduced by the umask or a default access control list.
     pub(crate) perm: u32,
     pub(crate) rdev: u32,
     pub(crate) content: Content,
@@ -95,9 +96,9 @@ impl VarveFs {
             return Err(FsError::Exists);
         }
         let now = self.now();
-        let mut inode = self.new_inode(caller, &dir, new, now)?;
-        let is_dir = inode.kind == FileKind::Directory;
         let mut changes = self.changes();
+        let mut inode = self.new_inode(&mut changes, caller, &dir, new, now)?;
+        let is_dir = inode.kind == FileKind::Directory;
         let body = if is_dir {
             let info = dir_info_mut(&mut inode)?;
             (info.parent, info.suffix) = (parent, Some(suffix));
@@ -118,16 +119,17 @@ impl VarveFs {
     }
 
     /// An inode for something new in `dir`, owned by the caller, or by the directory's group if that is
-    /// set-group-id.
+    /// set-group-id. What it has besides the inode is added to `changes`.
     pub(crate) fn new_inode(
         &self,
+        changes: &mut Changes,
         caller: Caller,
         dir: &Inode,
         new: NewInode,
         now: Timestamp,
     ) -> FsResult<Inode> {
         let is_dir = new.kind == FileKind::Directory;
-        let mut perm = (new.perm & 0o7777 & !caller.umask) as u16;
+        let mut perm = (new.perm & 0o7777) as u16;
         let mut gid = caller.gid;
         if dir.perm & SET_GID != 0 {
             gid = dir.gid;
@@ -139,7 +141,7 @@ impl VarveFs {
             Content::Symlink(target) => target.len() as u64,
             _ => 0,
         };
-        Ok(Inode {
+        let mut inode = Inode {
             ino: self.ids.allocate()?,
             kind: new.kind,
             perm,
@@ -151,7 +153,9 @@ impl VarveFs {
             times: Times::all(now),
             has_xattrs: false,
             content: new.content,
-        })
+        };
+        self.give_mode(changes, caller, dir, &mut inode)?;
+        Ok(inode)
     }
 }
 

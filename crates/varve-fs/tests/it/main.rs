@@ -1,6 +1,7 @@
 //! Tests of the file system through its public interface.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod acl;
 mod against_model;
 mod bounds;
 mod concurrent;

@@ -1,25 +1,24 @@
 //! Requests about attributes, the fixed and the extended ones.
 
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, SetAttr};
+use varve_vfs::{FsError, FsResult, SetAttr, XattrMode};
 
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
-use crate::protocol::request::{SetAttrIn, SetXattr};
+use crate::protocol::request::{SetAttrIn, SetXattr, SetXattrIn};
 
 /// The attribute of the root directory that holds [`varve_vfs::Vfs::status_json`]; no listing shows it.
 const STATUS_XATTR: &[u8] = b"user.varve.status";
 /// Beside it, what is agreed on with the kernel.
 const SESSION_XATTR: &[u8] = b"user.varve.session";
 
-/// Access control lists and other attributes of the system's are not served: without FUSE_POSIX_ACL the
-/// kernel would store them and not obey them.
-fn check_xattr_name(name: &[u8]) -> FsResult<()> {
-    if name.starts_with(b"system.") {
-        Err(FsError::NotSupported("system attributes"))
-    } else {
-        Ok(())
-    }
+/// Attributes of this namespace are for the superuser alone.
+const TRUSTED: &[u8] = b"trusted.";
+
+/// A list of names, each ended by a NUL, without those that only the superuser may know of.
+fn without_trusted(names: &[u8]) -> Vec<u8> {
+    let each = names.split_inclusive(|byte| *byte == 0);
+    each.filter(|name| !name.starts_with(TRUSTED)).flatten().copied().collect()
 }
 
 /// Answers a request for an attribute's value or a list: its length if `size` is 0, else the bytes if they
@@ -65,11 +64,17 @@ impl Adapter {
         Ok(Answer::Body)
     }
 
-    pub(super) fn setxattr(&self, call: &Call<'_>, request: &SetXattr<'_>) -> Served {
+    pub(super) fn setxattr(&self, call: &Call<'_>, request: SetXattrIn<'_>) -> Served {
         self.serves_xattr()?;
-        check_xattr_name(request.name)?;
-        let mode = convert::xattr_mode(request.flags)?;
-        self.vfs.setxattr(call.ino, request.name, request.value, mode)?;
+        let SetXattr { flags, kill_set_gid, name, value } = request
+            .decode(self.agreement.setxattr_ext)
+            .map_err(|_| FsError::Invalid("a SETXATTR that ends too early"))?;
+        self.check_xattr_name(name)?;
+        let mode = match convert::xattr_mode(flags)? {
+            XattrMode::Set if kill_set_gid => XattrMode::SetKillSetGid,
+            mode => mode,
+        };
+        self.vfs.setxattr(call.ino, name, value, mode)?;
         Ok(DONE)
     }
 
@@ -81,22 +86,34 @@ impl Adapter {
         if call.ino == InodeId::ROOT && name == SESSION_XATTR {
             return Ok(sized(call, self.status.as_bytes(), size));
         }
-        check_xattr_name(name)?;
+        self.check_xattr_name(name)?;
         let value = self.vfs.getxattr(call.ino, name)?;
         Ok(sized(call, &value, size))
     }
 
     pub(super) fn listxattr(&self, call: &mut Call<'_>, size: u32) -> Served {
         self.serves_xattr()?;
-        let names = self.vfs.listxattr(call.ino)?;
+        let mut names = self.vfs.listxattr(call.ino)?;
+        if call.header.uid != 0 {
+            names = without_trusted(&names);
+        }
         Ok(sized(call, &names, size))
     }
 
     pub(super) fn removexattr(&self, call: &Call<'_>, name: &[u8]) -> Served {
         self.serves_xattr()?;
-        check_xattr_name(name)?;
+        self.check_xattr_name(name)?;
         self.vfs.removexattr(call.ino, name)?;
         Ok(DONE)
+    }
+
+    /// Refuses access control lists if the kernel would have them stored and not obey them.
+    fn check_xattr_name(&self, name: &[u8]) -> FsResult<()> {
+        if name.starts_with(b"system.") && !self.agreement.posix_acl {
+            Err(FsError::NotSupported("access control lists by this mount"))
+        } else {
+            Ok(())
+        }
     }
 
     fn serves_xattr(&self) -> FsResult<()> {

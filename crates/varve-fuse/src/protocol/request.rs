@@ -132,10 +132,16 @@ pub(crate) struct Write<'a> {
     pub(crate) data: &'a [u8],
 }
 
+/// SETXATTR, whose form depends on what was agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SetXattrIn<'a>(pub(crate) &'a [u8]);
+
 /// SETXATTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SetXattr<'a> {
     pub(crate) flags: u32,
+    /// The name is that of an access control list, and set-group-id is to go.
+    pub(crate) kill_set_gid: bool,
     pub(crate) name: &'a [u8],
     pub(crate) value: &'a [u8],
 }
@@ -214,7 +220,7 @@ pub(crate) enum Request<'a> {
         data_only: bool,
     },
     Fsyncdir,
-    Setxattr(SetXattr<'a>),
+    Setxattr(SetXattrIn<'a>),
     Getxattr {
         size: u32,
         name: &'a [u8],
@@ -280,7 +286,7 @@ impl<'a> Request<'a> {
             }
             FUSE_FSYNCDIR => Request::Fsyncdir,
             FUSE_SYNCFS => Request::Syncfs,
-            FUSE_SETXATTR => Request::Setxattr(f.setxattr()?),
+            FUSE_SETXATTR => Request::Setxattr(SetXattrIn(body)),
             FUSE_GETXATTR => Request::Getxattr { size: f.size_and_padding()?, name: f.name()? },
             FUSE_LISTXATTR => Request::Listxattr { size: f.size_and_padding()? },
             FUSE_REMOVEXATTR => Request::Removexattr { name: f.name()? },
@@ -292,6 +298,18 @@ impl<'a> Request<'a> {
             FUSE_STATX => Request::Statx,
             _ => Request::Other,
         })
+    }
+}
+
+impl<'a> SetXattrIn<'a> {
+    /// Reads it in the form of FUSE_SETXATTR_EXT, `size u32 | flags u32 | setxattr_flags u32 | padding u32 |
+    /// name | value`, or in the older one, which ends with the first flags.
+    pub(crate) fn decode(self, extended: bool) -> Result<SetXattr<'a>> {
+        let mut f = Fields(self.0);
+        let (size, flags) = (f.u32()?, f.u32()?);
+        let more = if extended { f.size_and_padding()? } else { 0 };
+        let kill_set_gid = more & FUSE_SETXATTR_ACL_KILL_SGID != 0;
+        Ok(SetXattr { flags, kill_set_gid, name: f.name()?, value: f.bytes(size)? })
     }
 }
 
@@ -407,12 +425,6 @@ impl<'a> Fields<'a> {
         let (_lock_owner, _flags, _padding) = (self.u64()?, self.u32()?, self.u32()?);
         let kill_set_id = write_flags & FUSE_WRITE_KILL_SUIDGID != 0;
         Ok(Write { handle, offset, kill_set_id, data: self.bytes(size)? })
-    }
-
-    /// fuse_setxattr_in as it is without FUSE_SETXATTR_EXT: `size u32 | flags u32 | name | value`
-    fn setxattr(&mut self) -> Result<SetXattr<'a>> {
-        let (size, flags) = (self.u32()?, self.u32()?);
-        Ok(SetXattr { flags, name: self.name()?, value: self.bytes(size)? })
     }
 
     fn fallocate(&mut self) -> Result<Fallocate> {

@@ -6,6 +6,7 @@
     reason = "these tests drive a mounted file system as any program would"
 )]
 
+mod attributes;
 mod files;
 mod mounts;
 mod objectfs;

@@ -33,6 +33,8 @@ pub(crate) struct ObjectFs {
     pub(crate) forgotten: AtomicU64,
     /// Names looked up.
     pub(crate) lookups: AtomicU64,
+    /// Values of extended attributes asked for.
+    pub(crate) getxattrs: AtomicU64,
     /// Lets a sync of a file end only when this many are under way.
     pub(crate) syncs_together: Option<Barrier>,
     /// Directories made durable.
@@ -68,6 +70,7 @@ impl ObjectFs {
             transfers: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
+            getxattrs: AtomicU64::new(0),
             syncs_together: None,
             dir_syncs: AtomicU64::new(0),
             sync_opens: AtomicU64::new(0),
@@ -117,7 +120,6 @@ impl Vfs for ObjectFs {
         fn access(&self, caller: Caller, groups: &[u32], ino: InodeId, mode: AccessMode) -> FsResult<()>;
         fn fallocate(&self, ino: InodeId, handle: Handle, mode: AllocateMode, offset: u64, len: u64) -> FsResult<()>;
         fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64>;
-        fn getxattr(&self, ino: InodeId, name: &[u8]) -> FsResult<Bytes>;
         fn setxattr(&self, ino: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> FsResult<()>;
         fn listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>>;
         fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
@@ -133,6 +135,11 @@ impl Vfs for ObjectFs {
         self.inner.release(ino, handle)?;
         self.handles.lock().remove(&handle);
         Ok(())
+    }
+
+    fn getxattr(&self, ino: InodeId, name: &[u8]) -> FsResult<Bytes> {
+        self.getxattrs.fetch_add(1, Ordering::Relaxed);
+        self.inner.getxattr(ino, name)
     }
 
     fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {

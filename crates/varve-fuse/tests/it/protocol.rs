@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Barrier};
 
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, XattrFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use varve_fuse::{ReaddirPlus, SessionOptions};
 use varve_vfs::Vfs;
@@ -167,43 +167,6 @@ fn the_kernel_checks_permissions() {
     fs::write(mount.path("secret"), b"x").unwrap();
     fs::set_permissions(mount.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     as_user(mount.dir(), "! cat secret 2>/dev/null && echo mine > own && test -O own");
-    mount.finish().unwrap();
-}
-
-#[test]
-fn extended_attributes_are_kept_and_the_status_is_readable() {
-    let fs = model();
-    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
-    let path = mount.path("a");
-    fs::write(&path, b"").unwrap();
-    let mut buffer = [0u8; 64];
-    assert_eq!(rustix::fs::getxattr(&path, "user.k", &mut buffer), Err(Errno::NODATA));
-    rustix::fs::setxattr(&path, "user.k", b"value", XattrFlags::empty()).unwrap();
-    assert_eq!(rustix::fs::setxattr(&path, "user.k", b"v", XattrFlags::CREATE), Err(Errno::EXIST));
-    let len = rustix::fs::getxattr(&path, "user.k", &mut buffer).unwrap();
-    assert_eq!(&buffer[..len], b"value");
-    assert_eq!(rustix::fs::getxattr(&path, "user.k", &mut buffer[..2]), Err(Errno::RANGE));
-    let len = rustix::fs::listxattr(&path, &mut buffer).unwrap();
-    assert_eq!(&buffer[..len], b"user.k\0");
-    rustix::fs::removexattr(&path, "user.k").unwrap();
-    assert_eq!(rustix::fs::removexattr(&path, "user.k"), Err(Errno::NODATA));
-    let acl =
-        rustix::fs::setxattr(&path, "system.posix_acl_access", b"\x02\0\0\0", XattrFlags::empty());
-    assert_eq!(acl, Err(Errno::OPNOTSUPP));
-    let len = rustix::fs::getxattr(mount.dir(), "user.varve.status", &mut buffer).unwrap();
-    assert_eq!(&buffer[..len], fs.status_json().as_bytes());
-    assert_eq!(rustix::fs::listxattr(mount.dir(), &mut buffer), Ok(0));
-    mount.finish().unwrap();
-}
-
-#[test]
-fn without_extended_attributes_they_are_not_supported() {
-    let options = SessionOptions { xattr: false, ..SessionOptions::default() };
-    let Some(mount) = TestMount::new(model(), &options) else { return };
-    let mut buffer = [0u8; 64];
-    assert_eq!(rustix::fs::getxattr(mount.dir(), "user.k", &mut buffer), Err(Errno::OPNOTSUPP));
-    let set = rustix::fs::setxattr(mount.dir(), "user.k", b"v", XattrFlags::empty());
-    assert_eq!(set, Err(Errno::OPNOTSUPP));
     mount.finish().unwrap();
 }
 

@@ -212,17 +212,24 @@ impl State {
         }
         let now = self.now();
         let node = self.node_mut(ino)?;
+        let may_have_own = matches!(node.attr.kind, FileType::Regular | FileType::Directory);
+        if name.starts_with(b"user.") && !may_have_own {
+            return Err(FsError::NotPermitted);
+        }
         let held: usize = node.xattrs.keys().map(|held| held.len() + 1).sum();
         match (node.xattrs.contains_key(name), mode) {
             (true, XattrMode::Create) => return Err(FsError::XattrExists),
             (false, XattrMode::Replace) => return Err(FsError::NoXattr),
             (false, _) if held + name.len() + 1 > limits::XATTR_LIST_BYTES_MAX => {
-                return Err(FsError::XattrTooLarge);
+                return Err(FsError::NoSpace("the names of the extended attributes".to_owned()));
             }
             _ => {}
         }
         node.xattrs.insert(name.to_vec(), Bytes::copy_from_slice(value));
         node.attr.ctime = now;
+        if mode == XattrMode::SetKillSetGid {
+            node.attr.perm &= !0o2000;
+        }
         Ok(())
     }
 
@@ -258,7 +265,7 @@ pub(super) fn check_xattr_name(name: &[u8]) -> FsResult<()> {
         b"system.posix_acl_default",
     ];
     if name.len() > limits::XATTR_NAME_BYTES_MAX {
-        return Err(FsError::XattrTooLarge);
+        return Err(FsError::XattrNameTooLong);
     }
     if STORED.iter().any(|prefix| name.starts_with(prefix)) {
         Ok(())

@@ -82,6 +82,7 @@ impl Attached {
             transport: choices.transport,
             threads: choices.threads,
             passthrough: !choices.no_passthrough,
+            acl: !choices.no_acl,
             sync_writes: choices.synchronous,
             sync_dirs: choices.synchronous,
             idle_poll: match choices.idle_poll {

@@ -9,7 +9,7 @@ use crate::{Error, Result, size};
 
 /// What `-o` may say, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other suid nosuid dev nodev exec noexec \
-                     sync async memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough idlepoll noidlepoll \
+                     sync async acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough idlepoll noidlepoll \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
@@ -27,6 +27,8 @@ pub struct Choices {
     pub no_dev: bool,
     /// Refuse to execute programs.
     pub no_exec: bool,
+    /// Do not obey access control lists.
+    pub no_acl: bool,
     /// Make every write durable before it returns.
     pub synchronous: bool,
     /// Memory for memtables and caches, in bytes; `None` takes the default.
@@ -78,6 +80,8 @@ impl Choices {
             ("dev", None) => self.no_dev = false,
             ("noexec", None) => self.no_exec = true,
             ("exec", None) => self.no_exec = false,
+            ("acl", None) => self.no_acl = false,
+            ("noacl", None) => self.no_acl = true,
             ("sync", None) => self.synchronous = true,
             ("async", None) => self.synchronous = false,
             ("passthrough", None) => self.no_passthrough = false,

@@ -3,6 +3,7 @@
 //! Each runs twice: on a mount, and on a plain directory of the machine's own file system, which shows
 //! that the expectation is the platform's and not ours.
 
+mod acl;
 mod attributes;
 mod files;
 mod names;
@@ -77,6 +78,23 @@ fn refused<T: std::fmt::Debug>(result: rustix::io::Result<T>, errno: Errno) {
 #[track_caller]
 fn refused_io<T: std::fmt::Debug>(result: io::Result<T>, errno: Errno) {
     assert_eq!(result.err().and_then(|error| error.raw_os_error()), Some(errno.raw_os_error()));
+}
+
+/// Does `work` as the user `uid` in `groups`, the first of them the main one. It has a thread of its own, since
+/// to the kernel a user is a matter of threads.
+fn as_user<T: Send>(uid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
+    use rustix::process::{Gid, Uid};
+    let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    let (uid, gid) = (Uid::from_raw(uid), groups[0]);
+    std::thread::scope(|scope| {
+        let work = scope.spawn(move || {
+            rustix::thread::set_thread_groups(&groups).unwrap();
+            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            work()
+        });
+        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// The sorted names in a directory.
