@@ -294,7 +294,8 @@ impl VarveFs {
     /// Syncs everything and closes the store. Gives the lock, which is let go of when it is dropped.
     pub(crate) fn shut_down(&self) -> (Option<Box<dyn FileLock>>, StoreResult<()>) {
         self.stop_reaper();
-        if let Err(error) = self.reaper.sync_and_drain() {
+        let covered = if self.options.read_only { Ok(()) } else { self.sync_open_objects() };
+        if let Err(error) = covered.and_then(|()| self.reaper.sync_and_drain()) {
             log::warn!("the last sync failed: {error}");
         }
         let closed = self.store.close();

@@ -146,9 +146,7 @@ impl Objects {
         }
         let Claimed { files, mut dirs, more } = std::mem::take(&mut *self.claimed.lock());
         if more || !*earlier_synced {
-            let synced = self.env.sync_below(&self.dir);
-            synced.inspect_err(|error| drop(self.failed.set(error.to_string())))?;
-            *earlier_synced = true;
+            self.sync_tree(&mut earlier_synced)?;
         }
         for (ino, file) in files {
             self.sync_one(file.as_ref(), true)?;
@@ -160,6 +158,23 @@ impl Objects {
         for dir in dirs.iter().rev() {
             self.env.sync_dir(dir)?;
         }
+        Ok(())
+    }
+
+    /// Makes durable what earlier processes wrote, with or without a row that claims it, unless a sync of
+    /// this process did.
+    pub(crate) fn sync_earlier(&self) -> FsResult<()> {
+        let mut earlier_synced = self.earlier_synced.lock();
+        if *earlier_synced {
+            return Ok(());
+        }
+        self.sync_tree(&mut earlier_synced).map_err(|error| error::object("sync", &self.dir, error))
+    }
+
+    fn sync_tree(&self, earlier_synced: &mut bool) -> io::Result<()> {
+        let synced = self.env.sync_below(&self.dir);
+        synced.inspect_err(|error| drop(self.failed.set(error.to_string())))?;
+        *earlier_synced = true;
         Ok(())
     }
 

@@ -159,8 +159,10 @@ impl VarveFs {
         self.sync_file(&file, data_only)
     }
 
-    /// Makes the bytes durable that went to objects which are still open for writing.
+    /// Makes the bytes durable that went to objects which are still open for writing, or were when an
+    /// earlier process died.
     pub(crate) fn sync_open_objects(&self) -> FsResult<()> {
+        self.objects.sync_earlier()?;
         for node in self.handles.written_objects() {
             let object = self.object_file(&node)?;
             self.objects.sync(node.ino, object.as_ref(), false)?;

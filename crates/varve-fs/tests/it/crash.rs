@@ -314,6 +314,32 @@ fn a_sync_after_a_kill_covers_large_files_written_before_it() {
     }
 }
 
+/// The rows were synced by the process that died, and later bytes of the file were not: a sync of the next
+/// process found no row to cover and left them out.
+#[test]
+fn a_sync_after_a_kill_covers_bytes_that_no_row_claims() {
+    for closes in [false, true] {
+        let env = sim_store(1, &FormatOptions::default());
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, "f");
+        let handle = fs.open_as(ino, WRITE);
+        fs.write(ino, handle, 0, &[1; 100_000], false).unwrap();
+        fs.sync().unwrap();
+        fs.write(ino, handle, 0, &[2; 100_000], false).unwrap();
+        let env = env.process_kill();
+        drop(fs);
+        let fs = open(&env);
+        if closes {
+            fs.close().unwrap()
+        } else {
+            fs.sync().unwrap()
+        }
+        let fs = open(&env.power_cut_keep_nothing());
+        let ino = fs.find(ROOT, "f").unwrap().ino;
+        assert!(fs.contents(ino) == [2; 100_000], "closed: {closes}");
+    }
+}
+
 #[test]
 fn bytes_that_outlived_their_row_are_not_read() {
     let mut trimmed = 0;
