@@ -3,6 +3,7 @@
 //! - `tidy`: the rules of the workspace that the compiler does not know.
 //! - `realworld`: everyday programs on a Varve mount, beside a plain directory.
 //! - `bench`: operations on a Varve mount, beside ext4.
+//! - `soak`: tests that go on with other seeds for as long as they are told.
 //! - `ci`: everything a submission must pass, by way of `.ci/run`.
 //!
 //! The real-world run and the benchmark drive the release build of the `varve` program from outside, as a
@@ -14,6 +15,7 @@ mod ext4;
 mod machine;
 mod realworld;
 mod run;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -36,6 +38,8 @@ enum Chore {
     Realworld(realworld::Options),
     /// Measure operations on a Varve mount and on ext4, in turns
     Bench(bench::Options),
+    /// Go on with a test for a long time: crash
+    Soak(soak::Options),
     /// Run .ci/run
     Ci,
 }
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
         Chore::Tidy => tidy::check_workspace(&run::workspace_root()),
         Chore::Realworld(options) => realworld::run(&options),
         Chore::Bench(options) => bench::run(&options),
+        Chore::Soak(options) => soak::run(&options),
         Chore::Ci => run::Step::new(run::workspace_root().join(".ci/run")).show(),
     };
     match outcome {

@@ -28,7 +28,7 @@ pub(super) struct Content {
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     /// Bytes written at an offset.
-    Write { offset: u64, bytes: Vec<u8> },
+    Write { offset: u64, bytes: Arc<[u8]> },
     /// The length set.
     SetLen(u64),
     /// Room reserved, the length extended over it if `grow`.
@@ -127,6 +127,20 @@ impl Content {
         if keep_len {
             self.grow(offset + done);
         }
+    }
+
+    /// Fills the part of a range that lies beyond the length, without changing the length: what
+    /// [`Content::apply_torn`] then lets the length grow over shows it. REQUIRES: [`Content::trim`] at the end.
+    pub(super) fn fill_beyond(&mut self, offset: u64, len: u64, stale: impl Fn(u64) -> u8) {
+        let start = offset.max(self.len);
+        let bytes: Vec<u8> = (start..offset + len).map(stale).collect();
+        self.poke(start, &bytes);
+    }
+
+    /// The byte at `offset`, if there is one.
+    pub(super) fn byte(&self, offset: u64) -> Option<u8> {
+        let page = self.pages.get(&(offset / PAGE_BYTES)).filter(|_| offset < self.len)?;
+        Some(page[(offset % PAGE_BYTES) as usize])
     }
 
     /// Drops what [`Content::apply_torn`] left beyond the length.

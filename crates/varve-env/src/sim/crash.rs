@@ -4,12 +4,14 @@
 //! survived; a prefix of the changes survived, the last of them torn; or any sectors of any writes
 //! survived, whatever their order was. Lengths are decided apart from bytes: a length that survived
 //! without its bytes shows zeros, bytes beyond a length that did not survive are gone. Calls that cut,
-//! reserve or zero survive as a prefix of such calls, as a journal keeps them.
+//! reserve or zero survive as a prefix of such calls, as a journal keeps them. On a disk with stale sectors a
+//! length that survived without its bytes shows old bytes of a file that is gone.
 //!
 //! Names are decided one change at a time, in order, so that a rename within a directory is there or
 //! not there as a whole.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::content::{Change, Content};
 use super::disk::{Body, DirBody, Disk, FileBody, Names, Node, NodeId, ROOT};
@@ -24,6 +26,8 @@ pub(super) enum Survival {
     Everything,
     /// What the generator picks.
     Random(Rng),
+    /// The same on a disk with stale sectors.
+    Stale(Rng),
 }
 
 /// The disk as the next boot finds it.
@@ -42,14 +46,23 @@ pub(super) fn power_cut(disk: &Disk, survival: &mut Survival) -> Disk {
                 Body::Dir(DirBody { durable: current.clone(), current })
             }
             Body::File(file) => {
-                let current = surviving_bytes(file, survival);
+                let current = surviving_bytes(disk, file, survival);
                 used_pages += current.page_count();
                 Body::File(FileBody { durable: current.clone(), current, unsynced: Vec::new() })
             }
         };
-        nodes.insert(*id, Node { body, links, disk_refs: links, handles: 0, ..node.clone() });
+        let (modified, accessed) = (node.modified, node.accessed);
+        let node = Node { body, links, disk_refs: links, handles: 0, modified, accessed };
+        nodes.insert(*id, Arc::new(node));
     }
-    Disk { nodes, unsynced_names: Vec::new(), used_pages, ..*disk }
+    Disk {
+        nodes,
+        unsynced_names: Vec::new(),
+        used_pages,
+        next_node: disk.next_node,
+        capacity_pages: disk.capacity_pages,
+        freed: disk.freed.clone(),
+    }
 }
 
 /// The disk as the next process finds it after this one was killed: everything is as it was, but that
@@ -73,13 +86,13 @@ fn surviving_names(disk: &Disk, survival: &mut Survival) -> BTreeMap<NodeId, Nam
         }
     }
     let percent = match survival {
-        Survival::Random(rng) => [0, 20, 50, 80, 100][rng.below(5) as usize],
+        Survival::Random(rng) | Survival::Stale(rng) => [0, 20, 50, 80, 100][rng.below(5) as usize],
         Survival::Nothing => 0,
         Survival::Everything => 100,
     };
     for change in &disk.unsynced_names {
         let keep = match survival {
-            Survival::Random(rng) => rng.chance(percent),
+            Survival::Random(rng) | Survival::Stale(rng) => rng.chance(percent),
             Survival::Nothing => false,
             Survival::Everything => true,
         };
@@ -112,21 +125,43 @@ fn count_links(names: &BTreeMap<NodeId, Names>) -> BTreeMap<NodeId, u32> {
     links
 }
 
-fn surviving_bytes(file: &FileBody, survival: &mut Survival) -> Content {
+fn surviving_bytes(disk: &Disk, file: &FileBody, survival: &mut Survival) -> Content {
     let mut content = file.durable.clone();
     let changes = &file.unsynced;
     match survival {
         Survival::Nothing => {}
         Survival::Everything => changes.iter().for_each(|change| content.apply(change)),
-        Survival::Random(rng) if !changes.is_empty() => match rng.below(4) {
-            0 => {}
-            1 | 2 => keep_prefix(&mut content, changes, rng),
-            _ => keep_any(&mut content, changes, rng),
-        },
-        Survival::Random(_) => {}
+        Survival::Random(_) | Survival::Stale(_) if changes.is_empty() => {}
+        Survival::Random(rng) => keep_some(&mut content, changes, rng),
+        Survival::Stale(rng) => {
+            fill_stale(&mut content, changes, disk, rng);
+            keep_some(&mut content, changes, rng);
+        }
     }
     content.trim();
     content
+}
+
+/// Puts old bytes where writes lie beyond the length.
+fn fill_stale(content: &mut Content, changes: &[Change], disk: &Disk, rng: &mut Rng) {
+    const NOISE: u8 = 0xa5;
+    let donor = disk.freed.get(rng.below(disk.freed.len().max(1) as u64) as usize);
+    let stale = |at| donor.and_then(|donor| donor.byte(at)).unwrap_or(NOISE);
+    for change in changes {
+        if let Change::Write { offset, bytes } = change
+            && offset + bytes.len() as u64 > content.len()
+        {
+            content.fill_beyond(*offset, bytes.len() as u64, stale);
+        }
+    }
+}
+
+fn keep_some(content: &mut Content, changes: &[Change], rng: &mut Rng) {
+    match rng.below(4) {
+        0 => {}
+        1 | 2 => keep_prefix(content, changes, rng),
+        _ => keep_any(content, changes, rng),
+    }
 }
 
 /// A prefix of the changes; the last may be torn.

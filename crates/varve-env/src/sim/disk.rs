@@ -6,13 +6,16 @@
 //! directory is one change; one that crosses directories is one change until either is synced, and
 //! from then on its other half waits alone.
 //!
+//! Nodes are shared between copies of a disk until one of them changes, so that a copy costs little.
+//!
 //! A node lives while a name, a name on disk, a waiting change or an open file refers to it. Only nodes
 //! with a name or an open file take room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path};
+use std::sync::Arc;
 
 use varve_types::Timestamp;
 
@@ -40,6 +43,8 @@ pub(super) fn errno<T>(number: i32) -> io::Result<T> {
 
 /// A file or directory, whatever names it has.
 pub(super) type NodeId = u64;
+/// Files whose bytes are kept after they went.
+const FREED_MAX: usize = 8;
 /// The directory `/`.
 pub(super) const ROOT: NodeId = 0;
 
@@ -98,11 +103,13 @@ pub(super) type NameChange = Vec<NameEdit>;
 /// The disk.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
-    pub(super) nodes: BTreeMap<NodeId, Node>,
+    pub(super) nodes: BTreeMap<NodeId, Arc<Node>>,
     pub(super) unsynced_names: Vec<NameChange>,
     pub(super) next_node: NodeId,
     pub(super) used_pages: u64,
     pub(super) capacity_pages: u64,
+    /// The bytes of files that went lately: what a sector that was never written may still hold.
+    pub(super) freed: VecDeque<Content>,
 }
 
 impl Disk {
@@ -117,12 +124,18 @@ impl Disk {
             accessed: Timestamp::EPOCH,
         };
         Disk {
-            nodes: BTreeMap::from([(ROOT, root)]),
+            nodes: BTreeMap::from([(ROOT, Arc::new(root))]),
             unsynced_names: Vec::new(),
             next_node: ROOT + 1,
             used_pages: 0,
             capacity_pages: capacity_bytes / PAGE_BYTES,
+            freed: VecDeque::new(),
         }
+    }
+
+    /// A node, to change it.
+    pub(super) fn node_mut(&mut self, node: NodeId) -> Option<&mut Node> {
+        self.nodes.get_mut(&node).map(Arc::make_mut)
     }
 
     /// The node a path leads to.
@@ -173,7 +186,7 @@ impl Disk {
 
     /// The bytes of a file, to change them.
     pub(super) fn file_mut(&mut self, node: NodeId) -> io::Result<&mut FileBody> {
-        match self.nodes.get_mut(&node).map(|node| &mut node.body) {
+        match self.node_mut(node).map(|node| &mut node.body) {
             Some(Body::File(file)) => Ok(file),
             Some(Body::Dir(_)) => errno(EISDIR),
             None => errno(ENOENT),
@@ -200,7 +213,7 @@ impl Disk {
         let node = self.next_node;
         self.next_node += 1;
         let made = Node { body, links: 0, disk_refs: 0, handles: 0, modified: now, accessed: now };
-        self.nodes.insert(node, made);
+        self.nodes.insert(node, Arc::new(made));
         self.change_names(vec![NameEdit { dir, name: name.to_owned(), node: Some(node) }])?;
         Ok(node)
     }
@@ -208,12 +221,11 @@ impl Disk {
     /// Makes a change of names visible and lets it wait for its sync.
     pub(super) fn change_names(&mut self, change: NameChange) -> io::Result<()> {
         for edit in &change {
-            if let Some(node) = edit.node.and_then(|node| self.nodes.get_mut(&node)) {
+            if let Some(node) = edit.node.and_then(|node| self.node_mut(node)) {
                 node.links += 1;
                 node.disk_refs += 1;
             }
-            let Some(Body::Dir(dir)) = self.nodes.get_mut(&edit.dir).map(|node| &mut node.body)
-            else {
+            let Some(Body::Dir(dir)) = self.node_mut(edit.dir).map(|node| &mut node.body) else {
                 return errno(ENOTDIR);
             };
             let replaced = match edit.node {
@@ -259,7 +271,7 @@ impl Disk {
     }
 
     fn commit_name(&mut self, edit: NameEdit) {
-        let Some(Body::Dir(dir)) = self.nodes.get_mut(&edit.dir).map(|node| &mut node.body) else {
+        let Some(Body::Dir(dir)) = self.node_mut(edit.dir).map(|node| &mut node.body) else {
             return;
         };
         let replaced = match edit.node {
@@ -273,21 +285,27 @@ impl Disk {
 
     /// Takes a reference away with `drop_ref`; frees the room and then the node when the last is gone.
     pub(super) fn release(&mut self, id: NodeId, drop_ref: fn(&mut Node)) {
-        let Some(node) = self.nodes.get_mut(&id) else {
+        let Some(node) = self.node_mut(id) else {
             return;
         };
         drop_ref(node);
         if node.links > 0 || node.handles > 0 {
             return;
         }
+        let mut freed = None;
         if let Body::File(file) = &mut node.body {
-            self.used_pages -= file.current.page_count();
-            file.current = Content::default();
+            freed = Some(std::mem::take(&mut file.current));
         }
-        if node.disk_refs > 0 {
+        let gone = node.disk_refs == 0;
+        if let Some(content) = freed.filter(|content| content.page_count() > 0) {
+            self.used_pages -= content.page_count();
+            self.freed.truncate(FREED_MAX - 1);
+            self.freed.push_front(content);
+        }
+        if !gone {
             return;
         }
-        let Some(Node { body: Body::Dir(dir), .. }) = self.nodes.remove(&id) else {
+        let Some(Body::Dir(dir)) = self.nodes.remove(&id).map(|node| node.body.clone()) else {
             return;
         };
         for child in dir.durable.into_values() {
@@ -312,7 +330,7 @@ impl Disk {
         }
         let after = file.current.page_count();
         self.used_pages = self.used_pages + after - before;
-        if let Some(node) = self.nodes.get_mut(&node) {
+        if let Some(node) = self.node_mut(node) {
             node.modified = now;
         }
         if full { errno(ENOSPC) } else { Ok(()) }
@@ -348,7 +366,7 @@ impl Disk {
 /// to a prefix; a reservation is made whole or not at all.
 fn fit(content: &Content, change: Change, free: u64) -> (Option<Change>, bool) {
     match change {
-        Change::Write { offset, mut bytes } => {
+        Change::Write { offset, bytes } => {
             if content.pages_missing(offset, bytes.len() as u64) <= free {
                 return (Some(Change::Write { offset, bytes }), false);
             }
@@ -362,7 +380,7 @@ fn fit(content: &Content, change: Change, free: u64) -> (Option<Change>, bool) {
                 }
                 kept += piece;
             }
-            bytes.truncate(kept as usize);
+            let bytes = bytes[..kept as usize].into();
             ((kept > 0).then_some(Change::Write { offset, bytes }), true)
         }
         Change::Reserve { offset, len, .. } if content.pages_missing(offset, len) > free => {

@@ -24,7 +24,7 @@ impl SimEnv {
             .and_then(|(dir, name)| Ok(state.disk.dir(dir)?.current.get(name).copied()));
         let creates = matches!(mode, OpenMode::CreateNew | OpenMode::CreateOrOpen);
         let op = if creates && matches!(found, Ok(None)) { SimOp::Create } else { SimOp::Open };
-        state.control.begin(op, &[path], None)?;
+        state.begin(op, &[path], None)?;
         let node = match found? {
             Some(_) if mode == OpenMode::CreateNew => return errno(EEXIST),
             Some(node) if state.disk.kind(node) == FileKind::Dir => return errno(EISDIR),
@@ -48,7 +48,7 @@ impl Env for SimEnv {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::Rename, &[from, to], None)?;
+        state.begin(SimOp::Rename, &[from, to], None)?;
         let disk = &mut state.disk;
         let node = disk.resolve(from)?;
         let (from_dir, from_name) = disk.resolve_parent(from)?;
@@ -70,7 +70,7 @@ impl Env for SimEnv {
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::Link, &[from, to], None)?;
+        state.begin(SimOp::Link, &[from, to], None)?;
         let disk = &mut state.disk;
         let node = disk.resolve(from)?;
         let (dir, name) = disk.resolve_parent(to)?;
@@ -85,7 +85,7 @@ impl Env for SimEnv {
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::Remove, &[path], None)?;
+        state.begin(SimOp::Remove, &[path], None)?;
         let node = state.disk.resolve(path)?;
         if state.disk.kind(node) == FileKind::Dir {
             return errno(EISDIR);
@@ -95,7 +95,7 @@ impl Env for SimEnv {
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::CreateDir, &[path], None)?;
+        state.begin(SimOp::CreateDir, &[path], None)?;
         let (dir, name) = state.disk.resolve_parent(path)?;
         if state.disk.dir(dir)?.current.contains_key(name) {
             return errno(EEXIST);
@@ -106,7 +106,7 @@ impl Env for SimEnv {
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::RemoveDir, &[path], None)?;
+        state.begin(SimOp::RemoveDir, &[path], None)?;
         let node = state.disk.resolve(path)?;
         if !state.disk.dir(node)?.current.is_empty() {
             return errno(ENOTEMPTY);
@@ -116,7 +116,7 @@ impl Env for SimEnv {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirItem>> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::List, &[dir], None)?;
+        state.begin(SimOp::List, &[dir], None)?;
         let disk = &state.disk;
         let names = &disk.dir(disk.resolve(dir)?)?.current;
         Ok(names
@@ -127,16 +127,16 @@ impl Env for SimEnv {
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::Stat, &[path], None)?;
+        state.begin(SimOp::Stat, &[path], None)?;
         stat_of(&state.disk, state.disk.resolve(path)?)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let state = &mut *self.shared.state.lock();
-        let begun = state.control.begin(SimOp::SyncDir, &[dir], None);
+        let begun = state.begin(SimOp::SyncDir, &[dir], None);
         let node = state.disk.resolve(dir);
         match begun {
-            Ok(()) if state.control.ignore_syncs => Ok(()),
+            Ok(()) if state.control.ignores(SimOp::SyncDir, dir) => Ok(()),
             Ok(()) => state.disk.sync_dir(node?),
             Err(error) => {
                 if let (false, Ok(node)) = (is_crash(&error), node) {
@@ -151,7 +151,7 @@ impl Env for SimEnv {
         let mut state = self.shared.state.lock();
         let held = state.disk.resolve(path).is_ok_and(|node| state.locked.contains(&node));
         if held {
-            return state.control.begin(SimOp::Open, &[path], None).map(|()| None);
+            return state.begin(SimOp::Open, &[path], None).map(|()| None);
         }
         let file = self.open_file(&mut state, path, OpenMode::CreateOrOpen)?;
         state.locked.insert(file.node);
@@ -160,7 +160,7 @@ impl Env for SimEnv {
 
     fn space(&self, path: &Path) -> io::Result<Space> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::Stat, &[path], None)?;
+        state.begin(SimOp::Stat, &[path], None)?;
         state.disk.resolve(path)?;
         let free_bytes = state.disk.free_pages() * PAGE_BYTES;
         let total_bytes = state.disk.capacity_pages * PAGE_BYTES;

@@ -89,6 +89,18 @@ pub struct JournalEntry {
     pub range: Option<(u64, u64)>,
 }
 
+impl JournalEntry {
+    pub(super) fn new(
+        number: u64,
+        op: SimOp,
+        paths: &[&Path],
+        range: Option<(u64, u64)>,
+    ) -> JournalEntry {
+        let path = paths.first().map(|path| path.to_path_buf()).unwrap_or_default();
+        JournalEntry { number, op, path, range }
+    }
+}
+
 impl fmt::Display for JournalEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?} {}", self.number, self.op, self.path.display())?;
@@ -124,7 +136,8 @@ pub(super) struct Control {
     pub(super) crash_after: Option<u64>,
     pub(super) crash_at_sync: Option<u64>,
     pub(super) crashed: bool,
-    pub(super) ignore_syncs: bool,
+    /// Syncs that do nothing: their kind and a part of the path.
+    pub(super) ignored: Vec<(SimOp, String)>,
     pub(super) faults: Vec<FaultRule>,
     pub(super) journal: VecDeque<JournalEntry>,
 }
@@ -155,8 +168,13 @@ impl Control {
         if self.journal.len() == JOURNAL_ENTRIES_MAX {
             self.journal.pop_front();
         }
-        let path = paths.first().map(|path| path.to_path_buf()).unwrap_or_default();
-        self.journal.push_back(JournalEntry { number: self.op_count, op, path, range });
+        self.journal.push_back(JournalEntry::new(self.op_count, op, paths, range));
+    }
+
+    /// Whether a sync of `path` is to do nothing.
+    pub(super) fn ignores(&self, op: SimOp, path: &Path) -> bool {
+        let text = path.to_string_lossy();
+        self.ignored.iter().any(|(kind, part)| *kind == op && text.contains(part.as_str()))
     }
 
     fn fault(&mut self, op: SimOp, paths: &[&Path]) -> io::Result<()> {

@@ -31,7 +31,7 @@ impl SimFile {
         path: &Path,
         writable: bool,
     ) -> SimFile {
-        if let Some(node) = state.disk.nodes.get_mut(&node) {
+        if let Some(node) = state.disk.node_mut(node) {
             node.handles += 1;
         }
         SimFile { shared: Arc::clone(shared), node, path: path.to_owned(), writable }
@@ -40,16 +40,16 @@ impl SimFile {
     /// Makes one change; a faulty write leaves a prefix.
     fn change(&self, op: SimOp, range: (u64, u64), change: Change) -> io::Result<()> {
         let mut state = self.shared.state.lock();
-        let begun = state.control.begin(op, &[&self.path], Some(range));
+        let begun = state.begin(op, &[&self.path], Some(range));
         if !self.writable {
             return begun.and_then(|()| errno(EBADF));
         }
         let now = state.tick();
         match (begun, change) {
             (Ok(()), change) => state.disk.change_file(self.node, change, now),
-            (Err(error), Change::Write { offset, mut bytes }) if !is_crash(&error) => {
+            (Err(error), Change::Write { offset, bytes }) if !is_crash(&error) => {
                 let kept = state.rng.below(bytes.len() as u64 + 1) as usize;
-                bytes.truncate(kept);
+                let bytes = bytes[..kept].into();
                 state.disk.change_file(self.node, Change::Write { offset, bytes }, now)?;
                 Err(error)
             }
@@ -59,8 +59,8 @@ impl SimFile {
 
     fn sync(&self) -> io::Result<()> {
         let state = &mut *self.shared.state.lock();
-        match state.control.begin(SimOp::Sync, &[&self.path], None) {
-            Ok(()) if state.control.ignore_syncs => Ok(()),
+        match state.begin(SimOp::Sync, &[&self.path], None) {
+            Ok(()) if state.control.ignores(SimOp::Sync, &self.path) => Ok(()),
             Ok(()) => state.disk.sync_file(self.node),
             Err(error) => {
                 if !is_crash(&error) {
@@ -75,7 +75,7 @@ impl SimFile {
 impl File for SimFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::Read, &[&self.path], Some((offset, buf.len() as u64)))?;
+        state.begin(SimOp::Read, &[&self.path], Some((offset, buf.len() as u64)))?;
         Ok(state.disk.file(self.node)?.current.read(buf, offset))
     }
 
@@ -85,7 +85,7 @@ impl File for SimFile {
             return Ok(());
         }
         check_end(offset, len)?;
-        self.change(SimOp::Write, (offset, len), Change::Write { offset, bytes: buf.to_vec() })
+        self.change(SimOp::Write, (offset, len), Change::Write { offset, bytes: buf.into() })
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -119,13 +119,13 @@ impl File for SimFile {
 
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::Stat, &[&self.path], Some((offset, 0)))?;
+        state.begin(SimOp::Stat, &[&self.path], Some((offset, 0)))?;
         state.disk.file(self.node)?.current.seek(what, offset).map_or_else(|| errno(ENXIO), Ok)
     }
 
     fn stat(&self) -> io::Result<FileStat> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::Stat, &[&self.path], None)?;
+        state.begin(SimOp::Stat, &[&self.path], None)?;
         stat_of(&state.disk, self.node)
     }
 
@@ -135,8 +135,8 @@ impl File for SimFile {
         modified: Option<Timestamp>,
     ) -> io::Result<()> {
         let mut state = self.shared.state.lock();
-        state.control.begin(SimOp::SetTimes, &[&self.path], None)?;
-        if let Some(node) = state.disk.nodes.get_mut(&self.node) {
+        state.begin(SimOp::SetTimes, &[&self.path], None)?;
+        if let Some(node) = state.disk.node_mut(self.node) {
             node.accessed = accessed.unwrap_or(node.accessed);
             node.modified = modified.unwrap_or(node.modified);
         }

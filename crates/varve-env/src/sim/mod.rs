@@ -10,6 +10,9 @@
 //! 2. [`SimEnv::process_kill`] makes the machine that the next process of the same boot finds:
 //!    everything written is there, and what was not synced is still not synced.
 //!
+//! To see every moment of one run, [`SimEnv::watch`] gives a copy of the machine before each operation; the
+//! two calls above work on a copy as well.
+//!
 //! Besides, faults can be injected ([`SimEnv::fail`]), the disk can fill up
 //! ([`SimEnv::set_capacity`]), and files can be damaged behind everybody's back
 //! ([`SimEnv::damage`]).
@@ -57,6 +60,9 @@ struct Shared {
     state: Mutex<State>,
 }
 
+/// What [`SimEnv::watch`] calls.
+pub type Watcher = Box<dyn FnMut(&JournalEntry, &dyn Fn() -> Arc<SimEnv>) + Send>;
+
 /// Everything there is.
 struct State {
     disk: Disk,
@@ -68,9 +74,31 @@ struct State {
     elapsed_ns: u64,
     /// The time of day at `elapsed_ns` 0, in nanoseconds since 1970.
     start_ns: i128,
+    watcher: Option<Watcher>,
 }
 
 impl State {
+    /// Shows one operation to the watcher, counts it and decides whether it may go on.
+    fn begin(&mut self, op: SimOp, paths: &[&Path], range: Option<(u64, u64)>) -> io::Result<()> {
+        if op.mutates()
+            && !self.control.crashed
+            && let Some(mut watcher) = self.watcher.take()
+        {
+            let entry = JournalEntry::new(self.control.op_count + 1, op, paths, range);
+            watcher(&entry, &|| self.copy());
+            self.watcher = Some(watcher);
+        }
+        self.control.begin(op, paths, range)
+    }
+
+    /// A copy that answers no operation.
+    fn copy(&self) -> Arc<SimEnv> {
+        let (disk, rng) = (self.disk.clone(), self.rng.clone());
+        let copy = SimEnv::with(disk, rng, self.boot_id, self.elapsed_ns, self.start_ns);
+        copy.shared.state.lock().control.crashed = true;
+        copy
+    }
+
     /// Moves the clock on and tells the time of day.
     fn tick(&mut self) -> Timestamp {
         self.elapsed_ns += TICK_NS;
@@ -95,7 +123,8 @@ impl SimEnv {
     fn with(disk: Disk, rng: Rng, boot_id: u128, elapsed_ns: u64, start_ns: i128) -> Arc<SimEnv> {
         let control = fault::Control::default();
         let locked = BTreeSet::new();
-        let state = State { disk, control, rng, locked, boot_id, elapsed_ns, start_ns };
+        let watcher = None;
+        let state = State { disk, control, rng, locked, boot_id, elapsed_ns, start_ns, watcher };
         Arc::new(SimEnv { shared: Arc::new(Shared { state: Mutex::new(state) }) })
     }
 
@@ -103,6 +132,12 @@ impl SimEnv {
     /// Counts, crash points and faults start anew; the capacity stays.
     pub fn power_cut(&self, seed: u64) -> Arc<SimEnv> {
         self.next_boot(seed, &mut Survival::Random(Rng::new(seed)))
+    }
+
+    /// The same, and where the length of a file survived without the bytes, old bytes of files that are
+    /// gone stand instead of zeros.
+    pub fn power_cut_stale(&self, seed: u64) -> Arc<SimEnv> {
+        self.next_boot(seed, &mut Survival::Stale(Rng::new(seed)))
     }
 
     /// The same with nothing surviving but what was synced.
@@ -178,7 +213,40 @@ impl SimEnv {
 
     /// From now on syncs succeed and do nothing, as on a disk that lies. For tests of tests.
     pub fn set_ignore_syncs(&self, ignore: bool) {
-        self.shared.state.lock().control.ignore_syncs = ignore;
+        self.shared.state.lock().control.ignored.clear();
+        if ignore {
+            self.ignore_syncs_of(SimOp::Sync, "");
+            self.ignore_syncs_of(SimOp::SyncDir, "");
+        }
+    }
+
+    /// From now on syncs of the kind `op` of paths that contain `path_part` succeed and do nothing, as if
+    /// the program left them out. For tests of tests.
+    pub fn ignore_syncs_of(&self, op: SimOp, path_part: &str) {
+        self.shared.state.lock().control.ignored.push((op, path_part.to_owned()));
+    }
+
+    /// Calls `watcher` before each operation that changes what a disk may hold, with that operation and
+    /// a way to copy the machine as it is before it. A copy shares its memory with this machine until one
+    /// of them changes; it answers no operation, and is there for [`SimEnv::power_cut`] and
+    /// [`SimEnv::process_kill`]. The watcher must not use this machine.
+    pub fn watch(&self, watcher: Watcher) {
+        self.shared.state.lock().watcher = Some(watcher);
+    }
+
+    /// Ends watching.
+    pub fn unwatch(&self) {
+        self.shared.state.lock().watcher = None;
+    }
+
+    /// A copy of the machine as it is, as [`SimEnv::watch`] gives out.
+    pub fn copy(&self) -> Arc<SimEnv> {
+        self.shared.state.lock().copy()
+    }
+
+    /// Files that are open.
+    pub fn open_handles(&self) -> u32 {
+        self.shared.state.lock().disk.nodes.values().map(|node| node.handles).sum()
     }
 
     /// Makes the disk `bytes` large, rounded down to 4096. What is on it stays, also if it is more.
@@ -202,12 +270,12 @@ impl SimEnv {
     pub fn damage(&self, path: &Path, offset: u64, xor: u8) -> io::Result<()> {
         let mut byte = self.read_raw(path)?.get(offset as usize).copied().unwrap_or(0);
         byte ^= xor;
-        self.change_raw(path, &Change::Write { offset, bytes: vec![byte] })
+        self.change_raw(path, &Change::Write { offset, bytes: [byte].into() })
     }
 
     /// Overwrites bytes, in the page cache and on disk.
     pub fn write_raw(&self, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.change_raw(path, &Change::Write { offset, bytes: bytes.to_vec() })
+        self.change_raw(path, &Change::Write { offset, bytes: bytes.into() })
     }
 
     /// Cuts or extends a file, in the page cache and on disk.

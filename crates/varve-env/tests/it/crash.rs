@@ -9,9 +9,9 @@ use varve_env::sim::{FaultRule, SimEnv, SimOp, is_crash};
 use varve_env::{Env, File, OpenMode};
 use varve_types::Timestamp;
 
-const SEEDS: std::ops::Range<u64> = 0..200;
+pub(crate) const SEEDS: std::ops::Range<u64> = 0..200;
 
-fn create(env: &SimEnv, path: &str) -> Arc<dyn File> {
+pub(crate) fn create(env: &SimEnv, path: &str) -> Arc<dyn File> {
     env.open(Path::new(path), OpenMode::CreateNew).unwrap()
 }
 
@@ -23,12 +23,12 @@ fn names(env: &SimEnv, dir: &str) -> BTreeSet<String> {
         .collect()
 }
 
-fn bytes(env: &SimEnv, path: &str) -> Option<Vec<u8>> {
+pub(crate) fn bytes(env: &SimEnv, path: &str) -> Option<Vec<u8>> {
     env.read_raw(Path::new(path)).ok()
 }
 
 /// A machine with the durable file `/f` holding `content`.
-fn with_durable(content: &[u8]) -> (Arc<SimEnv>, Arc<dyn File>) {
+pub(crate) fn with_durable(content: &[u8]) -> (Arc<SimEnv>, Arc<dyn File>) {
     let env = SimEnv::new(1);
     let file = create(&env, "/f");
     file.write_all_at(content, 0).unwrap();

@@ -6,6 +6,7 @@ mod against_model;
 mod bounds;
 mod concurrent;
 mod crash;
+mod crash_points;
 mod data;
 mod findings;
 mod handover;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use varve_engine::StoreError;
-use varve_env::sim::SimEnv;
+use varve_env::sim::{SimEnv, SimOp};
 use varve_env::{Env, OpenMode};
 use varve_fs::superblock::SUPERBLOCK_NAME;
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format, holder};
@@ -86,6 +86,18 @@ fn format_is_atomic_at_every_power_cut() {
             }
         }
     }
+}
+
+/// The superblock gets its name when its bytes are durable; without that sync an empty one is found.
+#[test]
+fn canary_a_superblock_renamed_before_its_sync_is_noticed() {
+    let env = SimEnv::new(2);
+    env.ignore_syncs_of(SimOp::Sync, SUPERBLOCK_NAME);
+    let dyn_env: Arc<dyn Env> = env.clone();
+    format(&dyn_env, Path::new("/store"), &FormatOptions::default()).unwrap();
+    let env = env.power_cut_keep_nothing();
+    let opened = VarveFs::open(env, Path::new("/store"), MountOptions::default());
+    assert!(matches!(opened, Err(StoreError::Damaged { .. })));
 }
 
 #[test]

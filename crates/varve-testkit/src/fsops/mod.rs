@@ -17,5 +17,6 @@ pub use generate::{Generator, Universe};
 pub use lockstep::{Lockstep, Mismatch};
 pub use op::{Op, Slot, TreePath};
 pub use outcome::{Answer, AttrView, Listed, Outcome, Touched};
+pub(crate) use session::read_all;
 pub use session::{Session, pattern};
-pub use tree::{NodeDump, Times, TreeDump, tree};
+pub use tree::{NodeDump, Times, TreeDump, tree, tree_with};

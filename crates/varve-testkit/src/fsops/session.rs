@@ -101,6 +101,16 @@ impl Session {
         Ok(())
     }
 
+    /// The inode that is open in a slot.
+    pub fn inode(&self, slot: Slot) -> Option<InodeId> {
+        self.slots.get(&slot).map(|(ino, _)| *ino)
+    }
+
+    /// The inodes that are open in slots.
+    pub fn inodes(&self) -> Vec<InodeId> {
+        self.slots.values().map(|(ino, _)| *ino).collect()
+    }
+
     /// Forgets all handles without ending them: the file system died.
     pub fn abandon(&mut self) {
         self.slots.clear();
@@ -395,7 +405,7 @@ pub(super) fn split_list(list: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// All bytes of a regular file.
-pub(super) fn read_all(fs: &dyn Vfs, ino: InodeId) -> FsResult<Vec<u8>> {
+pub(crate) fn read_all(fs: &dyn Vfs, ino: InodeId) -> FsResult<Vec<u8>> {
     const STEP_BYTES: usize = 1 << 20;
     let handle = fs.open(ino, OpenFlags { read: true, ..OpenFlags::default() })?.handle;
     let mut bytes = Vec::new();

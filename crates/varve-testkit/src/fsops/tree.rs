@@ -52,12 +52,23 @@ pub struct TreeDump(pub BTreeMap<TreePath, NodeDump>);
 
 /// Reads the whole tree.
 pub fn tree(fs: &dyn Vfs) -> FsResult<TreeDump> {
+    tree_with(fs, &mut |_, _, _| ())
+}
+
+/// Reads the whole tree and shows the path, the inode and the bytes of each regular file to `visit`.
+pub fn tree_with(
+    fs: &dyn Vfs,
+    visit: &mut dyn FnMut(&TreePath, InodeId, Vec<u8>),
+) -> FsResult<TreeDump> {
     let mut found = BTreeMap::new();
     let mut inos: HashMap<TreePath, InodeId> = HashMap::new();
     let mut waiting =
         vec![(TreePath::default(), InodeId::ROOT, InodeId::ROOT, FileType::Directory)];
     while let Some((path, parent, ino, listed)) = waiting.pop() {
-        let mut node = dump_node(fs, ino, parent)?;
+        let (mut node, content) = dump_node(fs, ino, parent)?;
+        if node.kind == FileType::Regular {
+            visit(&path, ino, content);
+        }
         node.listed_kind_right = node.kind == listed;
         if node.kind == FileType::Directory {
             for (name, kind) in list(fs, ino)? {
@@ -79,7 +90,7 @@ pub fn tree(fs: &dyn Vfs) -> FsResult<TreeDump> {
     Ok(TreeDump(found))
 }
 
-fn dump_node(fs: &dyn Vfs, ino: InodeId, parent: InodeId) -> FsResult<NodeDump> {
+fn dump_node(fs: &dyn Vfs, ino: InodeId, parent: InodeId) -> FsResult<(NodeDump, Vec<u8>)> {
     let attr = fs.getattr(ino)?;
     let content = match attr.kind {
         FileType::Regular => read_all(fs, ino)?,
@@ -97,7 +108,7 @@ fn dump_node(fs: &dyn Vfs, ino: InodeId, parent: InodeId) -> FsResult<NodeDump> 
         let value = fs.getxattr(ino, &name)?.to_vec();
         xattrs.insert(name, value);
     }
-    Ok(NodeDump {
+    let node = NodeDump {
         kind: attr.kind,
         perm: attr.perm,
         uid: attr.uid,
@@ -112,7 +123,8 @@ fn dump_node(fs: &dyn Vfs, ino: InodeId, parent: InodeId) -> FsResult<NodeDump> 
         parent_right,
         listed_kind_right: true,
         times: [attr.mtime, attr.ctime, attr.btime],
-    })
+    };
+    Ok((node, content))
 }
 
 fn list(fs: &dyn Vfs, ino: InodeId) -> FsResult<Vec<(Vec<u8>, FileType)>> {
@@ -155,7 +167,8 @@ impl TreeDump {
 }
 
 impl NodeDump {
-    fn equals(&self, other: &NodeDump, times: Times) -> bool {
+    /// Whether `other` is the same.
+    pub fn equals(&self, other: &NodeDump, times: Times) -> bool {
         match times {
             Times::Compare => self == other,
             Times::Ignore => *self == NodeDump { times: self.times, ..other.clone() },

@@ -1,5 +1,11 @@
 //! Crash points and what may be found after them.
 //!
+//! For a file system as a whole, [`explore()`] enumerates: it runs a [`Script`] once, and at every operation
+//! that changes what a disk may hold it copies the machine, makes from the copy several images of what the
+//! next boot or the next process may find, opens each, and compares it with the script's [`History`].
+//!
+//! For anything smaller there are [`points`] and [`aftermaths`]:
+//!
 //! ```
 //! use std::path::Path;
 //! use varve_env::{Env, OpenMode, sim::SimEnv};
@@ -23,6 +29,16 @@
 //!     }
 //! }
 //! ```
+
+mod explore;
+mod history;
+mod image;
+mod script;
+
+pub use explore::{Exploration, Point, Subject, Tally, Violation, explore};
+pub use history::{Found, History, Reached};
+pub use image::Image;
+pub use script::{Script, ScriptOptions, Step};
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,0 +1,183 @@
+//! Every crash of seeded runs of the whole store: rows, logs, tables, large files. See
+//! [`varve_testkit::crash::explore`] for what is done at each point.
+//!
+//! A failure prints the command that replays it. `cargo xtask soak crash` goes on with other seeds.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use varve_engine::db::Db;
+use varve_engine::options::{CompactionPolicy, DbOptions};
+use varve_env::Env;
+use varve_env::sim::{SimEnv, SimOp};
+use varve_fs::fsck::Severity;
+use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
+use varve_testkit::crash::{
+    Exploration, Image, Script, ScriptOptions, Subject, Tally, Violation, explore,
+};
+
+use crate::crash::STORE;
+use crate::support::os_env;
+
+/// Small enough for a few pages of writes to cross it.
+const THRESHOLD_BYTES: u64 = 16 << 10;
+const THREADS: usize = 2;
+
+/// A store whose logs, tables and manifests are so small that all of them are replaced during one run.
+pub(crate) struct Store;
+
+pub(crate) fn tiny_engine(compaction: CompactionPolicy) -> DbOptions {
+    DbOptions {
+        compaction,
+        memtable_bytes: 16 << 10,
+        table_bytes: 8 << 10,
+        block_bytes: 1024,
+        sublevels_trigger: 2,
+        level_base_bytes: 24 << 10,
+        level_multiplier: 3,
+        space_reserve_bytes: 0,
+        manifest_bytes_max: 3000,
+        ..DbOptions::with_memory_budget(1 << 20)
+    }
+}
+
+pub(crate) fn open_tiny(env: &Arc<SimEnv>, options: MountOptions) -> Result<VarveFs, String> {
+    let env: Arc<dyn Env> = Arc::clone(env) as Arc<dyn Env>;
+    let db_env = Arc::clone(&env);
+    // A store may change its policy at every open; here each machine and each boot chooses one.
+    const POLICIES: [CompactionPolicy; 3] =
+        [CompactionPolicy::Leveled, CompactionPolicy::Stepped, CompactionPolicy::LazyLeveled];
+    let policy = POLICIES[(env.boot_id() >> 64) as usize % POLICIES.len()];
+    VarveFs::open_with(env, Path::new(STORE), options, |dir| {
+        Ok(Arc::new(Db::open(db_env, dir, tiny_engine(policy))?))
+    })
+    .map_err(|error| error.to_string())
+}
+
+impl Subject for Store {
+    type Fs = VarveFs;
+
+    fn format(&self, env: &Arc<SimEnv>) -> Result<(), String> {
+        let env: Arc<dyn Env> = Arc::clone(env) as Arc<dyn Env>;
+        let options = FormatOptions {
+            large_file_threshold_bytes: THRESHOLD_BYTES,
+            ..FormatOptions::default()
+        };
+        format(&env, Path::new(STORE), &options).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn open(&self, env: &Arc<SimEnv>) -> Result<VarveFs, String> {
+        open_tiny(env, MountOptions::default())
+    }
+
+    fn problems(&self, fs: &VarveFs) -> Result<Vec<String>, String> {
+        let report = fs.check(&mut |_| ()).map_err(|error| format!("check: {error}"))?;
+        let broken = report.findings.iter().filter(|f| f.severity() != Severity::Waste);
+        Ok(broken.map(ToString::to_string).collect())
+    }
+
+    fn close(&self, fs: VarveFs) -> Result<(), String> {
+        fs.close().map_err(|error| error.to_string())
+    }
+}
+
+fn script(seed: u64, steps: usize) -> Script {
+    let options =
+        ScriptOptions { steps, large_file_threshold_bytes: THRESHOLD_BYTES, restarts: true };
+    Script::new(seed, &options).unwrap()
+}
+
+/// How much is explored of one script.
+fn everything() -> Exploration {
+    Exploration { cuts: 1, stride: 1, only: None, left_out: Vec::new(), threads: THREADS }
+}
+
+const STEPS: usize = 150;
+
+fn explored(seed: u64, exploration: &Exploration) -> Result<Tally, Violation> {
+    explore(&Store, &script(seed, STEPS), exploration)
+}
+
+fn report(violation: &Violation) -> String {
+    let Violation { seed, point, image, what } = violation;
+    let image = image.map_or("nothing".to_owned(), |image| image.to_string());
+    format!(
+        "seed {seed}, point {point}, image {image}: {what}\nreplay: VARVE_CRASH_POINT={seed}/{point}/{image} \
+         cargo test -p varve-fs --test it -- --ignored --exact crash_points::replay --nocapture"
+    )
+}
+
+#[test]
+fn every_crash_of_the_whole_store_keeps_the_promises() {
+    let mut sum = Tally::default();
+    for seed in 0..24 {
+        let tally = explored(seed, &everything()).unwrap_or_else(|v| panic!("{}", report(&v)));
+        sum.add(tally);
+    }
+    println!("{sum:?}");
+    assert!(sum.points > 5000 && sum.images > 25_000, "{sum:?}");
+}
+
+/// A sync left out must be noticed, wherever it is.
+#[test]
+fn canary_each_sync_that_is_left_out_is_noticed() {
+    let left_out = [
+        (SimOp::Sync, ".wal"),
+        (SimOp::Sync, "MANIFEST-"),
+        (SimOp::Sync, ".table"),
+        // The rename that puts a manifest in force comes before the sync of what it renames.
+        (SimOp::Sync, "CURRENT"),
+        (SimOp::SyncDir, "/engine"),
+        // Large files, before the rows that claim them.
+        (SimOp::Sync, "/objects/"),
+        (SimOp::SyncDir, "/objects/0/0"),
+    ];
+    for (op, path_part) in left_out {
+        let mut exploration = everything();
+        exploration.left_out = vec![(op, path_part.to_owned())];
+        let noticed = (0..8).find_map(|seed| explored(seed, &exploration).err());
+        match noticed {
+            Some(violation) => println!("{op:?} of {path_part}: {}", report(&violation)),
+            None => panic!("without {op:?} of {path_part} nothing is noticed"),
+        }
+    }
+}
+
+/// Replays one image: `VARVE_CRASH_POINT=SEED/POINT/IMAGE`.
+#[test]
+#[ignore = "replays what a failure printed"]
+fn replay() {
+    let Ok(wanted) = std::env::var("VARVE_CRASH_POINT") else { return };
+    let parts: Vec<&str> = wanted.split('/').collect();
+    let [seed, point, image] = parts[..] else { panic!("{wanted} is not SEED/POINT/IMAGE") };
+    let image: Image = image.parse().unwrap();
+    let exploration = Exploration { only: Some((point.parse().unwrap(), image)), ..everything() };
+    let tally = explored(seed.parse().unwrap(), &exploration);
+    let tally = tally.unwrap_or_else(|violation| panic!("{}", report(&violation)));
+    println!("{tally:?}: the promises are kept");
+}
+
+/// Goes on for `VARVE_SOAK_SECONDS` from the seed `VARVE_SOAK_SEED` on.
+#[test]
+#[ignore = "takes as long as it is told"]
+fn soak() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let limit = Duration::from_secs(number("VARVE_SOAK_SECONDS").unwrap_or(60));
+    let first = number("VARVE_SOAK_SEED").unwrap_or(1_000_000);
+    let clock = os_env();
+    let begin = clock.monotonic();
+    let mut sum = Tally::default();
+    for seed in first.. {
+        // Longer runs now and then, which reach more levels.
+        let steps = if seed % 4 == 0 { 6 * STEPS } else { STEPS };
+        let exploration = Exploration { cuts: 2, ..everything() };
+        let tally = explore(&Store, &script(seed, steps), &exploration);
+        let tally = tally.unwrap_or_else(|violation| panic!("{}", report(&violation)));
+        sum.add(tally);
+        let elapsed = clock.monotonic().saturating_sub(begin);
+        if elapsed > limit {
+            return println!("seeds {first} to {seed}: {sum:?} in {elapsed:?}");
+        }
+    }
+}

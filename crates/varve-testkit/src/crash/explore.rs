@@ -1,0 +1,358 @@
+//! Every crash of one run.
+//!
+//! 1. The script runs once, on one thread. Before each operation that changes what a disk may hold the
+//!    machine is copied, which costs little, and the copy goes to the checkers as a [`Point`].
+//! 2. A checker makes the images of a point, one after the other, and opens each. What it finds must be a
+//!    state that the history allows and have no broken invariant; a file written and synced then must
+//!    survive another power cut, beside everything else.
+//! 3. For some images the machine is copied during the opening too, and the power goes again there.
+//!
+//! One number, the script's seed, makes the whole run; with a point and an image it makes one failure.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use parking_lot::Mutex;
+use varve_env::sim::{JournalEntry, SimEnv, SimOp};
+use varve_types::{FileName, InodeId};
+use varve_vfs::{Caller, FsError, OpenFlags, Vfs};
+
+use super::history::{Found, Reached};
+use super::image::Image;
+use super::script::{Script, Step};
+use crate::fsops::{Session, Times, TreePath};
+use crate::rng::{Rng, mix};
+
+/// Points that wait for a checker.
+const WAITING_MAX: usize = 64;
+/// Crashes during the opening of one image.
+const CRASHES_AT_OPEN: usize = 2;
+/// The name of the file that tells whether a store is usable.
+const PROBE: &[u8] = b"usable";
+
+/// The file system under test.
+pub trait Subject: Sync {
+    /// A file system.
+    type Fs: Vfs;
+
+    /// Makes a store.
+    fn format(&self, env: &Arc<SimEnv>) -> Result<(), String>;
+
+    /// Opens it.
+    fn open(&self, env: &Arc<SimEnv>) -> Result<Self::Fs, String>;
+
+    /// Every broken invariant.
+    fn problems(&self, fs: &Self::Fs) -> Result<Vec<String>, String>;
+
+    /// Closes it in order.
+    fn close(&self, fs: Self::Fs) -> Result<(), String>;
+}
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub struct Exploration {
+    /// Seeded power cuts per point, of each kind, beside the fixed images.
+    pub cuts: u64,
+    /// Every so many points one is explored.
+    pub stride: u64,
+    /// Only this point and image.
+    pub only: Option<(u64, Image)>,
+    /// Syncs that are left out, by kind and a part of the path.
+    pub left_out: Vec<(SimOp, String)>,
+    /// Threads that check.
+    pub threads: usize,
+}
+
+/// A moment of the run.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// The number of the operation about to be made.
+    pub number: u64,
+    /// That operation.
+    pub next: JournalEntry,
+    /// Steps that had ended.
+    pub steps: usize,
+    machine: Arc<SimEnv>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Points.
+    pub points: u64,
+    /// Images opened after the first crash.
+    pub images: u64,
+    /// Images opened after a crash while the first was opened.
+    pub second_images: u64,
+}
+
+impl Tally {
+    /// Adds what another run did.
+    pub fn add(&mut self, other: Tally) {
+        self.points += other.points;
+        self.images += other.images;
+        self.second_images += other.second_images;
+    }
+}
+
+/// A promise that was broken.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// The script's seed.
+    pub seed: u64,
+    /// The point, or 0 if the run itself failed.
+    pub point: u64,
+    /// What was left by the crash.
+    pub image: Option<Image>,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// What the run and its checkers share.
+struct Shared<'a, S> {
+    subject: &'a S,
+    script: &'a Script,
+    options: &'a Exploration,
+    tally: [AtomicU64; 3],
+    steps: Arc<AtomicUsize>,
+    /// The number of the last operation.
+    numbered: Arc<AtomicU64>,
+    stopped: Arc<AtomicBool>,
+    violation: Mutex<Option<Violation>>,
+}
+
+/// Runs `script` on the subject and crashes it everywhere. The first violation ends it.
+pub fn explore<S: Subject>(
+    subject: &S,
+    script: &Script,
+    options: &Exploration,
+) -> Result<Tally, Violation> {
+    let shared = Shared {
+        subject,
+        script,
+        options,
+        tally: Default::default(),
+        steps: Arc::default(),
+        numbered: Arc::default(),
+        stopped: Arc::default(),
+        violation: Mutex::new(None),
+    };
+    let (sender, receiver) = sync_channel(WAITING_MAX);
+    let receiver = Mutex::new(receiver);
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads {
+            scope.spawn(|| shared.check_points(&receiver));
+        }
+        if let Err(what) = shared.run(sender) {
+            shared.note(Violation { seed: script.seed, point: 0, image: None, what });
+        }
+    });
+    if let Some(violation) = shared.violation.into_inner() {
+        return Err(violation);
+    }
+    let [points, images, second_images] = shared.tally.map(AtomicU64::into_inner);
+    Ok(Tally { points, images, second_images })
+}
+
+impl<S: Subject> Shared<'_, S> {
+    fn note(&self, violation: Violation) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.violation.lock().get_or_insert(violation);
+    }
+
+    /// Runs the script, and sends its points.
+    fn run(&self, sender: SyncSender<Point>) -> Result<(), String> {
+        let mut env = SimEnv::new(self.script.seed);
+        self.subject.format(&env)?;
+        self.watch(&env, sender.clone());
+        let mut fs = self.subject.open(&env)?;
+        let mut session = Session::default();
+        for step in &self.script.steps {
+            if self.stopped.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            match step {
+                Step::Op(op) => drop(session.apply(&fs, op)),
+                Step::Remount => {
+                    session.release_all(&fs).map_err(text)?;
+                    self.subject.close(fs)?;
+                    fs = self.subject.open(&env)?;
+                }
+                Step::Kill => {
+                    session.abandon();
+                    env.unwatch();
+                    env = env.process_kill();
+                    drop(fs);
+                    self.watch(&env, sender.clone());
+                    fs = self.subject.open(&env)?;
+                }
+            }
+            self.steps.fetch_add(1, Ordering::Relaxed);
+        }
+        // The model answered the same all along, or the trees are different now.
+        let reached = Reached { steps: self.script.steps.len(), killed: true, stale: false };
+        let found = Found::read(&fs).map_err(text)?;
+        self.script.history.check(&found, reached).map(drop)
+    }
+
+    fn watch(&self, env: &SimEnv, sender: SyncSender<Point>) {
+        let steps = Arc::clone(&self.steps);
+        let stopped = Arc::clone(&self.stopped);
+        let Exploration { stride, only, left_out, .. } = self.options.clone();
+        for (op, path_part) in left_out {
+            env.ignore_syncs_of(op, &path_part);
+        }
+        // A machine that goes on after a kill counts from 0 again.
+        let before = self.numbered.load(Ordering::Relaxed);
+        let numbered = Arc::clone(&self.numbered);
+        env.watch(Box::new(move |entry, copy| {
+            let number = before + entry.number;
+            numbered.store(number, Ordering::Relaxed);
+            let wanted = match only {
+                Some((point, _)) => number == point,
+                None => number.is_multiple_of(stride),
+            };
+            if wanted && !stopped.load(Ordering::Relaxed) {
+                let steps = steps.load(Ordering::Relaxed);
+                let point = Point { number, next: entry.clone(), steps, machine: copy() };
+                // The checkers end only after this side.
+                let _ = sender.send(point);
+            }
+        }));
+    }
+
+    fn check_points(&self, receiver: &Mutex<Receiver<Point>>) {
+        loop {
+            let next = receiver.lock().recv();
+            let Ok(point) = next else { return };
+            // What waits is taken all the same, or the run would wait for room.
+            if self.stopped.load(Ordering::Relaxed) {
+                continue;
+            }
+            self.tally[0].fetch_add(1, Ordering::Relaxed);
+            for (at, image) in self.images(&point).into_iter().enumerate() {
+                let mut check =
+                    Check { shared: self, point: &point, image, rng: self.rng(&point, at) };
+                if let Err(what) = check.run() {
+                    let what = format!("before {}, step {}: {what}", point.next, point.steps);
+                    let seed = self.script.seed;
+                    self.note(Violation { seed, point: point.number, image: Some(image), what });
+                    break;
+                }
+            }
+        }
+    }
+
+    fn rng(&self, point: &Point, at: usize) -> Rng {
+        Rng::new(mix(self.script.seed ^ mix(point.number)) ^ at as u64)
+    }
+
+    fn images(&self, point: &Point) -> Vec<Image> {
+        if let Some((_, image)) = self.options.only {
+            return vec![image];
+        }
+        let mut images = vec![Image::Nothing, Image::All];
+        let first = point.number * self.options.cuts;
+        let seeds = first..first + self.options.cuts;
+        images.extend(seeds.flat_map(|seed| [Image::Cut(seed), Image::Stale(seed)]));
+        images.push(Image::Kill);
+        images
+    }
+}
+
+/// The check of one image.
+struct Check<'a, 'b, S> {
+    shared: &'a Shared<'b, S>,
+    point: &'a Point,
+    image: Image,
+    rng: Rng,
+}
+
+impl<S: Subject> Check<'_, '_, S> {
+    fn run(&mut self) -> Result<(), String> {
+        let (subject, history) = (self.shared.subject, &self.shared.script.history);
+        let env = self.image.of(&self.point.machine);
+        let crashes_at_open = self.shared.options.only.is_some() || self.rng.chance(30);
+        let copies = Arc::new(Mutex::new(Vec::new()));
+        if crashes_at_open {
+            let copies = Arc::clone(&copies);
+            env.watch(Box::new(move |_, copy| copies.lock().push(copy())));
+        }
+        let fs = subject.open(&env).map_err(|error| format!("open: {error}"))?;
+        env.unwatch();
+        self.shared.tally[1].fetch_add(1, Ordering::Relaxed);
+        let reached = Reached {
+            steps: self.point.steps,
+            killed: self.image == Image::Kill,
+            stale: self.image.is_stale(),
+        };
+        let found = Found::read(&fs).map_err(|error| format!("read: {error}"))?;
+        history.check(&found, reached)?;
+        self.expect_sound(&fs)?;
+        if self.rng.chance(30) {
+            self.check_usable(&env, fs, &found)?;
+        }
+        let copies = std::mem::take(&mut *copies.lock());
+        for _ in 0..CRASHES_AT_OPEN.min(copies.len()) {
+            let machine = Arc::clone(self.rng.pick(&copies));
+            self.crash_again(&machine, reached)?;
+        }
+        Ok(())
+    }
+
+    fn expect_sound(&self, fs: &S::Fs) -> Result<(), String> {
+        let problems = self.shared.subject.problems(fs)?;
+        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+    }
+
+    /// The power goes while the first image is opened.
+    fn crash_again(&mut self, machine: &SimEnv, reached: Reached) -> Result<(), String> {
+        let seed = self.rng.next_u64() >> 32;
+        let image = *self.rng.pick(&[Image::Nothing, Image::Cut(seed), Image::Stale(seed)]);
+        let named = |error: String| format!("and then {image} while it was opened: {error}");
+        let env = image.of(machine);
+        let fs = self.shared.subject.open(&env).map_err(|error| named(format!("open: {error}")))?;
+        self.shared.tally[2].fetch_add(1, Ordering::Relaxed);
+        let found = Found::read(&fs).map_err(|error| named(format!("read: {error}")))?;
+        // The process died first, if it did: what the machine had not synced may be lost after all.
+        let reached =
+            Reached { killed: false, stale: reached.stale || image.is_stale(), ..reached };
+        self.shared.script.history.check(&found, reached).map_err(named)?;
+        self.expect_sound(&fs).map_err(named)
+    }
+
+    /// Something new can be written and synced, and survives with all the rest.
+    fn check_usable(&self, env: &SimEnv, fs: S::Fs, found: &Found) -> Result<(), String> {
+        write_probe(&fs).map_err(|error| format!("write after the crash: {error}"))?;
+        let next = env.copy().power_cut_keep_nothing();
+        drop(fs);
+        let fs = self.shared.subject.open(&next).map_err(|error| format!("open again: {error}"))?;
+        let mut again = Found::read(&fs).map_err(|error| format!("read again: {error}"))?;
+        let probe = again.tree.0.remove(&TreePath(vec![PROBE.to_vec()]));
+        if probe.is_none_or(|node| node.content_len != PROBE.len() as u64) {
+            return Err("what was synced after the crash is lost".to_owned());
+        }
+        // Its size counts the probe.
+        let mut before = found.tree.clone();
+        before.0.remove(&TreePath::default());
+        again.tree.0.remove(&TreePath::default());
+        let lines = before.differences(&again.tree, Times::Ignore);
+        if lines.is_empty() { Ok(()) } else { Err(format!("after a sync: {}", lines.join("\n  "))) }
+    }
+}
+
+fn write_probe(fs: &dyn Vfs) -> Result<(), FsError> {
+    let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+    let (entry, opened) =
+        fs.create(Caller::ROOT, InodeId::ROOT, FileName::new(PROBE)?, 0o644, flags)?;
+    let ino = entry.attr.ino;
+    fs.write(ino, opened.handle, 0, PROBE, false)?;
+    fs.release(ino, opened.handle)?;
+    fs.forget(ino, 1);
+    fs.sync()
+}
+
+fn text(error: FsError) -> String {
+    error.to_string()
+}

@@ -1,0 +1,307 @@
+//! What may be found after a crash, and what must be.
+//!
+//! The rows of a file system are one history: what is found is its state after some step, not before the
+//! last step that was synced and not after the step under way. The bytes of large files are no part of
+//! that history, because the kernel writes them straight to the storage below. For those of a state holds:
+//!
+//! - A file's *base* is what it held at the last step that synced it, or at the last step up to the state
+//!   found whose row claims bytes (the move out of the rows, the release by the last writer).
+//! - Each byte is one that the file had at that place in its base or at any step since. It may be zero
+//!   where the base had none, or the file was shorter in between.
+//! - The length is one that the file had since its base, or the end of a write since.
+//!
+//! After the death of the process alone the base is the last step that ended.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use varve_types::InodeId;
+use varve_vfs::{FileType, FsResult, Vfs};
+
+use crate::fsops::{NodeDump, Times, TreeDump, TreePath, read_all, tree_with};
+use crate::model::ModelFs;
+
+/// Bytes compared at a time.
+const CHUNK_BYTES: usize = 512;
+
+/// One state of the tree.
+#[derive(Clone, Debug)]
+struct State {
+    tree: Arc<TreeDump>,
+    inodes: Arc<BTreeMap<TreePath, InodeId>>,
+}
+
+/// What happened to the bytes of one inode.
+#[derive(Debug, Default)]
+struct Bytes {
+    /// What it held, from which step on.
+    versions: Vec<(usize, Arc<Vec<u8>>)>,
+    /// Steps after which its bytes are durable.
+    synced: Vec<usize>,
+    /// Steps whose rows claim its bytes, and the step whose bytes they are.
+    claimed: Vec<(usize, usize)>,
+    /// Ends of writes, with their steps.
+    ends: Vec<(usize, u64)>,
+    /// The step that made it large.
+    large_from: Option<usize>,
+}
+
+/// The states of a run, from before its first step on.
+#[derive(Debug)]
+pub struct History {
+    states: Vec<State>,
+    bytes: HashMap<InodeId, Bytes>,
+    /// Steps after which all rows are durable.
+    synced: Vec<usize>,
+}
+
+/// How far a run had come when it stopped, and what may be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// Steps that had ended.
+    pub steps: usize,
+    /// Only the process died.
+    pub killed: bool,
+    /// Old bytes of other files may stand where nothing was ever synced.
+    pub stale: bool,
+}
+
+/// A tree and the bytes of its regular files.
+#[derive(Debug)]
+pub struct Found {
+    /// The tree.
+    pub tree: TreeDump,
+    files: BTreeMap<TreePath, Vec<u8>>,
+}
+
+impl Found {
+    /// Reads all of `fs`.
+    pub fn read(fs: &dyn Vfs) -> FsResult<Found> {
+        let mut files = BTreeMap::new();
+        let tree = tree_with(fs, &mut |path, _, bytes| drop(files.insert(path.clone(), bytes)))?;
+        Ok(Found { tree, files })
+    }
+}
+
+impl History {
+    pub(super) fn new(model: &ModelFs) -> FsResult<History> {
+        let mut history = History { states: Vec::new(), bytes: HashMap::new(), synced: vec![0] };
+        history.push(model, &[])?;
+        Ok(history)
+    }
+
+    /// Notes the state after one more step; files without a name are those `open`.
+    pub(super) fn push(&mut self, model: &ModelFs, open: &[InodeId]) -> FsResult<()> {
+        let step = self.states.len();
+        let mut inodes = BTreeMap::new();
+        let bytes = &mut self.bytes;
+        let mut note = |ino: InodeId, content: Vec<u8>| {
+            let known = bytes.entry(ino).or_default();
+            if known.versions.last().is_none_or(|(_, last)| **last != content) {
+                known.versions.push((step, Arc::new(content)));
+            }
+        };
+        let tree = tree_with(model, &mut |path, ino, content| {
+            inodes.insert(path.clone(), ino);
+            note(ino, content);
+        })?;
+        for ino in open {
+            if model.getattr(*ino).is_ok_and(|attr| attr.nlink == 0) {
+                note(*ino, read_all(model, *ino)?);
+            }
+        }
+        self.states.push(State { tree: Arc::new(tree), inodes: Arc::new(inodes) });
+        Ok(())
+    }
+
+    pub(super) fn newest_len(&self, ino: InodeId) -> u64 {
+        let newest = self.bytes.get(&ino).and_then(|bytes| bytes.versions.last());
+        newest.map_or(0, |(_, content)| content.len() as u64)
+    }
+
+    pub(super) fn newest_inode(&self, path: &TreePath) -> Option<InodeId> {
+        self.states.last()?.inodes.get(path).copied()
+    }
+
+    /// The step `at` writes up to `end`, or sets that length.
+    pub(super) fn note_end(&mut self, ino: InodeId, at: usize, end: u64, threshold: u64) {
+        let bytes = self.bytes.entry(ino).or_default();
+        bytes.ends.push((at, end));
+        if end > threshold && bytes.large_from.is_none() {
+            bytes.large_from = Some(at);
+            bytes.claimed.push((at, at - 1));
+        }
+    }
+
+    /// The row that the step `at` leaves claims the bytes of `ino`.
+    pub(super) fn claim(&mut self, ino: InodeId, at: usize) {
+        self.bytes.entry(ino).or_default().claimed.push((at, at));
+    }
+
+    /// The step `at` makes all rows durable, and with them the bytes they claim.
+    pub(super) fn sync_rows(&mut self, at: usize) {
+        self.synced.push(at);
+    }
+
+    /// The step `at` makes one file and all rows durable.
+    pub(super) fn sync_file(&mut self, ino: InodeId, at: usize) {
+        self.bytes.entry(ino).or_default().synced.push(at);
+        self.sync_rows(at);
+    }
+
+    /// The step `at` makes everything durable.
+    pub(super) fn sync_all(&mut self, at: usize) {
+        self.bytes.values_mut().for_each(|bytes| bytes.synced.push(at));
+        self.sync_rows(at);
+    }
+
+    /// The first state that may be found.
+    pub fn least(&self, reached: Reached) -> usize {
+        if reached.killed {
+            return reached.steps;
+        }
+        last_up_to(self.synced.iter().copied(), reached.steps).unwrap_or(0)
+    }
+
+    /// Checks what was found, and returns which state it is.
+    pub fn check(&self, found: &Found, reached: Reached) -> Result<usize, String> {
+        let least = self.least(reached);
+        let most = (reached.steps + 1).min(self.states.len() - 1);
+        let mut closest: Option<(usize, Vec<String>)> = None;
+        for at in (least..=most).rev() {
+            let wrong = self.differences(at, found, reached);
+            if wrong.is_empty() {
+                return Ok(at);
+            }
+            if closest.as_ref().is_none_or(|(_, lines)| wrong.len() < lines.len()) {
+                closest = Some((at, wrong));
+            }
+        }
+        let (at, lines) = closest.unwrap_or_default();
+        let earlier = (0..least).rev().find(|at| self.differences(*at, found, reached).is_empty());
+        let earlier = earlier.map_or(String::new(), |at| format!("; it is the earlier state {at}"));
+        let lines = lines.join("\n  ");
+        Err(format!("none of the states {least} to {most}{earlier}; unlike state {at}:\n  {lines}"))
+    }
+
+    /// What is different from the state `at`.
+    fn differences(&self, at: usize, found: &Found, reached: Reached) -> Vec<String> {
+        let state = &self.states[at];
+        let mut lines = Vec::new();
+        for (path, node) in &state.tree.0 {
+            let Some(other) = found.tree.0.get(path) else {
+                lines.push(format!("{path} is missing"));
+                continue;
+            };
+            let ino = state.inodes.get(path);
+            let large = ino.and_then(|ino| self.bytes.get(ino)).filter(|bytes| bytes.is_large(at));
+            match large {
+                Some(bytes) if same_but_bytes(node, other) => {
+                    let content = found.files.get(path).map(Vec::as_slice).unwrap_or_default();
+                    if let Err(error) = bytes.check(at, content, reached) {
+                        lines.push(format!("{path}: {error}"));
+                    }
+                }
+                None if node.equals(other, Times::Ignore) => {}
+                _ => lines.push(format!("{path} is {other:?}; expected {node:?}")),
+            }
+        }
+        for path in found.tree.0.keys().filter(|path| !state.tree.0.contains_key(*path)) {
+            lines.push(format!("{path} is there and should not be"));
+        }
+        lines
+    }
+}
+
+/// Whether everything but size and bytes is the same, and the file has the bytes its size says.
+fn same_but_bytes(expected: &NodeDump, found: &NodeDump) -> bool {
+    let alike = NodeDump {
+        size: expected.size,
+        content_hash: expected.content_hash,
+        content_len: expected.content_len,
+        ..found.clone()
+    };
+    found.kind == FileType::Regular
+        && found.size == found.content_len
+        && expected.equals(&alike, Times::Ignore)
+}
+
+fn last_up_to(steps: impl Iterator<Item = usize>, most: usize) -> Option<usize> {
+    steps.filter(|step| *step <= most).max()
+}
+
+impl Bytes {
+    fn is_large(&self, at: usize) -> bool {
+        self.large_from.is_some_and(|from| from <= at)
+    }
+
+    /// What it held after `step`, if it was there.
+    fn version(&self, step: usize) -> Option<&Vec<u8>> {
+        let before = self.versions.iter().rev().find(|(from, _)| *from <= step);
+        before.map(|(_, content)| content.as_ref())
+    }
+
+    fn base(&self, at: usize, reached: Reached) -> usize {
+        if reached.killed {
+            return reached.steps;
+        }
+        let synced = last_up_to(self.synced.iter().copied(), reached.steps);
+        let claims = self.claimed.iter().filter(|(row, _)| *row <= at);
+        let claimed = claims.map(|(_, bytes)| *bytes).max();
+        synced.max(claimed).unwrap_or(0)
+    }
+
+    /// Checks the bytes of a large file in the state `at`.
+    fn check(&self, at: usize, found: &[u8], reached: Reached) -> Result<(), String> {
+        let (base_step, last_step) = (self.base(at, reached), reached.steps + 1);
+        let empty = Vec::new();
+        let base = self.version(base_step).unwrap_or(&empty);
+        let since =
+            self.versions.iter().filter(|(from, _)| (base_step + 1..=last_step).contains(from));
+        let later: Vec<&Vec<u8>> = since.map(|(_, content)| content.as_ref()).collect();
+        let ends = self.ends.iter().filter(|(step, _)| (base_step + 1..=last_step).contains(step));
+        let len = found.len() as u64;
+        let known_len = base.len() as u64 == len
+            || later.iter().any(|content| content.len() as u64 == len)
+            || ends.clone().any(|(_, end)| *end == len);
+        if !known_len {
+            let ends: Vec<u64> = ends.map(|(_, end)| *end).collect();
+            return Err(format!(
+                "it has {len} bytes; had {} at step {base_step}, then {ends:?}",
+                base.len()
+            ));
+        }
+        let newest = later.last().copied().unwrap_or(base);
+        for (chunk, start) in found.chunks(CHUNK_BYTES).zip((0..).step_by(CHUNK_BYTES)) {
+            let is_whole =
+                |content: &Vec<u8>| content.get(start..start + chunk.len()) == Some(chunk);
+            if !is_whole(newest) && !is_whole(base) {
+                check_bytes(chunk, start, base, &later, reached.stale)
+                    .map_err(|error| format!("{error} since step {base_step}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks bytes that begin at `start`, one by one.
+fn check_bytes(
+    chunk: &[u8],
+    start: usize,
+    base: &Vec<u8>,
+    later: &[&Vec<u8>],
+    stale: bool,
+) -> Result<(), String> {
+    for (at, byte) in (start..).zip(chunk) {
+        let is_one = |content: &Vec<u8>| content.get(at) == Some(byte);
+        if is_one(base) || later.iter().any(|content| is_one(content)) {
+            continue;
+        }
+        let unwritten = at >= base.len() || later.iter().any(|content| at >= content.len());
+        if unwritten && (*byte == 0 || stale) {
+            continue;
+        }
+        return Err(format!("byte {at} is {byte:#x}, which it never was"));
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! One of the things that may be found after a crash, by a name that brings it back.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use varve_env::sim::SimEnv;
+
+/// How a machine or process ended, and what was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// The power went, and nothing survived but what was synced.
+    Nothing,
+    /// The power went, and everything survived.
+    All,
+    /// The power went, and what this seed chooses survived.
+    Cut(u64),
+    /// The same, with old bytes in sectors that were never written.
+    Stale(u64),
+    /// The process went, and the machine stayed.
+    Kill,
+}
+
+impl Image {
+    /// The machine as it is found. `env` must be a copy that nobody works on.
+    pub fn of(self, env: &SimEnv) -> Arc<SimEnv> {
+        match self {
+            Image::Nothing => env.power_cut_keep_nothing(),
+            Image::All => env.power_cut_keep_all(),
+            Image::Cut(seed) => env.power_cut(seed),
+            Image::Stale(seed) => env.power_cut_stale(seed),
+            Image::Kill => env.process_kill(),
+        }
+    }
+
+    /// Whether old bytes may stand where nothing was written.
+    pub fn is_stale(self) -> bool {
+        matches!(self, Image::Stale(_))
+    }
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Image::Nothing => f.write_str("nothing"),
+            Image::All => f.write_str("all"),
+            Image::Cut(seed) => write!(f, "cut{seed}"),
+            Image::Stale(seed) => write!(f, "stale{seed}"),
+            Image::Kill => f.write_str("kill"),
+        }
+    }
+}
+
+impl FromStr for Image {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Image, String> {
+        let seed = |digits: &str| digits.parse().map_err(|_| format!("no image is called {text}"));
+        match text {
+            "nothing" => Ok(Image::Nothing),
+            "all" => Ok(Image::All),
+            "kill" => Ok(Image::Kill),
+            _ => match (text.strip_prefix("cut"), text.strip_prefix("stale")) {
+                (Some(digits), _) => seed(digits).map(Image::Cut),
+                (_, Some(digits)) => seed(digits).map(Image::Stale),
+                _ => Err(format!("no image is called {text}")),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back() {
+        for image in [Image::Nothing, Image::All, Image::Cut(7), Image::Stale(0), Image::Kill] {
+            assert_eq!(image.to_string().parse(), Ok(image));
+        }
+        assert!("cut".parse::<Image>().is_err() && "x1".parse::<Image>().is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! What is done before the power goes: a seeded sequence of steps, and what it makes of the model.
+//!
+//! The steps are fixed before any file system runs them, so that what must be found after a crash is known
+//! for every moment of the run.
+
+use std::collections::HashMap;
+
+use varve_env::sim::SimEnv;
+use varve_types::InodeId;
+use varve_vfs::FsResult;
+
+use super::history::History;
+use crate::fsops::{Answer, Generator, Op, Session, Slot, Universe};
+use crate::model::ModelFs;
+use crate::rng::{Rng, mix};
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// An operation.
+    Op(Op),
+    /// All handles end, the file system is closed and opened again.
+    Remount,
+    /// The process dies and the next one opens the file system.
+    Kill,
+}
+
+/// Which script to make.
+#[derive(Clone, Debug)]
+pub struct ScriptOptions {
+    /// Steps in all.
+    pub steps: usize,
+    /// Files larger than this are files of the storage below, in bytes.
+    pub large_file_threshold_bytes: u64,
+    /// Whether there are remounts and kills.
+    pub restarts: bool,
+}
+
+/// A sequence of steps and what must be found of it.
+#[derive(Debug)]
+pub struct Script {
+    /// What it was made from.
+    pub seed: u64,
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// What they made of the model.
+    pub history: History,
+}
+
+/// What an open slot of the model may do.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    writes: bool,
+    syncs: bool,
+}
+
+/// Makes scripts.
+struct Maker {
+    rng: Rng,
+    generator: Generator,
+    model: ModelFs,
+    session: Session,
+    open: HashMap<Slot, Open>,
+    threshold: u64,
+    script: Script,
+}
+
+impl Script {
+    /// The script of `seed`.
+    pub fn new(seed: u64, options: &ScriptOptions) -> FsResult<Script> {
+        let threshold = options.large_file_threshold_bytes;
+        let large = [threshold / 2, threshold - 1, threshold + 1, 2 * threshold];
+        let sizes = [&[0, 1, 500, 513, 4096], &large[..]].concat();
+        let universe = Universe { sizes, ..Universe::default() };
+        let model = ModelFs::new(SimEnv::new(seed));
+        let history = History::new(&model)?;
+        let mut maker = Maker {
+            rng: Rng::new(mix(seed)),
+            generator: Generator::new(seed, universe),
+            model,
+            session: Session::default(),
+            open: HashMap::new(),
+            threshold,
+            script: Script { seed, steps: Vec::new(), history },
+        };
+        while maker.script.steps.len() < options.steps {
+            maker.step(options.restarts)?;
+        }
+        Ok(maker.script)
+    }
+}
+
+impl Maker {
+    fn step(&mut self, restarts: bool) -> FsResult<()> {
+        match self.rng.below(100) {
+            0..3 => self.op(Op::Sync),
+            3..9 => {
+                let (slot, data_only) = (self.rng.below(4) as Slot, self.rng.chance(50));
+                self.op(Op::Fsync { slot, data_only })
+            }
+            9..11 => self.op(Op::FsyncDir { path: Default::default() }),
+            11 if restarts => self.restart(Step::Remount),
+            12 if restarts => self.restart(Step::Kill),
+            _ => {
+                let op = self.generator.next_op();
+                if changes_nothing(&op) { Ok(()) } else { self.op(op) }
+            }
+        }
+    }
+
+    /// Ends all handles. After the death of the process the rows of large files stay as they are.
+    fn restart(&mut self, step: Step) -> FsResult<()> {
+        let at = self.script.steps.len() + 1;
+        for slot in self.open.clone().into_keys() {
+            if let Some(ino) = self.session.inode(slot)
+                && step == Step::Remount
+            {
+                self.script.history.claim(ino, at);
+            }
+        }
+        self.session.release_all(&self.model)?;
+        self.open.clear();
+        if step == Step::Remount {
+            self.script.history.sync_all(at);
+        }
+        self.script.steps.push(step);
+        self.script.history.push(&self.model, &[])
+    }
+
+    fn op(&mut self, op: Op) -> FsResult<()> {
+        let at = self.script.steps.len() + 1;
+        let before = slot_of(&op).and_then(|slot| self.session.inode(slot));
+        let large = self.may_become_large(&op, before);
+        let outcome = self.session.apply(&self.model, &op);
+        let done = outcome.answer.is_ok_and(|answer| answer != Answer::Skipped);
+        self.script.history.push(&self.model, &self.session.inodes())?;
+        let history = &mut self.script.history;
+        if let Some((ino, end)) = large {
+            history.note_end(ino, at, end, self.threshold);
+        }
+        if done {
+            self.generator.observe(&op);
+            self.note_done(&op, before, at);
+        }
+        self.script.steps.push(Step::Op(op));
+        Ok(())
+    }
+
+    /// The inode that `op` makes as large as the given size, at least in part.
+    fn may_become_large(&self, op: &Op, slot: Option<InodeId>) -> Option<(InodeId, u64)> {
+        let history = &self.script.history;
+        match op {
+            Op::Write { offset, len, .. } => {
+                let ino = slot?;
+                // An append goes to the end.
+                let start = (*offset).max(history.newest_len(ino));
+                Some((ino, start + *len as u64)).filter(|_| *len > 0)
+            }
+            Op::Fallocate { offset, len, .. } => Some((slot?, offset + len)),
+            Op::SlotSetAttr { set, .. } => Some((slot?, set.size?)),
+            Op::SetAttr { path, set, .. } => Some((history.newest_inode(path)?, set.size?)),
+            _ => None,
+        }
+    }
+
+    fn note_done(&mut self, op: &Op, before: Option<InodeId>, at: usize) {
+        let history = &mut self.script.history;
+        match op {
+            Op::Sync => history.sync_all(at),
+            Op::FsyncDir { .. } => history.sync_rows(at),
+            Op::Fsync { .. } => {
+                before.iter().for_each(|ino| history.sync_file(*ino, at));
+            }
+            Op::Write { slot, len, .. } if *len > 0 => {
+                let syncs = self.open.get(slot).is_some_and(|open| open.syncs);
+                if let Some(ino) = before.filter(|_| syncs) {
+                    history.sync_file(ino, at);
+                }
+            }
+            Op::Create { flags, slot, .. }
+            | Op::Open { flags, slot, .. }
+            | Op::Tmpfile { flags, slot, .. } => {
+                let open = Open { writes: flags.write, syncs: flags.sync };
+                let old = self.open.insert(*slot, open);
+                self.released(old, before, at);
+            }
+            Op::Release { slot } => {
+                let old = self.open.remove(slot);
+                self.released(old, before, at);
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that a handle ended. The last one that wrote leaves a row that claims the bytes.
+    fn released(&mut self, open: Option<Open>, ino: Option<InodeId>, at: usize) {
+        let (Some(Open { writes: true, .. }), Some(ino)) = (open, ino) else { return };
+        let session = &self.session;
+        let same = |slot: &Slot| session.inode(*slot) == Some(ino);
+        if !self.open.iter().any(|(slot, open)| open.writes && same(slot)) {
+            self.script.history.claim(ino, at);
+        }
+    }
+}
+
+/// Whether nothing of `op` could be seen after a crash.
+fn changes_nothing(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Getattr { .. }
+            | Op::Readlink { .. }
+            | Op::Access { .. }
+            | Op::GetXattr { .. }
+            | Op::ListXattr { .. }
+            | Op::SlotGetattr { .. }
+            | Op::Seek { .. }
+            | Op::Readdir { .. }
+    )
+}
+
+fn slot_of(op: &Op) -> Option<Slot> {
+    match op {
+        Op::SlotGetattr { slot }
+        | Op::SlotSetAttr { slot, .. }
+        | Op::SlotLink { slot, .. }
+        | Op::Read { slot, .. }
+        | Op::Write { slot, .. }
+        | Op::Fallocate { slot, .. }
+        | Op::Seek { slot, .. }
+        | Op::Fsync { slot, .. }
+        | Op::Release { slot }
+        | Op::Create { slot, .. }
+        | Op::Open { slot, .. }
+        | Op::Tmpfile { slot, .. } => Some(*slot),
+        _ => None,
+    }
+}
