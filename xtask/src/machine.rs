@@ -1,30 +1,29 @@
 //! The machine under a run: its own mount namespace, its scratch directory, the `varve` program and its
 //! daemon.
 //!
+//! [`Varve`] is a store and its mount, [`Null`] a mount of a file system without storage; both are served by a
+//! [`Daemon`].
+//!
 //! Nothing stays behind: [`enter_private_namespace`] moves the run into a mount namespace of its own, so
 //! that every mount (and every loop device under one) goes away with the last process of the run, however
 //! it ends; the daemon ends with the process that started it; [`Scratch`] is removed when it is dropped.
 
+mod daemon;
+
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
+
+use daemon::Daemon;
 
 use crate::run::{Failure, Outcome, Step, workspace_root};
 
 /// Set for the process that already runs in its own namespace.
 const NAMESPACE_MARK: &str = "VARVE_XTASK_NAMESPACE";
-
-/// How long a mount may take to answer.
-const MOUNT_WAIT_MAX: Duration = Duration::from_secs(30);
-
-/// How long the daemon may take to end after its mount is gone.
-const EXIT_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Replaces this process by the same one in a mount namespace of its own. Without root it is also in a
 /// user namespace of its own, where it may mount.
@@ -84,20 +83,20 @@ pub(crate) fn varve_program(given: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(path) = given {
         return Ok(fs::canonicalize(path)?);
     }
-    build(&["--bin", "varve"])?;
+    build("varve", &["--bin", "varve"])?;
     Ok(target_dir()?.join("release/varve"))
 }
 
-/// The example program `name` of the crate `varve`, built for release.
-pub(crate) fn varve_example(name: &str) -> Result<PathBuf, Failure> {
-    build(&["--example", name])?;
+/// The example program `name` of `package`, built for release.
+pub(crate) fn example(package: &str, name: &str) -> Result<PathBuf, Failure> {
+    build(package, &["--example", name])?;
     Ok(target_dir()?.join("release/examples").join(name))
 }
 
-fn build(what: &[&str]) -> Outcome {
+fn build(package: &str, what: &[&str]) -> Outcome {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     Step::new(cargo)
-        .args(["build", "--release", "--quiet", "-p", "varve"])
+        .args(["build", "--release", "--quiet", "-p", package])
         .args(what)
         .dir(workspace_root())
         .show()
@@ -123,7 +122,7 @@ pub(crate) struct Varve {
     mount_point: PathBuf,
     log: PathBuf,
     mount_args: Vec<String>,
-    daemon: Option<Child>,
+    daemon: Option<Daemon>,
 }
 
 impl Varve {
@@ -152,63 +151,26 @@ impl Varve {
 
     /// Starts the daemon in the foreground of a child process and waits until the mount answers.
     pub(crate) fn mount(&mut self) -> Outcome {
-        let before = fs::metadata(&self.mount_point)?.dev();
-        let log = fs::File::options().create(true).append(true).open(&self.log)?;
-        // If this process is killed, the daemon gets SIGTERM, which unmounts.
-        let mut daemon = Command::new("setpriv")
-            .args(["--pdeathsig", "TERM"])
-            .arg(&self.program)
+        let mut command = daemon::command(&self.program);
+        command
             .args(["mount", "-f"])
             .args(&self.mount_args)
             .arg(&self.store)
-            .arg(&self.mount_point)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()?;
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = daemon.try_wait()? {
-                let said = fs::read_to_string(&self.log).unwrap_or_default();
-                return Err(format!("varve mount ended: {status}\n{}", said.trim()).into());
-            }
-            if fs::metadata(&self.mount_point).is_ok_and(|root| root.dev() != before) {
-                break;
-            }
-            if begin.elapsed() > MOUNT_WAIT_MAX {
-                self.daemon = Some(daemon);
-                return Err(format!("the mount did not answer in {MOUNT_WAIT_MAX:?}").into());
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
-        self.daemon = Some(daemon);
+            .arg(&self.mount_point);
+        self.daemon = Some(Daemon::start(command, &self.mount_point, &self.log)?);
         Ok(())
     }
 
     /// Unmounts and waits for the daemon's end, which must be clean.
     pub(crate) fn unmount(&mut self) -> Outcome {
         Step::new(&self.program).arg("umount").arg(&self.mount_point).quiet()?;
-        let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
-        let begin = Instant::now();
-        while begin.elapsed() < EXIT_WAIT_MAX {
-            match daemon.try_wait()? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => {
-                    let said = fs::read_to_string(&self.log).unwrap_or_default();
-                    return Err(format!("the daemon ended with {status}\n{}", said.trim()).into());
-                }
-                None => thread::sleep(Duration::from_millis(2)),
-            }
-        }
-        self.daemon = Some(daemon);
-        Err(format!("the daemon did not end within {EXIT_WAIT_MAX:?} of the unmount").into())
+        self.daemon.take().map_or(Ok(()), Daemon::wait_for_end)
     }
 
     /// Kills the daemon without warning (SIGKILL) and takes the dead mount away.
     pub(crate) fn kill(&mut self) -> Outcome {
-        let Some(mut daemon) = self.daemon.take() else { return Err("no daemon runs".into()) };
+        let Some(daemon) = self.daemon.take() else { return Err("no daemon runs".into()) };
         daemon.kill()?;
-        daemon.wait()?;
         unmount(&self.mount_point, UnmountFlags::DETACH)?;
         Ok(())
     }
@@ -220,24 +182,12 @@ impl Varve {
 
     /// CPU time of the daemon since its start.
     pub(crate) fn daemon_cpu(&self) -> Result<Duration, Failure> {
-        let Some(daemon) = &self.daemon else { return Ok(Duration::ZERO) };
-        let mut nanos = 0_u64;
-        for task in fs::read_dir(format!("/proc/{}/task", daemon.id()))? {
-            // A thread may end between the listing and the reading.
-            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            let running = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
-            nanos += running.ok_or_else(|| format!("unexpected schedstat: {text}"))?;
-        }
-        Ok(Duration::from_nanos(nanos))
+        self.daemon.as_ref().map_or(Ok(Duration::ZERO), Daemon::cpu)
     }
 
     /// The daemon's memory: the value of `field` in /proc/PID/status, in bytes.
     pub(crate) fn daemon_memory_bytes(&self, field: &str) -> Result<u64, Failure> {
-        let Some(daemon) = &self.daemon else { return Ok(0) };
-        let status = fs::read_to_string(format!("/proc/{}/status", daemon.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        Ok(kib.ok_or_else(|| format!("no {field} in /proc/PID/status"))? * 1024)
+        self.daemon.as_ref().map_or(Ok(0), |daemon| daemon.memory_bytes(field))
     }
 
     /// Bytes that the store takes on the storage below.
@@ -248,19 +198,40 @@ impl Varve {
     }
 }
 
-impl Drop for Varve {
-    fn drop(&mut self) {
-        let Some(mut daemon) = self.daemon.take() else { return };
-        // A run that failed half way: take everything down, whatever state it is in.
-        if unmount(&self.mount_point, UnmountFlags::DETACH).is_err() || daemon.try_wait().is_err() {
-            drop(daemon.kill());
-        }
-        let begin = Instant::now();
-        while matches!(daemon.try_wait(), Ok(None)) && begin.elapsed() < EXIT_WAIT_MAX {
-            thread::sleep(Duration::from_millis(10));
-        }
-        drop(daemon.kill());
-        drop(daemon.wait());
+/// A mount of a file system without storage; unmounting it loses everything.
+pub(crate) struct Null {
+    mount_point: PathBuf,
+    daemon: Option<Daemon>,
+}
+
+impl Null {
+    /// Mounts one over `transport` (auto, dev or uring) by the example `program`.
+    pub(crate) fn mount(
+        program: &Path,
+        scratch: &Scratch,
+        transport: &str,
+    ) -> Result<Null, Failure> {
+        let mount_point = scratch.dir("null")?;
+        let mut command = daemon::command(program);
+        command.arg(&mount_point).arg(transport);
+        let daemon = Daemon::start(command, &mount_point, &scratch.path("null.log"))?;
+        Ok(Null { mount_point, daemon: Some(daemon) })
+    }
+
+    /// Where the file system appears.
+    pub(crate) fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// Unmounts and waits for the daemon's end.
+    pub(crate) fn unmount(&mut self) -> Outcome {
+        unmount(&self.mount_point, UnmountFlags::empty())?;
+        self.daemon.take().map_or(Ok(()), Daemon::wait_for_end)
+    }
+
+    /// CPU time of the daemon since its start.
+    pub(crate) fn daemon_cpu(&self) -> Result<Duration, Failure> {
+        self.daemon.as_ref().map_or(Ok(Duration::ZERO), Daemon::cpu)
     }
 }
 

@@ -1,6 +1,6 @@
-//! Operations on a Varve mount beside ext4, and through the library.
+//! Operations on a Varve mount beside ext4, beside a file system without storage, and through the library.
 //!
-//! 1. One round runs the whole sequence of operations ([`ops`]) on Varve, then on ext4, then through the
+//! 1. One round runs the whole sequence of operations ([`ops`]) on each subject in turn, then through the
 //!    library; rounds follow each other (A B C A B C), so that a slow minute of the machine meets all.
 //! 2. Each operation is timed with the CPU time of the client (this process) and of the daemon.
 //! 3. The report ([`report`]) gives medians over the rounds.
@@ -16,7 +16,7 @@ use crate::run::{Failure, Outcome, Step};
 
 use ops::Plan;
 use report::Report;
-use subject::Subject;
+use subject::{Kind, Programs, Subject, Transport};
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -39,6 +39,15 @@ pub(crate) struct Options {
     /// Use this varve program instead of building one
     #[arg(long, value_name = "PROGRAM")]
     varve: Option<PathBuf>,
+    /// Measure Varve with requests travelling so (repeatable)
+    #[arg(long, value_enum, default_values_t = [Transport::Auto])]
+    transport: Vec<Transport>,
+    /// Also measure a file system without storage over the same transports
+    #[arg(long)]
+    null: bool,
+    /// Leave ext4 out
+    #[arg(long)]
+    no_ext4: bool,
     /// Leave the library out
     #[arg(long)]
     no_library: bool,
@@ -55,18 +64,23 @@ pub(crate) struct Options {
 
 /// Measures and prints.
 pub(crate) fn run(options: &Options) -> Outcome {
-    let program = machine::varve_program(options.varve.as_deref())?;
-    let library = if options.no_library { None } else { Some(machine::varve_example("libbench")?) };
+    let varve = machine::varve_program(options.varve.as_deref())?;
+    let built = |wanted, package, name| match wanted {
+        true => machine::example(package, name).map(Some),
+        false => Ok(None),
+    };
+    let programs = Programs { varve, null: built(options.null, "varve-fuse", "null")? };
+    let library = built(!options.no_library, "varve", "libbench")?;
     machine::enter_private_namespace()?;
     let tarball = unpacked_tarball(options)?;
     let plan = Plan { files: options.files, dirs: options.dirs.max(1), shuffle: options.shuffle };
     let mut report = Report::default();
     for round in 1..=options.rounds {
-        for kind in [subject::Kind::Varve, subject::Kind::Ext4] {
+        for kind in subjects(options) {
             eprintln!("round {round} of {}: {}", options.rounds, kind.name());
             let scratch = Scratch::new(options.base.as_deref())?;
             let mut subject =
-                Subject::new(kind, &program, &scratch, &options.mount_arg, options.files)?;
+                Subject::new(kind, &programs, &scratch, &options.mount_arg, options.files)?;
             ops::run(&plan, &mut subject, &mut report)?;
             if let Some((_, tarball)) = &tarball {
                 ops::unpack(tarball, &mut subject, &mut report)?;
@@ -79,6 +93,18 @@ pub(crate) fn run(options: &Options) -> Outcome {
         }
     }
     if options.json { report.print_json(options) } else { report.print_table(options) }
+}
+
+/// What each round measures.
+fn subjects(options: &Options) -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = options.transport.iter().map(|&over| Kind::Varve(over)).collect();
+    if options.null {
+        kinds.extend(options.transport.iter().map(|&over| Kind::Null(over)));
+    }
+    if !options.no_ext4 {
+        kinds.push(Kind::Ext4);
+    }
+    kinds
 }
 
 /// The tarball without its compression, so that unpacking measures the file system.

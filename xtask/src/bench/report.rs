@@ -1,6 +1,6 @@
 //! Collecting figures and printing medians.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -69,22 +69,26 @@ impl Report {
     }
 
     fn operation_json(&self, operation: &str) -> Value {
-        let side = |kind: Kind| {
-            self.costs.get(&(operation.to_owned(), kind)).map(|costs| {
-                json!({
-                    "elapsed_us": median(&costs.elapsed_us),
-                    "client_cpu_us": median(&costs.client_cpu_us),
-                    "daemon_cpu_us": median(&costs.daemon_cpu_us),
-                    "elapsed_us_rounds": costs.elapsed_us,
-                })
-            })
-        };
-        json!({
-            "operation": operation,
-            "varve": side(Kind::Varve),
-            "ext4": side(Kind::Ext4),
-            "library_us": self.library_us.get(operation).map(|rounds| median(rounds)),
-        })
+        let mut all = serde_json::Map::new();
+        all.insert("operation".to_owned(), json!(operation));
+        for kind in self.kinds() {
+            let Some(costs) = self.costs.get(&(operation.to_owned(), kind)) else { continue };
+            let figures = json!({
+                "elapsed_us": median(&costs.elapsed_us),
+                "client_cpu_us": median(&costs.client_cpu_us),
+                "daemon_cpu_us": median(&costs.daemon_cpu_us),
+                "elapsed_us_rounds": costs.elapsed_us,
+            });
+            all.insert(kind.name(), figures);
+        }
+        let library = self.library_us.get(operation).map(|rounds| median(rounds));
+        all.insert("library_us".to_owned(), json!(library));
+        Value::Object(all)
+    }
+
+    /// What was measured.
+    fn kinds(&self) -> BTreeSet<Kind> {
+        self.costs.keys().map(|(_, kind)| *kind).collect()
     }
 
     /// Prints one JSON object.
@@ -119,27 +123,31 @@ impl Report {
             options.files, options.dirs, options.rounds
         );
         println!(
-            "CPU is client + daemon; ratio is ext4's time over Varve's: above 1 Varve is faster\n"
+            "CPU is client + daemon; ratio is ext4's time over this one's, above 1 this one is faster\n"
         );
         println!(
-            "{:<12} {:>8} {:>7} {:>15} {:>9} {:>9} {:>6} {:>9}",
-            "operation", "varve", "CPU", "client+daemon", "ext4", "ext4 CPU", "ratio", "library"
+            "{:<12} {:<12} {:>8} {:>7} {:>15} {:>6}",
+            "operation", "on", "time", "CPU", "client+daemon", "ratio"
         );
         for operation in &self.operations {
             let get = |kind: Kind| self.costs.get(&(operation.clone(), kind));
-            let (Some(varve), Some(ext4)) = (get(Kind::Varve), get(Kind::Ext4)) else { continue };
-            let (elapsed, other) = (median(&varve.elapsed_us), median(&ext4.elapsed_us));
-            let (client, daemon) = (median(&varve.client_cpu_us), median(&varve.daemon_cpu_us));
-            let library =
-                self.library_us.get(operation).map(|rounds| format!("{:.2}", median(rounds)));
-            println!(
-                "{operation:<12} {elapsed:>8.2} {:>7.2} {:>15} {other:>9.2} {:>9.2} {:>6.2} {:>9}",
-                client + daemon,
-                format!("{client:.1}+{daemon:.1}"),
-                median(&ext4.client_cpu_us),
-                other / elapsed.max(f64::MIN_POSITIVE),
-                library.unwrap_or_else(|| "-".to_owned()),
-            );
+            let ext4 = get(Kind::Ext4).map(|costs| median(&costs.elapsed_us));
+            for kind in self.kinds() {
+                let Some(costs) = get(kind) else { continue };
+                let elapsed = median(&costs.elapsed_us);
+                let (client, daemon) = (median(&costs.client_cpu_us), median(&costs.daemon_cpu_us));
+                let ratio = ext4.map(|ext4| ext4 / elapsed.max(f64::MIN_POSITIVE));
+                println!(
+                    "{operation:<12} {:<12} {elapsed:>8.2} {:>7.2} {:>15} {:>6}",
+                    kind.name(),
+                    client + daemon,
+                    format!("{client:.1}+{daemon:.1}"),
+                    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+                );
+            }
+            if let Some(rounds) = self.library_us.get(operation) {
+                println!("{operation:<12} {:<12} {:>8.2}", "library", median(rounds));
+            }
         }
         println!();
         for ((step, kind), rounds) in &self.seconds {

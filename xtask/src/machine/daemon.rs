@@ -1,0 +1,133 @@
+//! The process that serves a mount.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::run::{Failure, Outcome};
+
+/// How long a mount may take to answer.
+const MOUNT_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// How long the daemon may take to end after its mount is gone.
+const EXIT_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// A running daemon. Dropped, it is killed and its mount detached.
+pub(crate) struct Daemon {
+    /// `None` once it has ended.
+    child: Option<Child>,
+    mount_point: PathBuf,
+    log: PathBuf,
+}
+
+/// A command that runs `program` and, if this process is killed, sends it SIGTERM, which unmounts.
+pub(super) fn command(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM"]).arg(program);
+    command
+}
+
+impl Daemon {
+    /// Starts it and waits until the mount answers; what it says goes to the file `log`.
+    pub(super) fn start(
+        mut command: Command,
+        mount_point: &Path,
+        log: &Path,
+    ) -> Result<Daemon, Failure> {
+        let before = fs::metadata(mount_point)?.dev();
+        let said = fs::File::options().create(true).append(true).open(log)?;
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).spawn()?;
+        let (mount_point, log) = (mount_point.to_path_buf(), log.to_path_buf());
+        let mut daemon = Daemon { child: Some(child), mount_point, log };
+        let begin = Instant::now();
+        loop {
+            if let Some(child) = &mut daemon.child
+                && let Some(status) = child.try_wait()?
+            {
+                daemon.child = None;
+                return Err(format!("the daemon ended: {status}\n{}", daemon.said()).into());
+            }
+            if fs::metadata(&daemon.mount_point).is_ok_and(|root| root.dev() != before) {
+                return Ok(daemon);
+            }
+            if begin.elapsed() > MOUNT_WAIT_MAX {
+                return Err(format!("the mount did not answer in {MOUNT_WAIT_MAX:?}").into());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
+    }
+
+    /// Waits for its end, which must be clean. REQUIRES: it is unmounted.
+    pub(super) fn wait_for_end(mut self) -> Outcome {
+        let begin = Instant::now();
+        while begin.elapsed() < EXIT_WAIT_MAX {
+            let Some(child) = &mut self.child else { return Ok(()) };
+            if let Some(status) = child.try_wait()? {
+                self.child = None;
+                if status.success() {
+                    return Ok(());
+                }
+                return Err(format!("the daemon ended with {status}\n{}", self.said()).into());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Err(format!("the daemon did not end within {EXIT_WAIT_MAX:?} of the unmount").into())
+    }
+
+    /// Kills it without warning (SIGKILL). Its dead mount stays.
+    pub(super) fn kill(mut self) -> Outcome {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    fn id(&self) -> Result<u32, Failure> {
+        Ok(self.child.as_ref().ok_or("the daemon has ended")?.id())
+    }
+
+    /// CPU time since its start.
+    pub(super) fn cpu(&self) -> Result<Duration, Failure> {
+        let mut nanos = 0_u64;
+        for task in fs::read_dir(format!("/proc/{}/task", self.id()?))? {
+            // A thread may end between the listing and the reading.
+            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            let running = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+            nanos += running.ok_or_else(|| format!("unexpected schedstat: {text}"))?;
+        }
+        Ok(Duration::from_nanos(nanos))
+    }
+
+    /// Its memory: the value of `field` in /proc/PID/status, in bytes.
+    pub(super) fn memory_bytes(&self, field: &str) -> Result<u64, Failure> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id()?))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        Ok(kib.ok_or_else(|| format!("no {field} in /proc/PID/status"))? * 1024)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        // A run that failed half way: take everything down, whatever state it is in.
+        if unmount(&self.mount_point, UnmountFlags::DETACH).is_err() || child.try_wait().is_err() {
+            drop(child.kill());
+        }
+        let begin = Instant::now();
+        while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < EXIT_WAIT_MAX {
+            thread::sleep(Duration::from_millis(10));
+        }
+        drop(child.kill());
+        drop(child.wait());
+    }
+}
