@@ -43,6 +43,13 @@ pub(crate) fn enter_private_namespace() -> Outcome {
     Err(format!("cannot run unshare: {}", command.exec()).into())
 }
 
+/// Whether programs of the run may run as other users: not inside a user namespace that knows only one.
+pub(crate) fn may_switch_users() -> bool {
+    let ids = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let count = ids.split_whitespace().nth(2).and_then(|count| count.parse::<u64>().ok());
+    rustix::process::geteuid().is_root() && count.is_some_and(|count| count > 1)
+}
+
 /// A temporary directory for one run.
 pub(crate) struct Scratch {
     dir: tempfile::TempDir,
@@ -102,7 +109,8 @@ fn build(package: &str, what: &[&str]) -> Outcome {
         .show()
 }
 
-fn target_dir() -> Result<PathBuf, Failure> {
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir() -> Result<PathBuf, Failure> {
     #[derive(serde::Deserialize)]
     struct Metadata {
         target_directory: PathBuf,

@@ -2,8 +2,9 @@
 //!
 //! - `tidy`: the rules of the workspace that the compiler does not know.
 //! - `realworld`: everyday programs on a Varve mount, beside a plain directory.
-//! - `bench`: operations on a Varve mount, beside ext4.
+//! - `suites`: test suites of others on a Varve mount.
 //! - `soak`: tests that go on with other seeds for as long as they are told.
+//! - `bench`: operations on a Varve mount, beside ext4.
 //! - `ci`: everything a submission must pass, by way of `.ci/run`.
 //!
 //! The real-world run and the benchmark drive the release build of the `varve` program from outside, as a
@@ -16,6 +17,7 @@ mod machine;
 mod realworld;
 mod run;
 mod soak;
+mod suites;
 mod tidy;
 
 use std::process::ExitCode;
@@ -36,10 +38,12 @@ enum Chore {
     Tidy,
     /// Run everyday programs on a Varve mount and on a plain directory, and compare
     Realworld(realworld::Options),
+    /// Run test suites of others on a fresh Varve mount each
+    Suites(suites::Options),
+    /// Go on with one test for a long time
+    Soak(soak::Options),
     /// Measure operations on a Varve mount and on ext4, in turns
     Bench(bench::Options),
-    /// Go on with a test for a long time: crash
-    Soak(soak::Options),
     /// Run .ci/run
     Ci,
 }
@@ -48,8 +52,9 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().chore {
         Chore::Tidy => tidy::check_workspace(&run::workspace_root()),
         Chore::Realworld(options) => realworld::run(&options),
-        Chore::Bench(options) => bench::run(&options),
+        Chore::Suites(options) => suites::run(&options),
         Chore::Soak(options) => soak::run(&options),
+        Chore::Bench(options) => bench::run(&options),
         Chore::Ci => run::Step::new(run::workspace_root().join(".ci/run")).show(),
     };
     match outcome {

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Why a chore failed, in words for the person who ran it.
@@ -92,6 +92,20 @@ impl Step {
     pub(crate) fn show(self) -> Outcome {
         let status = self.command().status().map_err(|error| self.cannot_start(&error))?;
         if status.success() { Ok(()) } else { Err(format!("{}: {status}", self.line()).into()) }
+    }
+
+    /// Runs it and returns what it wrote and how it ended, whatever that is.
+    pub(crate) fn output(self) -> Result<Output, Failure> {
+        let mut command = self.command();
+        command.stdin(Stdio::null());
+        command.output().map_err(|error| self.cannot_start(&error))
+    }
+
+    /// Starts it with `output` as its standard output and error, and does not wait.
+    pub(crate) fn start(self, output: std::fs::File) -> Result<Child, Failure> {
+        let mut command = self.command();
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        command.spawn().map_err(|error| self.cannot_start(&error))
     }
 
     /// Runs it and returns what it wrote; an exit status other than 0 is an error that repeats the end of

@@ -31,7 +31,7 @@ mod waiters;
 pub use idle_poll::IdlePoll;
 pub use mount::{
     FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, Mounted, Refusal, UnmountError,
-    UnmountMode, find_mounts, mount, unmount,
+    UnmountMode, find_mounts, mount, remount, unmount,
 };
 pub use readers::Placement;
 pub use session::{ReaddirPlus, Session, SessionError, SessionOptions, StopHandle};

@@ -147,6 +147,14 @@ pub enum MountError {
         /// What is wrong with it and what to do.
         reason: String,
     },
+    /// The flags of a mount cannot change.
+    #[error("cannot remount {dir}: {reason}")]
+    Remount {
+        /// The mount point.
+        dir: PathBuf,
+        /// The reason, for people.
+        reason: String,
+    },
     /// Every method failed.
     #[error("cannot mount on {dir}: {}", list(.refusals))]
     Refused {
@@ -159,6 +167,13 @@ pub enum MountError {
 
 fn list(refusals: &[Refusal]) -> String {
     refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Gives the mount on `dir` the flags of `options` (read-only, no set-id bits, no devices, no programs,
+/// `sync` in mount tables) while it is in use; everything else stays as it is.
+pub fn remount(dir: &Path, options: &MountOptions) -> Result<(), MountError> {
+    direct::remount(dir, options)
+        .map_err(|reason| MountError::Remount { dir: dir.to_path_buf(), reason })
 }
 
 /// Attaches a new FUSE connection to the directory `dir`.

@@ -159,6 +159,7 @@ impl From<MountError> for Error {
         let text = error.to_string();
         match error {
             MountError::BadDirectory { .. } => split_hint(&text),
+            MountError::Remount { .. } => Error::failed(text).hint("changing a mount takes root"),
             MountError::Refused { .. } => Error { is_mount_refused: true, ..Error::failed(text) }
                 .hint("run as root, or install fuse3 (`apt-get install fuse3`) and check that /dev/fuse exists"),
         }

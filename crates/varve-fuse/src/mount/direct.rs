@@ -31,6 +31,11 @@ pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Strin
     Ok(device)
 }
 
+/// Gives the mount on `dir` other flags; the connection stays. The reason, if it cannot.
+pub(super) fn remount(dir: &Path, options: &MountOptions) -> Result<(), String> {
+    rustix::mount::mount_remount(dir, flags(options), c"").map_err(|err| err.to_string())
+}
+
 fn flags(options: &MountOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);

@@ -3,11 +3,17 @@
 //! ```text
 //! mount.fuse.varve STORE DIR [-sfnv] [-N namespace] [-o options] [-t type]
 //! ```
+//!
+//! Where there is no link of that name mount(8) runs the helper of libfuse, mount.fuse, which runs
+//! `varve STORE DIR -o OPTIONS`: a store's path in the place of a verb asks for the helper too.
+//!
+//! `mount -o remount,ro DIR` comes here as the option `remount`, and changes the flags of the mount that is
+//! there.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use varve::mounting::Choices;
+use varve::mounting::{self, Choices};
 use varve::{Error, Result, exit_status};
 
 use super::mount;
@@ -23,6 +29,7 @@ struct Request {
     options: String,
     is_sloppy: bool,
     is_fake: bool,
+    is_remount: bool,
 }
 
 /// The arguments, if this program was run as the helper.
@@ -30,23 +37,31 @@ pub(crate) fn arguments() -> Option<Vec<OsString>> {
     let mut arguments = std::env::args_os();
     let program = arguments.next()?;
     let name = Path::new(&program).file_name()?.to_str()?;
-    HELPER_NAMES.contains(&name).then(|| arguments.collect())
+    let arguments: Vec<OsString> = arguments.collect();
+    let is_place = arguments.first().is_some_and(|first| Path::new(first).is_absolute());
+    (is_place || HELPER_NAMES.contains(&name)).then_some(arguments)
 }
 
 /// Mounts in the background.
 pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
     let request = parse(arguments)?;
     let failed = |error: Error| error.with_status(exit_status::MOUNT_FAILED);
-    // The daemon reads them again, without knowing of -s: give it only what is known.
+    // The daemon reads them again, without knowing of -s: give it only what is known. A remount comes with
+    // what the kernel shows of the mount (user_id and the like), which is not for us.
     let known: Vec<&str> = request
         .options
         .split(',')
-        .filter(|option| !request.is_sloppy || Choices::parse(option, false).is_ok())
+        .filter(|option| {
+            !(request.is_sloppy || request.is_remount) || Choices::parse(option, false).is_ok()
+        })
         .collect();
     let known = known.join(",");
-    Choices::parse(&known, false).map_err(failed)?;
+    let choices = Choices::parse(&known, false).map_err(failed)?;
     if request.is_fake {
         return Ok(());
+    }
+    if request.is_remount {
+        return mounting::remount(&request.dir, &choices).map_err(failed);
     }
     mount::in_background(&request.store, &request.dir, &known).map(drop).map_err(failed)
 }
@@ -63,7 +78,12 @@ fn parse(arguments: &[OsString]) -> Result<Request> {
         match argument.to_str() {
             Some("-o") => {
                 let value = arguments.next().and_then(|value| value.to_str()).ok_or_else(usage)?;
-                request.options = [request.options.as_str(), value].join(",");
+                for option in value.split(',') {
+                    match option {
+                        "remount" => request.is_remount = true,
+                        option => request.options = [&request.options, option].join(","),
+                    }
+                }
             }
             Some("-t" | "-N") => drop(arguments.next().ok_or_else(usage)?),
             Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
@@ -97,7 +117,9 @@ mod tests {
         assert_eq!(request.store, PathBuf::from("/srv/s"));
         assert_eq!(request.dir, PathBuf::from("/mnt"));
         assert!(request.is_sloppy && !request.is_fake);
-        assert!(request.options.ends_with("rw,noatime"));
+        assert!(request.options.ends_with("rw,noatime") && !request.is_remount);
+        let again = parse(&words("/srv/s /mnt -o rw,remount -o ro")).unwrap();
+        assert!(again.is_remount && again.options.ends_with("rw,ro"));
     }
 
     #[test]

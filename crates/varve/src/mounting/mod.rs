@@ -25,6 +25,7 @@ use signal_hook::iterator::Signals;
 use varve_fs::MountOptions as FsOptions;
 use varve_fuse::{
     IdlePoll, MountMethod, MountOptions, Mounted, Session, SessionOptions, StopHandle, UnmountMode,
+    find_mounts,
 };
 
 pub use background::{daemon, start_in_background};
@@ -148,6 +149,19 @@ pub fn serve(
         });
         attached.serve()
     })
+}
+
+/// Gives the mount on `dir` the flags among `choices`, as `mount -o remount` asks; what the daemon itself was
+/// told when it began stays.
+pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
+    let mounts = find_mounts()
+        .map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))?;
+    let resolved = dir.canonicalize().map_err(|error| Error::io("find", dir, &error))?;
+    let Some(mount) = mounts.into_iter().rev().find(|mount| mount.dir == resolved) else {
+        return Err(Error::failed(format!("no Varve is mounted on {}", dir.display()))
+            .hint("`findmnt -t fuse.varve` lists what is mounted"));
+    };
+    Ok(varve_fuse::remount(&mount.dir, &mount_options(Path::new(&mount.source), choices))?)
 }
 
 /// SIGTERM and SIGINT unmount; if programs still use the mount it goes when they are done, and a second

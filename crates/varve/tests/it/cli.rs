@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -271,6 +272,36 @@ fn mount_of_the_system_finds_the_helper() {
     fs::write(mount_point.join("file"), "x").unwrap();
     run(varve().arg("umount").arg(&mount_point));
     fails(Command::new(&helper).arg(&store), 2);
+}
+
+/// `mount -o remount,ro` ended in "no such file": it runs the helper, which knew no `remount`. Through the
+/// link of mount(8) and through libfuse's helper, which calls the program with a store in place of a verb.
+#[test]
+fn a_mount_becomes_read_only_while_in_use() {
+    let Some(mount) = Mount::new() else { return };
+    let helper = mount.store().with_file_name("mount.fuse.varve");
+    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
+    let file = mount.path().join("file");
+    fs::write(&file, "before").unwrap();
+    for program in [helper.as_path(), Path::new(env!("CARGO_BIN_EXE_varve"))] {
+        let remount = |options: &str| {
+            run(Command::new(program)
+                .arg(mount.store())
+                .arg(mount.path())
+                .args(["-o", &format!("rw,remount,{options}")]));
+        };
+        remount("ro");
+        let refused = fs::write(&file, "refused").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+        assert_eq!(fs::read(&file).unwrap(), b"before");
+        remount("rw");
+        fs::write(mount.path().join("other"), "x").unwrap();
+    }
+    let elsewhere = tempfile::tempdir().unwrap();
+    fails(
+        Command::new(&helper).arg(mount.store()).arg(elsewhere.path()).args(["-o", "remount,ro"]),
+        32,
+    );
 }
 
 #[test]
