@@ -33,6 +33,8 @@ use varve_vfs::{FsError, FsResult, Handle, Vfs};
 
 use crate::backing::BackingTable;
 use crate::convert;
+use crate::device::Device;
+use crate::handover::SessionState;
 use crate::handshake::Agreement;
 use crate::protocol::constants::opcode_name;
 use crate::protocol::reply::Reply;
@@ -76,15 +78,32 @@ pub(crate) struct Adapter {
     agreement: Agreement,
     backing: BackingTable,
     waiters: Waiters,
-    /// The session's part of the status, as JSON.
-    status: String,
 }
 
 impl Adapter {
     pub(crate) fn new(vfs: Arc<dyn Vfs>, options: SessionOptions, agreement: Agreement) -> Adapter {
-        let backing = BackingTable::new(agreement.passthrough);
-        let status = agreement.status_json();
-        Adapter { vfs, options, agreement, backing, waiters: Waiters::new(), status }
+        let backing = BackingTable::new(agreement.passthrough());
+        Adapter { vfs, options, backing, waiters: Waiters::new(), agreement }
+    }
+
+    /// Goes on where the session that left `state` on the connection of `device` stopped.
+    pub(crate) fn resume(
+        vfs: Arc<dyn Vfs>,
+        options: SessionOptions,
+        agreement: Agreement,
+        device: &Device,
+        state: &SessionState,
+    ) -> Adapter {
+        let backing = BackingTable::restore(agreement.passthrough(), device, &state.open);
+        Adapter { vfs, options, backing, waiters: Waiters::new(), agreement }
+    }
+
+    /// Finishes the syncs under way and gives what the next session must know. REQUIRES: no request is being
+    /// served.
+    pub(crate) fn leave(self) -> SessionState {
+        let Adapter { backing, waiters, agreement, .. } = self;
+        drop(waiters);
+        agreement.state(backing.leave())
     }
 
     /// Serves one request, which came from `origin`; fills `reply` if the answer is [`Answer::Body`].

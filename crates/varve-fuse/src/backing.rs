@@ -24,7 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use varve_types::InodeId;
 
-use crate::device::BackingFile;
+use crate::device::{BackingFile, Device};
+use crate::handover::OpenInode;
 
 const SHARDS: usize = 16;
 
@@ -60,6 +61,30 @@ impl BackingTable {
             agreed,
             registers: AtomicBool::new(true),
         }
+    }
+
+    /// The table of a session that goes on with `open` on the connection of `device`.
+    pub(crate) fn restore(agreed: bool, device: &Device, open: &[OpenInode]) -> BackingTable {
+        let table = BackingTable::new(agreed);
+        for inode in open {
+            let ino = InodeId::new(inode.ino);
+            let id = inode.backing.and_then(|id| i32::try_from(id).ok());
+            let backing = id.map(|id| Arc::new(device.registered(id)));
+            table.shard(ino).lock().insert(ino, OpenFiles { count: inode.count, backing });
+        }
+        table
+    }
+
+    /// The open files, whose backing files stay registered. REQUIRES: no request is under way.
+    pub(crate) fn leave(self) -> Vec<OpenInode> {
+        let all = self.shards.into_iter().flat_map(Mutex::into_inner);
+        all.map(|(ino, OpenFiles { count, backing })| {
+            // Only a request under way would hold another reference.
+            let id = backing.and_then(Arc::into_inner).map(BackingFile::leave);
+            let backing = id.and_then(|id| u32::try_from(id).ok());
+            OpenInode { ino: ino.get(), count, backing }
+        })
+        .collect()
     }
 
     fn shard(&self, ino: InodeId) -> &Mutex<HashMap<InodeId, OpenFiles>> {

@@ -24,6 +24,11 @@ impl Device {
         Device(Arc::new(descriptor))
     }
 
+    /// A backing file that was registered on this connection before.
+    pub(crate) fn registered(&self, id: i32) -> BackingFile {
+        BackingFile { device: Some(self.clone()), id }
+    }
+
     /// One more descriptor of the same connection, with a queue of its own.
     pub(crate) fn duplicate(&self) -> io::Result<Device> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -71,7 +76,7 @@ impl Device {
     /// Makes `file` known to the kernel as a backing file.
     pub(crate) fn register(&self, file: BorrowedFd<'_>) -> io::Result<BackingFile> {
         let id = ioctl::backing_open(&self.0, file)?;
-        Ok(BackingFile { device: self.clone(), id })
+        Ok(self.registered(id))
     }
 }
 
@@ -87,7 +92,8 @@ fn delivered(result: rustix::io::Result<usize>) {
 /// A file that the kernel reads and writes straight, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct BackingFile {
-    device: Device,
+    /// None if the kernel is to keep the file.
+    device: Option<Device>,
     id: i32,
 }
 
@@ -96,11 +102,19 @@ impl BackingFile {
     pub(crate) fn id(&self) -> i32 {
         self.id
     }
+
+    /// Leaves it registered, for who serves the connection next.
+    pub(crate) fn leave(mut self) -> i32 {
+        self.device = None;
+        self.id
+    }
 }
 
 impl Drop for BackingFile {
     fn drop(&mut self) {
-        if let Err(err) = ioctl::backing_close(&self.device.0, self.id) {
+        if let Some(device) = &self.device
+            && let Err(err) = ioctl::backing_close(&device.0, self.id)
+        {
             log::debug!("cannot forget a backing file: {err}");
         }
     }

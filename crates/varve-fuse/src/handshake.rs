@@ -9,6 +9,7 @@
 use std::io;
 
 use crate::device::Device;
+use crate::handover::{OpenInode, SessionState};
 use crate::protocol::constants::*;
 use crate::protocol::reply::{InitOut, Reply};
 use crate::protocol::request::{Header, Init, Request};
@@ -31,15 +32,13 @@ const STACK_DEPTH_MAX: u32 = 1;
 /// The oldest protocol served: Linux 5.4.
 const MINOR_MIN: u32 = 31;
 
-/// What was agreed on.
+/// What was agreed on, once for the life of the mount.
 #[derive(Debug)]
 pub(crate) struct Agreement {
-    /// Backing files may be registered.
-    pub(crate) passthrough: bool,
-    /// SETXATTR comes in its longer form.
-    pub(crate) setxattr_ext: bool,
-    /// The kernel obeys access control lists.
-    pub(crate) posix_acl: bool,
+    /// The capabilities.
+    flags: u64,
+    /// The largest write in one request.
+    write_bytes_max: u32,
     /// How requests travel.
     pub(crate) transport: Transport,
     /// Why not through rings, unless that was the caller's choice.
@@ -47,6 +46,36 @@ pub(crate) struct Agreement {
 }
 
 impl Agreement {
+    /// What the session that left `state` had agreed on; the reason, if this one cannot keep to it.
+    pub(crate) fn of(state: &SessionState) -> Result<Agreement, String> {
+        let SessionState { flags, write_bytes_max, .. } = *state;
+        if write_bytes_max > WRITE_BYTES_MAX {
+            let reason = "the kernel was promised room for writes of";
+            return Err(format!("{reason} {write_bytes_max} bytes, more than this version has"));
+        }
+        Ok(Agreement { flags, write_bytes_max, transport: Transport::Dev, no_uring: None })
+    }
+
+    /// For the next session.
+    pub(crate) fn state(&self, open: Vec<OpenInode>) -> SessionState {
+        SessionState { flags: self.flags, write_bytes_max: self.write_bytes_max, open }
+    }
+
+    /// SETXATTR comes in its longer form.
+    pub(crate) fn setxattr_ext(&self) -> bool {
+        self.flags & FUSE_SETXATTR_EXT != 0
+    }
+
+    /// The kernel obeys access control lists.
+    pub(crate) fn posix_acl(&self) -> bool {
+        self.flags & FUSE_POSIX_ACL != 0
+    }
+
+    /// Backing files may be registered.
+    pub(crate) fn passthrough(&self) -> bool {
+        self.flags & FUSE_PASSTHROUGH != 0
+    }
+
     /// What programs may know of it, as JSON.
     pub(crate) fn status_json(&self) -> String {
         let mut status = format!("{{\"transport\":\"{}\"", self.transport);
@@ -100,15 +129,9 @@ pub(crate) fn shake_hands(
     let mut reply = Reply::new();
     reply.init_out(&answer);
     device.reply(header.unique, &mut reply);
-    let agreed = |flag| answer.flags & flag != 0;
-    let agreement = Agreement {
-        passthrough: agreed(FUSE_PASSTHROUGH),
-        setxattr_ext: agreed(FUSE_SETXATTR_EXT),
-        posix_acl: agreed(FUSE_POSIX_ACL),
-        transport: carrier.transport(),
-        no_uring,
-    };
-    Ok((agreement, carrier))
+    let (flags, write_bytes_max) = (answer.flags, answer.max_write);
+    let transport = carrier.transport();
+    Ok((Agreement { flags, write_bytes_max, transport, no_uring }, carrier))
 }
 
 /// Why the kernel's version cannot be served.
@@ -223,13 +246,8 @@ mod tests {
     #[test]
     fn the_status_is_json_whatever_the_reason() {
         let reason = io::Error::other("a \"quoted\" \\ reason");
-        let mut agreement = Agreement {
-            passthrough: false,
-            setxattr_ext: true,
-            posix_acl: true,
-            transport: Transport::Uring,
-            no_uring: None,
-        };
+        let mut agreement =
+            Agreement { flags: 0, write_bytes_max: 0, transport: Transport::Uring, no_uring: None };
         assert_eq!(agreement.status_json(), r#"{"transport":"io_uring"}"#);
         agreement.transport = Transport::Dev;
         agreement.no_uring = Some(NoUring::Refused(reason));

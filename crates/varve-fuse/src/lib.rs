@@ -10,7 +10,8 @@
 //!    request comes from a ring of its caller's CPU or from the descriptor (`device`), is decoded
 //!    (`protocol`), becomes one call of the `Vfs` (`adapter`), and its answer goes back as a reply, an errno by
 //!    [`varve_vfs::FsError::errno`].
-//! 4. [`StopHandle::stop`] or [`unmount()`] ends it.
+//! 4. [`StopHandle::stop`] or [`unmount()`] ends it. [`PauseHandle::pause`] ends it too and leaves the mount as
+//!    it is, for the next session to serve (`handover`).
 //!
 //! How requests travel is seen in `device`, `transport` and `handshake` only; of the public items only
 //! [`Transport`] names it.
@@ -19,6 +20,7 @@ mod adapter;
 mod backing;
 mod convert;
 mod device;
+mod handover;
 mod handshake;
 mod idle_poll;
 mod mount;
@@ -28,11 +30,12 @@ mod session;
 mod transport;
 mod waiters;
 
+pub use handover::{PauseHandle, Paused, StateError};
 pub use idle_poll::IdlePoll;
 pub use mount::{
     FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, Mounted, Refusal, UnmountError,
     UnmountMode, find_mounts, mount, remount, unmount,
 };
 pub use readers::Placement;
-pub use session::{ReaddirPlus, Session, SessionError, SessionOptions, StopHandle};
+pub use session::{Ended, ReaddirPlus, Session, SessionError, SessionOptions, StopHandle};
 pub use transport::{NoUring, Transport};

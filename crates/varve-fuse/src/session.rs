@@ -5,6 +5,8 @@
 //!                 |                             |
 //!                 +-- handshake fails:          +-- transport fails: mount detached by force,
 //!                     mount detached                so that nobody waits for an answer for ever
+//!
+//! serving --PauseHandle::pause--> Paused --Session::resume--> Session
 //! ```
 //!
 //! A session ends when its file system is unmounted by anyone; requests in progress are answered first.
@@ -22,6 +24,7 @@ use varve_vfs::Vfs;
 
 use crate::adapter::Adapter;
 use crate::device::Device;
+use crate::handover::{Gate, PauseHandle, Paused};
 use crate::handshake::{self, Agreement, Refusal};
 use crate::idle_poll::{Governor, IdlePoll};
 use crate::mount::{Mounted, UnmountError, UnmountMode, unmount};
@@ -131,6 +134,15 @@ pub enum SessionError {
     },
 }
 
+/// How a session ended well.
+#[derive(Debug)]
+pub enum Ended {
+    /// The file system was unmounted.
+    Unmounted,
+    /// It is still mounted and waits for the next session.
+    Paused(Paused),
+}
+
 /// A mount about to be served.
 pub struct Session {
     adapter: Adapter,
@@ -138,6 +150,7 @@ pub struct Session {
     carrier: Carrier,
     devices: Vec<Device>,
     governor: Governor,
+    gate: Arc<Gate>,
     dir: PathBuf,
 }
 
@@ -161,9 +174,7 @@ impl Session {
                     log::info!("requests travel over {}: {reason}", agreement.transport);
                 }
                 let adapter = Adapter::new(vfs, options.clone(), agreement);
-                let readers = Readers::new(options.placement);
-                let governor = Governor::new(options.idle_poll);
-                Ok(Session { adapter, readers, carrier, devices, governor, dir })
+                Ok(Session::with(adapter, carrier, devices, options, dir))
             }
             Err(refusal) => {
                 detach(&dir);
@@ -173,6 +184,44 @@ impl Session {
                 })
             }
         }
+    }
+
+    /// Goes on where the session that was paused has stopped. If that fails, the directory is unmounted.
+    pub fn resume(
+        vfs: Arc<dyn Vfs>,
+        paused: Paused,
+        options: &SessionOptions,
+    ) -> Result<Session, SessionError> {
+        let Paused { device, dir, state } = paused;
+        let agreement = Agreement::of(&state).map_err(io::Error::other);
+        match agreement.and_then(|agreement| Ok((agreement, one_each(&device, options)?))) {
+            Ok((agreement, devices)) => {
+                let adapter = Adapter::resume(vfs, options.clone(), agreement, &device, &state);
+                Ok(Session::with(adapter, Carrier::Dev, devices, options, dir))
+            }
+            Err(source) => {
+                detach(&dir);
+                Err(SessionError::Handshake { dir, source })
+            }
+        }
+    }
+
+    fn with(
+        adapter: Adapter,
+        carrier: Carrier,
+        devices: Vec<Device>,
+        options: &SessionOptions,
+        dir: PathBuf,
+    ) -> Session {
+        let readers = Readers::new(options.placement);
+        let governor = Governor::new(options.idle_poll);
+        let gate = Arc::new(Gate::new(carrier.threads(devices.len())));
+        Session { adapter, readers, carrier, devices, governor, gate, dir }
+    }
+
+    /// A handle by which another thread can pause the session.
+    pub fn pause_handle(&self) -> PauseHandle {
+        PauseHandle::new(Arc::clone(&self.gate), self.transport(), self.dir.clone())
     }
 
     /// A handle by which another thread can end the session.
@@ -185,11 +234,16 @@ impl Session {
         self.carrier.transport()
     }
 
-    /// Serves requests until the file system is unmounted.
-    pub fn run(self) -> Result<(), SessionError> {
-        let Session { adapter, readers, carrier, devices, governor, dir } = self;
-        transport::serve(&adapter, carrier, devices, &readers, &governor, || detach(&dir))
-            .map_err(|source| SessionError::Transport { dir: dir.clone(), source })
+    /// Serves requests until the file system is unmounted or the session paused.
+    pub fn run(self) -> Result<Ended, SessionError> {
+        let Session { adapter, readers, carrier, devices, governor, gate, dir } = self;
+        let device = devices[0].clone();
+        let on_failure = || detach(&dir);
+        match transport::serve(&adapter, carrier, devices, &gate, &readers, &governor, on_failure) {
+            Ok(true) => Ok(Ended::Unmounted),
+            Ok(false) => Ok(Ended::Paused(Paused { device, state: adapter.leave(), dir })),
+            Err(source) => Err(SessionError::Transport { dir, source }),
+        }
     }
 }
 
@@ -200,13 +254,18 @@ fn start(
 ) -> Result<(Vec<Device>, Agreement, Carrier), Refusal> {
     let device = Device::new(descriptor);
     let (agreement, carrier) = handshake::shake_hands(&device, options)?;
+    Ok((one_each(&device, options)?, agreement, carrier))
+}
+
+/// A descriptor for each reader, `device` first.
+fn one_each(device: &Device, options: &SessionOptions) -> io::Result<Vec<Device>> {
     let one_per_cpu = usable_cpus().len().clamp(1, READERS_DEFAULT_MAX);
     let readers = options.threads.map_or(one_per_cpu, NonZeroUsize::get);
     let mut devices = vec![device.clone()];
     while devices.len() < readers {
         devices.push(if options.clone_device { device.duplicate()? } else { device.clone() });
     }
-    Ok((devices, agreement, carrier))
+    Ok(devices)
 }
 
 fn detach(dir: &Path) {

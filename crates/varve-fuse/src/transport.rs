@@ -5,7 +5,7 @@
 //! 2. [`serve`] starts the threads: one for each descriptor (`dev`), or one for each CPU's ring (`uring`)
 //!    and one for what the kernel does not send through rings.
 //! 3. Each thread takes a request, decodes it, has it served by [`Adapter::serve`], and answers as that says.
-//! 4. A thread ends when the connection does. If one fails, `on_failure` is to end the connection for all of
+//! 4. A thread ends when the connection does, or between two requests when the gate closes (`handover`). If one fails, `on_failure` is to end the connection for all of
 //!    them, so that nobody waits for an answer for ever.
 //!
 //! Nothing on this way allocates. A panic below fails the one request with EIO and is logged; the thread
@@ -25,6 +25,7 @@ pub(crate) use uring::PAYLOAD_BYTES_MAX;
 
 use crate::adapter::{Adapter, Answer};
 use crate::device::Device;
+use crate::handover::Gate;
 use crate::idle_poll::{Governor, Pulse};
 use crate::protocol::constants::opcode_name;
 use crate::protocol::reply::Reply;
@@ -75,6 +76,14 @@ impl Carrier {
             Carrier::Uring(_) => Transport::Uring,
         }
     }
+
+    /// Threads that [`serve`] starts with so many descriptors.
+    pub(crate) fn threads(&self, devices: usize) -> usize {
+        match self {
+            Carrier::Dev => devices,
+            Carrier::Uring(queues) => queues.len() + 1,
+        }
+    }
 }
 
 /// Chooses the means for the connection of `device`: what is `wanted`, else rings if the kernel has `offered`
@@ -98,8 +107,8 @@ pub(crate) fn choose(
     }
 }
 
-/// Serves until the connection ends.
-type Run<'a> = Box<dyn FnMut(&mut Pulse<'_>) -> io::Result<()> + Send + 'a>;
+/// Serves until the connection ends, which is true, or the gate closes.
+type Run<'a> = Box<dyn FnMut(&mut Pulse<'_>) -> io::Result<bool> + Send + 'a>;
 
 /// One thread's work.
 struct Task<'a> {
@@ -109,30 +118,35 @@ struct Task<'a> {
     run: Run<'a>,
 }
 
-/// Serves the connection of `devices` by `carrier` until it ends.
+/// Serves the connection of `devices` by `carrier` until it ends, or until `gate` closes. True if it has ended.
 pub(crate) fn serve(
     adapter: &Adapter,
     carrier: Carrier,
     devices: Vec<Device>,
+    gate: &Gate,
     readers: &Readers,
     governor: &Governor,
     on_failure: impl Fn() + Sync,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let tasks = match carrier {
-        Carrier::Dev => readers_of(adapter, devices, readers),
+        Carrier::Dev => readers_of(adapter, devices, gate, readers),
         Carrier::Uring(queues) => threads_of(adapter, queues, devices, readers),
     };
     let on_failure = &on_failure;
     thread::scope(|scope| {
         let mut threads = Vec::with_capacity(tasks.len());
-        let mut result = Ok(());
+        let mut result = Ok(false);
         for Task { name, is_vital, mut run } in tasks {
             let work = move || {
                 let mut pulse = Pulse::new(governor);
                 let served = catch_unwind(AssertUnwindSafe(|| run(&mut pulse)));
                 let panicked = |_| Err(io::Error::other("a thread of the transport panicked"));
                 // Before `run` goes and with it what the kernel may still use.
-                served.unwrap_or_else(panicked).inspect_err(|_| on_failure())
+                let served = served.unwrap_or_else(panicked).inspect_err(|_| on_failure());
+                if !matches!(served, Ok(false)) {
+                    gate.without_one();
+                }
+                served
             };
             match thread::Builder::new().name(name).spawn_scoped(scope, work) {
                 Ok(thread) => threads.push(thread),
@@ -141,7 +155,10 @@ pub(crate) fn serve(
                     result = Err(err);
                     break;
                 }
-                Err(err) => log::warn!("only {} reader threads: {err}", threads.len()),
+                Err(err) => {
+                    log::warn!("one reader thread less: {err}");
+                    gate.without_one();
+                }
             }
         }
         let idle_poll = thread::Builder::new().name("varve-idle-poll".to_owned());
@@ -150,7 +167,8 @@ pub(crate) fn serve(
         }
         for thread in threads {
             // What panics has been caught already.
-            result = result.and(thread.join().unwrap_or(Ok(())));
+            let ended = thread.join().unwrap_or(Ok(true));
+            result = result.and_then(|others_ended| Ok(ended? || others_ended));
         }
         governor.end();
         result
@@ -161,6 +179,7 @@ pub(crate) fn serve(
 fn readers_of<'a>(
     adapter: &'a Adapter,
     devices: Vec<Device>,
+    gate: &'a Gate,
     readers: &'a Readers,
 ) -> Vec<Task<'a>> {
     let reader = |(turn, device): (usize, Device)| Task {
@@ -168,7 +187,7 @@ fn readers_of<'a>(
         is_vital: turn == 0,
         run: Box::new(move |pulse| {
             readers.place(turn);
-            dev::read_and_serve(adapter, &device, pulse)
+            dev::read_and_serve(adapter, &device, gate, pulse)
         }),
     };
     devices.into_iter().enumerate().map(reader).collect()
@@ -186,13 +205,13 @@ fn threads_of<'a>(
         is_vital: true,
         run: Box::new(move |pulse| {
             readers.place_on(queue.cpu());
-            queue.serve(adapter, pulse)
+            queue.serve(adapter, pulse).map(|()| true)
         }),
     };
     let rest = devices.into_iter().take(1).map(|device| Task {
         name: "varve-forget".to_owned(),
         is_vital: true,
-        run: Box::new(move |_| dev::read_the_rest(adapter, &device)),
+        run: Box::new(move |_| dev::read_the_rest(adapter, &device).map(|()| true)),
     });
     queues.into_iter().map(server).chain(rest).collect()
 }

@@ -67,7 +67,7 @@ impl Adapter {
     pub(super) fn setxattr(&self, call: &Call<'_>, request: SetXattrIn<'_>) -> Served {
         self.serves_xattr()?;
         let SetXattr { flags, kill_set_gid, name, value } = request
-            .decode(self.agreement.setxattr_ext)
+            .decode(self.agreement.setxattr_ext())
             .map_err(|_| FsError::Invalid("a SETXATTR that ends too early"))?;
         self.check_xattr_name(name)?;
         let mode = match convert::xattr_mode(flags)? {
@@ -84,7 +84,7 @@ impl Adapter {
             return Ok(sized(call, self.vfs.status_json().as_bytes(), size));
         }
         if call.ino == InodeId::ROOT && name == SESSION_XATTR {
-            return Ok(sized(call, self.status.as_bytes(), size));
+            return Ok(sized(call, self.agreement.status_json().as_bytes(), size));
         }
         self.check_xattr_name(name)?;
         let value = self.vfs.getxattr(call.ino, name)?;
@@ -109,7 +109,7 @@ impl Adapter {
 
     /// Refuses access control lists if the kernel would have them stored and not obey them.
     fn check_xattr_name(&self, name: &[u8]) -> FsResult<()> {
-        if name.starts_with(b"system.") && !self.agreement.posix_acl {
+        if name.starts_with(b"system.") && !self.agreement.posix_acl() {
             Err(FsError::NotSupported("access control lists by this mount"))
         } else {
             Ok(())

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::{Origin, answer};
 use crate::adapter::{Adapter, Answer};
 use crate::device::Device;
+use crate::handover::Gate;
 use crate::handshake::REQUEST_BYTES_MAX;
 use crate::idle_poll::Pulse;
 use crate::protocol::constants::{FUSE_BATCH_FORGET, FUSE_FORGET};
@@ -20,21 +21,23 @@ use crate::protocol::request::Header;
 /// How long FORGETs may gather.
 const GATHER_TIME: Duration = Duration::from_millis(10);
 
-/// Serves the connection of `device` until it ends.
+/// Serves the connection of `device` until it ends or `gate` closes. True if it has ended.
 pub(super) fn read_and_serve(
     adapter: &Adapter,
     device: &Device,
+    gate: &Gate,
     pulse: &mut Pulse<'_>,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let origin = Origin::Device(device.clone());
     // Zeroed memory comes from the kernel page by page, as it is touched.
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
     let mut reply = Reply::new();
-    while let Some(len) = device.read(&mut buffer)? {
+    while !gate.pass() {
+        let Some(len) = device.read(&mut buffer)? else { return Ok(true) };
         pulse.beat();
         serve_one(adapter, &origin, &buffer[..len], &mut reply);
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Serves what comes from `device` while rings serve the rest.

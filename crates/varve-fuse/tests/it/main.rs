@@ -8,6 +8,7 @@
 
 mod attributes;
 mod files;
+mod handover;
 mod mounts;
 mod objectfs;
 mod oracle;

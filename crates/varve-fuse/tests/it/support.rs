@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use varve_fuse::{
-    MountMethod, MountOptions, Session, SessionError, SessionOptions, Transport, UnmountError,
-    UnmountMode, mount, unmount,
+    Ended, MountMethod, MountOptions, PauseHandle, Paused, Session, SessionError, SessionOptions,
+    Transport, UnmountError, UnmountMode, mount, unmount,
 };
 use varve_testkit::model::ModelFs;
 use varve_types::InodeId;
@@ -28,6 +30,9 @@ pub(crate) struct TestMount {
     dir: TempDir,
     method: MountMethod,
     server: Option<JoinHandle<Result<(), SessionError>>>,
+    pause: Arc<Mutex<PauseHandle>>,
+    /// Sessions that went on where another had stopped.
+    resumed: Arc<AtomicU64>,
 }
 
 impl TestMount {
@@ -53,16 +58,28 @@ impl TestMount {
                 return None;
             }
         };
-        let mut test = TestMount { dir, method: mounted.method(), server: None };
-        let session = match Session::new(vfs, mounted, &session) {
+        let method = mounted.method();
+        let first = match Session::new(Arc::clone(&vfs), mounted, &session) {
             Err(SessionError::NoUring { source, .. }) => {
                 eprintln!("skipped: {source}");
                 return None;
             }
             session => session.unwrap(),
         };
-        test.server = Some(std::thread::spawn(move || session.run()));
-        Some(test)
+        let pause = Arc::new(Mutex::new(first.pause_handle()));
+        let resumed = Arc::<AtomicU64>::default();
+        let (pauses, count) = (Arc::clone(&pause), Arc::clone(&resumed));
+        let server = std::thread::spawn(move || serve(&vfs, first, &session, &pauses, &count));
+        Some(TestMount { dir, method, server: Some(server), pause, resumed })
+    }
+
+    /// Pauses the session and lets another go on; returns when that one serves.
+    pub(crate) fn change_session(&self) {
+        let before = self.resumed.load(Ordering::SeqCst);
+        self.pause.lock().pause().unwrap();
+        while self.resumed.load(Ordering::SeqCst) == before {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub(crate) fn method(&self) -> MountMethod {
@@ -92,6 +109,26 @@ impl TestMount {
     /// Waits for the session to end, after it was unmounted.
     pub(crate) fn join(mut self) -> Result<(), SessionError> {
         self.server.take().unwrap().join().unwrap()
+    }
+}
+
+/// Serves until it is unmounted. A paused session is taken apart as for another process.
+fn serve(
+    vfs: &Arc<dyn Vfs>,
+    mut session: Session,
+    options: &SessionOptions,
+    pause: &Mutex<PauseHandle>,
+    resumed: &AtomicU64,
+) -> Result<(), SessionError> {
+    loop {
+        let Ended::Paused(paused) = session.run()? else { return Ok(()) };
+        let descriptor = paused.descriptor().try_clone_to_owned().unwrap();
+        let (dir, state) = (paused.dir().to_path_buf(), paused.state());
+        drop(paused);
+        let paused = Paused::from_parts(descriptor, dir, &state).unwrap();
+        session = Session::resume(Arc::clone(vfs), paused, options)?;
+        *pause.lock() = session.pause_handle();
+        resumed.fetch_add(1, Ordering::SeqCst);
     }
 }
 

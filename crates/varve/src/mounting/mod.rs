@@ -115,7 +115,7 @@ impl Attached {
 
     /// Serves until it is unmounted, then closes the store.
     pub fn serve(self) -> Result<()> {
-        let served = self.session.run();
+        let served = self.session.run().map(drop);
         let closed = self.file_system.close();
         log::info!("{} is closed", self.store.display());
         served?;
