@@ -82,7 +82,8 @@ impl VarveFs {
 
     pub(crate) fn do_setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr> {
         self.writable()?;
-        let mut held = self.hold(ino)?;
+        let sizes = set.size.is_some();
+        let mut held = if sizes { self.hold_counted(ino)? } else { self.hold(ino)? };
         if let Some(size) = set.size {
             match held.inode.kind {
                 FileKind::Regular => {}

@@ -28,6 +28,7 @@ use crate::reaper::Reaper;
 use crate::rows::Changes;
 use crate::spill::{LOOKUPS, Spill};
 use crate::superblock::{SUPERBLOCK_NAME, Superblock, engine_dir, lock_path, objects_dir};
+use crate::usage::Accounts;
 
 /// A file system on a log-structured store.
 pub struct VarveFs {
@@ -39,7 +40,8 @@ pub struct VarveFs {
     pub(crate) superblock: Superblock,
     pub(crate) options: MountOptions,
     pub(crate) hasher: NameHasher,
-    pub(crate) locks: RowLocks,
+    pub(crate) locks: Arc<RowLocks>,
+    pub(crate) accounts: Arc<Accounts>,
     pub(crate) locator: Locator,
     pub(crate) handles: Handles,
     pub(crate) descriptors: Descriptors,
@@ -146,7 +148,6 @@ fn write_root(
 ) -> StoreResult<()> {
     let keyspaces = Keyspaces::open(store, superblock.compression)?;
     let (uid, gid) = options.root_owner;
-    let root = DirInfo { parent: InodeId::ROOT, suffix: None, entries: 0, subdirs: 0 };
     let mut changes = Changes::new(&keyspaces);
     changes.put_inode(&Inode {
         ino: InodeId::ROOT,
@@ -159,9 +160,10 @@ fn write_root(
         size: 0,
         times: Times::all(env.now()),
         has_xattrs: false,
-        content: Content::Directory(root),
+        home: None,
+        content: Content::Directory(DirInfo::new(InodeId::ROOT, None)),
     });
-    store.write(changes.batch)
+    store.write(changes.into_batch())
 }
 
 /// Takes the lock of the store in `dir`, or says who holds it.
@@ -238,13 +240,19 @@ impl VarveFs {
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || hook.sync_claimed()));
         let meta = keyspaces.meta;
-        let reaper = Reaper::new(Arc::clone(&store), meta, Arc::clone(&objects));
+        let locks = Arc::new(RowLocks::new());
+        let (both, marks_max) = ((meta, keyspaces.data), options.marked_dirs_max);
+        let accounts = Accounts::open(Arc::clone(&store), both, Arc::clone(&locks), marks_max);
+        let accounts = Arc::new(accounts.map_err(invalid)?);
+        let books = Arc::clone(&accounts);
+        let reaper = Reaper::new(Arc::clone(&store), meta, Arc::clone(&objects), books);
         let spill = Spill::new(Arc::clone(&store), keyspaces.lookups);
         let fs = VarveFs {
             meta,
             data: keyspaces.data,
             hasher: superblock.name_hasher(),
-            locks: RowLocks::new(),
+            locks,
+            accounts,
             locator: Locator::new(spill, options.located_inodes()),
             handles: Handles::new(),
             descriptors: Descriptors::new(options.open_objects_max()),

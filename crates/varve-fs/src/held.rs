@@ -5,7 +5,7 @@
 //! the inode is in, checks that it is still there, and gives it to the caller, who writes it back with
 //! [`VarveFs::stage`] and a commit.
 
-use varve_schema::{Body, EntryRow, Inode, Pending, RowKey};
+use varve_schema::{Body, Content, EntryRow, Inode, Pending, RowKey, UsageChange};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -13,6 +13,7 @@ use crate::fs::VarveFs;
 use crate::locator::Place;
 use crate::locks::RowGuards;
 use crate::rows::Changes;
+use crate::usage::counted_in;
 
 /// How often a place may turn out to be old before the store is taken to be broken. Each time another
 /// operation must have moved the inode while we waited for a lock.
@@ -22,7 +23,23 @@ const RETRIES_MAX: u32 = 10_000;
 pub(crate) struct Held<'a> {
     pub(crate) inode: Inode,
     home: Home,
-    _guards: RowGuards<'a>,
+    /// Size and state as the row has them.
+    stored: Stored,
+    guards: RowGuards<'a>,
+}
+
+/// What of a row decides where and how it counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stored {
+    size: u64,
+    dirty: bool,
+}
+
+impl Stored {
+    fn of(inode: &Inode) -> Stored {
+        let dirty = matches!(inode.content, Content::Object { dirty: true, .. });
+        Stored { size: inode.size, dirty }
+    }
 }
 
 enum Home {
@@ -38,6 +55,19 @@ impl Held<'_> {
             Home::Own => Place::Own,
             Home::Entry { key, slot, .. } => Place::Entry { key: *key, slot: *slot },
             Home::Detached => Place::Detached(Box::new(self.inode.clone())),
+        }
+    }
+
+    /// The directory in which the inode counts, if it does.
+    pub(crate) fn counted_in(&self) -> Option<InodeId> {
+        counted_in(&self.inode, self.entry_key())
+    }
+
+    /// The entry row that the inode is in, if it is in one.
+    fn entry_key(&self) -> Option<RowKey> {
+        match &self.home {
+            Home::Entry { key, .. } => Some(*key),
+            Home::Own | Home::Detached => None,
         }
     }
 
@@ -67,13 +97,38 @@ impl VarveFs {
 
     /// The inode, with its row locked.
     pub(crate) fn hold(&self, ino: InodeId) -> FsResult<Held<'_>> {
+        self.hold_and(ino, None)
+    }
+
+    /// The inode, with its row locked and that of the directory in which it counts: for who changes its size.
+    pub(crate) fn hold_counted(&self, ino: InodeId) -> FsResult<Held<'_>> {
+        let held = self.hold(ino)?;
+        self.and_directory(held)
+    }
+
+    /// Locks the row of the directory too in which the held inode counts. If that means waiting, all locks
+    /// are given up first, and the inode may have changed.
+    pub(crate) fn and_directory<'a>(&'a self, mut held: Held<'a>) -> FsResult<Held<'a>> {
+        let ino = held.inode.ino;
+        for _ in 0..RETRIES_MAX {
+            let Some(dir) = held.counted_in() else { return Ok(held) };
+            if self.locks.try_extend(&mut held.guards, RowKey::inode(dir)) {
+                return Ok(held);
+            }
+            drop(held);
+            held = self.hold_and(ino, Some(RowKey::inode(dir)))?;
+        }
+        Err(lost(ino))
+    }
+
+    fn hold_and(&self, ino: InodeId, also: Option<RowKey>) -> FsResult<Held<'_>> {
         for _ in 0..RETRIES_MAX {
             let place = self.locator.place(ino)?;
             let key = match &place {
                 Some(Place::Entry { key, .. }) => *key,
                 _ => RowKey::inode(ino),
             };
-            let guards = self.locks.lock(&[key]);
+            let guards = self.locks.lock(&[key, also.unwrap_or(key)]);
             if self.locator.place(ino)? != place {
                 continue;
             }
@@ -89,7 +144,7 @@ impl VarveFs {
                     None => return Err(FsError::Stale),
                 },
             };
-            return Ok(Held { inode, home, _guards: guards });
+            return Ok(Held { stored: Stored::of(&inode), inode, home, guards });
         }
         Err(lost(ino))
     }
@@ -110,15 +165,30 @@ impl VarveFs {
         self.locator.moved(ino, Place::Own)
     }
 
-    /// Adds the held inode, as it is now, to `changes`.
+    /// Adds the held inode, as it is now, to `changes`, and charges its directory if its size changed.
+    /// REQUIRES: in that case the lock of the directory's row ([`VarveFs::hold_counted`]).
     pub(crate) fn stage(&self, changes: &mut Changes, held: &mut Held<'_>) -> FsResult<()> {
+        let (before, now) = (held.stored, Stored::of(&held.inode));
+        if let Some(dir) = held.counted_in() {
+            if before.size != now.size {
+                debug_assert!(
+                    held.guards.holds(RowKey::inode(dir)),
+                    "a size without its directory"
+                );
+                changes.charge(dir, UsageChange::size(before.size, now.size));
+            }
+            if before.dirty != now.dirty {
+                changes.put_dirty(&held.inode, held.entry_key());
+            }
+        }
+        held.stored = now;
         match &mut held.home {
             Home::Own => changes.put_inode(&held.inode),
             Home::Entry { key, slot, row } => {
                 row.set_body(*slot, Body::Inline(held.inode.clone()));
                 changes.put_entry_row(*key, row);
             }
-            Home::Detached => self.locator.detach(held.inode.clone())?,
+            Home::Detached => self.locator.detach(Box::new(held.inode.clone()))?,
         }
         Ok(())
     }

@@ -11,7 +11,7 @@
 //!    follows before the locks are dropped.
 //!
 //! Invariants, which [`fsck`] checks: every entry's inode exists, exactly once; a directory knows its
-//! parent, the place of its name and its counts; an inode's link count is the number of its names;
+//! parent, the place of its name, its counts and what lies below it; an inode's link count is the number of its names;
 //! every object file has a row that claims it or a pending row; a row never claims bytes that are not
 //! durable before it.
 //!
@@ -39,6 +39,7 @@ mod recover;
 mod rows;
 mod spill;
 pub mod superblock;
+mod usage;
 mod vfs;
 mod xattr;
 

@@ -172,8 +172,8 @@ impl Locator {
 
     /// Notes that `inode` has no row any more; its attributes are kept while the front end knows it.
     /// REQUIRES: the lock of the row it was in.
-    pub(crate) fn detach(&self, inode: Inode) -> FsResult<()> {
-        self.moved(inode.ino, Place::Detached(Box::new(inode)))
+    pub(crate) fn detach(&self, inode: Box<Inode>) -> FsResult<()> {
+        self.moved(inode.ino, Place::Detached(inode))
     }
 
     /// The node of `ino`, made if there is none, with one handle more. REQUIRES: the lock of the row in

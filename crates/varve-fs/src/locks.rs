@@ -3,7 +3,8 @@
 //! An operation names every row that it reads and then writes, and takes all their locks at once. A row
 //! hashes to one of [`STRIPES`] mutexes; the mutexes are taken in the order of their numbers, so that
 //! two operations never wait for each other. What an operation learned before it held the locks it
-//! checks again under them. Nothing else that blocks on another operation is taken while holding them.
+//! checks again under them. Nothing else that blocks on another operation is taken while holding them; one
+//! row more may be tried without waiting ([`RowLocks::try_extend`]).
 //!
 //! Source: TableFS 4.2.6 (per-inode locking above a store with atomic batches). Departure: the unit is
 //! the row, because attributes live in the row of the name.
@@ -23,7 +24,7 @@ pub(crate) struct RowLocks {
 /// The rows locked by one operation, until dropped.
 pub(crate) struct RowGuards<'a> {
     numbers: SmallVec<[u16; 8]>,
-    _guards: SmallVec<[MutexGuard<'a, ()>; 8]>,
+    guards: SmallVec<[MutexGuard<'a, ()>; 8]>,
 }
 
 impl RowLocks {
@@ -38,7 +39,19 @@ impl RowLocks {
         numbers.dedup();
         let guards =
             numbers.iter().map(|number| self.stripes[usize::from(*number)].lock()).collect();
-        RowGuards { numbers, _guards: guards }
+        RowGuards { numbers, guards }
+    }
+
+    /// Locks one row more, unless it would have to wait for it; false if so.
+    pub(crate) fn try_extend<'a>(&'a self, guards: &mut RowGuards<'a>, key: RowKey) -> bool {
+        let number = stripe(key);
+        if guards.numbers.contains(&number) {
+            return true;
+        }
+        let Some(guard) = self.stripes[usize::from(number)].try_lock() else { return false };
+        guards.numbers.push(number);
+        guards.guards.push(guard);
+        true
     }
 }
 
@@ -72,6 +85,11 @@ mod tests {
             })
         );
         drop(guards);
+        let (mut guards, other) = (locks.lock(&[key]), RowKey::inode(InodeId::new(99)));
+        assert!(locks.try_extend(&mut guards, other) && guards.holds(other));
+        let mut others = locks.lock(&[RowKey::inode(InodeId::new(50))]);
+        assert!(!locks.try_extend(&mut others, other), "it would wait");
+        drop((guards, others));
         assert!(locks.stripes.iter().all(|stripe| !stripe.is_locked()));
     }
 

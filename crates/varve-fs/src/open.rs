@@ -22,7 +22,7 @@ impl VarveFs {
         if flags.write || flags.truncate {
             self.writable()?;
         }
-        let mut held = self.hold(ino)?;
+        let mut held = if flags.truncate { self.hold_counted(ino)? } else { self.hold(ino)? };
         match held.inode.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(FsError::IsDirectory),

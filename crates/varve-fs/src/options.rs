@@ -3,6 +3,8 @@
 use varve_engine::options::DbOptions;
 use varve_schema::EntrySuffix;
 
+use crate::usage::MARKS_MAX;
+
 /// How reads change the time of last access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Atime {
@@ -58,6 +60,8 @@ pub struct MountOptions {
     pub located_inodes_max: Option<usize>,
     /// Object files and tables open at once, at most; half of it for each, but no more than 512 tables.
     pub open_files_max: usize,
+    /// Directories that may have changes below them to tell their parents before they tell them at once.
+    pub marked_dirs_max: usize,
     /// Where the front end makes the file system visible, to tell others who ask for the lock.
     pub mount_point: Option<String>,
 }
@@ -71,6 +75,7 @@ impl Default for MountOptions {
             passthrough: true,
             located_inodes_max: None,
             open_files_max: 1024,
+            marked_dirs_max: MARKS_MAX,
             mount_point: None,
         }
     }

@@ -1,4 +1,4 @@
-//! Removes object files whose inodes are gone.
+//! Removes object files whose inodes are gone, and lets directories tell what changed below them.
 //!
 //! 1. The batch that removes the last name also writes a pending row `ObjectDelete`; then the id is queued
 //!    here ([`Reaper::enqueue`]).
@@ -24,6 +24,7 @@ use varve_vfs::FsResult;
 
 use crate::error;
 use crate::objects::Objects;
+use crate::usage::Accounts;
 
 /// Ids that may wait.
 const QUEUE_MAX: usize = 1024;
@@ -35,6 +36,7 @@ pub(crate) struct Reaper {
     store: Arc<dyn Store>,
     meta: KeyspaceId,
     objects: Arc<Objects>,
+    accounts: Arc<Accounts>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -46,8 +48,13 @@ struct State {
 }
 
 impl Reaper {
-    pub(crate) fn new(store: Arc<dyn Store>, meta: KeyspaceId, objects: Arc<Objects>) -> Reaper {
-        Reaper { store, meta, objects, state: Mutex::default(), changed: Condvar::new() }
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        meta: KeyspaceId,
+        objects: Arc<Objects>,
+        accounts: Arc<Accounts>,
+    ) -> Reaper {
+        Reaper { store, meta, objects, accounts, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Starts the thread, unless background work must run on the callers' threads.
@@ -74,6 +81,9 @@ impl Reaper {
                 }
                 !state.queue.is_empty()
             };
+            if self.accounts.marked() > 0 {
+                self.accounts.tell_all();
+            }
             if busy && let Err(error) = self.sync_and_drain() {
                 log::warn!("files of removed inodes stay for now: {error}");
             }

@@ -2,7 +2,7 @@
 //! crash, nothing else.
 
 use varve_engine::{Direction, KeyRange};
-use varve_schema::{META, Pending, RowKey};
+use varve_schema::{EntrySuffix, META, Pending, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -13,7 +13,7 @@ use crate::fs::VarveFs;
 const PENDING_BATCH: usize = 1000;
 
 impl VarveFs {
-    /// Reclaims orphans, objects half made and objects half removed.
+    /// Reclaims orphans, objects half made and objects half removed, and settles files that were being written.
     pub(crate) fn finish_pending(&self) -> FsResult<()> {
         if self.options.read_only {
             return Ok(());
@@ -32,6 +32,7 @@ impl VarveFs {
                         self.drop_orphan(*ino)?;
                     }
                     Pending::ObjectDelete => self.reaper.enqueue(*ino),
+                    Pending::ObjectDirty { entry } => self.settle_pending(*ino, *entry)?,
                 }
             }
             log::info!("finished {} operations that a crash cut short", pending.len());
@@ -65,6 +66,18 @@ impl VarveFs {
             self.commit(changes)?;
         }
         Ok(())
+    }
+
+    /// The row of a file that was being written follows its object. If that cannot be asked the row stays as
+    /// it is, and only the pending row goes: the object is asked whenever the file is looked at.
+    fn settle_pending(&self, ino: InodeId, entry: Option<(InodeId, EntrySuffix)>) -> FsResult<()> {
+        if let Err(error) = self.settle_left(ino, entry) {
+            log::warn!("the size that counts for inode {ino} may be old: {error}");
+        }
+        let mut changes = self.changes();
+        changes.batch.reclaims_space();
+        changes.delete_pending(ino);
+        self.commit(changes)
     }
 
     fn drop_begun_object(&self, ino: InodeId) -> FsResult<()> {

@@ -1,10 +1,11 @@
 //! Rows of the store, typed; and the changes of one operation, which become one batch.
 
 use bytes::Bytes;
-use varve_engine::Batch;
+use smallvec::SmallVec;
+use varve_engine::{Batch, Store};
 use varve_schema::{
-    CHUNK_BYTES, Content, EntryRow, Inode, META, Pending, RowKey, decode_inode_row,
-    encode_inode_row,
+    CHUNK_BYTES, Content, EntryRow, EntrySuffix, Inode, META, Pending, RowKey, UsageChange,
+    decode_inode_row, encode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -12,11 +13,46 @@ use varve_vfs::{FsError, FsResult};
 use crate::error;
 use crate::fs::{Keyspaces, VarveFs};
 
-/// The writes of one operation.
+/// The writes of one operation. Inodes of directories are kept apart until the commit, which adds to them what
+/// the operation charges ([`crate::usage`]).
 pub(crate) struct Changes {
     pub(crate) batch: Batch,
+    /// Directories to write, each once.
+    pub(crate) dirs: SmallVec<[Inode; 2]>,
+    /// Changes of what lies directly in directories, each directory once.
+    pub(crate) charges: SmallVec<[(InodeId, UsageChange); 2]>,
+    /// Directories that have nothing more to tell: removed, or they have told it.
+    pub(crate) told: SmallVec<[InodeId; 1]>,
+    /// How the charges meet limits.
+    pub(crate) standing: Standing,
     meta: KeyspaceId,
     data: KeyspaceId,
+}
+
+/// How the charges of an operation meet limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Refused beyond a limit.
+    Asked,
+    /// They have happened and are only noted now.
+    Happened,
+    /// They only move from a directory's account to its parent's, and are counted already.
+    Told,
+}
+
+/// The inode in its own row.
+pub(crate) fn read_inode_row(
+    store: &dyn Store,
+    meta: KeyspaceId,
+    ino: InodeId,
+) -> FsResult<Option<Inode>> {
+    let key = RowKey::inode(ino);
+    match store.get(meta, &key.to_bytes()).map_err(error::store)? {
+        Some(bytes) => {
+            decode_inode_row(&bytes).map(Some).map_err(|error| error::row(META, key, error))
+        }
+        None => Ok(None),
+    }
 }
 
 impl VarveFs {
@@ -30,13 +66,7 @@ impl VarveFs {
 
     /// The inode in its own row.
     pub(crate) fn inode_row(&self, ino: InodeId) -> FsResult<Option<Inode>> {
-        let key = RowKey::inode(ino);
-        match self.store.get(self.meta, &key.to_bytes()).map_err(error::store)? {
-            Some(bytes) => {
-                decode_inode_row(&bytes).map(Some).map_err(|error| error::row(META, key, error))
-            }
-            None => Ok(None),
-        }
+        read_inode_row(self.store.as_ref(), self.meta, ino)
     }
 
     /// The directory `dir`. `NotFound` if it was removed, `NotDirectory` if it is something else.
@@ -59,19 +89,57 @@ impl VarveFs {
 
     /// No changes yet.
     pub(crate) fn changes(&self) -> Changes {
-        Changes { batch: Batch::new(), meta: self.meta, data: self.data }
+        Changes::in_keyspaces(self.meta, self.data)
     }
 
-    /// Writes all of `changes` or nothing.
+    /// Writes all of `changes` or nothing. REQUIRES: the locks of the rows in it, and of the inode rows of
+    /// the directories charged.
     pub(crate) fn commit(&self, changes: Changes) -> FsResult<()> {
-        self.store.write(changes.batch).map_err(error::store)
+        self.accounts.commit(changes)
     }
 }
 
 impl Changes {
     /// No changes yet, for a store whose file system is not open.
     pub(crate) fn new(keyspaces: &Keyspaces) -> Changes {
-        Changes { batch: Batch::new(), meta: keyspaces.meta, data: keyspaces.data }
+        Changes::in_keyspaces(keyspaces.meta, keyspaces.data)
+    }
+
+    /// No changes yet.
+    pub(crate) fn in_keyspaces(meta: KeyspaceId, data: KeyspaceId) -> Changes {
+        Changes {
+            batch: Batch::new(),
+            dirs: SmallVec::new(),
+            charges: SmallVec::new(),
+            told: SmallVec::new(),
+            standing: Standing::Asked,
+            meta,
+            data,
+        }
+    }
+
+    /// Adds to what lies directly in `dir`.
+    pub(crate) fn charge(&mut self, dir: InodeId, change: UsageChange) {
+        match self.charges.iter_mut().find(|(charged, _)| *charged == dir) {
+            Some((_, sum)) => *sum = sum.plus(change),
+            None => self.charges.push((dir, change)),
+        }
+    }
+
+    /// Moves `change` from one directory to another.
+    pub(crate) fn move_charge(&mut self, from: InodeId, to: InodeId, change: UsageChange) {
+        if from != to {
+            self.charge(from, change.negated());
+            self.charge(to, change);
+        }
+    }
+
+    /// The batch of all writes.
+    pub(crate) fn into_batch(mut self) -> Batch {
+        for dir in &self.dirs {
+            self.batch.put(self.meta, bytes_of(RowKey::inode(dir.ino)), encode_inode_row(dir));
+        }
+        self.batch
     }
 
     /// Writes the names of a row; without names, removes it.
@@ -85,6 +153,13 @@ impl Changes {
 
     /// Writes an inode's own row.
     pub(crate) fn put_inode(&mut self, inode: &Inode) {
+        if matches!(inode.content, Content::Directory(_)) {
+            match self.dirs.iter_mut().find(|dir| dir.ino == inode.ino) {
+                Some(dir) => *dir = inode.clone(),
+                None => self.dirs.push(inode.clone()),
+            }
+            return;
+        }
         self.batch.put(self.meta, bytes_of(RowKey::inode(inode.ino)), encode_inode_row(inode));
     }
 
@@ -95,13 +170,36 @@ impl Changes {
 
     /// Notes pending work on an inode.
     pub(crate) fn put_pending(&mut self, ino: InodeId, pending: Pending) {
-        let value = Bytes::copy_from_slice(&pending.encode());
-        self.batch.put(self.meta, bytes_of(RowKey::pending(ino)), value);
+        self.put_meta(RowKey::pending(ino), pending.encode());
+    }
+
+    /// Notes whether the object of `inode`, which has a name and lies in the entry row `entry` or in a row of
+    /// its own, knows better than its row how large it is.
+    pub(crate) fn put_dirty(&mut self, inode: &Inode, entry: Option<RowKey>) {
+        match inode.content {
+            Content::Object { dirty: true, .. } => {
+                let entry = entry.and_then(|key| {
+                    Some((InodeId::new(key.prefix()), EntrySuffix::new(key.suffix())?))
+                });
+                self.put_pending(inode.ino, Pending::ObjectDirty { entry });
+            }
+            _ => self.delete_pending(inode.ino),
+        }
     }
 
     /// Notes that nothing is pending on an inode.
     pub(crate) fn delete_pending(&mut self, ino: InodeId) {
-        self.batch.delete(self.meta, bytes_of(RowKey::pending(ino)));
+        self.delete_meta(RowKey::pending(ino));
+    }
+
+    /// Writes a row of the key space `meta`.
+    pub(crate) fn put_meta(&mut self, key: RowKey, value: impl Into<Bytes>) {
+        self.batch.put(self.meta, bytes_of(key), value);
+    }
+
+    /// Removes a row of the key space `meta`.
+    pub(crate) fn delete_meta(&mut self, key: RowKey) {
+        self.batch.delete(self.meta, bytes_of(key));
     }
 
     /// Writes a row of the key space `data`.

@@ -8,7 +8,7 @@ use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
-    OpenFlags, Opened, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
+    OpenFlags, Opened, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
 };
 
 use crate::fs::VarveFs;
@@ -18,6 +18,13 @@ use crate::namespace::{NewInode, Remove};
 const BLOCK_BYTES: u32 = 4096;
 /// Room that a small file takes, for the estimate of how many more there may be, in bytes.
 const FILE_ROOM_BYTES: u64 = 256;
+
+impl VarveFs {
+    /// Begins an operation that may change what directories hold.
+    fn enter(&self) {
+        self.accounts.make_room();
+    }
+}
 
 impl Vfs for VarveFs {
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
@@ -39,6 +46,7 @@ impl Vfs for VarveFs {
     }
 
     fn setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr> {
+        self.enter();
         self.do_setattr(caller, ino, set)
     }
 
@@ -69,6 +77,7 @@ impl Vfs for VarveFs {
                 return Err(FsError::Invalid("mknod makes files, fifos, sockets and device nodes"));
             }
         };
+        self.enter();
         self.make(caller, parent, name, NewInode { kind, perm: mode, rdev, content: Content::None })
     }
 
@@ -79,6 +88,7 @@ impl Vfs for VarveFs {
         name: FileName<'_>,
         perm: u32,
     ) -> FsResult<Entry> {
+        self.enter();
         self.make(caller, parent, name, NewInode::directory(perm))
     }
 
@@ -95,6 +105,7 @@ impl Vfs for VarveFs {
             _ => {}
         }
         let content = Content::Symlink(Bytes::copy_from_slice(target));
+        self.enter();
         self.make(
             caller,
             parent,
@@ -104,14 +115,17 @@ impl Vfs for VarveFs {
     }
 
     fn link(&self, ino: InodeId, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
+        self.enter();
         self.do_link(ino, parent, name)
     }
 
     fn unlink(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
+        self.enter();
         self.remove_name(parent, name, Remove::File)
     }
 
     fn rmdir(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
+        self.enter();
         self.remove_name(parent, name, Remove::Directory)
     }
 
@@ -123,6 +137,7 @@ impl Vfs for VarveFs {
         new_name: FileName<'_>,
         mode: RenameMode,
     ) -> FsResult<()> {
+        self.enter();
         self.do_rename(parent, name, new_parent, new_name, mode)
     }
 
@@ -134,6 +149,7 @@ impl Vfs for VarveFs {
         perm: u32,
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
+        self.enter();
         self.do_create(caller, parent, name, perm, flags)
     }
 
@@ -148,6 +164,7 @@ impl Vfs for VarveFs {
     }
 
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
+        self.enter();
         self.do_open(ino, flags)
     }
 
@@ -171,10 +188,12 @@ impl Vfs for VarveFs {
         data: &[u8],
         kill_set_id: bool,
     ) -> FsResult<usize> {
+        self.enter();
         self.do_write(ino, handle, offset, data, kill_set_id)
     }
 
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
+        self.enter();
         self.do_release(ino, handle)
     }
 
@@ -237,6 +256,7 @@ impl Vfs for VarveFs {
         offset: u64,
         len: u64,
     ) -> FsResult<()> {
+        self.enter();
         self.do_fallocate(ino, handle, mode, offset, len)
     }
 
@@ -260,6 +280,10 @@ impl Vfs for VarveFs {
         self.do_removexattr(ino, name)
     }
 
+    fn usage(&self, ino: InodeId) -> FsResult<TreeUsage> {
+        self.total(ino)
+    }
+
     fn status_json(&self) -> String {
         let (known, spilled) = self.locator.counts();
         let store: serde_json::Value =
@@ -273,6 +297,7 @@ impl Vfs for VarveFs {
             "inodes_spilled": spilled,
             "files_open": self.handles.count(),
             "objects_open": self.descriptors.count(),
+            "directories_marked": self.accounts.marked(),
             "objects_to_remove": self.reaper.queued(),
             "inode_ids_next": self.ids.next(),
             "engine": store,

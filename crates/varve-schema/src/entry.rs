@@ -23,6 +23,7 @@ const INLINE: u8 = 2;
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "almost every entry is the large one")]
 pub enum Body {
     /// An inode in a row of its own: a directory, or a file that has or had several names.
     Reference {

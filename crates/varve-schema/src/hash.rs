@@ -3,11 +3,14 @@
 //! SipHash-1-3 under a secret of the store, so that nobody who only chooses names can fill one row. The
 //! width can be narrowed when a store is formatted, which tests use to make names collide.
 
+use std::hash::Hasher;
+
 use siphasher::sip::SipHasher13;
+use varve_types::InodeId;
 
 use crate::EntrySuffix;
 
-/// Hashes names of directory entries and of extended attributes.
+/// Hashes names of directory entries, of extended attributes and of parent pointers.
 #[derive(Clone)]
 pub struct NameHasher {
     keyed: SipHasher13,
@@ -30,6 +33,14 @@ impl NameHasher {
     pub fn xattr(&self, name: &[u8]) -> u64 {
         self.keyed.hash(name) & self.mask
     }
+
+    /// Where the pointer to the name `name` in `dir` lies among its inode's; below 2^63.
+    pub fn parent(&self, dir: InodeId, name: &[u8]) -> u64 {
+        let mut hasher = self.keyed;
+        hasher.write(&dir.get().to_be_bytes());
+        hasher.write(name);
+        hasher.finish() & self.mask
+    }
 }
 
 impl std::fmt::Debug for NameHasher {
@@ -48,6 +59,9 @@ mod tests {
         // The first vector published with SipHash-1-3 is ab ac 01 58 05 0f c4 dc; 55 bits are kept.
         assert_eq!(hasher.entry(b"").get(), (0xabac_0158_050f_c4dc & ((1 << 55) - 1)) << 8);
         assert_eq!(hasher.entry(b"etc").get(), 5_503_761_886_458_423_296);
+        let dir = InodeId::new(0x0102_0304_0506_0708);
+        let whole = hasher.xattr(&[1, 2, 3, 4, 5, 6, 7, 8, b'e', b't', b'c']);
+        assert_eq!(hasher.parent(dir, b"etc"), whole);
     }
 
     #[test]

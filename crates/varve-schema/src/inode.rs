@@ -3,11 +3,12 @@
 //! ```text
 //! | ino varint | mode u16 | flags u8 | content u8 | uid varint | gid varint |
 //! | nlink varint, if flag 0 | rdev varint, if flag 1 | size varint |
-//! | mtime | atime, unless flag 3 | ctime, unless flag 4 | btime, unless flag 5 | the content |
+//! | mtime | atime, unless flag 3 | ctime, unless flag 4 | btime, unless flag 5 |
+//! | home directory varint, home hash varint, if flag 6 | the content |
 //!
 //! time:     | seconds, zigzag varint | nanoseconds u32 |
 //! flags:    0 nlink is not 1, 1 rdev is not 0, 2 has extended attributes,
-//!           3 atime = mtime, 4 ctime = mtime, 5 btime = mtime
+//!           3 atime = mtime, 4 ctime = mtime, 5 btime = mtime, 6 has a home
 //! content:  1 none
 //!           2 inline     | len varint | bytes |        the file's first bytes; the rest is a hole
 //!           3 symlink    | len varint | target |
@@ -15,6 +16,7 @@
 //!           5 object     | blocks varint |             in a file of the storage below
 //!           6 dirty object                             so, and that file knows size and mtime
 //!           7 directory  | parent varint | suffix varint | entries varint | subdirs varint |
+//!                        | usage, see usage.rs |
 //! ```
 //!
 //! An inode's own row is a version byte and an inode. A fresh empty file takes about 25 bytes.
@@ -24,7 +26,9 @@ use varve_types::limits::SYMLINK_BYTES_MAX;
 use varve_types::{InodeId, Timestamp};
 
 use crate::codec::{unzigzag, zigzag};
-use crate::{DecodeError, EntrySuffix, INLINE_BYTES_MAX, ROW_VERSION, Reader, put_varint};
+use crate::{
+    DecodeError, EntrySuffix, INLINE_BYTES_MAX, ROW_VERSION, Reader, Usage, UsageChange, put_varint,
+};
 
 const HAS_NLINK: u8 = 1;
 const HAS_RDEV: u8 = 1 << 1;
@@ -32,7 +36,8 @@ const HAS_XATTRS: u8 = 1 << 2;
 const ATIME_IS_MTIME: u8 = 1 << 3;
 const CTIME_IS_MTIME: u8 = 1 << 4;
 const BTIME_IS_MTIME: u8 = 1 << 5;
-const FLAGS_KNOWN: u8 = (1 << 6) - 1;
+const HAS_HOME: u8 = 1 << 6;
+const FLAGS_KNOWN: u8 = (1 << 7) - 1;
 
 /// What an inode is; the value is that of `S_IFMT` >> 12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,6 +129,32 @@ pub struct DirInfo {
     pub entries: u64,
     /// How many of them are directories.
     pub subdirs: u32,
+    /// What lies below it, as far as its subdirectories have told.
+    pub usage: Usage,
+    /// The part of `usage` that its parent has not been told; nothing in the root.
+    pub untold: UsageChange,
+}
+
+impl DirInfo {
+    /// An empty directory.
+    pub fn new(parent: InodeId, suffix: Option<EntrySuffix>) -> DirInfo {
+        let (usage, untold) = (Usage::default(), UsageChange::default());
+        DirInfo { parent, suffix, entries: 0, subdirs: 0, usage, untold }
+    }
+
+    /// What its parent counts for it: itself, and of its usage what the parent has been told.
+    pub fn told(&self) -> UsageChange {
+        self.usage.minus(self.untold).as_change().plus(UsageChange::DIR)
+    }
+}
+
+/// The name of a file with a row of its own in whose directory the file counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// The directory.
+    pub dir: InodeId,
+    /// The hash under which the name's parent pointer lies.
+    pub hash: u64,
 }
 
 /// One inode.
@@ -149,6 +180,8 @@ pub struct Inode {
     pub times: Times,
     /// It has extended attributes.
     pub has_xattrs: bool,
+    /// Where it counts, if it has a row of its own, a name, and is no directory.
+    pub home: Option<Home>,
     /// Where its content is.
     pub content: Content,
 }
@@ -167,7 +200,8 @@ impl Inode {
                 | flag(self.has_xattrs, HAS_XATTRS)
                 | flag(times.atime == times.mtime, ATIME_IS_MTIME)
                 | flag(times.ctime == times.mtime, CTIME_IS_MTIME)
-                | flag(times.btime == times.mtime, BTIME_IS_MTIME),
+                | flag(times.btime == times.mtime, BTIME_IS_MTIME)
+                | flag(self.home.is_some(), HAS_HOME),
         );
         out.push(self.content.tag());
         put_varint(out, u64::from(self.uid));
@@ -184,6 +218,10 @@ impl Inode {
             if time != times.mtime {
                 put_time(out, time);
             }
+        }
+        if let Some(home) = self.home {
+            put_varint(out, home.dir.get());
+            put_varint(out, home.hash);
         }
         self.content.encode_to(out);
     }
@@ -208,6 +246,13 @@ impl Inode {
         let atime = time(ATIME_IS_MTIME)?;
         let ctime = time(CTIME_IS_MTIME)?;
         let btime = time(BTIME_IS_MTIME)?;
+        let home = match flags & HAS_HOME {
+            0 => None,
+            _ => Some(Home { dir: InodeId::new(reader.varint()?), hash: reader.varint()? }),
+        };
+        if home.is_some_and(|home| kind == FileKind::Directory || home.hash >> 63 != 0) {
+            return Err(reader.error("a wrong home"));
+        }
         let content = Content::decode_from(tag, reader)?;
         if matches!(content, Content::Directory(_)) != (kind == FileKind::Directory)
             || matches!(content, Content::Symlink(_)) != (kind == FileKind::Symlink)
@@ -225,6 +270,7 @@ impl Inode {
             size,
             times: Times { atime, mtime, ctime, btime },
             has_xattrs: flags & HAS_XATTRS != 0,
+            home,
             content,
         })
     }
@@ -256,6 +302,8 @@ impl Content {
                 put_varint(out, dir.suffix.map_or(0, EntrySuffix::get));
                 put_varint(out, dir.entries);
                 put_varint(out, u64::from(dir.subdirs));
+                dir.usage.encode_to(out);
+                dir.untold.encode_to(out);
             }
         }
     }
@@ -281,7 +329,9 @@ impl Content {
                     ),
                 };
                 let (entries, subdirs) = (reader.varint()?, reader.varint32()?);
-                Content::Directory(DirInfo { parent, suffix, entries, subdirs })
+                let usage = Usage::decode_from(reader)?;
+                let untold = UsageChange::decode_from(reader)?;
+                Content::Directory(DirInfo { parent, suffix, entries, subdirs, usage, untold })
             }
             _ => return Err(reader.error("an unknown kind of content")),
         })

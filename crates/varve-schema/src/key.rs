@@ -11,8 +11,12 @@ use varve_types::InodeId;
 const BOOKKEEPING: u64 = 0;
 /// Prefix of pending rows.
 const PENDING: u64 = 2;
-/// Set in the suffix of extended attributes, clear in that of data chunks.
-const XATTR: u64 = 1 << 63;
+/// Prefix of mark rows.
+const MARK: u64 = 3;
+/// Prefix of limits rows.
+const LIMITS: u64 = 4;
+/// Set in the suffix of extended attributes and of parent pointers, clear in that of data chunks and names.
+const HIGH: u64 = 1 << 63;
 /// Low bits of a directory cookie that number the names of one row.
 const SLOT_BITS: u32 = 8;
 
@@ -42,6 +46,21 @@ impl RowKey {
         RowKey { prefix: PENDING, suffix: ino.get() }
     }
 
+    /// Of the mark in `slot`.
+    pub const fn mark(slot: u64) -> RowKey {
+        RowKey { prefix: MARK, suffix: slot }
+    }
+
+    /// Of the limits on what lies below `dir`.
+    pub const fn limits(dir: InodeId) -> RowKey {
+        RowKey { prefix: LIMITS, suffix: dir.get() }
+    }
+
+    /// Of the parent pointers of `ino` whose (directory, name) hashes to `hash`; in the key space `meta`.
+    pub const fn parent(ino: InodeId, hash: u64) -> RowKey {
+        RowKey { prefix: ino.get(), suffix: HIGH | hash }
+    }
+
     /// Of one chunk of a small file.
     pub const fn chunk(ino: InodeId, index: u64) -> RowKey {
         RowKey { prefix: ino.get(), suffix: index }
@@ -49,7 +68,7 @@ impl RowKey {
 
     /// Of the extended attributes of `ino` whose names hash to `hash`.
     pub const fn xattr(ino: InodeId, hash: u64) -> RowKey {
-        RowKey { prefix: ino.get(), suffix: XATTR | hash }
+        RowKey { prefix: ino.get(), suffix: HIGH | hash }
     }
 
     /// The first eight bytes as a number.
@@ -78,7 +97,12 @@ impl RowKey {
         match (self.prefix, self.suffix) {
             (BOOKKEEPING, _) => MetaRow::Bookkeeping,
             (PENDING, ino) => MetaRow::Pending(InodeId::new(ino)),
+            (MARK, slot) => MetaRow::Mark(slot),
+            (LIMITS, dir) => MetaRow::Limits(InodeId::new(dir)),
             (ino, 0) => MetaRow::Inode(InodeId::new(ino)),
+            (ino, suffix) if suffix & HIGH != 0 => {
+                MetaRow::Parent(InodeId::new(ino), suffix & !HIGH)
+            }
             (dir, suffix) => match EntrySuffix::new(suffix) {
                 Some(suffix) => MetaRow::Entry(InodeId::new(dir), suffix),
                 None => MetaRow::Unknown,
@@ -89,11 +113,7 @@ impl RowKey {
     /// What a row of the key space `data` is.
     pub fn data_kind(self) -> DataRow {
         let ino = InodeId::new(self.prefix);
-        if self.suffix & XATTR == 0 {
-            DataRow::Chunk(ino, self.suffix)
-        } else {
-            DataRow::Xattr(ino)
-        }
+        if self.suffix & HIGH == 0 { DataRow::Chunk(ino, self.suffix) } else { DataRow::Xattr(ino) }
     }
 
     /// The prefix shared by all rows of `dir` or inode `ino`, as bytes.
@@ -105,6 +125,16 @@ impl RowKey {
     pub fn pending_prefix() -> [u8; 8] {
         PENDING.to_be_bytes()
     }
+
+    /// The prefix shared by all mark rows, as bytes.
+    pub fn mark_prefix() -> [u8; 8] {
+        MARK.to_be_bytes()
+    }
+
+    /// The prefix shared by all limits rows, as bytes.
+    pub fn limits_prefix() -> [u8; 8] {
+        LIMITS.to_be_bytes()
+    }
 }
 
 /// What a key of the key space `meta` stands for.
@@ -114,8 +144,14 @@ pub enum MetaRow {
     Bookkeeping,
     /// Work pending on an inode.
     Pending(InodeId),
+    /// A directory whose parent may not know all of its usage, in this slot.
+    Mark(u64),
+    /// Limits on what lies below a directory.
+    Limits(InodeId),
     /// An inode's own row.
     Inode(InodeId),
+    /// Names of an inode that has or had several, with their hash.
+    Parent(InodeId, u64),
     /// Names in a directory.
     Entry(InodeId, EntrySuffix),
     /// Nothing that this version writes.
@@ -143,7 +179,7 @@ impl EntrySuffix {
     /// The suffix with this value, if it is one.
     pub const fn new(raw: u64) -> Option<EntrySuffix> {
         let slot = raw & ((1 << SLOT_BITS) - 1);
-        if slot == 0 && raw != 0 && raw < XATTR { Some(EntrySuffix(raw)) } else { None }
+        if slot == 0 && raw != 0 && raw < HIGH { Some(EntrySuffix(raw)) } else { None }
     }
 
     /// The suffix for a hash, of which the low 55 bits count; 0 becomes 1.
@@ -219,6 +255,9 @@ mod tests {
         assert_eq!(RowKey::inode(ino).meta_kind(), MetaRow::Inode(ino));
         assert_eq!(RowKey::entry(ino, suffix).meta_kind(), MetaRow::Entry(ino, suffix));
         assert_eq!(RowKey::chunk(ino, 1).meta_kind(), MetaRow::Unknown);
+        assert_eq!(RowKey::mark(9).meta_kind(), MetaRow::Mark(9));
+        assert_eq!(RowKey::limits(ino).meta_kind(), MetaRow::Limits(ino));
+        assert_eq!(RowKey::parent(ino, 9).meta_kind(), MetaRow::Parent(ino, 9));
         assert_eq!(RowKey::chunk(ino, 3).data_kind(), DataRow::Chunk(ino, 3));
         assert_eq!(RowKey::xattr(ino, 3).data_kind(), DataRow::Xattr(ino));
     }

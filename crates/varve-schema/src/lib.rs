@@ -9,6 +9,9 @@
 //! | [`META`] | (inode id, 0) | [`Inode`] of a directory, of a file with more than one name, of an orphan |
 //! | [`META`] | (0, 1) | the inode ids handed out so far ([`key::ID_MARK`]) |
 //! | [`META`] | (2, inode id) | [`Pending`]: work that a crash may have left half done |
+//! | [`META`] | (3, slot) | [`Mark`]: a directory whose parent may not know all of its usage |
+//! | [`META`] | (4, directory id) | [`Limits`] on what lies below |
+//! | [`META`] | (inode id, 2^63 + hash of a name) | [`ParentRow`]: where names of a file that has or had several are |
 //! | [`DATA`] | (inode id, chunk index) | up to [`CHUNK_BYTES`] of a small file; absent means a hole |
 //! | [`DATA`] | (inode id, 2^63 + hash of name) | [`XattrRow`]: the extended attributes that share the hash; access control lists among them ([`acl`]) |
 //!
@@ -29,16 +32,22 @@ mod handover;
 mod hash;
 mod inode;
 pub mod key;
+mod parent;
 mod pending;
+mod usage;
 mod xattr;
 
 pub use codec::{DecodeError, Reader, put_varint};
 pub use entry::{Body, EntryRow, NAMES_PER_ROW_MAX, Named};
 pub use handover::{Handover, KnownInode, KnownPlace, OpenHandle};
 pub use hash::NameHasher;
-pub use inode::{Content, DirInfo, FileKind, Inode, Times, decode_inode_row, encode_inode_row};
+pub use inode::{
+    Content, DirInfo, FileKind, Home, Inode, Times, decode_inode_row, encode_inode_row,
+};
 pub use key::{EntrySuffix, RowKey};
+pub use parent::{ParentPointer, ParentRow};
 pub use pending::Pending;
+pub use usage::{Limits, Mark, Usage, UsageChange};
 pub use xattr::{Xattr, XattrRow};
 
 /// Name of the key space for entries and inodes.

@@ -2,30 +2,55 @@
 //!
 //! ```text
 //! | version u8 | kind u8 |
+//! | version u8 | 5 | directory varint | suffix varint |   object dirty; both 0: in the inode's own row
 //! ```
 
 use bytes::Bytes;
+use varve_types::InodeId;
 
-use crate::{DecodeError, ROW_VERSION, Reader};
+use crate::{DecodeError, EntrySuffix, ROW_VERSION, Reader, put_varint};
+
+const ORPHAN: u8 = 1;
+const OBJECT_MAKING: u8 = 2;
+const OBJECT_DELETE: u8 = 3;
+const ORPHAN_OBJECT_MAKING: u8 = 4;
+const OBJECT_DIRTY: u8 = 5;
 
 /// What is pending on an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Pending {
     /// It has no name left but was open: its inode row, data and attributes go.
-    Orphan = 1,
+    Orphan,
     /// Its bytes are being moved into an object file that no row claims yet: the object goes.
-    ObjectMaking = 2,
+    ObjectMaking,
     /// Its rows are gone: the object file goes.
-    ObjectDelete = 3,
+    ObjectDelete,
     /// [`Pending::Orphan`] and [`Pending::ObjectMaking`] at once.
-    OrphanObjectMaking = 4,
+    OrphanObjectMaking,
+    /// It has a name, and its object file knows better than its row how large it is: the row is to follow.
+    ObjectDirty {
+        /// The directory and the place in it of the name whose row holds the inode; `None` if it is in a
+        /// row of its own.
+        entry: Option<(InodeId, EntrySuffix)>,
+    },
 }
 
 impl Pending {
     /// The row's value.
-    pub fn encode(self) -> [u8; 2] {
-        [ROW_VERSION, self as u8]
+    pub fn encode(self) -> Vec<u8> {
+        let kind = match self {
+            Pending::Orphan => ORPHAN,
+            Pending::ObjectMaking => OBJECT_MAKING,
+            Pending::ObjectDelete => OBJECT_DELETE,
+            Pending::OrphanObjectMaking => ORPHAN_OBJECT_MAKING,
+            Pending::ObjectDirty { .. } => OBJECT_DIRTY,
+        };
+        let mut out = vec![ROW_VERSION, kind];
+        if let Pending::ObjectDirty { entry } = self {
+            put_varint(&mut out, entry.map_or(0, |(dir, _)| dir.get()));
+            put_varint(&mut out, entry.map_or(0, |(_, suffix)| suffix.get()));
+        }
+        out
     }
 
     /// Reads a row's value.
@@ -33,10 +58,18 @@ impl Pending {
         let mut reader = Reader::new(bytes);
         reader.version()?;
         let pending = match reader.u8()? {
-            1 => Pending::Orphan,
-            2 => Pending::ObjectMaking,
-            3 => Pending::ObjectDelete,
-            4 => Pending::OrphanObjectMaking,
+            ORPHAN => Pending::Orphan,
+            OBJECT_MAKING => Pending::ObjectMaking,
+            OBJECT_DELETE => Pending::ObjectDelete,
+            ORPHAN_OBJECT_MAKING => Pending::OrphanObjectMaking,
+            OBJECT_DIRTY => match (reader.varint()?, reader.varint()?) {
+                (0, 0) => Pending::ObjectDirty { entry: None },
+                (dir, raw) => {
+                    let suffix =
+                        EntrySuffix::new(raw).ok_or_else(|| reader.error("a wrong key suffix"))?;
+                    Pending::ObjectDirty { entry: Some((InodeId::new(dir), suffix)) }
+                }
+            },
             _ => return Err(reader.error("an unknown kind of pending work")),
         };
         reader.end()?;
@@ -50,15 +83,18 @@ mod tests {
 
     #[test]
     fn kinds_come_back_and_others_are_refused() {
+        let entry = Some((InodeId::new(99), EntrySuffix::from_hash(1 << 54)));
         for kind in [
             Pending::Orphan,
             Pending::ObjectMaking,
             Pending::ObjectDelete,
             Pending::OrphanObjectMaking,
+            Pending::ObjectDirty { entry },
+            Pending::ObjectDirty { entry: None },
         ] {
-            assert_eq!(Pending::decode(&Bytes::copy_from_slice(&kind.encode())), Ok(kind));
+            assert_eq!(Pending::decode(&Bytes::from(kind.encode())), Ok(kind));
         }
-        for raw in [&[1u8, 0][..], &[1, 5], &[2, 1], &[1], &[], &[1, 1, 0]] {
+        for raw in [&[1u8, 0][..], &[1, 6], &[2, 1], &[1], &[], &[1, 1, 0], &[1, 5, 7, 7]] {
             assert!(Pending::decode(&Bytes::copy_from_slice(raw)).is_err());
         }
     }

@@ -81,6 +81,18 @@ pub struct Attr {
     pub btime: Timestamp,
 }
 
+/// What lies below a directory, itself not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TreeUsage {
+    /// Sum of the sizes of regular files and symbolic links, in bytes.
+    pub bytes: u64,
+    /// Files, and everything else that is no directory. One with several names counts once, in the directory of
+    /// one of them.
+    pub files: u64,
+    /// Directories.
+    pub dirs: u64,
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {

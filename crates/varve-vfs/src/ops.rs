@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use bytes::Bytes;
 use varve_types::{FileName, InodeId};
 
-use crate::{Attr, FileType, FsResult, SetAttr};
+use crate::{Attr, FileType, FsError, FsResult, SetAttr, TreeUsage};
 
 /// Who asks. The front end has checked permissions if it can (the kernel does, with every mount
 /// option Varve uses); what remains to the file system is ownership of new objects and the rules that
@@ -337,6 +337,12 @@ pub trait Vfs: Send + Sync {
 
     /// Removes an extended attribute.
     fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
+
+    /// What lies below a directory, known without a walk; of anything else, itself. `NotSupported` unless the
+    /// file system keeps such accounts.
+    fn usage(&self, _ino: InodeId) -> FsResult<TreeUsage> {
+        Err(FsError::NotSupported("the usage of directory trees"))
+    }
 
     /// What the file system says of its own state, as one JSON object.
     fn status_json(&self) -> String;

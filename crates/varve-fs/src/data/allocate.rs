@@ -27,7 +27,7 @@ impl VarveFs {
         }
         let end = end_of(offset, len)?;
         let extends = matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange);
-        let mut held = self.hold(ino)?;
+        let mut held = if extends { self.hold_counted(ino)? } else { self.hold(ino)? };
         let mut in_object = matches!(held.inode.content, Content::Object { .. });
         if !in_object && extends && end > self.superblock.large_file_threshold_bytes {
             self.migrate(&mut held)?;

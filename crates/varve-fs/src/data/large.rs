@@ -5,8 +5,9 @@
 //! ```
 //!
 //! Clean: the row has size, space and times, and all bytes it claims are durable before it. Dirty: the
-//! object file has them, since the kernel may write to it without telling; a crash leaves the row
-//! dirty, which is right and costs a stat of the object until the next writer's release.
+//! object file has them, since the kernel may write to it without telling; the row's size is the one that
+//! counts in its directory. A pending row names each dirty file that has a name, by which the mount after a
+//! crash makes it clean.
 //!
 //! Before bytes are cut off, no clean row may be left that a power cut could bring back, or it would
 //! claim bytes that are gone: the dirty row is synced first, once for each time the file is opened.
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use varve_env::{File, FileStat, OpenMode};
-use varve_schema::{Content, Inode};
+use varve_schema::{Body, Content, EntrySuffix, Inode, RowKey};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -24,7 +25,9 @@ use super::end_of;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::held::Held;
+use crate::locator::Place;
 use crate::node::{OpenFile, OpenNode};
+use crate::rows::Standing;
 
 /// The most bytes given back by one read.
 const READ_BYTES_MAX: usize = 16 << 20;
@@ -175,12 +178,13 @@ impl VarveFs {
                 node.state().dirty_is_durable = false;
             }
         }
+        held.inode.size = size;
         Ok(())
     }
 
     /// Makes the row clean after the last writer's release, unless someone writes again already.
     pub(crate) fn settle_object(&self, node: &Arc<OpenNode>) -> FsResult<()> {
-        let mut held = self.hold(node.ino)?;
+        let mut held = self.hold_counted(node.ino)?;
         if node.state().writers > 0 {
             return Ok(());
         }
@@ -189,13 +193,49 @@ impl VarveFs {
         {
             return Ok(());
         }
-        self.make_clean(&mut held, self.object_file(node)?)?;
-        let mut changes = self.changes();
-        changes.batch.depends_on_external();
-        self.stage(&mut changes, &mut held)?;
-        self.commit(changes)?;
+        self.commit_clean(&mut held, self.object_file(node)?)?;
         node.state().dirty_is_durable = false;
         Ok(())
+    }
+
+    /// Makes the row of a file clean that was being written when an earlier mount died, found in the entry row
+    /// of `entry` or in its own.
+    pub(crate) fn settle_left(
+        &self,
+        ino: InodeId,
+        entry: Option<(InodeId, EntrySuffix)>,
+    ) -> FsResult<()> {
+        let place = match entry.map(|(dir, suffix)| RowKey::entry(dir, suffix)) {
+            None => Place::Own,
+            Some(key) => {
+                let row = self.entry_row(key)?;
+                let found = row
+                    .names()
+                    .iter()
+                    .find(|named| matches!(&named.body, Body::Inline(inode) if inode.ino == ino));
+                let Some(found) = found else { return Ok(()) };
+                Place::Entry { key, slot: found.slot }
+            }
+        };
+        self.locator.note_lookup(ino, place)?;
+        let settled = self.hold_counted(ino).and_then(|mut held| {
+            if !matches!(held.inode.content, Content::Object { dirty: true, .. }) {
+                return Ok(());
+            }
+            let object = self.open_object(ino)?;
+            self.commit_clean(&mut held, object)
+        });
+        self.locator.forget(ino, 1)?;
+        settled
+    }
+
+    fn commit_clean(&self, held: &mut Held<'_>, object: Arc<dyn File>) -> FsResult<()> {
+        self.make_clean(held, object)?;
+        let mut changes = self.changes();
+        changes.standing = Standing::Happened;
+        changes.batch.depends_on_external();
+        self.stage(&mut changes, held)?;
+        self.commit(changes)
     }
 }
 

@@ -82,6 +82,9 @@ impl VarveFs {
             }
         } else {
             let mut held = self.hold(ino)?;
+            if file.flags.append || offset.saturating_add(data.len() as u64) > held.inode.size {
+                held = self.and_directory(held)?;
+            }
             let offset = if file.flags.append { held.inode.size } else { offset };
             let end = end_of(offset, data.len() as u64)?;
             if kill {

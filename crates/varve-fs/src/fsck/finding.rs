@@ -58,6 +58,29 @@ pub enum Finding {
     /// A directory's count of subdirectories.
     #[error("directory {dir} records {recorded} subdirectories and has {counted}")]
     WrongSubdirCount { dir: u64, recorded: u64, counted: u64 },
+    /// A directory's account of what lies below it.
+    #[error("directory {dir} records {recorded} {what} below it and has {counted}")]
+    WrongUsage { dir: u64, what: &'static str, recorded: u64, counted: u64 },
+    /// A directory with something to tell its parent that no mark names, or a root with something to tell.
+    #[error("directory {dir} has usage that its parent will never be told")]
+    UntoldWithoutMark { dir: u64 },
+    /// A mark of a directory that does not exist.
+    #[error("a mark names directory {dir}, which does not exist")]
+    MarkWithoutDirectory { dir: u64 },
+    /// A file that counts where it has no name, or nowhere.
+    #[error("inode {ino} does not count in the directory of one of its names")]
+    WrongHome { ino: u64 },
+    /// A parent pointer that leads to no name of its inode.
+    #[error(
+        "a parent pointer of inode {ino} says {name} in directory {dir}, which is not its name"
+    )]
+    StrayParentPointer { ino: u64, dir: u64, name: String },
+    /// A file with fewer or more parent pointers than names.
+    #[error("inode {ino} has {pointers} parent pointers and {names} names")]
+    WrongParentPointers { ino: u64, pointers: u64, names: u64 },
+    /// Limits on a directory that does not exist.
+    #[error("there are limits on directory {dir}, which does not exist")]
+    LimitsWithoutDirectory { dir: u64 },
     /// A directory that no entry of its parent names.
     #[error("directory {dir} has no name in directory {parent}")]
     DirectoryWithoutName { dir: u64, parent: u64 },
@@ -104,7 +127,10 @@ impl Finding {
     pub fn severity(&self) -> Severity {
         match self {
             Finding::Pending { .. } => Severity::Unfinished,
-            Finding::ObjectWithoutRow { .. } | Finding::StrayFile { .. } => Severity::Waste,
+            Finding::ObjectWithoutRow { .. }
+            | Finding::StrayFile { .. }
+            | Finding::MarkWithoutDirectory { .. }
+            | Finding::LimitsWithoutDirectory { .. } => Severity::Waste,
             _ => Severity::Error,
         }
     }

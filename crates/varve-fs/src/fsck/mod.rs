@@ -1,6 +1,6 @@
 //! Checks every invariant of a file system, streaming over one snapshot of its store.
 //!
-//! 1. `names` scans the key space `meta`. Rows come grouped by directory, so that counts are checked as
+//! 1. `names`, with `usage`, scans the key space `meta`. Rows come grouped by directory, so that counts are checked as
 //!    each group ends; what an entry refers to is read from the snapshot. Every directory is followed
 //!    up to the root once.
 //! 2. `data` scans the key space `data` and lists the object files, and compares both with what step 1
@@ -13,8 +13,9 @@ mod bitmap;
 mod data;
 mod finding;
 mod names;
+mod usage;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -89,6 +90,8 @@ struct Check<'a> {
     reachable: InodeSet,
     /// Inodes in rows of their own that are no directories, and names that refer to such.
     linked: HashMap<u64, Links>,
+    /// Directories that marks name.
+    marked: HashSet<u64>,
     with_chunks: InodeSet,
     with_xattrs: InodeSet,
     /// Large files with the size their rows promise.
@@ -101,6 +104,9 @@ struct Links {
     /// What its row says, if there is one.
     recorded: Option<u64>,
     counted: u64,
+    pointers: u64,
+    /// One of its names is its home.
+    home_found: bool,
 }
 
 impl Check<'_> {
@@ -144,6 +150,7 @@ impl VarveFs {
             inodes: InodeSet::default(),
             reachable: InodeSet::default(),
             linked: HashMap::new(),
+            marked: HashSet::new(),
             with_chunks: InodeSet::default(),
             with_xattrs: InodeSet::default(),
             large: HashMap::new(),

@@ -4,7 +4,7 @@ use varve_engine::{Direction, KeyRange};
 use varve_schema::key::{ID_MARK, MetaRow};
 use varve_schema::{
     Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Inode, META, Named, Pending, Reader,
-    RowKey, decode_inode_row,
+    RowKey, Usage, UsageChange, decode_inode_row,
 };
 use varve_types::InodeId;
 use varve_vfs::FsResult;
@@ -15,11 +15,13 @@ use crate::error;
 const PHASE: &str = "names";
 
 /// The group of rows of one directory.
-struct Group {
-    ino: InodeId,
+pub(super) struct Group {
+    pub(super) ino: InodeId,
     info: Option<DirInfo>,
     entries: u64,
     subdirs: u64,
+    /// What lies directly in it and what its subdirectories have told.
+    pub(super) usage: Usage,
 }
 
 impl Check<'_> {
@@ -37,7 +39,8 @@ impl Check<'_> {
             let ino = InodeId::new(key.prefix());
             if group.as_ref().is_none_or(|group| group.ino != ino) {
                 self.end_group(group.take());
-                group = Some(Group { ino, info: None, entries: 0, subdirs: 0 });
+                let usage = Usage::default();
+                group = Some(Group { ino, info: None, entries: 0, subdirs: 0, usage });
             }
             let Some(group) = &mut group else { continue };
             match key.meta_kind() {
@@ -46,6 +49,9 @@ impl Check<'_> {
                     Ok(pending) => self.note_pending(ino, pending),
                     Err(error) => self.unreadable(key, &error),
                 },
+                MetaRow::Mark(_) => self.mark_row(key, &value),
+                MetaRow::Limits(dir) => self.limits_row(key, dir, &value)?,
+                MetaRow::Parent(ino, hash) => self.parent_row(ino, hash, key, &value)?,
                 MetaRow::Inode(ino) => match decode_inode_row(&value) {
                     Ok(inode) => self.inode_row(ino, &inode, group)?,
                     Err(error) => self.unreadable(key, &error),
@@ -67,13 +73,14 @@ impl Check<'_> {
         }
         self.end_group(group);
         self.check_links();
+        self.check_marks()?;
         if !self.inodes.contains(InodeId::ROOT) {
             self.found(Finding::NoRoot);
         }
         Ok(())
     }
 
-    fn unreadable(&mut self, key: RowKey, error: &varve_schema::DecodeError) {
+    pub(super) fn unreadable(&mut self, key: RowKey, error: &varve_schema::DecodeError) {
         self.found(Finding::UnreadableRow {
             keyspace: META,
             prefix: key.prefix(),
@@ -100,6 +107,7 @@ impl Check<'_> {
             Pending::OrphanObjectMaking => "removed while in use, being moved into an object file",
             Pending::ObjectMaking => "being moved into an object file",
             Pending::ObjectDelete => "its object file is to be removed",
+            Pending::ObjectDirty { .. } => "being written",
         };
         self.pending.insert(ino.get(), pending);
         self.found(Finding::Pending { ino: ino.get(), what });
@@ -181,11 +189,17 @@ impl Check<'_> {
                     let recorded = inode.nlink.into();
                     self.found(Finding::WrongLinkCount { ino, recorded, counted: 1 });
                 }
+                if inode.home.is_some() {
+                    self.found(Finding::WrongHome { ino });
+                }
+                group.usage = group.usage.plus(UsageChange::file(inode.size));
             }
             Body::Reference { ino, kind: FileKind::Directory } => {
                 group.subdirs += 1;
                 let (dir, name, raw) = (dir.get(), name(), ino.get());
-                match self.directory(*ino)? {
+                let info = self.directory(*ino)?;
+                group.usage = info.iter().fold(group.usage, |usage, info| usage.plus(info.told()));
+                match info {
                     None => self.found(Finding::DanglingEntry { dir, name, ino: raw }),
                     Some(info) if info.parent.get() != dir || info.suffix != Some(suffix) => {
                         self.found(Finding::InodeTwice { ino: raw });
@@ -194,11 +208,8 @@ impl Check<'_> {
                 }
             }
             Body::Reference { ino, kind } => {
-                let links = self.linked.entry(ino.get()).or_default();
-                links.counted += 1;
-                if links.counted == 1 {
-                    self.check_reference(dir, named, *ino, *kind)?;
-                }
+                self.linked.entry(ino.get()).or_default().counted += 1;
+                self.check_reference(group, named, *ino, *kind)?;
             }
         }
         Ok(())
@@ -206,24 +217,24 @@ impl Check<'_> {
 
     fn check_reference(
         &mut self,
-        dir: InodeId,
+        group: &mut Group,
         named: &Named,
         ino: InodeId,
         kind: FileKind,
     ) -> FsResult<()> {
-        let (dir, name, raw) = (dir.get(), named.name.escape_ascii().to_string(), ino.get());
+        let (dir, name, raw) = (group.ino.get(), named.name.escape_ascii().to_string(), ino.get());
         match self.read_inode(ino)? {
             None => self.found(Finding::DanglingEntry { dir, name, ino: raw }),
             Some(inode) if inode.kind != kind => {
                 self.found(Finding::WrongType { dir, name, ino: raw });
             }
-            Some(_) => {}
+            Some(inode) => self.count_linked(group, named, &inode),
         }
         Ok(())
     }
 
     fn end_group(&mut self, group: Option<Group>) {
-        let Some(Group { ino, info, entries, subdirs }) = group else { return };
+        let Some(Group { ino, info, entries, subdirs, usage }) = group else { return };
         let dir = ino.get();
         match info {
             None if entries > 0 => self.found(Finding::EntriesWithoutDirectory { dir, entries }),
@@ -237,6 +248,7 @@ impl Check<'_> {
                     let recorded = info.subdirs.into();
                     self.found(Finding::WrongSubdirCount { dir, recorded, counted: subdirs });
                 }
+                self.check_usage(ino, &info, usage);
             }
         }
     }
@@ -292,7 +304,7 @@ impl Check<'_> {
         Ok(value.and_then(|value| decode_inode_row(&value).ok()))
     }
 
-    fn directory(&self, ino: InodeId) -> FsResult<Option<DirInfo>> {
+    pub(super) fn directory(&self, ino: InodeId) -> FsResult<Option<DirInfo>> {
         Ok(self.read_inode(ino)?.and_then(|inode| match inode.content {
             Content::Directory(info) => Some(info),
             _ => None,
@@ -310,6 +322,13 @@ impl Check<'_> {
                 self.found(Finding::WrongLinkCount { ino, recorded, counted: links.counted });
             } else if recorded == 0 && !orphan {
                 self.found(Finding::InodeWithoutName { ino });
+            }
+            if links.counted > 0 && !links.home_found {
+                self.found(Finding::WrongHome { ino });
+            }
+            if links.pointers != links.counted {
+                let (pointers, names) = (links.pointers, links.counted);
+                self.found(Finding::WrongParentPointers { ino, pointers, names });
             }
         }
         let mut lost: Vec<u64> = self

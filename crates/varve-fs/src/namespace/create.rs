@@ -1,7 +1,7 @@
 //! Making files, directories, symbolic links and special files: one batch with the entry and its
 //! parent's inode row (and the new directory's own).
 
-use varve_schema::{Body, Content, DirInfo, FileKind, Inode, RowKey, Times};
+use varve_schema::{Body, Content, DirInfo, FileKind, Inode, RowKey, Times, UsageChange};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened};
 
@@ -110,6 +110,8 @@ impl VarveFs {
         let slot = row.insert(name.as_bytes(), body).ok_or_else(|| row_full(&row))?;
         adjust_dir(&mut dir, 1, i32::from(is_dir), now)?;
         changes.put_inode(&dir);
+        changes
+            .charge(parent, if is_dir { UsageChange::DIR } else { UsageChange::file(inode.size) });
         changes.put_entry_row(key, &row);
         self.commit(changes)?;
         let place = if is_dir { Place::Own } else { Place::Entry { key, slot } };
@@ -152,6 +154,7 @@ impl VarveFs {
             size,
             times: Times::all(now),
             has_xattrs: false,
+            home: None,
             content: new.content,
         };
         self.give_mode(changes, caller, dir, &mut inode)?;
@@ -162,8 +165,7 @@ impl VarveFs {
 impl NewInode {
     /// A directory; its place is filled in when it gets its name.
     pub(crate) fn directory(perm: u32) -> NewInode {
-        let info = DirInfo { parent: InodeId::ROOT, suffix: None, entries: 0, subdirs: 0 };
-        let content = Content::Directory(info);
+        let content = Content::Directory(DirInfo::new(InodeId::ROOT, None));
         NewInode { kind: FileKind::Directory, perm, rdev: 0, content }
     }
 

@@ -1,14 +1,15 @@
 //! Giving an inode one more name.
 //!
 //! The second name moves the inode out of the row of its first into a row of its own; that entry and
-//! the new one then refer to it. Its data rows are keyed by the inode's id and stay. When names go
-//! again, the inode's row stays, because turning back would need to know which name is left.
+//! the new one then refer to it, and parent pointers lead from it to both. It goes on counting where its first
+//! name is. Its data rows are keyed by the inode's id and stay. When names go again, the inode's row stays: turning
+//! back would mean to lock one row more, for a file that had several names and may get some again.
 //!
-//! Source: TableFS 4.2.3.
+//! Source: TableFS 4.2.3. Departure: the parent pointers.
 
 use std::sync::atomic::Ordering;
 
-use varve_schema::{Body, EntryRow, FileKind, Inode, RowKey};
+use varve_schema::{Body, Content, EntryRow, FileKind, Inode, RowKey, UsageChange};
 use varve_types::limits::LINKS_MAX;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Entry, FsError, FsResult};
@@ -17,6 +18,7 @@ use super::create::adjust_dir;
 use super::lookup::row_full;
 use crate::fs::VarveFs;
 use crate::locator::Place;
+use crate::rows::Changes;
 
 impl VarveFs {
     pub(crate) fn do_link(
@@ -54,16 +56,12 @@ impl VarveFs {
             }
             let now = self.now();
             let mut changes = self.changes();
-            if inode.nlink == 0 {
-                changes.delete_pending(ino);
-            }
+            let first = home.as_mut().unwrap_or(&mut row);
+            self.count_link(&mut changes, &mut inode, (&place, first), (parent, name))?;
             inode.nlink += 1;
             inode.times.ctime = now;
-            let reference = || Body::Reference { ino, kind: inode.kind };
-            if let Place::Entry { slot, .. } = &place {
-                home.as_mut().unwrap_or(&mut row).set_body(*slot, reference());
-            }
-            row.insert(name.as_bytes(), reference()).ok_or_else(|| row_full(&row))?;
+            let reference = Body::Reference { ino, kind: inode.kind };
+            row.insert(name.as_bytes(), reference).ok_or_else(|| row_full(&row))?;
             adjust_dir(&mut dir, 1, 0, now)?;
             changes.put_inode(&inode);
             changes.put_inode(&dir);
@@ -80,6 +78,35 @@ impl VarveFs {
             self.locator.note_lookup(ino, Place::Own)?;
             return Ok(Entry { attr: self.attr(&inode)? });
         }
+    }
+
+    /// Gives `inode` a parent pointer to its new name `(parent, name)`, and makes that its home if it had no name.
+    /// An inode that lies in the entry row `first` gets a row of its own, and a pointer and home there too.
+    fn count_link(
+        &self,
+        changes: &mut Changes,
+        inode: &mut Inode,
+        (place, first): (&Place, &mut EntryRow),
+        (parent, name): (InodeId, FileName<'_>),
+    ) -> FsResult<()> {
+        let ino = inode.ino;
+        let mut parents = self.parents(ino);
+        if let Place::Entry { key, slot } = place {
+            let named = first.at(*slot).map(|named| named.name.clone()).unwrap_or_default();
+            inode.home = Some(parents.add(InodeId::new(key.prefix()), &named)?);
+            first.set_body(*slot, Body::Reference { ino, kind: inode.kind });
+        }
+        let added = parents.add(parent, name.as_bytes())?;
+        parents.stage(changes);
+        if inode.nlink == 0 {
+            inode.home = Some(added);
+            changes.charge(parent, UsageChange::file(inode.size));
+        }
+        // It is pending as an orphan no more, or in another place than before.
+        if inode.nlink == 0 || matches!(inode.content, Content::Object { dirty: true, .. }) {
+            changes.put_dirty(inode, None);
+        }
+        Ok(())
     }
 
     /// The inode at `place`. REQUIRES: its lock; `row` is the entry row it is in, if any.

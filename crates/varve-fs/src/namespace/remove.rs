@@ -14,7 +14,7 @@
 use std::sync::atomic::Ordering;
 
 use varve_engine::{Direction, KeyRange};
-use varve_schema::{Body, Content, FileKind, Inode, Pending, RowKey};
+use varve_schema::{Body, Content, FileKind, Home, Inode, Pending, RowKey, UsageChange};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -32,7 +32,18 @@ pub(crate) enum Departure {
     /// Open, or known with data rows, without a name.
     Orphan(InodeId),
     /// Gone; the attributes are for front ends that still know it.
-    Gone { inode: Inode, object: bool },
+    Gone { inode: Box<Inode>, object: bool },
+}
+
+/// A name that an inode is about to lose.
+#[derive(Clone, Copy)]
+pub(crate) struct Lost<'a> {
+    /// The directory that holds it.
+    pub(crate) dir: InodeId,
+    /// The name.
+    pub(crate) name: FileName<'a>,
+    /// The inode is in a row of its own.
+    pub(crate) own: bool,
 }
 
 /// What is to be removed.
@@ -77,6 +88,13 @@ impl VarveFs {
                     (self.inode_row(*ino)?.ok_or_else(|| dangling(key, named))?, true)
                 }
             };
+            let lost = Lost { dir: parent, name, own };
+            let home = self.home_without(&inode, lost)?.map(|home| RowKey::inode(home.dir));
+            if let Some(home) = home.filter(|home| !guards.holds(*home)) {
+                keys.truncate(2);
+                keys.extend([RowKey::inode(inode.ino), home]);
+                continue;
+            }
             let now = self.now();
             let mut changes = self.changes();
             row.remove(name.as_bytes());
@@ -84,19 +102,27 @@ impl VarveFs {
             adjust_dir(&mut dir, -1, -i32::from(is_dir), now)?;
             changes.put_inode(&dir);
             changes.batch.reclaims_space();
-            let departure = self.take_name(&mut changes, inode, own, now)?;
+            let departure = self.take_name(&mut changes, inode, lost, now)?;
             return self.commit_departure(changes, departure);
         }
     }
 
+    /// The home that `inode` has without the name `lost`, if it has one. REQUIRES: the lock of the row it is in.
+    pub(crate) fn home_without(&self, inode: &Inode, lost: Lost<'_>) -> FsResult<Option<Home>> {
+        let Some(home) = inode.home.filter(|_| inode.nlink > 1) else { return Ok(None) };
+        let mut parents = self.parents(inode.ino);
+        parents.remove(lost.dir, lost.name.as_bytes())?;
+        parents.home_after(home)
+    }
+
     /// Adds to `changes` what the loss of one name means for `inode`. A directory must be empty.
-    /// `own` says that it is in a row of its own. REQUIRES: the lock of the row it is in;
-    /// `commit_departure` follows.
+    /// REQUIRES: the locks of the row it is in, of its directory's and of its next home's
+    /// ([`VarveFs::home_without`]); `commit_departure` follows.
     pub(crate) fn take_name(
         &self,
         changes: &mut Changes,
         mut inode: Inode,
-        own: bool,
+        lost: Lost<'_>,
         now: Timestamp,
     ) -> FsResult<Departure> {
         inode.times.ctime = now;
@@ -104,12 +130,15 @@ impl VarveFs {
             if info.entries != 0 {
                 return Err(FsError::NotEmpty);
             }
+            changes.charge(lost.dir, info.told().negated());
+            changes.told.push(inode.ino);
             info.suffix = None;
             inode.nlink = 0;
             changes.delete_inode(inode.ino);
             self.delete_xattrs(changes, &inode)?;
-            return Ok(Departure::Gone { inode, object: false });
+            return Ok(Departure::Gone { inode: Box::new(inode), object: false });
         }
+        self.uncount(changes, &mut inode, lost)?;
         inode.nlink = inode.nlink.saturating_sub(1);
         if inode.nlink > 0 {
             changes.put_inode(&inode);
@@ -126,10 +155,30 @@ impl VarveFs {
             log::warn!("the object of a removed inode cannot be asked for its size: {error}");
         }
         let object = self.delete_content(changes, &inode)?;
-        if own {
+        if lost.own {
             changes.delete_inode(inode.ino);
         }
-        Ok(Departure::Gone { inode, object })
+        Ok(Departure::Gone { inode: Box::new(inode), object })
+    }
+
+    /// Takes a file that loses a name from the account where it counts, and counts it at its next home.
+    fn uncount(&self, changes: &mut Changes, inode: &mut Inode, lost: Lost<'_>) -> FsResult<()> {
+        let file = UsageChange::file(inode.size);
+        if !lost.own {
+            changes.charge(lost.dir, file.negated());
+            return Ok(());
+        }
+        let mut parents = self.parents(inode.ino);
+        parents.remove(lost.dir, lost.name.as_bytes())?;
+        if let Some(home) = inode.home {
+            inode.home = if inode.nlink > 1 { parents.home_after(home)? } else { None };
+            match inode.home {
+                Some(next) => changes.move_charge(home.dir, next.dir, file),
+                None => changes.charge(home.dir, file.negated()),
+            }
+        }
+        parents.stage(changes);
+        Ok(())
     }
 
     /// Writes `changes`, which may move inodes, and lets the memory follow.
@@ -211,7 +260,7 @@ impl VarveFs {
         }
         let object = self.delete_content(&mut changes, &inode)?;
         changes.delete_inode(ino);
-        self.commit_departure(changes, Departure::Gone { inode, object })
+        self.commit_departure(changes, Departure::Gone { inode: Box::new(inode), object })
     }
 
     /// Takes back lookups; with the last one an orphan that is not open goes.

@@ -9,21 +9,20 @@
 //! 4. Change the rows in memory, write one batch, let the locator follow.
 //!
 //! Source: TableFS 4.2.6 (rename as one batch of insert and delete). Departure: the batch also holds both
-//! directories' counts and the moved directory's new place.
+//! directories' counts, the moved directory's new place, and what counts for it ([`crate::usage`]).
 
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
-use varve_schema::{Body, Content, EntryRow, EntrySuffix, FileKind, Inode, RowKey};
+use varve_schema::{Body, Content, EntryRow, EntrySuffix, FileKind, Inode, RowKey, UsageChange};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult, RenameMode};
 
 use super::create::{adjust_dir, dir_info_mut};
 use super::lookup::{dangling, row_full};
-use super::remove::Departure;
+use super::remove::{Departure, Lost};
 use crate::fs::VarveFs;
 use crate::locator::Place;
-use crate::locks::RowGuards;
 use crate::rows::Changes;
 
 /// One end of a rename.
@@ -37,6 +36,13 @@ struct End<'a> {
 impl End<'_> {
     fn key(&self) -> RowKey {
         RowKey::entry(self.dir, self.suffix)
+    }
+}
+
+impl<'a> End<'a> {
+    /// The name at this end as one that `child` loses.
+    fn lost(&self, child: &Child) -> Lost<'a> {
+        Lost { dir: self.dir, name: self.name, own: child.has_own_row() }
     }
 }
 
@@ -96,10 +102,10 @@ impl VarveFs {
         loop {
             let guards = self.locks.lock(&keys);
             let mut rows = self.rename_rows(&from, &to)?;
-            let missing = missing_locks(&guards, &mut rows, &from, &to);
-            if !missing.is_empty() {
+            let own = own_rows(&mut rows, &from, &to);
+            if !own.iter().all(|key| guards.holds(*key)) {
                 keys.truncate(base.len());
-                keys.extend(missing);
+                keys.extend(own);
                 continue;
             }
             let source = self.child(&rows.entries[0], &from)?.ok_or(FsError::NotFound)?;
@@ -110,6 +116,14 @@ impl VarveFs {
                 (RenameMode::Exchange, None) => return Err(FsError::NotFound),
                 _ if same => return Ok(()),
                 _ => {}
+            }
+            if let Some(home) = self.home_of_replaced(target.as_ref(), &to, mode)?
+                && !guards.holds(home)
+            {
+                keys.truncate(base.len());
+                keys.extend(own);
+                keys.push(home);
+                continue;
             }
             let target_dir = target.as_ref().filter(|target| target.is_dir());
             if parent != new_parent && (source.is_dir() || target_dir.is_some()) {
@@ -152,6 +166,18 @@ impl VarveFs {
             }
         };
         Ok(Some(Child { body: named.body.clone(), slot: named.slot, inode }))
+    }
+
+    /// The row of the directory where a replaced file counts afterwards, if it has other names.
+    fn home_of_replaced(
+        &self,
+        target: Option<&Child>,
+        to: &End<'_>,
+        mode: RenameMode,
+    ) -> FsResult<Option<RowKey>> {
+        let Some(target) = target.filter(|_| mode != RenameMode::Exchange) else { return Ok(None) };
+        let home = self.home_without(&target.inode, to.lost(target))?;
+        Ok(home.map(|home| RowKey::inode(home.dir)))
     }
 
     /// Refuses to put a directory below itself, either of the two in an exchange, and to replace a
@@ -208,11 +234,11 @@ impl VarveFs {
             }
             adjust_dir(rows.target_dir(), -1, -i32::from(target.is_dir()), now)?;
             rows.target_row().remove(to.name.as_bytes());
-            let own = target.has_own_row();
-            departure = self.take_name(&mut changes, target.inode, own, now)?;
+            let lost = to.lost(&target);
+            departure = self.take_name(&mut changes, target.inode, lost, now)?;
         }
         adjust_dir(rows.target_dir(), 1, is_dir, now)?;
-        let body = self.settle(&mut changes, &mut source, to, now)?;
+        let body = self.settle(&mut changes, &mut source, (from, to), now)?;
         let row = rows.target_row();
         let slot = row.insert(to.name.as_bytes(), body).ok_or_else(|| row_full(row));
         let slot = match slot {
@@ -239,8 +265,8 @@ impl VarveFs {
         adjust_dir(&mut rows.dirs[0], 0, difference, now)?;
         adjust_dir(rows.target_dir(), 0, -difference, now)?;
         let (from_slot, to_slot) = (source.slot, target.slot);
-        let source_body = self.settle(&mut changes, &mut source, to, now)?;
-        let target_body = self.settle(&mut changes, &mut target, from, now)?;
+        let source_body = self.settle(&mut changes, &mut source, (from, to), now)?;
+        let target_body = self.settle(&mut changes, &mut target, (to, from), now)?;
         rows.entries[0].set_body(from_slot, target_body);
         rows.target_row().set_body(to_slot, source_body);
         rows.put(&mut changes, from, to);
@@ -250,17 +276,37 @@ impl VarveFs {
         self.follow(&target, from, from_slot)
     }
 
-    /// Gives a moved inode its new place and change time; returns what its new name holds.
+    /// Gives a moved inode its new place and change time, and takes along what counts for it; returns what its
+    /// new name holds.
     fn settle(
         &self,
         changes: &mut Changes,
         child: &mut Child,
-        end: &End<'_>,
+        (from, to): (&End<'_>, &End<'_>),
         now: Timestamp,
     ) -> FsResult<Body> {
-        child.inode.times.ctime = now;
-        if let Content::Directory(info) = &mut child.inode.content {
-            (info.parent, info.suffix) = (end.dir, Some(end.suffix));
+        let inode = &mut child.inode;
+        inode.times.ctime = now;
+        let file = UsageChange::file(inode.size);
+        if let Content::Directory(info) = &mut inode.content {
+            (info.parent, info.suffix) = (to.dir, Some(to.suffix));
+            changes.move_charge(from.dir, to.dir, info.told());
+        } else if let Some(home) = inode.home {
+            let mut parents = self.parents(inode.ino);
+            parents.remove(from.dir, from.name.as_bytes())?;
+            let added = parents.add(to.dir, to.name.as_bytes())?;
+            let was_home = home.dir == from.dir
+                && home.hash == self.hasher.parent(from.dir, from.name.as_bytes());
+            if was_home {
+                inode.home = Some(added);
+                changes.move_charge(from.dir, to.dir, file);
+            }
+            parents.stage(changes);
+        } else {
+            changes.move_charge(from.dir, to.dir, file);
+            if matches!(inode.content, Content::Object { dirty: true, .. }) {
+                changes.put_dirty(inode, Some(to.key()));
+            }
         }
         if child.has_own_row() {
             changes.put_inode(&child.inode);
@@ -296,20 +342,13 @@ impl Rows {
     }
 }
 
-/// The rows of the children that have one and are not locked.
-fn missing_locks(
-    guards: &RowGuards<'_>,
-    rows: &mut Rows,
-    from: &End<'_>,
-    to: &End<'_>,
-) -> SmallVec<[RowKey; 2]> {
-    let mut own = SmallVec::<[RowKey; 2]>::new();
+/// The rows of the children that have one of their own.
+fn own_rows(rows: &mut Rows, from: &End<'_>, to: &End<'_>) -> SmallVec<[RowKey; 2]> {
     let source = rows.entries[0].find(from.name.as_bytes()).map(|named| named.body.clone());
     let target = rows.target_row().find(to.name.as_bytes()).map(|named| named.body.clone());
-    for body in [source, target].into_iter().flatten() {
-        if let Body::Reference { ino, .. } = body {
-            own.push(RowKey::inode(ino));
-        }
-    }
-    if own.iter().all(|key| guards.holds(*key)) { SmallVec::new() } else { own }
+    let own = [source, target].into_iter().flatten().filter_map(|body| match body {
+        Body::Reference { ino, .. } => Some(RowKey::inode(ino)),
+        Body::Inline(_) => None,
+    });
+    own.collect()
 }

@@ -32,6 +32,7 @@ fn lockstep(
         let fs = open(&env, options);
         lockstep.run(&fs, ops).unwrap();
         lockstep.check_tree(&fs).unwrap();
+        lockstep.check_usage(&fs).unwrap();
         lockstep.release_all(&fs).unwrap();
         fs.sync().unwrap();
         let report = fs.check(&mut |_| ()).unwrap();
@@ -40,6 +41,7 @@ fn lockstep(
     }
     let fs = open(&env, options);
     lockstep.check_tree(&fs).unwrap();
+    lockstep.check_usage(&fs).unwrap();
 }
 
 #[test]
@@ -78,5 +80,13 @@ fn random_operations_with_places_spilled_to_the_store_answer_as_the_model_does()
     for seed in 300..306 {
         let tiny = MountOptions { located_inodes_max: Some(64), ..MountOptions::default() };
         lockstep(seed, &FormatOptions::default(), &tiny, 4, 300);
+    }
+}
+
+#[test]
+fn random_operations_with_few_directories_marked_answer_as_the_model_does() {
+    for seed in 500..506 {
+        let few = MountOptions { marked_dirs_max: 2, ..MountOptions::default() };
+        lockstep(seed, &FormatOptions::default(), &few, 4, 300);
     }
 }

@@ -47,6 +47,7 @@ fn the_death_of_the_process_loses_nothing() {
         drop(fs);
         let fs = open(&env);
         lockstep.check_tree(&fs).unwrap();
+        lockstep.check_usage(&fs).unwrap();
         assert_eq!(broken(&fs), [], "seed {seed}");
         let report = fs.check(&mut |_| ()).unwrap();
         assert_eq!(report.findings, [], "seed {seed}: orphans and objects are reclaimed");

@@ -13,3 +13,4 @@ mod handover;
 mod names;
 mod store;
 mod support;
+mod usage;

@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    DecodeError, EntryRow, Handover, Pending, RowKey, XattrRow, decode_inode_row, encode_inode_row,
+    DecodeError, EntryRow, Handover, Limits, Mark, ParentRow, Pending, RowKey, XattrRow,
+    decode_inode_row, encode_inode_row,
 };
 
 /// Decodes a row and encodes what it found.
@@ -26,7 +27,22 @@ pub(crate) fn xattr(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
 
 /// Pending work.
 pub(crate) fn pending(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
-    Pending::decode(bytes).map(|pending| pending.encode().to_vec())
+    Pending::decode(bytes).map(Pending::encode)
+}
+
+/// A mark.
+pub(crate) fn mark(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    Mark::decode(bytes).map(Mark::encode)
+}
+
+/// Limits.
+pub(crate) fn limits(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    Limits::decode(bytes).map(Limits::encode)
+}
+
+/// Parent pointers.
+pub(crate) fn parent(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    ParentRow::decode(bytes).map(|row| row.encode())
 }
 
 /// The state that one process hands to the next.

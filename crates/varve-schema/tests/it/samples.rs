@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Handover, Inode, KnownInode,
-    KnownPlace, OpenHandle, Pending, RowKey, Times, XattrRow, encode_inode_row,
+    Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Handover, Home, Inode, KnownInode,
+    KnownPlace, Limits, Mark, OpenHandle, ParentRow, Pending, RowKey, Times, Usage, UsageChange,
+    XattrRow, encode_inode_row,
 };
 use varve_types::{InodeId, Timestamp};
 
@@ -33,13 +34,16 @@ pub(crate) fn file() -> Inode {
         size: 0,
         times: Times::all(time(1_700_000_000, 123_456_789)),
         has_xattrs: false,
+        home: None,
         content: Content::None,
     }
 }
 
 pub(crate) fn directory() -> Inode {
     let suffix = Some(EntrySuffix::from_hash(0x1234_5678_9abc));
-    let info = DirInfo { parent: InodeId::new(77), suffix, entries: 300, subdirs: 2 };
+    let usage = Usage { bytes: 1_234_567, files: 400, dirs: 12 };
+    let info =
+        DirInfo { entries: 300, subdirs: 2, usage, ..DirInfo::new(InodeId::new(77), suffix) };
     Inode { kind: FileKind::Directory, nlink: 4, content: Content::Directory(info), ..file() }
 }
 
@@ -102,7 +106,18 @@ pub(crate) fn samples() -> Vec<Sample> {
     let clean = Content::Object { dirty: false, blocks: 400 };
     let object = Inode { size: 200_000, content: clean, ..file() };
     let dirty = Inode { content: Content::Object { dirty: true, blocks: 0 }, ..object.clone() };
-    let linked = Inode { nlink: 3, ..inline.clone() };
+    let home = Some(Home { dir: InodeId::new(1234), hash: 0x12_3456_789a_bcde });
+    let linked = Inode { nlink: 3, home, ..inline.clone() };
+    let mut telling = directory();
+    if let Content::Directory(info) = &mut telling.content {
+        info.untold = UsageChange { bytes: -70_000, files: 3, dirs: -1 };
+    }
+    let mut parents = ParentRow::default();
+    parents.add(InodeId::ROOT, b"name");
+    parents.add(InodeId::new(1 << 40), &[0xff; 255]);
+    let suffix = EntrySuffix::from_hash(0x1234_5678_9abc);
+    let dirty_pending = Pending::ObjectDirty { entry: Some((InodeId::new(77), suffix)) };
+    let limits = Limits { bytes: Some(10 << 30), inodes: Some(100_000) };
     let reference = Body::Reference { ino: InodeId::new(99), kind: FileKind::Directory };
     let mut gap = row_of(vec![
         (&[0xff; 255], Body::Inline(device)),
@@ -113,12 +128,9 @@ pub(crate) fn samples() -> Vec<Sample> {
     let mut xattrs = XattrRow::default();
     xattrs.set(b"user.one", b"value");
     xattrs.set(b"security.two", b"");
-    let entry = |name, row: EntryRow| Sample { name, bytes: row.encode(), recode: exercise::entry };
-    let inode = |name, inode: &Inode| Sample {
-        name,
-        bytes: encode_inode_row(inode),
-        recode: exercise::inode,
-    };
+    let sample = |name, bytes, recode: Recode| Sample { name, bytes, recode };
+    let entry = |name, row: EntryRow| sample(name, row.encode(), exercise::entry);
+    let inode = |name, inode: &Inode| sample(name, encode_inode_row(inode), exercise::inode);
     vec![
         entry("entry-empty-file", row_of(vec![(b"readme.txt", Body::Inline(file()))])),
         entry("entry-inline-data", row_of(vec![(b"a", Body::Inline(inline))])),
@@ -129,12 +141,13 @@ pub(crate) fn samples() -> Vec<Sample> {
         entry("entry-dirty-object", row_of(vec![(b"d", Body::Inline(dirty))])),
         inode("inode-directory", &directory()),
         inode("inode-linked-file", &linked),
-        Sample { name: "handover", bytes: handover().encode(), recode: exercise::handover },
-        Sample { name: "xattrs", bytes: xattrs.encode(), recode: exercise::xattr },
-        Sample {
-            name: "pending-orphan",
-            bytes: Pending::Orphan.encode().to_vec(),
-            recode: exercise::pending,
-        },
+        sample("handover", handover().encode(), exercise::handover),
+        sample("xattrs", xattrs.encode(), exercise::xattr),
+        inode("inode-directory-untold", &telling),
+        sample("pending-orphan", Pending::Orphan.encode(), exercise::pending),
+        sample("pending-object-dirty", dirty_pending.encode(), exercise::pending),
+        sample("mark", Mark(InodeId::new(1_234_567)).encode(), exercise::mark),
+        sample("limits", limits.encode(), exercise::limits),
+        sample("parents", parents.encode(), exercise::parent),
     ]
 }

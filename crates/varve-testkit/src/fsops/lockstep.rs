@@ -11,6 +11,7 @@ use super::op::Op;
 use super::outcome::Outcome;
 use super::session::Session;
 use super::tree::{Times, tree};
+use super::usage;
 use crate::model::ModelFs;
 
 /// How many operations a mismatch shows.
@@ -123,6 +124,15 @@ impl Lockstep {
             Ok(lines) if lines.is_empty() => Ok(()),
             Ok(lines) => Err(self.mismatch(&lines.join("\n"))),
             Err(error) => Err(self.mismatch(&format!("cannot read the tree: {error}"))),
+        }
+    }
+
+    /// Compares what every directory says lies below it.
+    pub fn check_usage(&self, fs: &dyn Vfs) -> Result<(), Mismatch> {
+        match tree(&self.model).and_then(|expected| usage::differences(&expected, fs)) {
+            Ok(lines) if lines.is_empty() => Ok(()),
+            Ok(lines) => Err(self.mismatch(&lines.join("\n"))),
+            Err(error) => Err(self.mismatch(&format!("cannot ask for the usage: {error}"))),
         }
     }
 

@@ -4,7 +4,7 @@
 //! 2. [`Session`] runs one on a file system and returns an [`Outcome`], which is equal for any two
 //!    correct file systems.
 //! 3. [`tree()`] reads a whole tree into a comparable [`TreeDump`].
-//! 4. [`Lockstep`] does all of it on a file system and on the model.
+//! 4. [`Lockstep`] does all of it on a file system and on the model, and compares what directories say lies below them.
 
 mod generate;
 mod lockstep;
@@ -12,6 +12,7 @@ mod op;
 mod outcome;
 mod session;
 mod tree;
+mod usage;
 
 pub use generate::{Generator, Universe};
 pub use lockstep::{Lockstep, Mismatch};

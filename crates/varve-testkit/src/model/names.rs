@@ -3,11 +3,13 @@
 //! The order of checks is the kernel's (fs/namei.c): the parent, then the name, then what it stands for.
 //! A directory that was removed but is still known accepts no new names.
 
+use std::collections::HashSet;
+
 use varve_types::{FileName, InodeId, limits};
-use varve_vfs::{Attr, Caller, FileType, FsError, FsResult, OpenFlags, Opened};
+use varve_vfs::{Attr, Caller, FileType, FsError, FsResult, OpenFlags, Opened, TreeUsage};
 
 use super::State;
-use super::node::{Body, Node};
+use super::node::{Body, COOKIE_PARENT, Node};
 
 /// A new object: what it is, what it holds, and its permissions before the umask.
 pub(super) struct New {
@@ -135,6 +137,27 @@ impl State {
         node.linkable = false;
         self.add_name(parent, name, ino)?;
         self.count_lookup(ino)
+    }
+
+    /// What lies below `ino`, found by walking; a file with several names counts wherever one of them is.
+    pub(super) fn usage(&self, ino: InodeId) -> FsResult<TreeUsage> {
+        let mut usage = TreeUsage::default();
+        let (mut waiting, mut seen) = (vec![ino], HashSet::new());
+        while let Some(at) = waiting.pop() {
+            let node = self.node(at)?;
+            match node.dir() {
+                Ok(dir) => {
+                    usage.dirs += u64::from(at != ino);
+                    waiting.extend(dir.after(COOKIE_PARENT).map(|(_, _, child)| child));
+                }
+                Err(_) if seen.insert(at) => {
+                    usage.files += 1;
+                    usage.bytes += node.attr.size;
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(usage)
     }
 
     /// Removes a name of anything but a directory.

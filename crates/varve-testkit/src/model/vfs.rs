@@ -6,7 +6,7 @@ use bytes::Bytes;
 use varve_types::{FileName, InodeId, limits};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
-    OpenFlags, Opened, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
+    OpenFlags, Opened, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
 };
 
 use super::ModelFs;
@@ -289,6 +289,10 @@ impl Vfs for ModelFs {
 
     fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()> {
         self.state.lock().removexattr(ino, name)
+    }
+
+    fn usage(&self, ino: InodeId) -> FsResult<TreeUsage> {
+        self.state.lock().usage(ino)
     }
 
     fn status_json(&self) -> String {

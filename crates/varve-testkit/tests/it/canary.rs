@@ -10,7 +10,7 @@ use varve_testkit::model::ModelFs;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FsResult, Handle, OpenFlags, Opened,
-    RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
+    RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
 };
 
 /// What is broken.
@@ -34,6 +34,8 @@ enum Bug {
     KeepsXattr,
     /// A refusal says the wrong reason.
     WrongErrno,
+    /// What lies below a directory is told without its subdirectories.
+    ForgetsSubtrees,
 }
 
 /// The model, wrapped; the bug strikes at every `EVERY`th chance.
@@ -55,7 +57,8 @@ impl Broken {
 fn is_caught(bug: Bug, seed: u64) -> bool {
     let fs = Broken { inner: ModelFs::new(SimEnv::new(seed)), bug, chances: AtomicU64::new(0) };
     let mut lockstep = Lockstep::new(seed);
-    lockstep.run(&fs, 5000).and_then(|()| lockstep.check_tree(&fs)).is_err()
+    let ran = lockstep.run(&fs, 5000).and_then(|()| lockstep.check_tree(&fs));
+    ran.and_then(|()| lockstep.check_usage(&fs)).is_err()
 }
 
 #[test]
@@ -69,6 +72,7 @@ fn canary_a_broken_file_system_is_caught() {
         Bug::ShortWrite,
         Bug::KeepsXattr,
         Bug::WrongErrno,
+        Bug::ForgetsSubtrees,
     ];
     for bug in bugs {
         for seed in 0..4 {
@@ -163,6 +167,14 @@ impl Vfs for Broken {
             return Err(varve_vfs::FsError::NotPermitted);
         }
         result
+    }
+
+    fn usage(&self, ino: InodeId) -> FsResult<TreeUsage> {
+        let usage = self.inner.usage(ino)?;
+        if usage.dirs > 0 && self.strikes(Bug::ForgetsSubtrees) {
+            return Ok(TreeUsage { dirs: usage.dirs - 1, ..usage });
+        }
+        Ok(usage)
     }
 
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {

@@ -1,0 +1,153 @@
+//! What every directory tree holds, kept as the tree changes.
+//!
+//! Each directory's row knows its *usage*: bytes, files and directories below it. A change deep in a tree would
+//! have to reach every row up to the root; instead each row also knows the part of its usage that its parent
+//! has not been told yet, its *untold* change:
+//!
+//! ```text
+//! usage(d) = what lies directly in d + sum over subdirectories c of (usage(c) - untold(c) + c itself)
+//! ```
+//!
+//! 1. An operation charges the directory it works in ([`Changes::charge`]): in the batch that it writes anyway,
+//!    usage and untold of that one row change ([`Accounts::commit`]).
+//! 2. A directory whose untold change is not zero is named by a mark row, written in the same batch
+//!    ([`marks`]). There are about [`MARKS_MAX`] at most.
+//! 3. Every few seconds, or when there are more, each marked directory tells its parent, in one batch, up to the
+//!    root ([`tell`]).
+//! 4. The usage of a tree is that of its top and what the marked directories below have not told ([`total`]):
+//!    its cost grows with the marks, not with the tree.
+//!
+//! A directory that moves takes with it what its parent was told of it, and brings that to the new one: no
+//! walk. A file with several names counts in the directory of one of them, its home ([`parents`]).
+//!
+//! Invariants, which `fsck` checks: the equation above; untold is zero in the root; a directory with an untold
+//! change has a mark. Each step is one batch, so that a crash at any point keeps them.
+//!
+//! A large file that is being written counts with the size in its row; what its object has beyond is added
+//! when somebody asks, and goes into the row with the last writer's release, or at the next mount.
+//!
+//! Source: the recursive accounting of Ceph's file system (`rstats`), which is late by design. Departure:
+//! what is late is itself on record, so that an answer is exact at any moment.
+
+mod marks;
+mod parents;
+mod tell;
+mod total;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use varve_engine::Store;
+use varve_schema::{Content, Inode, Mark, RowKey};
+use varve_types::{InodeId, KeyspaceId};
+use varve_vfs::{FsError, FsResult};
+
+use crate::error;
+use crate::locks::RowLocks;
+use crate::rows::{Changes, read_inode_row};
+use marks::Marks;
+
+/// Directories that may have something untold before they tell it at once.
+pub(crate) const MARKS_MAX: usize = 1024;
+
+/// The accounts of all directories.
+pub(crate) struct Accounts {
+    store: Arc<dyn Store>,
+    meta: KeyspaceId,
+    data: KeyspaceId,
+    locks: Arc<RowLocks>,
+    marks: Marks,
+    marks_max: usize,
+    /// Held by the one who lets marked directories tell.
+    telling: Mutex<()>,
+}
+
+impl Accounts {
+    /// The accounts of a store that is being opened.
+    pub(crate) fn open(
+        store: Arc<dyn Store>,
+        (meta, data): (KeyspaceId, KeyspaceId),
+        locks: Arc<RowLocks>,
+        marks_max: usize,
+    ) -> FsResult<Accounts> {
+        let marks = Marks::load(store.as_ref(), meta)?;
+        Ok(Accounts { store, meta, data, locks, marks, marks_max, telling: Mutex::new(()) })
+    }
+
+    /// Writes all of `changes` or nothing, with what they charge. REQUIRES: the locks of the rows in it, and
+    /// of the inode rows of the directories charged.
+    pub(crate) fn commit(&self, mut changes: Changes) -> FsResult<()> {
+        let begun = self.settle_charges(&mut changes)?;
+        let told = std::mem::take(&mut changes.told);
+        for dir in &told {
+            if let Some(slot) = self.marks.slot(*dir) {
+                changes.delete_meta(RowKey::mark(slot));
+            }
+        }
+        let written = self.store.write(changes.into_batch()).map_err(error::store);
+        let ended = if written.is_ok() { told } else { begun };
+        for dir in ended {
+            self.marks.end(dir);
+        }
+        written
+    }
+
+    /// Adds the charges to the directories' rows, and marks those that now have something to tell; returns
+    /// the directories marked, whose marks end if the batch is not written.
+    fn settle_charges(&self, changes: &mut Changes) -> FsResult<SmallVec<[InodeId; 1]>> {
+        let mut begun = SmallVec::new();
+        for (dir, change) in std::mem::take(&mut changes.charges) {
+            if change.is_zero() {
+                continue;
+            }
+            let at = match changes.dirs.iter().position(|staged| staged.ino == dir) {
+                Some(at) => at,
+                None => {
+                    let row = read_inode_row(self.store.as_ref(), self.meta, dir)?;
+                    changes.dirs.push(row.ok_or_else(|| no_directory(dir))?);
+                    changes.dirs.len() - 1
+                }
+            };
+            let Content::Directory(info) = &mut changes.dirs[at].content else {
+                return Err(no_directory(dir));
+            };
+            info.usage = info.usage.plus(change);
+            if dir == InodeId::ROOT {
+                continue;
+            }
+            let had_nothing = info.untold.is_zero();
+            info.untold = info.untold.plus(change);
+            if had_nothing && let Some(slot) = self.marks.begin(dir) {
+                changes.put_meta(RowKey::mark(slot), Mark(dir).encode());
+                begun.push(dir);
+            }
+        }
+        Ok(begun)
+    }
+
+    /// Lets directories tell if too many have something to tell. REQUIRES: the caller holds no row lock.
+    pub(crate) fn make_room(&self) {
+        if self.marks.count() > self.marks_max {
+            self.tell_all();
+        }
+    }
+
+    /// Directories that have something to tell, and at most one or the other that has not.
+    pub(crate) fn marked(&self) -> usize {
+        self.marks.count()
+    }
+}
+
+fn no_directory(dir: InodeId) -> FsError {
+    FsError::Storage(format!("directory {dir} has no row; run `varve fsck`"))
+}
+
+/// Where `inode`, which lies in the entry row `entry` or in a row of its own, counts; `None` if it is a
+/// directory or has no name.
+pub(crate) fn counted_in(inode: &Inode, entry: Option<RowKey>) -> Option<InodeId> {
+    match entry {
+        Some(key) => Some(InodeId::new(key.prefix())),
+        None => inode.home.map(|home| home.dir),
+    }
+}
