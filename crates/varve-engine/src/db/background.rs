@@ -4,7 +4,7 @@
 //! compacts before it returns.
 //!
 //! A device without room stops none of them: they try again after a while, and writers are told
-//! `NoSpace` meanwhile. Any other failure, or a panic, poisons the store.
+//! `NoSpace` meanwhile. Nor does a want of descriptors or memory. Any other failure, or a panic, poisons the store.
 
 use std::io;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use varve_env::JoinHandle;
 
 use super::Inner;
+use crate::files::is_passing;
 use crate::{StoreError, StoreResult};
 
 /// How long a worker that found no room waits before it tries again.
@@ -202,6 +203,10 @@ impl Inner {
                 true
             }
             StoreError::Closed | StoreError::Poisoned { .. } => false,
+            StoreError::Io { source, .. } if is_passing(&source) => {
+                log::warn!("{work}: {source}; it is tried again");
+                true
+            }
             // Rows wait for the external sync to be set.
             StoreError::Invalid(_) => true,
             error => {

@@ -20,7 +20,7 @@ use crate::iter::memory::MemorySource;
 use crate::memtable::{Found, Memtable};
 use crate::version::{Place, Table};
 use crate::view::Keyspace;
-use crate::{Direction, StoreResult};
+use crate::{Direction, StoreError, StoreResult};
 
 impl Inner {
     /// Flushes the oldest full memtable. False if there is none, or it has to wait for the external
@@ -37,7 +37,7 @@ impl Inner {
             self.run_external_sync()?;
         }
         let outcome = self.flush_memtable(memtable, &view.keyspaces);
-        self.work.set_flush_blocked(outcome.is_err());
+        self.work.set_flush_blocked(matches!(outcome, Err(StoreError::NoSpace { .. })));
         // Takes the lock once, so that a writer which is about to wait cannot miss the news.
         drop(self.writer.lock());
         self.flushed.notify_all();
