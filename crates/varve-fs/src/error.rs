@@ -35,6 +35,14 @@ pub(crate) fn object(action: &str, path: &std::path::Path, error: io::Error) -> 
     }
 }
 
+/// A failed sync of object files, whose text names the file.
+pub(crate) fn sync(error: io::Error) -> FsError {
+    match error.kind() {
+        io::ErrorKind::StorageFull => FsError::NoSpace(error.to_string()),
+        _ => FsError::Storage(error.to_string()),
+    }
+}
+
 /// A row that the store gave back whole but that makes no sense.
 pub(crate) fn row(keyspace: &str, key: RowKey, error: DecodeError) -> FsError {
     FsError::Storage(format!(

@@ -2,7 +2,7 @@
 //!
 //! Every handle of one inode shares one [`OpenNode`], which ends with the last handle.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -110,9 +110,9 @@ impl Handles {
         self.shard(handle.0).read().get(&handle.0).cloned().ok_or(FsError::BadHandle)
     }
 
-    /// The open inodes with object files that may be written to.
+    /// The open inodes with object files that may be written to, in order.
     pub(crate) fn written_objects(&self) -> Vec<Arc<OpenNode>> {
-        let mut nodes = HashMap::new();
+        let mut nodes = BTreeMap::new();
         self.for_each(&mut |_, file| {
             if file.flags.write && file.node.has_object() {
                 nodes.insert(file.node.ino, Arc::clone(&file.node));

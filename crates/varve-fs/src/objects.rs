@@ -36,7 +36,8 @@ pub(crate) struct Objects {
     /// depends on it may be called durable again.
     failed: OnceLock<String>,
     /// Held by the one who syncs, so that the next waits for the end of it. Says whether what an earlier
-    /// process wrote is durable: the log may hold rows of one that died before it synced its objects.
+    /// process wrote is durable, as the log may hold rows of one that died before it synced its objects, and
+    /// whatever else has no row that claims it.
     earlier_synced: Mutex<bool>,
 }
 
@@ -123,57 +124,68 @@ impl Objects {
     /// Makes the bytes of an object durable, and with `data_only` unset its times. After a failure
     /// every later sync fails.
     pub(crate) fn sync(&self, ino: InodeId, object: &dyn File, data_only: bool) -> FsResult<()> {
-        let synced = self.sync_one(object, data_only);
-        synced.map_err(|error| error::object("sync", &self.path(ino), error))
+        self.sync_one(ino, object, data_only).map_err(error::sync)
     }
 
-    fn sync_one(&self, object: &dyn File, data_only: bool) -> io::Result<()> {
-        if let Some(failure) = self.failed.get() {
-            return Err(io::Error::other(format!("an earlier sync failed: {failure}")));
-        }
+    fn sync_one(&self, ino: InodeId, object: &dyn File, data_only: bool) -> io::Result<()> {
+        self.check_failed()?;
         let synced = if data_only { object.sync_data() } else { object.sync_all() };
-        if let Err(error) = &synced {
-            self.failed.get_or_init(|| error.to_string());
+        synced.map_err(|error| self.fail(&self.path(ino), error))
+    }
+
+    fn check_failed(&self) -> io::Result<()> {
+        match self.failed.get() {
+            Some(failure) => Err(io::Error::other(format!("an earlier sync failed: {failure}"))),
+            None => Ok(()),
         }
-        synced
+    }
+
+    /// Remembers a failed sync of `path`; returns the error with the path in its text.
+    fn fail(&self, path: &Path, error: io::Error) -> io::Error {
+        let text = format!("cannot sync {}: {error}", path.display());
+        self.failed.get_or_init(|| text.clone());
+        io::Error::new(error.kind(), text)
     }
 
     /// Makes durable all that was claimed before the call.
     pub(crate) fn sync_claimed(&self) -> io::Result<()> {
         let mut earlier_synced = self.earlier_synced.lock();
-        if let Some(failure) = self.failed.get() {
-            return Err(io::Error::other(format!("an earlier sync failed: {failure}")));
-        }
+        self.check_failed()?;
         let Claimed { files, mut dirs, more } = std::mem::take(&mut *self.claimed.lock());
         if more || !*earlier_synced {
             self.sync_tree(&mut earlier_synced)?;
         }
         for (ino, file) in files {
-            self.sync_one(file.as_ref(), true)?;
+            self.sync_one(ino, file.as_ref(), true)?;
             if let Some(dir) = self.path(ino).parent() {
                 dirs.insert(dir.to_path_buf());
             }
         }
         // The deepest first, so that a name is never durable in a directory that is not.
         for dir in dirs.iter().rev() {
-            self.env.sync_dir(dir)?;
+            self.env.sync_dir(dir).map_err(|error| self.fail(dir, error))?;
         }
         Ok(())
     }
 
-    /// Makes durable what earlier processes wrote, with or without a row that claims it, unless a sync of
-    /// this process did.
+    /// Notes that an object was written to which nobody has open any more and no row claims: the next sync of
+    /// everything covers it.
+    pub(crate) fn note_unclaimed(&self) {
+        *self.earlier_synced.lock() = false;
+    }
+
+    /// Makes durable what no row claims and nobody has open, like what earlier processes wrote, unless a
+    /// sync of this process did.
     pub(crate) fn sync_earlier(&self) -> FsResult<()> {
         let mut earlier_synced = self.earlier_synced.lock();
         if *earlier_synced {
             return Ok(());
         }
-        self.sync_tree(&mut earlier_synced).map_err(|error| error::object("sync", &self.dir, error))
+        self.sync_tree(&mut earlier_synced).map_err(error::sync)
     }
 
     fn sync_tree(&self, earlier_synced: &mut bool) -> io::Result<()> {
-        let synced = self.env.sync_below(&self.dir);
-        synced.inspect_err(|error| drop(self.failed.set(error.to_string())))?;
+        self.env.sync_below(&self.dir).map_err(|error| self.fail(&self.dir, error))?;
         *earlier_synced = true;
         Ok(())
     }

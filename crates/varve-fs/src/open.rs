@@ -183,6 +183,7 @@ impl VarveFs {
             // The row stays dirty, which is right as well, if this fails.
             if let Err(error) = self.settle_object(node) {
                 log::warn!("the row of inode {ino} stays dirty: {error}");
+                self.objects.note_unclaimed();
             }
         }
         if unreachable {
