@@ -42,7 +42,7 @@ pub enum SimOp {
     List,
     /// Asking for length and times, or for the next data or hole.
     Stat,
-    /// Setting times.
+    /// Setting times. The last kind.
     SetTimes,
 }
 
@@ -139,6 +139,9 @@ pub(super) struct Control {
     /// Syncs that do nothing: their kind and a part of the path.
     pub(super) ignored: Vec<(SimOp, String)>,
     pub(super) faults: Vec<FaultRule>,
+    pub(super) fault_count: u64,
+    /// Operations of each kind.
+    pub(super) counts: [u64; SimOp::SetTimes as usize + 1],
     pub(super) journal: VecDeque<JournalEntry>,
 }
 
@@ -155,6 +158,7 @@ impl Control {
             return Err(io::Error::other(Crashed));
         }
         self.op_count += u64::from(op.mutates());
+        self.counts[op as usize] += 1;
         self.sync_count += u64::from(op.is_sync());
         self.record(op, paths, range);
         if op.is_sync() && self.crash_at_sync.is_some_and(|n| self.sync_count >= n) {
@@ -179,6 +183,9 @@ impl Control {
 
     fn fault(&mut self, op: SimOp, paths: &[&Path]) -> io::Result<()> {
         let mut errno = None;
+        if self.faults.is_empty() {
+            return Ok(());
+        }
         let matches = |rule: &FaultRule, path: &Path| {
             path.as_os_str().as_encoded_bytes().ends_with(rule.path_suffix.as_bytes())
         };
@@ -193,6 +200,8 @@ impl Control {
             errno = errno.or(Some(rule.errno));
             rule.sticky
         });
-        errno.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+        let Some(errno) = errno else { return Ok(()) };
+        self.fault_count += 1;
+        Err(io::Error::from_raw_os_error(errno))
     }
 }

@@ -206,6 +206,16 @@ impl SimEnv {
         self.shared.state.lock().control.faults.push(rule);
     }
 
+    /// How many operations of one kind there were, whether they succeeded or not.
+    pub fn count_of(&self, op: SimOp) -> u64 {
+        self.shared.state.lock().control.counts[op as usize]
+    }
+
+    /// How many operations met a fault.
+    pub fn fault_count(&self) -> u64 {
+        self.shared.state.lock().control.fault_count
+    }
+
     /// Ends all faults.
     pub fn clear_faults(&self) {
         self.shared.state.lock().control.faults.clear();

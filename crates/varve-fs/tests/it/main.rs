@@ -8,6 +8,7 @@ mod concurrent;
 mod crash;
 mod crash_points;
 mod data;
+mod faults;
 mod findings;
 mod handover;
 mod names;

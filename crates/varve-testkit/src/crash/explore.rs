@@ -168,12 +168,17 @@ impl<S: Subject> Shared<'_, S> {
         self.watch(&env, sender.clone());
         let mut fs = self.subject.open(&env)?;
         let mut session = Session::default();
-        for step in &self.script.steps {
+        for (step, expected) in self.script.steps.iter().zip(&self.script.outcomes) {
             if self.stopped.load(Ordering::Relaxed) {
                 return Ok(());
             }
             match step {
-                Step::Op(op) => drop(session.apply(&fs, op)),
+                Step::Op(op) => {
+                    let outcome = session.apply(&fs, op);
+                    if expected.as_ref().is_some_and(|expected| expected.answer != outcome.answer) {
+                        return Err(format!("{op:?}: got {outcome:?}; expected {expected:?}"));
+                    }
+                }
                 Step::Remount => {
                     session.release_all(&fs).map_err(text)?;
                     self.subject.close(fs)?;
@@ -190,8 +195,8 @@ impl<S: Subject> Shared<'_, S> {
             }
             self.steps.fetch_add(1, Ordering::Relaxed);
         }
-        // The model answered the same all along, or the trees are different now.
-        let reached = Reached { steps: self.script.steps.len(), killed: true, stale: false };
+        let reached =
+            Reached { steps: self.script.steps.len(), killed: true, ..Reached::default() };
         let found = Found::read(&fs).map_err(text)?;
         self.script.history.check(&found, reached).map(drop)
     }
@@ -286,6 +291,7 @@ impl<S: Subject> Check<'_, '_, S> {
             steps: self.point.steps,
             killed: self.image == Image::Kill,
             stale: self.image.is_stale(),
+            failed: false,
         };
         let found = Found::read(&fs).map_err(|error| format!("read: {error}"))?;
         history.check(&found, reached)?;

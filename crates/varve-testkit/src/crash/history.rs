@@ -8,7 +8,8 @@
 //!   found whose row claims bytes (the move out of the rows, the release by the last writer).
 //! - Each byte is one that the file had at that place in its base or at any step since. It may be zero
 //!   where the base had none, or the file was shorter in between.
-//! - The length is one that the file had since its base, or the end of a write since.
+//! - The length is one that the file had since its base, or the end of a write since; the write under way may
+//!   end anywhere before its end.
 //!
 //! After the death of the process alone the base is the last step that ended.
 
@@ -56,7 +57,7 @@ pub struct History {
 }
 
 /// How far a run had come when it stopped, and what may be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// Steps that had ended.
     pub steps: usize,
@@ -64,6 +65,8 @@ pub struct Reached {
     pub killed: bool,
     /// Old bytes of other files may stand where nothing was ever synced.
     pub stale: bool,
+    /// Something failed before: the row of a large file may not claim what its last writer left.
+    pub failed: bool,
 }
 
 /// A tree and the bytes of its regular files.
@@ -246,7 +249,11 @@ impl Bytes {
             return reached.steps;
         }
         let synced = last_up_to(self.synced.iter().copied(), reached.steps);
-        let claims = self.claimed.iter().filter(|(row, _)| *row <= at);
+        let claims = self.claimed.iter().filter(|(row, bytes)| {
+            let by_release = row == bytes;
+            // The step under way may have left a row already, and not yet this one.
+            *row <= at && !(by_release && (reached.failed || *row > reached.steps))
+        });
         let claimed = claims.map(|(_, bytes)| *bytes).max();
         synced.max(claimed).unwrap_or(0)
     }
@@ -263,7 +270,7 @@ impl Bytes {
         let len = found.len() as u64;
         let known_len = base.len() as u64 == len
             || later.iter().any(|content| content.len() as u64 == len)
-            || ends.clone().any(|(_, end)| *end == len);
+            || ends.clone().any(|(step, end)| *end == len || (*step == last_step && *end > len));
         if !known_len {
             let ends: Vec<u64> = ends.map(|(_, end)| *end).collect();
             return Err(format!(

@@ -7,12 +7,15 @@ use std::collections::HashMap;
 
 use varve_env::sim::SimEnv;
 use varve_types::InodeId;
-use varve_vfs::FsResult;
+use varve_vfs::{Caller, FsResult, OpenFlags};
 
 use super::history::History;
-use crate::fsops::{Answer, Generator, Op, Session, Slot, Universe};
+use crate::fsops::{Answer, Generator, Op, Outcome, Session, Slot, TreePath, Universe};
 use crate::model::ModelFs;
 use crate::rng::{Rng, mix};
+
+/// Slots of open files, as the generator of operations has them.
+const SLOTS: u64 = 4;
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub struct Script {
     pub seed: u64,
     /// The steps.
     pub steps: Vec<Step>,
+    /// What the model answered to each operation.
+    pub outcomes: Vec<Option<Outcome>>,
     /// What they made of the model.
     pub history: History,
 }
@@ -81,7 +86,7 @@ impl Script {
             session: Session::default(),
             open: HashMap::new(),
             threshold,
-            script: Script { seed, steps: Vec::new(), history },
+            script: Script { seed, steps: Vec::new(), outcomes: Vec::new(), history },
         };
         while maker.script.steps.len() < options.steps {
             maker.step(options.restarts)?;
@@ -95,17 +100,51 @@ impl Maker {
         match self.rng.below(100) {
             0..3 => self.op(Op::Sync),
             3..9 => {
-                let (slot, data_only) = (self.rng.below(4) as Slot, self.rng.chance(50));
+                let (slot, data_only) = (self.rng.below(SLOTS) as Slot, self.rng.chance(50));
                 self.op(Op::Fsync { slot, data_only })
             }
             9..11 => self.op(Op::FsyncDir { path: Default::default() }),
             11 if restarts => self.restart(Step::Remount),
             12 if restarts => self.restart(Step::Kill),
+            13..33 => {
+                let op = self.write();
+                self.op(op)
+            }
+            33..39 => {
+                let op = self.create();
+                self.op(op)
+            }
             _ => {
                 let op = self.generator.next_op();
                 if changes_nothing(&op) { Ok(()) } else { self.op(op) }
             }
         }
+    }
+
+    /// A write of mostly small pieces to whatever is open.
+    fn write(&mut self) -> Op {
+        let offset = match self.rng.below(3) {
+            0 => 0,
+            1 => self.rng.below(4096),
+            _ => self.rng.below(self.threshold + 4096),
+        };
+        let len = if self.rng.chance(10) { 20_000 } else { 3000 };
+        Op::Write {
+            slot: self.rng.below(SLOTS) as Slot,
+            offset,
+            len: self.rng.between(1, len) as usize,
+            fill: self.rng.next_u64(),
+            kill_set_id: false,
+        }
+    }
+
+    /// A file in the root, so that handles are open and names that exist are found.
+    fn create(&mut self) -> Op {
+        let name = [b'a' + self.rng.below(5) as u8];
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let slot = self.rng.below(SLOTS) as Slot;
+        let path = TreePath::default().join(&name);
+        Op::Create { caller: Caller::ROOT, path, perm: 0o644, flags, slot }
     }
 
     /// Ends all handles. After the death of the process the rows of large files stay as they are.
@@ -124,6 +163,7 @@ impl Maker {
             self.script.history.sync_all(at);
         }
         self.script.steps.push(step);
+        self.script.outcomes.push(None);
         self.script.history.push(&self.model, &[])
     }
 
@@ -132,7 +172,7 @@ impl Maker {
         let before = slot_of(&op).and_then(|slot| self.session.inode(slot));
         let large = self.may_become_large(&op, before);
         let outcome = self.session.apply(&self.model, &op);
-        let done = outcome.answer.is_ok_and(|answer| answer != Answer::Skipped);
+        let done = outcome.answer.as_ref().is_ok_and(|answer| *answer != Answer::Skipped);
         self.script.history.push(&self.model, &self.session.inodes())?;
         let history = &mut self.script.history;
         if let Some((ino, end)) = large {
@@ -143,6 +183,7 @@ impl Maker {
             self.note_done(&op, before, at);
         }
         self.script.steps.push(Step::Op(op));
+        self.script.outcomes.push(Some(outcome));
         Ok(())
     }
 

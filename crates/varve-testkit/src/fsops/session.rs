@@ -21,6 +21,7 @@ pub struct Session {
     slots: HashMap<Slot, (InodeId, Handle)>,
     seen: HashMap<InodeId, usize>,
     ops: u64,
+    refusal: Option<String>,
 }
 
 /// The lookups and the watched inodes of one operation.
@@ -79,7 +80,11 @@ impl Session {
         self.ops += 1;
         let looks_ahead = !self.ops.is_multiple_of(4);
         let mut call = Call { fs, held: Vec::new(), watched: Vec::new(), looks_ahead };
-        let answer = self.run(&mut call, op).map_err(|error| error.errno());
+        self.refusal = None;
+        let answer = self.run(&mut call, op).map_err(|error| {
+            self.refusal = Some(error.to_string());
+            error.errno()
+        });
         let touched = std::mem::take(&mut call.watched)
             .into_iter()
             .map(|(ino, before)| self.touched(fs, ino, before, op))
@@ -99,6 +104,11 @@ impl Session {
             fs.forget(ino, 1);
         }
         Ok(())
+    }
+
+    /// What the last operation said if it was refused.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
     }
 
     /// The inode that is open in a slot.
