@@ -1,7 +1,7 @@
 //! Each request of the kernel as one call of the `Vfs`.
 //!
 //! [`Adapter::serve`] sends a request to the method for it: `names` for what changes or finds names,
-//! `attributes` for attributes of both kinds, `files` for what is open; `rules` has what they share.
+//! `attributes` for attributes of both kinds, `trees` for those that stand for what is known of trees, `files` for what is open; `rules` has what they share.
 //!
 //! Rules that the kernel's protocol adds to the calls:
 //!
@@ -23,6 +23,7 @@ mod attributes;
 mod files;
 mod names;
 mod rules;
+mod trees;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

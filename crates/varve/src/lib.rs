@@ -6,6 +6,7 @@
 //! - [`store`]: format, open; who holds a store. [`check`]: whether all of it is whole.
 //! - [`mounting`]: serve a store on a directory, in this process or in the background, and take it away.
 //! - [`status`]: what a store or a mount says of itself.
+//! - [`trees`]: what lies below the directories of a mount.
 //! - [`work`] and [`demo`]: file system work to measure and to show.
 //!
 //! Errors are [`Error`]: what happened, what to do next, and the exit status that says so to scripts.
@@ -19,6 +20,7 @@ pub mod mounting;
 pub mod size;
 pub mod status;
 pub mod store;
+pub mod trees;
 mod uri;
 pub mod work;
 

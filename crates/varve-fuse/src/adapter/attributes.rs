@@ -3,6 +3,7 @@
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, SetAttr, XattrMode};
 
+use super::trees::is_of_tree;
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
 use crate::protocol::request::{SetAttrIn, SetXattr, SetXattrIn};
@@ -85,6 +86,10 @@ impl Adapter {
         }
         if call.ino == InodeId::ROOT && name == SESSION_XATTR {
             return Ok(sized(call, self.agreement.status_json().as_bytes(), size));
+        }
+        if is_of_tree(name) {
+            let value = self.get_of_tree(call.ino, name)?;
+            return Ok(sized(call, value.as_bytes(), size));
         }
         self.check_xattr_name(name)?;
         let value = self.vfs.getxattr(call.ino, name)?;

@@ -2,6 +2,7 @@
 
 mod completions;
 mod demo;
+mod du;
 mod format;
 mod fsck;
 pub(crate) mod helper;
@@ -40,6 +41,8 @@ enum Command {
     Umount(umount::Arguments),
     /// Tell about a store or a mount
     Status(status::Arguments),
+    /// Tell what lies below directories, at once
+    Du(du::Arguments),
     /// Check a store that is not mounted; finds, does not repair
     Fsck(fsck::Arguments),
     /// Print what is in a file of a store
@@ -62,6 +65,7 @@ impl CommandLine {
             Command::Mount(arguments) => mount::run(&arguments),
             Command::Umount(arguments) => umount::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),
+            Command::Du(arguments) => du::run(&arguments),
             Command::Fsck(arguments) => fsck::run(&arguments),
             Command::Inspect(arguments) => inspect::run(&arguments),
             Command::Demo(arguments) => demo::run(&arguments),

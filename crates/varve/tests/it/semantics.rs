@@ -7,6 +7,7 @@ mod acl;
 mod attributes;
 mod files;
 mod names;
+mod trees;
 
 use std::fs::File;
 use std::io;

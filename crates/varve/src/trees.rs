@@ -1,0 +1,95 @@
+//! What lies below the directories of a mount, as its daemon knows it: asked for by attributes of the directories.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// The attribute that holds the usage of a directory tree.
+const USAGE: &str = "varve.usage";
+/// The most bytes that an attribute can have.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// What lies below a directory, itself not counted; of anything else, itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Sum of the sizes of regular files and symbolic links.
+    pub bytes: u64,
+    /// Files, and everything else that is no directory; one with several names counts once.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+}
+
+/// A path and what lies below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PathUsage {
+    /// The path, as it was reached.
+    pub path: PathBuf,
+    /// What lies below.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// What lies below `path`, without a walk.
+pub fn usage(path: &Path) -> Result<Usage> {
+    ask(path, USAGE)
+}
+
+/// What lies below `path` and below each directory at most `depth` levels under it; what holds others comes after
+/// them. Takes as long as it takes to list the directories above that depth.
+pub fn usage_by_directory(path: &Path, depth: u32) -> Result<Vec<PathUsage>> {
+    let mut found = Vec::new();
+    collect(path, depth, &mut found)?;
+    Ok(found)
+}
+
+fn collect(path: &Path, depth: u32, found: &mut Vec<PathUsage>) -> Result<()> {
+    let usage = usage(path)?;
+    if depth > 0 && usage.directories > 0 {
+        for dir in directories_in(path)? {
+            collect(&dir, depth - 1, found)?;
+        }
+    }
+    found.push(PathUsage { path: path.to_path_buf(), usage });
+    Ok(())
+}
+
+/// The directories in `path`, by name.
+fn directories_in(path: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |error| Error::io("list", path, &error);
+    let mut dirs = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().map_err(failed)?.is_dir() {
+            dirs.push(entry.path());
+        }
+    }
+    dirs.sort();
+    Ok(dirs)
+}
+
+/// The attribute `name` of `path`, which a daemon answers in JSON.
+fn ask<T: DeserializeOwned>(path: &Path, name: &str) -> Result<T> {
+    let mut value = vec![0_u8; VALUE_BYTES_MAX];
+    let length = rustix::fs::lgetxattr(path, name, &mut value[..])
+        .map_err(|error| refused("ask about", path, error))?;
+    serde_json::from_slice(&value[..length]).map_err(|error| {
+        Error::failed(format!("the answer about {} is not understood: {error}", path.display()))
+            .hint("this program and the daemon of the mount should be of the same version")
+    })
+}
+
+/// Why a daemon did not answer about `path`.
+fn refused(action: &str, path: &Path, error: Errno) -> Error {
+    match error {
+        Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS => {
+            Error::failed(format!("{} is not on a Varve mount", path.display()))
+                .hint("`findmnt -t fuse.varve` lists the mounts; elsewhere use du(1)")
+        }
+        error => Error::io(action, path, &error.into()),
+    }
+}
