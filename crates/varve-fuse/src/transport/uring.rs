@@ -32,6 +32,7 @@ use super::{Origin, answer};
 use crate::adapter::{Adapter, Answer};
 use crate::device::Device;
 use crate::idle_poll::Pulse;
+use crate::protocol::constants::{FUSE_RELEASE, FUSE_RELEASEDIR};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
 use crate::protocol::ring as layout;
@@ -98,15 +99,16 @@ impl Queue {
         loop {
             self.ring.wait(&mut arrivals)?;
             self.shrink(&arrivals);
-            let mut rest = arrivals.len();
+            let (mut rest, mut awaited) = (arrivals.len(), false);
             for arrival in arrivals.drain(..) {
                 rest -= 1;
                 match arrival {
                     Arrival::Request(entry) => {
                         pulse.beat();
-                        self.serve_one(adapter, entry, &mut reply)?;
+                        awaited |= self.serve_one(adapter, entry, &mut reply)?;
                     }
                     Arrival::Watched => {
+                        awaited = true;
                         for LateAnswer { entry, unique, errno } in self.mailbox.take() {
                             self.commit(entry, unique, errno, &[])?;
                         }
@@ -120,31 +122,42 @@ impl Queue {
                     Arrival::Refused(_, libc::ENOENT | libc::ECANCELED) => return Ok(()),
                     Arrival::Refused(_, errno) => return Err(io::Error::from_raw_os_error(errno)),
                 }
-                if rest > 0 {
+                if rest > 0 && awaited {
                     // An answer does not wait for the next request's.
                     self.ring.submit()?;
+                    awaited = false;
                 }
             }
         }
     }
 
-    fn serve_one(&mut self, adapter: &Adapter, entry: usize, reply: &mut Reply) -> io::Result<()> {
+    /// Serves the request in `entry`; whether a program waits for the answer.
+    fn serve_one(
+        &mut self,
+        adapter: &Adapter,
+        entry: usize,
+        reply: &mut Reply,
+    ) -> io::Result<bool> {
         let bytes = self.ring.entry(entry);
         let unique = layout::commit_id(bytes).map_err(|_| io::ErrorKind::InvalidData)?;
         let decoded = layout::gather(bytes).and_then(Header::decode);
-        let answered = match &decoded {
-            Ok((header, body)) => answer(adapter, &self.origins[entry], header, body, reply),
+        let (opcode, answered) = match &decoded {
+            Ok((header, body)) => {
+                let answered = answer(adapter, &self.origins[entry], header, body, reply);
+                (header.opcode, answered)
+            }
             Err(_) => {
                 log::error!("a ring entry whose lengths do not fit");
-                Answer::Errno(libc::EIO)
+                (0, Answer::Errno(libc::EIO))
             }
         };
         match answered {
-            Answer::Body => self.commit(entry, unique, 0, reply.body()),
-            Answer::Data(data) => self.commit(entry, unique, 0, &data),
-            Answer::Errno(errno) => self.commit(entry, unique, errno, &[]),
-            Answer::Later => Ok(()),
+            Answer::Body => self.commit(entry, unique, 0, reply.body())?,
+            Answer::Data(data) => self.commit(entry, unique, 0, &data)?,
+            Answer::Errno(errno) => self.commit(entry, unique, errno, &[])?,
+            Answer::Later => return Ok(false),
         }
+        Ok(!matches!(opcode, FUSE_RELEASE | FUSE_RELEASEDIR))
     }
 
     fn commit(&mut self, entry: usize, unique: u64, errno: i32, body: &[u8]) -> io::Result<()> {

@@ -88,6 +88,8 @@ impl Ring {
     /// Binds the ring to the calling thread and prepares the registration of every entry.
     pub(super) fn start(&mut self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()?;
+        // Commands then count no references to the file, on which all queues would meet.
+        self.ring.submitter().register_files(&[self.device.descriptor().as_raw_fd()])?;
         // The kernel takes the entry registered last first. So entry 0 is used most, and the last ones'
         // pages only when many requests are under way.
         for entry in (0..ENTRIES).rev() {
@@ -132,8 +134,7 @@ impl Ring {
         command: [u8; ring::COMMAND_BYTES],
         place: Option<u64>,
     ) -> Entry128 {
-        let device = types::Fd(self.device.descriptor().as_raw_fd());
-        opcode::UringCmd80::new(device, operation)
+        opcode::UringCmd80::new(types::Fixed(0), operation)
             .cmd(command)
             .addr(place)
             .build()
