@@ -79,9 +79,10 @@ impl VarveFs {
             handover.known.push(KnownInode { ino, lookups, orphan, linkable, place });
         });
         self.handles.for_each(&mut |handle, file| {
-            let OpenFlags { read, write, append, sync, .. } = file.flags;
+            let OpenFlags { read, write, append, sync, execute, .. } = file.flags;
             let (ino, passthrough) = (file.node.ino, file.passthrough);
-            handover.open.push(OpenHandle { handle, ino, read, write, append, sync, passthrough });
+            let open = OpenHandle { handle, ino, read, write, append, sync, passthrough, execute };
+            handover.open.push(open);
         });
         handover
     }
@@ -119,14 +120,15 @@ impl VarveFs {
         {
             let mut state = node.state();
             state.writers += u32::from(open.write);
+            state.executing += u32::from(open.execute);
             if open.passthrough {
                 state.passthrough += 1;
             } else {
                 state.cached += 1;
             }
         }
-        let OpenHandle { read, write, append, sync, .. } = *open;
-        let flags = OpenFlags { read, write, append, sync, ..OpenFlags::default() };
+        let OpenHandle { read, write, append, sync, execute, .. } = *open;
+        let flags = OpenFlags { read, write, append, sync, execute, ..OpenFlags::default() };
         Ok(OpenFile { node, flags, passthrough: open.passthrough })
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct NodeState {
     pub(crate) handles: u32,
     /// Handles that may write.
     pub(crate) writers: u32,
+    /// Handles from which a program is executed.
+    pub(crate) executing: u32,
     /// Handles whose bytes go through this program.
     pub(crate) cached: u32,
     /// Handles whose bytes go straight to the object. Never together with `cached` ones: the kernel

@@ -46,6 +46,11 @@ impl VarveFs {
         flags: OpenFlags,
     ) -> FsResult<Opened> {
         if flags.truncate {
+            // For an open that also writes the kernel has checked it; for one that only reads it checks after
+            // this call, when the program would have lost its text.
+            if node.state().executing > 0 {
+                return Err(FsError::TextBusy);
+            }
             let mut changes = self.changes();
             let now = self.now();
             self.resize(&mut changes, held, 0, now)?;
@@ -81,9 +86,8 @@ impl VarveFs {
         } else {
             state.cached += 1;
         }
-        if flags.write {
-            state.writers += 1;
-        }
+        state.writers += u32::from(flags.write);
+        state.executing += u32::from(flags.execute);
         drop(state);
         let handle = self.handles.insert(OpenFile { node: Arc::clone(node), flags, passthrough });
         Opened { handle, passthrough }
@@ -171,9 +175,8 @@ impl VarveFs {
             } else {
                 state.cached -= 1;
             }
-            if file.flags.write {
-                state.writers -= 1;
-            }
+            state.writers -= u32::from(file.flags.write);
+            state.executing -= u32::from(file.flags.execute);
             let last_writer = file.flags.write && state.writers == 0 && state.has_object;
             (state.handles == 0, last_writer)
         };

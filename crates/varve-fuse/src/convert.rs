@@ -35,6 +35,9 @@ pub(crate) fn set_time(time: Time) -> FsResult<SetTime> {
 }
 
 /// The flags of open(2).
+/// The kernel's own flag (`__FMODE_EXEC` of include/linux/fs.h) on the open of a program that is executed.
+const OPENED_BY_EXEC: i32 = 1 << 5;
+
 pub(crate) fn open_flags(raw: u32) -> OpenFlags {
     let raw = signed(raw);
     let access = raw & libc::O_ACCMODE;
@@ -45,6 +48,7 @@ pub(crate) fn open_flags(raw: u32) -> OpenFlags {
         truncate: raw & libc::O_TRUNC != 0,
         exclusive: raw & libc::O_EXCL != 0,
         sync: raw & libc::O_DSYNC != 0,
+        execute: raw & OPENED_BY_EXEC != 0,
     }
 }
 
@@ -120,6 +124,7 @@ mod tests {
                 ..OpenFlags::default()
             }
         );
+        assert!(open_flags((libc::O_RDONLY | OPENED_BY_EXEC).cast_unsigned()).execute);
         assert_eq!(
             open_flags(libc::O_RDONLY.cast_unsigned()),
             OpenFlags { read: true, ..OpenFlags::default() }

@@ -11,7 +11,7 @@
 //!               | 2 | prefix varint | suffix varint | slot u8 |  in the row of its only name
 //!               | 3 | inode |                                    in no row any more
 //! open file:    | handle varint | ino varint | flags u8 |
-//!               flags: 0 read, 1 write, 2 append, 3 sync, 4 passthrough
+//!               flags: 0 read, 1 write, 2 append, 3 sync, 4 passthrough, 5 execute
 //! ```
 //!
 //! The last list holds the inodes whose object files are still to be removed. `spilled` counts the inodes
@@ -30,6 +30,7 @@ const WRITE: u8 = 1 << 1;
 const APPEND: u8 = 1 << 2;
 const SYNC: u8 = 1 << 3;
 const PASSTHROUGH: u8 = 1 << 4;
+const EXECUTE: u8 = 1 << 5;
 
 /// The volatile state of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,6 +95,8 @@ pub struct OpenHandle {
     pub sync: bool,
     /// The kernel reads and writes its bytes straight.
     pub passthrough: bool,
+    /// A program is executed from it.
+    pub execute: bool,
 }
 
 fn flag(on: bool, bit: u8) -> u8 {
@@ -197,17 +200,18 @@ impl OpenHandle {
                 | flag(self.write, WRITE)
                 | flag(self.append, APPEND)
                 | flag(self.sync, SYNC)
-                | flag(self.passthrough, PASSTHROUGH),
+                | flag(self.passthrough, PASSTHROUGH)
+                | flag(self.execute, EXECUTE),
         );
     }
 
     fn decode_from(reader: &mut Reader<'_>) -> Result<OpenHandle, DecodeError> {
         let (handle, ino) = (reader.varint()?, InodeId::new(reader.varint()?));
-        let flags = flags(reader, READ | WRITE | APPEND | SYNC | PASSTHROUGH)?;
+        let flags = flags(reader, READ | WRITE | APPEND | SYNC | PASSTHROUGH | EXECUTE)?;
         let has = |bit: u8| flags & bit != 0;
         let (read, write, append) = (has(READ), has(WRITE), has(APPEND));
-        let (sync, passthrough) = (has(SYNC), has(PASSTHROUGH));
-        Ok(OpenHandle { handle, ino, read, write, append, sync, passthrough })
+        let (sync, passthrough, execute) = (has(SYNC), has(PASSTHROUGH), has(EXECUTE));
+        Ok(OpenHandle { handle, ino, read, write, append, sync, passthrough, execute })
     }
 }
 

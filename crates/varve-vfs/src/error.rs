@@ -41,6 +41,9 @@ pub enum FsError {
     /// The file handle is not open, or not in the mode needed.
     #[error("bad file handle")]
     BadHandle,
+    /// A program is executed from the file.
+    #[error("a program is executed from the file")]
+    TextBusy,
     /// The file would exceed the largest size.
     #[error("file too large")]
     FileTooLarge,
@@ -103,6 +106,7 @@ impl FsError {
             FsError::AccessDenied => Errno::Access,
             FsError::NotPermitted => Errno::Perm,
             FsError::BadHandle => Errno::BadHandle,
+            FsError::TextBusy => Errno::TextBusy,
             FsError::FileTooLarge => Errno::TooBig,
             FsError::TooLarge => Errno::Overflow,
             FsError::TooManyLinks => Errno::TooManyLinks,

@@ -52,6 +52,8 @@ pub struct OpenFlags {
     pub exclusive: bool,
     /// Every write is durable before it returns.
     pub sync: bool,
+    /// A program is executed from it for as long as the handle lives.
+    pub execute: bool,
 }
 
 /// An opened file.

@@ -46,7 +46,12 @@ pub(super) fn run(ground: &mut Ground, effort: &mut Effort, tally: &mut Tally) -
                         .args(["-k", "5", "300"])
                         .arg(&program)
                         .args(["--name=job", "--numjobs=2", "--bs=4k", "--iodepth=8"])
-                        .args(["--verify=crc32c", "--verify_fatal=1", "--do_verify=1"])
+                        .args([
+                            "--verify=crc32c",
+                            "--verify_fatal=1",
+                            "--do_verify=1",
+                            "--verify_state_save=0",
+                        ])
                         .arg(format!("--directory={}", dir.display()))
                         .arg(format!("--ioengine={engine}"))
                         .arg(format!("--direct={}", u8::from(is_direct)))

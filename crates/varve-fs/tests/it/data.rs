@@ -310,3 +310,20 @@ fn a_failed_sync_of_a_large_file_fails_every_later_one() {
         );
     }
 }
+
+/// A program that ran lost its text to an open with O_RDONLY | O_TRUNC, now and then: the kernel asks whether a
+/// file is being executed only after such an open has been answered.
+#[test]
+fn an_executed_file_is_not_cut_by_an_open() {
+    let rig = Rig::new();
+    let ino = rig.mk(ROOT, "program");
+    rig.put_at(ino, 0, b"text");
+    let executed = rig.open_as(ino, OpenFlags { execute: true, ..READ });
+    let cut = OpenFlags { truncate: true, ..READ };
+    assert!(matches!(rig.open(ino, cut), Err(FsError::TextBusy)));
+    assert_eq!(rig.getattr(ino).unwrap().size, 4);
+    rig.release(ino, executed).unwrap();
+    let opened = rig.open_as(ino, cut);
+    assert_eq!(rig.getattr(ino).unwrap().size, 0);
+    rig.release(ino, opened).unwrap();
+}

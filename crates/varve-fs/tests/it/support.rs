@@ -15,7 +15,15 @@ pub(crate) const WRITE: OpenFlags = flags(false, true);
 pub(crate) const BOTH: OpenFlags = flags(true, true);
 
 const fn flags(read: bool, write: bool) -> OpenFlags {
-    OpenFlags { read, write, append: false, truncate: false, exclusive: false, sync: false }
+    OpenFlags {
+        read,
+        write,
+        append: false,
+        truncate: false,
+        exclusive: false,
+        sync: false,
+        execute: false,
+    }
 }
 
 pub(crate) fn name(text: &str) -> FileName<'_> {

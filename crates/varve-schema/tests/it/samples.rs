@@ -74,6 +74,7 @@ fn handover() -> Handover {
         append: write,
         sync: false,
         passthrough: !write,
+        execute: !write,
     };
     Handover {
         next_handle: 1000,

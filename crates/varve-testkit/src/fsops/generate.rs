@@ -301,6 +301,7 @@ impl Generator {
             truncate: write && self.rng.chance(10),
             exclusive: self.rng.chance(25),
             sync: self.rng.chance(5),
+            execute: false,
         }
     }
 

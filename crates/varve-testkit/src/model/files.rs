@@ -43,8 +43,12 @@ impl State {
     /// Opens a regular file.
     pub(super) fn open(&mut self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
         let now = self.now();
+        let is_executed = self.handles.values().any(|open| open.ino == ino && open.flags.execute);
         let node = self.node_mut(ino)?;
         let data = node.data_mut()?;
+        if flags.truncate && is_executed {
+            return Err(FsError::TextBusy);
+        }
         if flags.truncate {
             data.cut(0);
             node.attr.size = 0;

@@ -17,6 +17,7 @@ const READ_WRITE: OpenFlags = OpenFlags {
     truncate: false,
     exclusive: false,
     sync: false,
+    execute: false,
 };
 
 fn fs() -> ModelFs {
