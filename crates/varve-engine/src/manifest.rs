@@ -23,7 +23,7 @@ use std::sync::Arc;
 use varve_env::{Env, File, OpenMode};
 use varve_format::edit::{Change, TableMeta, VersionEdit};
 use varve_format::log::{
-    HEADER_BYTES, LogHeader, LogKind, LogReader, NextRecord, Record, RecordKind, Stamp,
+    HEADER_BYTES, LogHeader, LogId, LogKind, LogReader, NextRecord, Record, RecordKind, Stamp,
     encode_record, resync,
 };
 use varve_types::{FileNo, SeqNo};
@@ -53,6 +53,8 @@ pub(crate) struct ManifestState {
     pub(crate) next_file: FileNo,
     /// The newest write that tables hold.
     pub(crate) last_seq: SeqNo,
+    /// The salt of the store's logs, this one among them.
+    pub(crate) salt: u64,
 }
 
 /// The state of the store at `dir`, or `None` if there is no CURRENT.
@@ -66,6 +68,7 @@ pub(crate) fn load(env: &dyn Env, dir: &Path) -> StoreResult<Option<ManifestStat
         oldest_log: FileNo::new(0),
         next_file: FileNo::new(0),
         last_seq: SeqNo::ZERO,
+        salt: 0,
     };
     let mut reader = LogReader::new(bytes.clone(), no);
     let mut edits = 0;
@@ -74,7 +77,9 @@ pub(crate) fn load(env: &dyn Env, dir: &Path) -> StoreResult<Option<ManifestStat
         match reader.next_record() {
             NextRecord::Record(record) => {
                 if record.kind == RecordKind::Header {
-                    boot_id = Some(manifest_header(&record).map_err(|e| format_error(&path, e))?);
+                    let header = manifest_header(&record).map_err(|e| format_error(&path, e))?;
+                    boot_id = Some(header.boot_id);
+                    state.salt = header.salt;
                 } else if record.kind == RecordKind::Edit {
                     apply_edit(&mut state, &record, &path)?;
                     edits += 1;
@@ -83,7 +88,8 @@ pub(crate) fn load(env: &dyn Env, dir: &Path) -> StoreResult<Option<ManifestStat
             NextRecord::End => break,
             NextRecord::Bad { offset, why } => {
                 let same_boot = boot_id == Some(env.boot_id());
-                let proof = resync(bytes, no, offset).find(|r| same_boot || r.synced_len > offset);
+                let proof = resync(bytes, reader.log(), offset)
+                    .find(|r| same_boot || r.synced_len > offset);
                 if proof.is_some() || edits == 0 {
                     return Err(format_error(&path, why));
                 }
@@ -128,14 +134,14 @@ fn current_content(no: FileNo) -> Vec<u8> {
     format!("{0}\n{0}\n", name.display()).into_bytes()
 }
 
-fn manifest_header(record: &Record) -> varve_format::FormatResult<u128> {
+fn manifest_header(record: &Record) -> varve_format::FormatResult<LogHeader> {
     let base = record.offset + HEADER_BYTES as u64;
     let header = LogHeader::decode(&record.payload).map_err(|error| error.shifted(base))?;
     if header.kind != LogKind::Manifest || record.offset != 0 {
         let rule = "a header that is not a manifest's, or not at its start";
         return Err(varve_format::FormatError::new(base, varve_format::Problem::Invalid(rule)));
     }
-    Ok(header.boot_id)
+    Ok(header)
 }
 
 fn apply_edit(state: &mut ManifestState, record: &Record, path: &Path) -> StoreResult<()> {
@@ -193,7 +199,7 @@ fn apply_change(state: &mut ManifestState, change: Change) -> Result<(), String>
 #[derive(Debug)]
 pub(crate) struct Manifest {
     file: Arc<dyn File>,
-    no: FileNo,
+    log: LogId,
     path: PathBuf,
     len: u64,
     synced_len: u64,
@@ -202,26 +208,28 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Writes `state` as the first edit of the new manifest `no` and puts it in force.
+    /// Writes `state` as the first edit of the new manifest `log` and puts it in force.
     ///
     /// An error before CURRENT is renamed leaves the store as it was. One after it poisons: which
     /// manifest a restart would find is unknown.
     pub(crate) fn create(
         env: &dyn Env,
         dir: &Path,
-        no: FileNo,
+        log: LogId,
         state: &VersionEdit,
         tables_seq: SeqNo,
         poison: &Poison,
     ) -> StoreResult<Manifest> {
+        let LogId { file: no, salt } = log;
         let path = StoreFile::Manifest(no).path(dir);
         let mut payload = Vec::new();
         let boot_id = env.boot_id();
         let kind = LogKind::Manifest;
-        LogHeader { kind, boot_id, first_seq: SeqNo::ZERO, previous: None }.encode(&mut payload);
+        let first_seq = SeqNo::ZERO;
+        LogHeader { kind, boot_id, first_seq, previous: None, salt }.encode(&mut payload);
         let mut buffer = Vec::new();
         let stamp = |offset: usize, kind| Stamp {
-            file: no,
+            log,
             offset: offset as u64,
             kind,
             external: false,
@@ -244,14 +252,19 @@ impl Manifest {
         env.rename(&temporary, &current).map_err(|e| io_error("rename", &temporary, e))?;
         env.sync_dir(dir)
             .map_err(|error| poison.set(&format_args!("cannot sync {}: {error}", dir.display())))?;
-        let mut manifest = Manifest { file, no, path, len, synced_len: len, tables_seq, buffer };
+        let mut manifest = Manifest { file, log, path, len, synced_len: len, tables_seq, buffer };
         manifest.append_marker();
         Ok(manifest)
     }
 
     /// The manifest's number.
     pub(crate) fn file_no(&self) -> FileNo {
-        self.no
+        self.log.file
+    }
+
+    /// The salt of the store's logs.
+    pub(crate) fn salt(&self) -> u64 {
+        self.log.salt
     }
 
     /// The newest write that tables hold.
@@ -296,7 +309,7 @@ impl Manifest {
     fn append_record(&mut self, kind: RecordKind, payload: &[u8]) -> StoreResult<()> {
         self.buffer.clear();
         let (offset, synced_len) = (self.len, self.synced_len);
-        let stamp = Stamp { file: self.no, offset, kind, external: false, synced_len };
+        let stamp = Stamp { log: self.log, offset, kind, external: false, synced_len };
         encode_record(&mut self.buffer, stamp, &[payload]);
         if let Err(error) = self.file.write_all_at(&self.buffer, self.len) {
             // Gives back what was written of the record. If that fails too the next one overwrites it.

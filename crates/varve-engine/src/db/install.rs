@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use varve_format::edit::{Change, VersionEdit};
+use varve_format::log::LogId;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
 use super::Inner;
@@ -106,7 +107,8 @@ impl Inner {
         let view = self.views.get();
         let tables_seq = manifest.tables_seq();
         let state = state_edit(&view, view.oldest_log(), self.next_file_no(), tables_seq);
-        match Manifest::create(&*self.env, &self.dir, no, &state, tables_seq, &self.poison) {
+        let log = LogId { file: no, salt: manifest.salt() };
+        match Manifest::create(&*self.env, &self.dir, log, &state, tables_seq, &self.poison) {
             Ok(next) => {
                 let old = std::mem::replace(manifest, next);
                 let path = StoreFile::Manifest(old.file_no()).path(&self.dir);

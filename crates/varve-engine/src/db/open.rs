@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
 use varve_env::{Env, FileLock, OpenMode};
+use varve_format::log::LogId;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
 use super::install::state_edit;
@@ -189,12 +190,22 @@ fn build(
     if state.is_none() {
         remove_all(&*env, dir, files)?;
     }
-    let log = LogWriter::create(Arc::clone(&env), dir.to_path_buf(), log_no, &recovered)?;
+    // A store keeps the salt it was made with: it tells its logs from those of another.
+    let salt = state.as_ref().map_or_else(|| env.random(), |state| state.salt);
+    let log_id = LogId { file: log_no, salt };
+    let log = LogWriter::create(Arc::clone(&env), dir.to_path_buf(), log_id, &recovered)?;
     let tables_seq = state.as_ref().map_or(SeqNo::ZERO, |state| state.last_seq);
     let view = first_view(&recovered, keyspaces, log_no, options.memtable_bytes);
     let poison = Poison::default();
     let edit = state_edit(&view, view.oldest_log(), manifest_no.next(), tables_seq);
-    let manifest = Manifest::create(&*env, dir, manifest_no, &edit, tables_seq, &poison)?;
+    let manifest = Manifest::create(
+        &*env,
+        dir,
+        LogId { file: manifest_no, salt },
+        &edit,
+        tables_seq,
+        &poison,
+    )?;
     remove_unreferenced(&*env, dir, files, &view, &recovered)?;
     let metrics = Arc::new(Metrics::default());
     let cache = TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?;
@@ -244,6 +255,7 @@ fn recovery_input<'a>(
         logs,
         tables_seq: state.last_seq,
         keyspaces: state.keyspaces.len(),
+        salt: state.salt,
         memtable_bytes,
     }
 }

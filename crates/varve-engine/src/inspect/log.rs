@@ -9,7 +9,7 @@ use varve_env::Env;
 use varve_format::FormatResult;
 use varve_format::batch::decode_batch;
 use varve_format::edit::{Change, VersionEdit};
-use varve_format::log::{LogHeader, LogReader, NextRecord, Record, RecordKind, resync};
+use varve_format::log::{LogHeader, LogId, LogReader, NextRecord, Record, RecordKind, resync};
 use varve_types::FileNo;
 
 use super::{show_key, show_value};
@@ -79,15 +79,16 @@ pub(super) fn describe(
             }
             NextRecord::End => return Ok(report),
             NextRecord::Bad { offset, why } => {
-                report.broken = Some(describe_break(bytes, no, offset, &why.problem.to_string()));
+                let log = reader.log();
+                report.broken = Some(describe_break(bytes, log, offset, &why.problem.to_string()));
                 return Ok(report);
             }
         }
     }
 }
 
-fn describe_break(bytes: Bytes, no: FileNo, offset: u64, problem: &str) -> String {
-    let later: Vec<Record> = resync(bytes, no, offset).collect();
+fn describe_break(bytes: Bytes, log: LogId, offset: u64, problem: &str) -> String {
+    let later: Vec<Record> = resync(bytes, log, offset).collect();
     let durable = later.iter().map(|record| record.synced_len).max().unwrap_or(0);
     let verdict = if durable > offset { "damage: it was durable" } else { "a torn tail" };
     format!("offset {offset}: {problem}; {} valid records follow; {verdict}", later.len())

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use varve_env::{Env, File, OpenMode};
 use varve_format::batch::{encode_batch_start, encode_delete, encode_put};
 use varve_format::log::{
-    LogHeader, LogKind, PreviousLog, RecordKind, Stamp, begin_record, finish_record,
+    LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, begin_record, finish_record,
 };
 use varve_types::{FileNo, SeqNo};
 
@@ -89,22 +89,24 @@ pub(crate) struct LogWriter {
     /// The part of them that is durable.
     durable_position: u64,
     external_seq: SeqNo,
+    /// The salt of the store's logs.
+    salt: u64,
     buffer: Vec<u8>,
 }
 
 impl LogWriter {
-    /// Begins the log `no`, after those that `recovered` lists, and makes it durable. Its first record
+    /// Begins the log `id`, after those that `recovered` lists, and makes it durable. Its first record
     /// repeats which outside data are durable, because the records that said so may go.
     pub(crate) fn create(
         env: Arc<dyn Env>,
         dir: PathBuf,
-        no: FileNo,
+        id: LogId,
         recovered: &Recovered,
     ) -> StoreResult<LogWriter> {
         let mut buffer = Vec::new();
         let first_seq = recovered.last_seq.advanced(1);
         let (previous, covered) = (recovered.previous, Some(recovered.covered));
-        let mut log = begin_log(&env, &dir, no, first_seq, previous, covered, &mut buffer)?;
+        let mut log = begin_log(&env, &dir, id, first_seq, previous, covered, &mut buffer)?;
         log.file.sync_data().map_err(|error| io_error("sync the log", &log.path, error))?;
         env.sync_dir(&dir).map_err(|error| io_error("sync", &dir, error))?;
         (log.synced_len, log.named) = (log.len, true);
@@ -119,6 +121,7 @@ impl LogWriter {
             position: u64::from(external_seq > SeqNo::ZERO),
             durable_position: 0,
             external_seq,
+            salt: id.salt,
             buffer,
         })
     }
@@ -187,7 +190,8 @@ impl LogWriter {
         let start = begin_record(&mut self.buffer);
         fill(&mut self.buffer);
         let (offset, synced_len) = (log.len, log.synced_len);
-        let stamp = Stamp { file: log.no, offset, kind, external, synced_len };
+        let id = LogId { file: log.no, salt: self.salt };
+        let stamp = Stamp { log: id, offset, kind, external, synced_len };
         finish_record(&mut self.buffer, start, stamp);
         if let Err(error) = log.file.write_all_at(&self.buffer, log.len) {
             // Gives back what was written of the record. If that fails too the next append overwrites it.
@@ -205,8 +209,9 @@ impl LogWriter {
     /// Begins the log `no`; no write in it has a smaller sequence number than `first_seq`.
     pub(crate) fn rotate(&mut self, no: FileNo, first_seq: SeqNo) -> StoreResult<()> {
         let previous = PreviousLog { file: self.log.no, final_len: self.log.len };
+        let id = LogId { file: no, salt: self.salt };
         let next =
-            begin_log(&self.env, &self.dir, no, first_seq, Some(previous), None, &mut self.buffer)?;
+            begin_log(&self.env, &self.dir, id, first_seq, Some(previous), None, &mut self.buffer)?;
         let full = std::mem::replace(&mut self.log, next);
         self.older.push(full.no);
         if full.synced_len < full.len || !full.named {
@@ -268,18 +273,20 @@ impl LogWriter {
 fn begin_log(
     env: &Arc<dyn Env>,
     dir: &std::path::Path,
-    no: FileNo,
+    id: LogId,
     first_seq: SeqNo,
     previous: Option<PreviousLog>,
     covered: Option<SeqNo>,
     buffer: &mut Vec<u8>,
 ) -> StoreResult<Log> {
+    let (no, salt) = (id.file, id.salt);
     let path = StoreFile::Wal(no).path(dir);
     buffer.clear();
     let start = begin_record(buffer);
-    LogHeader { kind: LogKind::Wal, boot_id: env.boot_id(), first_seq, previous }.encode(buffer);
+    let boot_id = env.boot_id();
+    LogHeader { kind: LogKind::Wal, boot_id, first_seq, previous, salt }.encode(buffer);
     let stamp = |offset: usize, kind| Stamp {
-        file: no,
+        log: id,
         offset: offset as u64,
         kind,
         external: false,

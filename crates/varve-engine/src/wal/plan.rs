@@ -171,8 +171,13 @@ mod tests {
     fn log(no: u64, previous: Option<(u64, u64)>, good_len: u64) -> LogScan {
         let previous =
             previous.map(|(file, final_len)| PreviousLog { file: FileNo::new(file), final_len });
-        let header =
-            LogHeader { kind: LogKind::Wal, boot_id: 1, first_seq: SeqNo::new(1), previous };
+        let header = LogHeader {
+            kind: LogKind::Wal,
+            boot_id: 1,
+            first_seq: SeqNo::new(1),
+            previous,
+            salt: 0,
+        };
         LogScan {
             no: FileNo::new(no),
             header: Some(header),

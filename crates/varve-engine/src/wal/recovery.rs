@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use varve_env::{Env, OpenMode};
 use varve_format::batch::{LoggedBatch, decode_batch};
-use varve_format::log::{HEADER_BYTES, LogReader, NextRecord, PreviousLog, RecordKind};
+use varve_format::log::{HEADER_BYTES, LogId, LogReader, NextRecord, PreviousLog, RecordKind};
 use varve_types::{FileNo, SeqNo};
 
 use super::plan::{Plan, covered, plan};
@@ -40,6 +40,8 @@ pub(crate) struct RecoveryInput<'a> {
     pub(crate) tables_seq: SeqNo,
     /// Key spaces that exist.
     pub(crate) keyspaces: usize,
+    /// The salt of the store's logs.
+    pub(crate) salt: u64,
     /// Bytes at which a memtable is full.
     pub(crate) memtable_bytes: usize,
 }
@@ -71,7 +73,7 @@ pub(crate) fn recover(input: &RecoveryInput<'_>) -> StoreResult<Recovered> {
     let scans = input
         .logs
         .iter()
-        .map(|no| scan_log(&**input.env, input.dir, *no))
+        .map(|no| scan_log(&**input.env, input.dir, LogId { file: *no, salt: input.salt }))
         .collect::<StoreResult<Vec<_>>>()?;
     let plan = plan(&scans, input.env.boot_id()).map_err(|damage| StoreError::Damaged {
         path: path_of(damage.no),

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use varve_env::{Env, OpenMode};
 use varve_format::FormatError;
 use varve_format::batch::decode_batch;
-use varve_format::log::{LogHeader, LogKind, LogReader, NextRecord, Record, RecordKind, resync};
+use varve_format::log::{
+    LogHeader, LogId, LogKind, LogReader, NextRecord, Record, RecordKind, resync,
+};
 use varve_types::{FileNo, SeqNo};
 
 use crate::files::{StoreFile, format_error, io_error};
@@ -55,8 +57,9 @@ pub(crate) fn read_whole(env: &dyn Env, path: &Path) -> StoreResult<Bytes> {
     read().map_err(|error| io_error("read", path, error))
 }
 
-/// Scans the log `no` of the store at `dir`.
-pub(crate) fn scan_log(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResult<LogScan> {
+/// Scans a log of the store at `dir`, whose logs have this salt.
+pub(crate) fn scan_log(env: &dyn Env, dir: &Path, id: LogId) -> StoreResult<LogScan> {
+    let no = id.file;
     let path: PathBuf = StoreFile::Wal(no).path(dir);
     let bytes = read_whole(env, &path)?;
     let mut scan = LogScan {
@@ -82,7 +85,7 @@ pub(crate) fn scan_log(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResult<Log
             NextRecord::End => break,
             NextRecord::Bad { offset, why } => {
                 scan.bad = Some(why);
-                for record in resync(bytes.clone(), no, offset) {
+                for record in resync(bytes.clone(), id, offset) {
                     scan.valid_after_bad = true;
                     scan.durable_len = scan.durable_len.max(record.synced_len);
                     if record.kind == RecordKind::Barrier {
@@ -92,6 +95,10 @@ pub(crate) fn scan_log(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResult<Log
                 break;
             }
         }
+    }
+    if scan.header.as_ref().is_some_and(|header| header.salt != id.salt) {
+        let detail = "it is a log of another store".to_owned();
+        return Err(StoreError::Damaged { path, offset: 0, detail });
     }
     if scan.header.is_none() && scan.good_len > 0 {
         return Err(StoreError::Damaged { path, offset: 0, detail: "no log header".to_owned() });

@@ -9,6 +9,7 @@
 //!     22      8  sequence number of the first write that may stand in this log
 //!     30      8  previous log: file number (0 if none)
 //!     38      8  previous log: final length in bytes (0 if none)
+//!     46      8  salt of the checksums of all later records; the same in all logs of a store
 //! ```
 
 use varve_types::{FileNo, SeqNo};
@@ -35,6 +36,26 @@ pub struct PreviousLog {
     pub final_len: u64,
 }
 
+/// Which log, and the secret that its checksums hold.
+///
+/// A log holds bytes that users choose. Who knew what the checksum of a record begins with could write a
+/// file that holds a record; found after a torn tail, it would be taken for one. So all records but the
+/// header, which holds nothing of users, begin with a salt that only the store's files know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogId {
+    /// The log's file number.
+    pub file: FileNo,
+    /// The salt in its header.
+    pub salt: u64,
+}
+
+impl LogId {
+    /// The number that stands for the file in the checksum of the record at `offset`.
+    pub(super) fn in_checksum(self, offset: u64) -> FileNo {
+        if offset == 0 { self.file } else { FileNo::new(self.file.get() ^ self.salt) }
+    }
+}
+
 /// How a log begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogHeader {
@@ -47,6 +68,8 @@ pub struct LogHeader {
     pub first_seq: SeqNo,
     /// The log before this one, if there was one.
     pub previous: Option<PreviousLog>,
+    /// What the checksums of all later records begin with ([`LogId`]).
+    pub salt: u64,
 }
 
 impl LogHeader {
@@ -60,6 +83,7 @@ impl LogHeader {
         let (file, final_len) = self.previous.map_or((0, 0), |log| (log.file.get(), log.final_len));
         out.extend_from_slice(&file.to_le_bytes());
         out.extend_from_slice(&final_len.to_le_bytes());
+        out.extend_from_slice(&self.salt.to_le_bytes());
     }
 
     /// Reads the payload of a log's first record.
@@ -86,8 +110,9 @@ impl LogHeader {
         let first_seq = SeqNo::new(reader.u64()?);
         let file = FileNo::new(reader.u64()?);
         let final_len = reader.u64()?;
+        let salt = reader.u64()?;
         reader.finish()?;
         let previous = has_previous.then_some(PreviousLog { file, final_len });
-        Ok(LogHeader { kind, boot_id, first_seq, previous })
+        Ok(LogHeader { kind, boot_id, first_seq, previous, salt })
     }
 }

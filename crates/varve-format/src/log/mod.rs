@@ -9,15 +9,15 @@
 //! 3. Otherwise nothing after P was ever promised: a torn tail, which the engine cuts.
 //!
 //! Invariants: records begin at multiples of [`ALIGN_BYTES`] and follow each other without gaps;
-//! the checksum covers the file's number and the record's offset, so that a stale or moved record
-//! never passes; a region of zeros is never a record.
+//! the checksum covers the file's number, the record's offset and a salt ([`LogId`]), so that a stale,
+//! moved or forged record never passes; a region of zeros is never a record.
 
 mod header;
 mod reader;
 mod record;
 mod resync;
 
-pub use header::{LogHeader, LogKind, PreviousLog};
+pub use header::{LogHeader, LogId, LogKind, PreviousLog};
 pub use reader::{LogReader, NextRecord};
 pub use record::{
     ALIGN_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX, Record, RecordKind, RecordStart, Stamp,

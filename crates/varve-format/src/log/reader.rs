@@ -1,10 +1,10 @@
-//! Reads the records of a log in order.
+//! Reads the records of a log in order. The salt of the later ones stands in the first.
 
 use bytes::Bytes;
 use varve_types::FileNo;
 
-use super::Record;
 use super::record::{Framing, HEADER_BYTES, check_content, decode_framing, encoded_len};
+use super::{LogHeader, LogId, Record};
 use crate::FormatError;
 
 /// What stands at the reader's position.
@@ -27,14 +27,14 @@ pub enum NextRecord {
 #[derive(Clone, Debug)]
 pub struct LogReader {
     bytes: Bytes,
-    file: FileNo,
+    log: LogId,
     pos: usize,
 }
 
 impl LogReader {
     /// A reader of `bytes`, the whole of log `file`. The records' payloads share its memory.
     pub fn new(bytes: Bytes, file: FileNo) -> LogReader {
-        LogReader { bytes, file, pos: 0 }
+        LogReader { bytes, log: LogId { file, salt: 0 }, pos: 0 }
     }
 
     /// Where the next record begins: the length of what was read so far.
@@ -42,13 +42,23 @@ impl LogReader {
         self.pos as u64
     }
 
+    /// The log, with its salt once the header was read.
+    pub fn log(&self) -> LogId {
+        self.log
+    }
+
     /// The next record. After `End` or `Bad`, the same again.
     pub fn next_record(&mut self) -> NextRecord {
         if self.pos == self.bytes.len() {
             return NextRecord::End;
         }
-        match record_at(&self.bytes, self.file, self.pos) {
+        match record_at(&self.bytes, self.log, self.pos) {
             Ok(record) => {
+                if record.offset == 0
+                    && let Ok(header) = LogHeader::decode(&record.payload)
+                {
+                    self.log.salt = header.salt;
+                }
                 self.pos += encoded_len(record.payload.len());
                 NextRecord::Record(record)
             }
@@ -58,11 +68,11 @@ impl LogReader {
 }
 
 /// The record at `pos`.
-pub(super) fn record_at(bytes: &Bytes, file: FileNo, pos: usize) -> Result<Record, FormatError> {
+pub(super) fn record_at(bytes: &Bytes, log: LogId, pos: usize) -> Result<Record, FormatError> {
     let offset = pos as u64;
     let rest = &bytes[pos..];
     let checked = decode_framing(rest, offset).and_then(|framing| {
-        check_content(rest, file, offset, &framing)?;
+        check_content(rest, log, offset, &framing)?;
         Ok(framing)
     });
     let Framing { kind, external, synced_len, payload_len, .. } =

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! offset  bytes  field
-//!      0      4  crc32c of: file number u64, record offset u64, bytes 4..20 of this header, payload
+//!      0      4  crc32c of: file number xor salt u64 (at offset 0 the number alone), record offset u64,
+//!                bytes 4..20 of this header, payload
 //!      4      4  payload length
 //!      8      1  kind: 1 header, 2 batch, 3 marker, 4 barrier, 5 edit, 6 clean close
 //!      9      1  flags: bit 0 external (the batch depends on data outside the store)
@@ -12,12 +13,11 @@
 //!   20+n    0-7  zeros up to a multiple of 8
 //! ```
 
-use bytes::Bytes;
-use varve_types::FileNo;
-
+use super::LogId;
 use crate::checksum::{CRC_BYTES, placed_crc};
 use crate::codec::Reader;
 use crate::{FormatError, FormatResult, Problem};
+use bytes::Bytes;
 
 /// Bytes of a record before its payload.
 pub const HEADER_BYTES: usize = 20;
@@ -64,8 +64,8 @@ impl RecordKind {
 /// What a record's header says besides the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The log's file number.
-    pub file: FileNo,
+    /// The log.
+    pub log: LogId,
     /// The record's offset in the log; a multiple of [`ALIGN_BYTES`].
     pub offset: u64,
     /// What the record is.
@@ -139,7 +139,8 @@ pub fn finish_record(out: &mut Vec<u8>, start: RecordStart, stamp: Stamp) {
     record[8] = stamp.kind as u8;
     record[9] = if stamp.external { FLAG_EXTERNAL } else { 0 };
     record[12..20].copy_from_slice(&stamp.synced_len.to_le_bytes());
-    let crc = placed_crc(stamp.file, stamp.offset, &[&record[CRC_BYTES..]]);
+    let file = stamp.log.in_checksum(stamp.offset);
+    let crc = placed_crc(file, stamp.offset, &[&record[CRC_BYTES..]]);
     record[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
     out.resize(start + encoded_len(payload_len), 0);
 }
@@ -193,11 +194,12 @@ pub(super) fn decode_framing(bytes: &[u8], offset: u64) -> FormatResult<Framing>
 /// Checks what `framing` does not: the checksum and the padding.
 pub(super) fn check_content(
     bytes: &[u8],
-    file: FileNo,
+    log: LogId,
     offset: u64,
     framing: &Framing,
 ) -> FormatResult<()> {
     let payload_end = HEADER_BYTES + framing.payload_len;
+    let file = log.in_checksum(offset);
     let computed = placed_crc(file, offset, &[&bytes[CRC_BYTES..payload_end]]);
     if computed != framing.stored_crc {
         let problem = Problem::Checksum { stored: framing.stored_crc, computed };

@@ -11,11 +11,10 @@
 //! 3. What passes is read as any other record.
 
 use bytes::Bytes;
-use varve_types::FileNo;
 
 use super::reader::record_at;
 use super::record::{Framing, HEADER_BYTES, decode_framing, encoded_len};
-use super::{ALIGN_BYTES, Record};
+use super::{ALIGN_BYTES, LogId, Record};
 use crate::checksum::{CRC_BYTES, placed_crc};
 
 /// The CRC of the log is kept up to every such many bytes.
@@ -25,16 +24,16 @@ const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// x^(8 * 2^k) modulo the polynomial: carries a CRC over 2^k bytes.
 const OVER_BYTES: [u32; usize::BITS as usize] = powers();
 
-/// The valid records of `bytes`, the whole of log `file`, at or after offset `from`, found by trying
+/// The valid records of `bytes`, the whole of `log`, at or after offset `from`, found by trying
 /// every place where one may begin. Takes time in proportion to the length of the log.
-pub fn resync(bytes: Bytes, file: FileNo, from: u64) -> impl Iterator<Item = Record> {
+pub fn resync(bytes: Bytes, log: LogId, from: u64) -> impl Iterator<Item = Record> {
     let align = ALIGN_BYTES as u64;
     let mut pos = usize::try_from(from.div_ceil(align).saturating_mul(align)).unwrap_or(usize::MAX);
     let sums = if pos < bytes.len() { sums(&bytes) } else { Vec::new() };
     std::iter::from_fn(move || {
         while bytes.len().saturating_sub(pos) >= HEADER_BYTES {
-            if may_begin(&bytes, &sums, file, pos)
-                && let Ok(record) = record_at(&bytes, file, pos)
+            if may_begin(&bytes, &sums, log, pos)
+                && let Ok(record) = record_at(&bytes, log, pos)
             {
                 pos += encoded_len(record.payload.len());
                 return Some(record);
@@ -46,12 +45,13 @@ pub fn resync(bytes: Bytes, file: FileNo, from: u64) -> impl Iterator<Item = Rec
 }
 
 /// Whether a header stands at `pos` whose checksum is right.
-fn may_begin(bytes: &[u8], sums: &[u32], file: FileNo, pos: usize) -> bool {
+fn may_begin(bytes: &[u8], sums: &[u32], log: LogId, pos: usize) -> bool {
     let Ok(Framing { payload_len, stored_crc, .. }) = decode_framing(&bytes[pos..], pos as u64)
     else {
         return false;
     };
     let (start, end) = (pos + CRC_BYTES, pos + HEADER_BYTES + payload_len);
+    let file = log.in_checksum(pos as u64);
     let before = placed_crc(file, pos as u64, &[]) ^ sum_up_to(bytes, sums, start);
     carry(before, end - start) ^ sum_up_to(bytes, sums, end) == stored_crc
 }
@@ -113,6 +113,8 @@ const fn powers() -> [u32; usize::BITS as usize] {
 
 #[cfg(test)]
 mod tests {
+    use varve_types::FileNo;
+
     use super::*;
 
     #[test]
@@ -142,7 +144,8 @@ mod tests {
         }
         assert!(decode_framing(&log, 0).is_ok());
         let begin = std::time::Instant::now();
-        assert_eq!(resync(Bytes::from(log), FileNo::new(1), 0).count(), 0);
+        let id = LogId { file: FileNo::new(1), salt: 0 };
+        assert_eq!(resync(Bytes::from(log), id, 0).count(), 0);
         let seconds = begin.elapsed().as_secs_f32();
         assert!(seconds < 5.0, "{seconds} s");
     }

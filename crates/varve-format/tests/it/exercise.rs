@@ -39,19 +39,21 @@ fn check_log(data: &[u8]) {
         }
     };
     assert_eq!(records.last().map_or(0, |record| record.end()), end);
-    let found: Vec<_> = resync(bytes, FILE, 0).collect();
+    let found: Vec<_> = resync(bytes, reader.log(), 0).collect();
     assert!(found.starts_with(&records), "a search finds what reading finds, and maybe more");
 }
 
 /// The log with the checksum of every record put right, as far as the lengths lead.
 fn with_checksums(data: &[u8]) -> Vec<u8> {
     let mut log = data.to_vec();
+    let header = data.get(HEADER_BYTES..).and_then(|rest| rest.get(..54));
+    let salt = header.and_then(|header| LogHeader::decode(header).ok()).map_or(0, |h| h.salt);
     let mut start = 0;
     while let Some(header) = log.get(start..start + HEADER_BYTES) {
         let payload_len = u32::from_le_bytes(header[4..8].try_into().unwrap()) as usize;
         let end = start + HEADER_BYTES + payload_len;
         let Some(covered) = log.get(start + 4..end) else { break };
-        let crc = placed_crc(start as u64, covered);
+        let crc = salted_crc(if start == 0 { 0 } else { salt }, start as u64, covered);
         log[start..start + 4].copy_from_slice(&crc.to_le_bytes());
         start += encoded_len(payload_len);
     }
@@ -145,7 +147,11 @@ fn seal(data: &[u8]) -> Vec<u8> {
 }
 
 fn placed_crc(offset: u64, data: &[u8]) -> u32 {
-    let place = [FILE.get().to_le_bytes(), offset.to_le_bytes()].concat();
+    salted_crc(0, offset, data)
+}
+
+fn salted_crc(salt: u64, offset: u64, data: &[u8]) -> u32 {
+    let place = [(FILE.get() ^ salt).to_le_bytes(), offset.to_le_bytes()].concat();
     crc32c::crc32c_append(crc32c::crc32c(&place), data)
 }
 

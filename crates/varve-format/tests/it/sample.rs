@@ -7,7 +7,7 @@ use varve_format::block::BlockBuilder;
 use varve_format::edit::{Change, TableMeta, VersionEdit};
 use varve_format::filter::FilterPolicy;
 use varve_format::index::IndexPolicy;
-use varve_format::log::{LogHeader, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
+use varve_format::log::{LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
 use varve_format::section::Compression;
 use varve_format::table::{TableBuilder, TableOptions};
 use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
@@ -15,10 +15,14 @@ use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 /// The number of the file that each sample of a whole file stands in.
 pub(crate) const FILE: FileNo = FileNo::new(0x0102_0304);
 
+/// The log that the samples of records stand in.
+pub(crate) const LOG: LogId = LogId { file: FILE, salt: 0xfedc_ba98_7654_3210 };
+
 /// Appends a record where `log` ends.
 fn append(log: &mut Vec<u8>, kind: RecordKind, external: bool, synced_len: u64, payload: &[u8]) {
     let offset = log.len() as u64;
-    encode_record(log, Stamp { file: FILE, offset, kind, external, synced_len }, &[payload]);
+    let stamp = Stamp { log: LOG, offset, kind, external, synced_len };
+    encode_record(log, stamp, &[payload]);
 }
 
 pub(crate) fn log_header(kind: LogKind) -> LogHeader {
@@ -28,6 +32,7 @@ pub(crate) fn log_header(kind: LogKind) -> LogHeader {
         boot_id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
         first_seq: SeqNo::new(40),
         previous,
+        salt: LOG.salt,
     }
 }
 
