@@ -251,8 +251,8 @@ impl Bytes {
         let synced = last_up_to(self.synced.iter().copied(), reached.steps);
         let claims = self.claimed.iter().filter(|(row, bytes)| {
             let by_release = row == bytes;
-            // The step under way may have left a row already, and not yet this one.
-            *row <= at && !(by_release && (reached.failed || *row > reached.steps))
+            // What is found may end within a step that did something else before the release.
+            if by_release { *row < at && !reached.failed } else { *row <= at }
         });
         let claimed = claims.map(|(_, bytes)| *bytes).max();
         synced.max(claimed).unwrap_or(0)
