@@ -13,6 +13,7 @@ use varve_engine::db::Db;
 use varve_engine::options::DbOptions;
 use varve_engine::{KeyspaceOptions, Store, StoreError, StoreResult};
 use varve_env::{Env, FileLock, JoinHandle, OpenMode};
+use varve_schema::key::STORE_ID;
 use varve_schema::{Content, DATA, DirInfo, FileKind, Inode, META, NameHasher, Times};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsError;
@@ -149,6 +150,9 @@ fn write_root(
     let keyspaces = Keyspaces::open(store, superblock.compression)?;
     let (uid, gid) = options.root_owner;
     let mut changes = Changes::new(&keyspaces);
+    if let Some(id) = superblock.store_id() {
+        changes.put_meta(STORE_ID, id.encode());
+    }
     changes.put_inode(&Inode {
         ino: InodeId::ROOT,
         kind: FileKind::Directory,
@@ -173,7 +177,14 @@ fn take_lock(
     mount_point: Option<&str>,
 ) -> StoreResult<Box<dyn FileLock>> {
     let path = lock_path(dir);
-    let io = |source| StoreError::Io { action: "lock", path: path.clone(), source };
+    let io = |source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::ReadOnlyFilesystem => StoreError::Invalid(format!(
+            "{} is on a read-only file system; a mount must be able to write there, also with -o ro, for \
+             its log: make it writable or mount a copy",
+            dir.display()
+        )),
+        _ => StoreError::Io { action: "lock", path: path.clone(), source },
+    };
     match env.lock(&path).map_err(io)? {
         Some(lock) => {
             let note = serde_json::json!({ "pid": std::process::id(), "mount_point": mount_point });
@@ -236,6 +247,7 @@ impl VarveFs {
         let superblock = Superblock::read(env.as_ref(), dir)?;
         let store = open_store(&engine_dir(dir))?;
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
+        superblock.check_rows(store.as_ref(), keyspaces.meta, dir)?;
         let objects = Arc::new(Objects::new(Arc::clone(&env), objects_dir(dir)));
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || hook.sync_claimed()));

@@ -10,9 +10,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use varve_engine::{StoreError, StoreResult};
+use varve_engine::{Store, StoreError, StoreResult};
 use varve_env::{Env, OpenMode};
-use varve_schema::{EntrySuffix, NameHasher};
+use varve_schema::key::STORE_ID;
+use varve_schema::{EntrySuffix, NameHasher, StoreId};
+use varve_types::KeyspaceId;
 
 use crate::FormatOptions;
 
@@ -141,6 +143,32 @@ impl Superblock {
 
     fn hash_key(&self) -> Option<u128> {
         u128::from_str_radix(&self.name_hash_key, 16).ok()
+    }
+
+    /// The row that binds the rows to this superblock.
+    pub(crate) fn store_id(&self) -> Option<StoreId> {
+        u128::from_str_radix(&self.uuid, 16).ok().map(StoreId)
+    }
+
+    /// Fails if the rows of `store` belong to another superblock.
+    pub(crate) fn check_rows(
+        &self,
+        store: &dyn Store,
+        meta: KeyspaceId,
+        dir: &Path,
+    ) -> StoreResult<()> {
+        let row = store.get(meta, &STORE_ID.to_bytes())?;
+        let found = row.as_ref().and_then(|row| StoreId::decode(row).ok());
+        if found.is_some() && found == self.store_id() {
+            return Ok(());
+        }
+        let found = found.map_or("none".to_owned(), |StoreId(uuid)| format!("{uuid:032x}"));
+        let detail = format!(
+            "it and {} belong to different stores: its uuid is {}, the rows say {found}",
+            engine_dir(dir).display(),
+            self.uuid
+        );
+        Err(StoreError::Damaged { path: dir.join(SUPERBLOCK_NAME), offset: 0, detail })
     }
 
     /// The hash of names in this store.

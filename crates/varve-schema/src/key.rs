@@ -23,6 +23,9 @@ const SLOT_BITS: u32 = 8;
 /// The row that holds the end of the inode ids handed out so far, as a varint after the version byte.
 pub const ID_MARK: RowKey = RowKey { prefix: BOOKKEEPING, suffix: 1 };
 
+/// The row that says which store it belongs to.
+pub const STORE_ID: RowKey = RowKey { prefix: BOOKKEEPING, suffix: 2 };
+
 /// The key of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowKey {

@@ -8,6 +8,7 @@
 //! | [`META`] | (directory id, hash of name) | [`EntryRow`]: the names that share the hash, each with its inode or a reference |
 //! | [`META`] | (inode id, 0) | [`Inode`] of a directory, of a file with more than one name, of an orphan |
 //! | [`META`] | (0, 1) | the inode ids handed out so far ([`key::ID_MARK`]) |
+//! | [`META`] | (0, 2) | [`StoreId`]: which store the rows belong to ([`key::STORE_ID`]) |
 //! | [`META`] | (2, inode id) | [`Pending`]: work that a crash may have left half done |
 //! | [`META`] | (3, slot) | [`Mark`]: a directory whose parent may not know all of its usage |
 //! | [`META`] | (4, directory id) | [`Limits`] on what lies below |
@@ -34,6 +35,7 @@ mod inode;
 pub mod key;
 mod parent;
 mod pending;
+mod store_id;
 mod usage;
 mod xattr;
 
@@ -47,6 +49,7 @@ pub use inode::{
 pub use key::{EntrySuffix, RowKey};
 pub use parent::{ParentPointer, ParentRow};
 pub use pending::Pending;
+pub use store_id::StoreId;
 pub use usage::{Limits, Mark, Usage, UsageChange};
 pub use xattr::{Xattr, XattrRow};
 

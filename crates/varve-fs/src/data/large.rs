@@ -101,11 +101,21 @@ impl VarveFs {
     }
 
     /// Cuts off what a power cut left in the object although the row that would have claimed it is gone.
+    /// Fails if bytes that the row claims are missing: no crash loses them.
     pub(crate) fn trim_object(&self, inode: &Inode, object: &dyn File) -> FsResult<()> {
         let Content::Object { dirty: false, .. } = inode.content else { return Ok(()) };
         let fail = |error| self.object_error("cut", inode.ino, error);
-        if !self.options.read_only && object.stat().map_err(fail)?.len > inode.size {
-            object.set_len(inode.size).map_err(fail)?;
+        let (len, size) = (object.stat().map_err(fail)?.len, inode.size);
+        if len < size {
+            let path = self.objects.path(inode.ino);
+            return Err(FsError::Storage(format!(
+                "{} is damaged at offset {len}: it ends here, its row says {size} bytes; run `varve fsck`, \
+                 restore the file from a backup",
+                path.display()
+            )));
+        }
+        if !self.options.read_only && len > size {
+            object.set_len(size).map_err(fail)?;
         }
         Ok(())
     }

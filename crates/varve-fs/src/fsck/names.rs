@@ -1,7 +1,7 @@
 //! The key space `meta`: entries, inodes, pending work.
 
 use varve_engine::{Direction, KeyRange};
-use varve_schema::key::{ID_MARK, MetaRow};
+use varve_schema::key::{ID_MARK, MetaRow, STORE_ID};
 use varve_schema::{
     Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Inode, META, Named, Pending, Reader,
     RowKey, Usage, UsageChange, decode_inode_row,
@@ -90,6 +90,10 @@ impl Check<'_> {
     }
 
     fn bookkeeping(&mut self, key: RowKey, value: &bytes::Bytes) {
+        if key == STORE_ID {
+            // The open compared it with the superblock.
+            return;
+        }
         if key != ID_MARK {
             let (prefix, suffix) = (key.prefix(), key.suffix());
             return self.found(Finding::UnknownRow { keyspace: META, prefix, suffix });

@@ -7,6 +7,7 @@ mod bounds;
 mod concurrent;
 mod crash;
 mod crash_points;
+mod damage;
 mod data;
 mod faults;
 mod findings;

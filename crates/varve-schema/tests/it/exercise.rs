@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    DecodeError, EntryRow, Handover, Limits, Mark, ParentRow, Pending, RowKey, XattrRow,
+    DecodeError, EntryRow, Handover, Limits, Mark, ParentRow, Pending, RowKey, StoreId, XattrRow,
     decode_inode_row, encode_inode_row,
 };
 
@@ -33,6 +33,11 @@ pub(crate) fn pending(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
 /// A mark.
 pub(crate) fn mark(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
     Mark::decode(bytes).map(Mark::encode)
+}
+
+/// The identity of a store.
+pub(crate) fn store_id(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    StoreId::decode(bytes).map(StoreId::encode)
 }
 
 /// Limits.

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use varve_schema::{
     Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Handover, Home, Inode, KnownInode,
-    KnownPlace, Limits, Mark, OpenHandle, ParentRow, Pending, RowKey, Times, Usage, UsageChange,
-    XattrRow, encode_inode_row,
+    KnownPlace, Limits, Mark, OpenHandle, ParentRow, Pending, RowKey, StoreId, Times, Usage,
+    UsageChange, XattrRow, encode_inode_row,
 };
 use varve_types::{InodeId, Timestamp};
 
@@ -148,6 +148,11 @@ pub(crate) fn samples() -> Vec<Sample> {
         sample("pending-orphan", Pending::Orphan.encode(), exercise::pending),
         sample("pending-object-dirty", dirty_pending.encode(), exercise::pending),
         sample("mark", Mark(InodeId::new(1_234_567)).encode(), exercise::mark),
+        sample(
+            "store-id",
+            StoreId(0x0123_4567_89ab_cdef_u128 << 64 | 77).encode(),
+            exercise::store_id,
+        ),
         sample("limits", limits.encode(), exercise::limits),
         sample("parents", parents.encode(), exercise::parent),
     ]
