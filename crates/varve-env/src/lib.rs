@@ -106,6 +106,23 @@ pub enum Seek {
     Hole,
 }
 
+/// The most bytes that [`File::copy_from`] takes through memory at once.
+const COPY_PIECE_BYTES: u64 = 1 << 20;
+
+/// [`File::copy_from`] through memory.
+fn copy_through_memory(
+    source: &dyn File,
+    from: u64,
+    target: &dyn File,
+    to: u64,
+    len: u64,
+) -> io::Result<u64> {
+    let mut buffer = vec![0; len.min(COPY_PIECE_BYTES) as usize];
+    let count = source.read_at(&mut buffer, from)?;
+    target.write_all_at(&buffer[..count], to)?;
+    Ok(count as u64)
+}
+
 /// An open file. All calls take `&self` and may be made from several threads at once.
 pub trait File: Send + Sync + fmt::Debug {
     /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file.
@@ -136,6 +153,10 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Sets the times; `None` leaves one as it is.
     fn set_times(&self, accessed: Option<Timestamp>, modified: Option<Timestamp>)
     -> io::Result<()>;
+
+    /// Copies up to `len` bytes from `from` of `source` to `to` of this file, and says how many: fewer at the
+    /// end of `source`, or because a call is not to take long. Shares room instead if the storage can.
+    fn copy_from(&self, source: &dyn File, from: u64, to: u64, len: u64) -> io::Result<u64>;
 
     /// The descriptor to hand to the kernel, if this is a file of the operating system.
     fn fd(&self) -> Option<BorrowedFd<'_>>;

@@ -161,21 +161,28 @@ impl VarveFs {
         if self.permits(caller, &inode, wanted)? { Ok(()) } else { Err(FsError::AccessDenied) }
     }
 
+    /// When a read of an inode with these times happens, if the mount keeps that.
+    pub(crate) fn atime_due(
+        &self,
+        atime: Timestamp,
+        mtime: Timestamp,
+        ctime: Timestamp,
+    ) -> Option<Timestamp> {
+        if self.options.read_only || self.options.atime == Atime::Noatime {
+            return None;
+        }
+        let now = self.now();
+        let is_old = atime <= mtime
+            || atime <= ctime
+            || now.secs().saturating_sub(atime.secs()) >= RELATIME_SECS;
+        (is_old || self.options.atime == Atime::Strict).then_some(now)
+    }
+
     /// Notes that `inode`, as it was just read, was accessed, if the mount keeps such times. A failure
     /// does not fail the read.
     pub(crate) fn touch_atime(&self, inode: &Inode) {
-        let now = match self.options.atime {
-            _ if self.options.read_only => return,
-            Atime::Noatime => return,
-            Atime::Strict => self.now(),
-            Atime::Relatime => {
-                let now = self.now();
-                if !atime_is_old(inode, now) {
-                    return;
-                }
-                now
-            }
-        };
+        let times = &inode.times;
+        let Some(now) = self.atime_due(times.atime, times.mtime, times.ctime) else { return };
         let touched = self.hold(inode.ino).and_then(|mut held| {
             if held.inode.times.atime >= now {
                 return Ok(());
@@ -191,11 +198,4 @@ impl VarveFs {
 
 fn file_kind_is_stored(kind: FileKind) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
-}
-
-fn atime_is_old(inode: &Inode, now: Timestamp) -> bool {
-    let times = &inode.times;
-    times.atime <= times.mtime
-        || times.atime <= times.ctime
-        || now.secs().saturating_sub(times.atime.secs()) >= RELATIME_SECS
 }

@@ -5,6 +5,7 @@
 //! the inode is in, checks that it is still there, and gives it to the caller, who writes it back with
 //! [`VarveFs::stage`] and a commit.
 
+use varve_env::Space;
 use varve_schema::{Body, Content, EntryRow, Inode, Pending, RowKey, UsageChange};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
@@ -198,6 +199,13 @@ impl VarveFs {
         let mut changes = self.changes();
         self.stage(&mut changes, held)?;
         self.commit(changes)
+    }
+
+    /// The room of the storage below.
+    pub(crate) fn room_below(&self) -> FsResult<Space> {
+        self.env.space(&self.dir).map_err(|error| {
+            FsError::Storage(format!("cannot ask for the room of {}: {error}", self.dir.display()))
+        })
     }
 
     /// The time of day.

@@ -69,7 +69,25 @@ impl VarveFs {
             }
             has_descriptor = object.fd().is_some();
         }
-        Ok(self.add_handle(node, flags, has_descriptor))
+        let opened = self.add_handle(node, flags, has_descriptor);
+        Ok(if flags.read { self.note_reader(held, opened) } else { opened })
+    }
+
+    /// Sees to the time of last access of the held file, which was opened for reading. The kernel's own reads
+    /// of an object pass us by, so the open stands for them.
+    fn note_reader(&self, held: &mut Held<'_>, opened: Opened) -> Opened {
+        let due = match self.attr(&held.inode) {
+            Ok(attr) if attr.size > 0 => self.atime_due(attr.atime, attr.mtime, attr.ctime),
+            _ => None,
+        };
+        let Some(now) = due else { return opened };
+        if opened.passthrough {
+            held.inode.times.atime = now;
+            if let Err(error) = self.write_back(held) {
+                log::debug!("the time of last access of inode {} stays: {error}", held.inode.ino);
+            }
+        }
+        Opened { reread: !opened.passthrough, ..opened }
     }
 
     /// Gives out a handle that is counted in `node.handles` already.
@@ -90,7 +108,7 @@ impl VarveFs {
         state.executing += u32::from(flags.execute);
         drop(state);
         let handle = self.handles.insert(OpenFile { node: Arc::clone(node), flags, passthrough });
-        Opened { handle, passthrough }
+        Opened { handle, passthrough, reread: false }
     }
 
     pub(crate) fn do_create(

@@ -8,7 +8,7 @@ use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
-    OpenFlags, Opened, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
+    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
 };
 
 use crate::fs::VarveFs;
@@ -221,10 +221,7 @@ impl Vfs for VarveFs {
     }
 
     fn statfs(&self) -> FsResult<StatFs> {
-        let space = self.env.space(&self.dir);
-        let space = space.map_err(|error| {
-            FsError::Storage(format!("cannot ask for the room of {}: {error}", self.dir.display()))
-        })?;
+        let space = self.room_below()?;
         let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
         let files_free = space.available_bytes / FILE_ROOM_BYTES;
         Ok(StatFs {
@@ -258,6 +255,10 @@ impl Vfs for VarveFs {
     ) -> FsResult<()> {
         self.enter();
         self.do_fallocate(ino, handle, mode, offset, len)
+    }
+
+    fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64> {
+        self.do_copy_range(from, to, len)
     }
 
     fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64> {

@@ -29,6 +29,8 @@ fn check_name(name: &[u8]) -> FsResult<()> {
     let stored = NAMESPACES.iter().any(|space| name.starts_with(space) && name.len() > space.len());
     if stored || is_list(name) {
         Ok(())
+    } else if NAMESPACES.contains(&name) {
+        Err(FsError::Invalid("an attribute name that is only a namespace"))
     } else {
         Err(FsError::NotSupported("extended attributes of this namespace"))
     }

@@ -170,6 +170,7 @@ impl Adapter {
             Request::Listxattr { size } => self.listxattr(call, size),
             Request::Removexattr { name } => self.removexattr(call, name),
             Request::Fallocate(fallocate) => self.fallocate(call, &fallocate),
+            Request::CopyRange(copy) => self.copy_range(call, &copy),
             Request::Lseek { handle, offset, whence } => {
                 self.lseek(call, Handle(handle), offset, whence)
             }

@@ -11,6 +11,6 @@ mod ops;
 pub use attr::{Attr, FileType, SetAttr, SetTime, TreeUsage};
 pub use error::{FsError, FsResult};
 pub use ops::{
-    AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, RenameMode,
-    SeekFrom, StatFs, Vfs, XattrMode,
+    AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, Position,
+    RenameMode, SeekFrom, StatFs, Vfs, XattrMode,
 };

@@ -64,6 +64,9 @@ pub struct Opened {
     /// The bytes live in a file of the storage below that the kernel may read and write straight;
     /// [`Vfs::with_passthrough`] gives its descriptor.
     pub passthrough: bool,
+    /// A read would move the time of last access, so the front end is to let one through instead of
+    /// answering it from what it has cached.
+    pub reread: bool,
 }
 
 /// One name of a directory listing.
@@ -132,6 +135,17 @@ pub enum AllocateMode {
     ZeroRange,
     /// Zero the range within the size.
     ZeroKeepSize,
+}
+
+/// A place in an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The file.
+    pub ino: InodeId,
+    /// How it is open.
+    pub handle: Handle,
+    /// The byte.
+    pub offset: u64,
 }
 
 /// What [`Vfs::lseek`] looks for.
@@ -324,6 +338,11 @@ pub trait Vfs: Send + Sync {
         offset: u64,
         len: u64,
     ) -> FsResult<()>;
+
+    /// Copies up to `len` bytes and returns the count: fewer at the end of the source, or because a call is
+    /// not to take long. `Invalid` for ranges of one file that overlap, `BadHandle` for a target that is
+    /// open to append.
+    fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64>;
 
     /// The next data or hole at or after `offset`.
     fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64>;

@@ -8,7 +8,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::time::Timespec;
 use varve_types::Timestamp;
 
-use crate::{Allocate, File, FileKind, FileStat, Seek};
+use crate::{Allocate, File, FileKind, FileStat, Seek, copy_through_memory};
 
 /// A file descriptor. Reads and writes are positional, so that threads share it freely.
 #[derive(Debug)]
@@ -96,6 +96,18 @@ impl File for OsFile {
             last_modification: timespec_of(modified),
         };
         Ok(fs::futimens(&self.fd, &times)?)
+    }
+
+    fn copy_from(&self, source: &dyn File, from: u64, to: u64, len: u64) -> io::Result<u64> {
+        let through_memory = || copy_through_memory(source, from, self, to, len);
+        let Some(fd) = source.fd() else { return through_memory() };
+        let count = usize::try_from(len).unwrap_or(usize::MAX);
+        let copy =
+            || fs::copy_file_range(fd, Some(&mut { from }), &self.fd, Some(&mut { to }), count);
+        match retry_on_intr(copy) {
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => through_memory(),
+            copied => Ok(copied? as u64),
+        }
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

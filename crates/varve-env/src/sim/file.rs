@@ -117,6 +117,10 @@ impl File for SimFile {
         self.change(SimOp::Allocate, (offset, len), change)
     }
 
+    fn copy_from(&self, source: &dyn File, from: u64, to: u64, len: u64) -> io::Result<u64> {
+        crate::copy_through_memory(source, from, self, to, len)
+    }
+
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
         let mut state = self.shared.state.lock();
         state.begin(SimOp::Stat, &[&self.path], Some((offset, 0)))?;

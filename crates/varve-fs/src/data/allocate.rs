@@ -8,6 +8,7 @@ use varve_vfs::{AllocateMode, FsError, FsResult, Handle};
 
 use super::{changed, end_of};
 use crate::fs::VarveFs;
+use crate::node::OpenFile;
 
 impl VarveFs {
     pub(crate) fn do_fallocate(
@@ -26,6 +27,9 @@ impl VarveFs {
             return Err(FsError::Invalid("an empty range"));
         }
         let end = end_of(offset, len)?;
+        if matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
+            self.check_room(&file, len)?;
+        }
         let extends = matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange);
         let mut held = if extends { self.hold_counted(ino)? } else { self.hold(ino)? };
         let mut in_object = matches!(held.inode.content, Content::Object { .. });
@@ -53,6 +57,22 @@ impl VarveFs {
         changed(&mut held.inode, self.now());
         self.stage(&mut changes, &mut held)?;
         self.commit(changes)
+    }
+
+    /// Refuses to reserve what there is no room for, before the storage below gives all that is left and then
+    /// fails.
+    fn check_room(&self, file: &OpenFile, len: u64) -> FsResult<()> {
+        if len <= self.superblock.large_file_threshold_bytes {
+            return Ok(());
+        }
+        let held = match file.node.has_object() {
+            true => self.object_stat(file.node.ino)?.allocated,
+            false => 0,
+        };
+        if len.saturating_sub(held) <= self.room_below()?.available_bytes {
+            return Ok(());
+        }
+        Err(FsError::NoSpace(format!("{len} bytes for inode {}", file.node.ino)))
     }
 }
 

@@ -10,6 +10,7 @@
 //! no row lock and may go past this program altogether.
 
 mod allocate;
+mod copy;
 mod large;
 mod migrate;
 mod seek;

@@ -5,6 +5,7 @@ mod acl;
 mod against_model;
 mod bounds;
 mod concurrent;
+mod copy;
 mod crash;
 mod crash_points;
 mod damage;

@@ -13,6 +13,9 @@ const STATUS_XATTR: &[u8] = b"user.varve.status";
 /// Beside it, what is agreed on with the kernel.
 const SESSION_XATTR: &[u8] = b"user.varve.session";
 
+/// XATTR_CREATE and XATTR_REPLACE together, which nothing satisfies.
+const BOTH_XATTR_FLAGS: u32 = 3;
+
 /// Attributes of this namespace are for the superuser alone.
 const TRUSTED: &[u8] = b"trusted.";
 
@@ -71,6 +74,10 @@ impl Adapter {
             .decode(self.agreement.setxattr_ext())
             .map_err(|_| FsError::Invalid("a SETXATTR that ends too early"))?;
         self.check_xattr_name(name)?;
+        if flags == BOTH_XATTR_FLAGS {
+            self.vfs.getxattr(call.ino, name)?;
+            return Err(FsError::XattrExists);
+        }
         let mode = match convert::xattr_mode(flags)? {
             XattrMode::Set if kill_set_gid => XattrMode::SetKillSetGid,
             mode => mode,

@@ -1,13 +1,14 @@
 //! Requests that open files and use what is open.
 
-use varve_vfs::{Entry, FsError, FsResult, Handle, Opened};
+use varve_types::InodeId;
+use varve_vfs::{Entry, FsError, FsResult, Handle, Opened, Position};
 
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::backing::Route;
 use crate::convert;
 use crate::protocol::constants::FOPEN_KEEP_CACHE;
 use crate::protocol::reply::OpenOut;
-use crate::protocol::request::{Create, Fallocate, Read, Write};
+use crate::protocol::request::{CopyRange, Create, Fallocate, Read, Write};
 
 impl Adapter {
     pub(super) fn open(&self, call: &mut Call<'_>, flags: u32, kill_set_id: bool) -> Served {
@@ -33,7 +34,8 @@ impl Adapter {
             // Drops the pages cached so far, which the kernel is about to write past.
             Route::Straight(_) => 0,
             // This mount is the only writer, so what is cached holds.
-            Route::Cached => FOPEN_KEEP_CACHE,
+            Route::Cached if !opened.reread => FOPEN_KEEP_CACHE,
+            Route::Cached => 0,
         };
         call.reply.open_out(open_out(opened, flags, &route));
         Ok(Answer::Body)
@@ -84,8 +86,24 @@ impl Adapter {
     pub(super) fn fallocate(&self, call: &Call<'_>, request: &Fallocate) -> Served {
         let Fallocate { handle, offset, length, mode } = *request;
         let mode = convert::allocate_mode(mode)?;
+        self.kill_set_id_of_others(call, call.ino)?;
         self.vfs.fallocate(call.ino, Handle(handle), mode, offset, length)?;
         Ok(DONE)
+    }
+
+    pub(super) fn copy_range(&self, call: &mut Call<'_>, request: &CopyRange) -> Served {
+        let CopyRange { handle, offset, to_node, to_handle, to_offset, length, is_long } = *request;
+        let from = Position { ino: call.ino, handle: Handle(handle), offset };
+        let to_ino = InodeId::new(to_node);
+        let to = Position { ino: to_ino, handle: Handle(to_handle), offset: to_offset };
+        let length = if is_long { length } else { length.min(u64::from(u32::MAX)) };
+        self.kill_set_id_of_others(call, to_ino)?;
+        let copied = self.vfs.copy_range(from, to, length)?;
+        match u32::try_from(copied) {
+            Ok(copied) if !is_long => call.reply.size_out(copied),
+            _ => call.reply.copied_out(copied),
+        }
+        Ok(Answer::Body)
     }
 
     pub(super) fn lseek(

@@ -3,7 +3,7 @@
 use varve_types::InodeId;
 use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened, SetAttr};
 
-use super::Adapter;
+use super::{Adapter, Call};
 use crate::backing::Route;
 use crate::convert;
 use crate::device::Device;
@@ -39,6 +39,15 @@ impl Adapter {
             self.vfs.setattr(caller, ino, SetAttr { kill_set_id: true, ..SetAttr::default() })?;
         }
         Ok(())
+    }
+
+    /// Takes the set-id bits off a file that somebody else than root is about to change, where the kernel's
+    /// request has no flag that says so.
+    pub(super) fn kill_set_id_of_others(&self, call: &Call<'_>, ino: InodeId) -> FsResult<()> {
+        match convert::caller(call.header, 0) {
+            Caller { uid: 0, .. } => Ok(()),
+            caller => self.kill_set_id(caller, ino),
+        }
     }
 
     /// With `dirsync`, makes the names in `dir` durable after a change that went well.

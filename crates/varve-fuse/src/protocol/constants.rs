@@ -65,9 +65,11 @@ opcodes! {
     FUSE_READDIRPLUS = 44,
     FUSE_RENAME2 = 45,
     FUSE_LSEEK = 46,
+    FUSE_COPY_FILE_RANGE = 47,
     FUSE_SYNCFS = 50,
     FUSE_TMPFILE = 51,
     FUSE_STATX = 52,
+    FUSE_COPY_FILE_RANGE_64 = 53,
 }
 
 // Capabilities agreed on in INIT. The upper half travels in `flags2`.

@@ -189,6 +189,11 @@ impl Reply {
         self.u32(0);
     }
 
+    /// fuse_copy_file_range_out.
+    pub(crate) fn copied_out(&mut self, bytes: u64) {
+        self.u64(bytes);
+    }
+
     /// fuse_lseek_out.
     pub(crate) fn lseek_out(&mut self, offset: u64) {
         self.u64(offset);

@@ -155,6 +155,19 @@ pub(crate) struct Fallocate {
     pub(crate) mode: u32,
 }
 
+/// COPY_FILE_RANGE and COPY_FILE_RANGE_64, whose answers differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CopyRange {
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+    pub(crate) to_node: u64,
+    pub(crate) to_handle: u64,
+    pub(crate) to_offset: u64,
+    pub(crate) length: u64,
+    /// The answer has room for 64 bits.
+    pub(crate) is_long: bool,
+}
+
 /// The inodes and lookup counts of a BATCH_FORGET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forgets<'a>(&'a [[u8; 16]]);
@@ -238,6 +251,7 @@ pub(crate) enum Request<'a> {
     Destroy,
     Ioctl,
     Fallocate(Fallocate),
+    CopyRange(CopyRange),
     Lseek {
         handle: u64,
         offset: u64,
@@ -294,6 +308,8 @@ impl<'a> Request<'a> {
             FUSE_DESTROY => Request::Destroy,
             FUSE_IOCTL => Request::Ioctl,
             FUSE_FALLOCATE => Request::Fallocate(f.fallocate()?),
+            FUSE_COPY_FILE_RANGE => Request::CopyRange(f.copy_range(false)?),
+            FUSE_COPY_FILE_RANGE_64 => Request::CopyRange(f.copy_range(true)?),
             FUSE_LSEEK => Request::Lseek { handle: f.u64()?, offset: f.u64()?, whence: f.u32()? },
             FUSE_STATX => Request::Statx,
             _ => Request::Other,
@@ -430,6 +446,14 @@ impl<'a> Fields<'a> {
     fn fallocate(&mut self) -> Result<Fallocate> {
         let (handle, offset, length) = (self.u64()?, self.u64()?, self.u64()?);
         Ok(Fallocate { handle, offset, length, mode: self.u32()? })
+    }
+
+    /// fuse_copy_file_range_in; of its flags none has a meaning.
+    fn copy_range(&mut self, is_long: bool) -> Result<CopyRange> {
+        let (handle, offset, to_node) = (self.u64()?, self.u64()?, self.u64()?);
+        let (to_handle, to_offset, length) = (self.u64()?, self.u64()?, self.u64()?);
+        let _flags = self.u64()?;
+        Ok(CopyRange { handle, offset, to_node, to_handle, to_offset, length, is_long })
     }
 
     fn forgets(&mut self) -> Result<Forgets<'a>> {

@@ -10,8 +10,8 @@ use varve_vfs::{Attr, DirEntry, FileType, StatFs};
 use super::constants::*;
 use super::reply::{InitOut, OpenOut, Reply, Validity, header};
 use super::request::{
-    Create, DecodeError, Fallocate, Header, Init, Mknod, Read, Rename, Request, SetAttrIn,
-    SetXattr, SetXattrIn, Time, Write,
+    CopyRange, Create, DecodeError, Fallocate, Header, Init, Mknod, Read, Rename, Request,
+    SetAttrIn, SetXattr, SetXattrIn, Time, Write,
 };
 
 /// The bytes of fields of the given types, one after the other.
@@ -103,11 +103,25 @@ fn file_samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
         (FUSE_FSYNC, fields! { u64: 1; u32: 1, 0; }, Request::Fsync { handle: 1, data_only: true }),
         (FUSE_FALLOCATE, fields! { u64: 1, 2, 3; u32: 4, 0; }, Request::Fallocate(allocate)),
         (
+            FUSE_COPY_FILE_RANGE,
+            fields! { u64: 1, 2, 3, 4, 5, 6, 0; },
+            Request::CopyRange(copy_range(false)),
+        ),
+        (
+            FUSE_COPY_FILE_RANGE_64,
+            fields! { u64: 1, 2, 3, 4, 5, 6, 0; },
+            Request::CopyRange(copy_range(true)),
+        ),
+        (
             FUSE_LSEEK,
             fields! { u64: 1, 2; u32: 3, 0; },
             Request::Lseek { handle: 1, offset: 2, whence: 3 },
         ),
     ]
+}
+
+fn copy_range(is_long: bool) -> CopyRange {
+    CopyRange { handle: 1, offset: 2, to_node: 3, to_handle: 4, to_offset: 5, length: 6, is_long }
 }
 
 fn attribute_samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {

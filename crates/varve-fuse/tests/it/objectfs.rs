@@ -14,7 +14,7 @@ use varve_testkit::model::ModelFs;
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FsError, FsResult, Handle, OpenFlags,
-    Opened, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
+    Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
 };
 
 use crate::support::model;
@@ -33,6 +33,8 @@ pub(crate) struct ObjectFs {
     pub(crate) forgotten: AtomicU64,
     /// Names looked up.
     pub(crate) lookups: AtomicU64,
+    /// Ranges copied here.
+    pub(crate) copies: AtomicU64,
     /// Values of extended attributes asked for.
     pub(crate) getxattrs: AtomicU64,
     /// Lets a sync of a file end only when this many are under way.
@@ -70,6 +72,7 @@ impl ObjectFs {
             transfers: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
             getxattrs: AtomicU64::new(0),
             syncs_together: None,
             dir_syncs: AtomicU64::new(0),
@@ -129,6 +132,14 @@ impl Vfs for ObjectFs {
     fn forget(&self, ino: InodeId, lookups: u64) {
         self.forgotten.fetch_add(lookups, Ordering::Relaxed);
         self.inner.forget(ino, lookups);
+    }
+
+    fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64> {
+        self.copies.fetch_add(1, Ordering::Relaxed);
+        let len = usize::try_from(len.min(1 << 20)).unwrap_or(usize::MAX);
+        let bytes = self.read(from.ino, from.handle, from.offset, len)?;
+        let copied = self.write(to.ino, to.handle, to.offset, &bytes, false)?;
+        Ok(copied as u64)
     }
 
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {

@@ -58,7 +58,7 @@ impl State {
         let handle = Handle(self.next_handle);
         self.next_handle += 1;
         self.handles.insert(handle, OpenFile { ino, flags });
-        Ok(Opened { handle, passthrough: false })
+        Ok(Opened { handle, passthrough: false, reread: false })
     }
 
     /// The flags of an open handle of `ino`.

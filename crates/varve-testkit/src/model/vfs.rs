@@ -6,7 +6,7 @@ use bytes::Bytes;
 use varve_types::{FileName, InodeId, limits};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
-    OpenFlags, Opened, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
+    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
 };
 
 use super::ModelFs;
@@ -260,6 +260,16 @@ impl Vfs for ModelFs {
         len: u64,
     ) -> FsResult<()> {
         self.state.lock().fallocate(ino, handle, mode, offset, len)
+    }
+
+    fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64> {
+        if from.ino == to.ino && from.offset.abs_diff(to.offset) < len {
+            return Err(FsError::Invalid("the ranges overlap"));
+        }
+        let len = usize::try_from(len.min(1 << 20)).unwrap_or(usize::MAX);
+        let bytes = self.read(from.ino, from.handle, from.offset, len)?;
+        let copied = self.write(to.ino, to.handle, to.offset, &bytes, false)?;
+        Ok(copied as u64)
     }
 
     fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64> {

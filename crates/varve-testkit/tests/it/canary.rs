@@ -10,7 +10,7 @@ use varve_testkit::model::ModelFs;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FsResult, Handle, OpenFlags, Opened,
-    RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
+    Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
 };
 
 /// What is broken.
@@ -304,6 +304,10 @@ impl Vfs for Broken {
         len: u64,
     ) -> FsResult<()> {
         self.inner.fallocate(ino, handle, mode, offset, len)
+    }
+
+    fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64> {
+        self.inner.copy_range(from, to, len)
     }
 
     fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64> {

@@ -5,7 +5,9 @@
 
 mod acl;
 mod attributes;
+mod copy;
 mod files;
+mod locks;
 mod names;
 mod trees;
 
