@@ -16,11 +16,12 @@ mod namespace;
 mod table;
 mod umount;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 pub use table::{MountPoint, find_mounts};
 pub use umount::{UnmountError, UnmountMode, unmount};
 
@@ -176,15 +177,14 @@ pub fn remount(dir: &Path, options: &MountOptions) -> Result<(), MountError> {
         .map_err(|reason| MountError::Remount { dir: dir.to_path_buf(), reason })
 }
 
-/// Attaches a new FUSE connection to the directory `dir`.
+/// Attaches a new FUSE connection to the directory `dir`. A mount of the same source whose server has died is
+/// taken away first.
 pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let bad = |reason: String| MountError::BadDirectory { dir: dir.to_path_buf(), reason };
+    remove_dead(dir, &options.source).map_err(bad)?;
     let dir = match dir.canonicalize() {
         Ok(dir) if dir.is_dir() => dir,
         Ok(_) => return Err(bad("it is not a directory".into())),
-        Err(err) if err.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
-            return Err(bad("a mount whose server has died is there; unmount it first".into()));
-        }
         Err(err) => return Err(bad(err.to_string())),
     };
     let mut refusals = Vec::new();
@@ -200,4 +200,31 @@ pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> 
         }
     }
     Err(MountError::Refused { dir, refusals })
+}
+
+/// The most dead mounts on one directory that are taken away, one after the other.
+const DEAD_MOUNTS_MAX: usize = 64;
+
+/// Takes away dead mounts of `source` on `dir`. Programs that still use one get the errors they got before.
+fn remove_dead(dir: &Path, source: &OsStr) -> Result<(), String> {
+    for _ in 0..DEAD_MOUNTS_MAX {
+        let at = dir.canonicalize().or_else(|_| std::path::absolute(dir));
+        let at = at.map_err(|err| err.to_string())?;
+        let mounts = find_mounts().map_err(|err| format!("/proc/self/mountinfo: {err}"))?;
+        // Of several on one directory the last one covers the others. Attributes may come from the kernel's
+        // cache; the room never does.
+        let Some(mount) = mounts.iter().rfind(|mount| mount.dir == at) else { return Ok(()) };
+        if !matches!(rustix::fs::statfs(&at), Err(Errno::NOTCONN | Errno::CONNABORTED)) {
+            return Ok(());
+        }
+        if mount.source != source {
+            let (dir, other) = (dir.display(), mount.source.display());
+            return Err(format!(
+                "a mount of {other} is there whose server has died; `varve umount {dir}` takes it away"
+            ));
+        }
+        log::warn!("replacing a mount whose server has died");
+        unmount(&at, UnmountMode::Lazy).map_err(|err| err.to_string())?;
+    }
+    Ok(())
 }
