@@ -5,6 +5,7 @@
 //!
 //! - [`store`]: format, open; who holds a store. [`check`]: whether all of it is whole.
 //! - [`mounting`]: serve a store on a directory, in this process or in the background, and take it away.
+//! - [`upgrade`]: another program for a mount in use.
 //! - [`status`]: what a store or a mount says of itself.
 //! - [`trees`]: what lies below the directories of a mount.
 //! - [`work`] and [`demo`]: file system work to measure and to show.
@@ -21,6 +22,7 @@ pub mod size;
 pub mod status;
 pub mod store;
 pub mod trees;
+pub mod upgrade;
 mod uri;
 pub mod work;
 

@@ -9,7 +9,7 @@ use varve_engine::StoreError;
 use varve_env::os::OsEnv;
 use varve_env::{Env, OpenMode};
 use varve_fs::superblock::{SUPERBLOCK_NAME, lock_path};
-use varve_fs::{FormatOptions, MountOptions, Superblock, VarveFs};
+use varve_fs::{FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
 use varve_vfs::Vfs;
 
 use crate::{Error, Result};
@@ -40,6 +40,18 @@ impl FileSystem {
             outcome => outcome?,
         };
         Ok(FileSystem { fs: Arc::new(fs) })
+    }
+
+    /// Goes on with the store in `dir` where another process, or this one, has stopped.
+    pub fn resume(dir: &Path, options: &MountOptions, from: HandedOver) -> Result<FileSystem> {
+        let fs = VarveFs::resume(OsEnv::new(), dir, options.clone(), from)?;
+        Ok(FileSystem { fs: Arc::new(fs) })
+    }
+
+    /// Closes the store and keeps it locked for who goes on with it. REQUIRES: it was synced, and no call is
+    /// under way.
+    pub fn hand_over(self) -> Result<HandedOver> {
+        Ok(self.fs.hand_over()?)
     }
 
     /// The file system, to call or to serve.

@@ -11,6 +11,7 @@ mod man;
 mod mount;
 mod status;
 mod umount;
+mod upgrade;
 mod version;
 
 use clap::{Parser, Subcommand};
@@ -39,6 +40,8 @@ enum Command {
     Mount(mount::Arguments),
     /// Unmount a directory and wait until its store is closed
     Umount(umount::Arguments),
+    /// Replace the program that serves a mount, while it is in use
+    Upgrade(upgrade::Arguments),
     /// Tell about a store or a mount
     Status(status::Arguments),
     /// Tell what lies below directories, at once
@@ -64,6 +67,7 @@ impl CommandLine {
             Command::Format(arguments) => format::run(&arguments),
             Command::Mount(arguments) => mount::run(&arguments),
             Command::Umount(arguments) => umount::run(&arguments),
+            Command::Upgrade(arguments) => upgrade::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),
             Command::Du(arguments) => du::run(&arguments),
             Command::Fsck(arguments) => fsck::run(&arguments),

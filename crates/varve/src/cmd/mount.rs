@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use log::LevelFilter;
 use varve::mounting::{self, Choices, Ready};
+use varve::upgrade::Abilities;
 use varve::{Result, logging};
 
 use crate::output;
@@ -34,6 +35,12 @@ pub(crate) struct Arguments {
     /// Be the process in the background
     #[arg(long, hide = true, conflicts_with = "foreground")]
     daemon: bool,
+    /// Go on with the mount of the process before
+    #[arg(long, hide = true)]
+    successor: bool,
+    /// Say what mounts of other versions this program can go on with
+    #[arg(long, hide = true, conflicts_with = "successor")]
+    probe: bool,
 }
 
 /// Mounts.
@@ -42,8 +49,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if let Some(bytes) = arguments.memory {
         options.push_str(&format!(",memory={bytes}"));
     }
-    let choices = Choices::parse(&options, false)?;
     let level = if arguments.verbose { LevelFilter::Debug } else { LevelFilter::Info };
+    if arguments.successor {
+        return mounting::take_over(|store| {
+            if arguments.daemon {
+                // A store on read-only storage has no log.
+                drop(logging::to_store(store, level));
+            } else {
+                logging::to_stderr(level);
+            }
+            Choices::parse(&options, false)
+        });
+    }
+    let choices = Choices::parse(&options, false)?;
+    if arguments.probe {
+        return output::json(&Abilities::of_this_version());
+    }
     if arguments.daemon {
         return mounting::daemon(&arguments.store, &arguments.dir, &choices, level);
     }

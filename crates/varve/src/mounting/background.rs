@@ -18,22 +18,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use log::LevelFilter;
-use serde::{Deserialize, Serialize};
 
-use super::{Choices, Ready, serve};
+use super::{Choices, Ready, Report, serve};
 use crate::logging;
 use crate::store;
 use crate::{Error, Result};
-
-/// What the daemon tells the process that started it, as one line of JSON.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Report {
-    /// The mount answers.
-    Ready(Ready),
-    /// It could not start.
-    Failed { message: String, hint: Option<String>, status: u8 },
-}
 
 /// Mounts `store` on `dir` with the options text `options` and returns when the mount answers.
 pub fn start_in_background(store: &Path, dir: &Path, options: &str) -> Result<Ready> {
@@ -57,15 +46,8 @@ pub fn start_in_background(store: &Path, dir: &Path, options: &str) -> Result<Re
             .read_line(&mut line)
             .map_err(|error| Error::failed(format!("cannot hear the daemon: {error}")))?;
     }
-    match serde_json::from_str(&line) {
-        Ok(Report::Ready(ready)) => Ok(ready),
-        Ok(Report::Failed { message, hint, status }) => {
-            let error = Error::failed(message).with_status(status);
-            Err(match hint {
-                Some(hint) => error.hint(hint),
-                None => error,
-            })
-        }
+    match serde_json::from_str::<Report>(&line) {
+        Ok(report) => report.into_result(),
         Err(_) => {
             let status =
                 child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
@@ -87,11 +69,7 @@ pub fn daemon(store: &Path, dir: &Path, choices: &Choices, level: LevelFilter) -
     if let Err(error) = &served {
         log::error!("{}", error.message());
         // Nobody listens any more if the mount was ready.
-        report(&Report::Failed {
-            message: error.message().to_owned(),
-            hint: error.next_step().map(str::to_owned),
-            status: error.status(),
-        });
+        report(&Report::of(error));
     }
     served
 }

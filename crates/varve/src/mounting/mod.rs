@@ -8,12 +8,15 @@
 //! 3. Open the store; if that fails take the mount away again.
 //! 4. Serve. A thread of its own waits until the mount answers and then calls `ready`; another waits for
 //!    SIGTERM and SIGINT, which unmount.
-//! 5. Unmounted: close the store, which syncs it and releases its lock.
+//! 5. Unmounted: close the store, which syncs it and releases its lock. Or, asked to on the control socket,
+//!    become another program that goes on ([`crate::upgrade`], `succession`).
 //!
 //! [`background`] runs the same in a process of its own.
 
 mod background;
 mod options;
+mod report;
+mod succession;
 mod umount;
 
 use std::path::{Path, PathBuf};
@@ -30,6 +33,8 @@ use varve_fuse::{
 
 pub use background::{daemon, start_in_background};
 pub use options::{Choices, memory};
+pub(crate) use report::Report;
+pub use succession::take_over;
 pub use umount::{find_mount, unmount_and_wait};
 
 use crate::store::{self, FileSystem};
@@ -79,21 +84,7 @@ impl Attached {
                 return Err(error);
             }
         };
-        let session_options = SessionOptions {
-            transport: choices.transport,
-            threads: choices.threads,
-            passthrough: !choices.no_passthrough,
-            acl: !choices.no_acl,
-            sync_writes: choices.synchronous,
-            sync_dirs: choices.synchronous,
-            idle_poll: match choices.idle_poll {
-                None => IdlePoll::Auto,
-                Some(true) => IdlePoll::Always,
-                Some(false) => IdlePoll::Never,
-            },
-            ..SessionOptions::default()
-        };
-        let session = match Session::new(file_system.vfs(), mounted, &session_options) {
+        let session = match Session::new(file_system.vfs(), mounted, &session_options(choices)) {
             Ok(session) => session,
             Err(error) => {
                 file_system.close()?;
@@ -132,8 +123,7 @@ pub fn serve(
     ready: impl FnOnce(&Ready) + Send,
 ) -> Result<()> {
     let attached = Attached::new(store, dir, choices)?;
-    unmount_on_signals(attached.stop_handle())?;
-    let facts = attached.ready().clone();
+    let facts = attached.ready();
     log::info!(
         "{} is mounted on {} by {}, requests over {}",
         facts.store.display(),
@@ -141,14 +131,7 @@ pub fn serve(
         facts.method,
         attached.session.transport()
     );
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            if std::fs::metadata(&facts.dir).is_ok() {
-                ready(&facts);
-            }
-        });
-        attached.serve()
-    })
+    succession::serve_on(attached, choices, ready)
 }
 
 /// Gives the mount on `dir` the flags among `choices`, as `mount -o remount` asks; what the daemon itself was
@@ -214,6 +197,23 @@ fn mount_options(store: &Path, choices: &Choices) -> MountOptions {
         no_exec: choices.no_exec,
         synchronous: choices.synchronous,
         ..defaults
+    }
+}
+
+fn session_options(choices: &Choices) -> SessionOptions {
+    SessionOptions {
+        transport: choices.transport,
+        threads: choices.threads,
+        passthrough: !choices.no_passthrough,
+        acl: !choices.no_acl,
+        sync_writes: choices.synchronous,
+        sync_dirs: choices.synchronous,
+        idle_poll: match choices.idle_poll {
+            None => IdlePoll::Auto,
+            Some(true) => IdlePoll::Always,
+            Some(false) => IdlePoll::Never,
+        },
+        ..SessionOptions::default()
     }
 }
 

@@ -77,6 +77,31 @@ impl Mount {
         run(varve().arg("umount").arg(self.path()));
     }
 
+    /// The process that serves the mount.
+    pub(crate) fn daemon(&self) -> rustix::process::Pid {
+        let output = run(varve().args(["status", "--json"]).arg(self.store()));
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let pid = i32::try_from(status["holder"]["pid"].as_i64().unwrap()).unwrap();
+        rustix::process::Pid::from_raw(pid).unwrap()
+    }
+
+    /// Kills the daemon and waits until its mount is dead.
+    pub(crate) fn kill_daemon(&self) {
+        rustix::process::kill_process(self.daemon(), rustix::process::Signal::KILL).unwrap();
+        let begin = std::time::Instant::now();
+        while rustix::fs::statfs(self.path()).is_ok() {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(20), "the mount never died");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Has another process image take over; over io_uring that is refused.
+    pub(crate) fn try_upgrade(&self) {
+        let output = varve().arg("upgrade").arg(self.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || said.contains("io_uring"), "{said}");
+    }
+
     /// Unmounts and mounts again.
     pub(crate) fn remount(&self) {
         self.unmount();

@@ -9,3 +9,4 @@
 mod cli;
 mod harness;
 mod semantics;
+mod upgrade;

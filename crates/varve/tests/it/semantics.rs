@@ -43,6 +43,27 @@ impl Place {
         }
     }
 
+    /// Has another program take over, where there is a daemon and the transport allows it.
+    fn upgrade(&self) {
+        if let Place::Mount(mount) = self {
+            mount.try_upgrade();
+        }
+    }
+
+    /// Kills the daemon and waits until the mount is dead.
+    fn kill_daemon(&self) {
+        if let Place::Mount(mount) = self {
+            mount.kill_daemon();
+        }
+    }
+
+    /// Mounts the store where its dead mount still is.
+    fn mount_again(&self) {
+        if let Place::Mount(mount) = self {
+            mount.mount();
+        }
+    }
+
     fn is_varve(&self) -> bool {
         matches!(self, Place::Mount(_))
     }

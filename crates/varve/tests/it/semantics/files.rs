@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, fallocate};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, fallocate};
 use rustix::io::Errno;
 
 use super::{Place, content, pattern, refused, refused_io, semantics};
@@ -22,7 +22,9 @@ semantics!(
     fallocate_modes,
     seek_holes,
     survives_remount,
+    daemon_death,
     inode_numbers,
+    survives_upgrade,
     statfs,
 );
 
@@ -298,6 +300,35 @@ fn survives_remount(place: &Place) {
         let path = place.dir().join(format!("d{}/f{n}", n % 7));
         assert!(fs::read(&path).unwrap() == pattern(n as u64, n * 700), "{}", path.display());
     }
+}
+
+fn survives_upgrade(place: &Place) {
+    let path = place.dir().join("f");
+    let (file, large) = (open_new(&path), open_new(&place.dir().join("large")));
+    large.write_all_at(&pattern(1, 200_000), 0).unwrap();
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+    for round in 0..2_u8 {
+        place.upgrade();
+        file.write_all_at(&[round], u64::from(round)).unwrap();
+        assert_eq!(content(&large), pattern(1, 200_000));
+        let other = File::open(&path).unwrap();
+        let taken = rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive);
+        refused(taken, Errno::WOULDBLOCK);
+    }
+    assert_eq!(fs::read(&path).unwrap(), [0, 1]);
+}
+
+fn daemon_death(place: &Place) {
+    let path = place.dir().join("f");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(b"kept").unwrap();
+    if place.is_varve() {
+        place.kill_daemon();
+        refused_io(file.write_all(b"lost"), Errno::NOTCONN);
+        refused_io(fs::read_dir(place.dir()).map(drop), Errno::NOTCONN);
+        place.mount_again();
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"kept");
 }
 
 fn inode_numbers(place: &Place) {

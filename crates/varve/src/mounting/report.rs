@@ -1,0 +1,48 @@
+//! What a daemon tells the process that started it or asked it for something, as one line of JSON.
+
+use serde::{Deserialize, Serialize};
+
+use super::Ready;
+use crate::{Error, Result};
+
+/// The line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Report {
+    /// The mount answers.
+    Ready(Ready),
+    /// It could not be done.
+    Failed {
+        /// What happened.
+        message: String,
+        /// The next step.
+        hint: Option<String>,
+        /// The exit status.
+        status: u8,
+    },
+}
+
+impl Report {
+    /// A failure.
+    pub(crate) fn of(error: &Error) -> Report {
+        Report::Failed {
+            message: error.message().to_owned(),
+            hint: error.next_step().map(str::to_owned),
+            status: error.status(),
+        }
+    }
+
+    /// What it says.
+    pub(crate) fn into_result(self) -> Result<Ready> {
+        match self {
+            Report::Ready(ready) => Ok(ready),
+            Report::Failed { message, hint, status } => {
+                let error = Error::failed(message).with_status(status);
+                Err(match hint {
+                    Some(hint) => error.hint(hint),
+                    None => error,
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The daemon's ear: a socket in the store on which `varve upgrade` asks for a successor.
+//!
+//! ```text
+//! client: {"upgrade": {"binary": PATH}} LF  -->  daemon
+//! client <--  {"ready": ...} LF  or  {"failed": ...} LF      by the daemon, or by its successor
+//! ```
+//!
+//! 1. A thread takes one client after the other. Only root and the daemon's own user are heard.
+//! 2. The binary is asked whether it can take over (`--probe`); nothing has been stopped until then.
+//! 3. The order is left for the serving thread and the session paused. Whoever serves next answers the client.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use varve_fuse::PauseHandle;
+
+use super::{Abilities, PROBE, successor};
+use crate::mounting::Report;
+use crate::{Error, Result};
+
+/// Name of the socket within a store.
+const CONTROL_NAME: &str = "control";
+/// The longest path that fits a socket's address, with a NUL.
+const ADDRESS_BYTES_MAX: usize = 108;
+/// The longest request that is read.
+const REQUEST_BYTES_MAX: u64 = 16 << 10;
+/// How long a client may take to say what it wants, and to hear.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a binary may take to say whether it can take over.
+const PROBE_PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_POLL: Duration = Duration::from_millis(5);
+
+/// What a client may ask for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Request {
+    /// Be replaced by this binary.
+    Upgrade { binary: PathBuf },
+}
+
+/// A binary that is to take over, and who asked.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) binary: PathBuf,
+    pub(crate) client: UnixStream,
+}
+
+impl Order {
+    /// Tells the client why nothing has changed.
+    pub(crate) fn refuse(mut self, error: &Error) {
+        log::warn!("not upgraded: {}", error.message());
+        answer(&mut self.client, &Report::of(error));
+    }
+}
+
+/// Writes one line; a client that has gone needs none.
+pub(crate) fn answer(client: &mut UnixStream, report: &Report) {
+    if let Ok(mut line) = serde_json::to_string(report) {
+        line.push('\n');
+        drop(client.write_all(line.as_bytes()));
+    }
+}
+
+/// The socket of a mount and what was asked on it. Removed when dropped.
+pub(crate) struct Control {
+    path: PathBuf,
+    desk: Arc<Mutex<Desk>>,
+}
+
+/// Between the thread that hears and the one that serves.
+#[derive(Default)]
+struct Desk {
+    /// Of the session that serves now.
+    pause: Option<PauseHandle>,
+    order: Option<Order>,
+}
+
+impl Control {
+    /// Listens in the store `store`, which is locked by this process: what another left there is stale.
+    pub(crate) fn listen(store: &Path) -> Result<Control> {
+        let path = store.join(CONTROL_NAME);
+        let failed = |error: std::io::Error| Error::io("listen on", &path, &error);
+        let _ = std::fs::remove_file(&path);
+        let (address, _dir) = address(store).map_err(failed)?;
+        let listener = UnixListener::bind(address).map_err(failed)?;
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).map_err(failed)?;
+        let control = Control { path: path.clone(), desk: Arc::default() };
+        let desk = Arc::clone(&control.desk);
+        let hear = move || {
+            for client in listener.incoming().flatten() {
+                hear(client, &desk);
+            }
+        };
+        thread::Builder::new().name("varve-control".to_owned()).spawn(hear).map_err(failed)?;
+        Ok(control)
+    }
+
+    /// Says which session serves now.
+    pub(crate) fn serves(&self, pause: PauseHandle) {
+        self.desk.lock().pause = Some(pause);
+    }
+
+    /// The order for which the session was paused.
+    pub(crate) fn take_order(&self) -> Option<Order> {
+        let mut desk = self.desk.lock();
+        desk.pause = None;
+        desk.order.take()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // It may be gone with its store.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The socket's address, by a descriptor of its directory if the path is too long for one.
+fn address(store: &Path) -> std::io::Result<(PathBuf, Option<File>)> {
+    let path = store.join(CONTROL_NAME);
+    if path.as_os_str().as_bytes().len() < ADDRESS_BYTES_MAX {
+        return Ok((path, None));
+    }
+    let dir = File::open(store)?;
+    let short = format!("/proc/self/fd/{}/{CONTROL_NAME}", dir.as_raw_fd());
+    Ok((PathBuf::from(short), Some(dir)))
+}
+
+/// Connects to the daemon that has the store `store` open.
+pub(super) fn connect(store: &Path) -> std::io::Result<UnixStream> {
+    let (address, _dir) = address(store)?;
+    UnixStream::connect(address)
+}
+
+/// Hears one client.
+fn hear(mut client: UnixStream, desk: &Mutex<Desk>) {
+    match understand(&client).and_then(|request| prepare(request, desk)) {
+        Ok((binary, pause)) => {
+            desk.lock().order = Some(Order { binary, client });
+            if let Err(error) = pause.pause() {
+                let error = Error::failed(format!("the mount cannot be paused: {error}"))
+                    .hint("try again, or unmount and mount again");
+                if let Some(order) = desk.lock().order.take() {
+                    order.refuse(&error);
+                }
+            }
+        }
+        Err(error) => {
+            log::warn!("not upgraded: {}", error.message());
+            answer(&mut client, &Report::of(&error));
+        }
+    }
+}
+
+/// What an allowed client wants.
+fn understand(client: &UnixStream) -> Result<Request> {
+    let failed =
+        |reason: &dyn std::fmt::Display| Error::failed(format!("a request is not heard: {reason}"));
+    let peer = rustix::net::sockopt::socket_peercred(client).map_err(|error| failed(&error))?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        return Err(Error::failed("only root and the user who mounted may upgrade a mount"));
+    }
+    let timeouts = client
+        .set_read_timeout(Some(CLIENT_PATIENCE))
+        .and_then(|()| client.set_write_timeout(Some(CLIENT_PATIENCE)));
+    timeouts.map_err(|error| failed(&error))?;
+    let mut line = String::new();
+    let mut reader = BufReader::new(client.take(REQUEST_BYTES_MAX));
+    reader.read_line(&mut line).map_err(|error| failed(&error))?;
+    serde_json::from_str(&line).map_err(|error| failed(&error))
+}
+
+/// Everything that may be wrong before the mount is paused.
+fn prepare(request: Request, desk: &Mutex<Desk>) -> Result<(PathBuf, PauseHandle)> {
+    let Request::Upgrade { binary } = request;
+    let Some(pause) = desk.lock().pause.clone() else {
+        return Err(Error::failed("the mount is being upgraded already").hint("wait a moment"));
+    };
+    pause.check().map_err(|error| {
+        Error::failed(format!("this mount cannot be upgraded: {error}"))
+            .hint("mount with `-o transport=dev` to upgrade without unmounting")
+    })?;
+    probe(&binary)?;
+    Ok((binary, pause))
+}
+
+/// Asks `binary` whether it could be this process with this command line and take this baton.
+fn probe(binary: &Path) -> Result<()> {
+    let refused = |reason: String| {
+        let text = format!("{} cannot take the mount over: {reason}", binary.display());
+        Error::failed(text)
+            .hint("give a varve of this version or newer, or unmount and mount again")
+    };
+    let mut child = Command::new(binary)
+        .args(successor::arguments(PROBE))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| refused(error.to_string()))?;
+    let mut waited = Duration::ZERO;
+    while child.try_wait().map_err(|error| refused(error.to_string()))?.is_none() {
+        if waited > PROBE_PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(refused("it does not answer".to_owned()));
+        }
+        thread::sleep(PROBE_POLL);
+        waited += PROBE_POLL;
+    }
+    let output = child.wait_with_output().map_err(|error| refused(error.to_string()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let first = said.lines().next().unwrap_or("it says nothing").to_owned();
+        return Err(refused(format!("{} ({first})", output.status)));
+    }
+    match serde_json::from_slice(&output.stdout) {
+        Ok(abilities) if Abilities::suffice(&abilities) => Ok(()),
+        Ok(other) => {
+            let own = Abilities::of_this_version();
+            Err(refused(format!("it has {other}; this daemon has {own}")))
+        }
+        Err(_) => Err(refused("it is no varve".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_with_long_paths_have_an_address_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("x".repeat(200));
+        std::fs::create_dir(&store).unwrap();
+        for store in [dir.path(), &store] {
+            let control = Control::listen(store).unwrap();
+            let mut client = connect(store).unwrap();
+            client.write_all(b"{\"upgrade\":{\"binary\":\"/bin/true\"}}\n").unwrap();
+            let mut heard = String::new();
+            client.read_to_string(&mut heard).unwrap();
+            assert!(heard.contains("already"), "no session serves yet: {heard}");
+            drop(control);
+            assert!(!store.join(CONTROL_NAME).exists());
+        }
+    }
+
+    #[test]
+    fn what_is_no_varve_is_refused() {
+        for (binary, reason) in [
+            ("/bin/true", "no varve"),
+            ("/bin/false", "exit status: 1"),
+            ("/nonexistent", "No such"),
+        ] {
+            let error = probe(Path::new(binary)).unwrap_err();
+            assert!(error.message().contains(reason), "{error}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A new binary for a mount in use.
+//!
+//! ```text
+//! varve upgrade DIR            daemon                                    successor (same process)
+//!   | asks on the control socket |                                           |
+//!   |--------------------------->| probes the binary, pauses the session,    |
+//!   |                            | syncs, closes the store with its lock held|
+//!   |                            |------------- execve, descriptors -------->|
+//!   |                            |                                           | opens the store, goes on
+//!   |<------------------------------------------------ {"ready": ...} -------|
+//! ```
+//!
+//! 1. [`upgrade`] connects to the daemon ([`control`]) and names a binary, its own unless told otherwise.
+//! 2. The daemon runs the binary with its own command line and `--probe`: the answer is what it could take
+//!    over ([`Abilities`]). Anything else ends the matter here.
+//! 3. The session pauses: programs wait from here on. Then [`crate::mounting`] has the file system and the
+//!    session put into a [`baton`], and the process becomes the new program ([`successor`]).
+//! 4. That one opens the store, takes the handles over, serves and tells the client.
+//!
+//! What happens when something fails: before 3, nothing. If the store cannot be synced or the program not
+//! be started, the old daemon goes on. If the new program cannot go on (it cannot open the store), it
+//! becomes the old program again, whose file it was given open; if that fails too, the mount is detached
+//! and programs on it get errors instead of waiting. If the new program crashes before it serves, the mount
+//! is dead (ENOTCONN), as after any crash of a daemon; nothing that was acknowledged is lost.
+
+pub mod baton;
+pub(crate) mod control;
+pub(crate) mod successor;
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use varve_fs::superblock::FORMAT_VERSION;
+
+use crate::mounting::{Ready, Report, find_mount};
+use crate::store;
+use crate::{Error, Result};
+use control::Request;
+
+/// The argument of `varve mount` for a process that takes over.
+pub(crate) const SUCCESSOR: &str = "--successor";
+/// The argument of `varve mount` for a process that only says whether it could.
+pub(crate) const PROBE: &str = "--probe";
+
+/// How long the daemon may take before the client gives up waiting for its answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(180);
+
+/// What a binary can take over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abilities {
+    /// The version of the state that a daemon leaves.
+    handover_version: u32,
+    /// The newest layout of stores.
+    format_version: u32,
+}
+
+impl Abilities {
+    /// Those of this binary.
+    pub fn of_this_version() -> Abilities {
+        Abilities { handover_version: baton::VERSION, format_version: FORMAT_VERSION }
+    }
+
+    /// Whether a binary with them can follow one of this version.
+    fn suffice(&self) -> bool {
+        let own = Abilities::of_this_version();
+        self.handover_version == own.handover_version && self.format_version >= own.format_version
+    }
+}
+
+impl fmt::Display for Abilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Abilities { handover_version, format_version } = self;
+        write!(f, "handover version {handover_version}, format version {format_version}")
+    }
+}
+
+/// Replaces the daemon of the mount or store at `path` by `binary`, by this program if that is `None`.
+/// Returns when the new one serves.
+pub fn upgrade(path: &Path, binary: Option<&Path>) -> Result<Ready> {
+    let store = store_of(path)?;
+    let binary = match binary {
+        Some(binary) => binary.canonicalize().map_err(|error| Error::io("find", binary, &error))?,
+        None => std::env::current_exe()
+            .map_err(|error| Error::failed(format!("cannot find this program's file: {error}")))?,
+    };
+    let lost = |error: std::io::Error| {
+        Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
+            .hint("`varve status` tells whether it runs; its log is varve.log in the store")
+    };
+    let mut daemon = control::connect(&store).map_err(|error| {
+        Error::failed(format!("no daemon of {} can be asked: {error}", store.display()))
+            .hint("`varve status` tells whether it is mounted, and by whom")
+    })?;
+    daemon.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(lost)?;
+    let mut request = serde_json::to_string(&Request::Upgrade { binary })
+        .map_err(|error| Error::usage(format!("the path cannot be sent: {error}")))?;
+    request.push('\n');
+    // A daemon that does not hear us says why before it hangs up.
+    drop(daemon.write_all(request.as_bytes()));
+    let mut line = String::new();
+    BufReader::new(daemon).read_line(&mut line).map_err(lost)?;
+    match serde_json::from_str::<Report>(&line) {
+        Ok(report) => report.into_result(),
+        Err(_) => Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
+    }
+}
+
+/// The store at `path`, or the one mounted there.
+fn store_of(path: &Path) -> Result<PathBuf> {
+    if store::is_store(path) {
+        return Ok(path.to_path_buf());
+    }
+    match find_mount(path)? {
+        Some(mount) => Ok(PathBuf::from(mount.source)),
+        None => Err(Error::failed(format!(
+            "{} is neither a store nor on a Varve mount",
+            path.display()
+        ))
+        .hint("`findmnt -t fuse.varve` lists the mounts")),
+    }
+}
