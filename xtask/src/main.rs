@@ -44,6 +44,9 @@ enum Chore {
     Soak(soak::Options),
     /// Measure operations on a Varve mount and on ext4, in turns
     Bench(bench::Options),
+    /// Be one of the writers of `soak kills`
+    #[command(hide = true)]
+    KillsWriter(soak::kills::writer::Arguments),
     /// Run .ci/run
     Ci,
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Chore::Suites(options) => suites::run(&options),
         Chore::Soak(options) => soak::run(&options),
         Chore::Bench(options) => bench::run(&options),
+        Chore::KillsWriter(arguments) => soak::kills::writer::run(&arguments),
         Chore::Ci => run::Step::new(run::workspace_root().join(".ci/run")).show(),
     };
     match outcome {

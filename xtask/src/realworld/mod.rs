@@ -5,12 +5,10 @@
 //! 2. Run every step of [`steps`] on the plain directory, then on the mount, and compare what they leave
 //!    and what they say ([`manifest`]).
 //! 3. Unmount, check the store, mount again, compare everything again.
-//! 4. Kill the daemon in the middle of a copy, several times; what was acknowledged must be there ([`crash`]).
 //!
 //! Any difference ends the run with an error that names it.
 
 mod builds;
-mod crash;
 mod manifest;
 mod small_tree;
 mod steps;
@@ -40,9 +38,6 @@ pub(crate) struct Options {
     /// Another argument for varve mount (repeatable)
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     mount_arg: Vec<String>,
-    /// How often to kill the daemon
-    #[arg(long, default_value_t = 5)]
-    kills: u32,
     /// Run the steps on two plain directories, to check this script itself
     #[arg(long)]
     without_varve: bool,
@@ -98,10 +93,6 @@ fn run_in(options: &Options, program: Option<&Path>, scratch: &Scratch) -> Outco
     run_steps(&context, &reference, &tested, &mut table)?;
     if let Some(varve) = &mut varve {
         remount_and_compare(varve, &tested, &mut table)?;
-        for round in 1..=options.kills {
-            let (time, promised) = timed(|| crash::kill_in_a_copy(varve, &tested, round))?;
-            table.add_tested(&format!("kill {round}: {promised} files promised, all there"), time);
-        }
         varve.unmount()?;
         varve.fsck()?;
         table.note_bytes("store", varve.store_bytes()?);

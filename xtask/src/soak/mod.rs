@@ -4,6 +4,8 @@
 //! the time is over, ends at the first failure, and says how to repeat it. Every suite of `cargo xtask
 //! suites` is a verb too, with larger files and longer rounds.
 
+pub(crate) mod kills;
+
 use std::time::Duration;
 
 use crate::machine;
@@ -18,11 +20,18 @@ struct Verb {
 }
 
 /// What a soak may do besides the suites.
-const VERBS: &[Verb] = &[Verb {
-    name: "crash",
-    about: "power cuts and kills at every operation of seeded runs, on the simulated machine",
-    run: crash,
-}];
+const VERBS: &[Verb] = &[
+    Verb {
+        name: "crash",
+        about: "power cuts and kills at every operation of seeded runs, on the simulated machine",
+        run: crash,
+    },
+    Verb {
+        name: "kills",
+        about: "the daemon killed under load, on this machine; nothing acknowledged may be lost",
+        run: kills::run,
+    },
+];
 
 /// What to run, and for how long.
 #[derive(clap::Args)]
@@ -43,6 +52,9 @@ pub(crate) struct Task {
     /// How long to go on
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) minutes: u64,
+    /// How many rounds instead of how long, for verbs that have rounds
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<u64>,
     #[command(flatten)]
     pub(crate) how: How,
 }

@@ -1,0 +1,186 @@
+//! The daemon is killed with SIGKILL under load, again and again; nothing acknowledged may be lost.
+//!
+//! 1. Several [`writer`] processes work, each through steps that its seed determines ([`model`]), in
+//!    directories of their own and in one that they share. Each tells every step over a pipe once the call
+//!    has returned.
+//! 2. After a moment that the seed chooses the daemon is killed. The writers get errors and end.
+//! 3. The store must pass its check and mount again. [`check`] goes through the steps of each writer as far as
+//!    they were told, and compares the outcome with what is there: everything acknowledged, synced or not,
+//!    since only the death of the machine may lose what was not synced.
+//! 4. What a round leaves stays for [`ROUNDS_KEPT`] more and is compared again after each of their kills.
+//!
+//! Shared maps are not among the steps, which take `unsafe`: the suites fsx and fio and the databases have them.
+
+mod check;
+mod model;
+pub(crate) mod writer;
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use model::Model;
+
+use super::Task;
+use crate::machine::{self, Scratch, Varve};
+use crate::run::{Failure, Outcome};
+
+/// Processes that write at once.
+const WRITERS: u64 = 4;
+
+/// Rounds whose files stay and are compared again.
+const ROUNDS_KEPT: usize = 3;
+
+/// The shortest and the longest time from the start of the writers to the kill.
+const LOAD: std::ops::Range<u64> = 40..900;
+
+/// What a round's writers did.
+struct Round {
+    dir: PathBuf,
+    /// Seed and acknowledged steps of each writer, by its number.
+    writers: Vec<(u64, u64)>,
+}
+
+/// Figures of all rounds.
+#[derive(Default)]
+struct Sum {
+    rounds: u64,
+    steps: u64,
+    syncs: u64,
+}
+
+/// Goes on for the rounds or the time that the task says.
+pub(super) fn run(task: &Task) -> Outcome {
+    let program = machine::varve_program(task.how.varve.as_deref())?;
+    machine::enter_private_namespace()?;
+    let scratch = Scratch::new(task.how.base.as_deref())?;
+    let outcome = rounds(task, &program, &scratch);
+    if outcome.is_err() && task.how.keep {
+        eprintln!("kept: {}", scratch.keep().display());
+    }
+    outcome
+}
+
+fn rounds(task: &Task, program: &Path, scratch: &Scratch) -> Outcome {
+    let begin = Instant::now();
+    let mut varve = Varve::format(program, scratch, &task.how.mount_arg)?;
+    varve.mount()?;
+    let mut kept: VecDeque<Round> = VecDeque::new();
+    let mut sum = Sum::default();
+    for at in 0.. {
+        let is_over = match task.rounds {
+            Some(rounds) => at >= rounds,
+            None => begin.elapsed() >= task.time(),
+        };
+        if is_over {
+            break;
+        }
+        let seed = task.how.seed + at;
+        let failed = |error: Failure| -> Failure {
+            let seconds = begin.elapsed().as_secs();
+            format!(
+                "round {at}, seed {seed}, after {seconds} s: {error}\nhint: --keep keeps the store"
+            )
+            .into()
+        };
+        let round = one(&mut varve, seed, &mut sum).map_err(failed)?;
+        kept.push_back(round);
+        kept.iter().try_for_each(compare).map_err(failed)?;
+        if kept.len() > ROUNDS_KEPT
+            && let Some(oldest) = kept.pop_front()
+        {
+            fs::remove_dir_all(oldest.dir)?;
+        }
+    }
+    varve.unmount()?;
+    varve.fsck()?;
+    println!(
+        "kills: {} survived in {} s; {} steps acknowledged, {} of them syncs; nothing was lost",
+        sum.rounds,
+        begin.elapsed().as_secs(),
+        sum.steps,
+        sum.syncs
+    );
+    Ok(())
+}
+
+/// Writers, the kill, the check of the store, the mount.
+fn one(varve: &mut Varve, seed: u64, sum: &mut Sum) -> Result<Round, Failure> {
+    let dir = varve.mount_point().join(format!("round-{seed}"));
+    fs::create_dir(&dir)?;
+    make_places(&dir, WRITERS)?;
+    let seeds: Vec<u64> = (0..WRITERS).map(|number| seed * WRITERS + number + 1).collect();
+    let mut children = Vec::new();
+    for (number, seed) in seeds.iter().enumerate() {
+        children.push(start(&dir, number, *seed)?);
+    }
+    let mut random = model::Random::new(seed);
+    let load = Duration::from_millis(LOAD.start + random.below(LOAD.end - LOAD.start));
+    let mut ends = Vec::new();
+    thread::scope(|scope| {
+        let listeners: Vec<_> =
+            children.into_iter().map(|child| scope.spawn(|| listen(child))).collect();
+        thread::sleep(load);
+        let killed = varve.kill();
+        for listener in listeners {
+            ends.push(listener.join().map_err(|_| Failure::from("a listener panicked"))?);
+        }
+        killed
+    })?;
+    let mut writers = Vec::new();
+    for (seed, end) in seeds.into_iter().zip(ends) {
+        let told = end?;
+        sum.steps += told.len() as u64;
+        sum.syncs += told.iter().filter(|byte| **byte == b's').count() as u64;
+        writers.push((seed, told.len() as u64));
+    }
+    sum.rounds += 1;
+    varve.fsck()?;
+    varve.mount()?;
+    Ok(Round { dir, writers })
+}
+
+/// The directories in which `writers` work.
+fn make_places(dir: &Path, writers: u64) -> Outcome {
+    fs::create_dir(dir.join("shared"))?;
+    for number in 0..writers {
+        fs::create_dir_all(dir.join(format!("writer-{number}/own")))?;
+    }
+    Ok(())
+}
+
+fn start(dir: &Path, number: usize, seed: u64) -> Result<Child, Failure> {
+    Command::new(std::env::current_exe()?)
+        .arg("kills-writer")
+        .arg(dir)
+        .args([number.to_string(), seed.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cannot start a writer: {error}").into())
+}
+
+/// What a writer told until its end, which must be that of the file system.
+fn listen(mut child: Child) -> Result<Vec<u8>, Failure> {
+    let mut told = Vec::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_end(&mut told)?;
+    }
+    let status = child.wait()?;
+    if status.success() { Ok(told) } else { Err(format!("a writer failed: {status}").into()) }
+}
+
+fn compare(round: &Round) -> Outcome {
+    for (number, (seed, steps)) in round.writers.iter().enumerate() {
+        let (model, under_way) = Model::after(*seed, *steps);
+        check::check(&round.dir, number as u64, &model, &under_way).map_err(|error| {
+            let dir = round.dir.display();
+            format!("{dir}, writer {number} (seed {seed}, {steps} steps acknowledged): {error}")
+        })?;
+    }
+    Ok(())
+}
