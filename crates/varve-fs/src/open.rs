@@ -33,7 +33,9 @@ impl VarveFs {
         let opened = self.open_held(&mut held, &node, flags);
         if opened.is_err() {
             node.state().handles -= 1;
-            self.locator.close(ino);
+            drop(held);
+            // The last lookup may have been forgotten meanwhile, and left the rows of an orphan to us.
+            self.let_go(ino).unwrap_or_else(|error| log::warn!("orphan {ino} stays: {error}"));
         }
         opened
     }
@@ -198,7 +200,6 @@ impl VarveFs {
             let last_writer = file.flags.write && state.writers == 0 && state.has_object;
             (state.handles == 0, last_writer)
         };
-        let mut result = Ok(());
         let unreachable = last && self.locator.is_unreachable_orphan(ino);
         if last_writer && !unreachable {
             // The row stays dirty, which is right as well, if this fails.
@@ -207,12 +208,14 @@ impl VarveFs {
                 self.objects.note_unclaimed();
             }
         }
-        if unreachable {
-            result = self.reap_orphan(ino);
-        }
-        if last {
-            self.locator.close(ino);
-        }
-        result
+        if last { self.let_go(ino) } else { Ok(()) }
+    }
+
+    /// After a handle ended: an orphan that nobody can reach goes, and so does a node without handles.
+    fn let_go(&self, ino: InodeId) -> FsResult<()> {
+        let reaped =
+            if self.locator.is_unreachable_orphan(ino) { self.reap_orphan(ino) } else { Ok(()) };
+        self.locator.close(ino);
+        reaped
     }
 }

@@ -13,6 +13,7 @@ mod data;
 mod faults;
 mod findings;
 mod handover;
+mod interposed;
 mod names;
 mod store;
 mod support;

@@ -1,9 +1,17 @@
 //! Making, finding, moving, linking, listing and removing names.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use varve_env::Env;
+use varve_fs::{FormatOptions, MountOptions, VarveFs};
 use varve_types::InodeId;
 use varve_vfs::{Caller, FileType, FsError, RenameMode, Vfs, XattrMode};
 
-use crate::support::{BOTH, Calls, ROOT, Rig, WRITE, name};
+use crate::crash::{STORE, sim_store};
+use crate::interposed::Interposed;
+use crate::support::{BOTH, Calls, READ, ROOT, Rig, WRITE, name};
 
 #[test]
 fn what_was_made_is_found_again_after_a_remount() {
@@ -253,4 +261,27 @@ fn readdir_with_attributes_counts_lookups_of_what_was_taken() {
     assert_eq!(rig.getattr(file).unwrap().ino, file);
     rig.forget(file, 1);
     assert!(matches!(rig.getattr(file), Err(FsError::Stale)));
+}
+
+/// The last lookup was forgotten while an open was under way, which kept the orphan for the opener; the open
+/// failed, and nobody removed the orphan before the next mount.
+#[test]
+fn an_open_that_fails_while_the_file_is_forgotten_leaves_nothing() {
+    let sim = sim_store(1, &FormatOptions::default());
+    let env = Arc::new(Interposed { sim: Arc::clone(&sim), instead: Mutex::new(None) });
+    let options = MountOptions::default();
+    let fs = VarveFs::open(Arc::clone(&env) as Arc<dyn Env>, Path::new(STORE), options).unwrap();
+    let fs = Arc::new(fs);
+    let ino = fs.mk(ROOT, "f");
+    fs.put_at(ino, 0, &[1; 100_000]);
+    fs.unlink(ROOT, name("f")).unwrap();
+    let other = Arc::clone(&fs);
+    *env.instead.lock() = Some(Box::new(move || other.forget(ino, 1)));
+    assert!(matches!(fs.open(ino, READ), Err(FsError::Storage(_))));
+    assert!(env.instead.lock().is_none(), "the object was not opened");
+    assert!(matches!(fs.getattr(ino), Err(FsError::Stale)));
+    fs.sync().unwrap();
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+    let objects = sim.files_raw().into_iter().filter(|path| path.starts_with("/store/objects"));
+    assert_eq!(objects.count(), 0);
 }
