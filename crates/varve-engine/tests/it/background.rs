@@ -12,7 +12,7 @@ use crate::common::*;
 use crate::threaded::Threaded;
 
 fn open_threaded(env: &Arc<SimEnv>, options: DbOptions) -> Db {
-    Db::open(Arc::new(Threaded(Arc::clone(env))), &store_dir(), options).unwrap()
+    Db::open(Arc::new(Threaded::new(env)), &store_dir(), options).unwrap()
 }
 
 /// Waits for what background threads will do soon.

@@ -48,11 +48,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn open(&mut self) -> StoreResult<(Db, Vec<KeyspaceId>)> {
-        let db = if self.threads {
-            open(&Arc::new(Threaded(Arc::clone(self.env))))?
-        } else {
-            open(self.env)?
-        };
+        let db =
+            if self.threads { open(&Arc::new(Threaded::new(self.env)))? } else { open(self.env)? };
         if let Some(file) = &self.outside {
             let file = Arc::clone(file);
             db.set_external_sync(Box::new(move || file.sync_data()));

@@ -9,6 +9,7 @@ mod damage;
 mod external;
 mod faults;
 mod oracle;
+mod pace;
 mod threaded;
 mod threads;
 mod tools;
