@@ -171,7 +171,7 @@ fn write_root(
 }
 
 /// Takes the lock of the store in `dir`, or says who holds it.
-fn take_lock(
+pub(crate) fn take_lock(
     env: &dyn Env,
     dir: &Path,
     mount_point: Option<&str>,

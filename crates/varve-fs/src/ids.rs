@@ -20,7 +20,7 @@ use varve_vfs::FsResult;
 use crate::error;
 
 /// Ids reserved by one write of the mark.
-const RESERVE: u64 = 1 << 20;
+pub(crate) const RESERVE: u64 = 1 << 20;
 
 /// How ids are chosen (DESIGN.md section 4 names the others).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,8 @@ impl IdAllocator {
     }
 }
 
-fn decode_mark(bytes: &Bytes) -> FsResult<u64> {
+/// The mark in its row's value.
+pub(crate) fn decode_mark(bytes: &Bytes) -> FsResult<u64> {
     let mut reader = Reader::new(bytes);
     reader
         .version()

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use varve_env::{Env, File, FileStat, OpenMode};
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult};
+use varve_vfs::FsResult;
 
 use crate::error;
 
@@ -109,6 +109,16 @@ impl Objects {
     pub(crate) fn stat(&self, ino: InodeId) -> FsResult<FileStat> {
         let path = self.path(ino);
         self.env.stat(&path).map_err(|error| error::object("stat", &path, error))
+    }
+
+    /// The same, or `None` if there is no object of `ino`.
+    pub(crate) fn find(&self, ino: InodeId) -> FsResult<Option<FileStat>> {
+        let path = self.path(ino);
+        match self.env.stat(&path) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error::object("stat", &path, error)),
+        }
     }
 
     /// Notes that a row is about to claim the bytes now in `file`. Comes before that row's batch.
@@ -217,39 +227,83 @@ impl Objects {
         Ok(())
     }
 
-    /// Calls `visit` with the id of every object there is and with the paths of files that are none.
-    /// Stops at the first error.
-    pub(crate) fn for_each(
-        &self,
-        visit: &mut dyn FnMut(Result<InodeId, PathBuf>) -> FsResult<()>,
-    ) -> FsResult<()> {
-        let list = |dir: &Path| {
-            let mut items =
-                self.env.list(dir).map_err(|error| error::object("list", dir, error))?;
-            items.sort_by(|a, b| a.name.cmp(&b.name));
-            Ok::<_, FsError>(items)
-        };
-        for upper in list(&self.dir)? {
-            let upper_path = self.dir.join(&upper.name);
-            if upper.kind != varve_env::FileKind::Dir {
-                visit(Err(upper_path))?;
-                continue;
+    /// Makes the object of `from` that of `to`, durably.
+    pub(crate) fn rename(&self, from: InodeId, to: InodeId) -> FsResult<()> {
+        let (from, to) = (self.path(from), self.path(to));
+        let rename = || {
+            self.create_dirs(&to)?;
+            self.env.rename(&from, &to)?;
+            for path in [&to, &from] {
+                path.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))?;
             }
-            for lower in list(&upper_path)? {
-                let lower_path = upper_path.join(&lower.name);
-                if lower.kind != varve_env::FileKind::Dir {
-                    visit(Err(lower_path))?;
-                    continue;
-                }
-                for item in list(&lower_path)? {
-                    let path = lower_path.join(&item.name);
-                    let number = item.name.to_str().and_then(|name| name.parse().ok());
-                    let ino = number.map(InodeId::new);
-                    visit(ino.filter(|ino| self.path(*ino) == path).ok_or(path))?;
+            self.sync_claimed()
+        };
+        rename().map_err(|error| error::object("rename", &from, error))
+    }
+
+    /// Every object there is, in the order of ids, and the paths of files that are none.
+    pub(crate) fn walk(&self) -> FsResult<ObjectWalk<'_>> {
+        let mut walk = ObjectWalk { objects: self, levels: Default::default() };
+        walk.levels[0] = walk.list(self.dir.clone())?;
+        Ok(walk)
+    }
+}
+
+/// A walk over the object files, one directory of each level in memory.
+pub(crate) struct ObjectWalk<'a> {
+    objects: &'a Objects,
+    /// What is left of the directory of each level, last first.
+    levels: [Vec<Listed>; 3],
+}
+
+/// Something in the directories of objects; what is no number comes first.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Listed {
+    number: Option<u64>,
+    path: PathBuf,
+    is_dir: bool,
+}
+
+impl ObjectWalk<'_> {
+    fn list(&self, dir: PathBuf) -> FsResult<Vec<Listed>> {
+        let items = self.objects.env.list(&dir).map_err(|e| error::object("list", &dir, e))?;
+        let mut listed: Vec<Listed> = items
+            .into_iter()
+            .map(|item| Listed {
+                number: item.name.to_str().and_then(|name| name.parse().ok()),
+                path: dir.join(&item.name),
+                is_dir: item.kind == varve_env::FileKind::Dir,
+            })
+            .collect();
+        listed.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(listed)
+    }
+}
+
+impl Iterator for ObjectWalk<'_> {
+    type Item = FsResult<Result<InodeId, PathBuf>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(Listed { number, path, is_dir }) = self.levels[2].pop() {
+                let ino = number.map(InodeId::new).filter(|_| !is_dir);
+                return Some(Ok(ino.filter(|ino| self.objects.path(*ino) == path).ok_or(path)));
+            }
+            let (level, item) = match self.levels[1].pop() {
+                Some(item) => (2, item),
+                None => (1, self.levels[0].pop()?),
+            };
+            if !item.is_dir || item.number.is_none() {
+                return Some(Ok(Err(item.path)));
+            }
+            match self.list(item.path) {
+                Ok(listed) => self.levels[level] = listed,
+                Err(error) => {
+                    self.levels = Default::default();
+                    return Some(Err(error));
                 }
             }
         }
-        Ok(())
     }
 }
 

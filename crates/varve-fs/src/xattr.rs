@@ -19,7 +19,8 @@ use crate::rows::Changes;
 /// The namespaces whose attributes are stored.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-fn check_name(name: &[u8]) -> FsResult<()> {
+/// An error unless an attribute can have this name.
+pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
     if name.is_empty() || name.contains(&0) {
         return Err(FsError::Invalid("an empty attribute name"));
     }

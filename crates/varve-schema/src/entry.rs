@@ -111,6 +111,12 @@ impl EntryRow {
         Some(self.names.remove(at))
     }
 
+    /// Removes the name in `slot`.
+    pub fn remove_at(&mut self, slot: u8) -> Option<Named> {
+        let at = self.names.iter().position(|named| named.slot == slot)?;
+        Some(self.names.remove(at))
+    }
+
     /// Replaces what the name in `slot` stands for; false if there is no such name.
     pub fn set_body(&mut self, slot: u8, body: Body) -> bool {
         match self.names.iter_mut().find(|named| named.slot == slot) {

@@ -74,6 +74,11 @@ impl RowKey {
         RowKey { prefix: ino.get(), suffix: HIGH | hash }
     }
 
+    /// The same row of another inode or directory.
+    pub const fn of_inode(self, ino: InodeId) -> RowKey {
+        RowKey { prefix: ino.get(), suffix: self.suffix }
+    }
+
     /// The first eight bytes as a number.
     pub const fn prefix(self) -> u64 {
         self.prefix

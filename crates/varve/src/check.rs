@@ -5,6 +5,8 @@
 //! 3. The file system reads every row and lists every large file.
 //!
 //! Damage is what a check is for: it is a problem in the report, not a failure of the check.
+//!
+//! [`repair`] does the same and mends what it finds.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,21 +14,14 @@ use std::sync::Arc;
 use serde::Serialize;
 use varve_engine::{Db, DbOptions, Store, StoreError};
 use varve_env::os::OsEnv;
-use varve_fs::fsck;
+use varve_fs::fsck::{self, repair::RepairReport};
+pub use varve_fs::fsck::{CheckOptions, Progress};
 use varve_fs::superblock::{engine_dir, objects_dir};
 
 use crate::{Result, store};
 
-/// How far a check has come.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// What is being checked.
-    pub phase: &'static str,
-    /// Units done.
-    pub done: u64,
-    /// Units in all, if known.
-    pub total: Option<u64>,
-}
+/// The least memory that a check works with, in bytes.
+pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
 /// What the check of the engine's files found.
 #[derive(Debug, Default, Serialize)]
@@ -59,6 +54,11 @@ impl CheckReport {
             && self.file_system.as_ref().is_some_and(fsck::Report::is_clean)
     }
 
+    /// True if there is nothing to repair, finish or give back.
+    pub fn is_spotless(&self) -> bool {
+        self.is_clean() && self.file_system.as_ref().is_some_and(fsck::Report::is_spotless)
+    }
+
     /// Number of problems.
     pub fn problems(&self) -> u64 {
         let rows = self.file_system.as_ref().map_or(0, |report| report.errors);
@@ -66,12 +66,45 @@ impl CheckReport {
     }
 }
 
+/// What a repair did.
+#[derive(Debug, Serialize)]
+pub struct Repaired {
+    /// The rows and the large files.
+    pub file_system: RepairReport,
+    /// A check afterwards.
+    pub left: CheckReport,
+}
+
+impl Repaired {
+    /// True if nothing had to be done.
+    pub fn did_nothing(&self) -> bool {
+        self.file_system.did_nothing()
+    }
+}
+
+/// Repairs the store in `dir`, which must not be in use.
+pub fn repair(
+    dir: &Path,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Repaired> {
+    store::superblock(dir)?;
+    store::require_free(dir)?;
+    let file_system = fsck::repair::repair_store(OsEnv::new(), dir, options, progress)?;
+    let left = check(dir, options, progress)?;
+    Ok(Repaired { file_system, left })
+}
+
 /// Checks the store in `dir`, which must not be in use. Repairs nothing.
-pub fn check(dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<CheckReport> {
+pub fn check(
+    dir: &Path,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<CheckReport> {
     store::superblock(dir)?;
     store::require_free(dir)?;
     let mut report = CheckReport::default();
-    match check_engine(dir, progress) {
+    match check_engine(dir, options, progress) {
         Ok(engine) => report.engine = engine,
         // What cannot even be opened cannot be looked at any further.
         Err(error) => {
@@ -79,10 +112,7 @@ pub fn check(dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<CheckRepo
             return Ok(report);
         }
     }
-    let show = &mut |at: fsck::Progress| {
-        progress(Progress { phase: at.phase, done: at.done, total: None })
-    };
-    match fsck::check_store(OsEnv::new(), dir, show) {
+    match fsck::check_store(OsEnv::new(), dir, options, progress) {
         Ok(found) => report.file_system = Some(found),
         Err(error) => report.file_system_error = Some(damage(error)?),
     }
@@ -91,19 +121,25 @@ pub fn check(dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<CheckRepo
 
 fn check_engine(
     dir: &Path,
+    options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<EngineReport, StoreError> {
     let env: Arc<OsEnv> = OsEnv::new();
     let db = Db::open(
         env,
         &engine_dir(dir),
-        DbOptions { create_if_missing: false, ..DbOptions::default() },
+        DbOptions {
+            create_if_missing: false,
+            ..DbOptions::with_memory_budget(options.memory_bytes / 4)
+        },
     )?;
     // Closing makes durable what recovery found in the log, and the large files it refers to before it.
     let objects = objects_dir(dir);
     db.set_external_sync(Box::new(move || Ok(rustix::fs::syncfs(std::fs::File::open(&objects)?)?)));
     let verified = db.verify(&mut |at| {
-        progress(Progress { phase: "tables", done: at.tables_done, total: Some(at.tables) });
+        let permille = (at.bytes_done * 1000).checked_div(at.bytes).unwrap_or(1000);
+        let permille = Some(permille as u16);
+        progress(Progress { phase: "tables", done: at.tables_done, permille });
     });
     let closed = db.close();
     let verified = verified?;

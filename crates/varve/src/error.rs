@@ -17,7 +17,9 @@ pub mod exit_status {
     pub const FAILED: u8 = 1;
     /// The command line was wrong.
     pub const USAGE: u8 = 2;
-    /// `varve fsck` found problems (as fsck(8) has it: errors left uncorrected).
+    /// `varve fsck --repair` found something and repaired all of it.
+    pub const REPAIRED: u8 = 3;
+    /// `varve fsck` found problems and they are still there (as fsck(8) has it: errors left uncorrected).
     pub const PROBLEMS_FOUND: u8 = 4;
     /// As a mount helper: the mount failed (as mount(8) has it).
     pub const MOUNT_FAILED: u8 = 32;

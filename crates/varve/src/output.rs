@@ -8,6 +8,8 @@ use varve::{Error, Result};
 
 /// How often a progress line changes.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// Characters of a whole bar.
+const BAR_CELLS: usize = 30;
 
 /// Writes a line to the standard output. A reader that has gone away (`varve ... | head`) is no failure.
 pub(crate) fn line(text: impl AsRef<str>) {
@@ -27,6 +29,18 @@ pub(crate) fn error(error: &Error) {
     drop(writeln!(std::io::stderr(), "varve: {error}"));
 }
 
+/// Asks a question that `y` answers with yes, on the terminal. `None` if there is nobody to ask.
+pub(crate) fn ask(question: &str) -> Option<bool> {
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return None;
+    }
+    let mut stderr = std::io::stderr();
+    drop(write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush()));
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    Some(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
 /// One line on a terminal that tells how far long work is; silent when the output is no terminal.
 pub(crate) struct Progress {
     shown: Option<Instant>,
@@ -37,6 +51,18 @@ impl Progress {
     /// Nothing shown yet.
     pub(crate) fn new() -> Progress {
         Progress { shown: None, is_terminal: std::io::stderr().is_terminal() }
+    }
+
+    /// Replaces the line by a bar for `permille` thousandths, if they are known, and `text`.
+    pub(crate) fn bar(&mut self, permille: Option<u16>, text: &str) {
+        match permille {
+            Some(permille) => {
+                let filled = usize::from(permille.min(1000)) * BAR_CELLS / 1000;
+                let bar = "#".repeat(filled) + &"-".repeat(BAR_CELLS - filled);
+                self.show(&format!("[{bar}] {:>3}%  {text}", permille / 10));
+            }
+            None => self.show(text),
+        }
     }
 
     /// Replaces the line, not more often than a person can read.

@@ -1,6 +1,9 @@
 //! What a check can find.
 
+use bytes::Bytes;
 use serde::Serialize;
+
+use super::fact::Spot;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -25,6 +28,14 @@ pub enum Finding {
     /// A row that nothing of this version writes.
     #[error("row ({prefix}, {suffix:#x}) of {keyspace} is of no known kind")]
     UnknownRow { keyspace: &'static str, prefix: u64, suffix: u64 },
+    /// No row says which store the rows belong to.
+    #[error("no row says which store the rows belong to")]
+    NoStoreId,
+    /// The rows are those of another store than the superblock.
+    #[error(
+        "the rows belong to another store than the superblock; put the files of one store together"
+    )]
+    OtherStore,
     /// The root directory has no row.
     #[error("the root directory has no row")]
     NoRoot,
@@ -37,18 +48,30 @@ pub enum Finding {
     /// An entry in another row than its name's hash says.
     #[error("entry {name} of directory {dir} is not where its hash says")]
     MisplacedEntry { dir: u64, name: String },
+    /// A name that two entries of one directory have.
+    #[error("entry {name} of directory {dir} is there twice")]
+    DuplicateName { dir: u64, name: String },
+    /// A name that no file can have.
+    #[error("entry {name} of directory {dir} has a name that is none")]
+    BadName { dir: u64, name: String },
     /// An entry that says another type than its inode.
     #[error("entry {name} of directory {dir} says another type than inode {ino}")]
     WrongType { dir: u64, name: String, ino: u64 },
     /// A second place that claims to be the inode.
     #[error("inode {ino} exists twice")]
     InodeTwice { ino: u64 },
+    /// Several names of an inode, which has no row of its own.
+    #[error("inode {ino} has {names} names and no row of its own")]
+    NamesWithoutRow { ino: u64, names: u64 },
     /// A row that holds another inode than its key says.
     #[error("the row of inode {ino} holds inode {found}")]
     WrongInode { ino: u64, found: u64 },
-    /// An id beyond those handed out.
-    #[error("inode {ino} is beyond the ids handed out so far, {mark}")]
-    IdBeyondMark { ino: u64, mark: u64 },
+    /// An inode with an id that none can have.
+    #[error("entry {name} of directory {dir} holds inode {ino}, an id that no inode can have")]
+    ImpossibleId { dir: u64, name: String, ino: u64 },
+    /// The mark of ids handed out is not above all of them.
+    #[error("ids up to {mark} are marked as handed out, but {largest} is in use")]
+    IdBeyondMark { mark: u64, largest: u64 },
     /// A link count that is not the number of names.
     #[error("inode {ino} records {recorded} links and has {counted}")]
     WrongLinkCount { ino: u64, recorded: u64, counted: u64 },
@@ -75,15 +98,24 @@ pub enum Finding {
         "a parent pointer of inode {ino} says {name} in directory {dir}, which is not its name"
     )]
     StrayParentPointer { ino: u64, dir: u64, name: String },
-    /// A file with fewer or more parent pointers than names.
-    #[error("inode {ino} has {pointers} parent pointers and {names} names")]
-    WrongParentPointers { ino: u64, pointers: u64, names: u64 },
+    /// A name of a file with a row of its own that no parent pointer leads to.
+    #[error("no parent pointer of inode {ino} says {name} in directory {dir}, which is its name")]
+    MissingParentPointer { ino: u64, dir: u64, name: String },
     /// Limits on a directory that does not exist.
     #[error("there are limits on directory {dir}, which does not exist")]
     LimitsWithoutDirectory { dir: u64 },
-    /// A directory that no entry of its parent names.
-    #[error("directory {dir} has no name in directory {parent}")]
+    /// A directory whose name is elsewhere than it says.
+    #[error("directory {dir} says that its name is in directory {parent}; it is in {found}")]
+    WrongParent { dir: u64, parent: u64, found: u64 },
+    /// A second name of a directory.
+    #[error("entry {name} of directory {dir} is a second name of directory {ino}")]
+    SecondName { dir: u64, name: String, ino: u64 },
+    /// A directory that no entry names.
+    #[error("directory {dir} has no name; it was in directory {parent}")]
     DirectoryWithoutName { dir: u64, parent: u64 },
+    /// A directory that is above itself.
+    #[error("directory {dir} is above itself")]
+    DirectoryLoop { dir: u64 },
     /// A directory whose parents never lead to the root.
     #[error("directory {dir} cannot be reached from the root")]
     UnreachableDirectory { dir: u64 },
@@ -93,12 +125,24 @@ pub enum Finding {
     /// A row that a crash left for the next mount to finish.
     #[error("inode {ino}: {what}; the next mount finishes this")]
     Pending { ino: u64, what: &'static str },
-    /// A pending orphan without a row.
-    #[error("orphan {ino} is pending and does not exist")]
+    /// Pending work on an inode that does not exist.
+    #[error("work on inode {ino} is pending, which does not exist")]
     PendingWithoutInode { ino: u64 },
-    /// Data of an inode that has none in the store, or that does not exist.
+    /// Pending work that would destroy what is in use.
+    #[error("inode {ino}: {what} is pending, which its row contradicts")]
+    PendingContradicted { ino: u64, what: &'static str },
+    /// Content within an inode that its size does not allow for.
+    #[error("inode {ino} of {size} bytes holds {found}")]
+    ContentBeyondSize { ino: u64, size: u64, found: u64 },
+    /// Data of an inode that has no row.
+    #[error("{chunks} chunks of data belong to inode {ino}, which does not exist")]
+    DataWithoutInode { ino: u64, chunks: u64 },
+    /// Data of an inode that has none in the store.
     #[error("chunk {index} belongs to inode {ino}, which has no data in the store")]
     StrayChunk { ino: u64, index: u64 },
+    /// Data beyond the end of a file.
+    #[error("chunk {index} of inode {ino} reaches beyond the size, {size}")]
+    ChunkBeyondSize { ino: u64, index: u64, size: u64 },
     /// A chunk longer than one can be.
     #[error("chunk {index} of inode {ino} has {bytes} bytes")]
     OversizedChunk { ino: u64, index: u64, bytes: u64 },
@@ -108,15 +152,27 @@ pub enum Finding {
     /// An inode that says it has extended attributes and has none.
     #[error("inode {ino} should have extended attributes and has none")]
     MissingXattr { ino: u64 },
+    /// An extended attribute in another row than its name's hash says.
+    #[error("extended attribute {name} of inode {ino} is not where its hash says")]
+    MisplacedXattr { ino: u64, name: String },
+    /// An extended attribute with a name that none can have.
+    #[error("extended attribute {name} of inode {ino} has a name that none can have")]
+    BadXattrName { ino: u64, name: String },
     /// A large file whose object is gone.
     #[error("the object file of inode {ino} is gone")]
     MissingObject { ino: u64 },
     /// An object shorter than its row says.
     #[error("the object file of inode {ino} has {found} of {recorded} bytes")]
     ShortObject { ino: u64, recorded: u64, found: u64 },
-    /// An object that no row claims.
-    #[error("no row claims the object file of inode {ino}; it only takes room")]
+    /// An object longer than its row says: writes that a power cut kept although their row was lost.
+    #[error("the object file of inode {ino} has {found} bytes, its row claims {recorded}")]
+    LongObject { ino: u64, recorded: u64, found: u64 },
+    /// An object of an inode that does not exist.
+    #[error("the object file of inode {ino}, which does not exist; it only takes room")]
     ObjectWithoutRow { ino: u64 },
+    /// An object of an inode whose content is elsewhere.
+    #[error("inode {ino} does not claim its object file; it only takes room")]
+    UnclaimedObject { ino: u64 },
     /// A file among the objects that is none.
     #[error("{path} is not an object file")]
     StrayFile { path: String },
@@ -128,10 +184,25 @@ impl Finding {
         match self {
             Finding::Pending { .. } => Severity::Unfinished,
             Finding::ObjectWithoutRow { .. }
+            | Finding::UnclaimedObject { .. }
+            | Finding::LongObject { .. }
             | Finding::StrayFile { .. }
             | Finding::MarkWithoutDirectory { .. }
             | Finding::LimitsWithoutDirectory { .. } => Severity::Waste,
             _ => Severity::Error,
         }
     }
+}
+
+/// Where a finding is, for who repairs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// The finding says it all; an inode is in its own row.
+    Own,
+    /// The row with this key.
+    Row(Bytes),
+    /// A name.
+    Name(Spot),
+    /// Two names.
+    Names(Spot, Spot),
 }

@@ -1,41 +1,78 @@
-//! Checks every invariant of a file system, streaming over one snapshot of its store.
+//! Checks every invariant of a file system, streaming over one snapshot of its store, and repairs.
 //!
-//! 1. `names`, with `usage`, scans the key space `meta`. Rows come grouped by directory, so that counts are checked as
-//!    each group ends; what an entry refers to is read from the snapshot. Every directory is followed
-//!    up to the root once.
-//! 2. `data` scans the key space `data` and lists the object files, and compares both with what step 1
-//!    found.
+//! 1. `names` scans the key space `meta`. Rows come grouped by directory, so that counts are checked as each
+//!    group ends. What is learnt of inodes goes into a [`sorter`], by inode.
+//! 2. `inodes` walks what was learnt, the key space `data` and the object files side by side, all in the
+//!    order of inode ids, and compares them.
+//! 3. `tree` follows all directories up at once and finds those that never reach the root.
+//! 4. `accounts` adds up what directories say of the trees below them.
+//! 5. [`repair`] does the same and mends each finding as it comes, until nothing is found.
 //!
-//! Memory: a few bits for each inode, an entry for each inode with a row of its own that is not a
-//! directory, and one for each large file. Findings beyond [`FINDINGS_MAX`] are only counted.
+//! Invariant: memory stays within [`CheckOptions::memory_bytes`], however many rows there are; what does not
+//! fit goes to files that have no name. Findings beyond [`FINDINGS_MAX`] are only counted.
 
-mod bitmap;
-mod data;
+mod accounts;
+mod fact;
 mod finding;
+mod inodes;
 mod names;
-mod usage;
+pub mod repair;
+pub(crate) mod sorter;
+mod tree;
+pub(crate) mod volume;
 
-use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
 use varve_engine::{StoreError, StoreResult, StoreSnapshot};
 use varve_env::Env;
-use varve_schema::Pending;
 use varve_vfs::FsResult;
 
 pub use finding::{Finding, Severity};
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::options::MountOptions;
-use bitmap::InodeSet;
+use accounts::Account;
+use fact::Fact;
+use finding::At;
+use sorter::{Sorter, SpillPlace};
+use tree::Jump;
+use volume::{AlsoSync, Volume};
 
 /// Findings that are kept one by one.
 pub const FINDINGS_MAX: usize = 10_000;
 /// Rows and objects between two calls of the progress callback.
 const PROGRESS_STEP: u64 = 4096;
+/// Ids above this one are none: no store hands out so many.
+const ID_MAX: u64 = 1 << 62;
+
+/// What a check may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// Memory in bytes: a quarter for the store's caches, half for sorting, the rest for what nobody counts.
+    pub memory_bytes: usize,
+    /// Where sorted data goes that does not fit; `None`: the store's directory.
+    pub spill_dir: Option<PathBuf>,
+}
+
+impl Default for CheckOptions {
+    fn default() -> CheckOptions {
+        CheckOptions { memory_bytes: 256 << 20, spill_dir: None }
+    }
+}
+
+impl CheckOptions {
+    /// The store's part of the memory.
+    pub(crate) fn engine_bytes(&self) -> usize {
+        self.memory_bytes / 4
+    }
+
+    /// The part of each of the up to four sorts that go on at once.
+    fn sort_bytes(&self) -> usize {
+        self.memory_bytes / 8
+    }
+}
 
 /// How far a check has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -44,6 +81,8 @@ pub struct Progress {
     pub phase: &'static str,
     /// Rows or files of this phase so far.
     pub done: u64,
+    /// The part of the phase that is done, in thousandths, as far as that is known.
+    pub permille: Option<u16>,
 }
 
 /// What a check found.
@@ -59,6 +98,10 @@ pub struct Report {
     pub chunks: u64,
     /// Object files.
     pub objects: u64,
+    /// The largest inode id in use.
+    pub largest_inode: u64,
+    /// Bytes of sorted data that did not fit in memory.
+    pub spilled_bytes: u64,
     /// Findings in the order in which they were found; at most [`FINDINGS_MAX`].
     pub findings: Vec<Finding>,
     /// Findings beyond those.
@@ -72,93 +115,125 @@ impl Report {
     pub fn is_clean(&self) -> bool {
         self.errors == 0
     }
+
+    /// True if there is nothing to repair, finish or give back.
+    pub fn is_spotless(&self) -> bool {
+        self.findings.is_empty()
+    }
 }
+
+/// Who is told of each finding as it comes.
+type Sink<'a> = &'a mut dyn FnMut(&Finding, &At) -> FsResult<()>;
 
 /// The state of a check.
 struct Check<'a> {
-    fs: &'a VarveFs,
+    volume: &'a Volume,
     snapshot: &'a dyn StoreSnapshot,
     report: Report,
     progress: &'a mut dyn FnMut(Progress),
+    sink: Sink<'a>,
     done: u64,
+    permille: Option<u16>,
     /// Ids handed out are below this.
     mark: u64,
-    pending: HashMap<u64, Pending>,
-    /// Every inode found, in a row of its own or in its name's.
-    inodes: InodeSet,
-    /// Directories known to lead to the root.
-    reachable: InodeSet,
-    /// Inodes in rows of their own that are no directories, and names that refer to such.
-    linked: HashMap<u64, Links>,
-    /// Directories that marks name.
-    marked: HashSet<u64>,
-    with_chunks: InodeSet,
-    with_xattrs: InodeSet,
-    /// Large files with the size their rows promise.
-    large: HashMap<u64, u64>,
-}
-
-/// What is known of an inode with a row of its own that is not a directory.
-#[derive(Default)]
-struct Links {
-    /// What its row says, if there is one.
-    recorded: Option<u64>,
-    counted: u64,
-    pointers: u64,
-    /// One of its names is its home.
-    home_found: bool,
+    has_store_id: bool,
+    place: SpillPlace,
+    sort_bytes: usize,
+    facts: Sorter<Fact>,
+    /// Each directory with the one that holds its name.
+    parents: Sorter<Jump>,
+    /// What directories record, and what they hold.
+    accounts: Sorter<Account>,
 }
 
 impl Check<'_> {
-    fn found(&mut self, finding: Finding) {
+    fn found(&mut self, finding: Finding, at: At) -> FsResult<()> {
         if finding.severity() == Severity::Error {
             self.report.errors += 1;
         }
+        (self.sink)(&finding, &at)?;
         if self.report.findings.len() < FINDINGS_MAX {
             self.report.findings.push(finding);
         } else {
             self.report.findings_omitted += 1;
         }
+        Ok(())
     }
 
     fn step(&mut self, phase: &'static str) {
         self.done += 1;
         if self.done.is_multiple_of(PROGRESS_STEP) {
-            (self.progress)(Progress { phase, done: self.done });
+            (self.progress)(Progress { phase, done: self.done, permille: self.permille });
         }
     }
 
-    fn begin(&mut self, phase: &'static str) {
-        self.done = 0;
-        (self.progress)(Progress { phase, done: 0 });
+    /// Notes that `done` of `all` of the phase is done.
+    fn at(&mut self, done: u64, all: u64) {
+        let permille = done.saturating_mul(1000).checked_div(all).unwrap_or(0).min(1000);
+        self.permille = Some(permille as u16);
     }
+
+    fn begin(&mut self, phase: &'static str) {
+        (self.done, self.permille) = (0, None);
+        (self.progress)(Progress { phase, done: 0, permille: None });
+    }
+
+    fn run(mut self) -> FsResult<Report> {
+        self.check_names()?;
+        let facts = self.next_sorter();
+        let facts = std::mem::replace(&mut self.facts, facts).finish()?;
+        self.report.spilled_bytes += facts.spilled_bytes();
+        self.check_inodes(&facts)?;
+        drop(facts);
+        let parents = self.next_sorter();
+        let parents = std::mem::replace(&mut self.parents, parents).finish()?;
+        self.check_tree(parents)?;
+        let accounts = self.next_sorter();
+        let accounts = std::mem::replace(&mut self.accounts, accounts).finish()?;
+        self.check_accounts(&accounts)?;
+        Ok(self.report)
+    }
+
+    fn next_sorter<R: sorter::Record>(&self) -> Sorter<R> {
+        Sorter::new(&self.place, self.sort_bytes)
+    }
+}
+
+/// Checks `volume` as it is now and tells `sink` of each finding.
+fn check_volume(
+    volume: &Volume,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+    sink: Sink<'_>,
+) -> FsResult<Report> {
+    let snapshot = volume.store.snapshot().map_err(error::store)?;
+    let dir = options.spill_dir.clone().unwrap_or_else(|| volume.dir.clone());
+    let place = SpillPlace { env: Arc::clone(&volume.env), dir };
+    let sort_bytes = options.sort_bytes();
+    let check = Check {
+        volume,
+        snapshot: snapshot.as_ref(),
+        report: Report::default(),
+        progress,
+        sink,
+        done: 0,
+        permille: None,
+        mark: 0,
+        has_store_id: false,
+        sort_bytes,
+        facts: Sorter::new(&place, sort_bytes),
+        parents: Sorter::new(&place, sort_bytes),
+        accounts: Sorter::new(&place, sort_bytes),
+        place,
+    };
+    check.run()
 }
 
 impl VarveFs {
     /// Checks the file system as it is now. Changes during the check can make object files seem lost or
     /// stray; a store that nobody else has open gives an exact answer.
     pub fn check(&self, progress: &mut dyn FnMut(Progress)) -> FsResult<Report> {
-        let snapshot = self.store.snapshot().map_err(error::store)?;
-        let mut check = Check {
-            fs: self,
-            snapshot: snapshot.as_ref(),
-            report: Report::default(),
-            progress,
-            done: 0,
-            mark: 0,
-            pending: HashMap::new(),
-            inodes: InodeSet::default(),
-            reachable: InodeSet::default(),
-            linked: HashMap::new(),
-            marked: HashSet::new(),
-            with_chunks: InodeSet::default(),
-            with_xattrs: InodeSet::default(),
-            large: HashMap::new(),
-        };
-        check.check_names()?;
-        check.check_data()?;
-        check.check_objects()?;
-        Ok(check.report)
+        check_volume(&Volume::of(self), &CheckOptions::default(), progress, &mut |_, _| Ok(()))
     }
 }
 
@@ -167,11 +242,11 @@ impl VarveFs {
 pub fn check_store(
     env: Arc<dyn Env>,
     dir: &Path,
+    options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> StoreResult<Report> {
-    let options = MountOptions { read_only: true, ..MountOptions::default() };
-    let fs = VarveFs::open(env, dir, options)?;
-    let report = fs.check(progress).map_err(|error| StoreError::Invalid(error.to_string()));
-    fs.close()?;
-    report
+    let volume = Volume::open(env, dir, options.engine_bytes(), AlsoSync::default())?;
+    let report = check_volume(&volume, options, progress, &mut |_, _| Ok(()));
+    volume.store.close()?;
+    report.map_err(|error| StoreError::Invalid(error.to_string()))
 }

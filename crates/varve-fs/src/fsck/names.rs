@@ -1,354 +1,305 @@
-//! The key space `meta`: entries, inodes, pending work.
+//! The key space `meta`: entries, inodes, pending work, row by row.
+//!
+//! What one row or the rows of one directory tell is checked here: keys, names and their hashes, the counts
+//! of a directory. The rest becomes [`Fact`]s for `inodes`.
 
+use bytes::Bytes;
 use varve_engine::{Direction, KeyRange};
 use varve_schema::key::{ID_MARK, MetaRow, STORE_ID};
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Inode, META, Named, Pending, Reader,
-    RowKey, Usage, UsageChange, decode_inode_row,
+    Body, Content, DirInfo, EntryRow, FileKind, Inode, Limits, META, Mark, Named, ParentRow,
+    Pending, Reader, RowKey, StoreId, UsageChange, decode_inode_row,
 };
-use varve_types::InodeId;
+use varve_types::{FileName, InodeId};
 use varve_vfs::FsResult;
 
-use super::{Check, Finding};
+use super::accounts::Account;
+use super::fact::{Fact, Pointed, Seen, Spot, Up, What};
+use super::{At, Check, Finding, ID_MAX};
 use crate::error;
 
 const PHASE: &str = "names";
 
 /// The group of rows of one directory.
-pub(super) struct Group {
-    pub(super) ino: InodeId,
+struct Group {
+    ino: InodeId,
     info: Option<DirInfo>,
     entries: u64,
     subdirs: u64,
-    /// What lies directly in it and what its subdirectories have told.
-    pub(super) usage: Usage,
+    /// The files that are within its entries.
+    inline: UsageChange,
+}
+
+/// Whether `ino` can be the id of an inode.
+pub(super) fn is_inode_id(ino: InodeId) -> bool {
+    ino == InodeId::ROOT || (InodeId::FIRST_FREE.get()..=ID_MAX).contains(&ino.get())
+}
+
+/// A name as messages have it.
+pub(super) fn printable(name: &[u8]) -> String {
+    name.escape_ascii().to_string()
 }
 
 impl Check<'_> {
     pub(super) fn check_names(&mut self) -> FsResult<()> {
         self.begin(PHASE);
-        let rows = self.snapshot.scan(self.fs.meta, KeyRange::all(), Direction::Forward);
+        let rows = self.snapshot.scan(self.volume.meta, KeyRange::all(), Direction::Forward);
         let mut group: Option<Group> = None;
+        let mut has_root = false;
         for row in rows.map_err(error::store)? {
             let (bytes, value) = row.map_err(error::store)?;
-            self.step(PHASE);
             let Some(key) = RowKey::from_bytes(&bytes) else {
-                self.found(Finding::UnknownRow { keyspace: META, prefix: 0, suffix: 0 });
+                self.unknown(META, bytes)?;
                 continue;
             };
             let ino = InodeId::new(key.prefix());
             if group.as_ref().is_none_or(|group| group.ino != ino) {
-                self.end_group(group.take());
-                let usage = Usage::default();
-                group = Some(Group { ino, info: None, entries: 0, subdirs: 0, usage });
+                self.end_group(group.take())?;
+                let inline = UsageChange::default();
+                group = Some(Group { ino, info: None, entries: 0, subdirs: 0, inline });
+                self.at(ino.get(), self.mark);
             }
+            self.step(PHASE);
             let Some(group) = &mut group else { continue };
-            match key.meta_kind() {
-                MetaRow::Bookkeeping => self.bookkeeping(key, &value),
-                MetaRow::Pending(ino) => match Pending::decode(&value) {
-                    Ok(pending) => self.note_pending(ino, pending),
-                    Err(error) => self.unreadable(key, &error),
-                },
-                MetaRow::Mark(_) => self.mark_row(key, &value),
-                MetaRow::Limits(dir) => self.limits_row(key, dir, &value)?,
-                MetaRow::Parent(ino, hash) => self.parent_row(ino, hash, key, &value)?,
-                MetaRow::Inode(ino) => match decode_inode_row(&value) {
-                    Ok(inode) => self.inode_row(ino, &inode, group)?,
-                    Err(error) => self.unreadable(key, &error),
-                },
-                MetaRow::Entry(dir, suffix) => match EntryRow::decode(&value) {
-                    Ok(row) => {
-                        for named in row.names() {
-                            self.entry(dir, suffix, named, group)?;
-                        }
-                    }
-                    Err(error) => self.unreadable(key, &error),
-                },
-                MetaRow::Unknown => self.found(Finding::UnknownRow {
-                    keyspace: META,
-                    prefix: key.prefix(),
-                    suffix: key.suffix(),
-                }),
-            }
+            self.meta_row(key, bytes, &value, group)?;
+            has_root |= ino == InodeId::ROOT && group.info.is_some();
         }
-        self.end_group(group);
-        self.check_links();
-        self.check_marks()?;
-        if !self.inodes.contains(InodeId::ROOT) {
-            self.found(Finding::NoRoot);
+        self.end_group(group)?;
+        if !self.has_store_id {
+            self.found(Finding::NoStoreId, At::Own)?;
+        }
+        if !has_root {
+            self.found(Finding::NoRoot, At::Own)?;
         }
         Ok(())
     }
 
-    pub(super) fn unreadable(&mut self, key: RowKey, error: &varve_schema::DecodeError) {
-        self.found(Finding::UnreadableRow {
-            keyspace: META,
-            prefix: key.prefix(),
-            suffix: key.suffix(),
-            detail: error.to_string(),
-        });
+    fn meta_row(
+        &mut self,
+        key: RowKey,
+        bytes: Bytes,
+        value: &Bytes,
+        group: &mut Group,
+    ) -> FsResult<()> {
+        match key.meta_kind() {
+            MetaRow::Bookkeeping => self.bookkeeping(key, bytes, value),
+            MetaRow::Pending(ino) => match Pending::decode(value) {
+                Ok(pending) => self.facts.push(Fact { ino, what: What::Pending(pending) }),
+                Err(error) => self.unreadable(META, bytes, &error),
+            },
+            MetaRow::Mark(slot) => match Mark::decode(value) {
+                Ok(Mark(ino)) => self.facts.push(Fact { ino, what: What::Mark(slot) }),
+                Err(error) => self.unreadable(META, bytes, &error),
+            },
+            MetaRow::Limits(ino) => match Limits::decode(value) {
+                Ok(_) => self.facts.push(Fact { ino, what: What::Limits }),
+                Err(error) => self.unreadable(META, bytes, &error),
+            },
+            MetaRow::Parent(ino, hash) if is_inode_id(ino) => match ParentRow::decode(value) {
+                Ok(row) => self.pointers(ino, hash, bytes, &row),
+                Err(error) => self.unreadable(META, bytes, &error),
+            },
+            MetaRow::Inode(ino) if is_inode_id(ino) => match decode_inode_row(value) {
+                Ok(inode) => self.inode_row(ino, &inode, group),
+                Err(error) => self.unreadable(META, bytes, &error),
+            },
+            MetaRow::Entry(dir, suffix) if is_inode_id(dir) => match EntryRow::decode(value) {
+                Ok(row) => {
+                    for named in row.names() {
+                        self.entry(Spot { dir: dir.get(), suffix, slot: named.slot }, &row, named)?;
+                        group.entries += 1;
+                        group.subdirs += u64::from(named.body.kind() == FileKind::Directory);
+                        if let Body::Inline(inode) = &named.body {
+                            group.inline = group.inline.plus(UsageChange::file(inode.size));
+                        }
+                    }
+                    Ok(())
+                }
+                Err(error) => self.unreadable(META, bytes, &error),
+            },
+            MetaRow::Inode(_) | MetaRow::Entry(..) | MetaRow::Parent(..) | MetaRow::Unknown => {
+                self.unknown(META, bytes)
+            }
+        }
     }
 
-    fn bookkeeping(&mut self, key: RowKey, value: &bytes::Bytes) {
+    /// Checks that parent pointers lie where their hash says.
+    fn pointers(&mut self, ino: InodeId, hash: u64, key: Bytes, row: &ParentRow) -> FsResult<()> {
+        for pointer in &row.pointers {
+            let (dir, name) = (pointer.dir.get(), &pointer.name);
+            if self.volume.hasher.parent(pointer.dir, name) == hash {
+                let what = What::Pointer(Pointed { dir, hash, print: crc32c::crc32c(name) });
+                self.facts.push(Fact { ino, what })?;
+            } else {
+                let (ino, name) = (ino.get(), printable(name));
+                let finding = Finding::StrayParentPointer { ino, dir, name };
+                self.found(finding, At::Row(key.clone()))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn unknown(&mut self, keyspace: &'static str, key: Bytes) -> FsResult<()> {
+        let numbers = RowKey::from_bytes(&key);
+        let (prefix, suffix) = numbers.map_or((0, 0), |key| (key.prefix(), key.suffix()));
+        self.found(Finding::UnknownRow { keyspace, prefix, suffix }, At::Row(key))
+    }
+
+    pub(super) fn unreadable(
+        &mut self,
+        keyspace: &'static str,
+        key: Bytes,
+        error: &varve_schema::DecodeError,
+    ) -> FsResult<()> {
+        let numbers = RowKey::from_bytes(&key);
+        let (prefix, suffix) = numbers.map_or((0, 0), |key| (key.prefix(), key.suffix()));
+        let detail = error.to_string();
+        self.found(Finding::UnreadableRow { keyspace, prefix, suffix, detail }, At::Row(key))
+    }
+
+    fn bookkeeping(&mut self, key: RowKey, bytes: Bytes, value: &Bytes) -> FsResult<()> {
         if key == STORE_ID {
-            // The open compared it with the superblock.
-            return;
+            return match StoreId::decode(value) {
+                Ok(id) if self.volume.store_id.is_none_or(|own| own == id) => {
+                    self.has_store_id = true;
+                    Ok(())
+                }
+                Ok(_) => {
+                    self.has_store_id = true;
+                    self.found(Finding::OtherStore, At::Own)
+                }
+                Err(error) => self.unreadable(META, bytes, &error),
+            };
         }
         if key != ID_MARK {
-            let (prefix, suffix) = (key.prefix(), key.suffix());
-            return self.found(Finding::UnknownRow { keyspace: META, prefix, suffix });
+            return self.unknown(META, bytes);
         }
         let mut reader = Reader::new(value);
         match reader.version().and_then(|()| reader.varint()) {
             Ok(mark) => self.mark = mark,
-            Err(error) => self.unreadable(key, &error),
+            Err(error) => self.unreadable(META, bytes, &error)?,
         }
-    }
-
-    fn note_pending(&mut self, ino: InodeId, pending: Pending) {
-        let what = match pending {
-            Pending::Orphan => "removed while in use",
-            Pending::OrphanObjectMaking => "removed while in use, being moved into an object file",
-            Pending::ObjectMaking => "being moved into an object file",
-            Pending::ObjectDelete => "its object file is to be removed",
-            Pending::ObjectDirty { .. } => "being written",
-        };
-        self.pending.insert(ino.get(), pending);
-        self.found(Finding::Pending { ino: ino.get(), what });
+        Ok(())
     }
 
     fn inode_row(&mut self, ino: InodeId, inode: &Inode, group: &mut Group) -> FsResult<()> {
         if inode.ino != ino {
-            self.found(Finding::WrongInode { ino: ino.get(), found: inode.ino.get() });
-            return Ok(());
+            let finding = Finding::WrongInode { ino: ino.get(), found: inode.ino.get() };
+            self.found(finding, At::Own)?;
         }
-        self.note_inode(inode);
-        match &inode.content {
-            Content::Directory(info) => {
-                group.info = Some(*info);
-                self.report.directories += 1;
-                let links = u64::from(info.subdirs) + 2;
-                if u64::from(inode.nlink) != links {
-                    self.found(Finding::WrongLinkCount {
-                        ino: ino.get(),
-                        recorded: inode.nlink.into(),
-                        counted: links,
-                    });
-                }
-                self.check_above(ino, info)?;
-            }
-            _ => {
-                self.report.files += 1;
-                self.linked.entry(ino.get()).or_default().recorded = Some(inode.nlink.into());
-            }
+        let mut up = match inode.home {
+            Some(home) => Up::Home { dir: home.dir.get(), hash: home.hash },
+            None => Up::Nowhere,
+        };
+        if let Some(home) = inode.home {
+            self.accounts.push(Account::share(home.dir, UsageChange::file(inode.size)))?;
         }
-        Ok(())
+        if let Content::Directory(info) = &inode.content {
+            group.info = Some(*info);
+            let untold = !info.untold.is_zero();
+            up = Up::Directory { parent: info.parent.get(), suffix: info.suffix, untold };
+            if ino != InodeId::ROOT {
+                self.accounts.push(Account::share(info.parent, info.told()))?;
+            }
+            self.report.directories += 1;
+            let links = u64::from(info.subdirs) + 2;
+            if u64::from(inode.nlink) != links {
+                let (ino, recorded) = (ino.get(), inode.nlink.into());
+                self.found(Finding::WrongLinkCount { ino, recorded, counted: links }, At::Own)?;
+            }
+        } else {
+            self.report.files += 1;
+        }
+        self.check_content(ino, inode, At::Own)?;
+        self.facts.push(Fact { ino, what: What::Own { seen: Seen::of(inode), up } })
     }
 
-    /// Notes an inode that was found in some place, and where its content must be.
-    fn note_inode(&mut self, inode: &Inode) {
-        let ino = inode.ino;
-        if !self.inodes.insert(ino) {
-            self.found(Finding::InodeTwice { ino: ino.get() });
-        }
-        if ino != InodeId::ROOT && ino.get() >= self.mark {
-            self.found(Finding::IdBeyondMark { ino: ino.get(), mark: self.mark });
-        }
-        if inode.has_xattrs {
-            self.with_xattrs.insert(ino);
-        }
-        match inode.content {
-            Content::Chunks => {
-                self.with_chunks.insert(ino);
-            }
-            Content::Object { dirty, .. } => {
-                self.large.insert(ino.get(), if dirty { 0 } else { inode.size });
-            }
-            _ => {}
-        }
+    /// Compares what an inode holds with its size.
+    fn check_content(&mut self, ino: InodeId, inode: &Inode, at: At) -> FsResult<()> {
+        let found = match &inode.content {
+            Content::Inline(bytes) if bytes.len() as u64 > inode.size => bytes.len(),
+            Content::Symlink(target) if target.len() as u64 != inode.size => target.len(),
+            _ => return Ok(()),
+        };
+        let (ino, size, found) = (ino.get(), inode.size, found as u64);
+        self.found(Finding::ContentBeyondSize { ino, size, found }, at)
     }
 
-    fn entry(
-        &mut self,
-        dir: InodeId,
-        suffix: EntrySuffix,
-        named: &Named,
-        group: &mut Group,
-    ) -> FsResult<()> {
+    fn entry(&mut self, spot: Spot, row: &EntryRow, named: &Named) -> FsResult<()> {
         self.report.names += 1;
-        group.entries += 1;
-        let name = || named.name.escape_ascii().to_string();
-        if self.fs.hasher.entry(&named.name) != suffix {
-            self.found(Finding::MisplacedEntry { dir: dir.get(), name: name() });
+        let (dir, name) = (spot.dir, || printable(&named.name));
+        let at = || At::Name(spot);
+        if FileName::new(&named.name).is_err() {
+            self.found(Finding::BadName { dir, name: name() }, at())?;
+        } else if self.volume.hasher.entry(&named.name) != spot.suffix {
+            self.found(Finding::MisplacedEntry { dir, name: name() }, at())?;
+        } else if row.find(&named.name).is_some_and(|first| first.slot != named.slot) {
+            self.found(Finding::DuplicateName { dir, name: name() }, at())?;
         }
         match &named.body {
-            Body::Inline(inode) => {
-                self.report.files += 1;
-                self.note_inode(inode);
-                let ino = inode.ino.get();
-                if inode.kind == FileKind::Directory {
-                    self.found(Finding::WrongType { dir: dir.get(), name: name(), ino });
-                }
-                if inode.nlink != 1 {
-                    let recorded = inode.nlink.into();
-                    self.found(Finding::WrongLinkCount { ino, recorded, counted: 1 });
-                }
-                if inode.home.is_some() {
-                    self.found(Finding::WrongHome { ino });
-                }
-                group.usage = group.usage.plus(UsageChange::file(inode.size));
-            }
-            Body::Reference { ino, kind: FileKind::Directory } => {
-                group.subdirs += 1;
-                let (dir, name, raw) = (dir.get(), name(), ino.get());
-                let info = self.directory(*ino)?;
-                group.usage = info.iter().fold(group.usage, |usage, info| usage.plus(info.told()));
-                match info {
-                    None => self.found(Finding::DanglingEntry { dir, name, ino: raw }),
-                    Some(info) if info.parent.get() != dir || info.suffix != Some(suffix) => {
-                        self.found(Finding::InodeTwice { ino: raw });
-                    }
-                    Some(_) => {}
-                }
-            }
+            Body::Inline(inode) => self.inline(spot, named, inode),
             Body::Reference { ino, kind } => {
-                self.linked.entry(ino.get()).or_default().counted += 1;
-                self.check_reference(group, named, *ino, *kind)?;
+                let pointed = self.pointed(spot, named);
+                let what = What::Name { spot, kind: *kind, pointed };
+                self.facts.push(Fact { ino: *ino, what })
             }
         }
-        Ok(())
     }
 
-    fn check_reference(
-        &mut self,
-        group: &mut Group,
-        named: &Named,
-        ino: InodeId,
-        kind: FileKind,
-    ) -> FsResult<()> {
-        let (dir, name, raw) = (group.ino.get(), named.name.escape_ascii().to_string(), ino.get());
-        match self.read_inode(ino)? {
-            None => self.found(Finding::DanglingEntry { dir, name, ino: raw }),
-            Some(inode) if inode.kind != kind => {
-                self.found(Finding::WrongType { dir, name, ino: raw });
-            }
-            Some(inode) => self.count_linked(group, named, &inode),
+    fn pointed(&self, spot: Spot, named: &Named) -> Pointed {
+        let hash = self.volume.hasher.parent(InodeId::new(spot.dir), &named.name);
+        Pointed { dir: spot.dir, hash, print: crc32c::crc32c(&named.name) }
+    }
+
+    fn inline(&mut self, spot: Spot, named: &Named, inode: &Inode) -> FsResult<()> {
+        self.report.files += 1;
+        let (dir, ino) = (spot.dir, inode.ino.get());
+        let at = || At::Name(spot);
+        if !is_inode_id(inode.ino) || inode.ino == InodeId::ROOT {
+            let name = printable(&named.name);
+            return self.found(Finding::ImpossibleId { dir, name, ino }, at());
         }
-        Ok(())
+        if inode.kind == FileKind::Directory {
+            let name = printable(&named.name);
+            self.found(Finding::WrongType { dir, name, ino }, at())?;
+        } else if inode.nlink != 1 {
+            let recorded = inode.nlink.into();
+            self.found(Finding::WrongLinkCount { ino, recorded, counted: 1 }, at())?;
+        }
+        if inode.home.is_some() {
+            self.found(Finding::WrongHome { ino }, at())?;
+        }
+        self.check_content(inode.ino, inode, at())?;
+        self.facts.push(Fact { ino: inode.ino, what: What::Inline { spot, seen: Seen::of(inode) } })
     }
 
-    fn end_group(&mut self, group: Option<Group>) {
-        let Some(Group { ino, info, entries, subdirs, usage }) = group else { return };
+    fn end_group(&mut self, group: Option<Group>) -> FsResult<()> {
+        let Some(Group { ino, info, entries, subdirs, inline }) = group else { return Ok(()) };
         let dir = ino.get();
-        match info {
-            None if entries > 0 => self.found(Finding::EntriesWithoutDirectory { dir, entries }),
-            None => {}
-            Some(info) => {
-                if info.entries != entries {
-                    let recorded = info.entries;
-                    self.found(Finding::WrongEntryCount { dir, recorded, counted: entries });
-                }
-                if u64::from(info.subdirs) != subdirs {
-                    let recorded = info.subdirs.into();
-                    self.found(Finding::WrongSubdirCount { dir, recorded, counted: subdirs });
-                }
-                self.check_usage(ino, &info, usage);
+        let Some(info) = info else {
+            if entries > 0 {
+                self.found(Finding::EntriesWithoutDirectory { dir, entries }, At::Own)?;
             }
-        }
-    }
-
-    /// Checks that a directory has its name in its parent and that its parents lead to the root.
-    fn check_above(&mut self, dir: InodeId, info: &DirInfo) -> FsResult<()> {
-        if dir == InodeId::ROOT {
-            self.reachable.insert(dir);
             return Ok(());
-        }
-        let named = match info.suffix {
-            Some(suffix) => self.names_directory(info.parent, suffix, dir)?,
-            None => false,
         };
-        if !named {
-            let parent = info.parent.get();
-            self.found(Finding::DirectoryWithoutName { dir: dir.get(), parent });
+        self.accounts.push(Account::recorded(ino, info.usage))?;
+        self.accounts.push(Account::share(ino, inline))?;
+        if info.entries != entries {
+            let recorded = info.entries;
+            self.found(Finding::WrongEntryCount { dir, recorded, counted: entries }, At::Own)?;
         }
-        let (mut path, mut at, mut parent) = (vec![dir], dir, info.parent);
-        while !self.reachable.contains(at) && at != InodeId::ROOT {
-            let above = self.directory(parent)?;
-            let Some(above) = above.filter(|_| !path.contains(&parent)) else {
-                self.found(Finding::UnreachableDirectory { dir: dir.get() });
-                return Ok(());
-            };
-            path.push(parent);
-            (at, parent) = (parent, above.parent);
-        }
-        for dir in path {
-            self.reachable.insert(dir);
+        if u64::from(info.subdirs) != subdirs {
+            let recorded = info.subdirs.into();
+            self.found(Finding::WrongSubdirCount { dir, recorded, counted: subdirs }, At::Own)?;
         }
         Ok(())
     }
 
-    fn names_directory(
-        &self,
-        parent: InodeId,
-        suffix: EntrySuffix,
-        dir: InodeId,
-    ) -> FsResult<bool> {
-        let key = RowKey::entry(parent, suffix).to_bytes();
-        let Some(value) = self.snapshot.get(self.fs.meta, &key).map_err(error::store)? else {
-            return Ok(false);
-        };
-        let Ok(row) = EntryRow::decode(&value) else { return Ok(false) };
-        Ok(row.names().iter().any(|named| named.body.ino() == dir))
+    /// The name at `spot`, for messages.
+    pub(super) fn name_at(&self, spot: Spot) -> FsResult<String> {
+        let key = RowKey::entry(InodeId::new(spot.dir), spot.suffix).to_bytes();
+        let value = self.snapshot.get(self.volume.meta, &key).map_err(error::store)?;
+        let row = value.and_then(|value| EntryRow::decode(&value).ok()).unwrap_or_default();
+        Ok(row.at(spot.slot).map_or_else(String::new, |named| printable(&named.name)))
     }
-
-    /// The inode in its own row, if there is one that can be read.
-    fn read_inode(&self, ino: InodeId) -> FsResult<Option<Inode>> {
-        let key = RowKey::inode(ino).to_bytes();
-        let value = self.snapshot.get(self.fs.meta, &key).map_err(error::store)?;
-        Ok(value.and_then(|value| decode_inode_row(&value).ok()))
-    }
-
-    pub(super) fn directory(&self, ino: InodeId) -> FsResult<Option<DirInfo>> {
-        Ok(self.read_inode(ino)?.and_then(|inode| match inode.content {
-            Content::Directory(info) => Some(info),
-            _ => None,
-        }))
-    }
-
-    /// Compares link counts with names, and orphans with pending rows.
-    fn check_links(&mut self) {
-        let mut linked: Vec<_> = std::mem::take(&mut self.linked).into_iter().collect();
-        linked.sort_unstable_by_key(|(ino, _)| *ino);
-        for (ino, links) in linked {
-            let Some(recorded) = links.recorded else { continue };
-            let orphan = self.pending.get(&ino).is_some_and(|pending| is_orphan(*pending));
-            if recorded != links.counted {
-                self.found(Finding::WrongLinkCount { ino, recorded, counted: links.counted });
-            } else if recorded == 0 && !orphan {
-                self.found(Finding::InodeWithoutName { ino });
-            }
-            if links.counted > 0 && !links.home_found {
-                self.found(Finding::WrongHome { ino });
-            }
-            if links.pointers != links.counted {
-                let (pointers, names) = (links.pointers, links.counted);
-                self.found(Finding::WrongParentPointers { ino, pointers, names });
-            }
-        }
-        let mut lost: Vec<u64> = self
-            .pending
-            .iter()
-            .filter(|(_, pending)| is_orphan(**pending))
-            .map(|(ino, _)| *ino)
-            .filter(|ino| !self.inodes.contains(InodeId::new(*ino)))
-            .collect();
-        lost.sort_unstable();
-        for ino in lost {
-            self.found(Finding::PendingWithoutInode { ino });
-        }
-    }
-}
-
-fn is_orphan(pending: Pending) -> bool {
-    matches!(pending, Pending::Orphan | Pending::OrphanObjectMaking)
 }

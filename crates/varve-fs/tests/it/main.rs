@@ -3,6 +3,7 @@
 
 mod acl;
 mod against_model;
+mod bench;
 mod bounds;
 mod concurrent;
 mod copy;
@@ -15,6 +16,8 @@ mod findings;
 mod handover;
 mod interposed;
 mod names;
+mod random_damage;
+mod repairs;
 mod store;
 mod support;
 mod usage;

@@ -1,18 +1,35 @@
-//! `varve fsck`: check a store; finds, does not repair.
+//! `varve fsck`: check a store, and repair it if asked to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use varve::check::{self, CheckReport, Progress};
-use varve::{Error, Result, exit_status};
+use serde::Serialize;
+use varve::check::{self, CheckOptions, CheckReport, MEMORY_BYTES_MIN, Progress, Repaired};
+use varve::{Error, Result, exit_status, size};
 
 use crate::output;
 
-/// What to check.
+/// What to check, and what to do about it.
 #[derive(Args)]
+#[command(
+    after_help = "Exit status: 0 clean, 1 failed, 2 wrong command line, 3 everything found was repaired,\n\
+    4 problems are left. Without --repair nothing is changed."
+)]
 pub(crate) struct Arguments {
     /// The store; must not be mounted
     store: PathBuf,
+    /// Repair what is found; asks first
+    #[arg(long)]
+    repair: bool,
+    /// Do not ask
+    #[arg(long, requires = "repair")]
+    yes: bool,
+    /// Memory to use, however many files there are
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory)]
+    memory: u64,
+    /// Where sorted data goes that does not fit in memory [default: the store's directory]
+    #[arg(long, value_name = "DIR")]
+    spill_dir: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -21,30 +38,102 @@ pub(crate) struct Arguments {
 /// Findings that are shown one by one; JSON has all of them.
 const SHOWN_FINDINGS: usize = 100;
 
-/// Checks.
-pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let mut line = output::Progress::new();
-    let report = check::check(&arguments.store, &mut |at| line.show(&describe(at)))?;
-    drop(line);
-    if arguments.json {
-        output::json(&report)?;
-    } else {
-        show(&report);
+fn memory(text: &str) -> std::result::Result<u64, String> {
+    match size::parse(text) {
+        Ok(bytes) if bytes >= MEMORY_BYTES_MIN => Ok(bytes),
+        Ok(_) => Err(format!("at least {} is needed", size::show(MEMORY_BYTES_MIN))),
+        Err(error) => Err(error.to_string()),
     }
+}
+
+/// Checks, and repairs.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let options = CheckOptions {
+        memory_bytes: usize::try_from(arguments.memory).unwrap_or(usize::MAX),
+        spill_dir: arguments.spill_dir.clone(),
+    };
+    let store = &arguments.store;
+    let found = watched("checking", |progress| check::check(store, &options, progress))?;
+    if !arguments.repair {
+        print(arguments.json, &found, show)?;
+        return outcome(store, &found);
+    }
+    if found.is_spotless() {
+        return print(arguments.json, &Outcome { found, repair: None }, |outcome| {
+            show(&outcome.found);
+        });
+    }
+    if !arguments.json {
+        show(&found);
+    }
+    if !arguments.yes {
+        confirm(store)?;
+    }
+    let repaired = watched("repairing", |progress| check::repair(store, &options, progress))?;
+    let outcome = Outcome { found, repair: Some(repaired) };
+    print(arguments.json, &outcome, |outcome| {
+        outcome.repair.as_ref().inspect(|repaired| show_repair(repaired));
+    })?;
+    ended(store, &outcome)
+}
+
+/// What `--repair` prints as JSON.
+#[derive(Serialize)]
+struct Outcome {
+    found: CheckReport,
+    repair: Option<Repaired>,
+}
+
+fn print<T: Serialize>(json: bool, value: &T, show: impl FnOnce(&T)) -> Result<()> {
+    if json {
+        return output::json(value);
+    }
+    show(value);
+    Ok(())
+}
+
+fn watched<T>(verb: &str, work: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+    let mut line = output::Progress::new();
+    work(&mut |at| line.bar(at.permille, &format!("{verb} {}: {}", at.phase, at.done)))
+}
+
+fn confirm(store: &Path) -> Result<()> {
+    match output::ask(&format!("repair {}?", store.display())) {
+        Some(true) => Ok(()),
+        Some(false) => Err(Error::failed("nothing was changed")
+            .hint("run it again when you want the store repaired")
+            .with_status(exit_status::PROBLEMS_FOUND)),
+        None => Err(Error::usage(
+            "--repair asks before it changes anything, and nobody is there to ask",
+        )
+        .hint("add --yes")),
+    }
+}
+
+fn outcome(store: &Path, report: &CheckReport) -> Result<()> {
     if report.is_clean() {
         return Ok(());
     }
     let problems = report.problems();
-    Err(Error::failed(format!("{} has {problems} problems", arguments.store.display()))
-        .hint("keep a copy of the store before anything else; what is readable can still be mounted with -o ro")
+    Err(Error::failed(format!("{} has {problems} problems", store.display()))
+        .hint("keep a copy of the store, then `varve fsck --repair` (docs/repair.md says what it does); what is readable can still be mounted with -o ro")
         .with_status(exit_status::PROBLEMS_FOUND))
 }
 
-fn describe(at: Progress) -> String {
-    match at.total {
-        Some(total) => format!("checking {}: {} of {total}", at.phase, at.done),
-        None => format!("checking {}: {}", at.phase, at.done),
+fn ended(store: &Path, outcome: &Outcome) -> Result<()> {
+    let Some(repaired) = &outcome.repair else { return Ok(()) };
+    if !repaired.left.is_clean() {
+        let problems = repaired.left.problems();
+        return Err(Error::failed(format!("{} still has {problems} problems", store.display()))
+            .hint("`varve fsck` names them; what is readable can be mounted with -o ro and copied")
+            .with_status(exit_status::PROBLEMS_FOUND));
     }
+    if repaired.did_nothing() {
+        return Ok(());
+    }
+    Err(Error::failed(format!("{} was repaired", store.display()))
+        .hint("look at lost+found in its root directory, and mount it")
+        .with_status(exit_status::REPAIRED))
 }
 
 fn show(report: &CheckReport) {
@@ -75,6 +164,22 @@ fn show(report: &CheckReport) {
     if report.is_clean() {
         output::line("clean");
     }
+}
+
+fn show_repair(repaired: &Repaired) {
+    let files = &repaired.file_system;
+    for mended in files.mended.iter().take(SHOWN_FINDINGS) {
+        output::line(format!("  repaired: {}: {}", mended.finding, mended.done));
+    }
+    let omitted = files.mended.len().saturating_sub(SHOWN_FINDINGS) as u64 + files.mended_omitted;
+    if omitted > 0 {
+        output::line(format!("  and {omitted} more"));
+    }
+    if let Some(aside) = &files.aside {
+        output::line(format!("what makes no sense is in {aside}"));
+    }
+    output::line("afterwards:");
+    show(&repaired.left);
 }
 
 fn severity(severity: varve_fs::fsck::Severity) -> &'static str {

@@ -18,8 +18,8 @@ use clap::{Parser, Subcommand};
 use varve::Result;
 
 /// Exit statuses and fstab, below every help text of the program itself.
-const AFTER_HELP: &str = "Exit status: 0 success, 1 failed, 2 wrong command line, 4 fsck found problems,\n\
-    130 interrupted. As a mount helper also 32: the mount failed.\n\n\
+const AFTER_HELP: &str = "Exit status: 0 success, 1 failed, 2 wrong command line, 3 fsck repaired all that it found,\n\
+    4 fsck found problems that are still there, 130 interrupted. As a mount helper also 32: the mount failed.\n\n\
     For `mount -t fuse.varve STORE DIR` and /etc/fstab:\n  \
     ln -s \"$(command -v varve)\" /sbin/mount.fuse.varve\n  \
     /srv/store  /mnt/files  fuse.varve  defaults,nofail  0  0";
@@ -46,7 +46,7 @@ enum Command {
     Status(status::Arguments),
     /// Tell what lies below directories, at once
     Du(du::Arguments),
-    /// Check a store that is not mounted; finds, does not repair
+    /// Check a store that is not mounted, and repair it if asked to
     Fsck(fsck::Arguments),
     /// Print what is in a file of a store
     Inspect(inspect::Arguments),

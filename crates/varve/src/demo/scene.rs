@@ -128,7 +128,7 @@ impl Scene {
 
     /// Checks the store of the mount.
     pub(super) fn check(&self) -> Result<()> {
-        let report = check::check(&self.store(), &mut |_| {})?;
+        let report = check::check(&self.store(), &check::CheckOptions::default(), &mut |_| {})?;
         if report.is_clean() {
             return Ok(());
         }

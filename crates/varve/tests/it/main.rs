@@ -7,6 +7,7 @@
 )]
 
 mod cli;
+mod fsck;
 mod harness;
 mod semantics;
 mod upgrade;

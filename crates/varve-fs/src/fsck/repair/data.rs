@@ -1,0 +1,259 @@
+//! Mends what belongs to inodes: chunks, extended attributes, object files.
+
+use std::path::Path;
+
+use varve_engine::{Direction, KeyRange};
+use varve_schema::{Body, CHUNK_BYTES, Content, DATA, META, RowKey, XattrRow};
+use varve_types::InodeId;
+use varve_vfs::FsResult;
+
+use super::Repair;
+use super::edit::{Edit, row_key};
+use crate::error;
+use crate::fsck::Finding;
+use crate::fsck::finding::At;
+use crate::xattr::check_name;
+
+/// The unit of a row's count of blocks.
+const BLOCK_BYTES: u64 = 512;
+
+impl Repair<'_> {
+    pub(super) fn mend_data(&mut self, finding: &Finding, at: &At) -> FsResult<Option<String>> {
+        match (finding, at) {
+            (Finding::ContentBeyondSize { ino, .. }, at) => self.cut_content(*ino, at),
+            (Finding::DataWithoutInode { ino, .. } | Finding::ObjectWithoutRow { ino }, _) => {
+                self.file_without_row(*ino)
+            }
+            (Finding::StrayChunk { ino, index }, _) => {
+                let key = RowKey::chunk(InodeId::new(*ino), *index).to_bytes();
+                self.set_row_aside(DATA, &key)
+            }
+            (Finding::ChunkBeyondSize { ino, index, size }, _) => {
+                let start = index.saturating_mul(CHUNK_BYTES as u64);
+                self.cut_chunk(*ino, *index, size.saturating_sub(start) as usize)
+            }
+            (Finding::OversizedChunk { ino, index, .. }, _) => {
+                self.cut_chunk(*ino, *index, CHUNK_BYTES)
+            }
+            (Finding::StrayXattr { ino }, at) => self.stray_xattr(*ino, at),
+            (Finding::MissingXattr { ino }, at) => self.set_has_xattrs(*ino, at, false),
+            (
+                Finding::MisplacedXattr { ino, .. } | Finding::BadXattrName { ino, .. },
+                At::Row(key),
+            ) => self.place_xattrs(*ino, key),
+            (
+                Finding::MissingObject { ino }
+                | Finding::ShortObject { ino, .. }
+                | Finding::LongObject { ino, .. },
+                at,
+            ) => self.believe_object(*ino, at),
+            (Finding::UnclaimedObject { ino }, at) => self.unclaimed_object(*ino, at),
+            (Finding::StrayFile { path }, _) => {
+                self.aside.file(Path::new(path))?;
+                Ok(Some("moved aside".to_owned()))
+            }
+            // What hangs below a loop or an unnamed directory comes back with that; pending work is a mount's.
+            _ => Ok(None),
+        }
+    }
+
+    /// Cuts bytes off that lie beyond the size; a link's size follows its target.
+    fn cut_content(&mut self, ino: u64, at: &At) -> FsResult<Option<String>> {
+        let mut edit = Edit::new(self.volume);
+        let Some(mut inode) = edit.inode_at(InodeId::new(ino), at)? else { return Ok(None) };
+        let done = match &inode.content {
+            Content::Symlink(target) => {
+                inode.size = target.len() as u64;
+                "the size is that of the target now"
+            }
+            Content::Inline(bytes) if bytes.len() as u64 > inode.size => {
+                let key = match at {
+                    At::Name(spot) => row_key(*spot),
+                    _ => RowKey::inode(inode.ino),
+                };
+                let row = self.volume.store.get(self.volume.meta, &key.to_bytes());
+                if let Some(value) = row.map_err(error::store)? {
+                    self.aside.row(META, &key.to_bytes(), &value)?;
+                }
+                inode.content = Content::Inline(bytes.slice(..inode.size as usize));
+                "what was beyond the size is set aside"
+            }
+            _ => return Ok(None),
+        };
+        edit.put_inode_at(inode, at)?;
+        edit.changes.batch.depends_on_external();
+        edit.commit()?;
+        Ok(Some(done.to_owned()))
+    }
+
+    /// Names a file in `/lost+found` that has the data of an inode without a row. An empty object goes.
+    fn file_without_row(&mut self, ino: u64) -> FsResult<Option<String>> {
+        let ino = InodeId::new(ino);
+        let Some(lost_found) = self.lost_found()? else { return Ok(None) };
+        let mut edit = Edit::new(self.volume);
+        if edit.inode(ino)?.is_some() {
+            return Ok(None);
+        }
+        let Some(inode) = self.file_of_data(ino)? else {
+            self.volume.objects.remove(&[ino])?;
+            return Ok(Some("it is empty: removed".to_owned()));
+        };
+        let (kind, size) = (inode.kind, inode.size);
+        edit.put_inode(inode);
+        let name = self.name_lost(&mut edit, lost_found, Body::Reference { ino, kind })?;
+        edit.changes.batch.depends_on_external();
+        edit.commit()?;
+        Ok(Some(format!("its data, {size} bytes, is now {name}")))
+    }
+
+    fn cut_chunk(&mut self, ino: u64, index: u64, keep: usize) -> FsResult<Option<String>> {
+        let key = RowKey::chunk(InodeId::new(ino), index);
+        let value = self.volume.store.get(self.volume.data, &key.to_bytes());
+        let Some(value) = value.map_err(error::store)?.filter(|value| value.len() > keep) else {
+            return Ok(None);
+        };
+        self.aside.row(DATA, &key.to_bytes(), &value)?;
+        let mut changes = self.volume.changes();
+        if keep == 0 {
+            changes.delete_data(key);
+        } else {
+            changes.put_data(key, value.slice(..keep));
+        }
+        changes.batch.depends_on_external();
+        self.commit(changes)?;
+        Ok(Some("cut; what was beyond is set aside".to_owned()))
+    }
+
+    fn set_has_xattrs(&mut self, ino: u64, at: &At, on: bool) -> FsResult<Option<String>> {
+        let mut edit = Edit::new(self.volume);
+        let Some(mut inode) = edit.inode_at(InodeId::new(ino), at)? else { return Ok(None) };
+        if inode.has_xattrs == on {
+            return Ok(None);
+        }
+        inode.has_xattrs = on;
+        edit.put_inode_at(inode, at)?;
+        edit.commit()?;
+        let done = if on { "the inode now says that it has some" } else { "it no longer says so" };
+        Ok(Some(done.to_owned()))
+    }
+
+    /// Attributes come back to an inode that forgot them; those of no inode are set aside.
+    fn stray_xattr(&mut self, ino: u64, at: &At) -> FsResult<Option<String>> {
+        let id = InodeId::new(ino);
+        if Edit::new(self.volume).inode_at(id, at)?.is_some() {
+            return self.set_has_xattrs(ino, at, true);
+        }
+        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(id));
+        range.start = std::ops::Bound::Included(RowKey::xattr(id, 0).to_bytes().to_vec());
+        let rows = self.volume.store.scan(self.volume.data, range, Direction::Forward);
+        let mut changes = self.volume.changes();
+        for row in rows.map_err(error::store)? {
+            let (key, value) = row.map_err(error::store)?;
+            self.aside.row(DATA, &key, &value)?;
+            changes.batch.delete(self.volume.data, key);
+        }
+        changes.batch.depends_on_external();
+        self.commit(changes)?;
+        Ok(Some("set aside".to_owned()))
+    }
+
+    /// Brings the attributes of a row to the rows of their hashes. Where one of that name is already, and with
+    /// a name that none can have, it is set aside.
+    fn place_xattrs(&mut self, ino: u64, key: &[u8]) -> FsResult<Option<String>> {
+        let get = |key: &[u8]| self.volume.store.get(self.volume.data, key).map_err(error::store);
+        let Some(value) = get(key)? else { return Ok(None) };
+        let Ok(wrong) = XattrRow::decode(&value) else { return Ok(None) };
+        let mut rows = std::collections::BTreeMap::<RowKey, XattrRow>::new();
+        let mut is_lost = false;
+        for attr in &wrong.attrs {
+            if check_name(&attr.name).is_err() {
+                is_lost = true;
+                continue;
+            }
+            let home = RowKey::xattr(InodeId::new(ino), self.volume.hasher.xattr(&attr.name));
+            let row = match rows.remove(&home) {
+                Some(row) => row,
+                None if home.to_bytes() == *key => XattrRow::default(),
+                None => get(&home.to_bytes())?
+                    .and_then(|value| XattrRow::decode(&value).ok())
+                    .unwrap_or_default(),
+            };
+            let row = rows.entry(home).or_insert(row);
+            if row.get(&attr.name).is_some() {
+                is_lost = true;
+            } else {
+                row.set(&attr.name, &attr.value);
+            }
+        }
+        if is_lost {
+            self.aside.row(DATA, key, &value)?;
+        }
+        let mut changes = self.volume.changes();
+        changes.batch.delete(self.volume.data, bytes::Bytes::copy_from_slice(key));
+        for (home, row) in rows {
+            changes.put_data(home, row.encode());
+        }
+        changes.batch.depends_on_external();
+        self.commit(changes)?;
+        let done =
+            if is_lost { "set aside what has no place" } else { "it is where its hash says now" };
+        Ok(Some(done.to_owned()))
+    }
+
+    /// Lets the row of a large file claim what its object holds, all and no more.
+    fn believe_object(&mut self, ino: u64, at: &At) -> FsResult<Option<String>> {
+        let id = InodeId::new(ino);
+        let mut edit = Edit::new(self.volume);
+        let inode = edit.inode_at(id, at)?;
+        let is_claimed =
+            |inode: &varve_schema::Inode| matches!(inode.content, Content::Object { .. });
+        let Some(mut inode) = inode.filter(is_claimed) else { return Ok(None) };
+        let before = inode.size;
+        match self.volume.objects.find(id)? {
+            Some(object) => {
+                inode.size = object.len;
+                let blocks = object.allocated.div_ceil(BLOCK_BYTES);
+                inode.content = Content::Object { dirty: false, blocks };
+            }
+            None => (inode.size, inode.content) = (0, Content::None),
+        }
+        let after = inode.size;
+        edit.put_inode_at(inode, at)?;
+        edit.changes.batch.depends_on_external();
+        edit.commit()?;
+        Ok(Some(if after < before {
+            format!("{} bytes are lost: the file has {after} bytes now", before - after)
+        } else {
+            format!("the file has {after} bytes now")
+        }))
+    }
+
+    /// An object whose inode has its content elsewhere is a copy that was being made: it goes unless it holds
+    /// more than the file does.
+    fn unclaimed_object(&mut self, ino: u64, at: &At) -> FsResult<Option<String>> {
+        let id = InodeId::new(ino);
+        let Some(lost_found) = self.lost_found()? else { return Ok(None) };
+        let inode = Edit::new(self.volume).inode_at(id, at)?;
+        let Some(inode) = inode else { return Ok(None) };
+        if matches!(inode.content, Content::Object { .. }) {
+            return Ok(None);
+        }
+        let Some(object) = self.volume.objects.find(id)? else { return Ok(None) };
+        if object.len <= inode.size {
+            self.volume.objects.remove(&[id])?;
+            return Ok(Some("removed: the file has all of it".to_owned()));
+        }
+        let new = self.new_id()?;
+        self.volume.objects.rename(id, new)?;
+        let blocks = object.allocated.div_ceil(BLOCK_BYTES);
+        let mut copy = self.blank(new, Content::Object { dirty: false, blocks });
+        copy.size = object.len;
+        let body = Body::Reference { ino: new, kind: copy.kind };
+        let mut edit = Edit::new(self.volume);
+        edit.put_inode(copy);
+        let name = self.name_lost(&mut edit, lost_found, body)?;
+        edit.changes.batch.depends_on_external();
+        edit.commit()?;
+        Ok(Some(format!("it holds more than the file, and is now {name}")))
+    }
+}

@@ -1,0 +1,87 @@
+//! A store without its file system: what a check reads and a repair writes.
+//!
+//! Unlike a mount, opening it decodes no row, so that it opens whatever the rows hold.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use varve_engine::db::Db;
+use varve_engine::options::DbOptions;
+use varve_engine::{Store, StoreResult};
+use varve_env::{Env, FileLock};
+use varve_schema::{NameHasher, StoreId};
+use varve_types::KeyspaceId;
+
+use crate::fs::{Keyspaces, VarveFs, take_lock};
+use crate::objects::Objects;
+use crate::rows::Changes;
+use crate::superblock::{Superblock, engine_dir, objects_dir};
+
+/// An open store.
+pub(crate) struct Volume {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) dir: PathBuf,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) meta: KeyspaceId,
+    pub(crate) data: KeyspaceId,
+    pub(crate) hasher: NameHasher,
+    pub(crate) store_id: Option<StoreId>,
+    pub(crate) objects: Arc<Objects>,
+    _lock: Option<Box<dyn FileLock>>,
+}
+
+/// What has to be durable before a row that depends on it, besides large files.
+pub(crate) type AlsoSync = Arc<Mutex<Option<Arc<dyn varve_env::File>>>>;
+
+impl Volume {
+    /// The store of an open file system.
+    pub(crate) fn of(fs: &VarveFs) -> Volume {
+        Volume {
+            env: Arc::clone(&fs.env),
+            dir: fs.dir.clone(),
+            store: Arc::clone(&fs.store),
+            meta: fs.meta,
+            data: fs.data,
+            hasher: fs.hasher.clone(),
+            store_id: fs.superblock.store_id(),
+            objects: Arc::clone(&fs.objects),
+            _lock: None,
+        }
+    }
+
+    /// Opens the store in `dir`, which nobody else may have open; the engine takes `engine_bytes` of memory.
+    /// A sync also syncs the file in `also`, if there is one.
+    pub(crate) fn open(
+        env: Arc<dyn Env>,
+        dir: &Path,
+        engine_bytes: usize,
+        also: AlsoSync,
+    ) -> StoreResult<Volume> {
+        let superblock = Superblock::read(env.as_ref(), dir)?;
+        let lock = take_lock(env.as_ref(), dir, None)?;
+        let options =
+            DbOptions { create_if_missing: false, ..DbOptions::with_memory_budget(engine_bytes) };
+        let db = Db::open(Arc::clone(&env), &engine_dir(dir), options)?;
+        let store: Arc<dyn Store> = Arc::new(db);
+        let objects = Arc::new(Objects::new(Arc::clone(&env), objects_dir(dir)));
+        let hook = Arc::clone(&objects);
+        store.set_external_sync(Box::new(move || {
+            if let Some(file) = &*also.lock() {
+                file.sync_data()?;
+            }
+            hook.sync_claimed()
+        }));
+        let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
+        let hasher = superblock.name_hasher();
+        let (meta, data) = (keyspaces.meta, keyspaces.data);
+        let dir = dir.to_path_buf();
+        let (store_id, _lock) = (superblock.store_id(), Some(lock));
+        Ok(Volume { env, dir, store, meta, data, hasher, store_id, objects, _lock })
+    }
+
+    /// No changes yet.
+    pub(crate) fn changes(&self) -> Changes {
+        Changes::in_keyspaces(self.meta, self.data)
+    }
+}

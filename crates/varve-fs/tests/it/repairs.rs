@@ -1,0 +1,411 @@
+//! Every broken invariant is repaired, and what was whole stays as it was, byte for byte.
+
+use std::path::Path;
+
+use varve_env::Env;
+use varve_fs::fsck::Finding;
+use varve_fs::fsck::repair::RepairReport;
+use varve_schema::key::{ID_MARK, STORE_ID};
+use varve_schema::{Body, EntryRow, EntrySuffix, FileKind, Pending, RowKey, XattrRow};
+use varve_testkit::fsops::{Times, TreeDump, tree};
+use varve_types::InodeId;
+
+use crate::bench::{Bench, Rows, check, repair};
+use crate::crash::{STORE, open};
+use crate::support::{Calls, ROOT};
+
+fn dump(bench: &Bench) -> TreeDump {
+    let fs = open(&bench.env);
+    let dump = tree(&fs).unwrap();
+    fs.close().unwrap();
+    dump
+}
+
+/// Lets `change` break something and repairs it. The findings of the check must include `expected`;
+/// afterwards nothing is found, a second repair does nothing, and all paths but `except` are as before.
+fn mend(
+    bench: &Bench,
+    expected: &[Finding],
+    except: &[&str],
+    change: impl FnOnce(&Rows),
+) -> RepairReport {
+    let before = dump(bench);
+    let found = bench.after(change);
+    for finding in expected {
+        assert!(found.findings.contains(finding), "{finding} is not among {:?}", found.findings);
+    }
+    let report = repair(&bench.env);
+    assert_eq!(report.left.findings, [], "{:?}", report.mended);
+    assert!(!report.mended.is_empty());
+    assert!(repair(&bench.env).did_nothing());
+    let after = dump(bench);
+    let differences: Vec<String> = before
+        .differences(&after, Times::Ignore)
+        .into_iter()
+        .filter(|line| {
+            let path = line.split(' ').next().unwrap_or_default();
+            // The root counts lost+found.
+            !except.contains(&path) && path != "/" && !path.starts_with("/lost+found")
+        })
+        .collect();
+    assert_eq!(differences, [] as [&str; 0], "{:?}", report.mended);
+    report
+}
+
+/// The content of a file by its path.
+fn content(bench: &Bench, path: &[&str]) -> Vec<u8> {
+    let fs = open(&bench.env);
+    let ino = path.iter().fold(ROOT, |dir, name| fs.find(dir, name).unwrap().ino);
+    let content = fs.contents(ino);
+    fs.close().unwrap();
+    content
+}
+
+#[test]
+fn wrong_counts_and_links_are_counted_again() {
+    let bench = Bench::new();
+    let (dir, linked) = (bench.dir.get(), bench.linked.get());
+    let expected = [
+        Finding::WrongEntryCount { dir, recorded: 9, counted: 4 },
+        Finding::WrongSubdirCount { dir, recorded: 7, counted: 1 },
+        Finding::WrongLinkCount { ino: linked, recorded: 30, counted: 2 },
+    ];
+    mend(&bench, &expected, &[], |rows| {
+        rows.change_dir(bench.dir, |info| (info.entries, info.subdirs) = (9, 7));
+        rows.change_inode(bench.linked, |inode| inode.nlink = 30);
+        rows.change_inline(bench.entry(bench.dir, "small"), |inode| inode.nlink = 5);
+    });
+}
+
+#[test]
+fn what_lost_its_name_is_found_in_lost_and_found() {
+    let bench = Bench::new();
+    let (inner, linked) = (bench.inner.get(), bench.linked.get());
+    let expected = [
+        Finding::DirectoryWithoutName { dir: inner, parent: bench.dir.get() },
+        Finding::InodeWithoutName { ino: linked },
+    ];
+    let gone = ["/d", "/d/inner", "/d/inner/deep", "/d/linked", "/linked2"];
+    mend(&bench, &expected, &gone, |rows| {
+        rows.delete(rows.meta, bench.entry(bench.dir, "inner"));
+        rows.delete(rows.meta, bench.entry(bench.dir, "linked"));
+        rows.delete(rows.meta, bench.entry(ROOT, "linked2"));
+    });
+    assert_eq!(content(&bench, &["lost+found", &format!("#{linked}")]), b"both");
+    assert_eq!(content(&bench, &["lost+found", &format!("#{inner}"), "deep"]), b"deep");
+}
+
+#[test]
+fn a_lost_directory_row_is_made_anew_where_it_was() {
+    let bench = Bench::new();
+    let inner = bench.inner.get();
+    let expected = [Finding::EntriesWithoutDirectory { dir: inner, entries: 1 }];
+    mend(&bench, &expected, &["/d/inner"], |rows| {
+        rows.delete(rows.meta, RowKey::inode(bench.inner));
+    });
+    assert_eq!(content(&bench, &["d", "inner", "deep"]), b"deep");
+    let bench = Bench::new();
+    mend(&bench, &[Finding::NoRoot], &[], |rows| rows.delete(rows.meta, RowKey::inode(ROOT)));
+    assert_eq!(content(&bench, &["d", "inner", "deep"]), b"deep");
+}
+
+#[test]
+fn a_dangling_name_goes_unless_its_data_is_there() {
+    let bench = Bench::new();
+    let (dir, linked) = (bench.dir.get(), bench.linked.get());
+    let dangling = Finding::DanglingEntry { dir, name: "linked".into(), ino: linked };
+    mend(&bench, &[dangling], &["/d", "/d/linked", "/linked2"], |rows| {
+        rows.delete(rows.meta, RowKey::inode(bench.linked));
+    });
+    let bench = Bench::new();
+    let large = bench.large.get();
+    let dangling = Finding::DanglingEntry { dir, name: "large".into(), ino: large };
+    mend(&bench, &[dangling], &["/d/large"], |rows| {
+        let kind = FileKind::Regular;
+        rows.change_entry(bench.entry(bench.dir, "large"), |row| {
+            row.set_body(0, Body::Reference { ino: bench.large, kind });
+        });
+    });
+    assert_eq!(content(&bench, &["d", "large"]), [2; 200_000]);
+}
+
+#[test]
+fn data_and_objects_without_an_inode_become_files() {
+    let bench = Bench::new();
+    let (small, large) = (bench.small.get(), bench.large.get());
+    let expected = [
+        Finding::DataWithoutInode { ino: small, chunks: 2 },
+        Finding::ObjectWithoutRow { ino: large },
+    ];
+    mend(&bench, &expected, &["/d", "/d/small", "/d/large"], |rows| {
+        rows.delete(rows.meta, bench.entry(bench.dir, "small"));
+        rows.delete(rows.meta, bench.entry(bench.dir, "large"));
+    });
+    assert_eq!(content(&bench, &["lost+found", &format!("#{small}")]), [1; 20_000]);
+    assert_eq!(content(&bench, &["lost+found", &format!("#{large}")]), [2; 200_000]);
+}
+
+#[test]
+fn names_come_to_their_places() {
+    let bench = Bench::new();
+    let dir = bench.dir.get();
+    let misplaced = |name: &str| Finding::MisplacedEntry { dir, name: name.into() };
+    mend(&bench, &[misplaced("inner"), misplaced("small")], &[], |rows| {
+        for (at, text) in [(12_345, "inner"), (12_346, "small")] {
+            let key = bench.entry(bench.dir, text);
+            let value = rows.get(rows.meta, key);
+            rows.delete(rows.meta, key);
+            rows.put(rows.meta, RowKey::entry(bench.dir, EntrySuffix::from_hash(at)), value);
+        }
+    });
+}
+
+#[test]
+fn a_name_that_is_there_twice_gets_another() {
+    let bench = Bench::new();
+    let (dir, small) = (bench.dir.get(), bench.small.get());
+    let duplicate = Finding::DuplicateName { dir, name: "small".into() };
+    let renamed = format!("/d/small#{}", small + 500);
+    mend(&bench, &[duplicate], &["/d", &renamed], |rows| {
+        let deep = rows.get(rows.meta, bench.entry(bench.inner, "deep"));
+        let deep = EntryRow::decode(&deep.into()).unwrap().names()[0].body.clone();
+        let Body::Inline(mut inode) = deep else { panic!("not inline") };
+        inode.ino = InodeId::new(small + 500);
+        rows.change_entry(bench.entry(bench.dir, "small"), |row| {
+            row.insert(b"another", Body::Inline(inode)).unwrap();
+        });
+        // The same name twice: no encoder makes it, so the bytes are changed.
+        let key = bench.entry(bench.dir, "small");
+        let row = rows.get(rows.meta, key);
+        let at = row.windows(7).position(|window| window == b"another").unwrap();
+        let row = [&row[..at - 1], &[5], b"small", &row[at + 7..]].concat();
+        rows.put(rows.meta, key, row);
+        rows.change_dir(bench.dir, |info| info.entries += 1);
+    });
+    assert_eq!(content(&bench, &["d", &format!("small#{}", small + 500)]), b"deep");
+    let bench = Bench::new();
+    let bad = Finding::BadName { dir, name: "sm/ll".into() };
+    mend(&bench, &[bad], &["/d", "/d/small", "/d/sm_ll"], |rows| {
+        let key = bench.entry(bench.dir, "small");
+        let row = rows.get(rows.meta, key);
+        let at = row.windows(5).position(|window| window == b"small").unwrap();
+        rows.put(rows.meta, key, [&row[..at], b"sm/ll", &row[at + 5..]].concat());
+    });
+    assert_eq!(content(&bench, &["d", "sm_ll"]), [1; 20_000]);
+}
+
+#[test]
+fn directories_have_one_name_and_no_loop() {
+    let bench = Bench::new();
+    let (dir, inner) = (bench.dir.get(), bench.inner.get());
+    let expected = [
+        Finding::WrongParent { dir: inner, parent: ROOT.get(), found: dir },
+        Finding::SecondName { dir: inner, name: "again".into(), ino: dir },
+    ];
+    mend(&bench, &expected, &[], |rows| {
+        rows.change_dir(bench.inner, |info| info.parent = ROOT);
+        let mut row = EntryRow::default();
+        row.insert(b"again", Body::Reference { ino: bench.dir, kind: FileKind::Directory })
+            .unwrap();
+        rows.put(rows.meta, bench.entry(bench.inner, "again"), row.encode());
+    });
+    let bench = Bench::new();
+    let all = ["/d", "/d/inner", "/d/inner/deep", "/d/small", "/d/linked", "/d/large", "/linked2"];
+    mend(&bench, &[Finding::DirectoryLoop { dir }], &all, |rows| {
+        rows.delete(rows.meta, bench.entry(ROOT, "d"));
+        let mut row = EntryRow::default();
+        row.insert(b"up", Body::Reference { ino: bench.dir, kind: FileKind::Directory }).unwrap();
+        rows.put(rows.meta, bench.entry(bench.inner, "up"), row.encode());
+    });
+    let found = format!("#{dir}");
+    assert_eq!(content(&bench, &["lost+found", &found, "inner", "deep"]), b"deep");
+    assert_eq!(content(&bench, &["lost+found", &found, "large"]), [2; 200_000]);
+}
+
+#[test]
+fn one_inode_in_two_places_becomes_links_or_two() {
+    let bench = Bench::new();
+    let (small, linked) = (bench.small.get(), bench.linked.get());
+    let twice = Finding::InodeTwice { ino: small };
+    mend(&bench, &[twice], &["/", "/d/small", "/copy"], |rows| {
+        let row = rows.get(rows.meta, bench.entry(bench.dir, "small"));
+        let mut row = EntryRow::decode(&row.into()).unwrap();
+        let body = row.remove(b"small").unwrap().body;
+        row.insert(b"copy", body).unwrap();
+        rows.put(rows.meta, bench.entry(ROOT, "copy"), row.encode());
+    });
+    assert_eq!(content(&bench, &["copy"]), [1; 20_000]);
+    assert_eq!(content(&bench, &["d", "small"]), [1; 20_000]);
+    let bench = Bench::new();
+    let twice = Finding::InodeTwice { ino: linked };
+    mend(&bench, &[twice], &[], |rows| {
+        rows.change_inline(bench.entry(bench.inner, "deep"), |inode| inode.ino = bench.linked);
+    });
+    let bench = Bench::new();
+    let expected = [Finding::NamesWithoutRow { ino: small, names: 2 }];
+    mend(&bench, &expected, &["/", "/d/small", "/link"], |rows| {
+        let mut row = EntryRow::default();
+        row.insert(b"link", Body::Reference { ino: bench.small, kind: FileKind::Regular }).unwrap();
+        rows.put(rows.meta, bench.entry(ROOT, "link"), row.encode());
+    });
+    assert_eq!(content(&bench, &["link"]), [1; 20_000]);
+}
+
+#[test]
+fn identities_and_types_are_put_right() {
+    let bench = Bench::new();
+    let (dir, inner) = (bench.dir.get(), bench.inner.get());
+    let expected = [
+        Finding::WrongInode { ino: inner, found: 999 },
+        Finding::ImpossibleId { dir: inner, name: "deep".into(), ino: 7 },
+        Finding::WrongType { dir, name: "linked".into(), ino: bench.linked.get() },
+    ];
+    mend(&bench, &expected, &[], |rows| {
+        let mut row = rows.get(rows.meta, RowKey::inode(bench.inner));
+        let mut inode = varve_schema::decode_inode_row(&row.clone().into()).unwrap();
+        inode.ino = InodeId::new(999);
+        row = varve_schema::encode_inode_row(&inode);
+        rows.put(rows.meta, RowKey::inode(bench.inner), row);
+        rows.change_inline(bench.entry(bench.inner, "deep"), |inode| inode.ino = InodeId::new(7));
+        rows.change_entry(bench.entry(bench.dir, "linked"), |row| {
+            row.set_body(0, Body::Reference { ino: bench.linked, kind: FileKind::Fifo });
+        });
+    });
+    for mark in [Some(vec![1, 20]), Some(vec![9]), None] {
+        let bench = Bench::new();
+        mend(&bench, &[], &[], |rows| match mark {
+            Some(mark) => rows.put(rows.meta, ID_MARK, mark),
+            None => rows.delete(rows.meta, ID_MARK),
+        });
+        let fs = open(&bench.env);
+        assert!(fs.mk(ROOT, "new").get() > bench.large.get());
+    }
+}
+
+#[test]
+fn the_store_id_is_written_again_but_not_that_of_another_store() {
+    for id in [None, Some(vec![9])] {
+        let bench = Bench::new();
+        mend(&bench, &[], &[], |rows| match id {
+            None => rows.delete(rows.meta, STORE_ID),
+            Some(bytes) => rows.put(rows.meta, STORE_ID, bytes),
+        });
+    }
+    let bench = Bench::new();
+    let other = varve_schema::StoreId(77).encode();
+    let report = bench.after(|rows| rows.put(rows.meta, STORE_ID, other));
+    assert_eq!(report.findings, [Finding::OtherStore]);
+}
+
+#[test]
+fn contents_follow_their_sizes() {
+    let bench = Bench::new();
+    let (small, linked) = (bench.small.get(), bench.linked.get());
+    let expected = [
+        Finding::ContentBeyondSize { ino: linked, size: 2, found: 4 },
+        Finding::OversizedChunk { ino: small, index: 0, bytes: 20_000 },
+        Finding::ChunkBeyondSize { ino: small, index: 1, size: 20_000 },
+        Finding::StrayChunk { ino: linked, index: 1 },
+    ];
+    let report = mend(&bench, &expected, &["/d/linked", "/linked2"], |rows| {
+        rows.change_inode(bench.linked, |inode| inode.size = 2);
+        rows.put(rows.data, RowKey::chunk(bench.small, 0), vec![1; 20_000]);
+        rows.put(rows.data, RowKey::chunk(bench.small, 1), vec![1; 5_000]);
+        rows.put(rows.data, RowKey::chunk(bench.linked, 1), vec![1; 5_000]);
+    });
+    assert_eq!(content(&bench, &["d", "linked"]), b"bo");
+    // Nothing that was cut is gone.
+    let aside = report.aside.unwrap();
+    let rows = bench.env.read_raw(&Path::new(&aside).join("rows-1.jsonl")).unwrap();
+    assert_eq!(String::from_utf8(rows).unwrap().lines().count(), 4);
+}
+
+#[test]
+fn extended_attributes_and_inodes_agree() {
+    let bench = Bench::new();
+    let (small, large) = (bench.small.get(), bench.large.get());
+    let expected = [Finding::StrayXattr { ino: small }, Finding::MissingXattr { ino: large }];
+    mend(&bench, &expected, &[], |rows| {
+        rows.change_inline(bench.entry(bench.dir, "small"), |inode| inode.has_xattrs = false);
+        rows.change_inline(bench.entry(bench.dir, "large"), |inode| inode.has_xattrs = true);
+        rows.put(rows.data, RowKey::xattr(InodeId::new(5000), 1), XattrRow::default().encode());
+    });
+    let bench = Bench::new();
+    let misplaced = Finding::MisplacedXattr { ino: small, name: "user.a".into() };
+    mend(&bench, &[misplaced], &[], |rows| {
+        let key = RowKey::xattr(bench.small, bench.hasher.xattr(b"user.a"));
+        let value = rows.get(rows.data, key);
+        rows.delete(rows.data, key);
+        rows.put(rows.data, RowKey::xattr(bench.small, 77), value);
+    });
+}
+
+#[test]
+fn rows_and_objects_agree() {
+    let objects = Path::new(STORE).join("objects/0/0");
+    for (len, expected) in [(None, 0), (Some(70), 70), (Some(300_000), 300_000)] {
+        let bench = Bench::new();
+        let path = objects.join(bench.large.to_string());
+        mend(&bench, &[], &["/d/large"], |_| match len {
+            None => bench.env.remove_raw(&path).unwrap(),
+            Some(len) => bench.env.truncate_raw(&path, len).unwrap(),
+        });
+        assert_eq!(content(&bench, &["d", "large"]).len(), expected);
+    }
+    let bench = Bench::new();
+    let expected = [
+        Finding::UnclaimedObject { ino: bench.small.get() },
+        Finding::UnclaimedObject { ino: bench.linked.get() },
+        Finding::StrayFile { path: objects.join("x").display().to_string() },
+    ];
+    mend(&bench, &expected, &[], |_| {
+        for (name, len) in [(bench.small.to_string(), 10), (bench.linked.to_string(), 3000)] {
+            let file = bench.env.open(&objects.join(name), varve_env::OpenMode::CreateNew).unwrap();
+            file.write_all_at(&vec![3; len], 0).unwrap();
+        }
+        bench.env.open(&objects.join("x"), varve_env::OpenMode::CreateNew).unwrap();
+    });
+    let fs = open(&bench.env);
+    let found = fs.find(ROOT, "lost+found").unwrap().ino;
+    let names = fs.list(found);
+    assert_eq!(names.len(), 1, "the copy that holds more than its file: {names:?}");
+    assert_eq!(fs.contents(fs.find(found, &names[0]).unwrap().ino), [3; 3000]);
+}
+
+#[test]
+fn rows_that_make_no_sense_are_set_aside() {
+    let bench = Bench::new();
+    let report = mend(&bench, &[], &["/d", "/d/small", "/d/linked", "/linked2"], |rows| {
+        rows.put(rows.meta, bench.entry(bench.dir, "small"), vec![9, 9, 9]);
+        rows.put(rows.meta, RowKey::inode(bench.linked), vec![1]);
+        rows.put(rows.meta, RowKey::chunk(bench.dir, 1), vec![1]);
+        rows.put(rows.meta, RowKey::inode(InodeId::new(5)), vec![1]);
+        rows.put(rows.meta, RowKey::pending(bench.dir), vec![1]);
+        rows.put(rows.data, RowKey::xattr(bench.dir, 5), vec![7]);
+    });
+    assert_eq!(content(&bench, &["lost+found", &format!("#{}", bench.small)]), [1; 20_000]);
+    let aside = report.aside.unwrap();
+    let rows = bench.env.read_raw(&Path::new(&aside).join("rows-1.jsonl")).unwrap();
+    assert!(String::from_utf8(rows).unwrap().lines().count() >= 6);
+}
+
+#[test]
+fn pending_work_never_takes_what_is_in_use() {
+    let bench = Bench::new();
+    mend(&bench, &[], &[], |rows| {
+        let put = |ino, pending: Pending| {
+            rows.put(rows.meta, RowKey::pending(ino), pending.encode().to_vec());
+        };
+        put(bench.large, Pending::ObjectMaking);
+        put(bench.linked, Pending::Orphan);
+        put(bench.inner, Pending::OrphanObjectMaking);
+        put(InodeId::new(7000), Pending::Orphan);
+        put(InodeId::new(7001), Pending::ObjectDelete);
+    });
+    let bench = Bench::new();
+    mend(&bench, &[], &[], |rows| {
+        let value = Pending::ObjectDelete.encode().to_vec();
+        rows.put(rows.meta, RowKey::pending(bench.large), value);
+    });
+    assert_eq!(check(&bench.env).objects, 1);
+}
