@@ -9,7 +9,7 @@ use crate::{Error, Result, size};
 
 /// What `-o` may say, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other suid nosuid dev nodev exec noexec \
-                     sync async acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough idlepoll noidlepoll \
+                     lazytime sync async acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough idlepoll noidlepoll \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
@@ -105,6 +105,8 @@ impl Choices {
             }
             // Served whatever is asked: the kernel always checks permissions.
             ("default_permissions" | "defaults", None) => {}
+            // Times reach the disk with the next sync in any case.
+            ("lazytime" | "nolazytime", None) => {}
             // For mount(8) and systemd only.
             ("auto" | "noauto" | "nofail" | "nouser" | "_netdev" | "comment", _) => {}
             _ => return Ok(name.starts_with("x-") || name.starts_with("X-")),

@@ -72,6 +72,11 @@ impl Mount {
         run(varve().args(["mount", "-o", &options]).arg(self.store()).arg(self.path()));
     }
 
+    /// Mounts the store with options.
+    pub(crate) fn mount_with(&self, options: &str) {
+        run(varve().args(["mount", "-o", options]).arg(self.store()).arg(self.path()));
+    }
+
     /// Unmounts and waits for the daemon.
     pub(crate) fn unmount(&self) {
         run(varve().arg("umount").arg(self.path()));

@@ -7,9 +7,12 @@ mod acl;
 mod attributes;
 mod copy;
 mod files;
+mod limits;
 mod locks;
 mod names;
+mod rights;
 mod trees;
+mod ways;
 
 use std::fs::File;
 use std::io;
