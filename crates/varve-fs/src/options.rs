@@ -74,7 +74,7 @@ impl Default for MountOptions {
             memory_budget_bytes: 256 << 20,
             passthrough: true,
             located_inodes_max: None,
-            open_files_max: 1024,
+            open_files_max: 512,
             marked_dirs_max: MARKS_MAX,
             mount_point: None,
         }

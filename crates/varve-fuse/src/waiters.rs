@@ -5,7 +5,8 @@
 //!
 //! 1. [`Waiters::run`] queues the job and, if no thread is idle and fewer than [`THREADS_MAX`] exist,
 //!    starts one.
-//! 2. A thread takes jobs until the session ends, then leaves. Jobs beyond the limit wait their turn.
+//! 2. A thread takes jobs until the session ends, then leaves. Jobs beyond the limit wait their turn; when
+//!    [`JOBS_MAX`] wait, the reader does the next itself, which holds callers back.
 //! 3. Dropping the [`Waiters`] finishes what is queued and waits for the threads.
 
 use std::collections::VecDeque;
@@ -19,6 +20,8 @@ use crate::readers::usable_cpus;
 
 /// The most syncs under way at one time.
 const THREADS_MAX: usize = 32;
+/// The most syncs that wait for a thread. Each has a caller of its own that waits for it.
+const JOBS_MAX: usize = 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -51,6 +54,10 @@ impl Waiters {
     /// Runs `job` on another thread; on this one if there is no other.
     pub(crate) fn run(&self, job: Job) {
         let mut queue = self.shared.queue.lock();
+        if queue.jobs.len() >= JOBS_MAX {
+            drop(queue);
+            return job();
+        }
         queue.jobs.push_back(job);
         let covered = queue.idle >= queue.jobs.len();
         drop(queue);
@@ -111,5 +118,44 @@ fn serve(shared: &Shared, cpus: &[usize]) {
             shared.changed.wait(&mut queue);
             queue.idle -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn all_jobs_are_done_and_the_queue_is_bounded() {
+        let (waiters, done) = (Waiters::new(), Arc::new(AtomicUsize::new(0)));
+        let gate = Arc::new(Mutex::new(()));
+        let held = gate.lock();
+        let submit = |blocks: bool| {
+            let (gate, done) = (gate.clone(), done.clone());
+            waiters.run(Box::new(move || {
+                if blocks {
+                    drop(gate.lock());
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+            }));
+        };
+        let waiting = || waiters.shared.queue.lock().jobs.len();
+        for _ in 0..THREADS_MAX {
+            submit(true);
+            while waiting() > 0 {
+                std::thread::yield_now();
+            }
+        }
+        (0..JOBS_MAX).for_each(|_| submit(true));
+        assert_eq!(waiting(), JOBS_MAX);
+        let before = done.load(Ordering::SeqCst);
+        submit(false);
+        assert_eq!(done.load(Ordering::SeqCst), before + 1, "by the caller itself, at once");
+        assert_eq!(waiting(), JOBS_MAX);
+        drop(held);
+        drop(waiters);
+        assert_eq!(done.load(Ordering::SeqCst), THREADS_MAX + JOBS_MAX + 1);
     }
 }

@@ -22,6 +22,7 @@ mod umount;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -39,6 +40,11 @@ pub use umount::{find_mount, unmount_and_wait};
 
 use crate::store::{self, FileSystem};
 use crate::{Error, Result};
+
+/// With more descriptors nothing gets faster.
+const OPEN_FILES_MAX: usize = 4096;
+/// With fewer nothing works.
+const OPEN_FILES_MIN: usize = 16;
 
 /// A mount that answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,6 +223,19 @@ fn session_options(choices: &Choices) -> SessionOptions {
     }
 }
 
+/// Descriptors that tables and objects may take: half of what the process may have, after asking for all the
+/// machine grants. The rest is for the connection, logs, and what operations hold for a moment.
+fn open_files_max() -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let granted = match rustix::process::setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let granted = granted.and_then(|granted| usize::try_from(granted).ok());
+    (granted.unwrap_or(usize::MAX) / 2).clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
+}
+
 fn fs_options(choices: &Choices, dir: &Path) -> FsOptions {
     let defaults = FsOptions::default();
     let memory_budget_bytes = choices
@@ -227,6 +246,7 @@ fn fs_options(choices: &Choices, dir: &Path) -> FsOptions {
         atime: choices.atime,
         memory_budget_bytes,
         passthrough: !choices.no_passthrough,
+        open_files_max: open_files_max(),
         mount_point: Some(dir.to_string_lossy().into_owned()),
         ..defaults
     }

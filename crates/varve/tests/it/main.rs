@@ -6,6 +6,7 @@
     reason = "these tests are programs on the mount: they use the machine as any program does"
 )]
 
+mod bounds;
 mod cli;
 mod fsck;
 mod harness;

@@ -1,0 +1,93 @@
+//! What a daemon takes of the machine is bounded, whatever programs do.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{Mount, run, varve};
+
+/// A field of /proc/PID/status, in KiB.
+fn memory_kib(pid: rustix::process::Pid, field: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn descriptors(pid: rustix::process::Pid) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().count()
+}
+
+/// A new mount whose daemon runs with `prefix` before its command line.
+fn mounted_under(prefix: &[&str], options: &str) -> Option<Mount> {
+    let mount = Mount::new()?;
+    mount.unmount();
+    let mut command = Command::new(prefix[0]);
+    command.args(&prefix[1..]).arg(env!("CARGO_BIN_EXE_varve")).args(["mount", "-o", options]);
+    run(command.arg(mount.store()).arg(mount.path()));
+    Some(mount)
+}
+
+const LARGE: usize = 100_000;
+
+/// Programs hold many times more large files open than the daemon may have descriptors.
+#[test]
+fn a_daemon_with_few_descriptors_serves_many_open_files() {
+    if !Path::new("/usr/bin/prlimit").exists() {
+        println!("skipped: there is no prlimit");
+        return;
+    }
+    for options in ["memory=16M", "memory=16M,nopassthrough"] {
+        let limited = ["/usr/bin/prlimit", "--nofile=128:128"];
+        let Some(mount) = mounted_under(&limited, options) else { return };
+        let files: Vec<File> = (0..600_u32)
+            .map(|n| {
+                let path = mount.path().join(format!("f{n}"));
+                fs::write(&path, vec![n as u8; LARGE]).unwrap();
+                File::options().read(true).write(true).open(&path).unwrap()
+            })
+            .collect();
+        let daemon = mount.daemon();
+        assert!(descriptors(daemon) < 128, "{} descriptors", descriptors(daemon));
+        for (n, file) in files.iter().enumerate() {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, LARGE as u64 - 1).unwrap();
+            assert_eq!(byte, [n as u8]);
+            file.write_all_at(b"end", LARGE as u64).unwrap();
+        }
+        run(Command::new("sync").arg("-f").arg(mount.path()));
+        files[599].sync_all().unwrap();
+        assert!(descriptors(daemon) < 128, "{} descriptors", descriptors(daemon));
+        drop(files);
+        assert_eq!(fs::metadata(mount.path().join("f0")).unwrap().len(), LARGE as u64 + 3);
+        mount.unmount();
+        run(varve().arg("fsck").arg(mount.store()));
+    }
+}
+
+/// Names and inodes that the kernel has looked up do not fit the budget: their places go to the store.
+#[test]
+fn memory_stays_within_the_budget_however_many_inodes_are_known() {
+    /// What a daemon takes besides its budget: its program, stacks, buffers of requests.
+    const CONSTANT_KIB: u64 = 24 << 10;
+    const BUDGET_KIB: u64 = 8 << 10;
+    let Some(mount) = mounted_under(&["/usr/bin/env"], "memory=8M,transport=dev") else { return };
+    for dir in 0..40 {
+        let dir = mount.path().join(format!("d{dir}"));
+        fs::create_dir(&dir).unwrap();
+        (0..1000).for_each(|n| drop(File::create(dir.join(format!("{n}"))).unwrap()));
+    }
+    let output = run(varve().args(["status", "--json"]).arg(mount.store()));
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let count = |field: &str| status["daemon"][field].as_u64().unwrap();
+    // The budget has room for the places of some 11,000.
+    assert!(count("inodes_known") + count("inodes_spilled") >= 40_000, "{status}");
+    assert!(count("inodes_known") < 12_000, "{status}");
+    let resident = memory_kib(mount.daemon(), "VmRSS");
+    assert!(resident < BUDGET_KIB + CONSTANT_KIB, "{resident} KiB");
+    // And all of them are still found.
+    for dir in 0..40 {
+        assert_eq!(fs::read_dir(mount.path().join(format!("d{dir}"))).unwrap().count(), 1000);
+        fs::metadata(mount.path().join(format!("d{dir}/999"))).unwrap();
+    }
+}
