@@ -7,7 +7,7 @@
 //!   2 oldest log         file number: logs before it are no longer needed
 //!   3 next file          file number: no file of the store has this number or a larger one
 //!   4 last sequence      number of the newest write that tables hold
-//!   5 add table          key space, level byte, sub-level, file number, size in bytes, entries,
+//!   5 add table          key space, level byte, sub-level, file number, tag, size in bytes, entries,
 //!                        tombstones, smallest seq, largest seq, smallest key, largest key
 //!   6 remove table       key space, level byte, file number
 //! ```
@@ -43,6 +43,9 @@ const OPTION_COMPRESSED: u8 = 2;
 pub struct TableMeta {
     /// Its number.
     pub file: FileNo,
+    /// Drawn at random for each table: its checksums are those of the file number [`TableMeta::identity`], so
+    /// that a file with the same number from another store, or from a backup, is not taken for it.
+    pub tag: u64,
     /// Its length in bytes.
     pub size_bytes: u64,
     /// Versions it holds, tombstones included.
@@ -57,6 +60,18 @@ pub struct TableMeta {
     pub smallest_key: Bytes,
     /// The last key; not below the first.
     pub largest_key: Bytes,
+}
+
+impl TableMeta {
+    /// The number that stands for the file in its checksums.
+    pub fn identity(&self) -> FileNo {
+        tagged(self.file, self.tag)
+    }
+}
+
+/// The number that stands in the checksums of the table `file` with this tag.
+pub fn tagged(file: FileNo, tag: u64) -> FileNo {
+    FileNo::new(file.get() ^ tag)
 }
 
 /// One change to the state of the store.
@@ -166,6 +181,7 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
 
 fn encode_meta(out: &mut Vec<u8>, meta: &TableMeta) {
     put_varint(out, meta.file.get());
+    put_varint(out, meta.tag);
     put_varint(out, meta.size_bytes);
     put_varint(out, meta.entries);
     put_varint(out, meta.tombstones);
@@ -226,6 +242,7 @@ fn decode_meta(reader: &mut Reader<'_>) -> FormatResult<TableMeta> {
     let start = reader.pos();
     let meta = TableMeta {
         file: FileNo::new(reader.varint()?),
+        tag: reader.varint()?,
         size_bytes: reader.varint()?,
         entries: reader.varint()?,
         tombstones: reader.varint()?,
@@ -253,6 +270,7 @@ mod tests {
     fn sample() -> VersionEdit {
         let meta = TableMeta {
             file: FileNo::new(12),
+            tag: u64::MAX,
             size_bytes: 1 << 40,
             entries: 1000,
             tombstones: 10,

@@ -90,7 +90,8 @@ pub struct RowReport {
 struct Opened<'a> {
     bytes: Bytes,
     path: &'a Path,
-    no: FileNo,
+    /// What stands for it in checksums.
+    identity: FileNo,
 }
 
 impl Opened<'_> {
@@ -107,7 +108,7 @@ impl Opened<'_> {
             let (path, offset) = (self.path.to_path_buf(), handle.offset);
             return Err(StoreError::Damaged { path, offset, detail });
         };
-        open_section(&self.bytes.slice(start..end), self.no, handle.offset)
+        open_section(&self.bytes.slice(start..end), self.identity, handle.offset)
             .and_then(|content| decode(&content))
             .map_err(|error| format_error(self.path, error.shifted(handle.offset)))
     }
@@ -120,14 +121,17 @@ pub(super) fn describe(
     no: FileNo,
     rows: bool,
 ) -> StoreResult<TableReport> {
-    let file = Opened { bytes: read_whole(env, path)?, path, no };
+    let mut file = Opened { bytes: read_whole(env, path)?, path, identity: no };
     let len = file.bytes.len();
     let Some(footer_at) = len.checked_sub(FOOTER_BYTES) else {
         let (path, detail) = (path.to_path_buf(), format!("{len} bytes, shorter than a footer"));
         return Err(StoreError::Damaged { path, offset: 0, detail });
     };
-    let footer = Footer::decode(&file.bytes[footer_at..], no, footer_at as u64)
+    let end = &file.bytes[footer_at..];
+    let footer = Footer::identity(end)
+        .and_then(|identity| Footer::decode(end, identity, footer_at as u64))
         .map_err(|error| format_error(path, error.shifted(footer_at as u64)))?;
+    file.identity = footer.file;
     let properties = file.section(footer.properties, |content| Properties::decode(content))?;
     let data_end = footer.data_end();
     let index = file

@@ -200,7 +200,7 @@ impl TableCache {
             return Err(StoreError::Damaged { path: table.path().to_owned(), offset: 0, detail });
         };
         let footer = self.read(table, offset, FOOTER_BYTES)?;
-        let footer = Footer::decode(&footer, table.file_no(), offset)
+        let footer = Footer::decode(&footer, table.meta().identity(), offset)
             .map_err(|error| damaged(table, offset, error))?;
         let data_end = footer.data_end();
         let index = self.section(table, footer.index, |content| {
@@ -223,7 +223,7 @@ impl TableCache {
         decode: impl FnOnce(&Bytes) -> FormatResult<T>,
     ) -> StoreResult<T> {
         let bytes = Bytes::from(self.read(table, handle.offset, handle.len as usize)?);
-        open_section(&bytes, table.file_no(), handle.offset)
+        open_section(&bytes, table.meta().identity(), handle.offset)
             .and_then(|content| decode(&content))
             .map_err(|error| damaged(table, handle.offset, error))
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use varve_env::{Env, File, OpenMode};
 use varve_format::EntryKind;
-use varve_format::edit::TableMeta;
+use varve_format::edit::{TableMeta, tagged};
 use varve_format::table::{TableBuilder, TableOptions};
 use varve_types::{FileNo, SeqNo};
 
@@ -27,6 +27,8 @@ pub(crate) struct TableWriter {
     env: Arc<dyn Env>,
     file: Arc<dyn File>,
     path: PathBuf,
+    no: FileNo,
+    tag: u64,
     /// `None` once the table is finished.
     builder: Option<TableBuilder>,
     written: u64,
@@ -44,8 +46,9 @@ impl TableWriter {
         let file = env
             .open(&path, OpenMode::CreateNew)
             .map_err(|error| io_error("create", &path, error))?;
-        let builder = Some(TableBuilder::new(options, no));
-        Ok(TableWriter { env: Arc::clone(env), file, path, builder, written: 0 })
+        let tag = env.random();
+        let builder = Some(TableBuilder::new(options, tagged(no, tag)));
+        Ok(TableWriter { env: Arc::clone(env), file, path, no, tag, builder, written: 0 })
     }
 
     /// Adds a version.
@@ -93,7 +96,7 @@ impl TableWriter {
             .write_all_at(&tail, self.written)
             .map_err(|error| io_error("write", &self.path, error))?;
         self.file.sync_data().map_err(|error| io_error("sync", &self.path, error))?;
-        Ok(meta)
+        Ok(TableMeta { file: self.no, tag: self.tag, ..meta })
     }
 
     fn remove(&self) {

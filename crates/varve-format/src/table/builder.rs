@@ -58,7 +58,7 @@ pub struct TableBuilder {
 }
 
 impl TableBuilder {
-    /// A builder of the file numbered `file`.
+    /// A builder of the file that `file` stands for in checksums.
     pub fn new(options: TableOptions, file: FileNo) -> TableBuilder {
         let properties = Properties {
             keyspace: options.keyspace,
@@ -273,6 +273,7 @@ impl TableBuilder {
         let properties = &self.properties;
         TableMeta {
             file: self.file,
+            tag: 0,
             size_bytes: self.file_bytes(),
             entries: properties.entries,
             tombstones: properties.tombstones,

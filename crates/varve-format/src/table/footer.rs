@@ -9,7 +9,7 @@
 //!     48      1  index policy: 1 plain
 //!     49      1  filter policy: 1 none, 2 Bloom
 //!     50      2  zero
-//!     52      8  file number
+//!     52      8  file number xor the tag that the manifest has of it
 //!     60      4  format version
 //!     64      4  crc32c of: file number u64, footer offset u64, bytes 0..64
 //!     68      8  magic "varvetbl"
@@ -53,6 +53,14 @@ pub struct Footer {
 }
 
 impl Footer {
+    /// The number that the footer of a table says its checksums hold, for a reader who has no manifest; only
+    /// [`Footer::decode`] with it tells whether it is right.
+    pub fn identity(bytes: &[u8]) -> FormatResult<FileNo> {
+        let at = VERSION_AT - 8;
+        let own = bytes.get(at..).unwrap_or_default();
+        Reader::new(own).u64().map(FileNo::new).map_err(|error| error.shifted(at as u64))
+    }
+
     /// Where the data blocks end.
     pub fn data_end(&self) -> u64 {
         self.sections().map(|(_, handle)| handle.offset).min().unwrap_or(0)

@@ -55,6 +55,7 @@ pub(crate) fn edit() -> VersionEdit {
     let keyspace = KeyspaceId::new(1);
     let meta = TableMeta {
         file: FileNo::new(9),
+        tag: 0x0bad_cafe_1234_5678,
         size_bytes: 33_554_432,
         entries: 100_000,
         tombstones: 17,

@@ -174,9 +174,8 @@ fn a_file_of_another_store_is_named() {
     for seed in 2..8 {
         let (other, _) = sample(seed);
         let others = all_files(&other);
-        let is_table = |path: &Path| path.extension().is_some_and(|kind| kind == "table");
         for path in &all_files(&env) {
-            if is_object(path) || is_table(path) || !others.contains(path) {
+            if is_object(path) || !others.contains(path) {
                 continue;
             }
             let copy = env.copy().power_cut_keep_all();

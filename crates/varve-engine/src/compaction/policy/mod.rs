@@ -132,6 +132,7 @@ mod testing {
     ) -> TableMeta {
         TableMeta {
             file: FileNo::new(file),
+            tag: 0,
             size_bytes,
             entries: 1,
             tombstones: 0,
