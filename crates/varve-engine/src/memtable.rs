@@ -11,19 +11,21 @@
 //!   see it, so that a row rewritten a thousand times takes the room of one.
 //! - The lock is held for at most one batch or one chunk, never during I/O.
 
+mod key;
+
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use smallvec::SmallVec;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
-use crate::Op;
+pub(crate) use key::Key;
+use key::SHORT_KEY_BYTES;
 
-/// A key; those of the file system (8 + 8 bytes) need no allocation.
-pub(crate) type Key = SmallVec<[u8; 16]>;
+use crate::Op;
 
 /// Bytes that a row takes in the tree besides its key and value, measured with rows of 16 + 100 bytes.
 const ROW_OVERHEAD_BYTES: usize = 120;
@@ -173,7 +175,13 @@ impl Memtable {
     /// The newest version of `key` that is not newer than `seq`.
     pub(crate) fn get(&self, keyspace: KeyspaceId, key: &[u8], seq: SeqNo) -> Option<Found> {
         let spaces = self.spaces.read();
-        spaces.get(keyspace.get() as usize)?.get(key)?.at(seq).cloned()
+        let rows = spaces.get(keyspace.get() as usize)?;
+        // A longer one would be allocated.
+        let row = match key.len() {
+            0..=SHORT_KEY_BYTES => rows.get(&Key::from_slice(key)),
+            _ => rows.get(key),
+        };
+        row?.at(seq).cloned()
     }
 
     /// Appends to `out`, up to `limit` of them and a little more, the versions not newer than `seq` of
@@ -241,9 +249,12 @@ fn set(
     newest_snapshot: Option<SeqNo>,
 ) -> (usize, usize) {
     let value_len = found.len();
-    let Some(row) = rows.get_mut(key) else {
-        rows.insert(Key::from_slice(key), Row { seq, found, older: None });
-        return (ROW_OVERHEAD_BYTES + key.len() + value_len, 0);
+    let row = match rows.entry(Key::from_slice(key)) {
+        Entry::Occupied(row) => row.into_mut(),
+        Entry::Vacant(place) => {
+            place.insert(Row { seq, found, older: None });
+            return (ROW_OVERHEAD_BYTES + key.len() + value_len, 0);
+        }
     };
     let old_seq = std::mem::replace(&mut row.seq, seq);
     let old = std::mem::replace(&mut row.found, found);
@@ -269,7 +280,7 @@ mod tests {
     fn versions(table: &Memtable, reverse: bool) -> Vec<(Vec<u8>, u64)> {
         let mut out = Vec::new();
         assert!(!table.chunk(SPACE, ALL, reverse, SeqNo::MAX, 100, &mut out));
-        out.into_iter().map(|entry| (entry.key.to_vec(), entry.seq.get())).collect()
+        out.into_iter().map(|entry| (entry.key.as_slice().to_vec(), entry.seq.get())).collect()
     }
 
     #[test]

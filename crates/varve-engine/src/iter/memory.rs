@@ -47,7 +47,8 @@ impl MemorySource {
     fn fetch(&mut self, rows: usize) {
         self.chunk.clear();
         self.at = 0;
-        let range = (self.rest.0.as_ref().map(|k| &k[..]), self.rest.1.as_ref().map(|k| &k[..]));
+        let range =
+            (self.rest.0.as_ref().map(Key::as_slice), self.rest.1.as_ref().map(Key::as_slice));
         let reverse = self.direction == Direction::Reverse;
         self.more =
             self.memtable.chunk(self.keyspace, range, reverse, self.seq, rows, &mut self.chunk);
@@ -67,7 +68,7 @@ impl Source for MemorySource {
     }
 
     fn key(&self) -> &[u8] {
-        &self.chunk[self.at].key
+        self.chunk[self.at].key.as_slice()
     }
 
     fn seq(&self) -> SeqNo {

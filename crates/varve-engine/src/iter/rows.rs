@@ -61,7 +61,7 @@ impl Rows {
         }
         let key = Key::from_slice(self.merge.key());
         let mut seen: Option<Found> = None;
-        while self.merge.valid() && self.merge.key() == &key[..] {
+        while self.merge.valid() && self.merge.key() == key.as_slice() {
             // Forward the newest version comes first and the first visible one counts; backward the last.
             let counts = self.direction == Direction::Reverse || seen.is_none();
             if self.merge.seq() <= self.seq && counts {
@@ -80,7 +80,7 @@ impl Iterator for Rows {
         while !self.done {
             match self.next_key() {
                 Ok(Some((key, Some(Found::Value(value))))) => {
-                    return Some(Ok((Bytes::copy_from_slice(&key), value)));
+                    return Some(Ok((Bytes::copy_from_slice(key.as_slice()), value)));
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => self.done = true,
