@@ -285,3 +285,23 @@ fn an_open_that_fails_while_the_file_is_forgotten_leaves_nothing() {
     let objects = sim.files_raw().into_iter().filter(|path| path.starts_with("/store/objects"));
     assert_eq!(objects.count(), 0);
 }
+
+#[test]
+fn a_file_and_a_directory_may_have_more_than_65_000_links() {
+    const MANY: u32 = 66_000;
+    let rig = Rig::new();
+    let (file, dir) = (rig.mk(ROOT, "file"), rig.mk_dir(ROOT, "dir"));
+    for n in 1..MANY {
+        rig.link(file, dir, name(&format!("name-{n}"))).unwrap();
+        rig.forget(file, 1);
+    }
+    assert_eq!(rig.getattr(file).unwrap().nlink, MANY);
+    for n in 2..MANY {
+        rig.mk_dir(dir, &format!("dir-{n}"));
+    }
+    assert_eq!(rig.getattr(dir).unwrap().nlink, MANY);
+    for n in 1..MANY {
+        rig.unlink(dir, name(&format!("name-{n}"))).unwrap();
+    }
+    assert_eq!(rig.getattr(file).unwrap().nlink, 1);
+}

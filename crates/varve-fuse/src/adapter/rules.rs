@@ -69,6 +69,8 @@ impl Adapter {
 
     pub(super) fn open_flags(&self, raw: u32) -> OpenFlags {
         let flags = convert::open_flags(raw);
-        OpenFlags { sync: flags.sync || self.options.sync_writes, ..flags }
+        // The kernel, through which all writes come, knows the end and says where each append goes. What was
+        // opened to append need not stay so (fcntl F_SETFL, RWF_NOAPPEND).
+        OpenFlags { append: false, sync: flags.sync || self.options.sync_writes, ..flags }
     }
 }

@@ -8,6 +8,7 @@
 
 mod bounds;
 mod cli;
+mod conformance;
 mod fsck;
 mod harness;
 mod semantics;

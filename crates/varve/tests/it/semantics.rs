@@ -32,7 +32,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    fn dir(&self) -> PathBuf {
+    pub(crate) fn dir(&self) -> PathBuf {
         match self {
             Place::Mount(mount) => mount.path(),
             Place::Plain(dir) => dir.path().to_path_buf(),

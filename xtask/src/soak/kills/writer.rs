@@ -1,7 +1,8 @@
 //! A writer process: does its steps and tells each, once the call has returned, on its standard output.
 //!
-//! It ends when its directory is gone with the daemon (a call fails with ENOTCONN, ECONNABORTED or EIO), and
-//! with another exit status if a call fails in any other way.
+//! It ends when its directory is gone with the daemon (a call fails with ENOTCONN, ECONNABORTED, EIO, or with
+//! ECANCELED if it was on its way over io_uring), and with another exit status if a call fails in any other
+//! way.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -41,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         let step = model.next();
         match hands.perform(&step) {
             Ok(()) => {}
-            Err(error) if is_gone(&error) => return Ok(()),
+            Err(error) if is_gone(&error, &arguments.dir) => return Ok(()),
             Err(error) => return Err(Failure::from(format!("{step:?}: {error}"))),
         }
         model.apply(&step);
@@ -50,9 +51,11 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     }
 }
 
-fn is_gone(error: &std::io::Error) -> bool {
-    let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::IO];
+/// A dead mount answers so; once it is taken away, its directories are not there.
+fn is_gone(error: &std::io::Error, dir: &Path) -> bool {
+    let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED, Errno::IO];
     gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+        || (error.kind() == std::io::ErrorKind::NotFound && !dir.exists())
 }
 
 /// Does steps to a directory.
