@@ -36,6 +36,8 @@ pub(crate) struct Metrics {
     pub(crate) filter_negatives: Counter,
     pub(crate) filter_false_positives: Counter,
     pub(crate) prefix_filter_negatives: Counter,
+    /// Blocks looked at because an index could not tell them apart.
+    pub(crate) index_ties: Counter,
     pub(crate) paced_ns: Counter,
     pub(crate) flush_waits: Counter,
     pub(crate) flush_wait_ns: Counter,
@@ -111,6 +113,7 @@ impl Metrics {
             ("filter_negatives", &self.filter_negatives),
             ("filter_false_positives", &self.filter_false_positives),
             ("prefix_filter_negatives", &self.prefix_filter_negatives),
+            ("index_ties", &self.index_ties),
             ("paced_ns", &self.paced_ns),
             ("flush_waits", &self.flush_waits),
             ("flush_wait_ns", &self.flush_wait_ns),

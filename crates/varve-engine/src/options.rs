@@ -42,7 +42,8 @@ pub struct DbOptions {
     pub table_bytes: u64,
     /// Bytes of a block of a table, trailer included.
     pub block_bytes: u32,
-    /// How the blocks of new tables are indexed.
+    /// How the blocks of new tables are indexed, where keys are prefixed and blocks not compressed; else
+    /// always [`IndexPolicy::Plain`].
     pub index: IndexPolicy,
     /// The filter of new tables.
     pub filter: FilterPolicy,
@@ -80,7 +81,7 @@ impl DbOptions {
             memtable_bytes,
             table_bytes: 32 * MIB as u64,
             block_bytes: 4 * KIB as u32,
-            index: IndexPolicy::Plain,
+            index: IndexPolicy::EliasFano,
             filter: FilterPolicy::Bloom { bits_per_key: 10 },
             compaction: CompactionPolicy::Leveled,
             values: ValuePolicy::InRow,

@@ -18,6 +18,7 @@
 //! is big-endian inside keys, which is the business of the room above.
 
 pub mod batch;
+mod bits;
 pub mod block;
 mod checksum;
 mod codec;

@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! bytes  field
-//!     n  content; with compression 2: u32 length of the original content, then one LZ4 block
-//!     1  compression: 1 none, 2 LZ4
-//!     4  crc32c of: file number u64, section offset u64, content, compression byte
+//!     n  stored content, as the packing says
+//!     1  packing: 1 the content itself
+//!                 2 u32 length of the content, then the content as one LZ4 block
+//!                 3 the content, zeros, then u16 number of zeros
+//!     4  crc32c of: file number u64, section offset u64, stored content, packing byte
 //! ```
 //!
-//! Data blocks, filters, the index and the properties are all sections.
+//! Data blocks, filters, the index and the properties are all sections. Packing 3 makes a data block fill
+//! whole pages, so that an index need not say how long it is.
 
 use bytes::Bytes;
 use varve_types::FileNo;
@@ -25,6 +28,10 @@ pub const COMPRESSED_CONTENT_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX 
 /// LZ4 makes at most this many bytes from one.
 const LZ4_RATIO_MAX: usize = 255;
 const LENGTH_BYTES: usize = 4;
+/// Sections are padded to multiples of at most this many bytes.
+pub(crate) const PADDED_UNIT_MAX: u32 = 1 << 16;
+/// Bytes of the number of zeros.
+pub(crate) const PADDING_BYTES: usize = 2;
 
 /// How a section's content is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +49,29 @@ impl Compression {
         match id {
             1 => Some(Compression::None),
             2 => Some(Compression::Lz4),
+            _ => None,
+        }
+    }
+}
+
+/// How a section's content is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Packing {
+    /// As it is.
+    Plain = 1,
+    /// Compressed by [`compress`].
+    Lz4 = 2,
+    /// With zeros after it, by [`pad`].
+    Padded = 3,
+}
+
+impl Packing {
+    fn from_id(id: u8) -> Option<Packing> {
+        match id {
+            1 => Some(Packing::Plain),
+            2 => Some(Packing::Lz4),
+            3 => Some(Packing::Padded),
             _ => None,
         }
     }
@@ -78,21 +108,33 @@ pub(crate) fn compress(content: &[u8], scratch: &mut Vec<u8>) -> bool {
     scratch.len() <= content.len() - content.len() / 8
 }
 
-/// Appends the section at `offset` of `file` with `content`, which was already compressed as
-/// `compression` says. Returns where it stands.
+/// Puts `content` into `out` with as many zeros that the section has a multiple of `unit` bytes.
+///
+/// REQUIRES: `unit` at most [`PADDED_UNIT_MAX`].
+pub(crate) fn pad(content: &[u8], unit: usize, out: &mut Vec<u8>) {
+    let len = content.len() + PADDING_BYTES + TRAILER_BYTES;
+    let zeros = len.next_multiple_of(unit) - len;
+    out.clear();
+    out.extend_from_slice(content);
+    out.resize(content.len() + zeros, 0);
+    out.extend_from_slice(&(zeros as u16).to_le_bytes());
+}
+
+/// Appends the section at `offset` of `file` with `content`, which was already packed as `packing`
+/// says. Returns where it stands.
 pub(crate) fn put_section(
     out: &mut Vec<u8>,
     file: FileNo,
     offset: u64,
     content: &[u8],
-    compression: Compression,
+    packing: Packing,
 ) -> FormatResult<Handle> {
     let len = content.len() + TRAILER_BYTES;
     let Ok(len) = u32::try_from(len) else {
         let (len, max) = (len as u64, u64::from(u32::MAX));
         return Err(FormatError::new(offset, Problem::TooLong { what: "section", len, max }));
     };
-    let id = [compression as u8];
+    let id = [packing as u8];
     let crc = placed_crc(file, offset, &[content, &id]);
     out.extend_from_slice(content);
     out.extend_from_slice(&id);
@@ -115,12 +157,30 @@ pub fn open_section(bytes: &Bytes, file: FileNo, offset: u64) -> FormatResult<By
         return Err(FormatError::new(0u64, Problem::Checksum { stored, computed }));
     }
     let id = covered[content_len];
-    match Compression::from_id(id) {
-        Some(Compression::None) => Ok(bytes.slice(..content_len)),
-        Some(Compression::Lz4) => decompress(&covered[..content_len]).map(Bytes::from),
+    match Packing::from_id(id) {
+        Some(Packing::Plain) => Ok(bytes.slice(..content_len)),
+        Some(Packing::Lz4) => decompress(&covered[..content_len]).map(Bytes::from),
+        Some(Packing::Padded) => {
+            unpadded_len(&covered[..content_len]).map(|content_len| bytes.slice(..content_len))
+        }
         None => {
-            let problem = Problem::Unknown { what: "compression", id: id.into() };
+            let problem = Problem::Unknown { what: "packing", id: id.into() };
             Err(FormatError::new(content_len, problem))
+        }
+    }
+}
+
+/// The length of the content that [`pad`] made `stored` of.
+fn unpadded_len(stored: &[u8]) -> FormatResult<usize> {
+    let parts = stored.split_last_chunk::<PADDING_BYTES>().and_then(|(padded, zeros)| {
+        let zeros = usize::from(u16::from_le_bytes(*zeros));
+        padded.split_at_checked(padded.len().checked_sub(zeros)?)
+    });
+    match parts {
+        Some((content, zeros)) if zeros.iter().all(|byte| *byte == 0) => Ok(content.len()),
+        _ => {
+            let rule = "padding that is longer than its section, or not of zeros";
+            Err(FormatError::new(stored.len(), Problem::Invalid(rule)))
         }
     }
 }
@@ -154,16 +214,16 @@ mod tests {
 
     const FILE: FileNo = FileNo::new(3);
 
-    fn sealed(content: &[u8], compression: Compression) -> Bytes {
+    fn sealed(content: &[u8], packing: Packing) -> Bytes {
         let mut out = Vec::new();
-        let handle = put_section(&mut out, FILE, 4096, content, compression).unwrap();
+        let handle = put_section(&mut out, FILE, 4096, content, packing).unwrap();
         assert_eq!(handle, Handle { offset: 4096, len: out.len() as u32 });
         Bytes::from(out)
     }
 
     #[test]
     fn sections_come_back_from_their_place_only() {
-        let bytes = sealed(b"content", Compression::None);
+        let bytes = sealed(b"content", Packing::Plain);
         assert_eq!(open_section(&bytes, FILE, 4096).unwrap().as_ref(), b"content");
         assert!(open_section(&bytes, FILE, 8192).is_err());
         assert!(open_section(&bytes, FILE.next(), 4096).is_err());
@@ -183,17 +243,31 @@ mod tests {
         let mut packed = Vec::new();
         assert!(compress(&content, &mut packed));
         assert!(packed.len() < content.len() / 4);
-        let bytes = sealed(&packed, Compression::Lz4);
+        let bytes = sealed(&packed, Packing::Lz4);
         assert_eq!(open_section(&bytes, FILE, 4096).unwrap(), content);
         assert!(!compress(b"no two bytes alike", &mut packed));
         assert!(!compress(b"", &mut packed));
     }
 
     #[test]
+    fn padded_content_fills_pages_and_comes_back() {
+        for len in [0, 1, 4088, 4089, 4090, 5000] {
+            let (content, mut padded) = (vec![7; len], Vec::new());
+            pad(&content, 4096, &mut padded);
+            let bytes = sealed(&padded, Packing::Padded);
+            assert!(bytes.len().is_multiple_of(4096));
+            assert_eq!(open_section(&bytes, FILE, 4096).unwrap(), content);
+        }
+        for bad in [&b"\0"[..], b"\0\0\x03\0", b"a\0b\x02\0"] {
+            assert!(open_section(&sealed(bad, Packing::Padded), FILE, 4096).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn a_bomb_is_refused_before_it_is_unpacked() {
         let mut content = u32::MAX.to_le_bytes().to_vec();
         content.extend_from_slice(&[0x1f; 64]);
-        let error = open_section(&sealed(&content, Compression::Lz4), FILE, 4096).unwrap_err();
+        let error = open_section(&sealed(&content, Packing::Lz4), FILE, 4096).unwrap_err();
         let max = 64 * LZ4_RATIO_MAX as u64;
         let len = u64::from(u32::MAX);
         assert_eq!(error.problem, Problem::TooLong { what: "decompressed content", len, max });
@@ -202,11 +276,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_compression_is_named() {
+    fn an_unknown_packing_is_named() {
         let mut out = b"content\x09".to_vec();
         let crc = placed_crc(FILE, 0, &[&out]);
         out.extend_from_slice(&crc.to_le_bytes());
         let error = open_section(&Bytes::from(out), FILE, 0).unwrap_err();
-        assert_eq!(error.problem, Problem::Unknown { what: "compression", id: 9 });
+        assert_eq!(error.problem, Problem::Unknown { what: "packing", id: 9 });
     }
 }

@@ -53,23 +53,41 @@ impl TableSource {
         match (self.direction, start_place(range, self.direction)) {
             (Direction::Forward, None) => self.enter(0),
             (Direction::Reverse, None) => self.enter(last),
-            (Direction::Forward, Some((key, seq))) => {
-                let Some(block_no) = self.index.index.find(key, seq) else { return Ok(()) };
-                self.enter(block_no)?;
-                self.within(|cursor| cursor.seek(key, seq))?;
+            (_, Some((key, seq))) => {
+                if self.seek(key, seq)? && self.direction == Direction::Reverse {
+                    self.within(BlockCursor::prev)?;
+                }
                 self.settle()
             }
-            (Direction::Reverse, Some((key, seq))) => {
-                let Some(block_no) = self.index.index.find(key, seq) else {
-                    return self.enter(last);
-                };
-                self.enter(block_no)?;
-                self.within(|cursor| {
-                    cursor.seek(key, seq)?;
-                    if cursor.valid() { cursor.prev() } else { cursor.seek_last() }
-                })?;
-                self.settle()
+        }
+    }
+
+    /// Looks for the first version at or after (`key`, `seq`) in the blocks that the index names: first
+    /// in that which holds the key if any does, then by halving. True if the cursor is at it. False if it
+    /// begins the block after one that holds nothing as late; then the cursor is at the end of the walk's
+    /// direction that borders on the gap.
+    fn seek(&mut self, key: &[u8], seq: SeqNo) -> StoreResult<bool> {
+        let index = &self.index.index;
+        let Some((found, sought)) = index.find(key, seq).zip(index.seek(key, seq)) else {
+            let last = index.block_count() - 1;
+            self.enter(if self.direction == Direction::Forward { last + 1 } else { last })?;
+            return Ok(false);
+        };
+        let (mut low, mut high) = sought.into_inner();
+        let mut block_no = *found.start();
+        loop {
+            self.enter(block_no)?;
+            self.within(|cursor| cursor.seek(key, seq))?;
+            match &self.cursor {
+                Some(cursor) if cursor.is_first() && block_no > low => high = block_no - 1,
+                Some(cursor) if cursor.valid() => return Ok(true),
+                _ => low = block_no + 1,
             }
+            if low > high {
+                self.enter(if self.direction == Direction::Forward { low } else { high })?;
+                return Ok(false);
+            }
+            block_no = low + (high - low) / 2;
         }
     }
 

@@ -1,7 +1,8 @@
 //! Blocks, indexes and filters of tables in memory, within one budget; and a bounded number of open
 //! files.
 //!
-//! 1. [`TableCache::get`] asks the table's filter, finds the block in its index and searches it.
+//! 1. [`TableCache::get`] asks the table's filter, finds the block in its index and searches it, or the
+//!    few blocks that the index cannot tell apart.
 //! 2. What is not in memory is read, its checksum compared, and kept; least useful entries make room.
 //! 3. Scans and compactions read blocks through [`TableCache::block`]; compactions keep none of them.
 //!
@@ -9,6 +10,7 @@
 //! offset; indexes and filters are charged to the same budget as blocks.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -153,11 +155,8 @@ impl TableCache {
             self.metrics.filter_negatives.add(1);
             return Ok(None);
         }
-        let Some(handle) = index.index.find(key, seq).and_then(|no| index.index.handle(no)) else {
-            return Ok(None);
-        };
-        let block = self.block(table, handle, Admission::Keep)?;
-        let found = block.get(key, seq).map_err(|error| damaged(table, handle.offset, error))?;
+        let Some(blocks) = index.index.find(key, seq) else { return Ok(None) };
+        let found = self.search(table, &index.index, blocks, key, seq)?;
         if found.is_none() && index.filter.is_some() {
             self.metrics.filter_false_positives.add(1);
         }
@@ -165,6 +164,57 @@ impl TableCache {
             EntryKind::Put => Found::Value(found.value),
             EntryKind::Delete => Found::Tombstone,
         }))
+    }
+
+    /// The newest version of `key` as of `seq` in `blocks`, which the index cannot tell apart. Nearly
+    /// always there is one; of three and more, all but two are ruled out by halving.
+    fn search(
+        &self,
+        table: &Table,
+        index: &Index,
+        blocks: RangeInclusive<usize>,
+        key: &[u8],
+        seq: SeqNo,
+    ) -> StoreResult<Option<varve_format::block::Found>> {
+        let (mut first, last) = blocks.into_inner();
+        let mut bound = last;
+        while bound > first + 1 {
+            let middle = first + (bound - first) / 2;
+            self.metrics.index_ties.add(1);
+            let Some((block, offset)) = self.numbered(table, index, middle)? else { break };
+            let begins = block.first_key().map_err(|error| damaged(table, offset, error))?;
+            if begins < key {
+                first = middle;
+            } else {
+                bound = middle;
+            }
+        }
+        for number in first..=last {
+            let Some((block, offset)) = self.numbered(table, index, number)? else { break };
+            let at = |error| damaged(table, offset, error);
+            if number > first {
+                self.metrics.index_ties.add(1);
+                if block.first_key().map_err(at)? > key {
+                    break;
+                }
+            }
+            let found = block.get(key, seq).map_err(at)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Block `number` and where it stands; `None` beyond the last.
+    fn numbered(
+        &self,
+        table: &Table,
+        index: &Index,
+        number: usize,
+    ) -> StoreResult<Option<(Block, u64)>> {
+        let Some(handle) = index.handle(number) else { return Ok(None) };
+        Ok(Some((self.block(table, handle, Admission::Keep)?, handle.offset)))
     }
 
     /// Whether `table` may hold keys that begin with `prefix`, by its prefix filter (TableFS 4.2.4).

@@ -3,10 +3,11 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use varve_engine::{Db, Direction, KeyRange, Store, StoreSnapshot};
+use varve_engine::{Db, DbOptions, Direction, KeyRange, Store, StoreSnapshot};
 use varve_env::Env;
 use varve_env::os::OsEnv;
 use varve_env::sim::SimEnv;
+use varve_format::index::IndexPolicy;
 use varve_types::KeyspaceId;
 
 use crate::common::*;
@@ -51,6 +52,18 @@ fn expected(rows: &Rows, range: &KeyRange, direction: Direction) -> Vec<(Vec<u8>
     rows
 }
 
+/// Options of one of the kinds that a store may be opened with, whatever it was opened with before.
+fn random_options(rng: &mut Rng) -> DbOptions {
+    let index = [IndexPolicy::Plain, IndexPolicy::EliasFano, IndexPolicy::ThreeLevel];
+    let mut options = DbOptions { index: index[rng.below(3) as usize], ..options_by(rng.next()) };
+    if rng.chance(2) {
+        // Large enough for an index that needs whole pages, and for tables of several of them.
+        (options.block_bytes, options.table_bytes) = (4096, 40 << 10);
+        (options.memtable_bytes, options.level_base_bytes) = (24 << 10, 48 << 10);
+    }
+    options
+}
+
 enum Reader<'a> {
     Now(&'a Db),
     Then(&'a dyn StoreSnapshot),
@@ -91,8 +104,8 @@ fn clips_and_moves(db: &Db) -> [u64; 2] {
 fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u64; 2] {
     let mut rng = Rng::new(seed);
     let mut model = Model::new();
-    let open = |policy: u64| Db::open(Arc::clone(env), dir, options_by(policy)).unwrap();
-    let mut db = open(seed);
+    let open = |rng: &mut Rng| Db::open(Arc::clone(env), dir, random_options(rng)).unwrap();
+    let mut db = open(&mut rng);
     let mut ids = make_spaces(&db).unwrap();
     let (mut step, mut counts) = (0, [0; 2]);
     let mut count = |db: &Db| {
@@ -125,7 +138,7 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u
                 count(&db);
                 db.close().unwrap();
                 drop(db);
-                db = open(rng.next());
+                db = open(&mut rng);
                 ids = make_spaces(&db).unwrap();
                 assert_eq!(contents(&db, &ids).unwrap(), model, "after a reopen");
             }

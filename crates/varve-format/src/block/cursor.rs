@@ -40,6 +40,11 @@ impl BlockCursor {
         self.at.is_some()
     }
 
+    /// Whether the cursor is at the block's first entry.
+    pub fn is_first(&self) -> bool {
+        self.at.is_some_and(|at| at.offset == 0)
+    }
+
     /// The entry's key. REQUIRES: valid.
     pub fn key(&self) -> &[u8] {
         &self.key

@@ -112,6 +112,12 @@ impl Block {
         self.content.len() + size_of::<Block>()
     }
 
+    /// The key of the first entry.
+    pub fn first_key(&self) -> FormatResult<&[u8]> {
+        let first = self.restart_entry(0)?;
+        Ok(self.suffix(&first))
+    }
+
     /// The newest version of `key` that a reader as of `seq` sees, if it is in this block.
     pub fn get(&self, key: &[u8], seq: SeqNo) -> FormatResult<Option<Found>> {
         let after = self.restarts_up_to(key, seq)?;

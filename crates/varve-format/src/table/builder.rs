@@ -15,8 +15,11 @@ use super::{Footer, PAGE_BYTES, Properties};
 use crate::block::{BlockBuilder, internal_cmp};
 use crate::edit::TableMeta;
 use crate::filter::{Bloom, FilterPolicy, PREFIX_BYTES, filter_hash};
-use crate::index::{IndexPolicy, PlainIndexBuilder};
-use crate::section::{Compression, Handle, TRAILER_BYTES, compress, put_section};
+use crate::index::{IndexBuilder, IndexPolicy};
+use crate::section::{
+    Compression, Handle, PADDED_UNIT_MAX, PADDING_BYTES, Packing, TRAILER_BYTES, compress, pad,
+    put_section,
+};
 use crate::{EntryKind, FormatError, FormatResult, Problem};
 
 /// How a table is built.
@@ -31,10 +34,22 @@ pub struct TableOptions {
     pub block_bytes: u32,
     /// How data blocks are compressed where that saves room.
     pub compression: Compression,
-    /// How the blocks are indexed.
+    /// How the blocks are indexed, if they can be so: others than [`IndexPolicy::Plain`] need prefixed
+    /// keys, no compression, and a block size of whole pages, at most 64 KiB.
     pub index: IndexPolicy,
     /// How absent keys are filtered.
     pub filter: FilterPolicy,
+}
+
+impl TableOptions {
+    /// How the blocks will be indexed.
+    fn index_policy(&self) -> IndexPolicy {
+        let paged = self.prefixed
+            && self.compression == Compression::None
+            && (1..=PADDED_UNIT_MAX).contains(&self.block_bytes)
+            && u64::from(self.block_bytes).is_multiple_of(PAGE_BYTES);
+        if paged { self.index } else { IndexPolicy::Plain }
+    }
 }
 
 /// Builds a table file.
@@ -50,7 +65,7 @@ pub struct TableBuilder {
     /// The block sealed last, which enters the index when the next key is known.
     sealed: Option<Handle>,
     sealed_key: Vec<u8>,
-    index: PlainIndexBuilder,
+    index: IndexBuilder,
     key_hashes: Vec<u64>,
     prefix_hashes: Vec<u64>,
     properties: Properties,
@@ -73,6 +88,7 @@ impl TableBuilder {
             smallest_key: Bytes::new(),
             largest_key: Bytes::new(),
         };
+        let block_pages = options.block_bytes / PAGE_BYTES as u32;
         TableBuilder {
             options,
             file,
@@ -82,7 +98,7 @@ impl TableBuilder {
             last_seq: SeqNo::MAX,
             sealed: None,
             sealed_key: Vec::new(),
-            index: PlainIndexBuilder::default(),
+            index: IndexBuilder::new(options.index_policy(), block_pages),
             key_hashes: Vec::new(),
             prefix_hashes: Vec::new(),
             properties,
@@ -113,13 +129,17 @@ impl TableBuilder {
         if first {
             self.properties.smallest_key = Bytes::copy_from_slice(key);
         }
-        let max = (self.options.block_bytes as usize).saturating_sub(TRAILER_BYTES);
+        let padding = if self.is_paged() { PADDING_BYTES } else { 0 };
+        let max = (self.options.block_bytes as usize).saturating_sub(TRAILER_BYTES + padding);
         if !self.block.add(key, seq, kind, value, max) {
             self.seal_block()?;
             self.block.add(key, seq, kind, value, max);
         }
         if let Some(handle) = self.sealed.take() {
             self.index.add(&self.sealed_key, self.last_seq, Some(key), handle);
+        }
+        if new_key {
+            self.index.note_key(key);
         }
         self.last_seq = seq;
         self.count(key, seq, kind, value);
@@ -178,14 +198,12 @@ impl TableBuilder {
             }
         };
         let mut content = Vec::new();
-        match self.options.index {
-            IndexPolicy::Plain => self.index.finish(&mut content),
-        }
+        self.index.finish(&mut content);
         let index = self.put_content(&content)?;
         content.clear();
         self.properties.encode(&mut content);
         let properties = self.put_content(&content)?;
-        let (file, index_policy) = (self.file, self.options.index);
+        let (file, index_policy) = (self.file, self.index.policy());
         let footer = Footer { file, properties, index, index_policy, filter, prefix_filter };
         let offset = self.file_bytes();
         footer.encode(&mut self.out, offset);
@@ -237,13 +255,17 @@ impl TableBuilder {
     fn seal_block(&mut self) -> FormatResult<()> {
         self.sealed_key.clear();
         self.sealed_key.extend_from_slice(self.block.last_key());
+        let is_paged = self.is_paged();
         let content = self.block.finish();
-        let packed =
-            self.options.compression == Compression::Lz4 && compress(content, &mut self.scratch);
-        let (content, compression) = if packed {
-            (&self.scratch[..], Compression::Lz4)
+        let (content, packing) = if is_paged {
+            pad(content, self.options.block_bytes as usize, &mut self.scratch);
+            (&self.scratch[..], Packing::Padded)
+        } else if self.options.compression == Compression::Lz4
+            && compress(content, &mut self.scratch)
+        {
+            (&self.scratch[..], Packing::Lz4)
         } else {
-            (content, Compression::None)
+            (content, Packing::Plain)
         };
         if self.options.compression == Compression::None {
             let offset = self.drained + self.out.len() as u64;
@@ -251,11 +273,16 @@ impl TableBuilder {
             self.out.resize(self.out.len() + gap, 0);
         }
         let offset = self.drained + self.out.len() as u64;
-        let handle = put_section(&mut self.out, self.file, offset, content, compression)?;
+        let handle = put_section(&mut self.out, self.file, offset, content, packing)?;
         self.sealed = Some(handle);
         self.properties.blocks += 1;
         self.block.clear();
         Ok(())
+    }
+
+    /// Whether every block fills whole pages.
+    fn is_paged(&self) -> bool {
+        self.index.policy() != IndexPolicy::Plain
     }
 
     fn put_filter(&mut self, hashes: &[u64], bits_per_key: u8) -> FormatResult<Handle> {
@@ -266,7 +293,7 @@ impl TableBuilder {
 
     fn put_content(&mut self, content: &[u8]) -> FormatResult<Handle> {
         let offset = self.file_bytes();
-        put_section(&mut self.out, self.file, offset, content, Compression::None)
+        put_section(&mut self.out, self.file, offset, content, Packing::Plain)
     }
 
     fn meta(&self) -> TableMeta {

@@ -14,12 +14,16 @@ use crate::{EntryKind, FormatResult};
 const FILE: FileNo = FileNo::new(77);
 
 fn options(prefixed: bool, compression: Compression) -> TableOptions {
+    indexed(prefixed, compression, IndexPolicy::Plain)
+}
+
+fn indexed(prefixed: bool, compression: Compression, index: IndexPolicy) -> TableOptions {
     TableOptions {
         keyspace: KeyspaceId::new(1),
         prefixed,
         block_bytes: 4096,
         compression,
-        index: IndexPolicy::Plain,
+        index,
         filter: FilterPolicy::Bloom { bits_per_key: 10 },
     }
 }
@@ -82,8 +86,8 @@ impl Opened {
     }
 
     fn get(&self, key: &[u8], seq: u64) -> Option<Found> {
-        let block = self.index.find(key, SeqNo::new(seq))?;
-        self.block(block).get(key, SeqNo::new(seq)).unwrap()
+        let mut blocks = self.index.find(key, SeqNo::new(seq))?;
+        blocks.find_map(|block| self.block(block).get(key, SeqNo::new(seq)).unwrap())
     }
 
     fn filter(&self, handle: Option<Handle>) -> Filter {
@@ -97,11 +101,16 @@ fn section(file: &Bytes, handle: Handle) -> FormatResult<Bytes> {
 
 #[test]
 fn every_version_is_found() {
-    for (prefixed, compression) in
-        [(true, Compression::None), (true, Compression::Lz4), (false, Compression::None)]
-    {
+    let plain = IndexPolicy::Plain;
+    for (prefixed, compression, index) in [
+        (true, Compression::None, plain),
+        (true, Compression::Lz4, plain),
+        (false, Compression::None, plain),
+        (true, Compression::None, IndexPolicy::EliasFano),
+        (true, Compression::None, IndexPolicy::ThreeLevel),
+    ] {
         let rows = 3000;
-        let (file, meta) = build(options(prefixed, compression), rows);
+        let (file, meta) = build(indexed(prefixed, compression, index), rows);
         assert_eq!(meta.size_bytes, file.len() as u64);
         let table = Opened::new(file).unwrap();
         for i in 0..rows {

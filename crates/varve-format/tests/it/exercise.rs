@@ -172,22 +172,32 @@ pub(crate) fn footer(data: &[u8]) {
     }
 }
 
-/// An index section's content.
+/// An index section's content, as that of each kind of index.
 pub(crate) fn index(data: &[u8]) {
+    for policy in [IndexPolicy::Plain, IndexPolicy::EliasFano, IndexPolicy::ThreeLevel] {
+        index_of(policy, data);
+    }
+}
+
+fn index_of(policy: IndexPolicy, data: &[u8]) {
     let data_end = 1 << 30;
-    let Ok(index) = Index::decode(IndexPolicy::Plain, data, data_end) else { return };
+    let Ok(index) = Index::decode(policy, data, data_end) else { return };
     assert!(index.memory_bytes() <= 1024 + data.len() * 16);
     let mut end = 0;
-    for block in 0..index.block_count() {
+    for block in 0..index.block_count().min(10_000) {
         let handle = index.handle(block).unwrap();
         assert!(handle.offset >= end && handle.end() <= data_end);
         end = handle.end();
     }
-    for key in data.chunks(7) {
-        let new = index.find(key, SeqNo::MAX);
-        let old = index.find(key, SeqNo::ZERO);
-        let number = |found: Option<usize>| found.unwrap_or(index.block_count());
-        assert!(number(new) <= number(old), "older versions stand in later blocks");
+    for key in data.chunks(7).chain(data.windows(16).step_by(5)) {
+        for seq in [SeqNo::MAX, SeqNo::ZERO] {
+            let (found, sought) = (index.find(key, seq), index.seek(key, seq));
+            let Some((found, sought)) = found.zip(sought) else { continue };
+            assert!(found.start() <= found.end() && *sought.end() < index.block_count());
+            assert!(sought.start() <= found.start() && found.end() <= sought.end());
+        }
+        let number = |seq| index.seek(key, seq).map_or(index.block_count(), |found| *found.start());
+        assert!(number(SeqNo::MAX) <= number(SeqNo::ZERO), "older versions stand in later blocks");
     }
 }
 

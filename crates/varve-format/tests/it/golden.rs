@@ -10,7 +10,7 @@ use varve_format::batch::decode_batch;
 use varve_format::block::{Block, BlockCursor};
 use varve_format::edit::VersionEdit;
 use varve_format::filter::{Filter, filter_hash};
-use varve_format::index::Index;
+use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{LogHeader, LogKind, LogReader, NextRecord, RecordKind};
 use varve_format::section::{Compression, Handle, open_section};
 use varve_format::table::{FOOTER_BYTES, Footer, Properties};
@@ -73,16 +73,26 @@ fn table() {
     let encoded = sample::table(Compression::None);
     let bytes = golden("plain.table", &encoded);
     assert_eq!(bytes, encoded);
-    check_table(&bytes, Compression::None);
+    check_table(&bytes, Compression::None, 90);
+}
+
+#[test]
+fn paged_tables() {
+    for index in [IndexPolicy::EliasFano, IndexPolicy::ThreeLevel] {
+        let encoded = sample::paged_table(index);
+        let bytes = golden(&format!("{}.table", index.name()), &encoded);
+        assert_eq!(bytes, encoded);
+        check_table(&bytes, Compression::None, 900);
+    }
 }
 
 /// What a compressor makes of some bytes may change with its version, so only reading is fixed.
 #[test]
 fn compressed_table() {
-    check_table(&golden("lz4.table", &sample::table(Compression::Lz4)), Compression::Lz4);
+    check_table(&golden("lz4.table", &sample::table(Compression::Lz4)), Compression::Lz4, 90);
 }
 
-fn check_table(bytes: &Bytes, compression: Compression) {
+fn check_table(bytes: &Bytes, compression: Compression, rows: u64) {
     let section = |handle: Handle| {
         let range = handle.offset as usize..handle.end() as usize;
         open_section(&bytes.slice(range), FILE, handle.offset).unwrap()
@@ -94,7 +104,7 @@ fn check_table(bytes: &Bytes, compression: Compression) {
         Index::decode(footer.index_policy, &section(footer.index), footer.data_end()).unwrap();
     let keys = Filter::decode(&section(footer.filter.unwrap())).unwrap();
     let prefixes = Filter::decode(&section(footer.prefix_filter.unwrap())).unwrap();
-    let versions = sample::versions(90);
+    let versions = sample::versions(rows);
     let mut read = Vec::new();
     for block in 0..index.block_count() {
         let block = Block::parse(section(index.handle(block).unwrap())).unwrap();

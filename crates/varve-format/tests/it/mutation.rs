@@ -1,6 +1,7 @@
 //! Every decoder on thousands of damaged samples; one seed, so that a failure repeats.
 
 use bytes::Bytes;
+use varve_format::index::IndexPolicy;
 use varve_format::log::LogKind;
 use varve_format::section::{Compression, Handle, open_section};
 use varve_format::table::{FOOTER_BYTES, Footer};
@@ -52,7 +53,11 @@ fn storm(seed: u64, good: &[u8], decode: fn(&[u8])) {
 
 /// The content of one of the sample table's sections.
 fn section_of(pick: fn(&Footer) -> Handle) -> Bytes {
-    let table = Bytes::from(sample::table(Compression::None));
+    section_in(sample::table(Compression::None), pick)
+}
+
+fn section_in(table: Vec<u8>, pick: fn(&Footer) -> Handle) -> Bytes {
+    let table = Bytes::from(table);
     let footer_at = table.len() - FOOTER_BYTES;
     let footer = Footer::decode(&table[footer_at..], sample::FILE, footer_at as u64).unwrap();
     let handle = pick(&footer);
@@ -94,6 +99,8 @@ fn sections() {
     packed.extend_from_slice(&lz4_flex::block::compress(&[7; 100]));
     packed.push(Compression::Lz4 as u8);
     storm(7, &packed, exercise::section);
+    let padded = b"content\0\0\0\0\x04\0\x03";
+    storm(13, padded, exercise::section);
 }
 
 #[test]
@@ -105,6 +112,10 @@ fn footers() {
 #[test]
 fn indexes() {
     storm(9, &section_of(|footer| footer.index), exercise::index);
+    for index in [IndexPolicy::EliasFano, IndexPolicy::ThreeLevel] {
+        let content = section_in(sample::paged_table(index), |footer| footer.index);
+        storm(12, &content, exercise::index);
+    }
 }
 
 #[test]

@@ -54,9 +54,10 @@ fn random_options(random: &mut Random, prefixed: bool) -> TableOptions {
     TableOptions {
         keyspace: KeyspaceId::new(1),
         prefixed,
-        block_bytes: [1, 64, 256, 4096][random.below(4)],
+        block_bytes: [1, 64, 256, 4096, 4096, 8192][random.below(6)],
         compression: [Compression::None, Compression::Lz4][random.below(2)],
-        index: IndexPolicy::Plain,
+        index: [IndexPolicy::Plain, IndexPolicy::EliasFano, IndexPolicy::ThreeLevel]
+            [random.below(3)],
         filter: [FilterPolicy::None, FilterPolicy::Bloom { bits_per_key: 10 }][random.below(2)],
     }
 }
@@ -90,7 +91,8 @@ impl Table {
     }
 
     fn get(&self, key: &[u8], seq: SeqNo) -> Option<Found> {
-        let found = self.block(self.index.find(key, seq)?).get(key, seq).unwrap();
+        let mut blocks = self.index.find(key, seq)?;
+        let found = blocks.find_map(|number| self.block(number).get(key, seq).unwrap());
         if let [Some(keys), _] = &self.filters {
             assert!(found.is_none() || keys.may_contain(filter_hash(key)));
         }
@@ -102,12 +104,15 @@ impl Table {
 
     /// All versions from (`key`, `seq`) on: the index leads to the first, the blocks follow.
     fn scan(&self, key: &[u8], seq: SeqNo) -> Vec<(Vec<u8>, u64)> {
-        let Some(first) = self.index.find(key, seq) else { return Vec::new() };
+        let Some(sought) = self.index.seek(key, seq) else { return Vec::new() };
         let mut versions = Vec::new();
-        for number in first..self.index.block_count() {
+        for number in *sought.start()..self.index.block_count() {
             let mut cursor = BlockCursor::new(self.block(number));
             cursor.seek(key, seq).unwrap();
-            assert!(cursor.valid() || number == first, "the next version is not further on");
+            assert!(
+                cursor.valid() || sought.contains(&number),
+                "the next version is not further on"
+            );
             while cursor.valid() {
                 versions.push((cursor.key().to_vec(), cursor.seq().get()));
                 cursor.next().unwrap();

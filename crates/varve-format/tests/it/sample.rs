@@ -132,16 +132,28 @@ pub(crate) fn block() -> Vec<u8> {
 }
 
 pub(crate) fn table(compression: Compression) -> Vec<u8> {
-    let options = TableOptions {
+    table_with(TableOptions { compression, ..options() }, 90)
+}
+
+/// A table with an index that needs whole pages.
+pub(crate) fn paged_table(index: IndexPolicy) -> Vec<u8> {
+    table_with(TableOptions { index, block_bytes: 4096, ..options() }, 900)
+}
+
+fn options() -> TableOptions {
+    TableOptions {
         keyspace: KeyspaceId::new(1),
         prefixed: true,
         block_bytes: 1024,
-        compression,
+        compression: Compression::None,
         index: IndexPolicy::Plain,
         filter: FilterPolicy::Bloom { bits_per_key: 10 },
-    };
+    }
+}
+
+fn table_with(options: TableOptions, rows: u64) -> Vec<u8> {
     let mut builder = TableBuilder::new(options, FILE);
-    for (key, seq, kind, value) in versions(90) {
+    for (key, seq, kind, value) in versions(rows) {
         builder.add(&key, seq, kind, &value).unwrap();
     }
     builder.finish().unwrap().0

@@ -1,8 +1,6 @@
-//! The index of a table: which block to look in.
-//!
-//! Plain: one *separator* per block, a short string that is not below any key of its block and below
-//! all keys of the next. Where versions of one key run over the end of a block, the separator is that
-//! key, and a sequence number says how far the block reaches.
+//! The plain index: one *separator* per block, a short string that is not below any key of its block and
+//! below all keys of the next. Where versions of one key run over the end of a block, the separator is
+//! that key, and a sequence number says how far the block reaches.
 //!
 //! ```text
 //! varint  number of blocks
@@ -29,75 +27,9 @@ use crate::{FormatError, FormatResult, Problem};
 /// The fewest bytes a block takes in the index.
 const ENTRY_BYTES_MIN: usize = 4;
 
-/// How the blocks of a table are indexed. The numbers stand in tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum IndexPolicy {
-    /// Separator keys.
-    Plain = 1,
-}
-
-impl IndexPolicy {
-    /// The policy with this number.
-    pub fn from_id(id: u8) -> Option<IndexPolicy> {
-        match id {
-            1 => Some(IndexPolicy::Plain),
-            _ => None,
-        }
-    }
-}
-
-/// An index, ready to be searched. Blocks are numbered from 0 in key order.
+/// See the module's comment.
 #[derive(Debug)]
-pub enum Index {
-    /// Separator keys.
-    Plain(PlainIndex),
-}
-
-impl Index {
-    /// Takes the index section's content. No block may reach beyond `data_end`.
-    pub fn decode(policy: IndexPolicy, content: &[u8], data_end: u64) -> FormatResult<Index> {
-        match policy {
-            IndexPolicy::Plain => PlainIndex::decode(content, data_end).map(Index::Plain),
-        }
-    }
-
-    /// The number of the only block that can hold the newest version of `key` as of `seq`. The first
-    /// version at or after (`key`, `seq`) in internal order is in it too, or else the first of the next
-    /// block. `None` if all versions of the table are before it.
-    #[inline]
-    pub fn find(&self, key: &[u8], seq: SeqNo) -> Option<usize> {
-        match self {
-            Index::Plain(index) => index.find(key, seq),
-        }
-    }
-
-    /// Where block `block` stands; `None` beyond the last.
-    #[inline]
-    pub fn handle(&self, block: usize) -> Option<Handle> {
-        match self {
-            Index::Plain(index) => index.handle(block),
-        }
-    }
-
-    /// The number of blocks; at least 1.
-    pub fn block_count(&self) -> usize {
-        match self {
-            Index::Plain(index) => index.ends.len(),
-        }
-    }
-
-    /// Bytes of memory the index takes.
-    pub fn memory_bytes(&self) -> usize {
-        match self {
-            Index::Plain(index) => index.memory_bytes(),
-        }
-    }
-}
-
-/// Separators and places of a table's blocks.
-#[derive(Debug)]
-pub struct PlainIndex {
+pub(super) struct PlainIndex {
     separators: Vec<u8>,
     /// Where each separator ends in `separators`.
     ends: Vec<u32>,
@@ -109,7 +41,7 @@ pub struct PlainIndex {
 }
 
 impl PlainIndex {
-    fn decode(content: &[u8], data_end: u64) -> FormatResult<PlainIndex> {
+    pub(super) fn decode(content: &[u8], data_end: u64) -> FormatResult<PlainIndex> {
         let mut reader = Reader::new(content);
         let count = reader.varint()?;
         let room = (reader.remaining() / ENTRY_BYTES_MIN) as u64;
@@ -172,7 +104,10 @@ impl PlainIndex {
         Ok(())
     }
 
-    fn find(&self, key: &[u8], seq: SeqNo) -> Option<usize> {
+    /// The number of the only block that can hold the newest version of `key` as of `seq`. The first
+    /// version at or after (`key`, `seq`) in internal order is in it too, or else the first of the next
+    /// block. `None` if all versions of the table are before it.
+    pub(super) fn find(&self, key: &[u8], seq: SeqNo) -> Option<usize> {
         let (mut low, mut high) = (0, self.ends.len());
         while low < high {
             let middle = low + (high - low) / 2;
@@ -191,7 +126,7 @@ impl PlainIndex {
     }
 
     #[inline]
-    fn handle(&self, block: usize) -> Option<Handle> {
+    pub(super) fn handle(&self, block: usize) -> Option<Handle> {
         Some(Handle { offset: *self.offsets.get(block)?, len: *self.lens.get(block)? })
     }
 
@@ -206,7 +141,11 @@ impl PlainIndex {
         found.map_or(SeqNo::ZERO, |i| self.split[i].1)
     }
 
-    fn memory_bytes(&self) -> usize {
+    pub(super) fn block_count(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
         size_of::<PlainIndex>()
             + self.separators.capacity()
             + self.ends.capacity() * size_of::<u32>()
@@ -227,7 +166,7 @@ pub(crate) struct PlainIndexBuilder {
 impl PlainIndexBuilder {
     /// Adds the block at `handle`, whose last version is (`last_key`, `last_seq`); the next block, if
     /// there is one, begins with `next_key`.
-    pub(crate) fn add(
+    pub(super) fn add(
         &mut self,
         last_key: &[u8],
         last_seq: SeqNo,
@@ -251,7 +190,7 @@ impl PlainIndexBuilder {
     }
 
     /// Appends the section's content.
-    pub(crate) fn finish(&self, out: &mut Vec<u8>) {
+    pub(super) fn finish(&self, out: &mut Vec<u8>) {
         put_varint(out, self.count);
         out.extend_from_slice(&self.entries);
     }
@@ -268,6 +207,7 @@ fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Index, IndexPolicy};
     use super::*;
 
     #[test]
@@ -306,7 +246,11 @@ mod tests {
         assert_eq!(index.block_count(), 5);
         assert_eq!(index.handle(3), Some(handle(8292, 100)));
         assert_eq!(index.handle(5), None);
-        let find = |key: &str, seq| index.find(key.as_bytes(), SeqNo::new(seq));
+        let find = |key: &str, seq| {
+            let blocks = index.find(key.as_bytes(), SeqNo::new(seq))?;
+            assert_eq!(blocks.start(), blocks.end());
+            Some(*blocks.start())
+        };
         assert_eq!(find("", 5), Some(0));
         assert_eq!(find("apple", 0), Some(0));
         assert_eq!(find("banana", 0), Some(1));
