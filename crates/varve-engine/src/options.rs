@@ -82,7 +82,7 @@ impl DbOptions {
             table_bytes: 32 * MIB as u64,
             block_bytes: 4 * KIB as u32,
             index: IndexPolicy::EliasFano,
-            filter: FilterPolicy::Bloom { bits_per_key: 10 },
+            filter: FilterPolicy::Fuse { fingerprint_bits: 8 },
             compaction: CompactionPolicy::Leveled,
             values: ValuePolicy::InRow,
             sublevels_trigger: 4,

@@ -53,6 +53,11 @@ pub struct TableReport {
 pub struct SectionReport {
     /// What it is.
     pub name: &'static str,
+    /// Its kind, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<&'static str>,
+    /// Its bits for each version of the table.
+    pub bits_per_version: f64,
     /// Where it begins.
     pub offset: u64,
     /// Its bytes, trailer included.
@@ -139,7 +144,13 @@ pub(super) fn describe(
     let handles = (0..index.block_count()).filter_map(|block| index.handle(block));
     let sections = footer.sections().map(|(name, handle)| {
         let (offset, length_bytes) = (handle.offset, handle.len);
-        SectionReport { name, offset, length_bytes }
+        let kind = match name {
+            "index" => Some(footer.index_policy.name()),
+            "filter" | "prefix filter" => Some(footer.filter_kind.name()),
+            _ => None,
+        };
+        let bits_per_version = f64::from(handle.len) * 8.0 / properties.entries.max(1) as f64;
+        SectionReport { name, kind, bits_per_version, offset, length_bytes }
     });
     Ok(TableReport {
         number: no.get(),
@@ -201,7 +212,12 @@ impl fmt::Display for TableReport {
         )?;
         writeln!(f, "keys {} to {}", self.keys.0, self.keys.1)?;
         for section in &self.sections {
-            writeln!(f, "{:>10} {}, {} bytes", section.offset, section.name, section.length_bytes)?;
+            let kind = section.kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
+            writeln!(
+                f,
+                "{:>10} {}{kind}, {} bytes, {:.2} bits per version",
+                section.offset, section.name, section.length_bytes, section.bits_per_version
+            )?;
         }
         writeln!(f, "{} blocks", self.blocks.len())?;
         for block in

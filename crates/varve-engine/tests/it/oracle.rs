@@ -7,6 +7,7 @@ use varve_engine::{Db, DbOptions, Direction, KeyRange, Store, StoreSnapshot};
 use varve_env::Env;
 use varve_env::os::OsEnv;
 use varve_env::sim::SimEnv;
+use varve_format::filter::FilterPolicy;
 use varve_format::index::IndexPolicy;
 use varve_types::KeyspaceId;
 
@@ -55,7 +56,15 @@ fn expected(rows: &Rows, range: &KeyRange, direction: Direction) -> Vec<(Vec<u8>
 /// Options of one of the kinds that a store may be opened with, whatever it was opened with before.
 fn random_options(rng: &mut Rng) -> DbOptions {
     let index = [IndexPolicy::Plain, IndexPolicy::EliasFano, IndexPolicy::ThreeLevel];
-    let mut options = DbOptions { index: index[rng.below(3) as usize], ..options_by(rng.next()) };
+    let filter = [
+        FilterPolicy::None,
+        FilterPolicy::Bloom { bits_per_key: 10 },
+        FilterPolicy::Cuckoo { fingerprint_bits: 8 },
+        FilterPolicy::Quotient { remainder_bits: 6 },
+        FilterPolicy::Fuse { fingerprint_bits: 8 },
+    ];
+    let (index, filter) = (index[rng.below(3) as usize], filter[rng.below(5) as usize]);
+    let mut options = DbOptions { index, filter, ..options_by(rng.next()) };
     if rng.chance(2) {
         // Large enough for an index that needs whole pages, and for tables of several of them.
         (options.block_bytes, options.table_bytes) = (4096, 40 << 10);

@@ -14,7 +14,7 @@ use varve_types::{FileNo, KeyspaceId, SeqNo};
 use super::{Footer, PAGE_BYTES, Properties};
 use crate::block::{BlockBuilder, internal_cmp};
 use crate::edit::TableMeta;
-use crate::filter::{Bloom, FilterPolicy, PREFIX_BYTES, filter_hash};
+use crate::filter::{Filter, FilterKind, FilterPolicy, PREFIX_BYTES, filter_hash};
 use crate::index::{IndexBuilder, IndexPolicy};
 use crate::section::{
     Compression, Handle, PADDED_UNIT_MAX, PADDING_BYTES, Packing, TRAILER_BYTES, compress, pad,
@@ -183,20 +183,19 @@ impl TableBuilder {
         if let Some(handle) = self.sealed.take() {
             self.index.add(&self.sealed_key, self.last_seq, None, handle);
         }
-        let (filter, prefix_filter) = match self.options.filter {
-            FilterPolicy::None => (None, None),
-            FilterPolicy::Bloom { bits_per_key } => {
-                let keys = std::mem::take(&mut self.key_hashes);
-                let filter = self.put_filter(&keys, bits_per_key)?;
-                let prefixes = std::mem::take(&mut self.prefix_hashes);
-                let of_prefixes = if self.options.prefixed {
-                    Some(self.put_filter(&prefixes, bits_per_key)?)
-                } else {
-                    None
-                };
-                (Some(filter), of_prefixes)
-            }
-        };
+        let mut filter_kind = FilterKind::None;
+        let (mut filter, mut prefix_filter) = (None, None);
+        let hashes = std::mem::take(&mut self.key_hashes);
+        if let Some(keys) = Filter::build(self.options.filter, hashes) {
+            filter_kind = keys.kind();
+            filter = Some(self.put_filter(&keys)?);
+        }
+        let hashes = std::mem::take(&mut self.prefix_hashes);
+        if let Some(prefixes) = Filter::build(self.options.filter, hashes)
+            && self.options.prefixed
+        {
+            prefix_filter = Some(self.put_filter(&prefixes)?);
+        }
         let mut content = Vec::new();
         self.index.finish(&mut content);
         let index = self.put_content(&content)?;
@@ -204,7 +203,8 @@ impl TableBuilder {
         self.properties.encode(&mut content);
         let properties = self.put_content(&content)?;
         let (file, index_policy) = (self.file, self.index.policy());
-        let footer = Footer { file, properties, index, index_policy, filter, prefix_filter };
+        let footer =
+            Footer { file, properties, index, index_policy, filter_kind, filter, prefix_filter };
         let offset = self.file_bytes();
         footer.encode(&mut self.out, offset);
         let meta = self.meta();
@@ -285,9 +285,9 @@ impl TableBuilder {
         self.index.policy() != IndexPolicy::Plain
     }
 
-    fn put_filter(&mut self, hashes: &[u64], bits_per_key: u8) -> FormatResult<Handle> {
+    fn put_filter(&mut self, filter: &Filter) -> FormatResult<Handle> {
         let mut content = Vec::new();
-        Bloom::build(hashes, bits_per_key).encode(&mut content);
+        filter.encode(&mut content);
         self.put_content(&content)
     }
 

@@ -6,8 +6,8 @@
 //!     12     12  index
 //!     24     12  filter over keys; zeros if none
 //!     36     12  filter over prefixes; zeros if none
-//!     48      1  index policy: 1 plain
-//!     49      1  filter policy: 1 none, 2 Bloom
+//!     48      1  index policy: 1 plain, 2 Elias-Fano, 3 three-level
+//!     49      1  kind of the filters: 1 none, 2 Bloom, 3 cuckoo, 4 quotient, 5 fuse
 //!     50      2  zero
 //!     52      8  file number xor the tag that the manifest has of it
 //!     60      4  format version
@@ -21,6 +21,7 @@ use varve_types::FileNo;
 
 use crate::checksum::placed_crc;
 use crate::codec::Reader;
+use crate::filter::FilterKind;
 use crate::index::IndexPolicy;
 use crate::section::Handle;
 use crate::{FORMAT_VERSION, FormatError, FormatResult, Problem};
@@ -32,8 +33,6 @@ const VERSION_AT: usize = 60;
 const CRC_AT: usize = 64;
 const MAGIC_AT: usize = 68;
 const MAGIC: [u8; 8] = *b"varvetbl";
-const FILTER_NONE: u8 = 1;
-const FILTER_BLOOM: u8 = 2;
 
 /// Where the sections of a table are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +45,8 @@ pub struct Footer {
     pub index: Handle,
     /// How to read the index.
     pub index_policy: IndexPolicy,
+    /// What its filters are.
+    pub filter_kind: FilterKind,
     /// Its [`crate::filter::Filter`] over keys.
     pub filter: Option<Handle>,
     /// Its [`crate::filter::Filter`] over the first 8 bytes of keys.
@@ -86,9 +87,7 @@ impl Footer {
             out.extend_from_slice(&handle.offset.to_le_bytes());
             out.extend_from_slice(&handle.len.to_le_bytes());
         }
-        let filtered = self.filter.is_some() || self.prefix_filter.is_some();
-        let filter_policy = if filtered { FILTER_BLOOM } else { FILTER_NONE };
-        out.extend_from_slice(&[self.index_policy as u8, filter_policy, 0, 0]);
+        out.extend_from_slice(&[self.index_policy as u8, self.filter_kind as u8, 0, 0]);
         out.extend_from_slice(&self.file.get().to_le_bytes());
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         let crc = placed_crc(self.file, offset, &[&out[start..]]);
@@ -133,16 +132,13 @@ fn decode_fields(bytes: &[u8], file: FileNo, offset: u64) -> FormatResult<Footer
         let problem = Problem::Unknown { what: "index policy", id: index_policy.into() };
         FormatError::new(start, problem)
     })?;
-    let filter_policy = reader.u8()?;
+    let kind = reader.u8()?;
     let filtered = filter.is_some() || prefix_filter.is_some();
-    match filter_policy {
-        FILTER_NONE if !filtered => {}
-        FILTER_BLOOM if filtered => {}
-        id => {
-            let problem = Problem::Unknown { what: "filter policy", id: id.into() };
-            return Err(FormatError::new(start + 1, problem));
-        }
-    }
+    let known = FilterKind::from_id(kind).filter(|kind| (*kind != FilterKind::None) == filtered);
+    let filter_kind = known.ok_or_else(|| {
+        let problem = Problem::Unknown { what: "kind of filter", id: kind.into() };
+        FormatError::new(start + 1, problem)
+    })?;
     let reserved = reader.bytes(2)?;
     let own_number = reader.u64()?;
     let (Some(properties), Some(index)) = (properties, index) else {
@@ -153,7 +149,7 @@ fn decode_fields(bytes: &[u8], file: FileNo, offset: u64) -> FormatResult<Footer
         let rule = "reserved bytes that are not zero, or the number of another file";
         return Err(FormatError::new(start, Problem::Invalid(rule)));
     }
-    Ok(Footer { file, properties, index, index_policy, filter, prefix_filter })
+    Ok(Footer { file, properties, index, index_policy, filter_kind, filter, prefix_filter })
 }
 
 /// A section's place before `limit`, or `None` if all zeros.

@@ -120,7 +120,24 @@ fn indexes() {
 
 #[test]
 fn filters() {
-    storm(10, &section_of(|footer| footer.filter.unwrap()), exercise::filter);
+    for filter in sample::FILTERS {
+        let table = sample::filtered_table(filter);
+        storm(10, &section_in(table, |footer| footer.filter.unwrap()), exercise::filter);
+    }
+}
+
+#[test]
+fn multi_level_filters() {
+    let mut content = Vec::new();
+    sample::multi_level().0.encode(&mut content);
+    storm(14, &content, exercise::multi_level);
+}
+
+#[test]
+fn parent_filters() {
+    let mut content = Vec::new();
+    sample::parents().encode(&mut content);
+    storm(15, &content, exercise::parent);
 }
 
 #[test]

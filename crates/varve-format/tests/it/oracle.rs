@@ -13,7 +13,7 @@ use varve_format::table::{FOOTER_BYTES, Footer, TableBuilder, TableOptions};
 use varve_types::{KeyspaceId, SeqNo};
 
 use crate::random::Random;
-use crate::sample::FILE;
+use crate::sample::{FILE, FILTERS};
 
 const ROUNDS: u64 = 300;
 
@@ -58,7 +58,7 @@ fn random_options(random: &mut Random, prefixed: bool) -> TableOptions {
         compression: [Compression::None, Compression::Lz4][random.below(2)],
         index: [IndexPolicy::Plain, IndexPolicy::EliasFano, IndexPolicy::ThreeLevel]
             [random.below(3)],
-        filter: [FilterPolicy::None, FilterPolicy::Bloom { bits_per_key: 10 }][random.below(2)],
+        filter: *FILTERS.get(random.below(5)).unwrap_or(&FilterPolicy::None),
     }
 }
 

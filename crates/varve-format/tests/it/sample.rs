@@ -1,11 +1,15 @@
 //! One small example of every structure, the same on every run.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use varve_format::EntryKind;
 use varve_format::batch::{encode_batch_start, encode_delete, encode_put};
 use varve_format::block::BlockBuilder;
 use varve_format::edit::{Change, TableMeta, VersionEdit};
-use varve_format::filter::FilterPolicy;
+use varve_format::filter::multi_level::{MultiLevelFilter, Prior, Widths};
+use varve_format::filter::parent::ParentFilter;
+use varve_format::filter::{FilterPolicy, SubLevel, filter_hash};
 use varve_format::index::IndexPolicy;
 use varve_format::log::{LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
 use varve_format::section::Compression;
@@ -138,6 +142,48 @@ pub(crate) fn table(compression: Compression) -> Vec<u8> {
 /// A table with an index that needs whole pages.
 pub(crate) fn paged_table(index: IndexPolicy) -> Vec<u8> {
     table_with(TableOptions { index, block_bytes: 4096, ..options() }, 900)
+}
+
+/// A table with filters of this kind.
+pub(crate) fn filtered_table(filter: FilterPolicy) -> Vec<u8> {
+    table_with(TableOptions { filter, ..options() }, 90)
+}
+
+/// The policies of the filters that a table may have.
+pub(crate) const FILTERS: [FilterPolicy; 4] = [
+    FilterPolicy::Bloom { bits_per_key: 10 },
+    FilterPolicy::Cuckoo { fingerprint_bits: 12 },
+    FilterPolicy::Quotient { remainder_bits: 8 },
+    FilterPolicy::Fuse { fingerprint_bits: 8 },
+];
+
+/// The filter of a store of 3 sub-levels, and what is in it.
+pub(crate) fn multi_level() -> (MultiLevelFilter, BTreeMap<[u8; 8], SubLevel>) {
+    let widths = Widths { fingerprint_bits: 4, level_bits: 4 };
+    let mut filter = MultiLevelFilter::new(240, widths);
+    let mut newest = BTreeMap::new();
+    for number in 1..=3 {
+        let level = SubLevel::new(number).unwrap();
+        for i in (0..240u64).filter(|i| i % u64::from(number) == 0) {
+            let key = i.to_be_bytes();
+            let prior = newest.insert(key, level).map_or(Prior::Absent, Prior::At);
+            // Some writes are blind.
+            let prior = if i % 5 == 0 { Prior::Unknown } else { prior };
+            filter.insert(&key, filter_hash(&key), level, prior);
+        }
+    }
+    (filter, newest)
+}
+
+/// A filter of the directories of 3 sub-levels; directory i is in sub-level n if n divides i.
+pub(crate) fn parents() -> ParentFilter {
+    let mut filter = ParentFilter::new(100, 12, 3);
+    for number in 1..=3 {
+        for i in (0..100u64).filter(|i| i % u64::from(number) == 0) {
+            filter.insert(filter_hash(&i.to_be_bytes()), SubLevel::new(number).unwrap());
+        }
+    }
+    filter
 }
 
 fn options() -> TableOptions {

@@ -1,10 +1,6 @@
-//! Filters: small summaries that say of most absent keys that they are absent.
-//!
-//! The Bloom filter is divided into lines of 64 bytes, one cache line each: the upper half of a key's
-//! hash picks the line, the lower half the bits in it, so that a probe touches one line of memory. At
-//! 10 bits per key about 1 of 100 absent keys passes. A table of prefixed keys has a second filter
-//! over the 8-byte prefixes it holds, so that a scan of one prefix (a directory) skips the tables
-//! that hold nothing of it (TableFS 4.2.4: the parent inode Bloom filter).
+//! The Bloom filter, divided into lines of 64 bytes, one cache line each: the upper half of a key's hash
+//! picks the line, the lower half the bits in it, so that a probe touches one line of memory. At 10 bits
+//! per key about 1 of 100 absent keys passes.
 //!
 //! ```text
 //! bytes  field
@@ -20,71 +16,16 @@
 
 use std::fmt;
 
+use super::FilterKind;
 use crate::codec::Reader;
 use crate::{FormatError, FormatResult, Problem};
 
-/// Bytes of a key's prefix in a prefixed key space.
-pub const PREFIX_BYTES: usize = 8;
-
-const BLOOM: u8 = 2;
+const BLOOM: u8 = FilterKind::Bloom as u8;
 const LINE_BITS: u64 = 512;
 const LINE_BYTES: usize = LINE_BITS as usize / 8;
 const PROBES_MAX: u8 = 16;
 /// 2^32 divided by the golden ratio: successive multiples spread over all bits.
 const GOLDEN: u32 = 0x9e37_79b9;
-
-/// How tables are filtered. The numbers stand in tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FilterPolicy {
-    /// No filter: 1.
-    None,
-    /// A Bloom filter over keys, and one over prefixes where the key space is prefixed: 2.
-    Bloom {
-        /// Bits of filter per key; 10 lets 1 of 100 absent keys pass.
-        bits_per_key: u8,
-    },
-}
-
-/// The hash of a key, or of a prefix, that filters are built from and asked with.
-#[inline]
-pub fn filter_hash(key: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(key)
-}
-
-/// A filter, ready to be asked.
-#[derive(Debug)]
-pub enum Filter {
-    /// A Bloom filter.
-    Bloom(Bloom),
-}
-
-impl Filter {
-    /// Takes a filter section's content.
-    pub fn decode(content: &[u8]) -> FormatResult<Filter> {
-        match content.first() {
-            Some(&BLOOM) => Bloom::decode(content).map(Filter::Bloom),
-            Some(&id) => {
-                Err(FormatError::new(0u64, Problem::Unknown { what: "filter", id: id.into() }))
-            }
-            None => Err(FormatError::new(0u64, Problem::Truncated { needed: 1, left: 0 })),
-        }
-    }
-
-    /// False if what has this [`filter_hash`] is not in the table; true if it may be.
-    #[inline]
-    pub fn may_contain(&self, hash: u64) -> bool {
-        match self {
-            Filter::Bloom(bloom) => bloom.may_contain(hash),
-        }
-    }
-
-    /// Bytes of memory the filter takes.
-    pub fn memory_bytes(&self) -> usize {
-        match self {
-            Filter::Bloom(bloom) => size_of::<Filter>() + bloom.lines.len() * LINE_BYTES,
-        }
-    }
-}
 
 /// A Bloom filter in lines.
 pub struct Bloom {
@@ -98,7 +39,7 @@ struct Line([u64; 8]);
 
 impl Bloom {
     /// A filter that contains `hashes`.
-    pub(crate) fn build(hashes: &[u64], bits_per_key: u8) -> Bloom {
+    pub(super) fn build(hashes: &[u64], bits_per_key: u8) -> Bloom {
         let bits = (hashes.len() as u64).saturating_mul(bits_per_key.into());
         let lines = bits.div_ceil(LINE_BITS).clamp(1, u64::from(u32::MAX));
         let mut bloom = Bloom {
@@ -115,7 +56,7 @@ impl Bloom {
     }
 
     /// Appends the section's content.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&[BLOOM, self.probes, 0, 0]);
         out.extend_from_slice(&(self.lines.len() as u32).to_le_bytes());
         out.reserve(self.lines.len() * LINE_BYTES);
@@ -124,7 +65,7 @@ impl Bloom {
         }
     }
 
-    fn decode(content: &[u8]) -> FormatResult<Bloom> {
+    pub(super) fn decode(content: &[u8]) -> FormatResult<Bloom> {
         let mut reader = Reader::new(content);
         reader.u8()?;
         let probes = reader.u8()?;
@@ -149,9 +90,13 @@ impl Bloom {
     }
 
     #[inline]
-    fn may_contain(&self, hash: u64) -> bool {
+    pub(super) fn may_contain(&self, hash: u64) -> bool {
         let line = &self.lines[self.line_of(hash)];
         bits_of(hash, self.probes).all(|(word, mask)| line.0[word] & mask != 0)
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.lines.len() * LINE_BYTES
     }
 
     #[inline]
@@ -187,6 +132,7 @@ fn probes_for(bits_per_key: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Filter, filter_hash};
     use super::*;
 
     fn hashes(from: u64, count: u64) -> Vec<u64> {
@@ -236,7 +182,7 @@ mod tests {
         for cut in 0..good.len() {
             assert!(Filter::decode(&good[..cut]).is_err());
         }
-        for (at, byte) in [(0, 1), (0, 3), (1, 0), (1, 17), (2, 1), (4, 1), (7, 255)] {
+        for (at, byte) in [(0, 1), (0, 9), (1, 0), (1, 17), (2, 1), (4, 1), (7, 255)] {
             let mut bad = good.clone();
             bad[at] = byte;
             assert!(Filter::decode(&bad).is_err(), "byte {at} as {byte}");

@@ -1,0 +1,332 @@
+//! The multi-level cuckoo filter: which sub-level holds a key's newest row (SlimDB 5.3.2, algorithms 3
+//! and 4).
+//!
+//! 1. The *primary* table maps fingerprints to sub-levels. A fingerprint occurs once among the slots that a
+//!    key may use, so a key that is not in the secondary table has one sub-level at most.
+//! 2. The *secondary* table holds, whole, the keys whose fingerprint another key had first.
+//! 3. [`MultiLevelFilter::insert`] is told what the write itself found when it looked for the key
+//!    ([`Prior`]): that tells whether an equal fingerprint is the same key's, without reading anything.
+//! 4. [`MultiLevelFilter::lookup`] asks the secondary table, then the primary: at most one sub-level is to
+//!    be read.
+//!
+//! A *blind* write, which did not look, goes to the secondary table if its fingerprint is taken. When that
+//! is full the filter is *degraded*: further fingerprints repeat in the primary table, and a lookup
+//! may name several sub-levels, as a Bloom filter for each sub-level would. Beyond what its tables
+//! can hold the filter is *saturated*: it names all sub-levels. It never denies a key.
+//!
+//! ```text
+//! bytes  field
+//!     1  filter: 6 multi-level
+//!     1  bits of a fingerprint, 4 to 32
+//!     1  bits of a sub-level, 1 to 6
+//!     1  flags: 1 degraded, 2 saturated
+//!     4  number of buckets
+//!     8  sub-levels that have keys, a bit each
+//! varint number of keys in the secondary table; then of each, ascending:
+//!          string key
+//!          byte   sub-level
+//! varint number of fingerprints that found no slot; then of each, ascending:
+//!          varint bucket, the smaller of its two
+//!          varint fingerprint
+//!          8      sub-levels, a bit each
+//!   8*n  slots of the primary table, four to a bucket, an array of both widths together:
+//!          fingerprint << bits of a sub-level | sub-level; 0 is free
+//! ```
+
+use std::collections::BTreeMap;
+
+use varve_types::limits::KEY_BYTES_MAX;
+
+use super::cuckoo::{Buckets, Homeless, Spot};
+use super::{FilterKind, SubLevel, SubLevels, check_width};
+use crate::codec::{Reader, put_string, put_varint};
+use crate::{FormatResult, Problem};
+
+const DEGRADED: u8 = 1;
+const SATURATED: u8 = 2;
+/// The room of the secondary table per slot of the primary, in bytes: 1 of 64 slots may have a key of 16
+/// bytes in it, eight times what chance makes of 12-bit fingerprints.
+const SECONDARY_BYTES_PER_SLOT: f64 = (16 + ENTRY_BYTES) as f64 / 64.0;
+/// What a key in the secondary table takes beside its bytes, nearly.
+const ENTRY_BYTES: usize = 32;
+/// Room that every secondary table has.
+const SECONDARY_BYTES_MIN: usize = 4096;
+/// Fingerprints without a slot per slot, beyond which the filter is saturated.
+const HOMELESS_PER_SLOT: f64 = 1.0 / 256.0;
+const HOMELESS_MIN: usize = 64;
+
+/// What the filter keeps of each key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Widths {
+    /// Bits of a fingerprint, 4 to 32.
+    pub fingerprint_bits: u8,
+    /// Bits of a sub-level's number, 1 to 6.
+    pub level_bits: u8,
+}
+
+impl Widths {
+    /// 12 and 4 bits: up to 15 sub-levels, and 2 of 1000 absent keys pass (thesis table 5.6).
+    pub const DEFAULT: Widths = Widths { fingerprint_bits: 12, level_bits: 4 };
+}
+
+/// What a write found of its key in the sub-levels of the filter, before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prior {
+    /// None of them holds it.
+    Absent,
+    /// This is the newest that holds it.
+    At(SubLevel),
+    /// It did not look.
+    Unknown,
+}
+
+/// See the module's comment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MultiLevelFilter {
+    primary: Buckets,
+    widths: Widths,
+    secondary: BTreeMap<Box<[u8]>, SubLevel>,
+    /// Bytes that the secondary table takes.
+    secondary_bytes: usize,
+    /// Fingerprints that found no slot, by their smaller bucket.
+    homeless: BTreeMap<(usize, u64), SubLevels>,
+    levels: SubLevels,
+    degraded: bool,
+    saturated: bool,
+}
+
+impl MultiLevelFilter {
+    /// A filter with room for `keys` different keys.
+    pub fn new(keys: usize, widths: Widths) -> MultiLevelFilter {
+        let fingerprint_bits = widths.fingerprint_bits.clamp(4, 32);
+        let level_bits = widths.level_bits.clamp(1, 6);
+        MultiLevelFilter {
+            primary: Buckets::for_keys(keys, fingerprint_bits.into(), level_bits.into()),
+            widths: Widths { fingerprint_bits, level_bits },
+            secondary: BTreeMap::new(),
+            secondary_bytes: 0,
+            homeless: BTreeMap::new(),
+            levels: SubLevels::NONE,
+            degraded: false,
+            saturated: false,
+        }
+    }
+
+    /// The largest number a sub-level may have in it.
+    pub fn level_max(&self) -> u8 {
+        (1 << self.widths.level_bits) - 1
+    }
+
+    /// Puts in that `level` now holds the newest row of `key`, whose filter hash is `hash` (algorithm 4).
+    ///
+    /// REQUIRES: `level` is at most [`MultiLevelFilter::level_max`] and not older than any that `key` was
+    /// put in with; `prior` is true.
+    pub fn insert(&mut self, key: &[u8], hash: u64, level: SubLevel, prior: Prior) {
+        debug_assert!(level.get() <= self.level_max(), "a sub-level that does not fit its bits");
+        self.levels.insert(level);
+        if let Some(known) = self.secondary.get_mut(key) {
+            *known = level;
+            return;
+        }
+        let spot = self.primary.spot(hash);
+        let payload = u64::from(level.get());
+        let mut taken = self.homeless_at(spot).is_some();
+        let mut own = None;
+        for (slot, held) in self.primary.matching(spot) {
+            taken = true;
+            if held == payload && self.degraded {
+                return;
+            }
+            if prior == Prior::At(SubLevel::new(held as u8).unwrap_or(SubLevel::MAX)) {
+                own = Some(slot);
+            }
+        }
+        if !taken {
+            return self.insert_primary(spot, payload);
+        }
+        match own.filter(|_| !self.degraded) {
+            Some(slot) => self.primary.set_payload(slot, payload),
+            None => self.insert_taken(key, spot, level),
+        }
+    }
+
+    /// The sub-levels that may hold the newest row of `key`: at most one unless the filter is degraded
+    /// (algorithm 3).
+    pub fn lookup(&self, key: &[u8], hash: u64) -> SubLevels {
+        if !self.secondary.is_empty()
+            && let Some(level) = self.secondary.get(key)
+        {
+            return SubLevels::from(*level);
+        }
+        if self.saturated {
+            return self.levels;
+        }
+        let spot = self.primary.spot(hash);
+        let held = self.primary.matching(spot).fold(0, |all, (_, level)| all | 1 << level);
+        self.homeless_at(spot).unwrap_or_default().union(SubLevels::from_bits(held))
+    }
+
+    /// Forgets all keys whose newest row is in `level` or an older sub-level, since these were merged
+    /// away.
+    pub fn forget_through(&mut self, level: SubLevel) {
+        let taken: Vec<(usize, u64)> = self.primary.payloads().collect();
+        for (slot, held) in taken {
+            if held <= u64::from(level.get()) {
+                self.primary.set_payload(slot, 0);
+            }
+        }
+        self.secondary.retain(|_, held| *held > level);
+        self.secondary_bytes = self.secondary.keys().map(|key| key.len() + ENTRY_BYTES).sum();
+        self.homeless.values_mut().for_each(|held| held.remove_through(level));
+        self.homeless.retain(|_, held| !held.is_empty());
+        self.levels.remove_through(level);
+        if self.levels.is_empty() {
+            (self.degraded, self.saturated) = (false, false);
+        }
+    }
+
+    /// Whether a lookup may name more than one sub-level.
+    pub fn is_degraded(&self) -> bool {
+        self.degraded || self.saturated
+    }
+
+    /// The number of keys in the secondary table.
+    pub fn secondary_keys(&self) -> usize {
+        self.secondary.len()
+    }
+
+    /// Bytes of memory the filter takes.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<MultiLevelFilter>()
+            + self.primary.memory_bytes()
+            + self.secondary_bytes
+            + self.homeless.len() * ENTRY_BYTES
+    }
+
+    /// Appends the filter.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let flags = u8::from(self.degraded) * DEGRADED + u8::from(self.saturated) * SATURATED;
+        let Widths { fingerprint_bits, level_bits } = self.widths;
+        out.extend_from_slice(&[FilterKind::MultiLevel as u8, fingerprint_bits, level_bits, flags]);
+        out.extend_from_slice(&(self.primary.count() as u32).to_le_bytes());
+        out.extend_from_slice(&self.levels.bits().to_le_bytes());
+        put_varint(out, self.secondary.len() as u64);
+        for (key, level) in &self.secondary {
+            put_string(out, key);
+            out.push(level.get());
+        }
+        put_varint(out, self.homeless.len() as u64);
+        for (&(bucket, fingerprint), levels) in &self.homeless {
+            put_varint(out, bucket as u64);
+            put_varint(out, fingerprint);
+            out.extend_from_slice(&levels.bits().to_le_bytes());
+        }
+        self.primary.encode(out);
+    }
+
+    /// Reads a filter.
+    pub fn decode(content: &[u8]) -> FormatResult<MultiLevelFilter> {
+        let mut reader = Reader::new(content);
+        let id = reader.u8()?;
+        if id != FilterKind::MultiLevel as u8 {
+            return Err(reader.error(Problem::Unknown { what: "filter", id: id.into() }));
+        }
+        let fingerprint_bits = check_width(reader.u8()?, 4..=32, 1)?;
+        let level_bits = check_width(reader.u8()?, 1..=6, 2)?;
+        let flags = reader.u8()?;
+        let count = reader.u32()?;
+        let levels = SubLevels::decode(&mut reader)?;
+        if flags & !(DEGRADED | SATURATED) != 0 {
+            return Err(reader.error(Problem::Invalid("flags that are not zero")));
+        }
+        let secondary = decode_secondary(&mut reader)?;
+        let homeless = decode_homeless(&mut reader, count)?;
+        let primary = Buckets::decode(&mut reader, count, fingerprint_bits, level_bits)?;
+        reader.finish()?;
+        Ok(MultiLevelFilter {
+            primary,
+            widths: Widths {
+                fingerprint_bits: fingerprint_bits as u8,
+                level_bits: level_bits as u8,
+            },
+            secondary_bytes: secondary.keys().map(|key| key.len() + ENTRY_BYTES).sum(),
+            secondary,
+            homeless,
+            levels,
+            degraded: flags & DEGRADED != 0,
+            saturated: flags & SATURATED != 0,
+        })
+    }
+
+    /// Puts in a key whose fingerprint another key, or the same as far as one knows, has already.
+    fn insert_taken(&mut self, key: &[u8], spot: Spot, level: SubLevel) {
+        let room = (self.primary.slot_count() as f64 * SECONDARY_BYTES_PER_SLOT) as usize;
+        let bytes = self.secondary_bytes + key.len() + ENTRY_BYTES;
+        if !self.degraded && bytes <= room.max(SECONDARY_BYTES_MIN) {
+            self.secondary.insert(key.into(), level);
+            self.secondary_bytes = bytes;
+            return;
+        }
+        self.degraded = true;
+        if self.primary.matching(spot).all(|(_, held)| held != u64::from(level.get())) {
+            self.insert_primary(spot, level.get().into());
+        }
+    }
+
+    fn insert_primary(&mut self, spot: Spot, payload: u64) {
+        let Err(Homeless { spot, payload }) = self.primary.insert(spot, payload) else { return };
+        let room = (self.primary.slot_count() as f64 * HOMELESS_PER_SLOT) as usize;
+        if self.homeless.len() >= room.max(HOMELESS_MIN) {
+            self.saturated = true;
+        } else {
+            let held = self.homeless.entry(self.smaller(spot)).or_default();
+            *held = held.union(SubLevels::from_bits(1 << payload));
+        }
+    }
+
+    fn homeless_at(&self, spot: Spot) -> Option<SubLevels> {
+        if self.homeless.is_empty() {
+            return None;
+        }
+        self.homeless.get(&self.smaller(spot)).copied()
+    }
+
+    /// The spot by its smaller bucket.
+    fn smaller(&self, spot: Spot) -> (usize, u64) {
+        (spot.bucket.min(self.primary.other(spot).bucket), spot.fingerprint)
+    }
+}
+
+fn decode_secondary(reader: &mut Reader<'_>) -> FormatResult<BTreeMap<Box<[u8]>, SubLevel>> {
+    let mut secondary: BTreeMap<Box<[u8]>, SubLevel> = BTreeMap::new();
+    for _ in 0..reader.varint()? {
+        let key = reader.string("key", KEY_BYTES_MAX)?;
+        let level = SubLevel::new(reader.u8()?);
+        let last = secondary.last_key_value().map(|(last, _)| &**last);
+        let ascends = last.is_none_or(|last: &[u8]| last < key);
+        let Some(level) = level.filter(|_| ascends) else {
+            let rule = "keys of a filter that are out of order, or of no sub-level";
+            return Err(reader.error(Problem::Invalid(rule)));
+        };
+        secondary.insert(key.into(), level);
+    }
+    Ok(secondary)
+}
+
+fn decode_homeless(
+    reader: &mut Reader<'_>,
+    buckets: u32,
+) -> FormatResult<BTreeMap<(usize, u64), SubLevels>> {
+    let mut homeless = BTreeMap::new();
+    for _ in 0..reader.varint()? {
+        let spot = (reader.varint_u32()? as usize, reader.varint()?);
+        let levels = SubLevels::decode(reader)?;
+        let ascends = homeless.last_key_value().is_none_or(|(last, _)| *last < spot);
+        if !ascends || levels.is_empty() || spot.0 >= buckets as usize {
+            let rule = "fingerprints of a filter that are out of order, or of no sub-level";
+            return Err(reader.error(Problem::Invalid(rule)));
+        }
+        homeless.insert(spot, levels);
+    }
+    Ok(homeless)
+}

@@ -1,0 +1,119 @@
+//! The parent filter: which sub-levels hold rows of a directory, so that a scan of one directory opens no
+//! others (SlimDB 5.3.3 must open an iterator in each; the parent inode filter of TableFS 4.2.4, for all
+//! sub-levels at once).
+//!
+//! A cuckoo table maps the fingerprint of a prefix to a set of sub-levels. Prefixes with equal fingerprints
+//! share a set, so that it may be too large, never too small. What finds no slot makes the filter *full*:
+//! from then on it names all sub-levels.
+//!
+//! ```text
+//! bytes  field
+//!     1  filter: 7 parent
+//!     1  bits of a fingerprint, 4 to 32
+//!     1  sub-levels, 1 to 31
+//!     1  1 if full, else 0
+//!     4  number of buckets
+//!     8  sub-levels that have rows, a bit each
+//!   8*n  slots, four to a bucket, an array of both widths together:
+//!          fingerprint << sub-levels | set, bit 0 for sub-level 1; 0 is free
+//! ```
+
+use super::cuckoo::Buckets;
+use super::{FilterKind, SubLevel, SubLevels, check_width};
+use crate::codec::Reader;
+use crate::{FormatResult, Problem};
+
+/// See the module's comment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParentFilter {
+    buckets: Buckets,
+    fingerprint_bits: u8,
+    /// The largest number of a sub-level.
+    level_max: u8,
+    levels: SubLevels,
+    full: bool,
+}
+
+impl ParentFilter {
+    /// A filter with room for `prefixes` different prefixes in sub-levels 1 to `level_max`, which counts as
+    /// 1 to 31. `fingerprint_bits` counts as 4 to 32.
+    pub fn new(prefixes: usize, fingerprint_bits: u8, level_max: u8) -> ParentFilter {
+        let (fingerprint_bits, level_max) = (fingerprint_bits.clamp(4, 32), level_max.clamp(1, 31));
+        ParentFilter {
+            buckets: Buckets::for_keys(prefixes, fingerprint_bits.into(), level_max.into()),
+            fingerprint_bits,
+            level_max,
+            levels: SubLevels::NONE,
+            full: false,
+        }
+    }
+
+    /// Puts in that `level` holds rows of the prefix with this [`super::filter_hash`].
+    ///
+    /// REQUIRES: `level` is at most the largest.
+    pub fn insert(&mut self, hash: u64, level: SubLevel) {
+        debug_assert!(level.get() <= self.level_max, "a sub-level that does not fit its bits");
+        self.levels.insert(level);
+        let spot = self.buckets.spot(hash);
+        let bit = SubLevels::from(level).bits() >> 1;
+        let known = self.buckets.matching(spot).next();
+        match known {
+            Some((slot, held)) => self.buckets.set_payload(slot, held | bit),
+            None => self.full |= self.buckets.insert(spot, bit).is_err(),
+        }
+    }
+
+    /// The sub-levels that may hold rows of the prefix with this hash.
+    pub fn lookup(&self, hash: u64) -> SubLevels {
+        if self.full {
+            return self.levels;
+        }
+        let held =
+            self.buckets.matching(self.buckets.spot(hash)).fold(0, |all, (_, held)| all | held);
+        SubLevels::from_bits(held << 1)
+    }
+
+    /// Forgets `level` and older sub-levels, since these were merged away.
+    pub fn forget_through(&mut self, level: SubLevel) {
+        let taken: Vec<(usize, u64)> = self.buckets.payloads().collect();
+        for (slot, held) in taken {
+            let mut left = SubLevels::from_bits(held << 1);
+            left.remove_through(level);
+            self.buckets.set_payload(slot, left.bits() >> 1);
+        }
+        self.levels.remove_through(level);
+        self.full &= !self.levels.is_empty();
+    }
+
+    /// Bytes of memory the filter takes.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<ParentFilter>() + self.buckets.memory_bytes()
+    }
+
+    /// Appends the filter.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let kind = FilterKind::Parent as u8;
+        out.extend_from_slice(&[kind, self.fingerprint_bits, self.level_max, u8::from(self.full)]);
+        out.extend_from_slice(&(self.buckets.count() as u32).to_le_bytes());
+        out.extend_from_slice(&self.levels.bits().to_le_bytes());
+        self.buckets.encode(out);
+    }
+
+    /// Reads a filter.
+    pub fn decode(content: &[u8]) -> FormatResult<ParentFilter> {
+        let mut reader = Reader::new(content);
+        let id = reader.u8()?;
+        if id != FilterKind::Parent as u8 {
+            return Err(reader.error(Problem::Unknown { what: "filter", id: id.into() }));
+        }
+        let fingerprint_bits = check_width(reader.u8()?, 4..=32, 1)?;
+        let level_max = check_width(reader.u8()?, 1..=31, 2)?;
+        let full = reader.bool("fullness of a filter")?;
+        let count = reader.u32()?;
+        let levels = SubLevels::decode(&mut reader)?;
+        let buckets = Buckets::decode(&mut reader, count, fingerprint_bits, level_max)?;
+        reader.finish()?;
+        let (fingerprint_bits, level_max) = (fingerprint_bits as u8, level_max as u8);
+        Ok(ParentFilter { buckets, fingerprint_bits, level_max, levels, full })
+    }
+}
