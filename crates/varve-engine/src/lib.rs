@@ -28,6 +28,7 @@ mod snapshot;
 mod space;
 pub mod store;
 mod table;
+pub mod tuning;
 mod version;
 mod view;
 mod wal;

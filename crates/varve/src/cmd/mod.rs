@@ -10,6 +10,7 @@ mod inspect;
 mod man;
 mod mount;
 mod status;
+mod tune;
 mod umount;
 mod upgrade;
 mod version;
@@ -50,6 +51,8 @@ enum Command {
     Fsck(fsck::Arguments),
     /// Print what is in a file of a store
     Inspect(inspect::Arguments),
+    /// Choose what the levels of a store should be made of, by an analytic model
+    Tune(tune::Arguments),
     /// Show what Varve does, with figures, and leave nothing behind
     Demo(demo::Arguments),
     /// Tell the version
@@ -72,6 +75,7 @@ impl CommandLine {
             Command::Du(arguments) => du::run(&arguments),
             Command::Fsck(arguments) => fsck::run(&arguments),
             Command::Inspect(arguments) => inspect::run(&arguments),
+            Command::Tune(arguments) => tune::run(&arguments),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Version(arguments) => version::run(&arguments),
             Command::Completions(arguments) => completions::run(&arguments),

@@ -305,6 +305,24 @@ fn a_mount_becomes_read_only_while_in_use() {
 }
 
 #[test]
+fn the_model_chooses_within_the_memory_given() {
+    let tune = |memory: &str| {
+        let thesis = ["--costs", "thesis", "--mix", "update", "--json"];
+        json(varve().args(["tune", "--rows", "613548032", "--memory", memory]).args(thesis))
+    };
+    let advice = tune("500M");
+    let designs = advice["plan"]["designs"].as_array().unwrap();
+    assert_eq!(designs.len(), 5);
+    assert_eq!(designs[0]["layout"], "stepped");
+    assert_eq!(designs[4]["layout"], "leveled");
+    assert!(advice["plan"]["memory_bytes"].as_f64().unwrap() <= 500.0 * 1048576.0);
+    assert_eq!(tune("0")["plan"]["memory_bytes"], 0.0);
+    let text = run(varve().args(["tune", "--operations", "8", "1", "1"]));
+    assert!(String::from_utf8_lossy(&text.stdout).contains("reads per operation"));
+    fails(varve().args(["tune", "--operations", "0", "0", "0"]), 2);
+}
+
+#[test]
 fn completions_and_manual_pages_are_complete() {
     let script = run(varve().args(["completions", "bash"]));
     assert!(String::from_utf8_lossy(&script.stdout).contains("large-file-threshold"));

@@ -1,0 +1,188 @@
+//! `varve tune`: what the levels of a store should be made of, by the analytic model.
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use varve::{Error, Result, size};
+use varve_engine::tuning::search::{self, Plan};
+use varve_engine::tuning::{Costs, Design, Estimate, Mix, Workload};
+
+use crate::output;
+
+/// Rows of a memtable, which make a sub-level of the first level.
+const FIRST_LEVEL_ROWS: f64 = 131_072.0;
+/// Steps of the curve that are printed.
+const CURVE_STEPS: usize = 16;
+
+/// For what to choose.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Rows of the store: about one for each name
+    #[arg(long, default_value_t = 100_000_000)]
+    rows: u64,
+    /// Memory for filters and indexes, such as 256M
+    #[arg(long, default_value = "256M", value_parser = size::parse)]
+    memory: u64,
+    /// What is done most
+    #[arg(long, value_enum, default_value = "mixed", conflicts_with = "operations")]
+    mix: NamedMix,
+    /// The mix as three numbers: lookups that find, lookups that do not, writes
+    #[arg(long, value_names = ["FOUND", "ABSENT", "WRITES"], num_args = 3)]
+    operations: Option<Vec<f64>>,
+    /// What the structures cost: as measured of Varve's, or as in the thesis that the model is from
+    #[arg(long, value_enum, default_value = "varve")]
+    costs: NamedCosts,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum NamedMix {
+    /// Creating files: half absent lookups, half writes
+    Create,
+    /// Changing attributes: half lookups that find, half writes
+    Update,
+    /// Reading attributes
+    Stat,
+    /// Half lookups that find, a quarter that do not, a quarter writes
+    Mixed,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum NamedCosts {
+    /// As measured
+    Varve,
+    /// As in the thesis
+    Thesis,
+}
+
+/// The answer.
+#[derive(Serialize)]
+struct Advice {
+    workload: Workload,
+    /// What each design costs.
+    designs: Vec<DesignCosts>,
+    /// The best within the memory given.
+    plan: PlanReport,
+    /// The best by memory.
+    curve: Vec<PlanReport>,
+}
+
+#[derive(Serialize)]
+struct DesignCosts {
+    design: Design,
+    memory_bits: f64,
+    found: f64,
+    absent: f64,
+    write: f64,
+}
+
+#[derive(Serialize)]
+struct PlanReport {
+    designs: Vec<Design>,
+    #[serde(flatten)]
+    estimate: Estimate,
+}
+
+impl From<Plan> for PlanReport {
+    fn from(plan: Plan) -> PlanReport {
+        PlanReport { designs: plan.designs, estimate: plan.estimate }
+    }
+}
+
+/// Chooses and prints.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let costs = match arguments.costs {
+        NamedCosts::Varve => Costs::VARVE,
+        NamedCosts::Thesis => Costs::THESIS,
+    };
+    let workload =
+        Workload::of_rows(arguments.rows as f64, FIRST_LEVEL_ROWS, mix_of(arguments)?, costs);
+    let Some(plan) = search::best(&workload, arguments.memory as f64) else {
+        return Err(Error::failed("no plan fits into the memory given".to_owned()));
+    };
+    let designs = Design::ALL.iter().map(|&design| DesignCosts {
+        design,
+        memory_bits: costs.memory_bits(design),
+        found: costs.found(design),
+        absent: costs.absent(design),
+        write: costs.write(design),
+    });
+    let curve = search::frontier(&workload);
+    let steps = spread(curve);
+    let advice = Advice {
+        designs: designs.collect(),
+        plan: plan.into(),
+        curve: steps.into_iter().map(PlanReport::from).collect(),
+        workload,
+    };
+    if arguments.json {
+        return output::json(&advice);
+    }
+    show(&advice);
+    Ok(())
+}
+
+fn mix_of(arguments: &Arguments) -> Result<Mix> {
+    if let Some([found, absent, writes]) = arguments.operations.as_deref() {
+        return Mix::of_counts(*found, *absent, *writes).ok_or_else(|| {
+            Error::usage("the operations add up to nothing, or some are negative".to_owned())
+                .hint("give three numbers of which one is above 0: `--operations 80 10 10`")
+        });
+    }
+    Ok(match arguments.mix {
+        NamedMix::Create => Mix::CREATE,
+        NamedMix::Update => Mix::UPDATE,
+        NamedMix::Stat => Mix::STAT,
+        NamedMix::Mixed => Mix::MIXED,
+    })
+}
+
+/// A few of the plans, evenly spread from the first to the last by memory.
+fn spread(curve: Vec<Plan>) -> Vec<Plan> {
+    let Some(most) = curve.last().map(|plan| plan.estimate.memory_bytes) else { return curve };
+    let mut steps: Vec<Plan> = Vec::new();
+    let mut next = 0.0;
+    for plan in curve {
+        let memory = plan.estimate.memory_bytes;
+        if memory >= next || memory >= most {
+            next = memory + most / CURVE_STEPS as f64;
+            steps.push(plan);
+        }
+    }
+    steps
+}
+
+fn show(advice: &Advice) {
+    output::line("What a level can be made of (costs in random reads of a block):");
+    output::line(format!(
+        "  {:42} {:>8} {:>8} {:>8} {:>8}",
+        "", "bits/row", "found", "absent", "write"
+    ));
+    for costs in &advice.designs {
+        output::line(format!(
+            "  {:42} {:8.2} {:8.3} {:8.3} {:8.3}",
+            costs.design, costs.memory_bits, costs.found, costs.absent, costs.write
+        ));
+    }
+    let estimate = &advice.plan.estimate;
+    output::line("\nThe best within the memory given:");
+    for (number, (design, rows)) in
+        advice.plan.designs.iter().zip(&advice.workload.levels).enumerate()
+    {
+        output::line(format!("  level {number}, {rows:14.0} rows: {design}"));
+    }
+    output::line(format!(
+        "  {} of memory; reads per operation {:.3} (found {:.3}, absent {:.3}, write {:.3})",
+        size::show(estimate.memory_bytes as u64),
+        estimate.total,
+        estimate.found,
+        estimate.absent,
+        estimate.write
+    ));
+    output::line("\nWith other memory:");
+    for step in &advice.curve {
+        let memory = size::show(step.estimate.memory_bytes as u64);
+        output::line(format!("  {memory:>10} {:8.3} reads per operation", step.estimate.total));
+    }
+}
