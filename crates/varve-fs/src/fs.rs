@@ -232,6 +232,7 @@ impl VarveFs {
         let (fs, lookups) = VarveFs::assemble(env, dir, options, lock, open_store)?;
         fs.store.clear_keyspace(lookups)?;
         fs.finish_pending().map_err(invalid)?;
+        fs.load_quotas().map_err(invalid)?;
         fs.start_reaper()?;
         Ok(fs)
     }

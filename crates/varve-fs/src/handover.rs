@@ -60,6 +60,7 @@ impl VarveFs {
         let open_store = |engine_dir: &Path| open_db(&db_env, engine_dir, db_options);
         let (fs, _) = VarveFs::assemble(env, dir, options, from.lock, open_store)?;
         fs.take_over(handover)?;
+        fs.load_quotas().map_err(invalid)?;
         fs.start_reaper()?;
         Ok(fs)
     }

@@ -14,7 +14,6 @@ use crate::fs::VarveFs;
 use crate::locator::Place;
 use crate::locks::RowGuards;
 use crate::rows::Changes;
-use crate::usage::counted_in;
 
 /// How often a place may turn out to be old before the store is taken to be broken. Each time another
 /// operation must have moved the inode while we waited for a lock.
@@ -61,7 +60,11 @@ impl Held<'_> {
 
     /// The directory in which the inode counts, if it does.
     pub(crate) fn counted_in(&self) -> Option<InodeId> {
-        counted_in(&self.inode, self.entry_key())
+        match &self.home {
+            Home::Own => self.inode.home.map(|home| home.dir),
+            Home::Entry { key, .. } => Some(InodeId::new(key.prefix())),
+            Home::Detached => None,
+        }
     }
 
     /// The entry row that the inode is in, if it is in one.

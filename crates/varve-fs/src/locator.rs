@@ -50,6 +50,17 @@ pub(crate) enum Place {
     Detached(Box<Inode>),
 }
 
+impl Place {
+    /// The directory in which `inode`, which is here, counts, if it does.
+    pub(crate) fn counted_in(&self, inode: &Inode) -> Option<InodeId> {
+        match self {
+            Place::Own => inode.home.map(|home| home.dir),
+            Place::Entry { key, .. } => Some(InodeId::new(key.prefix())),
+            Place::Detached(_) => None,
+        }
+    }
+}
+
 /// Everything the front end knows, by inode id.
 pub(crate) struct Locator {
     shards: Box<[Mutex<Shard>]>,

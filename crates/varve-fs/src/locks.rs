@@ -42,6 +42,13 @@ impl RowLocks {
         RowGuards { numbers, guards }
     }
 
+    /// Locks every row. REQUIRES: the caller holds no row lock.
+    pub(crate) fn lock_all(&self) -> RowGuards<'_> {
+        let numbers = (0..STRIPES as u16).collect();
+        let guards = self.stripes.iter().map(|stripe| stripe.lock()).collect();
+        RowGuards { numbers, guards }
+    }
+
     /// Locks one row more, unless it would have to wait for it; false if so.
     pub(crate) fn try_extend<'a>(&'a self, guards: &mut RowGuards<'a>, key: RowKey) -> bool {
         let number = stripe(key);
@@ -87,6 +94,12 @@ mod tests {
         drop(guards);
         let (mut guards, other) = (locks.lock(&[key]), RowKey::inode(InodeId::new(99)));
         assert!(locks.try_extend(&mut guards, other) && guards.holds(other));
+        drop(guards);
+        let guards = locks.lock_all();
+        assert!(guards.holds(key) && guards.holds(RowKey::pending(InodeId::new(7))));
+        assert!(locks.stripes.iter().all(|stripe| stripe.is_locked()));
+        drop(guards);
+        let guards = locks.lock(&[RowKey::inode(InodeId::new(99))]);
         let mut others = locks.lock(&[RowKey::inode(InodeId::new(50))]);
         assert!(!locks.try_extend(&mut others, other), "it would wait");
         drop((guards, others));

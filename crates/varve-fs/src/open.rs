@@ -69,7 +69,9 @@ impl VarveFs {
             if flags.write {
                 self.make_dirty(held, object.as_ref())?;
             }
-            has_descriptor = object.fd().is_some();
+            // Where limits hold every write must pass here.
+            let limited = self.accounts.limits(held.counted_in())?;
+            has_descriptor = object.fd().is_some() && (!limited || node.state().passthrough > 0);
         }
         let opened = self.add_handle(node, flags, has_descriptor);
         Ok(if flags.read { self.note_reader(held, opened) } else { opened })

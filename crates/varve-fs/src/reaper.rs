@@ -81,9 +81,7 @@ impl Reaper {
                 }
                 !state.queue.is_empty()
             };
-            if self.accounts.marked() > 0 {
-                self.accounts.tell_all();
-            }
+            self.accounts.tell_news();
             if busy && let Err(error) = self.sync_and_drain() {
                 log::warn!("files of removed inodes stay for now: {error}");
             }

@@ -21,6 +21,8 @@ pub(crate) struct Changes {
     pub(crate) dirs: SmallVec<[Inode; 2]>,
     /// Changes of what lies directly in directories, each directory once.
     pub(crate) charges: SmallVec<[(InodeId, UsageChange); 2]>,
+    /// What moves with directories between domains besides what is charged for them: what has not been told.
+    pub(crate) brought: SmallVec<[(InodeId, UsageChange); 2]>,
     /// Directories that have nothing more to tell: removed, or they have told it.
     pub(crate) told: SmallVec<[InodeId; 1]>,
     /// How the charges meet limits.
@@ -111,6 +113,7 @@ impl Changes {
             batch: Batch::new(),
             dirs: SmallVec::new(),
             charges: SmallVec::new(),
+            brought: SmallVec::new(),
             told: SmallVec::new(),
             standing: Standing::Asked,
             meta,
@@ -132,6 +135,12 @@ impl Changes {
             self.charge(from, change.negated());
             self.charge(to, change);
         }
+    }
+
+    /// Notes that `change` moves along from one directory to another, besides what is charged.
+    pub(crate) fn bring(&mut self, from: InodeId, to: InodeId, change: UsageChange) {
+        self.brought.push((from, change.negated()));
+        self.brought.push((to, change));
     }
 
     /// The batch of all writes.

@@ -8,7 +8,8 @@ use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
-    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
+    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeLimits, TreeQuota,
+    TreeUsage, Vfs, XattrMode,
 };
 
 use crate::fs::VarveFs;
@@ -189,7 +190,7 @@ impl Vfs for VarveFs {
         kill_set_id: bool,
     ) -> FsResult<usize> {
         self.enter();
-        self.do_write(ino, handle, offset, data, kill_set_id)
+        self.write_what_fits(ino, handle, offset, data, kill_set_id)
     }
 
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
@@ -224,7 +225,7 @@ impl Vfs for VarveFs {
         let space = self.room_below()?;
         let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
         let files_free = space.available_bytes / FILE_ROOM_BYTES;
-        Ok(StatFs {
+        Ok(self.accounts.within_root_limits(StatFs {
             block_bytes: BLOCK_BYTES,
             blocks: blocks(space.total_bytes),
             blocks_free: blocks(space.free_bytes),
@@ -232,7 +233,7 @@ impl Vfs for VarveFs {
             files: self.ids.next().saturating_add(files_free),
             files_free,
             name_bytes_max: NAME_BYTES_MAX as u32,
-        })
+        }))
     }
 
     fn access(
@@ -258,6 +259,7 @@ impl Vfs for VarveFs {
     }
 
     fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64> {
+        self.enter();
         self.do_copy_range(from, to, len)
     }
 
@@ -285,6 +287,14 @@ impl Vfs for VarveFs {
         self.total(ino)
     }
 
+    fn set_limits(&self, ino: InodeId, limits: TreeLimits) -> FsResult<()> {
+        self.do_set_limits(ino, limits)
+    }
+
+    fn quotas(&self, ino: InodeId) -> FsResult<Vec<TreeQuota>> {
+        self.do_quotas(ino)
+    }
+
     fn status_json(&self) -> String {
         let (known, spilled) = self.locator.counts();
         let store: serde_json::Value =
@@ -298,6 +308,7 @@ impl Vfs for VarveFs {
             "inodes_spilled": spilled,
             "files_open": self.handles.count(),
             "objects_open": self.descriptors.count(),
+            "quotas": self.accounts.quota_count(),
             "directories_marked": self.accounts.marked(),
             "objects_to_remove": self.reaper.queued(),
             "inode_ids_next": self.ids.next(),

@@ -93,6 +93,26 @@ pub struct TreeUsage {
     pub dirs: u64,
 }
 
+/// The most that may lie below a directory, itself not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TreeLimits {
+    /// The most bytes; `None` for no limit.
+    pub bytes: Option<u64>,
+    /// The most files and directories; `None` for no limit.
+    pub inodes: Option<u64>,
+}
+
+/// The limits on a directory, and how far they are used up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeQuota {
+    /// The directory, from the root of the file system on.
+    pub path: Vec<u8>,
+    /// Its limits.
+    pub limits: TreeLimits,
+    /// What lies below it.
+    pub usage: TreeUsage,
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {

@@ -56,6 +56,12 @@ pub enum FsError {
     /// The storage below, or a bucket of names with one hash, is full.
     #[error("no space left: {0}")]
     NoSpace(String),
+    /// More would lie below a directory than its limits allow.
+    #[error("the limits on a directory tree are reached")]
+    QuotaExceeded,
+    /// One file would have names where different limits hold.
+    #[error("a file cannot have names in trees with different limits")]
+    CrossesLimits,
     /// Mounted read-only.
     #[error("the file system is mounted read-only")]
     ReadOnly,
@@ -111,6 +117,8 @@ impl FsError {
             FsError::TooLarge => Errno::Overflow,
             FsError::TooManyLinks => Errno::TooManyLinks,
             FsError::NoSpace(_) => Errno::NoSpace,
+            FsError::QuotaExceeded => Errno::Quota,
+            FsError::CrossesLimits => Errno::CrossDevice,
             FsError::ReadOnly => Errno::ReadOnly,
             FsError::Name(NameError::TooLong) | FsError::TargetTooLong => Errno::NameTooLong,
             FsError::Name(NameError::Empty) => Errno::NotFound,

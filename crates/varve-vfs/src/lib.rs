@@ -8,7 +8,7 @@ mod attr;
 mod error;
 mod ops;
 
-pub use attr::{Attr, FileType, SetAttr, SetTime, TreeUsage};
+pub use attr::{Attr, FileType, SetAttr, SetTime, TreeLimits, TreeQuota, TreeUsage};
 pub use error::{FsError, FsResult};
 pub use ops::{
     AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, Position,

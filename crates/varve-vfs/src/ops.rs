@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use bytes::Bytes;
 use varve_types::{FileName, InodeId};
 
-use crate::{Attr, FileType, FsError, FsResult, SetAttr, TreeUsage};
+use crate::{Attr, FileType, FsError, FsResult, SetAttr, TreeLimits, TreeQuota, TreeUsage};
 
 /// Who asks. The front end has checked permissions if it can (the kernel does, with every mount
 /// option Varve uses); what remains to the file system is ownership of new objects and the rules that
@@ -363,6 +363,18 @@ pub trait Vfs: Send + Sync {
     /// file system keeps such accounts.
     fn usage(&self, _ino: InodeId) -> FsResult<TreeUsage> {
         Err(FsError::NotSupported("the usage of directory trees"))
+    }
+
+    /// Limits what may lie below a directory: from now on a change that would exceed them is `QuotaExceeded`. No
+    /// limits at all clear them. `NotSupported` unless the file system keeps such limits.
+    fn set_limits(&self, _ino: InodeId, _limits: TreeLimits) -> FsResult<()> {
+        Err(FsError::NotSupported("limits on directory trees"))
+    }
+
+    /// The limits that hold for a directory, and those below it, by path. `NotSupported` as with
+    /// [`Vfs::set_limits`].
+    fn quotas(&self, _ino: InodeId) -> FsResult<Vec<TreeQuota>> {
+        Err(FsError::NotSupported("limits on directory trees"))
     }
 
     /// What the file system says of its own state, as one JSON object.

@@ -1,15 +1,20 @@
-//! What lies below the directories of a mount, as its daemon knows it: asked for by attributes of the directories.
+//! What lies below the directories of a mount and the limits on it, as its daemon knows them: asked for, and set, by
+//! attributes of the directories.
 
 use std::path::{Path, PathBuf};
 
+use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::mounting::find_mount;
 use crate::{Error, Result};
 
 /// The attribute that holds the usage of a directory tree.
 const USAGE: &str = "varve.usage";
+/// The attribute that holds the limits on trees.
+const LIMITS: &str = "varve.limits";
 /// The most bytes that an attribute can have.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
@@ -32,6 +37,47 @@ pub struct PathUsage {
     /// What lies below.
     #[serde(flatten)]
     pub usage: Usage,
+}
+
+/// The limits on a directory tree, and how far they are used up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quota {
+    /// The directory.
+    pub path: PathBuf,
+    /// The most bytes that may lie below.
+    pub bytes_max: Option<u64>,
+    /// The most files and directories that may lie below.
+    pub inodes_max: Option<u64>,
+    /// What lies below.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// Limits what may lie below the directory `path`, in place of what limits it had.
+pub fn set_quota(path: &Path, bytes: Option<u64>, inodes: Option<u64>) -> Result<()> {
+    let words = [("bytes", bytes), ("inodes", inodes)];
+    let words = words.iter().filter_map(|(name, limit)| Some(format!("{name}={}", (*limit)?)));
+    let value = words.collect::<Vec<_>>().join(" ");
+    rustix::fs::lsetxattr(path, LIMITS, value.as_bytes(), XattrFlags::empty())
+        .map_err(|error| refused("set limits on", path, error))
+}
+
+/// Takes the limits off the directory `path`.
+pub fn clear_quota(path: &Path) -> Result<()> {
+    rustix::fs::lremovexattr(path, LIMITS)
+        .map_err(|error| refused("take the limits off", path, error))
+}
+
+/// The limits that hold for the directory `path`, and those below it.
+pub fn quotas(path: &Path) -> Result<Vec<Quota>> {
+    let mut quotas: Vec<Quota> = ask(path, LIMITS)?;
+    if let Some(mount) = find_mount(path)? {
+        for quota in &mut quotas {
+            let below = quota.path.strip_prefix("/").unwrap_or(&quota.path);
+            quota.path = mount.dir.join(below);
+        }
+    }
+    Ok(quotas)
 }
 
 /// What lies below `path`, without a walk.
@@ -90,6 +136,10 @@ fn refused(action: &str, path: &Path, error: Errno) -> Error {
             Error::failed(format!("{} is not on a Varve mount", path.display()))
                 .hint("`findmnt -t fuse.varve` lists the mounts; elsewhere use du(1)")
         }
+        Errno::PERM => Error::io(action, path, &error.into())
+            .hint("limits are set by the superuser and by the user who mounted"),
+        Errno::NOTDIR => Error::io(action, path, &error.into())
+            .hint("limits are set on directories; they hold for all that lies below"),
         error => Error::io(action, path, &error.into()),
     }
 }

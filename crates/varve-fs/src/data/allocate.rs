@@ -40,8 +40,14 @@ impl VarveFs {
         if in_object {
             drop(held);
             let object = self.object_file(&file.node)?;
-            let done = object.allocate(env_mode(mode), offset, len);
-            return done.map_err(|error| self.object_error("allocate room in", ino, error));
+            let allocate = || {
+                let done = object.allocate(env_mode(mode), offset, len);
+                done.map_err(|error| self.object_error("allocate room in", ino, error))
+            };
+            if extends && self.accounts.has_quotas() {
+                return self.growing(ino, object.as_ref(), end, allocate);
+            }
+            return allocate();
         }
         let mut changes = self.changes();
         let zeroes = matches!(

@@ -32,7 +32,7 @@ impl VarveFs {
         }
         let len = usize::try_from(len.min(SMALL_BYTES_MAX)).unwrap_or(usize::MAX);
         let bytes = self.do_read(from.ino, from.handle, from.offset, len)?;
-        let copied = self.do_write(to.ino, to.handle, to.offset, &bytes, false)?;
+        let copied = self.write_what_fits(to.ino, to.handle, to.offset, &bytes, false)?;
         Ok(copied as u64)
     }
 
@@ -44,9 +44,17 @@ impl VarveFs {
     ) -> FsResult<u64> {
         let read = self.object_file(&source.node)?;
         let written = self.object_file(&target.node)?;
-        let copied = written
-            .copy_from(read.as_ref(), from.offset, to.offset, len)
-            .map_err(|error| self.object_error("copy to", to.ino, error))?;
+        let copy = |len| {
+            let copied = written.copy_from(read.as_ref(), from.offset, to.offset, len);
+            copied.map_err(|error| self.object_error("copy to", to.ino, error))
+        };
+        let copied = if self.accounts.has_quotas() {
+            let fail = |error| self.object_error("stat", from.ino, error);
+            let left = read.stat().map_err(fail)?.len.saturating_sub(from.offset);
+            self.copy_counted(written.as_ref(), to, len.min(left), copy)?
+        } else {
+            copy(len)?
+        };
         self.touch_atime(&self.read_inode(from.ino)?);
         if target.flags.sync {
             self.sync_file(target, true)?;

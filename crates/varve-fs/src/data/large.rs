@@ -90,6 +90,9 @@ impl VarveFs {
         offset: u64,
         data: &[u8],
     ) -> FsResult<()> {
+        if self.accounts.has_quotas() {
+            return self.write_counted(file, object, offset, data);
+        }
         let fail = |error| self.object_error("write", file.node.ino, error);
         let appending = file.flags.append.then(|| file.node.append.lock());
         let offset = match &appending {
@@ -167,6 +170,7 @@ impl VarveFs {
     ) -> FsResult<()> {
         let ino = held.inode.ino;
         let fail = |error| self.object_error("cut or extend", ino, error);
+        self.check_growth(held, size)?;
         let object = self.any_object(ino)?;
         self.make_dirty(held, object.as_ref())?;
         let node = self.locator.node(ino);
@@ -179,6 +183,7 @@ impl VarveFs {
                 node.state().dirty_is_durable = true;
             }
         }
+        self.count_held(held, size)?;
         object.set_len(size).map_err(fail)?;
         object.set_times(None, Some(now)).map_err(fail)?;
         let writers = node.as_ref().is_some_and(|node| node.state().writers > 0);

@@ -12,6 +12,7 @@
 mod allocate;
 mod copy;
 mod large;
+mod limited;
 mod migrate;
 mod seek;
 mod small;

@@ -54,6 +54,11 @@ impl VarveFs {
             if inode.nlink >= LINKS_MAX {
                 return Err(FsError::TooManyLinks);
             }
+            if let Some(dir) = place.counted_in(&inode)
+                && self.accounts.crosses(dir, parent)?
+            {
+                return Err(FsError::CrossesLimits);
+            }
             let now = self.now();
             let mut changes = self.changes();
             let first = home.as_mut().unwrap_or(&mut row);

@@ -23,7 +23,7 @@ use super::lookup::dangling;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
-use crate::rows::Changes;
+use crate::rows::{Changes, Standing};
 
 /// What is to follow in memory once the batch that took a name from an inode is written.
 pub(crate) enum Departure {
@@ -97,6 +97,8 @@ impl VarveFs {
             }
             let now = self.now();
             let mut changes = self.changes();
+            // A file that counts elsewhere from now on is no reason to keep its name here.
+            changes.standing = Standing::Happened;
             row.remove(name.as_bytes());
             changes.put_entry_row(key, &row);
             adjust_dir(&mut dir, -1, -i32::from(is_dir), now)?;
@@ -130,7 +132,10 @@ impl VarveFs {
             if info.entries != 0 {
                 return Err(FsError::NotEmpty);
             }
-            changes.charge(lost.dir, info.told().negated());
+            let told = info.told();
+            changes.charge(lost.dir, told.negated());
+            // Limits count it as empty, whatever its parent was told last.
+            changes.brought.push((lost.dir, told.plus(UsageChange::DIR.negated())));
             changes.told.push(inode.ino);
             info.suffix = None;
             inode.nlink = 0;

@@ -6,7 +6,8 @@
 //!    directory anywhere changes its parent, so that walking up from the new parent to the root proves
 //!    that the directory does not move into itself; without it two renames could each be right and
 //!    together cut a loop off the tree.
-//! 4. Change the rows in memory, write one batch, let the locator follow.
+//! 4. If a directory moves to where other limits hold, lock everything and begin again ([`crate::usage`]).
+//! 5. Change the rows in memory, write one batch, let the locator follow.
 //!
 //! Source: TableFS 4.2.6 (rename as one batch of insert and delete). Departure: the batch also holds both
 //! directories' counts, the moved directory's new place, and what counts for it ([`crate::usage`]).
@@ -98,9 +99,9 @@ impl VarveFs {
             End { dir: new_parent, name: new_name, suffix: self.hasher.entry(new_name.as_bytes()) };
         let base = [RowKey::inode(parent), RowKey::inode(new_parent), from.key(), to.key()];
         let mut keys: SmallVec<[RowKey; 6]> = SmallVec::from_slice(&base);
-        let mut tree = None;
+        let (mut tree, mut all) = (None, false);
         loop {
-            let guards = self.locks.lock(&keys);
+            let guards = if all { self.locks.lock_all() } else { self.locks.lock(&keys) };
             let mut rows = self.rename_rows(&from, &to)?;
             let own = own_rows(&mut rows, &from, &to);
             if !own.iter().all(|key| guards.holds(*key)) {
@@ -133,14 +134,22 @@ impl VarveFs {
                     continue;
                 }
                 self.check_ancestry(&source, parent, target_dir, new_parent, mode)?;
+                if !all && self.accounts.crosses(parent, new_parent)? {
+                    all = true;
+                    continue;
+                }
             }
             let now = self.now();
-            return match (mode, target) {
+            let renamed = match (mode, target) {
                 (RenameMode::Exchange, Some(target)) => {
                     self.exchange(rows, (&from, source), (&to, target), now)
                 }
                 (_, target) => self.replace(rows, (&from, source), (&to, target), now),
             };
+            if all {
+                self.accounts.forget_chains();
+            }
+            return renamed;
         }
     }
 
@@ -238,9 +247,10 @@ impl VarveFs {
             departure = self.take_name(&mut changes, target.inode, lost, now)?;
         }
         adjust_dir(rows.target_dir(), 1, is_dir, now)?;
-        let body = self.settle(&mut changes, &mut source, (from, to), now)?;
         let row = rows.target_row();
-        let slot = row.insert(to.name.as_bytes(), body).ok_or_else(|| row_full(row));
+        let slot = self
+            .settle(&mut changes, &mut source, (from, to), now)
+            .and_then(|body| row.insert(to.name.as_bytes(), body).ok_or_else(|| row_full(row)));
         let slot = match slot {
             Ok(slot) => slot,
             Err(error) => {
@@ -285,13 +295,22 @@ impl VarveFs {
         (from, to): (&End<'_>, &End<'_>),
         now: Timestamp,
     ) -> FsResult<Body> {
+        let crosses = self.accounts.crosses(from.dir, to.dir)?;
         let inode = &mut child.inode;
         inode.times.ctime = now;
         let file = UsageChange::file(inode.size);
         if let Content::Directory(info) = &mut inode.content {
             (info.parent, info.suffix) = (to.dir, Some(to.suffix));
-            changes.move_charge(from.dir, to.dir, info.told());
+            let told = info.told();
+            changes.move_charge(from.dir, to.dir, told);
+            if crosses {
+                let whole = self.recorded_usage(inode.ino)?.as_change().plus(UsageChange::DIR);
+                changes.bring(from.dir, to.dir, whole.plus(told.negated()));
+            }
         } else if let Some(home) = inode.home {
+            if crosses && inode.nlink > 1 {
+                return Err(FsError::CrossesLimits);
+            }
             let mut parents = self.parents(inode.ino);
             parents.remove(from.dir, from.name.as_bytes())?;
             let added = parents.add(to.dir, to.name.as_bytes())?;
@@ -306,6 +325,11 @@ impl VarveFs {
             changes.move_charge(from.dir, to.dir, file);
             if matches!(inode.content, Content::Object { dirty: true, .. }) {
                 changes.put_dirty(inode, Some(to.key()));
+                if crosses {
+                    let len = self.object_stat(inode.ino)?.len;
+                    changes.charge(to.dir, UsageChange::size(inode.size, len));
+                    inode.size = len;
+                }
             }
         }
         if child.has_own_row() {

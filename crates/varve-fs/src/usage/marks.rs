@@ -5,7 +5,7 @@
 //! says who has which slot; it changes only under the lock of the directory's inode row.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use varve_engine::{Direction, KeyRange, Store};
@@ -19,6 +19,8 @@ use crate::error;
 pub(super) struct Marks {
     table: Mutex<Table>,
     count: AtomicUsize,
+    /// A directory was marked since the marked ones were last asked to tell.
+    news: AtomicBool,
 }
 
 #[derive(Default)]
@@ -47,7 +49,7 @@ impl Marks {
         let gaps = if table.next as usize <= 4 * super::MARKS_MAX { table.next } else { 0 };
         table.free = (0..gaps).filter(|slot| !used.contains(slot)).collect();
         let count = AtomicUsize::new(table.slots.len());
-        Ok(Marks { table: Mutex::new(table), count })
+        Ok(Marks { table: Mutex::new(table), count, news: AtomicBool::new(false) })
     }
 
     /// A slot for a directory that begins to have something to tell; `None` if it has one. REQUIRES: the lock of
@@ -63,6 +65,7 @@ impl Marks {
         });
         table.slots.insert(dir, slot);
         self.count.store(table.slots.len(), Ordering::Relaxed);
+        self.news.store(true, Ordering::Relaxed);
         Some(slot)
     }
 
@@ -78,6 +81,11 @@ impl Marks {
             table.free.push(slot);
         }
         self.count.store(table.slots.len(), Ordering::Relaxed);
+    }
+
+    /// Whether a directory was marked since the last call; what earlier mounts left does not count.
+    pub(super) fn take_news(&self) -> bool {
+        self.news.swap(false, Ordering::Relaxed)
     }
 
     /// The marked directories.

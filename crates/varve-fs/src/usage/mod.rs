@@ -23,6 +23,8 @@
 //! Invariants, which `fsck` checks: the equation above; untold is zero in the root; a directory with an untold
 //! change has a mark. Each step is one batch, so that a crash at any point keeps them.
 //!
+//! Limits on trees build on the same charges ([`quota`]).
+//!
 //! A large file that is being written counts with the size in its row; what its object has beyond is added
 //! when somebody asks, and goes into the row with the last writer's release, or at the next mount.
 //!
@@ -31,6 +33,7 @@
 
 mod marks;
 mod parents;
+mod quota;
 mod tell;
 mod total;
 
@@ -39,14 +42,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use varve_engine::Store;
-use varve_schema::{Content, Inode, Mark, RowKey};
+use varve_schema::{Content, Mark, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::locks::RowLocks;
-use crate::rows::{Changes, read_inode_row};
+use crate::rows::{Changes, Standing, read_inode_row};
 use marks::Marks;
+use quota::Quotas;
 
 /// Directories that may have something untold before they tell it at once.
 pub(crate) const MARKS_MAX: usize = 1024;
@@ -59,6 +63,7 @@ pub(crate) struct Accounts {
     locks: Arc<RowLocks>,
     marks: Marks,
     marks_max: usize,
+    quotas: Quotas,
     /// Held by the one who lets marked directories tell.
     telling: Mutex<()>,
 }
@@ -72,25 +77,37 @@ impl Accounts {
         marks_max: usize,
     ) -> FsResult<Accounts> {
         let marks = Marks::load(store.as_ref(), meta)?;
-        Ok(Accounts { store, meta, data, locks, marks, marks_max, telling: Mutex::new(()) })
+        let (quotas, telling) = (Quotas::default(), Mutex::new(()));
+        Ok(Accounts { store, meta, data, locks, marks, marks_max, quotas, telling })
     }
 
-    /// Writes all of `changes` or nothing, with what they charge. REQUIRES: the locks of the rows in it, and
-    /// of the inode rows of the directories charged.
+    /// Writes all of `changes` or nothing, with what they charge; `QuotaExceeded` if that does not fit. REQUIRES:
+    /// the locks of the rows in it, and of the inode rows of the directories charged.
     pub(crate) fn commit(&self, mut changes: Changes) -> FsResult<()> {
+        let reserved = self.reserve(&changes)?;
         let begun = self.settle_charges(&mut changes)?;
         let told = std::mem::take(&mut changes.told);
+        let removed = changes.standing != Standing::Told;
         for dir in &told {
             if let Some(slot) = self.marks.slot(*dir) {
                 changes.delete_meta(RowKey::mark(slot));
             }
+            if removed && self.is_top(*dir) {
+                changes.delete_meta(RowKey::limits(*dir));
+            }
         }
-        let written = self.store.write(changes.into_batch()).map_err(error::store);
-        let ended = if written.is_ok() { told } else { begun };
-        for dir in ended {
+        if let Err(error) = self.store.write(changes.into_batch()) {
+            begun.iter().for_each(|dir| self.marks.end(*dir));
+            return Err(error::store(error));
+        }
+        reserved.keep();
+        for dir in told {
             self.marks.end(dir);
+            if removed && self.is_top(dir) {
+                self.end_domain(dir);
+            }
         }
-        written
+        Ok(())
     }
 
     /// Adds the charges to the directories' rows, and marks those that now have something to tell; returns
@@ -141,13 +158,4 @@ impl Accounts {
 
 fn no_directory(dir: InodeId) -> FsError {
     FsError::Storage(format!("directory {dir} has no row; run `varve fsck`"))
-}
-
-/// Where `inode`, which lies in the entry row `entry` or in a row of its own, counts; `None` if it is a
-/// directory or has no name.
-pub(crate) fn counted_in(inode: &Inode, entry: Option<RowKey>) -> Option<InodeId> {
-    match entry {
-        Some(key) => Some(InodeId::new(key.prefix())),
-        None => inode.home.map(|home| home.dir),
-    }
 }

@@ -14,8 +14,16 @@ use super::Accounts;
 use crate::rows::{Changes, Standing, read_inode_row};
 
 impl Accounts {
+    /// Lets every marked directory tell if any was marked since the last time: so a mount that changes nothing
+    /// writes nothing.
+    pub(crate) fn tell_news(&self) {
+        if self.marks.take_news() {
+            self.tell_all();
+        }
+    }
+
     /// Lets every directory tell that is marked now. Failures leave marks, and are logged.
-    pub(crate) fn tell_all(&self) {
+    pub(super) fn tell_all(&self) {
         let _telling = self.telling.lock();
         if let Err(error) = self.tell_marked() {
             log::warn!("the usage of some directories is not summed up for now: {error}");

@@ -8,15 +8,16 @@ use std::collections::HashMap;
 
 use varve_engine::{Direction, KeyRange, StoreSnapshot};
 use varve_schema::{
-    Content, DirInfo, Inode, META, Mark, RowKey, Usage, UsageChange, decode_inode_row,
+    Body, Content, DirInfo, EntryRow, Inode, META, Mark, RowKey, Usage, UsageChange,
+    decode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult, TreeUsage};
 
-use super::counted_in;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
+use crate::rows::Standing;
 
 /// Levels that a directory may lie below the root before its parents are taken for a loop.
 const DEPTH_MAX: usize = 1 << 20;
@@ -42,13 +43,21 @@ impl VarveFs {
         if !matches!(inode.content, Content::Directory(_)) {
             return Ok(Usage::default().plus(UsageChange::file(self.attr(&inode)?.size)));
         }
-        let growing = self.growing_files();
+        self.usage_below(ino, true)
+    }
+
+    /// What lies below the directory `dir` by the rows alone.
+    pub(crate) fn recorded_usage(&self, dir: InodeId) -> FsResult<Usage> {
+        self.usage_below(dir, false)
+    }
+
+    /// What lies below `dir`, with large files as their rows have them, or as they are now.
+    fn usage_below(&self, dir: InodeId, as_they_are: bool) -> FsResult<Usage> {
         let snapshot = self.store.snapshot().map_err(error::store)?;
-        let known = HashMap::from([(ino, true), (InodeId::ROOT, ino == InodeId::ROOT)]);
-        let mut tree = Tree { snapshot: snapshot.as_ref(), meta: self.meta, top: ino, known };
-        let mut usage = match tree.directory(ino)? {
-            Some(info) => info.usage,
-            None => return Ok(Usage::default()),
+        let known = HashMap::from([(InodeId::ROOT, false), (dir, true)]);
+        let mut tree = Tree { snapshot: snapshot.as_ref(), meta: self.meta, top: dir, known };
+        let Some(mut usage) = tree.directory(dir)?.map(|info| info.usage) else {
+            return Ok(Usage::default());
         };
         for dir in tree.marked()? {
             let info = if dir == tree.top { None } else { tree.directory(dir)? };
@@ -58,31 +67,50 @@ impl VarveFs {
                 usage = usage.plus(info.untold);
             }
         }
-        for (dir, change) in growing {
-            if tree.holds(dir)? {
+        let growing = if as_they_are { self.handles.written_objects() } else { Vec::new() };
+        for ino in growing.iter().map(|node| node.ino) {
+            if let Some((dir, change)) = self.growth_since(&tree, ino)
+                && tree.holds(dir)?
+            {
                 usage = usage.plus(change);
             }
         }
         Ok(usage)
     }
 
-    /// Where large files that are open for writing count, and by how much their rows are behind.
-    fn growing_files(&self) -> Vec<(InodeId, UsageChange)> {
-        let mut growing = Vec::new();
+    /// Brings the rows of large files that are open for writing up to date. Failures leave them as they are.
+    pub(crate) fn settle_growing(&self) {
         for ino in self.handles.written_objects().iter().map(|node| node.ino) {
-            let Ok(inode) = self.read_inode(ino) else { continue };
-            let entry = match self.locator.place(ino) {
-                Ok(Some(Place::Entry { key, .. })) => Some(key),
-                _ => None,
-            };
-            let dirty = matches!(inode.content, Content::Object { dirty: true, .. });
-            if let Some(dir) = counted_in(&inode, entry).filter(|_| dirty && inode.nlink > 0)
-                && let Ok(stat) = self.object_stat(ino)
-            {
-                growing.push((dir, UsageChange::size(inode.size, stat.len)));
+            if let Err(error) = self.settle_size(ino) {
+                log::debug!("the size that counts for inode {ino} stays: {error}");
             }
         }
-        growing
+    }
+
+    fn settle_size(&self, ino: InodeId) -> FsResult<()> {
+        let mut held = self.hold_counted(ino)?;
+        if !matches!(held.inode.content, Content::Object { dirty: true, .. }) {
+            return Ok(());
+        }
+        held.inode.size = self.object_stat(ino)?.len;
+        let mut changes = self.changes();
+        changes.standing = Standing::Happened;
+        self.stage(&mut changes, &mut held)?;
+        self.commit(changes)
+    }
+
+    /// Where a large file that is open for writing counts, and by how much its row was behind.
+    fn growth_since(&self, tree: &Tree<'_>, ino: InodeId) -> Option<(InodeId, UsageChange)> {
+        let place = self.locator.place(ino).ok()?.unwrap_or(Place::Own);
+        let inode = match &place {
+            Place::Entry { key, slot } => tree.inode_at(*key, *slot).ok()??,
+            _ => tree.inode(ino).ok()??,
+        };
+        let dirty =
+            inode.ino == ino && matches!(inode.content, Content::Object { dirty: true, .. });
+        let dir = place.counted_in(&inode).filter(|_| dirty && inode.nlink > 0)?;
+        let len = self.object_stat(ino).ok()?.len;
+        Some((dir, UsageChange::size(inode.size, len)))
     }
 }
 
@@ -92,6 +120,17 @@ impl Tree<'_> {
         let value = self.snapshot.get(self.meta, &key.to_bytes()).map_err(error::store)?;
         let decode = |value| decode_inode_row(&value).map_err(|error| error::row(META, key, error));
         value.map(decode).transpose()
+    }
+
+    /// The inode in a slot of an entry row.
+    fn inode_at(&self, key: RowKey, slot: u8) -> FsResult<Option<Inode>> {
+        let value = self.snapshot.get(self.meta, &key.to_bytes()).map_err(error::store)?;
+        let Some(value) = value else { return Ok(None) };
+        let row = EntryRow::decode(&value).map_err(|error| error::row(META, key, error))?;
+        Ok(row.at(slot).and_then(|named| match &named.body {
+            Body::Inline(inode) => Some(inode.clone()),
+            Body::Reference { .. } => None,
+        }))
     }
 
     fn directory(&self, ino: InodeId) -> FsResult<Option<DirInfo>> {

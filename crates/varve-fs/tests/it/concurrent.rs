@@ -11,7 +11,7 @@ use crate::support::{BOTH, Calls, ROOT, Rig, name};
 
 const THREADS: u64 = 4;
 
-fn in_threads(fs: &VarveFs, seed: u64, body: impl Fn(&VarveFs, Rng) + Sync) {
+pub(crate) fn in_threads(fs: &VarveFs, seed: u64, body: impl Fn(&VarveFs, Rng) + Sync) {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let body = &body;
@@ -20,7 +20,7 @@ fn in_threads(fs: &VarveFs, seed: u64, body: impl Fn(&VarveFs, Rng) + Sync) {
     });
 }
 
-fn assert_sound(fs: &VarveFs, what: &str) {
+pub(crate) fn assert_sound(fs: &VarveFs, what: &str) {
     fs.sync().unwrap();
     assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "{what}");
 }
@@ -60,7 +60,11 @@ fn concurrent_directory_renames_never_make_an_orphaned_loop() {
 }
 
 /// One random operation on a few shared directories and names.
-fn random_operation(fs: &VarveFs, dirs: &[InodeId], rng: &mut Rng) -> Result<(), FsError> {
+pub(crate) fn random_operation(
+    fs: &VarveFs,
+    dirs: &[InodeId],
+    rng: &mut Rng,
+) -> Result<(), FsError> {
     let (dir, other) = (*rng.pick(dirs), *rng.pick(dirs));
     let text = format!("n{}", rng.below(12));
     let to = format!("n{}", rng.below(12));

@@ -16,6 +16,7 @@ mod findings;
 mod handover;
 mod interposed;
 mod names;
+mod quota;
 mod random_damage;
 mod repairs;
 mod store;

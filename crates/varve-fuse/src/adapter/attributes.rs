@@ -73,6 +73,10 @@ impl Adapter {
         let SetXattr { flags, kill_set_gid, name, value } = request
             .decode(self.agreement.setxattr_ext())
             .map_err(|_| FsError::Invalid("a SETXATTR that ends too early"))?;
+        if is_of_tree(name) {
+            self.set_of_tree(call.header.uid, call.ino, name, Some(value))?;
+            return Ok(DONE);
+        }
         self.check_xattr_name(name)?;
         if flags == BOTH_XATTR_FLAGS {
             self.vfs.getxattr(call.ino, name)?;
@@ -114,6 +118,10 @@ impl Adapter {
 
     pub(super) fn removexattr(&self, call: &Call<'_>, name: &[u8]) -> Served {
         self.serves_xattr()?;
+        if is_of_tree(name) {
+            self.set_of_tree(call.header.uid, call.ino, name, None)?;
+            return Ok(DONE);
+        }
         self.check_xattr_name(name)?;
         self.vfs.removexattr(call.ino, name)?;
         Ok(DONE)

@@ -4,16 +4,22 @@
 //! | name | value |
 //! | --- | --- |
 //! | `varve.usage` | what lies below: `{"bytes":N,"files":N,"directories":N}` |
+//! | `varve.limits` | the limits that hold for a directory, and those below it: a list of objects with `path` (from the mount's root on), `bytes_max`, `inodes_max` (or null), `bytes`, `files`, `directories` |
 //!
-//! They lie outside the kernel's namespaces for attributes, where whoever may read a directory may read them.
+//! `varve.limits` is set to words like `bytes=N inodes=N`, of which one may be absent, and removed.
+//!
+//! They lie outside the kernel's namespaces for attributes, where whoever may read a directory may read them. Limits
+//! are set by the superuser and by the user who mounted, who runs this program.
 
-use varve_vfs::{FsError, FsResult, TreeUsage};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult, TreeLimits, TreeQuota, TreeUsage};
 
 use super::Adapter;
-use varve_types::InodeId;
 
 /// What all their names begin with.
 const PREFIX: &[u8] = b"varve.";
+/// The limits on trees.
+const LIMITS: &[u8] = b"varve.limits";
 
 /// Whether `name` stands for something that is known of a tree.
 pub(super) fn is_of_tree(name: &[u8]) -> bool {
@@ -25,12 +31,107 @@ impl Adapter {
     pub(super) fn get_of_tree(&self, ino: InodeId, name: &[u8]) -> FsResult<String> {
         match name {
             b"varve.usage" => Ok(usage_json(&self.vfs.usage(ino)?)),
+            LIMITS => Ok(quotas_json(&self.vfs.quotas(ino)?)),
             _ => Err(FsError::NoXattr),
         }
     }
+
+    /// Sets the attribute `name` of `ino` for the user `uid`; without a value, removes it.
+    pub(super) fn set_of_tree(
+        &self,
+        uid: u32,
+        ino: InodeId,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> FsResult<()> {
+        if name != LIMITS {
+            return Err(FsError::NotSupported("a change of this attribute"));
+        }
+        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+            return Err(FsError::NotPermitted);
+        }
+        let limits = match value {
+            Some(value) => parse_limits(value).ok_or(FsError::Invalid("these are no limits"))?,
+            None => TreeLimits::default(),
+        };
+        self.vfs.set_limits(ino, limits)
+    }
+}
+
+/// Reads `bytes=N inodes=N`.
+fn parse_limits(value: &[u8]) -> Option<TreeLimits> {
+    let mut limits = TreeLimits::default();
+    for word in std::str::from_utf8(value).ok()?.split_ascii_whitespace() {
+        let (name, number) = word.split_once('=')?;
+        let number = Some(number.parse().ok()?);
+        match name {
+            "bytes" => limits.bytes = number,
+            "inodes" => limits.inodes = number,
+            _ => return None,
+        }
+    }
+    (limits != TreeLimits::default()).then_some(limits)
+}
+
+fn quotas_json(quotas: &[TreeQuota]) -> String {
+    let limit = |limit: Option<u64>| limit.map_or("null".to_owned(), |limit| limit.to_string());
+    let objects = quotas.iter().map(|quota| {
+        let TreeQuota { path, limits, usage: TreeUsage { bytes, files, dirs } } = quota;
+        let (path, bytes_max, inodes_max) =
+            (json_text(path), limit(limits.bytes), limit(limits.inodes));
+        format!(
+            r#"{{"path":{path},"bytes_max":{bytes_max},"inodes_max":{inodes_max},"bytes":{bytes},"files":{files},"directories":{dirs}}}"#
+        )
+    });
+    format!("[{}]", objects.collect::<Vec<_>>().join(","))
+}
+
+/// Bytes as a JSON string; what is no UTF-8 is replaced.
+fn json_text(bytes: &[u8]) -> String {
+    let mut text = String::from("\"");
+    for letter in String::from_utf8_lossy(bytes).chars() {
+        match letter {
+            '"' | '\\' => text.extend(['\\', letter]),
+            control if u32::from(control) < 0x20 => {
+                text.push_str(&format!("\\u{:04x}", u32::from(control)));
+            }
+            other => text.push(other),
+        }
+    }
+    text.push('"');
+    text
 }
 
 fn usage_json(usage: &TreeUsage) -> String {
     let TreeUsage { bytes, files, dirs } = usage;
     format!(r#"{{"bytes":{bytes},"files":{files},"directories":{dirs}}}"#)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_and_anything_else_is_refused() {
+        let limits = |bytes, inodes| Some(TreeLimits { bytes, inodes });
+        assert_eq!(parse_limits(b"bytes=10 inodes=3"), limits(Some(10), Some(3)));
+        assert_eq!(parse_limits(b" inodes=0\n"), limits(None, Some(0)));
+        for wrong in [
+            "",
+            " ",
+            "bytes",
+            "bytes=",
+            "bytes=-1",
+            "bytes=1K",
+            "size=1",
+            "bytes=99999999999999999999",
+        ] {
+            assert_eq!(parse_limits(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn paths_become_json() {
+        assert_eq!(json_text(b"/a\"b\\c\n\xff"), "\"/a\\\"b\\\\c\\u000a\u{fffd}\"");
+    }
 }

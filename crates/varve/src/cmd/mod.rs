@@ -9,6 +9,7 @@ pub(crate) mod helper;
 mod inspect;
 mod man;
 mod mount;
+mod quota;
 mod status;
 mod tune;
 mod umount;
@@ -47,6 +48,8 @@ enum Command {
     Status(status::Arguments),
     /// Tell what lies below directories, at once
     Du(du::Arguments),
+    /// Limit what may lie below a directory, and tell the limits
+    Quota(quota::Arguments),
     /// Check a store that is not mounted, and repair it if asked to
     Fsck(fsck::Arguments),
     /// Print what is in a file of a store
@@ -73,6 +76,7 @@ impl CommandLine {
             Command::Upgrade(arguments) => upgrade::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),
             Command::Du(arguments) => du::run(&arguments),
+            Command::Quota(arguments) => quota::run(&arguments),
             Command::Fsck(arguments) => fsck::run(&arguments),
             Command::Inspect(arguments) => inspect::run(&arguments),
             Command::Tune(arguments) => tune::run(&arguments),

@@ -1,16 +1,20 @@
 //! What lies below directories, and limits on it.
 
 use std::collections::HashSet;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use super::{Place, names, pattern, semantics};
+use super::{Place, names, pattern, refused, refused_io, semantics};
 use crate::harness::{run, varve};
 
-semantics!(tree_usage);
+semantics!(tree_usage, tree_limits);
 
 /// What lies below `dir` by a walk: bytes, files, directories.
 fn walk(dir: &Path) -> (u64, u64, u64) {
@@ -77,4 +81,67 @@ fn tree_usage(place: &Place) {
     holds(place, &place.dir(), (100_305, 3, 5));
     fs::remove_dir_all(&other).unwrap();
     holds(place, &place.dir(), (0, 0, 2));
+}
+
+fn tree_limits(place: &Place) {
+    let top = place.dir().join("top");
+    let dir = top.join("dir");
+    fs::create_dir_all(&dir).unwrap();
+    let file = File::create(dir.join("f")).unwrap();
+    if !place.is_varve() {
+        // The machine's own directories have no limits: what is refused below goes well there.
+        file.write_all_at(&[1; 200_001], 0).unwrap();
+        return;
+    }
+    run(varve().args(["quota", "set", "--bytes", "200000", "--inodes", "3"]).arg(&top));
+    // Exactly the limit, and not a byte more, however it is asked for.
+    file.write_all_at(&[1; 199_990], 0).unwrap();
+    assert_eq!(file.write_at(&[2; 30], 199_990).unwrap(), 10, "as much as fits");
+    refused_io(file.write_at(b"x", 200_000), Errno::DQUOT);
+    refused_io(file.set_len(200_001), Errno::DQUOT);
+    refused(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 200_001), Errno::DQUOT);
+    file.write_all_at(b"over", 100).unwrap();
+    file.set_len(100).unwrap();
+    // Inodes.
+    fs::write(dir.join("second"), "").unwrap();
+    refused_io(fs::write(dir.join("third"), ""), Errno::DQUOT);
+    refused_io(fs::create_dir(dir.join("third")), Errno::DQUOT);
+    refused_io(symlink("x", dir.join("third")), Errno::DQUOT);
+    fs::write(place.dir().join("outside"), "").unwrap();
+    refused_io(fs::rename(place.dir().join("outside"), dir.join("third")), Errno::DQUOT);
+    fs::hard_link(dir.join("f"), dir.join("again")).unwrap();
+    refused_io(fs::hard_link(place.dir().join("outside"), dir.join("f2")), Errno::XDEV);
+    // A whole tree that does not fit stays where it is.
+    let tree = place.dir().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("large"), pattern(1, 199_901)).unwrap();
+    fs::remove_file(dir.join("second")).unwrap();
+    fs::remove_file(dir.join("again")).unwrap();
+    run(varve().args(["quota", "set", "--bytes", "200000"]).arg(&top));
+    refused_io(fs::rename(&tree, top.join("tree")), Errno::DQUOT);
+    file.set_len(99).unwrap();
+    fs::rename(&tree, top.join("tree")).unwrap();
+    drop(file);
+    place.remount();
+    let told = run(varve().args(["quota", "show", "--json"]).arg(place.dir())).stdout;
+    let told: Value = serde_json::from_slice(&told).unwrap();
+    let expected = json!({"path": top.to_str().unwrap(), "bytes_max": 200_000, "inodes_max": null,
+        "bytes": 200_000, "files": 2, "directories": 2});
+    assert_eq!(told, json!([expected]));
+    refused_io(
+        OpenOptions::new().append(true).open(dir.join("f")).unwrap().write(b"x"),
+        Errno::DQUOT,
+    );
+    // Nobody else may set them; and without them everything fits.
+    let as_other = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(varve().get_program())
+        .args(["quota", "clear"])
+        .arg(&top)
+        .output()
+        .unwrap();
+    assert!(!as_other.status.success());
+    run(varve().args(["quota", "clear"]).arg(&top));
+    OpenOptions::new().append(true).open(dir.join("f")).unwrap().write_all(b"x").unwrap();
+    holds(place, &top, (200_001, 2, 2));
 }

@@ -1,0 +1,349 @@
+//! Limits on what lies below directories, kept at the moment of each operation.
+//!
+//! 1. Each directory with a limits row is the top of a [`Domain`], with counters of what lies below it, found when
+//!    the store is opened ([`VarveFs::load_quotas`]).
+//! 2. A commit adds up what its charges mean for each domain above the charged directories ([`Quotas::reserve`]).
+//!    What is added to a domain enters its counters before the batch is written, so that writers at the same
+//!    time cannot together exceed a limit; if one does not fit, nothing is written. What goes leaves the counters
+//!    after the batch is written.
+//! 3. Which domains lie above a directory is found by following its parents, and kept ([`CHAINS_MAX`]).
+//!
+//! Whatever changes that takes all row locks at once: setting and clearing limits, and the move of a directory
+//! between domains, which brings all of its usage along, also what directories below have not told. Every commit
+//! that charges holds a row lock, so it sees the counters before or after such a change, never between. Without
+//! limits anywhere a commit reads one number to learn so.
+//!
+//! Source: the project quotas of XFS, with the directory tree in the place of the project id.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
+use varve_engine::{Direction, KeyRange};
+use varve_schema::{Body, Content, Limits, META, RowKey, Usage, UsageChange};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult, StatFs, TreeLimits, TreeQuota, TreeUsage};
+
+use super::Accounts;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::rows::{Changes, Standing, read_inode_row};
+
+/// Directories of which is kept which domains they lie in.
+const CHAINS_MAX: usize = 4096;
+
+/// The tree below a directory with limits.
+#[derive(Debug)]
+struct Domain {
+    top: InodeId,
+    limits: Limits,
+    used: Mutex<Usage>,
+}
+
+/// The domains that a directory lies in, the innermost first.
+type Chain = SmallVec<[Arc<Domain>; 2]>;
+
+/// All limits.
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    /// Domains; changes only while all row locks are held.
+    count: AtomicUsize,
+    domains: RwLock<HashMap<InodeId, Arc<Domain>>>,
+    chains: Mutex<HashMap<InodeId, Chain>>,
+}
+
+/// What a commit has added to counters and is to take from them; taken back when dropped.
+#[derive(Default)]
+pub(super) struct Reservation {
+    domains: SmallVec<[(Arc<Domain>, UsageChange); 2]>,
+    added: usize,
+}
+
+impl Domain {
+    /// Adds `change`, unless something grows beyond its limit.
+    fn add(&self, change: UsageChange) -> bool {
+        let mut used = self.used.lock();
+        let after = used.plus(change);
+        let exceeds = |limit: Option<u64>, used: u64, more: i64| {
+            limit.is_some_and(|limit| more > 0 && u128::from(used) + more as u128 > limit.into())
+        };
+        let exceeded = exceeds(self.limits.bytes, used.bytes, change.bytes)
+            || exceeds(self.limits.inodes, used.inodes(), change.inodes());
+        if !exceeded {
+            *used = after;
+        }
+        !exceeded
+    }
+
+    /// Adds `change`, whatever the limits say.
+    fn note(&self, change: UsageChange) {
+        let mut used = self.used.lock();
+        *used = used.plus(change);
+    }
+
+    fn bytes_left(&self) -> u64 {
+        let used = self.used.lock().bytes;
+        self.limits.bytes.map_or(u64::MAX, |limit| limit.saturating_sub(used))
+    }
+}
+
+/// What of a change must fit: what grows counts before it is written, what shrinks after.
+fn growth(change: UsageChange) -> UsageChange {
+    let UsageChange { bytes, files, dirs } = change;
+    if files.wrapping_add(dirs) > 0 {
+        UsageChange { bytes: bytes.max(0), files, dirs }
+    } else {
+        UsageChange { bytes: bytes.max(0), files: 0, dirs: 0 }
+    }
+}
+
+impl Reservation {
+    /// The batch is written.
+    pub(super) fn keep(mut self) {
+        for (domain, change) in std::mem::take(&mut self.domains) {
+            domain.note(change.plus(growth(change).negated()));
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        for (domain, change) in &self.domains[..self.added.min(self.domains.len())] {
+            domain.note(growth(*change).negated());
+        }
+    }
+}
+
+impl Quotas {
+    /// Whether there are any limits. REQUIRES, for an answer that holds: a row lock.
+    pub(super) fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    fn put(&self, top: InodeId, domain: Option<Domain>) {
+        let mut domains = self.domains.write();
+        match domain {
+            Some(domain) => drop(domains.insert(top, Arc::new(domain))),
+            None => drop(domains.remove(&top)),
+        }
+        self.count.store(domains.len(), Ordering::Relaxed);
+        self.chains.lock().clear();
+    }
+}
+
+impl Accounts {
+    /// Whether there are limits anywhere. REQUIRES, for an answer that holds: a row lock.
+    pub(crate) fn has_quotas(&self) -> bool {
+        self.quotas.any()
+    }
+
+    /// The number of directories with limits.
+    pub(crate) fn quota_count(&self) -> usize {
+        self.quotas.count.load(Ordering::Relaxed)
+    }
+
+    /// Adds what `changes` charge to the counters of the domains above; `QuotaExceeded` if it does not fit.
+    pub(super) fn reserve(&self, changes: &Changes) -> FsResult<Reservation> {
+        let mut reserved = Reservation::default();
+        if !self.quotas.any() || changes.standing == Standing::Told {
+            return Ok(reserved);
+        }
+        for (dir, change) in changes.charges.iter().chain(&changes.brought) {
+            for domain in self.chain(*dir)? {
+                match reserved.domains.iter_mut().find(|(known, _)| known.top == domain.top) {
+                    Some((_, sum)) => *sum = sum.plus(*change),
+                    None => reserved.domains.push((domain, *change)),
+                }
+            }
+        }
+        for at in 0..reserved.domains.len() {
+            let (domain, change) = &reserved.domains[at];
+            if changes.standing == Standing::Happened {
+                domain.note(growth(*change));
+            } else if !domain.add(growth(*change)) {
+                return Err(FsError::QuotaExceeded);
+            }
+            reserved.added += 1;
+        }
+        Ok(reserved)
+    }
+
+    /// The domains that `dir` lies in.
+    fn chain(&self, dir: InodeId) -> FsResult<Chain> {
+        let mut chain = Chain::new();
+        let mut at = dir;
+        loop {
+            if let Some(known) = self.quotas.chains.lock().get(&at) {
+                chain.extend(known.iter().cloned());
+                break;
+            }
+            chain.extend(self.quotas.domains.read().get(&at).cloned());
+            if at == InodeId::ROOT {
+                break;
+            }
+            let row = read_inode_row(self.store.as_ref(), self.meta, at)?;
+            let Some(Content::Directory(info)) = row.map(|inode| inode.content) else { break };
+            at = info.parent;
+        }
+        let mut chains = self.quotas.chains.lock();
+        if chains.len() >= CHAINS_MAX {
+            chains.clear();
+        }
+        chains.insert(dir, chain.clone());
+        Ok(chain)
+    }
+
+    /// Whether a move from one directory to the other leaves or enters a domain.
+    pub(crate) fn crosses(&self, from: InodeId, to: InodeId) -> FsResult<bool> {
+        if from == to || !self.quotas.any() {
+            return Ok(false);
+        }
+        let (from, to) = (self.chain(from)?, self.chain(to)?);
+        Ok(!from.iter().map(|domain| domain.top).eq(to.iter().map(|domain| domain.top)))
+    }
+
+    /// Whether limits hold for what lies in `dir`.
+    pub(crate) fn limits(&self, dir: Option<InodeId>) -> FsResult<bool> {
+        match dir.filter(|_| self.quotas.any()) {
+            Some(dir) => Ok(!self.chain(dir)?.is_empty()),
+            None => Ok(false),
+        }
+    }
+
+    /// Bytes that may still be added in `dir`.
+    pub(crate) fn bytes_left(&self, dir: InodeId) -> FsResult<u64> {
+        let left = self.chain(dir)?.iter().map(|domain| domain.bytes_left()).min();
+        Ok(left.unwrap_or(u64::MAX))
+    }
+
+    /// The room of the file system as the limits on its root leave it.
+    pub(crate) fn within_root_limits(&self, mut room: StatFs) -> StatFs {
+        let domain = self.quotas.domains.read().get(&InodeId::ROOT).cloned();
+        let Some(domain) = domain.filter(|_| self.quotas.any()) else { return room };
+        let used = *domain.used.lock();
+        if let Some(limit) = domain.limits.bytes {
+            let left = limit.saturating_sub(used.bytes) / u64::from(room.block_bytes);
+            room.blocks = room.blocks.min(limit / u64::from(room.block_bytes));
+            room.blocks_free = room.blocks_free.min(left);
+            room.blocks_available = room.blocks_available.min(left);
+        }
+        if let Some(limit) = domain.limits.inodes {
+            room.files = room.files.min(limit);
+            room.files_free = room.files_free.min(limit.saturating_sub(used.inodes()));
+        }
+        room
+    }
+
+    /// Forgets which domains directories lie in. REQUIRES: all row locks.
+    pub(crate) fn forget_chains(&self) {
+        self.quotas.chains.lock().clear();
+    }
+
+    /// Whether `dir` has limits.
+    pub(super) fn is_top(&self, dir: InodeId) -> bool {
+        self.quotas.any() && self.quotas.domains.read().contains_key(&dir)
+    }
+
+    /// Ends the domain of a directory that was removed. It was empty, so no counters depend on it.
+    pub(super) fn end_domain(&self, top: InodeId) {
+        self.quotas.put(top, None);
+    }
+}
+
+impl VarveFs {
+    /// Reads all limits, and finds what lies below them. REQUIRES: nothing else uses the file system yet.
+    pub(crate) fn load_quotas(&self) -> FsResult<()> {
+        let range = KeyRange::prefix(&RowKey::limits_prefix());
+        let mut found = Vec::new();
+        let rows = self.store.scan(self.meta, range, Direction::Forward).map_err(error::store)?;
+        for row in rows {
+            let (key, value) = row.map_err(error::store)?;
+            let Some(key) = RowKey::from_bytes(&key) else { continue };
+            let limits = Limits::decode(&value).map_err(|error| error::row(META, key, error))?;
+            found.push((InodeId::new(key.suffix()), limits));
+        }
+        for (top, limits) in found {
+            let used = Mutex::new(self.recorded_usage(top)?);
+            self.accounts.quotas.put(top, Some(Domain { top, limits, used }));
+        }
+        Ok(())
+    }
+
+    /// Sets the limits on what lies below `top`; none at all clears them. More may lie there already: then it
+    /// cannot grow.
+    pub(crate) fn do_set_limits(&self, top: InodeId, set: TreeLimits) -> FsResult<()> {
+        self.writable()?;
+        self.settle_growing();
+        let limits = Limits { bytes: set.bytes, inodes: set.inodes };
+        let _all = self.locks.lock_all();
+        self.dir_row(top)?;
+        let mut changes = self.changes();
+        let domain = if limits == Limits::default() {
+            changes.batch.reclaims_space();
+            changes.delete_meta(RowKey::limits(top));
+            None
+        } else {
+            changes.put_meta(RowKey::limits(top), limits.encode());
+            Some(Domain { top, limits, used: Mutex::new(self.recorded_usage(top)?) })
+        };
+        self.commit(changes)?;
+        self.accounts.quotas.put(top, domain);
+        Ok(())
+    }
+
+    /// The limits that hold for the directory `dir`, and those below it.
+    pub(crate) fn do_quotas(&self, dir: InodeId) -> FsResult<Vec<TreeQuota>> {
+        self.dir_row(dir)?;
+        let all: Vec<_> = self.accounts.quotas.domains.read().values().cloned().collect();
+        let mut quotas = Vec::new();
+        for domain in all {
+            let related =
+                self.lies_within(dir, domain.top)? || self.lies_within(domain.top, dir)?;
+            let Some(path) = self.path_of(domain.top)?.filter(|_| related) else { continue };
+            let Usage { bytes, files, dirs } = *domain.used.lock();
+            let Limits { bytes: most_bytes, inodes } = domain.limits;
+            let limits = TreeLimits { bytes: most_bytes, inodes };
+            quotas.push(TreeQuota { path, limits, usage: TreeUsage { bytes, files, dirs } });
+        }
+        quotas.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(quotas)
+    }
+
+    /// Whether `dir` is `above` or lies below it, at some moment during the call.
+    fn lies_within(&self, dir: InodeId, above: InodeId) -> FsResult<bool> {
+        let mut at = dir;
+        while at != above {
+            let row = self.inode_row(at)?.map(|inode| inode.content);
+            let Some(Content::Directory(info)) = row.filter(|_| at != InodeId::ROOT) else {
+                return Ok(false);
+            };
+            at = info.parent;
+        }
+        Ok(true)
+    }
+
+    /// The path of a directory from the root on; `None` if it is being removed.
+    fn path_of(&self, dir: InodeId) -> FsResult<Option<Vec<u8>>> {
+        let (mut names, mut at) = (Vec::new(), dir);
+        while at != InodeId::ROOT {
+            let row = self.inode_row(at)?.map(|inode| inode.content);
+            let Some(Content::Directory(info)) = row else { return Ok(None) };
+            let Some(suffix) = info.suffix else { return Ok(None) };
+            let row = self.entry_row(RowKey::entry(info.parent, suffix))?;
+            let is_it = |body: &Body| matches!(body, Body::Reference { ino, .. } if *ino == at);
+            let Some(named) = row.names().iter().find(|named| is_it(&named.body)) else {
+                return Ok(None);
+            };
+            names.push(named.name.clone());
+            at = info.parent;
+        }
+        let mut path = Vec::new();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Ok(Some(if path.is_empty() { b"/".to_vec() } else { path }))
+    }
+}

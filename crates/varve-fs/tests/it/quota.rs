@@ -1,0 +1,334 @@
+//! Limits on directory trees: at the edge, across domains, under threads, after crashes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use varve_fs::{FormatOptions, MountOptions, VarveFs};
+use varve_testkit::rng::Rng;
+use varve_types::InodeId;
+use varve_vfs::{
+    AllocateMode, Caller, FsError, FsResult, OpenFlags, RenameMode, SetAttr, TreeLimits, TreeUsage,
+    Vfs,
+};
+
+use crate::concurrent::{assert_sound, in_threads, random_operation};
+use crate::crash::{open, sim_store};
+use crate::support::{Calls, ROOT, Rig, WRITE, name};
+
+fn limits(bytes: Option<u64>, inodes: Option<u64>) -> TreeLimits {
+    TreeLimits { bytes, inodes }
+}
+
+/// Asserts that every limit's counters say what lies below, and says what that is.
+#[track_caller]
+fn counted(fs: &VarveFs) -> Vec<TreeUsage> {
+    let quotas = fs.quotas(ROOT).unwrap();
+    let usages = quotas.iter().map(|quota| {
+        let mut at = ROOT;
+        for part in quota.path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+            at = fs.find(at, std::str::from_utf8(part).unwrap()).unwrap().ino;
+        }
+        assert_eq!(quota.usage, fs.usage(at).unwrap(), "{}", quota.path.escape_ascii());
+        quota.usage
+    });
+    usages.collect()
+}
+
+#[track_caller]
+fn exceeded<T: std::fmt::Debug>(result: FsResult<T>) {
+    assert!(matches!(result, Err(FsError::QuotaExceeded)), "{result:?}");
+}
+
+fn write(fs: &VarveFs, ino: InodeId, offset: u64, len: usize) -> FsResult<usize> {
+    let handle = fs.open_as(ino, WRITE);
+    let written = fs.write(ino, handle, offset, &vec![1; len], false);
+    fs.release(ino, handle).unwrap();
+    written
+}
+
+fn resize(fs: &VarveFs, ino: InodeId, size: u64) -> FsResult<()> {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    fs.setattr(Caller::ROOT, ino, set).map(drop)
+}
+
+/// Small files, files that become large, and large ones: the last byte fits, the next does not.
+#[test]
+fn a_tree_takes_exactly_as_many_bytes_as_its_limit() {
+    for limit in [100, 5000, 65_536, 65_537, 200_000] {
+        let rig = Rig::new();
+        let top = rig.mk_dir(ROOT, "top");
+        let dir = rig.mk_dir(top, "d");
+        rig.set_limits(top, limits(Some(limit), None)).unwrap();
+        let file = rig.mk(dir, "f");
+        assert_eq!(write(&rig, file, 0, limit as usize).unwrap() as u64, limit);
+        exceeded(write(&rig, file, limit, 1));
+        exceeded(resize(&rig, file, limit + 1));
+        assert_eq!(write(&rig, file, 0, limit as usize).unwrap() as u64, limit, "over itself");
+        let handle = rig.open_as(file, WRITE);
+        let grow = |len| rig.fallocate(file, handle, AllocateMode::Extend, 0, len);
+        exceeded(grow(limit + 1));
+        rig.release(file, handle).unwrap();
+        exceeded(rig.symlink(Caller::ROOT, dir, name("s"), b"x"));
+        rig.mk(dir, "empty");
+        resize(&rig, file, limit - 10).unwrap();
+        assert_eq!(write(&rig, file, limit - 10, 30).unwrap(), 10, "what fits is written");
+        assert_eq!(rig.getattr(file).unwrap().size, limit);
+        let append = OpenFlags { append: true, ..WRITE };
+        let handle = rig.open_as(file, append);
+        exceeded(rig.write(file, handle, 0, b"x", false));
+        rig.release(file, handle).unwrap();
+        assert_eq!(counted(&rig), [TreeUsage { bytes: limit, files: 2, dirs: 1 }]);
+        let rig = rig.remount();
+        let file = rig.find(rig.find(rig.find(ROOT, "top").unwrap().ino, "d").unwrap().ino, "f");
+        exceeded(write(&rig, file.unwrap().ino, limit, 1));
+        assert_eq!(counted(&rig), [TreeUsage { bytes: limit, files: 2, dirs: 1 }]);
+        rig.unlink(dir, name("f")).unwrap();
+        let other = rig.mk(dir, "g");
+        resize(&rig, other, limit).unwrap();
+        exceeded(resize(&rig, other, limit + 1));
+        rig.set_limits(top, TreeLimits::default()).unwrap();
+        resize(&rig, other, limit + 1).unwrap();
+        assert!(rig.quotas(ROOT).unwrap().is_empty());
+        assert_eq!(rig.check(&mut |_| ()).unwrap().errors, 0);
+    }
+}
+
+#[test]
+fn a_tree_takes_exactly_as_many_inodes_as_its_limit() {
+    let rig = Rig::new();
+    let top = rig.mk_dir(ROOT, "top");
+    rig.set_limits(top, limits(None, Some(3))).unwrap();
+    let dir = rig.mk_dir(top, "d");
+    rig.mk(dir, "a");
+    let b = rig.mk(dir, "b");
+    exceeded(rig.create(Caller::ROOT, dir, name("c"), 0o644, WRITE));
+    exceeded(rig.mkdir(Caller::ROOT, dir, name("c"), 0o755));
+    exceeded(rig.mknod(Caller::ROOT, dir, name("c"), 0o010_644, 0));
+    exceeded(rig.symlink(Caller::ROOT, dir, name("c"), b"x"));
+    let (entry, opened) = rig.tmpfile(Caller::ROOT, dir, 0o600, WRITE).unwrap();
+    exceeded(rig.link(entry.attr.ino, dir, name("c")));
+    rig.link(b, dir, name("second name")).unwrap();
+    rig.mk(ROOT, "outside");
+    exceeded(rig.mv(ROOT, "outside", dir, "c"));
+    rig.mv(ROOT, "outside", dir, "a").unwrap();
+    rig.unlink(dir, name("b")).unwrap();
+    exceeded(rig.link(entry.attr.ino, dir, name("c")));
+    rig.unlink(dir, name("second name")).unwrap();
+    rig.link(entry.attr.ino, dir, name("c")).unwrap();
+    rig.release(entry.attr.ino, opened.handle).unwrap();
+    assert_eq!(counted(&rig), [TreeUsage { bytes: 0, files: 2, dirs: 1 }]);
+}
+
+#[test]
+fn what_moves_between_trees_counts_where_it_comes_to() {
+    let rig = Rig::new();
+    let [a, b] = ["a", "b"].map(|text| rig.mk_dir(ROOT, text));
+    let tree = rig.mk_dir(a, "tree");
+    let deep = rig.mk_dir(tree, "deep");
+    let file = rig.mk(deep, "f");
+    write(&rig, file, 0, 700).unwrap();
+    rig.set_limits(a, limits(Some(1000), None)).unwrap();
+    rig.set_limits(b, limits(Some(699), Some(10))).unwrap();
+    exceeded(rig.mv(a, "tree", b, "tree"));
+    exceeded(rig.mv(deep, "f", b, "f"));
+    resize(&rig, file, 699).unwrap();
+    rig.mv(a, "tree", b, "tree").unwrap();
+    assert_eq!(counted(&rig)[1], TreeUsage { bytes: 699, files: 1, dirs: 2 });
+    exceeded(resize(&rig, file, 700));
+    // Exchanging frees as much as it takes.
+    let other = rig.mk(a, "other");
+    resize(&rig, other, 1000).unwrap();
+    exceeded(rig.rename(a, name("other"), b, name("tree"), RenameMode::Exchange));
+    resize(&rig, other, 600).unwrap();
+    rig.rename(a, name("other"), b, name("tree"), RenameMode::Exchange).unwrap();
+    assert_eq!(counted(&rig)[0], TreeUsage { bytes: 699, files: 1, dirs: 2 });
+    // A limit within a limit: both hold.
+    rig.set_limits(deep, limits(Some(699), None)).unwrap();
+    exceeded(resize(&rig, file, 700));
+    rig.set_limits(deep, limits(Some(2000), None)).unwrap();
+    resize(&rig, file, 1000).unwrap();
+    exceeded(resize(&rig, file, 1001));
+    assert_eq!(counted(&rig).len(), 3);
+    // One file has its names where the same limits hold.
+    rig.link(file, deep, name("again")).unwrap();
+    let crossing = |result| assert!(matches!(result, Err(FsError::CrossesLimits)));
+    crossing(rig.link(file, b, name("again")).map(drop));
+    crossing(rig.mv(deep, "again", b, "again"));
+    rig.mv(deep, "again", deep, "f2").unwrap();
+    // What had limits and is removed has none.
+    for text in ["f", "f2"] {
+        rig.unlink(deep, name(text)).unwrap();
+    }
+    rig.rmdir(tree, name("deep")).unwrap();
+    assert_eq!(counted(&rig).len(), 2);
+    let rig = rig.remount();
+    assert_eq!(counted(&rig).len(), 2);
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn limits_on_the_root_are_the_room_of_the_file_system() {
+    let rig = Rig::new();
+    rig.set_limits(ROOT, limits(Some(1 << 20), Some(5))).unwrap();
+    let file = rig.mk(ROOT, "f");
+    write(&rig, file, 0, 4096 * 3).unwrap();
+    let room = rig.statfs().unwrap();
+    assert_eq!((room.blocks, room.blocks_free, room.blocks_available), (256, 253, 253));
+    assert_eq!((room.files, room.files_free), (5, 4));
+    rig.set_limits(ROOT, limits(Some(4096), Some(1))).unwrap();
+    let room = rig.statfs().unwrap();
+    assert_eq!(
+        (room.blocks, room.blocks_free, room.files_free),
+        (1, 0, 0),
+        "more is there already"
+    );
+    exceeded(write(&rig, file, 4096 * 3, 1));
+    rig.cut(file, 4095);
+    assert_eq!(write(&rig, file, 4095, 5).unwrap(), 1);
+}
+
+/// Writers together never exceed a limit, and reach it.
+#[test]
+fn concurrent_writers_never_exceed_a_limit() {
+    const LIMIT: u64 = 400_000;
+    for seed in 0..3 {
+        let rig = Rig::new();
+        let top = rig.mk_dir(ROOT, "top");
+        let dirs: Vec<_> = (0..4).map(|i| rig.mk_dir(top, &format!("d{i}"))).collect();
+        rig.set_limits(top, limits(Some(LIMIT), Some(60))).unwrap();
+        let done = AtomicBool::new(false);
+        let refused = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let usage = rig.quotas(top).unwrap()[0].usage;
+                    assert!(usage.bytes <= LIMIT && usage.files + usage.dirs <= 60, "{usage:?}");
+                }
+            });
+            let refused = std::sync::atomic::AtomicU64::new(0);
+            in_threads(&rig, seed, |fs, mut rng| {
+                for _ in 0..400 {
+                    if let Err(FsError::QuotaExceeded) = grow_or_shrink(fs, &dirs, &mut rng) {
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+            done.store(true, Ordering::Relaxed);
+            refused.into_inner()
+        });
+        assert!(refused > 10, "{refused} refusals: the limit was hardly met");
+        counted(&rig);
+        assert_sound(&rig, "after the writers");
+    }
+}
+
+fn grow_or_shrink(fs: &VarveFs, dirs: &[InodeId], rng: &mut Rng) -> FsResult<()> {
+    let (dir, text) = (*rng.pick(dirs), format!("f{}", rng.below(20)));
+    if rng.chance(20) {
+        return fs.unlink(dir, name(&text));
+    }
+    let (entry, opened) = fs.create(Caller::ROOT, dir, name(&text), 0o644, WRITE)?;
+    let len = *rng.pick(&[10, 600, 5000, 40_000, 90_000]);
+    let at = *rng.pick(&[0, 100, 60_000]);
+    let written = fs.write(entry.attr.ino, opened.handle, at, &vec![1; len], false);
+    fs.release(entry.attr.ino, opened.handle)?;
+    fs.forget(entry.attr.ino, 1);
+    written.map(drop)
+}
+
+/// Every operation, with trees that move between limits while files grow, from many threads: the counters are
+/// what lies below, in the end and after a remount.
+#[test]
+fn counters_follow_every_operation() {
+    for seed in 0..4 {
+        let bits = if seed == 3 { 1 } else { 55 };
+        let format_options = FormatOptions { name_hash_bits: bits, ..FormatOptions::default() };
+        let few = MountOptions { marked_dirs_max: 4, ..MountOptions::default() };
+        let rig = Rig::with(&format_options, few);
+        let tops: Vec<_> = (0..3).map(|i| rig.mk_dir(ROOT, &format!("top{i}"))).collect();
+        let mut dirs = vec![ROOT];
+        for top in &tops {
+            rig.set_limits(*top, limits(Some(1 << 40), Some(1 << 30))).unwrap();
+            let inner = rig.mk_dir(*top, "inner");
+            dirs.extend([*top, inner]);
+        }
+        rig.set_limits(dirs[2], limits(Some(1 << 30), None)).unwrap();
+        in_threads(&rig, seed, |fs, mut rng| {
+            for _ in 0..1000 {
+                let moved = match rng.below(6) {
+                    0 => {
+                        let (from, to) = (*rng.pick(&tops), *rng.pick(&tops));
+                        let mode = *rng.pick(&[RenameMode::NoReplace, RenameMode::Exchange]);
+                        fs.rename(from, name("inner"), to, name("inner"), mode)
+                    }
+                    1 => fs.set_limits(tops[0], limits(Some(1 << 41), None)),
+                    _ => random_operation(fs, &dirs, &mut rng),
+                };
+                match moved {
+                    Err(FsError::Storage(text)) => panic!("{text}"),
+                    Err(FsError::QuotaExceeded) => panic!("there is room"),
+                    _ => {}
+                }
+            }
+        });
+        assert_eq!(counted(&rig).len(), 4, "seed {seed}");
+        assert_sound(&rig, &format!("seed {seed}"));
+        let rig = rig.remount();
+        assert_eq!(counted(&rig).len(), 4, "seed {seed}, remounted");
+    }
+}
+
+/// Grows under a limit in every way until it is met.
+fn fill(fs: &VarveFs, top: InodeId) -> FsResult<()> {
+    let dir = fs.mkdir(Caller::ROOT, top, name("d"), 0o755)?.attr.ino;
+    let (entry, opened) = fs.create(Caller::ROOT, dir, name("f"), 0o644, WRITE)?;
+    let ino = entry.attr.ino;
+    for at in 0..8 {
+        fs.write(ino, opened.handle, at * 30_000, &[1; 30_000], false)?;
+        if at % 3 == 0 {
+            fs.fsync(ino, opened.handle, false)?;
+        }
+    }
+    fs.sync()?;
+    fs.release(ino, opened.handle)
+}
+
+#[test]
+fn counters_are_right_and_limits_hold_after_a_crash_at_every_point() {
+    const LIMIT: u64 = 200_000;
+    let prepared = || {
+        let env = sim_store(5, &FormatOptions::default());
+        let fs = open(&env);
+        let top = fs.mk_dir(ROOT, "top");
+        fs.set_limits(top, limits(Some(LIMIT), Some(5))).unwrap();
+        fs.sync().unwrap();
+        (env, fs, top)
+    };
+    let ops = {
+        let (env, fs, top) = prepared();
+        let before = env.op_count();
+        exceeded(fill(&fs, top));
+        fs.sync().unwrap();
+        before..env.op_count()
+    };
+    for crash in ops {
+        let (env, fs, top) = prepared();
+        env.crash_after(crash);
+        let _ = fill(&fs, top);
+        for cut in 0..4 {
+            let env = match cut {
+                0 => env.power_cut_keep_nothing(),
+                1 => env.power_cut_keep_all(),
+                2 => env.process_kill(),
+                _ => env.power_cut(crash),
+            };
+            let fs = open(&env);
+            let usage = counted(&fs);
+            assert_eq!(usage.len(), 1, "operation {crash}, cut {cut}");
+            assert!(usage[0].bytes <= LIMIT, "operation {crash}, cut {cut}: {usage:?}");
+            assert_eq!(fs.check(&mut |_| ()).unwrap().errors, 0, "operation {crash}, cut {cut}");
+            let left = LIMIT - usage[0].bytes;
+            let file = fs.mk(top, "rest");
+            resize(&fs, file, left).unwrap();
+            exceeded(resize(&fs, file, left + 1));
+        }
+    }
+}
