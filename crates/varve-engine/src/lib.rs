@@ -24,6 +24,7 @@ mod metrics;
 pub mod options;
 mod pace;
 mod poison;
+pub mod repair;
 mod snapshot;
 mod space;
 pub mod store;

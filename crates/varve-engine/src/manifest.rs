@@ -59,7 +59,11 @@ pub(crate) struct ManifestState {
 
 /// The state of the store at `dir`, or `None` if there is no CURRENT.
 pub(crate) fn load(env: &dyn Env, dir: &Path) -> StoreResult<Option<ManifestState>> {
-    let Some(no) = read_current(env, dir)? else { return Ok(None) };
+    read_current(env, dir)?.map(|no| load_manifest(env, dir, no)).transpose()
+}
+
+/// The state that the manifest `no` holds.
+pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResult<ManifestState> {
     let path = StoreFile::Manifest(no).path(dir);
     let bytes = read_whole(env, &path)?;
     let mut state = ManifestState {
@@ -102,7 +106,7 @@ pub(crate) fn load(env: &dyn Env, dir: &Path) -> StoreResult<Option<ManifestStat
         let (offset, detail) = (reader.offset(), "the manifest holds no state".to_owned());
         return Err(StoreError::Damaged { path, offset, detail });
     }
-    Ok(Some(state))
+    Ok(state)
 }
 
 /// The manifest that CURRENT names, or `None` if there is no CURRENT.

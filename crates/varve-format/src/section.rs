@@ -25,6 +25,9 @@ pub const TRAILER_BYTES: usize = 1 + CRC_BYTES;
 /// framing. Sections that are not compressed may be longer.
 pub const COMPRESSED_CONTENT_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096;
 
+/// The longest section that is looked for by its checksum.
+const SECTION_BYTES_SEARCHED_MAX: usize = COMPRESSED_CONTENT_BYTES_MAX + TRAILER_BYTES;
+
 /// LZ4 makes at most this many bytes from one.
 const LZ4_RATIO_MAX: usize = 255;
 const LENGTH_BYTES: usize = 4;
@@ -140,6 +143,32 @@ pub(crate) fn put_section(
     out.extend_from_slice(&id);
     out.extend_from_slice(&crc.to_le_bytes());
     Ok(Handle { offset, len })
+}
+
+/// The section that begins at `offset` of the file whose bytes are `bytes`, found by its checksum, for when
+/// nothing says how long it is; of at most `max` bytes.
+pub fn find_section(
+    bytes: &Bytes,
+    file: FileNo,
+    offset: u64,
+    max: usize,
+) -> Option<(Handle, Bytes)> {
+    let start = usize::try_from(offset).ok()?;
+    let longest = bytes.len().checked_sub(start)?.min(max).min(SECTION_BYTES_SEARCHED_MAX);
+    let rest = &bytes[start..start + longest];
+    let mut crc = placed_crc(file, offset, &[]);
+    for end in 1..=rest.len().checked_sub(CRC_BYTES)? {
+        let id = rest[end - 1];
+        crc = crc32c::crc32c_append(crc, &[id]);
+        if Compression::from_id(id).is_some() && rest[end..end + CRC_BYTES] == crc.to_le_bytes() {
+            let len = end + CRC_BYTES;
+            let section = bytes.slice(start..start + len);
+            if let Ok(content) = open_section(&section, file, offset) {
+                return Some((Handle { offset, len: len as u32 }, content));
+            }
+        }
+    }
+    None
 }
 
 /// The content of the section whose bytes, trailer included, are `bytes` and were read at `offset` of

@@ -66,14 +66,17 @@ pub(crate) struct Keyspaces {
 }
 
 impl Keyspaces {
-    pub(crate) fn open(store: &dyn Store, compression: bool) -> StoreResult<Keyspaces> {
+    /// Their names and options, in the order in which they are made.
+    pub(crate) fn all(compression: bool) -> [(&'static str, KeyspaceOptions); 3] {
         let plain = KeyspaceOptions { prefixed: true, compressed: false };
         let data = KeyspaceOptions { prefixed: true, compressed: compression };
-        Ok(Keyspaces {
-            meta: store.keyspace(META, plain)?,
-            data: store.keyspace(DATA, data)?,
-            lookups: store.keyspace(LOOKUPS, plain)?,
-        })
+        [(META, plain), (DATA, data), (LOOKUPS, plain)]
+    }
+
+    pub(crate) fn open(store: &dyn Store, compression: bool) -> StoreResult<Keyspaces> {
+        let [meta, data, lookups] =
+            Keyspaces::all(compression).map(|(name, options)| store.keyspace(name, options));
+        Ok(Keyspaces { meta: meta?, data: data?, lookups: lookups? })
     }
 }
 

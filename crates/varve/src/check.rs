@@ -12,7 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
+use varve_engine::repair::EngineRepair;
 use varve_engine::{Db, DbOptions, Store, StoreError};
+use varve_env::Env;
 use varve_env::os::OsEnv;
 use varve_fs::fsck::{self, repair::RepairReport};
 pub use varve_fs::fsck::{CheckOptions, Progress};
@@ -69,6 +71,8 @@ impl CheckReport {
 /// What a repair did.
 #[derive(Debug, Serialize)]
 pub struct Repaired {
+    /// The engine's files; `None` if they were sound.
+    pub engine: Option<EngineRepair>,
     /// The rows and the large files.
     pub file_system: RepairReport,
     /// A check afterwards.
@@ -78,21 +82,29 @@ pub struct Repaired {
 impl Repaired {
     /// True if nothing had to be done.
     pub fn did_nothing(&self) -> bool {
-        self.file_system.did_nothing()
+        self.file_system.did_nothing() && self.engine.is_none()
     }
 }
 
-/// Repairs the store in `dir`, which must not be in use.
+/// Repairs the store in `dir`, which must not be in use and of which a check said what is in `found`.
 pub fn repair(
     dir: &Path,
+    found: &CheckReport,
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Repaired> {
     store::superblock(dir)?;
     store::require_free(dir)?;
-    let file_system = fsck::repair::repair_store(OsEnv::new(), dir, options, progress)?;
+    let env: Arc<dyn Env> = OsEnv::new();
+    let mut engine = None;
+    if !found.engine.errors.is_empty() || found.file_system_error.is_some() {
+        progress(Progress { phase: "tables and logs", done: 0, permille: None });
+        let repaired = fsck::repair::repair_engine(&env, dir, options)?;
+        engine = Some(repaired).filter(|repaired| !repaired.did_nothing());
+    }
+    let file_system = fsck::repair::repair_store(env, dir, options, progress)?;
     let left = check(dir, options, progress)?;
-    Ok(Repaired { file_system, left })
+    Ok(Repaired { engine, file_system, left })
 }
 
 /// Checks the store in `dir`, which must not be in use. Repairs nothing.

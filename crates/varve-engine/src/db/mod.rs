@@ -17,12 +17,12 @@ pub(crate) mod background;
 pub(crate) mod flush;
 pub(crate) mod install;
 mod keyspace;
-mod open;
+pub(crate) mod open;
 mod read;
 mod report;
 mod store;
 mod sync;
-mod verify;
+pub(crate) mod verify;
 mod write;
 
 use std::fmt;

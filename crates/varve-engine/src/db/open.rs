@@ -107,7 +107,7 @@ fn make_dir(env: &dyn Env, dir: &Path) -> StoreResult<()> {
     }
 }
 
-fn lock_dir(env: &dyn Env, dir: &Path) -> StoreResult<Box<dyn FileLock>> {
+pub(crate) fn lock_dir(env: &dyn Env, dir: &Path) -> StoreResult<Box<dyn FileLock>> {
     let path = dir.join(LOCK);
     let lock = match env.lock(&path) {
         Ok(Some(lock)) => lock,
@@ -132,7 +132,7 @@ fn read_note(env: &dyn Env, path: &Path) -> String {
     if note.is_empty() { "it does not say which".to_owned() } else { note }
 }
 
-fn list_files(env: &dyn Env, dir: &Path) -> StoreResult<Vec<StoreFile>> {
+pub(crate) fn list_files(env: &dyn Env, dir: &Path) -> StoreResult<Vec<StoreFile>> {
     let items = env.list(dir).map_err(|error| io_error("list", dir, error))?;
     Ok(items.iter().filter_map(|item| StoreFile::parse(&item.name)).collect())
 }

@@ -6,8 +6,6 @@
 //!
 //! Nothing is taken from the cache, and one table's damage does not hide another's.
 
-use std::sync::Arc;
-
 use varve_format::EntryKind;
 use varve_format::block::{Block, BlockCursor, internal_cmp};
 use varve_format::filter::{PREFIX_BYTES, filter_hash};
@@ -15,9 +13,9 @@ use varve_format::section::Handle;
 use varve_format::table::Properties;
 use varve_types::SeqNo;
 
-use super::{Db, Inner};
-use crate::table::TableIndex;
+use super::Db;
 use crate::table::cache::damaged;
+use crate::table::{TableCache, TableIndex};
 use crate::version::Table;
 use crate::{StoreError, StoreResult};
 
@@ -76,7 +74,7 @@ impl Db {
             for (_, table) in space.version.tables() {
                 self.inner.check_open()?;
                 if let Err(error) =
-                    self.inner.verify_table(table, space.options.prefixed, &mut report)
+                    verify_table(&self.inner.cache, table, space.options.prefixed, &mut report)
                 {
                     report.errors.push(error);
                 }
@@ -90,29 +88,25 @@ impl Db {
     }
 }
 
-impl Inner {
-    fn verify_table(
-        &self,
-        table: &Arc<Table>,
-        prefixed: bool,
-        report: &mut VerifyReport,
-    ) -> StoreResult<()> {
-        let index = self.cache.load_index(table)?;
-        let handle = index.footer.properties;
-        let properties =
-            self.cache.section(table, handle, |content| Properties::decode(content))?;
-        let mut walk =
-            Walk { table, index: &index, prefixed, last: None, versions: 0, tombstones: 0 };
-        for block_no in 0..index.index.block_count() {
-            let Some(handle) = index.index.handle(block_no) else { break };
-            let block =
-                self.cache.section(table, handle, |content| Block::parse(content.clone()))?;
-            walk.block(block, handle)?;
-            report.blocks += 1;
-        }
-        report.versions += walk.versions;
-        walk.finish(&properties, handle)
+/// Reads `table`, past the cache, and compares it with what the manifest says of it.
+pub(crate) fn verify_table(
+    cache: &TableCache,
+    table: &Table,
+    prefixed: bool,
+    report: &mut VerifyReport,
+) -> StoreResult<()> {
+    let index = cache.load_index(table)?;
+    let handle = index.footer.properties;
+    let properties = cache.section(table, handle, |content| Properties::decode(content))?;
+    let mut walk = Walk { table, index: &index, prefixed, last: None, versions: 0, tombstones: 0 };
+    for block_no in 0..index.index.block_count() {
+        let Some(handle) = index.index.handle(block_no) else { break };
+        let block = cache.section(table, handle, |content| Block::parse(content.clone()))?;
+        walk.block(block, handle)?;
+        report.blocks += 1;
     }
+    report.versions += walk.versions;
+    walk.finish(&properties, handle)
 }
 
 impl Walk<'_> {

@@ -10,7 +10,7 @@ use varve_env::sim::SimEnv;
 use crate::common::*;
 
 /// A closed store with tables in several levels and rows in the log, and what it holds.
-fn sample(seed: u64) -> (Arc<SimEnv>, Model) {
+pub(crate) fn sample(seed: u64) -> (Arc<SimEnv>, Model) {
     let env = SimEnv::new(seed);
     let mut rng = Rng::new(seed);
     let mut model = Model::new();
@@ -42,7 +42,7 @@ fn read_all(env: &Arc<SimEnv>) -> StoreResult<Model> {
     Ok(found)
 }
 
-fn store_files(env: &SimEnv) -> Vec<PathBuf> {
+pub(crate) fn store_files(env: &SimEnv) -> Vec<PathBuf> {
     let mut files = env.files_raw();
     files.retain(|path| path.parent() == Some(&store_dir()) && !path.ends_with("LOCK"));
     files

@@ -10,6 +10,7 @@ mod external;
 mod faults;
 mod oracle;
 mod pace;
+mod repair;
 mod threaded;
 mod threads;
 mod tools;

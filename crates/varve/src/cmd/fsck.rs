@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use varve::check::{self, CheckOptions, CheckReport, MEMORY_BYTES_MIN, Progress, Repaired};
 use varve::{Error, Result, exit_status, size};
+use varve_engine::repair::EngineRepair;
 
 use crate::output;
 
@@ -69,7 +70,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if !arguments.yes {
         confirm(store)?;
     }
-    let repaired = watched("repairing", |progress| check::repair(store, &options, progress))?;
+    let repaired =
+        watched("repairing", |progress| check::repair(store, &found, &options, progress))?;
     let outcome = Outcome { found, repair: Some(repaired) };
     print(arguments.json, &outcome, |outcome| {
         outcome.repair.as_ref().inspect(|repaired| show_repair(repaired));
@@ -168,6 +170,7 @@ fn show(report: &CheckReport) {
 
 fn show_repair(repaired: &Repaired) {
     let files = &repaired.file_system;
+    repaired.engine.as_ref().inspect(|engine| show_engine_repair(engine));
     for mended in files.mended.iter().take(SHOWN_FINDINGS) {
         output::line(format!("  repaired: {}: {}", mended.finding, mended.done));
     }
@@ -180,6 +183,28 @@ fn show_repair(repaired: &Repaired) {
     }
     output::line("afterwards:");
     show(&repaired.left);
+}
+
+fn show_engine_repair(engine: &EngineRepair) {
+    if let Some(why) = &engine.manifest_lost {
+        output::line(format!("  repaired: the list of tables is made anew: {why}"));
+    }
+    for lost in engine.lost.iter().take(SHOWN_FINDINGS) {
+        output::line(format!("  repaired: {lost}"));
+    }
+    if engine.versions_saved > 0 {
+        output::line(format!("  {} rows were taken out of damaged tables", engine.versions_saved));
+    }
+    if let Some(cut) = &engine.cut {
+        let (log, offset) = (cut.log.display(), cut.offset);
+        output::line(format!(
+            "  repaired: {log} is cut at offset {offset}: {}; {} later changes are not taken",
+            cut.why, cut.batches_after
+        ));
+    }
+    for path in &engine.aside {
+        output::line(format!("  kept: {}", path.display()));
+    }
 }
 
 fn severity(severity: varve_fs::fsck::Severity) -> &'static str {

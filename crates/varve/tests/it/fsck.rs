@@ -75,6 +75,43 @@ fn a_damaged_store_is_repaired_and_says_so() {
 }
 
 #[test]
+fn lost_and_damaged_files_of_the_engine_are_repaired() {
+    for lost in ["CURRENT", "MANIFEST", "table"] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store");
+        store_with_files(&store);
+        // The first repair has the rows in tables: a lost log is put into them.
+        let engine = store.join("engine");
+        let files = || fs::read_dir(&engine).unwrap().map(|entry| entry.unwrap().path());
+        for path in files().filter(|path| path.to_string_lossy().contains("MANIFEST")) {
+            fs::remove_file(path).unwrap();
+        }
+        assert_eq!(fsck(&store, &[]).0, 4);
+        assert_eq!(fsck(&store, &["--repair", "--yes"]).0, 3);
+        for path in files().filter(|path| path.to_string_lossy().contains(lost)) {
+            if lost == "table" {
+                let mut bytes = fs::read(&path).unwrap();
+                let at = bytes.len() - 30;
+                bytes[at] ^= 1;
+                fs::write(&path, bytes).unwrap();
+            } else {
+                fs::remove_file(path).unwrap();
+            }
+        }
+        let (status, said, hint) = fsck(&store, &["--repair", "--yes"]);
+        assert_eq!(status, 3, "{lost}: {said}{hint}");
+        assert_eq!(fsck(&store, &[]).0, 0);
+        let file_system = varve::open(store.to_str().unwrap()).unwrap();
+        for (name, size) in [("small", 3000), ("large", 200_000)] {
+            let name = FileName::new(name.as_bytes()).unwrap();
+            let found = file_system.vfs().lookup(InodeId::ROOT, name).unwrap();
+            assert_eq!(found.attr.size, size);
+        }
+        file_system.close().unwrap();
+    }
+}
+
+#[test]
 fn a_store_in_use_is_not_repaired() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");

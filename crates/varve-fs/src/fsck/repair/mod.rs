@@ -18,6 +18,7 @@
 mod aside;
 mod data;
 mod edit;
+mod engine;
 mod inodes;
 mod lost_found;
 mod names;
@@ -41,6 +42,7 @@ use crate::fs::VarveFs;
 use crate::options::MountOptions;
 use crate::{error, ids};
 use aside::Aside;
+pub use engine::repair_engine;
 use usage::Marks;
 
 /// Repairs that are kept one by one.

@@ -1,0 +1,199 @@
+//! The state of a store that lost its manifest: all tables found, merged.
+//!
+//! Tables of one key space that follow each other without overlap are chained to runs; the runs are merged, and
+//! of each key the newest version stays, unless it deletes the key: what it would hide is gone as well. The names
+//! of key spaces come from what can be read of manifests, else from the caller.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use varve_format::edit::{Change, TableMeta, VersionEdit, tagged};
+use varve_format::log::{LogReader, NextRecord, Record, RecordKind, resync};
+use varve_format::section::open_section;
+use varve_format::table::{FOOTER_BYTES, Footer, Properties};
+use varve_types::{FileNo, KeyspaceId, SublevelId};
+
+use super::{Placed, Repair};
+use crate::files::StoreFile;
+use crate::iter::Source;
+use crate::iter::level::LevelSource;
+use crate::iter::merge::Merge;
+use crate::manifest::ManifestKeyspace;
+use crate::memtable::Found;
+use crate::table::{Admission, TableWriter};
+use crate::version::{LEVELS, Place, Table};
+use crate::wal::scan::read_whole;
+use crate::{Direction, KeyspaceOptions, StoreResult};
+
+/// The key spaces, by number, without tables.
+pub(super) fn keyspaces(
+    repair: &Repair<'_>,
+    files: &[StoreFile],
+) -> StoreResult<Vec<ManifestKeyspace>> {
+    let mut found = BTreeMap::new();
+    for (id, (name, options)) in (0..).zip(&repair.options.keyspaces) {
+        found.insert(id, (name.clone(), *options));
+    }
+    for file in files {
+        let StoreFile::Manifest(no) = file else { continue };
+        let bytes = read_whole(&**repair.env, &file.path(repair.dir))?;
+        let mut reader = LogReader::new(bytes.clone(), *no);
+        let mut note = |record: Record| {
+            let edit = VersionEdit::decode(&record.payload).unwrap_or_default();
+            for change in edit.changes {
+                if let Change::CreateKeyspace { keyspace, name, prefixed, compressed } = change {
+                    let options = KeyspaceOptions { prefixed, compressed };
+                    found.insert(keyspace.get(), (name, options));
+                }
+            }
+        };
+        loop {
+            match reader.next_record() {
+                NextRecord::Record(record) if record.kind == RecordKind::Edit => note(record),
+                NextRecord::Record(_) => {}
+                NextRecord::End => break,
+                NextRecord::Bad { offset, .. } => {
+                    let later = resync(bytes, reader.log(), offset);
+                    later.filter(|record| record.kind == RecordKind::Edit).for_each(&mut note);
+                    break;
+                }
+            }
+        }
+    }
+    let count = found.keys().next_back().map_or(0, |last| last + 1);
+    let unknown = KeyspaceOptions { prefixed: false, compressed: false };
+    let space = |id| {
+        let (name, options) =
+            found.remove(&id).unwrap_or_else(|| (format!("recovered-{id}"), unknown));
+        ManifestKeyspace { name, options, tables: Vec::new() }
+    };
+    Ok((0..count).map(space).collect())
+}
+
+impl Repair<'_> {
+    /// Merges all tables.
+    pub(super) fn rebuild(
+        &mut self,
+        files: &[StoreFile],
+        spaces: &[ManifestKeyspace],
+    ) -> StoreResult<Vec<Placed>> {
+        let mut found: Vec<Vec<Arc<Table>>> = spaces.iter().map(|_| Vec::new()).collect();
+        for file in files {
+            let StoreFile::Table(no) = file else { continue };
+            let path = file.path(self.dir);
+            let Some((id, meta)) = self.describe(*no)? else {
+                self.report.lost.push(super::LostRows {
+                    keyspace: "unknown".to_owned(),
+                    table: path.clone(),
+                    after: None,
+                    before: None,
+                    why: "neither the manifest nor the table itself says what it holds".to_owned(),
+                });
+                self.damaged.push(path);
+                continue;
+            };
+            let Some(space) = spaces.get(id.get() as usize) else { continue };
+            let table = Arc::new(Table::new(Arc::clone(self.env), self.dir, id, meta));
+            found[id.get() as usize].extend(self.sound_or_salvaged(space, table)?);
+        }
+        let spaces = spaces.iter().zip(0..).zip(found);
+        spaces.map(|((space, id), tables)| self.merge(KeyspaceId::new(id), space, tables)).collect()
+    }
+
+    /// What a table says of itself; `None` if that cannot be read.
+    fn describe(&self, no: FileNo) -> StoreResult<Option<(KeyspaceId, TableMeta)>> {
+        let bytes = read_whole(&**self.env, &StoreFile::Table(no).path(self.dir))?;
+        let describe = || {
+            let offset = bytes.len().checked_sub(FOOTER_BYTES)?;
+            // Without a manifest the table's own word is all there is of its tag.
+            let identity = Footer::identity(&bytes[offset..]).ok()?;
+            let footer = Footer::decode(&bytes[offset..], identity, offset as u64).ok()?;
+            let handle = footer.properties;
+            let range = handle.offset as usize..handle.end() as usize;
+            let section = bytes.get(range.clone()).map(|_| bytes.slice(range))?;
+            let content = open_section(&section, identity, handle.offset).ok()?;
+            let properties = Properties::decode(&content).ok()?;
+            let meta = TableMeta {
+                file: no,
+                tag: tagged(no, identity.get()).get(),
+                size_bytes: bytes.len() as u64,
+                entries: properties.entries,
+                tombstones: properties.tombstones,
+                smallest_seq: properties.smallest_seq,
+                largest_seq: properties.largest_seq,
+                smallest_key: properties.smallest_key,
+                largest_key: properties.largest_key,
+            };
+            Some((properties.keyspace, meta))
+        };
+        Ok(describe())
+    }
+
+    /// One run of new tables at the last level with the newest version of each key.
+    fn merge(
+        &mut self,
+        id: KeyspaceId,
+        space: &ManifestKeyspace,
+        mut tables: Vec<Arc<Table>>,
+    ) -> StoreResult<Placed> {
+        tables.sort_by(|a, b| a.meta().smallest_key.cmp(&b.meta().smallest_key));
+        let mut runs: Vec<Vec<Arc<Table>>> = Vec::new();
+        for table in tables {
+            let follows = |run: &&mut Vec<Arc<Table>>| {
+                run.last().is_some_and(|l| l.meta().largest_key < table.meta().smallest_key)
+            };
+            match runs.iter_mut().find(follows) {
+                Some(run) => run.push(table),
+                None => runs.push(vec![table]),
+            }
+        }
+        let (all, forward) = ((Bound::Unbounded, Bound::Unbounded), Direction::Forward);
+        let mut sources: Vec<Box<dyn Source>> = Vec::new();
+        for run in runs {
+            let (cache, tables) = (Arc::clone(&self.cache), run.into_iter());
+            let source = LevelSource::new(cache, tables, all, forward, Admission::Pass)?;
+            sources.push(Box::new(source));
+        }
+        let mut merge = Merge::new(sources, forward);
+        let mut merged = Placed::new();
+        let mut writer: Option<TableWriter> = None;
+        let mut last: Option<Vec<u8>> = None;
+        while merge.valid() {
+            if last.as_deref() != Some(merge.key()) {
+                last = Some(merge.key().to_vec());
+                let found = merge.found();
+                let is_full = |w: &TableWriter| w.file_bytes() >= self.options.db.table_bytes;
+                if writer.as_ref().is_some_and(is_full) {
+                    self.end_table(id, writer.take(), &mut merged)?;
+                }
+                if found != Found::Tombstone {
+                    if writer.is_none() {
+                        let (no, options) =
+                            (self.new_file(), self.table_options(id, space.options));
+                        writer = Some(TableWriter::create(self.env, self.dir, no, options)?);
+                    }
+                    if let Some(writer) = &mut writer {
+                        writer.add(merge.key(), merge.seq(), &found)?;
+                    }
+                }
+            }
+            merge.advance()?;
+        }
+        self.end_table(id, writer, &mut merged)?;
+        Ok(merged)
+    }
+
+    fn end_table(
+        &self,
+        id: KeyspaceId,
+        writer: Option<TableWriter>,
+        merged: &mut Placed,
+    ) -> StoreResult<()> {
+        let place = Place { level: LEVELS - 1, sublevel: SublevelId::new(0) };
+        let meta = writer.map(TableWriter::finish).transpose()?.flatten();
+        let table = |meta| Arc::new(Table::new(Arc::clone(self.env), self.dir, id, meta));
+        merged.extend(meta.map(table).map(|table| (place, table)));
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! Repairs the files of the engine below a file system: tables, logs, the manifest.
+//!
+//! Comes before the rows can be looked at. What it had to leave out shows in the rows as names without inodes and
+//! the like, which the rest of the repair mends.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use varve_engine::StoreResult;
+use varve_engine::options::DbOptions;
+use varve_engine::repair::{EngineRepair, RepairOptions};
+use varve_env::Env;
+
+use super::aside::ASIDE_DIR;
+use crate::fs::{Keyspaces, take_lock};
+use crate::fsck::CheckOptions;
+use crate::superblock::{Superblock, engine_dir};
+
+/// Repairs the engine's files of the store in `dir`, which nobody may have open.
+pub fn repair_engine(
+    env: &Arc<dyn Env>,
+    dir: &Path,
+    options: &CheckOptions,
+) -> StoreResult<EngineRepair> {
+    let superblock = Superblock::read(env.as_ref(), dir)?;
+    let _lock = take_lock(env.as_ref(), dir, None)?;
+    let keyspaces = Keyspaces::all(superblock.compression);
+    let options = RepairOptions {
+        db: DbOptions::with_memory_budget(options.engine_bytes()),
+        keyspaces: keyspaces.map(|(name, options)| (name.to_owned(), options)).to_vec(),
+        aside: dir.join(ASIDE_DIR),
+    };
+    varve_engine::repair::repair(env, &engine_dir(dir), &options)
+}
