@@ -13,11 +13,13 @@
 
 mod attributes;
 mod bytes;
+mod maps;
 mod names;
 mod opening;
 mod paths;
 mod permissions;
 mod renames;
+mod times;
 mod xattrs;
 
 use std::os::unix::fs::symlink;

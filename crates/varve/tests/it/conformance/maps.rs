@@ -1,0 +1,18 @@
+//! mmap(2), in a program that maps: `maps.py`.
+
+use std::process::Command;
+
+use crate::semantics::{Place, semantics};
+
+semantics!(maps_table);
+
+fn maps_table(place: &Place) {
+    let dir = place.dir().join("maps");
+    std::fs::create_dir(&dir).unwrap();
+    let output =
+        Command::new("python3").args(["-c", include_str!("maps.py")]).arg(&dir).output().unwrap();
+    let (said, complained) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{complained}");
+    assert_eq!(said, "17 cases\n");
+}
