@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use varve_engine::db::Db;
 use varve_engine::options::{CompactionPolicy, DbOptions};
 use varve_env::Env;
@@ -14,8 +15,9 @@ use varve_env::sim::{SimEnv, SimOp};
 use varve_fs::fsck::Severity;
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_testkit::crash::{
-    Exploration, Image, Script, ScriptOptions, Subject, Tally, Violation, explore,
+    Exploration, Image, Script, ScriptOptions, Step, Subject, Tally, Violation, explore,
 };
+use varve_testkit::fsops::Session;
 
 use crate::crash::STORE;
 use crate::support::os_env;
@@ -178,5 +180,34 @@ fn soak() {
         if elapsed > limit {
             return println!("seeds {first} to {seed}: {sum:?} in {elapsed:?}");
         }
+    }
+}
+
+/// A replay needs the same operations below in the same order, byte for byte.
+#[test]
+fn one_seed_makes_one_run() {
+    let trace = |seed| {
+        let env = SimEnv::new(seed);
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let record = Arc::clone(&seen);
+        env.watch(Box::new(move |entry, _| record.lock().push(entry.to_string())));
+        Store.format(&env).unwrap();
+        let fs = Store.open(&env).unwrap();
+        let mut session = Session::default();
+        for step in &script(seed, 300, false).steps {
+            if let Step::Op(op) = step {
+                session.apply(&fs, op);
+            }
+        }
+        session.release_all(&fs).unwrap();
+        Store.close(fs).unwrap();
+        let files = env.files_raw().into_iter().map(|path| (env.read_raw(&path).unwrap(), path));
+        (std::mem::take(&mut *seen.lock()), files.collect::<Vec<_>>())
+    };
+    for seed in 0..4 {
+        let ((first, files), (second, same_files)) = (trace(seed), trace(seed));
+        let differ = first.iter().zip(&second).find(|(a, b)| a != b);
+        assert_eq!((differ, first.len()), (None, second.len()), "seed {seed}");
+        assert!(files == same_files, "seed {seed}: other bytes in the same places");
     }
 }

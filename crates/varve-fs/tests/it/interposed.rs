@@ -18,6 +18,19 @@ pub(crate) type Instead = Box<dyn FnOnce() + Send>;
 pub(crate) struct Interposed {
     pub(crate) sim: Arc<SimEnv>,
     pub(crate) instead: Mutex<Option<Instead>>,
+    threads: bool,
+}
+
+impl Interposed {
+    /// The machine as it is, until [`Interposed::instead`] is set.
+    pub(crate) fn new(sim: &Arc<SimEnv>) -> Interposed {
+        Interposed { sim: Arc::clone(sim), instead: Mutex::new(None), threads: false }
+    }
+
+    /// The same with the file system's own threads.
+    pub(crate) fn with_threads(sim: &Arc<SimEnv>) -> Interposed {
+        Interposed { threads: true, ..Interposed::new(sim) }
+    }
 }
 
 impl fmt::Debug for Interposed {
@@ -103,6 +116,6 @@ impl Env for Interposed {
     }
 
     fn is_deterministic(&self) -> bool {
-        true
+        !self.threads
     }
 }

@@ -9,6 +9,7 @@ mod concurrent;
 mod copy;
 mod crash;
 mod crash_points;
+mod crash_threads;
 mod damage;
 mod data;
 mod faults;

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use varve_env::Env;
 use varve_fs::{FormatOptions, MountOptions, VarveFs};
 use varve_types::InodeId;
@@ -268,7 +267,7 @@ fn readdir_with_attributes_counts_lookups_of_what_was_taken() {
 #[test]
 fn an_open_that_fails_while_the_file_is_forgotten_leaves_nothing() {
     let sim = sim_store(1, &FormatOptions::default());
-    let env = Arc::new(Interposed { sim: Arc::clone(&sim), instead: Mutex::new(None) });
+    let env = Arc::new(Interposed::new(&sim));
     let options = MountOptions::default();
     let fs = VarveFs::open(Arc::clone(&env) as Arc<dyn Env>, Path::new(STORE), options).unwrap();
     let fs = Arc::new(fs);
