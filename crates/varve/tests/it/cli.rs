@@ -55,6 +55,37 @@ fn wrong_command_lines_have_status_2() {
 }
 
 #[test]
+fn trees_outside_a_mount_are_refused_with_the_next_step() {
+    let dir = tempfile::tempdir().unwrap();
+    fails(varve().arg("du").arg(dir.path()), 1);
+    fails(varve().args(["quota", "show"]).arg(dir.path()), 1);
+    fails(varve().args(["quota", "set", "--inodes", "5"]).arg(dir.path()), 1);
+    fails(varve().args(["quota", "set"]).arg(dir.path()), 2);
+    fails(varve().args(["quota", "set", "--bytes", "many"]).arg(dir.path()), 2);
+}
+
+#[test]
+fn trees_are_told_by_directory_and_limits_by_path() {
+    let Some(mount) = Mount::new() else { return };
+    let top = mount.path().join("top");
+    fs::create_dir_all(top.join("a/b")).unwrap();
+    fs::write(top.join("a/b/f"), [0; 2048]).unwrap();
+    let text = |command: &mut Command| String::from_utf8(run(command).stdout).unwrap();
+    let told = text(varve().args(["du", "--depth", "1"]).arg(&top));
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines.len(), 3, "{told}");
+    assert!(lines[1].contains("2.00 KiB") && lines[1].ends_with("top/a"), "{told}");
+    assert!(lines[2].ends_with("top"), "{told}");
+    let set = text(varve().args(["quota", "set", "--bytes", "1K"]).arg(&top));
+    assert!(set.contains("holds more already"), "{set}");
+    let shown = text(varve().args(["quota", "show"]).arg(mount.path()));
+    assert!(shown.contains("1.00 KiB") && shown.contains("top"), "{shown}");
+    assert_eq!(json(varve().arg("status").arg(mount.path()).arg("--json"))["daemon"]["quotas"], 1);
+    run(varve().args(["quota", "clear"]).arg(&top));
+    assert!(text(varve().args(["quota", "show"]).arg(&top)).contains("no limits"));
+}
+
+#[test]
 fn what_is_no_store_is_named() {
     let dir = tempfile::tempdir().unwrap();
     for verb in ["status", "fsck"] {
