@@ -13,6 +13,8 @@
 //! - An fsync of a log counts only after those of all earlier logs and of the directory, so that what is
 //!   durable is always a prefix of the history.
 //! - A failed append changes nothing: the next one begins at the same offset.
+//! - The log has room of its own ahead of its end. When the device gives no more, because others filled it, what
+//!   is left is for batches that free room; so a file can be removed where nothing can be made.
 //!
 //! ```text
 //! barrier record, payload: 8 bytes, the largest sequence number whose external data is durable
@@ -25,19 +27,24 @@ pub(crate) mod scan;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use varve_env::{Env, File, OpenMode};
+use varve_env::{Allocate, Env, File, OpenMode};
 use varve_format::batch::{encode_batch_start, encode_delete, encode_put};
 use varve_format::log::{
     LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, begin_record, finish_record,
 };
 use varve_types::{FileNo, SeqNo};
 
-use crate::files::{StoreFile, io_error};
+use crate::files::{StoreFile, io_error, is_no_space};
 use crate::wal::recovery::Recovered;
 use crate::{Batch, Op, StoreResult};
 
 /// The encode buffer is given back above this size.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
+
+/// Room is taken in pieces of this size, in bytes.
+const AHEAD_BYTES: u64 = 128 << 10;
+/// With less room than this ahead, the next piece is taken.
+const AHEAD_BYTES_MIN: u64 = 32 << 10;
 
 /// One log file.
 #[derive(Debug)]
@@ -47,6 +54,8 @@ struct Log {
     path: PathBuf,
     /// Where the next record goes: the end of the last good one.
     len: u64,
+    /// The end of the room taken for it.
+    room_end: u64,
     /// Bytes known durable.
     synced_len: u64,
     /// Whether its name is known durable.
@@ -148,6 +157,7 @@ impl LogWriter {
 
     /// Appends `batch`, whose first write gets `first_seq`; returns the bytes it takes in the log.
     pub(crate) fn append_batch(&mut self, first_seq: SeqNo, batch: &Batch) -> StoreResult<u64> {
+        self.take_room(batch.is_reclaiming())?;
         let ops = batch.ops();
         let bytes = self.append(RecordKind::Batch, batch.is_external(), |out| {
             encode_batch_start(out, first_seq, ops.len() as u32);
@@ -163,6 +173,25 @@ impl LogWriter {
             self.external_seq = SeqNo::new(first_seq.get() + ops.len() as u64 - 1);
         }
         Ok(bytes)
+    }
+
+    /// Takes the next piece of room if little is left. Fails if there is none, unless the batch to be appended
+    /// frees some.
+    fn take_room(&mut self, reclaims: bool) -> StoreResult<()> {
+        let log = &mut self.log;
+        if log.room_end.saturating_sub(log.len) >= AHEAD_BYTES_MIN {
+            return Ok(());
+        }
+        match log.file.allocate(Allocate::KeepSize, log.len, AHEAD_BYTES) {
+            Ok(()) => log.room_end = log.len + AHEAD_BYTES,
+            Err(error) if is_no_space(&error) && !reclaims => {
+                return Err(io_error("take room for the log", &log.path, error));
+            }
+            Err(error) if is_no_space(&error) => {}
+            // The storage below has no such thing, so the log grows as it is written.
+            Err(_) => log.room_end = u64::MAX,
+        }
+        Ok(())
     }
 
     /// Appends that the external data of all batches up to `covered` is durable.
@@ -196,6 +225,7 @@ impl LogWriter {
         if let Err(error) = log.file.write_all_at(&self.buffer, log.len) {
             // Gives back what was written of the record. If that fails too the next append overwrites it.
             let _ = log.file.set_len(log.len);
+            log.room_end = log.room_end.min(log.len);
             return Err(io_error("append to the log", &log.path, error));
         }
         let bytes = self.buffer.len() as u64;
@@ -308,5 +338,5 @@ fn begin_log(
         return Err(io_error("begin the log", &path, error));
     }
     let len = buffer.len() as u64;
-    Ok(Log { file, no, path, len, synced_len: 0, named: false })
+    Ok(Log { file, no, path, len, room_end: len, synced_len: 0, named: false })
 }

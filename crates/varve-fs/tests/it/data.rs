@@ -236,6 +236,21 @@ fn extended_attributes_have_limits_and_namespaces() {
     assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
 }
 
+/// Large files fill the disk without asking anybody, to the last block.
+#[test]
+fn files_can_be_removed_when_others_have_filled_the_disk() {
+    let env = sim_store(10, &FormatOptions::default());
+    let fs = open(&env);
+    let inos: Vec<_> = (0..100).map(|i| fs.mk(ROOT, &format!("f{i}"))).collect();
+    env.set_capacity(env.used_bytes());
+    for (i, ino) in inos.into_iter().enumerate() {
+        fs.unlink(ROOT, name(&format!("f{i}"))).unwrap();
+        fs.forget(ino, 1);
+    }
+    assert_eq!(fs.list(ROOT), Vec::<String>::new());
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+}
+
 #[test]
 fn a_full_disk_refuses_and_recovers() {
     let env = sim_store(9, &FormatOptions::default());
