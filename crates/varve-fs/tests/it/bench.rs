@@ -26,6 +26,7 @@ use crate::support::{Calls, ROOT, name};
 pub(crate) const TIGHT: usize = 4096;
 
 /// A closed store whose rows can be changed at will.
+#[derive(Clone)]
 pub(crate) struct Bench {
     pub(crate) env: Arc<SimEnv>,
     pub(crate) hasher: NameHasher,
@@ -96,6 +97,7 @@ pub(crate) fn check(env: &Arc<SimEnv>) -> Report {
     };
     let tight = CheckOptions { memory_bytes: TIGHT, ..CheckOptions::default() };
     let (plenty, tight) = (with(&CheckOptions::default()), with(&tight));
+    assert!(tight.spilled_bytes > 0 || plenty.names < 100, "nothing was spilled");
     assert_eq!(plenty, Report { spilled_bytes: 0, ..tight });
     plenty
 }

@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use varve_env::Env;
+use varve_fs::FormatOptions;
 use varve_fs::fsck::{Finding, Report};
 use varve_schema::{Body, Content, EntryRow, EntrySuffix, Pending, RowKey, XattrRow};
 use varve_types::InodeId;
 
-use crate::bench::Bench;
-use crate::crash::STORE;
-use crate::support::ROOT;
+use crate::bench::{Bench, check};
+use crate::crash::{STORE, open, sim_store};
+use crate::support::{Calls, ROOT};
 
 /// What follows from other findings left out.
 fn but_usage(report: Report) -> Vec<Finding> {
@@ -205,4 +206,22 @@ fn an_inode_in_two_places_or_beyond_the_mark_is_found() {
     let beyond =
         |f: &Finding| matches!(f, Finding::IdBeyondMark { largest, .. } if *largest == 1 << 50);
     assert!(report.findings.iter().any(beyond));
+}
+
+/// With four kilobytes to sort in, thirty runs and more are written and merged.
+#[test]
+fn a_store_larger_than_the_memory_is_checked_alike() {
+    let env = sim_store(5, &FormatOptions::default());
+    let fs = open(&env);
+    let mut dir = ROOT;
+    for i in 0..60 {
+        dir = fs.mk_dir(dir, &format!("d{i}"));
+        for j in 0..50 {
+            fs.mk(dir, &format!("f{j}"));
+        }
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let report = check(&env);
+    assert_eq!((report.directories, report.files, report.findings), (61, 3000, vec![]));
 }

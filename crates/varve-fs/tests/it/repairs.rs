@@ -1,10 +1,12 @@
 //! Every broken invariant is repaired, and what was whole stays as it was, byte for byte.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use varve_env::Env;
+use varve_fs::fsck::CheckOptions;
 use varve_fs::fsck::Finding;
-use varve_fs::fsck::repair::RepairReport;
+use varve_fs::fsck::repair::{RepairReport, repair_store};
 use varve_schema::key::{ID_MARK, STORE_ID};
 use varve_schema::{Body, EntryRow, EntrySuffix, FileKind, Pending, RowKey, XattrRow};
 use varve_testkit::fsops::{Times, TreeDump, tree};
@@ -408,4 +410,48 @@ fn pending_work_never_takes_what_is_in_use() {
         rows.put(rows.meta, RowKey::pending(bench.large), value);
     });
     assert_eq!(check(&bench.env).objects, 1);
+}
+
+fn break_much(bench: &Bench) {
+    bench.change(|rows| {
+        rows.change_dir(bench.dir, |info| info.entries = 70);
+        rows.delete(rows.meta, bench.entry(bench.dir, "inner"));
+        rows.delete(rows.meta, bench.entry(bench.dir, "small"));
+        rows.delete(rows.meta, RowKey::inode(bench.linked));
+        rows.put(rows.meta, RowKey::chunk(bench.dir, 1), vec![1]);
+        rows.put(rows.data, RowKey::chunk(bench.inner, 1), vec![1; 50]);
+    });
+}
+
+#[test]
+fn a_repair_that_is_cut_short_can_be_begun_again() {
+    let bench = Bench::new();
+    break_much(&bench);
+    let options = CheckOptions::default();
+    let steps = {
+        let copy = bench.env.power_cut_keep_all();
+        let before = copy.op_count();
+        repair(&copy);
+        copy.op_count() - before
+    };
+    for step in (0..steps).step_by(3) {
+        let copy = bench.env.power_cut_keep_all();
+        copy.crash_after(copy.op_count() + step);
+        let env: Arc<dyn Env> = copy.clone();
+        let cut_short = repair_store(env, Path::new(STORE), &options, &mut |_| ());
+        assert!(cut_short.is_err() || step + 40 > steps, "step {step}");
+        for image in
+            [copy.power_cut_keep_nothing(), copy.power_cut_keep_all(), copy.power_cut(step)]
+        {
+            let report = repair(&image);
+            assert_eq!(report.left.findings, [], "step {step}: {:?}", report.mended);
+            assert!(repair(&image).did_nothing(), "step {step}");
+            let after = Bench { env: image, ..bench.clone() };
+            let small = format!("#{}", bench.small);
+            assert_eq!(content(&after, &["lost+found", &small]), [1; 20_000], "step {step}");
+            let inner = format!("#{}", bench.inner);
+            assert_eq!(content(&after, &["lost+found", &inner, "deep"]), b"deep", "step {step}");
+            assert_eq!(content(&after, &["d", "large"]), [2; 200_000], "step {step}");
+        }
+    }
 }
