@@ -6,10 +6,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use varve_engine::{Direction, KeyRange};
-use varve_schema::key::DataRow;
-use varve_schema::{
-    CHUNK_BYTES, DATA, EntrySuffix, FileKind, ParentRow, Pending, RowKey, XattrRow,
-};
+use varve_schema::{EntrySuffix, FileKind, ParentRow, Pending, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -19,9 +16,8 @@ use super::sorter::Sorted;
 use super::tree::{Jump, NOWHERE};
 use super::{At, Check, Finding};
 use crate::error;
-use crate::xattr::check_name;
 
-const PHASE: &str = "inodes and data";
+pub(super) const PHASE: &str = "inodes and data";
 /// Names of one directory that are looked at; it should have one.
 const DIRECTORY_NAMES_MAX: usize = 1000;
 
@@ -48,21 +44,21 @@ impl<T, I: Iterator<Item = FsResult<T>>> Ahead<I, T> {
 }
 
 /// A row of the key space `data`.
-struct Row {
-    ino: u64,
-    key: Bytes,
-    value: Bytes,
+pub(super) struct Row {
+    pub(super) ino: u64,
+    pub(super) key: Bytes,
+    pub(super) value: Bytes,
 }
 
 /// What is known of one inode.
-struct Known {
-    ino: InodeId,
+pub(super) struct Known {
+    pub(super) ino: InodeId,
     own: Option<(Seen, Up)>,
     inline: Option<(Spot, Seen)>,
     names: u64,
     /// Of a directory.
     spots: Vec<Spot>,
-    pending: Option<Pending>,
+    pub(super) pending: Option<Pending>,
     is_marked: bool,
     /// The name that is being compared with its parent pointers.
     compared: Option<Compared>,
@@ -99,12 +95,12 @@ impl Known {
         self.own.is_some_and(|(seen, _)| seen.kind == FileKind::Directory)
     }
 
-    fn seen(&self) -> Option<Seen> {
+    pub(super) fn seen(&self) -> Option<Seen> {
         self.own.map(|(seen, _)| seen).or(self.inline.map(|(_, seen)| seen))
     }
 
     /// Where its attributes are.
-    fn at(&self) -> At {
+    pub(super) fn at(&self) -> At {
         match (self.own, self.inline) {
             (None, Some((spot, _))) => At::Name(spot),
             _ => At::Own,
@@ -370,129 +366,6 @@ impl Check<'_> {
             }
         };
         self.parents.push(Jump { from: dir, to, least: dir })
-    }
-
-    /// Checks the chunks and the extended attributes of an inode.
-    fn check_rows(
-        &mut self,
-        known: &Known,
-        next: &mut dyn FnMut() -> FsResult<Option<Row>>,
-    ) -> FsResult<()> {
-        let ino = known.ino.get();
-        let (mut unowned, mut has_xattrs) = (0, false);
-        while let Some(Row { key, value, .. }) = next()? {
-            self.step(PHASE);
-            match RowKey::from_bytes(&key).filter(|_| is_inode_id(known.ino)) {
-                None => self.unknown(DATA, key)?,
-                Some(row_key) => match row_key.data_kind() {
-                    DataRow::Chunk(_, index) => {
-                        self.report.chunks += 1;
-                        match known.seen() {
-                            None => unowned += 1,
-                            Some(seen) => self.check_chunk(ino, index, &value, seen)?,
-                        }
-                    }
-                    DataRow::Xattr(_) => {
-                        has_xattrs |= self.check_xattr(known.ino, row_key, key, &value)?;
-                    }
-                },
-            }
-        }
-        if unowned > 0 {
-            self.found(Finding::DataWithoutInode { ino, chunks: unowned }, At::Own)?;
-        }
-        match known.seen() {
-            Some(seen) if seen.has_xattrs && !has_xattrs => {
-                self.found(Finding::MissingXattr { ino }, known.at())
-            }
-            seen if has_xattrs && !seen.is_some_and(|seen| seen.has_xattrs) => {
-                self.found(Finding::StrayXattr { ino }, known.at())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_chunk(&mut self, ino: u64, index: u64, value: &Bytes, seen: Seen) -> FsResult<()> {
-        let bytes = value.len() as u64;
-        let end = index.saturating_mul(CHUNK_BYTES as u64).saturating_add(bytes);
-        let finding = if seen.place != Place::Chunks {
-            Finding::StrayChunk { ino, index }
-        } else if value.len() > CHUNK_BYTES {
-            Finding::OversizedChunk { ino, index, bytes }
-        } else if end > seen.size {
-            Finding::ChunkBeyondSize { ino, index, size: seen.size }
-        } else {
-            return Ok(());
-        };
-        self.found(finding, At::Own)
-    }
-
-    /// Checks one row of extended attributes; false if it cannot be read.
-    fn check_xattr(
-        &mut self,
-        ino: InodeId,
-        key: RowKey,
-        raw: Bytes,
-        value: &Bytes,
-    ) -> FsResult<bool> {
-        let row = match XattrRow::decode(value) {
-            Ok(row) => row,
-            Err(error) => {
-                self.unreadable(DATA, raw, &error)?;
-                return Ok(false);
-            }
-        };
-        let number = ino.get();
-        for attr in &row.attrs {
-            let name = || printable(&attr.name);
-            let finding = if check_name(&attr.name).is_err() {
-                Finding::BadXattrName { ino: number, name: name() }
-            } else if RowKey::xattr(ino, self.volume.hasher.xattr(&attr.name)) != key {
-                Finding::MisplacedXattr { ino: number, name: name() }
-            } else {
-                continue;
-            };
-            // All of the row is mended at once.
-            self.found(finding, At::Row(raw))?;
-            break;
-        }
-        Ok(true)
-    }
-
-    fn check_object(&mut self, known: &Known, is_there: bool) -> FsResult<()> {
-        let ino = known.ino.get();
-        let claim = known.seen().filter(|seen| seen.place.is_object());
-        if is_there {
-            self.step(PHASE);
-            self.report.objects += 1;
-        }
-        let finding = match claim {
-            Some(_) if !is_there => Finding::MissingObject { ino },
-            Some(seen) if seen.place == Place::Object => {
-                // A repair may have moved it since it was listed.
-                let Some(object) = self.volume.objects.find(known.ino)? else { return Ok(()) };
-                let (recorded, found) = (seen.size, object.len);
-                match found.cmp(&recorded) {
-                    std::cmp::Ordering::Less => Finding::ShortObject { ino, recorded, found },
-                    std::cmp::Ordering::Greater => Finding::LongObject { ino, recorded, found },
-                    std::cmp::Ordering::Equal => return Ok(()),
-                }
-            }
-            Some(_) => return Ok(()),
-            // Work that is pending removes it.
-            None if !is_there || known.pending.is_some_and(removes_object) => return Ok(()),
-            None if known.seen().is_some() => Finding::UnclaimedObject { ino },
-            None => Finding::ObjectWithoutRow { ino },
-        };
-        self.found(finding, known.at())
-    }
-}
-
-/// Whether pending work removes the object.
-fn removes_object(pending: Pending) -> bool {
-    match pending {
-        Pending::ObjectMaking | Pending::OrphanObjectMaking | Pending::ObjectDelete => true,
-        Pending::Orphan | Pending::ObjectDirty { .. } => false,
     }
 }
 
