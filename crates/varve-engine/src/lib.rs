@@ -14,6 +14,7 @@
 pub mod batch;
 mod compaction;
 pub mod db;
+pub mod design;
 pub mod error;
 mod files;
 pub mod inspect;
@@ -36,6 +37,7 @@ mod wal;
 
 pub use batch::{Batch, Op};
 pub use db::{Db, VerifyProgress, VerifyReport};
+pub use design::StoreDesign;
 pub use error::{StoreError, StoreResult};
 pub use inspect::{Inspection, inspect};
 pub use options::{CompactionPolicy, DbOptions, ValuePolicy};

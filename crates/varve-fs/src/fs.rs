@@ -219,7 +219,8 @@ pub(crate) fn invalid(error: FsError) -> StoreError {
 impl VarveFs {
     /// Opens the store in `dir`. `NotAStore`, `Locked`, `NewerFormat` and `Damaged` say why not.
     pub fn open(env: Arc<dyn Env>, dir: &Path, options: MountOptions) -> StoreResult<VarveFs> {
-        let (db_env, db_options) = (Arc::clone(&env), options.engine());
+        let design = Superblock::read(env.as_ref(), dir)?.design;
+        let (db_env, db_options) = (Arc::clone(&env), options.engine(design));
         VarveFs::open_with(env, dir, options, |engine_dir| open_db(&db_env, engine_dir, db_options))
     }
 

@@ -21,6 +21,7 @@ use crate::fs::{VarveFs, invalid, open_db};
 use crate::locator::{Known, Place};
 use crate::node::{OpenFile, OpenNode};
 use crate::options::MountOptions;
+use crate::superblock::Superblock;
 
 /// What a successor needs besides the store.
 #[derive(Debug)]
@@ -56,7 +57,8 @@ impl VarveFs {
         let handover = Handover::decode(&Bytes::from(from.state)).map_err(|error| {
             StoreError::Invalid(format!("the state handed over cannot be read: {error}"))
         })?;
-        let (db_env, db_options) = (Arc::clone(&env), options.engine());
+        let design = Superblock::read(env.as_ref(), dir)?.design;
+        let (db_env, db_options) = (Arc::clone(&env), options.engine(design));
         let open_store = |engine_dir: &Path| open_db(&db_env, engine_dir, db_options);
         let (fs, _) = VarveFs::assemble(env, dir, options, from.lock, open_store)?;
         fs.take_over(handover)?;

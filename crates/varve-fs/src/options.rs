@@ -1,5 +1,6 @@
 //! What a file system is formatted and mounted with.
 
+use varve_engine::StoreDesign;
 use varve_engine::options::DbOptions;
 use varve_schema::EntrySuffix;
 
@@ -26,6 +27,8 @@ pub struct FormatOptions {
     pub name_hash_bits: u32,
     /// File data kept in the store is compressed.
     pub compression: bool,
+    /// What the tables of the store are made of.
+    pub design: StoreDesign,
     /// Format although the directory is not empty. Never replaces a store.
     pub force: bool,
     /// Owner and group of the root directory.
@@ -38,6 +41,7 @@ impl Default for FormatOptions {
             large_file_threshold_bytes: 64 * 1024,
             name_hash_bits: EntrySuffix::HASH_BITS_MAX,
             compression: true,
+            design: StoreDesign::default(),
             force: false,
             root_owner: (0, 0),
         }
@@ -104,10 +108,11 @@ impl MountOptions {
         (self.open_files_max / 2).min(OPEN_TABLES_MAX)
     }
 
-    /// What the engine is opened with.
-    pub(crate) fn engine(&self) -> DbOptions {
+    /// What the engine of a store of this design is opened with.
+    pub(crate) fn engine(&self, design: StoreDesign) -> DbOptions {
         let mut options = DbOptions::with_memory_budget(self.engine_budget_bytes());
         options.open_tables_max = self.open_tables_max();
+        design.apply(&mut options);
         options
     }
 

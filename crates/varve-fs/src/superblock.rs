@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use varve_engine::{Store, StoreError, StoreResult};
+use varve_engine::{Store, StoreDesign, StoreError, StoreResult};
 use varve_env::{Env, OpenMode};
 use varve_schema::key::STORE_ID;
 use varve_schema::{EntrySuffix, NameHasher, StoreId};
@@ -40,6 +40,8 @@ pub struct Superblock {
     pub large_file_threshold_bytes: u64,
     /// File data kept in the store is compressed.
     pub compression: bool,
+    /// What its tables are made of.
+    pub design: StoreDesign,
     /// When it was formatted, in seconds since 1970.
     pub formatted_at_secs: i64,
 }
@@ -54,6 +56,7 @@ impl Superblock {
             "name_hash_bits": self.name_hash_bits,
             "large_file_threshold_bytes": self.large_file_threshold_bytes,
             "compression": self.compression,
+            "design": self.design,
             "formatted_at_secs": self.formatted_at_secs,
         })
     }
@@ -68,6 +71,7 @@ impl Superblock {
             name_hash_bits: options.name_hash_bits.clamp(1, EntrySuffix::HASH_BITS_MAX),
             large_file_threshold_bytes: options.large_file_threshold_bytes,
             compression: options.compression,
+            design: options.design,
             formatted_at_secs: env.now().secs(),
         }
     }

@@ -18,7 +18,7 @@ use varve_env::Env;
 use varve_env::os::OsEnv;
 use varve_fs::fsck::{self, repair::RepairReport};
 pub use varve_fs::fsck::{CheckOptions, Progress};
-use varve_fs::superblock::{engine_dir, objects_dir};
+use varve_fs::superblock::{Superblock, engine_dir, objects_dir};
 
 use crate::{Result, store};
 
@@ -137,14 +137,12 @@ fn check_engine(
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<EngineReport, StoreError> {
     let env: Arc<OsEnv> = OsEnv::new();
-    let db = Db::open(
-        env,
-        &engine_dir(dir),
-        DbOptions {
-            create_if_missing: false,
-            ..DbOptions::with_memory_budget(options.memory_bytes / 4)
-        },
-    )?;
+    let mut db_options = DbOptions {
+        create_if_missing: false,
+        ..DbOptions::with_memory_budget(options.memory_bytes / 4)
+    };
+    Superblock::read(env.as_ref(), dir)?.design.apply(&mut db_options);
+    let db = Db::open(env, &engine_dir(dir), db_options)?;
     // Closing makes durable what recovery found in the log, and the large files it refers to before it.
     let objects = objects_dir(dir);
     db.set_external_sync(Box::new(move || Ok(rustix::fs::syncfs(std::fs::File::open(&objects)?)?)));

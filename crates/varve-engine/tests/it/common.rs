@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use varve_engine::{
-    Batch, CompactionPolicy, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store,
-    StoreResult,
+    Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreDesign, StoreResult,
 };
 use varve_env::Env;
 use varve_types::KeyspaceId;
@@ -55,14 +54,27 @@ pub(crate) fn store_dir() -> PathBuf {
     PathBuf::from("/store")
 }
 
-/// [`small_options`] with one of the compaction policies, chosen by a number.
+/// [`small_options`] with one of all designs, chosen by a number, and other sizes.
 pub(crate) fn options_by(number: u64) -> DbOptions {
-    const POLICIES: [CompactionPolicy; 3] =
-        [CompactionPolicy::Leveled, CompactionPolicy::Stepped, CompactionPolicy::LazyLeveled];
-    let compaction = POLICIES[number as usize % POLICIES.len()];
-    let sublevels_trigger = 2 + number as usize / 3 % 2;
-    let table_bytes = 1 << (10 + number / 6 % 3);
-    DbOptions { compaction, sublevels_trigger, table_bytes, ..small_options() }
+    use varve_engine::design::{Compaction, TableFilter, TableIndex};
+    let pick = |n: u64, of: u64| (number / n % of) as usize;
+    let design = StoreDesign {
+        compaction: [Compaction::Leveled, Compaction::Stepped, Compaction::LazyLeveled][pick(1, 3)],
+        index: [TableIndex::EliasFano, TableIndex::Plain, TableIndex::ThreeLevel][pick(7, 3)],
+        filter: [
+            TableFilter::Fuse,
+            TableFilter::Bloom,
+            TableFilter::Cuckoo,
+            TableFilter::Quotient,
+            TableFilter::None,
+        ][pick(5, 5)],
+    };
+    let mut options = small_options();
+    design.apply(&mut options);
+    options.sublevels_trigger = 2 + pick(3, 2);
+    options.level_base_bytes = small_options().level_base_bytes;
+    options.table_bytes = 1 << (10 + pick(6, 3));
+    options
 }
 
 /// Opens the store, each time with the policy that the number of its files happens to choose: a store may

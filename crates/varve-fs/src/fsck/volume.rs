@@ -60,8 +60,9 @@ impl Volume {
     ) -> StoreResult<Volume> {
         let superblock = Superblock::read(env.as_ref(), dir)?;
         let lock = take_lock(env.as_ref(), dir, None)?;
-        let options =
+        let mut options =
             DbOptions { create_if_missing: false, ..DbOptions::with_memory_budget(engine_bytes) };
+        superblock.design.apply(&mut options);
         let db = Db::open(Arc::clone(&env), &engine_dir(dir), options)?;
         let store: Arc<dyn Store> = Arc::new(db);
         let objects = Arc::new(Objects::new(Arc::clone(&env), objects_dir(dir)));

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use varve_engine::StoreDesign;
+use varve_engine::design::{Compaction, TableFilter, TableIndex};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
@@ -88,5 +90,27 @@ fn random_operations_with_few_directories_marked_answer_as_the_model_does() {
     for seed in 500..506 {
         let few = MountOptions { marked_dirs_max: 2, ..MountOptions::default() };
         lockstep(seed, &FormatOptions::default(), &few, 4, 300);
+    }
+}
+
+/// Little memory, so that tables are made and merged.
+#[test]
+fn random_operations_on_each_design_answer_as_the_model_does() {
+    let compactions = [Compaction::Leveled, Compaction::Stepped, Compaction::LazyLeveled];
+    let indexes = [TableIndex::Plain, TableIndex::EliasFano, TableIndex::ThreeLevel];
+    let filters = [
+        TableFilter::None,
+        TableFilter::Bloom,
+        TableFilter::Cuckoo,
+        TableFilter::Quotient,
+        TableFilter::Fuse,
+    ];
+    for seed in 0..15_u64 {
+        let at = seed as usize;
+        let (compaction, index) = (compactions[at % 3], indexes[at % 5 % 3]);
+        let design = StoreDesign { compaction, index, filter: filters[at % 5] };
+        let format_options = FormatOptions { design, ..FormatOptions::default() };
+        let tight = MountOptions { memory_budget_bytes: 1 << 19, ..MountOptions::default() };
+        lockstep(500 + seed, &format_options, &tight, 3, 400);
     }
 }

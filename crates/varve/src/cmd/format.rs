@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use varve::{Result, size, store};
+use varve_engine::StoreDesign;
+use varve_engine::design::{Compaction, TableFilter, TableIndex};
 use varve_fs::FormatOptions;
 
 use crate::output;
@@ -20,6 +23,18 @@ pub(crate) struct Arguments {
     /// How data of small files is compressed
     #[arg(long, value_enum, default_value_t = Compression::Lz4)]
     compression: Compression,
+    /// What the tables of the store are made of
+    #[arg(long, value_enum, default_value_t = Preset::Default)]
+    preset: Preset,
+    /// Instead of the preset's: how tables are merged (leveled, stepped, lazy-leveled)
+    #[arg(long, value_name = "POLICY", value_parser = named::<Compaction>)]
+    compaction: Option<Compaction>,
+    /// Instead of the preset's: how blocks of tables are found (plain, elias-fano, three-level)
+    #[arg(long, value_name = "INDEX", value_parser = named::<TableIndex>)]
+    index: Option<TableIndex>,
+    /// Instead of the preset's: filters of tables (none, bloom, cuckoo, quotient, fuse)
+    #[arg(long, value_name = "FILTER", value_parser = named::<TableFilter>)]
+    filter: Option<TableFilter>,
     /// Format although the directory is not empty; a store is never replaced
     #[arg(long)]
     force: bool,
@@ -37,6 +52,34 @@ enum Compression {
     None,
 }
 
+/// Designs that go by a name.
+#[derive(Clone, Copy, ValueEnum)]
+enum Preset {
+    /// What measures best
+    Default,
+    /// The store of TableFS: leveled, separator keys, Bloom filters
+    Tablefs,
+}
+
+/// A choice by its name in superblocks.
+fn named<T: DeserializeOwned>(name: &str) -> std::result::Result<T, serde_json::Error> {
+    serde_json::from_value(name.into())
+}
+
+impl Arguments {
+    fn design(&self) -> StoreDesign {
+        let preset = match self.preset {
+            Preset::Default => StoreDesign::default(),
+            Preset::Tablefs => StoreDesign::TABLEFS,
+        };
+        StoreDesign {
+            compaction: self.compaction.unwrap_or(preset.compaction),
+            index: self.index.unwrap_or(preset.index),
+            filter: self.filter.unwrap_or(preset.filter),
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct Formatted<'a> {
     store: &'a PathBuf,
@@ -48,6 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let options = FormatOptions {
         large_file_threshold_bytes: arguments.large_file_threshold,
         compression: matches!(arguments.compression, Compression::Lz4),
+        design: arguments.design(),
         force: arguments.force,
         root_owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
         ..FormatOptions::default()

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 use varve::status::{Status, status};
 use varve::{Result, logging, size};
+use varve_engine::StoreDesign;
 use varve_types::Timestamp;
 
 use crate::output;
@@ -31,6 +32,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// A design as the names of its choices.
+fn design(design: &StoreDesign) -> String {
+    let name = |choice: serde_json::Value| choice.as_str().unwrap_or_default().to_owned();
+    let choices = [json!(design.compaction), json!(design.index), json!(design.filter)];
+    choices.map(name).join(", ")
+}
+
 fn show(status: &Status) {
     let row = |name: &str, value: String| output::line(format!("{name:<40} {value}"));
     let superblock = &status.superblock;
@@ -40,6 +48,7 @@ fn show(status: &Status) {
     row("formatted", logging::utc(formatted));
     row("format version", superblock.format_version.to_string());
     row("large files from", size::show(superblock.large_file_threshold_bytes));
+    row("tables", design(&superblock.design));
     row("in the store", size::show(status.engine_bytes));
     match &status.holder {
         Some(holder) => row("in use by", holder.describe()),

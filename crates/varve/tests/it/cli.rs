@@ -47,6 +47,22 @@ fn format_refuses_what_it_would_destroy() {
 }
 
 #[test]
+fn a_store_is_made_as_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = |name: &str, options: &[&str]| {
+        let store = dir.path().join(name);
+        json(varve().arg("format").arg(&store).arg("--json").args(options));
+        let design =
+            json(varve().args(["status", "--json"]).arg(&store))["superblock"]["design"].clone();
+        ["compaction", "index", "filter"].map(|part| design[part].as_str().unwrap().to_owned())
+    };
+    assert_eq!(made("preset", &["--preset", "tablefs"]), ["leveled", "plain", "bloom"]);
+    let parts = ["--compaction", "lazy-leveled", "--index", "three-level", "--filter", "quotient"];
+    assert_eq!(made("parts", &parts), ["lazy-leveled", "three-level", "quotient"]);
+    fails(varve().arg("format").arg(dir.path().join("odd")).args(["--filter", "sieve"]), 2);
+}
+
+#[test]
 fn wrong_command_lines_have_status_2() {
     fails(varve().arg("mount"), 2);
     fails(varve().args(["mount", "/nowhere", "/nowhere", "-o", "nobarrier"]), 2);

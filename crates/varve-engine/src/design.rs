@@ -1,0 +1,109 @@
+//! What the tables of a store are made of: the part of its options that is chosen when it is made.
+//!
+//! Who opens the store records a [`StoreDesign`] and gives it at every open. The engine copes with tables of
+//! every design: a store that is opened with another one is migrated by its compactions.
+
+use serde::{Deserialize, Serialize};
+use varve_format::filter::FilterPolicy;
+use varve_format::index::IndexPolicy;
+
+use crate::options::{CompactionPolicy, DbOptions};
+
+/// Sub-levels that stepped levels collect before they are merged.
+const STEPPED_SUBLEVELS: usize = 8;
+
+/// How tables are merged and moved down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compaction {
+    /// Levels of growing size, each one sorted run.
+    Leveled,
+    /// Levels of sub-levels, merged step by step: the least writing.
+    Stepped,
+    /// Stepped levels above one sorted run.
+    LazyLeveled,
+}
+
+/// How the blocks of tables are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TableIndex {
+    /// Separator keys.
+    Plain,
+    /// Lists of directories and fences, in well under a byte per row.
+    EliasFano,
+    /// Entropy-coded tries: the smallest, and slower.
+    ThreeLevel,
+}
+
+/// How lookups of absent rows are cut short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TableFilter {
+    /// Not at all.
+    None,
+    /// Bloom filters of 10 bits per row.
+    Bloom,
+    /// Cuckoo filters.
+    Cuckoo,
+    /// Quotient filters.
+    Quotient,
+    /// Binary fuse filters of 9 bits per row.
+    Fuse,
+}
+
+/// See the module's comment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreDesign {
+    /// How tables are merged.
+    pub compaction: Compaction,
+    /// How their blocks are indexed.
+    pub index: TableIndex,
+    /// What filters they have.
+    pub filter: TableFilter,
+}
+
+impl Default for StoreDesign {
+    /// What measures best.
+    fn default() -> StoreDesign {
+        StoreDesign {
+            compaction: Compaction::Leveled,
+            index: TableIndex::EliasFano,
+            filter: TableFilter::Fuse,
+        }
+    }
+}
+
+impl StoreDesign {
+    /// The store that TableFS describes (thesis 4.1.2, 4.2.4): LevelDB with a filter over directories.
+    pub const TABLEFS: StoreDesign = StoreDesign {
+        compaction: Compaction::Leveled,
+        index: TableIndex::Plain,
+        filter: TableFilter::Bloom,
+    };
+
+    /// Makes `options` those of this design.
+    pub fn apply(self, options: &mut DbOptions) {
+        options.compaction = match self.compaction {
+            Compaction::Leveled => CompactionPolicy::Leveled,
+            Compaction::Stepped => CompactionPolicy::Stepped,
+            Compaction::LazyLeveled => CompactionPolicy::LazyLeveled,
+        };
+        if self.compaction != Compaction::Leveled {
+            options.sublevels_trigger = STEPPED_SUBLEVELS;
+            options.level_base_bytes = STEPPED_SUBLEVELS as u64 * options.memtable_bytes as u64;
+        }
+        options.index = match self.index {
+            TableIndex::Plain => IndexPolicy::Plain,
+            TableIndex::EliasFano => IndexPolicy::EliasFano,
+            TableIndex::ThreeLevel => IndexPolicy::ThreeLevel,
+        };
+        options.filter = match self.filter {
+            TableFilter::None => FilterPolicy::None,
+            TableFilter::Bloom => FilterPolicy::Bloom { bits_per_key: 10 },
+            TableFilter::Cuckoo => FilterPolicy::Cuckoo { fingerprint_bits: 12 },
+            TableFilter::Quotient => FilterPolicy::Quotient { remainder_bits: 8 },
+            TableFilter::Fuse => FilterPolicy::Fuse { fingerprint_bits: 8 },
+        };
+    }
+}
