@@ -214,6 +214,7 @@ mod tests {
             name_hash_bits: 55,
             large_file_threshold_bytes: 65_536,
             compression: true,
+            design: StoreDesign::default(),
             formatted_at_secs: 1_700_000_000,
         }
     }

@@ -128,12 +128,11 @@ mod tests {
         }
     }
 
-    /// Every 24 bytes of this log are a header that names all the rest as its payload: 6 MiB, and
-    /// 800 GiB to sum up if each candidate were read by itself.
+    /// Every 24 bytes of this log are a header that names all the rest as its payload: 12 MiB, and
+    /// 3 TiB to sum up if each candidate were read by itself, which would take minutes.
     #[test]
-    #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
     fn long_candidates_cost_no_more_than_short_ones() {
-        let total: usize = 24 * 262_144;
+        let total: usize = 24 * 524_288;
         let mut log = Vec::with_capacity(total);
         while log.len() < total {
             let payload_len = (total - log.len() - 24) as u32;
@@ -143,10 +142,7 @@ mod tests {
             log.extend_from_slice(&[0; 12]);
         }
         assert!(decode_framing(&log, 0).is_ok());
-        let begin = std::time::Instant::now();
         let id = LogId { file: FileNo::new(1), salt: 0 };
         assert_eq!(resync(Bytes::from(log), id, 0).count(), 0);
-        let seconds = begin.elapsed().as_secs_f32();
-        assert!(seconds < 5.0, "{seconds} s");
     }
 }
