@@ -220,6 +220,12 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// What a name stands for; `NotFound` if nothing.
     fn stat(&self, path: &Path) -> io::Result<FileStat>;
 
+    /// From now on no path below `dir` leads elsewhere: symbolic links below it are refused, and so is what
+    /// is no regular file. Does nothing where there are none.
+    fn confine(&self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 

@@ -28,7 +28,9 @@ use crate::options::{FormatOptions, MountOptions};
 use crate::reaper::Reaper;
 use crate::rows::Changes;
 use crate::spill::{LOOKUPS, Spill};
-use crate::superblock::{SUPERBLOCK_NAME, Superblock, engine_dir, lock_path, objects_dir};
+use crate::superblock::{
+    LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, lock_path, objects_dir,
+};
 use crate::usage::Accounts;
 
 /// A file system on a log-structured store.
@@ -105,11 +107,12 @@ pub fn format_with(
         let path = path.to_path_buf();
         move |source| StoreError::Io { action, path, source }
     };
-    if !(4096..=1 << 24).contains(&options.large_file_threshold_bytes) {
+    if !LARGE_FILE_THRESHOLDS.contains(&options.large_file_threshold_bytes) {
         let text = "the large-file threshold must lie between 4096 and 16777216 bytes";
         return Err(StoreError::Invalid(text.into()));
     }
     create_dir(env.as_ref(), dir)?;
+    env.confine(dir).map_err(io("open", dir))?;
     let items = env.list(dir).map_err(io("list", dir))?;
     if items.iter().any(|item| item.name == SUPERBLOCK_NAME) {
         let text = format!("{} holds a store already; remove it first", dir.display());

@@ -15,7 +15,7 @@ use varve_engine::{Batch, Store};
 use varve_schema::key::ID_MARK;
 use varve_schema::{ROW_VERSION, Reader, put_varint};
 use varve_types::{InodeId, KeyspaceId};
-use varve_vfs::FsResult;
+use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 
@@ -57,7 +57,8 @@ impl IdAllocator {
     pub(crate) fn allocate(&self) -> FsResult<InodeId> {
         let mut state = self.state.lock();
         if state.next == state.mark {
-            let mark = state.mark + RESERVE;
+            let used_up = || FsError::NoSpace("inode ids are used up".to_owned());
+            let mark = state.mark.checked_add(RESERVE).ok_or_else(used_up)?;
             let mut value = vec![ROW_VERSION];
             put_varint(&mut value, mark);
             let mut batch = Batch::new();

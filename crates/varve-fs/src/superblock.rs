@@ -7,13 +7,14 @@
 //! Written once, to a temporary name that is renamed when it is durable, so that a store either has a
 //! whole superblock or is not a store. Text, so that a person can read it.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use varve_engine::{Store, StoreDesign, StoreError, StoreResult};
 use varve_env::{Env, OpenMode};
 use varve_schema::key::STORE_ID;
-use varve_schema::{EntrySuffix, NameHasher, StoreId};
+use varve_schema::{EntrySuffix, NameHasher, STORED_FILE_BYTES_MAX, StoreId};
 use varve_types::KeyspaceId;
 
 use crate::FormatOptions;
@@ -22,6 +23,8 @@ use crate::FormatOptions;
 pub const FORMAT_VERSION: u32 = 1;
 /// Name of the superblock within a store.
 pub const SUPERBLOCK_NAME: &str = "VARVE";
+/// What the threshold for large files may be, in bytes.
+pub(crate) const LARGE_FILE_THRESHOLDS: RangeInclusive<u64> = 4096..=STORED_FILE_BYTES_MAX;
 /// The most bytes of a superblock that are read.
 const SUPERBLOCK_BYTES_MAX: usize = 64 * 1024;
 
@@ -76,11 +79,15 @@ impl Superblock {
         }
     }
 
-    /// Reads the superblock of the store in `dir`. `NotAStore`, `NewerFormat` or `Damaged` say what is
+    /// Reads the superblock of the store in `dir`, below which no path leads elsewhere from then on. `NotAStore`, `NewerFormat` or `Damaged` say what is
     /// wrong with it.
     pub fn read(env: &dyn Env, dir: &Path) -> StoreResult<Superblock> {
         let path = dir.join(SUPERBLOCK_NAME);
         let io = |source| StoreError::Io { action: "read", path: path.clone(), source };
+        match env.confine(dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            confined => confined.map_err(io)?,
+        }
         let file = match env.open(&path, OpenMode::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -139,10 +146,13 @@ impl Superblock {
         }
         let superblock: Superblock = serde_json::from_slice(json)
             .map_err(|error| damaged(error.column(), error.to_string()))?;
-        match superblock.hash_key() {
-            Some(_) => Ok(superblock),
-            None => Err(damaged(0, "the key of the name hash is not a number".into())),
+        if superblock.hash_key().is_none() {
+            return Err(damaged(0, "the key of the name hash is not a number".into()));
         }
+        if !LARGE_FILE_THRESHOLDS.contains(&superblock.large_file_threshold_bytes) {
+            return Err(damaged(0, "a threshold for large files that no store has".into()));
+        }
+        Ok(superblock)
     }
 
     fn hash_key(&self) -> Option<u128> {

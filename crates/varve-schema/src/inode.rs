@@ -27,7 +27,8 @@ use varve_types::{InodeId, Timestamp};
 
 use crate::codec::{unzigzag, zigzag};
 use crate::{
-    DecodeError, EntrySuffix, INLINE_BYTES_MAX, ROW_VERSION, Reader, Usage, UsageChange, put_varint,
+    DecodeError, EntrySuffix, INLINE_BYTES_MAX, ROW_VERSION, Reader, STORED_FILE_BYTES_MAX, Usage,
+    UsageChange, put_varint,
 };
 
 const HAS_NLINK: u8 = 1;
@@ -258,6 +259,10 @@ impl Inode {
             || matches!(content, Content::Symlink(_)) != (kind == FileKind::Symlink)
         {
             return Err(reader.error("content that does not fit the file type"));
+        }
+        let stored = matches!(content, Content::Inline(_) | Content::Chunks);
+        if stored && size > STORED_FILE_BYTES_MAX {
+            return Err(reader.error("a file in the store that is too large for it"));
         }
         Ok(Inode {
             ino,

@@ -61,5 +61,7 @@ pub const DATA: &str = "data";
 pub const CHUNK_BYTES: usize = 16 * 1024;
 /// The most bytes of a file that are kept within its inode.
 pub const INLINE_BYTES_MAX: usize = 512;
+/// The largest file that is kept in rows, whatever threshold a store has.
+pub const STORED_FILE_BYTES_MAX: u64 = 1 << 24;
 /// First byte of every value, until the encoding changes.
 pub const ROW_VERSION: u8 = 1;

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -84,13 +85,15 @@ struct LogFile {
     bytes: u64,
 }
 
+/// Opens a log to append to. It lies in a store, where no symbolic link is to be followed.
+pub(crate) fn open_log(path: &Path) -> std::io::Result<File> {
+    let no_follow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    File::options().create(true).append(true).custom_flags(no_follow).open(path)
+}
+
 impl LogFile {
     fn open(path: PathBuf) -> Result<LogFile> {
-        let file = File::options()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .map_err(|error| Error::io("open the log", &path, &error))?;
+        let file = open_log(&path).map_err(|error| Error::io("open the log", &path, &error))?;
         let bytes = file.metadata().map_or(0, |stat| stat.len());
         Ok(LogFile { path, file, bytes })
     }
@@ -98,7 +101,7 @@ impl LogFile {
     fn append(&mut self, line: &str) -> std::io::Result<()> {
         if self.bytes > LOG_BYTES_MAX {
             fs::rename(&self.path, self.path.with_extension("log.old"))?;
-            self.file = File::options().create(true).append(true).open(&self.path)?;
+            self.file = open_log(&self.path)?;
             self.bytes = 0;
         }
         self.file.write_all(line.as_bytes())?;

@@ -106,6 +106,8 @@ impl Holder {
 pub fn holder(dir: &Path) -> Result<Option<Holder>> {
     let env = OsEnv::new();
     let path = lock_path(dir);
+    // What is no directory is no store either, and says so when it is opened.
+    let _ = env.confine(dir);
     // A store that was never opened has no lock file, and asking must not make one.
     if env.stat(&path).is_err() {
         return Ok(None);

@@ -2,6 +2,11 @@
 //!
 //! Files are made with mode 0600 and directories with 0700, because a store's files hold the contents
 //! of files whose owners may have closed them to others.
+//!
+//! Whoever may write to a store's directory must not be able to make its opener, often root, read or write
+//! elsewhere. Below a directory given to [`Env::confine`] no symbolic link is followed (openat2(2), RESOLVE_BENEATH and
+//! RESOLVE_NO_SYMLINKS; on kernels without it, Linux before 5.6, only in the last name), and only regular files
+//! are opened as files.
 
 #![allow(
     clippy::disallowed_methods,
@@ -10,15 +15,18 @@
 
 mod file;
 mod lock;
+mod path;
 
+use std::ffi::OsStr;
 use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{self, CWD, Mode, OFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
@@ -28,11 +36,10 @@ use crate::{
     DirItem, Env, File, FileKind, FileLock, FileStat, JoinHandle, OpenMode, Space, ThreadPanicked,
 };
 use file::{OsFile, stat_of};
+use path::Roots;
 
 /// Where the kernel says which boot this is.
 const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
-/// Permissions of new files.
-const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Permissions of new directories.
 const DIR_MODE: Mode = Mode::RWXU;
 
@@ -40,6 +47,7 @@ const DIR_MODE: Mode = Mode::RWXU;
 #[derive(Debug)]
 pub struct OsEnv {
     boot_id: u128,
+    roots: Roots,
 }
 
 impl OsEnv {
@@ -50,12 +58,20 @@ impl OsEnv {
             .ok()
             .and_then(|text| parse_boot_id(&text))
             .unwrap_or_else(|| (u128::from(random_u64()) << 64) | u128::from(random_u64()));
-        Arc::new(OsEnv { boot_id })
+        Arc::new(OsEnv { boot_id, roots: Roots::default() })
     }
 
     /// The lock that `fd` holds, as [`FileLock::fd`] of another process gave it.
     pub fn adopt_lock(fd: OwnedFd) -> Box<dyn FileLock> {
         Box::new(lock::adopt(fd))
+    }
+}
+
+impl OsEnv {
+    /// What a name stands for, by asking for it alone.
+    fn kind_of(&self, path: &Path) -> io::Result<FileKind> {
+        let (dir, name) = self.roots.parent(path)?;
+        Ok(stat_of(&fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?)?.kind)
     }
 }
 
@@ -67,63 +83,78 @@ impl Env for OsEnv {
             OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
             OpenMode::CreateOrOpen => OFlags::RDWR | OFlags::CREATE,
         };
-        Ok(Arc::new(OsFile::new(open_fd(path, flags)?)))
+        Ok(Arc::new(OsFile::new(self.roots.open_file(path, flags)?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        Ok(fs::rename(from, to)?)
+        let ((from_dir, from), (to_dir, to)) = (self.roots.parent(from)?, self.roots.parent(to)?);
+        Ok(fs::renameat(from_dir, from, to_dir, to)?)
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        Ok(fs::link(from, to)?)
+        let ((from_dir, from), (to_dir, to)) = (self.roots.parent(from)?, self.roots.parent(to)?);
+        Ok(fs::linkat(from_dir, from, to_dir, to, AtFlags::empty())?)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        Ok(fs::unlink(path)?)
+        let (dir, name) = self.roots.parent(path)?;
+        Ok(fs::unlinkat(dir, name, AtFlags::empty())?)
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        Ok(fs::mkdir(path, DIR_MODE)?)
+        let (dir, name) = self.roots.parent(path)?;
+        Ok(fs::mkdirat(dir, name, DIR_MODE)?)
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        Ok(fs::rmdir(path)?)
+        let (dir, name) = self.roots.parent(path)?;
+        Ok(fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirItem>> {
         let mut items = Vec::new();
-        for entry in std::fs::read_dir(dir)? {
+        for entry in fs::Dir::new(self.roots.open_dir(dir)?)? {
             let entry = entry?;
-            let kind = match entry.file_type()? {
-                t if t.is_file() => FileKind::File,
-                t if t.is_dir() => FileKind::Dir,
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                fs::FileType::RegularFile => FileKind::File,
+                fs::FileType::Directory => FileKind::Dir,
+                // Not every file system says it here.
+                fs::FileType::Unknown => self.kind_of(&dir.join(name))?,
                 _ => FileKind::Other,
             };
-            items.push(DirItem { name: entry.file_name(), kind });
+            items.push(DirItem { name: name.to_owned(), kind });
         }
         Ok(items)
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
-        stat_of(&fs::stat(path)?)
+        stat_of(&fs::fstat(self.roots.open(path, OFlags::PATH)?)?)
+    }
+
+    fn confine(&self, dir: &Path) -> io::Result<()> {
+        self.roots.add(dir)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        Ok(fs::fsync(open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
+        Ok(fs::fsync(self.roots.open_dir(dir)?)?)
     }
 
     /// One call for the whole file system that holds `dir`, however many files there are.
     fn sync_below(&self, dir: &Path) -> io::Result<()> {
-        Ok(fs::syncfs(open_fd(dir, OFlags::RDONLY | OFlags::DIRECTORY)?)?)
+        Ok(fs::syncfs(self.roots.open_dir(dir)?)?)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
-        let fd = open_fd(path, OFlags::RDWR | OFlags::CREATE)?;
+        let fd = self.roots.open_file(path, OFlags::RDWR | OFlags::CREATE)?;
         Ok(lock::acquire(fd)?.map(|lock| Box::new(lock) as Box<dyn FileLock>))
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
-        let stat = fs::statvfs(path)?;
+        let stat = fs::fstatvfs(self.roots.open(path, OFlags::PATH)?)?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
         Ok(Space {
             total_bytes: bytes(stat.f_blocks),
@@ -165,11 +196,6 @@ impl Env for OsEnv {
     fn is_deterministic(&self) -> bool {
         false
     }
-}
-
-/// Opens a descriptor that child processes do not inherit.
-fn open_fd(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    Ok(retry_on_intr(|| fs::openat(CWD, path, flags | OFlags::CLOEXEC, FILE_MODE))?)
 }
 
 /// A number from the kernel's generator; should the kernel have none, from the standard library's

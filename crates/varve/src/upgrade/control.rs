@@ -13,7 +13,6 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -94,7 +93,6 @@ impl Control {
         let _ = std::fs::remove_file(&path);
         let (address, _dir) = address(store).map_err(failed)?;
         let listener = UnixListener::bind(address).map_err(failed)?;
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).map_err(failed)?;
         let control = Control { path: path.clone(), desk: Arc::default() };
         let desk = Arc::clone(&control.desk);
         let hear = move || {

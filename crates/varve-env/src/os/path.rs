@@ -1,0 +1,138 @@
+//! Opening by paths, and below some directories by paths that nobody can bend: see the module above.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use parking_lot::RwLock;
+use rustix::fs::{self, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+/// Permissions of new files.
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// Directories below which no path leads elsewhere, each with the descriptor it was found by.
+#[derive(Debug, Default)]
+pub(super) struct Roots(RwLock<Vec<(PathBuf, OwnedFd)>>);
+
+impl Roots {
+    /// Adds one; again does nothing.
+    pub(super) fn add(&self, dir: &Path) -> io::Result<()> {
+        if self.0.read().iter().any(|(root, _)| root == dir) {
+            return Ok(());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = fs::open(dir, flags, Mode::empty())?;
+        self.0.write().push((dir.to_path_buf(), descriptor));
+        Ok(())
+    }
+
+    /// Opens a descriptor that child processes do not inherit.
+    pub(super) fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC;
+        let mode = if flags.contains(OFlags::CREATE) { FILE_MODE } else { Mode::empty() };
+        let roots = self.0.read();
+        let found = roots.iter().find_map(|(root, fd)| Some((fd, path.strip_prefix(root).ok()?)));
+        let Some((root, below)) = found else {
+            return Ok(retry_on_intr(|| fs::openat(CWD, path, flags, mode))?);
+        };
+        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        let flags = flags | OFlags::NOFOLLOW;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match retry_on_intr(|| fs::openat2(root, below, flags, mode, resolve)) {
+            // An older kernel, or one that is told to refuse what it does not know.
+            Err(Errno::NOSYS | Errno::PERM) => {
+                Ok(retry_on_intr(|| fs::openat(root, below, flags, mode))?)
+            }
+            Err(Errno::LOOP) => Err(refused(path, "leads through a symbolic link")),
+            opened => Ok(opened?),
+        }
+    }
+
+    /// Opens a file. Below a root nothing but a regular one, and nothing is waited for or set in motion: a pipe
+    /// would block, a device may act.
+    pub(super) fn open_file(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let opened = self.open(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        match FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) {
+            FileType::RegularFile => Ok(opened),
+            FileType::Directory => Err(io::ErrorKind::IsADirectory.into()),
+            _ => Err(refused(path, "is no regular file")),
+        }
+    }
+
+    /// Opens a directory for listing and syncing.
+    pub(super) fn open_dir(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// The directory that holds `path`, and the last name.
+    pub(super) fn parent<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = dir.unwrap_or(Path::new("."));
+        Ok((self.open(dir, OFlags::PATH | OFlags::DIRECTORY)?, name))
+    }
+}
+
+fn refused(path: &Path, what: &str) -> io::Error {
+    let text = format!("{} {what}, which nothing in a store does", path.display());
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::os::OsEnv;
+    use crate::{Env, FileKind, OpenMode};
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "sets traps that the environment cannot set")]
+    fn no_path_leads_out_of_a_confined_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
+        for dir in [&root, &outside] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        std::fs::write(outside.join("secret"), "secret").unwrap();
+        symlink(outside.join("secret"), root.join("file")).unwrap();
+        symlink(outside.join("new"), root.join("dangling")).unwrap();
+        symlink(&outside, root.join("dir")).unwrap();
+        let pipe = root.join("pipe");
+        let made = fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0);
+        made.unwrap();
+        let env = OsEnv::new();
+        // By a path with a link to the root, which is the caller's business.
+        let alias = dir.path().join("alias");
+        symlink(&root, &alias).unwrap();
+        env.confine(&alias).unwrap();
+        env.confine(&alias).unwrap();
+        let mode = OpenMode::CreateOrOpen;
+        for name in ["file", "dangling", "dir/secret", "pipe", "../outside/secret", "dir/new"] {
+            assert!(env.open(&alias.join(name), mode).is_err(), "{name}");
+            assert!(env.open(&alias.join(name), OpenMode::Read).is_err(), "{name}");
+            assert!(env.lock(&alias.join(name)).is_err(), "{name}");
+        }
+        let inside = alias.join("inside");
+        env.open(&inside, mode).unwrap();
+        assert!(env.remove_file(&alias.join("dir/secret")).is_err());
+        assert!(env.rename(&inside, &alias.join("dir/new")).is_err());
+        assert!(env.link(&inside, &alias.join("dir/new")).is_err());
+        assert!(env.create_dir(&alias.join("dir/new")).is_err());
+        assert!(env.list(&alias.join("dir")).is_err());
+        assert!(env.sync_dir(&alias.join("dir")).is_err());
+        assert!(env.stat(&alias.join("dir/secret")).is_err());
+        assert_eq!(env.stat(&alias.join("file")).unwrap().kind, FileKind::Other);
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+        let mut items = env.list(&alias).unwrap();
+        items.sort_by(|a, b| a.name.cmp(&b.name));
+        let kinds: Vec<_> = items.into_iter().map(|item| item.kind).collect();
+        assert_eq!(kinds, [Other, Other, Other, File, Other]);
+        env.remove_file(&alias.join("file")).unwrap();
+        assert!(outside.join("secret").exists(), "the link went, not what it leads to");
+    }
+
+    use FileKind::{File, Other};
+}
