@@ -12,4 +12,5 @@ mod conformance;
 mod fsck;
 mod harness;
 mod semantics;
+mod untrusted;
 mod upgrade;

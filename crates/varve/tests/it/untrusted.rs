@@ -1,0 +1,282 @@
+//! What comes from outside: stores that somebody else has made, and users that may not do what they try.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{Mount, can_mount, run, varve};
+
+/// Links out of a store, wherever its opener would write or read. `bent` makes one; the file beside the store
+/// must come out of it unharmed, and the mount must fail and say why.
+fn bent(name: &str, bend: impl FnOnce(&Path, &Path)) {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (store, outside) = (dir.path().join("store"), dir.path().join("outside"));
+    let mountpoint = dir.path().join("mnt");
+    fs::create_dir(&mountpoint).unwrap();
+    fs::write(&outside, "precious").unwrap();
+    run(varve().arg("format").arg(&store));
+    bend(&store, &outside);
+    let output = varve().arg("mount").arg(&store).arg(&mountpoint).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() {
+        run(varve().arg("umount").arg(&mountpoint));
+    }
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "precious", "{name}");
+    assert!(!output.status.success(), "{name} was followed");
+    assert!(said.contains("symbolic link") || said.contains("no regular file"), "{name}: {said}");
+}
+
+fn replace(path: &Path, target: &Path) {
+    if path.is_dir() {
+        fs::rename(path, path.with_extension("moved")).unwrap();
+    } else {
+        fs::remove_file(path).unwrap();
+    }
+    symlink(target, path).unwrap();
+}
+
+#[test]
+fn links_out_of_a_store_are_not_followed() {
+    bent("LOCK", |store, outside| replace(&store.join("LOCK"), outside));
+    bent("VARVE", |store, outside| replace(&store.join("VARVE"), outside));
+    bent("CURRENT", |store, outside| replace(&store.join("engine/CURRENT"), outside));
+    bent("engine", |store, _| replace(&store.join("engine"), &store.join("engine.moved")));
+    bent("a pipe", |store, _| {
+        fs::remove_file(store.join("LOCK")).unwrap();
+        run(Command::new("mkfifo").arg(store.join("LOCK")));
+    });
+}
+
+/// The log of a mount in the background is appended to; not through a link.
+#[test]
+fn the_log_is_no_way_out_and_large_files_are_none_either() {
+    let Some(mount) = Mount::new() else { return };
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(mount.path().join("large"), vec![1; 200_000]).unwrap();
+    mount.unmount();
+    let (log, target) = (mount.store().join("varve.log"), outside.path().join("log"));
+    fs::write(&target, "precious").unwrap();
+    fs::remove_file(&log).unwrap();
+    symlink(&target, &log).unwrap();
+    let objects = mount.store().join("objects");
+    fs::rename(objects.join("0"), outside.path().join("0")).unwrap();
+    symlink(outside.path().join("0"), objects.join("0")).unwrap();
+    mount.mount();
+    let error = fs::read(mount.path().join("large")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+    assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+    mount.unmount();
+    fs::remove_file(objects.join("0")).unwrap();
+    fs::rename(outside.path().join("0"), objects.join("0")).unwrap();
+    mount.mount();
+    assert_eq!(fs::read(mount.path().join("large")).unwrap(), vec![1; 200_000]);
+}
+
+/// Nobody but the owner gets at a store's files around the mount.
+#[test]
+fn a_store_is_closed_to_other_users() {
+    let Some(mount) = Mount::new() else { return };
+    fs::write(mount.path().join("large"), vec![1; 200_000]).unwrap();
+    let mut pending = vec![mount.store()];
+    while let Some(path) = pending.pop() {
+        let meta = fs::symlink_metadata(&path).unwrap();
+        let is_dir = meta.is_dir();
+        let name = path.file_name().unwrap();
+        // The log says no more than mount tables do, and lies in a closed directory.
+        if name != "varve.log" && name != "control" {
+            assert_eq!(meta.permissions().mode() & 0o077, 0, "{}", path.display());
+        }
+        if is_dir {
+            pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+}
+
+/// Runs `script` in `dir` as user `uid` with `groups`, the first of them its own.
+fn as_user(dir: &Path, uid: u32, groups: &str, script: &str) -> bool {
+    let gid = groups.split(',').next().unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &uid.to_string(), "--regid", gid, "--groups", groups, "sh", "-c"]);
+    command.arg(format!("{{ {script}; }} >/dev/null 2>&1")).current_dir(dir);
+    command.status().unwrap().success()
+}
+
+/// What others may not do, on small and large files alike. Each line is a command that must fail as user 1001 of
+/// group 1001.
+const FORBIDDEN: &str = "\
+cat private
+cat private-large
+dd if=private-large of=/dev/null iflag=direct bs=4096 count=1
+echo x >>private
+echo x >>private-large
+echo x >readable
+echo x >>readable-large
+truncate -s 0 readable
+truncate -s 0 readable-large
+chmod 666 readable
+chmod 666 readable-large
+chown 1001 readable
+chgrp 1001 readable
+touch -d 2001-01-01 readable
+touch private
+setfattr -n user.x -v y readable
+getfattr -n user.secret private
+ls closed
+cat closed/inside
+stat closed/inside
+cd closed
+touch closed/new
+touch listed/new
+mkdir listed/new
+rm -f listed/inside
+mv listed/inside listed/other
+ln listed/inside listed/link
+ln -s x listed/link
+mknod listed/pipe p
+cat listed/inside
+rm -f sticky/owned
+mv sticky/owned sticky/other
+mv sticky/owned own
+mv own-file sticky/owned
+rmdir sticky/dir
+./script
+cat group
+mknod own/device c 1 3
+chown 1000 own-file
+chgrp 1000 own-file
+fallocate -l 100 readable
+";
+
+/// And what they may.
+const ALLOWED: &str = "\
+cat readable
+cat readable-large
+stat private
+ls listed
+stat listed/inside
+touch sticky/mine && rm sticky/mine
+touch sticky/mine && mv sticky/mine sticky/too && rm sticky/too
+ln readable-and-writable own/link && rm own/link
+echo x >>readable-and-writable
+touch readable-and-writable
+echo x >own/file && chmod 600 own/file && rm own/file
+cat link-to-readable
+";
+
+fn lay_out(dir: &Path) {
+    let file = |name: &str, mode: u32, len: usize, owner: u32| {
+        let path = dir.join(name);
+        fs::write(&path, vec![b'#'; len]).unwrap();
+        chown(&path, Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    };
+    let directory = |name: &str, mode: u32, owner: u32| {
+        fs::create_dir(dir.join(name)).unwrap();
+        chown(dir.join(name), Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(dir.join(name), Permissions::from_mode(mode)).unwrap();
+    };
+    for (name, mode, owner) in [
+        ("closed", 0o700, 1000),
+        ("listed", 0o755, 1000),
+        ("sticky", 0o1777, 0),
+        ("own", 0o755, 1001),
+    ] {
+        directory(name, mode, owner);
+    }
+    directory("sticky/dir", 0o755, 1000);
+    for (name, mode, len, owner) in [
+        ("private", 0o600, 10, 1000),
+        ("private-large", 0o600, 200_000, 1000),
+        ("readable", 0o644, 10, 1000),
+        ("readable-large", 0o644, 200_000, 1000),
+        ("readable-and-writable", 0o666, 10, 1000),
+        ("closed/inside", 0o644, 10, 1000),
+        ("listed/inside", 0o600, 10, 1000),
+        ("sticky/owned", 0o666, 10, 1000),
+        ("own-file", 0o644, 10, 1001),
+        ("script", 0o644, 10, 1000),
+        ("group", 0o640, 10, 1000),
+    ] {
+        file(name, mode, len, owner);
+    }
+    run(Command::new("setfattr").args(["-n", "user.secret", "-v", "x"]).arg(dir.join("private")));
+    symlink("readable", dir.join("link-to-readable")).unwrap();
+}
+
+#[test]
+fn users_can_do_what_modes_allow_and_nothing_else() {
+    let Some(mount) = Mount::new() else { return };
+    let plain = tempfile::tempdir().unwrap();
+    fs::set_permissions(plain.path(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(mount.path().parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    // The same expectations on the machine's own file system, which shows that they are the platform's.
+    for dir in [mount.path(), plain.path().to_path_buf()] {
+        lay_out(&dir);
+        for line in FORBIDDEN.lines() {
+            assert!(!as_user(&dir, 1001, "1001", line), "allowed on {}: {line}", dir.display());
+        }
+        for line in ALLOWED.lines() {
+            assert!(as_user(&dir, 1001, "1001", line), "refused on {}: {line}", dir.display());
+        }
+        assert!(
+            as_user(&dir, 1001, "1001,1000", "cat group"),
+            "a group besides the own one counts"
+        );
+        assert!(as_user(&dir, 1000, "1000", "cat private && cat private-large && rm sticky/owned"));
+        let mut opened = Command::new("cat");
+        let opened = opened.arg(dir.join("private-large")).uid(1000).gid(1000).output().unwrap();
+        assert_eq!(opened.stdout.len(), 200_000);
+    }
+}
+
+/// nosuid, nodev and noexec are the kernel's to keep; they must reach it.
+#[test]
+fn flags_of_the_mount_are_honoured() {
+    let Some(mount) = Mount::new() else { return };
+    fs::copy("/bin/true", mount.path().join("true")).unwrap();
+    fs::copy("/usr/bin/id", mount.path().join("id")).unwrap();
+    fs::set_permissions(mount.path().join("id"), Permissions::from_mode(0o4755)).unwrap();
+    run(Command::new("mknod").arg(mount.path().join("null")).args(["c", "1", "3"]));
+    fs::set_permissions(mount.path().parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    let tries = || {
+        let id = Command::new(mount.path().join("id")).arg("-u").uid(1000).gid(1000).output();
+        (
+            Command::new(mount.path().join("true")).status().is_ok_and(|status| status.success()),
+            id.ok().map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+            fs::read(mount.path().join("null")).is_ok(),
+        )
+    };
+    assert_eq!(tries(), (true, Some("0".to_owned()), true));
+    mount.unmount();
+    run(varve().args(["mount", "-o", "nosuid,nodev"]).arg(mount.store()).arg(mount.path()));
+    assert_eq!(tries(), (true, Some("1000".to_owned()), false));
+    mount.unmount();
+    run(varve().args(["mount", "-o", "noexec"]).arg(mount.store()).arg(mount.path()));
+    assert_eq!(tries(), (false, None, true));
+}
+
+/// Without allow_other nobody else gets in; and with it, root of a user namespace is but the user who made it.
+#[test]
+fn other_users_and_namespaces_are_kept_out() {
+    let Some(mount) = Mount::new() else { return };
+    fs::set_permissions(mount.path().parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    fs::write(mount.path().join("root-only"), "x").unwrap();
+    fs::set_permissions(mount.path().join("root-only"), Permissions::from_mode(0o600)).unwrap();
+    let in_namespace = "unshare -Ur sh -c 'cat root-only || rm -f root-only || chown 0 root-only'";
+    let made = as_user(&mount.path(), 1000, "1000", "unshare -Ur true");
+    if made {
+        assert!(!as_user(&mount.path(), 1000, "1000", in_namespace));
+    } else {
+        println!("partly skipped: this machine has no user namespaces for users");
+    }
+    mount.unmount();
+    run(varve().args(["mount", "-o", "noallow_other"]).arg(mount.store()).arg(mount.path()));
+    let root_sees = fs::read(mount.path().join("root-only")).is_ok();
+    let stranger = format!("stat {0}/root-only || ls {0}", mount.path().display());
+    assert!(root_sees && !as_user(Path::new("/"), 1000, "1000", &stranger));
+}
