@@ -160,7 +160,7 @@ pub fn find_section(
     for end in 1..=rest.len().checked_sub(CRC_BYTES)? {
         let id = rest[end - 1];
         crc = crc32c::crc32c_append(crc, &[id]);
-        if Compression::from_id(id).is_some() && rest[end..end + CRC_BYTES] == crc.to_le_bytes() {
+        if Packing::from_id(id).is_some() && rest[end..end + CRC_BYTES] == crc.to_le_bytes() {
             let len = end + CRC_BYTES;
             let section = bytes.slice(start..start + len);
             if let Ok(content) = open_section(&section, file, offset) {
@@ -302,6 +302,23 @@ mod tests {
         assert_eq!(error.problem, Problem::TooLong { what: "decompressed content", len, max });
         assert!(decompress(&[9, 0, 0]).is_err());
         assert!(decompress(&[9, 0, 0, 0, 0x10, b'a']).is_err());
+    }
+
+    #[test]
+    fn sections_of_every_packing_are_found_without_a_length() {
+        let content = b"layer of sediment, ".repeat(100);
+        let (mut packed, mut padded) = (Vec::new(), Vec::new());
+        assert!(compress(&content, &mut packed));
+        pad(&content, 4096, &mut padded);
+        for (stored, packing) in
+            [(&content, Packing::Plain), (&packed, Packing::Lz4), (&padded, Packing::Padded)]
+        {
+            let section = sealed(stored, packing);
+            let file = [&[0; 4096][..], &section, &[0; 100]].concat();
+            let (handle, found) = find_section(&Bytes::from(file), FILE, 4096, usize::MAX).unwrap();
+            assert_eq!(handle, Handle { offset: 4096, len: section.len() as u32 }, "{packing:?}");
+            assert_eq!(found, content);
+        }
     }
 
     #[test]
