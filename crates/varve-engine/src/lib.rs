@@ -25,6 +25,7 @@ mod metrics;
 pub mod options;
 mod pace;
 mod poison;
+mod read;
 pub mod repair;
 mod snapshot;
 mod space;

@@ -30,8 +30,8 @@ use varve_types::{FileNo, SeqNo};
 
 use crate::files::{StoreFile, format_error, io_error};
 use crate::poison::Poison;
+use crate::read::{CURRENT_BYTES_MAX, read_log, read_whole};
 use crate::version::{LEVELS, Place};
-use crate::wal::scan::read_whole;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
 /// A key space as the manifest has it.
@@ -65,7 +65,7 @@ pub(crate) fn load(env: &dyn Env, dir: &Path) -> StoreResult<Option<ManifestStat
 /// The state that the manifest `no` holds.
 pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResult<ManifestState> {
     let path = StoreFile::Manifest(no).path(dir);
-    let bytes = read_whole(env, &path)?;
+    let bytes = read_log(env, &path)?;
     let mut state = ManifestState {
         no,
         keyspaces: Vec::new(),
@@ -112,7 +112,7 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
 /// The manifest that CURRENT names, or `None` if there is no CURRENT.
 pub(crate) fn read_current(env: &dyn Env, dir: &Path) -> StoreResult<Option<FileNo>> {
     let path = StoreFile::Current.path(dir);
-    let bytes = match read_whole(env, &path) {
+    let bytes = match read_whole(env, &path, CURRENT_BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
             return Ok(None);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use varve_format::filter::FilterPolicy;
 use varve_format::index::IndexPolicy;
+use varve_format::log::LOG_BYTES_MAX;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -104,9 +105,10 @@ impl DbOptions {
     }
 
     /// Bytes of a log at which it is rotated although the memtable is small, because rows were
-    /// overwritten in place: bounds the work of recovery.
+    /// overwritten in place: bounds the work of recovery. A batch may follow, and as much again where
+    /// the device is full; together they stay below what a log may have.
     pub(crate) fn log_bytes_max(&self) -> u64 {
-        2 * self.memtable_bytes as u64
+        (2 * self.memtable_bytes as u64).min(LOG_BYTES_MAX / 4)
     }
 }
 

@@ -21,6 +21,9 @@ use crate::{FormatError, FormatResult, Problem};
 
 /// Bytes of a section after its content.
 pub const TRAILER_BYTES: usize = 1 + CRC_BYTES;
+/// The longest section, trailer included: far above a filter or an index of the largest table. A handle that says more
+/// is not believed, so that nobody takes memory for it.
+pub const SECTION_BYTES_MAX: u32 = 1 << 28;
 /// The most bytes of a compressed section's original content: one row of the largest size and its
 /// framing. Sections that are not compressed may be longer.
 pub const COMPRESSED_CONTENT_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096;
@@ -90,6 +93,15 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Fails if no section is that long. Asked before memory is taken for it.
+    pub fn check(self) -> FormatResult<()> {
+        if self.len <= SECTION_BYTES_MAX {
+            return Ok(());
+        }
+        let (len, max) = (self.len.into(), SECTION_BYTES_MAX.into());
+        Err(FormatError::new(0u64, Problem::TooLong { what: "section", len, max }))
+    }
+
     /// The offset just after it.
     pub fn end(self) -> u64 {
         self.offset.saturating_add(u64::from(self.len))
@@ -133,8 +145,9 @@ pub(crate) fn put_section(
     packing: Packing,
 ) -> FormatResult<Handle> {
     let len = content.len() + TRAILER_BYTES;
-    let Ok(len) = u32::try_from(len) else {
-        let (len, max) = (len as u64, u64::from(u32::MAX));
+    let within = u32::try_from(len).ok().filter(|len| *len <= SECTION_BYTES_MAX);
+    let Some(len) = within else {
+        let (len, max) = (len as u64, u64::from(SECTION_BYTES_MAX));
         return Err(FormatError::new(offset, Problem::TooLong { what: "section", len, max }));
     };
     let id = [packing as u8];
@@ -319,6 +332,13 @@ mod tests {
             assert_eq!(handle, Handle { offset: 4096, len: section.len() as u32 }, "{packing:?}");
             assert_eq!(found, content);
         }
+    }
+
+    #[test]
+    fn a_handle_that_says_too_much_is_refused() {
+        assert_eq!(Handle { offset: 0, len: SECTION_BYTES_MAX }.check(), Ok(()));
+        let error = Handle { offset: 0, len: SECTION_BYTES_MAX + 1 }.check().unwrap_err();
+        assert!(matches!(error.problem, Problem::TooLong { what: "section", .. }), "{error}");
     }
 
     #[test]

@@ -110,7 +110,9 @@ impl Inner {
             drop(view);
             if self.work.is_flush_blocked() {
                 // Writes that free room may use as much memory again, so that the flush can go on.
-                if reclaims && bytes < 2 * self.options.memtable_bytes {
+                let is_short = bytes < 2 * self.options.memtable_bytes
+                    && writer.log.len() < 2 * self.options.log_bytes_max();
+                if reclaims && is_short {
                     return Ok(Room::Ready(false));
                 }
                 if !self.env.is_deterministic() {

@@ -14,7 +14,7 @@ use varve_types::FileNo;
 
 use super::{show_key, show_value};
 use crate::StoreResult;
-use crate::wal::scan::read_whole;
+use crate::read::read_log;
 
 /// A log.
 #[derive(Debug, Serialize)]
@@ -60,7 +60,7 @@ pub(super) fn describe(
     no: FileNo,
     rows: bool,
 ) -> StoreResult<LogReport> {
-    let bytes = read_whole(env, path)?;
+    let bytes = read_log(env, path)?;
     let mut report = LogReport {
         number: no.get(),
         length_bytes: bytes.len() as u64,

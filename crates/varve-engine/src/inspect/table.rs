@@ -2,21 +2,22 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
-use varve_env::Env;
+use varve_env::{Env, File};
 use varve_format::EntryKind;
-use varve_format::FormatResult;
 use varve_format::block::{Block, BlockCursor};
 use varve_format::index::Index;
 use varve_format::section::{Handle, open_section};
 use varve_format::table::{FOOTER_BYTES, Footer, Properties};
+use varve_format::{FormatError, FormatResult};
 use varve_types::FileNo;
 
 use super::{show_key, show_value};
 use crate::files::format_error;
-use crate::wal::scan::read_whole;
+use crate::read::{open, read_part};
 use crate::{StoreError, StoreResult};
 
 /// A table.
@@ -93,7 +94,8 @@ pub struct RowReport {
 }
 
 struct Opened<'a> {
-    bytes: Bytes,
+    file: Arc<dyn File>,
+    len: u64,
     path: &'a Path,
     /// What stands for it in checksums.
     identity: FileNo,
@@ -106,16 +108,17 @@ impl Opened<'_> {
         handle: Handle,
         decode: impl FnOnce(&Bytes) -> FormatResult<T>,
     ) -> StoreResult<T> {
-        let range = usize::try_from(handle.offset).ok().zip(usize::try_from(handle.end()).ok());
-        let within = range.filter(|(start, end)| start <= end && *end <= self.bytes.len());
-        let Some((start, end)) = within else {
+        let at = |error: FormatError| format_error(self.path, error.shifted(handle.offset));
+        handle.check().map_err(at)?;
+        if handle.end() > self.len {
             let detail = "a section beyond the end of the file".to_owned();
             let (path, offset) = (self.path.to_path_buf(), handle.offset);
             return Err(StoreError::Damaged { path, offset, detail });
-        };
-        open_section(&self.bytes.slice(start..end), self.identity, handle.offset)
+        }
+        let bytes = read_part(&*self.file, self.path, handle.offset, handle.len.into())?;
+        open_section(&bytes, self.identity, handle.offset)
             .and_then(|content| decode(&content))
-            .map_err(|error| format_error(self.path, error.shifted(handle.offset)))
+            .map_err(at)
     }
 }
 
@@ -126,17 +129,16 @@ pub(super) fn describe(
     no: FileNo,
     rows: bool,
 ) -> StoreResult<TableReport> {
-    let mut file = Opened { bytes: read_whole(env, path)?, path, identity: no };
-    let len = file.bytes.len();
-    let Some(footer_at) = len.checked_sub(FOOTER_BYTES) else {
+    let (opened, len) = open(env, path)?;
+    let Some(footer_at) = len.checked_sub(FOOTER_BYTES as u64) else {
         let (path, detail) = (path.to_path_buf(), format!("{len} bytes, shorter than a footer"));
         return Err(StoreError::Damaged { path, offset: 0, detail });
     };
-    let end = &file.bytes[footer_at..];
-    let footer = Footer::identity(end)
-        .and_then(|identity| Footer::decode(end, identity, footer_at as u64))
-        .map_err(|error| format_error(path, error.shifted(footer_at as u64)))?;
-    file.identity = footer.file;
+    let end = read_part(&*opened, path, footer_at, FOOTER_BYTES as u64)?;
+    let footer = Footer::identity(&end)
+        .and_then(|identity| Footer::decode(&end, identity, footer_at))
+        .map_err(|error| format_error(path, error.shifted(footer_at)))?;
+    let file = Opened { file: opened, len, path, identity: footer.file };
     let properties = file.section(footer.properties, |content| Properties::decode(content))?;
     let data_end = footer.data_end();
     let index = file
@@ -154,7 +156,7 @@ pub(super) fn describe(
     });
     Ok(TableReport {
         number: no.get(),
-        length_bytes: len as u64,
+        length_bytes: len,
         keyspace: properties.keyspace.get(),
         prefixed: properties.prefixed,
         compression: format!("{:?}", properties.compression).to_lowercase(),

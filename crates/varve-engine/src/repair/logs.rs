@@ -17,10 +17,10 @@ use crate::iter::Source;
 use crate::iter::memory::MemorySource;
 use crate::manifest::ManifestKeyspace;
 use crate::memtable::Memtable;
+use crate::read::read_log;
 use crate::table::TableWriter;
 use crate::version::{Place, Table};
 use crate::wal::recovery::{RecoveryInput, recover};
-use crate::wal::scan::read_whole;
 use crate::{Direction, Op, StoreError, StoreResult};
 
 /// The replay of logs.
@@ -95,7 +95,15 @@ impl Repair<'_> {
         tables: &mut [Placed],
     ) -> StoreResult<bool> {
         let path = StoreFile::Wal(no).path(self.dir);
-        let bytes = read_whole(&**self.env, &path)?;
+        let bytes = match read_log(&**self.env, &path) {
+            // No log at all, as of a length that none has.
+            Err(StoreError::Damaged { path, offset, detail }) => {
+                let cut = CutLog { log: path, offset, why: detail, batches_after: 0 };
+                self.report.cut.get_or_insert(cut);
+                return Ok(true);
+            }
+            bytes => bytes?,
+        };
         let mut reader = LogReader::new(bytes.clone(), no);
         let mut after = 0;
         loop {

@@ -21,10 +21,10 @@ use crate::iter::level::LevelSource;
 use crate::iter::merge::Merge;
 use crate::manifest::ManifestKeyspace;
 use crate::memtable::Found;
+use crate::read::{open, read_log, read_part};
 use crate::table::{Admission, TableWriter};
 use crate::version::{LEVELS, Place, Table};
-use crate::wal::scan::read_whole;
-use crate::{Direction, KeyspaceOptions, StoreResult};
+use crate::{Direction, KeyspaceOptions, StoreError, StoreResult};
 
 /// The key spaces, by number, without tables.
 pub(super) fn keyspaces(
@@ -37,7 +37,10 @@ pub(super) fn keyspaces(
     }
     for file in files {
         let StoreFile::Manifest(no) = file else { continue };
-        let bytes = read_whole(&**repair.env, &file.path(repair.dir))?;
+        let bytes = match read_log(&**repair.env, &file.path(repair.dir)) {
+            Err(StoreError::Damaged { .. }) => continue,
+            bytes => bytes?,
+        };
         let mut reader = LogReader::new(bytes.clone(), *no);
         let mut note = |record: Record| {
             let edit = VersionEdit::decode(&record.payload).unwrap_or_default();
@@ -103,21 +106,24 @@ impl Repair<'_> {
 
     /// What a table says of itself; `None` if that cannot be read.
     fn describe(&self, no: FileNo) -> StoreResult<Option<(KeyspaceId, TableMeta)>> {
-        let bytes = read_whole(&**self.env, &StoreFile::Table(no).path(self.dir))?;
+        let path = StoreFile::Table(no).path(self.dir);
+        let (file, size_bytes) = open(&**self.env, &path)?;
+        let Some(offset) = size_bytes.checked_sub(FOOTER_BYTES as u64) else { return Ok(None) };
+        let end = read_part(&*file, &path, offset, FOOTER_BYTES as u64)?;
+        // Without a manifest the table's own word is all there is of its tag.
+        let footer = Footer::identity(&end)
+            .and_then(|identity| Footer::decode(&end, identity, offset))
+            .and_then(|footer| footer.properties.check().map(|()| footer));
+        let Ok(footer) = footer else { return Ok(None) };
+        let (identity, handle) = (footer.file, footer.properties);
+        let section = read_part(&*file, &path, handle.offset, handle.len.into())?;
         let describe = || {
-            let offset = bytes.len().checked_sub(FOOTER_BYTES)?;
-            // Without a manifest the table's own word is all there is of its tag.
-            let identity = Footer::identity(&bytes[offset..]).ok()?;
-            let footer = Footer::decode(&bytes[offset..], identity, offset as u64).ok()?;
-            let handle = footer.properties;
-            let range = handle.offset as usize..handle.end() as usize;
-            let section = bytes.get(range.clone()).map(|_| bytes.slice(range))?;
             let content = open_section(&section, identity, handle.offset).ok()?;
             let properties = Properties::decode(&content).ok()?;
             let meta = TableMeta {
                 file: no,
                 tag: tagged(no, identity.get()).get(),
-                size_bytes: bytes.len() as u64,
+                size_bytes,
                 entries: properties.entries,
                 tombstones: properties.tombstones,
                 smallest_seq: properties.smallest_seq,

@@ -19,9 +19,9 @@ use super::{LostRows, Repair};
 use crate::StoreResult;
 use crate::manifest::ManifestKeyspace;
 use crate::memtable::Found;
+use crate::read::{SALVAGED_BYTES_MAX, open, read_part};
 use crate::table::TableWriter;
 use crate::version::Table;
-use crate::wal::scan::read_whole;
 
 /// Bytes after damage at each of which a block may begin.
 const SEARCH_BYTES: usize = 64 << 10;
@@ -38,8 +38,7 @@ impl Repair<'_> {
         space: &ManifestKeyspace,
         table: &Table,
     ) -> StoreResult<Option<Arc<Table>>> {
-        let bytes = read_whole(&**self.env, table.path())?;
-        let pieces = indexed(&bytes, table).unwrap_or_else(|| searched(&bytes, table));
+        let pieces = self.pieces(table)?;
         let no = self.new_file();
         let options = self.table_options(table.keyspace(), space.options);
         let mut writer = TableWriter::create(self.env, self.dir, no, options)?;
@@ -93,6 +92,21 @@ impl Repair<'_> {
         let meta = writer.finish()?;
         let table = |meta| Table::new(Arc::clone(self.env), self.dir, table.keyspace(), meta);
         Ok(meta.map(table).map(Arc::new))
+    }
+}
+
+impl Repair<'_> {
+    /// What stands in `table`.
+    fn pieces(&self, table: &Table) -> StoreResult<Vec<Piece>> {
+        let (file, len) = open(&**self.env, table.path())?;
+        // What stands after the bytes that the manifest counts is none of the table.
+        let len = len.min(table.meta().size_bytes);
+        if len > SALVAGED_BYTES_MAX {
+            let why = format!("a damaged table of {len} bytes, above {SALVAGED_BYTES_MAX}");
+            return Ok(vec![Err(why)]);
+        }
+        let bytes = read_part(&*file, table.path(), 0, len)?;
+        Ok(indexed(&bytes, table).unwrap_or_else(|| searched(&bytes, table)))
     }
 }
 

@@ -272,6 +272,7 @@ impl TableCache {
         handle: Handle,
         decode: impl FnOnce(&Bytes) -> FormatResult<T>,
     ) -> StoreResult<T> {
+        handle.check().map_err(|error| damaged(table, handle.offset, error))?;
         let bytes = Bytes::from(self.read(table, handle.offset, handle.len as usize)?);
         open_section(&bytes, table.meta().identity(), handle.offset)
             .and_then(|content| decode(&content))

@@ -22,9 +22,10 @@ use varve_format::log::{HEADER_BYTES, LogId, LogReader, NextRecord, PreviousLog,
 use varve_types::{FileNo, SeqNo};
 
 use super::plan::{Plan, covered, plan};
-use super::scan::{read_whole, scan_log};
+use super::scan::scan_log;
 use crate::files::{StoreFile, format_error, io_error};
 use crate::memtable::Memtable;
+use crate::read::read_log;
 use crate::{Op, StoreError, StoreResult};
 
 /// What recovery starts from.
@@ -114,7 +115,7 @@ impl Replay<'_> {
     /// Replays the first `len` bytes of the log `no`.
     fn log(&mut self, no: FileNo, len: u64) -> StoreResult<()> {
         let path = StoreFile::Wal(no).path(self.input.dir);
-        let bytes = read_whole(&**self.input.env, &path)?;
+        let bytes = read_log(&**self.input.env, &path)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(bytes.len());
         let mut reader = LogReader::new(bytes.slice(..len), no);
         loop {

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
-use varve_env::{Env, OpenMode};
+use varve_env::Env;
 use varve_format::FormatError;
 use varve_format::batch::decode_batch;
 use varve_format::log::{
@@ -11,7 +10,8 @@ use varve_format::log::{
 };
 use varve_types::{FileNo, SeqNo};
 
-use crate::files::{StoreFile, format_error, io_error};
+use crate::files::{StoreFile, format_error};
+use crate::read::read_log;
 use crate::{StoreError, StoreResult};
 
 /// A batch that depends on data outside the store.
@@ -45,23 +45,11 @@ pub(crate) struct LogScan {
     pub(crate) boundaries: Vec<u64>,
 }
 
-/// The whole of a file.
-pub(crate) fn read_whole(env: &dyn Env, path: &Path) -> StoreResult<Bytes> {
-    let read = || {
-        let file = env.open(path, OpenMode::Read)?;
-        let len = file.stat()?.len;
-        let mut bytes = vec![0; usize::try_from(len).map_err(std::io::Error::other)?];
-        file.read_exact_at(&mut bytes, 0)?;
-        Ok(Bytes::from(bytes))
-    };
-    read().map_err(|error| io_error("read", path, error))
-}
-
 /// Scans a log of the store at `dir`, whose logs have this salt.
 pub(crate) fn scan_log(env: &dyn Env, dir: &Path, id: LogId) -> StoreResult<LogScan> {
     let no = id.file;
     let path: PathBuf = StoreFile::Wal(no).path(dir);
-    let bytes = read_whole(env, &path)?;
+    let bytes = read_log(env, &path)?;
     let mut scan = LogScan {
         no,
         header: None,

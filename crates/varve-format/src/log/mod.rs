@@ -12,6 +12,10 @@
 //! the checksum covers the file's number, the record's offset and a salt ([`LogId`]), so that a stale,
 //! moved or forged record never passes; a region of zeros is never a record.
 
+/// The longest log. A writer of the write-ahead log begins another long before, and a manifest is one state and the
+/// edits that follow it; so what is longer is no log, and nobody need read it to know.
+pub const LOG_BYTES_MAX: u64 = 1 << 30;
+
 mod header;
 mod reader;
 mod record;

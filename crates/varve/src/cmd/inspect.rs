@@ -1,5 +1,6 @@
 //! `varve inspect`: print what is in a file of a store.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -64,8 +65,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
+/// The longest text: twice what a log has when the next is begun.
+const TEXT_BYTES_MAX: u64 = 8 << 20;
+
 fn show_text(path: &Path, json: bool) -> Result<()> {
-    let bytes = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| Error::io("read", path, &error))?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        let message = format!("{} is longer than what Varve writes there", path.display());
+        return Err(Error::failed(message).hint("look at it with head(1) or tail(1)"));
+    }
     let text = String::from_utf8_lossy(&bytes).trim_end().to_owned();
     if json {
         return output::json(&Text { file: "text", text });

@@ -1,7 +1,7 @@
 //! `varve fsck --repair`: what it does, what it says, and its exit statuses.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use varve_types::FileName;
@@ -74,21 +74,84 @@ fn a_damaged_store_is_repaired_and_says_so() {
     file_system.close().unwrap();
 }
 
+/// The files in `store/engine` whose names hold `kind`.
+fn engine_files(store: &Path, kind: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(store.join("engine")).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.file_name().unwrap().to_string_lossy().contains(kind)).collect()
+}
+
+/// A store like [`store_with_files`] whose rows stand in tables: the repair puts those of a log into them.
+fn store_with_tables(store: &Path) {
+    store_with_files(store);
+    for path in engine_files(store, "MANIFEST") {
+        fs::remove_file(path).unwrap();
+    }
+    assert_eq!(fsck(store, &[]).0, 4);
+    assert_eq!(fsck(store, &["--repair", "--yes"]).0, 3);
+}
+
+/// Both files have their sizes.
+fn assert_files(store: &Path) {
+    let file_system = varve::open(store.to_str().unwrap()).unwrap();
+    for (name, size) in [("small", 3000), ("large", 200_000)] {
+        let name = FileName::new(name.as_bytes()).unwrap();
+        let found = file_system.vfs().lookup(InodeId::ROOT, name).unwrap();
+        assert_eq!(found.attr.size, size);
+    }
+    file_system.close().unwrap();
+}
+
+/// A length costs nothing to claim, so it must cost nothing to refuse.
+#[test]
+fn files_with_holes_of_a_tebibyte_are_refused_and_repaired() {
+    for kind in ["VARVE", "LOCK", "CURRENT", "MANIFEST", "wal", "table"] {
+        for emptied in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let store = dir.path().join("store");
+            store_with_tables(&store);
+            let paths = match kind {
+                "VARVE" | "LOCK" => vec![store.join(kind)],
+                _ => engine_files(&store, kind),
+            };
+            assert!(!paths.is_empty());
+            for path in &paths {
+                let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+                if emptied {
+                    file.set_len(0).unwrap();
+                }
+                file.set_len(1 << 40).unwrap();
+                let output = varve().arg("inspect").arg(path).output().unwrap();
+                let said = String::from_utf8(output.stderr).unwrap();
+                assert_eq!(output.status.code(), Some(1), "{kind}: {said}");
+                assert!(said.contains(&*path.to_string_lossy()), "{said}");
+                let counted = ["MANIFEST", "wal", "CURRENT"].contains(&kind);
+                assert!(!counted || said.contains("1099511627776 bytes"), "{said}");
+            }
+            // What follows a table's end is none of it, and what stands in LOCK only names the holder.
+            let is_sound = kind == "LOCK" || (kind == "table" && !emptied);
+            let (status, said, hint) = fsck(&store, &[]);
+            let noticed = if kind == "VARVE" { 1 } else { 4 };
+            assert_eq!(status, if is_sound { 0 } else { noticed }, "{kind}: {said}{hint}");
+            if kind == "VARVE" {
+                continue;
+            }
+            let (status, said, hint) = fsck(&store, &["--repair", "--yes", "--memory", "16M"]);
+            assert_eq!(status, if is_sound { 0 } else { 3 }, "{kind}: {said}{hint}");
+            assert_eq!(fsck(&store, &[]).0, 0);
+            if kind != "table" || is_sound {
+                assert_files(&store);
+            }
+        }
+    }
+}
+
 #[test]
 fn lost_and_damaged_files_of_the_engine_are_repaired() {
     for lost in ["CURRENT", "MANIFEST", "table"] {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("store");
-        store_with_files(&store);
-        // The first repair has the rows in tables: a lost log is put into them.
-        let engine = store.join("engine");
-        let files = || fs::read_dir(&engine).unwrap().map(|entry| entry.unwrap().path());
-        for path in files().filter(|path| path.to_string_lossy().contains("MANIFEST")) {
-            fs::remove_file(path).unwrap();
-        }
-        assert_eq!(fsck(&store, &[]).0, 4);
-        assert_eq!(fsck(&store, &["--repair", "--yes"]).0, 3);
-        for path in files().filter(|path| path.to_string_lossy().contains(lost)) {
+        store_with_tables(&store);
+        for path in engine_files(&store, lost) {
             if lost == "table" {
                 let mut bytes = fs::read(&path).unwrap();
                 let at = bytes.len() - 30;
@@ -101,13 +164,7 @@ fn lost_and_damaged_files_of_the_engine_are_repaired() {
         let (status, said, hint) = fsck(&store, &["--repair", "--yes"]);
         assert_eq!(status, 3, "{lost}: {said}{hint}");
         assert_eq!(fsck(&store, &[]).0, 0);
-        let file_system = varve::open(store.to_str().unwrap()).unwrap();
-        for (name, size) in [("small", 3000), ("large", 200_000)] {
-            let name = FileName::new(name.as_bytes()).unwrap();
-            let found = file_system.vfs().lookup(InodeId::ROOT, name).unwrap();
-            assert_eq!(found.attr.size, size);
-        }
-        file_system.close().unwrap();
+        assert_files(&store);
     }
 }
 
