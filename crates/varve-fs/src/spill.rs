@@ -104,6 +104,8 @@ fn decode(bytes: &Bytes) -> Result<Spilled, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use varve_testkit::rng::Rng;
+
     use super::*;
 
     #[test]
@@ -113,5 +115,36 @@ mod tests {
             let spilled = Spilled { place, lookups: 300 };
             assert_eq!(decode(&Bytes::from(encode(&spilled))), Ok(spilled));
         }
+    }
+
+    /// Bytes that are no entry are an error, and what is accepted has one meaning.
+    #[test]
+    fn arbitrary_entries_are_refused_or_come_back() {
+        let mut rng = Rng::new(20_261_120);
+        let (mut accepted, mut refused) = (0, 0);
+        for _ in 0..50_000 {
+            let suffix = EntrySuffix::from_hash(rng.next_u64());
+            let key = RowKey::entry(InodeId::new(rng.next_u64() >> rng.below(64)), suffix);
+            let place = Place::Entry { key, slot: rng.next_u64() as u8 };
+            let lookups = rng.next_u64() >> rng.below(64);
+            let mut bytes = encode(&Spilled { place, lookups });
+            for _ in 0..rng.below(4) {
+                let at = rng.below(bytes.len() as u64) as usize;
+                bytes[at] = *rng.pick(&[0, 1, 2, 0x7f, 0x80, 0xff, at as u8]);
+            }
+            if rng.chance(10) {
+                bytes.truncate(rng.below(bytes.len() as u64) as usize);
+            } else if rng.chance(10) {
+                bytes = rng.bytes(bytes.len());
+            }
+            match decode(&Bytes::from(bytes)) {
+                Ok(spilled) => {
+                    accepted += 1;
+                    assert_eq!(decode(&Bytes::from(encode(&spilled))), Ok(spilled));
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
     }
 }

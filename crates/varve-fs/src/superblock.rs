@@ -214,6 +214,8 @@ pub fn lock_path(dir: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use varve_testkit::rng::Rng;
+
     use super::*;
 
     fn example() -> Superblock {
@@ -240,6 +242,50 @@ mod tests {
             assert!(Superblock::decode(&bad, path).is_err(), "byte {at}");
             assert!(Superblock::decode(&bytes[..at], path).is_err(), "cut at {at}");
         }
+    }
+
+    /// Superblocks that are whole by their checksum but say anything: what is accepted is written as what reads the same.
+    #[test]
+    fn arbitrary_superblocks_are_refused_or_read() {
+        let mut rng = Rng::new(20_261_120);
+        let path = Path::new("/s/VARVE");
+        let sound = serde_json::json!(example()).to_string().into_bytes();
+        let values: &[&[u8]] =
+            &[b"-1", b"null", b"[]", b"{}", b"\"\"", b"18446744073709551616", b"1e999", b"\xff"];
+        let (mut accepted, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let mut json = match rng.below(8) {
+                0 => {
+                    let len = rng.below(64) as usize;
+                    rng.bytes(len)
+                }
+                _ => sound.clone(),
+            };
+            for _ in 0..rng.below(4) {
+                let at = rng.below(json.len() as u64 + 1) as usize;
+                let end = (at + rng.below(6) as usize).min(json.len());
+                let put = match rng.below(3) {
+                    0 => rng.pick(values).to_vec(),
+                    1 => vec![b'0' + rng.below(10) as u8; end - at],
+                    _ => rng.bytes(1),
+                };
+                json.splice(at..end, put);
+            }
+            let mut bytes = json.clone();
+            bytes.extend_from_slice(format!("\n{:08x}\n", crc32c::crc32c(&json)).as_bytes());
+            match Superblock::decode(&bytes, path) {
+                Ok(found) => {
+                    accepted += 1;
+                    assert_eq!(Superblock::decode(&found.encode(), path).unwrap(), found);
+                    found.name_hasher().entry(b"name");
+                }
+                Err(error) => {
+                    refused += 1;
+                    assert!(error.to_string().contains("/s/VARVE"), "{error}");
+                }
+            }
+        }
+        assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
     }
 
     #[test]

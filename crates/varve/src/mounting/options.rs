@@ -174,4 +174,66 @@ mod tests {
             assert!(Choices::parse(wrong, false).is_err(), "{wrong}");
         }
     }
+
+    /// Words of options in any order and damaged in any way: an answer, and never less memory or fewer threads than
+    /// a mount works with.
+    #[test]
+    fn arbitrary_options_are_read_or_refused() {
+        const PARTS: &[&str] = &[
+            "ro",
+            "noatime",
+            "memory",
+            "threads",
+            "transport",
+            "user",
+            "x-",
+            "=",
+            "=",
+            "=",
+            ",",
+            ",",
+            ",",
+            "64M",
+            "1.5G",
+            "4096",
+            "0",
+            "-1",
+            "18446744073709551615",
+            "99999999999P",
+            "1e9",
+            ".",
+            "KiB",
+            "uring",
+            " ",
+            "\0",
+            "\u{e9}",
+            "\u{1f600}",
+            "%",
+        ];
+        let mut state = 20_261_120_u64;
+        let mut below = |end: usize| {
+            // splitmix64
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((z ^ (z >> 31)) % end as u64) as usize
+        };
+        let (mut accepted, mut refused) = (0, 0);
+        for _ in 0..50_000 {
+            let text: String = (0..below(8)).map(|_| PARTS[below(PARTS.len())]).collect();
+            match Choices::parse(&text, false) {
+                Ok(choices) => {
+                    accepted += 1;
+                    assert!(choices.memory_bytes.is_none_or(|bytes| bytes >= MEMORY_BYTES_MIN));
+                    assert_eq!(Choices::parse(&text, true).unwrap(), choices, "{text:?}");
+                    assert_eq!(Choices::parse(&format!("{text},{text}"), false).unwrap(), choices);
+                }
+                Err(error) => {
+                    refused += 1;
+                    assert!(!error.message().is_empty(), "{text:?}");
+                }
+            }
+        }
+        assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
+    }
 }
