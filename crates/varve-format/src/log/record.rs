@@ -21,6 +21,8 @@ use bytes::Bytes;
 
 /// Bytes of a record before its payload.
 pub const HEADER_BYTES: usize = 20;
+/// Where in a record's header its kind stands.
+pub(super) const KIND_AT: usize = 8;
 /// Records begin at multiples of this many bytes.
 pub const ALIGN_BYTES: usize = 8;
 /// The longest payload: a batch of the most bytes allowed, with room for the framing of its rows.
@@ -136,7 +138,7 @@ pub fn finish_record(out: &mut Vec<u8>, start: RecordStart, stamp: Stamp) {
     assert!(stamp.offset.is_multiple_of(ALIGN_BYTES as u64), "a record at {}", stamp.offset);
     let record = &mut out[start..];
     record[4..8].copy_from_slice(&(payload_len as u32).to_le_bytes());
-    record[8] = stamp.kind as u8;
+    record[KIND_AT] = stamp.kind as u8;
     record[9] = if stamp.external { FLAG_EXTERNAL } else { 0 };
     record[12..20].copy_from_slice(&stamp.synced_len.to_le_bytes());
     let file = stamp.log.in_checksum(stamp.offset);
@@ -165,7 +167,7 @@ pub(super) fn decode_framing(bytes: &[u8], offset: u64) -> FormatResult<Framing>
     let zeros = reader.bytes(2)?;
     let synced_len = reader.u64()?;
     let kind = RecordKind::from_id(kind).ok_or_else(|| {
-        FormatError::new(8u64, Problem::Unknown { what: "record kind", id: kind.into() })
+        FormatError::new(KIND_AT, Problem::Unknown { what: "record kind", id: kind.into() })
     })?;
     if flags & !FLAG_EXTERNAL != 0 {
         let problem = Problem::Unknown { what: "record flags", id: flags.into() };

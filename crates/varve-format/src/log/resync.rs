@@ -13,7 +13,7 @@
 use bytes::Bytes;
 
 use super::reader::record_at;
-use super::record::{Framing, HEADER_BYTES, decode_framing, encoded_len};
+use super::record::{Framing, HEADER_BYTES, KIND_AT, decode_framing, encoded_len};
 use super::{ALIGN_BYTES, LogId, Record};
 use crate::checksum::{CRC_BYTES, placed_crc};
 
@@ -45,7 +45,13 @@ pub fn resync(bytes: Bytes, log: LogId, from: u64) -> impl Iterator<Item = Recor
 }
 
 /// Whether a header stands at `pos` whose checksum is right.
+///
+/// REQUIRES: `HEADER_BYTES` bytes at `pos`.
 fn may_begin(bytes: &[u8], sums: &[u32], log: LogId, pos: usize) -> bool {
+    // No kind is zero. A hole may be most of a file, so that is asked before anything else.
+    if bytes[pos + KIND_AT] == 0 {
+        return false;
+    }
     let Ok(Framing { payload_len, stored_crc, .. }) = decode_framing(&bytes[pos..], pos as u64)
     else {
         return false;
