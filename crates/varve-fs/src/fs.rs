@@ -265,7 +265,8 @@ impl VarveFs {
         let accounts = Accounts::open(Arc::clone(&store), both, Arc::clone(&locks), marks_max);
         let accounts = Arc::new(accounts.map_err(invalid)?);
         let books = Arc::clone(&accounts);
-        let reaper = Reaper::new(Arc::clone(&store), meta, Arc::clone(&objects), books);
+        let reaper =
+            Reaper::new(Arc::clone(&env), Arc::clone(&store), meta, Arc::clone(&objects), books);
         let spill = Spill::new(Arc::clone(&store), keyspaces.lookups);
         let fs = VarveFs {
             meta,
@@ -292,9 +293,12 @@ impl VarveFs {
         Ok((fs, keyspaces.lookups))
     }
 
-    /// Starts to remove the object files of removed inodes in the background.
+    /// Starts to remove the object files of removed inodes in the background, if anything may change.
     pub(crate) fn start_reaper(&self) -> StoreResult<()> {
-        let thread = self.reaper.start(self.env.as_ref());
+        if self.options.read_only {
+            return Ok(());
+        }
+        let thread = self.reaper.start();
         let thread = thread.map_err(|source| StoreError::Io {
             action: "start a thread for",
             path: self.dir.clone(),

@@ -36,13 +36,11 @@ impl VarveFs {
     /// Closes the store for a successor. REQUIRES: no call is under way, none follows, and the store was
     /// synced: so the successor finds everything even if the closing fails, which is only logged.
     pub fn hand_over(&self) -> StoreResult<HandedOver> {
-        let mut handover = self.volatile_state();
+        let handover = self.volatile_state();
         let (lock, closed) = self.shut_down();
         if let Err(error) = closed {
             log::error!("closing {}: {error}", self.dir.display());
         }
-        // The closing has removed what it could.
-        handover.to_remove = self.reaper.waiting();
         Ok(HandedOver { state: handover.encode(), lock: lock.ok_or(StoreError::Closed)? })
     }
 
@@ -114,7 +112,6 @@ impl VarveFs {
         for node in linkable.into_iter().filter_map(|ino| self.locator.node(ino)) {
             node.state().linkable = true;
         }
-        handover.to_remove.into_iter().for_each(|ino| self.reaper.enqueue(ino));
         Ok(())
     }
 

@@ -202,19 +202,26 @@ impl Objects {
 
     /// Removes the objects of `inos`, durably; those that are not there are no error.
     pub(crate) fn remove(&self, inos: &[InodeId]) -> FsResult<()> {
-        let mut dirs = BTreeSet::new();
-        for ino in inos {
+        self.remove_while(inos, &|| true).map(drop)
+    }
+
+    /// The same until `go_on` says no before one; returns how many, from the first on.
+    pub(crate) fn remove_while(
+        &self,
+        inos: &[InodeId],
+        go_on: &dyn Fn() -> bool,
+    ) -> FsResult<usize> {
+        let (mut dirs, mut removed) = (BTreeSet::new(), 0);
+        for ino in inos.iter().take_while(|_| go_on()) {
             self.claimed.lock().files.remove(ino);
             let path = self.path(*ino);
             match self.env.remove_file(&path) {
-                Ok(()) => {
-                    dirs.extend(path.parent().map(Path::to_path_buf));
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error::object("remove", &path, error));
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    dirs.extend(path.parent().map(Path::to_path_buf));
-                }
-                Err(error) => return Err(error::object("remove", &path, error)),
+                _ => dirs.extend(path.parent().map(Path::to_path_buf)),
             }
+            removed += 1;
         }
         for dir in dirs {
             match self.env.sync_dir(&dir) {
@@ -224,7 +231,7 @@ impl Objects {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(removed)
     }
 
     /// Makes the object of `from` that of `to`, durably.

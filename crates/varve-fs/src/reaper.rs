@@ -8,37 +8,51 @@
 //! 3. Then the pending row goes.
 //!
 //! Every sync a caller asks for drains the queue; a thread does it every few seconds, and the queue is
-//! drained on the spot when it holds [`QUEUE_MAX`] ids, beyond which it does not grow. On a deterministic machine there is no thread.
-//! What a crash leaves in the queue the next mount finds by its pending rows.
+//! drained on the spot when it holds [`QUEUE_MAX`] ids, beyond which it does not grow.
+//!
+//! What an earlier process left is found by its pending rows: the thread goes through them once, a step at a
+//! time, so that nobody waits for it ([`Reaper::remove_earlier`]). On a deterministic machine there is no thread, and
+//! the start does it.
+//!
+//! The storage below may take long to remove a file, as where it discards blocks at once. From [`Reaper::stop`] on
+//! no removal begins after [`CLOSING_MAX`]; the rest keeps its pending rows.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use varve_engine::{Batch, Store};
 use varve_env::{Env, JoinHandle};
-use varve_schema::RowKey;
+use varve_schema::{Pending, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use crate::error;
 use crate::objects::Objects;
+use crate::recover::pending_rows;
 use crate::usage::Accounts;
 
 /// Ids that may wait.
 const QUEUE_MAX: usize = 1024;
 /// How long an id waits if nobody asks for a sync.
 const INTERVAL: Duration = Duration::from_secs(6);
+/// Pending rows of earlier processes taken care of at a time.
+const EARLIER_STEP: usize = 64;
+/// How long removals go on once the store is being closed.
+const CLOSING_MAX: Duration = Duration::from_secs(1);
 
 /// The queue of object files to remove.
 pub(crate) struct Reaper {
+    env: Arc<dyn Env>,
     store: Arc<dyn Store>,
     meta: KeyspaceId,
     objects: Arc<Objects>,
     accounts: Arc<Accounts>,
     state: Mutex<State>,
     changed: Condvar,
+    /// On the monotonic clock; set when the store is being closed.
+    give_up_at: OnceLock<Duration>,
 }
 
 #[derive(Default)]
@@ -49,31 +63,37 @@ struct State {
 
 impl Reaper {
     pub(crate) fn new(
+        env: Arc<dyn Env>,
         store: Arc<dyn Store>,
         meta: KeyspaceId,
         objects: Arc<Objects>,
         accounts: Arc<Accounts>,
     ) -> Reaper {
-        Reaper { store, meta, objects, accounts, state: Mutex::default(), changed: Condvar::new() }
+        let (state, changed, give_up_at) = (Mutex::default(), Condvar::new(), OnceLock::new());
+        Reaper { env, store, meta, objects, accounts, state, changed, give_up_at }
     }
 
     /// Starts the thread, unless background work must run on the callers' threads.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        env: &dyn Env,
-    ) -> std::io::Result<Option<Box<dyn JoinHandle>>> {
-        if env.is_deterministic() {
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<Option<Box<dyn JoinHandle>>> {
+        if self.env.is_deterministic() {
+            let mut earlier = Some(InodeId::new(0));
+            while let Some(from) = earlier {
+                earlier = self.remove_earlier(from);
+            }
             return Ok(None);
         }
         let reaper = Arc::clone(self);
-        env.spawn("varve-reaper", Box::new(move || reaper.run())).map(Some)
+        self.env.spawn("varve-reaper", Box::new(move || reaper.run())).map(Some)
     }
 
     fn run(&self) {
+        let mut earlier = Some(InodeId::new(0));
+        let mut due = self.env.monotonic().saturating_add(INTERVAL);
         loop {
+            let waits = earlier.is_none();
             let busy = {
                 let mut state = self.state.lock();
-                if !state.stopping {
+                if !state.stopping && waits {
                     self.changed.wait_for(&mut state, INTERVAL);
                 }
                 if state.stopping {
@@ -81,15 +101,20 @@ impl Reaper {
                 }
                 !state.queue.is_empty()
             };
-            self.accounts.tell_news();
-            if busy && let Err(error) = self.sync_and_drain() {
-                log::warn!("files of removed inodes stay for now: {error}");
+            if waits || self.env.monotonic() >= due {
+                self.accounts.tell_news();
+                if busy && let Err(error) = self.sync_and_drain() {
+                    log::warn!("files of removed inodes stay for now: {error}");
+                }
+                due = self.env.monotonic().saturating_add(INTERVAL);
             }
+            earlier = earlier.and_then(|from| self.remove_earlier(from));
         }
     }
 
-    /// Ends the thread.
+    /// Ends the thread, and soon all removals.
     pub(crate) fn stop(&self) {
+        self.give_up_at.get_or_init(|| self.env.monotonic().saturating_add(CLOSING_MAX));
         self.state.lock().stopping = true;
         self.changed.notify_all();
     }
@@ -109,17 +134,28 @@ impl Reaper {
     /// Makes the store durable and removes the objects queued before the call. An error means that the
     /// store could not be synced; objects that cannot be removed stay queued.
     pub(crate) fn sync_and_drain(&self) -> FsResult<()> {
-        let ready = std::mem::take(&mut self.state.lock().queue);
+        let mut ready = std::mem::take(&mut self.state.lock().queue);
         let synced = self.store.sync().map_err(error::store);
-        if synced.is_err() || ready.is_empty() {
-            self.queue_again(ready);
-            return synced;
-        }
-        if let Err(error) = self.remove(&ready) {
-            log::warn!("files of removed inodes stay for now: {error}");
-            self.queue_again(ready);
-        }
-        Ok(())
+        let removed = if synced.is_ok() { self.remove(&ready) } else { 0 };
+        self.queue_again(ready.split_off(removed));
+        synced
+    }
+
+    /// Removes the objects of the first pending rows from that of `from` on; returns where to go on. Rows written
+    /// meanwhile may be among them, as whatever is pending may be finished twice.
+    fn remove_earlier(&self, from: InodeId) -> Option<InodeId> {
+        let rows = pending_rows(self.store.as_ref(), self.meta, from, EARLIER_STEP);
+        let rows = rows.and_then(|rows| self.store.sync().map(|()| rows).map_err(error::store));
+        let rows = rows.unwrap_or_else(|error| {
+            log::warn!("files of removed inodes stay until the next mount: {error}");
+            Vec::new()
+        });
+        let (last, _) = rows.last()?;
+        let removals = rows.iter().filter(|(_, pending)| *pending == Pending::ObjectDelete);
+        let mut inos: Vec<InodeId> = removals.map(|(ino, _)| *ino).collect();
+        let removed = self.remove(&inos);
+        self.queue_again(inos.split_off(removed));
+        last.get().checked_add(1).map(InodeId::new)
     }
 
     /// Puts ids back; those for which there is no room wait for the next mount, which finds their pending
@@ -133,19 +169,30 @@ impl Reaper {
         state.queue.extend(ids.into_iter().take(room));
     }
 
-    fn remove(&self, inos: &[InodeId]) -> FsResult<()> {
-        self.objects.remove(inos)?;
-        let mut batch = Batch::new();
-        batch.reclaims_space();
-        for ino in inos {
-            batch.delete(self.meta, Bytes::copy_from_slice(&RowKey::pending(*ino).to_bytes()));
-        }
-        self.store.write(batch).map_err(error::store)
+    /// Removes objects and then their pending rows; returns how many, from the first on. REQUIRES: the store was
+    /// synced after the pending rows were written.
+    fn remove(&self, inos: &[InodeId]) -> usize {
+        self.try_remove(inos).unwrap_or_else(|error| {
+            log::warn!("files of removed inodes stay for now: {error}");
+            0
+        })
     }
 
-    /// The ids that wait.
-    pub(crate) fn waiting(&self) -> Vec<InodeId> {
-        self.state.lock().queue.clone()
+    fn try_remove(&self, inos: &[InodeId]) -> FsResult<usize> {
+        let in_time = || self.give_up_at.get().is_none_or(|at| self.env.monotonic() < *at);
+        let removed = self.objects.remove_while(inos, &in_time)?;
+        if removed < inos.len() {
+            log::info!("{} files of removed inodes are left for later", inos.len() - removed);
+        }
+        if removed > 0 {
+            let mut batch = Batch::new();
+            batch.reclaims_space();
+            for ino in &inos[..removed] {
+                batch.delete(self.meta, Bytes::copy_from_slice(&RowKey::pending(*ino).to_bytes()));
+            }
+            self.store.write(batch).map_err(error::store)?;
+        }
+        Ok(removed)
     }
 
     /// How many ids wait.

@@ -1,60 +1,70 @@
-//! What a mount finishes: the work that pending rows name. Costs what was open or being removed at the
-//! crash, nothing else.
+//! What a mount finishes before it is usable: the work that pending rows name, besides removals. Costs what was
+//! open at the crash, nothing else.
 
-use varve_engine::{Direction, KeyRange};
+use std::ops::Bound;
+
+use varve_engine::{Direction, KeyRange, Store};
 use varve_schema::{EntrySuffix, META, Pending, RowKey};
-use varve_types::InodeId;
+use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use crate::error;
 use crate::fs::VarveFs;
 
-/// Pending rows taken care of between two syncs.
+/// Pending rows read at a time.
 const PENDING_BATCH: usize = 1000;
 
+/// Up to `max` pending rows from that of `from` on, in the order of ids.
+pub(crate) fn pending_rows(
+    store: &dyn Store,
+    meta: KeyspaceId,
+    from: InodeId,
+    max: usize,
+) -> FsResult<Vec<(InodeId, Pending)>> {
+    let start = Bound::Included(RowKey::pending(from).to_bytes().to_vec());
+    let range = KeyRange { start, ..KeyRange::prefix(&RowKey::pending_prefix()) };
+    let rows = store.scan(meta, range, Direction::Forward).map_err(error::store)?;
+    let mut found = Vec::new();
+    for row in rows.take(max) {
+        let (key, value) = row.map_err(error::store)?;
+        let Some(key) = RowKey::from_bytes(&key) else { continue };
+        let kind = Pending::decode(&value).map_err(|error| error::row(META, key, error))?;
+        found.push((InodeId::new(key.suffix()), kind));
+    }
+    Ok(found)
+}
+
 impl VarveFs {
-    /// Reclaims orphans, objects half made and objects half removed, and settles files that were being written.
+    /// Reclaims orphans and objects half made, and settles files that were being written. Objects half removed
+    /// are the reaper's ([`crate::reaper`]), as that may take long.
     pub(crate) fn finish_pending(&self) -> FsResult<()> {
         if self.options.read_only {
             return Ok(());
         }
-        loop {
-            let pending = self.pending(PENDING_BATCH)?;
-            if pending.is_empty() {
-                return Ok(());
-            }
-            for (ino, kind) in &pending {
+        let (mut next, mut finished) = (Some(InodeId::new(0)), 0);
+        while let Some(from) = next {
+            let pending = pending_rows(self.store.as_ref(), self.meta, from, PENDING_BATCH)?;
+            let last = pending.last().map(|(ino, _)| ino.get());
+            next = last.and_then(|ino| ino.checked_add(1)).map(InodeId::new);
+            for (ino, kind) in pending {
+                finished += u64::from(kind != Pending::ObjectDelete);
                 match kind {
-                    Pending::Orphan => self.drop_orphan(*ino)?,
-                    Pending::ObjectMaking => self.drop_begun_object(*ino)?,
+                    Pending::Orphan => self.drop_orphan(ino)?,
+                    Pending::ObjectMaking => self.drop_begun_object(ino)?,
                     Pending::OrphanObjectMaking => {
-                        self.objects.remove(&[*ino])?;
-                        self.drop_orphan(*ino)?;
+                        self.objects.remove(&[ino])?;
+                        self.drop_orphan(ino)?;
                     }
-                    Pending::ObjectDelete => self.reaper.enqueue(*ino),
-                    Pending::ObjectDirty { entry } => self.settle_pending(*ino, *entry)?,
+                    Pending::ObjectDelete => {}
+                    Pending::ObjectDirty { entry } => self.settle_pending(ino, entry)?,
                 }
             }
-            log::info!("finished {} operations that a crash cut short", pending.len());
-            self.reaper.sync_and_drain()?;
-            if self.reaper.queued() > 0 {
-                // Objects that cannot be removed now stay queued; fsck names them.
-                return Ok(());
-            }
         }
-    }
-
-    fn pending(&self, max: usize) -> FsResult<Vec<(InodeId, Pending)>> {
-        let range = KeyRange::prefix(&RowKey::pending_prefix());
-        let rows = self.store.scan(self.meta, range, Direction::Forward).map_err(error::store)?;
-        let mut found = Vec::new();
-        for row in rows.take(max) {
-            let (key, value) = row.map_err(error::store)?;
-            let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let kind = Pending::decode(&value).map_err(|error| error::row(META, key, error))?;
-            found.push((InodeId::new(key.suffix()), kind));
+        if finished > 0 {
+            log::info!("finished {finished} operations that a crash cut short");
+            self.store.sync().map_err(error::store)?;
         }
-        Ok(found)
+        Ok(())
     }
 
     /// An orphan's row and data go; an orphan that got a name again only loses the pending row.

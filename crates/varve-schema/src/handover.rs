@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! | version u8 | next handle varint | spilled varint |
-//! | count varint | known inode ... | count varint | open file ... | count varint | inode id varint ... |
+//! | count varint | known inode ... | count varint | open file ... |
 //!
 //! known inode:  | ino varint | lookups varint | flags u8 | place |
 //!               flags: 0 orphan, 1 may still get its first name
@@ -14,8 +14,8 @@
 //!               flags: 0 read, 1 write, 2 append, 3 sync, 4 passthrough, 5 execute
 //! ```
 //!
-//! The last list holds the inodes whose object files are still to be removed. `spilled` counts the inodes
-//! whose entries are in the key space `lookups`. A count is never trusted with an allocation.
+//! `spilled` counts the inodes whose entries are in the key space `lookups`. A count is never trusted with an
+//! allocation.
 
 use bytes::Bytes;
 use varve_types::InodeId;
@@ -43,8 +43,6 @@ pub struct Handover {
     pub known: Vec<KnownInode>,
     /// Open files.
     pub open: Vec<OpenHandle>,
-    /// Inodes whose object files are to be removed.
-    pub to_remove: Vec<InodeId>,
 }
 
 /// An inode that the kernel looked up or has open.
@@ -113,8 +111,6 @@ impl Handover {
         self.known.iter().for_each(|known| known.encode_to(&mut out));
         put_varint(&mut out, self.open.len() as u64);
         self.open.iter().for_each(|open| open.encode_to(&mut out));
-        put_varint(&mut out, self.to_remove.len() as u64);
-        self.to_remove.iter().for_each(|ino| put_varint(&mut out, ino.get()));
         out
     }
 
@@ -125,9 +121,8 @@ impl Handover {
         let (next_handle, spilled) = (reader.varint()?, reader.varint()?);
         let known = list(&mut reader, KnownInode::decode_from)?;
         let open = list(&mut reader, OpenHandle::decode_from)?;
-        let to_remove = list(&mut reader, |reader| reader.varint().map(InodeId::new))?;
         reader.end()?;
-        Ok(Handover { next_handle, spilled, known, open, to_remove })
+        Ok(Handover { next_handle, spilled, known, open })
     }
 }
 

@@ -1,4 +1,4 @@
-//! A simulated machine on which something happens while a file is opened.
+//! A simulated machine on which something happens while a file is opened or removed.
 
 use std::fmt;
 use std::io;
@@ -14,17 +14,22 @@ use varve_types::Timestamp;
 /// What happens instead of one opening, which fails.
 pub(crate) type Instead = Box<dyn FnOnce() + Send>;
 
+/// What happens before each removal of an object file.
+pub(crate) type BeforeRemoval = Arc<dyn Fn() + Send + Sync>;
+
 /// A [`SimEnv`] whose next opening of an object file fails, after something else happened.
 pub(crate) struct Interposed {
     pub(crate) sim: Arc<SimEnv>,
     pub(crate) instead: Mutex<Option<Instead>>,
+    pub(crate) before_removal: Mutex<Option<BeforeRemoval>>,
     threads: bool,
 }
 
 impl Interposed {
     /// The machine as it is, until [`Interposed::instead`] is set.
     pub(crate) fn new(sim: &Arc<SimEnv>) -> Interposed {
-        Interposed { sim: Arc::clone(sim), instead: Mutex::new(None), threads: false }
+        let (instead, before_removal) = (Mutex::new(None), Mutex::new(None));
+        Interposed { sim: Arc::clone(sim), instead, before_removal, threads: false }
     }
 
     /// The same with the file system's own threads.
@@ -60,6 +65,10 @@ impl Env for Interposed {
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let before = self.before_removal.lock().clone();
+        if let Some(before) = before.filter(|_| path.to_string_lossy().contains("/objects/")) {
+            before();
+        }
         self.sim.remove_file(path)
     }
 

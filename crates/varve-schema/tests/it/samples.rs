@@ -86,7 +86,6 @@ fn handover() -> Handover {
             known(1_234_567, 3, KnownPlace::Detached(Box::new(file()))),
         ],
         open: vec![open(998, 200, false), open(999, 300, true)],
-        to_remove: vec![InodeId::new(12_345)],
     }
 }
 

@@ -1,0 +1,132 @@
+//! What closing does not wait for, and what it leaves to the next mount.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use varve_env::sim::SimEnv;
+use varve_env::{Env, FileKind};
+use varve_fs::fsck::{CheckOptions, Finding, check_store};
+use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
+use varve_vfs::Vfs;
+
+use crate::interposed::Interposed;
+use crate::support::{Calls, ROOT, name};
+
+const STORE: &str = "/store";
+/// How long the storage below takes to remove a file, on the simulated clock.
+const SLOW: Duration = Duration::from_millis(100);
+
+fn formatted() -> Arc<SimEnv> {
+    let sim = SimEnv::new(1);
+    let env: Arc<dyn Env> = Arc::<SimEnv>::clone(&sim);
+    let low = FormatOptions { large_file_threshold_bytes: 4096, ..FormatOptions::default() };
+    format(&env, Path::new(STORE), &low).unwrap();
+    sim
+}
+
+fn open(env: Arc<dyn Env>) -> VarveFs {
+    VarveFs::open(env, Path::new(STORE), MountOptions::default()).unwrap()
+}
+
+/// What a check of the closed store says.
+fn findings(sim: &Arc<SimEnv>) -> Vec<Finding> {
+    let env: Arc<dyn Env> = Arc::<SimEnv>::clone(sim);
+    let report = check_store(env, Path::new(STORE), &CheckOptions::default(), &mut |_| ());
+    report.unwrap().findings
+}
+
+fn objects(sim: &SimEnv) -> usize {
+    let (mut dirs, mut files) = (vec![Path::new(STORE).join("objects")], 0);
+    while let Some(dir) = dirs.pop() {
+        for item in sim.list(&dir).unwrap() {
+            match item.kind {
+                FileKind::Dir => dirs.push(dir.join(&item.name)),
+                _ => files += 1,
+            }
+        }
+    }
+    files
+}
+
+/// Removes `count` large files and closes the store while each takes [`SLOW`] to go below; returns how long the
+/// closing took.
+fn close_with_removals(sim: &Arc<SimEnv>, count: usize) -> Duration {
+    let env = Arc::new(Interposed::new(sim));
+    let fs = open(Arc::<Interposed>::clone(&env));
+    for i in 0..count {
+        let (text, large) = (format!("f{i}"), [7; 5000]);
+        let ino = fs.mk(ROOT, &text);
+        fs.put_at(ino, 0, &large);
+        fs.unlink(ROOT, name(&text)).unwrap();
+        fs.forget(ino, 1);
+    }
+    assert_eq!(objects(sim), count);
+    let clock = Arc::clone(sim);
+    *env.before_removal.lock() = Some(Arc::new(move || clock.sleep(SLOW)));
+    let begin = sim.monotonic();
+    fs.close().unwrap();
+    sim.monotonic() - begin
+}
+
+#[test]
+fn closing_gives_up_removing_files_after_a_second() {
+    let sim = formatted();
+    let took = close_with_removals(&sim, 300);
+    assert!((Duration::from_secs(1)..Duration::from_secs(2)).contains(&took), "{took:?}");
+    let left = objects(&sim);
+    assert!((280..300).contains(&left), "{left} of 300 are left");
+    let unfinished = findings(&sim);
+    assert_eq!(unfinished.len(), left, "{unfinished:?}");
+    assert!(unfinished.iter().all(|finding| matches!(finding, Finding::Pending { .. })));
+    open(Arc::<SimEnv>::clone(&sim)).close().unwrap();
+    assert_eq!((objects(&sim), findings(&sim)), (0, Vec::new()));
+}
+
+/// Lets removals through once it is open, and counts them.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |(open, _)| !*open);
+        state.1 += 1;
+        self.changed.notify_all();
+    }
+
+    fn open(&self) {
+        self.state.lock().0 = true;
+        self.changed.notify_all();
+    }
+
+    fn wait_for(&self, count: usize) {
+        let mut state = self.state.lock();
+        while state.1 < count {
+            let waited = self.changed.wait_for(&mut state, Duration::from_secs(60));
+            assert!(!waited.timed_out(), "{} of {count} are removed", state.1);
+        }
+    }
+}
+
+#[test]
+fn a_mount_does_not_wait_for_the_removals_that_are_left() {
+    let sim = formatted();
+    close_with_removals(&sim, 300);
+    let (left, gate) = (objects(&sim), Arc::new(Gate::default()));
+    let (env, held) = (Interposed::with_threads(&sim), Arc::clone(&gate));
+    *env.before_removal.lock() = Some(Arc::new(move || held.pass()));
+    let fs = open(Arc::new(env));
+    let ino = fs.mk(ROOT, "meanwhile");
+    fs.put_at(ino, 0, b"here");
+    assert_eq!(objects(&sim), left, "nothing is removed yet");
+    gate.open();
+    gate.wait_for(left);
+    assert_eq!(fs.contents(ino), b"here");
+    fs.close().unwrap();
+    assert_eq!((objects(&sim), findings(&sim)), (0, Vec::new()));
+}
