@@ -320,13 +320,17 @@ impl VarveFs {
 
     /// Syncs everything and lets go of the store. Later calls fail.
     pub fn close(&self) -> StoreResult<()> {
-        self.shut_down().1
+        self.shut_down(true).1
     }
 
-    /// Syncs everything and closes the store. Gives the lock, which is let go of when it is dropped.
-    pub(crate) fn shut_down(&self) -> (Option<Box<dyn FileLock>>, StoreResult<()>) {
+    /// Syncs everything and closes the store; if it `ends` here, what only open handles kept goes. Gives the
+    /// lock, which is let go of when it is dropped.
+    pub(crate) fn shut_down(&self, ends: bool) -> (Option<Box<dyn FileLock>>, StoreResult<()>) {
         self.stop_reaper();
         let covered = if self.options.read_only { Ok(()) } else { self.sync_open_objects() };
+        if ends && !self.options.read_only {
+            self.drop_known_orphans();
+        }
         if let Err(error) = covered.and_then(|()| self.reaper.sync_and_drain()) {
             log::warn!("the last sync failed: {error}");
         }

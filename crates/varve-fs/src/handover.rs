@@ -37,7 +37,7 @@ impl VarveFs {
     /// synced: so the successor finds everything even if the closing fails, which is only logged.
     pub fn hand_over(&self) -> StoreResult<HandedOver> {
         let handover = self.volatile_state();
-        let (lock, closed) = self.shut_down();
+        let (lock, closed) = self.shut_down(false);
         if let Err(error) = closed {
             log::error!("closing {}: {error}", self.dir.display());
         }

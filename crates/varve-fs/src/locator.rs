@@ -226,6 +226,21 @@ impl Locator {
         shard.map.get(&ino.get()).is_some_and(|known| known.orphan && !known.is_reachable())
     }
 
+    /// Up to `max` orphans, which no lookup or handle reaches any more from now on. REQUIRES: no call is under way,
+    /// and none follows.
+    pub(crate) fn abandon_orphans(&self, max: usize) -> Vec<InodeId> {
+        let mut orphans = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let found = shard.map.iter_mut().filter(|(_, known)| known.orphan);
+            for (ino, known) in found.take(max - orphans.len()) {
+                (known.lookups, known.node) = (0, None);
+                orphans.push(InodeId::new(*ino));
+            }
+        }
+        orphans
+    }
+
     /// Whether a lookup or a handle can reach `ino`.
     pub(crate) fn is_reachable(&self, ino: InodeId) -> bool {
         let shard = self.shard(ino).lock();

@@ -25,6 +25,9 @@ use crate::fs::VarveFs;
 use crate::locator::Place;
 use crate::rows::{Changes, Standing};
 
+/// Orphans that closing removes: each costs one batch.
+const ORPHANS_AT_CLOSE_MAX: usize = 4096;
+
 /// What is to follow in memory once the batch that took a name from an inode is written.
 pub(crate) enum Departure {
     /// Names are left.
@@ -266,6 +269,16 @@ impl VarveFs {
         let object = self.delete_content(&mut changes, &inode)?;
         changes.delete_inode(ino);
         self.commit_departure(changes, Departure::Gone { inode: Box::new(inode), object })
+    }
+
+    /// Removes what is left of orphans that only open handles or lookups kept, up to [`ORPHANS_AT_CLOSE_MAX`]; the next
+    /// mount finds the others. REQUIRES: no call is under way, and none follows.
+    pub(crate) fn drop_known_orphans(&self) {
+        for ino in self.locator.abandon_orphans(ORPHANS_AT_CLOSE_MAX) {
+            if let Err(error) = self.reap_orphan(ino) {
+                log::warn!("inode {ino}, which has no name, stays until the next mount: {error}");
+            }
+        }
     }
 
     /// Takes back lookups; with the last one an orphan that is not open goes.

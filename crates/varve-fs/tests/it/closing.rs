@@ -12,7 +12,7 @@ use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_vfs::Vfs;
 
 use crate::interposed::Interposed;
-use crate::support::{Calls, ROOT, name};
+use crate::support::{BOTH, Calls, ROOT, name};
 
 const STORE: &str = "/store";
 /// How long the storage below takes to remove a file, on the simulated clock.
@@ -127,6 +127,25 @@ fn a_mount_does_not_wait_for_the_removals_that_are_left() {
     gate.open();
     gate.wait_for(left);
     assert_eq!(fs.contents(ino), b"here");
+    fs.close().unwrap();
+    assert_eq!((objects(&sim), findings(&sim)), (0, Vec::new()));
+}
+
+/// A program that still had files open which have no names any more left work to the next mount.
+#[test]
+fn closing_removes_what_only_open_files_kept() {
+    let sim = formatted();
+    let fs = open(Arc::<SimEnv>::clone(&sim));
+    for (text, size) in [("small", 100), ("large", 100_000)] {
+        let ino = fs.mk(ROOT, text);
+        let handle = fs.open_as(ino, BOTH);
+        fs.write(ino, handle, 0, &vec![7; size], false).unwrap();
+        fs.unlink(ROOT, name(text)).unwrap();
+    }
+    let known = fs.mk(ROOT, "known");
+    fs.put_at(known, 0, &[7; 100_000]);
+    fs.unlink(ROOT, name("known")).unwrap();
+    assert_eq!(objects(&sim), 2, "large files without names are there");
     fs.close().unwrap();
     assert_eq!((objects(&sim), findings(&sim)), (0, Vec::new()));
 }
