@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use varve_env::sim::SimEnv;
 use varve_types::InodeId;
-use varve_vfs::{Caller, FsResult, OpenFlags};
+use varve_vfs::{AllocateMode, Caller, FsResult, OpenFlags};
 
 use super::history::History;
 use crate::fsops::{Answer, Generator, Op, Outcome, Session, Slot, TreePath, Universe};
@@ -56,6 +56,7 @@ pub struct Script {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     writes: bool,
+    appends: bool,
     syncs: bool,
 }
 
@@ -73,21 +74,7 @@ struct Maker {
 impl Script {
     /// The script of `seed`.
     pub fn new(seed: u64, options: &ScriptOptions) -> FsResult<Script> {
-        let threshold = options.large_file_threshold_bytes;
-        let large = [threshold / 2, threshold - 1, threshold + 1, 2 * threshold];
-        let sizes = [&[0, 1, 500, 513, 4096], &large[..]].concat();
-        let universe = Universe { sizes, ..Universe::default() };
-        let model = ModelFs::new(SimEnv::new(seed));
-        let history = History::new(&model)?;
-        let mut maker = Maker {
-            rng: Rng::new(mix(seed)),
-            generator: Generator::new(seed, universe),
-            model,
-            session: Session::default(),
-            open: HashMap::new(),
-            threshold,
-            script: Script { seed, steps: Vec::new(), outcomes: Vec::new(), history },
-        };
+        let mut maker = Maker::new(seed, options.large_file_threshold_bytes)?;
         while maker.script.steps.len() < options.steps {
             maker.step(options.restarts)?;
         }
@@ -96,6 +83,23 @@ impl Script {
 }
 
 impl Maker {
+    fn new(seed: u64, threshold: u64) -> FsResult<Maker> {
+        let large = [threshold / 2, threshold - 1, threshold + 1, 2 * threshold];
+        let sizes = [&[0, 1, 500, 513, 4096], &large[..]].concat();
+        let universe = Universe { sizes, ..Universe::default() };
+        let model = ModelFs::new(SimEnv::new(seed));
+        let history = History::new(&model)?;
+        Ok(Maker {
+            rng: Rng::new(mix(seed)),
+            generator: Generator::new(seed, universe),
+            model,
+            session: Session::default(),
+            open: HashMap::new(),
+            threshold,
+            script: Script { seed, steps: Vec::new(), outcomes: Vec::new(), history },
+        })
+    }
+
     fn step(&mut self, restarts: bool) -> FsResult<()> {
         match self.rng.below(100) {
             0..3 => self.op(Op::Sync),
@@ -170,15 +174,15 @@ impl Maker {
     fn op(&mut self, op: Op) -> FsResult<()> {
         let at = self.script.steps.len() + 1;
         let before = slot_of(&op).and_then(|slot| self.session.inode(slot));
-        let large = self.may_become_large(&op, before);
+        let end = self.end_of(&op, before);
         let outcome = self.session.apply(&self.model, &op);
         let done = outcome.answer.as_ref().is_ok_and(|answer| *answer != Answer::Skipped);
         self.script.history.push(&self.model, &self.session.inodes())?;
         let history = &mut self.script.history;
-        if let Some((ino, end)) = large {
-            history.note_end(ino, at, end, self.threshold);
-        }
         if done {
+            if let Some((ino, end)) = end {
+                history.note_end(ino, at, end, self.threshold);
+            }
             self.generator.observe(&op);
             self.note_done(&op, before, at);
         }
@@ -187,17 +191,23 @@ impl Maker {
         Ok(())
     }
 
-    /// The inode that `op` makes as large as the given size, at least in part.
-    fn may_become_large(&self, op: &Op, slot: Option<InodeId>) -> Option<(InodeId, u64)> {
+    /// The inode whose bytes `op` changes so that they reach to the given place, and no less if nothing else of
+    /// the file survives.
+    fn end_of(&self, op: &Op, slot: Option<InodeId>) -> Option<(InodeId, u64)> {
         let history = &self.script.history;
         match op {
-            Op::Write { offset, len, .. } => {
+            Op::Write { slot: written, offset, len, .. } => {
                 let ino = slot?;
-                // An append goes to the end.
-                let start = (*offset).max(history.newest_len(ino));
+                let appends = self.open.get(written).is_some_and(|open| open.appends);
+                let start = if appends { history.newest_len(ino) } else { *offset };
                 Some((ino, start + *len as u64)).filter(|_| *len > 0)
             }
-            Op::Fallocate { offset, len, .. } => Some((slot?, offset + len)),
+            Op::Fallocate {
+                mode: AllocateMode::Extend | AllocateMode::ZeroRange,
+                offset,
+                len,
+                ..
+            } => Some((slot?, offset + len)),
             Op::SlotSetAttr { set, .. } => Some((slot?, set.size?)),
             Op::SetAttr { path, set, .. } => Some((history.newest_inode(path)?, set.size?)),
             _ => None,
@@ -221,7 +231,7 @@ impl Maker {
             Op::Create { flags, slot, .. }
             | Op::Open { flags, slot, .. }
             | Op::Tmpfile { flags, slot, .. } => {
-                let open = Open { writes: flags.write, syncs: flags.sync };
+                let open = Open { writes: flags.write, appends: flags.append, syncs: flags.sync };
                 let old = self.open.insert(*slot, open);
                 self.released(old, before, at);
             }
@@ -274,5 +284,69 @@ fn slot_of(op: &Op) -> Option<Slot> {
         | Op::Open { slot, .. }
         | Op::Tmpfile { slot, .. } => Some(*slot),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_vfs::SetAttr;
+
+    use super::super::history::{Found, Reached};
+    use super::*;
+
+    const THRESHOLD: u64 = 16 << 10;
+
+    fn write(offset: u64, len: usize) -> Op {
+        Op::Write { slot: 0, offset, len, fill: offset, kill_set_id: false }
+    }
+
+    fn create(append: bool) -> Op {
+        let flags = OpenFlags { read: true, write: true, append, ..OpenFlags::default() };
+        let path = TreePath::default().join(b"f");
+        Op::Create { caller: Caller::ROOT, path, perm: 0o644, flags, slot: 0 }
+    }
+
+    /// What is found of the steps `ops` if the file has `len` bytes, and whether a power cut may leave that.
+    fn may_be_found(ops: &[Op], len: u64) -> Result<usize, String> {
+        let mut maker = Maker::new(1, THRESHOLD).unwrap();
+        ops.iter().for_each(|op| maker.op(op.clone()).unwrap());
+        let (disk, mut session) = (ModelFs::new(SimEnv::new(2)), Session::default());
+        let set = SetAttr { size: Some(len), ..SetAttr::default() };
+        let cut = Op::SlotSetAttr { caller: Caller::ROOT, slot: 0, set };
+        for op in ops.iter().chain([&cut]) {
+            assert!(session.apply(&disk, op).answer.is_ok(), "{op:?}");
+        }
+        let reached = Reached { steps: ops.len(), ..Reached::default() };
+        maker.script.history.check(&Found::read(&disk).unwrap(), reached)
+    }
+
+    /// A power cut kept the length of a second write, within a large file, and not that of the first. The
+    /// history took every write for an append, so it refused that length and allowed one that never was.
+    #[test]
+    fn the_length_of_any_write_may_survive_alone() {
+        let ops = [create(false), write(0, 20_000), write(100, 320)];
+        may_be_found(&ops, 420).unwrap();
+        may_be_found(&ops, 20_000).unwrap();
+        may_be_found(&ops, 20_320).unwrap_err();
+        may_be_found(&ops, 421).unwrap_err();
+    }
+
+    #[test]
+    fn an_append_ends_beyond_what_was_there() {
+        let ops = [create(true), write(0, 20_000), write(100, 320)];
+        may_be_found(&ops, 20_320).unwrap();
+        may_be_found(&ops, 420).unwrap_err();
+    }
+
+    #[test]
+    fn only_what_grows_a_file_makes_it_large() {
+        let punch = |mode| Op::Fallocate { slot: 0, mode, offset: 0, len: 2 * THRESHOLD };
+        let small = [create(false), write(0, 10_000), write(0, 9000)];
+        may_be_found(&small, 19_000).unwrap_err();
+        for mode in [AllocateMode::PunchHole, AllocateMode::KeepSize, AllocateMode::ZeroKeepSize] {
+            let ops = [create(false), write(0, 10_000), punch(mode)];
+            may_be_found(&ops, 10_000).unwrap();
+            may_be_found(&ops, 2 * THRESHOLD).unwrap_err();
+        }
     }
 }
