@@ -15,12 +15,13 @@ use varve_env::sim::{SimEnv, SimOp};
 use varve_fs::fsck::Severity;
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_testkit::crash::{
-    Exploration, Image, Script, ScriptOptions, Step, Subject, Tally, Violation, explore,
+    Exploration, Found, Image, Script, ScriptOptions, Step, Subject, Tally, Violation, explore,
 };
 use varve_testkit::fsops::Session;
+use varve_vfs::Vfs;
 
 use crate::crash::STORE;
-use crate::support::os_env;
+use crate::support::{Calls, ROOT, os_env};
 
 /// Small enough for a few pages of writes to cross it.
 const THRESHOLD_BYTES: u64 = 16 << 10;
@@ -132,7 +133,6 @@ fn canary_each_sync_that_is_left_out_is_noticed() {
         (SimOp::SyncDir, "/engine"),
         // Large files, before the rows that claim them.
         (SimOp::Sync, "/objects/"),
-        (SimOp::SyncDir, "/objects/0/0"),
     ];
     for (op, path_part) in left_out {
         let mut exploration = everything();
@@ -143,6 +143,30 @@ fn canary_each_sync_that_is_left_out_is_noticed() {
             None => panic!("without {op:?} of {path_part} nothing is noticed"),
         }
     }
+}
+
+/// The name of a large file must be durable before the row that claims it. Most runs do not show it: the
+/// first sync of a process covers all objects, and so does the sync of the same directory for a removed one.
+#[test]
+fn canary_a_left_out_sync_of_the_directory_of_objects_is_noticed() {
+    let found_after = |left_out: &[&str]| {
+        let env = SimEnv::new(1);
+        Store.format(&env).unwrap();
+        let fs = Store.open(&env).unwrap();
+        // The directories of objects are made and durable.
+        let first = fs.mk(ROOT, "first");
+        fs.put_at(first, 0, &[1; 2 * THRESHOLD_BYTES as usize]);
+        fs.sync().unwrap();
+        left_out.iter().for_each(|part| env.ignore_syncs_of(SimOp::SyncDir, part));
+        let second = fs.mk(ROOT, "second");
+        fs.put_at(second, 0, &[2; 2 * THRESHOLD_BYTES as usize]);
+        fs.sync().unwrap();
+        let fs = Store.open(&env.power_cut_keep_nothing()).unwrap();
+        (Store.problems(&fs).unwrap(), Found::read(&fs).is_ok())
+    };
+    assert_eq!(found_after(&[]), (Vec::new(), true));
+    let (problems, readable) = found_after(&["/objects/0/0"]);
+    assert!(!problems.is_empty() && !readable, "{problems:?}");
 }
 
 /// Replays one image: `VARVE_CRASH_POINT=SEED/POINT/IMAGE`.
