@@ -101,11 +101,12 @@ fn explored(seed: u64, exploration: &Exploration) -> Result<Tally, Violation> {
     explore(&Store, &script(seed, STEPS, true), exploration)
 }
 
-fn report(violation: &Violation) -> String {
+/// What is wrong, and how to see it again in a script of `steps` steps.
+fn report(violation: &Violation, steps: usize) -> String {
     let Violation { seed, point, image, what } = violation;
     let image = image.map_or("nothing".to_owned(), |image| image.to_string());
     format!(
-        "seed {seed}, point {point}, image {image}: {what}\nreplay: VARVE_CRASH_POINT={seed}/{point}/{image} \
+        "seed {seed}, point {point}, image {image}: {what}\nreplay: VARVE_CRASH_POINT={seed}/{steps}/{point}/{image} \
          cargo test -p varve-fs --test it -- --ignored --exact crash_points::replay --nocapture"
     )
 }
@@ -114,7 +115,8 @@ fn report(violation: &Violation) -> String {
 fn every_crash_of_the_whole_store_keeps_the_promises() {
     let mut sum = Tally::default();
     for seed in 0..16 {
-        let tally = explored(seed, &everything()).unwrap_or_else(|v| panic!("{}", report(&v)));
+        let tally =
+            explored(seed, &everything()).unwrap_or_else(|v| panic!("{}", report(&v, STEPS)));
         sum.add(tally);
     }
     println!("{sum:?}");
@@ -139,7 +141,7 @@ fn canary_each_sync_that_is_left_out_is_noticed() {
         exploration.left_out = vec![(op, path_part.to_owned())];
         let noticed = (0..8).find_map(|seed| explored(seed, &exploration).err());
         match noticed {
-            Some(violation) => println!("{op:?} of {path_part}: {}", report(&violation)),
+            Some(violation) => println!("{op:?} of {path_part}: {}", report(&violation, STEPS)),
             None => panic!("without {op:?} of {path_part} nothing is noticed"),
         }
     }
@@ -169,17 +171,20 @@ fn canary_a_left_out_sync_of_the_directory_of_objects_is_noticed() {
     assert!(!problems.is_empty() && !readable, "{problems:?}");
 }
 
-/// Replays one image: `VARVE_CRASH_POINT=SEED/POINT/IMAGE`.
+/// Replays one image: `VARVE_CRASH_POINT=SEED/STEPS/POINT/IMAGE`.
 #[test]
 #[ignore = "replays what a failure printed"]
 fn replay() {
     let Ok(wanted) = std::env::var("VARVE_CRASH_POINT") else { return };
     let parts: Vec<&str> = wanted.split('/').collect();
-    let [seed, point, image] = parts[..] else { panic!("{wanted} is not SEED/POINT/IMAGE") };
+    let [seed, steps, point, image] = parts[..] else {
+        panic!("{wanted} is not SEED/STEPS/POINT/IMAGE")
+    };
     let image: Image = image.parse().unwrap();
     let exploration = Exploration { only: Some((point.parse().unwrap(), image)), ..everything() };
-    let tally = explored(seed.parse().unwrap(), &exploration);
-    let tally = tally.unwrap_or_else(|violation| panic!("{}", report(&violation)));
+    let steps = steps.parse().unwrap();
+    let tally = explore(&Store, &script(seed.parse().unwrap(), steps, true), &exploration);
+    let tally = tally.unwrap_or_else(|violation| panic!("{}", report(&violation, steps)));
     println!("{tally:?}: the promises are kept");
 }
 
@@ -198,7 +203,7 @@ fn soak() {
         let steps = if seed % 4 == 0 { 6 * STEPS } else { STEPS };
         let exploration = Exploration { cuts: 2, ..everything() };
         let tally = explore(&Store, &script(seed, steps, true), &exploration);
-        let tally = tally.unwrap_or_else(|violation| panic!("{}", report(&violation)));
+        let tally = tally.unwrap_or_else(|violation| panic!("{}", report(&violation, steps)));
         sum.add(tally);
         let elapsed = clock.monotonic().saturating_sub(begin);
         if elapsed > limit {
