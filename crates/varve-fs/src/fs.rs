@@ -103,15 +103,31 @@ pub fn format_with(
     options: &FormatOptions,
     open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
 ) -> StoreResult<Superblock> {
-    let io = |action: &'static str, path: &Path| {
-        let path = path.to_path_buf();
-        move |source| StoreError::Io { action, path, source }
-    };
+    let _lock = begin_store(env.as_ref(), dir, options)?;
+    let superblock = Superblock::new(env.as_ref(), options);
+    let store = open_store(&engine_dir(dir))?;
+    write_root(env.as_ref(), store.as_ref(), &superblock, options)?;
+    store.close()?;
+    complete_store(env.as_ref(), dir, &superblock)?;
+    Ok(superblock)
+}
+
+fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
+    let path = path.to_path_buf();
+    move |source| StoreError::Io { action, path, source }
+}
+
+/// Makes the directories of a store that is to be in `dir`, and locks it.
+pub(crate) fn begin_store(
+    env: &dyn Env,
+    dir: &Path,
+    options: &FormatOptions,
+) -> StoreResult<Box<dyn FileLock>> {
     if !LARGE_FILE_THRESHOLDS.contains(&options.large_file_threshold_bytes) {
         let text = "the large-file threshold must lie between 4096 and 16777216 bytes";
         return Err(StoreError::Invalid(text.into()));
     }
-    create_dir(env.as_ref(), dir)?;
+    create_dir(env, dir)?;
     env.confine(dir).map_err(io("open", dir))?;
     let items = env.list(dir).map_err(io("list", dir))?;
     if items.iter().any(|item| item.name == SUPERBLOCK_NAME) {
@@ -119,24 +135,31 @@ pub fn format_with(
         return Err(StoreError::Invalid(text));
     }
     if !items.is_empty() && !options.force {
-        let text =
-            format!("{} is not empty; choose another directory or use --force", dir.display());
+        let text = format!(
+            "{} is not empty; choose another directory (`varve format --force` takes it as it is)",
+            dir.display()
+        );
         return Err(StoreError::Invalid(text));
     }
-    let _lock = take_lock(env.as_ref(), dir, None)?;
+    let lock = take_lock(env, dir, None)?;
     for sub in [engine_dir(dir), objects_dir(dir)] {
-        create_dir(env.as_ref(), &sub)?;
+        create_dir(env, &sub)?;
     }
-    let superblock = Superblock::new(env.as_ref(), options);
-    let store = open_store(&engine_dir(dir))?;
-    write_root(env.as_ref(), store.as_ref(), &superblock, options)?;
-    store.close()?;
+    Ok(lock)
+}
+
+/// Makes the store in `dir`, all of whose rows are durable, one that can be opened.
+pub(crate) fn complete_store(
+    env: &dyn Env,
+    dir: &Path,
+    superblock: &Superblock,
+) -> StoreResult<()> {
     env.sync_dir(dir).map_err(io("sync", dir))?;
-    superblock.write(env.as_ref(), dir)?;
-    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        env.sync_dir(parent).map_err(io("sync", parent))?;
+    superblock.write(env, dir)?;
+    match dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => env.sync_dir(parent).map_err(io("sync", parent)),
+        None => Ok(()),
     }
-    Ok(superblock)
 }
 
 fn create_dir(env: &dyn Env, dir: &Path) -> StoreResult<()> {

@@ -21,6 +21,7 @@ mod acl;
 mod attrs;
 mod data;
 mod descriptors;
+pub mod dump;
 mod error;
 mod fs;
 pub mod fsck;

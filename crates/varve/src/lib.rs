@@ -15,6 +15,7 @@
 
 pub mod check;
 pub mod demo;
+pub mod dump;
 mod error;
 pub mod logging;
 pub mod mounting;

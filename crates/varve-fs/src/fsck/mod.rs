@@ -14,7 +14,7 @@
 mod accounts;
 mod data;
 mod fact;
-mod finding;
+pub(crate) mod finding;
 mod inodes;
 mod names;
 pub mod repair;
@@ -124,7 +124,7 @@ impl Report {
 }
 
 /// Who is told of each finding as it comes.
-type Sink<'a> = &'a mut dyn FnMut(&Finding, &At) -> FsResult<()>;
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(&Finding, &At) -> FsResult<()>;
 
 /// The state of a check.
 struct Check<'a> {
@@ -201,7 +201,7 @@ impl Check<'_> {
 }
 
 /// Checks `volume` as it is now and tells `sink` of each finding.
-fn check_volume(
+pub(crate) fn check_volume(
     volume: &Volume,
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),

@@ -60,8 +60,22 @@ impl Volume {
     ) -> StoreResult<Volume> {
         let superblock = Superblock::read(env.as_ref(), dir)?;
         let lock = take_lock(env.as_ref(), dir, None)?;
+        Volume::assemble(env, dir, &superblock, lock, (engine_bytes, false), also)
+    }
+
+    /// Opens the locked store in `dir`, whose superblock may not be written yet. `engine` says how many bytes of
+    /// memory the engine takes, and whether it makes its files.
+    pub(crate) fn assemble(
+        env: Arc<dyn Env>,
+        dir: &Path,
+        superblock: &Superblock,
+        lock: Box<dyn FileLock>,
+        engine: (usize, bool),
+        also: AlsoSync,
+    ) -> StoreResult<Volume> {
+        let (engine_bytes, create_if_missing) = engine;
         let mut options =
-            DbOptions { create_if_missing: false, ..DbOptions::with_memory_budget(engine_bytes) };
+            DbOptions { create_if_missing, ..DbOptions::with_memory_budget(engine_bytes) };
         superblock.design.apply(&mut options);
         let db = Db::open(Arc::clone(&env), &engine_dir(dir), options)?;
         let store: Arc<dyn Store> = Arc::new(db);

@@ -23,7 +23,7 @@ impl Accounts {
     }
 
     /// Lets every directory tell that is marked now. Failures leave marks, and are logged.
-    pub(super) fn tell_all(&self) {
+    pub(crate) fn tell_all(&self) {
         let _telling = self.telling.lock();
         if let Err(error) = self.tell_marked() {
             log::warn!("the usage of some directories is not summed up for now: {error}");

@@ -3,10 +3,12 @@
 mod completions;
 mod demo;
 mod du;
+mod dump;
 mod format;
 mod fsck;
 pub(crate) mod helper;
 mod inspect;
+mod load;
 mod man;
 mod mount;
 mod quota;
@@ -52,6 +54,10 @@ enum Command {
     Quota(quota::Arguments),
     /// Check a store that is not mounted, and repair it if asked to
     Fsck(fsck::Arguments),
+    /// Write a whole store that is not mounted as lines of JSON
+    Dump(dump::Arguments),
+    /// Make a store of a dump
+    Load(load::Arguments),
     /// Print what is in a file of a store
     Inspect(inspect::Arguments),
     /// Choose what the levels of a store should be made of, by an analytic model
@@ -78,6 +84,8 @@ impl CommandLine {
             Command::Du(arguments) => du::run(&arguments),
             Command::Quota(arguments) => quota::run(&arguments),
             Command::Fsck(arguments) => fsck::run(&arguments),
+            Command::Dump(arguments) => dump::run(&arguments),
+            Command::Load(arguments) => load::run(&arguments),
             Command::Inspect(arguments) => inspect::run(&arguments),
             Command::Tune(arguments) => tune::run(&arguments),
             Command::Demo(arguments) => demo::run(&arguments),

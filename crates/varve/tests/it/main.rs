@@ -9,6 +9,7 @@
 mod bounds;
 mod cli;
 mod conformance;
+mod dump;
 mod fsck;
 mod harness;
 mod semantics;

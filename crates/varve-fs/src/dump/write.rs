@@ -1,0 +1,348 @@
+//! Writes a dump.
+//!
+//! 1. The key space `meta` is scanned once. A row of an inode of its own gives its line; the names of a
+//!    directory go through a [`Sorter`] and come out in the order of their bytes.
+//! 2. A directory's line carries its name, which its row leads to; so its name is no line of its own. A file with
+//!    one name is a line where that name is; a file with several is a line with its row, and its names are links.
+//! 3. Behind each inode follow its extended attributes, by name, and its data, by offset.
+//!
+//! Invariant: what is written depends on the tree alone, not on the order in which the store keeps it, which a
+//! secret key of each store decides.
+
+use std::io::Write;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use varve_engine::{Direction, KeyRange, StoreResult, StoreSnapshot};
+use varve_env::{Env, OpenMode};
+use varve_schema::key::{DataRow, MetaRow};
+use varve_schema::{
+    Body, CHUNK_BYTES, Content, DATA, DecodeError, EntryRow, FileKind, Inode, Limits, META,
+    ParentRow, Pending, Reader, RowKey, XattrRow, decode_inode_row, put_varint,
+};
+use varve_types::{InodeId, KeyspaceId};
+use varve_vfs::{FsError, FsResult};
+
+use super::Counts;
+use super::inode::line_of;
+use super::line::{
+    Base64, DataLine, EndLine, Header, InodeLine, LimitsLine, Line, LinkLine, Text, VERSION,
+    XattrLine,
+};
+use super::objects::pieces;
+use crate::error;
+use crate::fs::{VarveFs, invalid};
+use crate::fsck::sorter::{Record, Sorter, SpillPlace};
+use crate::options::MountOptions;
+
+/// A name of a directory, to be sorted.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    name: Bytes,
+    /// An entry row with only this name.
+    row: Bytes,
+}
+
+impl Record for Name {
+    fn encode(&self, out: &mut Vec<u8>) {
+        for part in [&self.name, &self.row] {
+            put_varint(out, part.len() as u64);
+            out.extend_from_slice(part);
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Name, DecodeError> {
+        let mut part = || {
+            let len = reader.varint()?;
+            reader.take(usize::try_from(len).unwrap_or(usize::MAX))
+        };
+        Ok(Name { name: part()?, row: part()? })
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.row.len()
+    }
+}
+
+/// The state of a dump.
+struct Dump<'a> {
+    fs: &'a VarveFs,
+    snapshot: &'a dyn StoreSnapshot,
+    place: SpillPlace,
+    sort_bytes: usize,
+    out: &'a mut dyn Write,
+    counts: Counts,
+    crc32c: u32,
+}
+
+/// Writes the store in `dir`, which nobody may have open, to `out`; takes about `memory_bytes`.
+pub fn dump_store(
+    env: Arc<dyn Env>,
+    dir: &Path,
+    memory_bytes: usize,
+    out: &mut dyn Write,
+) -> StoreResult<Counts> {
+    let options = MountOptions { memory_budget_bytes: memory_bytes / 2, ..MountOptions::default() };
+    let fs = VarveFs::open(Arc::clone(&env), dir, options)?;
+    fs.accounts.tell_all();
+    let dumped = fs.store.snapshot().and_then(|snapshot| {
+        let place = SpillPlace { env, dir: dir.to_path_buf() };
+        let dump = Dump {
+            fs: &fs,
+            snapshot: snapshot.as_ref(),
+            place,
+            sort_bytes: memory_bytes / 4,
+            out,
+            counts: Counts::default(),
+            crc32c: 0,
+        };
+        dump.run().map_err(invalid)
+    });
+    let closed = fs.close();
+    let counts = dumped?;
+    closed.map(|()| counts)
+}
+
+impl Dump<'_> {
+    fn run(mut self) -> FsResult<Counts> {
+        self.header()?;
+        let rows = self.snapshot.scan(self.fs.meta, KeyRange::all(), Direction::Forward);
+        let mut group: Option<(InodeId, Sorter<Name>)> = None;
+        for row in rows.map_err(error::store)? {
+            let (bytes, value) = row.map_err(error::store)?;
+            let key = RowKey::from_bytes(&bytes).ok_or_else(unsound)?;
+            if let Some((dir, names)) = group.take_if(|(dir, _)| dir.get() != key.prefix()) {
+                self.names(dir, names)?;
+            }
+            let MetaRow::Entry(dir, _) = key.meta_kind() else {
+                self.row(key, &value)?;
+                continue;
+            };
+            let (_, names) =
+                group.get_or_insert_with(|| (dir, Sorter::new(&self.place, self.sort_bytes)));
+            let row = EntryRow::decode(&value).map_err(|cause| error::row(META, key, cause))?;
+            for named in row.names() {
+                let mut alone = EntryRow::default();
+                alone.insert(&named.name, named.body.clone());
+                names.push(Name { name: named.name.clone(), row: alone.encode().into() })?;
+            }
+        }
+        if let Some((dir, names)) = group {
+            self.names(dir, names)?;
+        }
+        self.end()
+    }
+
+    fn header(&mut self) -> FsResult<()> {
+        let superblock = &self.fs.superblock;
+        self.line(&Line::VarveDump(Header {
+            version: VERSION,
+            large_file_threshold_bytes: superblock.large_file_threshold_bytes,
+            name_hash_bits: superblock.name_hash_bits,
+            compression: superblock.compression,
+            design: serde_json::json!(superblock.design),
+            next_inode: self.fs.ids.next(),
+        }))
+    }
+
+    fn end(mut self) -> FsResult<Counts> {
+        let counts = self.counts;
+        self.line(&Line::End(EndLine {
+            lines: counts.lines,
+            inodes: counts.inodes,
+            names: counts.names,
+            crc32c: format!("{:08x}", self.crc32c),
+        }))?;
+        self.out.flush().map_err(|error| write_error(&error))?;
+        Ok(counts)
+    }
+
+    /// A row of `meta` that holds no names.
+    fn row(&mut self, key: RowKey, value: &Bytes) -> FsResult<()> {
+        let unreadable = |cause| error::row(META, key, cause);
+        match key.meta_kind() {
+            MetaRow::Bookkeeping | MetaRow::Mark(_) | MetaRow::Parent(..) => Ok(()),
+            MetaRow::Pending(_) => match Pending::decode(value).map_err(unreadable)? {
+                // Its file could not be removed yet; nothing of the tree leads to it.
+                Pending::ObjectDelete => Ok(()),
+                _ => Err(unsound()),
+            },
+            MetaRow::Limits(dir) => {
+                let Limits { bytes, inodes } = Limits::decode(value).map_err(unreadable)?;
+                self.line(&Line::Limits(LimitsLine { dir: dir.get(), bytes, inodes }))
+            }
+            MetaRow::Inode(_) => {
+                let inode = decode_inode_row(value).map_err(unreadable)?;
+                self.own_row(&inode)
+            }
+            MetaRow::Entry(..) | MetaRow::Unknown => Err(unsound()),
+        }
+    }
+
+    fn own_row(&mut self, inode: &Inode) -> FsResult<()> {
+        let Content::Directory(info) = &inode.content else {
+            return match (inode.home, inode.nlink) {
+                (Some(_), 1) => Ok(()),
+                (Some(home), 2..) => self.inode(inode, home.dir, None),
+                _ => Err(unsound()),
+            };
+        };
+        if !info.untold.is_zero() {
+            return Err(unsound());
+        }
+        let Some(suffix) = info.suffix else {
+            return self.inode(inode, info.parent, None);
+        };
+        let key = RowKey::entry(info.parent, suffix);
+        let value = self.get(self.fs.meta, key)?.ok_or_else(unsound)?;
+        let row = EntryRow::decode(&value).map_err(|cause| error::row(META, key, cause))?;
+        let mut names = row.names().iter();
+        let named = names.find(|named| named.body.ino() == inode.ino).ok_or_else(unsound)?;
+        self.inode(inode, info.parent, Some(&named.name))
+    }
+
+    fn get(&self, keyspace: KeyspaceId, key: RowKey) -> FsResult<Option<Bytes>> {
+        self.snapshot.get(keyspace, &key.to_bytes()).map_err(error::store)
+    }
+
+    /// The names of a directory that are not those of directories.
+    fn names(&mut self, dir: InodeId, names: Sorter<Name>) -> FsResult<()> {
+        let names = names.finish()?;
+        for name in names.iter()? {
+            let Name { name, row } = name?;
+            let row = EntryRow::decode(&row).map_err(|_| unsound())?;
+            match row.names().first().map(|named| &named.body) {
+                Some(Body::Inline(inode)) => self.inode(inode, dir, Some(&name))?,
+                Some(Body::Reference { kind: FileKind::Directory, .. }) => {}
+                Some(Body::Reference { ino, kind }) => {
+                    let key = RowKey::inode(*ino);
+                    let value = self.get(self.fs.meta, key)?.ok_or_else(unsound)?;
+                    let inode =
+                        decode_inode_row(&value).map_err(|cause| error::row(META, key, cause))?;
+                    if inode.nlink == 1 {
+                        self.inode(&inode, dir, Some(&name))?;
+                        continue;
+                    }
+                    self.counts.names += 1;
+                    let (ino, parent, kind) = (ino.get(), dir.get(), (*kind).into());
+                    let name = Text(name.to_vec());
+                    self.line(&Line::Link(LinkLine { ino, kind, parent, name }))?;
+                }
+                None => return Err(unsound()),
+            }
+        }
+        Ok(())
+    }
+
+    /// An inode and all that belongs to it.
+    fn inode(&mut self, inode: &Inode, parent: InodeId, name: Option<&Bytes>) -> FsResult<()> {
+        self.counts.inodes += 1;
+        self.counts.names += u64::from(name.is_some());
+        let xattrs = if inode.has_xattrs { self.xattr_names(inode.ino)? } else { Vec::new() };
+        let text = |name: &Bytes| Text(name.to_vec());
+        let home = match (name, &inode.content) {
+            (Some(_), _) | (None, Content::Directory(_)) => None,
+            (None, _) => Some(text(&self.home(inode.ino, parent)?)),
+        };
+        let (name, xattrs_len) = (name.map(text), xattrs.len() as u32);
+        let line = InodeLine { name, home, xattrs: xattrs_len, ..line_of(inode, parent) };
+        self.line(&Line::Inode(line))?;
+        for name in xattrs {
+            self.xattr(inode.ino, name)?;
+        }
+        match inode.content {
+            Content::Chunks => self.chunks(inode.ino),
+            Content::Object { dirty: true, .. } => Err(unsound()),
+            Content::Object { .. } => self.object(inode),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first of the names of `ino` in `dir`.
+    fn home(&self, ino: InodeId, dir: InodeId) -> FsResult<Bytes> {
+        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
+        range.start = Bound::Included(RowKey::parent(ino, 0).to_bytes().to_vec());
+        let rows = self.snapshot.scan(self.fs.meta, range, Direction::Forward);
+        let mut first: Option<Bytes> = None;
+        for row in rows.map_err(error::store)? {
+            let (bytes, value) = row.map_err(error::store)?;
+            let key = RowKey::from_bytes(&bytes).ok_or_else(unsound)?;
+            let row = ParentRow::decode(&value).map_err(|cause| error::row(META, key, cause))?;
+            let names = row.pointers.iter().filter(|at| at.dir == dir).map(|at| &at.name);
+            first = first.iter().chain(names).min().map(|name| Bytes::copy_from_slice(name));
+        }
+        first.ok_or_else(unsound)
+    }
+
+    fn xattr_names(&self, ino: InodeId) -> FsResult<Vec<Bytes>> {
+        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
+        range.start = Bound::Included(RowKey::xattr(ino, 0).to_bytes().to_vec());
+        let mut names = Vec::new();
+        let rows = self.snapshot.scan(self.fs.data, range, Direction::Forward);
+        for row in rows.map_err(error::store)? {
+            let (bytes, value) = row.map_err(error::store)?;
+            let key = RowKey::from_bytes(&bytes).ok_or_else(unsound)?;
+            let row = XattrRow::decode(&value).map_err(|cause| error::row(DATA, key, cause))?;
+            names.extend(row.attrs.into_iter().map(|attr| Bytes::copy_from_slice(&attr.name)));
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn xattr(&mut self, ino: InodeId, name: Bytes) -> FsResult<()> {
+        let key = RowKey::xattr(ino, self.fs.hasher.xattr(&name));
+        let value = self.get(self.fs.data, key)?.ok_or_else(unsound)?;
+        let row = XattrRow::decode(&value).map_err(|cause| error::row(DATA, key, cause))?;
+        let attr = row.get(&name).ok_or_else(unsound)?;
+        let (name, value) = (Text(name.to_vec()), Base64(attr.value.to_vec()));
+        self.line(&Line::Xattr(XattrLine { ino: ino.get(), name, value }))
+    }
+
+    fn chunks(&mut self, ino: InodeId) -> FsResult<()> {
+        let range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
+        let rows = self.snapshot.scan(self.fs.data, range, Direction::Forward);
+        for row in rows.map_err(error::store)? {
+            let (bytes, value) = row.map_err(error::store)?;
+            let key = RowKey::from_bytes(&bytes).ok_or_else(unsound)?;
+            let DataRow::Chunk(_, index) = key.data_kind() else { break };
+            self.data(ino, index * CHUNK_BYTES as u64, &value)?;
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, inode: &Inode) -> FsResult<()> {
+        let fs = self.fs;
+        let object = fs.objects.open(inode.ino, OpenMode::Read)?;
+        let mut take = |at, bytes: &[u8]| self.data(inode.ino, at, bytes);
+        pieces(&fs.objects, inode.ino, object.as_ref(), inode.size, &mut take)
+    }
+
+    fn data(&mut self, ino: InodeId, at: u64, bytes: &[u8]) -> FsResult<()> {
+        let data = Base64(bytes.to_vec());
+        self.line(&Line::Data(DataLine { ino: ino.get(), at, data }))
+    }
+
+    fn line(&mut self, line: &Line) -> FsResult<()> {
+        let bytes = line
+            .print()
+            .map_err(|error| FsError::Storage(format!("cannot write a line: {error}")))?;
+        self.out.write_all(&bytes).map_err(|error| write_error(&error))?;
+        self.crc32c = crc32c::crc32c_append(self.crc32c, &bytes);
+        self.counts.lines += 1;
+        Ok(())
+    }
+}
+
+/// The rows contradict each other, which only a check can put in words.
+fn unsound() -> FsError {
+    FsError::Storage(
+        "the store's rows contradict each other; run `varve fsck`, and `varve fsck --repair` if it finds something"
+            .to_owned(),
+    )
+}
+
+fn write_error(error: &std::io::Error) -> FsError {
+    FsError::Storage(format!("cannot write the dump: {error}; what was written is incomplete"))
+}

@@ -1,0 +1,249 @@
+//! Dumps: what is loaded is the tree that was dumped, and gives the same dump again; anything else is refused.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use varve_env::Env;
+use varve_env::sim::SimEnv;
+use varve_fs::dump::{dump_store, load_store};
+use varve_fs::fsck::{CheckOptions, check_store};
+use varve_fs::{FormatOptions, MountOptions, VarveFs};
+use varve_testkit::fsops::{Lockstep, Times, TreePath, Universe, tree, tree_with};
+use varve_types::{InodeId, Timestamp};
+use varve_vfs::{Caller, SetAttr, SetTime, TreeLimits, Vfs, XattrMode};
+
+use crate::bench::TIGHT;
+use crate::crash::{STORE, open, sim_store};
+use crate::support::{Calls, ROOT, name};
+
+/// Memory for dumps and loads in bytes.
+const MEMORY: usize = 16 << 20;
+
+fn dump(env: &Arc<SimEnv>, dir: &str, memory_bytes: usize) -> Vec<u8> {
+    let env: Arc<dyn Env> = env.clone();
+    let mut out = Vec::new();
+    dump_store(env, Path::new(dir), memory_bytes, &mut out).unwrap();
+    out
+}
+
+fn load(env: &Arc<SimEnv>, dir: &str, mut bytes: &[u8]) -> Result<(), String> {
+    let env: Arc<dyn Env> = env.clone();
+    let loaded = load_store(env, Path::new(dir), MEMORY, &mut bytes);
+    loaded.map(drop).map_err(|error| error.to_string())
+}
+
+fn open_at(env: &Arc<SimEnv>, dir: &str) -> VarveFs {
+    let env: Arc<dyn Env> = env.clone();
+    VarveFs::open(env, &PathBuf::from(dir), MountOptions::default()).unwrap()
+}
+
+fn assert_spotless(env: &Arc<SimEnv>, dir: &str) {
+    let env: Arc<dyn Env> = env.clone();
+    let options = CheckOptions::default();
+    let report = check_store(env, Path::new(dir), &options, &mut |_| ()).unwrap();
+    assert!(report.is_spotless(), "{:?}", report.findings);
+}
+
+/// Every regular file's path and inode.
+fn identities(fs: &VarveFs) -> Vec<(TreePath, InodeId)> {
+    let mut all = Vec::new();
+    tree_with(fs, &mut |path, ino, _| all.push((path.clone(), ino))).unwrap();
+    all.sort();
+    all
+}
+
+/// Loads the store's dump beside it and compares everything.
+fn assert_round_trip(env: &Arc<SimEnv>, what: &str) {
+    let bytes = dump(env, STORE, MEMORY);
+    assert!(dump(env, STORE, TIGHT) == bytes, "{what}: memory changes the dump");
+    load(env, "/loaded", &bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_spotless(env, "/loaded");
+    assert!(dump(env, "/loaded", MEMORY) == bytes, "{what}: the second dump differs");
+    let (fs, loaded) = (open(env), open_at(env, "/loaded"));
+    let differences = tree(&fs).unwrap().differences(&tree(&loaded).unwrap(), Times::Compare);
+    assert!(differences.is_empty(), "{what}: {differences:#?}");
+    assert_eq!(identities(&fs), identities(&loaded), "{what}");
+    assert_eq!(fs.usage(ROOT).unwrap(), loaded.usage(ROOT).unwrap(), "{what}");
+    fs.close().unwrap();
+    loaded.close().unwrap();
+}
+
+fn random_round(seed: u64, options: &FormatOptions) {
+    let env = sim_store(seed, options);
+    let fs = open(&env);
+    let mut lockstep = Lockstep::with_universe(seed, Universe::default());
+    lockstep.run(&fs, 300).unwrap();
+    lockstep.release_all(&fs).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    assert_round_trip(&env, &format!("seed {seed}"));
+}
+
+#[test]
+fn random_trees_come_back_byte_for_byte() {
+    for seed in 0..40 {
+        random_round(seed, &FormatOptions::default());
+    }
+}
+
+#[test]
+fn trees_with_colliding_names_and_many_large_files_come_back() {
+    let options = FormatOptions {
+        name_hash_bits: 3,
+        large_file_threshold_bytes: 4096,
+        compression: false,
+        ..FormatOptions::default()
+    };
+    for seed in 100..130 {
+        random_round(seed, &options);
+    }
+}
+
+/// A tree with something of everything.
+fn sample() -> Arc<SimEnv> {
+    let env = sim_store(7, &FormatOptions::default());
+    let fs = open(&env);
+    let dir = fs.mk_dir(ROOT, "d");
+    let inner = fs.mk_dir(dir, "inner");
+    let small = fs.mk(dir, "caf\u{e9} \"quoted\"\n");
+    fs.put_at(small, 0, b"inline");
+    let chunks = fs.mk(dir, "chunks");
+    fs.put_at(chunks, 40_000, &[5; 300]);
+    fs.setxattr(chunks, b"user.a", &[0, 255], XattrMode::Set).unwrap();
+    fs.link(chunks, ROOT, name("again")).unwrap();
+    fs.link(chunks, inner, name("once more")).unwrap();
+    let large = fs.mk(inner, "large");
+    fs.put_at(large, 0, &[7; 10_000]);
+    fs.put_at(large, 3 << 20, &[8; 10]);
+    fs.cut(large, 4 << 20);
+    let odd = varve_types::FileName::new(b"odd\xff").unwrap();
+    fs.symlink(Caller::ROOT, inner, odd, b"to/\xfe").unwrap();
+    fs.mknod(Caller::ROOT, ROOT, name("disk"), 0o060_640, 0x0801).unwrap();
+    let old = Timestamp::new(-5, 7).map(SetTime::To);
+    let set = SetAttr { atime: old, mtime: old, uid: Some(1000), ..SetAttr::default() };
+    fs.setattr(Caller::ROOT, small, set).unwrap();
+    // A directory whose name is in one that was made later.
+    let late = fs.mk_dir(ROOT, "late");
+    fs.mv(dir, "inner", late, "moved").unwrap();
+    let limits = TreeLimits { bytes: Some(1 << 30), inodes: Some(50) };
+    fs.set_limits(late, limits).unwrap();
+    fs.close().unwrap();
+    env
+}
+
+#[test]
+fn a_tree_with_something_of_everything_comes_back_with_its_limits() {
+    let env = sample();
+    assert_round_trip(&env, "sample");
+    let (fs, loaded) = (open(&env), open_at(&env, "/loaded"));
+    assert_eq!(fs.quotas(ROOT).unwrap().len(), 1);
+    assert_eq!(fs.quotas(ROOT).unwrap(), loaded.quotas(ROOT).unwrap());
+    let made = |fs: &VarveFs| fs.mk(ROOT, "new");
+    assert_eq!(made(&fs), made(&loaded), "no id is handed out twice");
+}
+
+/// The sample as version 1 wrote it; `VARVE_BLESS=1` rewrites it, which is right only before that version is released.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "golden files are read from the source tree")]
+fn a_dump_is_written_and_read_as_version_1_wrote_it() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/dump-1.jsonl");
+    let bytes = dump(&sample(), STORE, MEMORY);
+    if std::env::var_os("VARVE_BLESS").is_some() {
+        std::fs::write(&path, &bytes).unwrap();
+    }
+    let golden = std::fs::read(&path).unwrap();
+    assert!(bytes == golden, "the dump is another:\n{}", String::from_utf8_lossy(&bytes));
+    let env = SimEnv::new(5);
+    load(&env, STORE, &golden).unwrap();
+    assert!(dump(&env, STORE, MEMORY) == golden);
+}
+
+#[test]
+fn a_crashed_store_is_finished_before_it_is_dumped() {
+    let env = sim_store(3, &FormatOptions::default());
+    let fs = open(&env);
+    let dir = fs.mk_dir(ROOT, "d");
+    let file = fs.mk(dir, "f");
+    fs.put_at(file, 0, &[1; 200_000]);
+    let handle = fs.open_as(file, crate::support::BOTH);
+    fs.write(file, handle, 200_000, &[2; 50], false).unwrap();
+    let orphan = fs.mk(dir, "gone");
+    fs.open_as(orphan, crate::support::READ);
+    fs.unlink(dir, name("gone")).unwrap();
+    fs.sync().unwrap();
+    drop(fs);
+    assert_round_trip(&env, "unclosed");
+}
+
+/// Whatever byte is changed and wherever the dump is cut, it is refused, and the line is named.
+#[test]
+fn a_changed_or_cut_dump_is_refused_and_leaves_no_store() {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let file = fs.mk(ROOT, "f");
+    fs.put_at(file, 0, b"some bytes");
+    fs.link(file, ROOT, name("g")).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let whole = dump(&env, STORE, MEMORY);
+    let refused = |bytes: &[u8], what: &str| {
+        let env = SimEnv::new(9);
+        let error = load(&env, "/s", bytes).expect_err(what);
+        let unformatted = error.contains("threshold must lie");
+        assert!(error.starts_with("line ") || unformatted, "{what}: {error}");
+        let dyn_env: Arc<dyn Env> = env;
+        let opened = VarveFs::open(dyn_env, Path::new("/s"), MountOptions::default());
+        assert!(opened.unwrap_err().to_string().contains("no store"), "{what}");
+    };
+    for at in 0..whole.len() {
+        let mut bad = whole.clone();
+        bad[at] ^= 1 << (at % 8);
+        refused(&bad, &format!("byte {at} changed"));
+    }
+    for len in (0..whole.len()).step_by(7).chain([whole.len() - 1]) {
+        refused(&whole[..len], &format!("cut to {len} bytes"));
+    }
+    refused(&[whole.as_slice(), b"\n"].concat(), "more behind the end");
+    load(&env, "/good", &whole).unwrap();
+}
+
+/// With the checksum put right, what the lines say still has to be a sound tree.
+#[test]
+fn lines_that_contradict_each_other_are_refused() {
+    let env = sample();
+    let whole = String::from_utf8(dump(&env, STORE, MEMORY)).unwrap();
+    let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+    let end: serde_json::Value = serde_json::from_str(lines[lines.len() - 1]).unwrap();
+    for left_out in 1..lines.len() - 1 {
+        let mut kept = lines[..lines.len() - 1].to_vec();
+        let line: serde_json::Value = serde_json::from_str(kept.remove(left_out)).unwrap();
+        // Without its limits or a piece of its data, a tree is sound all the same.
+        if line.get("limits").is_some() || line.get("data").is_some() {
+            continue;
+        }
+        let text = kept.concat();
+        let mut end = end.clone();
+        let inodes = u64::from(line.get("inode").is_some());
+        let names = u64::from(line["inode"].get("name").or(line.get("link")).is_some());
+        let less = |count: &serde_json::Value, by: u64| (count.as_u64().unwrap() - by).into();
+        end["end"]["lines"] = less(&end["end"]["lines"], 1);
+        end["end"]["inodes"] = less(&end["end"]["inodes"], inodes);
+        end["end"]["names"] = less(&end["end"]["names"], names);
+        end["end"]["crc32c"] = format!("{:08x}", crc32c::crc32c(text.as_bytes())).into();
+        let error = load(&SimEnv::new(1), "/s", format!("{text}{end}\n").as_bytes()).unwrap_err();
+        assert!(error.starts_with("line "), "{line}: {error}");
+    }
+}
+
+#[test]
+fn a_store_or_a_used_directory_is_no_place_to_load_into() {
+    let env = sample();
+    let bytes = dump(&env, STORE, MEMORY);
+    let error = load(&env, STORE, &bytes).unwrap_err();
+    assert!(error.contains("holds a store already"), "{error}");
+    let fs = open(&env);
+    let dyn_env: Arc<dyn Env> = env.clone();
+    let busy = dump_store(dyn_env, Path::new(STORE), MEMORY, &mut Vec::new()).unwrap_err();
+    assert!(matches!(busy, varve_engine::StoreError::Locked { .. }), "{busy}");
+    fs.close().unwrap();
+}

@@ -1,0 +1,39 @@
+//! `varve load`: make a store of a dump.
+
+use std::io::{BufReader, IsTerminal};
+use std::path::PathBuf;
+
+use clap::Args;
+use varve::{Error, Result, dump};
+
+use crate::output;
+
+/// What to make of what.
+#[derive(Args)]
+#[command(after_help = "All of it is checked before the directory becomes a store.")]
+pub(crate) struct Arguments {
+    /// The directory for the store; made if it is missing, else it must be empty
+    store: PathBuf,
+    /// What `varve dump` wrote [default: the standard input]
+    dump: Option<PathBuf>,
+}
+
+/// Makes the store.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let counts = match &arguments.dump {
+        Some(path) => {
+            let file = std::fs::OpenOptions::new().read(true).open(path);
+            let file = file.map_err(|error| Error::io("open", path, &error))?;
+            dump::load(&arguments.store, &mut BufReader::new(file))?
+        }
+        None if std::io::stdin().is_terminal() => {
+            return Err(Error::usage("the standard input is a terminal")
+                .hint("name a file that `varve dump` wrote, or pipe its output in"));
+        }
+        None => dump::load(&arguments.store, &mut std::io::stdin().lock())?,
+    };
+    let (dir, dump::Counts { inodes, names, .. }) = (arguments.store.display(), counts);
+    output::line(format!("{dir} is a store now: {inodes} inodes, {names} names"));
+    output::line(format!("mount it with `varve mount {dir} DIR`"));
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! `varve dump` and `varve load`: a store through a pipe and through a file, and what they say when they refuse.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use varve_types::{FileName, InodeId};
+use varve_vfs::{Caller, OpenFlags};
+
+use crate::harness::{Mount, run, varve};
+
+/// A store with a small and a large file, made without a mount.
+fn store_with_files(store: &Path) {
+    varve::store::format(store, &varve_fs::FormatOptions::default()).unwrap();
+    let file_system = varve::open(store.to_str().unwrap()).unwrap();
+    let vfs = file_system.vfs();
+    for (name, len) in [("small", 3000), ("large", 3_000_000)] {
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        let name = FileName::new(name.as_bytes()).unwrap();
+        let (entry, opened) = vfs.create(Caller::ROOT, InodeId::ROOT, name, 0o644, flags).unwrap();
+        vfs.write(entry.attr.ino, opened.handle, 10_000, &vec![7; len], false).unwrap();
+        vfs.release(entry.attr.ino, opened.handle).unwrap();
+    }
+    drop(vfs);
+    file_system.close().unwrap();
+}
+
+fn fails(command: &mut std::process::Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{command:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn a_store_goes_through_a_pipe_and_through_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    store_with_files(&at("a"));
+    let mut dump = varve().arg("dump").arg(at("a")).stdout(Stdio::piped()).spawn().unwrap();
+    let load = run(varve().arg("load").arg(at("b")).stdin(dump.stdout.take().unwrap()));
+    assert!(dump.wait().unwrap().success());
+    assert!(String::from_utf8_lossy(&load.stdout).contains("3 inodes"), "{load:?}");
+    run(varve().arg("fsck").arg(at("b")));
+    for store in ["a", "b"] {
+        let file = at(store).with_extension("jsonl");
+        run(varve().arg("dump").arg(at(store)).arg("-o").arg(file));
+    }
+    let first = fs::read(at("a.jsonl")).unwrap();
+    assert!(first == fs::read(at("b.jsonl")).unwrap());
+    let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("a.jsonl")));
+    assert!(said.contains("exists"), "{said}");
+
+    run(varve().arg("load").arg(at("c")).arg(at("a.jsonl")));
+    let said = fails(varve().arg("load").arg(at("c")).arg(at("a.jsonl")));
+    assert!(said.contains("holds a store already"), "{said}");
+    fs::write(at("cut"), &first[..first.len() / 2]).unwrap();
+    let said = fails(varve().arg("load").arg(at("d")).arg(at("cut")));
+    assert!(said.contains("of the dump: cut") && said.contains("remove the directory"), "{said}");
+    let said = fails(varve().arg("fsck").arg(at("d")));
+    assert!(said.contains("holds no store"), "{said}");
+}
+
+#[test]
+fn a_mounted_store_is_not_dumped() {
+    let Some(mount) = Mount::new() else { return };
+    let said = fails(varve().arg("dump").arg(mount.store()));
+    assert!(said.contains("in use by") && said.contains("varve umount"), "{said}");
+}
