@@ -9,6 +9,10 @@ use varve_format::log::LOG_BYTES_MAX;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
+/// A table has one part in so many of the budget. While it is built, the hashes of its keys, the filters made of them
+/// and its index take more than its own bytes where rows are small, and nobody counts them.
+const TABLE_SHARE: usize = 6;
+
 /// How tables are merged and moved down (DESIGN.md section 3 names the other choices).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompactionPolicy {
@@ -80,7 +84,7 @@ impl DbOptions {
             memory_budget_bytes,
             open_tables_max: 512,
             memtable_bytes,
-            table_bytes: 32 * MIB as u64,
+            table_bytes: (memory_budget_bytes / TABLE_SHARE).clamp(2 * MIB, 32 * MIB) as u64,
             block_bytes: 4 * KIB as u32,
             index: IndexPolicy::EliasFano,
             filter: FilterPolicy::Fuse { fingerprint_bits: 8 },
@@ -115,5 +119,18 @@ impl DbOptions {
 impl Default for DbOptions {
     fn default() -> DbOptions {
         DbOptions::with_memory_budget(256 * MIB)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_small_where_memory_is() {
+        for (budget, table) in [(1, 2), (48, 8), (96, 16), (192, 32), (1 << 14, 32)] {
+            let options = DbOptions::with_memory_budget(budget * MIB);
+            assert_eq!(options.table_bytes, (table * MIB) as u64, "{budget} MiB");
+        }
     }
 }
