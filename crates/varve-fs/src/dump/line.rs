@@ -7,6 +7,8 @@
 //! docs/format/dump.md describes every member. `xattr` and `data` lines follow the `inode` line of the inode
 //! that they are about. Bytes are base64; names are strings where they are UTF-8, else `{"b64": "..."}`.
 
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
@@ -46,8 +48,8 @@ pub(crate) struct Header {
     pub(crate) large_file_threshold_bytes: u64,
     pub(crate) name_hash_bits: u32,
     pub(crate) compression: bool,
-    /// As the superblock has it.
-    pub(crate) design: serde_json::Value,
+    /// As the superblock has it. Text only, so that every line is read as it was printed.
+    pub(crate) design: BTreeMap<String, String>,
     /// Above every inode id that the store ever handed out.
     pub(crate) next_inode: u64,
 }

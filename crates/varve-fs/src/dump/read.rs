@@ -90,7 +90,7 @@ fn format_options(lines: &Lines<'_>, header: Header) -> StoreResult<(FormatOptio
             header.version
         )));
     }
-    let design = serde_json::from_value(header.design)
+    let design = serde_json::from_value(serde_json::json!(header.design))
         .map_err(|error| lines.error(format!("design: {error}")))?;
     let options = FormatOptions {
         large_file_threshold_bytes: header.large_file_threshold_bytes,

@@ -137,12 +137,14 @@ impl Dump<'_> {
 
     fn header(&mut self) -> FsResult<()> {
         let superblock = &self.fs.superblock;
+        let design = serde_json::from_value(serde_json::json!(superblock.design));
+        let unprintable = |error| FsError::Storage(format!("cannot write the design: {error}"));
         self.line(&Line::VarveDump(Header {
             version: VERSION,
             large_file_threshold_bytes: superblock.large_file_threshold_bytes,
             name_hash_bits: superblock.name_hash_bits,
             compression: superblock.compression,
-            design: serde_json::json!(superblock.design),
+            design: design.map_err(unprintable)?,
             next_inode: self.fs.ids.next(),
         }))
     }
