@@ -247,3 +247,36 @@ fn a_store_or_a_used_directory_is_no_place_to_load_into() {
     assert!(matches!(busy, varve_engine::StoreError::Locked { .. }), "{busy}");
     fs.close().unwrap();
 }
+
+/// A crash at any moment of a load leaves no store, or the whole one.
+#[test]
+fn an_interrupted_load_leaves_no_store_or_all_of_it() {
+    let bytes = dump(&sample(), STORE, MEMORY);
+    let whole = SimEnv::new(4);
+    let before = whole.op_count();
+    load(&whole, STORE, &bytes).unwrap();
+    let ops = whole.op_count() - before;
+    assert!(ops > 20, "{ops} operations");
+    let (mut none, mut all) = (0, 0);
+    for at in 0..ops {
+        let env = SimEnv::new(4);
+        env.crash_after(env.op_count() + at);
+        // The last operations can come after the store is whole.
+        let _outcome = load(&env, STORE, &bytes);
+        let images = [env.power_cut(at), env.power_cut_keep_nothing(), env.power_cut_keep_all()];
+        for image in images {
+            let dyn_env: Arc<dyn Env> = image.clone();
+            match VarveFs::open(dyn_env, Path::new(STORE), MountOptions::default()) {
+                Ok(fs) => {
+                    fs.close().unwrap();
+                    drop(fs);
+                    assert!(dump(&image, STORE, MEMORY) == bytes, "crash after {at}");
+                    all += 1;
+                }
+                Err(varve_engine::StoreError::NotAStore { .. }) => none += 1,
+                Err(error) => panic!("crash after {at}: {error}"),
+            }
+        }
+    }
+    assert!(none > 0 && all > 0, "{none} without a store, {all} with all of it");
+}
