@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use varve_fs::fsck::Severity;
 use varve_fs::{FormatOptions, MountOptions, VarveFs};
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
@@ -20,9 +21,12 @@ pub(crate) fn in_threads(fs: &VarveFs, seed: u64, body: impl Fn(&VarveFs, Rng) +
     });
 }
 
+/// Nothing is wrong. The reaper may still be at work on files that it took before the sync.
 pub(crate) fn assert_sound(fs: &VarveFs, what: &str) {
     fs.sync().unwrap();
-    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "{what}");
+    let mut findings = fs.check(&mut |_| ()).unwrap().findings;
+    findings.retain(|finding| finding.severity() != Severity::Unfinished);
+    assert_eq!(findings, [], "{what}");
 }
 
 /// Two renames can each be right and together cut a loop of directories off the tree.
