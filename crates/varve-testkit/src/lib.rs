@@ -3,10 +3,11 @@
 //! [`model`] is the one definition of a correct file system; [`fsops`] makes random operations on file
 //! systems, runs them in lockstep with the model and compares answers and trees. [`kvops`] does the same
 //! for key-value stores, and knows which states may be found after a crash; [`crash`] enumerates crash
-//! points and what may be found after them.
+//! points and what may be found after them. [`hooked`] puts hooks before calls of a simulated machine.
 
 pub mod crash;
 pub mod fsops;
+pub mod hooked;
 pub mod kvops;
 pub mod model;
 pub mod rng;

@@ -9,10 +9,10 @@ use varve_env::Env;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 
 use crate::common::*;
-use crate::threaded::Threaded;
+use crate::threaded::threaded;
 
 fn open_threaded(env: &Arc<SimEnv>, options: DbOptions) -> Db {
-    Db::open(Arc::new(Threaded::new(env)), &store_dir(), options).unwrap()
+    Db::open(Arc::new(threaded(env)), &store_dir(), options).unwrap()
 }
 
 /// Waits for what background threads will do soon.

@@ -10,7 +10,7 @@ use varve_env::{Env, File, OpenMode};
 use varve_types::KeyspaceId;
 
 use crate::common::*;
-use crate::threaded::Threaded;
+use crate::threaded::threaded;
 
 /// Where the data outside of the store are.
 const OUTSIDE: &str = "/outside";
@@ -48,8 +48,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn open(&mut self) -> StoreResult<(Db, Vec<KeyspaceId>)> {
-        let db =
-            if self.threads { open(&Arc::new(Threaded::new(self.env)))? } else { open(self.env)? };
+        let db = if self.threads { open(&Arc::new(threaded(self.env)))? } else { open(self.env)? };
         if let Some(file) = &self.outside {
             let file = Arc::clone(file);
             db.set_external_sync(Box::new(move || file.sync_data()));

@@ -10,7 +10,7 @@ use varve_env::sim::SimEnv;
 use varve_types::KeyspaceId;
 
 use crate::common::*;
-use crate::threaded::Threaded;
+use crate::threaded::{Threaded, threaded};
 
 const ROW_BYTES: usize = 256;
 /// Bytes written between two flushes, after each of which the pace is set anew.
@@ -27,7 +27,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let env = Arc::new(Threaded::new(&SimEnv::new(1)));
+        let env = Arc::new(threaded(&SimEnv::new(1)));
         let options = DbOptions {
             memtable_bytes: 64 << 10,
             debt_soft_bytes: SOFT_BYTES,
@@ -63,7 +63,7 @@ impl Bench {
 #[test]
 fn writes_slow_down_smoothly_with_the_debt_and_recover() {
     let mut bench = Bench::new();
-    bench.env.hold_compaction(true);
+    bench.env.hooks.hold(true);
     let steps: Vec<_> = (0..3 * HARD_BYTES as usize / STEP_BYTES).map(|_| bench.step()).collect();
     let sums: Vec<u64> = steps.iter().map(|(sum, _)| sum.as_micros() as u64).collect();
     let longest = steps.iter().map(|(_, longest)| *longest).max().unwrap();
@@ -80,7 +80,7 @@ fn writes_slow_down_smoothly_with_the_debt_and_recover() {
         assert!(pair[1] <= pair[0] + 2 * full, "from {} to {} in one step", pair[0], pair[1]);
         assert!(pair[1] + 2 * full >= pair[0], "it gets faster while the debt grows: {pair:?}");
     }
-    bench.env.hold_compaction(false);
+    bench.env.hooks.hold(false);
     bench.db.compact().unwrap();
     let (after, _) = bench.step();
     assert!(after < Duration::from_micros(500), "after the debt is paid a step takes {after:?}");

@@ -11,7 +11,7 @@ use varve_fs::fsck::{CheckOptions, Finding, check_store};
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_vfs::Vfs;
 
-use crate::interposed::Interposed;
+use crate::interposed::{Interposed, interposed, with_threads};
 use crate::support::{BOTH, Calls, ROOT, name};
 
 const STORE: &str = "/store";
@@ -53,7 +53,7 @@ fn objects(sim: &SimEnv) -> usize {
 /// Removes `count` large files and closes the store while each takes [`SLOW`] to go below; returns how long the
 /// closing took.
 fn close_with_removals(sim: &Arc<SimEnv>, count: usize) -> Duration {
-    let env = Arc::new(Interposed::new(sim));
+    let env = Arc::new(interposed(sim));
     let fs = open(Arc::<Interposed>::clone(&env));
     for i in 0..count {
         let (text, large) = (format!("f{i}"), [7; 5000]);
@@ -64,7 +64,7 @@ fn close_with_removals(sim: &Arc<SimEnv>, count: usize) -> Duration {
     }
     assert_eq!(objects(sim), count);
     let clock = Arc::clone(sim);
-    *env.before_removal.lock() = Some(Arc::new(move || clock.sleep(SLOW)));
+    *env.hooks.before_removal.lock() = Some(Arc::new(move || clock.sleep(SLOW)));
     let begin = sim.monotonic();
     fs.close().unwrap();
     sim.monotonic() - begin
@@ -118,8 +118,8 @@ fn a_mount_does_not_wait_for_the_removals_that_are_left() {
     let sim = formatted();
     close_with_removals(&sim, 300);
     let (left, gate) = (objects(&sim), Arc::new(Gate::default()));
-    let (env, held) = (Interposed::with_threads(&sim), Arc::clone(&gate));
-    *env.before_removal.lock() = Some(Arc::new(move || held.pass()));
+    let (env, held) = (with_threads(&sim), Arc::clone(&gate));
+    *env.hooks.before_removal.lock() = Some(Arc::new(move || held.pass()));
     let fs = open(Arc::new(env));
     let ino = fs.mk(ROOT, "meanwhile");
     fs.put_at(ino, 0, b"here");

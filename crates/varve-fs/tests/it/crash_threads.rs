@@ -17,7 +17,7 @@ use varve_vfs::{Caller, Vfs};
 
 use crate::crash::STORE;
 use crate::crash_points::{Store, tiny_engine};
-use crate::interposed::Interposed;
+use crate::interposed;
 use crate::support::{BOTH, Calls, ROOT, name, os_env};
 
 const WRITERS: usize = 3;
@@ -95,7 +95,7 @@ fn check_writer(fs: &VarveFs, writer: usize, least: u64, most: u64) -> Result<u6
 fn crashes_among_threads_leave_prefixes_with_all_that_was_synced() {
     let sim = SimEnv::new(1);
     Store.format(&sim).unwrap();
-    let env: Arc<dyn Env> = Arc::new(Interposed::with_threads(&sim));
+    let env: Arc<dyn Env> = Arc::new(interposed::with_threads(&sim));
     let db_env = Arc::clone(&env);
     let fs = VarveFs::open_with(env, Path::new(STORE), MountOptions::default(), |dir| {
         Ok(Arc::new(Db::open(db_env, dir, tiny_engine(CompactionPolicy::Leveled))?))

@@ -9,7 +9,7 @@ use varve_types::InodeId;
 use varve_vfs::{Caller, FileType, FsError, RenameMode, Vfs, XattrMode};
 
 use crate::crash::{STORE, sim_store};
-use crate::interposed::Interposed;
+use crate::interposed::interposed;
 use crate::support::{BOTH, Calls, READ, ROOT, Rig, WRITE, name};
 
 #[test]
@@ -267,7 +267,7 @@ fn readdir_with_attributes_counts_lookups_of_what_was_taken() {
 #[test]
 fn an_open_that_fails_while_the_file_is_forgotten_leaves_nothing() {
     let sim = sim_store(1, &FormatOptions::default());
-    let env = Arc::new(Interposed::new(&sim));
+    let env = Arc::new(interposed(&sim));
     let options = MountOptions::default();
     let fs = VarveFs::open(Arc::clone(&env) as Arc<dyn Env>, Path::new(STORE), options).unwrap();
     let fs = Arc::new(fs);
@@ -275,9 +275,9 @@ fn an_open_that_fails_while_the_file_is_forgotten_leaves_nothing() {
     fs.put_at(ino, 0, &[1; 100_000]);
     fs.unlink(ROOT, name("f")).unwrap();
     let other = Arc::clone(&fs);
-    *env.instead.lock() = Some(Box::new(move || other.forget(ino, 1)));
+    *env.hooks.instead.lock() = Some(Box::new(move || other.forget(ino, 1)));
     assert!(matches!(fs.open(ino, READ), Err(FsError::Storage(_))));
-    assert!(env.instead.lock().is_none(), "the object was not opened");
+    assert!(env.hooks.instead.lock().is_none(), "the object was not opened");
     assert!(matches!(fs.getattr(ino), Err(FsError::Stale)));
     fs.sync().unwrap();
     assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);

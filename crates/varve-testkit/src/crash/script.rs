@@ -173,7 +173,7 @@ impl Maker {
 
     fn op(&mut self, op: Op) -> FsResult<()> {
         let at = self.script.steps.len() + 1;
-        let before = slot_of(&op).and_then(|slot| self.session.inode(slot));
+        let before = op.slot().and_then(|slot| self.session.inode(slot));
         let end = self.end_of(&op, before);
         let outcome = self.session.apply(&self.model, &op);
         let done = outcome.answer.as_ref().is_ok_and(|answer| *answer != Answer::Skipped);
@@ -267,24 +267,6 @@ fn changes_nothing(op: &Op) -> bool {
             | Op::Seek { .. }
             | Op::Readdir { .. }
     )
-}
-
-fn slot_of(op: &Op) -> Option<Slot> {
-    match op {
-        Op::SlotGetattr { slot }
-        | Op::SlotSetAttr { slot, .. }
-        | Op::SlotLink { slot, .. }
-        | Op::Read { slot, .. }
-        | Op::Write { slot, .. }
-        | Op::Fallocate { slot, .. }
-        | Op::Seek { slot, .. }
-        | Op::Fsync { slot, .. }
-        | Op::Release { slot }
-        | Op::Create { slot, .. }
-        | Op::Open { slot, .. }
-        | Op::Tmpfile { slot, .. } => Some(*slot),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -93,3 +93,31 @@ pub enum Op {
     Fsync { slot: Slot, data_only: bool },
     Release { slot: Slot },
 }
+
+impl Op {
+    /// The slot of the open file that this operates on.
+    pub(crate) fn open_slot(&self) -> Option<Slot> {
+        match self {
+            Op::SlotGetattr { slot }
+            | Op::SlotSetAttr { slot, .. }
+            | Op::SlotLink { slot, .. }
+            | Op::Read { slot, .. }
+            | Op::Write { slot, .. }
+            | Op::Fallocate { slot, .. }
+            | Op::Seek { slot, .. }
+            | Op::Fsync { slot, .. }
+            | Op::Release { slot } => Some(*slot),
+            _ => None,
+        }
+    }
+
+    /// The slot of the open file that this operates on, or opens.
+    pub(crate) fn slot(&self) -> Option<Slot> {
+        match self {
+            Op::Create { slot, .. } | Op::Open { slot, .. } | Op::Tmpfile { slot, .. } => {
+                Some(*slot)
+            }
+            _ => self.open_slot(),
+        }
+    }
+}

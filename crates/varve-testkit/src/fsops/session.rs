@@ -164,20 +164,14 @@ impl Session {
     }
 
     fn run(&mut self, call: &mut Call<'_>, op: &Op) -> FsResult<Answer> {
+        if let Some(slot) = op.open_slot() {
+            return match self.slots.get(&slot).copied() {
+                Some((ino, handle)) => self.run_on_handle(call, op, slot, (ino, handle)),
+                None => Ok(Answer::Skipped),
+            };
+        }
         match op {
             Op::Sync => call.fs.sync().map(|()| Answer::Done),
-            Op::SlotGetattr { slot }
-            | Op::SlotSetAttr { slot, .. }
-            | Op::SlotLink { slot, .. }
-            | Op::Read { slot, .. }
-            | Op::Write { slot, .. }
-            | Op::Fallocate { slot, .. }
-            | Op::Seek { slot, .. }
-            | Op::Fsync { slot, .. }
-            | Op::Release { slot } => match self.slots.get(slot).copied() {
-                Some((ino, handle)) => self.run_on_handle(call, op, *slot, (ino, handle)),
-                None => Ok(Answer::Skipped),
-            },
             Op::Getattr { .. }
             | Op::SetAttr { .. }
             | Op::Readlink { .. }
