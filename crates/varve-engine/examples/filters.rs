@@ -8,10 +8,9 @@
 //!
 //! Times are of the processor, of one thread.
 
-use std::path::Path;
+mod shared;
 
 use varve_env::os::OsEnv;
-use varve_env::{Env, OpenMode};
 use varve_format::filter::multi_level::{MultiLevelFilter, Prior, Widths};
 use varve_format::filter::{Filter, FilterPolicy, SubLevel, filter_hash};
 
@@ -44,21 +43,11 @@ fn member(level: u64, i: u64, keys: u64, percent: u64) -> u64 {
     if i < keys * percent / 100 { i } else { (level << 40) + i }
 }
 
-/// Nanoseconds that this thread spent on a processor.
-fn cpu_ns(env: &OsEnv) -> u64 {
-    let mut text = [0; 64];
-    let read = env
-        .open(Path::new("/proc/thread-self/schedstat"), OpenMode::Read)
-        .and_then(|file| file.read_at(&mut text, 0));
-    let text = String::from_utf8_lossy(&text[..read.unwrap_or(0)]);
-    text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
-}
-
 /// What `step` returns, and how many million of `count` steps a second it takes.
 fn timed<T>(env: &OsEnv, count: u64, step: impl FnOnce() -> T) -> (T, f64) {
-    let start = cpu_ns(env);
+    let start = shared::cpu_ns(env);
     let made = step();
-    (made, count as f64 * 1000.0 / (cpu_ns(env) - start).max(1) as f64)
+    (made, count as f64 * 1000.0 / (shared::cpu_ns(env) - start).max(1) as f64)
 }
 
 fn table_filters(env: &OsEnv, keys: u64) {

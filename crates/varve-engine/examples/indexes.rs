@@ -5,11 +5,10 @@
 //! what the thesis's tables 5.4 and 5.5 say: bits of memory per key, lookups per second of processor time,
 //! and the share of lookups that must look at a second block.
 
-use std::path::Path;
+mod shared;
 
 use bytes::Bytes;
 use varve_env::os::OsEnv;
-use varve_env::{Env, OpenMode};
 use varve_format::filter::FilterPolicy;
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::section::{Compression, open_section};
@@ -72,16 +71,6 @@ fn zipf(row: u64) -> u64 {
     }
 }
 
-/// Nanoseconds that this thread spent on a processor.
-fn cpu_ns(env: &OsEnv) -> u64 {
-    let mut text = [0; 64];
-    let read = env
-        .open(Path::new("/proc/thread-self/schedstat"), OpenMode::Read)
-        .and_then(|file| file.read_at(&mut text, 0));
-    let text = String::from_utf8_lossy(&text[..read.unwrap_or(0)]);
-    text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
-}
-
 /// The index of a table of `keys`.
 fn index_of(policy: IndexPolicy, keys: &[[u8; 16]]) -> FormatResult<Index> {
     let options = TableOptions {
@@ -122,14 +111,14 @@ fn main() -> FormatResult<()> {
         keys.sort_unstable();
         for policy in POLICIES {
             let index = index_of(policy, &keys)?;
-            let (start, mut more) = (cpu_ns(&env), 0);
+            let (start, mut more) = (shared::cpu_ns(&env), 0);
             for lookup in 0..lookups {
                 let key = &keys[(mix(lookup) % ROWS) as usize];
                 if let Some(blocks) = index.find(key, SeqNo::MAX) {
                     more += blocks.end() - blocks.start();
                 }
             }
-            let seconds = (cpu_ns(&env) - start) as f64 / 1e9;
+            let seconds = (shared::cpu_ns(&env) - start) as f64 / 1e9;
             let bits = index.memory_bytes() as f64 * 8.0 / ROWS as f64;
             let speed = lookups as f64 / seconds / 1000.0;
             let more = more as f64 / lookups as f64;

@@ -3,14 +3,16 @@
 //! Prints nanoseconds per operation, of processor time of the calling thread and of the clock, for puts in random order, gets from the memtable, gets from tables
 //! that are in the cache, gets of absent keys, and scans; then the store's own counters.
 
-use std::path::{Path, PathBuf};
+mod shared;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use varve_engine::{
     Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreResult,
 };
+use varve_env::Env;
 use varve_env::os::OsEnv;
-use varve_env::{Env, OpenMode};
 
 /// Spreads numbers over the key space.
 fn key(number: u64) -> [u8; 16] {
@@ -23,27 +25,17 @@ fn key(number: u64) -> [u8; 16] {
     key
 }
 
-/// Nanoseconds that this thread spent on a processor.
-fn cpu_ns(env: &OsEnv) -> u64 {
-    let mut text = [0; 64];
-    let read = env
-        .open(Path::new("/proc/thread-self/schedstat"), OpenMode::Read)
-        .and_then(|file| file.read_at(&mut text, 0));
-    let text = String::from_utf8_lossy(&text[..read.unwrap_or(0)]);
-    text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
-}
-
 fn timed(
     env: &OsEnv,
     name: &str,
     count: u64,
     mut step: impl FnMut(u64) -> StoreResult<()>,
 ) -> StoreResult<()> {
-    let (start, cpu) = (env.monotonic(), cpu_ns(env));
+    let (start, cpu) = (env.monotonic(), shared::cpu_ns(env));
     for number in 0..count {
         step(number)?;
     }
-    let cpu = (cpu_ns(env) - cpu) / count.max(1);
+    let cpu = (shared::cpu_ns(env) - cpu) / count.max(1);
     let clock = (env.monotonic() - start).as_nanos() / u128::from(count.max(1));
     println!("{name:24} {cpu:9} ns processor {clock:9} ns clock");
     Ok(())
