@@ -50,7 +50,8 @@ impl Device {
                 Ok(len) => return Ok(Some(len)),
                 // NOENT: the caller was killed before we could have the request.
                 Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
-                Err(Errno::NODEV) => return Ok(None),
+                // CONNABORTED: it ended while we were about to have the request.
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
                 Err(err) => return Err(err.into()),
             }
         }
