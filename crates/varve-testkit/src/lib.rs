@@ -4,6 +4,7 @@
 //! systems, runs them in lockstep with the model and compares answers and trees. [`kvops`] does the same
 //! for key-value stores, and knows which states may be found after a crash; [`crash`] enumerates crash
 //! points and what may be found after them. [`hooked`] puts hooks before calls of a simulated machine.
+//! [`eventually`] waits for what other threads and processes do.
 
 pub mod crash;
 pub mod fsops;
@@ -11,3 +12,6 @@ pub mod hooked;
 pub mod kvops;
 pub mod model;
 pub mod rng;
+mod wait;
+
+pub use wait::{PATIENCE, eventually};

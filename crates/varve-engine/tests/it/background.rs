@@ -7,24 +7,13 @@ use std::time::Duration;
 use varve_engine::{Batch, Db, DbOptions, Store, StoreError};
 use varve_env::Env;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
+use varve_testkit::eventually;
 
 use crate::common::*;
 use crate::threaded::threaded;
 
 fn open_threaded(env: &Arc<SimEnv>, options: DbOptions) -> Db {
     Db::open(Arc::new(threaded(env)), &store_dir(), options).unwrap()
-}
-
-/// Waits for what background threads will do soon.
-#[allow(clippy::disallowed_methods, reason = "the threads run in real time")]
-fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    for _ in 0..2000 {
-        if happened() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("not within 10 s: {what}");
 }
 
 fn row(number: u64, len: usize, space: varve_types::KeyspaceId) -> Batch {

@@ -7,6 +7,7 @@ use rustix::fs::{RenameFlags, renameat_with};
 use varve_fuse::{ReaddirPlus, SessionOptions};
 
 use crate::support::{TestMount, model, mounted};
+use varve_testkit::eventually;
 
 fn names(dir: &std::path::Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir)
@@ -77,13 +78,7 @@ fn the_kernel_takes_back_every_lookup() {
         }
         fs::remove_dir_all(mount.path("e")).unwrap();
         // The model keeps what is looked up, also without a name. FORGET is sent when the kernel likes.
-        for _ in 0..500 {
-            if vfs.inode_count() == 1 {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        assert_eq!(vfs.inode_count(), 1, "{readdir_plus:?}");
+        eventually(&format!("all is forgotten, {readdir_plus:?}"), || vfs.inode_count() == 1);
         mount.finish().unwrap();
     }
 }

@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use varve_fuse::{SessionOptions, Transport};
 
 use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model};
+use varve_testkit::eventually;
 
 /// Sessions follow one another over /dev/fuse only.
 fn over_dev() -> SessionOptions {
@@ -36,9 +36,7 @@ fn under_load(mount: &TestMount, changes: u64, work: impl Fn(usize, u64) + Sync)
         for _ in 0..changes {
             let before = rounds.load(Ordering::SeqCst);
             mount.change_session();
-            while rounds.load(Ordering::SeqCst) < before + 8 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            eventually("work goes on", || rounds.load(Ordering::SeqCst) >= before + 8);
         }
         stop.store(true, Ordering::SeqCst);
     });

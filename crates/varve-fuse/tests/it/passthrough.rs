@@ -11,6 +11,7 @@ use varve_fuse::SessionOptions;
 
 use crate::objectfs::ObjectFs;
 use crate::support::TestMount;
+use varve_testkit::eventually;
 
 fn mounted(passthrough: bool) -> Option<(Arc<ObjectFs>, TestMount)> {
     let fs = Arc::new(ObjectFs::new());
@@ -25,13 +26,7 @@ fn make(path: &Path, fill: u8) {
 
 /// Waits for the RELEASE of every file, which the kernel sends after close(2) has returned.
 fn all_released(fs: &ObjectFs) {
-    for _ in 0..500 {
-        if fs.open_files() == 0 {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    panic!("{} files are still open", fs.open_files());
+    eventually("no file is open", || fs.open_files() == 0);
 }
 
 /// Whether the kernel takes descriptors of this machine's temporary directory: it must be new enough, the

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -12,6 +11,7 @@ use varve_fuse::{
     Ended, MountMethod, MountOptions, PauseHandle, Paused, Session, SessionError, SessionOptions,
     Transport, UnmountError, UnmountMode, mount, unmount,
 };
+use varve_testkit::eventually;
 use varve_testkit::model::ModelFs;
 use varve_types::InodeId;
 use varve_vfs::{Caller, SetAttr, Vfs};
@@ -77,9 +77,7 @@ impl TestMount {
     pub(crate) fn change_session(&self) {
         let before = self.resumed.load(Ordering::SeqCst);
         self.pause.lock().pause().unwrap();
-        while self.resumed.load(Ordering::SeqCst) == before {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually("another session", || self.resumed.load(Ordering::SeqCst) != before);
     }
 
     pub(crate) fn method(&self) -> MountMethod {
@@ -97,12 +95,15 @@ impl TestMount {
     /// Unmounts and returns what the session returned.
     pub(crate) fn finish(self) -> Result<(), SessionError> {
         // A process that another test is just starting may hold copies of this test's descriptors.
-        let mut tries = 0;
-        while let Err(err) = unmount(self.dir.path(), UnmountMode::Plain) {
-            assert!(matches!(err, UnmountError::Busy(_)) && tries < 500, "{err}");
-            tries += 1;
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually("nobody uses the mount", || {
+            match unmount(self.dir.path(), UnmountMode::Plain) {
+                Err(UnmountError::Busy(_)) => false,
+                unmounted => {
+                    unmounted.unwrap();
+                    true
+                }
+            }
+        });
         self.join()
     }
 

@@ -13,6 +13,7 @@ use varve_fuse::{
     mount, unmount,
 };
 use varve_testkit::rng::Rng;
+use varve_testkit::{PATIENCE, eventually};
 
 use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model};
@@ -121,25 +122,15 @@ fn removed_files_are_forgotten() {
             fs::write(&path, b"x").unwrap();
             fs::remove_file(&path).unwrap();
         }
-        for _ in 0..5000 {
-            if fs.forgotten.load(Relaxed) >= 500 && fs.open_files() == 0 {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(
-            fs.forgotten.load(Relaxed) >= 500,
-            "{} over {transport}",
-            fs.forgotten.load(Relaxed)
-        );
-        assert_eq!(fs.open_files(), 0);
+        eventually(&format!("all is forgotten, over {transport}"), || {
+            fs.forgotten.load(Relaxed) >= 500 && fs.open_files() == 0
+        });
         mount.finish().unwrap();
     }
 }
 
 #[test]
 fn an_aborted_connection_ends_the_session_and_every_call() {
-    const PATIENCE: Duration = Duration::from_secs(60);
     over_each(|mount| {
         let file = File::create(mount.path("a")).unwrap();
         let Some(control) = Control::new() else {

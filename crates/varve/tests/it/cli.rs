@@ -5,11 +5,11 @@ use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::harness::{Mount, can_mount, run, varve};
+use varve_testkit::eventually;
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -396,11 +396,9 @@ fn the_demonstration_leaves_nothing_behind() {
 
 /// Waits until no process has the store open.
 fn wait_until_free(mount: &Mount) {
-    let begin = Instant::now();
-    while !json(varve().args(["status", "--json"]).arg(mount.store()))["holder"].is_null() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "the daemon does not let go");
-        std::thread::yield_now();
-    }
+    eventually("the daemon lets go", || {
+        json(varve().args(["status", "--json"]).arg(mount.store()))["holder"].is_null()
+    });
 }
 
 /// Who knows the key of the name hash can make names that share a hash; the status is for everybody.

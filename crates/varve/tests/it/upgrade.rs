@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::harness::{Mount, run, varve};
+use varve_testkit::eventually;
 
 /// A mount over /dev/fuse: rings end with their process.
 fn mounted() -> Option<Mount> {
@@ -237,9 +238,7 @@ fn upgrade_often(mount: &Mount, binaries: &[PathBuf; 2], work: &AtomicU64) {
         upgrade(mount, &binaries[round % 2]);
         let running = fs::read_link(format!("/proc/{}/exe", pid.as_raw_nonzero())).unwrap();
         assert_eq!(running, binaries[round % 2]);
-        while work.load(Ordering::SeqCst) < before + 10 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        eventually("work goes on", || work.load(Ordering::SeqCst) >= before + 10);
     }
     assert_eq!(mount.daemon(), pid, "the process stays the same");
 }
