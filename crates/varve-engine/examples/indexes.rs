@@ -14,9 +14,10 @@ use varve_format::index::{Index, IndexPolicy};
 use varve_format::section::{Compression, open_section};
 use varve_format::table::{FOOTER_BYTES, Footer, TableBuilder, TableOptions};
 use varve_format::{EntryKind, FormatResult};
-use varve_types::{FileNo, KeyspaceId, SeqNo};
+use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo};
 
 const FILE: FileNo = FileNo::new(1);
+const SALT: FileSalt = FileSalt::new(0x5a17_0000_0000_0001);
 const ROWS: u64 = 148_639;
 /// Keys of 16 and values of 240 bytes make the 256 of the paper's rows.
 const VALUE: [u8; 240] = [b'v'; 240];
@@ -81,15 +82,15 @@ fn index_of(policy: IndexPolicy, keys: &[[u8; 16]]) -> FormatResult<Index> {
         index: policy,
         filter: FilterPolicy::None,
     };
-    let mut builder = TableBuilder::new(options, FILE);
+    let mut builder = TableBuilder::new(options, FILE, SALT);
     for key in keys {
         builder.add(key, SeqNo::new(1), EntryKind::Put, &VALUE)?;
     }
     let file = Bytes::from(builder.finish()?.0);
     let at = file.len() - FOOTER_BYTES;
-    let footer = Footer::decode(&file[at..], FILE, at as u64)?;
+    let footer = Footer::decode(&file[at..], SALT, at as u64)?;
     let range = footer.index.offset as usize..footer.index.end() as usize;
-    let content = open_section(&file.slice(range), FILE, footer.index.offset)?;
+    let content = open_section(&file.slice(range), SALT, footer.index.offset)?;
     Index::decode(policy, &content, footer.data_end())
 }
 

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use varve_env::Env;
 use varve_format::edit::TableMeta;
-use varve_types::{FileNo, KeyspaceId, SublevelId};
+use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
 use crate::compaction::policy::Run;
 use crate::files::StoreFile;
@@ -89,6 +89,20 @@ impl Table {
 
     pub(crate) fn path(&self) -> &Path {
         &self.file.path
+    }
+
+    /// The sequence number that a version counts as having, which has `seq` in the file.
+    pub(crate) fn seq_of(&self, seq: SeqNo) -> SeqNo {
+        self.meta.seq_override.unwrap_or(seq)
+    }
+
+    /// The newest version in the file that a reader as of `seq` may see.
+    pub(crate) fn bound_of(&self, seq: SeqNo) -> SeqNo {
+        match self.meta.seq_override {
+            Some(all) if all <= seq => SeqNo::MAX,
+            Some(_) => SeqNo::ZERO,
+            None => seq,
+        }
     }
 
     /// Has the file removed when the last user lets go of it.

@@ -7,8 +7,9 @@
 //!   2 oldest log         file number: logs before it are no longer needed
 //!   3 next file          file number: no file of the store has this number or a larger one
 //!   4 last sequence      number of the newest write that tables hold
-//!   5 add table          key space, level byte, sub-level, file number, tag, size in bytes, entries,
-//!                        tombstones, smallest seq, largest seq, smallest key, largest key
+//!   5 add table          key space, level byte, sub-level, file number, salt, size in bytes, entries,
+//!                        tombstones, smallest seq, largest seq, sequence override (0: none), smallest key,
+//!                        largest key
 //!   6 remove table       key space, level byte, file number
 //! ```
 //!
@@ -20,7 +21,7 @@
 
 use bytes::Bytes;
 use varve_types::limits::KEY_BYTES_MAX;
-use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
+use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
 
 use crate::codec::{Reader, put_string, put_varint};
 use crate::{FormatError, FormatResult, Problem};
@@ -43,9 +44,9 @@ const OPTION_COMPRESSED: u8 = 2;
 pub struct TableMeta {
     /// Its number.
     pub file: FileNo,
-    /// Drawn at random for each table: its checksums are those of the file number [`TableMeta::identity`], so
-    /// that a file with the same number from another store, or from a backup, is not taken for it.
-    pub tag: u64,
+    /// Part of every checksum of the file, so that a file with the same number from another store, or from a
+    /// backup, is not taken for it.
+    pub salt: FileSalt,
     /// Its length in bytes.
     pub size_bytes: u64,
     /// Versions it holds, tombstones included.
@@ -56,22 +57,13 @@ pub struct TableMeta {
     pub smallest_seq: SeqNo,
     /// The newest version's sequence number.
     pub largest_seq: SeqNo,
+    /// The sequence number that all versions of the file count as having, whatever stands in it; then it is the
+    /// smallest and the largest as well. Such a table holds one version of each key.
+    pub seq_override: Option<SeqNo>,
     /// The first key, or where the keys that count begin.
     pub smallest_key: Bytes,
     /// The last key; not below the first.
     pub largest_key: Bytes,
-}
-
-impl TableMeta {
-    /// The number that stands for the file in its checksums.
-    pub fn identity(&self) -> FileNo {
-        tagged(self.file, self.tag)
-    }
-}
-
-/// The number that stands in the checksums of the table `file` with this tag.
-pub fn tagged(file: FileNo, tag: u64) -> FileNo {
-    FileNo::new(file.get() ^ tag)
 }
 
 /// One change to the state of the store.
@@ -181,12 +173,13 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
 
 fn encode_meta(out: &mut Vec<u8>, meta: &TableMeta) {
     put_varint(out, meta.file.get());
-    put_varint(out, meta.tag);
+    put_varint(out, meta.salt.get());
     put_varint(out, meta.size_bytes);
     put_varint(out, meta.entries);
     put_varint(out, meta.tombstones);
     put_varint(out, meta.smallest_seq.get());
     put_varint(out, meta.largest_seq.get());
+    put_varint(out, meta.seq_override.map_or(0, SeqNo::get));
     put_string(out, &meta.smallest_key);
     put_string(out, &meta.largest_key);
 }
@@ -242,12 +235,13 @@ fn decode_meta(reader: &mut Reader<'_>) -> FormatResult<TableMeta> {
     let start = reader.pos();
     let meta = TableMeta {
         file: FileNo::new(reader.varint()?),
-        tag: reader.varint()?,
+        salt: FileSalt::new(reader.varint()?),
         size_bytes: reader.varint()?,
         entries: reader.varint()?,
         tombstones: reader.varint()?,
         smallest_seq: SeqNo::new(reader.varint()?),
         largest_seq: SeqNo::new(reader.varint()?),
+        seq_override: Some(SeqNo::new(reader.varint()?)).filter(|seq| *seq != SeqNo::ZERO),
         smallest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
         largest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
     };
@@ -255,6 +249,11 @@ fn decode_meta(reader: &mut Reader<'_>) -> FormatResult<TableMeta> {
         "a table whose smallest key is above its largest"
     } else if meta.smallest_seq > meta.largest_seq || meta.largest_seq > SeqNo::MAX {
         "a table whose sequence numbers are out of order"
+    } else if meta
+        .seq_override
+        .is_some_and(|seq| (seq, seq) != (meta.smallest_seq, meta.largest_seq))
+    {
+        "a table whose sequence override is not the sequence number of all its rows"
     } else if meta.entries == 0 || meta.tombstones > meta.entries {
         "a table without entries, or with more tombstones than entries"
     } else {
@@ -270,14 +269,22 @@ mod tests {
     fn sample() -> VersionEdit {
         let meta = TableMeta {
             file: FileNo::new(12),
-            tag: u64::MAX,
+            salt: FileSalt::new(u64::MAX),
             size_bytes: 1 << 40,
             entries: 1000,
             tombstones: 10,
             smallest_seq: SeqNo::new(5),
             largest_seq: SeqNo::MAX,
+            seq_override: None,
             smallest_key: Bytes::from_static(b"a"),
             largest_key: Bytes::from_static(b"zebra"),
+        };
+        let seq = SeqNo::new(7);
+        let all_at_once = TableMeta {
+            smallest_seq: seq,
+            largest_seq: seq,
+            seq_override: Some(seq),
+            ..meta.clone()
         };
         let keyspace = KeyspaceId::new(3);
         let name = "meta".to_owned();
@@ -287,6 +294,12 @@ mod tests {
             Change::NextFile(FileNo::new(u64::MAX)),
             Change::LastSeq(SeqNo::new(9)),
             Change::AddTable { keyspace, level: 6, sublevel: SublevelId::new(1 << 33), meta },
+            Change::AddTable {
+                keyspace,
+                level: 0,
+                sublevel: SublevelId::new(9),
+                meta: all_at_once,
+            },
             Change::RemoveTable { keyspace, level: 0, file: FileNo::new(2) },
         ];
         VersionEdit { changes }
@@ -316,9 +329,10 @@ mod tests {
 
     #[test]
     fn contradictions_are_refused() {
-        let spoil: [fn(&mut TableMeta); 4] = [
+        let spoil: [fn(&mut TableMeta); 5] = [
             |meta| meta.smallest_key = Bytes::from_static(b"zz"),
             |meta| meta.smallest_seq = SeqNo::new(u64::MAX),
+            |meta| meta.seq_override = Some(SeqNo::new(5)),
             |meta| meta.entries = 0,
             |meta| meta.tombstones = 1001,
         ];

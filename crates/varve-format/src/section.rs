@@ -6,14 +6,14 @@
 //!     1  packing: 1 the content itself
 //!                 2 u32 length of the content, then the content as one LZ4 block
 //!                 3 the content, zeros, then u16 number of zeros
-//!     4  crc32c of: file number u64, section offset u64, stored content, packing byte
+//!     4  crc32c of: salt of the file u64, section offset u64, stored content, packing byte
 //! ```
 //!
 //! Data blocks, filters, the index and the properties are all sections. Packing 3 makes a data block fill
 //! whole pages, so that an index need not say how long it is.
 
 use bytes::Bytes;
-use varve_types::FileNo;
+use varve_types::FileSalt;
 use varve_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use crate::checksum::{CRC_BYTES, placed_crc};
@@ -135,11 +135,11 @@ pub(crate) fn pad(content: &[u8], unit: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(zeros as u16).to_le_bytes());
 }
 
-/// Appends the section at `offset` of `file` with `content`, which was already packed as `packing`
+/// Appends the section at `offset` of the file with `salt` with `content`, which was already packed as `packing`
 /// says. Returns where it stands.
 pub(crate) fn put_section(
     out: &mut Vec<u8>,
-    file: FileNo,
+    salt: FileSalt,
     offset: u64,
     content: &[u8],
     packing: Packing,
@@ -151,32 +151,32 @@ pub(crate) fn put_section(
         return Err(FormatError::new(offset, Problem::TooLong { what: "section", len, max }));
     };
     let id = [packing as u8];
-    let crc = placed_crc(file, offset, &[content, &id]);
+    let crc = placed_crc(salt.get(), offset, &[content, &id]);
     out.extend_from_slice(content);
     out.extend_from_slice(&id);
     out.extend_from_slice(&crc.to_le_bytes());
     Ok(Handle { offset, len })
 }
 
-/// The section that begins at `offset` of the file whose bytes are `bytes`, found by its checksum, for when
+/// The section that begins at `offset` of the file whose bytes are `bytes` and that has `salt`, found by its checksum, for when
 /// nothing says how long it is; of at most `max` bytes.
 pub fn find_section(
     bytes: &Bytes,
-    file: FileNo,
+    salt: FileSalt,
     offset: u64,
     max: usize,
 ) -> Option<(Handle, Bytes)> {
     let start = usize::try_from(offset).ok()?;
     let longest = bytes.len().checked_sub(start)?.min(max).min(SECTION_BYTES_SEARCHED_MAX);
     let rest = &bytes[start..start + longest];
-    let mut crc = placed_crc(file, offset, &[]);
+    let mut crc = placed_crc(salt.get(), offset, &[]);
     for end in 1..=rest.len().checked_sub(CRC_BYTES)? {
         let id = rest[end - 1];
         crc = crc32c::crc32c_append(crc, &[id]);
         if Packing::from_id(id).is_some() && rest[end..end + CRC_BYTES] == crc.to_le_bytes() {
             let len = end + CRC_BYTES;
             let section = bytes.slice(start..start + len);
-            if let Ok(content) = open_section(&section, file, offset) {
+            if let Ok(content) = open_section(&section, salt, offset) {
                 return Some((Handle { offset, len: len as u32 }, content));
             }
         }
@@ -185,8 +185,8 @@ pub fn find_section(
 }
 
 /// The content of the section whose bytes, trailer included, are `bytes` and were read at `offset` of
-/// `file`. Content that is not compressed shares their memory.
-pub fn open_section(bytes: &Bytes, file: FileNo, offset: u64) -> FormatResult<Bytes> {
+/// the file with `salt`. Content that is not compressed shares their memory.
+pub fn open_section(bytes: &Bytes, salt: FileSalt, offset: u64) -> FormatResult<Bytes> {
     let Some(content_len) = bytes.len().checked_sub(TRAILER_BYTES) else {
         let (needed, left) = (TRAILER_BYTES as u64, bytes.len() as u64);
         return Err(FormatError::new(0u64, Problem::Truncated { needed, left }));
@@ -194,7 +194,7 @@ pub fn open_section(bytes: &Bytes, file: FileNo, offset: u64) -> FormatResult<By
     let (covered, stored) = bytes.split_at(content_len + 1);
     let mut crc = [0; CRC_BYTES];
     crc.copy_from_slice(stored);
-    let (stored, computed) = (u32::from_le_bytes(crc), placed_crc(file, offset, &[covered]));
+    let (stored, computed) = (u32::from_le_bytes(crc), placed_crc(salt.get(), offset, &[covered]));
     if stored != computed {
         return Err(FormatError::new(0u64, Problem::Checksum { stored, computed }));
     }
@@ -254,11 +254,11 @@ pub(crate) fn decompress(stored: &[u8]) -> FormatResult<Vec<u8>> {
 mod tests {
     use super::*;
 
-    const FILE: FileNo = FileNo::new(3);
+    const SALT: FileSalt = FileSalt::new(3);
 
     fn sealed(content: &[u8], packing: Packing) -> Bytes {
         let mut out = Vec::new();
-        let handle = put_section(&mut out, FILE, 4096, content, packing).unwrap();
+        let handle = put_section(&mut out, SALT, 4096, content, packing).unwrap();
         assert_eq!(handle, Handle { offset: 4096, len: out.len() as u32 });
         Bytes::from(out)
     }
@@ -266,16 +266,16 @@ mod tests {
     #[test]
     fn sections_come_back_from_their_place_only() {
         let bytes = sealed(b"content", Packing::Plain);
-        assert_eq!(open_section(&bytes, FILE, 4096).unwrap().as_ref(), b"content");
-        assert!(open_section(&bytes, FILE, 8192).is_err());
-        assert!(open_section(&bytes, FILE.next(), 4096).is_err());
+        assert_eq!(open_section(&bytes, SALT, 4096).unwrap().as_ref(), b"content");
+        assert!(open_section(&bytes, SALT, 8192).is_err());
+        assert!(open_section(&bytes, FileSalt::new(4), 4096).is_err());
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(open_section(&Bytes::from(bad), FILE, 4096).is_err(), "bit {bit}");
+            assert!(open_section(&Bytes::from(bad), SALT, 4096).is_err(), "bit {bit}");
         }
         for cut in 0..bytes.len() {
-            assert!(open_section(&bytes.slice(..cut), FILE, 4096).is_err(), "cut at {cut}");
+            assert!(open_section(&bytes.slice(..cut), SALT, 4096).is_err(), "cut at {cut}");
         }
     }
 
@@ -286,7 +286,7 @@ mod tests {
         assert!(compress(&content, &mut packed));
         assert!(packed.len() < content.len() / 4);
         let bytes = sealed(&packed, Packing::Lz4);
-        assert_eq!(open_section(&bytes, FILE, 4096).unwrap(), content);
+        assert_eq!(open_section(&bytes, SALT, 4096).unwrap(), content);
         assert!(!compress(b"no two bytes alike", &mut packed));
         assert!(!compress(b"", &mut packed));
     }
@@ -298,10 +298,10 @@ mod tests {
             pad(&content, 4096, &mut padded);
             let bytes = sealed(&padded, Packing::Padded);
             assert!(bytes.len().is_multiple_of(4096));
-            assert_eq!(open_section(&bytes, FILE, 4096).unwrap(), content);
+            assert_eq!(open_section(&bytes, SALT, 4096).unwrap(), content);
         }
         for bad in [&b"\0"[..], b"\0\0\x03\0", b"a\0b\x02\0"] {
-            assert!(open_section(&sealed(bad, Packing::Padded), FILE, 4096).is_err(), "{bad:?}");
+            assert!(open_section(&sealed(bad, Packing::Padded), SALT, 4096).is_err(), "{bad:?}");
         }
     }
 
@@ -309,7 +309,7 @@ mod tests {
     fn a_bomb_is_refused_before_it_is_unpacked() {
         let mut content = u32::MAX.to_le_bytes().to_vec();
         content.extend_from_slice(&[0x1f; 64]);
-        let error = open_section(&sealed(&content, Packing::Lz4), FILE, 4096).unwrap_err();
+        let error = open_section(&sealed(&content, Packing::Lz4), SALT, 4096).unwrap_err();
         let max = 64 * LZ4_RATIO_MAX as u64;
         let len = u64::from(u32::MAX);
         assert_eq!(error.problem, Problem::TooLong { what: "decompressed content", len, max });
@@ -328,7 +328,7 @@ mod tests {
         {
             let section = sealed(stored, packing);
             let file = [&[0; 4096][..], &section, &[0; 100]].concat();
-            let (handle, found) = find_section(&Bytes::from(file), FILE, 4096, usize::MAX).unwrap();
+            let (handle, found) = find_section(&Bytes::from(file), SALT, 4096, usize::MAX).unwrap();
             assert_eq!(handle, Handle { offset: 4096, len: section.len() as u32 }, "{packing:?}");
             assert_eq!(found, content);
         }
@@ -344,9 +344,9 @@ mod tests {
     #[test]
     fn an_unknown_packing_is_named() {
         let mut out = b"content\x09".to_vec();
-        let crc = placed_crc(FILE, 0, &[&out]);
+        let crc = placed_crc(SALT.get(), 0, &[&out]);
         out.extend_from_slice(&crc.to_le_bytes());
-        let error = open_section(&Bytes::from(out), FILE, 0).unwrap_err();
+        let error = open_section(&Bytes::from(out), SALT, 0).unwrap_err();
         assert_eq!(error.problem, Problem::Unknown { what: "packing", id: 9 });
     }
 }

@@ -76,6 +76,23 @@ impl FileNo {
     }
 }
 
+/// Drawn at random for each table file, and part of every checksum in it: what was written to another file, were it one
+/// with the same number in another store, does not pass for a part of this one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileSalt(u64);
+
+impl FileSalt {
+    /// The salt with this value.
+    pub const fn new(raw: u64) -> FileSalt {
+        FileSalt(raw)
+    }
+
+    /// The value.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
 /// One sorted run of tables within a level of a key space. Of two in one level the larger holds the newer
 /// versions of every key they share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -126,4 +143,4 @@ macro_rules! show_as_number {
     )*};
 }
 
-show_as_number!(InodeId, SeqNo, FileNo, SublevelId, KeyspaceId);
+show_as_number!(InodeId, SeqNo, FileNo, FileSalt, SublevelId, KeyspaceId);

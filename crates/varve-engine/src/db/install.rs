@@ -176,3 +176,6 @@ pub(crate) fn state_edit(
     }
     VersionEdit { changes }
 }
+
+#[cfg(test)]
+mod tests;

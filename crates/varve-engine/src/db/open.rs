@@ -180,10 +180,14 @@ fn build(
         Some(state) => open_keyspaces(&env, dir, state, files)?,
         None => Vec::new(),
     };
-    let recovered = match &state {
+    let mut recovered = match &state {
         Some(state) => recover(&recovery_input(&env, dir, state, files, options.memtable_bytes))?,
         None => Recovered::default(),
     };
+    // A table with a sequence override may be newer than all that came through a log.
+    let tables = keyspaces.iter().flat_map(|space| space.version.tables());
+    let newest = tables.map(|(_, table)| table.meta().largest_seq).max().unwrap_or_default();
+    recovered.last_seq = recovered.last_seq.max(newest);
     let used = files.iter().filter_map(|file| file.number()).map(FileNo::next).max();
     let next_file = used.max(state.as_ref().map(|state| state.next_file)).unwrap_or(FileNo::new(1));
     let (log_no, manifest_no) = (next_file, next_file.next());

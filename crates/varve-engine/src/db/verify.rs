@@ -1,8 +1,8 @@
 //! Reads every table and compares it with what the manifest and the table itself say.
 //!
 //! For each table: footer, index, filters and properties decode; every block has its checksum; versions
-//! are in order and within the table's range of keys and sequence numbers; the filters deny none of
-//! them; their number is right. For each key space: tables of a sub-level do not overlap.
+//! are in order and within the table's range of keys and sequence numbers; a table with a sequence override holds one
+//! version of each key; the filters deny none of them; their number is right. For each key space: tables of a sub-level do not overlap.
 //!
 //! Nothing is taken from the cache, and one table's damage does not hide another's.
 
@@ -137,10 +137,16 @@ impl Walk<'_> {
         if *key > *meta.largest_key {
             return Err(self.wrong(offset, "a key outside of the range the manifest gives"));
         }
-        if seq < meta.smallest_seq || seq > meta.largest_seq {
+        let seen = self.table.seq_of(seq);
+        if seen < meta.smallest_seq || seen > meta.largest_seq {
             return Err(self.wrong(offset, "a sequence number outside of the manifest's range"));
         }
         let is_new_key = self.last.as_ref().is_none_or(|(last, _)| last != key);
+        if !is_new_key && meta.seq_override.is_some() {
+            return Err(
+                self.wrong(offset, "two versions of a key in a table with a sequence override")
+            );
+        }
         if is_new_key && !self.index.may_hold(filter_hash(key)) {
             return Err(self.wrong(offset, "a key that the filter denies"));
         }

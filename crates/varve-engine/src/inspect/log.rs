@@ -178,13 +178,14 @@ fn show_change(change: &Change) -> String {
         Change::NextFile(no) => format!("next file {no}"),
         Change::LastSeq(seq) => format!("tables hold writes up to {seq}"),
         Change::AddTable { keyspace, level, sublevel, meta } => format!(
-            "add {keyspace} level {level}.{sublevel} table {} {} bytes {} versions {} tombstones {} to {}",
+            "add {keyspace} level {level}.{sublevel} table {} {} bytes {} versions {} tombstones {} to {}{}",
             meta.file,
             meta.size_bytes,
             meta.entries,
             meta.tombstones,
             show_key(&meta.smallest_key),
             show_key(&meta.largest_key),
+            meta.seq_override.map(|seq| format!(", all written at {seq}")).unwrap_or_default(),
         ),
         Change::RemoveTable { keyspace, level, file } => {
             format!("remove {keyspace} level {level} table {file}")

@@ -13,7 +13,7 @@ use varve_format::index::Index;
 use varve_format::section::{Handle, open_section};
 use varve_format::table::{FOOTER_BYTES, Footer, Properties};
 use varve_format::{FormatError, FormatResult};
-use varve_types::FileNo;
+use varve_types::{FileNo, FileSalt};
 
 use super::{show_key, show_value};
 use crate::files::format_error;
@@ -97,8 +97,7 @@ struct Opened<'a> {
     file: Arc<dyn File>,
     len: u64,
     path: &'a Path,
-    /// What stands for it in checksums.
-    identity: FileNo,
+    salt: FileSalt,
 }
 
 impl Opened<'_> {
@@ -116,7 +115,7 @@ impl Opened<'_> {
             return Err(StoreError::Damaged { path, offset, detail });
         }
         let bytes = read_part(&*self.file, self.path, handle.offset, handle.len.into())?;
-        open_section(&bytes, self.identity, handle.offset)
+        open_section(&bytes, self.salt, handle.offset)
             .and_then(|content| decode(&content))
             .map_err(at)
     }
@@ -135,10 +134,10 @@ pub(super) fn describe(
         return Err(StoreError::Damaged { path, offset: 0, detail });
     };
     let end = read_part(&*opened, path, footer_at, FOOTER_BYTES as u64)?;
-    let footer = Footer::identity(&end)
-        .and_then(|identity| Footer::decode(&end, identity, footer_at))
+    let footer = Footer::salt_of(&end)
+        .and_then(|salt| Footer::decode(&end, salt, footer_at))
         .map_err(|error| format_error(path, error.shifted(footer_at)))?;
-    let file = Opened { file: opened, len, path, identity: footer.file };
+    let file = Opened { file: opened, len, path, salt: footer.salt };
     let properties = file.section(footer.properties, |content| Properties::decode(content))?;
     let data_end = footer.data_end();
     let index = file

@@ -155,7 +155,7 @@ impl Source for TableSource {
     }
 
     fn seq(&self) -> SeqNo {
-        self.cursor.as_ref().map_or(SeqNo::ZERO, BlockCursor::seq)
+        self.cursor.as_ref().map_or(SeqNo::ZERO, |cursor| self.table.seq_of(cursor.seq()))
     }
 
     fn found(&self) -> Found {

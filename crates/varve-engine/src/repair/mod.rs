@@ -2,7 +2,7 @@
 //!
 //! 1. The manifest says which tables make up the store; if only CURRENT is lost, the newest one. If the manifest is
 //!    lost, every table found counts ([`rebuild`]): they are merged, of each key the version with the largest
-//!    sequence number stays. Rows may come back then whose deletion was merged away while a part of an older table
+//!    sequence number stays, in the file: sequence overrides are lost with the manifest. Rows may come back then whose deletion was merged away while a part of an older table
 //!    that the manifest no longer counted still held them.
 //! 2. Every table is read. What can be read of a damaged one becomes a new table in its place ([`salvage`]).
 //! 3. If the logs cannot be recovered as after a crash, they are replayed up to the damage into tables of level 0
@@ -189,7 +189,8 @@ pub fn repair(
     if repair.report.did_nothing() && replayed.is_none() {
         return Ok(repair.report);
     }
-    let seq = seq.max(largest(&tables));
+    // Rows of logs that are still needed may be older than a table with a sequence override.
+    let seq = if replayed.is_some() { seq.max(largest(&tables)) } else { seq };
     repair.put_in_force(&spaces, &tables, oldest_log.filter(|_| replayed.is_none()), seq)?;
     Ok(repair.report)
 }

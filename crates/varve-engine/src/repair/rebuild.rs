@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use varve_format::edit::{Change, TableMeta, VersionEdit, tagged};
+use varve_format::edit::{Change, TableMeta, VersionEdit};
 use varve_format::log::{LogReader, NextRecord, Record, RecordKind, resync};
 use varve_format::section::open_section;
 use varve_format::table::{FOOTER_BYTES, Footer, Properties};
@@ -110,24 +110,25 @@ impl Repair<'_> {
         let (file, size_bytes) = open(&**self.env, &path)?;
         let Some(offset) = size_bytes.checked_sub(FOOTER_BYTES as u64) else { return Ok(None) };
         let end = read_part(&*file, &path, offset, FOOTER_BYTES as u64)?;
-        // Without a manifest the table's own word is all there is of its tag.
-        let footer = Footer::identity(&end)
-            .and_then(|identity| Footer::decode(&end, identity, offset))
+        // Without a manifest the table's own word is all there is of its salt.
+        let footer = Footer::salt_of(&end)
+            .and_then(|salt| Footer::decode(&end, salt, offset))
             .and_then(|footer| footer.properties.check().map(|()| footer));
         let Ok(footer) = footer else { return Ok(None) };
-        let (identity, handle) = (footer.file, footer.properties);
+        let (salt, handle) = (footer.salt, footer.properties);
         let section = read_part(&*file, &path, handle.offset, handle.len.into())?;
         let describe = || {
-            let content = open_section(&section, identity, handle.offset).ok()?;
+            let content = open_section(&section, salt, handle.offset).ok()?;
             let properties = Properties::decode(&content).ok()?;
             let meta = TableMeta {
                 file: no,
-                tag: tagged(no, identity.get()).get(),
+                salt,
                 size_bytes,
                 entries: properties.entries,
                 tombstones: properties.tombstones,
                 smallest_seq: properties.smallest_seq,
                 largest_seq: properties.largest_seq,
+                seq_override: None,
                 smallest_key: properties.smallest_key,
                 largest_key: properties.largest_key,
             };

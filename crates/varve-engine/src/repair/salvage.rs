@@ -2,7 +2,7 @@
 //!
 //! 1. If footer and index can be read, they say where the blocks are.
 //! 2. If not, the blocks are looked for: they follow each other from the file's beginning on, each ending where a
-//!    checksum over its content, file and offset says so. After damage the search goes on at every byte of
+//!    checksum over its content, salt and offset says so. After damage the search goes on at every byte of
 //!    the next [`SEARCH_BYTES`], then at every page.
 //! 3. What is read goes to a new table; the keys around each gap are reported.
 
@@ -65,7 +65,7 @@ impl Repair<'_> {
             let mut cursor = BlockCursor::new(block);
             let mut step = cursor.seek_first();
             while step.is_ok() && cursor.valid() {
-                let (key, seq) = (cursor.key(), cursor.seq());
+                let (key, seq) = (cursor.key(), table.seq_of(cursor.seq()));
                 if let Some(why) = gap.take() {
                     lost.push(name(&last, Some(key.to_vec()), why));
                 }
@@ -112,15 +112,15 @@ impl Repair<'_> {
 
 /// The blocks where the index says they are; `None` if it cannot be read.
 fn indexed(bytes: &Bytes, table: &Table) -> Option<Vec<Piece>> {
-    let no = table.meta().identity();
+    let salt = table.meta().salt;
     let offset = bytes.len().checked_sub(FOOTER_BYTES)?;
-    let footer = Footer::decode(&bytes[offset..], no, offset as u64).ok()?;
+    let footer = Footer::decode(&bytes[offset..], salt, offset as u64).ok()?;
     let section = |handle: varve_format::section::Handle| {
         let end = usize::try_from(handle.end()).ok().filter(|end| *end <= bytes.len());
         let start = usize::try_from(handle.offset).ok();
         match (start, end) {
             (Some(start), Some(end)) if start <= end => {
-                open_section(&bytes.slice(start..end), no, handle.offset)
+                open_section(&bytes.slice(start..end), salt, handle.offset)
                     .map_err(|error| error.to_string())
             }
             _ => Err("a section beyond the end of the file".to_owned()),
@@ -138,9 +138,9 @@ fn indexed(bytes: &Bytes, table: &Table) -> Option<Vec<Piece>> {
 
 /// The blocks that are found by their checksums.
 fn searched(bytes: &Bytes, table: &Table) -> Vec<Piece> {
-    let no = table.meta().identity();
+    let salt = table.meta().salt;
     let block_at = |offset: usize, max: usize| {
-        let (handle, content) = find_section(bytes, no, offset as u64, max)?;
+        let (handle, content) = find_section(bytes, salt, offset as u64, max)?;
         let block = Block::parse(content).ok().filter(|block| block.check().is_ok())?;
         Some((handle.end() as usize, block))
     };

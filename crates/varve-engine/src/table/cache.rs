@@ -6,8 +6,8 @@
 //! 2. What is not in memory is read, its checksum compared, and kept; least useful entries make room.
 //! 3. Scans and compactions read blocks through [`TableCache::block`]; compactions keep none of them.
 //!
-//! Invariants: every byte that leaves this module was covered by a checksum over its content, file and
-//! offset; indexes and filters are charged to the same budget as blocks.
+//! Invariants: every byte that leaves this module was covered by a checksum over its content, the
+//! file's salt and the offset; indexes and filters are charged to the same budget as blocks.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -155,6 +155,7 @@ impl TableCache {
             self.metrics.filter_negatives.add(1);
             return Ok(None);
         }
+        let seq = table.bound_of(seq);
         let Some(blocks) = index.index.find(key, seq) else { return Ok(None) };
         let found = self.search(table, &index.index, blocks, key, seq)?;
         if found.is_none() && index.filter.is_some() {
@@ -250,7 +251,7 @@ impl TableCache {
             return Err(StoreError::Damaged { path: table.path().to_owned(), offset: 0, detail });
         };
         let footer = self.read(table, offset, FOOTER_BYTES)?;
-        let footer = Footer::decode(&footer, table.meta().identity(), offset)
+        let footer = Footer::decode(&footer, table.meta().salt, offset)
             .map_err(|error| damaged(table, offset, error))?;
         let data_end = footer.data_end();
         let index = self.section(table, footer.index, |content| {
@@ -274,7 +275,7 @@ impl TableCache {
     ) -> StoreResult<T> {
         handle.check().map_err(|error| damaged(table, handle.offset, error))?;
         let bytes = Bytes::from(self.read(table, handle.offset, handle.len as usize)?);
-        open_section(&bytes, table.meta().identity(), handle.offset)
+        open_section(&bytes, table.meta().salt, handle.offset)
             .and_then(|content| decode(&content))
             .map_err(|error| damaged(table, handle.offset, error))
     }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use varve_env::{Env, File, OpenMode};
 use varve_format::EntryKind;
-use varve_format::edit::{TableMeta, tagged};
+use varve_format::edit::TableMeta;
 use varve_format::table::{TableBuilder, TableOptions};
-use varve_types::{FileNo, SeqNo};
+use varve_types::{FileNo, FileSalt, SeqNo};
 
 use crate::StoreResult;
 use crate::files::{StoreFile, format_error, io_error};
@@ -27,8 +27,6 @@ pub(crate) struct TableWriter {
     env: Arc<dyn Env>,
     file: Arc<dyn File>,
     path: PathBuf,
-    no: FileNo,
-    tag: u64,
     /// `None` once the table is finished.
     builder: Option<TableBuilder>,
     written: u64,
@@ -46,9 +44,8 @@ impl TableWriter {
         let file = env
             .open(&path, OpenMode::CreateNew)
             .map_err(|error| io_error("create", &path, error))?;
-        let tag = env.random();
-        let builder = Some(TableBuilder::new(options, tagged(no, tag)));
-        Ok(TableWriter { env: Arc::clone(env), file, path, no, tag, builder, written: 0 })
+        let builder = Some(TableBuilder::new(options, no, FileSalt::new(env.random())));
+        Ok(TableWriter { env: Arc::clone(env), file, path, builder, written: 0 })
     }
 
     /// Adds a version.
@@ -96,7 +93,7 @@ impl TableWriter {
             .write_all_at(&tail, self.written)
             .map_err(|error| io_error("write", &self.path, error))?;
         self.file.sync_data().map_err(|error| io_error("sync", &self.path, error))?;
-        Ok(TableMeta { file: self.no, tag: self.tag, ..meta })
+        Ok(meta)
     }
 
     fn remove(&self) {

@@ -1,7 +1,7 @@
 //! The compact indexes on tables, against the keys of each block.
 
 use bytes::Bytes;
-use varve_types::{FileNo, KeyspaceId};
+use varve_types::{FileNo, FileSalt, KeyspaceId};
 
 use super::*;
 use crate::EntryKind;
@@ -11,6 +11,7 @@ use crate::section::{Compression, open_section};
 use crate::table::{FOOTER_BYTES, Footer, TableBuilder, TableOptions};
 
 const FILE: FileNo = FileNo::new(5);
+const SALT: FileSalt = FileSalt::new(0x5a17_0000_0000_0001);
 const COMPACT: [IndexPolicy; 2] = [IndexPolicy::EliasFano, IndexPolicy::ThreeLevel];
 
 type Key = (u64, u64);
@@ -47,7 +48,7 @@ fn build(
         index: policy,
         filter: FilterPolicy::None,
     };
-    let mut builder = TableBuilder::new(options, FILE);
+    let mut builder = TableBuilder::new(options, FILE, SALT);
     let value = vec![b'v'; value_bytes];
     for (i, key) in keys.iter().enumerate() {
         let versions = many.filter(|(at, _)| *at == i).map_or(1, |(_, versions)| versions);
@@ -57,11 +58,11 @@ fn build(
     }
     let file = Bytes::from(builder.finish().unwrap().0);
     let at = file.len() - FOOTER_BYTES;
-    let footer = Footer::decode(&file[at..], FILE, at as u64).unwrap();
+    let footer = Footer::decode(&file[at..], SALT, at as u64).unwrap();
     assert_eq!(footer.index_policy, policy);
     let section = |handle: Handle| {
         let range = handle.offset as usize..handle.end() as usize;
-        open_section(&file.slice(range), FILE, handle.offset).unwrap()
+        open_section(&file.slice(range), SALT, handle.offset).unwrap()
     };
     let content = section(footer.index);
     let index = Index::decode(policy, &content, footer.data_end()).unwrap();

@@ -51,8 +51,8 @@ pub struct LogId {
 
 impl LogId {
     /// The number that stands for the file in the checksum of the record at `offset`.
-    pub(super) fn in_checksum(self, offset: u64) -> FileNo {
-        if offset == 0 { self.file } else { FileNo::new(self.file.get() ^ self.salt) }
+    pub(super) fn in_checksum(self, offset: u64) -> u64 {
+        if offset == 0 { self.file.get() } else { self.file.get() ^ self.salt }
     }
 }
 

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 use varve_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use varve_types::{FileNo, KeyspaceId, SeqNo};
+use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo};
 
 use super::{Footer, PAGE_BYTES, Properties};
 use crate::block::{BlockBuilder, internal_cmp};
@@ -57,6 +57,7 @@ impl TableOptions {
 pub struct TableBuilder {
     options: TableOptions,
     file: FileNo,
+    salt: FileSalt,
     out: Vec<u8>,
     /// Bytes of the file before `out`.
     drained: u64,
@@ -73,8 +74,8 @@ pub struct TableBuilder {
 }
 
 impl TableBuilder {
-    /// A builder of the file that `file` stands for in checksums.
-    pub fn new(options: TableOptions, file: FileNo) -> TableBuilder {
+    /// A builder of the table `file`, whose checksums hold `salt`.
+    pub fn new(options: TableOptions, file: FileNo, salt: FileSalt) -> TableBuilder {
         let properties = Properties {
             keyspace: options.keyspace,
             prefixed: options.prefixed,
@@ -92,6 +93,7 @@ impl TableBuilder {
         TableBuilder {
             options,
             file,
+            salt,
             out: Vec::new(),
             drained: 0,
             block: BlockBuilder::new(),
@@ -202,9 +204,9 @@ impl TableBuilder {
         content.clear();
         self.properties.encode(&mut content);
         let properties = self.put_content(&content)?;
-        let (file, index_policy) = (self.file, self.index.policy());
+        let (salt, index_policy) = (self.salt, self.index.policy());
         let footer =
-            Footer { file, properties, index, index_policy, filter_kind, filter, prefix_filter };
+            Footer { salt, properties, index, index_policy, filter_kind, filter, prefix_filter };
         let offset = self.file_bytes();
         footer.encode(&mut self.out, offset);
         let meta = self.meta();
@@ -273,7 +275,7 @@ impl TableBuilder {
             self.out.resize(self.out.len() + gap, 0);
         }
         let offset = self.drained + self.out.len() as u64;
-        let handle = put_section(&mut self.out, self.file, offset, content, packing)?;
+        let handle = put_section(&mut self.out, self.salt, offset, content, packing)?;
         self.sealed = Some(handle);
         self.properties.blocks += 1;
         self.block.clear();
@@ -293,19 +295,20 @@ impl TableBuilder {
 
     fn put_content(&mut self, content: &[u8]) -> FormatResult<Handle> {
         let offset = self.file_bytes();
-        put_section(&mut self.out, self.file, offset, content, Packing::Plain)
+        put_section(&mut self.out, self.salt, offset, content, Packing::Plain)
     }
 
     fn meta(&self) -> TableMeta {
         let properties = &self.properties;
         TableMeta {
             file: self.file,
-            tag: 0,
+            salt: self.salt,
             size_bytes: self.file_bytes(),
             entries: properties.entries,
             tombstones: properties.tombstones,
             smallest_seq: properties.smallest_seq,
             largest_seq: properties.largest_seq,
+            seq_override: None,
             smallest_key: properties.smallest_key.clone(),
             largest_key: properties.largest_key.clone(),
         }

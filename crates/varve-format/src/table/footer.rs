@@ -9,15 +9,15 @@
 //!     48      1  index policy: 1 plain, 2 Elias-Fano, 3 three-level
 //!     49      1  kind of the filters: 1 none, 2 Bloom, 3 cuckoo, 4 quotient, 5 fuse
 //!     50      2  zero
-//!     52      8  file number xor the tag that the manifest has of it
+//!     52      8  salt of the file, which the manifest has of it too
 //!     60      4  format version
-//!     64      4  crc32c of: file number u64, footer offset u64, bytes 0..64
+//!     64      4  crc32c of: salt u64, footer offset u64, bytes 0..64
 //!     68      8  magic "varvetbl"
 //! ```
 //!
 //! The version and the magic keep their place, counted from the end, in every version of the format.
 
-use varve_types::FileNo;
+use varve_types::FileSalt;
 
 use crate::checksum::placed_crc;
 use crate::codec::Reader;
@@ -37,8 +37,8 @@ const MAGIC: [u8; 8] = *b"varvetbl";
 /// Where the sections of a table are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footer {
-    /// The table's file number.
-    pub file: FileNo,
+    /// Part of every checksum of the file.
+    pub salt: FileSalt,
     /// Its [`super::Properties`].
     pub properties: Handle,
     /// Its [`crate::index::Index`].
@@ -54,12 +54,12 @@ pub struct Footer {
 }
 
 impl Footer {
-    /// The number that the footer of a table says its checksums hold, for a reader who has no manifest; only
-    /// [`Footer::decode`] with it tells whether it is right.
-    pub fn identity(bytes: &[u8]) -> FormatResult<FileNo> {
+    /// The salt that the footer of a table names, for a reader who has no manifest; only [`Footer::decode`] with it
+    /// tells whether it is right.
+    pub fn salt_of(bytes: &[u8]) -> FormatResult<FileSalt> {
         let at = VERSION_AT - 8;
         let own = bytes.get(at..).unwrap_or_default();
-        Reader::new(own).u64().map(FileNo::new).map_err(|error| error.shifted(at as u64))
+        Reader::new(own).u64().map(FileSalt::new).map_err(|error| error.shifted(at as u64))
     }
 
     /// Where the data blocks end.
@@ -88,15 +88,15 @@ impl Footer {
             out.extend_from_slice(&handle.len.to_le_bytes());
         }
         out.extend_from_slice(&[self.index_policy as u8, self.filter_kind as u8, 0, 0]);
-        out.extend_from_slice(&self.file.get().to_le_bytes());
+        out.extend_from_slice(&self.salt.get().to_le_bytes());
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        let crc = placed_crc(self.file, offset, &[&out[start..]]);
+        let crc = placed_crc(self.salt.get(), offset, &[&out[start..]]);
         out.extend_from_slice(&crc.to_le_bytes());
         out.extend_from_slice(&MAGIC);
     }
 
-    /// Reads the last [`FOOTER_BYTES`] of table `file`, which begin at `offset` of it.
-    pub fn decode(bytes: &[u8], file: FileNo, offset: u64) -> FormatResult<Footer> {
+    /// Reads the last [`FOOTER_BYTES`] of the table with `salt`, which begin at `offset` of it.
+    pub fn decode(bytes: &[u8], salt: FileSalt, offset: u64) -> FormatResult<Footer> {
         let Ok(bytes) = <&[u8; FOOTER_BYTES]>::try_from(bytes) else {
             let (needed, left) = (FOOTER_BYTES as u64, bytes.len() as u64);
             return Err(FormatError::new(0u64, Problem::Truncated { needed, left }));
@@ -111,15 +111,15 @@ impl Footer {
             return Err(FormatError::new(VERSION_AT, problem));
         }
         let stored = Reader::new(&bytes[CRC_AT..]).u32()?;
-        let computed = placed_crc(file, offset, &[&bytes[..CRC_AT]]);
+        let computed = placed_crc(salt.get(), offset, &[&bytes[..CRC_AT]]);
         if stored != computed {
             return Err(FormatError::new(CRC_AT, Problem::Checksum { stored, computed }));
         }
-        decode_fields(bytes, file, offset)
+        decode_fields(bytes, salt, offset)
     }
 }
 
-fn decode_fields(bytes: &[u8], file: FileNo, offset: u64) -> FormatResult<Footer> {
+fn decode_fields(bytes: &[u8], salt: FileSalt, offset: u64) -> FormatResult<Footer> {
     let mut reader = Reader::new(bytes);
     let mut handles = [None; 4];
     for handle in &mut handles {
@@ -140,16 +140,16 @@ fn decode_fields(bytes: &[u8], file: FileNo, offset: u64) -> FormatResult<Footer
         FormatError::new(start + 1, problem)
     })?;
     let reserved = reader.bytes(2)?;
-    let own_number = reader.u64()?;
+    let own_salt = reader.u64()?;
     let (Some(properties), Some(index)) = (properties, index) else {
         let rule = "a table without properties or index";
         return Err(FormatError::new(0u64, Problem::Invalid(rule)));
     };
-    if reserved != [0; 2] || own_number != file.get() {
-        let rule = "reserved bytes that are not zero, or the number of another file";
+    if reserved != [0; 2] || own_salt != salt.get() {
+        let rule = "reserved bytes that are not zero, or the salt of another file";
         return Err(FormatError::new(start, Problem::Invalid(rule)));
     }
-    Ok(Footer { file, properties, index, index_policy, filter_kind, filter, prefix_filter })
+    Ok(Footer { salt, properties, index, index_policy, filter_kind, filter, prefix_filter })
 }
 
 /// A section's place before `limit`, or `None` if all zeros.

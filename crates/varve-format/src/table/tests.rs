@@ -1,7 +1,7 @@
 //! Tables against a sorted list.
 
 use bytes::Bytes;
-use varve_types::{FileNo, KeyspaceId, SeqNo};
+use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo};
 
 use super::*;
 use crate::block::{Block, Found};
@@ -12,6 +12,7 @@ use crate::section::{Compression, Handle, open_section};
 use crate::{EntryKind, FormatResult};
 
 const FILE: FileNo = FileNo::new(77);
+const SALT: FileSalt = FileSalt::new(0x5a17_0000_0000_0001);
 
 fn options(prefixed: bool, compression: Compression) -> TableOptions {
     indexed(prefixed, compression, IndexPolicy::Plain)
@@ -43,7 +44,7 @@ fn versions_of(i: u64) -> u64 {
 }
 
 fn build(options: TableOptions, rows: u64) -> (Bytes, TableMeta) {
-    let mut builder = TableBuilder::new(options, FILE);
+    let mut builder = TableBuilder::new(options, FILE, SALT);
     let mut file = Vec::new();
     for i in 0..rows {
         for version in (1..=versions_of(i)).rev() {
@@ -73,7 +74,7 @@ struct Opened {
 impl Opened {
     fn new(file: Bytes) -> FormatResult<Opened> {
         let footer_at = file.len() - FOOTER_BYTES;
-        let footer = Footer::decode(&file[footer_at..], FILE, footer_at as u64)?;
+        let footer = Footer::decode(&file[footer_at..], SALT, footer_at as u64)?;
         let content = section(&file, footer.index)?;
         let index = Index::decode(footer.index_policy, &content, footer.data_end())?;
         let properties = Properties::decode(&section(&file, footer.properties)?)?;
@@ -96,7 +97,7 @@ impl Opened {
 }
 
 fn section(file: &Bytes, handle: Handle) -> FormatResult<Bytes> {
-    open_section(&file.slice(handle.offset as usize..handle.end() as usize), FILE, handle.offset)
+    open_section(&file.slice(handle.offset as usize..handle.end() as usize), SALT, handle.offset)
 }
 
 #[test]
@@ -211,7 +212,7 @@ fn every_flipped_bit_outside_of_padding_is_noticed() {
 
 #[test]
 fn misuse_is_refused_and_changes_nothing() {
-    let mut builder = TableBuilder::new(options(true, Compression::None), FILE);
+    let mut builder = TableBuilder::new(options(true, Compression::None), FILE, SALT);
     let put = |builder: &mut TableBuilder, key: &[u8], seq| {
         builder.add(key, SeqNo::new(seq), EntryKind::Put, b"v")
     };
@@ -226,5 +227,5 @@ fn misuse_is_refused_and_changes_nothing() {
     put(&mut builder, &key(5), 4).unwrap();
     let (_, meta) = builder.finish().unwrap();
     assert_eq!(meta.entries, 2);
-    assert!(TableBuilder::new(options(true, Compression::None), FILE).finish().is_err());
+    assert!(TableBuilder::new(options(true, Compression::None), FILE, SALT).finish().is_err());
 }

@@ -14,10 +14,11 @@ use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{HEADER_BYTES, LogHeader, LogReader, NextRecord, encoded_len, resync};
 use varve_format::section::open_section;
 use varve_format::table::{FOOTER_BYTES, Footer, Properties};
-use varve_types::{FileNo, SeqNo};
+use varve_types::{FileNo, FileSalt, SeqNo};
 
 /// The number of the file that arbitrary bytes are taken to come from.
 pub(crate) const FILE: FileNo = FileNo::new(0x0102_0304);
+const SALT: FileSalt = FileSalt::new(FILE.get());
 
 /// A log, as it is and with the checksums put right.
 pub(crate) fn log(data: &[u8]) {
@@ -134,9 +135,9 @@ pub(crate) fn block(data: &[u8]) {
 /// A section as it stands in a file.
 pub(crate) fn section(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
-    let _ = open_section(&bytes, FILE, 0);
+    let _ = open_section(&bytes, SALT, 0);
     let sealed = Bytes::from(seal(data));
-    if let Ok(content) = open_section(&sealed, FILE, 0) {
+    if let Ok(content) = open_section(&sealed, SALT, 0) {
         assert!(content.len() <= data.len().saturating_mul(255));
     }
 }
@@ -161,7 +162,7 @@ fn salted_crc(salt: u64, offset: u64, data: &[u8]) -> u32 {
 pub(crate) fn footer(data: &[u8]) {
     let offset = 1 << 20;
     let check = |bytes: &[u8]| {
-        if let Ok(footer) = Footer::decode(bytes, FILE, offset) {
+        if let Ok(footer) = Footer::decode(bytes, SALT, offset) {
             assert!(footer.data_end() <= offset);
             assert!(footer.sections().all(|(_, handle)| handle.end() <= offset));
         }

@@ -18,7 +18,7 @@ use varve_format::section::{Compression, Handle, open_section};
 use varve_format::table::{FOOTER_BYTES, Footer, Properties};
 use varve_types::SeqNo;
 
-use crate::sample::{self, FILE};
+use crate::sample::{self, FILE, SALT};
 
 /// The golden file called `name`, after writing it if blessing was asked for.
 #[allow(clippy::disallowed_methods, reason = "golden files are on the machine's disk")]
@@ -93,7 +93,7 @@ fn filtered_tables() {
     for filter in sample::FILTERS.into_iter().skip(1) {
         let encoded = sample::filtered_table(filter);
         let at = encoded.len() - FOOTER_BYTES;
-        let kind = Footer::decode(&encoded[at..], FILE, at as u64).unwrap().filter_kind;
+        let kind = Footer::decode(&encoded[at..], SALT, at as u64).unwrap().filter_kind;
         let bytes = golden(&format!("{}.table", kind.name()), &encoded);
         assert_eq!(bytes, encoded);
         check_table(&bytes, Compression::None, 90);
@@ -136,10 +136,10 @@ fn compressed_table() {
 fn check_table(bytes: &Bytes, compression: Compression, rows: u64) {
     let section = |handle: Handle| {
         let range = handle.offset as usize..handle.end() as usize;
-        open_section(&bytes.slice(range), FILE, handle.offset).unwrap()
+        open_section(&bytes.slice(range), SALT, handle.offset).unwrap()
     };
     let footer_at = bytes.len() - FOOTER_BYTES;
-    let footer = Footer::decode(&bytes[footer_at..], FILE, footer_at as u64).unwrap();
+    let footer = Footer::decode(&bytes[footer_at..], SALT, footer_at as u64).unwrap();
     let properties = Properties::decode(&section(footer.properties)).unwrap();
     let index =
         Index::decode(footer.index_policy, &section(footer.index), footer.data_end()).unwrap();

@@ -59,10 +59,10 @@ fn section_of(pick: fn(&Footer) -> Handle) -> Bytes {
 fn section_in(table: Vec<u8>, pick: fn(&Footer) -> Handle) -> Bytes {
     let table = Bytes::from(table);
     let footer_at = table.len() - FOOTER_BYTES;
-    let footer = Footer::decode(&table[footer_at..], sample::FILE, footer_at as u64).unwrap();
+    let footer = Footer::decode(&table[footer_at..], sample::SALT, footer_at as u64).unwrap();
     let handle = pick(&footer);
     let range = handle.offset as usize..handle.end() as usize;
-    open_section(&table.slice(range), sample::FILE, handle.offset).unwrap()
+    open_section(&table.slice(range), sample::SALT, handle.offset).unwrap()
 }
 
 #[test]

@@ -13,7 +13,7 @@ use varve_format::table::{FOOTER_BYTES, Footer, TableBuilder, TableOptions};
 use varve_types::{KeyspaceId, SeqNo};
 
 use crate::random::Random;
-use crate::sample::{FILE, FILTERS};
+use crate::sample::{FILE, FILTERS, SALT};
 
 const ROUNDS: u64 = 300;
 
@@ -70,13 +70,13 @@ struct Table {
 
 impl Table {
     fn build(options: TableOptions, rows: &Rows) -> Table {
-        let mut builder = TableBuilder::new(options, FILE);
+        let mut builder = TableBuilder::new(options, FILE, SALT);
         for ((key, Reverse(seq)), (kind, value)) in rows {
             builder.add(key, SeqNo::new(*seq), *kind, value).unwrap();
         }
         let file = Bytes::from(builder.finish().unwrap().0);
         let at = file.len() - FOOTER_BYTES;
-        let footer = Footer::decode(&file[at..], FILE, at as u64).unwrap();
+        let footer = Footer::decode(&file[at..], SALT, at as u64).unwrap();
         let index = section(&file, footer.index);
         let index = Index::decode(footer.index_policy, &index, footer.data_end()).unwrap();
         let filters = [footer.filter, footer.prefix_filter]
@@ -124,7 +124,7 @@ impl Table {
 
 fn section(file: &Bytes, handle: Handle) -> Bytes {
     let range = handle.offset as usize..handle.end() as usize;
-    open_section(&file.slice(range), FILE, handle.offset).unwrap()
+    open_section(&file.slice(range), SALT, handle.offset).unwrap()
 }
 
 #[test]

@@ -14,10 +14,11 @@ use varve_format::index::IndexPolicy;
 use varve_format::log::{LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
 use varve_format::section::Compression;
 use varve_format::table::{TableBuilder, TableOptions};
-use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
+use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
 
 /// The number of the file that each sample of a whole file stands in.
 pub(crate) const FILE: FileNo = FileNo::new(0x0102_0304);
+pub(crate) const SALT: FileSalt = FileSalt::new(FILE.get());
 
 /// The log that the samples of records stand in.
 pub(crate) const LOG: LogId = LogId { file: FILE, salt: 0xfedc_ba98_7654_3210 };
@@ -59,14 +60,22 @@ pub(crate) fn edit() -> VersionEdit {
     let keyspace = KeyspaceId::new(1);
     let meta = TableMeta {
         file: FileNo::new(9),
-        tag: 0x0bad_cafe_1234_5678,
+        salt: FileSalt::new(0x0bad_cafe_1234_5678),
         size_bytes: 33_554_432,
         entries: 100_000,
         tombstones: 17,
         smallest_seq: SeqNo::new(1),
         largest_seq: SeqNo::new(99_999),
+        seq_override: None,
         smallest_key: Bytes::from_static(b"\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\x01\0"),
         largest_key: Bytes::from_static(b"\0\0\0\0\0\0\0\x09\xff\xff\xff\xff\xff\xff\xff\0"),
+    };
+    let taken_in = TableMeta {
+        file: FileNo::new(10),
+        smallest_seq: SeqNo::new(77),
+        largest_seq: SeqNo::new(77),
+        seq_override: Some(SeqNo::new(77)),
+        ..meta.clone()
     };
     let changes = vec![
         Change::CreateKeyspace { keyspace, name: "meta".into(), prefixed: true, compressed: false },
@@ -80,6 +89,7 @@ pub(crate) fn edit() -> VersionEdit {
         Change::NextFile(FileNo::new(12)),
         Change::LastSeq(SeqNo::new(99_999)),
         Change::AddTable { keyspace, level: 1, sublevel: SublevelId::new(0), meta },
+        Change::AddTable { keyspace, level: 0, sublevel: SublevelId::new(10), meta: taken_in },
         Change::RemoveTable { keyspace, level: 0, file: FileNo::new(5) },
     ];
     VersionEdit { changes }
@@ -198,7 +208,7 @@ fn options() -> TableOptions {
 }
 
 fn table_with(options: TableOptions, rows: u64) -> Vec<u8> {
-    let mut builder = TableBuilder::new(options, FILE);
+    let mut builder = TableBuilder::new(options, FILE, SALT);
     for (key, seq, kind, value) in versions(rows) {
         builder.add(&key, seq, kind, &value).unwrap();
     }

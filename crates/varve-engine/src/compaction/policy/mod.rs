@@ -121,7 +121,7 @@ fn overlapping<'a>(
 mod testing {
     //! Small levels to decide on.
 
-    use varve_types::SeqNo;
+    use varve_types::{FileSalt, SeqNo};
 
     use super::*;
 
@@ -132,12 +132,13 @@ mod testing {
     ) -> TableMeta {
         TableMeta {
             file: FileNo::new(file),
-            tag: 0,
+            salt: FileSalt::new(0),
             size_bytes,
             entries: 1,
             tombstones: 0,
             smallest_seq: SeqNo::new(file),
             largest_seq: SeqNo::new(file),
+            seq_override: None,
             smallest_key: Bytes::from_static(range.0.as_bytes()),
             largest_key: Bytes::from_static(range.1.as_bytes()),
         }

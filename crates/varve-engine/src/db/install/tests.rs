@@ -1,0 +1,94 @@
+//! What is installed holds for all who read.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use varve_env::sim::SimEnv;
+use varve_format::edit::TableMeta;
+use varve_types::SublevelId;
+
+use super::*;
+use crate::{Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store};
+
+const ROWS: u64 = 300;
+
+fn key(row: u64) -> [u8; 16] {
+    (u128::from(row / 7) << 64 | u128::from(row)).to_be_bytes()
+}
+
+fn put(db: &Db, space: KeyspaceId, rows: impl Iterator<Item = u64>, value: &'static [u8]) {
+    let mut batch = Batch::new();
+    rows.for_each(|row| batch.put(space, key(row).to_vec(), Bytes::from_static(value)));
+    db.write(batch).unwrap();
+}
+
+fn check(db: &Db, space: KeyspaceId, expected: impl Fn(u64) -> &'static [u8]) {
+    for row in 0..ROWS {
+        assert_eq!(db.get(space, &key(row)).unwrap().as_deref(), Some(expected(row)), "{row}");
+    }
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let rows = db.scan(space, KeyRange::all(), direction).unwrap();
+        let mut rows: Vec<_> = rows.map(|row| row.unwrap().1).collect();
+        if direction == Direction::Reverse {
+            rows.reverse();
+        }
+        assert!(rows.iter().zip(0..).all(|(value, row)| **value == *expected(row)));
+        assert_eq!(rows.len() as u64, ROWS);
+    }
+    assert!(db.verify(&mut |_| {}).unwrap().errors.is_empty());
+}
+
+/// Makes all rows of the table that holds the oldest rows count as written at `seq`, as the newest sub-level.
+fn rewrite_history(db: &Db, space: KeyspaceId, seq: SeqNo) {
+    let view = db.inner.views.get();
+    let tables = view.keyspace(space).unwrap().version.tables();
+    let (place, table) = tables.min_by_key(|(_, table)| table.meta().largest_seq).unwrap();
+    let meta = TableMeta {
+        smallest_seq: seq,
+        largest_seq: seq,
+        seq_override: Some(seq),
+        ..table.meta().clone()
+    };
+    let sublevel = SublevelId::new(db.inner.new_file_no().get());
+    let newest = Place { level: 0, sublevel };
+    let again = Table::new(Arc::clone(&db.inner.env), &db.inner.dir, space, meta);
+    let added = vec![(space, newest, Arc::new(again))];
+    let removed = vec![(space, place, Arc::clone(table))];
+    assert!(db.inner.install(&Changes { added, removed, ..Changes::default() }).unwrap());
+}
+
+#[test]
+fn a_sequence_override_holds_for_reads_merges_verification_and_the_next_open() {
+    let env = SimEnv::new(7);
+    let dir = Path::new("/store");
+    let options = DbOptions { create_if_missing: true, ..DbOptions::default() };
+    let db = Db::open(env.clone(), dir, options.clone()).unwrap();
+    let space = KeyspaceOptions { prefixed: true, compressed: false };
+    let space = db.keyspace("rows", space).unwrap();
+    put(&db, space, 0..ROWS, b"old");
+    db.flush().unwrap();
+    put(&db, space, (0..ROWS).filter(|row| row % 3 == 0), b"new");
+    db.flush().unwrap();
+    let mixed = |row| if row % 3 == 0 { &b"new"[..] } else { b"old" };
+    check(&db, space, mixed);
+    let before = db.snapshot().unwrap();
+    rewrite_history(&db, space, SeqNo::new(1_000_000));
+    assert_eq!(before.get(space, &key(1)).unwrap(), None, "written later, it now seems");
+    assert_eq!(before.get(space, &key(3)).unwrap().as_deref(), Some(&b"new"[..]));
+    drop(before);
+    db.close().unwrap();
+    let db = Db::open(env.clone(), dir, options.clone()).unwrap();
+    check(&db, space, |_| b"old");
+    put(&db, space, (0..ROWS).filter(|row| row % 5 == 0), b"last");
+    let last = |row| if row % 5 == 0 { &b"last"[..] } else { b"old" };
+    check(&db, space, last);
+    db.flush().unwrap();
+    let trigger = DbOptions { sublevels_trigger: 1, ..options };
+    db.close().unwrap();
+    let db = Db::open(env, dir, trigger).unwrap();
+    db.compact().unwrap();
+    check(&db, space, last);
+    let view = db.inner.views.get();
+    let tables = view.keyspace(space).unwrap().version.tables();
+    assert!(tables.into_iter().all(|(_, table)| table.meta().seq_override.is_none()));
+}
