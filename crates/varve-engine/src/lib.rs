@@ -42,4 +42,6 @@ pub use design::StoreDesign;
 pub use error::{StoreError, StoreResult};
 pub use inspect::{Inspection, inspect};
 pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
-pub use store::{Direction, KeyRange, KeyspaceOptions, Pair, ScanIter, Store, StoreSnapshot};
+pub use store::{
+    Direction, KeyRange, KeyspaceOptions, Pair, ScanIter, SortedRows, Store, StoreSnapshot,
+};

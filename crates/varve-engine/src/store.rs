@@ -8,11 +8,17 @@ use varve_types::KeyspaceId;
 
 use crate::{Batch, StoreResult};
 
+/// Bytes of a batch of an insertion of many rows, nearly.
+const INSERTED_BATCH_BYTES: usize = 1 << 20;
+
 /// One row.
 pub type Pair = (Bytes, Bytes);
 
 /// Rows in key order, from [`Store::scan`]; after an error it yields nothing more.
 pub type ScanIter<'a> = Box<dyn Iterator<Item = StoreResult<Pair>> + Send + 'a>;
+
+/// Rows with ascending keys, none twice.
+pub type SortedRows<'a> = &'a mut dyn Iterator<Item = Pair>;
 
 /// What a key space is made for. Fixed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +89,32 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Applies all of `batch` or nothing. When it returns, the batch survives the death of the
     /// process; it survives a power cut once [`Store::sync`] returns, or within 5 seconds.
     fn write(&self, batch: Batch) -> StoreResult<()>;
+
+    /// Writes `rows`, durably when it returns and in any case after all that was written before; for many rows at
+    /// once, which a store may take without its log. What a crash leaves of them is some of the first ones, unless
+    /// the store says that it is all or nothing. `external` says what [`Batch::depends_on_external`] does.
+    fn insert_sorted(
+        &self,
+        keyspace: KeyspaceId,
+        rows: SortedRows<'_>,
+        external: bool,
+    ) -> StoreResult<()> {
+        let mut rows = rows.peekable();
+        while rows.peek().is_some() {
+            let (mut batch, mut bytes) = (Batch::new(), 0);
+            while bytes < INSERTED_BATCH_BYTES
+                && let Some((key, value)) = rows.next()
+            {
+                bytes += key.len() + value.len();
+                batch.put(keyspace, key, value);
+            }
+            if external {
+                batch.depends_on_external();
+            }
+            self.write(batch)?;
+        }
+        self.sync()
+    }
 
     /// Makes everything written before durable. Concurrent calls share one sync.
     fn sync(&self) -> StoreResult<()>;

@@ -71,7 +71,12 @@ impl Table {
     /// REQUIRES: `from` is above the smallest key and not above the largest.
     pub(crate) fn clipped(&self, from: &[u8]) -> Table {
         debug_assert!(*self.meta.smallest_key < *from && *from <= *self.meta.largest_key);
-        let meta = TableMeta { smallest_key: Bytes::copy_from_slice(from), ..self.meta.clone() };
+        let smallest_key = Bytes::copy_from_slice(from);
+        self.with_meta(TableMeta { smallest_key, ..self.meta.clone() })
+    }
+
+    /// The same file, of which the manifest says something else.
+    pub(crate) fn with_meta(&self, meta: TableMeta) -> Table {
         Table { meta, keyspace: self.keyspace, file: Arc::clone(&self.file) }
     }
 
@@ -138,6 +143,10 @@ pub(crate) struct Sublevel {
 }
 
 impl Sublevel {
+    pub(crate) fn id(&self) -> SublevelId {
+        self.id
+    }
+
     /// Its tables, by key; never none.
     pub(crate) fn tables(&self) -> &[Arc<Table>] {
         &self.tables

@@ -309,7 +309,7 @@ impl Drop for Outputs<'_> {
 
 impl Inner {
     /// How tables of a key space are built.
-    fn table_options(&self, space: &Keyspace) -> TableOptions {
+    pub(crate) fn table_options(&self, space: &Keyspace) -> TableOptions {
         let compressed = space.options.compressed;
         TableOptions {
             keyspace: space.id,

@@ -25,6 +25,8 @@ pub(crate) struct Changes {
     pub(crate) removed: Vec<(KeyspaceId, Place, Arc<Table>)>,
     /// A memtable whose rows `added` holds.
     pub(crate) flushed: Option<(Arc<Memtable>, SeqNo)>,
+    /// The sequence number of all rows of `added`, if they come from outside; tables hold all writes before it.
+    pub(crate) ingested: Option<SeqNo>,
 }
 
 impl Inner {
@@ -50,8 +52,8 @@ impl Inner {
             })?;
         }
         manifest.append(&self.edit(&view, changes), &self.poison)?;
-        if let Some((_, last_seq)) = &changes.flushed {
-            manifest.note_tables_seq(*last_seq);
+        if let Some(last_seq) = changes.flushed.as_ref().map(|(_, seq)| *seq).or(changes.ingested) {
+            manifest.note_tables_seq(last_seq);
         }
         drop(view);
         self.views.update(|view| {
@@ -96,6 +98,7 @@ impl Inner {
             list.extend(oldest.map(|memtable| Change::OldestLog(memtable.first_log())));
             list.push(Change::LastSeq(*last_seq));
         }
+        list.extend(changes.ingested.map(Change::LastSeq));
         list.push(Change::NextFile(self.next_file_no()));
         VersionEdit { changes: list }
     }

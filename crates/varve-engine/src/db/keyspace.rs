@@ -5,10 +5,11 @@ use std::sync::Arc;
 use varve_format::edit::KEYSPACE_NAME_BYTES_MAX;
 use varve_types::KeyspaceId;
 
-use super::Inner;
 use super::install::Changes;
+use super::{Inner, Writer};
+use crate::memtable::Memtable;
 use crate::version::Version;
-use crate::view::Keyspace;
+use crate::view::{Keyspace, View};
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
 impl Inner {
@@ -42,34 +43,45 @@ impl Inner {
     /// and everything written before must be durable, since the clearing will be. Then one edit removes
     /// all its tables, while no writer can add to them.
     pub(crate) fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
+        self.check_open()?;
+        let view = self.views.get();
+        let has_rows = |memtable: &Memtable| memtable.rows(keyspace) > 0;
+        if !view.memtables().any(|memtable| has_rows(memtable))
+            && view.keyspace(keyspace)?.version.is_empty()
+        {
+            return Ok(());
+        }
+        drop(view);
+        self.when_flushed(has_rows, |_, view| {
+            let tables = view.keyspace(keyspace)?.version.tables();
+            let removed: Vec<_> =
+                tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();
+            // A compaction that ends just now changes the list: look again.
+            self.install(&Changes { removed, ..Changes::default() })
+        })
+    }
+
+    /// Runs `act` while no writer can add anything, everything is durable, and no memtable is one that
+    /// `concerns` it; again until it is done. Under steady writing that may take long.
+    pub(crate) fn when_flushed(
+        &self,
+        concerns: impl Fn(&Memtable) -> bool,
+        act: impl Fn(&mut Writer, &View) -> StoreResult<bool>,
+    ) -> StoreResult<()> {
+        let in_memory = |view: &View| view.memtables().any(|memtable| concerns(memtable));
         loop {
             self.check_open()?;
-            let view = self.views.get();
-            let in_memory = view.memtables().any(|memtable| memtable.rows(keyspace) > 0);
-            if !in_memory && view.keyspace(keyspace)?.version.is_empty() {
-                return Ok(());
-            }
-            drop(view);
-            if in_memory {
+            if in_memory(&self.views.get()) {
                 self.flush_all()?;
                 if self.external_sync.get().is_none() {
                     self.refuse_waiting_rows()?;
                 }
             }
             self.sync()?;
-            let writer = self.writer.lock();
+            let mut writer = self.writer.lock();
             self.poison.check()?;
             let view = self.views.get();
-            let in_memory = view.memtables().any(|memtable| memtable.rows(keyspace) > 0);
-            if in_memory || !writer.log.is_synced() {
-                continue;
-            }
-            let tables = view.keyspace(keyspace)?.version.tables();
-            let removed: Vec<_> =
-                tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();
-            drop(view);
-            // A compaction that ends just now changes the list: look again.
-            if self.install(&Changes { removed, ..Changes::default() })? {
+            if !in_memory(&view) && writer.log.is_synced() && act(&mut writer, &view)? {
                 return Ok(());
             }
         }

@@ -3,7 +3,7 @@
 //! The way of a write: [`write`] checks it, holds it back if compaction is behind, logs it, applies it
 //! to the memtable. The way of a read: [`read`] takes the present view and searches memtables, then
 //! tables. [`sync`] makes the log durable, [`flush`] turns full memtables into tables,
-//! [`install`] puts new tables in force, [`background`] runs flush, compaction and periodic sync.
+//! [`install`] puts new tables in force, [`ingest`] takes in whole ones, [`background`] runs flush, compaction and periodic sync.
 //!
 //! Locks, in the order in which they may be taken together:
 //!
@@ -15,6 +15,7 @@
 
 pub(crate) mod background;
 pub(crate) mod flush;
+pub mod ingest;
 pub(crate) mod install;
 mod keyspace;
 pub(crate) mod open;

@@ -5,7 +5,7 @@ use varve_types::{KeyspaceId, SeqNo};
 
 use super::Db;
 use super::read::DbSnapshot;
-use crate::store::ScanIter;
+use crate::store::{ScanIter, SortedRows};
 use crate::{Batch, Direction, KeyRange, KeyspaceOptions, Store, StoreResult, StoreSnapshot};
 
 impl Store for Db {
@@ -24,6 +24,16 @@ impl Store for Db {
 
     fn write(&self, batch: Batch) -> StoreResult<()> {
         self.inner.write(batch)
+    }
+
+    /// All or nothing.
+    fn insert_sorted(
+        &self,
+        keyspace: KeyspaceId,
+        rows: SortedRows<'_>,
+        external: bool,
+    ) -> StoreResult<()> {
+        self.inner.insert_sorted(keyspace, rows, external)
     }
 
     fn sync(&self) -> StoreResult<()> {

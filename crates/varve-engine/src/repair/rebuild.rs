@@ -10,8 +10,6 @@ use std::sync::Arc;
 
 use varve_format::edit::{Change, TableMeta, VersionEdit};
 use varve_format::log::{LogReader, NextRecord, Record, RecordKind, resync};
-use varve_format::section::open_section;
-use varve_format::table::{FOOTER_BYTES, Footer, Properties};
 use varve_types::{FileNo, KeyspaceId, SublevelId};
 
 use super::{Placed, Repair};
@@ -21,8 +19,8 @@ use crate::iter::level::LevelSource;
 use crate::iter::merge::Merge;
 use crate::manifest::ManifestKeyspace;
 use crate::memtable::Found;
-use crate::read::{open, read_log, read_part};
-use crate::table::{Admission, TableWriter};
+use crate::read::read_log;
+use crate::table::{Admission, TableWriter, describe};
 use crate::version::{LEVELS, Place, Table};
 use crate::{Direction, KeyspaceOptions, StoreError, StoreResult};
 
@@ -106,35 +104,10 @@ impl Repair<'_> {
 
     /// What a table says of itself; `None` if that cannot be read.
     fn describe(&self, no: FileNo) -> StoreResult<Option<(KeyspaceId, TableMeta)>> {
-        let path = StoreFile::Table(no).path(self.dir);
-        let (file, size_bytes) = open(&**self.env, &path)?;
-        let Some(offset) = size_bytes.checked_sub(FOOTER_BYTES as u64) else { return Ok(None) };
-        let end = read_part(&*file, &path, offset, FOOTER_BYTES as u64)?;
-        // Without a manifest the table's own word is all there is of its salt.
-        let footer = Footer::salt_of(&end)
-            .and_then(|salt| Footer::decode(&end, salt, offset))
-            .and_then(|footer| footer.properties.check().map(|()| footer));
-        let Ok(footer) = footer else { return Ok(None) };
-        let (salt, handle) = (footer.salt, footer.properties);
-        let section = read_part(&*file, &path, handle.offset, handle.len.into())?;
-        let describe = || {
-            let content = open_section(&section, salt, handle.offset).ok()?;
-            let properties = Properties::decode(&content).ok()?;
-            let meta = TableMeta {
-                file: no,
-                salt,
-                size_bytes,
-                entries: properties.entries,
-                tombstones: properties.tombstones,
-                smallest_seq: properties.smallest_seq,
-                largest_seq: properties.largest_seq,
-                seq_override: None,
-                smallest_key: properties.smallest_key,
-                largest_key: properties.largest_key,
-            };
-            Some((properties.keyspace, meta))
-        };
-        Ok(describe())
+        match describe(&**self.env, &StoreFile::Table(no).path(self.dir), no) {
+            Err(StoreError::Damaged { .. } | StoreError::NewerFormat { .. }) => Ok(None),
+            described => described.map(Some),
+        }
     }
 
     /// One run of new tables at the last level with the newest version of each key.

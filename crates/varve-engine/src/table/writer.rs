@@ -40,7 +40,16 @@ impl TableWriter {
         no: FileNo,
         options: TableOptions,
     ) -> StoreResult<TableWriter> {
-        let path = StoreFile::Table(no).path(dir);
+        TableWriter::create_at(env, StoreFile::Table(no).path(dir), no, options)
+    }
+
+    /// Begins a table in a new file at `path`.
+    pub(crate) fn create_at(
+        env: &Arc<dyn Env>,
+        path: PathBuf,
+        no: FileNo,
+        options: TableOptions,
+    ) -> StoreResult<TableWriter> {
         let file = env
             .open(&path, OpenMode::CreateNew)
             .map_err(|error| io_error("create", &path, error))?;

@@ -1,7 +1,7 @@
 //! What the tests share: a small store, random operations, and a model of correct.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use varve_engine::{
@@ -167,6 +167,46 @@ pub(crate) fn to_batch(ids: &[KeyspaceId], ops: &[ModelOp]) -> Batch {
         }
     }
     batch
+}
+
+/// Changes to different keys of one key space, in their order.
+pub(crate) fn random_run(rng: &mut Rng) -> Vec<ModelOp> {
+    let space = rng.below(SPACES.len() as u64) as usize;
+    let mut run = Rows::new();
+    for _ in 0..=rng.below(40) {
+        run.insert(random_key(rng, space), random_value(rng));
+    }
+    run.into_iter()
+        .map(|(key, value)| ModelOp { space, key, value: (!rng.chance(5)).then_some(value) })
+        .collect()
+}
+
+/// Inserts a run: as rows if it deletes nothing, else as two tables built in `outside`.
+pub(crate) fn insert_run(
+    env: &dyn Env,
+    outside: &Path,
+    db: &Db,
+    ids: &[KeyspaceId],
+    run: &[ModelOp],
+) -> StoreResult<()> {
+    let Some(first) = run.first() else { return Ok(()) };
+    let id = ids[first.space];
+    if run.iter().all(|op| op.value.is_some()) {
+        let rows = run.iter().map(|op| (op.key.clone(), op.value.clone().unwrap_or_default()));
+        let mut rows = rows.map(|(key, value)| (key.into(), value.into()));
+        return db.insert_sorted(id, &mut rows, false);
+    }
+    let mut paths = Vec::new();
+    for half in run.chunks(run.len().div_ceil(2)) {
+        let path = outside.join(format!("incoming-{:x}.table", env.random()));
+        let mut table = db.table_file(id, &path)?;
+        half.iter().try_for_each(|op| table.add(&op.key, op.value.as_deref()))?;
+        table.finish()?;
+        paths.push(path);
+    }
+    let outcome = db.ingest(&paths);
+    paths.iter().for_each(|path| drop(env.remove_file(path)));
+    outcome
 }
 
 /// All rows of the store, by a scan of each key space.

@@ -86,6 +86,18 @@ impl Run<'_> {
         }
     }
 
+    /// A bulk insertion: durable, with all before it.
+    fn insert(&mut self, db: &Db, ids: &[KeyspaceId], rng: &mut Rng) -> StoreResult<()> {
+        let run = random_run(rng);
+        let mut next = self.history.last().clone();
+        next.apply(&run);
+        self.history.states.push(next);
+        insert_run(&**self.env, Path::new("/"), db, ids, &run)?;
+        self.acknowledged = self.history.states.len() - 1;
+        self.note_synced(self.acknowledged);
+        Ok(())
+    }
+
     /// Random work until the crash or the end.
     fn work(&mut self, rng: &mut Rng, steps: usize) -> StoreResult<()> {
         let (mut db, mut ids) = self.open()?;
@@ -112,6 +124,7 @@ impl Run<'_> {
                     db.clear_keyspace(ids[space])?;
                     self.acknowledged = self.history.states.len() - 1;
                 }
+                8 => self.insert(&db, &ids, rng)?,
                 _ => {}
             }
         }
@@ -133,6 +146,7 @@ impl Run<'_> {
                 0 | 1 => db.sync().inspect(|()| self.note_synced(now - 1)),
                 2 => db.flush(),
                 3 => db.compact(),
+                4 => self.insert(&db, &ids, rng),
                 _ => self.write(&db, &ids, rng),
             };
             match outcome {

@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod external;
 mod faults;
+mod ingest;
 mod oracle;
 mod pace;
 mod repair;

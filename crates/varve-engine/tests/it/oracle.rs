@@ -136,6 +136,11 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u
                     0 => db.flush().unwrap(),
                     1 => db.compact().unwrap(),
                     2 => db.sync().unwrap(),
+                    3 => {
+                        let run = random_run(&mut rng);
+                        insert_run(&**env, dir.parent().unwrap(), &db, &ids, &run).unwrap();
+                        model.apply(&run);
+                    }
                     _ => {}
                 }
                 check_reads(&mut rng, &Reader::Now(&db), &ids, &model);

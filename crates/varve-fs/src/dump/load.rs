@@ -46,8 +46,9 @@ pub(super) fn wrong(what: impl Into<String>) -> FsError {
 }
 
 impl<'a> Load<'a> {
-    pub(super) fn new(volume: &'a Volume, next_inode: u64) -> Load<'a> {
-        let (rows, counts) = (Rows::new(volume), Counts::default());
+    /// Nothing is loaded yet; about `rows_bytes` bytes of rows are kept in memory.
+    pub(super) fn new(volume: &'a Volume, next_inode: u64, rows_bytes: usize) -> Load<'a> {
+        let (rows, counts) = (Rows::new(volume, rows_bytes), Counts::default());
         Load { volume, rows, current: None, next_inode, counts }
     }
 

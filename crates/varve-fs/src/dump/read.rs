@@ -1,7 +1,8 @@
 //! Reads a dump into a new store.
 //!
 //! 1. The first line says how the store is to be formatted; its directory must be empty or missing.
-//! 2. Each line becomes rows and object files at once ([`Load`]).
+//! 2. Each line becomes rows and object files at once ([`Load`]). Rows are sorted in memory and inserted as tables,
+//!    past the log.
 //! 3. The last line must fit all that came, and nothing may follow it.
 //! 4. The whole store is checked as `varve fsck` does, and only then its superblock is written. So a dump whose
 //!    lines contradict each other is refused too, and what an interrupted load leaves is no store.
@@ -24,6 +25,9 @@ use crate::fsck::volume::{AlsoSync, Volume};
 use crate::fsck::{CheckOptions, check_volume};
 use crate::options::FormatOptions;
 use crate::superblock::Superblock;
+
+/// Rows that wait take one part in so many of the memory; the engine, and later the check, have the rest.
+const ROWS_SHARE: usize = 4;
 
 /// The lines of a dump, with their numbers and the checksum of those before.
 struct Lines<'a> {
@@ -121,7 +125,8 @@ pub fn load_store(
     let engine = (check.engine_bytes(), true);
     let also = AlsoSync::default();
     let volume = Volume::assemble(Arc::clone(&env), dir, &superblock, lock, engine, also)?;
-    let loaded = load(&volume, &mut lines, next_inode).and_then(|counts| {
+    let rows_bytes = memory_bytes / ROWS_SHARE;
+    let loaded = load(&volume, &mut lines, next_inode, rows_bytes).and_then(|counts| {
         let checked = check_volume(&volume, &check, &mut |_| (), &mut |_, _| Ok(()));
         match checked.map_err(invalid)?.findings.first() {
             Some(finding) => Err(lines.error(format!("what came is no sound tree: {finding}"))),
@@ -137,8 +142,13 @@ pub fn load_store(
 }
 
 /// All lines behind the first.
-fn load(volume: &Volume, lines: &mut Lines<'_>, next_inode: u64) -> StoreResult<Counts> {
-    let mut load = Load::new(volume, next_inode);
+fn load(
+    volume: &Volume,
+    lines: &mut Lines<'_>,
+    next_inode: u64,
+    rows_bytes: usize,
+) -> StoreResult<Counts> {
+    let mut load = Load::new(volume, next_inode, rows_bytes);
     if let Some(id) = volume.store_id {
         load.bookkeeping(STORE_ID, id.encode()).map_err(invalid)?;
     }

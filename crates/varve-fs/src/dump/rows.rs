@@ -1,9 +1,8 @@
-//! Rows that a load writes: reads see what is not written yet.
+//! Rows that a load writes: sorted in memory, then inserted as tables. Reads see what is not inserted yet.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use varve_engine::Batch;
 use varve_schema::RowKey;
 use varve_types::KeyspaceId;
 use varve_vfs::FsResult;
@@ -11,22 +10,24 @@ use varve_vfs::FsResult;
 use crate::error;
 use crate::fsck::volume::Volume;
 
-/// Rows that are written together, in bytes.
-const BATCH_BYTES: usize = 1 << 20;
 /// Bytes of memory of a row besides its value, nearly.
 const ROW_BYTES: usize = 96;
 
 /// See the module's comment.
 pub(super) struct Rows<'a> {
     volume: &'a Volume,
+    /// Bytes of memory at which rows are inserted.
+    bytes_max: usize,
     waiting: BTreeMap<(KeyspaceId, RowKey), Bytes>,
     waiting_bytes: usize,
     claims_objects: bool,
 }
 
 impl<'a> Rows<'a> {
-    pub(super) fn new(volume: &'a Volume) -> Rows<'a> {
-        Rows { volume, waiting: BTreeMap::new(), waiting_bytes: 0, claims_objects: false }
+    /// No rows yet; about `bytes_max` bytes of them are kept in memory.
+    pub(super) fn new(volume: &'a Volume, bytes_max: usize) -> Rows<'a> {
+        let waiting = BTreeMap::new();
+        Rows { volume, bytes_max, waiting, waiting_bytes: 0, claims_objects: false }
     }
 
     pub(super) fn get(&self, keyspace: KeyspaceId, key: RowKey) -> FsResult<Option<Bytes>> {
@@ -44,7 +45,7 @@ impl<'a> Rows<'a> {
     ) -> FsResult<()> {
         self.waiting_bytes += value.len() + ROW_BYTES;
         self.waiting.insert((keyspace, key), value.into());
-        if self.waiting_bytes >= BATCH_BYTES { self.write() } else { Ok(()) }
+        if self.waiting_bytes >= self.bytes_max { self.write() } else { Ok(()) }
     }
 
     /// Notes that a row is about to claim an object, which has to be durable before it.
@@ -52,16 +53,21 @@ impl<'a> Rows<'a> {
         self.claims_objects = true;
     }
 
-    /// Writes what waits.
+    /// Inserts what waits.
     pub(super) fn write(&mut self) -> FsResult<()> {
-        let mut batch = Batch::new();
-        for ((keyspace, key), value) in std::mem::take(&mut self.waiting) {
-            batch.put(keyspace, Bytes::copy_from_slice(&key.to_bytes()), value);
+        let external = std::mem::take(&mut self.claims_objects);
+        let mut rows = std::mem::take(&mut self.waiting).into_iter().peekable();
+        self.waiting_bytes = 0;
+        while let Some(((keyspace, _), _)) = rows.peek() {
+            let keyspace = *keyspace;
+            let of_one = std::iter::from_fn(|| rows.next_if(|((other, _), _)| *other == keyspace));
+            let mut pairs =
+                of_one.map(|((_, key), value)| (Bytes::copy_from_slice(&key.to_bytes()), value));
+            self.volume
+                .store
+                .insert_sorted(keyspace, &mut pairs, external)
+                .map_err(error::store)?;
         }
-        if self.claims_objects {
-            batch.depends_on_external();
-        }
-        (self.waiting_bytes, self.claims_objects) = (0, false);
-        self.volume.store.write(batch).map_err(error::store)
+        Ok(())
     }
 }

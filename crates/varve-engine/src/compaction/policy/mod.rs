@@ -82,6 +82,20 @@ pub(crate) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Optio
     }
 }
 
+/// The level for a table that is newer than all there is: the deepest of those in use, or the one below if that is
+/// full, such that nothing overlaps it there or above.
+pub(crate) fn level_for(shape: &Shape, levels: &Levels<'_>, table: &TableMeta) -> usize {
+    let is_free = |level: &usize| {
+        let tables = levels[*level].iter().flat_map(|run| run.tables.iter().copied());
+        let tables: Vec<&TableMeta> = tables.collect();
+        overlapping(&tables, &table.smallest_key, &table.largest_key).is_empty()
+    };
+    let deepest = (1..LEVELS).rfind(|level| !levels[*level].is_empty()).unwrap_or(1);
+    let full = level_bytes(&levels[deepest]) + table.size_bytes > target_bytes(shape, deepest);
+    let last = if full { (deepest + 1).min(LEVELS - 1) } else { deepest };
+    (0..=last).take_while(is_free).last().unwrap_or(0)
+}
+
 /// Bytes that have to be moved sooner or later to bring the store into shape.
 pub(crate) fn debt_bytes(shape: &Shape, levels: &Levels<'_>) -> u64 {
     match shape.policy {

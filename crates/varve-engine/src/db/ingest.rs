@@ -1,0 +1,253 @@
+//! Bulk insertion: tables that are whole join the store without log or memtable.
+//!
+//! 1. Their rows are all as new as the call: the manifest gives each table a sequence override, so what the store
+//!    held before of the same keys is hidden, and what is written later hides them.
+//! 2. Until then nothing may wait in memtables: recovery would take such rows for newer. They become tables
+//!    first, and are made durable, since the insertion will be.
+//! 3. Each table goes to the deepest level where nothing overlaps it, or one above it, so that what is disjoint is
+//!    never merged; what overlaps goes to a new sub-level of level 0.
+//! 4. One manifest edit adds all of them.
+//!
+//! A file from outside ([`Db::ingest`]) is linked into the store, or copied where the storage refuses the link,
+//! and read as a whole, every checksum compared, before it counts. The names of the files that were given remain;
+//! whoever writes to them afterwards damages the store.
+//!
+//! Source: thesis 6.1.3 and 6.1.4 (clients build tables, servers insert them in bulk). Departure: the moment of the
+//! insertion orders the rows, not the numbers that the client gave them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use varve_env::OpenMode;
+use varve_format::edit::TableMeta;
+use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
+
+use super::install::Changes;
+use super::verify::verify_table;
+use super::{Db, Inner, VerifyReport, Writer};
+use crate::compaction::execute::Outputs;
+use crate::compaction::policy::level_for;
+use crate::files::{StoreFile, io_error};
+use crate::memtable::Found;
+use crate::store::SortedRows;
+use crate::table::{TableWriter, describe};
+use crate::version::{Place, Table};
+use crate::view::View;
+use crate::{StoreError, StoreResult};
+
+/// EXDEV: a link from one file system to another.
+const OTHER_FILE_SYSTEM: i32 = 18;
+/// The number of a table that no store has given one.
+const UNNUMBERED: FileNo = FileNo::new(0);
+const COPY_BYTES: usize = 1 << 20;
+
+/// A table file in the making, outside of a store, for [`Db::ingest`]. Dropped before it is finished, it goes.
+pub struct TableFile {
+    writer: TableWriter,
+    seq: SeqNo,
+}
+
+impl TableFile {
+    /// Adds a row, or without a value the deletion of one. Fails if `key` is not above the last.
+    pub fn add(&mut self, key: &[u8], value: Option<&[u8]>) -> StoreResult<()> {
+        let found = match value {
+            Some(value) => Found::Value(bytes::Bytes::copy_from_slice(value)),
+            None => Found::Tombstone,
+        };
+        self.writer.add(key, self.seq, &found)
+    }
+
+    /// Completes the file and makes its content durable. REQUIRES: a row was added.
+    pub fn finish(self) -> StoreResult<()> {
+        self.writer.finish().map(|_| ())
+    }
+}
+
+impl Db {
+    /// Begins a table of `keyspace` in a new file at `path`, which may be anywhere.
+    pub fn table_file(&self, keyspace: KeyspaceId, path: &Path) -> StoreResult<TableFile> {
+        let inner = &self.inner;
+        let view = inner.views.get();
+        let options = inner.table_options(view.keyspace(keyspace)?);
+        let writer = TableWriter::create_at(&inner.env, path.to_path_buf(), UNNUMBERED, options)?;
+        Ok(TableFile { writer, seq: inner.ingested_seq() })
+    }
+
+    /// Takes in the tables at `paths`, all of them or none, durably; they are visible when it returns. `Damaged`
+    /// and `Invalid` say what is wrong with a table. Costs the reading of the tables.
+    pub fn ingest(&self, paths: &[PathBuf]) -> StoreResult<()> {
+        let inner = &self.inner;
+        inner.check_open()?;
+        let mut tables = Vec::new();
+        let taken = paths.iter().try_for_each(|path| {
+            tables.push(inner.take(path)?);
+            Ok(())
+        });
+        taken.and_then(|()| inner.join(&tables, false)).inspect_err(|_| inner.discard(&tables))
+    }
+}
+
+impl Inner {
+    /// See [`crate::Store::insert_sorted`].
+    pub(crate) fn insert_sorted(
+        &self,
+        keyspace: KeyspaceId,
+        rows: SortedRows<'_>,
+        external: bool,
+    ) -> StoreResult<()> {
+        self.check_open()?;
+        let view = self.views.get();
+        let seq = self.ingested_seq();
+        let mut outputs = Outputs::new(self, view.keyspace(keyspace)?);
+        for (key, value) in rows {
+            if outputs.bytes() >= self.options.table_bytes {
+                outputs.cut()?;
+            }
+            outputs.add(&key, seq, &Found::Value(value))?;
+        }
+        let tables = outputs.finish()?;
+        self.join(&tables, external).inspect_err(|_| self.discard(&tables))
+    }
+
+    /// The sequence number in the files of tables that are taken in. The manifest's override counts; without a
+    /// manifest this one, which is above all that is there now.
+    fn ingested_seq(&self) -> SeqNo {
+        self.snapshots.last_seq().advanced(1)
+    }
+
+    /// Gives the file at `path` a name in the store and checks it. Removes the name again if it cannot be taken.
+    fn take(&self, path: &Path) -> StoreResult<Arc<Table>> {
+        let no = self.new_file_no();
+        let own = StoreFile::Table(no).path(&self.dir);
+        match self.env.link(path, &own) {
+            Err(error) if error.raw_os_error() == Some(OTHER_FILE_SYSTEM) => {
+                log::info!("{} is on another file system: it is copied", path.display());
+                self.copy(path, &own)?;
+            }
+            linked => linked.map_err(|error| io_error("link", path, error))?,
+        }
+        let check = || {
+            let file = self.env.open(&own, OpenMode::Read);
+            let synced = file.and_then(|file| file.sync_data());
+            synced.map_err(|error| io_error("sync", &own, error))?;
+            let (keyspace, meta) = describe(&*self.env, &own, no)?;
+            let view = self.views.get();
+            let prefixed = view.keyspace(keyspace)?.options.prefixed;
+            let meta = overridden(meta, SeqNo::MAX);
+            let table = Table::new(Arc::clone(&self.env), &self.dir, keyspace, meta);
+            verify_table(&self.cache, &table, prefixed, &mut VerifyReport::default())?;
+            self.cache.forget(no);
+            Ok(Arc::new(table))
+        };
+        check().inspect_err(|_| {
+            self.cache.forget(no);
+            // What stays behind is removed at the next open.
+            if let Err(error) = self.env.remove_file(&own) {
+                log::warn!("cannot remove the refused table {}: {error}", own.display());
+            }
+        })
+    }
+
+    fn copy(&self, from: &Path, to: &Path) -> StoreResult<()> {
+        let run = || {
+            let source = self.env.open(from, OpenMode::Read)?;
+            let copy = self.env.open(to, OpenMode::CreateNew)?;
+            let (len, mut at) = (source.stat()?.len, 0);
+            let mut piece = vec![0; COPY_BYTES];
+            while at < len {
+                let bytes = (len - at).min(COPY_BYTES as u64) as usize;
+                source.read_exact_at(&mut piece[..bytes], at)?;
+                copy.write_all_at(&piece[..bytes], at)?;
+                at += bytes as u64;
+            }
+            Ok(())
+        };
+        run().map_err(|error| io_error("copy", from, error))
+    }
+
+    /// Adds `tables`, whose content is durable, to the store.
+    fn join(&self, tables: &[Arc<Table>], external: bool) -> StoreResult<()> {
+        if tables.is_empty() {
+            return Ok(());
+        }
+        self.refuse_overlap(tables)?;
+        let bytes = tables.iter().map(|table| table.meta().size_bytes).sum();
+        self.space.admit(bytes, false)?;
+        if let Some(delay) = self.pace.charge(bytes) {
+            self.metrics.paced_ns.add(delay.as_nanos() as u64);
+            self.env.sleep(delay);
+        }
+        self.env
+            .sync_dir(&self.dir)
+            .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
+        if external {
+            self.run_external_sync()?;
+        }
+        // No compaction may be on its way to the level that is chosen; while one is, level 0 is right.
+        let compaction = self.compaction_job.try_lock();
+        self.when_flushed(
+            |memtable| !memtable.is_empty(),
+            |writer, view| self.put_in_force(writer, view, tables, compaction.is_some()),
+        )?;
+        drop(compaction);
+        self.metrics.ingest_bytes.add(bytes);
+        self.update_pace();
+        self.work_is_due();
+        Ok(())
+    }
+
+    /// One edit for all tables; true, as nothing is left to wait for.
+    fn put_in_force(
+        &self,
+        writer: &mut Writer,
+        view: &View,
+        tables: &[Arc<Table>],
+        may_go_deep: bool,
+    ) -> StoreResult<bool> {
+        let seq = writer.next_seq;
+        // The numbers of the files may be below those of tables that were flushed meanwhile.
+        let newest = SublevelId::new(self.new_file_no().get());
+        let mut added = Vec::new();
+        for table in tables {
+            let version = &view.keyspace(table.keyspace())?.version;
+            let level = if may_go_deep {
+                level_for(&self.shape(), &version.runs(), table.meta())
+            } else {
+                0
+            };
+            let joined = version.level(level).first().filter(|_| level > 0);
+            let sublevel = joined.map_or(newest, |sublevel| sublevel.id());
+            let table = table.with_meta(overridden(table.meta().clone(), seq));
+            added.push((table.keyspace(), Place { level, sublevel }, Arc::new(table)));
+        }
+        self.install(&Changes { added, ingested: Some(seq), ..Changes::default() })?;
+        writer.next_seq = seq.advanced(1);
+        self.snapshots.publish(seq, |_| {});
+        Ok(true)
+    }
+
+    /// Tables that are inserted together are equally new, so no two may hold the same key.
+    fn refuse_overlap(&self, tables: &[Arc<Table>]) -> StoreResult<()> {
+        let mut sorted: Vec<_> = tables.iter().map(|table| (table.keyspace(), table)).collect();
+        sorted.sort_by_key(|(keyspace, table)| (*keyspace, table.meta().smallest_key.clone()));
+        for pair in sorted.windows(2) {
+            let [(space, below), (other, above)] = [pair[0], pair[1]];
+            if space == other && below.meta().largest_key >= above.meta().smallest_key {
+                let message = format!("tables {} and {} overlap", below.file_no(), above.file_no());
+                return Err(StoreError::Invalid(message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes tables that were not put in force, unless the edit may have reached the disk.
+    fn discard(&self, tables: &[Arc<Table>]) {
+        if self.poison.cause().is_none() {
+            tables.iter().for_each(|table| table.mark_obsolete());
+        }
+    }
+}
+
+fn overridden(meta: TableMeta, seq: SeqNo) -> TableMeta {
+    TableMeta { smallest_seq: seq, largest_seq: seq, seq_override: Some(seq), ..meta }
+}
