@@ -34,6 +34,8 @@ pub(crate) struct Metrics {
     pub(crate) index_loads: Counter,
     pub(crate) device_reads: Counter,
     pub(crate) device_read_bytes: Counter,
+    /// Bytes that walks had fetched before they read them.
+    pub(crate) prefetched_bytes: Counter,
     pub(crate) filter_negatives: Counter,
     pub(crate) filter_false_positives: Counter,
     pub(crate) prefix_filter_negatives: Counter,
@@ -112,6 +114,7 @@ impl Metrics {
             ("index_loads", &self.index_loads),
             ("device_reads", &self.device_reads),
             ("device_read_bytes", &self.device_read_bytes),
+            ("prefetched_bytes", &self.prefetched_bytes),
             ("filter_negatives", &self.filter_negatives),
             ("filter_false_positives", &self.filter_false_positives),
             ("prefix_filter_negatives", &self.prefix_filter_negatives),

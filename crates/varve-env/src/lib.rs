@@ -158,6 +158,13 @@ pub trait File: Send + Sync + fmt::Debug {
     /// end of `source`, or because a call is not to take long. Shares room instead if the storage can.
     fn copy_from(&self, source: &dyn File, from: u64, to: u64, len: u64) -> io::Result<u64>;
 
+    /// Says that reads go to places of no order: nothing beside what they ask for is worth fetching. A hint,
+    /// which may do nothing.
+    fn expect_random_reads(&self) {}
+
+    /// Has a range fetched that will be read soon, without waiting for it. A hint, which may do nothing.
+    fn prefetch(&self, _offset: u64, _len: u64) {}
+
     /// The descriptor to hand to the kernel, if this is a file of the operating system.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 

@@ -1,10 +1,15 @@
 //! Walks one table, block by block.
+//!
+//! A walk forward knows from the index where its range ends, and has the blocks up to there fetched together when it
+//! meets the first that is not in memory: no more than it needs, in few requests. A long one has them fetched in
+//! growing pieces, so that one that is given up early wastes little.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use varve_format::EntryKind;
 use varve_format::block::BlockCursor;
+use varve_format::index::Index;
 use varve_types::SeqNo;
 
 use super::{KeyBounds, Source, start_place};
@@ -13,6 +18,11 @@ use crate::table::cache::damaged;
 use crate::table::{Admission, TableCache, TableIndex};
 use crate::version::Table;
 use crate::{Direction, StoreResult};
+
+/// Blocks that a walk has fetched together at first.
+const AHEAD_BLOCKS: usize = 16;
+/// Blocks that it has fetched together at the most, and always in a merge.
+const AHEAD_BLOCKS_MAX: usize = 64;
 
 /// All versions of a table from some place on.
 pub(crate) struct TableSource {
@@ -23,6 +33,17 @@ pub(crate) struct TableSource {
     admission: Admission,
     block_no: usize,
     cursor: Option<BlockCursor>,
+    ahead: Ahead,
+}
+
+/// What a walk has fetched before it comes to it, in block numbers.
+struct Ahead {
+    /// Fetched up to here.
+    until: usize,
+    /// Where the range ends.
+    last: usize,
+    /// The next piece.
+    blocks: usize,
 }
 
 impl TableSource {
@@ -37,8 +58,14 @@ impl TableSource {
         let index = cache.index(&table)?;
         let smallest = table.meta().smallest_key.clone();
         let range = (not_before(range.0, &smallest), range.1);
+        let ahead = Ahead {
+            until: 0,
+            last: last_block(&index.index, range),
+            blocks: if admission == Admission::Pass { AHEAD_BLOCKS_MAX } else { AHEAD_BLOCKS },
+        };
+        let (block_no, cursor) = (0, None);
         let mut source =
-            TableSource { cache, table, index, direction, admission, block_no: 0, cursor: None };
+            TableSource { cache, table, index, direction, admission, block_no, cursor, ahead };
         source.start(range)?;
         Ok(source)
     }
@@ -98,6 +125,9 @@ impl TableSource {
             self.cursor = None;
             return Ok(());
         };
+        if self.direction == Direction::Forward {
+            self.fetch_ahead(handle.offset)?;
+        }
         let block = self.cache.block(&self.table, handle, self.admission)?;
         match &mut self.cursor {
             Some(cursor) => cursor.reset(block),
@@ -108,6 +138,20 @@ impl TableSource {
             Direction::Forward => cursor.seek_first(),
             Direction::Reverse => cursor.seek_last(),
         })
+    }
+
+    /// Has the blocks from the present one on fetched, which stands at `offset`.
+    fn fetch_ahead(&mut self, offset: u64) -> StoreResult<()> {
+        let Ahead { until, last, blocks } = self.ahead;
+        if self.block_no < until || self.block_no >= last || self.cache.holds(&self.table, offset) {
+            return Ok(());
+        }
+        let end = last.min(self.block_no + blocks - 1);
+        if let Some(handle) = self.index.index.handle(end) {
+            self.cache.prefetch(&self.table, offset, handle.end())?;
+        }
+        (self.ahead.until, self.ahead.blocks) = (end + 1, AHEAD_BLOCKS_MAX.min(2 * blocks));
+        Ok(())
     }
 
     /// Goes on to the next block if the present one has no more.
@@ -135,6 +179,15 @@ impl TableSource {
             damaged(&self.table, offset, error)
         })
     }
+}
+
+/// The block in which `range` ends.
+fn last_block(index: &Index, range: KeyBounds<'_>) -> usize {
+    let found = match range.1 {
+        Bound::Included(key) | Bound::Excluded(key) => index.find(key, SeqNo::ZERO),
+        Bound::Unbounded => None,
+    };
+    found.map_or(index.block_count() - 1, |blocks| *blocks.start())
 }
 
 /// The start of a range, but not before `smallest`.

@@ -300,6 +300,18 @@ impl TableCache {
         Ok(block)
     }
 
+    /// Whether the block at `offset` is in memory.
+    pub(crate) fn holds(&self, table: &Table, offset: u64) -> bool {
+        self.entries.contains_key(&Place { file: table.file_no(), offset })
+    }
+
+    /// Has the bytes from `start` to `end` fetched, which a walk will come to.
+    pub(crate) fn prefetch(&self, table: &Table, start: u64, end: u64) -> StoreResult<()> {
+        self.metrics.prefetched_bytes.add(end - start);
+        self.file(table)?.prefetch(start, end - start);
+        Ok(())
+    }
+
     fn read(&self, table: &Table, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
         let file = self.file(table)?;
         let mut bytes = vec![0; len];
@@ -324,6 +336,8 @@ impl TableCache {
             .env
             .open(table.path(), OpenMode::Read)
             .map_err(|error| io_error("open", table.path(), error))?;
+        // What walks will want beyond one block they say themselves, by `prefetch`.
+        file.expect_random_reads();
         self.files.insert(table.file_no(), Arc::clone(&file));
         Ok(file)
     }

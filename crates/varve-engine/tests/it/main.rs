@@ -11,6 +11,7 @@ mod faults;
 mod ingest;
 mod oracle;
 mod pace;
+mod reads;
 mod repair;
 mod threaded;
 mod threads;

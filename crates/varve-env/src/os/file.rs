@@ -1,9 +1,10 @@
 //! One open file of the operating system.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{self, FallocateFlags, SeekFrom};
+use rustix::fs::{self, Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::time::Timespec;
 use varve_types::Timestamp;
@@ -108,6 +109,14 @@ impl File for OsFile {
             Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => through_memory(),
             copied => Ok(copied? as u64),
         }
+    }
+
+    fn expect_random_reads(&self) {
+        let _ = fs::fadvise(&self.fd, 0, None, Advice::Random);
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        let _ = fs::fadvise(&self.fd, offset, NonZeroU64::new(len), Advice::WillNeed);
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
