@@ -1,0 +1,99 @@
+//! The machine under a run: its caches and counters.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::Failure;
+
+/// What went to and from a block device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// Requests to read.
+    pub(crate) reads: u64,
+    /// Bytes read.
+    pub(crate) read_bytes: u64,
+    /// Requests to write.
+    pub(crate) writes: u64,
+    /// Bytes written.
+    pub(crate) written_bytes: u64,
+}
+
+impl Traffic {
+    /// What came since `before`.
+    pub(crate) fn since(self, before: Traffic) -> Traffic {
+        Traffic {
+            reads: self.reads.saturating_sub(before.reads),
+            read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
+            writes: self.writes.saturating_sub(before.writes),
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+        }
+    }
+}
+
+/// Empties the kernel's caches; needs root.
+pub(crate) fn drop_caches() -> Result<(), Failure> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").map_err(|error| {
+        format!("cannot drop the kernel's caches: {error}\nhint: run as root, or give --warm")
+            .into()
+    })
+}
+
+impl Traffic {
+    /// The counters of the block device `name` (the kernel's Documentation/block/stat.rst).
+    pub(crate) fn of_device(name: &str) -> Result<Traffic, Failure> {
+        let text = fs::read_to_string(format!("/sys/block/{name}/stat"))?;
+        let fields: Vec<u64> =
+            text.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        let field = |at: usize| fields.get(at).copied().ok_or("too few counters of the device");
+        Ok(Traffic {
+            reads: field(0)?,
+            read_bytes: field(2)? * 512,
+            writes: field(4)?,
+            written_bytes: field(6)? * 512,
+        })
+    }
+}
+
+/// The value of `field` in a file of /proc that gives sizes in kB, in bytes.
+pub(crate) fn memory_bytes(file: &str, field: &str) -> Result<u64, Failure> {
+    let text = fs::read_to_string(file)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.ok_or_else(|| format!("no {field} in {file}"))? * 1024)
+}
+
+/// Set for the process that already runs in its own namespace.
+const NAMESPACE_MARK: &str = "VARVE_BENCH_NAMESPACE";
+
+/// Replaces this process by the same one in a mount namespace of its own, so that every mount goes away with
+/// the last process of the run, however it ends. Without root it is also in a user namespace of its own, where
+/// it may mount.
+pub(crate) fn enter_private_namespace() -> Result<(), Failure> {
+    if std::env::var_os(NAMESPACE_MARK).is_some() {
+        return Ok(());
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private"]);
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command
+        .arg(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .env(NAMESPACE_MARK, "1");
+    Err(format!("cannot run unshare: {}", command.exec()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_proc_are_read() {
+        assert!(memory_bytes("/proc/self/status", "VmHWM").expect("peak") > 1 << 16);
+        assert!(memory_bytes("/proc/meminfo", "MemTotal").expect("memory") > 1 << 20);
+        assert!(memory_bytes("/proc/meminfo", "Nonsense").is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! `varve-bench`: workloads measured side by side on Varve and on other file systems.
+//!
+//! `compare` takes targets ([`target`]) and a workload ([`workload`]), runs the one on the other by workers
+//! ([`crew`], [`meter`]), checks what was done, and reports ([`report`]).
+#![allow(clippy::disallowed_methods, reason = "a benchmark drives the machine itself")]
+
+mod compare;
+mod crew;
+mod machine;
+mod meter;
+mod noise;
+mod op;
+mod place;
+mod random;
+mod report;
+mod run;
+mod scratch;
+mod target;
+mod tree;
+mod workload;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Parser, Subcommand};
+
+use compare::Course;
+use crew::Crew;
+use meter::IS_INTERRUPTED;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use target::{Ground, Spec};
+use workload::Choice;
+
+/// Why something failed, in words for the person who ran it.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Workloads measured side by side on Varve and on other file systems.
+#[derive(Parser)]
+#[command(name = "varve-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a workload on targets in turn, and compare
+    Compare(Box<Comparison>),
+    /// Be one of the workers of a phase
+    #[command(hide = true)]
+    Worker {
+        /// The task as JSON
+        task: String,
+    },
+}
+
+#[derive(clap::Args)]
+struct Comparison {
+    /// What to measure (repeatable): ext4, xfs, btrfs, tmpfs, varve, library, null, each as NAME[:OPTION,...], or the
+    /// path of a directory, as ./here; varve and library take @DIR for a store in DIR
+    #[arg(short, long = "target", value_name = "TARGET", required = true)]
+    targets: Vec<Spec>,
+    /// Rounds; the report gives medians
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Workers at once [default: as the workload wants, mostly 1]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    workers: Option<u64>,
+    /// Make each worker a process of its own
+    #[arg(long)]
+    processes: bool,
+    /// Do this many operations per second, of all workers together, instead of as many as possible
+    #[arg(long, value_name = "PER SECOND", value_parser = rate)]
+    rate: Option<f64>,
+    /// Begin each phase with what is in memory, instead of remounting and dropping caches
+    #[arg(long)]
+    warm: bool,
+    /// End with this phase
+    #[arg(long, value_name = "PHASE")]
+    until: Option<String>,
+    /// Do not check whole stores at the end
+    #[arg(long)]
+    no_fsck: bool,
+    /// Directory for images, on the disk to measure [default: where temporary files go]
+    #[arg(long, value_name = "DIR")]
+    base: Option<PathBuf>,
+    /// Bytes of an image; it is sparse
+    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = size)]
+    image_size: u64,
+    /// The program varve [default: beside this one]
+    #[arg(long, value_name = "PROGRAM")]
+    varve: Option<PathBuf>,
+    /// The example null of varve-fuse [default: among the examples beside this program]
+    #[arg(long, value_name = "PROGRAM")]
+    null: Option<PathBuf>,
+    /// Also print the rate of every so many operations
+    #[arg(long, value_name = "OPERATIONS", value_parser = clap::value_parser!(u64).range(1..))]
+    step: Option<u64>,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    workload: Choice,
+}
+
+/// A size as people write it, in bytes.
+fn size(text: &str) -> Result<u64, Failure> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().trim_end_matches("IB") {
+        "" | "B" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err(format!("`{text}` is no size: write 4096, 64K, 256M or 2G").into()),
+    };
+    let number: u64 = digits.parse()?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large").into())
+}
+
+/// A rate that leaves time between two operations.
+fn rate(text: &str) -> Result<f64, Failure> {
+    let rate: f64 = text.parse()?;
+    match (1e-3..=1e9).contains(&rate) {
+        true => Ok(rate),
+        false => Err(format!("{text} per second is no rate to measure at").into()),
+    }
+}
+
+fn compare(options: &Comparison) -> Result<(), Failure> {
+    let crew =
+        Crew { workers: options.workers, as_processes: options.processes, rate: options.rate };
+    let beside = std::env::current_exe()?.parent().map(Path::to_path_buf).unwrap_or_default();
+    let program = |given: &Option<PathBuf>, default: &str| match given {
+        Some(path) => {
+            std::fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()))
+        }
+        None => Ok(beside.join(default)),
+    };
+    let ground = Ground {
+        base: options.base.clone(),
+        varve: program(&options.varve, "varve")?,
+        null: program(&options.null, "examples/null")?,
+        image_bytes: options.image_size,
+    };
+    if options.targets.iter().any(Spec::mounts) {
+        machine::enter_private_namespace()?;
+    }
+    handle_signals()?;
+    let course = Course {
+        targets: options.targets.clone(),
+        ground,
+        until: options.until.clone(),
+        no_fsck: options.no_fsck,
+        rounds: options.rounds,
+        crew,
+        warm: options.warm,
+    };
+    let report = compare::run(&course, &options.workload)?;
+    match options.json {
+        true => report.print_json(&options.workload),
+        false => report.print_table(options.step),
+    }
+}
+
+/// Lets SIGINT, SIGTERM and SIGHUP end the run in order; a second one ends it at once.
+fn handle_signals() -> Result<(), Failure> {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register_conditional_default(signal, Arc::clone(&IS_INTERRUPTED))?;
+        flag::register(signal, Arc::clone(&IS_INTERRUPTED))?;
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Compare(options) => compare(&options),
+        Command::Worker { task } => crew::work(&task),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("varve-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Whether a place is as a workload must have left it.
+
+use super::{Opening, Place};
+use crate::Failure;
+use crate::noise::{CALL_BYTES_MAX, bytes_at};
+use crate::op::Expect;
+use crate::run::Step;
+
+/// An error that says what is not as expected.
+pub(crate) fn check(place: &dyn Place, expect: &Expect) -> Result<(), Failure> {
+    match expect {
+        Expect::Names(dir, names) => {
+            let mut found = 0;
+            place.list(dir, false, &mut |_, _| found += 1)?;
+            equal(dir, "names", &found, names)
+        }
+        Expect::File { path, bytes, key } => {
+            equal(path, "size", &stat(place, path)?.bytes, bytes)?;
+            same_bytes(place, path, 0, *bytes, *key)
+        }
+        Expect::Part { path, offset, bytes, key } => same_bytes(place, path, *offset, *bytes, *key),
+        Expect::Succeeds(script) => run_in(place, script),
+        Expect::Mode(path, mode) => equal(path, "mode", &stat(place, path)?.mode, mode),
+        Expect::Changed(path, seconds) => {
+            equal(path, "time of last change", &stat(place, path)?.changed, seconds)
+        }
+        Expect::Absent(path) => match place.stat(path)? {
+            None => Ok(()),
+            Some(_) => Err(format!("check failed: {path} exists").into()),
+        },
+    }
+}
+
+fn stat(place: &dyn Place, path: &str) -> Result<super::Stat, Failure> {
+    Ok(place.stat(path)?.ok_or_else(|| format!("check failed: {path} does not exist"))?)
+}
+
+fn equal<T: PartialEq + std::fmt::Display>(
+    path: &str,
+    what: &str,
+    found: &T,
+    expected: &T,
+) -> Result<(), Failure> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(format!("check failed: {path} has {what} {found} instead of {expected}").into())
+}
+
+/// Runs a shell script in the root of the place.
+pub(super) fn run_in(place: &dyn Place, script: &str) -> Result<(), Failure> {
+    let root = place.root().ok_or("programs run on a mount, not in the library")?;
+    Step::new("sh").args(["-c", script]).dir(root).quiet()
+}
+
+fn same_bytes(
+    place: &dyn Place,
+    path: &str,
+    from: u64,
+    bytes: u64,
+    key: u64,
+) -> Result<(), Failure> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let file = place.open(path, Opening::Read)?;
+    let mut buffer = vec![0; CALL_BYTES_MAX.min(bytes as usize)];
+    let mut offset = from;
+    while offset < from + bytes {
+        let length = buffer.len().min((from + bytes - offset) as usize);
+        let read = file.read_at(&mut buffer[..length], offset)?;
+        let expected = bytes_at(key, offset, read as u64);
+        if read == 0 || buffer.get(..read) != Some(expected) {
+            return Err(format!("check failed: {path} has other bytes from {offset} on").into());
+        }
+        offset += read as u64;
+    }
+    Ok(())
+}

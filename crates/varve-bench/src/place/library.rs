@@ -1,0 +1,249 @@
+//! Work through the library: calls of a file system, without the kernel.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use varve_types::{FileName, InodeId, Timestamp};
+use varve_vfs::{
+    Attr, Caller, FileType, FsError, Handle, OpenFlags, RenameMode, SetAttr, SetTime, Vfs,
+};
+
+use super::{OpenFile, Opening, Place, Stat, failed};
+use crate::Failure;
+
+/// Directories whose ids are remembered, at most.
+const KNOWN_DIRS_MAX: usize = 1 << 18;
+
+/// The permissions of a new file, and its mode with the bits that say it is regular.
+const PERM: u32 = 0o644;
+const MODE: u32 = 0o100_000 | PERM;
+
+/// A file system, called directly. It remembers the ids of directories, as a program that embeds one does and
+/// as the kernel does; each is looked up once and given back when the directory goes.
+pub(crate) struct Library {
+    vfs: Arc<dyn Vfs>,
+    dirs: RwLock<HashMap<String, InodeId>>,
+}
+
+type Found<T> = Result<T, FsError>;
+
+impl Library {
+    /// Work at the root of `vfs`.
+    pub(crate) fn new(vfs: Arc<dyn Vfs>) -> Library {
+        Library { vfs, dirs: RwLock::new(HashMap::new()) }
+    }
+
+    /// The id of the directory `dir`, and whether it is remembered; if not it is the caller's to give back.
+    fn find(&self, dir: &str) -> Found<(InodeId, bool)> {
+        if dir.is_empty() || dir == "." {
+            return Ok((InodeId::ROOT, true));
+        }
+        if let Some(known) = self.dirs.read().get(dir) {
+            return Ok((*known, true));
+        }
+        let found = self.at(dir, |parent, name| self.vfs.lookup(parent, name))?.attr.ino;
+        let mut dirs = self.dirs.write();
+        // Another worker may have been faster.
+        if dirs.len() >= KNOWN_DIRS_MAX || dirs.contains_key(dir) {
+            return Ok((found, false));
+        }
+        dirs.insert(dir.to_owned(), found);
+        Ok((found, true))
+    }
+
+    /// Calls `call` with the id of the directory `dir`.
+    fn in_dir<T>(&self, dir: &str, call: impl FnOnce(InodeId) -> Found<T>) -> Found<T> {
+        let (ino, is_remembered) = self.find(dir)?;
+        let outcome = call(ino);
+        if !is_remembered {
+            self.vfs.forget(ino, 1);
+        }
+        outcome
+    }
+
+    /// Calls `call` with the id of the directory that holds `path` and the last name of it.
+    fn at<T>(&self, path: &str, call: impl FnOnce(InodeId, FileName<'_>) -> Found<T>) -> Found<T> {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        self.in_dir(parent, |parent| call(parent, file_name(name)?))
+    }
+
+    /// Looks `path` up, calls `call` with its attributes, and gives the lookup back.
+    fn on<T>(&self, path: &str, call: impl FnOnce(Attr) -> Found<T>) -> Found<T> {
+        if path == "." {
+            return call(self.vfs.getattr(InodeId::ROOT)?);
+        }
+        let found = self.at(path, |parent, name| self.vfs.lookup(parent, name))?;
+        let outcome = call(found.attr);
+        self.vfs.forget(found.attr.ino, 1);
+        outcome
+    }
+
+    fn set(&self, path: &str, set: SetAttr) -> Found<()> {
+        self.on(path, |attr| self.vfs.setattr(Caller::ROOT, attr.ino, set).map(drop))
+    }
+
+    /// Forgets a directory that has gone from `path`, and those below it.
+    fn forget_dir(&self, path: &str) {
+        let mut dirs = self.dirs.write();
+        let Some(ino) = dirs.remove(path) else { return };
+        self.vfs.forget(ino, 1);
+        dirs.retain(|dir, ino| {
+            let is_below = dir.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
+            if is_below {
+                self.vfs.forget(*ino, 1);
+            }
+            !is_below
+        });
+    }
+
+    fn open_file(&self, path: &str, how: Opening) -> Found<LibraryFile> {
+        let flags = OpenFlags {
+            read: matches!(how, Opening::Read | Opening::Write),
+            write: how != Opening::Read,
+            exclusive: how == Opening::Create,
+            ..OpenFlags::default()
+        };
+        let (ino, handle) = if how == Opening::Create {
+            let (entry, opened) = self.at(path, |parent, name| {
+                self.vfs.create(Caller::ROOT, parent, name, PERM, flags)
+            })?;
+            (entry.attr.ino, opened.handle)
+        } else {
+            let ino = self.at(path, |parent, name| self.vfs.lookup(parent, name))?.attr.ino;
+            let opened = self.vfs.open(ino, flags).inspect_err(|_| self.vfs.forget(ino, 1))?;
+            (ino, opened.handle)
+        };
+        Ok(LibraryFile { vfs: Arc::clone(&self.vfs), ino, handle })
+    }
+}
+
+impl Place for Library {
+    fn root(&self) -> Option<&Path> {
+        None
+    }
+
+    fn make_dir(&self, path: &str) -> Result<(), Failure> {
+        self.at(path, |parent, name| self.vfs.mkdir(Caller::ROOT, parent, name, 0o755))
+            .map(|made| self.vfs.forget(made.attr.ino, 1))
+            .map_err(|error| failed("make", path, error))
+    }
+
+    fn remove_dir(&self, path: &str) -> Result<(), Failure> {
+        self.forget_dir(path);
+        self.at(path, |parent, name| self.vfs.rmdir(parent, name))
+            .map_err(|error| failed("remove", path, error))
+    }
+
+    fn open(&self, path: &str, how: Opening) -> Result<Box<dyn OpenFile>, Failure> {
+        let file = self.open_file(path, how).map_err(|error| failed("open", path, error))?;
+        Ok(Box::new(file))
+    }
+
+    fn create(&self, path: &str) -> Result<(), Failure> {
+        self.at(path, |parent, name| self.vfs.mknod(Caller::ROOT, parent, name, MODE, 0))
+            .map(|made| self.vfs.forget(made.attr.ino, 1))
+            .map_err(|error| failed("create", path, error))
+    }
+
+    fn stat(&self, path: &str) -> Result<Option<Stat>, Failure> {
+        let stat =
+            |attr: Attr| Ok(Stat { bytes: attr.size, mode: attr.perm, changed: attr.mtime.secs() });
+        match self.on(path, stat) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(FsError::NotFound) => Ok(None),
+            Err(error) => Err(failed("stat", path, error)),
+        }
+    }
+
+    fn chmod(&self, path: &str, mode: u32) -> Result<(), Failure> {
+        self.set(path, SetAttr { perm: Some(mode), ..SetAttr::default() })
+            .map_err(|error| failed("chmod", path, error))
+    }
+
+    fn utime(&self, path: &str, seconds: i64) -> Result<(), Failure> {
+        let time = Timestamp::new(seconds, 0).map(SetTime::To);
+        self.set(path, SetAttr { atime: time, mtime: time, ..SetAttr::default() })
+            .map_err(|error| failed("set the times of", path, error))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), Failure> {
+        self.forget_dir(from);
+        self.at(from, |parent, name| {
+            self.at(to, |new_parent, new_name| {
+                self.vfs.rename(parent, name, new_parent, new_name, RenameMode::Replace)
+            })
+        })
+        .map_err(|error| failed("rename", from, error))
+    }
+
+    fn unlink(&self, path: &str) -> Result<(), Failure> {
+        self.at(path, |parent, name| self.vfs.unlink(parent, name))
+            .map_err(|error| failed("unlink", path, error))
+    }
+
+    fn list(
+        &self,
+        path: &str,
+        attributes: bool,
+        each: &mut dyn FnMut(&str, bool),
+    ) -> Result<(), Failure> {
+        let mut taken = Vec::new();
+        let outcome = self.in_dir(path, |dir| {
+            self.vfs.readdir(dir, 0, attributes, &mut |entry| {
+                if entry.name != b"." && entry.name != b".." {
+                    taken.extend(entry.attr.map(|attr| attr.ino));
+                    let is_dir = entry.kind == FileType::Directory;
+                    each(&String::from_utf8_lossy(entry.name), is_dir);
+                }
+                true
+            })
+        });
+        for ino in taken {
+            self.vfs.forget(ino, 1);
+        }
+        outcome.map_err(|error| failed("list", path, error))
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        Ok(self.vfs.sync()?)
+    }
+}
+
+/// A file that is open through the library.
+struct LibraryFile {
+    vfs: Arc<dyn Vfs>,
+    ino: InodeId,
+    handle: Handle,
+}
+
+impl OpenFile for LibraryFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, Failure> {
+        let bytes = self.vfs.read(self.ino, self.handle, offset, buffer.len())?;
+        buffer[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
+        self.vfs.write(self.ino, self.handle, offset, data, false)?;
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        Ok(self.vfs.fsync(self.ino, self.handle, false)?)
+    }
+}
+
+impl Drop for LibraryFile {
+    fn drop(&mut self) {
+        if let Err(error) = self.vfs.release(self.ino, self.handle) {
+            eprintln!("varve-bench: closing failed: {error}");
+        }
+        self.vfs.forget(self.ino, 1);
+    }
+}
+
+fn file_name(name: &str) -> Found<FileName<'_>> {
+    Ok(FileName::new(name.as_bytes())?)
+}

@@ -1,0 +1,208 @@
+//! The figures of a comparison: each round's of each phase on each target.
+
+mod json;
+mod table;
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::Failure;
+use crate::machine::Traffic;
+use crate::meter::{self, BUCKET, Tally};
+use crate::target::Spec;
+use crate::workload::Phase;
+
+/// What one round measured of one phase on one target.
+pub(crate) struct Figure {
+    /// Operations, or names where the phase counts those.
+    count: u64,
+    /// Of those, in a second of all workers together.
+    per_second: f64,
+    /// CPU time of the workers for one, in microseconds.
+    client_cpu_us: f64,
+    /// CPU time of who serves them for one, in microseconds.
+    daemon_cpu_us: f64,
+    /// Time to write everything back afterwards, in seconds.
+    sync_seconds: f64,
+    /// To and from the device, that included.
+    traffic: Option<Traffic>,
+    /// The most memory that who serves the workers has taken so far, in bytes.
+    memory_peak_bytes: Option<u64>,
+    /// Memory that the kernel keeps of names and inodes of all file systems, among others, in bytes.
+    slab_bytes: u64,
+    /// Bytes that the target takes on its device.
+    space_bytes: Option<u64>,
+    /// Latencies of operations in nanoseconds.
+    latencies: Histogram<u64>,
+    /// Operations in each tenth of a second.
+    buckets: Vec<u64>,
+}
+
+/// What a phase took besides the workers' own time.
+#[derive(Default)]
+pub(crate) struct Costs {
+    /// CPU time of who serves the workers.
+    pub(crate) daemon_cpu: Duration,
+    /// Time to write everything back afterwards.
+    pub(crate) synced: Duration,
+    /// To and from the device, that included.
+    pub(crate) traffic: Option<Traffic>,
+    /// The most memory that who serves the workers has taken so far, in bytes.
+    pub(crate) memory_peak_bytes: Option<u64>,
+    /// The kernel's slabs, in bytes.
+    pub(crate) slab_bytes: u64,
+    /// Bytes that the target takes on its device.
+    pub(crate) space_bytes: Option<u64>,
+}
+
+impl Figure {
+    /// Puts together what the workers did.
+    pub(crate) fn new(phase: &Phase, tallies: &[Tally], costs: &Costs) -> Result<Figure, Failure> {
+        let of = |tally: &Tally| if phase.names.is_some() { tally.names } else { tally.ops };
+        let rate = |tally: &Tally| of(tally) as f64 / tally.active.as_secs_f64().max(1e-9);
+        let count: u64 = tallies.iter().map(of).sum();
+        let each_us = |time: Duration| time.as_secs_f64() * 1e6 / count.max(1) as f64;
+        let mut latencies = meter::latencies()?;
+        let mut buckets = Vec::new();
+        for tally in tallies {
+            for (nanos, times) in &tally.latencies {
+                latencies.record_n(*nanos, *times)?;
+            }
+            buckets.resize(tally.buckets.len().max(buckets.len()), 0);
+            for (sum, more) in buckets.iter_mut().zip(&tally.buckets) {
+                *sum += more;
+            }
+        }
+        Ok(Figure {
+            count,
+            per_second: tallies.iter().map(rate).sum(),
+            client_cpu_us: each_us(tallies.iter().map(|tally| tally.cpu).sum()),
+            daemon_cpu_us: each_us(costs.daemon_cpu),
+            sync_seconds: costs.synced.as_secs_f64(),
+            traffic: costs.traffic,
+            memory_peak_bytes: costs.memory_peak_bytes,
+            slab_bytes: costs.slab_bytes,
+            space_bytes: costs.space_bytes,
+            latencies,
+            buckets,
+        })
+    }
+}
+
+impl Figure {
+    /// The rate of every `step` operations, of all workers together, in operations per second.
+    fn rates_by(&self, step: u64) -> Vec<f64> {
+        let mut rates = Vec::new();
+        let (mut done, mut from) = (0_u64, 0.0);
+        for (number, in_bucket) in self.buckets.iter().enumerate() {
+            let bucket = BUCKET.as_secs_f64();
+            let before = done;
+            done += in_bucket;
+            // Within a bucket the rate counts as even.
+            while step > 0 && (rates.len() as u64 + 1) * step <= done {
+                let missing = (rates.len() as u64 + 1) * step - before;
+                let at = bucket * (number as f64 + missing as f64 / *in_bucket as f64);
+                rates.push(step as f64 / (at - from));
+                from = at;
+            }
+        }
+        rates
+    }
+}
+
+/// All figures of a comparison.
+pub(crate) struct Report {
+    targets: Vec<String>,
+    phases: Vec<Phase>,
+    /// By target, round and phase.
+    figures: Vec<Vec<Vec<Figure>>>,
+}
+
+impl Report {
+    /// An empty report.
+    pub(crate) fn new(targets: &[Spec], phases: Vec<Phase>) -> Report {
+        let names = targets.iter().map(ToString::to_string).collect();
+        Report { targets: names, phases, figures: targets.iter().map(|_| Vec::new()).collect() }
+    }
+
+    /// Adds a round of the target number `target`: one figure for each phase.
+    pub(crate) fn add(&mut self, target: usize, figures: Vec<Figure>) {
+        self.figures[target].push(figures);
+    }
+
+    /// The rounds of a phase on a target.
+    fn rounds(&self, target: usize, phase: usize) -> impl Iterator<Item = &Figure> + Clone {
+        self.figures[target].iter().filter_map(move |round| round.get(phase))
+    }
+
+    /// A value of each round of a phase on a target, in the middle and at both ends.
+    fn spread(&self, target: usize, phase: usize, value: impl Fn(&Figure) -> f64) -> Spread {
+        Spread::of(self.rounds(target, phase).map(value).collect())
+    }
+
+    /// The latencies of all rounds of a phase on a target.
+    fn latencies(&self, target: usize, phase: usize) -> Result<Histogram<u64>, Failure> {
+        let mut all = meter::latencies()?;
+        for figure in self.rounds(target, phase) {
+            all.add(&figure.latencies)?;
+        }
+        Ok(all)
+    }
+}
+
+/// The middle and the ends of several values.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+struct Spread {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Spread {
+    /// Of some values; all zero of none.
+    fn of(mut values: Vec<f64>) -> Spread {
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
+        let last = values.len().saturating_sub(1);
+        Spread {
+            median: f64::midpoint(at(last / 2), at(last.div_ceil(2))),
+            min: at(0),
+            max: at(last),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spreads() {
+        assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]).median, 2.5);
+        assert_eq!(Spread::of(Vec::new()).max, 0.0);
+    }
+
+    #[test]
+    fn workers_add_up() {
+        let tally = |ops, seconds| Tally {
+            ops,
+            names: ops,
+            active: Duration::from_secs(seconds),
+            cpu: Duration::from_secs(1),
+            thread_cpu: Duration::from_secs(1),
+            latencies: vec![(1000, ops)],
+            buckets: vec![ops],
+        };
+        let tallies = [tally(10, 1), tally(10, 2)];
+        let figure =
+            Figure::new(&Phase::warm("x"), &tallies, &Costs::default()).expect("histogram");
+        assert_eq!((figure.count, figure.per_second), (20, 15.0));
+        assert_eq!((figure.client_cpu_us, figure.latencies.len()), (100_000.0, 20));
+        assert_eq!(figure.buckets, [20]);
+        assert!(figure.rates_by(5).iter().all(|rate| (rate - 200.0).abs() < 1e-6));
+        assert_eq!(figure.rates_by(5).len(), 4);
+        assert!(figure.rates_by(21).is_empty());
+    }
+}

@@ -1,0 +1,129 @@
+//! A file system in a file, mounted over a loop device.
+//!
+//! The device reads and writes the file past the page cache, so that nothing of it stays in memory when its file
+//! system is unmounted, and its counters are those of the file system alone. As soon as the device is mounted it
+//! is marked to be freed with its last mount, and mounts go with the run's own mount namespace: however the run
+//! ends nothing stays.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::statvfs;
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::Failure;
+use crate::machine::Traffic;
+use crate::run::Step;
+
+/// Which file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Ext4,
+    Xfs,
+    Btrfs,
+}
+
+/// An image and its mount.
+pub(super) struct Image {
+    format: Format,
+    file: PathBuf,
+    mount_point: PathBuf,
+    options: String,
+    /// The loop device, while it is mounted.
+    device: Option<String>,
+    /// Bytes in use when it was new.
+    used_when_new: u64,
+}
+
+impl Image {
+    /// Makes one of `bytes` (sparse) at `file` with room for `inodes`, and mounts it on `mount_point`.
+    pub(super) fn new(
+        format: Format,
+        file: PathBuf,
+        mount_point: PathBuf,
+        bytes: u64,
+        inodes: u64,
+        options: String,
+    ) -> Result<Image, Failure> {
+        File::create_new(&file)?.set_len(bytes)?;
+        let make = match format {
+            Format::Ext4 => Step::new("mkfs.ext4")
+                .args(["-q", "-F", "-N", &inodes.to_string()])
+                .args(["-E", "lazy_itable_init=0,lazy_journal_init=0"]),
+            Format::Xfs => Step::new("mkfs.xfs").arg("-q"),
+            Format::Btrfs => Step::new("mkfs.btrfs").arg("-q"),
+        };
+        make.arg(&file).quiet()?;
+        let device = None;
+        let mut image = Image { format, file, mount_point, options, device, used_when_new: 0 };
+        image.mount()?;
+        image.used_when_new = image.used_bytes()?;
+        Ok(image)
+    }
+
+    /// Where it is mounted.
+    pub(super) fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// Mounts it.
+    pub(super) fn mount(&mut self) -> Result<(), Failure> {
+        let attach = || Step::new("losetup").args(["--find", "--show"]);
+        let device = attach()
+            .arg("--direct-io=on")
+            .arg(&self.file)
+            .capture()
+            .or_else(|_| attach().arg(&self.file).capture())?
+            .trim()
+            .to_owned();
+        let kind = match self.format {
+            Format::Ext4 => "ext4",
+            Format::Xfs => "xfs",
+            Format::Btrfs => "btrfs",
+        };
+        let mut mount = Step::new("mount").args(["-t", kind]);
+        if !self.options.is_empty() {
+            mount = mount.args(["-o", &self.options]);
+        }
+        let mounted = mount.arg(&device).arg(&self.mount_point).quiet();
+        // Of a mounted device this frees it with the last mount.
+        Step::new("losetup").args(["--detach", &device]).quiet()?;
+        mounted?;
+        self.device = Some(device);
+        Ok(())
+    }
+
+    /// Unmounts it, which also writes everything back.
+    pub(super) fn unmount(&mut self) -> Result<(), Failure> {
+        unmount(&self.mount_point, UnmountFlags::empty())?;
+        self.device = None;
+        Ok(())
+    }
+
+    /// Bytes in use.
+    fn used_bytes(&self) -> Result<u64, Failure> {
+        let room = statvfs(&self.mount_point)?;
+        Ok((room.f_blocks - room.f_bfree) * room.f_frsize)
+    }
+
+    /// Bytes in use since it was new.
+    pub(super) fn grown_bytes(&self) -> Result<u64, Failure> {
+        Ok(self.used_bytes()?.saturating_sub(self.used_when_new))
+    }
+
+    /// What went to and from the device since it was attached to something first.
+    pub(super) fn traffic(&self) -> Result<Traffic, Failure> {
+        let device = self.device.as_deref().ok_or("the image is not mounted")?;
+        let name = device.rsplit('/').next().unwrap_or_default();
+        Traffic::of_device(name)
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if self.device.is_some() {
+            // Fails only if somebody else has unmounted it already.
+            let _ = unmount(&self.mount_point, UnmountFlags::DETACH);
+        }
+    }
+}

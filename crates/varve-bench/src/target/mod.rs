@@ -1,0 +1,225 @@
+//! What is measured: a file system that can be taken away and brought back.
+//!
+//! | target | what lies where |
+//! | --- | --- |
+//! | a path | a directory of its own below it; there is nothing to mount |
+//! | `ext4`, `xfs`, `btrfs` | an image over a loop device |
+//! | `varve` | a store in a directory, or on an ext4 image of its own, and a daemon that mounts it |
+//! | `library` | the same store, opened in this process |
+//! | `tmpfs`, `null` | memory: taking them away would lose everything, so they stay |
+
+mod daemon;
+mod image;
+mod spec;
+mod store;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::Failure;
+use crate::machine::{self, Traffic};
+use crate::meter::cpu_of_this_process;
+use crate::place::{Kernel, Library, Place};
+use crate::run::Step;
+use crate::scratch::Scratch;
+
+use daemon::Daemon;
+use image::{Format, Image};
+pub(crate) use spec::{Kind, Spec};
+use store::Store;
+
+/// Where targets are made, and of what.
+#[derive(Clone, Debug)]
+pub(crate) struct Ground {
+    /// The directory for images, on the disk to measure.
+    pub(crate) base: Option<PathBuf>,
+    /// The program `varve`.
+    pub(crate) varve: PathBuf,
+    /// The program that mounts a file system without storage.
+    pub(crate) null: PathBuf,
+    /// Bytes of an image; it is sparse.
+    pub(crate) image_bytes: u64,
+}
+
+/// A target that is ready to work on. Fields are dropped in their order: what stands on another comes first.
+pub(crate) struct Target {
+    place: Option<Box<dyn Place>>,
+    backing: Backing,
+    image: Option<Image>,
+    scratch: Scratch,
+}
+
+/// What stands behind the place, besides an image.
+enum Backing {
+    /// Nothing: a directory or an image.
+    None,
+    /// tmpfs on this directory.
+    Tmpfs(PathBuf),
+    /// A store, mounted or opened.
+    Store(Store),
+    /// A file system without storage.
+    Null(Daemon),
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        if let Backing::Tmpfs(dir) = self {
+            // Fails only if somebody else has unmounted it already.
+            let _ = unmount(&*dir, UnmountFlags::DETACH);
+        }
+    }
+}
+
+impl Target {
+    /// Makes it, with room for `inodes` files and directories.
+    pub(crate) fn new(spec: &Spec, ground: &Ground, inodes: u64) -> Result<Target, Failure> {
+        let base = match &spec.kind {
+            Kind::Path(path) => Some(path.as_path()),
+            _ => spec.dir.as_deref().or(ground.base.as_deref()),
+        };
+        let scratch = Scratch::new(base)?;
+        let image = |format: Format, options: String| {
+            let (file, dir) = (scratch.path().join("image"), scratch.dir("mounted")?);
+            // Some for what no workload counts: its setup, the store's own files.
+            let inodes = inodes + inodes / 10 + 10_000;
+            Image::new(format, file, dir, ground.image_bytes, inodes, options).map(Some)
+        };
+        let options = spec.options.join(",");
+        let image = match spec.kind {
+            Kind::Ext4 => image(Format::Ext4, options)?,
+            Kind::Xfs => image(Format::Xfs, options)?,
+            Kind::Btrfs => image(Format::Btrfs, options)?,
+            Kind::Varve | Kind::Library if spec.dir.is_none() => {
+                image(Format::Ext4, String::new())?
+            }
+            _ => None,
+        };
+        let below = image.as_ref().map_or(scratch.path(), Image::mount_point).to_path_buf();
+        let backing = match spec.kind {
+            Kind::Varve => Backing::Store(Store::mounted(spec, ground, &below, &scratch)?),
+            Kind::Library => Backing::Store(Store::opened(spec, &below)?),
+            Kind::Null => Backing::Null(null(spec, ground, &scratch)?),
+            Kind::Tmpfs => Backing::Tmpfs(tmpfs(spec, &scratch)?),
+            _ => Backing::None,
+        };
+        let mut target = Target { place: None, backing, image, scratch };
+        target.appear()?;
+        Ok(target)
+    }
+
+    /// Where to work.
+    pub(crate) fn place(&self) -> Result<&dyn Place, Failure> {
+        Ok(self.place.as_deref().ok_or("the target is not mounted")?)
+    }
+
+    fn appear(&mut self) -> Result<(), Failure> {
+        let image = self.image.as_ref().map_or(self.scratch.path(), Image::mount_point);
+        let dir = match &self.backing {
+            Backing::Store(store) => match store.vfs() {
+                Some(vfs) => {
+                    self.place = Some(Box::new(Library::new(vfs)));
+                    return Ok(());
+                }
+                None => store.mount_point(),
+            },
+            Backing::Null(daemon) => daemon.mount_point(),
+            Backing::Tmpfs(dir) => dir,
+            Backing::None => image,
+        };
+        // Below the root of an image there may be a lost+found.
+        let dir = dir.join("work");
+        if !dir.exists() {
+            std::fs::create_dir(&dir)?;
+        }
+        self.place = Some(Box::new(Kernel::new(&dir)?));
+        Ok(())
+    }
+
+    /// Takes it away, drops the kernel's caches, brings it back: nothing is in memory.
+    pub(crate) fn make_cold(&mut self) -> Result<(), Failure> {
+        self.place = None;
+        self.disappear()?;
+        machine::drop_caches()?;
+        if let Some(image) = &mut self.image {
+            image.mount()?;
+        }
+        if let Backing::Store(store) = &mut self.backing {
+            store.start()?;
+        }
+        self.appear()
+    }
+
+    fn disappear(&mut self) -> Result<(), Failure> {
+        self.place = None;
+        if let Backing::Store(store) = &mut self.backing {
+            store.stop()?;
+        }
+        self.image.as_mut().map_or(Ok(()), Image::unmount)
+    }
+
+    /// CPU time of those who serve the workers, so far; `workers` is what the workers themselves took, for what
+    /// is served in their own process.
+    pub(crate) fn daemon_cpu(&self, workers: Duration) -> Result<Duration, Failure> {
+        match &self.backing {
+            Backing::Store(store) => match store.daemon() {
+                Some(daemon) => daemon.cpu(),
+                None => Ok(cpu_of_this_process().saturating_sub(workers)),
+            },
+            Backing::Null(daemon) => daemon.cpu(),
+            Backing::None | Backing::Tmpfs(_) => Ok(Duration::ZERO),
+        }
+    }
+
+    /// The most memory that who serves the workers has taken, in bytes; `None` if that is the kernel.
+    pub(crate) fn memory_peak_bytes(&self) -> Result<Option<u64>, Failure> {
+        match &self.backing {
+            Backing::Store(store) => match store.daemon() {
+                Some(daemon) => daemon.memory_peak_bytes().map(Some),
+                None => machine::memory_bytes("/proc/self/status", "VmHWM").map(Some),
+            },
+            Backing::Null(daemon) => daemon.memory_peak_bytes().map(Some),
+            Backing::None | Backing::Tmpfs(_) => Ok(None),
+        }
+    }
+
+    /// What went to and from its device so far; `None` if it has none of its own.
+    pub(crate) fn traffic(&self) -> Result<Option<Traffic>, Failure> {
+        self.image.as_ref().map(Image::traffic).transpose()
+    }
+
+    /// Bytes that it takes on its device; `None` if it has none of its own.
+    pub(crate) fn space_bytes(&self) -> Result<Option<u64>, Failure> {
+        self.image.as_ref().map(Image::grown_bytes).transpose()
+    }
+
+    /// Takes it away; with `fsck` checks a store as a whole.
+    pub(crate) fn finish(mut self, fsck: bool) -> Result<(), Failure> {
+        self.place = None;
+        if let Backing::Store(store) = &mut self.backing {
+            store.stop()?;
+            if fsck {
+                store.fsck()?;
+            }
+        }
+        self.image.as_mut().map_or(Ok(()), Image::unmount)
+    }
+}
+
+fn null(spec: &Spec, ground: &Ground, scratch: &Scratch) -> Result<Daemon, Failure> {
+    let dir = scratch.dir("null")?;
+    let transport = spec.options.first().map_or("auto", String::as_str);
+    let args = [dir.to_string_lossy().into_owned(), transport.to_owned()];
+    Daemon::start(&ground.null, &args, &dir, &scratch.path().join("null.log"))
+}
+
+fn tmpfs(spec: &Spec, scratch: &Scratch) -> Result<PathBuf, Failure> {
+    let dir = scratch.dir("tmpfs")?;
+    let mut mount = Step::new("mount").args(["-t", "tmpfs"]);
+    if !spec.options.is_empty() {
+        mount = mount.args(["-o", &spec.options.join(",")]);
+    }
+    mount.arg("tmpfs").arg(&dir).quiet()?;
+    Ok(dir)
+}

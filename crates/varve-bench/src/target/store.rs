@@ -1,0 +1,168 @@
+//! A Varve store, mounted by a daemon or opened in this process.
+//!
+//! Options: `dev`, `uring` or `auto` choose the transport of a mount; `preset`, `compaction`, `index`, `filter`,
+//! `compression` and `large-file-threshold` with a value go to `varve format`; the rest are mount options, of which
+//! the library knows `memory=SIZE`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use varve::FileSystem;
+use varve::check::{self, CheckOptions};
+use varve_engine::StoreDesign;
+use varve_fs::{FormatOptions, MountOptions};
+use varve_vfs::Vfs;
+
+use super::daemon::Daemon;
+use super::{Ground, Spec};
+use crate::Failure;
+use crate::run::Step;
+use crate::scratch::Scratch;
+
+/// Options that a store is formatted with.
+const FORMAT_OPTIONS: &[&str] =
+    &["preset", "compaction", "index", "filter", "compression", "large-file-threshold"];
+
+/// A store and what serves it.
+pub(super) struct Store {
+    path: PathBuf,
+    served: Served,
+}
+
+enum Served {
+    /// By a daemon, while it runs.
+    Mounted {
+        program: PathBuf,
+        args: Vec<String>,
+        mount_point: PathBuf,
+        log: PathBuf,
+        daemon: Option<Daemon>,
+    },
+    /// By this process, while it is open.
+    Opened { options: MountOptions, file_system: Option<FileSystem> },
+}
+
+impl Store {
+    /// Formats one in `below` and mounts it.
+    pub(super) fn mounted(
+        spec: &Spec,
+        ground: &Ground,
+        below: &Path,
+        scratch: &Scratch,
+    ) -> Result<Store, Failure> {
+        let path = below.join("store");
+        let mut format = Step::new(&ground.varve).arg("format");
+        let mut mount = Vec::new();
+        for option in &spec.options {
+            match option.split_once('=') {
+                Some((name, value)) if FORMAT_OPTIONS.contains(&name) => {
+                    format = format.args([format!("--{name}"), value.to_owned()]);
+                }
+                None if ["auto", "dev", "uring"].contains(&option.as_str()) => {
+                    mount.push(format!("transport={option}"));
+                }
+                _ => mount.push(option.clone()),
+            }
+        }
+        format.arg(&path).quiet()?;
+        let mount_point = scratch.dir("varve")?;
+        let mut args = vec!["mount".to_owned(), "-f".to_owned()];
+        if !mount.is_empty() {
+            args.extend(["-o".to_owned(), mount.join(",")]);
+        }
+        args.extend([&path, &mount_point].map(|path| path.to_string_lossy().into_owned()));
+        let served = Served::Mounted {
+            program: ground.varve.clone(),
+            args,
+            mount_point,
+            log: scratch.path().join("varve.log"),
+            daemon: None,
+        };
+        let mut store = Store { path, served };
+        store.start()?;
+        Ok(store)
+    }
+
+    /// Formats one in `below` and opens it.
+    pub(super) fn opened(spec: &Spec, below: &Path) -> Result<Store, Failure> {
+        let path = below.join("store");
+        let mut design = serde_json::to_value(StoreDesign::default())?;
+        let mut options = MountOptions::default();
+        for option in &spec.options {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match (name, value) {
+                ("preset", "default") => {}
+                ("preset", "tablefs") => design = serde_json::to_value(StoreDesign::TABLEFS)?,
+                ("compaction" | "index" | "filter", _) => design[name] = value.into(),
+                ("memory", _) => {
+                    options.memory_budget_bytes = usize::try_from(varve::size::parse(value)?)?;
+                }
+                _ => return Err(format!("the library has no option {option}").into()),
+            }
+        }
+        let design = serde_json::from_value(design)?;
+        varve::store::format(&path, &FormatOptions { design, ..FormatOptions::default() })?;
+        let mut store = Store { path, served: Served::Opened { options, file_system: None } };
+        store.start()?;
+        Ok(store)
+    }
+
+    /// Mounts or opens it.
+    pub(super) fn start(&mut self) -> Result<(), Failure> {
+        match &mut self.served {
+            Served::Mounted { program, args, mount_point, log, daemon } => {
+                *daemon = Some(Daemon::start(program, args, mount_point, log)?);
+            }
+            Served::Opened { options, file_system } => {
+                *file_system = Some(FileSystem::open(&self.path, options)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmounts or closes it. REQUIRES: nothing uses it.
+    pub(super) fn stop(&mut self) -> Result<(), Failure> {
+        match &mut self.served {
+            Served::Mounted { daemon, .. } => daemon.take().map_or(Ok(()), |mut it| it.unmount()),
+            Served::Opened { file_system, .. } => {
+                Ok(file_system.take().map_or(Ok(()), FileSystem::close)?)
+            }
+        }
+    }
+
+    /// The file system, if it is open in this process.
+    pub(super) fn vfs(&self) -> Option<Arc<dyn Vfs>> {
+        match &self.served {
+            Served::Opened { file_system, .. } => file_system.as_ref().map(FileSystem::vfs),
+            Served::Mounted { .. } => None,
+        }
+    }
+
+    /// Where it is mounted, or the store's own directory.
+    pub(super) fn mount_point(&self) -> &Path {
+        match &self.served {
+            Served::Mounted { mount_point, .. } => mount_point,
+            Served::Opened { .. } => &self.path,
+        }
+    }
+
+    /// The process that serves it, if it is mounted.
+    pub(super) fn daemon(&self) -> Option<&Daemon> {
+        match &self.served {
+            Served::Mounted { daemon, .. } => daemon.as_ref(),
+            Served::Opened { .. } => None,
+        }
+    }
+
+    /// Checks all of it. REQUIRES: it is stopped.
+    pub(super) fn fsck(&self) -> Result<(), Failure> {
+        let report = check::check(&self.path, &CheckOptions::default(), &mut |_| {})?;
+        match report.is_clean() {
+            true => Ok(()),
+            false => {
+                Err(format!("check failed: `varve fsck {}` finds problems", self.path.display())
+                    .into())
+            }
+        }
+    }
+}

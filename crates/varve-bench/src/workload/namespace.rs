@@ -1,0 +1,215 @@
+//! Work on a generated namespace (Ren, thesis, 4.3.4; its b1 to b7).
+//!
+//! 1. create: directories depth first, then files in random order.
+//! 2. readdir (b5), readdir and stat (b6), readdir and read (b7) of randomly chosen directories.
+//! 3. query (b2): half stat, half chmod or utime, of random files and directories.
+//! 4. rename (b3): half of the files to another random directory.
+//! 5. delete (b4): a random half of the files.
+//!
+//! The thesis runs create anew for each test; here the tests follow one another, each with nothing in memory.
+//! Listings come before what moves files, so that their names can be counted exactly. The rate of creation over
+//! time of figure 4.16 is that of the create phase (`--until create`).
+
+use serde::{Deserialize, Serialize};
+
+use super::{Expects, Ops, Phase, Plan, SAMPLES, Worker, samples};
+use crate::Failure;
+use crate::op::{Detail, Expect, Op};
+use crate::random::{Shuffle, mix};
+use crate::tree::{Tree, file_bytes};
+
+/// The options.
+#[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
+pub(crate) struct Options {
+    /// Files in all
+    #[arg(long, default_value_t = 1_000_000)]
+    files: u64,
+    /// Directories [default: one for 11 files]
+    #[arg(long)]
+    dirs: Option<u32>,
+    /// Bytes of each file (the thesis: 0, and 1K for listings), or `mixed`: of a skewed distribution up to 64K
+    #[arg(long, default_value = "0", value_parser = sizes)]
+    sizes: Sizes,
+    /// Operations of the query phase [default: as many as files]
+    #[arg(long)]
+    queries: Option<u64>,
+    /// Directories listed by each listing phase [default: 100000, or all if there are fewer]
+    #[arg(long)]
+    listings: Option<u64>,
+}
+
+/// How large files are.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Sizes {
+    Fixed(u64),
+    Mixed,
+}
+
+fn sizes(text: &str) -> Result<Sizes, Failure> {
+    if text == "mixed" { Ok(Sizes::Mixed) } else { crate::size(text).map(Sizes::Fixed) }
+}
+
+/// The most and the median bytes of files of mixed sizes.
+const MIXED_BYTES_MAX: u64 = 64 << 10;
+const MIXED_BYTES_MEDIAN: u64 = 2 << 10;
+
+/// What chmod and utime set; a directory can still be entered.
+const MODE: u32 = 0o700;
+const SECONDS: i64 = 1_000_000_000;
+
+const PHASES: [&str; 8] =
+    ["mkdir", "create", "readdir", "readdir+stat", "readdir+read", "query", "rename", "delete"];
+
+/// The workload.
+pub(super) struct Namespace {
+    tree: Tree,
+    /// Names in each directory, after the create phase.
+    names: Vec<u64>,
+    sizes: Sizes,
+    queries: u64,
+    listings: u64,
+}
+
+impl Namespace {
+    /// With these options.
+    pub(super) fn new(options: &Options) -> Result<Namespace, Failure> {
+        let dirs = match options.dirs {
+            Some(dirs) => dirs,
+            None => u32::try_from(options.files / 11)?,
+        };
+        let tree = Tree::new(dirs, options.files, 1);
+        let listings = options.listings.unwrap_or_else(|| tree.dirs().min(100_000));
+        let queries = options.queries.unwrap_or(options.files);
+        Ok(Namespace { names: tree.names(), tree, sizes: options.sizes, queries, listings })
+    }
+
+    fn size(&self, file: u64) -> u64 {
+        match self.sizes {
+            Sizes::Fixed(bytes) => bytes,
+            Sizes::Mixed => file_bytes(file, MIXED_BYTES_MEDIAN, MIXED_BYTES_MAX),
+        }
+    }
+
+    /// The file that is number `index` in an order of all files.
+    fn file_at(&self, order: u64, index: u64) -> u64 {
+        Shuffle::new(self.tree.files(), order).at(index)
+    }
+
+    /// The directory of listing number `index`.
+    fn listed(&self, index: u64) -> u64 {
+        mix(index ^ 0x6c69_7374) % self.tree.dirs()
+    }
+
+    /// Query number `index`.
+    fn query(&self, index: u64) -> Op {
+        let choice = mix(index);
+        let at = (choice >> 2) % (self.tree.files() + self.tree.dirs());
+        let path = match at.checked_sub(self.tree.files()) {
+            Some(dir) => self.tree.dir(dir),
+            None => self.tree.file(at),
+        };
+        match choice & 3 {
+            0 | 1 => Op::Stat(path),
+            2 => Op::Chmod(path, MODE),
+            _ => Op::Utime(path, SECONDS),
+        }
+    }
+
+    /// How many files the rename phase moves, and the delete phase deletes.
+    fn half(&self) -> u64 {
+        self.tree.files() / 2
+    }
+
+    /// The old and new path of the file that is number `index` to be renamed.
+    fn renamed(&self, index: u64) -> (String, String) {
+        let file = self.file_at(RENAMES, index);
+        let to = self.tree.dir(mix(file) % self.tree.dirs());
+        (self.tree.file(file), format!("{to}/r{file}"))
+    }
+
+    /// The path, after the rename phase, of the file that is number `index` of the delete phase, and the file.
+    fn doomed(&self, index: u64) -> (String, u64) {
+        let rename = self.file_at(DELETES, index);
+        let file = self.file_at(RENAMES, rename);
+        let is_renamed = rename < self.half();
+        (if is_renamed { self.renamed(rename).1 } else { self.tree.file(file) }, file)
+    }
+}
+
+/// Orders of all files: of creation, of renames, and of deletes among renames.
+const CREATES: u64 = 1;
+const RENAMES: u64 = 2;
+const DELETES: u64 = 3;
+
+impl Plan for Namespace {
+    fn phases(&self) -> Vec<Phase> {
+        let phase = |name: &&str| match *name {
+            "mkdir" | "create" => Phase::warm(name),
+            _ => Phase::cold(name),
+        };
+        let mut phases: Vec<Phase> = PHASES.iter().map(phase).collect();
+        let names = (0..self.listings).map(|index| self.names[self.listed(index) as usize]).sum();
+        for listing in &mut phases[2..5] {
+            listing.names = Some(names);
+        }
+        phases
+    }
+
+    fn ops(&self, phase: usize, worker: Worker) -> Ops<'_> {
+        let list = |detail| -> Ops<'_> {
+            let listings = worker.share(self.listings);
+            Box::new(listings.map(move |index| Op::List(self.tree.dir(self.listed(index)), detail)))
+        };
+        match PHASES[phase] {
+            // Subtrees of different workers depend on one another: one worker makes them all.
+            "mkdir" if worker.index > 0 => Box::new(std::iter::empty()),
+            "mkdir" => Box::new((1..self.tree.dirs()).map(|dir| Op::MakeDir(self.tree.dir(dir)))),
+            "create" => Box::new(worker.share(self.tree.files()).map(|index| {
+                let key = self.file_at(CREATES, index);
+                Op::Create { path: self.tree.file(key), bytes: self.size(key), key }
+            })),
+            "readdir" => list(Detail::Names),
+            "readdir+stat" => list(Detail::Attributes),
+            "readdir+read" => list(Detail::Contents),
+            "query" => Box::new(worker.share(self.queries).map(|index| self.query(index))),
+            "rename" => Box::new(worker.share(self.half()).map(|index| {
+                let (from, to) = self.renamed(index);
+                Op::Rename(from, to)
+            })),
+            _ => Box::new(worker.share(self.half()).map(|index| Op::Unlink(self.doomed(index).0))),
+        }
+    }
+
+    fn expects(&self, phase: usize, _workers: u64) -> Expects<'_> {
+        let file = |path: String, key: u64| Expect::File { path, bytes: self.size(key), key };
+        let files = samples(self.tree.files(), SAMPLES);
+        match PHASES[phase] {
+            "create" => {
+                let dirs = samples(self.tree.dirs(), 10 * SAMPLES)
+                    .map(|dir| Expect::Names(self.tree.dir(dir), self.names[dir as usize]));
+                Box::new(dirs.chain(files.map(move |key| file(self.tree.file(key), key))))
+            }
+            "query" => {
+                Box::new(samples(self.queries, SAMPLES).filter_map(
+                    |index| match self.query(index) {
+                        Op::Chmod(path, mode) => Some(Expect::Mode(path, mode)),
+                        _ => None,
+                    },
+                ))
+            }
+            "rename" => Box::new(samples(self.half(), SAMPLES).flat_map(move |index| {
+                let (from, to) = self.renamed(index);
+                [Expect::Absent(from), file(to, self.file_at(RENAMES, index))]
+            })),
+            "delete" => Box::new(files.map(move |index| match self.doomed(index) {
+                (path, _) if index < self.half() => Expect::Absent(path),
+                (path, key) => file(path, key),
+            })),
+            _ => Box::new(std::iter::empty()),
+        }
+    }
+
+    fn inodes(&self) -> u64 {
+        self.tree.dirs() + self.tree.files()
+    }
+}

@@ -1,0 +1,122 @@
+//! Each workload on a directory and on the library.
+
+use crate::support::{bench, compare, phases, report};
+
+fn counts(workload: &[&str]) -> Vec<(String, u64)> {
+    let phases = phases(&compare(workload));
+    assert!(phases.iter().all(|(_, _, targets)| *targets == 2));
+    phases.into_iter().map(|(name, count, _)| (name, count)).collect()
+}
+
+fn named(counts: &[(&str, u64)]) -> Vec<(String, u64)> {
+    counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+#[test]
+fn mdtest() {
+    let found = counts(&["mdtest", "--files", "100", "--dirs", "3", "--size-max", "70K"]);
+    let files = ["create", "stat cold", "stat cached", "readdir", "ls -l", "read cold"];
+    let mut expected = vec![("mkdir", 3)];
+    expected.extend(files.map(|name| (name, 100)));
+    expected.extend(["chmod", "utime", "rename", "unlink"].map(|name| (name, 100)));
+    expected.extend(["dir create", "dir stat", "dir rename", "dir remove"].map(|name| (name, 25)));
+    expected.push(("rmdir", 3));
+    assert_eq!(found, named(&expected));
+}
+
+#[test]
+fn namespace() {
+    let found = counts(&["namespace", "--files", "330", "--sizes", "mixed"]);
+    let count = |name: &str| found.iter().find(|(found, _)| found == name).map(|found| found.1);
+    assert_eq!((count("mkdir"), count("create"), count("query")), (Some(29), Some(330), Some(330)));
+    assert_eq!((count("rename"), count("delete")), (Some(165), Some(165)));
+    assert!(count("readdir") == count("readdir+read") && count("readdir") > Some(0));
+}
+
+#[test]
+fn slimfs() {
+    let found = counts(&["slimfs", "--files", "300", "--per-dir", "16", "--stats", "50"]);
+    assert_eq!(found, named(&[("mkdir", 20), ("create", 300), ("stat", 50)]));
+}
+
+#[test]
+fn postmark() {
+    let found = counts(&["postmark", "--files", "100", "--dirs", "5"]);
+    assert_eq!(found[..3], named(&[("mkdir", 6), ("create", 100), ("transactions", 400)]));
+}
+
+#[test]
+fn streams() {
+    let found = counts(&["streams", "--size", "1M", "--operations", "20"]);
+    let expected = [
+        ("sequential write", 66),
+        ("sequential read", 64),
+        ("random read", 20),
+        ("random write", 21),
+    ];
+    assert_eq!(found, named(&expected));
+}
+
+#[test]
+fn servers() {
+    for (server, workers) in [("file", 10), ("video", 49), ("mail", 16), ("web", 110)] {
+        let mix = ["mix", server, "--files", "200", "--turns", "120", "--video-size", "1M"];
+        let found = counts(&mix);
+        assert!(
+            found[2].0 == "serve" && found[2].1 >= 110,
+            "{server}, {workers} workers: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn build() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().to_str().expect("a path of text");
+    let script = "mkdir src && echo 'all: ; echo made > out' > src/Makefile && tar -cf src.tar src";
+    let made = std::process::Command::new("sh").args(["-c", script]).current_dir(path).status();
+    assert!(made.expect("sh starts").success());
+    let tarball = format!("{path}/src.tar");
+    let course = ["compare", "--rounds", "1", "--warm", "--json", "-t", path];
+    let found =
+        report(dir.path(), &[&course[..], &["build", &tarball, "--make", "make -s"]].concat());
+    let names: Vec<String> = phases(&found).into_iter().map(|phase| phase.0).collect();
+    assert_eq!(names, ["untar", "grep", "make", "gzip"]);
+    // Programs do not run in a library, and a script that fails fails the run.
+    let library = format!("library@{path}");
+    let course = ["compare", "--rounds", "1", "--warm", "-t", &library, "build", &tarball];
+    assert!(!bench(dir.path(), &course).status.success());
+    let course =
+        ["compare", "--rounds", "1", "--warm", "-t", path, "build", &tarball, "--make", "false"];
+    assert!(!bench(dir.path(), &course).status.success());
+}
+
+#[test]
+fn workers_may_be_processes_and_share_directories() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().to_str().expect("a path of text");
+    let course = ["compare", "--rounds", "2", "--warm", "--json", "-t", path, "--workers", "3"];
+    let mdtest = ["mdtest", "--files", "100", "--dirs", "4"];
+    for more in [&["--processes"][..], &[]] {
+        for shared in [&["--shared"][..], &[]] {
+            let found = report(dir.path(), &[&course[..], more, &mdtest, shared].concat());
+            assert_eq!(
+                found["phases"][0]["targets"][0]["rounds"].as_array().map(Vec::len),
+                Some(2)
+            );
+            assert!(phases(&found).iter().filter(|phase| phase.1 == 100).count() >= 8);
+        }
+    }
+}
+
+#[test]
+fn a_rate_is_kept_and_runs_end_where_they_are_told() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().to_str().expect("a path of text");
+    let course = ["compare", "--rounds", "1", "--warm", "--json", "-t", path];
+    let paced = ["--rate", "1000", "--until", "create", "mdtest", "--files", "200"];
+    let found = report(dir.path(), &[&course[..], &paced].concat());
+    assert_eq!(phases(&found).len(), 2);
+    let rate = found["phases"][1]["targets"][0]["per_second"]["median"].as_f64().expect("a rate");
+    assert!((1.0..1010.0).contains(&rate), "{rate}");
+}

@@ -1,0 +1,82 @@
+//! A run with errors prints no figure and fails.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Waits until a path that ends so is below `dir`.
+fn wait_for(dir: &Path, name: &str) -> PathBuf {
+    let begin = Instant::now();
+    loop {
+        let scratch = std::fs::read_dir(dir).expect("the directory").flatten().next();
+        let found = scratch.map(|scratch| scratch.path().join("work").join(name));
+        if let Some(found) = found.filter(|found| found.exists()) {
+            return found;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{name} does not come up");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs mdtest slowly and calls `meddle` with the directory while files are created; returns what it complains.
+fn with_fault(meddle: impl FnOnce(&Path)) -> String {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_varve-bench"))
+        .args(["compare", "--rounds", "1", "--warm", "--until", "readdir", "--rate", "150", "-t"])
+        .arg(dir.path())
+        .args(["mdtest", "--files", "60", "--dirs", "1", "--size-min", "100"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    meddle(dir.path());
+    drop(child.stdin.take());
+    let output = child.wait_with_output().expect("the program ends");
+    assert!(!output.status.success());
+    assert!(output.stdout.is_empty(), "no figures");
+    assert_eq!(std::fs::read_dir(dir.path()).expect("the directory").count(), 0);
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_missing_file_is_found() {
+    let said = with_fault(|dir| {
+        let file = wait_for(dir, "d00000/file-000000001");
+        std::fs::remove_file(file).expect("the file goes");
+    });
+    assert!(said.contains("check failed: d00000 has names 59 instead of 60"), "{said}");
+}
+
+#[test]
+fn other_bytes_are_found() {
+    let said = with_fault(|dir| {
+        // The file after it is there, so this one is written.
+        wait_for(dir, "d00000/file-000000002");
+        let file = wait_for(dir, "d00000/file-000000001");
+        std::fs::write(file, [0; 100]).expect("the file is written");
+    });
+    assert!(said.contains("file-000000001 has other bytes"), "{said}");
+}
+
+#[test]
+fn a_name_that_should_not_be_there_is_found() {
+    let said = with_fault(|dir| {
+        let file = wait_for(dir, "d00000/file-000000001");
+        std::fs::copy(&file, file.with_file_name("planted")).expect("the file is copied");
+    });
+    assert!(said.contains("d00000 has names 61 instead of 60"), "{said}");
+}
+
+#[test]
+fn a_signal_ends_a_run_and_nothing_stays() {
+    let said = with_fault(|dir| {
+        let scratch = wait_for(dir, "d00000");
+        let name =
+            scratch.ancestors().nth(2).and_then(Path::file_name).expect("the scratch directory");
+        let name = name.to_str().expect("a name of text");
+        // varve-bench-PID-NUMBER
+        let pid = name.split('-').nth(2).expect("its process");
+        assert!(Command::new("kill").args(["-INT", pid]).status().expect("kill runs").success());
+    });
+    assert!(said.contains("interrupted"), "{said}");
+}

@@ -1,0 +1,6 @@
+//! Small runs of everything, as a user starts them.
+#![allow(clippy::disallowed_methods, reason = "the tests look at the disk itself")]
+
+mod compare;
+mod faults;
+mod support;
