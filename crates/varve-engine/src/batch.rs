@@ -1,7 +1,7 @@
 //! A group of writes that happens whole or not at all.
 
 use bytes::Bytes;
-use varve_types::KeyspaceId;
+use varve_types::{BranchId, KeyspaceId};
 
 /// One write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +24,22 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// Where it goes.
+    pub(crate) fn keyspace_mut(&mut self) -> &mut KeyspaceId {
+        match self {
+            Op::Put { keyspace, .. } | Op::Delete { keyspace, .. } => keyspace,
+        }
+    }
+}
+
 /// Writes to be applied together, in order: of two on one key the later wins.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     ops: Vec<Op>,
     external: bool,
     reclaims: bool,
+    ends: Option<BranchId>,
 }
 
 impl Batch {
@@ -58,6 +68,21 @@ impl Batch {
     /// Marks that this batch frees room, so that it is taken even when the disk is nearly full.
     pub fn reclaims_space(&mut self) {
         self.reclaims = true;
+    }
+
+    /// Makes these writes the commit of `branch`, which ends with them.
+    pub(crate) fn ends(&mut self, branch: BranchId) {
+        self.ends = Some(branch);
+    }
+
+    /// The branch whose commit these writes are.
+    pub(crate) fn ended(&self) -> Option<BranchId> {
+        self.ends
+    }
+
+    /// The writes, to change where they go.
+    pub(crate) fn ops_mut(&mut self) -> &mut [Op] {
+        &mut self.ops
     }
 
     /// The writes.

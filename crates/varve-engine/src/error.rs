@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use bytes::Bytes;
+use varve_types::KeyspaceId;
+
 /// The result of a store call.
 pub type StoreResult<T> = Result<T, StoreError>;
 
@@ -70,6 +73,15 @@ pub enum StoreError {
     /// The call was wrong: an unknown key space, a key or value beyond its limits.
     #[error("{0}")]
     Invalid(String),
+    /// What a branch changed was changed in its parent since the branch began. Nothing changed; the branch goes on.
+    #[error("{} rows that this transaction changed were changed by another since it began; abort it and begin again", keys.len())]
+    Conflict {
+        /// The first such keys, in their order.
+        keys: Vec<(KeyspaceId, Bytes)>,
+    },
+    /// The branch was committed or dropped.
+    #[error("the transaction has ended; begin another")]
+    Ended,
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,

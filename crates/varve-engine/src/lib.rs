@@ -12,6 +12,7 @@
 //! spaces that share one log; and in slowing writers down smoothly instead of stopping them.
 
 pub mod batch;
+pub mod branch;
 mod compaction;
 pub mod db;
 pub mod design;
@@ -37,7 +38,8 @@ mod view;
 mod wal;
 
 pub use batch::{Batch, Op};
-pub use db::{Db, VerifyProgress, VerifyReport};
+pub use branch::{Branch, BranchInfo, BranchOptions, Clash, Merged, SnapshotStore};
+pub use db::{Db, SnapshotInfo, VerifyProgress, VerifyReport};
 pub use design::StoreDesign;
 pub use error::{StoreError, StoreResult};
 pub use inspect::{Inspection, inspect};

@@ -17,17 +17,20 @@
 //! - After each sync a marker record says how much is durable, so that a torn last edit (never in
 //!   effect, cut) is told from a damaged one (an error).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use varve_env::{Env, File, OpenMode};
 use varve_format::edit::{Change, TableMeta, VersionEdit};
 use varve_format::log::{
     HEADER_BYTES, LogHeader, LogId, LogKind, LogReader, NextRecord, Record, RecordKind, Stamp,
     encode_record, resync,
 };
-use varve_types::{FileNo, SeqNo};
+use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
+use crate::branch::BranchSpace;
 use crate::files::{StoreFile, format_error, io_error};
 use crate::poison::Poison;
 use crate::read::{CURRENT_BYTES_MAX, read_log, read_whole};
@@ -42,6 +45,22 @@ pub(crate) struct ManifestKeyspace {
     pub(crate) tables: Vec<(Place, TableMeta)>,
 }
 
+/// A key space of a branch as the manifest has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ManifestBranchSpace {
+    pub(crate) space: BranchSpace,
+    pub(crate) tables: Vec<(Place, TableMeta)>,
+}
+
+/// A branch as the manifest has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ManifestBranch {
+    pub(crate) parent: Option<BranchId>,
+    pub(crate) seq: SeqNo,
+    pub(crate) info: Bytes,
+    pub(crate) spaces: Vec<ManifestBranchSpace>,
+}
+
 /// What the edits add up to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ManifestState {
@@ -49,12 +68,35 @@ pub(crate) struct ManifestState {
     pub(crate) no: FileNo,
     /// By number.
     pub(crate) keyspaces: Vec<ManifestKeyspace>,
+    pub(crate) snapshots: BTreeMap<String, SeqNo>,
+    pub(crate) branches: BTreeMap<BranchId, ManifestBranch>,
     pub(crate) oldest_log: FileNo,
     pub(crate) next_file: FileNo,
     /// The newest write that tables hold.
     pub(crate) last_seq: SeqNo,
     /// The salt of the store's logs, this one among them.
     pub(crate) salt: u64,
+}
+
+impl ManifestState {
+    /// The moments that snapshots and branches keep, ascending.
+    pub(crate) fn pinned(&self) -> Vec<SeqNo> {
+        let branches = self.branches.values().map(|branch| branch.seq);
+        let mut pinned: Vec<SeqNo> = self.snapshots.values().copied().chain(branches).collect();
+        pinned.sort_unstable();
+        pinned
+    }
+
+    fn tables_mut(&mut self, keyspace: KeyspaceId) -> Result<&mut Vec<(Place, TableMeta)>, String> {
+        let mut of_branches = self.branches.values_mut().flat_map(|branch| &mut branch.spaces);
+        let tables = if keyspace.is_of_branch() {
+            let mine = of_branches.find(|space| space.space.id == keyspace);
+            mine.map(|space| &mut space.tables)
+        } else {
+            self.keyspaces.get_mut(keyspace.get() as usize).map(|space| &mut space.tables)
+        };
+        tables.ok_or_else(|| format!("a change to unknown key space {keyspace}"))
+    }
 }
 
 /// The state of the store at `dir`, or `None` if there is no CURRENT.
@@ -69,6 +111,8 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
     let mut state = ManifestState {
         no,
         keyspaces: Vec::new(),
+        snapshots: BTreeMap::new(),
+        branches: BTreeMap::new(),
         oldest_log: FileNo::new(0),
         next_file: FileNo::new(0),
         last_seq: SeqNo::ZERO,
@@ -163,7 +207,6 @@ fn apply_edit(state: &mut ManifestState, record: &Record, path: &Path) -> StoreR
 }
 
 fn apply_change(state: &mut ManifestState, change: Change) -> Result<(), String> {
-    let unknown = |id| format!("a change to unknown key space {id}");
     match change {
         Change::CreateKeyspace { keyspace, name, prefixed, compressed } => {
             if keyspace.get() as usize != state.keyspaces.len() {
@@ -176,17 +219,14 @@ fn apply_change(state: &mut ManifestState, change: Change) -> Result<(), String>
         Change::NextFile(no) => state.next_file = no,
         Change::LastSeq(seq) => state.last_seq = seq,
         Change::AddTable { keyspace, level, sublevel, meta } => {
-            let space = state.keyspaces.get_mut(keyspace.get() as usize);
-            let space = space.ok_or_else(|| unknown(keyspace))?;
             let level = usize::from(level);
             if level >= LEVELS {
                 return Err(format!("a table in level {level}"));
             }
-            space.tables.push((Place { level, sublevel }, meta));
+            state.tables_mut(keyspace)?.push((Place { level, sublevel }, meta));
         }
         Change::RemoveTable { keyspace, level, file } => {
-            let space = state.keyspaces.get_mut(keyspace.get() as usize);
-            let tables = &mut space.ok_or_else(|| unknown(keyspace))?.tables;
+            let tables = state.tables_mut(keyspace)?;
             let listed = tables
                 .iter()
                 .position(|(place, meta)| place.level == usize::from(level) && meta.file == file);
@@ -195,6 +235,46 @@ fn apply_change(state: &mut ManifestState, change: Change) -> Result<(), String>
             };
             tables.swap_remove(index);
         }
+        change => return apply_branch_change(state, change),
+    }
+    Ok(())
+}
+
+/// [`apply_change`] for snapshots and branches.
+fn apply_branch_change(state: &mut ManifestState, change: Change) -> Result<(), String> {
+    let unknown = |id| format!("a change to unknown branch {id}");
+    match change {
+        Change::CreateSnapshot { name, seq } => {
+            if state.snapshots.insert(name.clone(), seq).is_some() {
+                return Err(format!("a second snapshot called {name:?}"));
+            }
+        }
+        Change::DeleteSnapshot { name } => {
+            if state.snapshots.remove(&name).is_none() {
+                return Err(format!("snapshot {name:?} goes, but it is not there"));
+            }
+        }
+        Change::CreateBranch { branch, parent, seq, info } => {
+            parent
+                .filter(|parent| !state.branches.contains_key(parent))
+                .map_or(Ok(()), |parent| Err(unknown(parent)))?;
+            let new = ManifestBranch { parent, seq, info, spaces: Vec::new() };
+            if state.branches.insert(branch, new).is_some() {
+                return Err(format!("branch {branch} begins twice"));
+            }
+        }
+        Change::CreateBranchSpace { branch, base, keyspace, private } => {
+            if base.get() as usize >= state.keyspaces.len() || state.tables_mut(keyspace).is_ok() {
+                return Err(format!("key space {keyspace} over {base} out of turn"));
+            }
+            let space = BranchSpace { base, id: keyspace, private };
+            let branch = state.branches.get_mut(&branch).ok_or_else(|| unknown(branch))?;
+            branch.spaces.push(ManifestBranchSpace { space, tables: Vec::new() });
+        }
+        Change::EndBranch(branch) => {
+            state.branches.remove(&branch).ok_or_else(|| unknown(branch))?;
+        }
+        change => return Err(format!("{change:?} is no change of a branch")),
     }
     Ok(())
 }

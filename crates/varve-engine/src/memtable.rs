@@ -19,8 +19,8 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use parking_lot::RwLock;
-use varve_types::{FileNo, KeyspaceId, SeqNo};
+use parking_lot::{Mutex, RwLock};
+use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 pub(crate) use key::Key;
 use key::SHORT_KEY_BYTES;
@@ -50,7 +50,8 @@ impl Found {
         }
     }
 
-    fn len(&self) -> usize {
+    /// Bytes of the value.
+    pub(crate) fn len(&self) -> usize {
         match self {
             Found::Value(value) => value.len(),
             Found::Tombstone => 0,
@@ -89,11 +90,41 @@ impl Row {
 
 type Rows = BTreeMap<Key, Row>;
 
+/// The rows of each key space.
+#[derive(Debug, Default)]
+struct Spaces {
+    /// The store's own, by number.
+    store: Vec<Rows>,
+    /// Those of branches.
+    branches: BTreeMap<KeyspaceId, Rows>,
+}
+
+impl Spaces {
+    fn get(&self, keyspace: KeyspaceId) -> Option<&Rows> {
+        if keyspace.is_of_branch() {
+            return self.branches.get(&keyspace);
+        }
+        self.store.get(keyspace.get() as usize)
+    }
+
+    fn get_mut(&mut self, keyspace: KeyspaceId) -> &mut Rows {
+        if keyspace.is_of_branch() {
+            return self.branches.entry(keyspace).or_default();
+        }
+        let index = keyspace.get() as usize;
+        if index >= self.store.len() {
+            self.store.resize_with(index + 1, BTreeMap::new);
+        }
+        &mut self.store[index]
+    }
+}
+
 /// See the module's comment.
 #[derive(Debug)]
 pub(crate) struct Memtable {
-    /// By key space number.
-    spaces: RwLock<Vec<Rows>>,
+    spaces: RwLock<Spaces>,
+    /// Branches whose commits it holds.
+    ended: Mutex<Vec<BranchId>>,
     bytes: AtomicUsize,
     external: AtomicBool,
     /// The log that holds its oldest row.
@@ -104,7 +135,8 @@ impl Memtable {
     /// An empty memtable whose rows are logged from `first_log` on.
     pub(crate) fn new(first_log: FileNo) -> Memtable {
         Memtable {
-            spaces: RwLock::new(Vec::new()),
+            spaces: RwLock::default(),
+            ended: Mutex::default(),
             bytes: AtomicUsize::new(0),
             external: AtomicBool::new(false),
             first_log,
@@ -138,7 +170,22 @@ impl Memtable {
 
     /// Rows of one key space.
     pub(crate) fn rows(&self, keyspace: KeyspaceId) -> usize {
-        self.spaces.read().get(keyspace.get() as usize).map_or(0, BTreeMap::len)
+        self.spaces.read().get(keyspace).map_or(0, BTreeMap::len)
+    }
+
+    /// Notes that a batch is the commit of `branch`.
+    pub(crate) fn note_ended(&self, branch: BranchId) {
+        self.ended.lock().push(branch);
+    }
+
+    /// The branches whose commits it holds.
+    pub(crate) fn ended(&self) -> Vec<BranchId> {
+        self.ended.lock().clone()
+    }
+
+    /// The largest number of a branch's key space that it has rows of.
+    pub(crate) fn last_branch_space(&self) -> Option<KeyspaceId> {
+        self.spaces.read().branches.last_key_value().map(|(id, _)| *id)
     }
 
     /// Applies a batch; its i-th write has sequence number `first_seq` + i. Versions that the newest
@@ -159,12 +206,8 @@ impl Memtable {
                 Op::Put { keyspace, key, value } => (keyspace, key, Found::Value(value)),
                 Op::Delete { keyspace, key } => (keyspace, key, Found::Tombstone),
             };
-            let index = keyspace.get() as usize;
-            if index >= spaces.len() {
-                spaces.resize_with(index + 1, BTreeMap::new);
-            }
-            let (more, less) =
-                set(&mut spaces[index], &key, SeqNo::new(seq), found, newest_snapshot);
+            let rows = spaces.get_mut(keyspace);
+            let (more, less) = set(rows, &key, SeqNo::new(seq), found, newest_snapshot);
             added += more;
             removed += less;
         }
@@ -175,13 +218,20 @@ impl Memtable {
     /// The newest version of `key` that is not newer than `seq`.
     pub(crate) fn get(&self, keyspace: KeyspaceId, key: &[u8], seq: SeqNo) -> Option<Found> {
         let spaces = self.spaces.read();
-        let rows = spaces.get(keyspace.get() as usize)?;
+        let rows = spaces.get(keyspace)?;
         // A longer one would be allocated.
         let row = match key.len() {
             0..=SHORT_KEY_BYTES => rows.get(&Key::from_slice(key)),
             _ => rows.get(key),
         };
         row?.at(seq).cloned()
+    }
+
+    /// The newest version of `key` and when it was written.
+    pub(crate) fn newest(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<(SeqNo, Found)> {
+        let spaces = self.spaces.read();
+        let row = spaces.get(keyspace)?.get(key)?;
+        Some((row.seq, row.found.clone()))
     }
 
     /// Appends to `out`, up to `limit` of them and a little more, the versions not newer than `seq` of
@@ -197,7 +247,7 @@ impl Memtable {
         out: &mut Vec<MemEntry>,
     ) -> bool {
         let spaces = self.spaces.read();
-        let Some(rows) = spaces.get(keyspace.get() as usize) else { return false };
+        let Some(rows) = spaces.get(keyspace) else { return false };
         if is_empty_range(range) {
             return false;
         }

@@ -78,6 +78,9 @@ pub(crate) struct StateReport {
     pub(crate) debt_bytes: u64,
     pub(crate) delay_ns_per_byte: u64,
     pub(crate) live_snapshots: usize,
+    pub(crate) named_snapshots: usize,
+    pub(crate) branches: usize,
+    pub(crate) branch_tables: usize,
     pub(crate) poisoned: Option<String>,
     pub(crate) keyspaces: Vec<KeyspaceReport>,
 }

@@ -54,6 +54,16 @@ impl Snapshots {
         (Pin { snapshots: Arc::clone(self), seq }, result)
     }
 
+    /// Pins the state of `seq`, or the newest if that is older.
+    ///
+    /// REQUIRES: the state is pinned already, or was when the store was closed.
+    pub(crate) fn pin_at(self: &Arc<Snapshots>, seq: SeqNo) -> Pin {
+        let mut state = self.state.lock();
+        let seq = seq.min(state.last_seq);
+        *state.live.entry(seq).or_insert(0) += 1;
+        Pin { snapshots: Arc::clone(self), seq }
+    }
+
     /// Pinned sequence numbers, ascending.
     pub(crate) fn live(&self) -> Vec<SeqNo> {
         self.state.lock().live.keys().copied().collect()

@@ -1,15 +1,22 @@
 //! Everything a reader looks at, as one immutable object.
 //!
-//! A [`View`] lists the memtables and the table files of every key space. Readers take an `Arc` of the
-//! present one; rotation, flush and compaction put a new one in its place. All rows not newer than the
-//! moment a view was taken are in it, so a reader never misses one that moves from memtable to table.
+//! A [`View`] lists the memtables and the table files of every key space, the named snapshots and the branches.
+//! Readers take an `Arc` of the present one; rotation, flush and compaction put a new one in its place. All rows not
+//! newer than the moment a view was taken are in it, so a reader never misses one that moves from memtable to table.
+//!
+//! What a reader of a branch sees of a key space is a stack of [`Layer`]s: the branch's own rows, below them those of
+//! the branch it stands over as of its beginning, and so on down to the store's.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use varve_types::{FileNo, KeyspaceId};
+use smallvec::SmallVec;
+use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
+use crate::branch::BranchRecord;
 use crate::memtable::Memtable;
+use crate::snapshot::Pin;
 use crate::version::Version;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
@@ -17,10 +24,23 @@ use crate::{KeyspaceOptions, StoreError, StoreResult};
 #[derive(Clone, Debug)]
 pub(crate) struct Keyspace {
     pub(crate) id: KeyspaceId,
+    /// Its name; that of the store's key space below, if it is a branch's.
     pub(crate) name: Arc<str>,
     pub(crate) options: KeyspaceOptions,
     pub(crate) version: Arc<Version>,
+    /// The branch whose rows it holds; `None`: it is the store's own.
+    pub(crate) branch: Option<BranchId>,
 }
+
+/// The rows of one key space up to some moment, within a stack of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layer<'a> {
+    pub(crate) space: &'a Keyspace,
+    pub(crate) seq: SeqNo,
+}
+
+/// Layers, uppermost first.
+pub(crate) type Layers<'a> = SmallVec<[Layer<'a>; 2]>;
 
 /// See the module's comment.
 #[derive(Clone, Debug)]
@@ -29,16 +49,67 @@ pub(crate) struct View {
     pub(crate) active: Arc<Memtable>,
     /// Wait for their flush; newest first.
     pub(crate) immutables: Vec<Arc<Memtable>>,
-    /// By number.
+    /// The store's own, by number.
     pub(crate) keyspaces: Vec<Keyspace>,
+    /// Those of branches.
+    pub(crate) branch_spaces: BTreeMap<KeyspaceId, Keyspace>,
+    /// Named states.
+    pub(crate) snapshots: BTreeMap<Arc<str>, Arc<Pin>>,
+    pub(crate) branches: BTreeMap<BranchId, Arc<BranchRecord>>,
 }
 
 impl View {
     /// The key space with this number.
     pub(crate) fn keyspace(&self, id: KeyspaceId) -> StoreResult<&Keyspace> {
-        self.keyspaces
-            .get(id.get() as usize)
-            .ok_or_else(|| StoreError::Invalid(format!("there is no key space {id}")))
+        let space = match id.is_of_branch() {
+            true => self.branch_spaces.get(&id),
+            false => self.keyspaces.get(id.get() as usize),
+        };
+        space.ok_or_else(|| StoreError::Invalid(format!("there is no key space {id}")))
+    }
+
+    /// Puts `version` in force for a key space.
+    pub(crate) fn set_version(&mut self, id: KeyspaceId, version: Version) {
+        let space = match id.is_of_branch() {
+            true => self.branch_spaces.get_mut(&id),
+            false => self.keyspaces.get_mut(id.get() as usize),
+        };
+        if let Some(space) = space {
+            space.version = Arc::new(version);
+        }
+    }
+
+    /// All key spaces, the store's own first.
+    pub(crate) fn spaces(&self) -> impl Iterator<Item = &Keyspace> {
+        self.keyspaces.iter().chain(self.branch_spaces.values())
+    }
+
+    /// The branch, unless it has ended.
+    pub(crate) fn branch(&self, id: BranchId) -> StoreResult<&Arc<BranchRecord>> {
+        let record = self.branches.get(&id).filter(|record| !record.shared.is_ended());
+        record.ok_or(StoreError::Ended)
+    }
+
+    /// What a reader of `tree` (`None`: the store itself) as of `seq` sees of the store's key space `base`.
+    pub(crate) fn layers(
+        &self,
+        tree: Option<BranchId>,
+        base: KeyspaceId,
+        seq: SeqNo,
+    ) -> StoreResult<Layers<'_>> {
+        let (mut layers, mut seq, mut next) = (Layers::new(), seq, tree);
+        while let Some(id) = next {
+            let record = self.branch(id)?;
+            if let Some(own) = record.space(base) {
+                layers.push(Layer { space: self.keyspace(own.id)?, seq });
+                if own.private {
+                    return Ok(layers);
+                }
+            }
+            (seq, next) = (record.base.seq(), record.parent);
+        }
+        layers.push(Layer { space: self.keyspace(base)?, seq });
+        Ok(layers)
     }
 
     /// The memtables, newest first.
@@ -72,7 +143,8 @@ impl Views {
         let mut next = View::clone(&current);
         change(&mut next);
         let previous = std::mem::replace(&mut *current, Arc::new(next));
-        // Letting go of the last user of a table removes its file, which must not happen under the lock.
+        // Letting go of the last user of a table removes its file, and of a pin takes a lock that stands before this
+        // one; neither must happen under the lock.
         drop(current);
         drop(previous);
     }

@@ -9,19 +9,24 @@
 //! varint  key space
 //! string  key                           (string: varint length, bytes)
 //! string  value, of a put only
+//! then, if the batch is the commit of a branch:
+//!     1   3
+//! varint  the branch, which ends with this batch
 //! ```
 //!
 //! Decoding copies nothing: keys and values share the memory of the record.
 
 use bytes::Bytes;
 use varve_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use varve_types::{KeyspaceId, SeqNo};
+use varve_types::{BranchId, KeyspaceId, SeqNo};
 
 use crate::codec::{Reader, put_string, put_varint};
 use crate::{EntryKind, FormatError, FormatResult, Problem};
 
 /// The fewest bytes a write takes: operation, key space, empty key.
 const WRITE_BYTES_MIN: usize = 3;
+/// Begins the end of a branch; beside the operations of [`EntryKind`].
+const BRANCH_END: u8 = 3;
 
 /// One write of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +46,8 @@ pub struct LoggedBatch {
     pub first_seq: SeqNo,
     /// The writes in order.
     pub writes: Vec<LoggedWrite>,
+    /// The branch whose commit this is.
+    pub ends: Option<BranchId>,
 }
 
 /// Appends the start of a batch of `count` writes, which [`encode_put`] and [`encode_delete`] append.
@@ -64,6 +71,12 @@ pub fn encode_delete(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) {
     put_string(out, key);
 }
 
+/// Appends, after all writes, that they are the commit of `branch`.
+pub fn encode_branch_end(out: &mut Vec<u8>, branch: BranchId) {
+    out.push(BRANCH_END);
+    put_varint(out, branch.get());
+}
+
 /// Reads the payload of a batch record.
 pub fn decode_batch(payload: &Bytes) -> FormatResult<LoggedBatch> {
     let mut reader = Reader::new(payload);
@@ -82,8 +95,20 @@ pub fn decode_batch(payload: &Bytes) -> FormatResult<LoggedBatch> {
     for _ in 0..count {
         writes.push(decode_write(&mut reader, payload)?);
     }
+    let ends = if reader.is_empty() { None } else { Some(decode_branch_end(&mut reader)?) };
     reader.finish()?;
-    Ok(LoggedBatch { first_seq: SeqNo::new(first_seq), writes })
+    Ok(LoggedBatch { first_seq: SeqNo::new(first_seq), writes, ends })
+}
+
+fn decode_branch_end(reader: &mut Reader<'_>) -> FormatResult<BranchId> {
+    let start = reader.pos();
+    match reader.u8()? {
+        BRANCH_END => Ok(BranchId::new(reader.varint()?)),
+        id => {
+            let problem = Problem::Unknown { what: "end of a batch", id: id.into() };
+            Err(FormatError::new(start, problem))
+        }
+    }
 }
 
 fn decode_write(reader: &mut Reader<'_>, payload: &Bytes) -> FormatResult<LoggedWrite> {
@@ -118,9 +143,25 @@ mod tests {
         assert_eq!(batch.writes[1].keyspace, KeyspaceId::new(300));
         assert_eq!(batch.writes[1].value, None);
         assert_eq!(batch.writes[2].value.as_deref(), Some(&b""[..]));
+        assert_eq!(batch.ends, None);
         for cut in 0..out.len() {
             assert!(decode_batch(&Bytes::copy_from_slice(&out[..cut])).is_err(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_commit_names_its_branch() {
+        let mut out = Vec::new();
+        encode_batch_start(&mut out, SeqNo::new(7), 1);
+        encode_put(&mut out, KeyspaceId::new(1), b"key", b"value");
+        encode_branch_end(&mut out, BranchId::new(500));
+        let batch = decode_batch(&Bytes::from(out.clone())).unwrap();
+        assert_eq!((batch.writes.len(), batch.ends), (1, Some(BranchId::new(500))));
+        let end = out.len() - 3;
+        out[end] = 4;
+        let error = decode_batch(&Bytes::from(out)).unwrap_err();
+        assert_eq!(error.problem, Problem::Unknown { what: "end of a batch", id: 4 });
+        assert_eq!(error.offset, end as u64);
     }
 
     #[test]

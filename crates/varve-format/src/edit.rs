@@ -11,7 +11,16 @@
 //!                        tombstones, smallest seq, largest seq, sequence override (0: none), smallest key,
 //!                        largest key
 //!   6 remove table       key space, level byte, file number
+//!   7 create snapshot    name, sequence number
+//!   8 delete snapshot    name
+//!   9 create branch      branch, its parent (0: the store itself), sequence number of the parent that it began
+//!                        at, what its maker says of it
+//!  10 branch key space   branch, key space that it stands over, its own key space, options byte (bit 0 private)
+//!  11 end branch         branch: it is gone, and with it the tables of its key spaces
 //! ```
+//!
+//! The key spaces of branches have numbers of their own kind ([`KeyspaceId::of_branch`]). The tables of a branch that
+//! was committed by reference are added to the parent's key spaces by the edit that ends the branch.
 //!
 //! The keys of a table that is added again in the place it left may begin further up than those of its
 //! file: what lies before has been merged into other tables. Size, counts and sequence numbers stay those
@@ -21,7 +30,7 @@
 
 use bytes::Bytes;
 use varve_types::limits::KEY_BYTES_MAX;
-use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
+use varve_types::{BranchId, FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
 
 use crate::codec::{Reader, put_string, put_varint};
 use crate::{FormatError, FormatResult, Problem};
@@ -29,15 +38,28 @@ use crate::{FormatError, FormatResult, Problem};
 /// The longest name of a key space, in bytes.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 64;
 
+/// The longest name of a snapshot, in bytes.
+pub const SNAPSHOT_NAME_BYTES_MAX: usize = 255;
+
+/// The most that a branch's maker may say of it, in bytes.
+pub const BRANCH_INFO_BYTES_MAX: usize = 4096;
+
 const CREATE_KEYSPACE: u8 = 1;
 const OLDEST_LOG: u8 = 2;
 const NEXT_FILE: u8 = 3;
 const LAST_SEQ: u8 = 4;
 const ADD_TABLE: u8 = 5;
 const REMOVE_TABLE: u8 = 6;
+const CREATE_SNAPSHOT: u8 = 7;
+const DELETE_SNAPSHOT: u8 = 8;
+const CREATE_BRANCH: u8 = 9;
+const CREATE_BRANCH_SPACE: u8 = 10;
+const END_BRANCH: u8 = 11;
 
 const OPTION_PREFIXED: u8 = 1;
 const OPTION_COMPRESSED: u8 = 2;
+
+const OPTION_PRIVATE: u8 = 1;
 
 /// What the manifest says of a table file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +128,42 @@ pub enum Change {
         /// The table's file.
         file: FileNo,
     },
+    /// A state of the store gets a name, under which it is kept.
+    CreateSnapshot {
+        /// Its name: 1 to [`SNAPSHOT_NAME_BYTES_MAX`] bytes.
+        name: String,
+        /// The newest write that it sees.
+        seq: SeqNo,
+    },
+    /// A named state need not be kept any more.
+    DeleteSnapshot {
+        /// Its name.
+        name: String,
+    },
+    /// A branch begins.
+    CreateBranch {
+        /// The branch.
+        branch: BranchId,
+        /// The branch that it stands over; `None`: the store itself.
+        parent: Option<BranchId>,
+        /// The newest write of the parent that it sees.
+        seq: SeqNo,
+        /// What its maker says of it, up to [`BRANCH_INFO_BYTES_MAX`] bytes.
+        info: Bytes,
+    },
+    /// A branch gets a key space for its rows of one of the store's.
+    CreateBranchSpace {
+        /// The branch.
+        branch: BranchId,
+        /// The store's key space.
+        base: KeyspaceId,
+        /// The branch's.
+        keyspace: KeyspaceId,
+        /// It begins empty and is never committed.
+        private: bool,
+    },
+    /// A branch ends, and the tables of its key spaces are gone.
+    EndBranch(BranchId),
 }
 
 /// Changes that happen together, in order.
@@ -168,6 +226,33 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
             out.push(*level);
             put_varint(out, file.get());
         }
+        Change::CreateSnapshot { name, seq } => {
+            out.push(CREATE_SNAPSHOT);
+            put_string(out, name.as_bytes());
+            put_varint(out, seq.get());
+        }
+        Change::DeleteSnapshot { name } => {
+            out.push(DELETE_SNAPSHOT);
+            put_string(out, name.as_bytes());
+        }
+        Change::CreateBranch { branch, parent, seq, info } => {
+            out.push(CREATE_BRANCH);
+            put_varint(out, branch.get());
+            put_varint(out, parent.map_or(0, BranchId::get));
+            put_varint(out, seq.get());
+            put_string(out, info);
+        }
+        Change::CreateBranchSpace { branch, base, keyspace, private } => {
+            out.push(CREATE_BRANCH_SPACE);
+            put_varint(out, branch.get());
+            put_varint(out, base.get().into());
+            put_varint(out, keyspace.get().into());
+            out.push(if *private { OPTION_PRIVATE } else { 0 });
+        }
+        Change::EndBranch(branch) => {
+            out.push(END_BRANCH);
+            put_varint(out, branch.get());
+        }
     }
 }
 
@@ -201,6 +286,22 @@ fn decode_change(reader: &mut Reader<'_>) -> FormatResult<Change> {
             let level = reader.u8()?;
             Change::RemoveTable { keyspace, level, file: FileNo::new(reader.varint()?) }
         }
+        CREATE_SNAPSHOT => {
+            let name = decode_name(reader, "snapshot name", SNAPSHOT_NAME_BYTES_MAX)?;
+            Change::CreateSnapshot { name, seq: decode_seq(reader)? }
+        }
+        DELETE_SNAPSHOT => Change::DeleteSnapshot {
+            name: decode_name(reader, "snapshot name", SNAPSHOT_NAME_BYTES_MAX)?,
+        },
+        CREATE_BRANCH => {
+            let branch = decode_branch(reader)?;
+            let parent = Some(reader.varint()?).filter(|id| *id != 0).map(BranchId::new);
+            let seq = decode_seq(reader)?;
+            let info = reader.string("what is said of a branch", BRANCH_INFO_BYTES_MAX)?;
+            Change::CreateBranch { branch, parent, seq, info: Bytes::copy_from_slice(info) }
+        }
+        CREATE_BRANCH_SPACE => decode_branch_space(reader)?,
+        END_BRANCH => Change::EndBranch(decode_branch(reader)?),
         tag => {
             let problem = Problem::Unknown { what: "manifest change", id: tag.into() };
             return Err(FormatError::new(start, problem));
@@ -211,15 +312,7 @@ fn decode_change(reader: &mut Reader<'_>) -> FormatResult<Change> {
 
 fn decode_create(reader: &mut Reader<'_>) -> FormatResult<Change> {
     let keyspace = KeyspaceId::new(reader.varint_u32()?);
-    let start = reader.pos();
-    let name = reader.string("key space name", KEYSPACE_NAME_BYTES_MAX)?;
-    let name = match std::str::from_utf8(name) {
-        Ok(name) if !name.is_empty() => name.to_owned(),
-        _ => {
-            let rule = "a key space name that is empty or not UTF-8";
-            return Err(FormatError::new(start, Problem::Invalid(rule)));
-        }
-    };
+    let name = decode_name(reader, "key space name", KEYSPACE_NAME_BYTES_MAX)?;
     let start = reader.pos();
     let options = reader.u8()?;
     if options & !(OPTION_PREFIXED | OPTION_COMPRESSED) != 0 {
@@ -229,6 +322,56 @@ fn decode_create(reader: &mut Reader<'_>) -> FormatResult<Change> {
     let prefixed = options & OPTION_PREFIXED != 0;
     let compressed = options & OPTION_COMPRESSED != 0;
     Ok(Change::CreateKeyspace { keyspace, name, prefixed, compressed })
+}
+
+/// A name of 1 to `max` bytes.
+fn decode_name(reader: &mut Reader<'_>, what: &'static str, max: usize) -> FormatResult<String> {
+    let start = reader.pos();
+    match std::str::from_utf8(reader.string(what, max)?) {
+        Ok(name) if !name.is_empty() => Ok(name.to_owned()),
+        _ => {
+            let rule = "a name that is empty or not UTF-8";
+            Err(FormatError::new(start, Problem::Invalid(rule)))
+        }
+    }
+}
+
+fn decode_seq(reader: &mut Reader<'_>) -> FormatResult<SeqNo> {
+    let start = reader.pos();
+    let seq = SeqNo::new(reader.varint()?);
+    let rule = Problem::Invalid("a sequence number above the largest");
+    if seq <= SeqNo::MAX { Ok(seq) } else { Err(FormatError::new(start, rule)) }
+}
+
+fn decode_branch(reader: &mut Reader<'_>) -> FormatResult<BranchId> {
+    let start = reader.pos();
+    let rule = Problem::Invalid("a branch without a number");
+    match reader.varint()? {
+        0 => Err(FormatError::new(start, rule)),
+        id => Ok(BranchId::new(id)),
+    }
+}
+
+fn decode_branch_space(reader: &mut Reader<'_>) -> FormatResult<Change> {
+    let branch = decode_branch(reader)?;
+    let start = reader.pos();
+    let (base, keyspace) =
+        (KeyspaceId::new(reader.varint_u32()?), KeyspaceId::new(reader.varint_u32()?));
+    if base.is_of_branch() || !keyspace.is_of_branch() {
+        let rule = "a branch's key space over one that is none of the store's";
+        return Err(FormatError::new(start, Problem::Invalid(rule)));
+    }
+    let start = reader.pos();
+    match reader.u8()? {
+        options @ (0 | OPTION_PRIVATE) => {
+            let private = options == OPTION_PRIVATE;
+            Ok(Change::CreateBranchSpace { branch, base, keyspace, private })
+        }
+        options => {
+            let problem = Problem::Unknown { what: "branch options", id: options.into() };
+            Err(FormatError::new(start, problem))
+        }
+    }
 }
 
 fn decode_meta(reader: &mut Reader<'_>) -> FormatResult<TableMeta> {
@@ -301,6 +444,21 @@ mod tests {
                 meta: all_at_once,
             },
             Change::RemoveTable { keyspace, level: 0, file: FileNo::new(2) },
+            Change::CreateSnapshot { name: "then".to_owned(), seq: SeqNo::MAX },
+            Change::DeleteSnapshot { name: "now".to_owned() },
+            Change::CreateBranch {
+                branch: BranchId::new(2),
+                parent: Some(BranchId::new(1)),
+                seq: SeqNo::new(7),
+                info: Bytes::from_static(b"why"),
+            },
+            Change::CreateBranchSpace {
+                branch: BranchId::new(2),
+                base: keyspace,
+                keyspace: KeyspaceId::of_branch(9),
+                private: false,
+            },
+            Change::EndBranch(BranchId::new(2)),
         ];
         VersionEdit { changes }
     }

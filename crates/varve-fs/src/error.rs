@@ -17,6 +17,8 @@ pub(crate) fn store(error: StoreError) -> FsError {
         | StoreError::NewerFormat { .. }
         | StoreError::NotAStore { .. }
         | StoreError::Invalid(_)
+        | StoreError::Conflict { .. }
+        | StoreError::Ended
         | StoreError::Closed => FsError::Storage(error.to_string()),
     }
 }

@@ -110,6 +110,25 @@ impl SublevelId {
     }
 }
 
+/// The bit in the numbers of key spaces of branches.
+const OF_BRANCH: u32 = 1 << 31;
+
+/// A branch: a writable tree over a state of the store, or of another branch. Never zero.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BranchId(u64);
+
+impl BranchId {
+    /// The branch with this number.
+    pub const fn new(raw: u64) -> BranchId {
+        BranchId(raw)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
 /// One sorted key space within a store. All key spaces share the log, the sequence numbers and the
 /// manifest; each has its own memtable and table files.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,6 +138,21 @@ impl KeyspaceId {
     /// The key space with this number.
     pub const fn new(raw: u32) -> KeyspaceId {
         KeyspaceId(raw)
+    }
+
+    /// The `n`-th of the key spaces that hold the rows of branches; they are counted apart.
+    pub const fn of_branch(n: u32) -> KeyspaceId {
+        KeyspaceId(n | OF_BRANCH)
+    }
+
+    /// Which of the key spaces of branches it is.
+    pub const fn number_of_branch(self) -> u32 {
+        self.0 & !OF_BRANCH
+    }
+
+    /// Whether it holds rows of a branch.
+    pub const fn is_of_branch(self) -> bool {
+        self.0 & OF_BRANCH != 0
     }
 
     /// The number.
@@ -143,4 +177,4 @@ macro_rules! show_as_number {
     )*};
 }
 
-show_as_number!(InodeId, SeqNo, FileNo, FileSalt, SublevelId, KeyspaceId);
+show_as_number!(BranchId, InodeId, SeqNo, FileNo, FileSalt, SublevelId, KeyspaceId);

@@ -175,6 +175,8 @@ fn damage(error: StoreError) -> Result<String> {
         | StoreError::Locked { .. }
         | StoreError::NewerFormat { .. }
         | StoreError::NotAStore { .. }
+        | StoreError::Conflict { .. }
+        | StoreError::Ended
         | StoreError::Closed => Err(error.into()),
     }
 }

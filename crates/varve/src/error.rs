@@ -136,6 +136,7 @@ impl From<StoreError> for Error {
                 Error::failed(text).hint(hint)
             }
             StoreError::Closed => Error::failed(text),
+            StoreError::Conflict { .. } | StoreError::Ended => split_hint(&text),
             StoreError::Invalid(_)
             | StoreError::Damaged { .. }
             | StoreError::NoSpace { .. }

@@ -16,7 +16,7 @@ use varve_format::table::TableOptions;
 use varve_types::{KeyspaceId, SublevelId};
 
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
-use super::policy::{Job, Shape, States, debt_bytes, pick};
+use super::policy::{Job, Shape, debt_bytes, pick};
 use super::retain::Retention;
 use crate::db::Inner;
 use crate::db::install::Changes;
@@ -72,7 +72,7 @@ impl Inner {
     /// Bytes that compactions have to move in all key spaces.
     pub(crate) fn compaction_debt(&self) -> u64 {
         let (view, shape) = (self.views.get(), self.shape());
-        view.keyspaces.iter().map(|space| debt_bytes(&shape, &space.version.runs())).sum()
+        view.spaces().map(|space| debt_bytes(&shape, &space.version.runs())).sum()
     }
 
     /// Sets the pace of writes by the debt.
@@ -86,13 +86,12 @@ impl Inner {
         let mut states = self.compaction_job.lock();
         self.poison.check()?;
         let (view, shape) = (self.views.get(), self.shape());
-        states.resize_with(view.keyspaces.len(), States::default);
+        states.retain(|id, _| view.keyspace(*id).is_ok());
         let most_urgent = view
-            .keyspaces
-            .iter()
-            .zip(states.iter())
-            .filter_map(|(space, states)| {
-                let picked = pick(&shape, &space.version.runs(), states);
+            .spaces()
+            .filter_map(|space| {
+                let picked =
+                    pick(&shape, &space.version.runs(), states.entry(space.id).or_default());
                 picked.map(|(score, job)| (score, space, job))
             })
             .max_by(|a, b| a.0.total_cmp(&b.0));
@@ -105,7 +104,7 @@ impl Inner {
         } else {
             self.merge(space, &job)?;
         }
-        states[space.id.get() as usize][job.level] = job.state;
+        states.entry(space.id).or_default()[job.level] = job.state;
         drop(view);
         self.update_pace();
         Ok(true)
@@ -207,7 +206,8 @@ impl Inner {
                     grandparents.bytes = 0;
                 }
             }
-            let hidden_below = || version.older_may_hold(place, key);
+            // What a branch stands over may hold any key.
+            let hidden_below = || space.branch.is_some() || version.older_may_hold(place, key);
             if retention.keeps(key, seq, found == Found::Tombstone, hidden_below) {
                 outputs.add(key, seq, &found)?;
             }

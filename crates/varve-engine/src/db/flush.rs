@@ -19,7 +19,7 @@ use crate::iter::Source;
 use crate::iter::memory::MemorySource;
 use crate::memtable::{Found, Memtable};
 use crate::version::{Place, Table};
-use crate::view::Keyspace;
+use crate::view::{Keyspace, View};
 use crate::{Direction, StoreError, StoreResult};
 
 impl Inner {
@@ -36,7 +36,7 @@ impl Inner {
             }
             self.run_external_sync()?;
         }
-        let outcome = self.flush_memtable(memtable, &view.keyspaces);
+        let outcome = self.flush_memtable(memtable, &view);
         self.work.set_flush_blocked(matches!(outcome, Err(StoreError::NoSpace { .. })));
         // Takes the lock once, so that a writer which is about to wait cannot miss the news.
         drop(self.writer.lock());
@@ -44,7 +44,8 @@ impl Inner {
         outcome.map(|()| true)
     }
 
-    fn flush_memtable(&self, memtable: &Arc<Memtable>, spaces: &[Keyspace]) -> StoreResult<()> {
+    fn flush_memtable(&self, memtable: &Arc<Memtable>, view: &View) -> StoreResult<()> {
+        let ended = memtable.ended();
         let mut added = Vec::new();
         let discard = |added: &[(_, Place, Arc<Table>)]| {
             // After a failure that poisons, the edit may have reached the disk: keep the files.
@@ -52,7 +53,9 @@ impl Inner {
                 added.iter().for_each(|(_, _, table)| table.mark_obsolete());
             }
         };
-        for space in spaces {
+        // Rows of branches whose end becomes durable with this flush are no longer needed.
+        let lasts = |space: &&Keyspace| space.branch.is_none_or(|branch| !ended.contains(&branch));
+        for space in view.spaces().filter(lasts) {
             match self.write_level_0(memtable, space) {
                 Ok(tables) => added.extend(tables.into_iter().map(|table| {
                     // File numbers only grow, so each flush makes a newer sub-level.
@@ -72,7 +75,7 @@ impl Inner {
         let bytes = metas().map(|meta| meta.size_bytes).sum();
         let last_seq = metas().map(|meta| meta.largest_seq).max().unwrap_or(SeqNo::ZERO);
         let flushed = Some((Arc::clone(memtable), last_seq));
-        let changes = Changes { added, flushed, ..Changes::default() };
+        let changes = Changes { added, flushed, ended, ..Changes::default() };
         self.install(&changes).inspect_err(|_| discard(&changes.added))?;
         self.metrics.flushes.add(1);
         self.metrics.flush_bytes.add(bytes);

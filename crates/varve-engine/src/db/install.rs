@@ -4,18 +4,20 @@ use std::sync::Arc;
 
 use varve_format::edit::{Change, VersionEdit};
 use varve_format::log::LogId;
-use varve_types::{FileNo, KeyspaceId, SeqNo};
+use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 use super::Inner;
 use crate::StoreResult;
+use crate::branch::{BranchRecord, BranchSpace};
 use crate::files::StoreFile;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
+use crate::snapshot::Pin;
 use crate::version::{Place, Table, Version};
 use crate::view::{Keyspace, View};
 
 /// Changes that take effect together.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     /// A new key space.
     pub(crate) created: Option<Keyspace>,
@@ -27,6 +29,32 @@ pub(crate) struct Changes {
     pub(crate) flushed: Option<(Arc<Memtable>, SeqNo)>,
     /// The sequence number of all rows of `added`, if they come from outside; tables hold all writes before it.
     pub(crate) ingested: Option<SeqNo>,
+    /// A state that gets a name.
+    pub(crate) named: Option<(Arc<str>, Arc<Pin>)>,
+    /// A name that goes.
+    pub(crate) unnamed: Option<Arc<str>>,
+    /// A branch that begins, or one that gets further key spaces.
+    pub(crate) branch: Option<Arc<BranchRecord>>,
+    /// The key spaces that it gets.
+    pub(crate) branch_spaces: Vec<Keyspace>,
+    /// Branches that end. Tables of theirs are gone unless `added` names them.
+    pub(crate) ended: Vec<BranchId>,
+}
+
+impl Changes {
+    /// The same without tables for key spaces of branches that are no longer there.
+    fn for_view(&self, view: &View) -> Changes {
+        let mut changes = self.clone();
+        changes.added.retain(|(keyspace, _, table)| {
+            let is_there = view.keyspace(*keyspace).is_ok();
+            if !is_there {
+                table.mark_obsolete();
+            }
+            is_there
+        });
+        changes.ended.retain(|branch| view.branches.contains_key(branch));
+        changes
+    }
 }
 
 impl Inner {
@@ -37,6 +65,7 @@ impl Inner {
     pub(crate) fn install(&self, changes: &Changes) -> StoreResult<bool> {
         let mut manifest = self.manifest.lock();
         let view = self.views.get();
+        let changes = &changes.for_view(&view);
         let still_there = |(keyspace, place, table): &(KeyspaceId, Place, Arc<Table>)| {
             let versions = view.keyspace(*keyspace).map(|space| &space.version);
             versions.is_ok_and(|version| version.holds(*place, table.file_no()))
@@ -55,18 +84,21 @@ impl Inner {
         if let Some(last_seq) = changes.flushed.as_ref().map(|(_, seq)| *seq).or(changes.ingested) {
             manifest.note_tables_seq(last_seq);
         }
+        let ended = ended_tables(&view, &changes.ended);
         drop(view);
         self.views.update(|view| {
             view.keyspaces.extend(changes.created.clone());
             for (keyspace, version) in versions {
-                view.keyspaces[keyspace.get() as usize].version = Arc::new(version);
+                view.set_version(keyspace, version);
             }
+            change_branches(view, changes);
             if let Some((flushed, _)) = &changes.flushed {
                 view.immutables.retain(|memtable| !Arc::ptr_eq(memtable, flushed));
             }
         });
         let stays = |file| changes.added.iter().any(|(_, _, table)| table.file_no() == file);
-        for (_, _, table) in &changes.removed {
+        let removed = changes.removed.iter().map(|(_, _, table)| table).chain(&ended);
+        for table in removed {
             if !stays(table.file_no()) {
                 self.cache.forget(table.file_no());
                 table.mark_obsolete();
@@ -93,6 +125,20 @@ impl Inner {
                 .iter()
                 .map(|(keyspace, place, table)| add_change(*keyspace, *place, table)),
         );
+        list.extend(changes.named.iter().map(|(name, pin)| name_change(name, pin)));
+        list.extend(
+            changes.unnamed.iter().map(|name| Change::DeleteSnapshot { name: name.to_string() }),
+        );
+        if let Some(record) = &changes.branch {
+            let known = view.branches.get(&record.id);
+            if known.is_none() {
+                list.push(branch_change(record));
+            }
+            let is_new =
+                |space: &&BranchSpace| known.is_none_or(|known| known.space(space.base).is_none());
+            list.extend(record.spaces.iter().filter(is_new).map(|s| space_change(record.id, s)));
+        }
+        list.extend(changes.ended.iter().copied().map(Change::EndBranch));
         if let Some((flushed, last_seq)) = &changes.flushed {
             let oldest = view.memtables().rfind(|memtable| !Arc::ptr_eq(memtable, flushed));
             list.extend(oldest.map(|memtable| Change::OldestLog(memtable.first_log())));
@@ -128,6 +174,27 @@ impl Inner {
     }
 }
 
+/// Puts in force what `changes` say of snapshots and branches.
+fn change_branches(view: &mut View, changes: &Changes) {
+    view.snapshots.extend(changes.named.clone());
+    changes.unnamed.iter().for_each(|name| drop(view.snapshots.remove(name)));
+    if let Some(record) = &changes.branch {
+        view.branches.insert(record.id, Arc::clone(record));
+    }
+    view.branch_spaces.extend(changes.branch_spaces.iter().map(|space| (space.id, space.clone())));
+    for branch in &changes.ended {
+        view.branches.remove(branch);
+        view.branch_spaces.retain(|_, space| space.branch != Some(*branch));
+    }
+}
+
+/// The tables of branches that end.
+fn ended_tables(view: &View, ended: &[BranchId]) -> Vec<Arc<Table>> {
+    let is_over = |space: &&Keyspace| space.branch.is_some_and(|branch| ended.contains(&branch));
+    let spaces = view.branch_spaces.values().filter(is_over);
+    spaces.flat_map(|space| space.version.tables().map(|(_, table)| Arc::clone(table))).collect()
+}
+
 fn changed_versions(view: &View, changes: &Changes) -> Vec<(KeyspaceId, Version)> {
     let touched = changes.added.iter().chain(&changes.removed).map(|(keyspace, _, _)| *keyspace);
     let mut ids: Vec<KeyspaceId> = touched.collect();
@@ -158,6 +225,20 @@ fn create_change(space: &Keyspace) -> Change {
     }
 }
 
+fn name_change(name: &str, pin: &Pin) -> Change {
+    Change::CreateSnapshot { name: name.to_owned(), seq: pin.seq() }
+}
+
+fn branch_change(record: &BranchRecord) -> Change {
+    let (branch, parent, info) = (record.id, record.parent, record.info.clone());
+    Change::CreateBranch { branch, parent, seq: record.base.seq(), info }
+}
+
+fn space_change(branch: BranchId, space: &BranchSpace) -> Change {
+    let BranchSpace { base, id, private } = *space;
+    Change::CreateBranchSpace { branch, base, keyspace: id, private }
+}
+
 fn add_change(keyspace: KeyspaceId, place: Place, table: &Table) -> Change {
     let Place { level, sublevel } = place;
     Change::AddTable { keyspace, level: level as u8, sublevel, meta: table.meta().clone() }
@@ -174,7 +255,13 @@ pub(crate) fn state_edit(
     changes.push(Change::OldestLog(oldest_log));
     changes.push(Change::NextFile(next_file));
     changes.push(Change::LastSeq(last_seq));
-    for space in &view.keyspaces {
+    changes.extend(view.snapshots.iter().map(|(name, pin)| name_change(name, pin)));
+    // A parent has a smaller number than its branches.
+    for record in view.branches.values() {
+        changes.push(branch_change(record));
+        changes.extend(record.spaces.iter().map(|space| space_change(record.id, space)));
+    }
+    for space in view.spaces() {
         changes.extend(space.version.tables().map(|(place, t)| add_change(space.id, place, t)));
     }
     VersionEdit { changes }

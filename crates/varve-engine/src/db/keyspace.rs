@@ -32,7 +32,7 @@ impl Inner {
             .map(KeyspaceId::new)
             .map_err(|_| StoreError::Invalid("too many key spaces".to_owned()))?;
         let version = Arc::new(Version::default());
-        let created = Some(Keyspace { id, name: Arc::from(name), options, version });
+        let created = Some(Keyspace { id, name: Arc::from(name), options, version, branch: None });
         self.install(&Changes { created, ..Changes::default() })?;
         Ok(id)
     }

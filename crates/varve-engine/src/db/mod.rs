@@ -18,22 +18,24 @@ pub(crate) mod flush;
 pub mod ingest;
 pub(crate) mod install;
 mod keyspace;
+mod named;
 pub(crate) mod open;
-mod read;
+pub(crate) mod read;
 mod report;
 mod store;
 mod sync;
 pub(crate) mod verify;
 mod write;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
 use varve_env::{Env, FileLock, JoinHandle};
-use varve_types::{FileNo, SeqNo};
+use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 use crate::compaction::policy::States;
 use crate::manifest::Manifest;
@@ -49,6 +51,7 @@ use crate::view::Views;
 use crate::wal::LogWriter;
 use crate::{StoreError, StoreResult};
 use background::Work;
+pub use named::SnapshotInfo;
 use sync::SyncState;
 pub use verify::{VerifyProgress, VerifyReport};
 
@@ -62,7 +65,7 @@ pub(crate) type ExternalSync = Box<dyn Fn() -> std::io::Result<()> + Send + Sync
 ///
 /// Dropping it closes it.
 pub struct Db {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     threads: Mutex<Vec<Box<dyn JoinHandle>>>,
     /// Keeps other processes out; let go by `close`.
     lock: Mutex<Option<Box<dyn FileLock>>>,
@@ -93,13 +96,19 @@ pub(crate) struct Inner {
     pub(crate) manifest: Mutex<Manifest>,
     pub(crate) sync_state: Mutex<SyncState>,
     pub(crate) flush_job: Mutex<()>,
+    /// Held to give a name to a state or to take it away.
+    pub(crate) naming: Mutex<()>,
     /// What compactions remember of each key space.
-    pub(crate) compaction_job: Mutex<Vec<States>>,
+    pub(crate) compaction_job: Mutex<BTreeMap<KeyspaceId, States>>,
     pub(crate) work: Work,
     pub(crate) space: SpaceGuard,
     pub(crate) pace: Pace,
     pub(crate) external_sync: OnceLock<ExternalSync>,
     next_file: AtomicU64,
+    /// The number of the next key space of a branch.
+    pub(crate) next_branch_space: AtomicU32,
+    /// Makes durable what rows of branches refer to outside the store.
+    pub(crate) branch_syncs: Mutex<BTreeMap<BranchId, Arc<ExternalSync>>>,
     closed: AtomicBool,
 }
 
@@ -124,9 +133,12 @@ impl Inner {
         let hook = self.external_sync.get().ok_or_else(|| {
             StoreError::Invalid("no external sync is set, but rows depend on one".to_owned())
         })?;
-        hook().map_err(|error| {
+        let failed = |error| {
             self.poison.set(&format_args!("the sync of data outside the store failed: {error}"))
-        })
+        };
+        hook().map_err(failed)?;
+        let of_branches: Vec<_> = self.branch_syncs.lock().values().map(Arc::clone).collect();
+        of_branches.iter().try_for_each(|hook| hook().map_err(failed))
     }
 }
 

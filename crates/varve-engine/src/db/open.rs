@@ -8,20 +8,23 @@
 //!
 //! Nothing here costs more for a store with more rows: tables are listed, not read.
 
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
 use varve_env::{Env, FileLock, OpenMode};
+use varve_format::edit::TableMeta;
 use varve_format::log::LogId;
-use varve_types::{FileNo, KeyspaceId, SeqNo};
+use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 use super::install::state_edit;
 use super::sync::SyncState;
 use super::{Db, Inner, Writer};
+use crate::branch::BranchRecord;
 use crate::files::{LOCK, StoreFile, io_error};
-use crate::manifest::{Manifest, ManifestState, load};
+use crate::manifest::{Manifest, ManifestBranchSpace, ManifestState, load};
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
@@ -30,7 +33,7 @@ use crate::poison::Poison;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
 use crate::table::TableCache;
-use crate::version::{Table, Version};
+use crate::version::{Place, Table, Version};
 use crate::view::{Keyspace, View, Views};
 use crate::wal::LogWriter;
 use crate::wal::recovery::{Recovered, RecoveryInput, recover};
@@ -176,18 +179,12 @@ fn build(
     state: Option<ManifestState>,
     files: &[StoreFile],
 ) -> StoreResult<Inner> {
-    let keyspaces = match &state {
-        Some(state) => open_keyspaces(&env, dir, state, files)?,
-        None => Vec::new(),
-    };
     let mut recovered = match &state {
         Some(state) => recover(&recovery_input(&env, dir, state, files, options.memtable_bytes))?,
         None => Recovered::default(),
     };
-    // A table with a sequence override may be newer than all that came through a log.
-    let tables = keyspaces.iter().flat_map(|space| space.version.tables());
-    let newest = tables.map(|(_, table)| table.meta().largest_seq).max().unwrap_or_default();
-    recovered.last_seq = recovered.last_seq.max(newest);
+    recovered.last_seq = recovered.last_seq.max(newest_table(state.as_ref()));
+    let snapshots = Arc::new(Snapshots::new(recovered.last_seq));
     let used = files.iter().filter_map(|file| file.number()).map(FileNo::next).max();
     let next_file = used.max(state.as_ref().map(|state| state.next_file)).unwrap_or(FileNo::new(1));
     let (log_no, manifest_no) = (next_file, next_file.next());
@@ -199,7 +196,11 @@ fn build(
     let log_id = LogId { file: log_no, salt };
     let log = LogWriter::create(Arc::clone(&env), dir.to_path_buf(), log_id, &recovered)?;
     let tables_seq = state.as_ref().map_or(SeqNo::ZERO, |state| state.last_seq);
-    let view = first_view(&recovered, keyspaces, log_no, options.memtable_bytes);
+    let view = first_view(&recovered, log_no, options.memtable_bytes);
+    let view = match &state {
+        Some(state) => with_tables(view, &TableOpener::new(&env, dir, state, files), &snapshots)?,
+        None => view,
+    };
     let poison = Poison::default();
     let edit = state_edit(&view, view.oldest_log(), manifest_no.next(), tables_seq);
     let manifest = Manifest::create(
@@ -223,14 +224,17 @@ fn build(
         poison,
         metrics,
         cache: Arc::new(cache),
-        snapshots: Arc::new(Snapshots::new(recovered.last_seq)),
+        snapshots,
+        next_branch_space: AtomicU32::new(next_branch_space(&view)),
+        branch_syncs: Mutex::default(),
         views: Views::new(view),
         writer: Mutex::new(writer),
         flushed: Condvar::new(),
         manifest: Mutex::new(manifest),
         sync_state: Mutex::new(SyncState::default()),
         flush_job: Mutex::new(()),
-        compaction_job: Mutex::new(Vec::new()),
+        naming: Mutex::new(()),
+        compaction_job: Mutex::default(),
         work: Default::default(),
         pace: Pace::default(),
         external_sync: OnceLock::new(),
@@ -258,55 +262,106 @@ fn recovery_input<'a>(
         oldest_log: state.oldest_log,
         logs,
         tables_seq: state.last_seq,
+        pinned: state.pinned(),
         keyspaces: state.keyspaces.len(),
         salt: state.salt,
         memtable_bytes,
     }
 }
 
-/// The key spaces with their tables, each of which must be there.
-fn open_keyspaces(
-    env: &Arc<dyn Env>,
-    dir: &Path,
-    state: &ManifestState,
-    files: &[StoreFile],
-) -> StoreResult<Vec<Keyspace>> {
-    let present: std::collections::HashSet<FileNo> = files
-        .iter()
-        .filter_map(|file| if let StoreFile::Table(no) = file { Some(*no) } else { None })
-        .collect();
-    let mut keyspaces = Vec::new();
-    for (index, space) in state.keyspaces.iter().enumerate() {
-        let id = KeyspaceId::new(index as u32);
-        let mut tables = Vec::new();
-        for (place, meta) in &space.tables {
-            let table = Table::new(Arc::clone(env), dir, id, meta.clone());
-            if !present.contains(&meta.file) {
+/// The newest write that a table holds; with a sequence override it may be newer than all that came through a log.
+fn newest_table(state: Option<&ManifestState>) -> SeqNo {
+    let of_store = state.iter().flat_map(|state| &state.keyspaces).map(|space| &space.tables);
+    let branches = state.iter().flat_map(|state| state.branches.values());
+    let of_branches = branches.flat_map(|branch| &branch.spaces).map(|space| &space.tables);
+    let tables = of_store.chain(of_branches).flatten();
+    tables.map(|(_, meta)| meta.largest_seq).max().unwrap_or_default()
+}
+
+/// Opens the tables of a manifest, each of which must be there.
+struct TableOpener<'a> {
+    env: &'a Arc<dyn Env>,
+    dir: &'a Path,
+    state: &'a ManifestState,
+    present: HashSet<FileNo>,
+}
+
+impl<'a> TableOpener<'a> {
+    fn new(
+        env: &'a Arc<dyn Env>,
+        dir: &'a Path,
+        state: &'a ManifestState,
+        files: &[StoreFile],
+    ) -> TableOpener<'a> {
+        let table = |file: &StoreFile| match file {
+            StoreFile::Table(no) => Some(*no),
+            _ => None,
+        };
+        TableOpener { env, dir, state, present: files.iter().filter_map(table).collect() }
+    }
+
+    fn version(&self, id: KeyspaceId, tables: &[(Place, TableMeta)]) -> StoreResult<Arc<Version>> {
+        let mut placed = Vec::new();
+        for (place, meta) in tables {
+            let table = Table::new(Arc::clone(self.env), self.dir, id, meta.clone());
+            if !self.present.contains(&meta.file) {
                 let detail = "the manifest lists this table, but it is missing".to_owned();
                 let path = table.path().to_path_buf();
                 return Err(StoreError::Damaged { path, offset: 0, detail });
             }
-            tables.push((*place, Arc::new(table)));
+            placed.push((*place, Arc::new(table)));
         }
-        let version = Version::default().changed(&[], &tables);
+        let version = Version::default().changed(&[], &placed);
         version.check().map_err(|detail| {
-            let path: PathBuf = StoreFile::Manifest(state.no).path(dir);
+            let path: PathBuf = StoreFile::Manifest(self.state.no).path(self.dir);
             StoreError::Damaged { path, offset: 0, detail }
         })?;
-        let (name, options) = (Arc::from(space.name.as_str()), space.options);
-        keyspaces.push(Keyspace { id, name, options, version: Arc::new(version) });
+        Ok(Arc::new(version))
     }
-    Ok(keyspaces)
+}
+
+/// `view` with the key spaces, snapshots and branches of the manifest.
+fn with_tables(
+    mut view: View,
+    opener: &TableOpener<'_>,
+    snapshots: &Arc<Snapshots>,
+) -> StoreResult<View> {
+    for (space, id) in opener.state.keyspaces.iter().zip(0..) {
+        let (name, id) = (Arc::from(space.name.as_str()), KeyspaceId::new(id));
+        let version = opener.version(id, &space.tables)?;
+        view.keyspaces.push(Keyspace { id, name, options: space.options, version, branch: None });
+    }
+    for (name, seq) in &opener.state.snapshots {
+        view.snapshots.insert(Arc::from(name.as_str()), Arc::new(snapshots.pin_at(*seq)));
+    }
+    let ended: Vec<BranchId> = view.memtables().flat_map(|memtable| memtable.ended()).collect();
+    for (id, branch) in &opener.state.branches {
+        let spaces = branch.spaces.iter().map(|space| space.space).collect();
+        let base = Arc::new(snapshots.pin_at(branch.seq));
+        let record = BranchRecord::new(*id, branch.parent, base, branch.info.clone(), spaces);
+        record.shared.recovered(ended.contains(id));
+        view.branches.insert(*id, Arc::new(record));
+        for ManifestBranchSpace { space, tables } in &branch.spaces {
+            let version = opener.version(space.id, tables)?;
+            let new = Keyspace { version, ..space.keyspace(*id, view.keyspace(space.base)?) };
+            view.branch_spaces.insert(space.id, new);
+        }
+    }
+    Ok(view)
+}
+
+/// The first number for key spaces of branches above those of the manifest and of the logs, whose rows must not be
+/// taken for those of another.
+fn next_branch_space(view: &View) -> u32 {
+    let in_tables = view.branch_spaces.last_key_value().map(|(id, _)| *id);
+    let in_memory = view.memtables().filter_map(|memtable| memtable.last_branch_space());
+    let last = in_memory.chain(in_tables).max().map(KeyspaceId::number_of_branch);
+    last.map_or(0, |last| last + 1)
 }
 
 /// The view of what was recovered. The last memtable goes on being filled unless it is large or many logs
 /// wait for it.
-fn first_view(
-    recovered: &Recovered,
-    keyspaces: Vec<Keyspace>,
-    log_no: FileNo,
-    memtable_bytes: usize,
-) -> View {
+fn first_view(recovered: &Recovered, log_no: FileNo, memtable_bytes: usize) -> View {
     let mut immutables: Vec<Arc<Memtable>> = recovered.memtables.iter().rev().cloned().collect();
     let goes_on = |memtable: &Arc<Memtable>| {
         memtable.bytes() < memtable_bytes / 2 && recovered.logs.len() < LOGS_KEPT_MAX
@@ -316,7 +371,14 @@ fn first_view(
     } else {
         Arc::new(Memtable::new(log_no))
     };
-    View { active, immutables, keyspaces }
+    View {
+        active,
+        immutables,
+        keyspaces: Vec::new(),
+        branch_spaces: BTreeMap::new(),
+        snapshots: BTreeMap::new(),
+        branches: BTreeMap::new(),
+    }
 }
 
 /// Removes what the making of a store left behind before it had rows.
@@ -338,9 +400,8 @@ fn remove_unreferenced(
     view: &View,
     recovered: &Recovered,
 ) -> StoreResult<()> {
-    let tables: std::collections::HashSet<FileNo> = view
-        .keyspaces
-        .iter()
+    let tables: HashSet<FileNo> = view
+        .spaces()
         .flat_map(|space| space.version.tables().map(|(_, table)| table.file_no()))
         .collect();
     for file in files {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use varve_format::filter::{PREFIX_BYTES, filter_hash};
-use varve_types::{KeyspaceId, SeqNo};
+use varve_types::{BranchId, KeyspaceId, SeqNo};
 
 use super::Inner;
 use crate::iter::level::LevelSource;
@@ -13,18 +13,19 @@ use crate::iter::memory::MemorySource;
 use crate::iter::merge::Merge;
 use crate::iter::rows::Rows;
 use crate::iter::{KeyBounds, Source};
-use crate::memtable::is_empty_range;
+use crate::memtable::{Found, is_empty_range};
 use crate::snapshot::Pin;
 use crate::store::ScanIter;
 use crate::table::Admission;
 use crate::version::{Table, Version};
-use crate::view::View;
+use crate::view::{Layer, View};
 use crate::{Direction, KeyRange, StoreResult, StoreSnapshot};
 
 impl Inner {
-    /// The value of `key` as of `seq`.
+    /// The value of `key` in `tree` (`None`: the store itself) as of `seq`.
     pub(crate) fn get(
         &self,
+        tree: Option<BranchId>,
         keyspace: KeyspaceId,
         key: &[u8],
         seq: SeqNo,
@@ -32,10 +33,25 @@ impl Inner {
         self.check_open()?;
         self.metrics.gets.add(1);
         let view = self.views.get();
-        let space = view.keyspace(keyspace)?;
-        for memtable in view.memtables() {
-            if let Some(found) = memtable.get(keyspace, key, seq) {
+        for layer in view.layers(tree, keyspace, seq)? {
+            if let Some(found) = self.find(&view, layer, key)? {
                 return Ok(found.into_value());
+            }
+        }
+        Ok(None)
+    }
+
+    /// What `key` is in `layer`, if the layer says anything of it.
+    pub(crate) fn find(
+        &self,
+        view: &View,
+        layer: Layer<'_>,
+        key: &[u8],
+    ) -> StoreResult<Option<Found>> {
+        let Layer { space, seq } = layer;
+        for memtable in view.memtables() {
+            if let Some(found) = memtable.get(space.id, key, seq) {
+                return Ok(Some(found));
             }
         }
         let hash = filter_hash(key);
@@ -44,45 +60,61 @@ impl Inner {
                 continue;
             }
             if let Some(found) = self.cache.get(table, key, hash, seq)? {
-                return Ok(found.into_value());
+                return Ok(Some(found));
             }
         }
         Ok(None)
     }
 
-    /// The rows of `range` as `pin` sees them.
+    /// The rows of `range` in `tree` as `pin` sees them.
     ///
     /// REQUIRES: `view` was taken after `pin`.
     pub(crate) fn scan(
         &self,
         pin: Pin,
         view: Arc<View>,
+        tree: Option<BranchId>,
         keyspace: KeyspaceId,
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'static>> {
         self.check_open()?;
         self.metrics.scans.add(1);
+        let layers = view.layers(tree, keyspace, pin.seq())?;
+        let rows = self.rows(&view, &layers, &range, direction)?;
+        Ok(Box::new(rows.holding(pin, Arc::clone(&view))))
+    }
+
+    /// The rows of `range` in a stack of layers.
+    pub(crate) fn rows(
+        &self,
+        view: &View,
+        layers: &[Layer<'_>],
+        range: &KeyRange,
+        direction: Direction,
+    ) -> StoreResult<Rows> {
+        let mut rows = Rows::new(range, direction);
         let bounds = (
             range.start.as_ref().map(|key| key.as_slice()),
             range.end.as_ref().map(|key| key.as_slice()),
         );
-        let space = view.keyspace(keyspace)?;
         if is_empty_range(bounds) {
-            return Ok(Box::new(std::iter::empty()));
+            return Ok(rows);
         }
-        let mut sources: Vec<Box<dyn Source>> = Vec::new();
-        for memtable in view.memtables() {
-            let memtable = Arc::clone(memtable);
-            let source = MemorySource::new(memtable, keyspace, pin.seq(), bounds, direction);
-            if source.valid() {
-                sources.push(Box::new(source));
+        for Layer { space, seq } in layers {
+            let mut sources: Vec<Box<dyn Source>> = Vec::new();
+            for memtable in view.memtables() {
+                let memtable = Arc::clone(memtable);
+                let source = MemorySource::new(memtable, space.id, *seq, bounds, direction);
+                if source.valid() {
+                    sources.push(Box::new(source));
+                }
             }
+            let prefix = if space.options.prefixed { common_prefix(bounds) } else { None };
+            self.table_sources(&space.version, bounds, prefix, direction, &mut sources)?;
+            rows.push_layer(Merge::new(sources, direction), *seq);
         }
-        let prefix = if space.options.prefixed { common_prefix(bounds) } else { None };
-        self.table_sources(&space.version, bounds, prefix, direction, &mut sources)?;
-        let merge = Merge::new(sources, direction);
-        Ok(Box::new(Rows::new(merge, range, direction, pin, view)))
+        Ok(rows)
     }
 
     /// Sources for the tables that may hold rows of `range`, skipping those whose prefix filter
@@ -158,12 +190,13 @@ fn overlapping<'a>(tables: &'a [Arc<Table>], range: KeyBounds<'_>) -> &'a [Arc<T
 /// A pinned state.
 pub(crate) struct DbSnapshot<'a> {
     pub(crate) inner: &'a Inner,
+    pub(crate) tree: Option<BranchId>,
     pub(crate) pin: Pin,
 }
 
 impl StoreSnapshot for DbSnapshot<'_> {
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
-        self.inner.get(keyspace, key, self.pin.seq())
+        self.inner.get(self.tree, keyspace, key, self.pin.seq())
     }
 
     fn scan(
@@ -172,7 +205,8 @@ impl StoreSnapshot for DbSnapshot<'_> {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
-        self.inner.scan(self.pin.clone(), self.inner.views.get(), keyspace, range, direction)
+        let (pin, view) = (self.pin.clone(), self.inner.views.get());
+        self.inner.scan(pin, view, self.tree, keyspace, range, direction)
     }
 }
 

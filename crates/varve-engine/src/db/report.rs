@@ -6,6 +6,12 @@ use crate::version::LEVELS;
 use crate::view::{Keyspace, View};
 
 impl Inner {
+    /// Counters and sizes as one JSON object.
+    pub(crate) fn metrics_json(&self) -> String {
+        // Plain structs of numbers and strings always serialize.
+        serde_json::to_string(&self.report()).unwrap_or_default()
+    }
+
     /// Counters and sizes.
     pub(crate) fn report(&self) -> MetricsReport {
         let view = self.views.get();
@@ -21,6 +27,9 @@ impl Inner {
             debt_bytes: self.compaction_debt(),
             delay_ns_per_byte: self.pace.delay(),
             live_snapshots: self.snapshots.live().len(),
+            named_snapshots: view.snapshots.len(),
+            branches: view.branches.len(),
+            branch_tables: view.branch_spaces.values().flat_map(|s| s.version.tables()).count(),
             poisoned: self.poison.cause().map(str::to_owned),
             keyspaces: view.keyspaces.iter().map(|space| keyspace_report(&view, space)).collect(),
         };

@@ -19,7 +19,7 @@ impl Store for Db {
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
         // Not the newest published state: a row that overwrote it in place may be newer.
-        self.inner.get(keyspace, key, SeqNo::MAX)
+        self.inner.get(None, keyspace, key, SeqNo::MAX)
     }
 
     fn write(&self, batch: Batch) -> StoreResult<()> {
@@ -48,13 +48,13 @@ impl Store for Db {
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
         let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
-        self.inner.scan(pin, view, keyspace, range, direction)
+        self.inner.scan(pin, view, None, keyspace, range, direction)
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
         self.inner.check_open()?;
         let (pin, ()) = self.inner.snapshots.pin(|| ());
-        Ok(Box::new(DbSnapshot { inner: &self.inner, pin }))
+        Ok(Box::new(DbSnapshot { inner: &self.inner, tree: None, pin }))
     }
 
     fn set_external_sync(&self, hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {
@@ -65,8 +65,7 @@ impl Store for Db {
     }
 
     fn metrics_json(&self) -> String {
-        // Plain structs of numbers and strings always serialize.
-        serde_json::to_string(&self.inner.report()).unwrap_or_default()
+        self.inner.metrics_json()
     }
 
     fn close(&self) -> StoreResult<()> {

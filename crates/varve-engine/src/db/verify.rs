@@ -62,11 +62,11 @@ impl Db {
         let view = self.inner.views.get();
         let mut report = VerifyReport::default();
         let mut done = VerifyProgress::default();
-        for (_, table) in view.keyspaces.iter().flat_map(|space| space.version.tables()) {
+        for (_, table) in view.spaces().flat_map(|space| space.version.tables()) {
             done.tables += 1;
             done.bytes += table.meta().size_bytes;
         }
-        for space in &view.keyspaces {
+        for space in view.spaces() {
             if let Err(broken) = space.version.check() {
                 let message = format!("key space {}: {broken}", space.name);
                 report.errors.push(StoreError::Invalid(message));

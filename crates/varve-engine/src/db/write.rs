@@ -29,7 +29,20 @@ impl Inner {
             return Ok(());
         }
         let bytes = self.check_batch(&batch)?;
-        self.space.admit(bytes, batch.is_reclaiming()).inspect_err(|_| {
+        self.write_made(bytes, batch.is_reclaiming(), || Ok(batch))
+    }
+
+    /// Writes the batch that `make` returns, of about `bytes` bytes, when its turn comes: no other write happens
+    /// between the making and the writing.
+    ///
+    /// REQUIRES: the batch is not empty and keeps to the limits ([`Inner::check_batch`]).
+    pub(crate) fn write_made(
+        &self,
+        bytes: u64,
+        reclaims: bool,
+        make: impl FnOnce() -> StoreResult<Batch>,
+    ) -> StoreResult<()> {
+        self.space.admit(bytes, reclaims).inspect_err(|_| {
             self.metrics.refused_no_space.add(1);
         })?;
         if let Some(delay) = self.pace.charge(bytes) {
@@ -41,9 +54,9 @@ impl Inner {
             // Asked again under the lock: nothing may follow the record that closes the log.
             self.check_open()?;
             self.poison.check()?;
-            match self.make_room(&mut writer, batch.is_reclaiming())? {
+            match self.make_room(&mut writer, reclaims)? {
                 Room::Ready(rotated) => {
-                    self.commit(&mut writer, batch)?;
+                    self.commit(&mut writer, make()?)?;
                     break rotated;
                 }
                 Room::AfterFlush => drop(writer),
@@ -57,7 +70,7 @@ impl Inner {
     }
 
     /// Checks a batch against the limits; returns its bytes, nearly.
-    fn check_batch(&self, batch: &Batch) -> StoreResult<u64> {
+    pub(crate) fn check_batch(&self, batch: &Batch) -> StoreResult<u64> {
         let view = self.views.get();
         let mut bytes = 0;
         for op in batch.ops() {
@@ -160,6 +173,7 @@ impl Inner {
         if batch.is_external() {
             writer.active.mark_external();
         }
+        batch.ended().iter().for_each(|branch| writer.active.note_ended(*branch));
         let ops = batch.into_ops();
         self.metrics.batches.add(1);
         self.metrics.writes.add(ops.len() as u64);

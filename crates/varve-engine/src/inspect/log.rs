@@ -140,7 +140,8 @@ fn describe_barrier(payload: &[u8]) -> String {
 
 fn describe_batch(payload: &Bytes, rows: bool) -> Described {
     let batch = decode_batch(payload)?;
-    let summary = format!("{} writes from {} on", batch.writes.len(), batch.first_seq);
+    let end = batch.ends.map_or(String::new(), |branch| format!(", the commit of branch {branch}"));
+    let summary = format!("{} writes from {} on{end}", batch.writes.len(), batch.first_seq);
     let show = |write: &varve_format::batch::LoggedWrite| {
         let (keyspace, key) = (write.keyspace, show_key(&write.key));
         match &write.value {
@@ -190,6 +191,16 @@ fn show_change(change: &Change) -> String {
         Change::RemoveTable { keyspace, level, file } => {
             format!("remove {keyspace} level {level} table {file}")
         }
+        Change::CreateSnapshot { name, seq } => format!("snapshot {name:?} of write {seq}"),
+        Change::DeleteSnapshot { name } => format!("delete snapshot {name:?}"),
+        Change::CreateBranch { branch, parent, seq, info } => {
+            let parent = parent.map_or("the store".to_owned(), |parent| format!("branch {parent}"));
+            format!("begin branch {branch} over {parent} at write {seq} {}", show_value(info))
+        }
+        Change::CreateBranchSpace { branch, base, keyspace, private } => {
+            format!("branch {branch} has its rows of {base} in {keyspace} private={private}")
+        }
+        Change::EndBranch(branch) => format!("end branch {branch}"),
     }
 }
 

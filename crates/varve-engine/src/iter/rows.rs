@@ -1,5 +1,9 @@
-//! The rows a snapshot sees: of each key the newest version not above the snapshot, unless it deletes.
+//! The rows a reader sees: of each key the newest version not above the reader's moment, unless it deletes.
+//!
+//! Where branches stand over each other there is a merge for each layer, with a moment of its own. Of a key that
+//! several layers know the uppermost counts, so that its deletion hides what lies below.
 
+use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -13,63 +17,117 @@ use crate::snapshot::Pin;
 use crate::view::View;
 use crate::{Direction, KeyRange, Pair, StoreResult};
 
+/// The versions of one layer.
+struct LayerRows {
+    merge: Merge,
+    seq: SeqNo,
+    /// The next key and what it is, if that was looked at already.
+    head: Option<(Key, Found)>,
+}
+
 /// Rows in key order.
 pub(crate) struct Rows {
-    merge: Merge,
+    /// Uppermost first.
+    layers: Vec<LayerRows>,
     direction: Direction,
-    seq: SeqNo,
     /// Where the walk ends.
     limit: Bound<Vec<u8>>,
     done: bool,
     /// Keep the versions and the files the walk needs.
-    _pin: Pin,
-    _view: Arc<View>,
+    _held: Option<(Pin, Arc<View>)>,
 }
 
 impl Rows {
-    /// The rows of `merge`, which begins where `range` does, as `pin` sees them.
-    pub(crate) fn new(
-        merge: Merge,
-        range: KeyRange,
-        direction: Direction,
-        pin: Pin,
-        view: Arc<View>,
-    ) -> Rows {
+    /// A walk over `range` without layers.
+    pub(crate) fn new(range: &KeyRange, direction: Direction) -> Rows {
         let limit = match direction {
-            Direction::Forward => range.end,
-            Direction::Reverse => range.start,
+            Direction::Forward => range.end.clone(),
+            Direction::Reverse => range.start.clone(),
         };
-        let seq = pin.seq();
-        Rows { merge, direction, seq, limit, done: false, _pin: pin, _view: view }
+        Rows { layers: Vec::new(), direction, limit, done: false, _held: None }
     }
 
-    fn beyond_limit(&self) -> bool {
-        let key = self.merge.key();
-        match (self.direction, &self.limit) {
-            (_, Bound::Unbounded) => false,
-            (Direction::Forward, Bound::Included(limit)) => key > &limit[..],
-            (Direction::Forward, Bound::Excluded(limit)) => key >= &limit[..],
-            (Direction::Reverse, Bound::Included(limit)) => key < &limit[..],
-            (Direction::Reverse, Bound::Excluded(limit)) => key <= &limit[..],
-        }
+    /// Adds, below the others, the layer of `merge` as of `seq`; the merge begins where the range does.
+    pub(crate) fn push_layer(&mut self, merge: Merge, seq: SeqNo) {
+        self.layers.push(LayerRows { merge, seq, head: None });
     }
 
-    /// The next key and what it is; leaves the merge after all of the key's versions.
-    fn next_key(&mut self) -> StoreResult<Option<(Key, Option<Found>)>> {
-        if !self.merge.valid() || self.beyond_limit() {
-            return Ok(None);
+    /// The same, keeping what it reads as long as it lives.
+    pub(crate) fn holding(self, pin: Pin, view: Arc<View>) -> Rows {
+        Rows { _held: Some((pin, view)), ..self }
+    }
+
+    /// The next key and what it is, a deletion too.
+    pub(crate) fn next_found(&mut self) -> StoreResult<Option<(Key, Found)>> {
+        let (direction, limit) = (self.direction, &self.limit);
+        if let [only] = &mut self.layers[..] {
+            return only.next_found(direction, limit);
         }
-        let key = Key::from_slice(self.merge.key());
-        let mut seen: Option<Found> = None;
-        while self.merge.valid() && self.merge.key() == key.as_slice() {
-            // Forward the newest version comes first and the first visible one counts; backward the last.
-            let counts = self.direction == Direction::Reverse || seen.is_none();
-            if self.merge.seq() <= self.seq && counts {
-                seen = Some(self.merge.found());
+        let mut first: Option<usize> = None;
+        for at in 0..self.layers.len() {
+            let layer = &mut self.layers[at];
+            if layer.head.is_none() {
+                layer.head = layer.next_found(direction, limit)?;
             }
-            self.merge.advance()?;
+            let order = match first {
+                Some(first) => self.compare(at, first),
+                None => Ordering::Less,
+            };
+            match order {
+                Ordering::Less if self.layers[at].head.is_some() => first = Some(at),
+                // The layer above says what the key is.
+                Ordering::Equal => self.layers[at].head = None,
+                _ => {}
+            }
         }
-        Ok(Some((key, seen)))
+        Ok(first.and_then(|first| self.layers[first].head.take()))
+    }
+
+    /// The order in the walk of the next keys of two layers, of which `b` has one.
+    fn compare(&self, a: usize, b: usize) -> Ordering {
+        match (&self.layers[a].head, &self.layers[b].head) {
+            (Some((a, _)), Some((b, _))) => match self.direction {
+                Direction::Forward => a.cmp(b),
+                Direction::Reverse => b.cmp(a),
+            },
+            _ => Ordering::Greater,
+        }
+    }
+}
+
+impl LayerRows {
+    /// The next key that the layer knows at its moment; leaves the merge after all of the key's versions.
+    fn next_found(
+        &mut self,
+        direction: Direction,
+        limit: &Bound<Vec<u8>>,
+    ) -> StoreResult<Option<(Key, Found)>> {
+        while self.merge.valid() && !is_beyond(self.merge.key(), direction, limit) {
+            let key = Key::from_slice(self.merge.key());
+            let mut seen: Option<Found> = None;
+            while self.merge.valid() && self.merge.key() == key.as_slice() {
+                // Forward the newest version comes first and the first visible one counts; backward the last.
+                let counts = direction == Direction::Reverse || seen.is_none();
+                if self.merge.seq() <= self.seq && counts {
+                    seen = Some(self.merge.found());
+                }
+                self.merge.advance()?;
+            }
+            if let Some(found) = seen {
+                return Ok(Some((key, found)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn is_beyond(key: &[u8], direction: Direction, limit: &Bound<Vec<u8>>) -> bool {
+    match (direction, limit) {
+        (_, Bound::Unbounded) => false,
+        (Direction::Forward, Bound::Included(limit)) => key > &limit[..],
+        (Direction::Forward, Bound::Excluded(limit)) => key >= &limit[..],
+        (Direction::Reverse, Bound::Included(limit)) => key < &limit[..],
+        (Direction::Reverse, Bound::Excluded(limit)) => key <= &limit[..],
     }
 }
 
@@ -78,11 +136,11 @@ impl Iterator for Rows {
 
     fn next(&mut self) -> Option<StoreResult<Pair>> {
         while !self.done {
-            match self.next_key() {
-                Ok(Some((key, Some(Found::Value(value))))) => {
+            match self.next_found() {
+                Ok(Some((key, Found::Value(value)))) => {
                     return Some(Ok((Bytes::copy_from_slice(key.as_slice()), value)));
                 }
-                Ok(Some(_)) => {}
+                Ok(Some((_, Found::Tombstone))) => {}
                 Ok(None) => self.done = true,
                 Err(error) => {
                     self.done = true;

@@ -56,6 +56,7 @@ impl Repair<'_> {
                 oldest_log,
                 logs: logs.clone(),
                 tables_seq,
+                pinned: Vec::new(),
                 keyspaces: spaces.len(),
                 salt: self.salt,
                 memtable_bytes: self.options.db.memtable_bytes,
@@ -180,7 +181,8 @@ impl Replay {
         if last <= self.last_seq {
             return true;
         }
-        let known = |id: KeyspaceId| (id.get() as usize) < self.keyspaces;
+        // Branches do not survive a repair of logs, but what came between their rows does.
+        let known = |id: KeyspaceId| id.is_of_branch() || (id.get() as usize) < self.keyspaces;
         let follows = batch.first_seq == self.last_seq.advanced(1);
         if (self.begun && !follows)
             || batch.first_seq <= self.last_seq

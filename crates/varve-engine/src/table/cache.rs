@@ -150,6 +150,26 @@ impl TableCache {
         hash: u64,
         seq: SeqNo,
     ) -> StoreResult<Option<Found>> {
+        Ok(self.version(table, key, hash, seq)?.map(|(_, found)| found))
+    }
+
+    /// The newest version of `key` in `table` and when it was written.
+    pub(crate) fn newest(
+        &self,
+        table: &Table,
+        key: &[u8],
+        hash: u64,
+    ) -> StoreResult<Option<(SeqNo, Found)>> {
+        self.version(table, key, hash, SeqNo::MAX)
+    }
+
+    fn version(
+        &self,
+        table: &Table,
+        key: &[u8],
+        hash: u64,
+        seq: SeqNo,
+    ) -> StoreResult<Option<(SeqNo, Found)>> {
         let index = self.index(table)?;
         if !index.may_hold(hash) {
             self.metrics.filter_negatives.add(1);
@@ -162,8 +182,8 @@ impl TableCache {
             self.metrics.filter_false_positives.add(1);
         }
         Ok(found.map(|found| match found.kind {
-            EntryKind::Put => Found::Value(found.value),
-            EntryKind::Delete => Found::Tombstone,
+            EntryKind::Put => (table.seq_of(found.seq), Found::Value(found.value)),
+            EntryKind::Delete => (table.seq_of(found.seq), Found::Tombstone),
         }))
     }
 

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use varve_env::{Allocate, Env, File, OpenMode};
-use varve_format::batch::{encode_batch_start, encode_delete, encode_put};
+use varve_format::batch::{encode_batch_start, encode_branch_end, encode_delete, encode_put};
 use varve_format::log::{
     LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, begin_record, finish_record,
 };
@@ -166,6 +166,9 @@ impl LogWriter {
                     Op::Put { keyspace, key, value } => encode_put(out, *keyspace, key, value),
                     Op::Delete { keyspace, key } => encode_delete(out, *keyspace, key),
                 }
+            }
+            if let Some(branch) = batch.ended() {
+                encode_branch_end(out, branch);
             }
         })?;
         self.position += bytes;

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use varve_env::{Env, OpenMode};
 use varve_format::batch::{LoggedBatch, decode_batch};
 use varve_format::log::{HEADER_BYTES, LogId, LogReader, NextRecord, PreviousLog, RecordKind};
-use varve_types::{FileNo, SeqNo};
+use varve_types::{FileNo, KeyspaceId, SeqNo};
 
 use super::plan::{Plan, covered, plan};
 use super::scan::scan_log;
@@ -39,7 +39,9 @@ pub(crate) struct RecoveryInput<'a> {
     pub(crate) logs: Vec<FileNo>,
     /// The newest write that tables hold.
     pub(crate) tables_seq: SeqNo,
-    /// Key spaces that exist.
+    /// The moments that snapshots and branches keep, ascending.
+    pub(crate) pinned: Vec<SeqNo>,
+    /// Key spaces that exist, those of branches not counted.
     pub(crate) keyspaces: usize,
     /// The salt of the store's logs.
     pub(crate) salt: u64,
@@ -156,9 +158,10 @@ impl Replay<'_> {
             let detail = format!("sequence number {} after {}", batch.first_seq, self.last_seq);
             return Err(damaged(detail));
         }
-        if let Some(write) =
-            batch.writes.iter().find(|write| write.keyspace.get() as usize >= self.input.keyspaces)
-        {
+        // Those of a branch may be gone; then nobody looks at its rows.
+        let is_unknown =
+            |id: KeyspaceId| !id.is_of_branch() && id.get() as usize >= self.input.keyspaces;
+        if let Some(write) = batch.writes.iter().find(|write| is_unknown(write.keyspace)) {
             return Err(damaged(format!("a write to unknown key space {}", write.keyspace)));
         }
         let full = |table: &Arc<Memtable>| table.bytes() >= self.input.memtable_bytes;
@@ -187,7 +190,10 @@ impl Replay<'_> {
             },
             None => Op::Delete { keyspace: write.keyspace, key: write.key },
         });
-        memtable.apply(batch.first_seq, ops, None);
+        let pinned = &self.input.pinned;
+        let before = pinned.partition_point(|seq| *seq < batch.first_seq);
+        memtable.apply(batch.first_seq, ops, pinned[..before].last().copied());
+        batch.ends.iter().for_each(|branch| memtable.note_ended(*branch));
         self.last_seq = last_seq;
         Ok(())
     }

@@ -4,7 +4,9 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use varve_format::batch::{decode_batch, encode_batch_start, encode_delete, encode_put};
+use varve_format::batch::{
+    decode_batch, encode_batch_start, encode_branch_end, encode_delete, encode_put,
+};
 use varve_format::block::{Block, BlockCursor, internal_cmp};
 use varve_format::edit::VersionEdit;
 use varve_format::filter::multi_level::{MultiLevelFilter, Prior};
@@ -84,6 +86,7 @@ pub(crate) fn batch(data: &[u8]) {
             None => encode_delete(&mut out, write.keyspace, &write.key),
         }
     }
+    batch.ends.iter().for_each(|branch| encode_branch_end(&mut out, *branch));
     assert_eq!(out, data);
 }
 

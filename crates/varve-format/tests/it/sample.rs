@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use varve_format::EntryKind;
-use varve_format::batch::{encode_batch_start, encode_delete, encode_put};
+use varve_format::batch::{encode_batch_start, encode_branch_end, encode_delete, encode_put};
 use varve_format::block::BlockBuilder;
 use varve_format::edit::{Change, TableMeta, VersionEdit};
 use varve_format::filter::multi_level::{MultiLevelFilter, Prior, Widths};
@@ -14,7 +14,7 @@ use varve_format::index::IndexPolicy;
 use varve_format::log::{LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
 use varve_format::section::Compression;
 use varve_format::table::{TableBuilder, TableOptions};
-use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
+use varve_types::{BranchId, FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
 
 /// The number of the file that each sample of a whole file stands in.
 pub(crate) const FILE: FileNo = FileNo::new(0x0102_0304);
@@ -53,6 +53,7 @@ pub(crate) fn batch() -> Vec<u8> {
     encode_put(&mut out, KeyspaceId::new(1), b"the key", b"the value");
     encode_delete(&mut out, KeyspaceId::new(300), b"gone");
     encode_put(&mut out, KeyspaceId::new(2), b"", &[0xab; 200]);
+    encode_branch_end(&mut out, BranchId::new(11));
     out
 }
 
@@ -91,6 +92,27 @@ pub(crate) fn edit() -> VersionEdit {
         Change::AddTable { keyspace, level: 1, sublevel: SublevelId::new(0), meta },
         Change::AddTable { keyspace, level: 0, sublevel: SublevelId::new(10), meta: taken_in },
         Change::RemoveTable { keyspace, level: 0, file: FileNo::new(5) },
+        Change::CreateSnapshot { name: "before the upgrade".into(), seq: SeqNo::new(90_000) },
+        Change::DeleteSnapshot { name: "yesterday".into() },
+        Change::CreateBranch {
+            branch: BranchId::new(10),
+            parent: None,
+            seq: SeqNo::new(99_000),
+            info: Bytes::from_static(b"{}"),
+        },
+        Change::CreateBranch {
+            branch: BranchId::new(11),
+            parent: Some(BranchId::new(10)),
+            seq: SeqNo::new(99_998),
+            info: Bytes::new(),
+        },
+        Change::CreateBranchSpace {
+            branch: BranchId::new(11),
+            base: keyspace,
+            keyspace: KeyspaceId::of_branch(6),
+            private: true,
+        },
+        Change::EndBranch(BranchId::new(4)),
     ];
     VersionEdit { changes }
 }

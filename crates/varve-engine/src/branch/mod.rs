@@ -1,0 +1,335 @@
+//! Branches: writable trees over a state of the store, or of another branch.
+//!
+//! 1. [`Db::branch`] notes in the manifest what the branch stands over and at which moment; nothing is copied, and
+//!    nothing grows with the store. The moment is pinned, so that compaction keeps what the branch sees.
+//! 2. Each key space of the store gets one beside it for the rows that the branch changes. They are logged, kept in
+//!    the memtables, flushed, compacted and recovered as all others, so a branch may outgrow memory. A deletion stays
+//!    in them as a row that hides what lies below ([`crate::view::Layer`]).
+//! 3. [`Branch::commit`] hands the changes to the parent at once ([`commit`]), or [`Branch::abort`] drops them.
+//!
+//! ```text
+//!            begin                commit, abort
+//! (nothing) -------> open (gate) ---------------> ended ------> gone
+//!                    reads, writes                 every call    when the end is in the manifest
+//!                                                  fails
+//! ```
+//!
+//! Invariants:
+//! - What a branch changed is invisible outside of it until it is committed, and then visible as a whole.
+//! - A branch with branches of its own neither commits nor aborts.
+//! - After a crash a branch is there as of some prefix of the acknowledged writes, its own among them, or its commit is.
+//!
+//! Source: KVFS (thesis 3.3, 4.2): transactions as trees of their own over the store's. Departures: the rows of a
+//! branch stand in the common log instead of one of its own, so that one sync serves all; begin costs one manifest edit.
+
+mod commit;
+mod store;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use varve_format::edit::BRANCH_INFO_BYTES_MAX;
+use varve_types::{BranchId, KeyspaceId, SeqNo};
+
+pub use commit::{Clash, Merged};
+pub use store::SnapshotStore;
+
+use crate::db::Inner;
+use crate::db::install::Changes;
+use crate::snapshot::Pin;
+use crate::version::Version;
+use crate::view::{Keyspace, View};
+use crate::{Db, StoreError, StoreResult};
+
+/// What a branch is made of.
+#[derive(Clone, Debug, Default)]
+pub struct BranchOptions {
+    /// The named snapshot to stand over instead of the present state; only for branches of the store itself.
+    pub snapshot: Option<String>,
+    /// Key spaces that begin empty in the branch and are not committed: scratch space.
+    pub private: Vec<KeyspaceId>,
+    /// Kept with the branch for whoever finds it after a restart; at most 4096 bytes.
+    pub info: Bytes,
+}
+
+/// A branch that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BranchInfo {
+    /// Its number, larger than that of any branch before it.
+    pub id: BranchId,
+    /// The branch that it stands over; `None`: the store itself.
+    pub parent: Option<BranchId>,
+    /// The newest write of the parent that it sees.
+    pub seq: SeqNo,
+    /// What its maker said of it.
+    pub info: Bytes,
+}
+
+/// A key space of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BranchSpace {
+    /// The store's, which it stands over.
+    pub(crate) base: KeyspaceId,
+    /// The branch's own.
+    pub(crate) id: KeyspaceId,
+    /// It begins empty and is never committed.
+    pub(crate) private: bool,
+}
+
+impl BranchSpace {
+    /// The key space, without tables, of `branch` over `base`.
+    pub(crate) fn keyspace(self, branch: BranchId, base: &Keyspace) -> Keyspace {
+        Keyspace {
+            id: self.id,
+            name: Arc::clone(&base.name),
+            options: base.options,
+            version: Arc::new(Version::default()),
+            branch: Some(branch),
+        }
+    }
+}
+
+/// What all users of a branch share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Held shared by writes, and exclusively by what ends the branch.
+    gate: RwLock<()>,
+    ended: AtomicBool,
+    /// Its rows may depend on data outside the store.
+    external: AtomicBool,
+    /// Held to add a key space.
+    adding: Mutex<()>,
+}
+
+impl Shared {
+    /// Whether the branch was committed or dropped.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Notes that the branch was there when the store was opened, perhaps ended.
+    pub(crate) fn recovered(&self, ended: bool) {
+        self.ended.store(ended, Ordering::Release);
+        self.external.store(true, Ordering::Relaxed);
+    }
+
+    fn check(&self) -> StoreResult<()> {
+        if self.is_ended() { Err(StoreError::Ended) } else { Ok(()) }
+    }
+}
+
+/// A branch as the view and the manifest have it.
+#[derive(Clone, Debug)]
+pub(crate) struct BranchRecord {
+    pub(crate) id: BranchId,
+    pub(crate) parent: Option<BranchId>,
+    /// Keeps what it sees of the parent.
+    pub(crate) base: Arc<Pin>,
+    pub(crate) info: Bytes,
+    pub(crate) spaces: Vec<BranchSpace>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl BranchRecord {
+    /// A branch that nobody uses yet.
+    pub(crate) fn new(
+        id: BranchId,
+        parent: Option<BranchId>,
+        base: Arc<Pin>,
+        info: Bytes,
+        spaces: Vec<BranchSpace>,
+    ) -> BranchRecord {
+        BranchRecord { id, parent, base, info, spaces, shared: Arc::default() }
+    }
+
+    /// Its own key space over the store's `base`.
+    pub(crate) fn space(&self, base: KeyspaceId) -> Option<BranchSpace> {
+        self.spaces.iter().find(|space| space.base == base).copied()
+    }
+
+    fn about(&self) -> BranchInfo {
+        let BranchRecord { id, parent, base, info, .. } = self;
+        BranchInfo { id: *id, parent: *parent, seq: base.seq(), info: info.clone() }
+    }
+}
+
+/// A writable tree: a [`crate::Store`] of its own, with the numbers of the store's key spaces.
+///
+/// Many may be open for one branch. Dropping it neither commits nor aborts the branch, which stays until one of the
+/// two happens, over restarts too; a call after that fails with [`StoreError::Ended`]. Closing it only syncs the store.
+pub struct Branch {
+    inner: Arc<Inner>,
+    id: BranchId,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Branch").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Db {
+    /// Begins a branch of the store. Costs one manifest edit, durable when the call returns, however large the store
+    /// is; it exists after a restart, as of the newest write that survived if that is older than its beginning.
+    ///
+    /// `Invalid` if the named snapshot is not there, or the info is too long.
+    pub fn branch(&self, options: &BranchOptions) -> StoreResult<Branch> {
+        begin(&self.inner, None, options)
+    }
+
+    /// The branches that were neither committed nor aborted, oldest first.
+    pub fn branches(&self) -> Vec<BranchInfo> {
+        let view = self.inner.views.get();
+        let open = view.branches.values().filter(|record| !record.shared.is_ended());
+        open.map(|record| record.about()).collect()
+    }
+
+    /// A branch that was begun before; `Ended` if there is none of this number.
+    pub fn open_branch(&self, id: BranchId) -> StoreResult<Branch> {
+        self.inner.check_open()?;
+        let shared = Arc::clone(&self.inner.views.get().branch(id)?.shared);
+        Ok(Branch { inner: Arc::clone(&self.inner), id, shared })
+    }
+}
+
+impl Branch {
+    /// Its number.
+    pub fn id(&self) -> BranchId {
+        self.id
+    }
+
+    /// Begins a branch over this one as it is now; see [`Db::branch`].
+    pub fn branch(&self, options: &BranchOptions) -> StoreResult<Branch> {
+        begin(&self.inner, Some(self.id), options)
+    }
+
+    /// Drops the branch and all it changed, durably. Its files go when their last reader does.
+    ///
+    /// `Invalid` if it has branches of its own.
+    pub fn abort(&self) -> StoreResult<()> {
+        let _gate = self.shared.gate.write();
+        self.shared.check()?;
+        self.check_childless()?;
+        self.drop_changes()
+    }
+
+    /// REQUIRES: the gate is held exclusively.
+    fn drop_changes(&self) -> StoreResult<()> {
+        self.inner.poison.check()?;
+        self.inner.install(&Changes { ended: vec![self.id], ..Changes::default() })?;
+        self.end();
+        Ok(())
+    }
+
+    /// Lets go of the branch.
+    fn end(&self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.inner.branch_syncs.lock().remove(&self.id);
+    }
+
+    /// Fails while the branch has branches of its own. One that has ended must be gone from the manifest, too, before
+    /// its parent is.
+    fn check_childless(&self) -> StoreResult<()> {
+        let children = |view: &View, ended: bool| {
+            let mine = view.branches.values().filter(|record| record.parent == Some(self.id));
+            mine.filter(|record| record.shared.is_ended() == ended).count()
+        };
+        if children(&self.inner.views.get(), true) > 0 {
+            self.inner.flush_all()?;
+        }
+        let view = self.inner.views.get();
+        match children(&view, false) + children(&view, true) {
+            0 => Ok(()),
+            count => {
+                let message = format!("{count} branches stand over this one; end them first");
+                Err(StoreError::Invalid(message))
+            }
+        }
+    }
+
+    /// The branch's own key space over `base`, made if there is none.
+    fn own_space(&self, base: KeyspaceId) -> StoreResult<BranchSpace> {
+        if let Some(space) = self.inner.views.get().branch(self.id)?.space(base) {
+            return Ok(space);
+        }
+        let _adding = self.shared.adding.lock();
+        let view = self.inner.views.get();
+        let record = view.branch(self.id)?;
+        if let Some(space) = record.space(base) {
+            return Ok(space);
+        }
+        let (space, made) = self.inner.new_branch_space(self.id, view.keyspace(base)?, false)?;
+        let mut spaces = record.spaces.clone();
+        spaces.push(space);
+        let branch = Some(Arc::new(BranchRecord { spaces, ..BranchRecord::clone(record) }));
+        let changes = Changes { branch, branch_spaces: vec![made], ..Changes::default() };
+        self.inner.poison.check()?;
+        self.inner.install(&changes)?;
+        Ok(space)
+    }
+}
+
+impl Inner {
+    fn new_branch_space(
+        &self,
+        branch: BranchId,
+        base: &Keyspace,
+        private: bool,
+    ) -> StoreResult<(BranchSpace, Keyspace)> {
+        let number = self.next_branch_space.fetch_add(1, Ordering::Relaxed);
+        let id = KeyspaceId::of_branch(number);
+        if id.number_of_branch() != number || base.id.is_of_branch() {
+            return Err(StoreError::Invalid(
+                "no key space for a branch; open the store anew".to_owned(),
+            ));
+        }
+        let space = BranchSpace { base: base.id, id, private };
+        Ok((space, space.keyspace(branch, base)))
+    }
+}
+
+/// See [`Db::branch`].
+fn begin(
+    inner: &Arc<Inner>,
+    parent: Option<BranchId>,
+    options: &BranchOptions,
+) -> StoreResult<Branch> {
+    inner.check_open()?;
+    inner.poison.check()?;
+    if options.info.len() > BRANCH_INFO_BYTES_MAX {
+        let message = format!("a branch's info has at most {BRANCH_INFO_BYTES_MAX} bytes");
+        return Err(StoreError::Invalid(message));
+    }
+    let view = inner.views.get();
+    let parent_shared =
+        parent.map(|id| view.branch(id).map(|record| Arc::clone(&record.shared))).transpose()?;
+    // The parent must not end meanwhile.
+    let _gate = parent_shared.as_ref().map(|shared| shared.gate.read());
+    parent_shared.as_ref().map_or(Ok(()), |shared| shared.check())?;
+    let base = match &options.snapshot {
+        Some(_) if parent.is_some() => {
+            return Err(StoreError::Invalid(
+                "snapshots are of the store, not of a branch".to_owned(),
+            ));
+        }
+        Some(name) => Arc::clone(view.snapshot(name)?),
+        None => Arc::new(inner.snapshots.pin(|| ()).0),
+    };
+    let id = BranchId::new(inner.new_file_no().get());
+    let (mut spaces, mut branch_spaces) = (Vec::new(), Vec::new());
+    for space in &inner.views.get().keyspaces {
+        let private = options.private.contains(&space.id);
+        let (space, made) = inner.new_branch_space(id, space, private)?;
+        spaces.push(space);
+        branch_spaces.push(made);
+    }
+    let record = BranchRecord::new(id, parent, base, options.info.clone(), spaces);
+    let shared = Arc::clone(&record.shared);
+    let branch = Some(Arc::new(record));
+    inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
+    Ok(Branch { inner: Arc::clone(inner), id, shared })
+}

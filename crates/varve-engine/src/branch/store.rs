@@ -1,0 +1,175 @@
+//! [`Store`] for branches, and for named snapshots, which are read only.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use varve_types::{KeyspaceId, SeqNo};
+
+use super::Branch;
+use crate::db::Inner;
+use crate::db::read::DbSnapshot;
+use crate::snapshot::Pin;
+use crate::store::ScanIter;
+use crate::{
+    Batch, Db, Direction, KeyRange, KeyspaceOptions, Store, StoreError, StoreResult, StoreSnapshot,
+};
+
+/// Deletions of one batch when a key space is cleared row by row.
+const CLEARED_ROWS: usize = 1024;
+
+impl Store for Branch {
+    /// One that does not exist yet is made in the store itself, where it is empty.
+    fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
+        self.inner.keyspace(name, options)
+    }
+
+    /// Costs the number of rows, unless the key space is private.
+    fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
+        let own = self.own_space(keyspace)?;
+        if own.private {
+            let _gate = self.shared.gate.read();
+            self.shared.check()?;
+            return self.inner.clear_keyspace(own.id);
+        }
+        loop {
+            let mut batch = Batch::new();
+            batch.reclaims_space();
+            for row in self.scan(keyspace, KeyRange::all(), Direction::Forward)?.take(CLEARED_ROWS)
+            {
+                batch.delete(keyspace, row?.0);
+            }
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.write(batch)?;
+        }
+    }
+
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        self.inner.get(Some(self.id), keyspace, key, SeqNo::MAX)
+    }
+
+    fn write(&self, mut batch: Batch) -> StoreResult<()> {
+        let _gate = self.shared.gate.read();
+        self.shared.check()?;
+        for op in batch.ops_mut() {
+            let keyspace = op.keyspace_mut();
+            *keyspace = self.own_space(*keyspace)?.id;
+        }
+        if batch.is_external() {
+            self.shared.external.store(true, Ordering::Relaxed);
+        }
+        self.inner.write(batch)
+    }
+
+    fn sync(&self) -> StoreResult<()> {
+        self.inner.check_open()?;
+        self.inner.sync()
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> StoreResult<ScanIter<'_>> {
+        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
+        self.inner.scan(pin, view, Some(self.id), keyspace, range, direction)
+    }
+
+    fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
+        self.inner.check_open()?;
+        self.shared.check()?;
+        let (pin, ()) = self.inner.snapshots.pin(|| ());
+        Ok(Box::new(DbSnapshot { inner: &self.inner, tree: Some(self.id), pin }))
+    }
+
+    /// Runs beside the store's own hook, and until the branch ends.
+    fn set_external_sync(&self, hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {
+        self.inner.branch_syncs.lock().insert(self.id, Arc::new(hook));
+    }
+
+    fn metrics_json(&self) -> String {
+        self.inner.metrics_json()
+    }
+
+    fn close(&self) -> StoreResult<()> {
+        self.sync()
+    }
+}
+
+/// A named snapshot as a store that cannot be written to; it stays what it is when its name is deleted.
+pub struct SnapshotStore {
+    inner: Arc<Inner>,
+    pin: Pin,
+}
+
+impl fmt::Debug for SnapshotStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SnapshotStore").field("seq", &self.pin.seq()).finish_non_exhaustive()
+    }
+}
+
+impl Db {
+    /// Opens a named snapshot for reading; `Invalid` if there is none of this name. Costs nothing.
+    pub fn open_snapshot(&self, name: &str) -> StoreResult<SnapshotStore> {
+        self.inner.check_open()?;
+        let pin = Pin::clone(self.inner.views.get().snapshot(name)?);
+        Ok(SnapshotStore { inner: Arc::clone(&self.inner), pin })
+    }
+}
+
+fn read_only<T>() -> StoreResult<T> {
+    Err(StoreError::Invalid("a snapshot cannot be changed; begin a branch over it".to_owned()))
+}
+
+impl Store for SnapshotStore {
+    /// `Invalid` if there is no such key space.
+    fn keyspace(&self, name: &str, _options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
+        let view = self.inner.views.get();
+        let space = view.keyspaces.iter().find(|space| &*space.name == name);
+        space.map_or_else(read_only, |space| Ok(space.id))
+    }
+
+    fn clear_keyspace(&self, _keyspace: KeyspaceId) -> StoreResult<()> {
+        read_only()
+    }
+
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        self.inner.get(None, keyspace, key, self.pin.seq())
+    }
+
+    fn write(&self, _batch: Batch) -> StoreResult<()> {
+        read_only()
+    }
+
+    fn sync(&self) -> StoreResult<()> {
+        self.inner.check_open()
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> StoreResult<ScanIter<'_>> {
+        self.inner.scan(self.pin.clone(), self.inner.views.get(), None, keyspace, range, direction)
+    }
+
+    fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
+        self.inner.check_open()?;
+        Ok(Box::new(DbSnapshot { inner: &self.inner, tree: None, pin: self.pin.clone() }))
+    }
+
+    fn set_external_sync(&self, _hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {}
+
+    fn metrics_json(&self) -> String {
+        self.inner.metrics_json()
+    }
+
+    fn close(&self) -> StoreResult<()> {
+        Ok(())
+    }
+}

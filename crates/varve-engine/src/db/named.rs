@@ -1,0 +1,78 @@
+//! Named snapshots: states of the store that are kept under a name, over restarts, until they are deleted.
+//!
+//! A snapshot is a sequence number in the manifest, pinned as long as the name exists; what it needs is kept by every
+//! merge ([`crate::compaction::retain`]), and after its deletion the next merges give the room back.
+//!
+//! Invariant: what a snapshot sees is durable before its name is.
+
+use std::sync::Arc;
+
+use varve_format::edit::SNAPSHOT_NAME_BYTES_MAX;
+use varve_types::SeqNo;
+
+use super::Db;
+use super::install::Changes;
+use crate::snapshot::Pin;
+use crate::view::View;
+use crate::{StoreError, StoreResult};
+
+/// A named snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// Its name.
+    pub name: String,
+    /// The newest write that it sees.
+    pub seq: SeqNo,
+}
+
+impl View {
+    /// The pin of a named snapshot.
+    pub(crate) fn snapshot(&self, name: &str) -> StoreResult<&Arc<Pin>> {
+        let message = || StoreError::Invalid(format!("there is no snapshot called {name:?}"));
+        self.snapshots.get(name).ok_or_else(message)
+    }
+}
+
+impl Db {
+    /// Keeps the present state under `name` (1 to 255 bytes), durably. Costs a sync and a manifest edit, however large
+    /// the store is. `Invalid` if there is one of this name.
+    pub fn create_snapshot(&self, name: &str) -> StoreResult<SnapshotInfo> {
+        self.inner.check_open()?;
+        if name.is_empty() || name.len() > SNAPSHOT_NAME_BYTES_MAX {
+            let message = format!("a snapshot's name has 1 to {SNAPSHOT_NAME_BYTES_MAX} bytes");
+            return Err(StoreError::Invalid(message));
+        }
+        let _naming = self.inner.naming.lock();
+        if self.inner.views.get().snapshots.contains_key(name) {
+            let message = format!("there is a snapshot called {name:?} already");
+            return Err(StoreError::Invalid(message));
+        }
+        let (pin, ()) = self.inner.snapshots.pin(|| ());
+        self.inner.sync()?;
+        let info = SnapshotInfo { name: name.to_owned(), seq: pin.seq() };
+        let named = Some((Arc::from(name), Arc::new(pin)));
+        self.inner.install(&Changes { named, ..Changes::default() })?;
+        Ok(info)
+    }
+
+    /// The named snapshots, by name.
+    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
+        let view = self.inner.views.get();
+        let info = |(name, pin): (&Arc<str>, &Arc<Pin>)| SnapshotInfo {
+            name: name.to_string(),
+            seq: pin.seq(),
+        };
+        view.snapshots.iter().map(info).collect()
+    }
+
+    /// Forgets the name, durably. What only the snapshot saw goes with the next merges; branches that stand over it
+    /// and readers keep what they see. `Invalid` if there is none of this name.
+    pub fn delete_snapshot(&self, name: &str) -> StoreResult<()> {
+        self.inner.check_open()?;
+        let _naming = self.inner.naming.lock();
+        self.inner.poison.check()?;
+        self.inner.views.get().snapshot(name)?;
+        self.inner.install(&Changes { unnamed: Some(Arc::from(name)), ..Changes::default() })?;
+        Ok(())
+    }
+}
