@@ -99,6 +99,11 @@ impl Buckets {
         self.count * SLOTS
     }
 
+    /// The fingerprints it was made for.
+    pub(super) fn capacity(&self) -> usize {
+        (self.slot_count() as u64 * FILL_PERCENT / 100) as usize
+    }
+
     /// Where a hash belongs.
     #[inline]
     pub(super) fn spot(&self, hash: u64) -> Spot {
@@ -145,6 +150,30 @@ impl Buckets {
         let fingerprint = self.slots.get(slot) >> self.payload_bits;
         let content = if payload == 0 { 0 } else { fingerprint << self.payload_bits | payload };
         self.slots.set(slot, content);
+    }
+
+    /// Frees the slots with this payload; returns how many there were.
+    pub(super) fn clear_payload(&mut self, payload: u64) -> usize {
+        let mask = low_mask(self.payload_bits);
+        let mut freed = 0;
+        for slot in 0..self.slot_count() {
+            let content = self.slots.get(slot);
+            if content != 0 && content & mask == payload {
+                self.slots.set(slot, 0);
+                freed += 1;
+            }
+        }
+        freed
+    }
+
+    /// Takes a bit out of all payloads; what has none left is freed.
+    pub(super) fn clear_payload_bit(&mut self, bit: u64) {
+        for slot in 0..self.slot_count() {
+            let content = self.slots.get(slot);
+            if content & low_mask(self.payload_bits) & bit != 0 {
+                self.set_payload(slot, content & low_mask(self.payload_bits) & !bit);
+            }
+        }
     }
 
     /// Puts a fingerprint and its payload into a slot. Fails with what was pushed out last, which may be

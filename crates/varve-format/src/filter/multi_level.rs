@@ -8,6 +8,7 @@
 //!    ([`Prior`]): that tells whether an equal fingerprint is the same key's, without reading anything.
 //! 4. [`MultiLevelFilter::lookup`] asks the secondary table, then the primary: at most one sub-level is to
 //!    be read.
+//! 5. A merge moves keys on: [`MultiLevelFilter::moved`] is told from where, which the merge knows.
 //!
 //! A *blind* write, which did not look, goes to the secondary table if its fingerprint is taken. When that
 //! is full the filter is *degraded*: further fingerprints repeat in the primary table, and a lookup
@@ -91,6 +92,8 @@ pub struct MultiLevelFilter {
     /// Fingerprints that found no slot, by their smaller bucket.
     homeless: BTreeMap<(usize, u64), SubLevels>,
     levels: SubLevels,
+    /// Slots of the primary table that are taken.
+    used: usize,
     degraded: bool,
     saturated: bool,
 }
@@ -107,6 +110,7 @@ impl MultiLevelFilter {
             secondary_bytes: 0,
             homeless: BTreeMap::new(),
             levels: SubLevels::NONE,
+            used: 0,
             degraded: false,
             saturated: false,
         }
@@ -166,23 +170,80 @@ impl MultiLevelFilter {
         self.homeless_at(spot).unwrap_or_default().union(SubLevels::from_bits(held))
     }
 
-    /// Forgets all keys whose newest row is in `level` or an older sub-level, since these were merged
-    /// away.
-    pub fn forget_through(&mut self, level: SubLevel) {
-        let taken: Vec<(usize, u64)> = self.primary.payloads().collect();
-        for (slot, held) in taken {
-            if held <= u64::from(level.get()) {
-                self.primary.set_payload(slot, 0);
-            }
+    /// Notes that the newest row that `from` has of `key` is now in `to`, or in no sub-level of the filter. Nothing
+    /// changes for a key that has a newer row elsewhere.
+    ///
+    /// REQUIRES: `from` holds the key, and is the newest of the sub-levels that the move takes it from; `to` is at
+    /// most [`MultiLevelFilter::level_max`].
+    pub fn moved(&mut self, key: &[u8], hash: u64, from: SubLevel, to: Option<SubLevel>) {
+        if let Some(to) = to {
+            self.levels.insert(to);
         }
-        self.secondary.retain(|_, held| *held > level);
+        if let Some(known) = self.secondary.get_mut(key) {
+            match to {
+                _ if *known != from => {}
+                Some(to) => *known = to,
+                None => {
+                    self.secondary.remove(key);
+                    self.secondary_bytes -= key.len() + ENTRY_BYTES;
+                }
+            }
+            return;
+        }
+        let spot = self.primary.spot(hash);
+        if self.degraded {
+            // Other keys may have this fingerprint, in the same sub-level: it stays until that is forgotten.
+            let payload = to.map(|to| u64::from(to.get()));
+            if let Some(payload) = payload
+                && self.primary.matching(spot).all(|(_, held)| held != payload)
+            {
+                self.insert_primary(spot, payload);
+            }
+            return;
+        }
+        let own = self.primary.matching(spot).find(|(_, held)| *held == u64::from(from.get()));
+        if let Some((slot, _)) = own {
+            self.primary.set_payload(slot, to.map_or(0, |to| to.get().into()));
+            self.used -= usize::from(to.is_none());
+        } else if !self.homeless.is_empty() {
+            self.move_homeless(spot, from, to);
+        }
+    }
+
+    fn move_homeless(&mut self, spot: Spot, from: SubLevel, to: Option<SubLevel>) {
+        let spot = self.smaller(spot);
+        let Some(held) = self.homeless.get_mut(&spot).filter(|held| held.contains(from)) else {
+            return;
+        };
+        held.remove(from);
+        if let Some(to) = to {
+            held.insert(to);
+        } else if held.is_empty() {
+            self.homeless.remove(&spot);
+        }
+    }
+
+    /// Forgets all keys whose newest row is in `level`, since it was merged away.
+    pub fn forget(&mut self, level: SubLevel) {
+        self.used -= self.primary.clear_payload(level.get().into());
+        self.secondary.retain(|_, held| *held != level);
         self.secondary_bytes = self.secondary.keys().map(|key| key.len() + ENTRY_BYTES).sum();
-        self.homeless.values_mut().for_each(|held| held.remove_through(level));
+        self.homeless.values_mut().for_each(|held| held.remove(level));
         self.homeless.retain(|_, held| !held.is_empty());
-        self.levels.remove_through(level);
+        self.levels.remove(level);
         if self.levels.is_empty() {
             (self.degraded, self.saturated) = (false, false);
         }
+    }
+
+    /// The fingerprints it has room for.
+    pub fn capacity(&self) -> usize {
+        self.primary.capacity()
+    }
+
+    /// The fingerprints in it.
+    pub fn used(&self) -> usize {
+        self.used
     }
 
     /// Whether a lookup may name more than one sub-level.
@@ -244,6 +305,7 @@ impl MultiLevelFilter {
         let primary = Buckets::decode(&mut reader, count, fingerprint_bits, level_bits)?;
         reader.finish()?;
         Ok(MultiLevelFilter {
+            used: primary.payloads().count(),
             primary,
             widths: Widths {
                 fingerprint_bits: fingerprint_bits as u8,
@@ -274,7 +336,10 @@ impl MultiLevelFilter {
     }
 
     fn insert_primary(&mut self, spot: Spot, payload: u64) {
-        let Err(Homeless { spot, payload }) = self.primary.insert(spot, payload) else { return };
+        let Err(Homeless { spot, payload }) = self.primary.insert(spot, payload) else {
+            self.used += 1;
+            return;
+        };
         let room = (self.primary.slot_count() as f64 * HOMELESS_PER_SLOT) as usize;
         if self.homeless.len() >= room.max(HOMELESS_MIN) {
             self.saturated = true;

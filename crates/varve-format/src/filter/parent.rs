@@ -73,16 +73,17 @@ impl ParentFilter {
         SubLevels::from_bits(held << 1)
     }
 
-    /// Forgets `level` and older sub-levels, since these were merged away.
-    pub fn forget_through(&mut self, level: SubLevel) {
-        let taken: Vec<(usize, u64)> = self.buckets.payloads().collect();
-        for (slot, held) in taken {
-            let mut left = SubLevels::from_bits(held << 1);
-            left.remove_through(level);
-            self.buckets.set_payload(slot, left.bits() >> 1);
-        }
-        self.levels.remove_through(level);
+    /// Forgets `level`, since it was merged away.
+    pub fn forget(&mut self, level: SubLevel) {
+        let bit = SubLevels::from(level).bits() >> 1;
+        self.buckets.clear_payload_bit(bit);
+        self.levels.remove(level);
         self.full &= !self.levels.is_empty();
+    }
+
+    /// Whether it names all sub-levels for every prefix, since it has more prefixes than room.
+    pub fn is_full(&self) -> bool {
+        self.full
     }
 
     /// Bytes of memory the filter takes.

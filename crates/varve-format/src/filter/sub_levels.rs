@@ -5,7 +5,7 @@ use std::fmt;
 use crate::codec::Reader;
 use crate::{FormatResult, Problem};
 
-/// A sub-level of a level, from 1 to 63; of two, the one with the larger number holds the newer rows.
+/// A sub-level of a level, from 1 to 63; which of two is newer the store knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubLevel(u8);
 
@@ -51,13 +51,14 @@ impl SubLevels {
         self.0
     }
 
-    pub(super) fn insert(&mut self, level: SubLevel) {
+    /// Adds `level`.
+    pub fn insert(&mut self, level: SubLevel) {
         self.0 |= 1 << level.0;
     }
 
-    /// Removes all up to and including `level`.
-    pub(super) fn remove_through(&mut self, level: SubLevel) {
-        self.0 &= !(u64::MAX >> (63 - level.0));
+    /// Removes `level`.
+    pub fn remove(&mut self, level: SubLevel) {
+        self.0 &= !(1 << level.0);
     }
 
     /// The members of either.

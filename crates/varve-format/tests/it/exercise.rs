@@ -231,8 +231,12 @@ pub(crate) fn multi_level(data: &[u8]) {
         let _ = filter.lookup(key, filter_hash(key));
         filter.insert(key, filter_hash(key), level, Prior::Unknown);
         assert!(filter.lookup(key, filter_hash(key)).contains(level));
+        let to = SubLevel::new(1).unwrap();
+        filter.moved(key, filter_hash(key), level, Some(to));
+        assert!(filter.lookup(key, filter_hash(key)).contains(to));
+        filter.moved(key, filter_hash(key), to, None);
     }
-    filter.forget_through(level);
+    filter.forget(level);
 }
 
 /// A parent filter: what is accepted is written back as it was.
@@ -246,7 +250,7 @@ pub(crate) fn parent(data: &[u8]) {
         filter.insert(filter_hash(key), level);
         assert!(filter.lookup(filter_hash(key)).contains(level));
     }
-    filter.forget_through(level);
+    filter.forget(level);
 }
 
 /// A properties section's content.
