@@ -50,6 +50,8 @@ pub enum TableFilter {
     Quotient,
     /// Binary fuse filters of 9 bits per row.
     Fuse,
+    /// One multi-level cuckoo filter over all upper sub-levels, fuse filters below.
+    MultiLevelCuckoo,
 }
 
 /// See the module's comment.
@@ -82,6 +84,13 @@ impl StoreDesign {
         filter: TableFilter::Bloom,
     };
 
+    /// The store that SlimDB describes (thesis 5.1.3, figure 5.4).
+    pub const SLIMFS: StoreDesign = StoreDesign {
+        compaction: Compaction::LazyLeveled,
+        index: TableIndex::ThreeLevel,
+        filter: TableFilter::MultiLevelCuckoo,
+    };
+
     /// Makes `options` those of this design.
     pub fn apply(self, options: &mut DbOptions) {
         options.compaction = match self.compaction {
@@ -103,7 +112,10 @@ impl StoreDesign {
             TableFilter::Bloom => FilterPolicy::Bloom { bits_per_key: 10 },
             TableFilter::Cuckoo => FilterPolicy::Cuckoo { fingerprint_bits: 12 },
             TableFilter::Quotient => FilterPolicy::Quotient { remainder_bits: 8 },
-            TableFilter::Fuse => FilterPolicy::Fuse { fingerprint_bits: 8 },
+            TableFilter::Fuse | TableFilter::MultiLevelCuckoo => {
+                FilterPolicy::Fuse { fingerprint_bits: 8 }
+            }
         };
+        options.sublevel_map = self.filter == TableFilter::MultiLevelCuckoo;
     }
 }

@@ -31,6 +31,7 @@ pub mod repair;
 mod snapshot;
 mod space;
 pub mod store;
+mod sublevel_map;
 mod table;
 pub mod tuning;
 mod version;

@@ -16,6 +16,10 @@ pub(crate) struct Metrics {
     pub(crate) batches: Counter,
     pub(crate) writes: Counter,
     pub(crate) gets: Counter,
+    /// Gets that found a row.
+    pub(crate) gets_found: Counter,
+    /// Blocks that gets searched, in memory or not.
+    pub(crate) lookup_blocks: Counter,
     pub(crate) scans: Counter,
     pub(crate) syncs: Counter,
     pub(crate) log_syncs: Counter,
@@ -37,6 +41,8 @@ pub(crate) struct Metrics {
     /// Bytes that walks had fetched before they read them.
     pub(crate) prefetched_bytes: Counter,
     pub(crate) filter_negatives: Counter,
+    /// Tables that the map of the sub-levels spared lookups and scans.
+    pub(crate) map_negatives: Counter,
     pub(crate) filter_false_positives: Counter,
     pub(crate) prefix_filter_negatives: Counter,
     /// Blocks looked at because an index could not tell them apart.
@@ -64,6 +70,18 @@ pub(crate) struct KeyspaceReport {
     pub(crate) name: String,
     pub(crate) memtable_rows: usize,
     pub(crate) levels: Vec<LevelReport>,
+    pub(crate) sublevel_map: Option<MapReport>,
+}
+
+/// The map of the upper sub-levels of a key space.
+#[derive(Debug, Serialize)]
+pub(crate) struct MapReport {
+    pub(crate) tables: usize,
+    pub(crate) fingerprints: usize,
+    /// Keys kept whole.
+    pub(crate) whole_keys: usize,
+    pub(crate) degraded: bool,
+    pub(crate) memory_bytes: usize,
 }
 
 /// Sizes at this moment.
@@ -101,6 +119,8 @@ impl Metrics {
             ("batches", &self.batches),
             ("writes", &self.writes),
             ("gets", &self.gets),
+            ("gets_found", &self.gets_found),
+            ("lookup_blocks", &self.lookup_blocks),
             ("scans", &self.scans),
             ("syncs", &self.syncs),
             ("log_syncs", &self.log_syncs),
@@ -119,6 +139,7 @@ impl Metrics {
             ("device_read_bytes", &self.device_read_bytes),
             ("prefetched_bytes", &self.prefetched_bytes),
             ("filter_negatives", &self.filter_negatives),
+            ("map_negatives", &self.map_negatives),
             ("filter_false_positives", &self.filter_false_positives),
             ("prefix_filter_negatives", &self.prefix_filter_negatives),
             ("index_ties", &self.index_ties),

@@ -13,6 +13,9 @@ const MIB: usize = 1 << 20;
 /// and its index take more than its own bytes where rows are small, and nobody counts them.
 const TABLE_SHARE: usize = 6;
 
+/// Notes of what lookups found take one part in so many of the cache.
+const FINDINGS_SHARE: usize = 64;
+
 /// How tables are merged and moved down (DESIGN.md section 3 names the other choices).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompactionPolicy {
@@ -52,6 +55,9 @@ pub struct DbOptions {
     pub index: IndexPolicy,
     /// The filter of new tables.
     pub filter: FilterPolicy,
+    /// Whether one map over the upper sub-levels of a key space says which of them to read, instead of the filters of
+    /// their tables (SlimDB's multi-level cuckoo filter).
+    pub sublevel_map: bool,
     /// How tables are compacted.
     pub compaction: CompactionPolicy,
     /// Where values are kept.
@@ -88,6 +94,7 @@ impl DbOptions {
             block_bytes: 4 * KIB as u32,
             index: IndexPolicy::EliasFano,
             filter: FilterPolicy::Fuse { fingerprint_bits: 8 },
+            sublevel_map: false,
             compaction: CompactionPolicy::Leveled,
             values: ValuePolicy::InRow,
             sublevels_trigger: 4,
@@ -106,6 +113,16 @@ impl DbOptions {
     pub(crate) fn cache_bytes(&self) -> usize {
         let memtables = (crate::db::IMMUTABLES_MAX + 1) * self.memtable_bytes;
         self.memory_budget_bytes.saturating_sub(memtables).max(64 * KIB)
+    }
+
+    /// Bytes of the cache that notes of what lookups found may take.
+    pub(crate) fn findings_bytes(&self) -> usize {
+        if self.sublevel_map { self.cache_bytes() / FINDINGS_SHARE } else { 0 }
+    }
+
+    /// Bytes of notes about moved keys at which a merge ends.
+    pub(crate) fn moves_bytes_max(&self) -> usize {
+        self.memtable_bytes / 4
     }
 
     /// Bytes of a log at which it is rotated although the memtable is small, because rows were

@@ -22,10 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use varve_env::Env;
 use varve_format::edit::TableMeta;
+use varve_format::filter::SubLevel;
 use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
 use crate::compaction::policy::Run;
 use crate::files::StoreFile;
+use crate::sublevel_map::{MapNumber, SublevelMap};
 
 /// Levels of a key space. With a growth of 10 the last holds 400 TB beside a level 1 of 400 MB.
 pub(crate) const LEVELS: usize = 7;
@@ -51,6 +53,8 @@ pub(crate) struct Table {
     meta: TableMeta,
     keyspace: KeyspaceId,
     file: Arc<TableFile>,
+    /// Its number in the map of the sub-levels, which counts as long as that map is the version's.
+    map_number: Option<MapNumber>,
 }
 
 impl Table {
@@ -63,7 +67,7 @@ impl Table {
     ) -> Table {
         let path = StoreFile::Table(meta.file).path(dir);
         let file = TableFile { path, env, obsolete: AtomicBool::new(false) };
-        Table { meta, keyspace, file: Arc::new(file) }
+        Table { meta, keyspace, file: Arc::new(file), map_number: None }
     }
 
     /// The same file, of which only the keys from `from` on count.
@@ -77,7 +81,18 @@ impl Table {
 
     /// The same file, of which the manifest says something else.
     pub(crate) fn with_meta(&self, meta: TableMeta) -> Table {
-        Table { meta, keyspace: self.keyspace, file: Arc::clone(&self.file) }
+        let (keyspace, map_number) = (self.keyspace, self.map_number);
+        Table { meta, keyspace, file: Arc::clone(&self.file), map_number }
+    }
+
+    /// The same table with another number in a map, or with none.
+    fn numbered(&self, map_number: Option<MapNumber>) -> Table {
+        Table { map_number, ..self.with_meta(self.meta.clone()) }
+    }
+
+    /// Its number in some map.
+    pub(crate) fn map_number(&self) -> Option<MapNumber> {
+        self.map_number
     }
 
     pub(crate) fn meta(&self) -> &TableMeta {
@@ -167,9 +182,33 @@ impl Sublevel {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Version {
     levels: [Vec<Sublevel>; LEVELS],
+    map: Option<Arc<SublevelMap>>,
 }
 
 impl Version {
+    /// The map of the upper sub-levels, if there is one.
+    pub(crate) fn map(&self) -> Option<&Arc<SublevelMap>> {
+        self.map.as_ref()
+    }
+
+    pub(crate) fn set_map(&mut self, map: Option<Arc<SublevelMap>>) {
+        self.map = map;
+    }
+
+    /// The number of a table in the map.
+    pub(crate) fn number(&self, table: &Table) -> Option<SubLevel> {
+        let map = self.map.as_ref()?;
+        table.map_number.filter(|number| number.map == map.id()).map(|at| at.number)
+    }
+
+    /// Gives the table `file` at `place` another number.
+    pub(crate) fn set_number(&mut self, place: Place, file: FileNo, number: Option<MapNumber>) {
+        let tables = self.sublevel_mut(place).into_iter().flat_map(|run| &mut run.tables);
+        for table in tables.filter(|table| table.file_no() == file) {
+            *table = Arc::new(table.numbered(number));
+        }
+    }
+
     /// The sub-levels of `level`, newest first.
     pub(crate) fn level(&self, level: usize) -> &[Sublevel] {
         &self.levels[level]

@@ -26,6 +26,7 @@ use crate::iter::level::LevelSource;
 use crate::iter::merge::Merge;
 use crate::memtable::Found;
 use crate::pace::delay_ns_per_byte;
+use crate::sublevel_map::Moves;
 use crate::table::{Admission, TableWriter};
 use crate::version::{LEVELS, Place, Table};
 use crate::view::Keyspace;
@@ -135,7 +136,11 @@ impl Inner {
         self.space.check_room(read)?;
         let place = self.output_place(job);
         let mut outputs = Outputs::new(self, space);
-        let rest_from = self.merge_into(&mut outputs, space, job, place)?;
+        let version = &space.version;
+        let has_numbers = removed.iter().any(|(_, _, table)| version.number(table).is_some());
+        let map = version.map().filter(|_| has_numbers);
+        let mut moves = map.map(|map| Moves::new(map.id(), self.options.moves_bytes_max()));
+        let rest_from = self.merge_into(&mut outputs, space, job, place, moves.as_mut())?;
         let tables = outputs.finish()?;
         let written: u64 = tables.iter().map(|table| table.meta().size_bytes).sum();
         if !tables.is_empty() {
@@ -148,7 +153,7 @@ impl Inner {
         let rest = rest_from.map_or_else(Vec::new, |from| rest_of(&removed, &from));
         self.metrics.table_clips.add(rest.len() as u64);
         added.extend(rest);
-        let changes = Changes { added, removed, ..Changes::default() };
+        let changes = Changes { added, removed, moves: moves.map(Arc::new), ..Changes::default() };
         match self.install(&changes) {
             Ok(true) => {
                 self.metrics.compactions.add(1);
@@ -171,13 +176,15 @@ impl Inner {
         }
     }
 
-    /// Merges the inputs of `job`; returns the first key after its end, if there is one.
+    /// Merges the inputs of `job`, noting in `moves` where keys come from; returns the first key after its end, if
+    /// there is one. The end comes early when there are many notes.
     fn merge_into(
         &self,
         outputs: &mut Outputs<'_>,
         space: &Keyspace,
         job: &Job,
         place: Place,
+        mut moves: Option<&mut Moves>,
     ) -> StoreResult<Option<Vec<u8>>> {
         let version = &space.version;
         let next = if place.level + 1 < LEVELS { version.level(place.level + 1) } else { &[] };
@@ -197,8 +204,12 @@ impl Inner {
             }
             let (key, seq, found) = (merge.key(), merge.seq(), merge.found());
             if retention.is_new_key(key) {
-                if job.end.as_ref().is_some_and(|end| *key > **end) {
+                let notes_full = moves.as_ref().is_some_and(|moves| moves.is_full());
+                if notes_full || job.end.as_ref().is_some_and(|end| *key > **end) {
                     return Ok(Some(key.to_vec()));
+                }
+                if let Some(moves) = &mut moves {
+                    moves.begin(key, merge.table().and_then(Table::map_number));
                 }
                 let overlapped = grandparents.pass(key);
                 if outputs.bytes() >= self.options.table_bytes || overlapped > overlap_max {
@@ -210,6 +221,9 @@ impl Inner {
             let hidden_below = || space.branch.is_some() || version.older_may_hold(place, key);
             if retention.keeps(key, seq, found == Found::Tombstone, hidden_below) {
                 outputs.add(key, seq, &found)?;
+                if let Some(moves) = &mut moves {
+                    moves.kept();
+                }
             }
             merge.advance()?;
         }
@@ -242,7 +256,12 @@ fn rest_of(
     from: &[u8],
 ) -> Vec<(KeyspaceId, Place, Arc<Table>)> {
     let reaching = tables.iter().filter(|(_, _, table)| *table.meta().largest_key >= *from);
-    reaching.map(|(id, place, table)| (*id, *place, Arc::new(table.clipped(from)))).collect()
+    let rest = |table: &Arc<Table>| match *table.meta().smallest_key < *from {
+        true => Arc::new(table.clipped(from)),
+        // The merge ended before it came to this one.
+        false => Arc::clone(table),
+    };
+    reaching.map(|(id, place, table)| (*id, *place, rest(table))).collect()
 }
 
 /// Writes versions to one new table after the other. Tables of an unfinished run are removed.

@@ -135,7 +135,7 @@ impl Inner {
             let prefixed = view.keyspace(keyspace)?.options.prefixed;
             let meta = overridden(meta, SeqNo::MAX);
             let table = Table::new(Arc::clone(&self.env), &self.dir, keyspace, meta);
-            verify_table(&self.cache, &table, prefixed, &mut VerifyReport::default())?;
+            verify_table(&self.cache, &table, prefixed, None, &mut VerifyReport::default())?;
             self.cache.forget(no);
             Ok(Arc::new(table))
         };

@@ -1,5 +1,6 @@
 //! Puts new tables and key spaces in force: first durably in the manifest, then in the view.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use varve_format::edit::{Change, VersionEdit};
@@ -13,6 +14,7 @@ use crate::files::StoreFile;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
 use crate::snapshot::Pin;
+use crate::sublevel_map::{Moves, Next, next_map};
 use crate::version::{Place, Table, Version};
 use crate::view::{Keyspace, View};
 
@@ -39,6 +41,8 @@ pub(crate) struct Changes {
     pub(crate) branch_spaces: Vec<Keyspace>,
     /// Branches that end. Tables of theirs are gone unless `added` names them.
     pub(crate) ended: Vec<BranchId>,
+    /// Where a merge took the keys of `removed` from, if they are in the map of the sub-levels.
+    pub(crate) moves: Option<Arc<Moves>>,
 }
 
 impl Changes {
@@ -73,7 +77,7 @@ impl Inner {
         if !changes.removed.iter().all(still_there) {
             return Ok(false);
         }
-        let versions = changed_versions(&view, changes);
+        let versions = self.changed_versions(&view, changes)?;
         for (keyspace, version) in &versions {
             // A broken version must not reach the disk: it would be found broken at every open.
             version.check().map_err(|broken| {
@@ -108,6 +112,40 @@ impl Inner {
             self.rewrite_manifest(&mut manifest)?;
         }
         Ok(true)
+    }
+
+    /// What becomes of the key spaces whose tables change.
+    fn changed_versions(
+        &self,
+        view: &View,
+        changes: &Changes,
+    ) -> StoreResult<Vec<(KeyspaceId, Version)>> {
+        let touched = changes.added.iter().chain(&changes.removed).map(|(keyspace, ..)| *keyspace);
+        let ids: BTreeSet<KeyspaceId> = touched.collect();
+        let mut versions = Vec::new();
+        for id in ids {
+            let space = view.keyspace(id)?;
+            let (removed, added) = (tables_of(id, &changes.removed), tables_of(id, &changes.added));
+            let gone: Vec<(Place, FileNo)> =
+                removed.iter().map(|(place, table)| (*place, table.file_no())).collect();
+            let mut version = space.version.changed(&gone, &added);
+            if self.options.sublevel_map && space.branch.is_none() {
+                let next = Next {
+                    space,
+                    added: &added,
+                    removed: &removed,
+                    moves: changes.moves.as_deref(),
+                    flushed: changes.flushed.as_ref().map(|(memtable, _)| memtable),
+                    shape: self.shape(),
+                    findings: &self.findings,
+                    cache: &self.cache,
+                    id: self.new_map_id(),
+                };
+                next_map(&next, &mut version)?;
+            }
+            versions.push((id, version));
+        }
+        Ok(versions)
     }
 
     /// The manifest edit that says what `changes` do to `view`.
@@ -195,25 +233,10 @@ fn ended_tables(view: &View, ended: &[BranchId]) -> Vec<Arc<Table>> {
     spaces.flat_map(|space| space.version.tables().map(|(_, table)| Arc::clone(table))).collect()
 }
 
-fn changed_versions(view: &View, changes: &Changes) -> Vec<(KeyspaceId, Version)> {
-    let touched = changes.added.iter().chain(&changes.removed).map(|(keyspace, _, _)| *keyspace);
-    let mut ids: Vec<KeyspaceId> = touched.collect();
-    ids.sort_unstable();
-    ids.dedup();
-    ids.into_iter()
-        .filter_map(|id| {
-            let space = view.keyspace(id).ok()?;
-            let of = |list: &[(KeyspaceId, Place, Arc<Table>)]| -> Vec<(Place, Arc<Table>)> {
-                let mine = list.iter().filter(|(keyspace, _, _)| *keyspace == id);
-                mine.map(|(_, place, table)| (*place, Arc::clone(table))).collect()
-            };
-            let removed: Vec<(Place, FileNo)> = of(&changes.removed)
-                .iter()
-                .map(|(place, table)| (*place, table.file_no()))
-                .collect();
-            Some((id, space.version.changed(&removed, &of(&changes.added))))
-        })
-        .collect()
+/// The tables of one key space.
+fn tables_of(id: KeyspaceId, list: &[(KeyspaceId, Place, Arc<Table>)]) -> Vec<(Place, Arc<Table>)> {
+    let own = list.iter().filter(|(keyspace, _, _)| *keyspace == id);
+    own.map(|(_, place, table)| (*place, Arc::clone(table))).collect()
 }
 
 fn create_change(space: &Keyspace) -> Change {

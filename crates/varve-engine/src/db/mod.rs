@@ -46,6 +46,7 @@ use crate::pace::Pace;
 use crate::poison::Poison;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
+use crate::sublevel_map::{Findings, MapId};
 use crate::table::TableCache;
 use crate::view::Views;
 use crate::wal::LogWriter;
@@ -88,6 +89,7 @@ pub(crate) struct Inner {
     pub(crate) poison: Poison,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) cache: Arc<TableCache>,
+    pub(crate) findings: Findings,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) views: Views,
     pub(crate) writer: Mutex<Writer>,
@@ -105,6 +107,7 @@ pub(crate) struct Inner {
     pub(crate) pace: Pace,
     pub(crate) external_sync: OnceLock<ExternalSync>,
     next_file: AtomicU64,
+    next_map: AtomicU64,
     /// The number of the next key space of a branch.
     pub(crate) next_branch_space: AtomicU32,
     /// Makes durable what rows of branches refer to outside the store.
@@ -116,6 +119,11 @@ impl Inner {
     /// A number for a new file.
     pub(crate) fn new_file_no(&self) -> FileNo {
         FileNo::new(self.next_file.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The name of a new map of sub-levels.
+    pub(crate) fn new_map_id(&self) -> MapId {
+        MapId(self.next_map.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The number that the next new file will have.

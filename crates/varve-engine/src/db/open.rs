@@ -32,6 +32,7 @@ use crate::pace::Pace;
 use crate::poison::Poison;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
+use crate::sublevel_map::Findings;
 use crate::table::TableCache;
 use crate::version::{Place, Table, Version};
 use crate::view::{Keyspace, View, Views};
@@ -214,6 +215,7 @@ fn build(
     remove_unreferenced(&*env, dir, files, &view, &recovered)?;
     let metrics = Arc::new(Metrics::default());
     let cache = TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?;
+    let findings = Findings::new(options.findings_bytes());
     let next_seq = recovered.last_seq.advanced(1);
     let writer = Writer { log, next_seq, active: Arc::clone(&view.active) };
     Ok(Inner {
@@ -224,6 +226,7 @@ fn build(
         poison,
         metrics,
         cache: Arc::new(cache),
+        findings,
         snapshots,
         next_branch_space: AtomicU32::new(next_branch_space(&view)),
         branch_syncs: Mutex::default(),
@@ -239,6 +242,7 @@ fn build(
         pace: Pace::default(),
         external_sync: OnceLock::new(),
         next_file: AtomicU64::new(manifest_no.next().get()),
+        next_map: AtomicU64::new(0),
         closed: AtomicBool::new(false),
     })
 }

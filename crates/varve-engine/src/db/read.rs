@@ -16,9 +16,9 @@ use crate::iter::{KeyBounds, Source};
 use crate::memtable::{Found, is_empty_range};
 use crate::snapshot::Pin;
 use crate::store::ScanIter;
-use crate::table::Admission;
+use crate::table::{Admission, FilteredBy};
 use crate::version::{Table, Version};
-use crate::view::{Layer, View};
+use crate::view::{Keyspace, Layer, View};
 use crate::{Direction, KeyRange, StoreResult, StoreSnapshot};
 
 impl Inner {
@@ -35,7 +35,9 @@ impl Inner {
         let view = self.views.get();
         for layer in view.layers(tree, keyspace, seq)? {
             if let Some(found) = self.find(&view, layer, key)? {
-                return Ok(found.into_value());
+                let value = found.into_value();
+                self.metrics.gets_found.add(u64::from(value.is_some()));
+                return Ok(value);
             }
         }
         Ok(None)
@@ -54,12 +56,37 @@ impl Inner {
                 return Ok(Some(found));
             }
         }
-        let hash = filter_hash(key);
-        for table in space.version.sublevels().filter_map(|(_, sublevel)| sublevel.find(key)) {
+        self.get_from_tables(space, key, seq)
+    }
+
+    /// The newest version of `key` as of `seq` in the tables.
+    fn get_from_tables(
+        &self,
+        space: &Keyspace,
+        key: &[u8],
+        seq: SeqNo,
+    ) -> StoreResult<Option<Found>> {
+        let (version, hash) = (&*space.version, filter_hash(key));
+        let mut named = version.map().map(|map| map.lookup(key, hash));
+        for table in version.sublevels().filter_map(|(_, sublevel)| sublevel.find(key)) {
+            let number = version.number(table);
+            let mut filtered_by = FilteredBy::Table;
+            if let Some((named, number)) = named.zip(number) {
+                if !named.contains(number) {
+                    self.metrics.map_negatives.add(1);
+                    continue;
+                }
+                filtered_by = FilteredBy::Map;
+            }
+            // The newest row, which the map names, may be newer than the reader: then others count too.
+            named = named.filter(|_| table.meta().largest_seq <= seq);
             if table.meta().smallest_seq > seq {
                 continue;
             }
-            if let Some(found) = self.cache.get(table, key, hash, seq)? {
+            if let Some(found) = self.cache.get(table, key, hash, seq, filtered_by)? {
+                if number.is_some() {
+                    self.findings.note(space.id, key, table.file_no());
+                }
                 return Ok(Some(found));
             }
         }
@@ -127,9 +154,16 @@ impl Inner {
         direction: Direction,
         sources: &mut Vec<Box<dyn Source>>,
     ) -> StoreResult<()> {
-        let wanted = |table: &Arc<Table>| match &prefix {
-            Some(prefix) => self.cache.may_hold_prefix(table, prefix),
-            None => Ok(true),
+        let map = version.map();
+        let named = prefix.as_ref().and_then(|prefix| map.and_then(|map| map.of_prefix(prefix)));
+        let wanted = |table: &Arc<Table>| match (&prefix, named.zip(version.number(table))) {
+            (_, Some((named, number))) => {
+                let may = named.contains(number);
+                self.metrics.map_negatives.add(u64::from(!may));
+                Ok(may)
+            }
+            (Some(prefix), None) => self.cache.may_hold_prefix(table, prefix),
+            (None, None) => Ok(true),
         };
         for (_, sublevel) in version.sublevels() {
             let mut tables = Vec::new();

@@ -1,8 +1,9 @@
 //! Tells what the store did and holds.
 
 use super::Inner;
-use crate::metrics::{KeyspaceReport, LevelReport, MetricsReport, StateReport};
-use crate::version::LEVELS;
+use crate::metrics::{KeyspaceReport, LevelReport, MapReport, MetricsReport, StateReport};
+use crate::sublevel_map::SublevelMap;
+use crate::version::{LEVELS, Version};
 use crate::view::{Keyspace, View};
 
 impl Inner {
@@ -54,5 +55,12 @@ fn keyspace_report(view: &View, space: &Keyspace) -> KeyspaceReport {
         name: space.name.to_string(),
         memtable_rows: view.memtables().map(|memtable| memtable.rows(space.id)).sum(),
         levels: levels.collect(),
+        sublevel_map: space.version.map().map(|map| map_report(&space.version, map)),
     }
+}
+
+fn map_report(version: &Version, map: &SublevelMap) -> MapReport {
+    let (fingerprints, whole_keys, degraded) = map.contents();
+    let tables = version.tables().filter(|(_, table)| version.number(table).is_some()).count();
+    MapReport { tables, fingerprints, whole_keys, degraded, memory_bytes: map.memory_bytes() }
 }

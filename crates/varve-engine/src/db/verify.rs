@@ -8,12 +8,13 @@
 
 use varve_format::EntryKind;
 use varve_format::block::{Block, BlockCursor, internal_cmp};
-use varve_format::filter::{PREFIX_BYTES, filter_hash};
+use varve_format::filter::{PREFIX_BYTES, SubLevel, filter_hash};
 use varve_format::section::Handle;
 use varve_format::table::Properties;
 use varve_types::SeqNo;
 
 use super::Db;
+use crate::sublevel_map::SublevelMap;
 use crate::table::cache::damaged;
 use crate::table::{TableCache, TableIndex};
 use crate::version::Table;
@@ -50,6 +51,8 @@ struct Walk<'a> {
     table: &'a Table,
     index: &'a TableIndex,
     prefixed: bool,
+    /// The map of the sub-levels, if the table has a number in it.
+    map: Option<(&'a SublevelMap, SubLevel)>,
     last: Option<(Vec<u8>, SeqNo)>,
     versions: u64,
     tombstones: u64,
@@ -73,8 +76,11 @@ impl Db {
             }
             for (_, table) in space.version.tables() {
                 self.inner.check_open()?;
+                let prefixed = space.options.prefixed;
+                let number = space.version.number(table);
+                let map = space.version.map().map(|map| &**map).zip(number);
                 if let Err(error) =
-                    verify_table(&self.inner.cache, table, space.options.prefixed, &mut report)
+                    verify_table(&self.inner.cache, table, prefixed, map, &mut report)
                 {
                     report.errors.push(error);
                 }
@@ -93,12 +99,14 @@ pub(crate) fn verify_table(
     cache: &TableCache,
     table: &Table,
     prefixed: bool,
+    map: Option<(&SublevelMap, SubLevel)>,
     report: &mut VerifyReport,
 ) -> StoreResult<()> {
     let index = cache.load_index(table)?;
     let handle = index.footer.properties;
     let properties = cache.section(table, handle, |content| Properties::decode(content))?;
-    let mut walk = Walk { table, index: &index, prefixed, last: None, versions: 0, tombstones: 0 };
+    let mut walk =
+        Walk { table, index: &index, prefixed, map, last: None, versions: 0, tombstones: 0 };
     for block_no in 0..index.index.block_count() {
         let Some(handle) = index.index.handle(block_no) else { break };
         let block = cache.section(table, handle, |content| Block::parse(content.clone()))?;
@@ -113,6 +121,14 @@ impl Walk<'_> {
     fn wrong(&self, offset: u64, detail: &str) -> StoreError {
         let path = self.table.path().to_path_buf();
         StoreError::Damaged { path, offset, detail: detail.to_owned() }
+    }
+
+    /// Whether the map says that no table with a number holds `key`, or that this one has nothing of its prefix.
+    fn map_denies(&self, key: &[u8]) -> bool {
+        let Some((map, number)) = self.map else { return false };
+        let named = key.first_chunk().and_then(|prefix| map.of_prefix(prefix));
+        map.lookup(key, filter_hash(key)).is_empty()
+            || (self.prefixed && named.is_some_and(|named| !named.contains(number)))
     }
 
     fn block(&mut self, block: Block, handle: Handle) -> StoreResult<()> {
@@ -155,6 +171,9 @@ impl Walk<'_> {
             && !self.index.may_hold_prefix(prefix)
         {
             return Err(self.wrong(offset, "a prefix that the prefix filter denies"));
+        }
+        if is_new_key && *key >= *meta.smallest_key && self.map_denies(key) {
+            return Err(self.wrong(offset, "a key that the map of the sub-levels denies"));
         }
         self.last = Some((key.to_vec(), seq));
         self.versions += 1;

@@ -73,6 +73,10 @@ impl Source for LevelSource {
         self.current.as_ref().map_or(Found::Tombstone, TableSource::found)
     }
 
+    fn table(&self) -> Option<&Table> {
+        self.current.as_ref().and_then(TableSource::table)
+    }
+
     fn advance(&mut self) -> StoreResult<()> {
         if let Some(current) = &mut self.current {
             current.advance()?;

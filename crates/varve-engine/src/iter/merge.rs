@@ -11,6 +11,7 @@ use varve_types::SeqNo;
 
 use super::Source;
 use crate::memtable::Found;
+use crate::version::Table;
 use crate::{Direction, StoreResult};
 
 /// See the module's comment.
@@ -72,6 +73,10 @@ impl Source for Merge {
 
     fn found(&self) -> Found {
         self.first.map_or(Found::Tombstone, |first| self.sources[first].found())
+    }
+
+    fn table(&self) -> Option<&Table> {
+        self.first.and_then(|first| self.sources[first].table())
     }
 
     fn advance(&mut self) -> StoreResult<()> {

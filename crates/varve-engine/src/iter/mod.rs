@@ -18,6 +18,7 @@ use std::ops::Bound;
 use varve_types::SeqNo;
 
 use crate::memtable::Found;
+use crate::version::Table;
 use crate::{Direction, StoreResult};
 
 /// A position in a sequence of versions that runs in one direction.
@@ -30,6 +31,10 @@ pub(crate) trait Source: Send {
     fn seq(&self) -> SeqNo;
     /// What the version does. REQUIRES: valid.
     fn found(&self) -> Found;
+    /// The table that the version stands in, if it is in one. REQUIRES: valid.
+    fn table(&self) -> Option<&Table> {
+        None
+    }
     /// To the next version. After an error the source is not used again.
     fn advance(&mut self) -> StoreResult<()>;
 }

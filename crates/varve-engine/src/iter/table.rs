@@ -211,6 +211,10 @@ impl Source for TableSource {
         self.cursor.as_ref().map_or(SeqNo::ZERO, |cursor| self.table.seq_of(cursor.seq()))
     }
 
+    fn table(&self) -> Option<&Table> {
+        Some(&self.table)
+    }
+
     fn found(&self) -> Found {
         match &self.cursor {
             Some(cursor) if cursor.kind() == EntryKind::Put => Found::Value(cursor.value()),

@@ -279,7 +279,7 @@ impl Repair<'_> {
     ) -> StoreResult<Option<Arc<Table>>> {
         let mut seen = VerifyReport::default();
         let prefixed = space.options.prefixed;
-        match verify_table(&self.cache, &table, prefixed, &mut seen) {
+        match verify_table(&self.cache, &table, prefixed, None, &mut seen) {
             Ok(()) => return Ok(Some(table)),
             // The manifest is of this version, so a table that says it is newer does not tell the truth.
             Err(StoreError::Damaged { .. } | StoreError::NewerFormat { .. }) => {}

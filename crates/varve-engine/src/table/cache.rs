@@ -9,9 +9,10 @@
 //! Invariants: every byte that leaves this module was covered by a checksum over its content, the
 //! file's salt and the offset; indexes and filters are charged to the same budget as blocks.
 
-use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fmt, io};
 
 use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -39,6 +40,19 @@ const SHARD_BYTES_MIN: usize = 4 << 20;
 const SHARDS_MAX: usize = 16;
 /// The offset under which a table's index and filters are cached.
 const INDEX_OFFSET: u64 = u64::MAX;
+/// The offset under which the index of a table is cached whose filters are not wanted.
+const BARE_INDEX_OFFSET: u64 = u64::MAX - 1;
+/// One part in so many of the cache may be reserved for something else.
+const RESERVED_SHARE: usize = 4;
+
+/// Who says whether a table may hold a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FilteredBy {
+    /// The table's own filter.
+    Table,
+    /// The map of the sub-levels, which said that it may.
+    Map,
+}
 
 /// Whether a block that was read stays in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,11 +117,33 @@ impl Weighter<Place, Cached> for ByBytes {
 
 type Entries = Cache<Place, Cached, ByBytes, DefaultHashBuilder, DefaultLifecycle<Place, Cached>>;
 
+/// Bytes of the cache's capacity that something else uses until this is dropped.
+pub(crate) struct Reservation {
+    cache: Arc<TableCache>,
+    bytes: usize,
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.cache.reserved.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.cache.fit();
+    }
+}
+
 /// See the module's comment.
 #[derive(Debug)]
 pub(crate) struct TableCache {
     env: Arc<dyn Env>,
     entries: Entries,
+    capacity_bytes: usize,
+    /// Bytes of the capacity that others use.
+    reserved: AtomicUsize,
     files: Cache<FileNo, Arc<dyn File>>,
     metrics: Arc<Metrics>,
 }
@@ -134,12 +170,32 @@ impl TableCache {
             Default::default(),
         );
         let files = Cache::new(open_tables_max);
-        Ok(TableCache { env, entries, files, metrics })
+        let reserved = AtomicUsize::new(0);
+        Ok(TableCache { env, entries, capacity_bytes, reserved, files, metrics })
     }
 
-    /// Bytes in use.
+    /// Bytes in use, those reserved by others among them.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.entries.weight()
+        self.entries.weight() + self.reserved.load(Ordering::Relaxed) as u64
+    }
+
+    /// The most bytes of one reservation, so that there can be two: of what is and of what comes after it.
+    pub(crate) fn reserve_max(&self) -> usize {
+        self.capacity_bytes / RESERVED_SHARE / 2
+    }
+
+    /// Takes `bytes` from the cache for something else; `None` if too much is taken already.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
+        let most = self.capacity_bytes / RESERVED_SHARE;
+        let add = |reserved: usize| reserved.checked_add(bytes).filter(|sum| *sum <= most);
+        self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        self.fit();
+        Some(Reservation { cache: Arc::clone(self), bytes })
+    }
+
+    fn fit(&self) {
+        let left = self.capacity_bytes.saturating_sub(self.reserved.load(Ordering::Relaxed));
+        self.entries.set_capacity(left as u64);
     }
 
     /// The newest version of `key` in `table` not newer than `seq`. `hash` is the key's filter hash.
@@ -149,8 +205,9 @@ impl TableCache {
         key: &[u8],
         hash: u64,
         seq: SeqNo,
+        filtered_by: FilteredBy,
     ) -> StoreResult<Option<Found>> {
-        Ok(self.version(table, key, hash, seq)?.map(|(_, found)| found))
+        Ok(self.version(table, key, hash, seq, filtered_by)?.map(|(_, found)| found))
     }
 
     /// The newest version of `key` in `table` and when it was written.
@@ -160,7 +217,7 @@ impl TableCache {
         key: &[u8],
         hash: u64,
     ) -> StoreResult<Option<(SeqNo, Found)>> {
-        self.version(table, key, hash, SeqNo::MAX)
+        self.version(table, key, hash, SeqNo::MAX, FilteredBy::Table)
     }
 
     fn version(
@@ -169,16 +226,17 @@ impl TableCache {
         key: &[u8],
         hash: u64,
         seq: SeqNo,
+        filtered_by: FilteredBy,
     ) -> StoreResult<Option<(SeqNo, Found)>> {
-        let index = self.index(table)?;
-        if !index.may_hold(hash) {
+        let index = self.cached_index(table, filtered_by)?;
+        if filtered_by == FilteredBy::Table && !index.may_hold(hash) {
             self.metrics.filter_negatives.add(1);
             return Ok(None);
         }
         let seq = table.bound_of(seq);
         let Some(blocks) = index.index.find(key, seq) else { return Ok(None) };
         let found = self.search(table, &index.index, blocks, key, seq)?;
-        if found.is_none() && index.filter.is_some() {
+        if found.is_none() && (index.filter.is_some() || filtered_by == FilteredBy::Map) {
             self.metrics.filter_false_positives.add(1);
         }
         Ok(found.map(|found| match found.kind {
@@ -202,6 +260,7 @@ impl TableCache {
         while bound > first + 1 {
             let middle = first + (bound - first) / 2;
             self.metrics.index_ties.add(1);
+            self.metrics.lookup_blocks.add(1);
             let Some((block, offset)) = self.numbered(table, index, middle)? else { break };
             let begins = block.first_key().map_err(|error| damaged(table, offset, error))?;
             if begins < key {
@@ -211,6 +270,7 @@ impl TableCache {
             }
         }
         for number in first..=last {
+            self.metrics.lookup_blocks.add(1);
             let Some((block, offset)) = self.numbered(table, index, number)? else { break };
             let at = |error| damaged(table, offset, error);
             if number > first {
@@ -253,9 +313,17 @@ impl TableCache {
 
     /// The index and filters of `table`.
     pub(crate) fn index(&self, table: &Table) -> StoreResult<Arc<TableIndex>> {
-        let place = Place { file: table.file_no(), offset: INDEX_OFFSET };
+        self.cached_index(table, FilteredBy::Table)
+    }
+
+    fn cached_index(&self, table: &Table, by: FilteredBy) -> StoreResult<Arc<TableIndex>> {
+        let offset = match by {
+            FilteredBy::Table => INDEX_OFFSET,
+            FilteredBy::Map => BARE_INDEX_OFFSET,
+        };
+        let place = Place { file: table.file_no(), offset };
         // Threads that miss the same index wait for the one that loads it.
-        let load = || self.load_index(table).map(|index| Cached::Index(Arc::new(index)));
+        let load = || self.read_index(table, by).map(|index| Cached::Index(Arc::new(index)));
         match self.entries.get_or_insert_with(&place, load)? {
             Cached::Index(index) => Ok(index),
             Cached::Block(_) => Err(StoreError::Invalid("a block cached as an index".to_owned())),
@@ -264,6 +332,10 @@ impl TableCache {
 
     /// Reads index and filters, whether they are in memory or not.
     pub(crate) fn load_index(&self, table: &Table) -> StoreResult<TableIndex> {
+        self.read_index(table, FilteredBy::Table)
+    }
+
+    fn read_index(&self, table: &Table, by: FilteredBy) -> StoreResult<TableIndex> {
         self.metrics.index_loads.add(1);
         let size = table.meta().size_bytes;
         let Some(offset) = size.checked_sub(FOOTER_BYTES as u64) else {
@@ -277,12 +349,11 @@ impl TableCache {
         let index = self.section(table, footer.index, |content| {
             Index::decode(footer.index_policy, content, data_end)
         })?;
-        let filter =
-            footer.filter.map(|h| self.section(table, h, |c| Filter::decode(c))).transpose()?;
-        let prefix_filter = footer
-            .prefix_filter
-            .map(|h| self.section(table, h, |c| Filter::decode(c)))
-            .transpose()?;
+        let read = |handle: Option<Handle>| {
+            let handle = handle.filter(|_| by == FilteredBy::Table);
+            handle.map(|handle| self.section(table, handle, |c| Filter::decode(c))).transpose()
+        };
+        let (filter, prefix_filter) = (read(footer.filter)?, read(footer.prefix_filter)?);
         Ok(TableIndex { footer, index, filter, prefix_filter })
     }
 
@@ -366,6 +437,7 @@ impl TableCache {
     pub(crate) fn forget(&self, file: FileNo) {
         self.files.remove(&file);
         self.entries.remove(&Place { file, offset: INDEX_OFFSET });
+        self.entries.remove(&Place { file, offset: BARE_INDEX_OFFSET });
     }
 }
 

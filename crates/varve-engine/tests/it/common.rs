@@ -67,7 +67,8 @@ pub(crate) fn options_by(number: u64) -> DbOptions {
             TableFilter::Cuckoo,
             TableFilter::Quotient,
             TableFilter::None,
-        ][pick(5, 5)],
+            TableFilter::MultiLevelCuckoo,
+        ][pick(5, 6)],
     };
     let mut options = small_options();
     design.apply(&mut options);

@@ -14,6 +14,7 @@ mod oracle;
 mod pace;
 mod reads;
 mod repair;
+mod sublevel_map;
 mod threaded;
 mod threads;
 mod tools;

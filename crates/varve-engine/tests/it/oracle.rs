@@ -64,7 +64,8 @@ fn random_options(rng: &mut Rng) -> DbOptions {
         FilterPolicy::Fuse { fingerprint_bits: 8 },
     ];
     let (index, filter) = (index[rng.below(3) as usize], filter[rng.below(5) as usize]);
-    let mut options = DbOptions { index, filter, ..options_by(rng.next()) };
+    let sublevel_map = rng.chance(2);
+    let mut options = DbOptions { index, filter, sublevel_map, ..options_by(rng.next()) };
     if rng.chance(2) {
         // Large enough for an index that needs whole pages, and for tables of several of them.
         (options.block_bytes, options.table_bytes) = (4096, 40 << 10);
@@ -103,25 +104,27 @@ fn check_reads(rng: &mut Rng, reader: &Reader<'_>, ids: &[KeyspaceId], model: &M
     }
 }
 
-/// How often compactions left a table clipped, and moved one as it is, since the store was opened.
-fn clips_and_moves(db: &Db) -> [u64; 2] {
+/// How often compactions left a table clipped, and moved one as it is, and how often the map of the sub-levels spared
+/// a table, since the store was opened.
+fn work_done(db: &Db) -> [u64; 3] {
     let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    ["table_clips", "table_moves"].map(|name| metrics["counters"][name].as_u64().unwrap())
+    ["table_clips", "table_moves", "map_negatives"]
+        .map(|name| metrics["counters"][name].as_u64().unwrap())
 }
 
-/// Returns how often tables were clipped and moved.
-fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u64; 2] {
+/// Returns how often tables were clipped, moved and spared.
+fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u64; 3] {
     let mut rng = Rng::new(seed);
     let mut model = Model::new();
     let open = |rng: &mut Rng| Db::open(Arc::clone(env), dir, random_options(rng)).unwrap();
     let mut db = open(&mut rng);
     let mut ids = make_spaces(&db).unwrap();
-    let (mut step, mut counts) = (0, [0; 2]);
+    let (mut step, mut counts) = (0, [0; 3]);
     let mut count = |db: &Db| {
         let report = db.verify(&mut |_| {}).unwrap();
         assert!(report.errors.is_empty(), "{:?}", report.errors);
-        let new = clips_and_moves(db);
-        counts = [counts[0] + new[0], counts[1] + new[1]];
+        let new = work_done(db);
+        counts = std::array::from_fn(|i| counts[i] + new[i]);
     };
     while step < steps {
         {
@@ -172,13 +175,14 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u
 
 #[test]
 fn a_simulated_store_agrees_with_the_model() {
-    let (mut clips, mut moves) = (0, 0);
+    let (mut clips, mut moves, mut spared) = (0, 0, 0);
     for seed in 0..9 {
         let env: Arc<dyn Env> = SimEnv::new(seed);
-        let [c, m] = run(&env, &store_dir(), seed, 2500);
-        (clips, moves) = (clips + c, moves + m);
+        let [c, m, s] = run(&env, &store_dir(), seed, 2500);
+        (clips, moves, spared) = (clips + c, moves + m, spared + s);
     }
     assert!(clips > 100 && moves > 20, "{clips} tables clipped, {moves} moved");
+    assert!(spared > 1000, "the map spared {spared} tables");
 }
 
 #[test]

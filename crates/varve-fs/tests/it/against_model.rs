@@ -104,11 +104,12 @@ fn random_operations_on_each_design_answer_as_the_model_does() {
         TableFilter::Cuckoo,
         TableFilter::Quotient,
         TableFilter::Fuse,
+        TableFilter::MultiLevelCuckoo,
     ];
-    for seed in 0..15_u64 {
+    for seed in 0..18_u64 {
         let at = seed as usize;
         let (compaction, index) = (compactions[at % 3], indexes[at % 5 % 3]);
-        let design = StoreDesign { compaction, index, filter: filters[at % 5] };
+        let design = StoreDesign { compaction, index, filter: filters[at / 3] };
         let format_options = FormatOptions { design, ..FormatOptions::default() };
         let tight = MountOptions { memory_budget_bytes: 1 << 19, ..MountOptions::default() };
         lockstep(500 + seed, &format_options, &tight, 3, 400);

@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     /// Instead of the preset's: how blocks of tables are found (plain, elias-fano, three-level)
     #[arg(long, value_name = "INDEX", value_parser = named::<TableIndex>)]
     index: Option<TableIndex>,
-    /// Instead of the preset's: filters of tables (none, bloom, cuckoo, quotient, fuse)
+    /// Instead of the preset's: filters of tables (none, bloom, cuckoo, quotient, fuse, multi-level-cuckoo)
     #[arg(long, value_name = "FILTER", value_parser = named::<TableFilter>)]
     filter: Option<TableFilter>,
     /// Format although the directory is not empty; a store is never replaced
@@ -59,6 +59,8 @@ enum Preset {
     Default,
     /// The store of TableFS: leveled, separator keys, Bloom filters
     Tablefs,
+    /// The store of SlimFS: stepped above one leveled level, entropy-coded tries, a multi-level cuckoo filter
+    Slimfs,
 }
 
 /// A choice by its name in superblocks.
@@ -71,6 +73,7 @@ impl Arguments {
         let preset = match self.preset {
             Preset::Default => StoreDesign::default(),
             Preset::Tablefs => StoreDesign::TABLEFS,
+            Preset::Slimfs => StoreDesign::SLIMFS,
         };
         StoreDesign {
             compaction: self.compaction.unwrap_or(preset.compaction),

@@ -57,6 +57,8 @@ fn a_store_is_made_as_told() {
         ["compaction", "index", "filter"].map(|part| design[part].as_str().unwrap().to_owned())
     };
     assert_eq!(made("preset", &["--preset", "tablefs"]), ["leveled", "plain", "bloom"]);
+    let slimfs = ["lazy-leveled", "three-level", "multi-level-cuckoo"];
+    assert_eq!(made("slimfs", &["--preset", "slimfs"]), slimfs);
     let parts = ["--compaction", "lazy-leveled", "--index", "three-level", "--filter", "quotient"];
     assert_eq!(made("parts", &parts), ["lazy-leveled", "three-level", "quotient"]);
     fails(varve().arg("format").arg(dir.path().join("odd")).args(["--filter", "sieve"]), 2);

@@ -106,6 +106,14 @@ pub(crate) fn debt_bytes(shape: &Shape, levels: &Levels<'_>) -> u64 {
     }
 }
 
+/// The levels above the one that is kept in one sorted run: those that the map of the sub-levels is for.
+pub(crate) fn mapped_levels(shape: &Shape, levels: &Levels<'_>) -> usize {
+    match shape.policy {
+        CompactionPolicy::Leveled => 1,
+        CompactionPolicy::Stepped | CompactionPolicy::LazyLeveled => stepped::bottom(shape, levels),
+    }
+}
+
 /// Bytes that `level` may hold, for a level below level 0.
 pub(crate) fn target_bytes(shape: &Shape, level: usize) -> u64 {
     let growth = shape.level_multiplier.saturating_pow(level.saturating_sub(1) as u32);

@@ -34,7 +34,7 @@ pub(super) fn debt_bytes(shape: &Shape, levels: &Levels<'_>) -> u64 {
 
 /// The level whose rows are kept in one sub-level: the deepest that holds any, or the one below if that is
 /// full.
-fn bottom(shape: &Shape, levels: &Levels<'_>) -> usize {
+pub(super) fn bottom(shape: &Shape, levels: &Levels<'_>) -> usize {
     let deepest = (1..LEVELS).rfind(|level| !levels[*level].is_empty()).unwrap_or(1);
     let full = level_bytes(&levels[deepest]) > target_bytes(shape, deepest);
     if full { (deepest + 1).min(LEVELS - 1) } else { deepest }
