@@ -204,14 +204,8 @@ fn build(
     };
     let poison = Poison::default();
     let edit = state_edit(&view, view.oldest_log(), manifest_no.next(), tables_seq);
-    let manifest = Manifest::create(
-        &*env,
-        dir,
-        LogId { file: manifest_no, salt },
-        &edit,
-        tables_seq,
-        &poison,
-    )?;
+    let manifest_id = LogId { file: manifest_no, salt };
+    let manifest = Manifest::create(&*env, dir, manifest_id, &edit, tables_seq, &poison)?;
     remove_unreferenced(&*env, dir, files, &view, &recovered)?;
     let metrics = Arc::new(Metrics::default());
     let cache = TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?;
