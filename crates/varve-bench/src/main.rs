@@ -6,7 +6,10 @@
 
 mod compare;
 mod crew;
+mod fsstats;
+mod generate;
 mod machine;
+mod memory;
 mod meter;
 mod noise;
 mod op;
@@ -48,6 +51,22 @@ struct Arguments {
 enum Command {
     /// Run a workload on targets in turn, and compare
     Compare(Box<Comparison>),
+    /// Make a tree of files like those that were found in use
+    Generate(generate::Options),
+    /// The sizes, depths and skew of a tree of files
+    Fsstats {
+        /// The tree
+        dir: PathBuf,
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give huge pages back at the end of the standard input
+    #[command(hide = true)]
+    GiveBack {
+        /// How many are to be left
+        pages: u64,
+    },
     /// Be one of the workers of a phase
     #[command(hide = true)]
     Worker {
@@ -77,6 +96,9 @@ struct Comparison {
     /// Begin each phase with what is in memory, instead of remounting and dropping caches
     #[arg(long)]
     warm: bool,
+    /// Reserve huge pages until so much memory is left for everything on this machine
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
     /// End with this phase
     #[arg(long, value_name = "PHASE")]
     until: Option<String>,
@@ -98,6 +120,9 @@ struct Comparison {
     /// Also print the rate of every so many operations
     #[arg(long, value_name = "OPERATIONS", value_parser = clap::value_parser!(u64).range(1..))]
     step: Option<u64>,
+    /// Also write charts into this directory, as SVG: rates over time, distributions of latencies
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
     /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -157,7 +182,12 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
         crew,
         warm: options.warm,
     };
+    let hold = options.memory.map(memory::Hold::new).transpose()?;
     let report = compare::run(&course, &options.workload)?;
+    drop(hold);
+    if let Some(dir) = &options.plots {
+        report.write_plots(dir)?;
+    }
     match options.json {
         true => report.print_json(&options.workload),
         false => report.print_table(options.step),
@@ -176,6 +206,9 @@ fn handle_signals() -> Result<(), Failure> {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Compare(options) => compare(&options),
+        Command::Generate(options) => generate::run(&options),
+        Command::Fsstats { dir, json } => fsstats::run(&dir, json),
+        Command::GiveBack { pages } => memory::give_back(pages),
         Command::Worker { task } => crew::work(&task),
     };
     match outcome {

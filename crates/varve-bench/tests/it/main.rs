@@ -4,3 +4,4 @@
 mod compare;
 mod faults;
 mod support;
+mod tools;

@@ -1,0 +1,176 @@
+//! The statistics of a tree of files (Ren, thesis, chapter 3.2): sizes of files and directories, depths, skew.
+//!
+//! One walk, in a memory that does not grow with the tree but for the paths of directories still to visit. Other
+//! file systems mounted below are left out. Values are exact to two digits.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+use crate::Failure;
+
+/// The quantiles that are shown, each with its name.
+const QUANTILES: [(&str, f64); 5] =
+    [("p10", 0.1), ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)];
+
+/// A property of files or directories.
+struct Property {
+    values: Histogram<u64>,
+    sum: u64,
+}
+
+impl Property {
+    fn new() -> Result<Property, Failure> {
+        Ok(Property { values: Histogram::new_with_bounds(1, 1 << 62, 2)?, sum: 0 })
+    }
+
+    fn note(&mut self, value: u64) {
+        self.values.saturating_record(value);
+        self.sum = self.sum.saturating_add(value);
+    }
+
+    fn at(&self, quantile: f64) -> u64 {
+        // The ends are exact, not the ends of their steps.
+        if quantile >= 1.0 { self.values.max() } else { self.values.value_at_quantile(quantile) }
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum as f64 / self.values.len().max(1) as f64
+    }
+
+    /// The part of the sum that the largest hundredth of the values makes up.
+    fn top_share(&self) -> f64 {
+        let mut left = self.values.len().div_ceil(100);
+        let mut sum = 0.0;
+        let steps: Vec<(u64, u64)> = self
+            .values
+            .iter_recorded()
+            .map(|step| (step.value_iterated_to(), step.count_at_value()))
+            .collect();
+        for (value, count) in steps.into_iter().rev() {
+            let taken = count.min(left);
+            sum += value as f64 * taken as f64;
+            left -= taken;
+        }
+        (sum / (self.sum as f64).max(1.0)).min(1.0)
+    }
+
+    fn json(&self) -> Value {
+        let mut all = serde_json::Map::new();
+        all.insert("count".to_owned(), json!(self.values.len()));
+        all.insert("mean".to_owned(), json!(self.mean()));
+        for (name, quantile) in QUANTILES {
+            all.insert(name.to_owned(), json!(self.at(quantile)));
+        }
+        all.insert("share_of_top_hundredth".to_owned(), json!(self.top_share()));
+        Value::Object(all)
+    }
+}
+
+/// The statistics of a tree.
+struct Statistics {
+    file_bytes: Property,
+    dir_names: Property,
+    dir_depth: Property,
+    file_depth: Property,
+    others: u64,
+}
+
+impl Statistics {
+    fn of(root: &Path) -> Result<Statistics, Failure> {
+        let wrong = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+        let device = fs::metadata(root).map_err(|error| wrong(root, error))?.dev();
+        let mut all = Statistics {
+            file_bytes: Property::new()?,
+            dir_names: Property::new()?,
+            dir_depth: Property::new()?,
+            file_depth: Property::new()?,
+            others: 0,
+        };
+        let mut waiting: Vec<(PathBuf, u64)> = vec![(root.to_path_buf(), 0)];
+        while let Some((dir, depth)) = waiting.pop() {
+            let mut names = 0;
+            for entry in fs::read_dir(&dir).map_err(|error| wrong(&dir, error))? {
+                let entry = entry.map_err(|error| wrong(&dir, error))?;
+                let data = entry.metadata().map_err(|error| wrong(&entry.path(), error))?;
+                names += 1;
+                if data.is_dir() {
+                    if data.dev() == device {
+                        waiting.push((entry.path(), depth + 1));
+                    }
+                } else if data.is_file() {
+                    all.file_bytes.note(data.len());
+                    all.file_depth.note(depth + 1);
+                } else {
+                    all.others += 1;
+                }
+            }
+            all.dir_names.note(names);
+            all.dir_depth.note(depth);
+        }
+        Ok(all)
+    }
+
+    fn properties(&self) -> [(&'static str, &Property); 4] {
+        [
+            ("bytes of files", &self.file_bytes),
+            ("names in directories", &self.dir_names),
+            ("depth of directories", &self.dir_depth),
+            ("depth of files", &self.file_depth),
+        ]
+    }
+}
+
+/// Prints the statistics of the tree at `root`.
+pub(crate) fn run(root: &Path, as_json: bool) -> Result<(), Failure> {
+    let all = Statistics::of(root)?;
+    if as_json {
+        let properties: serde_json::Map<String, Value> = all
+            .properties()
+            .map(|(name, property)| (name.replace(' ', "_"), property.json()))
+            .into_iter()
+            .collect();
+        let report = json!({"statistics": properties, "other_files": all.others});
+        println!("{}", serde_json::to_string_pretty(&report)?);
+        return Ok(());
+    }
+    println!(
+        "{} files of {} bytes in {} directories, and {} of other kinds\n",
+        all.file_bytes.values.len(),
+        all.file_bytes.sum,
+        all.dir_names.values.len(),
+        all.others
+    );
+    let quantiles = QUANTILES.map(|(name, _)| format!("{name:>12}")).concat();
+    println!("{:<22}{:>12}{quantiles}{:>12}", "", "mean", "in top 1 %");
+    for (name, property) in all.properties() {
+        let quantiles = QUANTILES.map(|(_, at)| format!("{:>12}", property.at(at))).concat();
+        let share = format!("{:.0} %", 100.0 * property.top_share());
+        println!("{name:<22}{:>12.1}{quantiles}{share:>12}", property.mean());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_tree_is_measured() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        fs::create_dir_all(dir.path().join("a/b/c")).expect("directories");
+        for (name, bytes) in [("a/x", 10), ("a/b/y", 20), ("a/b/c/z", 70)] {
+            fs::write(dir.path().join(name), vec![0; bytes]).expect("file");
+        }
+        std::os::unix::fs::symlink("x", dir.path().join("a/link")).expect("symlink");
+        let all = Statistics::of(dir.path()).expect("statistics");
+        assert_eq!((all.file_bytes.values.len(), all.file_bytes.sum, all.others), (3, 100, 1));
+        assert_eq!((all.file_bytes.at(0.5), all.file_bytes.at(1.0)), (20, 70));
+        assert_eq!((all.dir_names.values.len(), all.dir_names.at(1.0)), (4, 3));
+        assert_eq!((all.dir_depth.at(1.0), all.file_depth.at(1.0)), (3, 4));
+        assert!((all.file_bytes.top_share() - 0.7).abs() < 0.01);
+    }
+}

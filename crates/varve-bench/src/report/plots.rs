@@ -1,0 +1,85 @@
+//! Charts of a comparison: for each phase the rate over time and the distribution of latencies, with a line for
+//! each target.
+
+use std::path::Path;
+
+use super::chart::{Axis, Chart};
+use super::{Figure, Report};
+use crate::Failure;
+use crate::meter::BUCKET;
+
+/// Points of a line, at most.
+const POINTS_MAX: usize = 400;
+
+impl Report {
+    /// Writes them into the directory `dir`, which is made if it is missing.
+    pub(crate) fn write_plots(&self, dir: &Path) -> Result<(), Failure> {
+        std::fs::create_dir_all(dir)?;
+        for (number, phase) in self.phases.iter().enumerate() {
+            let name: String = phase
+                .name
+                .chars()
+                .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+                .collect();
+            for (what, chart) in
+                [("rate", self.rate_chart(number)), ("latency", self.latency_chart(number)?)]
+            {
+                std::fs::write(dir.join(format!("{name}-{what}.svg")), chart.svg())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rate of the first round over time.
+    fn rate_chart(&self, phase: usize) -> Chart {
+        let line = |(target, name): (usize, &String)| {
+            (name.clone(), self.rounds(target, phase).next().map(over_time).unwrap_or_default())
+        };
+        Chart {
+            title: format!("{}: rate over time", self.phases[phase].name),
+            x: Axis { name: "seconds", is_log: false },
+            y: Axis { name: "per second", is_log: false },
+            lines: self.targets.iter().enumerate().map(line).collect(),
+        }
+    }
+
+    /// Which part of the operations of all rounds takes longer than a latency.
+    fn latency_chart(&self, phase: usize) -> Result<Chart, Failure> {
+        let mut lines = Vec::new();
+        for (target, name) in self.targets.iter().enumerate() {
+            let latencies = self.latencies(target, phase)?;
+            let total = latencies.len() as f64;
+            let mut longer = latencies.len();
+            let points = latencies.iter_recorded().map(|step| {
+                let at = (step.value_iterated_to() as f64 / 1e3, longer as f64 / total);
+                longer -= step.count_at_value();
+                at
+            });
+            lines.push((name.clone(), points.collect()));
+        }
+        Ok(Chart {
+            title: format!(
+                "{}: part of the operations that take at least so long",
+                self.phases[phase].name
+            ),
+            x: Axis { name: "microseconds", is_log: true },
+            y: Axis { name: "part", is_log: true },
+            lines,
+        })
+    }
+}
+
+/// Points of time and rate. What is left at the end of a bucket counts for the time that was measured.
+fn over_time(figure: &Figure) -> Vec<(f64, f64)> {
+    let merged = figure.buckets.len().div_ceil(POINTS_MAX).max(1);
+    // The last bucket is not full.
+    let full = figure.buckets.len().saturating_sub(1).max(1);
+    let seconds = BUCKET.as_secs_f64() * merged as f64;
+    let parts = figure.buckets.get(..full).unwrap_or_default().chunks(merged).enumerate();
+    parts
+        .map(|(at, part)| {
+            let span = BUCKET.as_secs_f64() * part.len() as f64;
+            (at as f64 * seconds, part.iter().sum::<u64>() as f64 / span)
+        })
+        .collect()
+}

@@ -1,0 +1,100 @@
+//! What is beside comparisons: trees, charts, memory held down.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{bench, report};
+
+#[test]
+fn a_generated_tree_has_the_statistics_that_were_asked_for() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let tree = dir.path().to_str().expect("a path of text");
+    let make = ["generate", tree, "--files", "2000", "--size-median", "1K", "--size-max", "64K"];
+    assert!(bench(dir.path(), &make).status.success());
+    assert!(!bench(dir.path(), &make).status.success(), "it is not empty any more");
+    let found = report(dir.path(), &["fsstats", tree, "--json"]);
+    let found = |property: &str, value: &str| {
+        found["statistics"][property][value]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{property} {value}"))
+    };
+    assert_eq!(found("bytes_of_files", "count"), 2000.0);
+    assert_eq!(found("depth_of_directories", "count"), 181.0);
+    assert!((850.0..1200.0).contains(&found("bytes_of_files", "p50")));
+    assert!((65_536.0..67_000.0).contains(&found("bytes_of_files", "max")));
+    assert!(found("names_in_directories", "p50") < 8.0);
+    assert!(found("names_in_directories", "max") > 200.0);
+    assert!(found("depth_of_directories", "p50") >= 2.0);
+    let table = bench(dir.path(), &["fsstats", tree]);
+    assert!(String::from_utf8_lossy(&table.stdout).contains("2000 files of"));
+}
+
+#[test]
+fn charts_and_tables_are_made() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (path, plots) = (dir.path().join("here"), dir.path().join("plots"));
+    fs::create_dir(&path).expect("directory");
+    let (path, into) = (path.to_str().expect("text"), plots.to_str().expect("text"));
+    let course =
+        ["compare", "--rounds", "2", "--warm", "--step", "20", "-t", path, "--plots", into];
+    let output =
+        bench(dir.path(), &[&course[..], &["mdtest", "--files", "100", "--dirs", "1"]].concat());
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("create: 100 operations, 2 rounds"), "{table}");
+    assert!(table.contains("operations per second, by 20 operations"), "{table}");
+    for chart in ["create-rate.svg", "create-latency.svg", "ls--l-latency.svg"] {
+        let svg = fs::read_to_string(plots.join(chart)).expect("a chart");
+        assert!(svg.starts_with("<svg") && svg.contains("<polyline points=\""), "{chart}");
+    }
+}
+
+/// Huge pages are given back although nobody is left to give them back.
+#[test]
+fn memory_is_given_back_by_who_outlives_the_run() {
+    const PAGES: &str = "/proc/sys/vm/nr_hugepages";
+    let pages = || fs::read_to_string(PAGES).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let meminfo = fs::read_to_string("/proc/meminfo").expect("meminfo");
+    let kib = |field: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(field));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let page = kib("Hugepagesize:");
+    let writable = pages().is_some_and(|before| fs::write(PAGES, before.to_string()).is_ok());
+    if page == 0 || !writable {
+        eprintln!("skipped: huge pages are not ours to reserve");
+        return;
+    }
+    let before = pages().expect("a number");
+    let left = kib("MemTotal:") - kib("Hugetlb:") - 2 * page;
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_varve-bench"))
+        .args([
+            "compare",
+            "--rounds",
+            "1",
+            "--warm",
+            "--rate",
+            "1",
+            "--memory",
+            &format!("{left}K"),
+            "-t",
+        ])
+        .arg(dir.path())
+        .args(["mdtest", "--files", "1000", "--dirs", "1"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let wait_for = |wanted: u64| {
+        let begin = Instant::now();
+        while pages() != Some(wanted) && begin.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        pages()
+    };
+    let held = wait_for(before + 2);
+    child.kill().expect("it is killed");
+    child.wait().expect("it ends");
+    let after = wait_for(before);
+    assert_eq!((held, after), (Some(before + 2), Some(before)));
+}
