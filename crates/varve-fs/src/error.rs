@@ -10,6 +10,7 @@ use varve_vfs::FsError;
 pub(crate) fn store(error: StoreError) -> FsError {
     match error {
         StoreError::NoSpace { .. } => FsError::NoSpace(error.to_string()),
+        StoreError::Ended => FsError::Stale,
         StoreError::Io { .. }
         | StoreError::Damaged { .. }
         | StoreError::Poisoned { .. }
@@ -18,7 +19,6 @@ pub(crate) fn store(error: StoreError) -> FsError {
         | StoreError::NotAStore { .. }
         | StoreError::Invalid(_)
         | StoreError::Conflict { .. }
-        | StoreError::Ended
         | StoreError::Closed => FsError::Storage(error.to_string()),
     }
 }

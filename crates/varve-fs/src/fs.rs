@@ -32,6 +32,7 @@ use crate::superblock::{
     LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, lock_path, objects_dir,
 };
 use crate::usage::Accounts;
+use crate::views::Views;
 
 /// A file system on a log-structured store.
 pub struct VarveFs {
@@ -48,7 +49,7 @@ pub struct VarveFs {
     pub(crate) locator: Locator,
     pub(crate) handles: Handles,
     pub(crate) descriptors: Descriptors,
-    pub(crate) ids: IdAllocator,
+    pub(crate) ids: Arc<IdAllocator>,
     pub(crate) objects: Arc<Objects>,
     pub(crate) reaper: Arc<Reaper>,
     /// Held while a directory moves to another parent, so that the tree above it stands still.
@@ -56,8 +57,31 @@ pub struct VarveFs {
     /// Counts the operations that changed the place of an inode, when they have written and still hold
     /// their locks: who scans rows and then locks one knows by it whether the row may have changed.
     pub(crate) moves: AtomicU64,
+    /// The views of this file system; `None` in a view.
+    pub(crate) views: Option<Views>,
+    pub(crate) lookups: KeyspaceId,
     reaper_thread: Mutex<Option<Box<dyn JoinHandle>>>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
+}
+
+/// An open store.
+pub(crate) struct Engine {
+    pub(crate) store: Arc<dyn Store>,
+    /// The same, if it is one that can have views.
+    pub(crate) db: Option<Arc<Db>>,
+}
+
+/// What a file system is made of, whether of a store or of a view.
+pub(crate) struct Parts {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: MountOptions,
+    pub(crate) lock: Mutex<Option<Box<dyn FileLock>>>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) superblock: Superblock,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) ids: Arc<IdAllocator>,
+    pub(crate) views: Option<Views>,
 }
 
 /// The three key spaces.
@@ -85,15 +109,14 @@ impl Keyspaces {
 /// Makes a store in `dir`, durably, and says what it is. The directory is made if it does not exist.
 /// Refuses a directory that holds a store, and one that holds anything else unless `options.force`.
 pub fn format(env: &Arc<dyn Env>, dir: &Path, options: &FormatOptions) -> StoreResult<Superblock> {
-    format_with(env, dir, options, |engine_dir| open_db(env, engine_dir, DbOptions::default()))
+    format_with(env, dir, options, |engine_dir| {
+        Ok(open_db(env, engine_dir, DbOptions::default())?.store)
+    })
 }
 
-pub(crate) fn open_db(
-    env: &Arc<dyn Env>,
-    dir: &Path,
-    options: DbOptions,
-) -> StoreResult<Arc<dyn Store>> {
-    Ok(Arc::new(Db::open(Arc::clone(env), dir, options)?))
+pub(crate) fn open_db(env: &Arc<dyn Env>, dir: &Path, options: DbOptions) -> StoreResult<Engine> {
+    let db = Arc::new(Db::open(Arc::clone(env), dir, options)?);
+    Ok(Engine { store: Arc::<Db>::clone(&db), db: Some(db) })
 }
 
 /// [`format()`] on the store that `open_store` opens in the directory it is given.
@@ -247,39 +270,73 @@ impl VarveFs {
     pub fn open(env: Arc<dyn Env>, dir: &Path, options: MountOptions) -> StoreResult<VarveFs> {
         let design = Superblock::read(env.as_ref(), dir)?.design;
         let (db_env, db_options) = (Arc::clone(&env), options.engine(design));
-        VarveFs::open_with(env, dir, options, |engine_dir| open_db(&db_env, engine_dir, db_options))
+        VarveFs::open_on(env, dir, options, |engine_dir| open_db(&db_env, engine_dir, db_options))
     }
 
-    /// [`VarveFs::open`] on the store that `open_store` opens in the directory it is given.
+    /// [`VarveFs::open`] on the store that `open_store` opens in the directory it is given. Such a store has no views.
     pub fn open_with(
         env: Arc<dyn Env>,
         dir: &Path,
         options: MountOptions,
         open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
     ) -> StoreResult<VarveFs> {
+        let open = |dir: &Path| Ok(Engine { store: open_store(dir)?, db: None });
+        VarveFs::open_on(env, dir, options, open)
+    }
+
+    fn open_on(
+        env: Arc<dyn Env>,
+        dir: &Path,
+        options: MountOptions,
+        open_store: impl FnOnce(&Path) -> StoreResult<Engine>,
+    ) -> StoreResult<VarveFs> {
         Superblock::read(env.as_ref(), dir)?;
         let lock = take_lock(env.as_ref(), dir, options.mount_point.as_deref())?;
-        let (fs, lookups) = VarveFs::assemble(env, dir, options, lock, open_store)?;
-        fs.store.clear_keyspace(lookups)?;
+        let fs = VarveFs::assemble(env, dir, options, lock, open_store)?;
+        fs.store.clear_keyspace(fs.lookups)?;
         fs.finish_pending().map_err(invalid)?;
         fs.load_quotas().map_err(invalid)?;
         fs.start_reaper()?;
         Ok(fs)
     }
 
-    /// Opens the locked store in `dir` as it is; gives the volatile key space too.
+    /// Opens the locked store in `dir` as it is.
     pub(crate) fn assemble(
         env: Arc<dyn Env>,
         dir: &Path,
         options: MountOptions,
         lock: Box<dyn FileLock>,
-        open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
-    ) -> StoreResult<(VarveFs, KeyspaceId)> {
+        open_store: impl FnOnce(&Path) -> StoreResult<Engine>,
+    ) -> StoreResult<VarveFs> {
         let superblock = Superblock::read(env.as_ref(), dir)?;
-        let store = open_store(&engine_dir(dir))?;
+        let Engine { store, db } = open_store(&engine_dir(dir))?;
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
         superblock.check_rows(store.as_ref(), keyspaces.meta, dir)?;
-        let objects = Arc::new(Objects::new(Arc::clone(&env), objects_dir(dir)));
+        let objects = Arc::new(Objects::new(Arc::clone(&env), dir));
+        let ids = IdAllocator::open(Arc::clone(&store), keyspaces.meta).map_err(invalid)?;
+        let spill = Spill::new(Arc::clone(&store), keyspaces.lookups, 0);
+        let views = db.map(Views::new);
+        let dir = dir.to_path_buf();
+        let lock = Mutex::new(Some(lock));
+        let parts = Parts {
+            env,
+            dir,
+            options,
+            lock,
+            store,
+            superblock,
+            objects,
+            ids: Arc::new(ids),
+            views,
+        };
+        let fs = VarveFs::build(parts, &keyspaces, spill)?;
+        fs.begin_views()?;
+        Ok(fs)
+    }
+
+    /// A file system of these parts.
+    pub(crate) fn build(parts: Parts, keyspaces: &Keyspaces, spill: Spill) -> StoreResult<VarveFs> {
+        let Parts { env, dir, options, lock, store, superblock, objects, ids, views } = parts;
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || hook.sync_claimed()));
         let meta = keyspaces.meta;
@@ -290,8 +347,7 @@ impl VarveFs {
         let books = Arc::clone(&accounts);
         let reaper =
             Reaper::new(Arc::clone(&env), Arc::clone(&store), meta, Arc::clone(&objects), books);
-        let spill = Spill::new(Arc::clone(&store), keyspaces.lookups);
-        let fs = VarveFs {
+        Ok(VarveFs {
             meta,
             data: keyspaces.data,
             hasher: superblock.name_hasher(),
@@ -300,20 +356,21 @@ impl VarveFs {
             locator: Locator::new(spill, options.located_inodes()),
             handles: Handles::new(),
             descriptors: Descriptors::new(options.open_objects_max()),
-            ids: IdAllocator::open(Arc::clone(&store), meta).map_err(invalid)?,
+            ids,
             reaper: Arc::new(reaper),
             tree: Mutex::new(()),
             moves: AtomicU64::new(0),
             reaper_thread: Mutex::new(None),
-            lock: Mutex::new(Some(lock)),
-            dir: dir.to_path_buf(),
+            lookups: keyspaces.lookups,
+            views,
+            lock,
+            dir,
             env,
             store,
             superblock,
             options,
             objects,
-        };
-        Ok((fs, keyspaces.lookups))
+        })
     }
 
     /// Starts to remove the object files of removed inodes in the background, if anything may change.

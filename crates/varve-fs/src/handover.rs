@@ -58,7 +58,7 @@ impl VarveFs {
         let design = Superblock::read(env.as_ref(), dir)?.design;
         let (db_env, db_options) = (Arc::clone(&env), options.engine(design));
         let open_store = |engine_dir: &Path| open_db(&db_env, engine_dir, db_options);
-        let (fs, _) = VarveFs::assemble(env, dir, options, from.lock, open_store)?;
+        let fs = VarveFs::assemble(env, dir, options, from.lock, open_store)?;
         fs.take_over(handover)?;
         fs.load_quotas().map_err(invalid)?;
         fs.start_reaper()?;

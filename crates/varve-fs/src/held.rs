@@ -84,6 +84,9 @@ impl Held<'_> {
 impl VarveFs {
     /// The inode, as of some moment during the call.
     pub(crate) fn read_inode(&self, ino: InodeId) -> FsResult<Inode> {
+        if ino.is_made_up() {
+            return self.made_up(ino).ok_or(FsError::Stale);
+        }
         let found = match self.locator.place(ino)? {
             Some(Place::Detached(inode)) => return Ok(*inode),
             Some(Place::Entry { key, slot }) => {
@@ -126,6 +129,9 @@ impl VarveFs {
     }
 
     fn hold_and(&self, ino: InodeId, also: Option<RowKey>) -> FsResult<Held<'_>> {
+        if ino.is_made_up() {
+            return Err(FsError::NotPermitted);
+        }
         for _ in 0..RETRIES_MAX {
             let place = self.locator.place(ino)?;
             let key = match &place {

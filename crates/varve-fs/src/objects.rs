@@ -7,6 +7,9 @@
 //! held open for that. If there are more, one sync of the whole tree costs less than one for each; so it
 //! is done too by the first sync of a process, which covers what earlier ones wrote.
 //!
+//! A view has objects of its own, `views/E/K/J/I`, where E is its epoch, for what it has written; of all others it sees
+//! those of the store, as they were when it began ([`crate::kept`], [`crate::views`]).
+//!
 //! Source: TableFS 4.2.1.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +23,9 @@ use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use crate::error;
+use crate::kept::{Kept, copy_file, create_dirs_between};
+use crate::superblock::{kept_dir, objects_dir};
+use crate::views::ViewFile;
 
 /// Files within one directory, and directories within the one above.
 const FAN_OUT: u64 = 10_000;
@@ -39,6 +45,16 @@ pub(crate) struct Objects {
     /// process wrote is durable, as the log may hold rows of one that died before it synced its objects, and
     /// whatever else has no row that claims it.
     earlier_synced: Mutex<bool>,
+    origin: Origin,
+}
+
+/// Where the bytes of objects that are not in the directory are.
+#[derive(Debug)]
+enum Origin {
+    /// Nowhere: these are the store's own. What views still see of them is kept.
+    Store(Kept),
+    /// In the store, as a view of this epoch sees it.
+    View { store: Arc<Objects>, epoch: InodeId },
 }
 
 #[derive(Debug, Default)]
@@ -51,13 +67,50 @@ struct Claimed {
 }
 
 impl Objects {
-    pub(crate) fn new(env: Arc<dyn Env>, dir: PathBuf) -> Objects {
-        Objects {
-            env,
-            dir,
-            claimed: Mutex::default(),
-            failed: OnceLock::new(),
-            earlier_synced: Mutex::new(false),
+    /// Those of the store in `store`.
+    pub(crate) fn new(env: Arc<dyn Env>, store: &Path) -> Objects {
+        let origin = Origin::Store(Kept::new(Arc::clone(&env), kept_dir(store)));
+        Objects::with(env, objects_dir(store), origin)
+    }
+
+    /// Those of a view of the epoch `epoch`, whose own are in `dir`. REQUIRES: these are the store's.
+    pub(crate) fn of_view(self: &Arc<Self>, dir: PathBuf, epoch: InodeId) -> Objects {
+        let origin = Origin::View { store: Arc::clone(self), epoch };
+        Objects::with(Arc::clone(&self.env), dir, origin)
+    }
+
+    fn with(env: Arc<dyn Env>, dir: PathBuf, origin: Origin) -> Objects {
+        let (claimed, failed) = (Mutex::default(), OnceLock::new());
+        Objects { env, dir, claimed, failed, earlier_synced: Mutex::new(false), origin }
+    }
+
+    /// What is kept of the store's objects; `None` for those of a view.
+    pub(crate) fn kept(&self) -> Option<&Kept> {
+        match &self.origin {
+            Origin::Store(kept) => Some(kept),
+            Origin::View { .. } => None,
+        }
+    }
+
+    /// Called before the bytes or the length of the object of `ino` change: keeps them for the views that see them.
+    pub(crate) fn keep(&self, ino: InodeId) -> FsResult<()> {
+        let Some(kept) = self.kept() else { return Ok(()) };
+        let path = self.path(ino);
+        kept.keep(ino, &path).map_err(|error| error::object("keep for a view", &path, error))
+    }
+
+    /// Of a view: calls `with` with the object of `ino` in the store, as the view sees it.
+    pub(crate) fn read_origin<T>(
+        &self,
+        ino: InodeId,
+        with: impl FnOnce(&dyn File) -> io::Result<T>,
+    ) -> io::Result<T> {
+        match &self.origin {
+            Origin::View { store, epoch } => match store.kept() {
+                Some(kept) => kept.read(*epoch, ino, &store.path(ino), with),
+                None => Err(io::ErrorKind::NotFound.into()),
+            },
+            Origin::Store(_) => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
@@ -83,14 +136,9 @@ impl Objects {
     }
 
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
-        let Some(lower) = path.parent() else { return Ok(()) };
-        let Some(upper) = lower.parent() else { return Ok(()) };
-        for dir in [upper, lower] {
-            match self.env.create_dir(dir) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                other => other?,
-            }
-        }
+        let Some(upper) = path.parent().and_then(Path::parent) else { return Ok(()) };
+        let top = self.dir.parent().and_then(Path::parent);
+        create_dirs_between(self.env.as_ref(), top, path)?;
         // Both parents are synced with the next claim, also if someone else made the directory a moment
         // ago.
         let mut claimed = self.claimed.lock();
@@ -100,15 +148,43 @@ impl Objects {
     }
 
     /// Opens the object of `ino`.
-    pub(crate) fn open(&self, ino: InodeId, mode: OpenMode) -> FsResult<Arc<dyn File>> {
+    pub(crate) fn open(self: &Arc<Self>, ino: InodeId, mode: OpenMode) -> FsResult<Arc<dyn File>> {
         let path = self.path(ino);
+        if let Origin::View { .. } = self.origin {
+            return Ok(Arc::new(ViewFile::new(Arc::clone(self), ino)));
+        }
         self.env.open(&path, mode).map_err(|error| error::object("open", &path, error))
     }
 
     /// What the storage below says of the object of `ino`.
     pub(crate) fn stat(&self, ino: InodeId) -> FsResult<FileStat> {
         let path = self.path(ino);
-        self.env.stat(&path).map_err(|error| error::object("stat", &path, error))
+        let stat = match self.env.stat(&path) {
+            Err(error) if self.kept().is_none() && error.kind() == io::ErrorKind::NotFound => {
+                self.read_origin(ino, |file| file.stat())
+            }
+            stat => stat,
+        };
+        stat.map_err(|error| error::object("stat", &path, error))
+    }
+
+    /// Of a view: the object of `ino` that is its own; with `make`, a copy of what it saw until now if there is none.
+    pub(crate) fn own(&self, ino: InodeId, make: bool) -> io::Result<Option<Arc<dyn File>>> {
+        let path = self.path(ino);
+        match self.env.open(&path, OpenMode::ReadWrite) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            file => return file.map(Some),
+        }
+        if !make {
+            return Ok(None);
+        }
+        self.create_dirs(&path)?;
+        let begun = path.with_extension("begun");
+        self.read_origin(ino, |file| copy_file(self.env.as_ref(), file, &begun))?;
+        self.env.rename(&begun, &path)?;
+        let own = self.env.open(&path, OpenMode::ReadWrite)?;
+        self.claim(ino, Arc::clone(&own));
+        Ok(Some(own))
     }
 
     /// The same, or `None` if there is no object of `ino`.
@@ -215,7 +291,7 @@ impl Objects {
         for ino in inos.iter().take_while(|_| go_on()) {
             self.claimed.lock().files.remove(ino);
             let path = self.path(*ino);
-            match self.env.remove_file(&path) {
+            match self.remove_one(*ino, &path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(error::object("remove", &path, error));
                 }
@@ -232,6 +308,14 @@ impl Objects {
             }
         }
         Ok(removed)
+    }
+
+    /// Removes the object at `path`, or moves it to where it is kept.
+    fn remove_one(&self, ino: InodeId, path: &Path) -> io::Result<()> {
+        match self.kept() {
+            Some(kept) if kept.take(ino, path)? => Ok(()),
+            _ => self.env.remove_file(path),
+        }
     }
 
     /// Makes the object of `from` that of `to`, durably.
@@ -314,7 +398,7 @@ impl Iterator for ObjectWalk<'_> {
     }
 }
 
-fn object_path(dir: &Path, ino: InodeId) -> PathBuf {
+pub(crate) fn object_path(dir: &Path, ino: InodeId) -> PathBuf {
     let number = ino.get();
     let lower = number / FAN_OUT;
     let upper = lower / FAN_OUT;

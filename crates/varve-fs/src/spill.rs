@@ -1,12 +1,12 @@
 //! Locator entries that do not fit in memory, in the volatile key space `lookups`.
 //!
 //! ```text
-//! key:   (inode id, 0)
+//! key:   (inode id, epoch of the view; 0 in the main view)
 //! value: | lookups varint | 1 |                        in the inode's own row
 //!        | lookups varint | 2 | prefix varint | suffix varint | slot u8 |
 //! ```
 //!
-//! The key space is cleared at each mount, except by a process that takes over from another: so the
+//! What views leave there goes with the next mount too. The key space is cleared at each mount, except by a process that takes over from another: so the
 //! encoding is a part of what [`varve_schema::Handover`] versions.
 
 use std::sync::Arc;
@@ -34,25 +34,31 @@ pub(crate) struct Spilled {
 pub(crate) struct Spill {
     store: Arc<dyn Store>,
     lookups: KeyspaceId,
+    view: u64,
 }
 
 impl Spill {
-    pub(crate) fn new(store: Arc<dyn Store>, lookups: KeyspaceId) -> Spill {
-        Spill { store, lookups }
+    /// For the view of the epoch `view`, 0 for the main one. `store` is that of the main view.
+    pub(crate) fn new(store: Arc<dyn Store>, lookups: KeyspaceId, view: u64) -> Spill {
+        Spill { store, lookups, view }
+    }
+
+    fn key(&self, ino: InodeId) -> Bytes {
+        Bytes::copy_from_slice(&RowKey::chunk(ino, self.view).to_bytes())
     }
 
     /// Writes entries.
     pub(crate) fn put(&self, entries: &[(InodeId, Spilled)]) -> FsResult<()> {
         let mut batch = Batch::new();
         for (ino, spilled) in entries {
-            batch.put(self.lookups, key(*ino), encode(spilled));
+            batch.put(self.lookups, self.key(*ino), encode(spilled));
         }
         self.store.write(batch).map_err(error::store)
     }
 
     /// Fetches and removes an entry.
     pub(crate) fn take(&self, ino: InodeId) -> FsResult<Option<Spilled>> {
-        let key = key(ino);
+        let key = self.key(ino);
         let Some(bytes) = self.store.get(self.lookups, &key).map_err(error::store)? else {
             return Ok(None);
         };
@@ -64,10 +70,6 @@ impl Spill {
         self.store.write(batch).map_err(error::store)?;
         Ok(Some(spilled))
     }
-}
-
-fn key(ino: InodeId) -> Bytes {
-    Bytes::copy_from_slice(&RowKey::inode(ino).to_bytes())
 }
 
 fn encode(spilled: &Spilled) -> Vec<u8> {

@@ -207,6 +207,16 @@ pub fn objects_dir(dir: &Path) -> PathBuf {
     dir.join("objects")
 }
 
+/// The directory of versions of object files that are kept for views, within a store.
+pub(crate) fn kept_dir(dir: &Path) -> PathBuf {
+    dir.join("kept")
+}
+
+/// The directory of the object files of views' own, within a store.
+pub(crate) fn views_dir(dir: &Path) -> PathBuf {
+    dir.join("views")
+}
+
 /// The file that is locked while a store is open.
 pub fn lock_path(dir: &Path) -> PathBuf {
     dir.join("LOCK")

@@ -283,6 +283,14 @@ impl Vfs for VarveFs {
         self.do_removexattr(ino, name)
     }
 
+    fn is_awaited(&self, ino: InodeId) -> bool {
+        crate::views::is_place(ino)
+    }
+
+    fn arrive(&self, ino: InodeId) -> FsResult<()> {
+        self.do_arrive(ino)
+    }
+
     fn usage(&self, ino: InodeId) -> FsResult<TreeUsage> {
         self.total(ino)
     }

@@ -115,13 +115,33 @@ impl Adapter {
         request: &Request<'_>,
         reply: &mut Reply,
     ) -> Answer {
-        let ino = InodeId::new(header.node);
+        let ino = self.inode(header.node);
         let served = self.dispatch(&mut Call { origin, header, ino, reply }, request);
         served.unwrap_or_else(|err| Answer::Errno(errno(opcode_name(header.opcode), &err)))
     }
 
+    /// The directory that the mount shows as its root.
+    pub(crate) fn root(&self) -> InodeId {
+        self.options.root
+    }
+
+    /// The inode that the kernel calls `node`: for it the root is always number 1.
+    fn inode(&self, node: u64) -> InodeId {
+        let ino = InodeId::new(node);
+        if ino == InodeId::ROOT { self.options.root } else { ino }
+    }
+
+    /// Whether `ino` is a place where another mount is to appear, so that nothing known of it holds for long.
+    fn is_awaited(&self, ino: InodeId) -> bool {
+        ino.is_made_up() && self.vfs.is_awaited(ino)
+    }
+
     fn dispatch(&self, call: &mut Call<'_>, request: &Request<'_>) -> Served {
         let ino = call.ino;
+        let is_forget = matches!(request, Request::Forget { .. } | Request::BatchForget(_));
+        if self.is_awaited(ino) && !is_forget {
+            return Ok(self.later(call, move |vfs| vfs.arrive(ino)));
+        }
         match *request {
             Request::Lookup { name } => self.lookup(call, name),
             Request::Forget { lookups } => {
@@ -129,7 +149,7 @@ impl Adapter {
                 Ok(DONE)
             }
             Request::BatchForget(forgets) => {
-                forgets.iter().for_each(|(ino, n)| self.vfs.forget(InodeId::new(ino), n));
+                forgets.iter().for_each(|(ino, n)| self.vfs.forget(self.inode(ino), n));
                 Ok(DONE)
             }
             Request::Getattr => self.getattr(call),
@@ -146,7 +166,7 @@ impl Adapter {
                 self.settled(ino, self.vfs.rmdir(ino, convert::name(name)?)).map(|()| DONE)
             }
             Request::Rename(rename) => self.rename(call, &rename),
-            Request::Link { inode, name } => self.link(call, InodeId::new(inode), name),
+            Request::Link { inode, name } => self.link(call, self.inode(inode), name),
             Request::Open { flags, kill_set_id } => self.open(call, flags, kill_set_id),
             Request::Create(create) => self.create(call, &create),
             Request::Tmpfile(create) => self.tmpfile(call, &create),

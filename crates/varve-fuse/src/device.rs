@@ -74,6 +74,11 @@ impl Device {
         delivered(rustix::io::write(&self.0, &header(unique, errno, 0)));
     }
 
+    /// Tells the kernel something that it did not ask for.
+    pub(crate) fn notify(&self, message: &[u8]) -> rustix::io::Result<()> {
+        rustix::io::write(&self.0, message).map(drop)
+    }
+
     /// Makes `file` known to the kernel as a backing file.
     pub(crate) fn register(&self, file: BorrowedFd<'_>) -> io::Result<BackingFile> {
         let id = ioctl::backing_open(&self.0, file)?;

@@ -24,6 +24,7 @@ mod handover;
 mod handshake;
 mod idle_poll;
 mod mount;
+mod notify;
 mod protocol;
 mod readers;
 mod session;
@@ -34,8 +35,9 @@ pub use handover::{PauseHandle, Paused, StateError};
 pub use idle_poll::IdlePoll;
 pub use mount::{
     FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, Mounted, Refusal, UnmountError,
-    UnmountMode, find_mounts, mount, remount, unmount,
+    UnmountMode, find_mounts, mount, mount_within, remount, unmount,
 };
+pub use notify::Notifier;
 pub use readers::Placement;
 pub use session::{Ended, ReaddirPlus, Session, SessionError, SessionOptions, StopHandle};
 pub use transport::{NoUring, Transport};

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use varve_types::InodeId;
 use varve_vfs::Vfs;
 
 use crate::adapter::Adapter;
@@ -28,6 +29,7 @@ use crate::handover::{Gate, PauseHandle, Paused};
 use crate::handshake::{self, Agreement, Refusal};
 use crate::idle_poll::{Governor, IdlePoll};
 use crate::mount::{Mounted, UnmountError, UnmountMode, unmount};
+use crate::notify::Notifier;
 use crate::readers::{Placement, Readers, usable_cpus};
 use crate::transport::{self, Carrier, NoUring, Transport};
 
@@ -73,6 +75,8 @@ pub struct SessionOptions {
     pub acl: bool,
     /// Attributes with listings.
     pub readdir_plus: ReaddirPlus,
+    /// The directory that the mount shows as its root.
+    pub root: InodeId,
     /// Make every write durable before it is answered (mount option `sync`). Excludes passthrough.
     pub sync_writes: bool,
     /// Make every change of a directory durable before it is answered (mount options `sync` and `dirsync`).
@@ -99,6 +103,7 @@ impl Default for SessionOptions {
             xattr: true,
             acl: true,
             readdir_plus: ReaddirPlus::Auto,
+            root: InodeId::ROOT,
             sync_writes: false,
             sync_dirs: false,
         }
@@ -227,6 +232,11 @@ impl Session {
     /// A handle by which another thread can end the session.
     pub fn stop_handle(&self) -> StopHandle {
         StopHandle { dir: self.dir.clone() }
+    }
+
+    /// By which the kernel is told that what it knows no longer holds.
+    pub fn notifier(&self) -> Notifier {
+        Notifier::new(self.devices[0].clone(), self.adapter.root())
     }
 
     /// How requests travel.

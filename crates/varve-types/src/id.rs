@@ -14,6 +14,8 @@ impl InodeId {
     pub const ROOT: InodeId = InodeId(1);
     /// The first id handed out to a file or directory.
     pub const FIRST_FREE: InodeId = InodeId(16);
+    /// Ids from here on stand for no row: a file system makes them up for places where others are mounted.
+    pub const FIRST_MADE_UP: InodeId = InodeId(1 << 63);
 
     /// The id with this number.
     pub const fn new(raw: u64) -> InodeId {
@@ -23,6 +25,11 @@ impl InodeId {
     /// The number, as the kernel and the rows carry it.
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// Whether it stands for no row.
+    pub const fn is_made_up(self) -> bool {
+        self.0 >= InodeId::FIRST_MADE_UP.0
     }
 }
 

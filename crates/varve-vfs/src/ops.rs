@@ -359,6 +359,18 @@ pub trait Vfs: Send + Sync {
     /// Removes an extended attribute.
     fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
 
+    /// Whether `ino`, a made-up id ([`InodeId::is_made_up`]), stands for a place where another file system is to be
+    /// mounted: then whatever is asked of it is [`Vfs::arrive`].
+    fn is_awaited(&self, _ino: InodeId) -> bool {
+        false
+    }
+
+    /// Waits until the file system that belongs at `ino` is mounted there. Then the path is to be walked again,
+    /// which is `Stale`; another error says why it is not mounted.
+    fn arrive(&self, _ino: InodeId) -> FsResult<()> {
+        Err(FsError::Stale)
+    }
+
     /// What lies below a directory, known without a walk; of anything else, itself. `NotSupported` unless the
     /// file system keeps such accounts.
     fn usage(&self, _ino: InodeId) -> FsResult<TreeUsage> {

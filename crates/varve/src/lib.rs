@@ -25,6 +25,7 @@ pub mod store;
 pub mod trees;
 pub mod upgrade;
 mod uri;
+pub mod views;
 pub mod work;
 
 pub use error::{Error, Result, exit_status};

@@ -54,6 +54,11 @@ impl FileSystem {
         Ok(self.fs.hand_over()?)
     }
 
+    /// The file system, with what it offers beside the calls of a [`Vfs`].
+    pub(crate) fn inner(&self) -> Arc<VarveFs> {
+        Arc::clone(&self.fs)
+    }
+
     /// The file system, to call or to serve.
     pub fn vfs(&self) -> Arc<dyn Vfs> {
         Arc::<VarveFs>::clone(&self.fs)

@@ -123,10 +123,11 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Makes a clean row dirty, before the object changes. Commits.
+    /// Makes a clean row dirty, before the object changes, and keeps the object for the views that see it. Commits.
     pub(crate) fn make_dirty(&self, held: &mut Held<'_>, object: &dyn File) -> FsResult<()> {
-        let Content::Object { dirty: false, .. } = held.inode.content else { return Ok(()) };
         let ino = held.inode.ino;
+        self.objects.keep(ino)?;
+        let Content::Object { dirty: false, .. } = held.inode.content else { return Ok(()) };
         let fail = |error| self.object_error("write", ino, error);
         self.trim_object(&held.inode, object)?;
         object.set_times(None, Some(held.inode.times.mtime)).map_err(fail)?;

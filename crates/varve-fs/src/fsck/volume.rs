@@ -16,7 +16,7 @@ use varve_types::KeyspaceId;
 use crate::fs::{Keyspaces, VarveFs, take_lock};
 use crate::objects::Objects;
 use crate::rows::Changes;
-use crate::superblock::{Superblock, engine_dir, objects_dir};
+use crate::superblock::{Superblock, engine_dir};
 
 /// An open store.
 pub(crate) struct Volume {
@@ -79,7 +79,7 @@ impl Volume {
         superblock.design.apply(&mut options);
         let db = Db::open(Arc::clone(&env), &engine_dir(dir), options)?;
         let store: Arc<dyn Store> = Arc::new(db);
-        let objects = Arc::new(Objects::new(Arc::clone(&env), objects_dir(dir)));
+        let objects = Arc::new(Objects::new(Arc::clone(&env), dir));
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || {
             if let Some(file) = &*also.lock() {

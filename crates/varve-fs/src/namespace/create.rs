@@ -87,6 +87,7 @@ impl VarveFs {
         then: impl FnOnce(InodeId, Place) -> FsResult<T>,
     ) -> FsResult<(Entry, T)> {
         self.writable()?;
+        self.check_name(parent, name)?;
         let suffix = self.hasher.entry(name.as_bytes());
         let key = RowKey::entry(parent, suffix);
         let _guards = self.locks.lock(&[RowKey::inode(parent), key]);

@@ -28,6 +28,7 @@ impl VarveFs {
         name: FileName<'_>,
     ) -> FsResult<Entry> {
         self.writable()?;
+        self.check_name(parent, name)?;
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
         loop {
             let place = self.locator.place(ino)?.unwrap_or(Place::Own);

@@ -9,6 +9,9 @@ use crate::locator::Place;
 
 impl VarveFs {
     pub(crate) fn do_lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
+        if let Some(found) = self.look_up_made_up(parent, name) {
+            return found;
+        }
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
         let guards = self.locks.lock(&[key]);
         let row = self.entry_row(key)?;

@@ -31,6 +31,9 @@ impl VarveFs {
         with_attr: bool,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> FsResult<()> {
+        if ino.is_made_up() {
+            return self.list_made_up(ino, cookie, with_attr, emit);
+        }
         let dir = self.dir_row(ino)?;
         let Content::Directory(info) = &dir.content else { return Ok(()) };
         if cookie == 0 {

@@ -66,6 +66,7 @@ impl VarveFs {
         what: Remove,
     ) -> FsResult<()> {
         self.writable()?;
+        self.check_name(parent, name)?;
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
         let mut keys = vec![RowKey::inode(parent), key];
         loop {

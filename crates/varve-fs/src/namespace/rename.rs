@@ -94,6 +94,8 @@ impl VarveFs {
         mode: RenameMode,
     ) -> FsResult<()> {
         self.writable()?;
+        self.check_name(parent, name)?;
+        self.check_name(new_parent, new_name)?;
         let from = End { dir: parent, name, suffix: self.hasher.entry(name.as_bytes()) };
         let to =
             End { dir: new_parent, name: new_name, suffix: self.hasher.entry(new_name.as_bytes()) };

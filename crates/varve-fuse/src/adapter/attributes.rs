@@ -1,6 +1,5 @@
 //! Requests about attributes, the fixed and the extended ones.
 
-use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, SetAttr, XattrMode};
 
 use super::trees::is_of_tree;
@@ -42,13 +41,13 @@ fn sized(call: &mut Call<'_>, value: &[u8], size: u32) -> Answer {
 impl Adapter {
     pub(super) fn getattr(&self, call: &mut Call<'_>) -> Served {
         let attr = self.vfs.getattr(call.ino)?;
-        call.reply.attr_out(self.options.attr_timeout, &attr);
+        call.reply.attr_out(self.attr_validity(attr.ino), &attr);
         Ok(Answer::Body)
     }
 
     pub(super) fn statx(&self, call: &mut Call<'_>) -> Served {
         let attr = self.vfs.getattr(call.ino)?;
-        call.reply.statx_out(self.options.attr_timeout, &attr);
+        call.reply.statx_out(self.attr_validity(attr.ino), &attr);
         Ok(Answer::Body)
     }
 
@@ -64,7 +63,7 @@ impl Adapter {
             kill_set_id,
         };
         let attr = self.vfs.setattr(convert::caller(call.header, 0), call.ino, set)?;
-        call.reply.attr_out(self.options.attr_timeout, &attr);
+        call.reply.attr_out(self.attr_validity(attr.ino), &attr);
         Ok(Answer::Body)
     }
 
@@ -92,10 +91,10 @@ impl Adapter {
 
     pub(super) fn getxattr(&self, call: &mut Call<'_>, size: u32, name: &[u8]) -> Served {
         self.serves_xattr()?;
-        if call.ino == InodeId::ROOT && name == STATUS_XATTR {
+        if call.ino == self.root() && name == STATUS_XATTR {
             return Ok(sized(call, self.vfs.status_json().as_bytes(), size));
         }
-        if call.ino == InodeId::ROOT && name == SESSION_XATTR {
+        if call.ino == self.root() && name == SESSION_XATTR {
             return Ok(sized(call, self.agreement.status_json().as_bytes(), size));
         }
         if is_of_tree(name) {

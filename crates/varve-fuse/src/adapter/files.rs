@@ -1,6 +1,5 @@
 //! Requests that open files and use what is open.
 
-use varve_types::InodeId;
 use varve_vfs::{Entry, FsError, FsResult, Handle, Opened, Position};
 
 use super::{Adapter, Answer, Call, DONE, Served};
@@ -60,7 +59,7 @@ impl Adapter {
     /// Answers a request that has made a file and opened it.
     fn created(&self, call: &mut Call<'_>, (Entry { attr }, opened): (Entry, Opened)) -> Answer {
         let route = self.route(call.origin.device(), attr.ino, opened);
-        call.reply.entry_out(self.validity(), &attr);
+        call.reply.entry_out(self.validity(attr.ino), &attr);
         call.reply.open_out(open_out(opened, 0, &route));
         Answer::Body
     }
@@ -94,7 +93,7 @@ impl Adapter {
     pub(super) fn copy_range(&self, call: &mut Call<'_>, request: &CopyRange) -> Served {
         let CopyRange { handle, offset, to_node, to_handle, to_offset, length, is_long } = *request;
         let from = Position { ino: call.ino, handle: Handle(handle), offset };
-        let to_ino = InodeId::new(to_node);
+        let to_ino = self.inode(to_node);
         let to = Position { ino: to_ino, handle: Handle(to_handle), offset: to_offset };
         let length = if is_long { length } else { length.min(u64::from(u32::MAX)) };
         self.kill_set_id_of_others(call, to_ino)?;

@@ -1,5 +1,7 @@
 //! Requests that find, make, move and remove names, and that list them.
 
+use std::time::Duration;
+
 use varve_types::InodeId;
 use varve_vfs::{Entry, FsError};
 
@@ -10,13 +12,19 @@ use crate::protocol::request::{Mknod, Read, Rename};
 
 impl Adapter {
     /// How long the kernel may believe a name and its attributes.
-    pub(super) fn validity(&self) -> Validity {
-        Validity { entry: self.options.entry_timeout, attr: self.options.attr_timeout }
+    pub(super) fn validity(&self, ino: InodeId) -> Validity {
+        let entry = if self.is_awaited(ino) { Duration::ZERO } else { self.options.entry_timeout };
+        Validity { entry, attr: self.attr_validity(ino) }
+    }
+
+    /// How long it may believe attributes: where another mount is to appear, not at all.
+    pub(super) fn attr_validity(&self, ino: InodeId) -> Duration {
+        if self.is_awaited(ino) { Duration::ZERO } else { self.options.attr_timeout }
     }
 
     /// Answers a request that has found or made a name.
     fn entry(&self, call: &mut Call<'_>, Entry { attr }: Entry) -> Answer {
-        call.reply.entry_out(self.validity(), &attr);
+        call.reply.entry_out(self.validity(attr.ino), &attr);
         Answer::Body
     }
 
@@ -57,7 +65,7 @@ impl Adapter {
     pub(super) fn rename(&self, call: &Call<'_>, request: &Rename<'_>) -> Served {
         let mode = convert::rename_mode(request.flags)?;
         let (name, new_name) = (convert::name(request.name)?, convert::name(request.new_name)?);
-        let new_parent = InodeId::new(request.new_parent);
+        let new_parent = self.inode(request.new_parent);
         let renamed = self.vfs.rename(call.ino, name, new_parent, new_name, mode);
         self.settled(new_parent, self.settled(call.ino, renamed))?;
         Ok(DONE)
@@ -73,10 +81,10 @@ impl Adapter {
     }
 
     pub(super) fn readdirplus(&self, call: &mut Call<'_>, request: &Read) -> Served {
-        let (limit, validity) = (convert::length(request.size), self.validity());
+        let limit = convert::length(request.size);
         let reply = &mut *call.reply;
         let listed = self.vfs.readdir(call.ino, request.offset, true, &mut |entry| {
-            reply.direntplus(limit, validity, entry)
+            reply.direntplus(limit, self.validity(entry.ino), entry)
         });
         call.listed(listed)
     }

@@ -12,6 +12,7 @@ mod load;
 mod man;
 mod mount;
 mod quota;
+mod snapshot;
 mod status;
 mod tune;
 mod umount;
@@ -52,6 +53,8 @@ enum Command {
     Du(du::Arguments),
     /// Limit what may lie below a directory, and tell the limits
     Quota(quota::Arguments),
+    /// Keep named states of a store, to look at later
+    Snapshot(snapshot::Arguments),
     /// Check a store that is not mounted, and repair it if asked to
     Fsck(fsck::Arguments),
     /// Write a whole store that is not mounted as lines of JSON
@@ -83,6 +86,7 @@ impl CommandLine {
             Command::Status(arguments) => status::run(&arguments),
             Command::Du(arguments) => du::run(&arguments),
             Command::Quota(arguments) => quota::run(&arguments),
+            Command::Snapshot(arguments) => snapshot::run(&arguments),
             Command::Fsck(arguments) => fsck::run(&arguments),
             Command::Dump(arguments) => dump::run(&arguments),
             Command::Load(arguments) => load::run(&arguments),

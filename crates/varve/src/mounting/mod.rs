@@ -18,6 +18,7 @@ mod options;
 mod report;
 mod succession;
 mod umount;
+mod views;
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -37,6 +38,7 @@ pub use options::{Choices, memory};
 pub(crate) use report::Report;
 pub use succession::take_over;
 pub use umount::{find_mount, unmount_and_wait};
+pub(crate) use views::ViewDesk;
 
 use crate::store::{self, FileSystem};
 use crate::{Error, Result};
@@ -155,7 +157,7 @@ pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
 
 /// SIGTERM and SIGINT unmount; if programs still use the mount it goes when they are done, and a second
 /// signal does not wait for them.
-fn unmount_on_signals(stop: StopHandle) -> Result<()> {
+fn unmount_on_signals(stop: StopHandle, dir: PathBuf) -> Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])
         .map_err(|error| Error::failed(format!("cannot handle signals: {error}")))?;
     let wait = move || {
@@ -163,6 +165,7 @@ fn unmount_on_signals(stop: StopHandle) -> Result<()> {
         for signal in signals.forever() {
             let mode = modes.next().unwrap_or(UnmountMode::Force);
             log::info!("signal {signal}: unmounting");
+            views::unmount_below(&dir, mode).unwrap_or_else(|error| log::warn!("{error}"));
             let mut stopped = stop.stop(mode);
             if stopped.is_err() && mode == UnmountMode::Plain {
                 log::warn!("the mount is in use and goes when the last program is done");

@@ -11,6 +11,8 @@ use crate::{Error, Result};
 pub(crate) enum Report {
     /// The mount answers.
     Ready(Ready),
+    /// It is done, and this is what there is to say.
+    Done(serde_json::Value),
     /// It could not be done.
     Failed {
         /// What happened.
@@ -32,10 +34,22 @@ impl Report {
         }
     }
 
-    /// What it says.
+    /// What it says of a mount.
     pub(crate) fn into_result(self) -> Result<Ready> {
         match self {
             Report::Ready(ready) => Ok(ready),
+            other => {
+                other.into_value()?;
+                Err(Error::failed("the daemon answers something else than was asked"))
+            }
+        }
+    }
+
+    /// What it says of anything else.
+    pub(crate) fn into_value(self) -> Result<serde_json::Value> {
+        match self {
+            Report::Done(value) => Ok(value),
+            Report::Ready(_) => Ok(serde_json::Value::Null),
             Report::Failed { message, hint, status } => {
                 let error = Error::failed(message).with_status(status);
                 Err(match hint {

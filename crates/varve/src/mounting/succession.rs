@@ -13,6 +13,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,9 @@ use varve_env::os::OsEnv;
 use varve_fs::HandedOver;
 use varve_fuse::{Ended, Paused, Session, UnmountMode};
 
-use super::{Attached, Choices, Ready, Report, fs_options, session_options, unmount_on_signals};
+use super::{
+    Attached, Choices, Ready, Report, ViewDesk, fs_options, session_options, unmount_on_signals,
+};
 use crate::store::FileSystem;
 use crate::upgrade::SUCCESSOR;
 use crate::upgrade::baton::Baton;
@@ -45,15 +48,16 @@ pub(super) fn serve_on(
     choices: &Choices,
     ready: impl FnOnce(&Ready) + Send,
 ) -> Result<()> {
-    unmount_on_signals(attached.stop_handle())?;
+    unmount_on_signals(attached.stop_handle(), attached.ready.dir.clone())?;
     let control = Control::listen(&attached.store)
         .inspect_err(|error| log::warn!("no upgrade while mounted: {}", error.message()))
         .ok();
     let facts = attached.ready.clone();
     let mut ready = Some(ready);
     loop {
+        let desk = ViewDesk::open(&attached, choices);
         if let Some(control) = &control {
-            control.serves(attached.session.pause_handle());
+            control.serves(attached.session.pause_handle(), Arc::clone(&desk));
         }
         let Attached { store, file_system, session, ready: own } = attached;
         let (first, facts) = (ready.take(), &facts);
@@ -70,6 +74,7 @@ pub(super) fn serve_on(
         let paused = match ended {
             Ok(Ended::Paused(paused)) => paused,
             ended => {
+                desk.close();
                 let closed = file_system.close();
                 log::info!("{} is closed", store.display());
                 ended?;

@@ -38,6 +38,7 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<MountPoint> {
         Error::failed(format!("no Varve store is mounted on {}", dir.display()))
             .hint("`findmnt -t fuse.varve` lists the mounts")
     })?;
+    super::views::unmount_below(&mount.dir, mode)?;
     varve_fuse::unmount(&mount.dir, mode)?;
     if mode == UnmountMode::Lazy {
         return Ok(mount);

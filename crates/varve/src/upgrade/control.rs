@@ -1,8 +1,10 @@
-//! The daemon's ear: a socket in the store on which `varve upgrade` asks for a successor.
+//! The daemon's ear: a socket in the store on which `varve upgrade` asks for a successor, and others about views.
 //!
 //! ```text
 //! client: {"upgrade": {"binary": PATH}} LF  -->  daemon
+//! client: {"views": ...} LF              -->  daemon
 //! client <--  {"ready": ...} LF  or  {"failed": ...} LF      by the daemon, or by its successor
+//! client <--  {"done": ...} LF  or  {"failed": ...} LF       if it is about views
 //! ```
 //!
 //! 1. A thread takes one client after the other. Only root and the daemon's own user are heard.
@@ -25,7 +27,8 @@ use serde::{Deserialize, Serialize};
 use varve_fuse::PauseHandle;
 
 use super::{Abilities, PROBE, successor};
-use crate::mounting::Report;
+use crate::mounting::{Report, ViewDesk};
+use crate::views::ViewRequest;
 use crate::{Error, Result};
 
 /// Name of the socket within a store.
@@ -43,9 +46,11 @@ const PROBE_POLL: Duration = Duration::from_millis(5);
 /// What a client may ask for.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Request {
+pub(crate) enum Request {
     /// Be replaced by this binary.
     Upgrade { binary: PathBuf },
+    /// Do something with views.
+    Views(ViewRequest),
 }
 
 /// A binary that is to take over, and who asked.
@@ -82,6 +87,7 @@ pub(crate) struct Control {
 struct Desk {
     /// Of the session that serves now.
     pause: Option<PauseHandle>,
+    views: Option<Arc<ViewDesk>>,
     order: Option<Order>,
 }
 
@@ -104,15 +110,16 @@ impl Control {
         Ok(control)
     }
 
-    /// Says which session serves now.
-    pub(crate) fn serves(&self, pause: PauseHandle) {
-        self.desk.lock().pause = Some(pause);
+    /// Says which session serves now, and who knows of its views.
+    pub(crate) fn serves(&self, pause: PauseHandle, views: Arc<ViewDesk>) {
+        let mut desk = self.desk.lock();
+        (desk.pause, desk.views) = (Some(pause), Some(views));
     }
 
     /// The order for which the session was paused.
     pub(crate) fn take_order(&self) -> Option<Order> {
         let mut desk = self.desk.lock();
-        desk.pause = None;
+        (desk.pause, desk.views) = (None, None);
         desk.order.take()
     }
 }
@@ -136,14 +143,20 @@ fn address(store: &Path) -> std::io::Result<(PathBuf, Option<File>)> {
 }
 
 /// Connects to the daemon that has the store `store` open.
-pub(super) fn connect(store: &Path) -> std::io::Result<UnixStream> {
+pub(crate) fn connect(store: &Path) -> std::io::Result<UnixStream> {
     let (address, _dir) = address(store)?;
     UnixStream::connect(address)
 }
 
 /// Hears one client.
 fn hear(mut client: UnixStream, desk: &Mutex<Desk>) {
-    match understand(&client).and_then(|request| prepare(request, desk)) {
+    let request = understand(&client);
+    if let Ok(Request::Views(request)) = request {
+        let done = views(desk).and_then(|views| views.answer(&request));
+        let report = done.map_or_else(|error| Report::of(&error), Report::Done);
+        return answer(&mut client, &report);
+    }
+    match request.and_then(|request| prepare(request, desk)) {
         Ok((binary, pause)) => {
             desk.lock().order = Some(Order { binary, client });
             if let Err(error) = pause.pause() {
@@ -161,13 +174,19 @@ fn hear(mut client: UnixStream, desk: &Mutex<Desk>) {
     }
 }
 
+/// Who knows of the views of the session that serves now.
+fn views(desk: &Mutex<Desk>) -> Result<Arc<ViewDesk>> {
+    let busy = || Error::failed("the mount is being upgraded").hint("wait a moment");
+    desk.lock().views.clone().ok_or_else(busy)
+}
+
 /// What an allowed client wants.
 fn understand(client: &UnixStream) -> Result<Request> {
     let failed =
         |reason: &dyn std::fmt::Display| Error::failed(format!("a request is not heard: {reason}"));
     let peer = rustix::net::sockopt::socket_peercred(client).map_err(|error| failed(&error))?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-        return Err(Error::failed("only root and the user who mounted may upgrade a mount"));
+        return Err(Error::failed("only root and the user who mounted may do this"));
     }
     let timeouts = client
         .set_read_timeout(Some(CLIENT_PATIENCE))
@@ -181,7 +200,9 @@ fn understand(client: &UnixStream) -> Result<Request> {
 
 /// Everything that may be wrong before the mount is paused.
 fn prepare(request: Request, desk: &Mutex<Desk>) -> Result<(PathBuf, PauseHandle)> {
-    let Request::Upgrade { binary } = request;
+    let Request::Upgrade { binary } = request else {
+        return Err(Error::failed("a request is not understood"));
+    };
     let Some(pause) = desk.lock().pause.clone() else {
         return Err(Error::failed("the mount is being upgraded already").hint("wait a moment"));
     };
@@ -190,6 +211,7 @@ fn prepare(request: Request, desk: &Mutex<Desk>) -> Result<(PathBuf, PauseHandle
             .hint("mount with `-o transport=dev` to upgrade without unmounting")
     })?;
     probe(&binary)?;
+    views(desk)?.leave()?;
     Ok((binary, pause))
 }
 

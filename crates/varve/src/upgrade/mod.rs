@@ -29,14 +29,14 @@ pub(crate) mod successor;
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use varve_fs::superblock::FORMAT_VERSION;
 
-use crate::mounting::{Ready, Report, find_mount};
-use crate::store;
+use crate::mounting::{Ready, Report};
+use crate::views::store_at;
 use crate::{Error, Result};
 use control::Request;
 
@@ -80,7 +80,7 @@ impl fmt::Display for Abilities {
 /// Replaces the daemon of the mount or store at `path` by `binary`, by this program if that is `None`.
 /// Returns when the new one serves.
 pub fn upgrade(path: &Path, binary: Option<&Path>) -> Result<Ready> {
-    let store = store_of(path)?;
+    let store = store_at(path)?;
     let binary = match binary {
         Some(binary) => binary.canonicalize().map_err(|error| Error::io("find", binary, &error))?,
         None => std::env::current_exe()
@@ -105,20 +105,5 @@ pub fn upgrade(path: &Path, binary: Option<&Path>) -> Result<Ready> {
     match serde_json::from_str::<Report>(&line) {
         Ok(report) => report.into_result(),
         Err(_) => Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
-    }
-}
-
-/// The store at `path`, or the one mounted there.
-fn store_of(path: &Path) -> Result<PathBuf> {
-    if store::is_store(path) {
-        return Ok(path.to_path_buf());
-    }
-    match find_mount(path)? {
-        Some(mount) => Ok(PathBuf::from(mount.source)),
-        None => Err(Error::failed(format!(
-            "{} is neither a store nor on a Varve mount",
-            path.display()
-        ))
-        .hint("`findmnt -t fuse.varve` lists the mounts")),
     }
 }

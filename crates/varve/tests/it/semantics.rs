@@ -12,6 +12,7 @@ mod locks;
 mod names;
 mod rights;
 mod trees;
+mod views;
 mod ways;
 
 use std::fs::File;

@@ -1,0 +1,293 @@
+//! Views: file systems over a state of the store of their own, beside the main view of it.
+//!
+//! A *snapshot* is what the store was at one moment; it has a name and cannot change. Each view is a
+//! [`VarveFs`] of its own on its own [`Store`], and so has its own locks, its own knowledge of inodes, and, once
+//! mounted, its own node ids and caches in the kernel.
+//!
+//! What views share with the main view, and how it stays right:
+//!
+//! 1. Inode ids come from the one allocator. An id is handed out for each view that begins, its *epoch*.
+//! 2. Object files: what a view sees is kept before it changes ([`crate::kept`]); a view writes to copies of its own
+//!    ([`file`]).
+//! 3. The volatile key space, where each view has its own part of each key ([`crate::spill`]).
+//!
+//! The epoch of a snapshot is part of the name by which the store knows it: `EPOCH@NAME`.
+//!
+//! [`names`] has the directory by which mounts of views are reached.
+//!
+//! Source: KVFS, thesis sections 3.3 and 4.2. Departure: a view is a mount, not a process's way of seeing one, so that
+//! every program works in it unchanged and several share it.
+
+mod file;
+mod names;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use varve_engine::{Db, Store, StoreResult};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult};
+
+use crate::error;
+use crate::fs::{Keyspaces, Parts, VarveFs, invalid};
+use crate::options::MountOptions;
+use crate::spill::Spill;
+use crate::superblock::views_dir;
+
+pub(crate) use file::ViewFile;
+pub(crate) use names::is_place;
+
+/// The longest name of a snapshot, in bytes.
+const NAME_BYTES_MAX: usize = 200;
+
+/// A view has an eighth of the memory that the main view has for the places of inodes.
+const LOCATED_SHARE: usize = 8;
+
+/// What a view is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ViewKind {
+    /// A named snapshot.
+    Snapshot,
+    /// A transaction.
+    Transaction,
+}
+
+/// The name of a view.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ViewName {
+    /// What it is.
+    pub kind: ViewKind,
+    /// Its name among those.
+    pub name: String,
+}
+
+impl ViewName {
+    /// Where it is seen below the mount point of the main view.
+    pub fn path(&self) -> PathBuf {
+        let dir = match self.kind {
+            ViewKind::Snapshot => ".varve/snapshots",
+            ViewKind::Transaction => ".varve/txn",
+        };
+        PathBuf::from(dir).join(&self.name)
+    }
+
+    /// The directory of the main view in which its place is.
+    pub fn dir(&self) -> InodeId {
+        names::dir_of(self.kind)
+    }
+}
+
+/// Attaches a mount of the view to its place, or says why it cannot.
+type Attach = Box<dyn Fn(&ViewName) -> FsResult<()> + Send + Sync>;
+
+/// What the main view knows of the others.
+pub(crate) struct Views {
+    db: Arc<Db>,
+    places: names::Places,
+    attach: OnceLock<Attach>,
+    /// Held while a view begins or ends.
+    changing: Mutex<()>,
+}
+
+impl Views {
+    /// Of the store `db`.
+    pub(crate) fn new(db: Arc<Db>) -> Views {
+        let (places, attach, changing) =
+            (names::Places::default(), OnceLock::new(), Mutex::new(()));
+        Views { db, places, attach, changing }
+    }
+}
+
+/// Cuts the name by which the store knows a snapshot into epoch and name.
+fn parse_name(stored: &str) -> Option<(InodeId, &str)> {
+    let (epoch, name) = stored.split_once('@')?;
+    Some((InodeId::new(epoch.parse().ok()?), name))
+}
+
+/// Refuses what cannot be the name of a snapshot.
+fn check_name(name: &str) -> FsResult<()> {
+    let wrong = name.is_empty()
+        || name.len() > NAME_BYTES_MAX
+        || name.starts_with('.')
+        || name.contains(|letter: char| letter == '/' || letter.is_control());
+    match wrong {
+        true => Err(FsError::Invalid(
+            "a snapshot's name has 1 to 200 bytes, no slash, no control character, and begins with no dot",
+        )),
+        false => Ok(()),
+    }
+}
+
+impl VarveFs {
+    /// Says how views are attached to their places. Once, before the file system is served.
+    pub fn attach_views_by(
+        &self,
+        attach: impl Fn(&ViewName) -> FsResult<()> + Send + Sync + 'static,
+    ) {
+        if let Some(views) = &self.views {
+            views.attach.get_or_init(|| Box::new(attach));
+        }
+    }
+
+    fn views(&self) -> FsResult<&Views> {
+        self.views.as_ref().ok_or(FsError::NotSupported("views of a view"))
+    }
+
+    /// Attaches the view whose place is `id`.
+    pub(crate) fn do_arrive(&self, id: InodeId) -> FsResult<()> {
+        let views = self.views()?;
+        let name = views.places.name(id).ok_or(FsError::Stale)?;
+        let attach = views.attach.get().ok_or(FsError::NotSupported("views by this mount"))?;
+        attach(&name)?;
+        Err(FsError::Stale)
+    }
+
+    /// Takes note of the views that there are in a store that is being opened, and lets go of what those that were
+    /// ending left.
+    pub(crate) fn begin_views(&self) -> StoreResult<()> {
+        let Some(kept) = self.objects.kept() else { return Ok(()) };
+        let Some(views) = &self.views else { return Ok(()) };
+        for snapshot in views.db.snapshots() {
+            if let Some((epoch, _)) = parse_name(&snapshot.name) {
+                kept.begin(epoch);
+            }
+        }
+        if !self.options.read_only {
+            let fail = |error| invalid(error::object("list", &self.dir.join("kept"), error));
+            for epoch in kept.ended().map_err(fail)? {
+                kept.end(epoch).map_err(fail)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the present state the name `name`. Costs the same however many files there are; large files that are open
+    /// for writing are copied.
+    pub fn create_snapshot(&self, name: &str) -> FsResult<()> {
+        check_name(name)?;
+        self.writable()?;
+        let views = self.views()?;
+        let _changing = views.changing.lock();
+        let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
+        if self.find_view(&view)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        self.begin_view(|epoch| {
+            let stored = format!("{}@{name}", epoch.get());
+            views.db.create_snapshot(&stored).map(drop).map_err(error::store)
+        })
+    }
+
+    /// Begins a view: `pin` makes it, at a moment at which no operation is between two writes.
+    fn begin_view<T>(&self, pin: impl FnOnce(InodeId) -> FsResult<T>) -> FsResult<T> {
+        let Some(kept) = self.objects.kept() else { return Err(FsError::Stale) };
+        self.accounts.tell_all();
+        // What is removed already need not be kept.
+        self.reaper.sync_and_drain()?;
+        let epoch = self.ids.allocate()?;
+        let guards = self.locks.lock_all();
+        kept.begin(epoch);
+        let open = self.handles.written_objects();
+        let pinned = pin(epoch);
+        drop(guards);
+        let begun = pinned.and_then(|pinned| {
+            open.iter().try_for_each(|node| self.objects.keep(node.ino))?;
+            Ok(pinned)
+        });
+        if begun.is_err() {
+            self.end_view(epoch);
+        }
+        begun
+    }
+
+    /// Lets go of what is kept for a view that has ended.
+    fn end_view(&self, epoch: InodeId) {
+        if let Some(kept) = self.objects.kept()
+            && let Err(error) = kept.end(epoch)
+        {
+            log::warn!("what was kept for a view stays until the next mount: {error}");
+        }
+    }
+
+    /// The names of all views of a kind, in order.
+    pub fn view_names(&self, kind: ViewKind) -> FsResult<Vec<ViewName>> {
+        let mut names: Vec<ViewName> = match kind {
+            ViewKind::Snapshot => {
+                let stored = self.views()?.db.snapshots();
+                let names = stored.iter().filter_map(|stored| parse_name(&stored.name));
+                names.map(|(_, name)| ViewName { kind, name: name.to_owned() }).collect()
+            }
+            ViewKind::Transaction => Vec::new(),
+        };
+        names.sort();
+        Ok(names)
+    }
+
+    /// The epoch of a view and how the store calls it, if there is such a view.
+    pub(crate) fn find_view(&self, view: &ViewName) -> FsResult<Option<(InodeId, String)>> {
+        let stored = self.views()?.db.snapshots();
+        Ok(stored.into_iter().find_map(|stored| {
+            let (epoch, name) = parse_name(&stored.name)?;
+            (name == view.name && view.kind == ViewKind::Snapshot)
+                .then(|| (epoch, stored.name.clone()))
+        }))
+    }
+
+    /// Deletes a snapshot. What only it held is freed afterwards. REQUIRES: it is not open.
+    pub fn delete_snapshot(&self, name: &str) -> FsResult<()> {
+        self.writable()?;
+        let views = self.views()?;
+        let _changing = views.changing.lock();
+        let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
+        let (epoch, stored) = self.find_view(&view)?.ok_or(FsError::NotFound)?;
+        views.db.delete_snapshot(&stored).map_err(error::store)?;
+        self.end_view(epoch);
+        Ok(())
+    }
+
+    /// The file system of a view, beside this one, which outlives it.
+    pub fn open_view(&self, view: &ViewName) -> FsResult<VarveFs> {
+        let (epoch, stored) = self.find_view(view)?.ok_or(FsError::NotFound)?;
+        let store = self.views()?.db.open_snapshot(&stored).map_err(error::store)?;
+        let fs = self.view_on(Arc::new(store), epoch, true).map_err(error::store)?;
+        fs.load_quotas()?;
+        Ok(fs)
+    }
+
+    fn view_on(
+        &self,
+        store: Arc<dyn Store>,
+        epoch: InodeId,
+        read_only: bool,
+    ) -> StoreResult<VarveFs> {
+        let options = MountOptions {
+            read_only,
+            passthrough: false,
+            located_inodes_max: Some(self.options.located_inodes() / LOCATED_SHARE),
+            ..self.options.clone()
+        };
+        let keyspaces = Keyspaces { meta: self.meta, data: self.data, lookups: self.lookups };
+        let own = views_dir(&self.dir).join(epoch.get().to_string());
+        let parts = Parts {
+            env: Arc::clone(&self.env),
+            dir: self.dir.clone(),
+            options,
+            lock: Mutex::new(None),
+            store,
+            superblock: self.superblock.clone(),
+            objects: Arc::new(self.objects.of_view(own, epoch)),
+            ids: Arc::clone(&self.ids),
+            views: None,
+        };
+        let spill = Spill::new(Arc::clone(&self.store), self.lookups, epoch.get());
+        VarveFs::build(parts, &keyspaces, spill)
+    }
+}
+
+impl fmt::Debug for Views {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Views").field("places", &self.places).finish_non_exhaustive()
+    }
+}

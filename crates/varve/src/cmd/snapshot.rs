@@ -1,0 +1,70 @@
+//! `varve snapshot`: named states of a store, which do not change.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use varve::Result;
+use varve::views::{ViewRequest, ask};
+
+use crate::output;
+
+/// What to do.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Give the present state of a store a name, at once
+    Create(NameArguments),
+    /// Tell the snapshots of a store
+    List(ListArguments),
+    /// Let go of a snapshot
+    Delete(NameArguments),
+}
+
+#[derive(Args)]
+struct NameArguments {
+    /// A directory of a mount, or a store
+    #[arg(value_name = "DIR|STORE")]
+    path: PathBuf,
+    /// The snapshot's name
+    name: String,
+}
+
+#[derive(Args)]
+struct ListArguments {
+    /// A directory of a mount, or a store
+    #[arg(value_name = "DIR|STORE")]
+    path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Creates, lists or deletes.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.action {
+        Action::Create(NameArguments { path, name }) => {
+            let created = ask(path, ViewRequest::CreateSnapshot { name: name.clone() })?;
+            output::line(created["path"].as_str().unwrap_or(name));
+            Ok(())
+        }
+        Action::List(ListArguments { path, json }) => {
+            let snapshots = ask(path, ViewRequest::ListSnapshots)?;
+            if *json {
+                return output::json(&snapshots);
+            }
+            for snapshot in snapshots.as_array().into_iter().flatten() {
+                let path = snapshot["path"].as_str().unwrap_or("-");
+                output::line(format!("{}  {path}", snapshot["name"].as_str().unwrap_or_default()));
+            }
+            Ok(())
+        }
+        Action::Delete(NameArguments { path, name }) => {
+            ask(path, ViewRequest::DeleteSnapshot { name: name.clone() }).map(drop)
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The mounts of views, within the mount of the store.
+//!
+//! ```text
+//! somebody comes by --arrive--> attached, served by a thread --unmounted, or its view ends--> gone
+//! ```
+//!
+//! A view is attached when somebody first comes by its place (`varve_fs`, `views`), as a FUSE connection of its own: so
+//! it has its own `st_dev`, node ids and caches. Within the process it is a file system beside the main one.
+//! It takes CAP_SYS_ADMIN, which root has, and so has whoever mounts in a private namespace.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::thread;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use varve_fs::{VarveFs, ViewKind, ViewName};
+use varve_fuse::{
+    MountOptions, Notifier, Session, SessionOptions, UnmountError, UnmountMode, find_mounts,
+    mount_within, unmount,
+};
+use varve_vfs::{FsError, FsResult};
+
+use super::{Attached, Choices, mount_options, session_options};
+use crate::views::{self, ViewRequest};
+use crate::{Error, Result};
+
+/// The views of one mount.
+pub(crate) struct ViewDesk {
+    fs: Arc<VarveFs>,
+    dir: PathBuf,
+    mount: MountOptions,
+    session: SessionOptions,
+    notifier: Notifier,
+    /// Those that are attached. Held while one is being attached.
+    attached: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
+}
+
+impl ViewDesk {
+    /// For a mount that is about to be served.
+    pub(super) fn open(attached: &Attached, choices: &Choices) -> Arc<ViewDesk> {
+        let desk = Arc::new(ViewDesk {
+            fs: attached.file_system.inner(),
+            dir: attached.ready.dir.clone(),
+            mount: mount_options(&attached.store, choices),
+            session: SessionOptions { passthrough: false, ..session_options(choices) },
+            notifier: attached.session.notifier(),
+            attached: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&desk);
+        desk.fs.attach_views_by(move |name| match weak.upgrade() {
+            Some(desk) => desk.attach(name),
+            None => Err(FsError::Stale),
+        });
+        desk
+    }
+
+    /// Mounts a view on its place, unless it is mounted.
+    fn attach(self: &Arc<Self>, name: &ViewName) -> FsResult<()> {
+        let mut attached = self.attached.lock();
+        if attached.contains_key(name) {
+            return Ok(());
+        }
+        let fs = Arc::new(self.fs.open_view(name)?);
+        let failed = |reason: &dyn std::fmt::Display| {
+            FsError::Storage(format!("{} cannot be mounted: {reason}", name.path().display()))
+        };
+        let mut mount = self.mount.clone();
+        mount.read_only |= name.kind == ViewKind::Snapshot;
+        mount.source.push(format!("#{}", name.path().display()));
+        let mounted = mount_within(&self.dir.join(name.path()), &mount).map_err(|e| failed(&e))?;
+        let session = Session::new(Arc::<VarveFs>::clone(&fs), mounted, &self.session);
+        let session = session.map_err(|error| failed(&error))?;
+        attached.insert(name.clone(), fs);
+        let (desk, name) = (Arc::downgrade(self), name.clone());
+        let serve = move || {
+            if let Err(error) = session.run() {
+                log::warn!("{error}");
+            }
+            ended(&desk, &name);
+        };
+        thread::Builder::new()
+            .name("varve-view".to_owned())
+            .spawn(serve)
+            .map_err(|e| failed(&e))?;
+        Ok(())
+    }
+
+    /// Takes the mount of a view away, as `mode` says.
+    fn detach(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
+        match unmount(&self.dir.join(name.path()), mode) {
+            Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes all mounts of views away before another program takes the main one over.
+    pub(crate) fn leave(&self) -> Result<()> {
+        unmount_below(&self.dir, UnmountMode::Plain).map_err(|error| {
+            Error::from(error).hint("leave the views below .varve first: upgrade again then")
+        })
+    }
+
+    /// The main mount is gone: ends what is left.
+    pub(super) fn close(&self) {
+        let left: Vec<ViewName> = self.attached.lock().keys().cloned().collect();
+        for name in left {
+            if let Err(error) = self.detach(&name, UnmountMode::Force) {
+                log::warn!("{}", error.message());
+            }
+            ended_in(self, &name);
+        }
+    }
+
+    /// Does what a client asks.
+    pub(crate) fn answer(self: &Arc<Self>, request: &ViewRequest) -> Result<Value> {
+        match request {
+            ViewRequest::CreateSnapshot { name } => {
+                let path = self.dir.join(views::create_snapshot(&self.fs, name)?.path());
+                self.name_changed(&ViewName { kind: ViewKind::Snapshot, name: name.clone() });
+                Ok(json!({ "name": name, "path": path }))
+            }
+            ViewRequest::DeleteSnapshot { name } => {
+                let view = ViewName { kind: ViewKind::Snapshot, name: name.clone() };
+                self.detach(&view, UnmountMode::Plain)?;
+                ended_in(self, &view);
+                views::delete_snapshot(&self.fs, name)?;
+                self.name_changed(&view);
+                Ok(Value::Null)
+            }
+            ViewRequest::ListSnapshots => views::list_snapshots(&self.fs, Some(&self.dir)),
+        }
+    }
+
+    /// Has the kernel forget what it knows of the place of a view.
+    fn name_changed(&self, view: &ViewName) {
+        let dir = view.dir();
+        let told = self
+            .notifier
+            .name_changed(dir, view.name.as_bytes())
+            .and_then(|()| self.notifier.inode_changed(dir));
+        if let Err(error) = told {
+            log::warn!("the kernel may not see {} yet: {error}", view.path().display());
+        }
+    }
+}
+
+/// The session of a view has ended.
+fn ended(desk: &Weak<ViewDesk>, name: &ViewName) {
+    if let Some(desk) = desk.upgrade() {
+        ended_in(&desk, name);
+    }
+}
+
+/// Lets go of a view that is not mounted any more, if that has not happened yet.
+fn ended_in(desk: &ViewDesk, name: &ViewName) {
+    let Some(fs) = desk.attached.lock().remove(name) else { return };
+    if let Err(error) = fs.close() {
+        log::warn!("{}: {error}", name.path().display());
+    }
+}
+
+/// Unmounts the views of the mount on `dir`.
+pub(super) fn unmount_below(
+    dir: &Path,
+    mode: UnmountMode,
+) -> std::result::Result<(), UnmountError> {
+    let views = dir.join(".varve");
+    let mounts = find_mounts().unwrap_or_default();
+    for mount in mounts.iter().rev().filter(|mount| mount.dir.starts_with(&views)) {
+        match unmount(&mount.dir, mode) {
+            Ok(()) | Err(UnmountError::NotMounted(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

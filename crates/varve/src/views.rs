@@ -1,0 +1,120 @@
+//! Snapshots and transactions, as the command line asks for them: of the daemon if the store is mounted
+//! ([`crate::mounting`]), else on the store itself.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use varve_fs::{MountOptions, VarveFs, ViewKind, ViewName};
+use varve_vfs::FsError;
+
+use crate::mounting::{Report, find_mount};
+use crate::store::{self, FileSystem};
+use crate::upgrade::control::{self, Request};
+use crate::{Error, Result};
+
+/// How long a daemon may take to answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// What a client may ask for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ViewRequest {
+    /// Give the present state a name.
+    CreateSnapshot {
+        /// The name.
+        name: String,
+    },
+    /// Let go of a named state.
+    DeleteSnapshot {
+        /// Its name.
+        name: String,
+    },
+    /// Tell the named states.
+    ListSnapshots,
+}
+
+/// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
+pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {
+    let store = store_at(path)?;
+    if store::holder(&store)?.is_none() {
+        return on_store(&store, &request);
+    }
+    let lost = |error: std::io::Error| {
+        Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
+            .hint("`varve status` tells whether it runs; its log is varve.log in the store")
+    };
+    let mut daemon = control::connect(&store).map_err(lost)?;
+    daemon.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(lost)?;
+    let mut line = serde_json::to_string(&Request::Views(request))
+        .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
+    line.push('\n');
+    // A daemon that does not hear us says why before it hangs up.
+    drop(daemon.write_all(line.as_bytes()));
+    let mut answer = String::new();
+    BufReader::new(daemon).read_line(&mut answer).map_err(lost)?;
+    match serde_json::from_str::<Report>(&answer) {
+        Ok(report) => report.into_value(),
+        Err(_) => Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
+    }
+}
+
+/// The store at `path`, or the one mounted there.
+pub(crate) fn store_at(path: &Path) -> Result<PathBuf> {
+    if store::is_store(path) {
+        return Ok(path.to_path_buf());
+    }
+    let Some(mount) = find_mount(path)? else {
+        let text = format!("{} is neither a store nor on a Varve mount", path.display());
+        return Err(Error::failed(text).hint("`findmnt -t fuse.varve` lists the mounts"));
+    };
+    let source = PathBuf::from(mount.source);
+    if store::is_store(&source) {
+        return Ok(source);
+    }
+    let text = format!("{} lies in a snapshot or a transaction", path.display());
+    Err(Error::failed(text).hint("name a directory of the mount itself"))
+}
+
+fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
+    let file_system = FileSystem::open(store, &MountOptions::default())?;
+    let fs = file_system.inner();
+    let done = match request {
+        ViewRequest::CreateSnapshot { name } => {
+            create_snapshot(&fs, name).map(|_| json!({ "name": name, "path": null }))
+        }
+        ViewRequest::DeleteSnapshot { name } => delete_snapshot(&fs, name).map(|()| Value::Null),
+        ViewRequest::ListSnapshots => list_snapshots(&fs, None),
+    };
+    file_system.close()?;
+    done
+}
+
+pub(crate) fn create_snapshot(fs: &VarveFs, name: &str) -> Result<ViewName> {
+    fs.create_snapshot(name).map_err(|error| match error {
+        FsError::Exists => Error::failed(format!("there is a snapshot `{name}` already"))
+            .hint("choose another name, or delete it with `varve snapshot delete`"),
+        FsError::Invalid(rule) => Error::failed(format!("{name:?} cannot be a name")).hint(rule),
+        other => Error::from(other),
+    })?;
+    Ok(ViewName { kind: ViewKind::Snapshot, name: name.to_owned() })
+}
+
+pub(crate) fn delete_snapshot(fs: &VarveFs, name: &str) -> Result<()> {
+    fs.delete_snapshot(name).map_err(|error| match error {
+        FsError::NotFound => Error::failed(format!("there is no snapshot `{name}`"))
+            .hint("`varve snapshot list` tells their names"),
+        other => Error::from(other),
+    })
+}
+
+/// The snapshots; with their paths if the store is mounted on `dir`.
+pub(crate) fn list_snapshots(fs: &VarveFs, dir: Option<&Path>) -> Result<Value> {
+    let names = fs.view_names(ViewKind::Snapshot)?;
+    let described = names
+        .iter()
+        .map(|view| json!({ "name": view.name, "path": dir.map(|dir| dir.join(view.path())) }));
+    Ok(described.collect())
+}
