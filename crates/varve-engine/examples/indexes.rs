@@ -81,6 +81,7 @@ fn index_of(policy: IndexPolicy, keys: &[[u8; 16]]) -> FormatResult<Index> {
         compression: Compression::None,
         index: policy,
         filter: FilterPolicy::None,
+        cut_after_prefix_bytes: 0,
     };
     let mut builder = TableBuilder::new(options, FILE, SALT);
     for key in keys {

@@ -22,6 +22,8 @@ pub enum Compaction {
     Stepped,
     /// Stepped levels above one sorted run.
     LazyLeveled,
+    /// Stepped; long runs of blocks stay where they are and are pointed at.
+    Stitched,
 }
 
 /// How the blocks of tables are found.
@@ -54,6 +56,47 @@ pub enum TableFilter {
     MultiLevelCuckoo,
 }
 
+/// The fewest bytes of a run of blocks that stays where it is. In JSON it is text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct StitchThreshold(u32);
+
+impl StitchThreshold {
+    /// What KVFS measured best (KVFS thesis 4.5).
+    pub const BEST: StitchThreshold = StitchThreshold(32 << 10);
+    /// One block.
+    pub const MIN: StitchThreshold = StitchThreshold(4 << 10);
+    /// 1 MiB.
+    pub const MAX: StitchThreshold = StitchThreshold(1 << 20);
+
+    /// A threshold of `bytes`; `None` outside of its range.
+    pub fn new(bytes: u64) -> Option<StitchThreshold> {
+        let within = StitchThreshold::MIN.bytes()..=StitchThreshold::MAX.bytes();
+        let bytes = u32::try_from(bytes).ok().filter(|bytes| within.contains(bytes));
+        bytes.map(StitchThreshold)
+    }
+
+    /// In bytes.
+    pub const fn bytes(self) -> u32 {
+        self.0
+    }
+}
+
+impl TryFrom<String> for StitchThreshold {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<StitchThreshold, String> {
+        let threshold = text.parse().ok().and_then(StitchThreshold::new);
+        threshold.ok_or_else(|| format!("{text} is no stitching threshold"))
+    }
+}
+
+impl From<StitchThreshold> for String {
+    fn from(threshold: StitchThreshold) -> String {
+        threshold.0.to_string()
+    }
+}
+
 /// See the module's comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreDesign {
@@ -63,6 +106,8 @@ pub struct StoreDesign {
     pub index: TableIndex,
     /// What filters they have.
     pub filter: TableFilter,
+    /// Which runs of blocks stay where they are, if stitched.
+    pub stitch_threshold_bytes: StitchThreshold,
 }
 
 impl Default for StoreDesign {
@@ -72,6 +117,7 @@ impl Default for StoreDesign {
             compaction: Compaction::Leveled,
             index: TableIndex::EliasFano,
             filter: TableFilter::Fuse,
+            stitch_threshold_bytes: StitchThreshold::BEST,
         }
     }
 }
@@ -82,6 +128,15 @@ impl StoreDesign {
         compaction: Compaction::Leveled,
         index: TableIndex::Plain,
         filter: TableFilter::Bloom,
+        stitch_threshold_bytes: StitchThreshold::BEST,
+    };
+
+    /// The store that KVFS describes (KVFS thesis 3.1, 3.2): stitched lists with quotient filters.
+    pub const KVFS: StoreDesign = StoreDesign {
+        compaction: Compaction::Stitched,
+        index: TableIndex::EliasFano,
+        filter: TableFilter::Quotient,
+        stitch_threshold_bytes: StitchThreshold::BEST,
     };
 
     /// The store that SlimDB describes (thesis 5.1.3, figure 5.4).
@@ -89,6 +144,7 @@ impl StoreDesign {
         compaction: Compaction::LazyLeveled,
         index: TableIndex::ThreeLevel,
         filter: TableFilter::MultiLevelCuckoo,
+        stitch_threshold_bytes: StitchThreshold::BEST,
     };
 
     /// Makes `options` those of this design.
@@ -97,6 +153,10 @@ impl StoreDesign {
             Compaction::Leveled => CompactionPolicy::Leveled,
             Compaction::Stepped => CompactionPolicy::Stepped,
             Compaction::LazyLeveled => CompactionPolicy::LazyLeveled,
+            Compaction::Stitched => {
+                let threshold_bytes = self.stitch_threshold_bytes.bytes();
+                CompactionPolicy::Stitched { threshold_bytes }
+            }
         };
         if self.compaction != Compaction::Leveled {
             options.sublevels_trigger = STEPPED_SUBLEVELS;

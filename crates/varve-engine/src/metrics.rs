@@ -31,6 +31,8 @@ pub(crate) struct Metrics {
     pub(crate) table_moves: Counter,
     pub(crate) table_clips: Counter,
     pub(crate) compaction_read_bytes: Counter,
+    /// Bytes of blocks that merges left where they were.
+    pub(crate) stitched_bytes: Counter,
     /// By output level.
     pub(crate) compaction_write_bytes: [Counter; LEVELS],
     pub(crate) cache_hits: Counter,
@@ -132,6 +134,7 @@ impl Metrics {
             ("table_moves", &self.table_moves),
             ("table_clips", &self.table_clips),
             ("compaction_read_bytes", &self.compaction_read_bytes),
+            ("stitched_bytes", &self.stitched_bytes),
             ("cache_hits", &self.cache_hits),
             ("cache_misses", &self.cache_misses),
             ("index_loads", &self.index_loads),

@@ -25,6 +25,11 @@ pub enum CompactionPolicy {
     Stepped,
     /// So above, with one leveled level at the bottom.
     LazyLeveled,
+    /// Stepped, but runs of blocks that nothing interleaves stay where they are (VT-tree, KVFS thesis 3.2).
+    Stitched {
+        /// The fewest bytes of such a run.
+        threshold_bytes: u32,
+    },
 }
 
 /// Where the values of rows stand.

@@ -12,9 +12,13 @@
 //! - of two sub-levels of one level that hold versions of one key, the first holds the newer ones, and of two
 //!   levels the upper.
 //!
+//! A file may serve several tables: as the file of one, and as a zone of others that point at some of its blocks
+//! (KVFS thesis 3.2). It is removed when the last version in which any does is let go.
+//!
 //! A table may stand for the end of its file only: a merge that took part of a table's keys leaves it
 //! clipped ([`Table::clipped`]), and what lies before its smallest key is never read again.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +27,9 @@ use bytes::Bytes;
 use varve_env::Env;
 use varve_format::edit::TableMeta;
 use varve_format::filter::SubLevel;
-use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
+use varve_format::section::Handle;
+use varve_format::table::Zones;
+use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
 
 use crate::compaction::policy::Run;
 use crate::files::StoreFile;
@@ -41,10 +47,74 @@ pub(crate) struct Place {
 
 /// A file, which is removed when its last user lets go of it, if no longer needed by then.
 #[derive(Debug)]
-struct TableFile {
+pub(crate) struct TableFile {
+    no: FileNo,
+    salt: FileSalt,
     path: PathBuf,
     env: Arc<dyn Env>,
     obsolete: AtomicBool,
+}
+
+impl TableFile {
+    pub(crate) fn no(&self) -> FileNo {
+        self.no
+    }
+
+    pub(crate) fn salt(&self) -> FileSalt {
+        self.salt
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Has the file removed when the last user lets go of it.
+    ///
+    /// REQUIRES: a durable manifest edit says that it serves no table.
+    pub(crate) fn mark_obsolete(&self) {
+        self.obsolete.store(true, Ordering::Release);
+    }
+}
+
+/// The files of a store's tables, each known once.
+pub(crate) struct TableFiles {
+    env: Arc<dyn Env>,
+    dir: PathBuf,
+    known: HashMap<FileNo, Arc<TableFile>>,
+}
+
+impl TableFiles {
+    /// Those of the store at `dir`, none known yet.
+    pub(crate) fn new(env: &Arc<dyn Env>, dir: &Path) -> TableFiles {
+        TableFiles { env: Arc::clone(env), dir: dir.to_path_buf(), known: HashMap::new() }
+    }
+
+    /// Notes a file.
+    pub(crate) fn note(&mut self, file: &Arc<TableFile>) {
+        self.known.entry(file.no).or_insert_with(|| Arc::clone(file));
+    }
+
+    /// The table that `meta` describes.
+    pub(crate) fn table(&mut self, keyspace: KeyspaceId, meta: TableMeta) -> Table {
+        let file = self.file(meta.file, meta.salt);
+        let zones = meta.zones.iter().map(|zone| self.file(zone.zone.file, zone.zone.salt));
+        let zones = zones.collect();
+        Table { meta, keyspace, file, zones, map_number: None }
+    }
+
+    fn file(&mut self, no: FileNo, salt: FileSalt) -> Arc<TableFile> {
+        let (env, dir) = (&self.env, &self.dir);
+        let file = self.known.entry(no).or_insert_with(|| {
+            Arc::new(TableFile {
+                no,
+                salt,
+                path: StoreFile::Table(no).path(dir),
+                env: Arc::clone(env),
+                obsolete: AtomicBool::new(false),
+            })
+        });
+        Arc::clone(file)
+    }
 }
 
 /// A table.
@@ -53,21 +123,42 @@ pub(crate) struct Table {
     meta: TableMeta,
     keyspace: KeyspaceId,
     file: Arc<TableFile>,
+    /// Other files whose blocks it points at, as in `meta`.
+    zones: Vec<Arc<TableFile>>,
     /// Its number in the map of the sub-levels, which counts as long as that map is the version's.
     map_number: Option<MapNumber>,
 }
 
 impl Table {
-    /// The table that `meta` describes, in the store at `dir`.
+    /// The table that `meta` describes, in the store at `dir`, which shares its files with no other.
     pub(crate) fn new(
         env: Arc<dyn Env>,
         dir: &Path,
         keyspace: KeyspaceId,
         meta: TableMeta,
     ) -> Table {
-        let path = StoreFile::Table(meta.file).path(dir);
-        let file = TableFile { path, env, obsolete: AtomicBool::new(false) };
-        Table { meta, keyspace, file: Arc::new(file), map_number: None }
+        TableFiles::new(&env, dir).table(keyspace, meta)
+    }
+
+    /// Its own file, then its zones.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<TableFile>> {
+        std::iter::once(&self.file).chain(&self.zones)
+    }
+
+    /// Its own file.
+    pub(crate) fn file(&self) -> &Arc<TableFile> {
+        &self.file
+    }
+
+    /// The file, and the place in it, of the block that the index has at `handle`; `None` if no zone has it.
+    pub(crate) fn place(
+        &self,
+        zones: Option<&Zones>,
+        handle: Handle,
+    ) -> Option<(&Arc<TableFile>, Handle)> {
+        let Some(zones) = zones else { return Some((&self.file, handle)) };
+        let (zone, handle) = zones.place(handle)?;
+        Some((self.files().nth(zone)?, handle))
     }
 
     /// The same file, of which only the keys from `from` on count.
@@ -82,7 +173,8 @@ impl Table {
     /// The same file, of which the manifest says something else.
     pub(crate) fn with_meta(&self, meta: TableMeta) -> Table {
         let (keyspace, map_number) = (self.keyspace, self.map_number);
-        Table { meta, keyspace, file: Arc::clone(&self.file), map_number }
+        let (file, zones) = (Arc::clone(&self.file), self.zones.clone());
+        Table { meta, keyspace, file, zones, map_number }
     }
 
     /// The same table with another number in a map, or with none.
@@ -125,11 +217,11 @@ impl Table {
         }
     }
 
-    /// Has the file removed when the last user lets go of it.
+    /// Has its own file removed when the last user lets go of it.
     ///
-    /// REQUIRES: a durable manifest edit says that the table is gone.
+    /// REQUIRES: a durable manifest edit says that the table is gone, or none ever named it.
     pub(crate) fn mark_obsolete(&self) {
-        self.file.obsolete.store(true, Ordering::Release);
+        self.file.mark_obsolete();
     }
 
     /// Whether the table may hold `key`, by its range.
@@ -231,6 +323,11 @@ impl Version {
     /// The descriptions of the tables, for the compaction policy.
     pub(crate) fn runs(&self) -> Vec<Vec<Run<'_>>> {
         self.levels.iter().map(|level| level.iter().map(Sublevel::run).collect()).collect()
+    }
+
+    /// The files that serve the tables.
+    pub(crate) fn files(&self) -> HashSet<FileNo> {
+        self.tables().flat_map(|(_, table)| table.files().map(|file| file.no)).collect()
     }
 
     /// True if there are no tables.

@@ -9,7 +9,9 @@
 //!   4 last sequence      number of the newest write that tables hold
 //!   5 add table          key space, level byte, sub-level, file number, salt, size in bytes, entries,
 //!                        tombstones, smallest seq, largest seq, sequence override (0: none), smallest key,
-//!                        largest key
+//!                        largest key, number of zones; if there are any, offset and length of the table's
+//!                        list of them; then of each its file number, salt, bytes of the
+//!                        file, bytes that the table points at, number of runs
 //!   6 remove table       key space, level byte, file number
 //!   7 create snapshot    name, sequence number
 //!   8 delete snapshot    name
@@ -26,6 +28,9 @@
 //! file: what lies before has been merged into other tables. Size, counts and sequence numbers stay those
 //! of the file.
 //!
+//! The zones of a table are the other files whose blocks it points at ([`crate::table::Zones`]): what each file
+//! still holds of use is known without reading any.
+//!
 //! A tag this program does not know is an error that names it: skipping a change would lose data.
 
 use bytes::Bytes;
@@ -33,6 +38,8 @@ use varve_types::limits::KEY_BYTES_MAX;
 use varve_types::{BranchId, FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
 
 use crate::codec::{Reader, put_string, put_varint};
+use crate::section::Handle;
+use crate::table::Zone;
 use crate::{FormatError, FormatResult, Problem};
 
 /// The longest name of a key space, in bytes.
@@ -56,10 +63,24 @@ const CREATE_BRANCH: u8 = 9;
 const CREATE_BRANCH_SPACE: u8 = 10;
 const END_BRANCH: u8 = 11;
 
+/// The fewest bytes that a zone takes.
+const ZONE_BYTES_MIN: usize = 5;
+
 const OPTION_PREFIXED: u8 = 1;
 const OPTION_COMPRESSED: u8 = 2;
 
 const OPTION_PRIVATE: u8 = 1;
+
+/// What the manifest says of a file whose blocks a table points at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZoneMeta {
+    /// The file.
+    pub zone: Zone,
+    /// Bytes that the table points at.
+    pub live_bytes: u64,
+    /// Runs that they make up.
+    pub runs: u64,
+}
 
 /// What the manifest says of a table file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +90,7 @@ pub struct TableMeta {
     /// Part of every checksum of the file, so that a file with the same number from another store, or from a
     /// backup, is not taken for it.
     pub salt: FileSalt,
-    /// Its length in bytes.
+    /// The length of its own file in bytes.
     pub size_bytes: u64,
     /// Versions it holds, tombstones included.
     pub entries: u64,
@@ -86,6 +107,18 @@ pub struct TableMeta {
     pub smallest_key: Bytes,
     /// The last key; not below the first.
     pub largest_key: Bytes,
+    /// Other files whose blocks it points at.
+    pub zones: Vec<ZoneMeta>,
+    /// Where the table lists them, if there are any.
+    pub zones_at: Option<Handle>,
+}
+
+impl TableMeta {
+    /// Bytes of its own file and of what it points at in others.
+    pub fn total_bytes(&self) -> u64 {
+        let live = self.zones.iter().map(|zone| zone.live_bytes);
+        live.fold(self.size_bytes, u64::saturating_add)
+    }
 }
 
 /// One change to the state of the store.
@@ -267,6 +300,16 @@ fn encode_meta(out: &mut Vec<u8>, meta: &TableMeta) {
     put_varint(out, meta.seq_override.map_or(0, SeqNo::get));
     put_string(out, &meta.smallest_key);
     put_string(out, &meta.largest_key);
+    put_varint(out, meta.zones.len() as u64);
+    if let Some(list) = meta.zones_at.filter(|_| !meta.zones.is_empty()) {
+        put_varint(out, list.offset);
+        put_varint(out, list.len.into());
+    }
+    for ZoneMeta { zone, live_bytes, runs } in &meta.zones {
+        for number in [zone.file.get(), zone.salt.get(), zone.size_bytes, *live_bytes, *runs] {
+            put_varint(out, number);
+        }
+    }
 }
 
 fn decode_change(reader: &mut Reader<'_>) -> FormatResult<Change> {
@@ -376,7 +419,7 @@ fn decode_branch_space(reader: &mut Reader<'_>) -> FormatResult<Change> {
 
 fn decode_meta(reader: &mut Reader<'_>) -> FormatResult<TableMeta> {
     let start = reader.pos();
-    let meta = TableMeta {
+    let mut meta = TableMeta {
         file: FileNo::new(reader.varint()?),
         salt: FileSalt::new(reader.varint()?),
         size_bytes: reader.varint()?,
@@ -387,7 +430,10 @@ fn decode_meta(reader: &mut Reader<'_>) -> FormatResult<TableMeta> {
         seq_override: Some(SeqNo::new(reader.varint()?)).filter(|seq| *seq != SeqNo::ZERO),
         smallest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
         largest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
+        zones: Vec::new(),
+        zones_at: None,
     };
+    decode_zones(reader, &mut meta)?;
     let rule = if meta.smallest_key > meta.largest_key {
         "a table whose smallest key is above its largest"
     } else if meta.smallest_seq > meta.largest_seq || meta.largest_seq > SeqNo::MAX {
@@ -399,10 +445,34 @@ fn decode_meta(reader: &mut Reader<'_>) -> FormatResult<TableMeta> {
         "a table whose sequence override is not the sequence number of all its rows"
     } else if meta.entries == 0 || meta.tombstones > meta.entries {
         "a table without entries, or with more tombstones than entries"
+    } else if meta.zones.iter().any(|zone| zone.zone.file == meta.file) {
+        "a table that is its own zone"
     } else {
         return Ok(meta);
     };
     Err(FormatError::new(start, Problem::Invalid(rule)))
+}
+
+fn decode_zones(reader: &mut Reader<'_>, meta: &mut TableMeta) -> FormatResult<()> {
+    let (len, max) = (reader.varint()?, (reader.remaining() / ZONE_BYTES_MIN) as u64);
+    if len > max {
+        return Err(reader.error(Problem::TooLong { what: "list of zones", len, max }));
+    }
+    if len > 0 {
+        meta.zones_at = Some(Handle { offset: reader.varint()?, len: reader.varint_u32()? });
+    }
+    for _ in 0..len {
+        let file = FileNo::new(reader.varint()?);
+        let zone =
+            Zone { file, salt: FileSalt::new(reader.varint()?), size_bytes: reader.varint()? };
+        let (live_bytes, runs) = (reader.varint()?, reader.varint()?);
+        if live_bytes > zone.size_bytes || runs > live_bytes || runs == 0 {
+            let rule = "a zone with more bytes or runs in use than it has, or with none";
+            return Err(reader.error(Problem::Invalid(rule)));
+        }
+        meta.zones.push(ZoneMeta { zone, live_bytes, runs });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -421,6 +491,16 @@ mod tests {
             seq_override: None,
             smallest_key: Bytes::from_static(b"a"),
             largest_key: Bytes::from_static(b"zebra"),
+            zones: vec![ZoneMeta {
+                zone: Zone {
+                    file: FileNo::new(3),
+                    salt: FileSalt::new(1 << 63),
+                    size_bytes: 1 << 20,
+                },
+                live_bytes: 1 << 19,
+                runs: 3,
+            }],
+            zones_at: Some(Handle { offset: 1 << 33, len: 100 }),
         };
         let seq = SeqNo::new(7);
         let all_at_once = TableMeta {
@@ -487,12 +567,15 @@ mod tests {
 
     #[test]
     fn contradictions_are_refused() {
-        let spoil: [fn(&mut TableMeta); 5] = [
+        let spoil: [fn(&mut TableMeta); 8] = [
             |meta| meta.smallest_key = Bytes::from_static(b"zz"),
             |meta| meta.smallest_seq = SeqNo::new(u64::MAX),
             |meta| meta.seq_override = Some(SeqNo::new(5)),
             |meta| meta.entries = 0,
             |meta| meta.tombstones = 1001,
+            |meta| meta.zones[0].zone.file = meta.file,
+            |meta| meta.zones[0].runs = 0,
+            |meta| meta.zones[0].live_bytes = 2 << 20,
         ];
         for spoil in spoil {
             let mut edit = sample();

@@ -9,15 +9,17 @@
 //!
 //! Invariant: versions of one key never stand in two output tables.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use varve_format::section::Compression;
-use varve_format::table::TableOptions;
+use varve_format::table::{TableOptions, Zone};
 use varve_types::{KeyspaceId, SublevelId};
 
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
 use super::policy::{Job, Shape, debt_bytes, pick};
 use super::retain::Retention;
+use super::stitch::{Piece, StitchRule, Stitcher};
 use crate::db::Inner;
 use crate::db::install::Changes;
 use crate::files::io_error;
@@ -28,9 +30,9 @@ use crate::memtable::Found;
 use crate::pace::delay_ns_per_byte;
 use crate::sublevel_map::Moves;
 use crate::table::{Admission, TableWriter};
-use crate::version::{LEVELS, Place, Table};
+use crate::version::{LEVELS, Place, Table, TableFiles};
 use crate::view::Keyspace;
-use crate::{Direction, StoreResult, ValuePolicy};
+use crate::{CompactionPolicy, Direction, StoreResult, ValuePolicy};
 
 /// A merge asks whether the store closes every such many versions.
 const CLOSE_CHECK_VERSIONS: u64 = 4096;
@@ -51,7 +53,7 @@ impl Grandparents<'_> {
         while let Some(table) = self.tables.get(self.at)
             && *table.meta().largest_key < *key
         {
-            self.bytes += table.meta().size_bytes;
+            self.bytes += table.meta().total_bytes();
             self.at += 1;
         }
         self.bytes
@@ -130,12 +132,13 @@ impl Inner {
 
     fn merge(&self, space: &Keyspace, job: &Job) -> StoreResult<()> {
         let removed = inputs(space, job);
-        let read: u64 = removed.iter().map(|(_, _, table)| table.meta().size_bytes).sum();
+        let read: u64 = removed.iter().map(|(_, _, table)| table.meta().total_bytes()).sum();
         // The outputs stand beside the inputs until the end. Without room for both, trying would fill the
         // device again and again.
         self.space.check_room(read)?;
         let place = self.output_place(job);
-        let mut outputs = Outputs::new(self, space);
+        let options = self.table_options(space);
+        let mut outputs = Stitcher::new(Outputs::new(self, space), options, self.stitch_rule());
         let version = &space.version;
         let has_numbers = removed.iter().any(|(_, _, table)| version.number(table).is_some());
         let map = version.map().filter(|_| has_numbers);
@@ -180,7 +183,7 @@ impl Inner {
     /// there is one. The end comes early when there are many notes.
     fn merge_into(
         &self,
-        outputs: &mut Outputs<'_>,
+        outputs: &mut Stitcher<'_>,
         space: &Keyspace,
         job: &Job,
         place: Place,
@@ -219,11 +222,15 @@ impl Inner {
             }
             // What a branch stands over may hold any key.
             let hidden_below = || space.branch.is_some() || version.older_may_hold(place, key);
-            if retention.keeps(key, seq, found == Found::Tombstone, hidden_below) {
-                outputs.add(key, seq, &found)?;
+            let keeps = retention.keeps(key, seq, found == Found::Tombstone, hidden_below);
+            let origin = if outputs.asks_origin() { merge.origin() } else { None };
+            if keeps {
+                outputs.add(key, seq, &found, origin)?;
                 if let Some(moves) = &mut moves {
                     moves.kept();
                 }
+            } else if let Some(origin) = origin {
+                outputs.dropped(&origin)?;
             }
             merge.advance()?;
         }
@@ -269,18 +276,21 @@ pub(crate) struct Outputs<'a> {
     inner: &'a Inner,
     space: &'a Keyspace,
     writer: Option<TableWriter>,
+    /// The files that the present table points at.
+    files: TableFiles,
     tables: Vec<Arc<Table>>,
 }
 
 impl<'a> Outputs<'a> {
     /// No tables yet.
     pub(crate) fn new(inner: &'a Inner, space: &'a Keyspace) -> Outputs<'a> {
-        Outputs { inner, space, writer: None, tables: Vec::new() }
+        let files = TableFiles::new(&inner.env, &inner.dir);
+        Outputs { inner, space, writer: None, files, tables: Vec::new() }
     }
 
     /// Bytes of the present table.
     pub(crate) fn bytes(&self) -> u64 {
-        self.writer.as_ref().map_or(0, TableWriter::file_bytes)
+        self.writer.as_ref().map_or(0, TableWriter::table_bytes)
     }
 
     /// Adds a version, in internal order.
@@ -290,25 +300,42 @@ impl<'a> Outputs<'a> {
         seq: varve_types::SeqNo,
         found: &Found,
     ) -> StoreResult<()> {
-        if self.writer.is_none() {
-            let inner = self.inner;
-            let options = inner.table_options(self.space);
-            let no = inner.new_file_no();
-            self.writer = Some(TableWriter::create(&inner.env, &inner.dir, no, options)?);
-        }
-        let Some(writer) = &mut self.writer else { return Ok(()) };
-        match self.inner.options.values {
+        let values = self.inner.options.values;
+        let writer = self.writer()?;
+        match values {
             ValuePolicy::InRow => writer.add(key, seq, found),
         }
+    }
+
+    /// Points at the block of `piece`, which comes next in internal order.
+    pub(crate) fn stitch(&mut self, piece: &Piece) -> StoreResult<()> {
+        let file = &piece.file;
+        let zone = Zone { file: file.no(), salt: file.salt(), size_bytes: piece.size_bytes };
+        self.files.note(file);
+        self.writer()?.stitch(zone, piece.handle, &piece.block)?;
+        self.inner.metrics.stitched_bytes.add(piece.handle.len.into());
+        Ok(())
+    }
+
+    /// The writer of the present table, which is begun if there is none.
+    fn writer(&mut self) -> StoreResult<&mut TableWriter> {
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => {
+                let inner = self.inner;
+                let options = inner.table_options(self.space);
+                let no = inner.new_file_no();
+                TableWriter::create(&inner.env, &inner.dir, no, options)?
+            }
+        };
+        Ok(self.writer.insert(writer))
     }
 
     /// Finishes the present table, if there is one.
     pub(crate) fn cut(&mut self) -> StoreResult<()> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         if let Some(meta) = writer.finish()? {
-            let env = Arc::clone(&self.inner.env);
-            let table = Table::new(env, &self.inner.dir, self.space.id, meta);
-            self.tables.push(Arc::new(table));
+            self.tables.push(Arc::new(self.files.table(self.space.id, meta)));
         }
         Ok(())
     }
@@ -327,6 +354,17 @@ impl Drop for Outputs<'_> {
 }
 
 impl Inner {
+    /// Which runs of blocks a merge leaves where they are.
+    fn stitch_rule(&self) -> Option<StitchRule> {
+        match self.options.compaction {
+            CompactionPolicy::Stitched { threshold_bytes } => {
+                let threshold_bytes = threshold_bytes.into();
+                Some(StitchRule { threshold_bytes, emptied: HashSet::new() })
+            }
+            _ => None,
+        }
+    }
+
     /// How tables of a key space are built.
     pub(crate) fn table_options(&self, space: &Keyspace) -> TableOptions {
         let compressed = space.options.compressed;
@@ -337,6 +375,10 @@ impl Inner {
             compression: if compressed { Compression::Lz4 } else { Compression::None },
             index: self.options.index,
             filter: self.options.filter,
+            cut_after_prefix_bytes: match self.options.compaction {
+                CompactionPolicy::Stitched { threshold_bytes } => threshold_bytes.into(),
+                _ => 0,
+            },
         }
     }
 }

@@ -4,11 +4,14 @@
 //!    change its policy at every open: each copes with what another left.
 //! 2. [`execute`] merges the tables of that job into new ones, or just moves a table that overlaps
 //!    nothing below.
-//! 3. One manifest edit removes the inputs and adds the outputs; the input files go when their last
+//! 3. Where the store is stitched, [`stitch`] leaves long runs of blocks where they are.
+//! 4. One manifest edit removes the inputs and adds the outputs; the input files go when their last
 //!    reader does.
 //!
-//! Source: TableFS 4.1.2 (LevelDB's leveled compaction), SlimDB 5.1.2 and 5.3.3 (stepped merge).
+//! Source: TableFS 4.1.2 (LevelDB's leveled compaction), SlimDB 5.1.2 and 5.3.3 (stepped merge), KVFS 3.2
+//! (stitching).
 
 pub(crate) mod execute;
 pub(crate) mod policy;
 pub(crate) mod retain;
+pub(crate) mod stitch;

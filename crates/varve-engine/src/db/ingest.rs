@@ -131,6 +131,10 @@ impl Inner {
             let synced = file.and_then(|file| file.sync_data());
             synced.map_err(|error| io_error("sync", &own, error))?;
             let (keyspace, meta) = describe(&*self.env, &own, no)?;
+            if meta.zones_at.is_some() {
+                let message = "a table that points at files of another store".to_owned();
+                return Err(StoreError::Invalid(message));
+            }
             let view = self.views.get();
             let prefixed = view.keyspace(keyspace)?.options.prefixed;
             let meta = overridden(meta, SeqNo::MAX);

@@ -1,6 +1,6 @@
 //! Puts new tables and key spaces in force: first durably in the manifest, then in the view.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use varve_format::edit::{Change, VersionEdit};
@@ -100,14 +100,8 @@ impl Inner {
                 view.immutables.retain(|memtable| !Arc::ptr_eq(memtable, flushed));
             }
         });
-        let stays = |file| changes.added.iter().any(|(_, _, table)| table.file_no() == file);
         let removed = changes.removed.iter().map(|(_, _, table)| table).chain(&ended);
-        for table in removed {
-            if !stays(table.file_no()) {
-                self.cache.forget(table.file_no());
-                table.mark_obsolete();
-            }
-        }
+        self.let_go(removed);
         if manifest.len() > self.options.manifest_bytes_max {
             self.rewrite_manifest(&mut manifest)?;
         }
@@ -146,6 +140,23 @@ impl Inner {
             versions.push((id, version));
         }
         Ok(versions)
+    }
+
+    /// Lets go of the files that served the tables `removed` and now serve none.
+    fn let_go<'a>(&self, removed: impl Iterator<Item = &'a Arc<Table>>) {
+        let mut removed = removed.peekable();
+        if removed.peek().is_none() {
+            return;
+        }
+        let view = self.views.get();
+        let serving: HashSet<FileNo> =
+            view.spaces().flat_map(|space| space.version.files()).collect();
+        for file in removed.flat_map(|table| table.files()) {
+            if !serving.contains(&file.no()) {
+                self.cache.forget(file.no());
+                file.mark_obsolete();
+            }
+        }
     }
 
     /// The manifest edit that says what `changes` do to `view`.

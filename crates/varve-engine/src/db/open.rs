@@ -34,7 +34,7 @@ use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
 use crate::sublevel_map::Findings;
 use crate::table::TableCache;
-use crate::version::{Place, Table, Version};
+use crate::version::{Place, TableFiles, Version};
 use crate::view::{Keyspace, View, Views};
 use crate::wal::LogWriter;
 use crate::wal::recovery::{Recovered, RecoveryInput, recover};
@@ -199,7 +199,9 @@ fn build(
     let tables_seq = state.as_ref().map_or(SeqNo::ZERO, |state| state.last_seq);
     let view = first_view(&recovered, log_no, options.memtable_bytes);
     let view = match &state {
-        Some(state) => with_tables(view, &TableOpener::new(&env, dir, state, files), &snapshots)?,
+        Some(state) => {
+            with_tables(view, &mut TableOpener::new(&env, dir, state, files), &snapshots)?
+        }
         None => view,
     };
     let poison = Poison::default();
@@ -278,10 +280,10 @@ fn newest_table(state: Option<&ManifestState>) -> SeqNo {
 
 /// Opens the tables of a manifest, each of which must be there.
 struct TableOpener<'a> {
-    env: &'a Arc<dyn Env>,
     dir: &'a Path,
     state: &'a ManifestState,
     present: HashSet<FileNo>,
+    files: TableFiles,
 }
 
 impl<'a> TableOpener<'a> {
@@ -295,16 +297,22 @@ impl<'a> TableOpener<'a> {
             StoreFile::Table(no) => Some(*no),
             _ => None,
         };
-        TableOpener { env, dir, state, present: files.iter().filter_map(table).collect() }
+        let present = files.iter().filter_map(table).collect();
+        TableOpener { dir, state, present, files: TableFiles::new(env, dir) }
     }
 
-    fn version(&self, id: KeyspaceId, tables: &[(Place, TableMeta)]) -> StoreResult<Arc<Version>> {
+    fn version(
+        &mut self,
+        id: KeyspaceId,
+        tables: &[(Place, TableMeta)],
+    ) -> StoreResult<Arc<Version>> {
         let mut placed = Vec::new();
         for (place, meta) in tables {
-            let table = Table::new(Arc::clone(self.env), self.dir, id, meta.clone());
-            if !self.present.contains(&meta.file) {
+            let table = self.files.table(id, meta.clone());
+            let missing = table.files().find(|file| !self.present.contains(&file.no()));
+            if let Some(missing) = missing {
                 let detail = "the manifest lists this table, but it is missing".to_owned();
-                let path = table.path().to_path_buf();
+                let path = missing.path().to_path_buf();
                 return Err(StoreError::Damaged { path, offset: 0, detail });
             }
             placed.push((*place, Arc::new(table)));
@@ -321,7 +329,7 @@ impl<'a> TableOpener<'a> {
 /// `view` with the key spaces, snapshots and branches of the manifest.
 fn with_tables(
     mut view: View,
-    opener: &TableOpener<'_>,
+    opener: &mut TableOpener<'_>,
     snapshots: &Arc<Snapshots>,
 ) -> StoreResult<View> {
     for (space, id) in opener.state.keyspaces.iter().zip(0..) {
@@ -398,10 +406,7 @@ fn remove_unreferenced(
     view: &View,
     recovered: &Recovered,
 ) -> StoreResult<()> {
-    let tables: HashSet<FileNo> = view
-        .spaces()
-        .flat_map(|space| space.version.tables().map(|(_, table)| table.file_no()))
-        .collect();
+    let tables: HashSet<FileNo> = view.spaces().flat_map(|space| space.version.files()).collect();
     for file in files {
         let needed = match file {
             StoreFile::Table(no) => tables.contains(no),

@@ -15,7 +15,7 @@ use varve_types::SeqNo;
 
 use super::Db;
 use crate::sublevel_map::SublevelMap;
-use crate::table::cache::damaged;
+use crate::table::cache::BlockPlace;
 use crate::table::{TableCache, TableIndex};
 use crate::version::Table;
 use crate::{StoreError, StoreResult};
@@ -67,7 +67,7 @@ impl Db {
         let mut done = VerifyProgress::default();
         for (_, table) in view.spaces().flat_map(|space| space.version.tables()) {
             done.tables += 1;
-            done.bytes += table.meta().size_bytes;
+            done.bytes += table.meta().total_bytes();
         }
         for space in view.spaces() {
             if let Err(broken) = space.version.check() {
@@ -86,7 +86,7 @@ impl Db {
                 }
                 report.tables += 1;
                 done.tables_done += 1;
-                done.bytes_done += table.meta().size_bytes;
+                done.bytes_done += table.meta().total_bytes();
                 progress(done);
             }
         }
@@ -108,21 +108,21 @@ pub(crate) fn verify_table(
     let mut walk =
         Walk { table, index: &index, prefixed, map, last: None, versions: 0, tombstones: 0 };
     for block_no in 0..index.index.block_count() {
-        let Some(handle) = index.index.handle(block_no) else { break };
-        let block = cache.section(table, handle, |content| Block::parse(content.clone()))?;
-        walk.block(block, handle)?;
+        let Some(place) = index.place(table, block_no)? else { break };
+        walk.block(cache.load_block(place)?, place)?;
         report.blocks += 1;
     }
     report.versions += walk.versions;
     walk.finish(&properties, handle)
 }
 
-impl Walk<'_> {
-    fn wrong(&self, offset: u64, detail: &str) -> StoreError {
-        let path = self.table.path().to_path_buf();
-        StoreError::Damaged { path, offset, detail: detail.to_owned() }
-    }
+/// The error of what stands at `place`.
+fn wrong(place: BlockPlace<'_>, detail: &str) -> StoreError {
+    let path = place.file.path().to_path_buf();
+    StoreError::Damaged { path, offset: place.handle.offset, detail: detail.to_owned() }
+}
 
+impl Walk<'_> {
     /// Whether the map says that no table with a number holds `key`, or that this one has nothing of its prefix.
     fn map_denies(&self, key: &[u8]) -> bool {
         let Some((map, number)) = self.map else { return false };
@@ -131,49 +131,52 @@ impl Walk<'_> {
             || (self.prefixed && named.is_some_and(|named| !named.contains(number)))
     }
 
-    fn block(&mut self, block: Block, handle: Handle) -> StoreResult<()> {
-        let bad = |error| damaged(self.table, handle.offset, error);
+    fn block(&mut self, block: Block, place: BlockPlace<'_>) -> StoreResult<()> {
         let mut cursor = BlockCursor::new(block);
-        cursor.seek_first().map_err(bad)?;
+        cursor.seek_first().map_err(|error| place.damaged(error))?;
         while cursor.valid() {
-            self.version(cursor.key(), cursor.seq(), cursor.kind(), handle.offset)?;
-            cursor.next().map_err(|error| damaged(self.table, handle.offset, error))?;
+            self.version(cursor.key(), cursor.seq(), cursor.kind(), place)?;
+            cursor.next().map_err(|error| place.damaged(error))?;
         }
         Ok(())
     }
 
-    fn version(&mut self, key: &[u8], seq: SeqNo, kind: EntryKind, offset: u64) -> StoreResult<()> {
+    fn version(
+        &mut self,
+        key: &[u8],
+        seq: SeqNo,
+        kind: EntryKind,
+        place: BlockPlace<'_>,
+    ) -> StoreResult<()> {
         let meta = self.table.meta();
         if let Some((last_key, last_seq)) = &self.last
             && internal_cmp((last_key, *last_seq), (key, seq)).is_ge()
         {
-            return Err(self.wrong(offset, "versions that are out of order"));
+            return Err(wrong(place, "versions that are out of order"));
         }
         // What lies before the smallest key belongs to the file, but no longer to the store.
         if *key > *meta.largest_key {
-            return Err(self.wrong(offset, "a key outside of the range the manifest gives"));
+            return Err(wrong(place, "a key outside of the range the manifest gives"));
         }
         let seen = self.table.seq_of(seq);
         if seen < meta.smallest_seq || seen > meta.largest_seq {
-            return Err(self.wrong(offset, "a sequence number outside of the manifest's range"));
+            return Err(wrong(place, "a sequence number outside of the manifest's range"));
         }
         let is_new_key = self.last.as_ref().is_none_or(|(last, _)| last != key);
         if !is_new_key && meta.seq_override.is_some() {
-            return Err(
-                self.wrong(offset, "two versions of a key in a table with a sequence override")
-            );
+            return Err(wrong(place, "two versions of a key in a table with a sequence override"));
         }
         if is_new_key && !self.index.may_hold(filter_hash(key)) {
-            return Err(self.wrong(offset, "a key that the filter denies"));
+            return Err(wrong(place, "a key that the filter denies"));
         }
         if let Some(prefix) = key.first_chunk::<PREFIX_BYTES>()
             && self.prefixed
             && !self.index.may_hold_prefix(prefix)
         {
-            return Err(self.wrong(offset, "a prefix that the prefix filter denies"));
+            return Err(wrong(place, "a prefix that the prefix filter denies"));
         }
         if is_new_key && *key >= *meta.smallest_key && self.map_denies(key) {
-            return Err(self.wrong(offset, "a key that the map of the sub-levels denies"));
+            return Err(wrong(place, "a key that the map of the sub-levels denies"));
         }
         self.last = Some((key.to_vec(), seq));
         self.versions += 1;
@@ -182,12 +185,11 @@ impl Walk<'_> {
     }
 
     fn finish(&self, properties: &Properties, handle: Handle) -> StoreResult<()> {
+        let place = BlockPlace { file: self.table.file(), handle };
         let meta = self.table.meta();
         let counted = (self.versions, self.tombstones);
         if counted != (meta.entries, meta.tombstones) {
-            return Err(
-                self.wrong(handle.offset, "another number of versions than the manifest says")
-            );
+            return Err(wrong(place, "another number of versions than the manifest says"));
         }
         if counted != (properties.entries, properties.tombstones)
             || properties.keyspace != self.table.keyspace()
@@ -195,7 +197,7 @@ impl Walk<'_> {
             || properties.smallest_key > meta.smallest_key
             || properties.largest_key != meta.largest_key
         {
-            return Err(self.wrong(handle.offset, "properties that contradict the manifest"));
+            return Err(wrong(place, "properties that contradict the manifest"));
         }
         Ok(())
     }

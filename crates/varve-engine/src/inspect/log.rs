@@ -8,7 +8,7 @@ use serde::Serialize;
 use varve_env::Env;
 use varve_format::FormatResult;
 use varve_format::batch::decode_batch;
-use varve_format::edit::{Change, VersionEdit};
+use varve_format::edit::{Change, VersionEdit, ZoneMeta};
 use varve_format::log::{LogHeader, LogId, LogReader, NextRecord, Record, RecordKind, resync};
 use varve_types::FileNo;
 
@@ -179,7 +179,7 @@ fn show_change(change: &Change) -> String {
         Change::NextFile(no) => format!("next file {no}"),
         Change::LastSeq(seq) => format!("tables hold writes up to {seq}"),
         Change::AddTable { keyspace, level, sublevel, meta } => format!(
-            "add {keyspace} level {level}.{sublevel} table {} {} bytes {} versions {} tombstones {} to {}{}",
+            "add {keyspace} level {level}.{sublevel} table {} {} bytes {} versions {} tombstones {} to {}{}{}",
             meta.file,
             meta.size_bytes,
             meta.entries,
@@ -187,6 +187,7 @@ fn show_change(change: &Change) -> String {
             show_key(&meta.smallest_key),
             show_key(&meta.largest_key),
             meta.seq_override.map(|seq| format!(", all written at {seq}")).unwrap_or_default(),
+            meta.zones.iter().map(show_zone).collect::<String>(),
         ),
         Change::RemoveTable { keyspace, level, file } => {
             format!("remove {keyspace} level {level} table {file}")
@@ -202,6 +203,12 @@ fn show_change(change: &Change) -> String {
         }
         Change::EndBranch(branch) => format!("end branch {branch}"),
     }
+}
+
+/// What a table has in another file.
+fn show_zone(meta: &ZoneMeta) -> String {
+    let ZoneMeta { zone, live_bytes, runs } = meta;
+    format!(", {live_bytes} of {} bytes of {} in {runs} runs", zone.size_bytes, zone.file)
 }
 
 impl fmt::Display for LogReport {

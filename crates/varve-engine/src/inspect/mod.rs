@@ -13,7 +13,7 @@ use serde::Serialize;
 use varve_env::Env;
 
 pub use self::log::{LogReport, RecordReport};
-pub use self::table::{BlockReport, RowReport, SectionReport, TableReport};
+pub use self::table::{BlockReport, RowReport, SectionReport, TableReport, ZoneReport};
 
 use crate::files::StoreFile;
 use crate::manifest::read_current;

@@ -9,14 +9,15 @@ use serde::Serialize;
 use varve_env::{Env, File};
 use varve_format::EntryKind;
 use varve_format::block::{Block, BlockCursor};
+use varve_format::edit::ZoneMeta;
 use varve_format::index::Index;
 use varve_format::section::{Handle, open_section};
-use varve_format::table::{FOOTER_BYTES, Footer, Properties};
+use varve_format::table::{FOOTER_BYTES, Footer, Properties, Zones};
 use varve_format::{FormatError, FormatResult};
 use varve_types::{FileNo, FileSalt};
 
 use super::{show_key, show_value};
-use crate::files::format_error;
+use crate::files::{StoreFile, format_error};
 use crate::read::{open, read_part};
 use crate::{StoreError, StoreResult};
 
@@ -45,8 +46,28 @@ pub struct TableReport {
     pub keys: (String, String),
     /// The parts besides the data blocks.
     pub sections: Vec<SectionReport>,
+    /// The other files whose blocks the table points at.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<ZoneReport>,
+    /// Runs of blocks that follow each other in one file.
+    pub runs: u64,
+    /// Bytes of such a run, on average.
+    pub mean_run_bytes: u64,
     /// The data blocks.
     pub blocks: Vec<BlockReport>,
+}
+
+/// A file whose blocks a stitched table points at.
+#[derive(Debug, Serialize)]
+pub struct ZoneReport {
+    /// Its file number.
+    pub number: u64,
+    /// Bytes of the file.
+    pub length_bytes: u64,
+    /// Bytes that the table points at.
+    pub live_bytes: u64,
+    /// Runs that they make up.
+    pub runs: u64,
 }
 
 /// A part of a table.
@@ -68,6 +89,9 @@ pub struct SectionReport {
 /// A data block.
 #[derive(Debug, Serialize)]
 pub struct BlockReport {
+    /// The number of the file, if it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<u64>,
     /// Where it begins.
     pub offset: u64,
     /// Its bytes, trailer included.
@@ -139,10 +163,14 @@ pub(super) fn describe(
         .map_err(|error| format_error(path, error.shifted(footer_at)))?;
     let file = Opened { file: opened, len, path, salt: footer.salt };
     let properties = file.section(footer.properties, |content| Properties::decode(content))?;
-    let data_end = footer.data_end();
+    let own_end = footer.data_end();
+    let zones = footer.zones.map(|list| file.section(list, |c| Zones::decode(c, own_end)));
+    let zones = zones.transpose()?.unwrap_or_default();
+    let data_end = if footer.zones.is_some() { zones.data_bytes() } else { own_end };
     let index = file
         .section(footer.index, |content| Index::decode(footer.index_policy, content, data_end))?;
     let handles = (0..index.block_count()).filter_map(|block| index.handle(block));
+    let runs = zones.runs().len().max(1) as u64;
     let sections = footer.sections().map(|(name, handle)| {
         let (offset, length_bytes) = (handle.offset, handle.len);
         let kind = match name {
@@ -165,16 +193,50 @@ pub(super) fn describe(
         raw_bytes: properties.raw_bytes,
         keys: (show_key(&properties.smallest_key), show_key(&properties.largest_key)),
         sections: sections.collect(),
-        blocks: handles.map(|handle| describe_block(&file, handle, rows)).collect(),
+        zones: zones.metas().iter().map(describe_zone).collect(),
+        runs,
+        mean_run_bytes: data_end / runs,
+        blocks: handles.map(|handle| describe_block(env, &file, &zones, handle, rows)).collect(),
     })
 }
 
-fn describe_block(file: &Opened<'_>, handle: Handle, rows: bool) -> BlockReport {
-    let (offset, length_bytes) = (handle.offset, handle.len);
-    let mut report = BlockReport { offset, length_bytes, broken: None, rows: Vec::new() };
+fn describe_zone(meta: &ZoneMeta) -> ZoneReport {
+    ZoneReport {
+        number: meta.zone.file.get(),
+        length_bytes: meta.zone.size_bytes,
+        live_bytes: meta.live_bytes,
+        runs: meta.runs,
+    }
+}
+
+fn describe_block(
+    env: &dyn Env,
+    own: &Opened<'_>,
+    zones: &Zones,
+    handle: Handle,
+    rows: bool,
+) -> BlockReport {
+    let placed = if zones.zones().is_empty() { Some((0, handle)) } else { zones.place(handle) };
+    let (number, handle) = placed.unwrap_or((0, handle));
+    let zone = number.checked_sub(1).map(|at| zones.zones()[at]);
+    let mut report = BlockReport {
+        zone: zone.map(|zone| zone.file.get()),
+        offset: handle.offset,
+        length_bytes: handle.len,
+        broken: None,
+        rows: Vec::new(),
+    };
     if rows {
-        let read = file
-            .section(handle, |content| push_rows(Block::parse(content.clone())?, &mut report.rows));
+        let parse = |content: &Bytes| push_rows(Block::parse(content.clone())?, &mut report.rows);
+        let read = match zone {
+            None => own.section(handle, parse),
+            Some(zone) => {
+                let path = StoreFile::Table(zone.file).path(own.path.parent().unwrap_or(own.path));
+                open(env, &path).and_then(|(file, len)| {
+                    Opened { file, len, path: &path, salt: zone.salt }.section(handle, parse)
+                })
+            }
+        };
         report.broken = read.err().map(|error| error.to_string());
     }
     report
@@ -220,11 +282,25 @@ impl fmt::Display for TableReport {
                 section.offset, section.name, section.length_bytes, section.bits_per_version
             )?;
         }
-        writeln!(f, "{} blocks", self.blocks.len())?;
+        for zone in &self.zones {
+            writeln!(
+                f,
+                "zone {}, {} of {} bytes in {} runs",
+                zone.number, zone.live_bytes, zone.length_bytes, zone.runs
+            )?;
+        }
+        writeln!(
+            f,
+            "{} blocks in {} runs of {} bytes on average",
+            self.blocks.len(),
+            self.runs,
+            self.mean_run_bytes
+        )?;
         for block in
             self.blocks.iter().filter(|block| !block.rows.is_empty() || block.broken.is_some())
         {
-            writeln!(f, "{:>10} block, {} bytes", block.offset, block.length_bytes)?;
+            let zone = block.zone.map(|zone| format!(" of zone {zone}")).unwrap_or_default();
+            writeln!(f, "{:>10} block{zone}, {} bytes", block.offset, block.length_bytes)?;
             for row in &block.rows {
                 match row.value_bytes {
                     Some(len) => {

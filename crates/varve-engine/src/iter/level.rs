@@ -7,7 +7,7 @@ use std::sync::Arc;
 use varve_types::SeqNo;
 
 use super::table::TableSource;
-use super::{KeyBounds, Source};
+use super::{KeyBounds, Origin, Source};
 use crate::memtable::Found;
 use crate::table::{Admission, TableCache};
 use crate::version::Table;
@@ -67,6 +67,10 @@ impl Source for LevelSource {
 
     fn seq(&self) -> SeqNo {
         self.current.as_ref().map_or(SeqNo::ZERO, TableSource::seq)
+    }
+
+    fn origin(&self) -> Option<Origin<'_>> {
+        self.current.as_ref()?.origin()
     }
 
     fn found(&self) -> Found {

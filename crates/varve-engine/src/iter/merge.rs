@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use varve_format::block::internal_cmp;
 use varve_types::SeqNo;
 
-use super::Source;
+use super::{Origin, Source};
 use crate::memtable::Found;
 use crate::version::Table;
 use crate::{Direction, StoreResult};
@@ -69,6 +69,10 @@ impl Source for Merge {
 
     fn seq(&self) -> SeqNo {
         self.first.map_or(SeqNo::ZERO, |first| self.sources[first].seq())
+    }
+
+    fn origin(&self) -> Option<Origin<'_>> {
+        self.sources[self.first?].origin()
     }
 
     fn found(&self) -> Found {

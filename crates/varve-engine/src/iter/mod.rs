@@ -14,10 +14,13 @@ pub(crate) mod rows;
 pub(crate) mod table;
 
 use std::ops::Bound;
+use std::sync::Arc;
 
+use varve_format::block::Block;
 use varve_types::SeqNo;
 
 use crate::memtable::Found;
+use crate::table::cache::BlockPlace;
 use crate::version::Table;
 use crate::{Direction, StoreResult};
 
@@ -35,8 +38,23 @@ pub(crate) trait Source: Send {
     fn table(&self) -> Option<&Table> {
         None
     }
+    /// The block that the version stands in, if it is one of a table.
+    fn origin(&self) -> Option<Origin<'_>> {
+        None
+    }
     /// To the next version. After an error the source is not used again.
     fn advance(&mut self) -> StoreResult<()>;
+}
+
+/// The block that a version stands in.
+pub(crate) struct Origin<'a> {
+    pub(crate) table: &'a Arc<Table>,
+    pub(crate) place: BlockPlace<'a>,
+    pub(crate) block: &'a Block,
+    /// Whether the version is the first of the block.
+    pub(crate) is_first: bool,
+    /// Whether the version is the last of the block.
+    pub(crate) is_last: bool,
 }
 
 /// A range of keys by reference.

@@ -12,7 +12,7 @@ use varve_format::block::BlockCursor;
 use varve_format::index::Index;
 use varve_types::SeqNo;
 
-use super::{KeyBounds, Source, start_place};
+use super::{KeyBounds, Origin, Source, start_place};
 use crate::memtable::Found;
 use crate::table::cache::damaged;
 use crate::table::{Admission, TableCache, TableIndex};
@@ -121,14 +121,14 @@ impl TableSource {
     /// Opens a block, at its first entry in the direction of the walk.
     fn enter(&mut self, block_no: usize) -> StoreResult<()> {
         self.block_no = block_no;
-        let Some(handle) = self.index.index.handle(block_no) else {
+        let Some(place) = self.index.place(&self.table, block_no)? else {
             self.cursor = None;
             return Ok(());
         };
-        if self.direction == Direction::Forward {
-            self.fetch_ahead(handle.offset)?;
+        if self.direction == Direction::Forward && !self.cache.holds(place) {
+            self.ahead.fetch(&self.cache, &self.table, &self.index, block_no)?;
         }
-        let block = self.cache.block(&self.table, handle, self.admission)?;
+        let block = self.cache.block(place, self.admission)?;
         match &mut self.cursor {
             Some(cursor) => cursor.reset(block),
             None => self.cursor = Some(BlockCursor::new(block)),
@@ -138,20 +138,6 @@ impl TableSource {
             Direction::Forward => cursor.seek_first(),
             Direction::Reverse => cursor.seek_last(),
         })
-    }
-
-    /// Has the blocks from the present one on fetched, which stands at `offset`.
-    fn fetch_ahead(&mut self, offset: u64) -> StoreResult<()> {
-        let Ahead { until, last, blocks } = self.ahead;
-        if self.block_no < until || self.block_no >= last || self.cache.holds(&self.table, offset) {
-            return Ok(());
-        }
-        let end = last.min(self.block_no + blocks - 1);
-        if let Some(handle) = self.index.index.handle(end) {
-            self.cache.prefetch(&self.table, offset, handle.end())?;
-        }
-        (self.ahead.until, self.ahead.blocks) = (end + 1, AHEAD_BLOCKS_MAX.min(2 * blocks));
-        Ok(())
     }
 
     /// Goes on to the next block if the present one has no more.
@@ -174,10 +160,45 @@ impl TableSource {
         step: impl FnOnce(&mut BlockCursor) -> varve_format::FormatResult<()>,
     ) -> StoreResult<()> {
         let Some(cursor) = &mut self.cursor else { return Ok(()) };
-        step(cursor).map_err(|error| {
-            let offset = self.index.index.handle(self.block_no).map_or(0, |handle| handle.offset);
-            damaged(&self.table, offset, error)
+        let Err(error) = step(cursor) else { return Ok(()) };
+        Err(match self.index.place(&self.table, self.block_no)? {
+            Some(place) => place.damaged(error),
+            None => damaged(&self.table, 0, error),
         })
+    }
+}
+
+impl Ahead {
+    /// Has the blocks from `first` on fetched, each piece of a file that they fill at once.
+    fn fetch(
+        &mut self,
+        cache: &TableCache,
+        table: &Table,
+        index: &TableIndex,
+        first: usize,
+    ) -> StoreResult<()> {
+        if first < self.until || first >= self.last {
+            return Ok(());
+        }
+        let end = self.last.min(first + self.blocks - 1);
+        let mut number = first;
+        while number <= end
+            && let Some(begin) = index.place(table, number)?
+        {
+            // Without zones the blocks follow each other.
+            let mut last = if index.zones.is_some() { number } else { end };
+            let mut upto = index.place(table, last)?.map_or(begin.handle.end(), |p| p.handle.end());
+            while last < end
+                && let Some(next) = index.place(table, last + 1)?
+                && (next.file.no(), next.handle.offset) == (begin.file.no(), upto)
+            {
+                (last, upto) = (last + 1, next.handle.end());
+            }
+            cache.prefetch(begin.file, begin.handle.offset, upto)?;
+            number = last + 1;
+        }
+        (self.until, self.blocks) = (end + 1, AHEAD_BLOCKS_MAX.min(2 * self.blocks));
+        Ok(())
     }
 }
 
@@ -213,6 +234,13 @@ impl Source for TableSource {
 
     fn table(&self) -> Option<&Table> {
         Some(&self.table)
+    }
+
+    fn origin(&self) -> Option<Origin<'_>> {
+        let cursor = self.cursor.as_ref()?;
+        let place = self.index.place(&self.table, self.block_no).ok()??;
+        let (is_first, is_last) = (cursor.is_first(), cursor.is_last());
+        Some(Origin { table: &self.table, place, block: cursor.block(), is_first, is_last })
     }
 
     fn found(&self) -> Found {

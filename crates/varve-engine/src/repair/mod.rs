@@ -282,7 +282,11 @@ impl Repair<'_> {
         match verify_table(&self.cache, &table, prefixed, None, &mut seen) {
             Ok(()) => return Ok(Some(table)),
             // The manifest is of this version, so a table that says it is newer does not tell the truth.
-            Err(StoreError::Damaged { .. } | StoreError::NewerFormat { .. }) => {}
+            Err(StoreError::Damaged { path, .. } | StoreError::NewerFormat { path, .. }) => {
+                self.put_aside(path);
+            }
+            Err(StoreError::Io { source, path, .. })
+                if source.kind() == std::io::ErrorKind::NotFound && path != table.path() => {}
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 let meta = table.meta();
                 self.report.lost.push(LostRows {
@@ -297,8 +301,15 @@ impl Repair<'_> {
             }
             Err(error) => return Err(error),
         }
-        self.damaged.push(table.path().to_path_buf());
+        self.put_aside(table.path().to_path_buf());
         self.salvage(space, &table)
+    }
+
+    /// Notes that a file is damaged.
+    fn put_aside(&mut self, path: PathBuf) {
+        if !self.damaged.contains(&path) {
+            self.damaged.push(path);
+        }
     }
 
     /// How new tables of a key space are built.
@@ -311,6 +322,7 @@ impl Repair<'_> {
             compression: if options.compressed { Compression::Lz4 } else { Compression::None },
             index: db.index,
             filter: db.filter,
+            cut_after_prefix_bytes: 0,
         }
     }
 

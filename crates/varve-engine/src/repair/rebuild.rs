@@ -4,7 +4,7 @@
 //! of each key the newest version stays, unless it deletes the key: what it would hide is gone as well. The names
 //! of key spaces come from what can be read of manifests, else from the caller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ impl Repair<'_> {
         files: &[StoreFile],
         spaces: &[ManifestKeyspace],
     ) -> StoreResult<Vec<Placed>> {
-        let mut found: Vec<Vec<Arc<Table>>> = spaces.iter().map(|_| Vec::new()).collect();
+        let mut described = Vec::new();
         for file in files {
             let StoreFile::Table(no) = file else { continue };
             let path = file.path(self.dir);
@@ -94,9 +94,23 @@ impl Repair<'_> {
                 self.damaged.push(path);
                 continue;
             };
-            let Some(space) = spaces.get(id.get() as usize) else { continue };
-            let table = Arc::new(Table::new(Arc::clone(self.env), self.dir, id, meta));
-            found[id.get() as usize].extend(self.sound_or_salvaged(space, table)?);
+            described.push(Arc::new(Table::new(Arc::clone(self.env), self.dir, id, meta)));
+        }
+        let zones: HashSet<FileNo> = described
+            .iter()
+            .flat_map(|table| table.meta().zones.iter().map(|zone| zone.zone.file))
+            .collect();
+        let present = |no| files.contains(&StoreFile::Table(no));
+        let mut found: Vec<Vec<Arc<Table>>> = spaces.iter().map(|_| Vec::new()).collect();
+        for table in described {
+            // The table that points at a file has what still counts of it.
+            let is_zone = zones.contains(&table.file_no());
+            if is_zone && table.files().any(|file| !present(file.no())) {
+                continue;
+            }
+            let id = table.keyspace().get() as usize;
+            let Some(space) = spaces.get(id) else { continue };
+            found[id].extend(self.sound_or_salvaged(space, table)?);
         }
         let spaces = spaces.iter().zip(0..).zip(found);
         spaces.map(|((space, id), tables)| self.merge(KeyspaceId::new(id), space, tables)).collect()
@@ -143,7 +157,7 @@ impl Repair<'_> {
             if last.as_deref() != Some(merge.key()) {
                 last = Some(merge.key().to_vec());
                 let found = merge.found();
-                let is_full = |w: &TableWriter| w.file_bytes() >= self.options.db.table_bytes;
+                let is_full = |w: &TableWriter| w.table_bytes() >= self.options.db.table_bytes;
                 if writer.as_ref().is_some_and(is_full) {
                     self.end_table(id, writer.take(), &mut merged)?;
                 }

@@ -22,7 +22,7 @@ use varve_format::block::Block;
 use varve_format::filter::{Filter, PREFIX_BYTES, filter_hash};
 use varve_format::index::Index;
 use varve_format::section::{Handle, open_section};
-use varve_format::table::{FOOTER_BYTES, Footer};
+use varve_format::table::{FOOTER_BYTES, Footer, Zones};
 use varve_format::{EntryKind, FormatResult};
 use varve_types::{FileNo, SeqNo};
 
@@ -30,7 +30,7 @@ use crate::files::{format_error, io_error};
 use crate::memtable::Found;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
-use crate::version::Table;
+use crate::version::{Table, TableFile};
 use crate::{StoreError, StoreResult};
 
 /// Bytes that the cache's own bookkeeping takes per entry, nearly.
@@ -68,6 +68,8 @@ pub(crate) enum Admission {
 pub(crate) struct TableIndex {
     pub(crate) footer: Footer,
     pub(crate) index: Index,
+    /// Where the blocks are, if not all are in the table's own file.
+    pub(crate) zones: Option<Zones>,
     filter: Option<Filter>,
     prefix_filter: Option<Filter>,
 }
@@ -83,10 +85,28 @@ impl TableIndex {
         self.prefix_filter.as_ref().is_none_or(|filter| filter.may_contain(filter_hash(prefix)))
     }
 
+    /// Where block `number` of `table` stands; `None` beyond the last.
+    pub(crate) fn place<'a>(
+        &self,
+        table: &'a Table,
+        number: usize,
+    ) -> StoreResult<Option<BlockPlace<'a>>> {
+        let Some(handle) = self.index.handle(number) else { return Ok(None) };
+        match table.place(self.zones.as_ref(), handle) {
+            Some((file, handle)) => Ok(Some(BlockPlace { file, handle })),
+            None => {
+                let offset = self.footer.index.offset;
+                let detail = format!("block {number} lies in none of the table's runs");
+                Err(StoreError::Damaged { path: table.path().to_owned(), offset, detail })
+            }
+        }
+    }
+
     fn memory_bytes(&self) -> usize {
         let filters = [&self.filter, &self.prefix_filter];
         let filters = filters.into_iter().flatten().map(Filter::memory_bytes).sum::<usize>();
-        size_of::<TableIndex>() + self.index.memory_bytes() + filters
+        let zones = self.zones.as_ref().map_or(0, Zones::memory_bytes);
+        size_of::<TableIndex>() + self.index.memory_bytes() + zones + filters
     }
 }
 
@@ -235,7 +255,7 @@ impl TableCache {
         }
         let seq = table.bound_of(seq);
         let Some(blocks) = index.index.find(key, seq) else { return Ok(None) };
-        let found = self.search(table, &index.index, blocks, key, seq)?;
+        let found = self.search(table, &index, blocks, key, seq)?;
         if found.is_none() && (index.filter.is_some() || filtered_by == FilteredBy::Map) {
             self.metrics.filter_false_positives.add(1);
         }
@@ -250,7 +270,7 @@ impl TableCache {
     fn search(
         &self,
         table: &Table,
-        index: &Index,
+        index: &TableIndex,
         blocks: RangeInclusive<usize>,
         key: &[u8],
         seq: SeqNo,
@@ -261,8 +281,8 @@ impl TableCache {
             let middle = first + (bound - first) / 2;
             self.metrics.index_ties.add(1);
             self.metrics.lookup_blocks.add(1);
-            let Some((block, offset)) = self.numbered(table, index, middle)? else { break };
-            let begins = block.first_key().map_err(|error| damaged(table, offset, error))?;
+            let Some((block, at)) = self.numbered(table, index, middle)? else { break };
+            let begins = block.first_key().map_err(|error| at.damaged(error))?;
             if begins < key {
                 first = middle;
             } else {
@@ -271,8 +291,8 @@ impl TableCache {
         }
         for number in first..=last {
             self.metrics.lookup_blocks.add(1);
-            let Some((block, offset)) = self.numbered(table, index, number)? else { break };
-            let at = |error| damaged(table, offset, error);
+            let Some((block, at)) = self.numbered(table, index, number)? else { break };
+            let at = |error| at.damaged(error);
             if number > first {
                 self.metrics.index_ties.add(1);
                 if block.first_key().map_err(at)? > key {
@@ -288,14 +308,14 @@ impl TableCache {
     }
 
     /// Block `number` and where it stands; `None` beyond the last.
-    fn numbered(
+    fn numbered<'a>(
         &self,
-        table: &Table,
-        index: &Index,
+        table: &'a Table,
+        index: &TableIndex,
         number: usize,
-    ) -> StoreResult<Option<(Block, u64)>> {
-        let Some(handle) = index.handle(number) else { return Ok(None) };
-        Ok(Some((self.block(table, handle, Admission::Keep)?, handle.offset)))
+    ) -> StoreResult<Option<(Block, BlockPlace<'a>)>> {
+        let Some(place) = index.place(table, number)? else { return Ok(None) };
+        Ok(Some((self.block(place, Admission::Keep)?, place)))
     }
 
     /// Whether `table` may hold keys that begin with `prefix`, by its prefix filter (TableFS 4.2.4).
@@ -342,10 +362,18 @@ impl TableCache {
             let detail = format!("a table of {size} bytes, shorter than a footer");
             return Err(StoreError::Damaged { path: table.path().to_owned(), offset: 0, detail });
         };
-        let footer = self.read(table, offset, FOOTER_BYTES)?;
+        let footer = self.read(table.file(), offset, FOOTER_BYTES)?;
         let footer = Footer::decode(&footer, table.meta().salt, offset)
             .map_err(|error| damaged(table, offset, error))?;
-        let data_end = footer.data_end();
+        let own_end = footer.data_end();
+        let zones = footer.zones.map(|h| self.section(table, h, |c| Zones::decode(c, own_end)));
+        let zones = zones.transpose()?;
+        let listed = zones.as_ref().map(Zones::metas).unwrap_or_default();
+        if listed != table.meta().zones {
+            let detail = "other zones than the manifest says".to_owned();
+            return Err(StoreError::Damaged { path: table.path().to_owned(), offset, detail });
+        }
+        let data_end = zones.as_ref().map_or(own_end, Zones::data_bytes);
         let index = self.section(table, footer.index, |content| {
             Index::decode(footer.index_policy, content, data_end)
         })?;
@@ -354,36 +382,46 @@ impl TableCache {
             handle.map(|handle| self.section(table, handle, |c| Filter::decode(c))).transpose()
         };
         let (filter, prefix_filter) = (read(footer.filter)?, read(footer.prefix_filter)?);
-        Ok(TableIndex { footer, index, filter, prefix_filter })
+        Ok(TableIndex { footer, index, zones, filter, prefix_filter })
     }
 
-    /// Reads a section and decodes its content.
+    /// Reads a section of the table's own file and decodes its content.
     pub(crate) fn section<T>(
         &self,
         table: &Table,
         handle: Handle,
         decode: impl FnOnce(&Bytes) -> FormatResult<T>,
     ) -> StoreResult<T> {
-        handle.check().map_err(|error| damaged(table, handle.offset, error))?;
-        let bytes = Bytes::from(self.read(table, handle.offset, handle.len as usize)?);
-        open_section(&bytes, table.meta().salt, handle.offset)
+        self.section_at(BlockPlace { file: table.file(), handle }, decode)
+    }
+
+    /// Reads a section and decodes its content.
+    fn section_at<T>(
+        &self,
+        place: BlockPlace<'_>,
+        decode: impl FnOnce(&Bytes) -> FormatResult<T>,
+    ) -> StoreResult<T> {
+        let BlockPlace { file, handle } = place;
+        handle.check().map_err(|error| place.damaged(error))?;
+        let bytes = Bytes::from(self.read(file, handle.offset, handle.len as usize)?);
+        open_section(&bytes, file.salt(), handle.offset)
             .and_then(|content| decode(&content))
-            .map_err(|error| damaged(table, handle.offset, error))
+            .map_err(|error| place.damaged(error))
+    }
+
+    /// A data block, whether it is in memory or not.
+    pub(crate) fn load_block(&self, place: BlockPlace<'_>) -> StoreResult<Block> {
+        self.section_at(place, |content| Block::parse(content.clone()))
     }
 
     /// A data block.
-    pub(crate) fn block(
-        &self,
-        table: &Table,
-        handle: Handle,
-        admission: Admission,
-    ) -> StoreResult<Block> {
-        let place = Place { file: table.file_no(), offset: handle.offset };
+    pub(crate) fn block(&self, at: BlockPlace<'_>, admission: Admission) -> StoreResult<Block> {
+        let place = Place { file: at.file.no(), offset: at.handle.offset };
         if let Some(Cached::Block(block)) = self.entries.get(&place) {
             self.metrics.cache_hits.add(1);
             return Ok(block);
         }
-        let block = self.section(table, handle, |content| Block::parse(content.clone()))?;
+        let block = self.load_block(at)?;
         if admission == Admission::Keep {
             self.metrics.cache_misses.add(1);
             self.entries.insert(place, Cached::Block(block.clone()));
@@ -391,19 +429,20 @@ impl TableCache {
         Ok(block)
     }
 
-    /// Whether the block at `offset` is in memory.
-    pub(crate) fn holds(&self, table: &Table, offset: u64) -> bool {
-        self.entries.contains_key(&Place { file: table.file_no(), offset })
+    /// Whether the block at `place` is in memory.
+    pub(crate) fn holds(&self, place: BlockPlace<'_>) -> bool {
+        let (file, offset) = (place.file.no(), place.handle.offset);
+        self.entries.contains_key(&Place { file, offset })
     }
 
-    /// Has the bytes from `start` to `end` fetched, which a walk will come to.
-    pub(crate) fn prefetch(&self, table: &Table, start: u64, end: u64) -> StoreResult<()> {
+    /// Has the bytes of `file` from `start` to `end` fetched, which a walk will come to.
+    pub(crate) fn prefetch(&self, file: &TableFile, start: u64, end: u64) -> StoreResult<()> {
         self.metrics.prefetched_bytes.add(end - start);
-        self.file(table)?.prefetch(start, end - start);
+        self.file(file)?.prefetch(start, end - start);
         Ok(())
     }
 
-    fn read(&self, table: &Table, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
+    fn read(&self, table: &TableFile, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
         let file = self.file(table)?;
         let mut bytes = vec![0; len];
         self.metrics.device_reads.add(1);
@@ -419,8 +458,8 @@ impl TableCache {
         Ok(bytes)
     }
 
-    fn file(&self, table: &Table) -> StoreResult<Arc<dyn File>> {
-        if let Some(file) = self.files.get(&table.file_no()) {
+    fn file(&self, table: &TableFile) -> StoreResult<Arc<dyn File>> {
+        if let Some(file) = self.files.get(&table.no()) {
             return Ok(file);
         }
         let file = self
@@ -429,11 +468,11 @@ impl TableCache {
             .map_err(|error| io_error("open", table.path(), error))?;
         // What walks will want beyond one block they say themselves, by `prefetch`.
         file.expect_random_reads();
-        self.files.insert(table.file_no(), Arc::clone(&file));
+        self.files.insert(table.no(), Arc::clone(&file));
         Ok(file)
     }
 
-    /// Forgets the open file of a table that is about to go, so that its room is given back.
+    /// Forgets an open file that is about to go, so that its room is given back.
     pub(crate) fn forget(&self, file: FileNo) {
         self.files.remove(&file);
         self.entries.remove(&Place { file, offset: INDEX_OFFSET });
@@ -441,7 +480,21 @@ impl TableCache {
     }
 }
 
-/// The error of a section at `offset` of `table`.
+/// Where a block stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockPlace<'a> {
+    pub(crate) file: &'a Arc<TableFile>,
+    pub(crate) handle: Handle,
+}
+
+impl BlockPlace<'_> {
+    /// The error of the block.
+    pub(crate) fn damaged(&self, error: varve_format::FormatError) -> StoreError {
+        format_error(self.file.path(), error.shifted(self.handle.offset))
+    }
+}
+
+/// The error of a section at `offset` of `table`'s own file.
 pub(crate) fn damaged(table: &Table, offset: u64, error: varve_format::FormatError) -> StoreError {
     format_error(table.path(), error.shifted(offset))
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use varve_env::Env;
 use varve_format::edit::TableMeta;
 use varve_format::section::open_section;
-use varve_format::table::{FOOTER_BYTES, Footer, Properties};
+use varve_format::table::{FOOTER_BYTES, Footer, Properties, Zones};
 use varve_types::{FileNo, KeyspaceId};
 
 use crate::files::format_error;
@@ -34,6 +34,14 @@ pub(crate) fn describe(
     let properties = open_section(&section, salt, handle.offset)
         .and_then(|content| Properties::decode(&content))
         .map_err(|error| format_error(path, error.shifted(handle.offset)))?;
+    let listed = footer.zones.filter(|list| list.check().is_ok()).map(|list| {
+        let section = read_part(&*file, path, list.offset, list.len.into())?;
+        let zones = open_section(&section, salt, list.offset)
+            .and_then(|content| Zones::decode(&content, footer.data_end()));
+        // A table whose list is damaged is read like one that lost its index.
+        Ok(zones.map_or_else(|_| Vec::new(), |zones| zones.metas()))
+    });
+    let zones = listed.transpose()?.unwrap_or_default();
     let meta = TableMeta {
         file: no,
         salt,
@@ -45,6 +53,8 @@ pub(crate) fn describe(
         seq_override: None,
         smallest_key: properties.smallest_key,
         largest_key: properties.largest_key,
+        zones_at: footer.zones,
+        zones,
     };
     Ok((properties.keyspace, meta))
 }

@@ -11,8 +11,10 @@ use std::sync::Arc;
 
 use varve_env::{Env, File, OpenMode};
 use varve_format::EntryKind;
+use varve_format::block::Block;
 use varve_format::edit::TableMeta;
-use varve_format::table::{TableBuilder, TableOptions};
+use varve_format::section::Handle;
+use varve_format::table::{TableBuilder, TableOptions, Zone};
 use varve_types::{FileNo, FileSalt, SeqNo};
 
 use crate::StoreResult;
@@ -77,9 +79,17 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Bytes of the table so far.
-    pub(crate) fn file_bytes(&self) -> u64 {
-        self.builder.as_ref().map_or(self.written, TableBuilder::file_bytes)
+    /// Points at the block at `handle` of `zone`.
+    ///
+    /// REQUIRES: after all versions added so far; [`TableOptions::may_stitch`].
+    pub(crate) fn stitch(&mut self, zone: Zone, handle: Handle, block: &Block) -> StoreResult<()> {
+        let Some(builder) = &mut self.builder else { return Ok(()) };
+        builder.stitch(zone, handle, block).map_err(|error| format_error(&self.path, error))
+    }
+
+    /// Bytes of the table so far, with those it points at.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.builder.as_ref().map_or(self.written, TableBuilder::table_bytes)
     }
 
     /// Completes the table and syncs its content.

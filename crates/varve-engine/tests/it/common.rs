@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use varve_engine::{
-    Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreDesign, StoreResult,
+    Batch, CompactionPolicy, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store,
+    StoreDesign, StoreResult,
 };
 use varve_env::Env;
 use varve_types::KeyspaceId;
@@ -59,7 +60,12 @@ pub(crate) fn options_by(number: u64) -> DbOptions {
     use varve_engine::design::{Compaction, TableFilter, TableIndex};
     let pick = |n: u64, of: u64| (number / n % of) as usize;
     let design = StoreDesign {
-        compaction: [Compaction::Leveled, Compaction::Stepped, Compaction::LazyLeveled][pick(1, 3)],
+        compaction: [
+            Compaction::Leveled,
+            Compaction::Stepped,
+            Compaction::LazyLeveled,
+            Compaction::Stitched,
+        ][pick(1, 4)],
         index: [TableIndex::EliasFano, TableIndex::Plain, TableIndex::ThreeLevel][pick(7, 3)],
         filter: [
             TableFilter::Fuse,
@@ -69,9 +75,13 @@ pub(crate) fn options_by(number: u64) -> DbOptions {
             TableFilter::None,
             TableFilter::MultiLevelCuckoo,
         ][pick(5, 6)],
+        ..StoreDesign::default()
     };
     let mut options = small_options();
     design.apply(&mut options);
+    if let CompactionPolicy::Stitched { threshold_bytes } = &mut options.compaction {
+        *threshold_bytes = 1 << (9 + pick(4, 4));
+    }
     options.sublevels_trigger = 2 + pick(3, 2);
     options.level_base_bytes = small_options().level_base_bytes;
     options.table_bytes = 1 << (10 + pick(6, 3));

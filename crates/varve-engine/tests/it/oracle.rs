@@ -104,22 +104,22 @@ fn check_reads(rng: &mut Rng, reader: &Reader<'_>, ids: &[KeyspaceId], model: &M
     }
 }
 
-/// How often compactions left a table clipped, and moved one as it is, and how often the map of the sub-levels spared
-/// a table, since the store was opened.
-fn work_done(db: &Db) -> [u64; 3] {
+/// How often compactions left a table clipped, and moved one as it is, how often the map of the sub-levels spared a
+/// table, and how many bytes merges left where they were, since the store was opened.
+fn work_done(db: &Db) -> [u64; 4] {
     let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    ["table_clips", "table_moves", "map_negatives"]
+    ["table_clips", "table_moves", "map_negatives", "stitched_bytes"]
         .map(|name| metrics["counters"][name].as_u64().unwrap())
 }
 
-/// Returns how often tables were clipped, moved and spared.
-fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u64; 3] {
+/// Returns what [`work_done`] counts.
+fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u64; 4] {
     let mut rng = Rng::new(seed);
     let mut model = Model::new();
     let open = |rng: &mut Rng| Db::open(Arc::clone(env), dir, random_options(rng)).unwrap();
     let mut db = open(&mut rng);
     let mut ids = make_spaces(&db).unwrap();
-    let (mut step, mut counts) = (0, [0; 3]);
+    let (mut step, mut counts) = (0, [0; 4]);
     let mut count = |db: &Db| {
         let report = db.verify(&mut |_| {}).unwrap();
         assert!(report.errors.is_empty(), "{:?}", report.errors);
@@ -175,14 +175,16 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u
 
 #[test]
 fn a_simulated_store_agrees_with_the_model() {
-    let (mut clips, mut moves, mut spared) = (0, 0, 0);
+    let mut all = [0; 4];
     for seed in 0..9 {
         let env: Arc<dyn Env> = SimEnv::new(seed);
-        let [c, m, s] = run(&env, &store_dir(), seed, 2500);
-        (clips, moves, spared) = (clips + c, moves + m, spared + s);
+        let counts = run(&env, &store_dir(), seed, 2500);
+        all = std::array::from_fn(|i| all[i] + counts[i]);
     }
+    let [clips, moves, spared, stitched] = all;
     assert!(clips > 100 && moves > 20, "{clips} tables clipped, {moves} moved");
     assert!(spared > 1000, "the map spared {spared} tables");
+    assert!(stitched > 50_000, "{stitched} bytes stitched");
 }
 
 #[test]

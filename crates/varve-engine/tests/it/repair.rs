@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use varve_engine::repair::{EngineRepair, RepairOptions, repair};
+use varve_engine::repair::{EngineRepair, LostRows, RepairOptions, repair};
 use varve_engine::{Db, Store};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
@@ -139,7 +139,8 @@ fn the_blocks_of_a_table_are_found_without_its_index() {
             let len = copy.read_raw(&path).unwrap().len() as u64;
             copy.damage(&path, len - 30, 0xff).unwrap();
             let report = repaired(&copy);
-            assert!(report.versions_saved > 0);
+            // A file that is only a zone of others is no longer read as a table.
+            assert!(report.versions_saved > 0 || report.did_nothing());
             assert_eq!(after(&copy), model, "{}", path.display());
         }
     }
@@ -152,8 +153,10 @@ fn a_missing_table_is_named() {
         let copy = env.power_cut_keep_all();
         copy.remove_raw(&path).unwrap();
         let report = repaired(&copy);
-        assert_eq!(report.lost.len(), 1);
-        assert_eq!(report.lost[0].table, path);
+        let name = path.display().to_string();
+        // Or each table that points at it names it.
+        let is_named = |lost: &LostRows| lost.table == path || lost.why.contains(&name);
+        assert!(!report.lost.is_empty() && report.lost.iter().all(is_named), "{name}: {report:?}");
         assert_rest_is_there(&report, &model, &after(&copy), &path.display().to_string());
     }
 }

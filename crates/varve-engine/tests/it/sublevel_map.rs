@@ -17,7 +17,7 @@ const ROWS_PER_PREFIX: u64 = 50;
 fn options(filter: TableFilter) -> DbOptions {
     let mut options = small_options();
     let (compaction, index) = (Compaction::LazyLeveled, TableIndex::EliasFano);
-    StoreDesign { compaction, index, filter }.apply(&mut options);
+    StoreDesign { compaction, index, filter, ..StoreDesign::default() }.apply(&mut options);
     options.sublevels_trigger = 4;
     options.level_base_bytes = 64 << 10;
     options.memory_budget_bytes = 4 << 20;

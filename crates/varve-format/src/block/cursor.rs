@@ -45,6 +45,16 @@ impl BlockCursor {
         self.at.is_some_and(|at| at.offset == 0)
     }
 
+    /// Whether the cursor is at the block's last entry.
+    pub fn is_last(&self) -> bool {
+        self.at.is_some_and(|at| at.entry.end >= self.block.entries_end)
+    }
+
+    /// The block.
+    pub fn block(&self) -> &Block {
+        &self.block
+    }
+
     /// The entry's key. REQUIRES: valid.
     pub fn key(&self) -> &[u8] {
         &self.key

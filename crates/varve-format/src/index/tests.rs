@@ -47,6 +47,7 @@ fn build(
         compression: Compression::None,
         index: policy,
         filter: FilterPolicy::None,
+        cut_after_prefix_bytes: 0,
     };
     let mut builder = TableBuilder::new(options, FILE, SALT);
     let value = vec![b'v'; value_bytes];

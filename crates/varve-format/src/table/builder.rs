@@ -3,7 +3,8 @@
 //! 1. [`TableBuilder::add`] fills a block; a full block is sealed into the output.
 //! 2. Between calls the caller writes [`TableBuilder::output`] to the file and clears it, so that
 //!    memory holds a block and the index and filters in the making, not the table.
-//! 3. [`TableBuilder::finish`] appends filters, index, properties and footer.
+//! 3. [`TableBuilder::stitch`] points at a whole block of an older file instead.
+//! 4. [`TableBuilder::finish`] appends filters, index, properties and footer.
 
 use std::cmp::Ordering;
 
@@ -11,8 +12,8 @@ use bytes::Bytes;
 use varve_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo};
 
-use super::{Footer, PAGE_BYTES, Properties};
-use crate::block::{BlockBuilder, internal_cmp};
+use super::{Footer, PAGE_BYTES, Properties, Zone, Zones};
+use crate::block::{Block, BlockBuilder, BlockCursor, internal_cmp};
 use crate::edit::TableMeta;
 use crate::filter::{Filter, FilterKind, FilterPolicy, PREFIX_BYTES, filter_hash};
 use crate::index::{IndexBuilder, IndexPolicy};
@@ -39,9 +40,18 @@ pub struct TableOptions {
     pub index: IndexPolicy,
     /// How absent keys are filtered.
     pub filter: FilterPolicy,
+    /// Blocks end where a prefix of so many bytes of rows does, so that what comes between two of them later
+    /// leaves their blocks as they are; 0 for no such rule.
+    pub cut_after_prefix_bytes: u64,
 }
 
 impl TableOptions {
+    /// Whether a block of an older table that stands at `handle` can be one of this table.
+    pub fn may_stitch(&self, handle: Handle) -> bool {
+        self.index_policy() == IndexPolicy::Plain
+            || (u64::from(handle.len).is_multiple_of(PAGE_BYTES) && handle.len >= self.block_bytes)
+    }
+
     /// How the blocks will be indexed.
     fn index_policy(&self) -> IndexPolicy {
         let paged = self.prefixed
@@ -67,6 +77,11 @@ pub struct TableBuilder {
     sealed: Option<Handle>,
     sealed_key: Vec<u8>,
     index: IndexBuilder,
+    zones: Zones,
+    /// Bytes of blocks in other files.
+    stitched_bytes: u64,
+    /// Bytes of rows with the prefix of the last.
+    prefix_bytes: u64,
     key_hashes: Vec<u64>,
     prefix_hashes: Vec<u64>,
     properties: Properties,
@@ -101,6 +116,9 @@ impl TableBuilder {
             sealed: None,
             sealed_key: Vec::new(),
             index: IndexBuilder::new(options.index_policy(), block_pages),
+            zones: Zones::default(),
+            stitched_bytes: 0,
+            prefix_bytes: 0,
             key_hashes: Vec::new(),
             prefix_hashes: Vec::new(),
             properties,
@@ -126,10 +144,7 @@ impl TableBuilder {
             return Err(self.error(Problem::Invalid("a version that is not after the last one")));
         }
         if new_key {
-            self.hash_key(key, first);
-        }
-        if first {
-            self.properties.smallest_key = Bytes::copy_from_slice(key);
+            self.begin_key(key, first)?;
         }
         let padding = if self.is_paged() { PADDING_BYTES } else { 0 };
         let max = (self.options.block_bytes as usize).saturating_sub(TRAILER_BYTES + padding);
@@ -144,8 +159,49 @@ impl TableBuilder {
             self.index.note_key(key);
         }
         self.last_seq = seq;
-        self.count(key, seq, kind, value);
+        self.count(key, seq, kind, value.len());
         Ok(())
+    }
+
+    /// Adds all versions of `block`, which stands at `handle` of `zone` and stays there. Fails if they are not
+    /// after all added so far; then the table cannot be finished.
+    ///
+    /// REQUIRES: [`TableOptions::may_stitch`].
+    pub fn stitch(&mut self, zone: Zone, handle: Handle, block: &Block) -> FormatResult<()> {
+        let mut cursor = BlockCursor::new(block.clone());
+        cursor.seek_first()?;
+        if !self.block.is_empty() {
+            self.seal_block()?;
+        }
+        if let Some(sealed) = self.sealed.take() {
+            self.index.add(&self.sealed_key, self.last_seq, Some(cursor.key()), sealed);
+        }
+        while cursor.valid() {
+            let (key, seq) = (cursor.key(), cursor.seq());
+            let first = self.properties.entries == 0;
+            if !first && internal_cmp((&self.sealed_key, self.last_seq), (key, seq)).is_ge() {
+                let rule = "a block that is not after the last version";
+                return Err(self.error(Problem::Invalid(rule)));
+            }
+            if first || self.sealed_key != key {
+                self.begin_key(key, first)?;
+                self.index.note_key(key);
+            }
+            self.sealed_key.clear();
+            self.sealed_key.extend_from_slice(key);
+            self.last_seq = seq;
+            self.count(key, seq, cursor.kind(), cursor.value().len());
+            cursor.next()?;
+        }
+        self.sealed = Some(self.zones.add(zone, handle));
+        self.stitched_bytes += u64::from(handle.len);
+        self.properties.blocks += 1;
+        Ok(())
+    }
+
+    /// Bytes of the file and of what is pointed at, the block in the making not included.
+    pub fn table_bytes(&self) -> u64 {
+        self.file_bytes() + self.stitched_bytes
     }
 
     /// Bytes of the file so far, the block in the making not included.
@@ -181,7 +237,9 @@ impl TableBuilder {
             return Err(self.error(Problem::Invalid("a table without entries")));
         }
         self.properties.largest_key = Bytes::copy_from_slice(self.last_key());
-        self.seal_block()?;
+        if !self.block.is_empty() {
+            self.seal_block()?;
+        }
         if let Some(handle) = self.sealed.take() {
             self.index.add(&self.sealed_key, self.last_seq, None, handle);
         }
@@ -199,17 +257,31 @@ impl TableBuilder {
             prefix_filter = Some(self.put_filter(&prefixes)?);
         }
         let mut content = Vec::new();
+        let mut zones = None;
+        if !self.zones.zones().is_empty() {
+            self.zones.encode(&mut content);
+            zones = Some(self.put_content(&content)?);
+            content.clear();
+        }
         self.index.finish(&mut content);
         let index = self.put_content(&content)?;
         content.clear();
         self.properties.encode(&mut content);
         let properties = self.put_content(&content)?;
         let (salt, index_policy) = (self.salt, self.index.policy());
-        let footer =
-            Footer { salt, properties, index, index_policy, filter_kind, filter, prefix_filter };
+        let footer = Footer {
+            salt,
+            properties,
+            index,
+            index_policy,
+            filter_kind,
+            filter,
+            prefix_filter,
+            zones,
+        };
         let offset = self.file_bytes();
         footer.encode(&mut self.out, offset);
-        let meta = self.meta();
+        let meta = TableMeta { zones_at: zones, ..self.meta() };
         Ok((self.out, meta))
     }
 
@@ -231,26 +303,39 @@ impl TableBuilder {
         Ok(())
     }
 
-    fn hash_key(&mut self, key: &[u8], first: bool) {
-        if self.options.filter == FilterPolicy::None {
-            return;
+    /// Notes a key that is not that of the version before.
+    fn begin_key(&mut self, key: &[u8], first: bool) -> FormatResult<()> {
+        if first {
+            self.properties.smallest_key = Bytes::copy_from_slice(key);
         }
-        self.key_hashes.push(filter_hash(key));
+        let filtered = self.options.filter != FilterPolicy::None;
+        if filtered {
+            self.key_hashes.push(filter_hash(key));
+        }
         if let Some(prefix) = key.get(..PREFIX_BYTES)
             && self.options.prefixed
             && (first || self.last_key().get(..PREFIX_BYTES) != Some(prefix))
         {
-            self.prefix_hashes.push(filter_hash(prefix));
+            if filtered {
+                self.prefix_hashes.push(filter_hash(prefix));
+            }
+            let cut = self.options.cut_after_prefix_bytes;
+            if cut > 0 && self.prefix_bytes >= cut && !self.block.is_empty() {
+                self.seal_block()?;
+            }
+            self.prefix_bytes = 0;
         }
+        Ok(())
     }
 
-    fn count(&mut self, key: &[u8], seq: SeqNo, kind: EntryKind, value: &[u8]) {
+    fn count(&mut self, key: &[u8], seq: SeqNo, kind: EntryKind, value_len: usize) {
+        self.prefix_bytes += (key.len() + value_len) as u64;
         let properties = &mut self.properties;
         properties.entries += 1;
         properties.tombstones += u64::from(kind == EntryKind::Delete);
         properties.smallest_seq = properties.smallest_seq.min(seq);
         properties.largest_seq = properties.largest_seq.max(seq);
-        properties.raw_bytes += (key.len() + value.len()) as u64;
+        properties.raw_bytes += (key.len() + value_len) as u64;
     }
 
     /// Moves the block in the making to the output.
@@ -276,7 +361,7 @@ impl TableBuilder {
         }
         let offset = self.drained + self.out.len() as u64;
         let handle = put_section(&mut self.out, self.salt, offset, content, packing)?;
-        self.sealed = Some(handle);
+        self.sealed = Some(self.zones.add_own(handle));
         self.properties.blocks += 1;
         self.block.clear();
         Ok(())
@@ -311,6 +396,8 @@ impl TableBuilder {
             seq_override: None,
             smallest_key: properties.smallest_key.clone(),
             largest_key: properties.largest_key.clone(),
+            zones: self.zones.metas(),
+            zones_at: None,
         }
     }
 

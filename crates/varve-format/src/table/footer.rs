@@ -6,13 +6,14 @@
 //!     12     12  index
 //!     24     12  filter over keys; zeros if none
 //!     36     12  filter over prefixes; zeros if none
-//!     48      1  index policy: 1 plain, 2 Elias-Fano, 3 three-level
-//!     49      1  kind of the filters: 1 none, 2 Bloom, 3 cuckoo, 4 quotient, 5 fuse
-//!     50      2  zero
-//!     52      8  salt of the file, which the manifest has of it too
-//!     60      4  format version
-//!     64      4  crc32c of: salt u64, footer offset u64, bytes 0..64
-//!     68      8  magic "varvetbl"
+//!     48     12  zones; zeros if all data blocks are in this file
+//!     60      1  index policy: 1 plain, 2 Elias-Fano, 3 three-level
+//!     61      1  kind of the filters: 1 none, 2 Bloom, 3 cuckoo, 4 quotient, 5 fuse
+//!     62      2  zero
+//!     64      8  salt of the file, which the manifest has of it too
+//!     72      4  format version
+//!     76      4  crc32c of: salt u64, footer offset u64, bytes 0..76
+//!     80      8  magic "varvetbl"
 //! ```
 //!
 //! The version and the magic keep their place, counted from the end, in every version of the format.
@@ -27,11 +28,11 @@ use crate::section::Handle;
 use crate::{FORMAT_VERSION, FormatError, FormatResult, Problem};
 
 /// Bytes of the footer.
-pub const FOOTER_BYTES: usize = 76;
+pub const FOOTER_BYTES: usize = 88;
 
-const VERSION_AT: usize = 60;
-const CRC_AT: usize = 64;
-const MAGIC_AT: usize = 68;
+const VERSION_AT: usize = 72;
+const CRC_AT: usize = 76;
+const MAGIC_AT: usize = 80;
 const MAGIC: [u8; 8] = *b"varvetbl";
 
 /// Where the sections of a table are.
@@ -51,6 +52,8 @@ pub struct Footer {
     pub filter: Option<Handle>,
     /// Its [`crate::filter::Filter`] over the first 8 bytes of keys.
     pub prefix_filter: Option<Handle>,
+    /// Its [`super::Zones`], if it is stitched.
+    pub zones: Option<Handle>,
 }
 
 impl Footer {
@@ -62,7 +65,7 @@ impl Footer {
         Reader::new(own).u64().map(FileSalt::new).map_err(|error| error.shifted(at as u64))
     }
 
-    /// Where the data blocks end.
+    /// Where the data blocks of the file end.
     pub fn data_end(&self) -> u64 {
         self.sections().map(|(_, handle)| handle.offset).min().unwrap_or(0)
     }
@@ -72,6 +75,7 @@ impl Footer {
         let all = [
             ("filter", self.filter),
             ("prefix filter", self.prefix_filter),
+            ("zones", self.zones),
             ("index", Some(self.index)),
             ("properties", Some(self.properties)),
         ];
@@ -82,8 +86,9 @@ impl Footer {
     pub(crate) fn encode(&self, out: &mut Vec<u8>, offset: u64) {
         let start = out.len();
         let none = Handle { offset: 0, len: 0 };
-        let filters = [self.filter.unwrap_or(none), self.prefix_filter.unwrap_or(none)];
-        for handle in [self.properties, self.index].into_iter().chain(filters) {
+        let optional = [self.filter, self.prefix_filter, self.zones];
+        let optional = optional.map(|handle| handle.unwrap_or(none));
+        for handle in [self.properties, self.index].into_iter().chain(optional) {
             out.extend_from_slice(&handle.offset.to_le_bytes());
             out.extend_from_slice(&handle.len.to_le_bytes());
         }
@@ -121,11 +126,11 @@ impl Footer {
 
 fn decode_fields(bytes: &[u8], salt: FileSalt, offset: u64) -> FormatResult<Footer> {
     let mut reader = Reader::new(bytes);
-    let mut handles = [None; 4];
+    let mut handles = [None; 5];
     for handle in &mut handles {
         *handle = decode_handle(&mut reader, offset)?;
     }
-    let [properties, index, filter, prefix_filter] = handles;
+    let [properties, index, filter, prefix_filter, zones] = handles;
     let start = reader.pos();
     let index_policy = reader.u8()?;
     let index_policy = IndexPolicy::from_id(index_policy).ok_or_else(|| {
@@ -149,7 +154,7 @@ fn decode_fields(bytes: &[u8], salt: FileSalt, offset: u64) -> FormatResult<Foot
         let rule = "reserved bytes that are not zero, or the salt of another file";
         return Err(FormatError::new(start, Problem::Invalid(rule)));
     }
-    Ok(Footer { salt, properties, index, index_policy, filter_kind, filter, prefix_filter })
+    Ok(Footer { salt, properties, index, index_policy, filter_kind, filter, prefix_filter, zones })
 }
 
 /// A section's place before `limit`, or `None` if all zeros.

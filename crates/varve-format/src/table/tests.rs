@@ -26,6 +26,7 @@ fn indexed(prefixed: bool, compression: Compression, index: IndexPolicy) -> Tabl
         compression,
         index,
         filter: FilterPolicy::Bloom { bits_per_key: 10 },
+        cut_after_prefix_bytes: 0,
     }
 }
 

@@ -14,8 +14,8 @@ use varve_format::filter::parent::ParentFilter;
 use varve_format::filter::{Filter, SubLevel, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{HEADER_BYTES, LogHeader, LogReader, NextRecord, encoded_len, resync};
-use varve_format::section::open_section;
-use varve_format::table::{FOOTER_BYTES, Footer, Properties};
+use varve_format::section::{Handle, open_section};
+use varve_format::table::{FOOTER_BYTES, Footer, Properties, Zones};
 use varve_types::{FileNo, FileSalt, SeqNo};
 
 /// The number of the file that arbitrary bytes are taken to come from.
@@ -251,6 +251,22 @@ pub(crate) fn parent(data: &[u8]) {
         assert!(filter.lookup(filter_hash(key)).contains(level));
     }
     filter.forget(level);
+}
+
+/// A list of zones: what is accepted is written back as it was, and names only places within its files.
+pub(crate) fn zones(data: &[u8]) {
+    let own_end = 1 << 20;
+    let Ok(zones) = Zones::decode(data, own_end) else { return };
+    let mut out = Vec::new();
+    zones.encode(&mut out);
+    assert_eq!(out, data);
+    assert!(zones.memory_bytes() <= 1024 + data.len() * 24);
+    for offset in data.iter().map(|byte| u64::from(*byte) << 9) {
+        let Some((zone, place)) = zones.place(Handle { offset, len: 512 }) else { continue };
+        let end = zone.checked_sub(1).map_or(own_end, |zone| zones.zones()[zone].size_bytes);
+        assert!(place.end() <= end);
+    }
+    assert!(zones.metas().iter().all(|meta| meta.runs > 0));
 }
 
 /// A properties section's content.

@@ -15,10 +15,10 @@ use varve_format::filter::{Filter, SubLevel, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{LogHeader, LogKind, LogReader, NextRecord, RecordKind};
 use varve_format::section::{Compression, Handle, open_section};
-use varve_format::table::{FOOTER_BYTES, Footer, Properties};
+use varve_format::table::{FOOTER_BYTES, Footer, Properties, Zones};
 use varve_types::SeqNo;
 
-use crate::sample::{self, FILE, SALT};
+use crate::sample::{self, FILE, SALT, STITCHED_SALT};
 
 /// The golden file called `name`, after writing it if blessing was asked for.
 #[allow(clippy::disallowed_methods, reason = "golden files are on the machine's disk")]
@@ -86,6 +86,44 @@ fn paged_tables() {
         assert_eq!(bytes, encoded);
         check_table(&bytes, Compression::None, 900);
     }
+}
+
+/// The content of the section of `bytes`, which are the file with this salt, at `handle`.
+fn section_of(bytes: &Bytes, salt: varve_types::FileSalt, handle: Handle) -> Bytes {
+    open_section(&bytes.slice(handle.offset as usize..handle.end() as usize), salt, handle.offset)
+        .unwrap()
+}
+
+#[test]
+fn stitched_table() {
+    let encoded = sample::stitched_table();
+    let bytes = golden("stitched.table", &encoded);
+    assert_eq!(bytes, encoded);
+    let old = Bytes::from(sample::paged_table(IndexPolicy::EliasFano));
+    let at = bytes.len() - FOOTER_BYTES;
+    let footer = Footer::decode(&bytes[at..], STITCHED_SALT, at as u64).unwrap();
+    let content = section_of(&bytes, STITCHED_SALT, footer.zones.unwrap());
+    let zones = Zones::decode(&content, footer.data_end()).unwrap();
+    let content = section_of(&bytes, STITCHED_SALT, footer.index);
+    let index = Index::decode(footer.index_policy, &content, zones.data_bytes()).unwrap();
+    let (mut read, mut own_blocks) = (Vec::new(), 0);
+    for block in 0..index.block_count() {
+        let (zone, handle) = zones.place(index.handle(block).unwrap()).unwrap();
+        own_blocks += usize::from(zone == 0);
+        let (salt, bytes) = if zone == 0 { (STITCHED_SALT, &bytes) } else { (SALT, &old) };
+        let mut cursor = BlockCursor::new(Block::parse(section_of(bytes, salt, handle)).unwrap());
+        cursor.seek_first().unwrap();
+        while cursor.valid() {
+            let value = cursor.value().to_vec();
+            read.push((cursor.key().to_vec(), cursor.seq(), cursor.kind(), value));
+            cursor.next().unwrap();
+        }
+    }
+    assert_eq!(read, sample::versions(900));
+    assert!(own_blocks > 0 && own_blocks * 2 < index.block_count());
+    let filter =
+        Filter::decode(&section_of(&bytes, STITCHED_SALT, footer.filter.unwrap())).unwrap();
+    assert!(read.iter().all(|(key, ..)| filter.may_contain(filter_hash(key))));
 }
 
 #[test]

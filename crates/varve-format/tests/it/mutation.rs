@@ -141,6 +141,17 @@ fn parent_filters() {
 }
 
 #[test]
+fn zone_lists() {
+    let table = Bytes::from(sample::stitched_table());
+    let at = table.len() - FOOTER_BYTES;
+    let handle =
+        Footer::decode(&table[at..], sample::STITCHED_SALT, at as u64).unwrap().zones.unwrap();
+    let range = handle.offset as usize..handle.end() as usize;
+    let content = open_section(&table.slice(range), sample::STITCHED_SALT, handle.offset).unwrap();
+    storm(16, &content, exercise::zones);
+}
+
+#[test]
 fn all_properties() {
     storm(11, &section_of(|footer| footer.properties), exercise::properties);
 }

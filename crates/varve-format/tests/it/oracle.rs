@@ -59,6 +59,7 @@ fn random_options(random: &mut Random, prefixed: bool) -> TableOptions {
         index: [IndexPolicy::Plain, IndexPolicy::EliasFano, IndexPolicy::ThreeLevel]
             [random.below(3)],
         filter: *FILTERS.get(random.below(5)).unwrap_or(&FilterPolicy::None),
+        cut_after_prefix_bytes: [0, 200, 5000][random.below(3)],
     }
 }
 

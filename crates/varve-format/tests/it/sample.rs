@@ -5,20 +5,24 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use varve_format::EntryKind;
 use varve_format::batch::{encode_batch_start, encode_branch_end, encode_delete, encode_put};
-use varve_format::block::BlockBuilder;
-use varve_format::edit::{Change, TableMeta, VersionEdit};
+use varve_format::block::{Block, BlockBuilder, BlockCursor};
+use varve_format::edit::{Change, TableMeta, VersionEdit, ZoneMeta};
 use varve_format::filter::multi_level::{MultiLevelFilter, Prior, Widths};
 use varve_format::filter::parent::ParentFilter;
 use varve_format::filter::{FilterPolicy, SubLevel, filter_hash};
-use varve_format::index::IndexPolicy;
+use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
-use varve_format::section::Compression;
-use varve_format::table::{TableBuilder, TableOptions};
+use varve_format::section::{Compression, Handle, open_section};
+use varve_format::table::{FOOTER_BYTES, Footer, TableBuilder, TableOptions, Zone};
 use varve_types::{BranchId, FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
 
 /// The number of the file that each sample of a whole file stands in.
 pub(crate) const FILE: FileNo = FileNo::new(0x0102_0304);
 pub(crate) const SALT: FileSalt = FileSalt::new(FILE.get());
+
+/// The number of the sample of a stitched table.
+pub(crate) const STITCHED: FileNo = FileNo::new(0x0506_0708);
+pub(crate) const STITCHED_SALT: FileSalt = FileSalt::new(0x0506_0708);
 
 /// The log that the samples of records stand in.
 pub(crate) const LOG: LogId = LogId { file: FILE, salt: 0xfedc_ba98_7654_3210 };
@@ -70,6 +74,16 @@ pub(crate) fn edit() -> VersionEdit {
         seq_override: None,
         smallest_key: Bytes::from_static(b"\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\x01\0"),
         largest_key: Bytes::from_static(b"\0\0\0\0\0\0\0\x09\xff\xff\xff\xff\xff\xff\xff\0"),
+        zones: vec![ZoneMeta {
+            zone: Zone {
+                file: FileNo::new(6),
+                salt: FileSalt::new(0x1234_5678_0bad_cafe),
+                size_bytes: 2_097_152,
+            },
+            live_bytes: 1_048_576,
+            runs: 5,
+        }],
+        zones_at: Some(Handle { offset: 33_000_000, len: 60 }),
     };
     let taken_in = TableMeta {
         file: FileNo::new(10),
@@ -218,6 +232,40 @@ pub(crate) fn parents() -> ParentFilter {
     filter
 }
 
+/// The sample table again, of which only every third block is in this file, the others in the file that
+/// [`table`] made.
+pub(crate) fn stitched_table() -> Vec<u8> {
+    let old = Bytes::from(paged_table(IndexPolicy::EliasFano));
+    let footer_at = old.len() - FOOTER_BYTES;
+    let footer = Footer::decode(&old[footer_at..], SALT, footer_at as u64).unwrap();
+    let section = |handle: Handle| {
+        let range = handle.offset as usize..handle.end() as usize;
+        open_section(&old.slice(range), SALT, handle.offset).unwrap()
+    };
+    let index = section(footer.index);
+    let index = Index::decode(footer.index_policy, &index, footer.data_end()).unwrap();
+    let options = TableOptions { index: IndexPolicy::EliasFano, block_bytes: 4096, ..options() };
+    let zone = Zone { file: FILE, salt: SALT, size_bytes: old.len() as u64 };
+    let mut builder = TableBuilder::new(options, STITCHED, STITCHED_SALT);
+    for block_no in 0..index.block_count() {
+        let handle = index.handle(block_no).unwrap();
+        let block = Block::parse(section(handle)).unwrap();
+        assert!(options.may_stitch(handle));
+        if block_no % 3 != 1 {
+            builder.stitch(zone, handle, &block).unwrap();
+            continue;
+        }
+        let mut cursor = BlockCursor::new(block);
+        cursor.seek_first().unwrap();
+        while cursor.valid() {
+            let (key, seq, kind) = (cursor.key(), cursor.seq(), cursor.kind());
+            builder.add(key, seq, kind, &cursor.value()).unwrap();
+            cursor.next().unwrap();
+        }
+    }
+    builder.finish().unwrap().0
+}
+
 fn options() -> TableOptions {
     TableOptions {
         keyspace: KeyspaceId::new(1),
@@ -226,6 +274,7 @@ fn options() -> TableOptions {
         compression: Compression::None,
         index: IndexPolicy::Plain,
         filter: FilterPolicy::Bloom { bits_per_key: 10 },
+        cut_after_prefix_bytes: 0,
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use varve_engine::StoreDesign;
-use varve_engine::design::{Compaction, TableFilter, TableIndex};
+use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
@@ -96,7 +96,8 @@ fn random_operations_with_few_directories_marked_answer_as_the_model_does() {
 /// Little memory, so that tables are made and merged.
 #[test]
 fn random_operations_on_each_design_answer_as_the_model_does() {
-    let compactions = [Compaction::Leveled, Compaction::Stepped, Compaction::LazyLeveled];
+    let compactions =
+        [Compaction::Leveled, Compaction::Stepped, Compaction::LazyLeveled, Compaction::Stitched];
     let indexes = [TableIndex::Plain, TableIndex::EliasFano, TableIndex::ThreeLevel];
     let filters = [
         TableFilter::None,
@@ -108,8 +109,10 @@ fn random_operations_on_each_design_answer_as_the_model_does() {
     ];
     for seed in 0..18_u64 {
         let at = seed as usize;
-        let (compaction, index) = (compactions[at % 3], indexes[at % 5 % 3]);
-        let design = StoreDesign { compaction, index, filter: filters[at / 3] };
+        let (compaction, index) = (compactions[at % 4], indexes[at % 5 % 3]);
+        let filter = filters[at / 3];
+        let stitch_threshold_bytes = StitchThreshold::new(4096 << (at % 3)).unwrap();
+        let design = StoreDesign { compaction, index, filter, stitch_threshold_bytes };
         let format_options = FormatOptions { design, ..FormatOptions::default() };
         let tight = MountOptions { memory_budget_bytes: 1 << 19, ..MountOptions::default() };
         lockstep(500 + seed, &format_options, &tight, 3, 400);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use varve::{Result, size, store};
 use varve_engine::StoreDesign;
-use varve_engine::design::{Compaction, TableFilter, TableIndex};
+use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex};
 use varve_fs::FormatOptions;
 
 use crate::output;
@@ -26,9 +26,12 @@ pub(crate) struct Arguments {
     /// What the tables of the store are made of
     #[arg(long, value_enum, default_value_t = Preset::Default)]
     preset: Preset,
-    /// Instead of the preset's: how tables are merged (leveled, stepped, lazy-leveled)
+    /// Instead of the preset's: how tables are merged (leveled, stepped, lazy-leveled, stitched)
     #[arg(long, value_name = "POLICY", value_parser = named::<Compaction>)]
     compaction: Option<Compaction>,
+    /// Where tables are stitched: runs of blocks of at least so many bytes stay where they are, 4K to 1M
+    #[arg(long, value_name = "BYTES", value_parser = threshold)]
+    stitch_threshold: Option<StitchThreshold>,
     /// Instead of the preset's: how blocks of tables are found (plain, elias-fano, three-level)
     #[arg(long, value_name = "INDEX", value_parser = named::<TableIndex>)]
     index: Option<TableIndex>,
@@ -61,11 +64,21 @@ enum Preset {
     Tablefs,
     /// The store of SlimFS: stepped above one leveled level, entropy-coded tries, a multi-level cuckoo filter
     Slimfs,
+    /// The store of KVFS: stitched, quotient filters
+    Kvfs,
 }
 
 /// A choice by its name in superblocks.
 fn named<T: DeserializeOwned>(name: &str) -> std::result::Result<T, serde_json::Error> {
     serde_json::from_value(name.into())
+}
+
+/// A stitching threshold.
+fn threshold(text: &str) -> std::result::Result<StitchThreshold, String> {
+    let bytes = size::parse(text).map_err(|error| error.to_string())?;
+    let [least, most] = [StitchThreshold::MIN, StitchThreshold::MAX].map(StitchThreshold::bytes);
+    let rule = || format!("{} to {}", size::show(least.into()), size::show(most.into()));
+    StitchThreshold::new(bytes).ok_or_else(rule)
 }
 
 impl Arguments {
@@ -74,11 +87,13 @@ impl Arguments {
             Preset::Default => StoreDesign::default(),
             Preset::Tablefs => StoreDesign::TABLEFS,
             Preset::Slimfs => StoreDesign::SLIMFS,
+            Preset::Kvfs => StoreDesign::KVFS,
         };
         StoreDesign {
             compaction: self.compaction.unwrap_or(preset.compaction),
             index: self.index.unwrap_or(preset.index),
             filter: self.filter.unwrap_or(preset.filter),
+            stitch_threshold_bytes: self.stitch_threshold.unwrap_or(preset.stitch_threshold_bytes),
         }
     }
 }

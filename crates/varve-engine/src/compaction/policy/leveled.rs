@@ -62,7 +62,7 @@ pub(super) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Optio
     let largest = upper.iter().map(|(_, table)| &table.largest_key).max()?;
     let lower = overlapping(only(levels, level + 1), smallest, largest);
     let grandparents = overlapping(only(levels, level + 2), smallest, largest);
-    let grandparent_bytes = grandparents.iter().map(|table| table.size_bytes).sum::<u64>();
+    let grandparent_bytes = grandparents.iter().map(|table| table.total_bytes()).sum::<u64>();
     let is_move = upper.len() == 1
         && lower.is_empty()
         && grandparent_bytes <= GRANDPARENT_TABLES_MAX * shape.table_bytes;

@@ -76,9 +76,9 @@ pub(crate) struct Job {
 pub(crate) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Option<(f64, Job)> {
     match shape.policy {
         CompactionPolicy::Leveled => leveled::pick(shape, levels, states),
-        CompactionPolicy::Stepped | CompactionPolicy::LazyLeveled => {
-            stepped::pick(shape, levels, states)
-        }
+        CompactionPolicy::Stepped
+        | CompactionPolicy::LazyLeveled
+        | CompactionPolicy::Stitched { .. } => stepped::pick(shape, levels, states),
     }
 }
 
@@ -100,9 +100,9 @@ pub(crate) fn level_for(shape: &Shape, levels: &Levels<'_>, table: &TableMeta) -
 pub(crate) fn debt_bytes(shape: &Shape, levels: &Levels<'_>) -> u64 {
     match shape.policy {
         CompactionPolicy::Leveled => leveled::debt_bytes(shape, levels),
-        CompactionPolicy::Stepped | CompactionPolicy::LazyLeveled => {
-            stepped::debt_bytes(shape, levels)
-        }
+        CompactionPolicy::Stepped
+        | CompactionPolicy::LazyLeveled
+        | CompactionPolicy::Stitched { .. } => stepped::debt_bytes(shape, levels),
     }
 }
 
@@ -110,7 +110,9 @@ pub(crate) fn debt_bytes(shape: &Shape, levels: &Levels<'_>) -> u64 {
 pub(crate) fn mapped_levels(shape: &Shape, levels: &Levels<'_>) -> usize {
     match shape.policy {
         CompactionPolicy::Leveled => 1,
-        CompactionPolicy::Stepped | CompactionPolicy::LazyLeveled => stepped::bottom(shape, levels),
+        CompactionPolicy::Stepped
+        | CompactionPolicy::LazyLeveled
+        | CompactionPolicy::Stitched { .. } => stepped::bottom(shape, levels),
     }
 }
 
@@ -121,7 +123,7 @@ pub(crate) fn target_bytes(shape: &Shape, level: usize) -> u64 {
 }
 
 fn run_bytes(run: &Run<'_>) -> u64 {
-    run.tables.iter().map(|table| table.size_bytes).sum()
+    run.tables.iter().map(|table| table.total_bytes()).sum()
 }
 
 fn level_bytes(runs: &[Run<'_>]) -> u64 {
@@ -163,6 +165,8 @@ mod testing {
             seq_override: None,
             smallest_key: Bytes::from_static(range.0.as_bytes()),
             largest_key: Bytes::from_static(range.1.as_bytes()),
+            zones: Vec::new(),
+            zones_at: None,
         }
     }
 

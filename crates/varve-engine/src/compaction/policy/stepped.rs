@@ -145,7 +145,7 @@ fn end_of_job(tables: &[&TableMeta], bytes: u64) -> Option<Bytes> {
     let (mut begun, mut sum) = (0, 0u64);
     for end in &ends {
         while let Some(table) = by_start.get(begun).filter(|table| table.smallest_key <= **end) {
-            sum = sum.saturating_add(table.size_bytes);
+            sum = sum.saturating_add(table.total_bytes());
             begun += 1;
         }
         if sum >= bytes {
