@@ -1,8 +1,7 @@
 //! The machine under a run: its own mount namespace, its scratch directory, the `varve` program and its
 //! daemon.
 //!
-//! [`Varve`] is a store and its mount, [`Null`] a mount of a file system without storage; both are served by a
-//! [`Daemon`].
+//! [`Varve`] is a store and its mount, served by a [`Daemon`].
 //!
 //! Nothing stays behind: [`enter_private_namespace`] moves the run into a mount namespace of its own, so
 //! that every mount (and every loop device under one) goes away with the last process of the run, however
@@ -14,7 +13,6 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -92,12 +90,6 @@ pub(crate) fn varve_program(given: Option<&Path>) -> Result<PathBuf, Failure> {
     }
     build("varve", &["--bin", "varve"])?;
     Ok(target_dir()?.join("release/varve"))
-}
-
-/// The example program `name` of `package`, built for release.
-pub(crate) fn example(package: &str, name: &str) -> Result<PathBuf, Failure> {
-    build(package, &["--example", name])?;
-    Ok(target_dir()?.join("release/examples").join(name))
 }
 
 fn build(package: &str, what: &[&str]) -> Outcome {
@@ -188,65 +180,10 @@ impl Varve {
         Step::new(&self.program).arg("fsck").arg(&self.store).quiet()
     }
 
-    /// CPU time of the daemon since its start.
-    pub(crate) fn daemon_cpu(&self) -> Result<Duration, Failure> {
-        self.daemon.as_ref().map_or(Ok(Duration::ZERO), Daemon::cpu)
-    }
-
-    /// The daemon's memory: the value of `field` in /proc/PID/status, in bytes.
-    pub(crate) fn daemon_memory_bytes(&self, field: &str) -> Result<u64, Failure> {
-        self.daemon.as_ref().map_or(Ok(0), |daemon| daemon.memory_bytes(field))
-    }
-
     /// Bytes that the store takes on the storage below.
     pub(crate) fn store_bytes(&self) -> Result<u64, Failure> {
         let text = Step::new("du").args(["-s", "-B1"]).arg(&self.store).capture()?;
         let bytes = text.split_whitespace().next().and_then(|word| word.parse().ok());
         bytes.ok_or_else(|| format!("unexpected answer of du: {text}").into())
     }
-}
-
-/// A mount of a file system without storage; unmounting it loses everything.
-pub(crate) struct Null {
-    mount_point: PathBuf,
-    daemon: Option<Daemon>,
-}
-
-impl Null {
-    /// Mounts one over `transport` (auto, dev or uring) by the example `program`.
-    pub(crate) fn mount(
-        program: &Path,
-        scratch: &Scratch,
-        transport: &str,
-    ) -> Result<Null, Failure> {
-        let mount_point = scratch.dir("null")?;
-        let mut command = daemon::command(program);
-        command.arg(&mount_point).arg(transport);
-        let daemon = Daemon::start(command, &mount_point, &scratch.path("null.log"))?;
-        Ok(Null { mount_point, daemon: Some(daemon) })
-    }
-
-    /// Where the file system appears.
-    pub(crate) fn mount_point(&self) -> &Path {
-        &self.mount_point
-    }
-
-    /// Unmounts and waits for the daemon's end.
-    pub(crate) fn unmount(&mut self) -> Outcome {
-        unmount(&self.mount_point, UnmountFlags::empty())?;
-        self.daemon.take().map_or(Ok(()), Daemon::wait_for_end)
-    }
-
-    /// CPU time of the daemon since its start.
-    pub(crate) fn daemon_cpu(&self) -> Result<Duration, Failure> {
-        self.daemon.as_ref().map_or(Ok(Duration::ZERO), Daemon::cpu)
-    }
-}
-
-/// Empties the kernel's caches; needs root.
-pub(crate) fn drop_caches() -> Outcome {
-    rustix::fs::sync();
-    fs::write("/proc/sys/vm/drop_caches", "3").map_err(|error| {
-        format!("cannot drop the kernel's caches: {error}\nhint: run as root").into()
-    })
 }

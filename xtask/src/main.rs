@@ -4,15 +4,12 @@
 //! - `realworld`: everyday programs on a Varve mount, beside a plain directory.
 //! - `suites`: test suites of others on a Varve mount.
 //! - `soak`: tests that go on with other seeds for as long as they are told.
-//! - `bench`: operations on a Varve mount, beside ext4.
 //! - `ci`: everything a submission must pass, by way of `.ci/run`.
 //!
-//! The real-world run and the benchmark drive the release build of the `varve` program from outside, as a
+//! The real-world run and the suites drive the release build of the `varve` program from outside, as a
 //! user would; xtask imports no room of the workspace.
 #![allow(clippy::disallowed_methods, reason = "chores talk to the machine itself")]
 
-mod bench;
-mod ext4;
 mod machine;
 mod realworld;
 mod run;
@@ -42,8 +39,6 @@ enum Chore {
     Suites(suites::Options),
     /// Go on with one test for a long time
     Soak(soak::Options),
-    /// Measure operations on a Varve mount and on ext4, in turns
-    Bench(bench::Options),
     /// Be one of the writers of `soak kills`
     #[command(hide = true)]
     KillsWriter(soak::kills::writer::Arguments),
@@ -57,7 +52,6 @@ fn main() -> ExitCode {
         Chore::Realworld(options) => realworld::run(&options),
         Chore::Suites(options) => suites::run(&options),
         Chore::Soak(options) => soak::run(&options),
-        Chore::Bench(options) => bench::run(&options),
         Chore::KillsWriter(arguments) => soak::kills::writer::run(&arguments),
         Chore::Ci => run::Step::new(run::workspace_root().join(".ci/run")).show(),
     };

@@ -158,17 +158,6 @@ pub(crate) fn timed<T>(
     Ok((begin.elapsed(), value))
 }
 
-/// The middle value; zero of none.
-pub(crate) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,12 +174,5 @@ mod tests {
         let text = "line\n".repeat(100_000);
         let output = Step::new("wc").arg("-l").input(text).capture().expect("wc runs");
         assert_eq!(output.trim(), "100000");
-    }
-
-    #[test]
-    fn medians() {
-        assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < f64::EPSILON);
-        assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < f64::EPSILON);
-        assert!(median(&[]).abs() < f64::EPSILON);
     }
 }

@@ -5,7 +5,7 @@
 //! cargo run --release -p varve-fuse --example null DIR [auto|dev|uring]
 //! ```
 //!
-//! Serves until the directory is unmounted; everything is gone then. `cargo xtask bench --null` drives it.
+//! Serves until the directory is unmounted; everything is gone then. `varve-bench` drives it as the target `null`.
 #![allow(clippy::disallowed_methods, reason = "a measurement drives the machine itself")]
 
 use std::path::Path;

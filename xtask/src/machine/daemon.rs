@@ -90,30 +90,6 @@ impl Daemon {
         child.wait()?;
         Ok(())
     }
-
-    fn id(&self) -> Result<u32, Failure> {
-        Ok(self.child.as_ref().ok_or("the daemon has ended")?.id())
-    }
-
-    /// CPU time since its start.
-    pub(super) fn cpu(&self) -> Result<Duration, Failure> {
-        let mut nanos = 0_u64;
-        for task in fs::read_dir(format!("/proc/{}/task", self.id()?))? {
-            // A thread may end between the listing and the reading.
-            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            let running = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
-            nanos += running.ok_or_else(|| format!("unexpected schedstat: {text}"))?;
-        }
-        Ok(Duration::from_nanos(nanos))
-    }
-
-    /// Its memory: the value of `field` in /proc/PID/status, in bytes.
-    pub(super) fn memory_bytes(&self, field: &str) -> Result<u64, Failure> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.id()?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        Ok(kib.ok_or_else(|| format!("no {field} in /proc/PID/status"))? * 1024)
-    }
 }
 
 impl Drop for Daemon {
