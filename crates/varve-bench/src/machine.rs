@@ -31,9 +31,8 @@ impl Traffic {
     }
 }
 
-/// Empties the kernel's caches; needs root.
+/// Empties the kernel's caches of all that is written back; needs root.
 pub(crate) fn drop_caches() -> Result<(), Failure> {
-    rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").map_err(|error| {
         format!("cannot drop the kernel's caches: {error}\nhint: run as root, or give --warm")
             .into()

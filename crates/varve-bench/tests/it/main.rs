@@ -4,4 +4,5 @@
 mod compare;
 mod faults;
 mod support;
+mod targets;
 mod tools;

@@ -1,0 +1,124 @@
+//! Targets that are made, mounted and taken away. Each test says so and passes where the machine cannot: without
+//! root, loop devices, a program that makes the file system, /dev/fuse, or `varve` beside this program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{phases, report};
+
+/// Whether root may make loop devices.
+fn may_loop() -> bool {
+    let control = fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control");
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    control.is_ok() && status.lines().any(|line| line.starts_with("Uid:\t0\t"))
+}
+
+/// Whether Varve can be mounted.
+fn may_mount() -> bool {
+    let varve = Path::new(env!("CARGO_BIN_EXE_varve-bench")).with_file_name("varve");
+    varve.exists() && fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok()
+}
+
+/// Those of some targets that can be made here.
+fn possible(targets: &[&'static str]) -> Vec<&'static str> {
+    let program =
+        |name: &str| Command::new("sh").args(["-c", &format!("command -v {name}")]).output();
+    let is_possible = |target: &&str| match *target {
+        "varve" => may_loop() && may_mount(),
+        "library" => may_loop(),
+        kind => {
+            may_loop() && program(&format!("mkfs.{kind}")).is_ok_and(|out| out.status.success())
+        }
+    };
+    let (left, out) =
+        targets.iter().partition::<Vec<&'static str>, _>(|target| is_possible(target));
+    if !out.is_empty() {
+        eprintln!("skipped: {out:?} cannot be made here");
+    }
+    left
+}
+
+/// The loop devices whose image lies below `dir`.
+fn loops(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for device in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let image = fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+        if image.starts_with(&dir.to_string_lossy().into_owned()) {
+            found.push(device.path());
+        }
+    }
+    found
+}
+
+#[test]
+fn targets_are_made_remounted_and_taken_away() {
+    let targets = possible(&["ext4", "xfs", "btrfs", "varve", "library"]);
+    let Some(first) = targets.first() else { return };
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut args = vec!["compare", "--rounds", "1", "--json", "--image-size", "400M", "-t", first];
+    args.extend(targets[1..].iter().flat_map(|target| ["-t", target]));
+    args.extend(["slimfs", "--files", "500", "--per-dir", "10"]);
+    let found = report(dir.path(), &args);
+    assert_eq!(phases(&found)[1], ("create".to_owned(), 500, targets.len()));
+    let targets = found["phases"][1]["targets"].as_array().expect("targets");
+    for target in targets {
+        let round = &target["rounds"][0];
+        assert!(round["device"]["written_bytes"].as_u64() > Some(0), "{target}");
+        assert!(
+            round["space_bytes"].is_u64() && round["slab_bytes"].as_u64() > Some(0),
+            "{target}"
+        );
+        let is_served = ["varve", "library"].iter().any(|name| target["target"] == *name);
+        assert_eq!(round["memory_peak_bytes"].is_u64(), is_served, "{target}");
+    }
+    assert_eq!(loops(dir.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_killed_run_leaves_no_mount_device_or_daemon() {
+    if possible(&["varve"]).is_empty() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_varve-bench"))
+        .args([
+            "compare",
+            "--rounds",
+            "1",
+            "--warm",
+            "--image-size",
+            "400M",
+            "--rate",
+            "5",
+            "--base",
+        ])
+        .arg(dir.path())
+        .args(["-t", "varve", "mdtest", "--files", "1000", "--dirs", "2"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let log =
+        || fs::read_dir(dir.path()).ok()?.flatten().next().map(|it| it.path().join("varve.log"));
+    let daemons = || {
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let lines = processes.filter_map(|it| fs::read_to_string(it.path().join("cmdline")).ok());
+        let below = format!("{}/", dir.path().display());
+        lines.filter(|line| line.contains(&below)).count()
+    };
+    let wait = |done: &dyn Fn() -> bool| {
+        let begin = Instant::now();
+        while !done() && begin.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        done()
+    };
+    let is_up = wait(&|| log().is_some_and(|log| log.exists()) && loops(dir.path()).len() == 1);
+    // What is killed while the daemon starts must go as well.
+    child.kill().expect("it is killed");
+    child.wait().expect("it ends");
+    let is_gone = wait(&|| loops(dir.path()).is_empty() && daemons() == 0);
+    assert!(is_up && is_gone, "up {is_up}, gone {is_gone}, {} daemons", daemons());
+}
