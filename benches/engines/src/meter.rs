@@ -58,10 +58,10 @@ pub(crate) fn cpu_ns() -> Outcome<u64> {
     Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Waits until nothing has been written for two seconds: the store has nothing more to do in the background.
+/// Waits until nothing has been written for five seconds: the store has nothing more to do in the background.
 pub(crate) fn wait_until_still() -> Outcome<()> {
     let (mut last, mut still) = (Meter::now()?.written, 0);
-    while still < 20 {
+    while still < 50 {
         std::thread::sleep(Duration::from_millis(100));
         let now = Meter::now()?.written;
         still = if now == last { still + 1 } else { 0 };

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use varve_engine::{
-    Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreResult,
+    Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreDesign, StoreResult,
 };
 use varve_env::Env;
 use varve_env::os::OsEnv;
@@ -48,7 +48,9 @@ fn main() -> StoreResult<()> {
     let env = OsEnv::new();
     let open = || {
         let env: Arc<dyn Env> = env.clone();
-        Db::open(env, &dir, DbOptions::default())
+        let mut options = DbOptions::default();
+        StoreDesign::default().apply(&mut options);
+        Db::open(env, &dir, options)
     };
     let db = open()?;
     let space = db.keyspace("rows", KeyspaceOptions { prefixed: true, compressed: false })?;

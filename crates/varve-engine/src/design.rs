@@ -9,8 +9,9 @@ use varve_format::index::IndexPolicy;
 
 use crate::options::{CompactionPolicy, DbOptions};
 
-/// Sub-levels that stepped levels collect before they are merged.
-const STEPPED_SUBLEVELS: usize = 8;
+/// Sub-levels that stepped levels collect before they are merged. More would write less and read more: each that holds
+/// rows of a directory costs a scan of it about one block.
+const STEPPED_SUBLEVELS: usize = 12;
 
 /// How tables are merged and moved down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,7 +115,7 @@ impl Default for StoreDesign {
     /// What measures best.
     fn default() -> StoreDesign {
         StoreDesign {
-            compaction: Compaction::Leveled,
+            compaction: Compaction::LazyLeveled,
             index: TableIndex::EliasFano,
             filter: TableFilter::Fuse,
             stitch_threshold_bytes: StitchThreshold::BEST,
@@ -160,7 +161,8 @@ impl StoreDesign {
         };
         if self.compaction != Compaction::Leveled {
             options.sublevels_trigger = STEPPED_SUBLEVELS;
-            options.level_base_bytes = STEPPED_SUBLEVELS as u64 * options.memtable_bytes as u64;
+            // A merge of that many memtables, which hold little more than half of their bytes in rows, fills level 1.
+            options.level_base_bytes = STEPPED_SUBLEVELS as u64 * options.memtable_bytes as u64 / 2;
         }
         options.index = match self.index {
             TableIndex::Plain => IndexPolicy::Plain,

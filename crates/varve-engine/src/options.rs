@@ -86,7 +86,7 @@ pub struct DbOptions {
 }
 
 impl DbOptions {
-    /// The default shape within `memory_budget_bytes` of memory.
+    /// A leveled store within `memory_budget_bytes` of memory; a [`crate::StoreDesign`] makes it another.
     pub fn with_memory_budget(memory_budget_bytes: usize) -> DbOptions {
         let memtable_bytes = (memory_budget_bytes / 8).clamp(64 * KIB, 64 * MIB);
         let level_base_bytes = 4 * memtable_bytes as u64;

@@ -64,6 +64,7 @@ impl Inner {
     /// The shape that compactions keep.
     pub(crate) fn shape(&self) -> Shape {
         Shape {
+            at_rest: false,
             policy: self.options.compaction,
             sublevels_trigger: self.options.sublevels_trigger,
             level_base_bytes: self.options.level_base_bytes,
@@ -84,11 +85,12 @@ impl Inner {
         self.pace.set_delay(delay_ns_per_byte(self.compaction_debt(), soft, hard));
     }
 
-    /// Does the most urgent compaction. False if there is none to do.
-    pub(crate) fn compact_one(&self) -> StoreResult<bool> {
+    /// Does the most urgent compaction. False if there is none to do. `at_rest` says that nothing was flushed for a
+    /// while.
+    pub(crate) fn compact_one(&self, at_rest: bool) -> StoreResult<bool> {
         let mut states = self.compaction_job.lock();
         self.poison.check()?;
-        let (view, shape) = (self.views.get(), self.shape());
+        let (view, shape) = (self.views.get(), Shape { at_rest, ..self.shape() });
         states.retain(|id, _| view.keyspace(*id).is_ok());
         let most_urgent = view
             .spaces()

@@ -21,6 +21,9 @@ use crate::{StoreError, StoreResult};
 /// How long a worker that found no room waits before it tries again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
+/// A store is at rest when no memtable was filled for so long.
+const REST_INTERVAL: Duration = Duration::from_secs(3);
+
 /// The work of one thread.
 type Worker = fn(&Inner);
 
@@ -73,6 +76,20 @@ impl Work {
         !due.stop
     }
 
+    /// Waits until `take` finds something due (`Some(true)`) or `patience` is over (`Some(false)`); `None` if the
+    /// store closes.
+    fn wait_for(&self, patience: Duration, take: impl Fn(&mut Due) -> bool) -> Option<bool> {
+        let mut due = self.due.lock();
+        let mut expired = false;
+        while !due.stop && !expired {
+            if take(&mut due) {
+                return Some(true);
+            }
+            expired = self.changed.wait_for(&mut due, patience).timed_out();
+        }
+        if due.stop { None } else { Some(take(&mut due)) }
+    }
+
     /// Waits for `duration`; false if the store closes.
     fn pause(&self, duration: Duration) -> bool {
         let mut due = self.due.lock();
@@ -108,7 +125,7 @@ impl Inner {
             return;
         }
         let outcome = self.flush_pending().and_then(|()| {
-            while self.compact_one()? {}
+            while self.compact_one(false)? {}
             Ok(())
         });
         // The write that brought this about succeeded; what failed here is tried again, or poisons.
@@ -167,9 +184,18 @@ impl Inner {
     }
 
     fn compaction_loop(&self) {
-        while self.work.wait(|due| std::mem::take(&mut due.compaction)) {
+        let take = |due: &mut Due| std::mem::take(&mut due.compaction);
+        let mut rested = false;
+        loop {
+            // Once what can be done at rest is done, there is nothing to wake up for but news.
+            let told = match rested {
+                true => self.work.wait(take).then_some(true),
+                false => self.work.wait_for(REST_INTERVAL, take),
+            };
+            let Some(told) = told else { return };
+            rested = !told;
             loop {
-                match self.compact_one() {
+                match self.compact_one(!told) {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {

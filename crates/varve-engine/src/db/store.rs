@@ -82,7 +82,7 @@ impl Db {
     /// Compacts until every level is within its target.
     pub fn compact(&self) -> StoreResult<()> {
         self.inner.check_open()?;
-        while self.inner.compact_one()? {}
+        while self.inner.compact_one(false)? {}
         Ok(())
     }
 }

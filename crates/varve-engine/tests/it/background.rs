@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use varve_engine::{Batch, Db, DbOptions, Store, StoreError};
+use varve_engine::{Batch, Db, DbOptions, Store, StoreDesign, StoreError};
 use varve_env::Env;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_testkit::eventually;
@@ -149,6 +149,29 @@ fn concurrent_syncs_share() {
     let after = open(&env.power_cut_keep_nothing()).unwrap();
     let ids = make_spaces(&after).unwrap();
     assert_eq!(contents(&after, &ids).unwrap().spaces[1].len(), OTHERS + 1);
+}
+
+/// Readers of a store that nobody writes to profit from fewer sub-levels.
+#[test]
+fn a_store_at_rest_merges_level_0_before_it_must() {
+    let env = SimEnv::new(8);
+    let mut options = small_options();
+    StoreDesign::default().apply(&mut options);
+    let enough = options.sublevels_trigger / 3;
+    let db = open_threaded(&env, options);
+    let space = make_spaces(&db).unwrap()[1];
+    let sublevels = |level: usize| {
+        let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
+        metrics["keyspaces"][1]["levels"][level]["sublevels"].as_u64().unwrap()
+    };
+    for number in 0..enough as u64 {
+        db.write(row(number, 100, space)).unwrap();
+        db.write(row(number + 1, 100, space)).unwrap();
+        db.flush().unwrap();
+    }
+    eventually("a merge", || sublevels(0) == 0);
+    assert_eq!(sublevels(1), 1);
+    db.close().unwrap();
 }
 
 /// Rows many times the budget pass through; memory stays within it and descriptors are few.

@@ -122,6 +122,7 @@ mod tests {
         level_base_bytes: 100,
         level_multiplier: 10,
         table_bytes: 50,
+        at_rest: false,
     };
 
     fn job(tables: &[(usize, u64, TableMeta)], states: &States) -> Option<Job> {

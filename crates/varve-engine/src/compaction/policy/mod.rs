@@ -39,6 +39,8 @@ pub(crate) struct Shape {
     pub(crate) level_base_bytes: u64,
     pub(crate) level_multiplier: u64,
     pub(crate) table_bytes: u64,
+    /// Nothing was flushed for a while: stepped levels may merge before they must.
+    pub(crate) at_rest: bool,
 }
 
 /// What is remembered of a level between compactions; forgotten at close.

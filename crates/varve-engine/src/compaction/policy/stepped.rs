@@ -9,6 +9,9 @@
 //!    newer rows of the same range ([`sink`]), else into a new one. With a leveled bottom, what goes to the bottom
 //!    is merged with it.
 //! 4. A table of the pass that overlaps nothing moves as it is.
+//! 5. Two things make a level due earlier, above a leveled bottom: what stands above it is so much that, if all of it
+//!    replaced older rows, the store would take three times its room; and, for level 0, rest: nothing is written for a
+//!    while, and readers profit from fewer sub-levels.
 //!
 //! Source: SlimDB, thesis 5.1.2 and 5.3.3 (stepped merge, sub-levels, merges of a range of keys). The leveled
 //! bottom is what the field calls lazy leveling: few duplicates at little more writing.
@@ -25,6 +28,10 @@ use crate::version::{LEVELS, Place};
 
 /// Bytes of inputs, in tables' worth, at which a job ends.
 const JOB_TABLES: u64 = 8;
+/// What stands above the bottom may be so many times as much as the bottom.
+const ABOVE_BOTTOM_MAX: u64 = 2;
+/// At rest level 0 is due at one part in so many of the usual number of sub-levels.
+const REST_SHARE: usize = 3;
 
 /// Bytes of the sub-levels that are more than the trigger.
 pub(super) fn debt_bytes(shape: &Shape, levels: &Levels<'_>) -> u64 {
@@ -51,15 +58,43 @@ pub(super) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Optio
         let sublevels = levels[bottom].len() as f64;
         return collapse(shape, levels, bottom).map(|job| (sublevels, job));
     }
+    // In the midst of a pass rows count twice: where they came from and where they went.
+    let settled = (0..bottom).all(|level| pass_of(levels, states, level).is_none());
     let score = |level: usize| {
         let share = levels[level].len() as f64 / trigger as f64;
-        if pass_of(levels, states, level).is_some() { share.max(1.0) } else { share }
+        let early = settled && level + 1 == bottom && is_top_heavy(shape, levels, bottom)
+            || level == 0 && is_worth_resting(shape, levels, bottom);
+        if early || pass_of(levels, states, level).is_some() { share.max(1.0) } else { share }
     };
     let (level, score) = (0..bottom)
         .map(|level| (level, score(level)))
         .max_by(|a, b| a.1.total_cmp(&b.1))
         .filter(|(_, score)| *score >= 1.0)?;
     step(shape, levels, states, level, bottom).map(|job| (score, job))
+}
+
+/// Whether so much stands above the bottom that the last level of sub-levels is to be merged into it.
+fn is_top_heavy(shape: &Shape, levels: &Levels<'_>, bottom: usize) -> bool {
+    if shape.policy != CompactionPolicy::LazyLeveled || bottom < 2 {
+        return false;
+    }
+    let Some(last) = levels[bottom - 1].last() else { return false };
+    let oldest = levels[bottom].first().unwrap_or(last);
+    let is_alone = levels[bottom].is_empty() && levels[bottom - 1].len() == 1;
+    let all: u64 = levels.iter().map(|runs| level_bytes(runs)).sum();
+    let bytes = run_bytes(oldest);
+    !is_alone && all - bytes > bytes.saturating_mul(ABOVE_BOTTOM_MAX)
+}
+
+/// Whether level 0 is to be merged because the store is at rest: never so as to rewrite more below than twice what comes
+/// down.
+fn is_worth_resting(shape: &Shape, levels: &Levels<'_>, bottom: usize) -> bool {
+    let enough = (shape.sublevels_trigger / REST_SHARE).max(2);
+    let rewritten = if bottom == 1 { level_bytes(&levels[1]) } else { 0 };
+    shape.at_rest
+        && shape.policy == CompactionPolicy::LazyLeveled
+        && levels[0].len() >= enough
+        && rewritten <= 2 * level_bytes(&levels[0])
 }
 
 /// The pass that goes on in `level`: its newest sub-level.
@@ -185,6 +220,7 @@ mod tests {
         level_base_bytes: 100,
         level_multiplier: 10,
         table_bytes: 10,
+        at_rest: false,
     };
     const LAZY: Shape = Shape { policy: CompactionPolicy::LazyLeveled, ..STEPPED };
 
@@ -262,6 +298,36 @@ mod tests {
         ];
         let job = job(&LAZY, &tables, &States::default()).unwrap();
         assert_eq!((files(&job), job.output_sublevel), (vec![9, 8], None));
+    }
+
+    #[test]
+    fn what_could_be_old_twice_over_is_merged_into_the_bottom() {
+        let shape = Shape { sublevels_trigger: 9, ..LAZY };
+        let table = |id, level, bytes| (level, id, table(id, ("a", "z"), bytes));
+        let light = [table(4, 0, 100), table(3, 1, 300), table(1, 2, 201)];
+        assert_eq!(job(&shape, &light, &States::default()), None);
+        let heavy = [table(4, 0, 103), table(3, 1, 300), table(1, 2, 201)];
+        let found = job(&shape, &heavy, &States::default()).unwrap();
+        assert_eq!((files(&found), found.output_sublevel), (vec![3, 1], Some(SublevelId::new(1))));
+        // Before there is a bottom the oldest sub-level counts as one.
+        let new = [table(4, 1, 120), table(3, 1, 120), table(2, 1, 101)];
+        assert_eq!(files(&job(&shape, &new, &States::default()).unwrap()), [4, 3, 2]);
+        assert_eq!(job(&shape, &new[1..], &States::default()), None);
+        let alone = [table(4, 0, 400), table(2, 1, 101)];
+        assert_eq!(job(&shape, &alone, &States::default()), None);
+    }
+
+    #[test]
+    fn at_rest_level_0_is_merged_early_but_not_into_much_more() {
+        let shape = Shape { sublevels_trigger: 9, at_rest: true, ..LAZY };
+        let table = |id, level, bytes| (level, id, table(id, ("a", "z"), bytes));
+        let mut tables = vec![table(9, 0, 10), table(8, 0, 10)];
+        assert_eq!(job(&shape, &tables, &States::default()), None);
+        tables.push(table(7, 0, 10));
+        assert_eq!(files(&job(&shape, &tables, &States::default()).unwrap()), [9, 8, 7]);
+        assert_eq!(job(&Shape { at_rest: false, ..shape }, &tables, &States::default()), None);
+        tables.push(table(1, 1, 61));
+        assert_eq!(job(&shape, &tables, &States::default()), None);
     }
 
     #[test]
