@@ -187,6 +187,11 @@ impl Table {
         self.map_number
     }
 
+    /// The same file as a table of another key space.
+    pub(crate) fn moved(&self, keyspace: KeyspaceId, meta: TableMeta) -> Table {
+        Table { keyspace, ..self.with_meta(meta) }
+    }
+
     pub(crate) fn meta(&self) -> &TableMeta {
         &self.meta
     }

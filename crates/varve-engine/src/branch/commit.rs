@@ -1,74 +1,52 @@
-//! Hands what a branch changed to its parent: the first to commit a key wins.
+//! Hands what a branch changed to its parent, as a whole.
 //!
 //! 1. The branch takes no more writes.
-//! 2. Of each key that it changed, is there a version in the parent that is newer than the branch's beginning? Then
-//!    the caller's hook may make one of the two, else the commit fails and the branch goes on.
-//! 3. Under the writer's lock the same is asked of what was written since step 2. The changes are logged as one batch
-//!    that also says that the branch has ended, and applied: a crash leaves both or neither.
+//! 2. What others changed as well is merged by the caller's hook, or the commit fails and the branch goes on
+//!    ([`super::clash`]).
+//! 3. Under the writer's lock the same is asked of what was written since step 2. Then the changes are logged as one
+//!    batch that also says that the branch has ended, and applied: a crash leaves both or neither. What is too large
+//!    for that joins by reference instead ([`super::join`]).
 //!
-//! The commit is durable as any other write: once the store is synced, together with all that came before it.
+//! A commit by batch is durable as any other write: once the store is synced, together with all that came before it. One
+//! by reference is durable when it returns.
 //!
 //! Source: KVFS (thesis 3.3): optimistic commit of a transaction's tree.
 
-use bytes::Bytes;
-use varve_types::limits::BATCH_BYTES_MAX;
-use varve_types::{BranchId, KeyspaceId, SeqNo};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
+use varve_types::{KeyspaceId, SeqNo};
+
+use super::clash::{Clashes, MergeHook, top_space};
 use super::{Branch, BranchRecord};
 use crate::db::Inner;
+use crate::iter::rows::Rows;
 use crate::memtable::Found;
-use crate::view::{Keyspace, Layer, View};
+use crate::view::{Layer, View};
 use crate::{Batch, Direction, KeyRange, StoreError, StoreResult};
 
-/// Keys that an error of conflict names.
-const CONFLICT_KEYS_MAX: usize = 64;
 /// Bytes that a row takes in a batch besides its key and value, at most.
 const ROW_OVERHEAD_BYTES: usize = 16;
+/// The most bytes of a commit by batch.
+const BATCH_COMMIT_BYTES_MAX: usize = 8 << 20;
+/// Branches that ended and wait for a flush to be forgotten; one more has it done at once.
+const ENDED_MAX: usize = 64;
 
-/// A key that a branch and another writer of its parent both changed since the branch began.
-#[derive(Debug)]
-pub struct Clash<'a> {
-    /// The store's key space.
-    pub keyspace: KeyspaceId,
-    /// The key.
-    pub key: &'a [u8],
-    /// Its value when the branch began.
-    pub base: Option<Bytes>,
-    /// Its value in the parent now.
-    pub theirs: Option<Bytes>,
-    /// Its value in the branch.
-    pub ours: Option<Bytes>,
-}
+/// Takes one row after the other: the store's key space, the key, its value if it was not deleted; false to stop.
+type RowVisitor<'a> = dyn FnMut(KeyspaceId, &[u8], Option<Bytes>) -> bool + 'a;
 
-/// What becomes of a [`Clash`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Merged {
-    /// Both changes are in this value.
-    Value(Bytes),
-    /// Both are in the row's absence.
-    Deleted,
-    /// They exclude each other.
-    Conflict,
-}
-
-/// Decides about clashes.
-type MergeHook<'a> = dyn FnMut(&Clash<'_>) -> Merged + 'a;
-
-/// A row that a branch changed.
-#[derive(Clone, Debug)]
-struct ChangedRow {
-    /// The store's key space.
-    base: KeyspaceId,
-    key: Bytes,
-    found: Found,
-}
+/// A row that a branch changed: the store's key space, the key, what it became.
+type ChangedRow = (KeyspaceId, Bytes, Found);
 
 impl Branch {
     /// Makes all that the branch changed part of its parent at once, and ends it. Where others changed a key that it
-    /// changed, `merge` decides; it may be asked of a key more than once, and runs while writers wait.
+    /// changed, `merge` decides; it may be asked of a key more than once, the last answer counting, and runs while
+    /// writers wait. What it makes of keys is held in memory until the end.
     ///
     /// [`StoreError::Conflict`] names keys of which `merge` made none; then, as after any other error, nothing has
-    /// happened and the branch goes on. Costs the number of changed rows. Durable once the store is synced.
+    /// happened and the branch goes on. Costs the number of changed rows; large changes cost no copy of them, but the
+    /// flush of what is in memory. Durable once the store is synced.
     pub fn commit(&self, merge: &mut MergeHook<'_>) -> StoreResult<()> {
         let _gate = self.shared.gate.write();
         self.shared.check()?;
@@ -77,36 +55,55 @@ impl Branch {
         let record = view.branch(self.id)?;
         let parent = record.parent.map(|id| view.branch(id)).transpose()?.cloned();
         let _parent_gate = parent.as_ref().map(|parent| parent.shared.gate.read());
-        parent.as_ref().map_or(Ok(()), |parent| parent.shared.check())?;
-        let Some(rows) = self.inner.changed_rows(&view, record, BATCH_BYTES_MAX)? else {
-            let message = "the branch changed more than fits one batch".to_owned();
-            return Err(StoreError::Invalid(message));
-        };
-        if rows.is_empty() {
-            return self.drop_changes();
-        }
         if let Some(parent) = &parent {
-            let inner = std::sync::Arc::clone(&self.inner);
-            let parent =
-                Branch { inner, id: parent.id, shared: std::sync::Arc::clone(&parent.shared) };
-            rows.iter().try_for_each(|row| parent.own_space(row.base).map(drop))?;
+            parent.shared.check()?;
+            let (inner, shared) = (Arc::clone(&self.inner), Arc::clone(&parent.shared));
+            let parent = Branch { inner, id: parent.id, shared };
+            let bases = record.spaces.iter().filter(|own| !own.private).map(|own| own.base);
+            bases.into_iter().try_for_each(|base| parent.own_space(base).map(drop))?;
         }
-        let mut commit = Commit { inner: &self.inner, record, merge, rows, conflicts: Vec::new() };
-        commit.log(self.shared.external.load(std::sync::atomic::Ordering::Relaxed))?;
-        self.end();
-        Ok(())
+        let mut clashes = Clashes::new(&self.inner, record, merge);
+        let bytes_max = BATCH_COMMIT_BYTES_MAX.min(self.inner.options.memtable_bytes / 4);
+        match self.inner.changed_rows(&view, record, bytes_max)? {
+            Some(rows) if rows.is_empty() => self.drop_changes(),
+            Some(rows) => {
+                let external = self.shared.external.load(Ordering::Relaxed);
+                self.inner.log_commit(record, &rows, external, &mut clashes)?;
+                self.inner.metrics.branches_logged.add(1);
+                self.end();
+                self.inner.forget_ended()
+            }
+            None => {
+                self.inner.join_branch(record, &mut clashes)?;
+                self.inner.metrics.branches_joined.add(1);
+                self.end();
+                Ok(())
+            }
+        }
     }
 
-    /// The rows that the branch changed: key spaces in their order, then keys; `None` for one that it deleted.
-    pub fn changes(&self) -> StoreResult<Vec<(KeyspaceId, Bytes, Option<Bytes>)>> {
-        let view = self.inner.views.get();
-        let rows = self.inner.changed_rows(&view, view.branch(self.id)?, usize::MAX)?;
-        let rows = rows.unwrap_or_default().into_iter();
-        Ok(rows.map(|row| (row.base, row.key, row.found.into_value())).collect())
+    /// Calls `each` with the rows that the branch changed, without a value if it deleted one, until it says false: key
+    /// spaces in their order, within them keys. Private key spaces are left out. Costs the number of rows.
+    pub fn changes(&self, each: &mut RowVisitor<'_>) -> StoreResult<()> {
+        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
+        for own in view.branch(self.id)?.spaces.iter().filter(|own| !own.private) {
+            let layer = Layer { space: view.keyspace(own.id)?, seq: pin.seq() };
+            let mut walk = self.inner.changes(&view, layer)?;
+            while let Some((key, found)) = walk.next_found()? {
+                if !each(own.base, key.as_slice(), found.into_value()) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
     }
 }
 
 impl Inner {
+    fn changes(&self, view: &View, layer: Layer<'_>) -> StoreResult<Rows> {
+        self.rows(view, &[layer], &KeyRange::all(), Direction::Forward)
+    }
+
     /// The rows that a branch changed; `None` if they have more than `bytes_max` bytes.
     fn changed_rows(
         &self,
@@ -117,128 +114,61 @@ impl Inner {
         let (mut rows, mut bytes) = (Vec::new(), 0);
         for own in record.spaces.iter().filter(|own| !own.private) {
             let layer = Layer { space: view.keyspace(own.id)?, seq: SeqNo::MAX };
-            let mut walk = self.rows(view, &[layer], &KeyRange::all(), Direction::Forward)?;
+            let mut walk = self.changes(view, layer)?;
             while let Some((key, found)) = walk.next_found()? {
                 let key = Bytes::copy_from_slice(key.as_slice());
                 bytes += key.len() + found.len() + ROW_OVERHEAD_BYTES;
                 if bytes > bytes_max {
                     return Ok(None);
                 }
-                rows.push(ChangedRow { base: own.base, key, found });
+                rows.push((own.base, key, found));
             }
         }
         Ok(Some(rows))
     }
 
-    /// The key space in which `tree` (`None`: the store itself) has its own rows of `base`.
-    fn top_space<'a>(
+    /// Writes `rows`, merged where others changed them, as one batch that ends the branch.
+    fn log_commit(
         &self,
-        view: &'a View,
-        tree: Option<BranchId>,
-        base: KeyspaceId,
-    ) -> StoreResult<Option<&'a Keyspace>> {
-        let Some(tree) = tree else { return view.keyspace(base).map(Some) };
-        view.branch(tree)?.space(base).map(|own| view.keyspace(own.id)).transpose()
-    }
-
-    /// What `key` became in `space` after the write `after`, if it changed. Only memtables and tables with newer
-    /// writes are looked at.
-    fn changed_after(
-        &self,
-        view: &View,
-        space: &Keyspace,
-        key: &[u8],
-        after: SeqNo,
-    ) -> StoreResult<Option<Found>> {
-        for memtable in view.memtables() {
-            if let Some((seq, found)) = memtable.newest(space.id, key) {
-                return Ok((seq > after).then_some(found));
+        record: &BranchRecord,
+        rows: &[ChangedRow],
+        external: bool,
+        clashes: &mut Clashes<'_, '_>,
+    ) -> StoreResult<()> {
+        let checked = self.snapshots.last_seq();
+        clashes.look(record.base.seq())?;
+        let bytes = rows.iter().map(|(_, key, found)| key.len() + found.len()).sum::<usize>();
+        self.write_made(bytes as u64, false, || {
+            clashes.look(checked)?;
+            let view = self.views.get();
+            let mut batch = Batch::new();
+            for (base, key, found) in rows {
+                let space = top_space(&view, record.parent, *base)?.ok_or(StoreError::Ended)?.id;
+                match clashes.merged.get(&(*base, key.clone())).unwrap_or(found) {
+                    Found::Value(value) => batch.put(space, key.clone(), value.clone()),
+                    Found::Tombstone => batch.delete(space, key.clone()),
+                }
             }
-        }
-        let hash = varve_format::filter::filter_hash(key);
-        for table in space.version.sublevels().filter_map(|(_, sublevel)| sublevel.find(key)) {
-            if table.meta().largest_seq > after
-                && let Some((seq, found)) = self.cache.newest(table, key, hash)?
-            {
-                return Ok((seq > after).then_some(found));
+            if external && self.external_sync.get().is_some() {
+                batch.depends_on_external();
             }
-        }
-        Ok(None)
-    }
-}
-
-/// The commit of a branch as one batch.
-struct Commit<'a, 'm> {
-    inner: &'a Inner,
-    record: &'a BranchRecord,
-    merge: &'a mut MergeHook<'m>,
-    /// What the branch made of the rows.
-    rows: Vec<ChangedRow>,
-    conflicts: Vec<(KeyspaceId, Bytes)>,
-}
-
-impl Commit<'_, '_> {
-    /// Steps 2 and 3.
-    fn log(&mut self, external: bool) -> StoreResult<()> {
-        let checked = self.inner.snapshots.last_seq();
-        let mut merged = vec![None; self.rows.len()];
-        self.merge_after(self.record.base.seq(), &mut merged)?;
-        let bytes = self.rows.iter().map(|row| row.key.len() + row.found.len()).sum::<usize>();
-        let inner = self.inner;
-        inner.write_made(bytes as u64, false, || {
-            self.merge_after(checked, &mut merged)?;
-            let batch = self.batch(&merged, external)?;
-            inner.check_batch(&batch)?;
+            batch.ends(record.id);
+            self.check_batch(&batch)?;
             Ok(batch)
         })
     }
 
-    /// Has the rows merged that the parent changed after the write `after`.
-    fn merge_after(&mut self, after: SeqNo, merged: &mut [Option<Found>]) -> StoreResult<()> {
-        let view = self.inner.views.get();
-        let parent = self.record.parent;
-        for (row, merged) in self.rows.iter().zip(merged) {
-            let Some(space) = self.inner.top_space(&view, parent, row.base)? else { continue };
-            let Some(theirs) = self.inner.changed_after(&view, space, &row.key, after)? else {
-                continue;
-            };
-            let clash = Clash {
-                keyspace: row.base,
-                key: &row.key,
-                base: self.inner.get(parent, row.base, &row.key, self.record.base.seq())?,
-                theirs: theirs.into_value(),
-                ours: row.found.clone().into_value(),
-            };
-            match (self.merge)(&clash) {
-                Merged::Value(value) => *merged = Some(Found::Value(value)),
-                Merged::Deleted => *merged = Some(Found::Tombstone),
-                Merged::Conflict => self.conflicts.push((row.base, row.key.clone())),
-            }
-            if self.conflicts.len() >= CONFLICT_KEYS_MAX {
-                break;
-            }
+    /// Has branches that ended forgotten if there are many.
+    fn forget_ended(&self) -> StoreResult<()> {
+        let view = self.views.get();
+        let ended = view.branches.values().filter(|record| record.shared.is_ended()).count();
+        if ended <= ENDED_MAX {
+            return Ok(());
         }
-        match std::mem::take(&mut self.conflicts) {
-            keys if keys.is_empty() => Ok(()),
-            keys => Err(StoreError::Conflict { keys }),
+        // The commit went through; what fails here is tried again by the next flush.
+        match self.flush_all() {
+            Err(StoreError::NoSpace { .. }) => Ok(()),
+            other => other,
         }
-    }
-
-    fn batch(&self, merged: &[Option<Found>], external: bool) -> StoreResult<Batch> {
-        let view = self.inner.views.get();
-        let mut batch = Batch::new();
-        for (row, merged) in self.rows.iter().zip(merged) {
-            let space = self.inner.top_space(&view, self.record.parent, row.base)?;
-            let keyspace = space.ok_or(StoreError::Ended)?.id;
-            match merged.as_ref().unwrap_or(&row.found) {
-                Found::Value(value) => batch.put(keyspace, row.key.clone(), value.clone()),
-                Found::Tombstone => batch.delete(keyspace, row.key.clone()),
-            }
-        }
-        if external && self.inner.external_sync.get().is_some() {
-            batch.depends_on_external();
-        }
-        batch.ends(self.record.id);
-        Ok(batch)
     }
 }

@@ -22,7 +22,9 @@
 //! Source: KVFS (thesis 3.3, 4.2): transactions as trees of their own over the store's. Departures: the rows of a
 //! branch stand in the common log instead of one of its own, so that one sync serves all; begin costs one manifest edit.
 
+mod clash;
 mod commit;
+mod join;
 mod store;
 
 use std::fmt;
@@ -34,7 +36,7 @@ use parking_lot::{Mutex, RwLock};
 use varve_format::edit::BRANCH_INFO_BYTES_MAX;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
-pub use commit::{Clash, Merged};
+pub use clash::{Clash, Merged};
 pub use store::SnapshotStore;
 
 use crate::db::Inner;
@@ -331,5 +333,6 @@ fn begin(
     let shared = Arc::clone(&record.shared);
     let branch = Some(Arc::new(record));
     inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
+    inner.metrics.branches_begun.add(1);
     Ok(Branch { inner: Arc::clone(inner), id, shared })
 }

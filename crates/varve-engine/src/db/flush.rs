@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use varve_types::{SeqNo, SublevelId};
 
-use super::Inner;
 use super::install::Changes;
+use super::{Inner, Writer};
 use crate::compaction::execute::Outputs;
 use crate::compaction::retain::Retention;
 use crate::files::{StoreFile, io_error};
@@ -27,6 +27,40 @@ impl Inner {
     /// sync to be set.
     pub(crate) fn flush_one(&self) -> StoreResult<bool> {
         let _job = self.flush_job.lock();
+        let outcome = self.flush_oldest();
+        // Takes the lock, so that a writer which is about to wait cannot miss the news.
+        let mut writer = self.writer.lock();
+        if let Ok(true) = outcome {
+            self.remove_old_logs(&mut writer);
+        }
+        drop(writer);
+        self.flushed.notify_all();
+        outcome
+    }
+
+    /// Flushes all that was written, while writers wait.
+    ///
+    /// REQUIRES: the flush job is held.
+    pub(crate) fn flush_under(&self, writer: &mut Writer) -> StoreResult<()> {
+        self.poison.check()?;
+        if !writer.active.is_empty() {
+            self.rotate(writer)?;
+        }
+        let outcome = loop {
+            match self.flush_oldest() {
+                Ok(true) => self.remove_old_logs(writer),
+                Ok(false) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        self.flushed.notify_all();
+        outcome
+    }
+
+    /// [`Inner::flush_one`] without the logs' removal.
+    ///
+    /// REQUIRES: the flush job is held.
+    fn flush_oldest(&self) -> StoreResult<bool> {
         self.poison.check()?;
         let view = self.views.get();
         let Some(memtable) = view.immutables.last() else { return Ok(false) };
@@ -38,9 +72,6 @@ impl Inner {
         }
         let outcome = self.flush_memtable(memtable, &view);
         self.work.set_flush_blocked(matches!(outcome, Err(StoreError::NoSpace { .. })));
-        // Takes the lock once, so that a writer which is about to wait cannot miss the news.
-        drop(self.writer.lock());
-        self.flushed.notify_all();
         outcome.map(|()| true)
     }
 
@@ -80,7 +111,6 @@ impl Inner {
         self.metrics.flushes.add(1);
         self.metrics.flush_bytes.add(bytes);
         self.update_pace();
-        self.remove_old_logs();
         Ok(())
     }
 
@@ -107,9 +137,9 @@ impl Inner {
         outputs.finish()
     }
 
-    fn remove_old_logs(&self) {
+    fn remove_old_logs(&self, writer: &mut Writer) {
         let oldest = self.views.get().oldest_log();
-        let unneeded = self.writer.lock().log.forget_before(oldest);
+        let unneeded = writer.log.forget_before(oldest);
         for no in unneeded {
             let path = StoreFile::Wal(no).path(&self.dir);
             // What stays behind is removed at the next open.

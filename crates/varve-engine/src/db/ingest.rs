@@ -31,7 +31,7 @@ use crate::files::{StoreFile, io_error};
 use crate::memtable::Found;
 use crate::store::SortedRows;
 use crate::table::{TableWriter, describe};
-use crate::version::{Place, Table};
+use crate::version::{Place, Table, Version};
 use crate::view::View;
 use crate::{StoreError, StoreResult};
 
@@ -189,10 +189,9 @@ impl Inner {
         }
         // No compaction may be on its way to the level that is chosen; while one is, level 0 is right.
         let compaction = self.compaction_job.try_lock();
-        self.when_flushed(
-            |memtable| !memtable.is_empty(),
-            |writer, view| self.put_in_force(writer, view, tables, compaction.is_some()),
-        )?;
+        self.when_flushed(|writer, view| {
+            self.put_in_force(writer, view, tables, compaction.is_some())
+        })?;
         drop(compaction);
         self.metrics.ingest_bytes.add(bytes);
         self.update_pace();
@@ -214,20 +213,28 @@ impl Inner {
         let mut added = Vec::new();
         for table in tables {
             let version = &view.keyspace(table.keyspace())?.version;
-            let level = if may_go_deep {
-                level_for(&self.shape(), &version.runs(), table.meta())
-            } else {
-                0
-            };
-            let joined = version.level(level).first().filter(|_| level > 0);
-            let sublevel = joined.map_or(newest, |sublevel| sublevel.id());
+            let place = self.place_of(version, table.meta(), newest, may_go_deep);
             let table = table.with_meta(overridden(table.meta().clone(), seq));
-            added.push((table.keyspace(), Place { level, sublevel }, Arc::new(table)));
+            added.push((table.keyspace(), place, Arc::new(table)));
         }
         self.install(&Changes { added, ingested: Some(seq), ..Changes::default() })?;
         writer.next_seq = seq.advanced(1);
         self.snapshots.publish(seq, |_| {});
         Ok(true)
+    }
+
+    /// Where a table goes that is newer than all of `version`: deep if nothing overlaps it there or above, else to the
+    /// sub-level `newest` of level 0.
+    pub(crate) fn place_of(
+        &self,
+        version: &Version,
+        meta: &TableMeta,
+        newest: SublevelId,
+        may_go_deep: bool,
+    ) -> Place {
+        let level = if may_go_deep { level_for(&self.shape(), &version.runs(), meta) } else { 0 };
+        let joined = version.level(level).first().filter(|_| level > 0);
+        Place { level, sublevel: joined.map_or(newest, |sublevel| sublevel.id()) }
     }
 
     /// Tables that are inserted together are equally new, so no two may hold the same key.

@@ -52,7 +52,7 @@ impl Inner {
             return Ok(());
         }
         drop(view);
-        self.when_flushed(has_rows, |_, view| {
+        self.when_flushed(|_, view| {
             let tables = view.keyspace(keyspace)?.version.tables();
             let removed: Vec<_> =
                 tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();
@@ -61,27 +61,23 @@ impl Inner {
         })
     }
 
-    /// Runs `act` while no writer can add anything, everything is durable, and no memtable is one that
-    /// `concerns` it; again until it is done. Under steady writing that may take long.
+    /// Runs `act` while no writer can add anything and all that was written is in tables, durably; again until it
+    /// is done. What comes while the memtables are flushed is flushed once more with writers waiting, so that steady
+    /// writing does not put it off for ever.
     pub(crate) fn when_flushed(
         &self,
-        concerns: impl Fn(&Memtable) -> bool,
-        act: impl Fn(&mut Writer, &View) -> StoreResult<bool>,
+        mut act: impl FnMut(&mut Writer, &View) -> StoreResult<bool>,
     ) -> StoreResult<()> {
-        let in_memory = |view: &View| view.memtables().any(|memtable| concerns(memtable));
         loop {
-            self.check_open()?;
-            if in_memory(&self.views.get()) {
-                self.flush_all()?;
-                if self.external_sync.get().is_none() {
-                    self.refuse_waiting_rows()?;
-                }
-            }
-            self.sync()?;
+            self.flush_all()?;
+            let _job = self.flush_job.lock();
             let mut writer = self.writer.lock();
-            self.poison.check()?;
-            let view = self.views.get();
-            if !in_memory(&view) && writer.log.is_synced() && act(&mut writer, &view)? {
+            self.check_open()?;
+            self.flush_under(&mut writer)?;
+            if self.external_sync.get().is_none() {
+                self.refuse_waiting_rows()?;
+            }
+            if act(&mut writer, &self.views.get())? {
                 return Ok(());
             }
         }

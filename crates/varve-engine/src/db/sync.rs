@@ -42,7 +42,7 @@ impl Inner {
         let all_covered = targets.external_seq <= state.covered;
         let durable = if all_covered { targets.position } else { reached };
         state.position = state.position.max(durable);
-        match self.writer.lock().log.mark_synced(&targets, durable) {
+        match self.writer.lock().log.mark_synced(&targets) {
             // The log is durable all the same; only the proof of it is missing.
             Ok(()) | Err(StoreError::NoSpace { .. }) => Ok(()),
             Err(error) => Err(self.poison.set(&error)),

@@ -53,6 +53,8 @@ struct Walk<'a> {
     prefixed: bool,
     /// The map of the sub-levels, if the table has a number in it.
     map: Option<(&'a SublevelMap, SubLevel)>,
+    /// Keys may have several versions although all count as of one write.
+    may_repeat: bool,
     last: Option<(Vec<u8>, SeqNo)>,
     versions: u64,
     tombstones: u64,
@@ -105,8 +107,10 @@ pub(crate) fn verify_table(
     let index = cache.load_index(table)?;
     let handle = index.footer.properties;
     let properties = cache.section(table, handle, |content| Properties::decode(content))?;
+    let may_repeat = is_from_branch(table, &properties);
+    let (last, versions, tombstones) = (None, 0, 0);
     let mut walk =
-        Walk { table, index: &index, prefixed, map, last: None, versions: 0, tombstones: 0 };
+        Walk { table, index: &index, prefixed, map, may_repeat, last, versions, tombstones };
     for block_no in 0..index.index.block_count() {
         let Some(place) = index.place(table, block_no)? else { break };
         walk.block(cache.load_block(place)?, place)?;
@@ -120,6 +124,11 @@ pub(crate) fn verify_table(
 fn wrong(place: BlockPlace<'_>, detail: &str) -> StoreError {
     let path = place.file.path().to_path_buf();
     StoreError::Damaged { path, offset: place.handle.offset, detail: detail.to_owned() }
+}
+
+/// Whether `table` came to its key space by the commit of a branch, whose own key space its file still names.
+fn is_from_branch(table: &Table, properties: &Properties) -> bool {
+    properties.keyspace.is_of_branch() && table.meta().seq_override.is_some()
 }
 
 impl Walk<'_> {
@@ -163,7 +172,7 @@ impl Walk<'_> {
             return Err(wrong(place, "a sequence number outside of the manifest's range"));
         }
         let is_new_key = self.last.as_ref().is_none_or(|(last, _)| last != key);
-        if !is_new_key && meta.seq_override.is_some() {
+        if !is_new_key && meta.seq_override.is_some() && !self.may_repeat {
             return Err(wrong(place, "two versions of a key in a table with a sequence override"));
         }
         if is_new_key && !self.index.may_hold(filter_hash(key)) {
@@ -192,7 +201,7 @@ impl Walk<'_> {
             return Err(wrong(place, "another number of versions than the manifest says"));
         }
         if counted != (properties.entries, properties.tombstones)
-            || properties.keyspace != self.table.keyspace()
+            || !(properties.keyspace == self.table.keyspace() || self.may_repeat)
             || properties.prefixed != self.prefixed
             || properties.smallest_key > meta.smallest_key
             || properties.largest_key != meta.largest_key

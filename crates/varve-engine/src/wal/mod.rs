@@ -95,8 +95,6 @@ pub(crate) struct LogWriter {
     older: Vec<FileNo>,
     /// Bytes of batches ever appended; positions in the history that a sync can be asked for.
     position: u64,
-    /// The part of them that is durable.
-    durable_position: u64,
     external_seq: SeqNo,
     /// The salt of the store's logs.
     salt: u64,
@@ -128,7 +126,6 @@ impl LogWriter {
             older: recovered.logs.clone(),
             // Recovered batches that no barrier covers are something to sync.
             position: u64::from(external_seq > SeqNo::ZERO),
-            durable_position: 0,
             external_seq,
             salt: id.salt,
             buffer,
@@ -143,11 +140,6 @@ impl LogWriter {
     /// The position after the last batch.
     pub(crate) fn position(&self) -> u64 {
         self.position
-    }
-
-    /// Whether every batch is durable.
-    pub(crate) fn is_synced(&self) -> bool {
-        self.durable_position >= self.position
     }
 
     /// The newest batch that depends on data outside the store.
@@ -272,14 +264,8 @@ impl LogWriter {
         }
     }
 
-    /// Notes that `targets` were fsynced, so that batches up to `durable_position` are durable, and appends
-    /// a marker that says so.
-    pub(crate) fn mark_synced(
-        &mut self,
-        targets: &SyncTargets,
-        durable_position: u64,
-    ) -> StoreResult<()> {
-        self.durable_position = self.durable_position.max(durable_position);
+    /// Notes that `targets` were fsynced, and appends a marker that says so.
+    pub(crate) fn mark_synced(&mut self, targets: &SyncTargets) -> StoreResult<()> {
         for target in &targets.logs {
             let logs = self.behind.iter_mut().chain([&mut self.log]);
             for log in logs.filter(|log| log.no == target.no) {

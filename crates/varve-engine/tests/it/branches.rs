@@ -36,6 +36,8 @@ struct World {
     step: u64,
     /// Commits that went through, that merged rows, that were refused.
     commits: [u64; 3],
+    /// Commits by batch and by reference.
+    ways: [u64; 2],
 }
 
 /// What two values become where the test merges.
@@ -55,7 +57,7 @@ impl World {
         let (rows, changed) = (Model::new(), BTreeMap::new());
         let store = Tree { id: None, parent: 0, base: rows.clone(), rows, begun: 0, changed };
         let (trees, snapshots) = (vec![store], BTreeMap::new());
-        World { env, db: Some(db), ids, trees, snapshots, step: 0, commits: [0; 3] }
+        World { env, db: Some(db), ids, trees, snapshots, step: 0, commits: [0; 3], ways: [0; 2] }
     }
 
     fn db(&self) -> &Db {
@@ -178,7 +180,16 @@ impl World {
         self.snapshots.insert(name, (self.trees[0].rows.clone(), self.step));
     }
 
+    /// Adds up which way commits went since the store was opened.
+    fn count_ways(&mut self) {
+        let metrics: serde_json::Value = serde_json::from_str(&self.db().metrics_json()).unwrap();
+        for (way, name) in self.ways.iter_mut().zip(["branches_logged", "branches_joined"]) {
+            *way += metrics["counters"][name].as_u64().unwrap();
+        }
+    }
+
     fn reopen(&mut self, rng: &mut Rng) {
+        self.count_ways();
         match rng.below(3) {
             0 => self.db().close().unwrap(),
             1 => self.db().sync().unwrap(),
@@ -260,14 +271,174 @@ fn check_rows(
 
 #[test]
 fn branches_and_snapshots_agree_with_the_model() {
-    let mut commits = [0; 3];
+    let (mut commits, mut ways) = ([0; 3], [0; 2]);
     for seed in 0..12 {
         let mut rng = Rng::new(seed);
         let mut world = World::new(seed);
         world.run(&mut rng, 1200);
         let report = world.db().verify(&mut |_| {}).unwrap();
         assert!(report.errors.is_empty(), "{:?}", report.errors);
+        world.count_ways();
         world.commits.iter().zip(&mut commits).for_each(|(n, sum)| *sum += n);
+        world.ways.iter().zip(&mut ways).for_each(|(n, sum)| *sum += n);
     }
+    assert!(ways.iter().all(|n| *n > 60), "{ways:?}");
     assert!(commits.iter().all(|n| *n > 30), "{commits:?}");
+}
+
+/// A branch of many times the memory budget; its commit moves references, not rows.
+#[test]
+fn a_branch_outgrows_memory_and_commits_by_reference() {
+    const BUDGET: usize = 1 << 20;
+    const ROWS: u64 = 24_000;
+    let dir = tempfile::tempdir().unwrap();
+    let env: Arc<dyn varve_env::Env> = varve_env::os::OsEnv::new();
+    let options = varve_engine::DbOptions::with_memory_budget(BUDGET);
+    let db = Db::open(env, &dir.path().join("store"), options).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    let key = |n: u64| [(n % 50).to_be_bytes(), (n / 50).to_be_bytes()].concat();
+    let mut old = varve_engine::Batch::new();
+    (0..100).for_each(|n| old.put(ids[0], key(n), &b"old"[..]));
+    db.write(old).unwrap();
+    let branch = db.branch(&BranchOptions::default()).unwrap();
+    let number = |json: &str, pointer: &str| {
+        let metrics: serde_json::Value = serde_json::from_str(json).unwrap();
+        metrics.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap()
+    };
+    for first in (0..ROWS).step_by(100) {
+        let mut batch = varve_engine::Batch::new();
+        (first..first + 100).for_each(|n| batch.put(ids[0], key(n), vec![n as u8; 1000]));
+        branch.write(batch).unwrap();
+        let memory = number(&db.metrics_json(), "/memory_bytes");
+        assert!(memory < 2 * BUDGET as u64, "{memory} bytes of memory");
+    }
+    assert_eq!(db.get(ids[0], &key(0)).unwrap().as_deref(), Some(&b"old"[..]));
+    let rows = |store: &dyn Store| {
+        store.scan(ids[0], KeyRange::all(), Direction::Forward).unwrap().count()
+    };
+    assert_eq!((rows(&db), rows(&branch)), (100, ROWS as usize));
+    let mut other = varve_engine::Batch::new();
+    other.put(ids[0], key(7), &b"theirs"[..]);
+    db.write(other).unwrap();
+    db.flush().unwrap();
+    let before = number(&db.metrics_json(), "/counters/flush_bytes");
+    let mut clashes = 0;
+    branch
+        .commit(&mut |clash| {
+            clashes += 1;
+            assert_eq!(clash.key, key(7));
+            Merged::Value(clash.theirs.clone().unwrap())
+        })
+        .unwrap();
+    assert!(clashes > 0);
+    let flushed = number(&db.metrics_json(), "/counters/flush_bytes") - before;
+    assert!(flushed < 2 * BUDGET as u64, "{flushed} bytes were written by the commit");
+    assert_eq!(number(&db.metrics_json(), "/counters/branches_joined"), 1);
+    assert_eq!(rows(&db), ROWS as usize);
+    assert_eq!(db.get(ids[0], &key(7)).unwrap().as_deref(), Some(&b"theirs"[..]));
+    assert_eq!(db.get(ids[0], &key(8)).unwrap().as_deref(), Some(&[8; 1000][..]));
+    let report = db.verify(&mut |_| {}).unwrap();
+    assert!(report.errors.is_empty(), "{:?}", report.errors);
+}
+
+/// Versions in the tables of a store whose rows were all written again and again, with or without a snapshot and a
+/// branch for some of the time: while they were there, and at the end.
+fn versions_after_rewrites(held: bool) -> [u64; 2] {
+    let env: Arc<dyn varve_env::Env> = SimEnv::new(3);
+    let db = Db::open(env, &store_dir(), small_options()).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    let versions = || {
+        db.flush().unwrap();
+        db.compact().unwrap();
+        db.verify(&mut |_| {}).unwrap().versions
+    };
+    let fill = |store: &dyn Store, byte: u8| {
+        for n in 0..300u64 {
+            let mut batch = varve_engine::Batch::new();
+            batch.put(ids[0], [n.to_be_bytes(); 2].concat(), vec![byte; 100]);
+            store.write(batch).unwrap();
+        }
+    };
+    (0..3).for_each(|byte| fill(&db, byte));
+    let branch = held.then(|| {
+        db.create_snapshot("then").unwrap();
+        fill(&db, 3);
+        let branch = db.branch(&BranchOptions::default()).unwrap();
+        fill(&branch, 4);
+        branch
+    });
+    fill(&db, 5);
+    let then = versions();
+    if let Some(branch) = branch {
+        db.delete_snapshot("then").unwrap();
+        branch.abort().unwrap();
+    }
+    (6..10).for_each(|byte| fill(&db, byte));
+    [then, versions()]
+}
+
+/// What only a snapshot or a branch held goes after its end.
+#[test]
+fn room_is_given_back_after_a_snapshot_and_a_branch() {
+    let (held, plain) = (versions_after_rewrites(true), versions_after_rewrites(false));
+    assert!(held[0] >= plain[0] + 500, "{held:?} {plain:?}");
+    assert!(held[1] <= plain[1] + 300, "{held:?} {plain:?}");
+}
+
+/// Calls that make no sense have a clear error and change nothing.
+#[test]
+fn wrong_use_of_branches_and_snapshots_is_refused() {
+    let env = SimEnv::new(4);
+    let db = open(&env).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    let is_invalid =
+        |error: StoreError| assert!(matches!(error, StoreError::Invalid(_)), "{error}");
+    is_invalid(db.create_snapshot("").unwrap_err());
+    is_invalid(db.create_snapshot(&"x".repeat(256)).unwrap_err());
+    is_invalid(db.delete_snapshot("none").unwrap_err());
+    is_invalid(db.open_snapshot("none").unwrap_err());
+    db.create_snapshot("one").unwrap();
+    is_invalid(db.create_snapshot("one").unwrap_err());
+    let over = |name: &str| BranchOptions { snapshot: Some(name.to_owned()), ..Default::default() };
+    is_invalid(db.branch(&over("none")).unwrap_err());
+    let long = BranchOptions { info: vec![0; 4097].into(), ..BranchOptions::default() };
+    is_invalid(db.branch(&long).unwrap_err());
+    let branch = db.branch(&over("one")).unwrap();
+    is_invalid(branch.branch(&over("one")).unwrap_err());
+    let child = branch.branch(&BranchOptions::default()).unwrap();
+    is_invalid(branch.commit(&mut |_| Merged::Conflict).unwrap_err());
+    is_invalid(branch.abort().unwrap_err());
+    child.abort().unwrap();
+    assert!(matches!(child.abort(), Err(StoreError::Ended)));
+    let mut batch = varve_engine::Batch::new();
+    batch.put(ids[1], &b"key"[..], &b"value"[..]);
+    assert!(matches!(child.write(batch.clone()), Err(StoreError::Ended)));
+    is_invalid(db.open_snapshot("one").unwrap().write(batch).unwrap_err());
+    db.delete_snapshot("one").unwrap();
+    branch.commit(&mut |_| Merged::Conflict).unwrap();
+    assert!(matches!(db.open_branch(branch.id()), Err(StoreError::Ended)));
+    assert_eq!(db.branches(), []);
+}
+
+/// Scratch space of a branch begins empty and stays with it.
+#[test]
+fn private_key_spaces_are_not_committed() {
+    let env = SimEnv::new(5);
+    let db = open(&env).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    let put = |store: &dyn Store, id: KeyspaceId, value: &'static str| {
+        let mut batch = varve_engine::Batch::new();
+        batch.put(id, &b"key"[..], value);
+        store.write(batch).unwrap();
+    };
+    put(&db, ids[1], "main");
+    let options = BranchOptions { private: vec![ids[1]], ..BranchOptions::default() };
+    let branch = db.branch(&options).unwrap();
+    assert_eq!(branch.get(ids[1], b"key").unwrap(), None);
+    put(&branch, ids[1], "scratch");
+    branch.clear_keyspace(ids[1]).unwrap();
+    assert_eq!(branch.get(ids[1], b"key").unwrap(), None);
+    put(&branch, ids[1], "scratch");
+    branch.commit(&mut |_| Merged::Conflict).unwrap();
+    assert_eq!(db.get(ids[1], b"key").unwrap().as_deref(), Some(&b"main"[..]));
 }

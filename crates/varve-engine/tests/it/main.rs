@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod background;
+mod branch_crash;
 mod branches;
 mod common;
 mod crash;

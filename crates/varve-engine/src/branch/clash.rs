@@ -1,0 +1,231 @@
+//! Which rows of a branch were changed in its parent, too: the first to commit a key wins.
+//!
+//! Of each key that the branch changed: is there a version in the parent that is newer than some write? The side that
+//! changed less is walked, the other asked. Of the parent only memtables and tables with newer writes count, so the
+//! question costs the changes, not the store.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use varve_format::filter::filter_hash;
+use varve_types::{BranchId, KeyspaceId, SeqNo};
+
+use super::{BranchRecord, BranchSpace};
+use crate::db::Inner;
+use crate::iter::Source;
+use crate::iter::level::LevelSource;
+use crate::iter::memory::MemorySource;
+use crate::iter::merge::Merge;
+use crate::memtable::Found;
+use crate::table::Admission;
+use crate::view::{Keyspace, Layer, View};
+use crate::{Direction, KeyRange, StoreError, StoreResult};
+
+/// Keys that an error of conflict names.
+const CONFLICT_KEYS_MAX: usize = 64;
+
+/// A key that a branch and another writer of its parent both changed since the branch began.
+#[derive(Debug)]
+pub struct Clash<'a> {
+    /// The store's key space.
+    pub keyspace: KeyspaceId,
+    /// The key.
+    pub key: &'a [u8],
+    /// Its value when the branch began.
+    pub base: Option<Bytes>,
+    /// Its value in the parent now.
+    pub theirs: Option<Bytes>,
+    /// Its value in the branch.
+    pub ours: Option<Bytes>,
+}
+
+/// What becomes of a [`Clash`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Merged {
+    /// Both changes are in this value.
+    Value(Bytes),
+    /// Both are in the row's absence.
+    Deleted,
+    /// They exclude each other.
+    Conflict,
+}
+
+/// Decides about clashes.
+pub(super) type MergeHook<'a> = dyn FnMut(&Clash<'_>) -> Merged + 'a;
+
+/// The clashes of a branch that is about to be committed.
+pub(super) struct Clashes<'a, 'm> {
+    inner: &'a Inner,
+    record: &'a BranchRecord,
+    merge: &'a mut MergeHook<'m>,
+    /// What the hook made of them, by the store's key space.
+    pub(super) merged: BTreeMap<(KeyspaceId, Bytes), Found>,
+    conflicts: Vec<(KeyspaceId, Bytes)>,
+}
+
+impl<'a, 'm> Clashes<'a, 'm> {
+    pub(super) fn new(
+        inner: &'a Inner,
+        record: &'a BranchRecord,
+        merge: &'a mut MergeHook<'m>,
+    ) -> Clashes<'a, 'm> {
+        Clashes { inner, record, merge, merged: BTreeMap::new(), conflicts: Vec::new() }
+    }
+
+    /// Has the rows merged that the parent changed after the write `after`. `Conflict` if one cannot be.
+    ///
+    /// REQUIRES: the branch takes no writes.
+    pub(super) fn look(&mut self, after: SeqNo) -> StoreResult<()> {
+        let view = self.inner.views.get();
+        for own in self.record.spaces.iter().filter(|own| !own.private) {
+            let Some(theirs) = top_space(&view, self.record.parent, own.base)? else { continue };
+            let ours = view.keyspace(own.id)?;
+            if rows_after(&view, theirs, after) < rows_after(&view, ours, SeqNo::ZERO) {
+                self.walk_theirs(&view, *own, theirs, ours, after)?;
+            } else {
+                self.walk_ours(&view, *own, theirs, ours, after)?;
+            }
+        }
+        match std::mem::take(&mut self.conflicts) {
+            keys if keys.is_empty() => Ok(()),
+            keys => Err(StoreError::Conflict { keys }),
+        }
+    }
+
+    fn walk_ours(
+        &mut self,
+        view: &View,
+        own: BranchSpace,
+        theirs: &Keyspace,
+        ours: &Keyspace,
+        after: SeqNo,
+    ) -> StoreResult<()> {
+        if rows_after(view, theirs, after) == 0 {
+            return Ok(());
+        }
+        let layer = Layer { space: ours, seq: SeqNo::MAX };
+        let mut walk = self.inner.rows(view, &[layer], &KeyRange::all(), Direction::Forward)?;
+        while let Some((key, found)) = walk.next_found()? {
+            if let Some(theirs) = self.inner.changed_after(view, theirs, key.as_slice(), after)? {
+                self.meet(own.base, key.as_slice(), theirs, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn walk_theirs(
+        &mut self,
+        view: &View,
+        own: BranchSpace,
+        theirs: &Keyspace,
+        ours: &Keyspace,
+        after: SeqNo,
+    ) -> StoreResult<()> {
+        let mut walk = self.inner.newer_versions(view, theirs, after)?;
+        let mut last: Option<Vec<u8>> = None;
+        while walk.valid() {
+            // The first version of a key is its newest.
+            if last.as_deref() != Some(walk.key()) {
+                last = Some(walk.key().to_vec());
+                let layer = Layer { space: ours, seq: SeqNo::MAX };
+                if walk.seq() > after
+                    && let Some(found) = self.inner.find(view, layer, walk.key())?
+                {
+                    self.meet(own.base, walk.key(), walk.found(), found)?;
+                }
+            }
+            walk.advance()?;
+        }
+        Ok(())
+    }
+
+    /// Asks the hook about one key.
+    fn meet(
+        &mut self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        theirs: Found,
+        ours: Found,
+    ) -> StoreResult<()> {
+        if self.conflicts.len() >= CONFLICT_KEYS_MAX {
+            return Ok(());
+        }
+        let seq = self.record.base.seq();
+        let base = self.inner.get(self.record.parent, keyspace, key, seq)?;
+        let (theirs, ours) = (theirs.into_value(), ours.into_value());
+        let merged = match (self.merge)(&Clash { keyspace, key, base, theirs, ours }) {
+            Merged::Value(value) => Found::Value(value),
+            Merged::Deleted => Found::Tombstone,
+            Merged::Conflict => {
+                self.conflicts.push((keyspace, Bytes::copy_from_slice(key)));
+                return Ok(());
+            }
+        };
+        self.merged.insert((keyspace, Bytes::copy_from_slice(key)), merged);
+        Ok(())
+    }
+}
+
+/// The key space in which `tree` (`None`: the store itself) has its own rows of `base`.
+pub(super) fn top_space(
+    view: &View,
+    tree: Option<BranchId>,
+    base: KeyspaceId,
+) -> StoreResult<Option<&Keyspace>> {
+    let Some(tree) = tree else { return view.keyspace(base).map(Some) };
+    view.branch(tree)?.space(base).map(|own| view.keyspace(own.id)).transpose()
+}
+
+/// Versions, at most, that a walk over those newer than `after` passes.
+fn rows_after(view: &View, space: &Keyspace, after: SeqNo) -> u64 {
+    let in_memory: usize = view.memtables().map(|memtable| memtable.rows(space.id)).sum();
+    let metas = space.version.tables().map(|(_, table)| table.meta());
+    let newer = metas.filter(|meta| meta.largest_seq > after);
+    in_memory as u64 + newer.map(|meta| meta.entries).sum::<u64>()
+}
+
+impl Inner {
+    /// What `key` became in `space` after the write `after`, if it changed.
+    fn changed_after(
+        &self,
+        view: &View,
+        space: &Keyspace,
+        key: &[u8],
+        after: SeqNo,
+    ) -> StoreResult<Option<Found>> {
+        for memtable in view.memtables() {
+            if let Some((seq, found)) = memtable.newest(space.id, key) {
+                return Ok((seq > after).then_some(found));
+            }
+        }
+        let hash = filter_hash(key);
+        for table in space.version.sublevels().filter_map(|(_, sublevel)| sublevel.find(key)) {
+            if table.meta().largest_seq > after
+                && let Some((seq, found)) = self.cache.newest(table, key, hash)?
+            {
+                return Ok((seq > after).then_some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The versions of `space` in memtables and tables that hold some newer than `after`.
+    fn newer_versions(&self, view: &View, space: &Keyspace, after: SeqNo) -> StoreResult<Merge> {
+        let (all, forward) = ((Bound::Unbounded, Bound::Unbounded), Direction::Forward);
+        let mut sources: Vec<Box<dyn Source>> = Vec::new();
+        for memtable in view.memtables() {
+            let memtable = Arc::clone(memtable);
+            let source = MemorySource::new(memtable, space.id, SeqNo::MAX, all, forward);
+            sources.push(Box::new(source));
+        }
+        for (_, sublevel) in space.version.sublevels() {
+            let newer = sublevel.tables().iter().filter(|table| table.meta().largest_seq > after);
+            let (cache, tables) = (Arc::clone(&self.cache), newer.map(Arc::clone));
+            let source = LevelSource::new(cache, tables, all, forward, Admission::Pass)?;
+            sources.push(Box::new(source));
+        }
+        Ok(Merge::new(sources, forward))
+    }
+}

@@ -1,0 +1,158 @@
+//! The commit of a branch by reference: its tables join its parent, none of their bytes is copied.
+//!
+//! 1. All that is in memory becomes tables, the branch's rows among them; what others changed meanwhile is looked at.
+//! 2. While writers wait, the rest is flushed and looked at. Then the branch is newer than all that its parent holds.
+//! 3. Each of the branch's sub-levels gets the next sequence number, from the oldest on, and becomes a sub-level of
+//!    level 0 of the parent's key space; tables of the oldest that overlap nothing go further down. Merged rows make
+//!    one more sub-level above them.
+//! 4. One manifest edit does all of it and ends the branch. It is durable before anybody sees it.
+//!
+//! Of two versions of a key in one table both get the same number; the newer stands first in the file and counts.
+//!
+//! Source: KVFS (thesis 3.3): a transaction's tables are handed to the main tree.
+
+use std::sync::Arc;
+
+use varve_format::edit::TableMeta;
+use varve_types::{KeyspaceId, SeqNo, SublevelId};
+
+use super::clash::{Clashes, top_space};
+use super::{BranchRecord, BranchSpace};
+use crate::compaction::execute::Outputs;
+use crate::db::install::Changes;
+use crate::db::{Inner, Writer};
+use crate::files::io_error;
+use crate::version::{Place, Sublevel, Table};
+use crate::view::{Keyspace, View};
+use crate::{StoreError, StoreResult};
+
+/// Tables with their places.
+type Placed = Vec<(KeyspaceId, Place, Arc<Table>)>;
+
+impl Inner {
+    /// Commits a branch by reference.
+    ///
+    /// REQUIRES: the branch takes no writes and has no branches, and its parent does not end.
+    pub(super) fn join_branch(
+        &self,
+        record: &BranchRecord,
+        clashes: &mut Clashes<'_, '_>,
+    ) -> StoreResult<()> {
+        let mut checked = self.snapshots.last_seq();
+        clashes.look(record.base.seq())?;
+        self.flush_all()?;
+        let newest = self.snapshots.last_seq();
+        clashes.look(std::mem::replace(&mut checked, newest))?;
+        // No compaction may be on its way to a level that is chosen; while one is, level 0 is right.
+        let compaction = self.compaction_job.try_lock();
+        let may_go_deep = compaction.is_some();
+        self.when_flushed(|writer, view| {
+            clashes.look(checked)?;
+            self.put_branch_in_force(writer, view, record, clashes, may_go_deep)
+        })?;
+        drop(compaction);
+        self.update_pace();
+        self.work_is_due();
+        Ok(())
+    }
+
+    /// Steps 3 and 4; false if a compaction changed the branch's tables meanwhile.
+    fn put_branch_in_force(
+        &self,
+        writer: &mut Writer,
+        view: &View,
+        record: &BranchRecord,
+        clashes: &Clashes<'_, '_>,
+        may_go_deep: bool,
+    ) -> StoreResult<bool> {
+        let (first, mut last, mut added) = (writer.next_seq, writer.next_seq, Placed::new());
+        let mut merged = Vec::new();
+        for own in record.spaces.iter().filter(|own| !own.private) {
+            let space = top_space(view, record.parent, own.base)?.ok_or(StoreError::Ended)?;
+            let next = self.join_space(view, *own, space, first, may_go_deep, &mut added)?;
+            last = last.max(next);
+            merged.extend(self.merged_tables(*own, space, clashes, first)?);
+        }
+        for table in &merged {
+            let sublevel = SublevelId::new(self.new_file_no().get());
+            let joined = table.joined(table.keyspace(), last);
+            added.push((table.keyspace(), Place { level: 0, sublevel }, Arc::new(joined)));
+        }
+        let install = || {
+            self.env
+                .sync_dir(&self.dir)
+                .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
+            let (ingested, ended) = (Some(last), vec![record.id]);
+            self.install(&Changes { added, ingested, ended, ..Changes::default() })
+        };
+        let outcome = install();
+        // After a failure that poisons, the edit may have reached the disk: keep the files.
+        if !matches!(outcome, Ok(true)) && self.poison.cause().is_none() {
+            merged.iter().for_each(|table| table.mark_obsolete());
+        }
+        if outcome? {
+            writer.next_seq = last.advanced(1);
+            self.snapshots.publish(last, |_| {});
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Gives the tables of the branch's key space `own` places in its parent's key space; returns the first sequence
+    /// number after theirs.
+    fn join_space(
+        &self,
+        view: &View,
+        own: BranchSpace,
+        space: &Keyspace,
+        first: SeqNo,
+        may_go_deep: bool,
+        added: &mut Placed,
+    ) -> StoreResult<SeqNo> {
+        let version = &view.keyspace(own.id)?.version;
+        let mut oldest_first: Vec<&Sublevel> =
+            version.sublevels().map(|(_, sublevel)| sublevel).collect();
+        oldest_first.reverse();
+        let mut seq = first;
+        for (age, sublevel) in oldest_first.into_iter().enumerate() {
+            let newest = SublevelId::new(self.new_file_no().get());
+            for table in sublevel.tables() {
+                let joined = table.joined(space.id, seq);
+                let may_go_deep = may_go_deep && age == 0;
+                let place = self.place_of(&space.version, joined.meta(), newest, may_go_deep);
+                added.push((space.id, place, Arc::new(joined)));
+            }
+            seq = seq.advanced(1);
+        }
+        Ok(seq)
+    }
+
+    /// Tables with what the hook made of rows that others changed too.
+    fn merged_tables(
+        &self,
+        own: BranchSpace,
+        space: &Keyspace,
+        clashes: &Clashes<'_, '_>,
+        seq: SeqNo,
+    ) -> StoreResult<Vec<Arc<Table>>> {
+        let mut outputs = Outputs::new(self, space);
+        for ((base, key), found) in &clashes.merged {
+            if *base == own.base {
+                outputs.add(key, seq, found)?;
+            }
+        }
+        outputs.finish()
+    }
+}
+
+impl Table {
+    /// The same file as a table of `keyspace`, all of whose rows are of `seq`.
+    fn joined(&self, keyspace: KeyspaceId, seq: SeqNo) -> Table {
+        let seq_override = Some(seq);
+        let (smallest_seq, largest_seq) = (seq, seq);
+        self.moved(
+            keyspace,
+            TableMeta { smallest_seq, largest_seq, seq_override, ..self.meta().clone() },
+        )
+    }
+}
