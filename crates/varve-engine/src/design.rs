@@ -7,11 +7,7 @@ use serde::{Deserialize, Serialize};
 use varve_format::filter::FilterPolicy;
 use varve_format::index::IndexPolicy;
 
-use crate::options::{CompactionPolicy, DbOptions};
-
-/// Sub-levels that stepped levels collect before they are merged. More would write less and read more: each that holds
-/// rows of a directory costs a scan of it about one block.
-const STEPPED_SUBLEVELS: usize = 12;
+use crate::options::{CompactionPolicy, DbOptions, FilteredLevels, Tuning};
 
 /// How tables are merged and moved down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +103,10 @@ pub struct StoreDesign {
     pub index: TableIndex,
     /// What filters they have.
     pub filter: TableFilter,
+    /// The levels whose tables have them.
+    pub filtered_levels: FilteredLevels,
+    /// Whether the store changes all this but the index by itself.
+    pub tuning: Tuning,
     /// Which runs of blocks stay where they are, if stitched.
     pub stitch_threshold_bytes: StitchThreshold,
 }
@@ -118,6 +118,8 @@ impl Default for StoreDesign {
             compaction: Compaction::LazyLeveled,
             index: TableIndex::EliasFano,
             filter: TableFilter::Fuse,
+            filtered_levels: FilteredLevels::All,
+            tuning: Tuning::Fixed,
             stitch_threshold_bytes: StitchThreshold::BEST,
         }
     }
@@ -129,6 +131,8 @@ impl StoreDesign {
         compaction: Compaction::Leveled,
         index: TableIndex::Plain,
         filter: TableFilter::Bloom,
+        filtered_levels: FilteredLevels::All,
+        tuning: Tuning::Fixed,
         stitch_threshold_bytes: StitchThreshold::BEST,
     };
 
@@ -137,6 +141,8 @@ impl StoreDesign {
         compaction: Compaction::Stitched,
         index: TableIndex::EliasFano,
         filter: TableFilter::Quotient,
+        filtered_levels: FilteredLevels::All,
+        tuning: Tuning::Fixed,
         stitch_threshold_bytes: StitchThreshold::BEST,
     };
 
@@ -145,12 +151,14 @@ impl StoreDesign {
         compaction: Compaction::LazyLeveled,
         index: TableIndex::ThreeLevel,
         filter: TableFilter::MultiLevelCuckoo,
+        filtered_levels: FilteredLevels::All,
+        tuning: Tuning::Fixed,
         stitch_threshold_bytes: StitchThreshold::BEST,
     };
 
     /// Makes `options` those of this design.
     pub fn apply(self, options: &mut DbOptions) {
-        options.compaction = match self.compaction {
+        options.set_compaction(match self.compaction {
             Compaction::Leveled => CompactionPolicy::Leveled,
             Compaction::Stepped => CompactionPolicy::Stepped,
             Compaction::LazyLeveled => CompactionPolicy::LazyLeveled,
@@ -158,12 +166,8 @@ impl StoreDesign {
                 let threshold_bytes = self.stitch_threshold_bytes.bytes();
                 CompactionPolicy::Stitched { threshold_bytes }
             }
-        };
-        if self.compaction != Compaction::Leveled {
-            options.sublevels_trigger = STEPPED_SUBLEVELS;
-            // A merge of that many memtables, which hold little more than half of their bytes in rows, fills level 1.
-            options.level_base_bytes = STEPPED_SUBLEVELS as u64 * options.memtable_bytes as u64 / 2;
-        }
+        });
+        (options.filtered_levels, options.tuning) = (self.filtered_levels, self.tuning);
         options.index = match self.index {
             TableIndex::Plain => IndexPolicy::Plain,
             TableIndex::EliasFano => IndexPolicy::EliasFano,

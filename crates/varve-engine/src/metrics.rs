@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use varve_types::Counter;
 
+use crate::tuning::Mix;
+use crate::tuning::layout::StorePlan;
 use crate::version::LEVELS;
 
 /// Counters since the store was opened.
@@ -89,6 +91,17 @@ pub(crate) struct MapReport {
     pub(crate) memory_bytes: usize,
 }
 
+/// The layout in force.
+#[derive(Debug, Serialize)]
+pub(crate) struct PlanReport {
+    #[serde(flatten)]
+    pub(crate) plan: StorePlan,
+    /// How often the store changed it.
+    pub(crate) changes: u64,
+    /// What it was last asked for.
+    pub(crate) mix: Option<Mix>,
+}
+
 /// Sizes at this moment.
 #[derive(Debug, Serialize)]
 pub(crate) struct StateReport {
@@ -105,6 +118,7 @@ pub(crate) struct StateReport {
     pub(crate) branches: usize,
     pub(crate) branch_tables: usize,
     pub(crate) poisoned: Option<String>,
+    pub(crate) plan: PlanReport,
     pub(crate) keyspaces: Vec<KeyspaceReport>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use varve_format::filter::FilterPolicy;
 use varve_format::index::IndexPolicy;
 use varve_format::log::LOG_BYTES_MAX;
@@ -13,11 +14,17 @@ const MIB: usize = 1 << 20;
 /// and its index take more than its own bytes where rows are small, and nobody counts them.
 const TABLE_SHARE: usize = 6;
 
+/// Sub-levels that level 0 of a leveled store collects before they are merged.
+const LEVELED_SUBLEVELS: usize = 4;
+/// Sub-levels that stepped levels collect before they are merged. More would write less and read more: each that holds
+/// rows of a directory costs a scan of it about one block.
+const STEPPED_SUBLEVELS: usize = 12;
 /// Notes of what lookups found take one part in so many of the cache.
 const FINDINGS_SHARE: usize = 64;
 
 /// How tables are merged and moved down (DESIGN.md section 3 names the other choices).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum CompactionPolicy {
     /// Levels of growing size, disjoint tables within each level below the first (TableFS 4.1.2).
     Leveled,
@@ -30,6 +37,57 @@ pub enum CompactionPolicy {
         /// The fewest bytes of such a run.
         threshold_bytes: u32,
     },
+}
+
+/// The levels whose tables have filters; as text `all` or how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum FilteredLevels {
+    /// All of them.
+    All,
+    /// So many, the uppermost.
+    Upper(u8),
+}
+
+impl FilteredLevels {
+    /// Whether `level` is one of them.
+    pub fn holds(self, level: usize) -> bool {
+        match self {
+            FilteredLevels::All => true,
+            FilteredLevels::Upper(count) => level < count.into(),
+        }
+    }
+}
+
+impl From<FilteredLevels> for String {
+    fn from(levels: FilteredLevels) -> String {
+        match levels {
+            FilteredLevels::All => "all".to_owned(),
+            FilteredLevels::Upper(count) => count.to_string(),
+        }
+    }
+}
+
+impl TryFrom<String> for FilteredLevels {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<FilteredLevels, String> {
+        match text.parse() {
+            Ok(count) => Ok(FilteredLevels::Upper(count)),
+            Err(_) if text == "all" => Ok(FilteredLevels::All),
+            Err(_) => Err(format!("levels with filters: `all` or a number, not {text:?}")),
+        }
+    }
+}
+
+/// Who chooses the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tuning {
+    /// Who made the store.
+    Fixed,
+    /// The store, by the analytic model, from the operations it counts.
+    Auto,
 }
 
 /// Where the values of rows stand.
@@ -60,6 +118,10 @@ pub struct DbOptions {
     pub index: IndexPolicy,
     /// The filter of new tables.
     pub filter: FilterPolicy,
+    /// The levels whose tables have it.
+    pub filtered_levels: FilteredLevels,
+    /// Whether compaction, filtered levels and the map change with what is asked of the store.
+    pub tuning: Tuning,
     /// Whether one map over the upper sub-levels of a key space says which of them to read, instead of the filters of
     /// their tables (SlimDB's multi-level cuckoo filter).
     pub sublevel_map: bool,
@@ -89,7 +151,7 @@ impl DbOptions {
     /// A leveled store within `memory_budget_bytes` of memory; a [`crate::StoreDesign`] makes it another.
     pub fn with_memory_budget(memory_budget_bytes: usize) -> DbOptions {
         let memtable_bytes = (memory_budget_bytes / 8).clamp(64 * KIB, 64 * MIB);
-        let level_base_bytes = 4 * memtable_bytes as u64;
+        let level_base_bytes = LEVELED_SUBLEVELS as u64 * memtable_bytes as u64;
         DbOptions {
             create_if_missing: true,
             memory_budget_bytes,
@@ -99,10 +161,12 @@ impl DbOptions {
             block_bytes: 4 * KIB as u32,
             index: IndexPolicy::EliasFano,
             filter: FilterPolicy::Fuse { fingerprint_bits: 8 },
+            filtered_levels: FilteredLevels::All,
+            tuning: Tuning::Fixed,
             sublevel_map: false,
             compaction: CompactionPolicy::Leveled,
             values: ValuePolicy::InRow,
-            sublevels_trigger: 4,
+            sublevels_trigger: LEVELED_SUBLEVELS,
             level_base_bytes,
             level_multiplier: 10,
             sync_interval: Duration::from_secs(5),
@@ -120,9 +184,32 @@ impl DbOptions {
         self.memory_budget_bytes.saturating_sub(memtables).max(64 * KIB)
     }
 
+    /// Sub-levels that a store of this policy merges at once.
+    pub(crate) fn sublevels(policy: CompactionPolicy) -> usize {
+        match policy {
+            CompactionPolicy::Leveled => LEVELED_SUBLEVELS,
+            CompactionPolicy::Stepped
+            | CompactionPolicy::LazyLeveled
+            | CompactionPolicy::Stitched { .. } => STEPPED_SUBLEVELS,
+        }
+    }
+
+    /// Makes `policy` the one that tables are compacted by, with the sizes that go with it.
+    pub(crate) fn set_compaction(&mut self, policy: CompactionPolicy) {
+        self.compaction = policy;
+        self.sublevels_trigger = DbOptions::sublevels(policy);
+        let bytes = self.sublevels_trigger as u64 * self.memtable_bytes as u64;
+        // A merge of that many memtables, which hold little more than half of their bytes in rows, fills level 1.
+        self.level_base_bytes = if policy == CompactionPolicy::Leveled { bytes } else { bytes / 2 };
+    }
+
     /// Bytes of the cache that notes of what lookups found may take.
     pub(crate) fn findings_bytes(&self) -> usize {
-        if self.sublevel_map { self.cache_bytes() / FINDINGS_SHARE } else { 0 }
+        if self.sublevel_map || self.tuning == Tuning::Auto {
+            self.cache_bytes() / FINDINGS_SHARE
+        } else {
+            0
+        }
     }
 
     /// Bytes of notes about moved keys at which a merge ends.

@@ -18,6 +18,7 @@ use varve_schema::{EntrySuffix, NameHasher, STORED_FILE_BYTES_MAX, StoreId};
 use varve_types::KeyspaceId;
 
 use crate::FormatOptions;
+use crate::fs::take_lock;
 
 /// The newest layout this version reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
@@ -114,6 +115,20 @@ impl Superblock {
         file.sync_all().map_err(io("sync"))?;
         env.rename(&temporary, &path).map_err(io("create"))?;
         env.sync_dir(dir).map_err(io("sync"))
+    }
+
+    /// Changes what tables of the store in `dir` are made of, from its next open on: compactions migrate the tables
+    /// that are there. `Locked` while it is open.
+    pub fn change_design(
+        env: &dyn Env,
+        dir: &Path,
+        change: impl FnOnce(&mut StoreDesign),
+    ) -> StoreResult<Superblock> {
+        let mut superblock = Superblock::read(env, dir)?;
+        let _lock = take_lock(env, dir, None)?;
+        change(&mut superblock.design);
+        superblock.write(env, dir)?;
+        Ok(superblock)
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -224,6 +239,7 @@ pub fn lock_path(dir: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use varve_env::sim::SimEnv;
     use varve_testkit::rng::Rng;
 
     use super::*;
@@ -296,6 +312,37 @@ mod tests {
             }
         }
         assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
+    }
+
+    /// A change of the design is whole or absent after a power cut, and waits for nobody who has the store open.
+    #[test]
+    fn a_change_of_design_is_whole_or_absent() {
+        let dir = Path::new("/s");
+        let change = |env: &SimEnv| {
+            Superblock::change_design(env, dir, |design| *design = StoreDesign::SLIMFS)
+        };
+        let made = || {
+            let env = SimEnv::new(7);
+            env.create_dir(dir).unwrap();
+            example().write(&*env, dir).unwrap();
+            env.sync_dir(Path::new("/")).unwrap();
+            env
+        };
+        let env = made();
+        let before = env.op_count();
+        change(&env).unwrap();
+        for at in before..=env.op_count() {
+            let env = made();
+            env.crash_after(at);
+            let done = change(&env).is_ok();
+            let cut = env.power_cut(at);
+            let found = Superblock::read(&*cut, dir).unwrap().design;
+            let allowed = [StoreDesign::default(), StoreDesign::SLIMFS];
+            assert!(allowed[usize::from(done)..].contains(&found), "crash at {at}: {found:?}");
+        }
+        let lock = take_lock(&*env, dir, None).unwrap();
+        assert!(matches!(change(&env), Err(StoreError::Locked { .. })));
+        drop(lock);
     }
 
     #[test]

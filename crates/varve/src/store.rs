@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use varve_engine::StoreError;
+use varve_engine::tuning::layout::stored_rows;
+use varve_engine::{StoreDesign, StoreError};
 use varve_env::os::OsEnv;
 use varve_env::{Env, OpenMode};
-use varve_fs::superblock::{SUPERBLOCK_NAME, lock_path};
+use varve_fs::superblock::{SUPERBLOCK_NAME, engine_dir, lock_path};
 use varve_fs::{FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
 use varve_vfs::Vfs;
 
@@ -79,6 +80,17 @@ pub fn format(dir: &Path, options: &FormatOptions) -> Result<Superblock> {
 /// The superblock of the store in `dir`.
 pub fn superblock(dir: &Path) -> Result<Superblock> {
     Ok(Superblock::read(&*OsEnv::new(), dir)?)
+}
+
+/// Changes what tables of the store in `dir` are made of, from its next open on.
+pub fn change_design(dir: &Path, change: impl FnOnce(&mut StoreDesign)) -> Result<Superblock> {
+    Ok(Superblock::change_design(&*OsEnv::new(), dir, change)?)
+}
+
+/// The versions of rows in the store in `dir`, and their bytes.
+pub fn rows(dir: &Path) -> Result<(u64, u64)> {
+    Superblock::read(&*OsEnv::new(), dir)?;
+    Ok(stored_rows(&*OsEnv::new(), &engine_dir(dir))?)
 }
 
 /// Whether `dir` looks like a store: has a superblock, of whatever content.

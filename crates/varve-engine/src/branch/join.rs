@@ -135,7 +135,7 @@ impl Inner {
         clashes: &Clashes<'_, '_>,
         seq: SeqNo,
     ) -> StoreResult<Vec<Arc<Table>>> {
-        let mut outputs = Outputs::new(self, space);
+        let mut outputs = Outputs::new(self, space, 0);
         for ((base, key), found) in &clashes.merged {
             if *base == own.base {
                 outputs.add(key, seq, found)?;

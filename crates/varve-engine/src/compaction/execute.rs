@@ -61,18 +61,6 @@ impl Grandparents<'_> {
 }
 
 impl Inner {
-    /// The shape that compactions keep.
-    pub(crate) fn shape(&self) -> Shape {
-        Shape {
-            at_rest: false,
-            policy: self.options.compaction,
-            sublevels_trigger: self.options.sublevels_trigger,
-            level_base_bytes: self.options.level_base_bytes,
-            level_multiplier: self.options.level_multiplier,
-            table_bytes: self.options.table_bytes,
-        }
-    }
-
     /// Bytes that compactions have to move in all key spaces.
     pub(crate) fn compaction_debt(&self) -> u64 {
         let (view, shape) = (self.views.get(), self.shape());
@@ -90,7 +78,11 @@ impl Inner {
     pub(crate) fn compact_one(&self, at_rest: bool) -> StoreResult<bool> {
         let mut states = self.compaction_job.lock();
         self.poison.check()?;
-        let (view, shape) = (self.views.get(), Shape { at_rest, ..self.shape() });
+        let view = self.views.get();
+        if self.retune(&view) {
+            states.clear();
+        }
+        let shape = Shape { at_rest, ..self.shape() };
         states.retain(|id, _| view.keyspace(*id).is_ok());
         let most_urgent = view
             .spaces()
@@ -139,8 +131,9 @@ impl Inner {
         // device again and again.
         self.space.check_room(read)?;
         let place = self.output_place(job);
-        let options = self.table_options(space);
-        let mut outputs = Stitcher::new(Outputs::new(self, space), options, self.stitch_rule());
+        let options = self.table_options(space, place.level);
+        let mut outputs =
+            Stitcher::new(Outputs::new(self, space, place.level), options, self.stitch_rule());
         let version = &space.version;
         let has_numbers = removed.iter().any(|(_, _, table)| version.number(table).is_some());
         let map = version.map().filter(|_| has_numbers);
@@ -277,6 +270,7 @@ fn rest_of(
 pub(crate) struct Outputs<'a> {
     inner: &'a Inner,
     space: &'a Keyspace,
+    level: usize,
     writer: Option<TableWriter>,
     /// The files that the present table points at.
     files: TableFiles,
@@ -284,10 +278,10 @@ pub(crate) struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// No tables yet.
-    pub(crate) fn new(inner: &'a Inner, space: &'a Keyspace) -> Outputs<'a> {
+    /// No tables yet, for `level`.
+    pub(crate) fn new(inner: &'a Inner, space: &'a Keyspace, level: usize) -> Outputs<'a> {
         let files = TableFiles::new(&inner.env, &inner.dir);
-        Outputs { inner, space, writer: None, files, tables: Vec::new() }
+        Outputs { inner, space, level, writer: None, files, tables: Vec::new() }
     }
 
     /// Bytes of the present table.
@@ -325,7 +319,7 @@ impl<'a> Outputs<'a> {
             Some(writer) => writer,
             None => {
                 let inner = self.inner;
-                let options = inner.table_options(self.space);
+                let options = inner.table_options(self.space, self.level);
                 let no = inner.new_file_no();
                 TableWriter::create(&inner.env, &inner.dir, no, options)?
             }
@@ -358,7 +352,7 @@ impl Drop for Outputs<'_> {
 impl Inner {
     /// Which runs of blocks a merge leaves where they are.
     fn stitch_rule(&self) -> Option<StitchRule> {
-        match self.options.compaction {
+        match self.plan().0.compaction {
             CompactionPolicy::Stitched { threshold_bytes } => {
                 let threshold_bytes = threshold_bytes.into();
                 Some(StitchRule { threshold_bytes, emptied: HashSet::new() })
@@ -368,7 +362,7 @@ impl Inner {
     }
 
     /// How tables of a key space are built.
-    pub(crate) fn table_options(&self, space: &Keyspace) -> TableOptions {
+    pub(crate) fn table_options(&self, space: &Keyspace, level: usize) -> TableOptions {
         let compressed = space.options.compressed;
         TableOptions {
             keyspace: space.id,
@@ -376,8 +370,8 @@ impl Inner {
             block_bytes: self.options.block_bytes,
             compression: if compressed { Compression::Lz4 } else { Compression::None },
             index: self.options.index,
-            filter: self.options.filter,
-            cut_after_prefix_bytes: match self.options.compaction {
+            filter: self.filter_policy(level),
+            cut_after_prefix_bytes: match self.plan().0.compaction {
                 CompactionPolicy::Stitched { threshold_bytes } => threshold_bytes.into(),
                 _ => 0,
             },

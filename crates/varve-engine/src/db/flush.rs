@@ -125,7 +125,7 @@ impl Inner {
         let forward = Direction::Forward;
         let mut source = MemorySource::new(memtable, space.id, SeqNo::MAX, range, forward);
         let mut retention = Retention::new(self.snapshots.live());
-        let mut outputs = Outputs::new(self, space);
+        let mut outputs = Outputs::new(self, space, 0);
         while source.valid() {
             let (key, seq, found) = (source.key(), source.seq(), source.found());
             // Tables below may hold the key, so a deletion stays.

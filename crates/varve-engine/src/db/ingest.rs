@@ -68,7 +68,7 @@ impl Db {
     pub fn table_file(&self, keyspace: KeyspaceId, path: &Path) -> StoreResult<TableFile> {
         let inner = &self.inner;
         let view = inner.views.get();
-        let options = inner.table_options(view.keyspace(keyspace)?);
+        let options = inner.table_options(view.keyspace(keyspace)?, 0);
         let writer = TableWriter::create_at(&inner.env, path.to_path_buf(), UNNUMBERED, options)?;
         Ok(TableFile { writer, seq: inner.ingested_seq() })
     }
@@ -98,7 +98,7 @@ impl Inner {
         self.check_open()?;
         let view = self.views.get();
         let seq = self.ingested_seq();
-        let mut outputs = Outputs::new(self, view.keyspace(keyspace)?);
+        let mut outputs = Outputs::new(self, view.keyspace(keyspace)?, 0);
         for (key, value) in rows {
             if outputs.bytes() >= self.options.table_bytes {
                 outputs.cut()?;

@@ -123,7 +123,7 @@ impl Inner {
             let gone: Vec<(Place, FileNo)> =
                 removed.iter().map(|(place, table)| (*place, table.file_no())).collect();
             let mut version = space.version.changed(&gone, &added);
-            if self.options.sublevel_map && space.branch.is_none() {
+            if self.plan().0.sublevel_map && space.branch.is_none() {
                 let next = Next {
                     space,
                     added: &added,
@@ -136,6 +136,8 @@ impl Inner {
                     id: self.new_map_id(),
                 };
                 next_map(&next, &mut version)?;
+            } else {
+                version.set_map(None);
             }
             versions.push((id, version));
         }

@@ -22,6 +22,7 @@ mod named;
 pub(crate) mod open;
 pub(crate) mod read;
 mod report;
+mod retune;
 mod store;
 mod sync;
 pub(crate) mod verify;
@@ -53,6 +54,7 @@ use crate::wal::LogWriter;
 use crate::{StoreError, StoreResult};
 use background::Work;
 pub use named::SnapshotInfo;
+use retune::Plan;
 use sync::SyncState;
 pub use verify::{VerifyProgress, VerifyReport};
 
@@ -102,6 +104,7 @@ pub(crate) struct Inner {
     pub(crate) naming: Mutex<()>,
     /// What compactions remember of each key space.
     pub(crate) compaction_job: Mutex<BTreeMap<KeyspaceId, States>>,
+    plan: Mutex<Plan>,
     pub(crate) work: Work,
     pub(crate) space: SpaceGuard,
     pub(crate) pace: Pace,

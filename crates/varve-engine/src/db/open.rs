@@ -20,6 +20,7 @@ use varve_format::log::LogId;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 use super::install::state_edit;
+use super::retune::Plan;
 use super::sync::SyncState;
 use super::{Db, Inner, Writer};
 use crate::branch::BranchRecord;
@@ -218,6 +219,7 @@ fn build(
         space: SpaceGuard::new(Arc::clone(&env), dir.to_path_buf(), options.space_reserve_bytes),
         env,
         dir: dir.to_path_buf(),
+        plan: Mutex::new(Plan::new(&options)),
         options,
         poison,
         metrics,

@@ -1,7 +1,9 @@
 //! Tells what the store did and holds.
 
 use super::Inner;
-use crate::metrics::{KeyspaceReport, LevelReport, MapReport, MetricsReport, StateReport};
+use crate::metrics::{
+    KeyspaceReport, LevelReport, MapReport, MetricsReport, PlanReport, StateReport,
+};
 use crate::sublevel_map::SublevelMap;
 use crate::version::{LEVELS, Version};
 use crate::view::{Keyspace, View};
@@ -17,6 +19,7 @@ impl Inner {
     pub(crate) fn report(&self) -> MetricsReport {
         let view = self.views.get();
         let memtable_bytes = view.memtables().map(|memtable| memtable.bytes()).sum();
+        let (plan, changes, mix) = self.plan();
         let cache_bytes = self.cache.memory_bytes();
         let state = StateReport {
             last_seq: self.snapshots.last_seq().get(),
@@ -31,6 +34,7 @@ impl Inner {
             named_snapshots: view.snapshots.len(),
             branches: view.branches.len(),
             branch_tables: view.branch_spaces.values().flat_map(|s| s.version.tables()).count(),
+            plan: PlanReport { plan, changes, mix },
             poisoned: self.poison.cause().map(str::to_owned),
             keyspaces: view.keyspaces.iter().map(|space| keyspace_report(&view, space)).collect(),
         };

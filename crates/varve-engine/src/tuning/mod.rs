@@ -6,6 +6,7 @@
 //!    adds the costs up.
 //! 3. [`search::frontier`] finds all plans that no other plan beats in both memory and cost: the curve of
 //!    figure 5.9. [`search::best`] picks the one for a budget.
+//! 4. [`layout::best_plan`] picks among those that a store can carry out.
 //!
 //! Pure: it decides, and touches nothing. Costs are in random reads of one block.
 //!
@@ -13,6 +14,7 @@
 //! where it ends, and a row is written to all levels on its way down. So a level's design adds the same
 //! to the total whatever the others are, which is what the search relies on.
 
+pub mod layout;
 pub mod search;
 
 use std::fmt;

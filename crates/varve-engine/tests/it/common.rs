@@ -58,6 +58,7 @@ pub(crate) fn store_dir() -> PathBuf {
 /// [`small_options`] with one of all designs, chosen by a number, and other sizes.
 pub(crate) fn options_by(number: u64) -> DbOptions {
     use varve_engine::design::{Compaction, TableFilter, TableIndex};
+    use varve_engine::options::{FilteredLevels, Tuning};
     let pick = |n: u64, of: u64| (number / n % of) as usize;
     let design = StoreDesign {
         compaction: [
@@ -75,6 +76,8 @@ pub(crate) fn options_by(number: u64) -> DbOptions {
             TableFilter::None,
             TableFilter::MultiLevelCuckoo,
         ][pick(5, 6)],
+        filtered_levels: [FilteredLevels::All, FilteredLevels::Upper(1)][pick(11, 2)],
+        tuning: [Tuning::Fixed, Tuning::Auto][pick(13, 2)],
         ..StoreDesign::default()
     };
     let mut options = small_options();

@@ -15,6 +15,7 @@ mod oracle;
 mod pace;
 mod reads;
 mod repair;
+mod retune;
 mod sublevel_map;
 mod threaded;
 mod threads;

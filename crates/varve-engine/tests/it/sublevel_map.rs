@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use varve_engine::design::{Compaction, TableFilter, TableIndex};
+use varve_engine::options::FilteredLevels;
 use varve_engine::{Batch, Db, DbOptions, Direction, KeyRange, Store, StoreDesign};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
@@ -208,4 +209,26 @@ fn a_small_budget_bounds_the_map() {
     }
     assert!((1..=52 << 10).contains(&most), "{most}");
     run.blocks_per_lookup();
+}
+
+/// The analytic model gives filters to the upper levels only, where memory is short (thesis figure 5.4).
+#[test]
+fn levels_below_the_filtered_ones_have_no_filters() {
+    let passed = |filtered_levels| {
+        let mut options = options(TableFilter::Fuse);
+        options.filtered_levels = filtered_levels;
+        let run = open(&SimEnv::new(8), options);
+        (0..ROWS).for_each(|i| run.put(i * 4441 % ROWS, true));
+        run.db.compact().unwrap();
+        let before = run.counter("lookup_blocks");
+        for number in 0..ROWS {
+            let mut key = key(number);
+            key[15] ^= 0x55;
+            assert_eq!(run.db.get(run.space, &key).unwrap(), None);
+        }
+        (run.counter("lookup_blocks") - before) as f64 / ROWS as f64
+    };
+    let all = passed(FilteredLevels::All);
+    let upper = passed(FilteredLevels::Upper(1));
+    assert!(all < 0.05 && upper > 0.9, "{all} blocks with filters, {upper} without those below");
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use varve_engine::StoreDesign;
 use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex};
+use varve_engine::options::Tuning;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
@@ -112,7 +113,15 @@ fn random_operations_on_each_design_answer_as_the_model_does() {
         let (compaction, index) = (compactions[at % 4], indexes[at % 5 % 3]);
         let filter = filters[at / 3];
         let stitch_threshold_bytes = StitchThreshold::new(4096 << (at % 3)).unwrap();
-        let design = StoreDesign { compaction, index, filter, stitch_threshold_bytes };
+        let tuning = if seed % 4 == 3 { Tuning::Auto } else { Tuning::Fixed };
+        let design = StoreDesign {
+            compaction,
+            index,
+            filter,
+            stitch_threshold_bytes,
+            tuning,
+            ..StoreDesign::default()
+        };
         let format_options = FormatOptions { design, ..FormatOptions::default() };
         let tight = MountOptions { memory_budget_bytes: 1 << 19, ..MountOptions::default() };
         lockstep(500 + seed, &format_options, &tight, 3, 400);

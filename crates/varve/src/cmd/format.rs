@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use varve::{Result, size, store};
 use varve_engine::StoreDesign;
 use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex};
+use varve_engine::options::{FilteredLevels, Tuning};
 use varve_fs::FormatOptions;
 
 use crate::output;
@@ -38,6 +39,12 @@ pub(crate) struct Arguments {
     /// Instead of the preset's: filters of tables (none, bloom, cuckoo, quotient, fuse, multi-level-cuckoo)
     #[arg(long, value_name = "FILTER", value_parser = named::<TableFilter>)]
     filter: Option<TableFilter>,
+    /// How many levels have filters, from the uppermost on, or `all`
+    #[arg(long, value_name = "LEVELS", value_parser = named::<FilteredLevels>)]
+    filtered_levels: Option<FilteredLevels>,
+    /// Whether the store changes merging and filters with what is asked of it (fixed, auto)
+    #[arg(long, value_name = "BY", value_parser = named::<Tuning>)]
+    tuning: Option<Tuning>,
     /// Format although the directory is not empty; a store is never replaced
     #[arg(long)]
     force: bool,
@@ -94,6 +101,8 @@ impl Arguments {
             index: self.index.unwrap_or(preset.index),
             filter: self.filter.unwrap_or(preset.filter),
             stitch_threshold_bytes: self.stitch_threshold.unwrap_or(preset.stitch_threshold_bytes),
+            filtered_levels: self.filtered_levels.unwrap_or(preset.filtered_levels),
+            tuning: self.tuning.unwrap_or(preset.tuning),
         }
     }
 }

@@ -1,8 +1,14 @@
-//! `varve tune`: what the levels of a store should be made of, by the analytic model.
+//! `varve tune`: what the levels of a store should be made of, by the analytic model; and makes them so.
+
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use varve::{Error, Result, size};
+use varve::{Error, Result, size, store};
+use varve_engine::StoreDesign;
+use varve_engine::design::{Compaction, TableFilter};
+use varve_engine::options::{CompactionPolicy, Tuning};
+use varve_engine::tuning::layout::{StorePlan, best_plan};
 use varve_engine::tuning::search::{self, Plan};
 use varve_engine::tuning::{Costs, Design, Estimate, Mix, Workload};
 
@@ -16,8 +22,16 @@ const CURVE_STEPS: usize = 16;
 /// For what to choose.
 #[derive(Args)]
 pub(crate) struct Arguments {
+    /// A store that is not mounted, for what it holds; else any store of so many rows
+    store: Option<PathBuf>,
+    /// Make the store what the plan says; its tables follow as they are merged
+    #[arg(long, requires = "store")]
+    apply: bool,
+    /// Let the store choose by itself from now on, from the operations it counts
+    #[arg(long, requires = "store", conflicts_with = "apply")]
+    auto: bool,
     /// Rows of the store: about one for each name
-    #[arg(long, default_value_t = 100_000_000)]
+    #[arg(long, default_value_t = 100_000_000, conflicts_with = "store")]
     rows: u64,
     /// Memory for filters and indexes, such as 256M
     #[arg(long, default_value = "256M", value_parser = size::parse)]
@@ -64,6 +78,8 @@ struct Advice {
     designs: Vec<DesignCosts>,
     /// The best within the memory given.
     plan: PlanReport,
+    /// The best of those that a store can carry out.
+    store_plan: StorePlanReport,
     /// The best by memory.
     curve: Vec<PlanReport>,
 }
@@ -84,6 +100,14 @@ struct PlanReport {
     estimate: Estimate,
 }
 
+#[derive(Serialize)]
+struct StorePlanReport {
+    #[serde(flatten)]
+    plan: StorePlan,
+    #[serde(flatten)]
+    estimate: Estimate,
+}
+
 impl From<Plan> for PlanReport {
     fn from(plan: Plan) -> PlanReport {
         PlanReport { designs: plan.designs, estimate: plan.estimate }
@@ -96,8 +120,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         NamedCosts::Varve => Costs::VARVE,
         NamedCosts::Thesis => Costs::THESIS,
     };
-    let workload =
-        Workload::of_rows(arguments.rows as f64, FIRST_LEVEL_ROWS, mix_of(arguments)?, costs);
+    let rows = match &arguments.store {
+        Some(dir) => store::rows(dir)?.0,
+        None => arguments.rows,
+    };
+    let workload = Workload::of_rows(rows as f64, FIRST_LEVEL_ROWS, mix_of(arguments)?, costs);
     let Some(plan) = search::best(&workload, arguments.memory as f64) else {
         return Err(Error::failed("no plan fits into the memory given".to_owned()));
     };
@@ -110,9 +137,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     });
     let curve = search::frontier(&workload);
     let steps = spread(curve);
+    let (store_plan, estimate) = best_plan(&workload, arguments.memory as f64);
+    if let Some(dir) = arguments.store.as_ref().filter(|_| arguments.apply || arguments.auto) {
+        store::change_design(dir, |design| change(design, store_plan, arguments.auto))?;
+    }
     let advice = Advice {
         designs: designs.collect(),
         plan: plan.into(),
+        store_plan: StorePlanReport { plan: store_plan, estimate },
         curve: steps.into_iter().map(PlanReport::from).collect(),
         workload,
     };
@@ -120,7 +152,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         return output::json(&advice);
     }
     show(&advice);
+    if arguments.apply {
+        output::line("\nThe store is made so from its next mount on.");
+    } else if arguments.auto {
+        output::line("\nThe store chooses by itself from its next mount on.");
+    }
     Ok(())
+}
+
+/// Makes `design` what `plan` says, or one that changes by itself.
+fn change(design: &mut StoreDesign, plan: StorePlan, auto: bool) {
+    if auto {
+        design.tuning = Tuning::Auto;
+        return;
+    }
+    design.tuning = Tuning::Fixed;
+    design.compaction = match plan.compaction {
+        CompactionPolicy::Leveled => Compaction::Leveled,
+        CompactionPolicy::Stepped => Compaction::Stepped,
+        CompactionPolicy::LazyLeveled => Compaction::LazyLeveled,
+        CompactionPolicy::Stitched { .. } => Compaction::Stitched,
+    };
+    design.filter = match (plan.sublevel_map, design.filter) {
+        (true, _) => TableFilter::MultiLevelCuckoo,
+        (false, TableFilter::MultiLevelCuckoo | TableFilter::None) => TableFilter::Fuse,
+        (false, filter) => filter,
+    };
+    design.filtered_levels = plan.filtered_levels;
 }
 
 fn mix_of(arguments: &Arguments) -> Result<Mix> {
@@ -179,6 +237,23 @@ fn show(advice: &Advice) {
         estimate.found,
         estimate.absent,
         estimate.write
+    ));
+    let StorePlanReport { plan, estimate } = &advice.store_plan;
+    let filters = match plan.sublevel_map {
+        true => "one filter over the levels above the last, filters of levels",
+        false => "filters of levels",
+    };
+    output::line(format!(
+        "\nOf what a store can be: {}, {filters}: {}; {} of memory, reads per operation {:.3}",
+        match plan.compaction {
+            CompactionPolicy::Leveled => "leveled",
+            CompactionPolicy::Stepped => "stepped",
+            CompactionPolicy::LazyLeveled => "lazy-leveled",
+            CompactionPolicy::Stitched { .. } => "stitched",
+        },
+        String::from(plan.filtered_levels),
+        size::show(estimate.memory_bytes as u64),
+        estimate.total
     ));
     output::line("\nWith other memory:");
     for step in &advice.curve {

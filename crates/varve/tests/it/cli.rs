@@ -372,6 +372,31 @@ fn the_model_chooses_within_the_memory_given() {
 }
 
 #[test]
+fn a_store_is_tuned_by_hand_or_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    run(varve().arg("format").arg(&store));
+    let design = || {
+        let status = json(varve().args(["status", "--json"]).arg(&store));
+        let design = status["superblock"]["design"].clone();
+        ["compaction", "filter", "filtered_levels", "tuning"]
+            .map(|part| design[part].as_str().unwrap().to_owned())
+    };
+    let untouched = design();
+    json(varve().arg("tune").arg(&store).arg("--json"));
+    assert_eq!(design(), untouched);
+    // Hardly any rows and no memory: one level without filters.
+    run(varve().arg("tune").arg(&store).args(["--memory", "0", "--apply"]));
+    assert_eq!(design(), ["leveled", "fuse", "0", "fixed"]);
+    run(varve().arg("tune").arg(&store).arg("--auto"));
+    assert_eq!(design(), ["leveled", "fuse", "0", "auto"]);
+    run(varve().arg("tune").arg(&store).arg("--apply"));
+    assert_eq!(design(), ["leveled", "fuse", "all", "fixed"]);
+    fails(varve().args(["tune", "--apply"]), 2);
+    fails(varve().args(["tune", "/nowhere/at/all"]), 1);
+}
+
+#[test]
 fn completions_and_manual_pages_are_complete() {
     let script = run(varve().args(["completions", "bash"]));
     assert!(String::from_utf8_lossy(&script.stdout).contains("large-file-threshold"));

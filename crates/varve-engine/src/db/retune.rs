@@ -1,0 +1,128 @@
+//! Lets the analytic model choose the layout of a running store, from the operations it counts.
+//!
+//! 1. A store that was opened with [`Tuning::Auto`] asks before a compaction, once some memtables were flushed since
+//!    the last time: what were the shares of found lookups, absent lookups and writes?
+//! 2. [`crate::tuning::layout::best_plan`] answers for the rows that there are and the memory that filters may take. A plan that is
+//!    better by a tenth takes the place of the present one.
+//! 3. From then on flushes and compactions go by the new plan; tables that are there change as they pass.
+//!
+//! Source: SlimDB, thesis 5.4. A plan is forgotten at close: the next open begins with the store's design.
+
+use varve_format::filter::FilterPolicy;
+
+use super::Inner;
+use crate::compaction::policy::Shape;
+use crate::options::{CompactionPolicy, DbOptions, Tuning};
+use crate::tuning::layout::{StorePlan, best_plan, estimate};
+use crate::tuning::{Costs, Mix, Workload};
+use crate::view::View;
+
+/// Flushes from one question to the next.
+const FLUSHES: u64 = 4;
+/// Filters and indexes may take this part of the cache.
+const FILTER_SHARE: usize = 2;
+/// A plan is changed for one that costs at most this part of it.
+const WORTHWHILE: f64 = 0.9;
+/// What a row takes in a table besides its key and value, nearly.
+const ROW_OVERHEAD_BYTES: f64 = 8.0;
+
+/// The plan in force and what it was chosen for.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    now: StorePlan,
+    changes: u64,
+    flushes: u64,
+    /// Found lookups, absent lookups and writes that were counted at the last question.
+    counted: [u64; 3],
+    mix: Option<Mix>,
+}
+
+impl Plan {
+    /// What `options` say.
+    pub(crate) fn new(options: &DbOptions) -> Plan {
+        let now = StorePlan {
+            compaction: options.compaction,
+            sublevel_map: options.sublevel_map,
+            filtered_levels: options.filtered_levels,
+        };
+        Plan { now, changes: 0, flushes: 0, counted: [0; 3], mix: None }
+    }
+}
+
+impl Inner {
+    /// The plan in force, how often it changed, and the mix of operations it was last asked for.
+    pub(crate) fn plan(&self) -> (StorePlan, u64, Option<Mix>) {
+        let plan = self.plan.lock();
+        (plan.now, plan.changes, plan.mix)
+    }
+
+    /// The shape that compactions keep.
+    pub(crate) fn shape(&self) -> Shape {
+        let policy = self.plan.lock().now.compaction;
+        let mut options = self.options.clone();
+        if policy != options.compaction {
+            options.set_compaction(policy);
+        }
+        Shape {
+            at_rest: false,
+            policy,
+            sublevels_trigger: options.sublevels_trigger,
+            level_base_bytes: options.level_base_bytes,
+            level_multiplier: options.level_multiplier,
+            table_bytes: options.table_bytes,
+        }
+    }
+
+    /// The filter of new tables of `level`.
+    pub(crate) fn filter_policy(&self, level: usize) -> FilterPolicy {
+        let has = self.plan.lock().now.filtered_levels.holds(level);
+        if has { self.options.filter } else { FilterPolicy::None }
+    }
+
+    /// Asks whether another plan would be better. True if it is, and in force now.
+    pub(crate) fn retune(&self, view: &View) -> bool {
+        if self.options.tuning != Tuning::Auto {
+            return false;
+        }
+        let mut plan = self.plan.lock();
+        let flushes = self.metrics.flushes.get();
+        if flushes < plan.flushes + FLUSHES {
+            return false;
+        }
+        let found = self.metrics.gets_found.get();
+        let counts =
+            [found, self.metrics.gets.get().saturating_sub(found), self.metrics.writes.get()];
+        let [found, absent, writes] =
+            std::array::from_fn(|i| counts[i].saturating_sub(plan.counted[i]) as f64);
+        (plan.flushes, plan.counted) = (flushes, counts);
+        plan.mix = Mix::of_counts(found, absent, writes);
+        let workload = plan.mix.and_then(|mix| self.workload(view, mix));
+        let Some(workload) = workload else { return false };
+        let budget = self.options.cache_bytes() / FILTER_SHARE;
+        let (best, cost) = best_plan(&workload, budget as f64);
+        let present = estimate(&workload, plan.now);
+        let fits = present.memory_bytes <= budget as f64;
+        if best == plan.now || (fits && cost.total > present.total * WORTHWHILE) {
+            return false;
+        }
+        log::info!("the plan is now {best:?}, for {:?}; it was {:?}", plan.mix, plan.now);
+        plan.now = best;
+        plan.changes += 1;
+        true
+    }
+
+    /// What is asked of the store, in the model's terms; `None` while it is of one level.
+    fn workload(&self, view: &View, mix: Mix) -> Option<Workload> {
+        let metas =
+            || view.spaces().flat_map(|space| space.version.tables().map(|(_, t)| t.meta()));
+        let rows: u64 = metas().map(|meta| meta.entries).sum();
+        let bytes: u64 = metas().map(|meta| meta.size_bytes).sum();
+        let row_bytes = bytes as f64 / rows.max(1) as f64 + ROW_OVERHEAD_BYTES;
+        let sublevels = DbOptions::sublevels(CompactionPolicy::Stepped) as f64;
+        let first = sublevels * self.options.memtable_bytes as f64 / row_bytes;
+        let block_rows = (f64::from(self.options.block_bytes) / row_bytes).max(1.0);
+        let workload =
+            Workload::of_rows(rows as f64, first, mix, Costs { block_rows, ..Costs::VARVE });
+        (workload.levels.len() > 1).then_some(workload)
+    }
+}
