@@ -103,6 +103,7 @@ impl Run<'_> {
     ) -> Result<(Vec<Tally>, Costs), Failure> {
         let place = target.place()?;
         let (cpu, traffic) = (target.daemon_cpu(Duration::ZERO)?, target.traffic()?);
+        let machine_cpu = machine::cpu()?;
         let tallies = self.course.crew.run(self.workload, self.plan, number, workers, place)?;
         let in_workers = tallies.iter().map(|tally| tally.thread_cpu).sum();
         let daemon_cpu = target.daemon_cpu(in_workers)?.saturating_sub(cpu);
@@ -115,6 +116,7 @@ impl Run<'_> {
         };
         let costs = Costs {
             daemon_cpu,
+            machine_cpu: machine::cpu()?.saturating_sub(machine_cpu),
             synced,
             traffic,
             memory_peak_bytes: target.memory_peak_bytes()?,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::Failure;
 
@@ -63,6 +64,19 @@ pub(crate) fn memory_bytes(file: &str, field: &str) -> Result<u64, Failure> {
     Ok(kib.ok_or_else(|| format!("no {field} in {file}"))? * 1024)
 }
 
+/// CPU time that the whole machine has spent on anything, the kernel's own threads included; counted in
+/// hundredths of a second.
+pub(crate) fn cpu() -> Result<Duration, Failure> {
+    let text = fs::read_to_string("/proc/stat")?;
+    let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+    // User, nice, system, then idle and waiting for a disk, then interrupts (proc_stat(5)).
+    let [user, nice, system, _, _, hard, soft, ..] = ticks[..] else {
+        return Err("unexpected /proc/stat".into());
+    };
+    Ok(Duration::from_millis(10 * (user + nice + system + hard + soft)))
+}
+
 /// Set for the process that already runs in its own namespace.
 const NAMESPACE_MARK: &str = "VARVE_BENCH_NAMESPACE";
 
@@ -94,5 +108,6 @@ mod tests {
         assert!(memory_bytes("/proc/self/status", "VmHWM").expect("peak") > 1 << 16);
         assert!(memory_bytes("/proc/meminfo", "MemTotal").expect("memory") > 1 << 20);
         assert!(memory_bytes("/proc/meminfo", "Nonsense").is_err());
+        assert!(cpu().expect("CPU time") > Duration::ZERO);
     }
 }

@@ -7,6 +7,7 @@
 //!    before it is not overlooked.
 //! 3. Note the latency of each, how many were done in each tenth of a second, and the worker's CPU time.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub(crate) struct Tally {
     pub(crate) cpu: Duration,
     /// CPU time of a worker's thread from its start, making up names included.
     pub(crate) thread_cpu: Duration,
+    /// For each kind of operation, how many there were and what they took together.
+    pub(crate) kinds: BTreeMap<String, (u64, Duration)>,
     /// Latencies in nanoseconds, each with how many there were.
     pub(crate) latencies: Vec<(u64, u64)>,
     /// Operations done in each [`BUCKET`] of the active time.
@@ -61,6 +64,7 @@ pub(crate) fn measure(
     let mut tally = Tally::default();
     let mut latencies = latencies()?;
     let mut hands = Hands::new();
+    let mut kinds = Vec::new();
     let mut batch = Vec::with_capacity(BATCH);
     loop {
         batch.clear();
@@ -81,6 +85,7 @@ pub(crate) fn measure(
             tally.names += hands.apply(place, op)?;
             let now = Instant::now();
             latencies.saturating_record((now - last).as_nanos() as u64);
+            note(&mut kinds, op.kind(), now - last);
             last = now;
             tally.ops += 1;
             count(&mut tally.buckets, tally.active + (now - begin));
@@ -89,11 +94,24 @@ pub(crate) fn measure(
         tally.cpu += (cpu_of_this_thread() + cpu_of_children()?).saturating_sub(cpu);
     }
     tally.thread_cpu = cpu_of_this_thread();
+    tally.kinds =
+        kinds.into_iter().map(|(kind, count, time)| (kind.to_owned(), (count, time))).collect();
     tally.latencies = latencies
         .iter_recorded()
         .map(|step| (step.value_iterated_to(), step.count_at_value()))
         .collect();
     Ok(tally)
+}
+
+/// Adds one operation to those of its kind. Phases have few kinds, mostly one.
+fn note(kinds: &mut Vec<(&'static str, u64, Duration)>, kind: &'static str, time: Duration) {
+    match kinds.iter_mut().find(|known| known.0 == kind) {
+        Some((_, count, sum)) => {
+            *count += 1;
+            *sum += time;
+        }
+        None => kinds.push((kind, 1, time)),
+    }
 }
 
 /// Counts one operation that ended at `time`.

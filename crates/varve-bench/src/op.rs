@@ -53,6 +53,31 @@ pub(crate) enum Op {
     Run(String),
 }
 
+impl Op {
+    /// What kind of operation it is, for reports.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Op::MakeDir(_) => "mkdir",
+            Op::RemoveDir(_) => "rmdir",
+            Op::Create { .. } => "create",
+            Op::Deliver { .. } => "create and sync",
+            Op::Append { durable: false, .. } => "append",
+            Op::Append { durable: true, .. } => "append and sync",
+            Op::Read { .. } => "read",
+            Op::Stat(_) => "stat",
+            Op::Chmod(..) => "chmod",
+            Op::Utime(..) => "utime",
+            Op::Rename(..) => "rename",
+            Op::Unlink(_) => "delete",
+            Op::List(..) => "list",
+            Op::ReadAt { .. } => "read a part",
+            Op::WriteAt { .. } => "write a part",
+            Op::Sync(_) => "sync",
+            Op::Run(_) => "run",
+        }
+    }
+}
+
 /// What must hold after a phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {

@@ -33,7 +33,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("varve-testkit", &["varve-types", "varve-env", "varve-format", "varve-schema", "varve-vfs"]),
-    ("varve-bench", &["varve-types", "varve-engine", "varve-vfs", "varve-fs", "varve"]),
+    ("varve-bench", &["varve-types", "varve-vfs", "varve-fs", "varve"]),
     ("xtask", &[]),
 ];
 

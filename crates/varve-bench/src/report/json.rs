@@ -34,6 +34,8 @@ impl Report {
                     "per_second": figure.per_second,
                     "client_cpu_us": figure.client_cpu_us,
                     "daemon_cpu_us": figure.daemon_cpu_us,
+                    "machine_cpu_us": figure.machine_cpu_us,
+                    "kinds_us": figure.kinds_us,
                     "sync_seconds": figure.sync_seconds,
                     "device": figure.traffic.map(|traffic| json!({
                         "reads": traffic.reads,

@@ -5,6 +5,7 @@ mod json;
 mod plots;
 mod table;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -25,6 +26,8 @@ pub(crate) struct Figure {
     client_cpu_us: f64,
     /// CPU time of who serves them for one, in microseconds.
     daemon_cpu_us: f64,
+    /// CPU time of all that ran on the machine for one, writing back included, in microseconds.
+    machine_cpu_us: f64,
     /// Time to write everything back afterwards, in seconds.
     sync_seconds: f64,
     /// To and from the device, that included.
@@ -35,6 +38,8 @@ pub(crate) struct Figure {
     slab_bytes: u64,
     /// Bytes that the target takes on its device.
     space_bytes: Option<u64>,
+    /// Mean microseconds of each kind of operation.
+    kinds_us: BTreeMap<String, f64>,
     /// Latencies of operations in nanoseconds.
     latencies: Histogram<u64>,
     /// Operations in each tenth of a second.
@@ -46,6 +51,8 @@ pub(crate) struct Figure {
 pub(crate) struct Costs {
     /// CPU time of who serves the workers.
     pub(crate) daemon_cpu: Duration,
+    /// CPU time of all that ran on the machine, writing back included.
+    pub(crate) machine_cpu: Duration,
     /// Time to write everything back afterwards.
     pub(crate) synced: Duration,
     /// To and from the device, that included.
@@ -67,7 +74,12 @@ impl Figure {
         let each_us = |time: Duration| time.as_secs_f64() * 1e6 / count.max(1) as f64;
         let mut latencies = meter::latencies()?;
         let mut buckets = Vec::new();
+        let mut kinds = BTreeMap::new();
         for tally in tallies {
+            for (kind, (count, time)) in &tally.kinds {
+                let sum: &mut (u64, Duration) = kinds.entry(kind.clone()).or_default();
+                *sum = (sum.0 + count, sum.1 + *time);
+            }
             for (nanos, times) in &tally.latencies {
                 latencies.record_n(*nanos, *times)?;
             }
@@ -81,11 +93,16 @@ impl Figure {
             per_second: tallies.iter().map(rate).sum(),
             client_cpu_us: each_us(tallies.iter().map(|tally| tally.cpu).sum()),
             daemon_cpu_us: each_us(costs.daemon_cpu),
+            machine_cpu_us: each_us(costs.machine_cpu),
             sync_seconds: costs.synced.as_secs_f64(),
             traffic: costs.traffic,
             memory_peak_bytes: costs.memory_peak_bytes,
             slab_bytes: costs.slab_bytes,
             space_bytes: costs.space_bytes,
+            kinds_us: kinds
+                .into_iter()
+                .map(|(kind, (count, time))| (kind, time.as_secs_f64() * 1e6 / count as f64))
+                .collect(),
             latencies,
             buckets,
         })
@@ -194,6 +211,7 @@ mod tests {
             active: Duration::from_secs(seconds),
             cpu: Duration::from_secs(1),
             thread_cpu: Duration::from_secs(1),
+            kinds: [("stat".to_owned(), (ops, Duration::from_secs(seconds)))].into(),
             latencies: vec![(1000, ops)],
             buckets: vec![ops],
         };
@@ -203,6 +221,7 @@ mod tests {
         assert_eq!((figure.count, figure.per_second), (20, 15.0));
         assert_eq!((figure.client_cpu_us, figure.latencies.len()), (100_000.0, 20));
         assert_eq!(figure.buckets, [20]);
+        assert_eq!(figure.kinds_us, [("stat".to_owned(), 150_000.0)].into());
         assert!(figure.rates_by(5).iter().all(|rate| (rate - 200.0).abs() < 1e-6));
         assert_eq!(figure.rates_by(5).len(), 4);
         assert!(figure.rates_by(21).is_empty());

@@ -9,11 +9,12 @@ const MIB: f64 = (1 << 20) as f64;
 const LEGEND: &str = "\
 Medians over the rounds, with the slowest and the fastest. ratio: rate over that of the first target. us, p50 ...:
 latency of an operation in microseconds, mean and quantiles. CPU: microseconds for one operation (or name, where
-names are counted), client + daemon. device: MiB read and written and requests, writing back included. amplified:
-bytes that the device wrote over those of the rows. memory: peak of the daemon, MiB. space: on the device, MiB.";
+names are counted), client + daemon; all: of the whole machine, kernel threads and writing back included. read,
+written: MiB of the device, writing back included. amplified: bytes that the device wrote over those of the rows.
+memory: peak of the daemon, MiB. space: on the device, MiB. sync s: to write everything back afterwards.";
 
 /// What the columns are called.
-const COLUMNS: [&str; 16] = [
+const COLUMNS: [&str; 17] = [
     "target",
     "per second",
     "slowest - fastest",
@@ -23,6 +24,7 @@ const COLUMNS: [&str; 16] = [
     "p99",
     "p99.9",
     "CPU",
+    "all",
     "read",
     "written",
     "requests",
@@ -46,6 +48,7 @@ impl Report {
                 rows.push(self.row(target, number)?);
             }
             print(&rows);
+            self.print_kinds(number);
             if let Some(step) = step {
                 self.print_steps(number, step);
             }
@@ -88,6 +91,7 @@ impl Report {
                 median(|figure| figure.client_cpu_us),
                 median(|figure| figure.daemon_cpu_us)
             ),
+            format!("{:.1}", median(|figure| figure.machine_cpu_us)),
             shown(traffic(|traffic| traffic.read_bytes).map(|bytes| bytes / MIB)),
             shown(traffic(|traffic| traffic.written_bytes).map(|bytes| bytes / MIB)),
             requests.map_or("-".to_owned(), |requests| format!("{requests:.0}")),
@@ -96,6 +100,26 @@ impl Report {
             shown(known(&|figure| figure.space_bytes.map(|bytes| bytes as f64 / MIB))),
             format!("{:.2}", median(|figure| figure.sync_seconds)),
         ])
+    }
+
+    /// The mean latency of each kind of operation, where a phase has several.
+    fn print_kinds(&self, phase: usize) {
+        let Some(first) = self.rounds(0, phase).next() else { return };
+        if first.kinds_us.len() < 2 {
+            return;
+        }
+        let mut rows = vec![vec!["us".to_owned()]];
+        rows[0].extend(first.kinds_us.keys().cloned());
+        for (target, name) in self.targets.iter().enumerate() {
+            let median = |kind: &String| {
+                let value = |figure: &Figure| figure.kinds_us.get(kind).copied().unwrap_or(0.0);
+                format!("{:.1}", self.spread(target, phase, value).median)
+            };
+            rows.push(
+                std::iter::once(name.clone()).chain(first.kinds_us.keys().map(median)).collect(),
+            );
+        }
+        print(&rows);
     }
 
     /// The rates of the first round, one for each `step` operations.

@@ -19,6 +19,9 @@ const MOUNT_WAIT_MAX: Duration = Duration::from_secs(120);
 /// How long the daemon may take to end after its mount is gone.
 const EXIT_WAIT_MAX: Duration = Duration::from_secs(600);
 
+/// Runs a program unless the parent has died before its death became a signal.
+const RUN_FOR_PARENT: &str = "[ \"$PPID\" = \"$0\" ] && exec \"$@\"";
+
 /// A running daemon. Dropped, it is killed and its mount detached; if this process dies it gets SIGTERM, which
 /// unmounts.
 pub(super) struct Daemon {
@@ -40,7 +43,8 @@ impl Daemon {
         let before = fs::metadata(mount_point)?.dev();
         let said = File::options().create(true).append(true).open(log)?;
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "TERM"]).arg(program).args(args);
+        command.args(["--pdeathsig", "TERM", "sh", "-c", RUN_FOR_PARENT]);
+        command.arg(std::process::id().to_string()).arg(program).args(args);
         // Ctrl-C is for this process, which takes the daemon down in order.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
         let child = command.spawn().map_err(|error| format!("cannot run setpriv: {error}"))?;

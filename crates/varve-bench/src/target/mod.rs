@@ -99,7 +99,7 @@ impl Target {
         let below = image.as_ref().map_or(scratch.path(), Image::mount_point).to_path_buf();
         let backing = match spec.kind {
             Kind::Varve => Backing::Store(Store::mounted(spec, ground, &below, &scratch)?),
-            Kind::Library => Backing::Store(Store::opened(spec, &below)?),
+            Kind::Library => Backing::Store(Store::opened(spec, ground, &below)?),
             Kind::Null => Backing::Null(null(spec, ground, &scratch)?),
             Kind::Tmpfs => Backing::Tmpfs(tmpfs(spec, &scratch)?),
             _ => Backing::None,

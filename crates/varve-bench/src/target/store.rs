@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use varve::FileSystem;
 use varve::check::{self, CheckOptions};
-use varve_engine::StoreDesign;
 use varve_fs::{FormatOptions, MountOptions};
 use varve_vfs::Vfs;
 
@@ -50,21 +49,12 @@ impl Store {
         below: &Path,
         scratch: &Scratch,
     ) -> Result<Store, Failure> {
-        let path = below.join("store");
-        let mut format = Step::new(&ground.varve).arg("format");
-        let mut mount = Vec::new();
-        for option in &spec.options {
-            match option.split_once('=') {
-                Some((name, value)) if FORMAT_OPTIONS.contains(&name) => {
-                    format = format.args([format!("--{name}"), value.to_owned()]);
-                }
-                None if ["auto", "dev", "uring"].contains(&option.as_str()) => {
-                    mount.push(format!("transport={option}"));
-                }
-                _ => mount.push(option.clone()),
-            }
-        }
-        format.arg(&path).quiet()?;
+        let (path, options) = format(spec, ground, below)?;
+        let transport = |option: &str| match option {
+            "auto" | "dev" | "uring" => format!("transport={option}"),
+            other => other.to_owned(),
+        };
+        let mount: Vec<String> = options.into_iter().map(transport).collect();
         let mount_point = scratch.dir("varve")?;
         let mut args = vec!["mount".to_owned(), "-f".to_owned()];
         if !mount.is_empty() {
@@ -84,24 +74,15 @@ impl Store {
     }
 
     /// Formats one in `below` and opens it.
-    pub(super) fn opened(spec: &Spec, below: &Path) -> Result<Store, Failure> {
-        let path = below.join("store");
-        let mut design = serde_json::to_value(StoreDesign::default())?;
+    pub(super) fn opened(spec: &Spec, ground: &Ground, below: &Path) -> Result<Store, Failure> {
+        let (path, left) = format(spec, ground, below)?;
         let mut options = MountOptions::default();
-        for option in &spec.options {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            match (name, value) {
-                ("preset", "default") => {}
-                ("preset", "tablefs") => design = serde_json::to_value(StoreDesign::TABLEFS)?,
-                ("compaction" | "index" | "filter", _) => design[name] = value.into(),
-                ("memory", _) => {
-                    options.memory_budget_bytes = usize::try_from(varve::size::parse(value)?)?;
-                }
-                _ => return Err(format!("the library has no option {option}").into()),
-            }
+        for option in left {
+            let Some(("memory", size)) = option.split_once('=') else {
+                return Err(format!("the library has no option {option}").into());
+            };
+            options.memory_budget_bytes = usize::try_from(varve::size::parse(size)?)?;
         }
-        let design = serde_json::from_value(design)?;
-        varve::store::format(&path, &FormatOptions { design, ..FormatOptions::default() })?;
         let mut store = Store { path, served: Served::Opened { options, file_system: None } };
         store.start()?;
         Ok(store)
@@ -165,4 +146,30 @@ impl Store {
             }
         }
     }
+}
+
+/// Formats a store in `below` with those options that are for that; returns its path and the other options.
+fn format<'a>(
+    spec: &'a Spec,
+    ground: &Ground,
+    below: &Path,
+) -> Result<(PathBuf, Vec<&'a str>), Failure> {
+    let path = below.join("store");
+    let mut options = Vec::new();
+    let mut left = Vec::new();
+    for option in &spec.options {
+        match option.split_once('=') {
+            Some((name, value)) if FORMAT_OPTIONS.contains(&name) => {
+                options.push(format!("--{name}={value}"));
+            }
+            _ => left.push(option.as_str()),
+        }
+    }
+    if options.is_empty() {
+        varve::store::format(&path, &FormatOptions::default())?;
+    } else {
+        // What these options mean only the command line knows.
+        Step::new(&ground.varve).arg("format").args(options).arg(&path).quiet()?;
+    }
+    Ok((path, left))
 }

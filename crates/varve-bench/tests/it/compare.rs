@@ -2,6 +2,7 @@
 
 use crate::support::{bench, compare, phases, report};
 
+/// The phases of a workload and their operations, on a directory and the library.
 fn counts(workload: &[&str]) -> Vec<(String, u64)> {
     let phases = phases(&compare(workload));
     assert!(phases.iter().all(|(_, _, targets)| *targets == 2));
@@ -41,7 +42,12 @@ fn slimfs() {
 
 #[test]
 fn postmark() {
-    let found = counts(&["postmark", "--files", "100", "--dirs", "5"]);
+    let report = compare(&["postmark", "--files", "100", "--dirs", "5"]);
+    let kinds = report["phases"][2]["targets"][1]["rounds"][0]["kinds_us"].as_object();
+    let kinds: Vec<&String> = kinds.expect("kinds of operations").keys().collect();
+    assert_eq!(kinds, ["append", "create", "delete", "read"]);
+    let found: Vec<(String, u64)> =
+        phases(&report).into_iter().map(|(name, count, _)| (name, count)).collect();
     assert_eq!(found[..3], named(&[("mkdir", 6), ("create", 100), ("transactions", 400)]));
 }
 
