@@ -40,6 +40,8 @@ mod wal;
 
 pub use batch::{Batch, Op};
 pub use branch::{Branch, BranchInfo, BranchOptions, Clash, Merged, SnapshotStore};
+pub use compaction::defragment::{Defragmented, Fragmentation};
+pub use compaction::policy::defragment::Fit;
 pub use db::{Db, SnapshotInfo, VerifyProgress, VerifyReport};
 pub use design::StoreDesign;
 pub use error::{StoreError, StoreResult};

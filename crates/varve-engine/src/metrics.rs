@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use varve_types::Counter;
 
+use crate::compaction::defragment::Fragmentation;
 use crate::tuning::Mix;
 use crate::tuning::layout::StorePlan;
 use crate::version::LEVELS;
@@ -36,6 +37,8 @@ pub(crate) struct Metrics {
     pub(crate) table_moves: Counter,
     pub(crate) table_clips: Counter,
     pub(crate) compaction_read_bytes: Counter,
+    pub(crate) defragmentations: Counter,
+    pub(crate) defragment_bytes: Counter,
     /// Bytes of blocks that merges left where they were.
     pub(crate) stitched_bytes: Counter,
     /// By output level.
@@ -77,6 +80,7 @@ pub(crate) struct KeyspaceReport {
     pub(crate) name: String,
     pub(crate) memtable_rows: usize,
     pub(crate) levels: Vec<LevelReport>,
+    pub(crate) fragmentation: Fragmentation,
     pub(crate) sublevel_map: Option<MapReport>,
 }
 
@@ -155,6 +159,8 @@ impl Metrics {
             ("table_clips", &self.table_clips),
             ("compaction_read_bytes", &self.compaction_read_bytes),
             ("stitched_bytes", &self.stitched_bytes),
+            ("defragmentations", &self.defragmentations),
+            ("defragment_bytes", &self.defragment_bytes),
             ("cache_hits", &self.cache_hits),
             ("cache_misses", &self.cache_misses),
             ("index_loads", &self.index_loads),

@@ -139,6 +139,8 @@ pub struct DbOptions {
     pub sync_interval: Duration,
     /// Free bytes of the device below which only writes that free room are taken.
     pub space_reserve_bytes: u64,
+    /// The part of the bytes of tables' files, in percent, that nobody may need before files are emptied.
+    pub dead_percent_max: u8,
     /// Bytes of the manifest at which it is replaced by one that holds the present state only.
     pub manifest_bytes_max: u64,
     /// Bytes of compaction debt at which writes begin to be slowed down.
@@ -171,6 +173,7 @@ impl DbOptions {
             level_multiplier: 10,
             sync_interval: Duration::from_secs(5),
             space_reserve_bytes: 64 * MIB as u64,
+            dead_percent_max: 25,
             manifest_bytes_max: 4 * MIB as u64,
             debt_soft_bytes: 4 * level_base_bytes,
             debt_hard_bytes: 16 * level_base_bytes,

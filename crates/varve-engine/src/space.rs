@@ -53,11 +53,16 @@ impl SpaceGuard {
         Ok(())
     }
 
-    /// Fails with `NoSpace` if the device has no room for `bytes`, the reserve included.
-    pub(crate) fn check_room(&self, bytes: u64) -> StoreResult<()> {
+    /// Bytes that the device has room for, the reserve included.
+    pub(crate) fn room(&self) -> StoreResult<u64> {
         let space =
             self.env.space(&self.dir).map_err(|error| io_error("measure", &self.dir, error))?;
-        if space.available_bytes < bytes {
+        Ok(space.available_bytes)
+    }
+
+    /// Fails with `NoSpace` if the device has no room for `bytes`, the reserve included.
+    pub(crate) fn check_room(&self, bytes: u64) -> StoreResult<()> {
+        if self.room()? < bytes {
             return Err(StoreError::NoSpace { path: self.dir.clone() });
         }
         Ok(())

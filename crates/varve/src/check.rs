@@ -131,21 +131,25 @@ pub fn check(
     Ok(report)
 }
 
+/// The engine alone of the store in `dir`, which must not be in use, with so much memory.
+pub(crate) fn open_engine(dir: &Path, memory_bytes: usize) -> std::result::Result<Db, StoreError> {
+    let env: Arc<OsEnv> = OsEnv::new();
+    let mut options =
+        DbOptions { create_if_missing: false, ..DbOptions::with_memory_budget(memory_bytes) };
+    Superblock::read(env.as_ref(), dir)?.design.apply(&mut options);
+    let db = Db::open(env, &engine_dir(dir), options)?;
+    // Closing makes durable what recovery found in the log, and the large files it refers to before it.
+    let objects = objects_dir(dir);
+    db.set_external_sync(Box::new(move || Ok(rustix::fs::syncfs(std::fs::File::open(&objects)?)?)));
+    Ok(db)
+}
+
 fn check_engine(
     dir: &Path,
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<EngineReport, StoreError> {
-    let env: Arc<OsEnv> = OsEnv::new();
-    let mut db_options = DbOptions {
-        create_if_missing: false,
-        ..DbOptions::with_memory_budget(options.memory_bytes / 4)
-    };
-    Superblock::read(env.as_ref(), dir)?.design.apply(&mut db_options);
-    let db = Db::open(env, &engine_dir(dir), db_options)?;
-    // Closing makes durable what recovery found in the log, and the large files it refers to before it.
-    let objects = objects_dir(dir);
-    db.set_external_sync(Box::new(move || Ok(rustix::fs::syncfs(std::fs::File::open(&objects)?)?)));
+    let db = open_engine(dir, options.memory_bytes / 4)?;
     let verified = db.verify(&mut |at| {
         let permille = (at.bytes_done * 1000).checked_div(at.bytes).unwrap_or(1000);
         let permille = Some(permille as u16);

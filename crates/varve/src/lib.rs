@@ -3,7 +3,7 @@
 //! [`open`] turns the address of a store into a file system to call ([`varve_vfs::Vfs`]); nothing is mounted
 //! for that. The subcommands of the program `varve` are thin wrappers over the other modules:
 //!
-//! - [`store`]: format, open; who holds a store. [`check`]: whether all of it is whole.
+//! - [`store`]: format, open; who holds a store. [`check`]: whether all of it is whole. [`gc`]: room that nobody needs.
 //! - [`mounting`]: serve a store on a directory, in this process or in the background, and take it away.
 //! - [`upgrade`]: another program for a mount in use.
 //! - [`status`]: what a store or a mount says of itself.
@@ -17,6 +17,7 @@ pub mod check;
 pub mod demo;
 pub mod dump;
 mod error;
+pub mod gc;
 pub mod logging;
 pub mod mounting;
 pub mod size;

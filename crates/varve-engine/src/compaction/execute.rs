@@ -16,6 +16,7 @@ use varve_format::section::Compression;
 use varve_format::table::{TableOptions, Zone};
 use varve_types::{KeyspaceId, SublevelId};
 
+use super::policy::defragment::Fit;
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
 use super::policy::{Job, Shape, debt_bytes, pick};
 use super::retain::Retention;
@@ -36,7 +37,7 @@ use crate::{CompactionPolicy, Direction, StoreResult, ValuePolicy};
 
 /// A merge asks whether the store closes every such many versions.
 const CLOSE_CHECK_VERSIONS: u64 = 4096;
-const ALL_KEYS: crate::iter::KeyBounds<'static> =
+pub(crate) const ALL_KEYS: crate::iter::KeyBounds<'static> =
     (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
 
 /// Bytes of the level after next that the present output table overlaps.
@@ -73,8 +74,8 @@ impl Inner {
         self.pace.set_delay(delay_ns_per_byte(self.compaction_debt(), soft, hard));
     }
 
-    /// Does the most urgent compaction. False if there is none to do. `at_rest` says that nothing was flushed for a
-    /// while.
+    /// Does the most urgent compaction, or else defragments if that is due. False if there is none to do.
+    /// `at_rest` says that nothing was flushed for a while.
     pub(crate) fn compact_one(&self, at_rest: bool) -> StoreResult<bool> {
         let mut states = self.compaction_job.lock();
         self.poison.check()?;
@@ -93,8 +94,11 @@ impl Inner {
             })
             .max_by(|a, b| a.0.total_cmp(&b.0));
         let Some((_, space, job)) = most_urgent else {
+            drop(view);
+            let dead_percent_max = self.options.dead_percent_max.into();
+            let defragmented = self.defragment_one(dead_percent_max, Fit::Best)?;
             self.update_pace();
-            return Ok(false);
+            return Ok(defragmented);
         };
         if job.is_move {
             self.move_down(space, &job)?;

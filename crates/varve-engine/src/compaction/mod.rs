@@ -7,10 +7,12 @@
 //! 3. Where the store is stitched, [`stitch`] leaves long runs of blocks where they are.
 //! 4. One manifest edit removes the inputs and adds the outputs; the input files go when their last
 //!    reader does.
+//! 5. Files of which merges left little are emptied by [`defragment`].
 //!
 //! Source: TableFS 4.1.2 (LevelDB's leveled compaction), SlimDB 5.1.2 and 5.3.3 (stepped merge), KVFS 3.2
-//! (stitching).
+//! (stitching, defragmentation).
 
+pub(crate) mod defragment;
 pub(crate) mod execute;
 pub(crate) mod policy;
 pub(crate) mod retain;

@@ -1,6 +1,7 @@
 //! Tells what the store did and holds.
 
 use super::Inner;
+use crate::compaction::defragment::fragmentation_of;
 use crate::metrics::{
     KeyspaceReport, LevelReport, MapReport, MetricsReport, PlanReport, StateReport,
 };
@@ -50,7 +51,7 @@ fn keyspace_report(view: &View, space: &Keyspace) -> KeyspaceReport {
             level,
             sublevels: sublevels.len(),
             tables: metas().count(),
-            bytes: metas().map(|meta| meta.size_bytes).sum(),
+            bytes: metas().map(|meta| meta.total_bytes()).sum(),
             entries: metas().map(|meta| meta.entries).sum(),
             tombstones: metas().map(|meta| meta.tombstones).sum(),
         }
@@ -59,6 +60,7 @@ fn keyspace_report(view: &View, space: &Keyspace) -> KeyspaceReport {
         name: space.name.to_string(),
         memtable_rows: view.memtables().map(|memtable| memtable.rows(space.id)).sum(),
         levels: levels.collect(),
+        fragmentation: fragmentation_of(&space.version),
         sublevel_map: space.version.map().map(|map| map_report(&space.version, map)),
     }
 }

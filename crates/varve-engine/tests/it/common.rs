@@ -85,6 +85,7 @@ pub(crate) fn options_by(number: u64) -> DbOptions {
     if let CompactionPolicy::Stitched { threshold_bytes } = &mut options.compaction {
         *threshold_bytes = 1 << (9 + pick(4, 4));
     }
+    options.dead_percent_max = [0, 25, 100][pick(2, 3)];
     options.sublevels_trigger = 2 + pick(3, 2);
     options.level_base_bytes = small_options().level_base_bytes;
     options.table_bytes = 1 << (10 + pick(6, 3));

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use varve_engine::{Batch, Db, Store, StoreError, StoreResult};
+use varve_engine::{Batch, Db, Fit, Store, StoreError, StoreResult};
 use varve_env::sim::SimEnv;
 use varve_env::{Env, File, OpenMode};
 use varve_types::KeyspaceId;
@@ -125,6 +125,7 @@ impl Run<'_> {
                     self.acknowledged = self.history.states.len() - 1;
                 }
                 8 => self.insert(&db, &ids, rng)?,
+                9 => drop(db.defragment(Fit::Best)?),
                 _ => {}
             }
         }
@@ -147,6 +148,7 @@ impl Run<'_> {
                 2 => db.flush(),
                 3 => db.compact(),
                 4 => self.insert(&db, &ids, rng),
+                5 => db.defragment(Fit::First).map(drop),
                 _ => self.write(&db, &ids, rng),
             };
             match outcome {

@@ -16,6 +16,7 @@ mod pace;
 mod reads;
 mod repair;
 mod retune;
+mod stitching;
 mod sublevel_map;
 mod threaded;
 mod threads;

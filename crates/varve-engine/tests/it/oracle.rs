@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use varve_engine::{Db, DbOptions, Direction, KeyRange, Store, StoreSnapshot};
+use varve_engine::{Db, DbOptions, Direction, Fit, KeyRange, Store, StoreSnapshot};
 use varve_env::Env;
 use varve_env::os::OsEnv;
 use varve_env::sim::SimEnv;
@@ -74,6 +74,10 @@ fn random_options(rng: &mut Rng) -> DbOptions {
     options
 }
 
+fn random_fit(rng: &mut Rng) -> Fit {
+    if rng.chance(2) { Fit::Best } else { Fit::First }
+}
+
 enum Reader<'a> {
     Now(&'a Db),
     Then(&'a dyn StoreSnapshot),
@@ -105,21 +109,22 @@ fn check_reads(rng: &mut Rng, reader: &Reader<'_>, ids: &[KeyspaceId], model: &M
 }
 
 /// How often compactions left a table clipped, and moved one as it is, how often the map of the sub-levels spared a
-/// table, and how many bytes merges left where they were, since the store was opened.
-fn work_done(db: &Db) -> [u64; 4] {
+/// table, how many bytes merges left where they were, and how many tables were defragmented, since the store was
+/// opened.
+fn work_done(db: &Db) -> [u64; 5] {
     let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    ["table_clips", "table_moves", "map_negatives", "stitched_bytes"]
+    ["table_clips", "table_moves", "map_negatives", "stitched_bytes", "defragmentations"]
         .map(|name| metrics["counters"][name].as_u64().unwrap())
 }
 
 /// Returns what [`work_done`] counts.
-fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u64; 4] {
+fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u64; 5] {
     let mut rng = Rng::new(seed);
     let mut model = Model::new();
     let open = |rng: &mut Rng| Db::open(Arc::clone(env), dir, random_options(rng)).unwrap();
     let mut db = open(&mut rng);
     let mut ids = make_spaces(&db).unwrap();
-    let (mut step, mut counts) = (0, [0; 4]);
+    let (mut step, mut counts) = (0, [0; 5]);
     let mut count = |db: &Db| {
         let report = db.verify(&mut |_| {}).unwrap();
         assert!(report.errors.is_empty(), "{:?}", report.errors);
@@ -139,7 +144,8 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u
                     0 => db.flush().unwrap(),
                     1 => db.compact().unwrap(),
                     2 => db.sync().unwrap(),
-                    3 => {
+                    3 => drop(db.defragment(random_fit(&mut rng)).unwrap()),
+                    4 => {
                         let run = random_run(&mut rng);
                         insert_run(&**env, dir.parent().unwrap(), &db, &ids, &run).unwrap();
                         model.apply(&run);
@@ -175,16 +181,17 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u
 
 #[test]
 fn a_simulated_store_agrees_with_the_model() {
-    let mut all = [0; 4];
+    let mut all = [0; 5];
     for seed in 0..9 {
         let env: Arc<dyn Env> = SimEnv::new(seed);
         let counts = run(&env, &store_dir(), seed, 2500);
         all = std::array::from_fn(|i| all[i] + counts[i]);
     }
-    let [clips, moves, spared, stitched] = all;
+    let [clips, moves, spared, stitched, defragmentations] = all;
     assert!(clips > 100 && moves > 20, "{clips} tables clipped, {moves} moved");
     assert!(spared > 1000, "the map spared {spared} tables");
     assert!(stitched > 50_000, "{stitched} bytes stitched");
+    assert!(defragmentations > 20, "{defragmentations} tables defragmented");
 }
 
 #[test]

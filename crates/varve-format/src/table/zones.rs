@@ -166,6 +166,11 @@ impl Zones {
         }
     }
 
+    /// Bytes of the runs in the own file.
+    pub fn own_bytes(&self) -> u64 {
+        self.runs.iter().filter(|run| run.zone == 0).map(|run| run.bytes).sum()
+    }
+
     /// The zone, and the place in its file, of the block that the index has at `handle`; `None` if it does not lie
     /// within one run.
     pub fn place(&self, handle: Handle) -> Option<(usize, Handle)> {
@@ -260,6 +265,7 @@ mod tests {
         }
         let live: Vec<_> = zones.metas().iter().map(|meta| (meta.live_bytes, meta.runs)).collect();
         assert_eq!(live, [(16384, 2), (100, 1)]);
+        assert_eq!(zones.own_bytes(), 4600);
     }
 
     #[test]

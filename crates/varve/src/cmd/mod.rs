@@ -6,6 +6,7 @@ mod du;
 mod dump;
 mod format;
 mod fsck;
+mod gc;
 pub(crate) mod helper;
 mod inspect;
 mod load;
@@ -63,6 +64,8 @@ enum Command {
     Load(load::Arguments),
     /// Print what is in a file of a store
     Inspect(inspect::Arguments),
+    /// Give back room that nobody needs, in a store that is not mounted
+    Gc(gc::Arguments),
     /// Choose what the levels of a store should be made of, by an analytic model
     Tune(tune::Arguments),
     /// Show what Varve does, with figures, and leave nothing behind
@@ -91,6 +94,7 @@ impl CommandLine {
             Command::Dump(arguments) => dump::run(&arguments),
             Command::Load(arguments) => load::run(&arguments),
             Command::Inspect(arguments) => inspect::run(&arguments),
+            Command::Gc(arguments) => gc::run(&arguments),
             Command::Tune(arguments) => tune::run(&arguments),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Version(arguments) => version::run(&arguments),

@@ -59,9 +59,28 @@ fn a_store_is_made_as_told() {
     assert_eq!(made("preset", &["--preset", "tablefs"]), ["leveled", "plain", "bloom"]);
     let slimfs = ["lazy-leveled", "three-level", "multi-level-cuckoo"];
     assert_eq!(made("slimfs", &["--preset", "slimfs"]), slimfs);
+    assert_eq!(made("kvfs", &["--preset", "kvfs"]), ["stitched", "elias-fano", "quotient"]);
     let parts = ["--compaction", "lazy-leveled", "--index", "three-level", "--filter", "quotient"];
     assert_eq!(made("parts", &parts), ["lazy-leveled", "three-level", "quotient"]);
     fails(varve().arg("format").arg(dir.path().join("odd")).args(["--filter", "sieve"]), 2);
+    fails(varve().arg("format").arg(dir.path().join("odd")).args(["--stitch-threshold", "2K"]), 2);
+}
+
+#[test]
+fn room_is_given_back_and_the_store_stays_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let stitched = ["--preset", "kvfs", "--stitch-threshold", "4K"];
+    run(varve().arg("format").arg(&store).args(stitched));
+    for fit in ["best", "first"] {
+        let done = json(varve().arg("gc").arg(&store).args(["--json", "--fit", fit]));
+        assert_eq!((&done["rewrites"], &done["after"]["under_utilized"]), (&0.into(), &0.into()));
+    }
+    let said = run(varve().arg("gc").arg(&store).args(["--memory", "1M"])).stdout;
+    assert!(String::from_utf8(said).unwrap().contains("needed by nobody"));
+    run(varve().arg("fsck").arg(&store));
+    fails(varve().arg("gc").arg(dir.path().join("none")), 1);
+    fails(varve().arg("gc").arg(&store).args(["--fit", "worst"]), 2);
 }
 
 #[test]

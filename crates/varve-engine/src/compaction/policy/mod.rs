@@ -9,6 +9,7 @@
 //! A job may end at a key: tables that reach beyond it are left clipped, so that a merge takes a range of keys
 //! out of several runs, however their tables are cut.
 
+pub(crate) mod defragment;
 pub(crate) mod leveled;
 pub(crate) mod stepped;
 

@@ -1,0 +1,230 @@
+//! Empties files of which little is needed, and so gives their room back.
+//!
+//! 1. When compaction has nothing to do and more than [`crate::DbOptions::dead_percent_max`] of a key space's files
+//!    is needed by nobody, or when [`Db::defragment`] asks for it, [`defragment::pick`] names a table.
+//! 2. The table is written again: its index, its filters and what it had in the files to be emptied; at all else it points
+//!    as before, its former own file included unless too little of that would be needed.
+//! 3. One manifest edit exchanges the two; the files that nothing points at any more go.
+//!
+//! A crash before step 3 leaves a file that the next open removes. Rows and versions stay what they are, so snapshots
+//! see what they saw.
+//!
+//! Source: KVFS thesis 3.2.1, with what it leaves open: it runs while the store is used.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use varve_format::table::Zones;
+
+use super::execute::Outputs;
+use super::policy::defragment::{self, Fit, LIVE_PERCENT_MIN, Rewrite, Room};
+use super::stitch::{StitchRule, Stitcher};
+use crate::db::Inner;
+use crate::db::install::Changes;
+use crate::files::io_error;
+use crate::iter::Source;
+use crate::iter::table::TableSource;
+use crate::table::Admission;
+use crate::version::{Place, Table, Version};
+use crate::view::Keyspace;
+use crate::{Db, Direction, StoreError, StoreResult};
+
+/// A rewrite asks whether the store closes every such many versions.
+const CLOSE_CHECK_VERSIONS: u64 = 4096;
+
+/// What the files of tables hold beside what is needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Fragmentation {
+    /// Table files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes that nobody needs.
+    pub dead_bytes: u64,
+    /// Files that are no table's own: others point at their blocks.
+    pub zones: u64,
+    /// Zones of which less than three quarters are needed.
+    pub under_utilized: u64,
+    /// Zones by the part that is needed: below 10, 20 ... percent, and all of it.
+    pub by_use: [u64; 11],
+    /// Runs of blocks in zones.
+    pub runs: u64,
+    /// Bytes of such a run, on average.
+    pub mean_run_bytes: u64,
+}
+
+/// What a defragmentation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Defragmented {
+    /// The files as they were.
+    pub before: Fragmentation,
+    /// As they are now.
+    pub after: Fragmentation,
+    /// Tables that were written again.
+    pub rewrites: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+}
+
+impl Db {
+    /// Empties files of which less than three quarters are needed, as far as there is room. Readers and writers
+    /// go on meanwhile.
+    pub fn defragment(&self, fit: Fit) -> StoreResult<Defragmented> {
+        let inner = &self.inner;
+        inner.check_open()?;
+        let (before, written) = (inner.fragmentation(), || inner.metrics.defragment_bytes.get());
+        let (mut rewrites, start) = (0, written());
+        while inner.defragment_most(0, fit)? {
+            rewrites += 1;
+        }
+        let (after, written_bytes) = (inner.fragmentation(), written() - start);
+        Ok(Defragmented { before, after, rewrites, written_bytes })
+    }
+
+    /// How the files of tables are used.
+    pub fn fragmentation(&self) -> Fragmentation {
+        self.inner.fragmentation()
+    }
+}
+
+/// How the files of one key space's tables are used.
+pub(crate) fn fragmentation_of(version: &Version) -> Fragmentation {
+    let mut found = Fragmentation::default();
+    let files = defragment::uses(version.tables().map(|(_, table)| table.meta()));
+    let mut live_bytes = 0;
+    for file in files.values() {
+        found.files += 1;
+        found.bytes += file.size_bytes;
+        found.dead_bytes += file.size_bytes.saturating_sub(file.live_bytes);
+        if !file.is_table {
+            found.zones += 1;
+            found.under_utilized += u64::from(file.is_under_utilized());
+            found.by_use[(file.live_bytes * 10 / file.size_bytes.max(1)).min(10) as usize] += 1;
+            found.runs += file.runs;
+            live_bytes += file.live_bytes;
+        }
+    }
+    found.mean_run_bytes = live_bytes / found.runs.max(1);
+    found
+}
+
+impl Inner {
+    fn fragmentation(&self) -> Fragmentation {
+        let view = self.views.get();
+        let mut sum = Fragmentation::default();
+        let mut live_bytes = 0;
+        for part in view.spaces().map(|space| fragmentation_of(&space.version)) {
+            sum.files += part.files;
+            sum.bytes += part.bytes;
+            sum.dead_bytes += part.dead_bytes;
+            sum.zones += part.zones;
+            sum.under_utilized += part.under_utilized;
+            sum.by_use = std::array::from_fn(|at| sum.by_use[at] + part.by_use[at]);
+            sum.runs += part.runs;
+            live_bytes += part.mean_run_bytes * part.runs;
+        }
+        sum.mean_run_bytes = live_bytes / sum.runs.max(1);
+        sum
+    }
+
+    fn defragment_most(&self, dead_percent_max: u64, fit: Fit) -> StoreResult<bool> {
+        let _states = self.compaction_job.lock();
+        self.poison.check()?;
+        self.defragment_one(dead_percent_max, fit)
+    }
+
+    /// Rewrites one table of a key space of whose files more than `dead_percent_max` is dead. False if there is
+    /// none, or no room.
+    ///
+    /// REQUIRES: the lock of compaction jobs.
+    pub(crate) fn defragment_one(&self, dead_percent_max: u64, fit: Fit) -> StoreResult<bool> {
+        let view = self.views.get();
+        for space in view.spaces() {
+            let tables: Vec<_> = space.version.tables().map(|(_, table)| table.meta()).collect();
+            let files = defragment::uses(tables.iter().copied());
+            if defragment::dead_percent(&files) <= dead_percent_max {
+                continue;
+            }
+            let (free_bytes, file_bytes) = (self.space.room()?, self.options.table_bytes);
+            let room = Room { free_bytes, file_bytes };
+            let Some(rewrite) = defragment::pick(&tables, &files, fit, room) else { continue };
+            return match self.rewrite(space, &rewrite) {
+                Err(StoreError::NoSpace { .. }) => Ok(false),
+                other => other,
+            };
+        }
+        Ok(false)
+    }
+
+    /// Does what was picked; false if the key space was cleared meanwhile.
+    fn rewrite(&self, space: &Keyspace, rewrite: &Rewrite) -> StoreResult<bool> {
+        let mut tables = space.version.tables();
+        let Some((place, table)) = tables.find(|(_, table)| table.file_no() == rewrite.table)
+        else {
+            return Ok(false);
+        };
+        let new = self.rewritten(space, place.level, table, rewrite)?;
+        let written = new.iter().map(|table| table.meta().size_bytes).sum();
+        self.exchange(space, place, table, new.clone()).inspect_err(|_| {
+            // After a failure that poisons, the edit may have reached the disk: keep the file.
+            if self.poison.cause().is_none() {
+                new.iter().for_each(|table| table.mark_obsolete());
+            }
+        })?;
+        self.metrics.defragmentations.add(1);
+        self.metrics.defragment_bytes.add(written);
+        Ok(true)
+    }
+
+    /// What takes the place of `table`: one table.
+    fn rewritten(
+        &self,
+        space: &Keyspace,
+        level: usize,
+        table: &Arc<Table>,
+        rewrite: &Rewrite,
+    ) -> StoreResult<Vec<Arc<Table>>> {
+        let index = self.cache.index(table)?;
+        let own_end = index.zones.as_ref().map_or(0, |zones: &Zones| zones.own_bytes());
+        let mut emptied = rewrite.emptied.clone();
+        if own_end * 100 < table.meta().size_bytes * LIVE_PERCENT_MIN {
+            // As a zone it would be the next to be emptied.
+            emptied.insert(table.file_no());
+        }
+        let rule = StitchRule { threshold_bytes: 0, emptied };
+        let options = self.table_options(space, level);
+        let mut outputs = Stitcher::new(Outputs::new(self, space, level), options, Some(rule));
+        let (cache, table) = (Arc::clone(&self.cache), Arc::clone(table));
+        let all = super::execute::ALL_KEYS;
+        let mut source = TableSource::new(cache, table, all, Direction::Forward, Admission::Pass)?;
+        let mut versions = 0;
+        while source.valid() {
+            versions += 1;
+            if versions % CLOSE_CHECK_VERSIONS == 0 {
+                self.check_open()?;
+            }
+            outputs.add(source.key(), source.seq(), &source.found(), source.origin())?;
+            source.advance()?;
+        }
+        outputs.finish()
+    }
+
+    /// Puts `new` in force at `place` instead of `old`.
+    fn exchange(
+        &self,
+        space: &Keyspace,
+        place: Place,
+        old: &Arc<Table>,
+        new: Vec<Arc<Table>>,
+    ) -> StoreResult<()> {
+        self.env
+            .sync_dir(&self.dir)
+            .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
+        let added = new.iter().map(|table| (space.id, place, Arc::clone(table))).collect();
+        let removed = vec![(space.id, place, Arc::clone(old))];
+        if !self.install(&Changes { added, removed, ..Changes::default() })? {
+            new.iter().for_each(|table| table.mark_obsolete());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+//! `varve gc`: give back room that nobody needs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+use varve::check::MEMORY_BYTES_MIN;
+use varve::{Result, gc, size};
+use varve_engine::{Fit, Fragmentation};
+
+use crate::output;
+
+/// Where, and how.
+#[derive(Args)]
+#[command(
+    after_help = "In a stitched store, files of tables stay for what others still need of them. Those of which less\n\
+    than three quarters are needed are emptied into new ones, as far as there is room. While a store is mounted,\n\
+    that is done in the background when a quarter of the bytes is needed by nobody."
+)]
+pub(crate) struct Arguments {
+    /// The store; must not be mounted
+    store: PathBuf,
+    /// Which files to empty together: those that fill a new one best, or the first that fit (best, first)
+    #[arg(long, value_name = "FIT", default_value = "best", value_parser = fit::<Fit>)]
+    fit: Fit,
+    /// Memory to use
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory)]
+    memory: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn fit<T: DeserializeOwned>(name: &str) -> std::result::Result<T, serde_json::Error> {
+    serde_json::from_value(name.into())
+}
+
+fn memory(text: &str) -> std::result::Result<usize, String> {
+    match size::parse(text) {
+        Ok(bytes) if bytes >= MEMORY_BYTES_MIN => {
+            usize::try_from(bytes).map_err(|error| error.to_string())
+        }
+        Ok(_) => Err(format!("at least {} is needed", size::show(MEMORY_BYTES_MIN))),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Gives back.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let done = gc::gc(&arguments.store, arguments.memory, arguments.fit)?;
+    if arguments.json {
+        return output::json(&done);
+    }
+    output::line(format!("{:<28} {:>12} {:>12}", "", "before", "after"));
+    type Figure = fn(&Fragmentation) -> String;
+    let figures: [(&str, Figure); 6] = [
+        ("files of tables", |of| of.files.to_string()),
+        ("their size", |of| size::show(of.bytes)),
+        ("needed by nobody", |of| size::show(of.dead_bytes)),
+        ("zones", |of| of.zones.to_string()),
+        ("less than 75 % in use", |of| of.under_utilized.to_string()),
+        ("mean run of blocks", |of| size::show(of.mean_run_bytes)),
+    ];
+    for (name, figure) in figures {
+        let (before, after) = (figure(&done.before), figure(&done.after));
+        output::line(format!("{name:<28} {before:>12} {after:>12}"));
+    }
+    let written = size::show(done.written_bytes);
+    output::line(format!("{} tables written again, {written}", done.rewrites));
+    Ok(())
+}
