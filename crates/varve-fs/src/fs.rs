@@ -295,6 +295,7 @@ impl VarveFs {
         let fs = VarveFs::assemble(env, dir, options, lock, open_store)?;
         fs.store.clear_keyspace(fs.lookups)?;
         fs.finish_pending().map_err(invalid)?;
+        fs.forget_ended_transactions().map_err(invalid)?;
         fs.load_quotas().map_err(invalid)?;
         fs.start_reaper()?;
         Ok(fs)
@@ -342,7 +343,9 @@ impl VarveFs {
         let meta = keyspaces.meta;
         let locks = Arc::new(RowLocks::new());
         let (both, marks_max) = ((meta, keyspaces.data), options.marked_dirs_max);
-        let accounts = Accounts::open(Arc::clone(&store), both, Arc::clone(&locks), marks_max);
+        let is_view = objects.kept().is_none();
+        let accounts =
+            Accounts::open(Arc::clone(&store), both, Arc::clone(&locks), marks_max, is_view);
         let accounts = Arc::new(accounts.map_err(invalid)?);
         let books = Arc::clone(&accounts);
         let reaper =

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use varve_env::{Env, File, OpenMode};
+use varve_env::{Env, File, FileKind, OpenMode};
 use varve_types::InodeId;
 
 use crate::objects::object_path;
@@ -242,4 +242,19 @@ pub(crate) fn copy_file(env: &dyn Env, original: &dyn File, path: &Path) -> io::
     copy.set_len(stat.len)?;
     copy.set_times(None, Some(stat.modified))?;
     copy.sync_all()
+}
+/// Removes the directory `dir` with all that is in it, if it exists.
+pub(crate) fn remove_tree(env: &dyn Env, dir: &Path) -> io::Result<()> {
+    let items = match env.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        items => items?,
+    };
+    for item in items {
+        let path = dir.join(&item.name);
+        match item.kind {
+            FileKind::Dir => remove_tree(env, &path)?,
+            FileKind::File | FileKind::Other => env.remove_file(&path)?,
+        }
+    }
+    env.remove_dir(dir)
 }

@@ -50,4 +50,4 @@ pub use fs::{VarveFs, format, format_with, holder};
 pub use handover::HandedOver;
 pub use options::{Atime, FormatOptions, MountOptions};
 pub use superblock::Superblock;
-pub use views::{ViewKind, ViewName};
+pub use views::{CommitError, Committed, Transaction, ViewKind, ViewName};

@@ -271,7 +271,11 @@ impl Objects {
     }
 
     fn sync_tree(&self, earlier_synced: &mut bool) -> io::Result<()> {
-        self.env.sync_below(&self.dir).map_err(|error| self.fail(&self.dir, error))?;
+        match self.env.sync_below(&self.dir) {
+            // A view that has written to no large file has none of its own.
+            Err(error) if self.kept().is_none() && error.kind() == io::ErrorKind::NotFound => {}
+            synced => synced.map_err(|error| self.fail(&self.dir, error))?,
+        }
         *earlier_synced = true;
         Ok(())
     }
@@ -316,6 +320,40 @@ impl Objects {
             Some(kept) if kept.take(ino, path)? => Ok(()),
             _ => self.env.remove_file(path),
         }
+    }
+
+    /// The inodes that have an object file here.
+    pub(crate) fn own_inodes(&self) -> FsResult<Vec<InodeId>> {
+        match self.env.stat(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            _ => {
+                // What is no object is a copy that was begun.
+                let found = self.walk()?.map(|found| found.map(Result::ok));
+                Ok(found.collect::<FsResult<Vec<_>>>()?.into_iter().flatten().collect())
+            }
+        }
+    }
+
+    /// Puts the object file of a view, whose own are in `dir`, in the place of that of `ino`, durably, unless that has
+    /// happened.
+    pub(crate) fn install(&self, ino: InodeId, dir: &Path) -> FsResult<()> {
+        let (from, to) = (object_path(dir, ino), self.path(ino));
+        let install = || {
+            match self.env.stat(&from) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                stat => drop(stat?),
+            }
+            if let Some(kept) = self.kept() {
+                kept.take(ino, &to)?;
+            }
+            self.create_dirs(&to)?;
+            self.env.rename(&from, &to)?;
+            for path in [&to, &from] {
+                path.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))?;
+            }
+            self.sync_claimed()
+        };
+        install().map_err(|error| error::object("install", &from, error))
     }
 
     /// Makes the object of `from` that of `to`, durably.

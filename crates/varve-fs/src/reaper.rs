@@ -120,7 +120,11 @@ impl Reaper {
     }
 
     /// Queues an object for removal, after the batch with its pending row.
+    /// In a view nothing is removed: what it no longer has goes when it ends, from the store if it is committed.
     pub(crate) fn enqueue(&self, ino: InodeId) {
+        if self.objects.kept().is_none() {
+            return;
+        }
         let full = {
             let mut state = self.state.lock();
             state.queue.push(ino);

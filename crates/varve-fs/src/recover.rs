@@ -57,6 +57,7 @@ impl VarveFs {
                     }
                     Pending::ObjectDelete => {}
                     Pending::ObjectDirty { entry } => self.settle_pending(ino, entry)?,
+                    Pending::ObjectInstall { view } => self.install_pending(ino, view)?,
                 }
             }
         }
@@ -80,7 +81,11 @@ impl VarveFs {
 
     /// The row of a file that was being written follows its object. If that cannot be asked the row stays as
     /// it is, and only the pending row goes: the object is asked whenever the file is looked at.
-    fn settle_pending(&self, ino: InodeId, entry: Option<(InodeId, EntrySuffix)>) -> FsResult<()> {
+    pub(crate) fn settle_pending(
+        &self,
+        ino: InodeId,
+        entry: Option<(InodeId, EntrySuffix)>,
+    ) -> FsResult<()> {
         if let Err(error) = self.settle_left(ino, entry) {
             log::warn!("the size that counts for inode {ino} may be old: {error}");
         }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! | version u8 | kind u8 |
+//! | version u8 | 6 | view varint |                      object to be installed
 //! | version u8 | 5 | directory varint | suffix varint |   object dirty; both 0: in the inode's own row
 //! ```
 
@@ -15,6 +16,7 @@ const OBJECT_MAKING: u8 = 2;
 const OBJECT_DELETE: u8 = 3;
 const ORPHAN_OBJECT_MAKING: u8 = 4;
 const OBJECT_DIRTY: u8 = 5;
+const OBJECT_INSTALL: u8 = 6;
 
 /// What is pending on an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,12 @@ pub enum Pending {
         /// row of its own.
         entry: Option<(InodeId, EntrySuffix)>,
     },
+    /// A transaction was committed that had written to it: the view's object file is to take the place of that of the
+    /// store, if it has not.
+    ObjectInstall {
+        /// The epoch of the view.
+        view: InodeId,
+    },
 }
 
 impl Pending {
@@ -44,8 +52,12 @@ impl Pending {
             Pending::ObjectDelete => OBJECT_DELETE,
             Pending::OrphanObjectMaking => ORPHAN_OBJECT_MAKING,
             Pending::ObjectDirty { .. } => OBJECT_DIRTY,
+            Pending::ObjectInstall { .. } => OBJECT_INSTALL,
         };
         let mut out = vec![ROW_VERSION, kind];
+        if let Pending::ObjectInstall { view } = self {
+            put_varint(&mut out, view.get());
+        }
         if let Pending::ObjectDirty { entry } = self {
             put_varint(&mut out, entry.map_or(0, |(dir, _)| dir.get()));
             put_varint(&mut out, entry.map_or(0, |(_, suffix)| suffix.get()));
@@ -62,6 +74,7 @@ impl Pending {
             OBJECT_MAKING => Pending::ObjectMaking,
             OBJECT_DELETE => Pending::ObjectDelete,
             ORPHAN_OBJECT_MAKING => Pending::OrphanObjectMaking,
+            OBJECT_INSTALL => Pending::ObjectInstall { view: InodeId::new(reader.varint()?) },
             OBJECT_DIRTY => match (reader.varint()?, reader.varint()?) {
                 (0, 0) => Pending::ObjectDirty { entry: None },
                 (dir, raw) => {
@@ -91,6 +104,7 @@ mod tests {
             Pending::OrphanObjectMaking,
             Pending::ObjectDirty { entry },
             Pending::ObjectDirty { entry: None },
+            Pending::ObjectInstall { view: InodeId::new(1 << 40) },
         ] {
             assert_eq!(Pending::decode(&Bytes::from(kind.encode())), Ok(kind));
         }

@@ -23,6 +23,7 @@ pub mod mounting;
 pub mod size;
 pub mod status;
 pub mod store;
+pub mod transaction;
 pub mod trees;
 pub mod upgrade;
 mod uri;

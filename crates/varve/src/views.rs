@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use varve_fs::{MountOptions, VarveFs, ViewKind, ViewName};
+use varve_fs::{CommitError, Committed, MountOptions, VarveFs, ViewKind, ViewName};
+use varve_types::InodeId;
 use varve_vfs::FsError;
 
 use crate::mounting::{Report, find_mount};
@@ -34,6 +35,23 @@ pub enum ViewRequest {
     },
     /// Tell the named states.
     ListSnapshots,
+    /// Begin a transaction that shows a directory.
+    Begin {
+        /// Its inode number.
+        root: u64,
+    },
+    /// Make a transaction part of the file system.
+    Commit {
+        /// Its id.
+        id: String,
+    },
+    /// Drop a transaction.
+    Abort {
+        /// Its id.
+        id: String,
+    },
+    /// Tell the open transactions.
+    ListTransactions,
 }
 
 /// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
@@ -87,6 +105,11 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         }
         ViewRequest::DeleteSnapshot { name } => delete_snapshot(&fs, name).map(|()| Value::Null),
         ViewRequest::ListSnapshots => list_snapshots(&fs, None),
+        ViewRequest::Commit { id } => commit(&fs, id, None).map(|_| Value::Null),
+        ViewRequest::Abort { id } => abort(&fs, id).map(|()| Value::Null),
+        ViewRequest::ListTransactions => list_transactions(&fs, None),
+        ViewRequest::Begin { .. } => Err(Error::failed("a transaction is begun on a mount")
+            .hint("`varve mount STORE DIR` first")),
     };
     file_system.close()?;
     done
@@ -108,6 +131,63 @@ pub(crate) fn delete_snapshot(fs: &VarveFs, name: &str) -> Result<()> {
             .hint("`varve snapshot list` tells their names"),
         other => Error::from(other),
     })
+}
+
+/// Begins a transaction that shows the directory `root`.
+pub(crate) fn begin(fs: &VarveFs, root: u64) -> Result<ViewName> {
+    Ok(fs.begin_transaction(InodeId::new(root))?)
+}
+
+/// Commits a transaction, whose file system is `open` if it is mounted.
+pub(crate) fn commit(fs: &VarveFs, id: &str, open: Option<&VarveFs>) -> Result<Committed> {
+    let committed = match open {
+        Some(view) => fs.commit_transaction(id, view),
+        None => {
+            let name = ViewName { kind: ViewKind::Transaction, name: id.to_owned() };
+            let view = fs.open_view(&name).map_err(|error| no_transaction(id, error))?;
+            let committed = fs.commit_transaction(id, &view);
+            // Of one that has ended nothing is left to sync.
+            let _ = view.close();
+            committed
+        }
+    };
+    committed.map_err(|error| match error {
+        CommitError::Conflict(paths) => Error::failed(format!(
+            "not committed, as others have changed what it changed:\n  {}",
+            paths.join("\n  ")
+        ))
+        .hint(format!(
+            "the transaction is still open: `varve txn abort DIR {id}`, and begin again"
+        )),
+        CommitError::InUse(paths) => Error::failed(format!(
+            "not committed, as large files are open for writing:\n  {}",
+            paths.join("\n  ")
+        ))
+        .hint("the transaction is still open: close them and commit again"),
+        CommitError::Failed(error) => no_transaction(id, error),
+    })
+}
+
+/// Drops a transaction.
+pub(crate) fn abort(fs: &VarveFs, id: &str) -> Result<()> {
+    fs.abort_transaction(id).map_err(|error| no_transaction(id, error))
+}
+
+fn no_transaction(id: &str, error: FsError) -> Error {
+    match error {
+        FsError::NotFound | FsError::Stale => Error::failed(format!("no transaction {id} is open"))
+            .hint("`varve txn list` tells those that are"),
+        other => Error::from(other),
+    }
+}
+
+/// The open transactions; with their paths if the store is mounted on `dir`.
+pub(crate) fn list_transactions(fs: &VarveFs, dir: Option<&Path>) -> Result<Value> {
+    let described = fs.transactions()?.into_iter().map(|txn| {
+        let path = dir.map(|dir| dir.join(txn.name().path()));
+        json!({ "id": txn.name().name, "path": path, "root": txn.root.get(), "begun": txn.begun })
+    });
+    Ok(described.collect())
 }
 
 /// The snapshots; with their paths if the store is mounted on `dir`.

@@ -133,6 +133,6 @@ impl Check<'_> {
 fn removes_object(pending: Pending) -> bool {
     match pending {
         Pending::ObjectMaking | Pending::OrphanObjectMaking | Pending::ObjectDelete => true,
-        Pending::Orphan | Pending::ObjectDirty { .. } => false,
+        Pending::Orphan | Pending::ObjectDirty { .. } | Pending::ObjectInstall { .. } => false,
     }
 }

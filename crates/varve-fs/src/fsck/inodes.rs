@@ -308,6 +308,9 @@ impl Check<'_> {
             Pending::ObjectMaking => "being moved into an object file",
             Pending::ObjectDelete => "its object file is to be removed",
             Pending::ObjectDirty { .. } => "being written",
+            Pending::ObjectInstall { .. } => {
+                "changed by a transaction, whose object file is to be installed"
+            }
         };
         let ino = known.ino.get();
         let named = known.names > 0
@@ -321,7 +324,7 @@ impl Check<'_> {
                 Finding::PendingWithoutInode { ino }
             }
             _ if known.is_orphan() && named => Finding::PendingContradicted { ino, what },
-            Pending::Orphan => Finding::Pending { ino, what },
+            Pending::Orphan | Pending::ObjectInstall { .. } => Finding::Pending { ino, what },
             Pending::ObjectDirty { .. } => match known.seen() {
                 Some(seen) if seen.place == Place::DirtyObject => Finding::Pending { ino, what },
                 Some(_) => Finding::PendingContradicted { ino, what },

@@ -21,7 +21,11 @@ pub(super) struct Marks {
     count: AtomicUsize,
     /// A directory was marked since the marked ones were last asked to tell.
     news: AtomicBool,
+    is_view: bool,
 }
+
+/// In a view each directory has a slot of its own from here on, as the others are the main view's to give.
+const VIEW_SLOTS: u64 = 1 << 62;
 
 #[derive(Default)]
 struct Table {
@@ -33,7 +37,7 @@ struct Table {
 
 impl Marks {
     /// The marks that an earlier mount left.
-    pub(super) fn load(store: &dyn Store, meta: KeyspaceId) -> FsResult<Marks> {
+    pub(super) fn load(store: &dyn Store, meta: KeyspaceId, is_view: bool) -> FsResult<Marks> {
         let mut table = Table::default();
         let range = KeyRange::prefix(&RowKey::mark_prefix());
         let mut used = HashSet::new();
@@ -49,7 +53,7 @@ impl Marks {
         let gaps = if table.next as usize <= 4 * super::MARKS_MAX { table.next } else { 0 };
         table.free = (0..gaps).filter(|slot| !used.contains(slot)).collect();
         let count = AtomicUsize::new(table.slots.len());
-        Ok(Marks { table: Mutex::new(table), count, news: AtomicBool::new(false) })
+        Ok(Marks { table: Mutex::new(table), count, news: AtomicBool::new(false), is_view })
     }
 
     /// A slot for a directory that begins to have something to tell; `None` if it has one. REQUIRES: the lock of
@@ -59,10 +63,14 @@ impl Marks {
         if table.slots.contains_key(&dir) {
             return None;
         }
-        let slot = table.free.pop().unwrap_or_else(|| {
-            table.next += 1;
-            table.next - 1
-        });
+        let slot = if self.is_view {
+            VIEW_SLOTS | dir.get()
+        } else {
+            table.free.pop().unwrap_or_else(|| {
+                table.next += 1;
+                table.next - 1
+            })
+        };
         table.slots.insert(dir, slot);
         self.count.store(table.slots.len(), Ordering::Relaxed);
         self.news.store(true, Ordering::Relaxed);

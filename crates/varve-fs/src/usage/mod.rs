@@ -75,8 +75,9 @@ impl Accounts {
         (meta, data): (KeyspaceId, KeyspaceId),
         locks: Arc<RowLocks>,
         marks_max: usize,
+        is_view: bool,
     ) -> FsResult<Accounts> {
-        let marks = Marks::load(store.as_ref(), meta)?;
+        let marks = Marks::load(store.as_ref(), meta, is_view)?;
         let (quotas, telling) = (Quotas::default(), Mutex::new(()));
         Ok(Accounts { store, meta, data, locks, marks, marks_max, quotas, telling })
     }
@@ -148,6 +149,19 @@ impl Accounts {
         if self.marks.count() > self.marks_max {
             self.tell_all();
         }
+    }
+
+    /// A slot for a directory that begins to have something to tell, whose row the caller writes; `None` if it has one.
+    /// REQUIRES: the lock of its row.
+    pub(crate) fn begin_mark(&self, dir: InodeId) -> Option<u64> {
+        self.marks.begin(dir)
+    }
+
+    /// Ends the mark of a directory; gives the slot, whose row the caller removes. REQUIRES: the lock of its row.
+    pub(crate) fn end_mark(&self, dir: InodeId) -> Option<u64> {
+        let slot = self.marks.slot(dir);
+        self.marks.end(dir);
+        slot
     }
 
     /// Directories that have something to tell, and at most one or the other that has not.

@@ -253,7 +253,8 @@ impl Accounts {
 }
 
 impl VarveFs {
-    /// Reads all limits, and finds what lies below them. REQUIRES: nothing else uses the file system yet.
+    /// Reads all limits, and finds what lies below them. REQUIRES: nothing else uses the file system yet, or all row
+    /// locks.
     pub(crate) fn load_quotas(&self) -> FsResult<()> {
         let range = KeyRange::prefix(&RowKey::limits_prefix());
         let mut found = Vec::new();
@@ -269,6 +270,14 @@ impl VarveFs {
             self.accounts.quotas.put(top, Some(Domain { top, limits, used }));
         }
         Ok(())
+    }
+
+    /// Reads all limits again, after rows changed by another way. REQUIRES: all row locks.
+    pub(crate) fn reload_quotas(&self) -> FsResult<()> {
+        let tops: Vec<InodeId> = self.accounts.quotas.domains.read().keys().copied().collect();
+        tops.iter().for_each(|top| self.accounts.quotas.put(*top, None));
+        self.accounts.forget_chains();
+        self.load_quotas()
     }
 
     /// Sets the limits on what lies below `top`; none at all clears them. More may lie there already: then it
@@ -325,7 +334,7 @@ impl VarveFs {
     }
 
     /// The path of a directory from the root on; `None` if it is being removed.
-    fn path_of(&self, dir: InodeId) -> FsResult<Option<Vec<u8>>> {
+    pub(crate) fn path_of(&self, dir: InodeId) -> FsResult<Option<Vec<u8>>> {
         let (mut names, mut at) = (Vec::new(), dir);
         while at != InodeId::ROOT {
             let row = self.inode_row(at)?.map(|inode| inode.content);

@@ -1,6 +1,7 @@
 //! Views: file systems over a state of the store of their own, beside the main view of it.
 //!
-//! A *snapshot* is what the store was at one moment; it has a name and cannot change. Each view is a
+//! A *snapshot* is what the store was at one moment; it has a name and cannot change. A *transaction* ([`txn`]) can be
+//! written to, and ends by becoming part of the main view ([`commit`]) or by being dropped. Each view is a
 //! [`VarveFs`] of its own on its own [`Store`], and so has its own locks, its own knowledge of inodes, and, once
 //! mounted, its own node ids and caches in the kernel.
 //!
@@ -18,8 +19,13 @@
 //! Source: KVFS, thesis sections 3.3 and 4.2. Departure: a view is a mount, not a process's way of seeing one, so that
 //! every program works in it unchanged and several share it.
 
+mod commit;
 mod file;
+mod merge;
 mod names;
+mod paths;
+mod plan;
+mod txn;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -32,12 +38,15 @@ use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::fs::{Keyspaces, Parts, VarveFs, invalid};
-use crate::options::MountOptions;
+use crate::options::{Atime, MountOptions};
 use crate::spill::Spill;
 use crate::superblock::views_dir;
 
+pub use commit::CommitError;
 pub(crate) use file::ViewFile;
 pub(crate) use names::is_place;
+pub use plan::Committed;
+pub use txn::Transaction;
 
 /// The longest name of a snapshot, in bytes.
 const NAME_BYTES_MAX: usize = 200;
@@ -154,6 +163,9 @@ impl VarveFs {
                 kept.begin(epoch);
             }
         }
+        for txn in self.transactions().map_err(invalid)? {
+            kept.begin(txn.epoch);
+        }
         if !self.options.read_only {
             let fail = |error| invalid(error::object("list", &self.dir.join("kept"), error));
             for epoch in kept.ended().map_err(fail)? {
@@ -170,8 +182,7 @@ impl VarveFs {
         self.writable()?;
         let views = self.views()?;
         let _changing = views.changing.lock();
-        let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
-        if self.find_view(&view)?.is_some() {
+        if self.find_snapshot(name)?.is_some() {
             return Err(FsError::Exists);
         }
         self.begin_view(|epoch| {
@@ -219,19 +230,18 @@ impl VarveFs {
                 let names = stored.iter().filter_map(|stored| parse_name(&stored.name));
                 names.map(|(_, name)| ViewName { kind, name: name.to_owned() }).collect()
             }
-            ViewKind::Transaction => Vec::new(),
+            ViewKind::Transaction => self.transactions()?.iter().map(Transaction::name).collect(),
         };
         names.sort();
         Ok(names)
     }
 
-    /// The epoch of a view and how the store calls it, if there is such a view.
-    pub(crate) fn find_view(&self, view: &ViewName) -> FsResult<Option<(InodeId, String)>> {
+    /// The epoch of a snapshot and how the store calls it, if there is such a snapshot.
+    fn find_snapshot(&self, name: &str) -> FsResult<Option<(InodeId, String)>> {
         let stored = self.views()?.db.snapshots();
         Ok(stored.into_iter().find_map(|stored| {
-            let (epoch, name) = parse_name(&stored.name)?;
-            (name == view.name && view.kind == ViewKind::Snapshot)
-                .then(|| (epoch, stored.name.clone()))
+            let (epoch, known) = parse_name(&stored.name)?;
+            (known == name).then(|| (epoch, stored.name.clone()))
         }))
     }
 
@@ -240,8 +250,7 @@ impl VarveFs {
         self.writable()?;
         let views = self.views()?;
         let _changing = views.changing.lock();
-        let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
-        let (epoch, stored) = self.find_view(&view)?.ok_or(FsError::NotFound)?;
+        let (epoch, stored) = self.find_snapshot(name)?.ok_or(FsError::NotFound)?;
         views.db.delete_snapshot(&stored).map_err(error::store)?;
         self.end_view(epoch);
         Ok(())
@@ -249,7 +258,10 @@ impl VarveFs {
 
     /// The file system of a view, beside this one, which outlives it.
     pub fn open_view(&self, view: &ViewName) -> FsResult<VarveFs> {
-        let (epoch, stored) = self.find_view(view)?.ok_or(FsError::NotFound)?;
+        if view.kind == ViewKind::Transaction {
+            return self.open_transaction(&self.transaction(&view.name)?);
+        }
+        let (epoch, stored) = self.find_snapshot(&view.name)?.ok_or(FsError::NotFound)?;
         let store = self.views()?.db.open_snapshot(&stored).map_err(error::store)?;
         let fs = self.view_on(Arc::new(store), epoch, true).map_err(error::store)?;
         fs.load_quotas()?;
@@ -264,7 +276,9 @@ impl VarveFs {
     ) -> StoreResult<VarveFs> {
         let options = MountOptions {
             read_only,
+            atime: Atime::Noatime,
             passthrough: false,
+            marked_dirs_max: usize::MAX,
             located_inodes_max: Some(self.options.located_inodes() / LOCATED_SHARE),
             ..self.options.clone()
         };

@@ -93,8 +93,11 @@ impl VarveFs {
 
     fn place(&self, kind: ViewKind, name: &[u8]) -> Option<InodeId> {
         let name = ViewName { kind, name: String::from_utf8(name.to_vec()).ok()? };
-        let (views, found) = (self.views.as_ref()?, self.find_view(&name).ok()?);
-        found.map(|_| views.places.id(&name))
+        let exists = match kind {
+            ViewKind::Snapshot => self.find_snapshot(&name.name).ok()?.is_some(),
+            ViewKind::Transaction => self.transaction(&name.name).is_ok(),
+        };
+        exists.then(|| self.views.as_ref().map(|views| views.places.id(&name)))?
     }
 
     /// The inode with a made-up id.

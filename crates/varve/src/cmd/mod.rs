@@ -16,6 +16,7 @@ mod quota;
 mod snapshot;
 mod status;
 mod tune;
+mod txn;
 mod umount;
 mod upgrade;
 mod version;
@@ -54,6 +55,8 @@ enum Command {
     Du(du::Arguments),
     /// Limit what may lie below a directory, and tell the limits
     Quota(quota::Arguments),
+    /// Change files in a view of their own, then all at once or not at all
+    Txn(txn::Arguments),
     /// Keep named states of a store, to look at later
     Snapshot(snapshot::Arguments),
     /// Check a store that is not mounted, and repair it if asked to
@@ -89,6 +92,7 @@ impl CommandLine {
             Command::Status(arguments) => status::run(&arguments),
             Command::Du(arguments) => du::run(&arguments),
             Command::Quota(arguments) => quota::run(&arguments),
+            Command::Txn(arguments) => txn::run(&arguments),
             Command::Snapshot(arguments) => snapshot::run(&arguments),
             Command::Fsck(arguments) => fsck::run(&arguments),
             Command::Dump(arguments) => dump::run(&arguments),

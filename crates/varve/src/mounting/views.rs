@@ -20,6 +20,7 @@ use varve_fuse::{
     MountOptions, Notifier, Session, SessionOptions, UnmountError, UnmountMode, find_mounts,
     mount_within, unmount,
 };
+use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use super::{Attached, Choices, mount_options, session_options};
@@ -70,7 +71,12 @@ impl ViewDesk {
         mount.read_only |= name.kind == ViewKind::Snapshot;
         mount.source.push(format!("#{}", name.path().display()));
         let mounted = mount_within(&self.dir.join(name.path()), &mount).map_err(|e| failed(&e))?;
-        let session = Session::new(Arc::<VarveFs>::clone(&fs), mounted, &self.session);
+        let root = match name.kind {
+            ViewKind::Transaction => self.fs.transaction(&name.name)?.root,
+            ViewKind::Snapshot => InodeId::ROOT,
+        };
+        let options = SessionOptions { root, ..self.session.clone() };
+        let session = Session::new(Arc::<VarveFs>::clone(&fs), mounted, &options);
         let session = session.map_err(|error| failed(&error))?;
         attached.insert(name.clone(), fs);
         let (desk, name) = (Arc::downgrade(self), name.clone());
@@ -130,19 +136,63 @@ impl ViewDesk {
                 Ok(Value::Null)
             }
             ViewRequest::ListSnapshots => views::list_snapshots(&self.fs, Some(&self.dir)),
+            ViewRequest::Begin { root } => {
+                let name = views::begin(&self.fs, *root)?;
+                self.name_changed(&name);
+                Ok(json!({ "id": name.name, "path": self.dir.join(name.path()) }))
+            }
+            ViewRequest::Commit { id } => self.commit(id).map(|()| Value::Null),
+            ViewRequest::Abort { id } => {
+                let name = ViewName { kind: ViewKind::Transaction, name: id.clone() };
+                self.end(&name)?;
+                views::abort(&self.fs, id)?;
+                self.name_changed(&name);
+                Ok(Value::Null)
+            }
+            ViewRequest::ListTransactions => views::list_transactions(&self.fs, Some(&self.dir)),
+        }
+    }
+
+    fn commit(&self, id: &str) -> Result<()> {
+        let name = ViewName { kind: ViewKind::Transaction, name: id.to_owned() };
+        let open = self.attached.lock().get(&name).cloned();
+        if open.is_some() {
+            // What programs have changed in mapped memory and not written yet.
+            let path = self.dir.join(name.path());
+            let synced = std::fs::File::open(&path)
+                .and_then(|root| rustix::fs::syncfs(root).map_err(std::io::Error::from));
+            synced.map_err(|error| Error::io("sync", &path, &error))?;
+        }
+        let committed = views::commit(&self.fs, id, open.as_deref())?;
+        for (dir, changed) in &committed.names {
+            self.told(self.notifier.name_changed(*dir, changed));
+        }
+        for ino in &committed.inodes {
+            self.told(self.notifier.inode_changed(*ino));
+        }
+        self.end(&name)?;
+        self.name_changed(&name);
+        Ok(())
+    }
+
+    /// Takes the mount of a transaction away that ends. Programs still in it get errors.
+    fn end(&self, name: &ViewName) -> Result<()> {
+        self.detach(name, UnmountMode::Force)?;
+        ended_in(self, name);
+        Ok(())
+    }
+
+    fn told(&self, told: std::io::Result<()>) {
+        if let Err(error) = told {
+            log::warn!("the kernel may not see all that changed: {error}");
         }
     }
 
     /// Has the kernel forget what it knows of the place of a view.
     fn name_changed(&self, view: &ViewName) {
         let dir = view.dir();
-        let told = self
-            .notifier
-            .name_changed(dir, view.name.as_bytes())
-            .and_then(|()| self.notifier.inode_changed(dir));
-        if let Err(error) = told {
-            log::warn!("the kernel may not see {} yet: {error}", view.path().display());
-        }
+        self.told(self.notifier.name_changed(dir, view.name.as_bytes()));
+        self.told(self.notifier.inode_changed(dir));
     }
 }
 

@@ -10,7 +10,17 @@ use rustix::io::Errno;
 use super::{Place, names, pattern, refused_io, semantics};
 use crate::harness::{run, varve};
 
-semantics!(snapshots, snapshot_of_large_files, snapshot_names, view_places);
+semantics!(
+    snapshots,
+    snapshot_of_large_files,
+    snapshot_names,
+    view_places,
+    transactions,
+    transaction_conflicts,
+    transaction_of_large_files,
+    transaction_use,
+    transaction_run
+);
 
 /// Larger than any file that is kept in the store.
 const LARGE: usize = 300_000;
@@ -161,4 +171,243 @@ fn view_places(place: &Place) {
     refused_io(fs::rename(top.join("txn"), dir.join("txn")), Errno::PERM);
     fs::create_dir(dir.join("d/.varve")).unwrap();
     assert_eq!(names(&dir.join("d/.varve")), Vec::<&str>::new());
+}
+
+/// Begins a transaction on a directory; gives its view.
+fn begin(dir: &Path) -> PathBuf {
+    PathBuf::from(text(&run(varve().args(["txn", "begin"]).arg(dir))))
+}
+
+fn id(view: &Path) -> &str {
+    view.file_name().unwrap().to_str().unwrap()
+}
+
+fn commit(place: &Place, view: &Path) {
+    run(varve().args(["txn", "commit"]).arg(place.dir()).arg(id(view)));
+}
+
+/// Unmounts, finds nothing wrong, and mounts again.
+fn checked(on: &Place) {
+    let Place::Mount(mount) = on else { return };
+    mount.unmount();
+    run(varve().arg("fsck").arg(mount.store()));
+    mount.mount();
+}
+
+fn transactions(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    for name in ["a/deep", "b"] {
+        fs::create_dir_all(dir.join(name)).unwrap();
+    }
+    for name in ["kept", "changed", "a/removed", "a/deep/renamed"] {
+        fs::write(dir.join(name), name).unwrap();
+    }
+    fs::hard_link(dir.join("changed"), dir.join("linked")).unwrap();
+    refused_io(fs::metadata(dir.join("new")), Errno::NOENT);
+    let view = begin(&dir);
+    assert_eq!(names(&view), names(&dir));
+    assert_ne!(fs::metadata(&view).unwrap().dev(), fs::metadata(&dir).unwrap().dev());
+    refused_io(fs::rename(view.join("kept"), dir.join("out")), Errno::XDEV);
+    fs::write(view.join("changed"), "by the transaction").unwrap();
+    fs::remove_file(view.join("a/removed")).unwrap();
+    fs::rename(view.join("a/deep"), view.join("b/deep")).unwrap();
+    fs::create_dir(view.join("new")).unwrap();
+    fs::write(view.join("new/file"), pattern(3, 20_000)).unwrap();
+    let before = || {
+        assert_eq!(fs::read(dir.join("changed")).unwrap(), b"changed");
+        assert_eq!(names(&dir), ["a", "b", "changed", "kept", "linked"]);
+        assert_eq!(names(&dir.join("a")), ["deep", "removed"]);
+    };
+    before();
+    fs::write(dir.join("a/deep/other"), "by the main view").unwrap();
+    place.kill_daemon();
+    place.mount_again();
+    fs::remove_file(dir.join("a/deep/other")).unwrap();
+    before();
+    assert_eq!(fs::read(view.join("b/deep/renamed")).unwrap(), b"a/deep/renamed");
+    let open = File::open(dir.join("a/removed")).unwrap();
+    let inside = File::open(view.join("kept")).unwrap();
+    commit(place, &view);
+    assert_eq!(fs::read(dir.join("changed")).unwrap(), b"by the transaction");
+    assert_eq!(fs::read(dir.join("linked")).unwrap(), b"by the transaction");
+    assert_eq!(names(&dir), ["a", "b", "changed", "kept", "linked", "new"]);
+    assert_eq!(names(&dir.join("a")), Vec::<&str>::new());
+    assert_eq!(names(&dir.join("b/deep")), ["renamed"]);
+    assert!(fs::read(dir.join("new/file")).unwrap() == pattern(3, 20_000));
+    assert_eq!(super::content(&open), b"a/removed");
+    assert!(inside.read_at(&mut [0], 0).is_err(), "its view has ended");
+    refused_io(fs::metadata(&view), Errno::NOENT);
+    drop((open, inside));
+    let dropped = begin(&dir);
+    fs::remove_dir_all(dropped.join("b")).unwrap();
+    run(varve().args(["txn", "abort"]).arg(&dir).arg(id(&dropped)));
+    assert_eq!(names(&dir.join("b/deep")), ["renamed"]);
+    checked(place);
+    assert_eq!(names(&dir), ["a", "b", "changed", "kept", "linked", "new"]);
+}
+
+fn transaction_conflicts(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    fs::create_dir_all(dir.join("d/e")).unwrap();
+    fs::write(dir.join("d/file"), "first").unwrap();
+    fs::write(dir.join("read"), "only read").unwrap();
+    let [one, two, three] = [begin(&dir), begin(&dir), begin(&dir)];
+    for (view, name) in [(&one, "one"), (&two, "two"), (&three, "three")] {
+        fs::write(view.join("d").join(name), name).unwrap();
+        fs::create_dir(view.join("d").join(format!("{name}.d"))).unwrap();
+    }
+    fs::write(dir.join("d/main"), "main").unwrap();
+    fs::read(dir.join("read")).unwrap();
+    fs::write(two.join("read"), "changed").unwrap();
+    fs::write(one.join("d/file"), "one").unwrap();
+    fs::write(three.join("d/file"), "three").unwrap();
+    commit(place, &one);
+    commit(place, &two);
+    let said = fails(&["txn", "commit"], &dir, &[id(&three)]);
+    assert!(said.contains("\n  /d/file\n") && !said.contains("inode"), "{said}");
+    assert_eq!(fs::read(three.join("d/file")).unwrap(), b"three", "it goes on");
+    let all = ["e", "file", "main", "one", "one.d", "two", "two.d"];
+    assert_eq!(names(&dir.join("d")), all);
+    assert_eq!(fs::metadata(dir.join("d")).unwrap().nlink(), 5);
+    assert_eq!(fs::read(dir.join("read")).unwrap(), b"changed");
+    let [first, again] = [begin(&dir), begin(&dir)];
+    fs::remove_file(first.join("read")).unwrap();
+    fs::remove_file(again.join("read")).unwrap();
+    commit(place, &first);
+    assert!(fails(&["txn", "commit"], &dir, &[id(&again)]).contains("/read\n"), "removed once");
+    run(varve().args(["txn", "abort"]).arg(&dir).arg(id(&three)));
+    let removed = begin(&dir);
+    fs::write(removed.join("d/e/new"), "x").unwrap();
+    fs::remove_dir(dir.join("d/e")).unwrap();
+    assert!(fails(&["txn", "commit"], &dir, &[id(&removed)]).contains("others have changed"));
+    let [inner, outer] = ["inner", "outer"].map(|name| dir.join(name));
+    fs::create_dir_all(inner.join("x")).unwrap();
+    fs::create_dir(&outer).unwrap();
+    let looping = begin(&dir);
+    fs::rename(looping.join("outer"), looping.join("inner/x/outer")).unwrap();
+    fs::rename(&inner, outer.join("inner")).unwrap();
+    fails(&["txn", "commit"], &dir, &[id(&looping)]);
+    checked(place);
+    assert_eq!(names(&dir.join("d")), all[1..]);
+}
+
+fn transaction_of_large_files(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    for name in ["written", "removed", "untouched", "grown"] {
+        fs::write(dir.join(name), pattern(9, if name == "grown" { 10 } else { LARGE })).unwrap();
+    }
+    let before = snapshot(place, "before");
+    let view = begin(&dir);
+    write_at(&view.join("written"), b"in the transaction", 1000);
+    fs::write(view.join("grown"), pattern(8, LARGE)).unwrap();
+    fs::write(view.join("new"), pattern(5, LARGE)).unwrap();
+    fs::remove_file(view.join("removed")).unwrap();
+    write_at(&dir.join("untouched"), b"in the main view", 0);
+    assert!(fs::read(view.join("untouched")).unwrap() == pattern(9, LARGE));
+    assert!(fs::read(dir.join("written")).unwrap() == pattern(9, LARGE));
+    let writer = OpenOptions::new().write(true).open(view.join("new")).unwrap();
+    assert!(fails(&["txn", "commit"], &dir, &[id(&view)]).contains("/new"));
+    drop(writer);
+    commit(place, &view);
+    let mut written = pattern(9, LARGE);
+    written[1000..1018].copy_from_slice(b"in the transaction");
+    let mut untouched = pattern(9, LARGE);
+    untouched[..16].copy_from_slice(b"in the main view");
+    let check = || {
+        assert!(fs::read(dir.join("written")).unwrap() == written);
+        assert!(fs::read(dir.join("untouched")).unwrap() == untouched);
+        assert!(fs::read(dir.join("grown")).unwrap() == pattern(8, LARGE));
+        assert!(fs::read(dir.join("new")).unwrap() == pattern(5, LARGE));
+        refused_io(fs::metadata(dir.join("removed")), Errno::NOENT);
+        for name in ["written", "removed", "untouched"] {
+            assert!(fs::read(before.join(name)).unwrap() == pattern(9, LARGE), "{name}");
+        }
+    };
+    check();
+    checked(place);
+    check();
+}
+
+fn transaction_use(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    fs::create_dir_all(dir.join("sub/tree")).unwrap();
+    fs::write(dir.join("beside"), "x").unwrap();
+    let view = begin(&dir.join("sub"));
+    assert_eq!(names(&view), ["tree"]);
+    fs::write(view.join("file"), "in the subtree").unwrap();
+    fs::write(view.join("tree/deep"), "deep").unwrap();
+    let listed = text(&run(varve().args(["txn", "list"]).arg(&dir)));
+    assert_eq!(listed, format!("{}  {}", id(&view), view.display()));
+    fails(&["txn", "begin"], &view, &[]);
+    fails(&["txn", "begin"], &dir.join("beside"), &[]);
+    let running = begin(&dir);
+    place.remount();
+    assert_eq!(names(&dir.join(".varve/txn")).len(), 2);
+    commit(place, &view);
+    assert_eq!(names(&dir.join("sub")), ["file", "tree"]);
+    assert_eq!(fs::read(dir.join("sub/tree/deep")).unwrap(), b"deep");
+    assert!(fails(&["txn", "commit"], &dir, &[id(&view)]).contains("no transaction"));
+    assert!(fails(&["txn", "abort"], &dir, &[id(&view)]).contains("no transaction"));
+    let Place::Mount(mount) = place else { return };
+    mount.unmount();
+    run(varve().args(["txn", "abort"]).arg(mount.store()).arg(id(&running)));
+    assert_eq!(text(&run(varve().args(["txn", "list"]).arg(mount.store()))), "");
+    mount.mount();
+}
+
+fn transaction_run(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    fs::write(dir.join("count"), "1").unwrap();
+    let in_txn = |options: &[&str], script: &str| {
+        let mut command = varve();
+        command.args(["txn", "run"]).args(options).arg(&dir).args(["--", "sh", "-c", script]);
+        command.current_dir(&dir).output().unwrap()
+    };
+    let output = in_txn(&[], "pwd; echo 2 > count; mkdir made; cat count");
+    assert_eq!(text(&output), format!("{}\n2", dir.display()));
+    assert_eq!(fs::read(dir.join("count")).unwrap(), b"2\n");
+    assert_eq!(in_txn(&[], "echo 3 > count; exit 7").status.code(), Some(7));
+    assert_eq!(in_txn(&[], "kill -9 $$").status.code(), Some(128 + 9));
+    assert_eq!(in_txn(&[], "exec /no/such/program").status.code(), Some(127));
+    assert_eq!(fs::read(dir.join("count")).unwrap(), b"2\n");
+    let beside = place.dir().parent().unwrap().join("beside");
+    fs::create_dir(&beside).unwrap();
+    // Another changes the same file meanwhile, once.
+    let clash = format!(
+        "echo x >> {0}/runs; echo 4 >> count; [ $(wc -l < {0}/runs) -gt 1 ] || echo 5 > {1}",
+        beside.display(),
+        beside.join("now").display()
+    );
+    let other = std::thread::spawn({
+        let (count, now) = (dir.join("count"), beside.join("now"));
+        move || {
+            varve_testkit::eventually("the program runs", || now.exists());
+            fs::write(count, "by another\n").unwrap();
+            fs::remove_file(now).unwrap();
+        }
+    });
+    let waits = format!(
+        "{clash}; for i in $(seq 400); do [ -e {}/now ] || exit 0; sleep 0.02; done",
+        beside.display()
+    );
+    let output = in_txn(&["--retry", "3"], &waits);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    other.join().unwrap();
+    assert_eq!(fs::read(dir.join("count")).unwrap(), b"by another\n4\n");
+    assert_eq!(text(&run(varve().args(["txn", "list"]).arg(&dir))), "");
 }

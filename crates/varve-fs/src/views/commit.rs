@@ -1,0 +1,282 @@
+//! Commit of a transaction into the main view.
+//!
+//! 1. Nothing else happens in either view: all row locks of both are held, in the order view, main view. Large files
+//!    that are still open for writing in one of them refuse it.
+//! 2. What the commit means for the main view is found out from the rows that the transaction changed ([`Plan`]): names
+//!    and inodes that the kernel may know, places of inodes, directories that move.
+//! 3. Rows join those changes: a mark for each directory with something untold, and for each large file that the view has
+//!    a copy of its own of a pending row `ObjectInstall`.
+//! 4. The branch commits, with [`super::merge`] for what both have changed. A conflict takes step 3 back; the
+//!    transaction goes on.
+//! 5. The store is synced, then the copies take the places of the objects. A crash before that leaves the pending rows,
+//!    by which the next mount does it ([`VarveFs::install_pending`]).
+//! 6. What is known in memory follows: places, and what the main view has open of files that are gone, which stay as
+//!    orphans.
+//!
+//! The kernel is told by the caller, who must hold no locks then.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use varve_engine::{Batch, Branch, Clash, Direction, KeyRange, Merged, Store, StoreError};
+use varve_schema::{Content, Inode, Mark, Pending, RowKey, encode_inode_row};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult};
+
+use super::merge::merge;
+use super::paths::names_in;
+use super::plan::{Committed, Plan};
+use super::txn::Transaction;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::locator::Place;
+use crate::superblock::views_dir;
+
+/// Directories above one another before they are taken for a loop.
+const DEPTH_MAX: usize = 1 << 20;
+
+/// Why a transaction is not committed. It goes on.
+#[derive(Debug)]
+pub enum CommitError {
+    /// Others have changed what it changed: the paths.
+    Conflict(Vec<String>),
+    /// Large files are open for writing: the paths.
+    InUse(Vec<String>),
+    /// Anything else.
+    Failed(FsError),
+}
+
+impl From<FsError> for CommitError {
+    fn from(error: FsError) -> CommitError {
+        CommitError::Failed(error)
+    }
+}
+
+/// Rows of a file that the main view still knows, though its last name is gone.
+struct Survivor {
+    inode: Inode,
+    data: Vec<(Bytes, Bytes)>,
+}
+
+impl VarveFs {
+    /// Makes all that was changed in the transaction `id`, whose file system is `view`, part of this one at once, durably,
+    /// and ends it. Costs the number of changes.
+    pub fn commit_transaction(&self, id: &str, view: &VarveFs) -> Result<Committed, CommitError> {
+        let views = self.views()?;
+        let _changing = views.changing.lock();
+        let txn = self.transaction(id)?;
+        let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
+        let quiet = view.locks.lock_all();
+        let guards = self.locks.lock_all();
+        let mut plan = self.plan(&txn, &branch)?;
+        self.check_use(view, &plan)?;
+        self.check_loops(view, &txn, &plan)?;
+        let own = view.objects.own_inodes()?;
+        view.objects.sync_claimed().map_err(error::sync)?;
+        let installs: Vec<InodeId> =
+            own.into_iter().filter(|ino| !plan.removed_objects.contains(ino)).collect();
+        let survivors = self.survivors(&plan)?;
+        self.join(&branch, view, &txn, &plan, &installs)?;
+        self.store.sync().map_err(error::store)?;
+        for ino in &installs {
+            self.install(*ino, txn.epoch)?;
+        }
+        self.follow_commit(&mut plan, &installs, survivors)?;
+        drop((guards, quiet));
+        plan.removed_objects.iter().for_each(|ino| self.reaper.enqueue(*ino));
+        for ino in &plan.orphans {
+            self.reap_orphan(*ino)?;
+        }
+        self.store.sync().map_err(error::store)?;
+        self.forget_transaction(txn.epoch);
+        Ok(plan.told)
+    }
+
+    /// Steps 3 and 4.
+    fn join(
+        &self,
+        branch: &Branch,
+        view: &VarveFs,
+        txn: &Transaction,
+        plan: &Plan,
+        installs: &[InodeId],
+    ) -> Result<(), CommitError> {
+        let (mut batch, mut undo, mut marked) = (Batch::new(), Batch::new(), Vec::new());
+        for (key, value) in &plan.marks {
+            batch.delete(self.meta, bytes_of(*key));
+            undo.put(self.meta, bytes_of(*key), value.clone());
+        }
+        for dir in &plan.untold {
+            if let Some(slot) = self.accounts.begin_mark(*dir) {
+                let key = bytes_of(RowKey::mark(slot));
+                batch.put(self.meta, key.clone(), Mark(*dir).encode());
+                undo.delete(self.meta, key);
+                marked.push(*dir);
+            }
+        }
+        for ino in installs {
+            let key = bytes_of(RowKey::pending(*ino));
+            batch.put(self.meta, key.clone(), Pending::ObjectInstall { view: txn.epoch }.encode());
+            undo.delete(self.meta, key);
+        }
+        let committed = match batch.is_empty() {
+            true => Ok(()),
+            false => branch.write(batch),
+        };
+        let mut names = BTreeSet::new();
+        let mut decide = |clash: &Clash<'_>| {
+            let merged = merge(clash, self.meta);
+            if merged == Merged::Conflict {
+                names.extend(names_in(clash, self.meta));
+            }
+            merged
+        };
+        let committed = committed.and_then(|()| branch.commit(&mut decide));
+        let Err(error) = committed else { return Ok(()) };
+        for dir in marked {
+            let _ = self.accounts.end_mark(dir);
+        }
+        if !undo.is_empty() {
+            branch.write(undo).map_err(error::store)?;
+        }
+        Err(match error {
+            StoreError::Conflict { keys } => {
+                CommitError::Conflict(self.paths_of(view, &names, &keys))
+            }
+            other => CommitError::Failed(error::store(other)),
+        })
+    }
+
+    /// Refuses while large files are open for writing whose bytes would be lost or change without notice.
+    fn check_use(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
+        let writing = view.handles.written_objects();
+        let mut used: Vec<String> =
+            writing.iter().map(|node| view.path_of_inode(node.ino)).collect();
+        for node in self.handles.written_objects() {
+            if plan.told.inodes.contains(&node.ino) {
+                used.push(self.path_of_inode(node.ino));
+            }
+        }
+        used.sort();
+        match used.is_empty() {
+            true => Ok(()),
+            false => Err(CommitError::InUse(used)),
+        }
+    }
+
+    /// A conflict if a directory would end up below itself, as another was moved in the main view meanwhile.
+    fn check_loops(
+        &self,
+        view: &VarveFs,
+        txn: &Transaction,
+        plan: &Plan,
+    ) -> Result<(), CommitError> {
+        // Any loop goes through a directory that was there before.
+        for (dir, parent) in plan.moved.range(..txn.epoch) {
+            let mut at = *parent;
+            for _ in 0..DEPTH_MAX {
+                if at == InodeId::ROOT {
+                    break;
+                }
+                if at == *dir {
+                    return Err(CommitError::Conflict(vec![view.path_of_inode(*dir)]));
+                }
+                at = match plan.moved.get(&at) {
+                    Some(parent) => *parent,
+                    None => match self.inode_row(at)?.map(|inode| inode.content) {
+                        Some(Content::Directory(info)) => info.parent,
+                        // Removed in the main view, which the commit itself finds out.
+                        _ => break,
+                    },
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// The inodes that are gone but that the main view still knows, with the rows that they may need. REQUIRES: the commit
+    /// is not written yet.
+    fn survivors(&self, plan: &Plan) -> FsResult<Vec<Survivor>> {
+        let mut survivors = Vec::new();
+        for inode in &plan.left {
+            if self.locator.place(inode.ino)?.is_none() {
+                continue;
+            }
+            let inode = Inode { nlink: 0, home: None, ..inode.clone() };
+            let mut data = Vec::new();
+            if inode.has_xattrs || matches!(inode.content, Content::Chunks) {
+                let range = KeyRange::prefix(&RowKey::prefix_bytes(inode.ino));
+                let rows = self.store.scan(self.data, range, Direction::Forward);
+                for row in rows.map_err(error::store)? {
+                    data.push(row.map_err(error::store)?);
+                }
+            }
+            survivors.push(Survivor { inode, data });
+        }
+        Ok(survivors)
+    }
+
+    /// Step 6.
+    fn follow_commit(
+        &self,
+        plan: &mut Plan,
+        installs: &[InodeId],
+        survivors: Vec<Survivor>,
+    ) -> FsResult<()> {
+        self.moves.fetch_add(1, Ordering::AcqRel);
+        let mut batch = Batch::new();
+        batch.reclaims_space();
+        for (ino, place) in &plan.arrived {
+            self.locator.moved(*ino, place.clone())?;
+        }
+        for ino in installs {
+            batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
+            if let Some(node) = self.locator.node(*ino) {
+                node.state().object = None;
+            }
+        }
+        for inode in &plan.left {
+            if matches!(inode.content, Content::Directory(_))
+                && let Some(slot) = self.accounts.end_mark(inode.ino)
+            {
+                batch.delete(self.meta, bytes_of(RowKey::mark(slot)));
+            }
+        }
+        for Survivor { inode, data } in survivors {
+            let ino = inode.ino;
+            let in_object = matches!(inode.content, Content::Object { .. });
+            if !self.locator.mark_orphan(ino, in_object || !data.is_empty())? {
+                self.locator.detach(Box::new(inode))?;
+                continue;
+            }
+            batch.put(self.meta, bytes_of(RowKey::inode(ino)), encode_inode_row(&inode));
+            batch.put(self.meta, bytes_of(RowKey::pending(ino)), Pending::Orphan.encode());
+            data.into_iter().for_each(|(key, value)| batch.put(self.data, key, value));
+            plan.removed_objects.retain(|removed| *removed != ino);
+            self.locator.moved(ino, Place::Own)?;
+        }
+        if !batch.is_empty() {
+            self.store.write(batch).map_err(error::store)?;
+        }
+        self.reload_quotas()
+    }
+
+    fn install(&self, ino: InodeId, epoch: InodeId) -> FsResult<()> {
+        let own = views_dir(&self.dir).join(epoch.get().to_string());
+        self.objects.install(ino, &own)
+    }
+
+    /// Finishes the commit of a transaction that had written to the large file `ino`.
+    pub(crate) fn install_pending(&self, ino: InodeId, view: InodeId) -> FsResult<()> {
+        self.install(ino, view)?;
+        let mut changes = self.changes();
+        changes.batch.reclaims_space();
+        changes.delete_pending(ino);
+        self.commit(changes)
+    }
+}
+
+fn bytes_of(key: RowKey) -> Bytes {
+    Bytes::copy_from_slice(&key.to_bytes())
+}

@@ -1,0 +1,185 @@
+//! What becomes of a row that a transaction changed and that was changed in the main view too since it began.
+//!
+//! Most such rows exclude each other. What commutes is merged:
+//!
+//! - Of a directory: the counts of its names, and what lies below it, by adding what the transaction has added; its
+//!   times, by the later one. So two transactions may make different names in one directory. Its owner, mode and
+//!   place stay with the one who changed them. A directory that one has moved or removed and below which the other
+//!   has changed something is a conflict.
+//! - Times of last access: a file that was only read by one of the two is as the other left it.
+//! - Mark rows, whose slots the main view gives out: a mark that the transaction brings is written, one that it takes
+//!   away stays as the main view has it.
+//!
+//! Source: KVFS, thesis section 3.3 (the first committer wins). Departure: rows that commute.
+
+use bytes::Bytes;
+use varve_engine::{Clash, Merged};
+use varve_schema::key::MetaRow;
+use varve_schema::{
+    Body, Content, DecodeError, DirInfo, EntryRow, Inode, RowKey, UsageChange, decode_inode_row,
+    encode_inode_row,
+};
+use varve_types::KeyspaceId;
+
+/// Decides about a row of which `meta` is the key space of metadata.
+pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
+    let Clash { base, theirs, ours, .. } = clash;
+    let key = RowKey::from_bytes(clash.key).map(RowKey::meta_kind);
+    let key = key.filter(|_| clash.keyspace == meta);
+    // Two equal changes of what a directory holds are two changes, and a name goes once.
+    let adds_up = matches!(key, Some(MetaRow::Inode(_) | MetaRow::Entry(..)));
+    if ours == base || (ours == theirs && !adds_up) {
+        return taken(theirs.clone());
+    }
+    let merged = match (key, base, theirs, ours) {
+        (Some(MetaRow::Mark(_)), _, theirs, None) => return taken(theirs.clone()),
+        (Some(MetaRow::Mark(_)), _, _, ours) => return taken(ours.clone()),
+        (Some(MetaRow::Inode(_)), Some(base), Some(theirs), Some(ours)) => {
+            merge_inodes(base, theirs, ours)
+        }
+        (Some(MetaRow::Entry(..)), Some(base), Some(theirs), Some(ours)) => {
+            merge_entries(base, theirs, ours)
+        }
+        (Some(MetaRow::Entry(..)), Some(base), Some(theirs), None) => {
+            return match same_but_access(base, theirs) {
+                Ok(true) => Merged::Deleted,
+                _ => Merged::Conflict,
+            };
+        }
+        _ => return Merged::Conflict,
+    };
+    // What cannot be read is not for us to decide.
+    merged.ok().flatten().map_or(Merged::Conflict, |value| Merged::Value(value.into()))
+}
+
+fn taken(value: Option<Bytes>) -> Merged {
+    value.map_or(Merged::Deleted, Merged::Value)
+}
+
+fn merge_inodes(
+    base: &Bytes,
+    theirs: &Bytes,
+    ours: &Bytes,
+) -> Result<Option<Vec<u8>>, DecodeError> {
+    let [base, theirs, ours] = [base, theirs, ours].map(decode_inode_row);
+    let merged = merge_inode(&base?, &theirs?, &ours?);
+    Ok(merged.as_ref().map(encode_inode_row))
+}
+
+fn merge_inode(base: &Inode, theirs: &Inode, ours: &Inode) -> Option<Inode> {
+    let infos = (&base.content, &theirs.content, &ours.content);
+    if let (Content::Directory(b), Content::Directory(t), Content::Directory(o)) = infos {
+        return merge_directory((base, b), (theirs, t), (ours, o));
+    }
+    let (mut winner, other) = match () {
+        () if theirs == ours => (theirs.clone(), ours),
+        () if but_access(base) == but_access(theirs) => (ours.clone(), theirs),
+        () if but_access(base) == but_access(ours) => (theirs.clone(), ours),
+        () => return None,
+    };
+    winner.times.atime = winner.times.atime.max(other.times.atime);
+    Some(winner)
+}
+
+/// The inode without what a mere read changes.
+fn but_access(inode: &Inode) -> Inode {
+    let mut inode = inode.clone();
+    inode.times.atime = inode.times.btime;
+    inode
+}
+
+type Directory<'a> = (&'a Inode, &'a DirInfo);
+
+fn merge_directory(
+    (base, b): Directory<'_>,
+    (theirs, t): Directory<'_>,
+    (ours, o): Directory<'_>,
+) -> Option<Inode> {
+    let place = |info: &DirInfo| (info.parent, info.suffix);
+    let told_moved =
+        |mover: &DirInfo, other: &DirInfo| place(mover) != place(b) && other.told() != b.told();
+    if told_moved(o, t) || told_moved(t, o) {
+        return None;
+    }
+    let (parent, suffix) = one_change(place(b), place(t), place(o))?;
+    let owner = |inode: &Inode| (inode.perm, inode.uid, inode.gid, inode.has_xattrs);
+    let (perm, uid, gid, has_xattrs) = one_change(owner(base), owner(theirs), owner(ours))?;
+    let since = |now: &DirInfo| now.usage.minus(b.usage.as_change()).as_change();
+    let info = DirInfo {
+        parent,
+        suffix,
+        entries: t.entries.checked_add_signed(o.entries.wrapping_sub(b.entries) as i64)?,
+        subdirs: t.subdirs.checked_add_signed(o.subdirs.wrapping_sub(b.subdirs) as i32)?,
+        usage: t.usage.plus(since(o)),
+        untold: sum([t.untold, o.untold, b.untold.negated()]),
+    };
+    let mut merged = Inode { perm, uid, gid, has_xattrs, ..theirs.clone() };
+    merged.nlink = info.subdirs.saturating_add(2);
+    merged.times.atime = theirs.times.atime.max(ours.times.atime);
+    merged.times.mtime = theirs.times.mtime.max(ours.times.mtime);
+    merged.times.ctime = theirs.times.ctime.max(ours.times.ctime);
+    merged.content = Content::Directory(info);
+    Some(merged)
+}
+
+fn sum(changes: [UsageChange; 3]) -> UsageChange {
+    changes.into_iter().fold(UsageChange::default(), UsageChange::plus)
+}
+
+/// What became of a value that at most one of two has changed, or both to the same.
+fn one_change<T: PartialEq>(base: T, theirs: T, ours: T) -> Option<T> {
+    match () {
+        () if ours == base || ours == theirs => Some(theirs),
+        () if theirs == base => Some(ours),
+        () => None,
+    }
+}
+
+/// Merges what names stand for, where both have the same names.
+fn merge_entries(
+    base: &Bytes,
+    theirs: &Bytes,
+    ours: &Bytes,
+) -> Result<Option<Vec<u8>>, DecodeError> {
+    let [base, theirs, ours] = [base, theirs, ours].map(EntryRow::decode);
+    let (base, theirs, ours) = (base?, theirs?, ours?);
+    let names = |row: &EntryRow| -> Vec<(u8, Bytes)> {
+        row.names().iter().map(|named| (named.slot, named.name.clone())).collect()
+    };
+    if names(&base) != names(&theirs) || names(&base) != names(&ours) {
+        return Ok(None);
+    }
+    let mut merged = theirs.clone();
+    for ((b, t), o) in base.names().iter().zip(theirs.names()).zip(ours.names()) {
+        let body = match (&b.body, &t.body, &o.body) {
+            (b, t, o) if b == o || t == o => t.clone(),
+            (b, t, o) if b == t => o.clone(),
+            (Body::Inline(b), Body::Inline(t), Body::Inline(o)) => match merge_inode(b, t, o) {
+                Some(inode) => Body::Inline(inode),
+                None => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        merged.set_body(t.slot, body);
+    }
+    Ok(Some(merged.encode()))
+}
+
+/// Whether two rows of names differ at most by times of last access.
+fn same_but_access(one: &Bytes, other: &Bytes) -> Result<bool, DecodeError> {
+    let (one, other) = (EntryRow::decode(one)?, EntryRow::decode(other)?);
+    let but_access = |row: &EntryRow| -> Vec<_> {
+        let named = row.names().iter().map(|named| {
+            let inode = match &named.body {
+                Body::Inline(inode) => Some(but_access(inode)),
+                Body::Reference { .. } => None,
+            };
+            (named.slot, named.name.clone(), named.body.ino(), inode)
+        });
+        named.collect()
+    };
+    Ok(but_access(&one) == but_access(&other))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! Paths of inodes and rows, for people who are told of a conflict.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use varve_engine::Clash;
+use varve_schema::key::MetaRow;
+use varve_schema::{EntryRow, RowKey};
+use varve_types::{InodeId, KeyspaceId};
+
+use crate::fs::VarveFs;
+use crate::locator::Place;
+
+impl VarveFs {
+    /// The path of an inode, for people.
+    pub(super) fn path_of_inode(&self, ino: InodeId) -> String {
+        if let Ok(Some(Place::Entry { key, slot })) = self.locator.place(ino)
+            && let Ok(row) = self.entry_row(key)
+            && let Some(named) = row.at(slot)
+        {
+            return self.path_of_name(InodeId::new(key.prefix()), &named.name);
+        }
+        match self.path_of(ino) {
+            Ok(Some(path)) => String::from_utf8_lossy(&path).into_owned(),
+            _ => format!("inode {ino}"),
+        }
+    }
+
+    fn path_of_name(&self, dir: InodeId, name: &[u8]) -> String {
+        let above = self.path_of(dir).ok().flatten();
+        let above = above.unwrap_or_else(|| format!("inode {dir}").into_bytes());
+        let above = String::from_utf8_lossy(&above).trim_end_matches('/').to_owned();
+        format!("{above}/{}", String::from_utf8_lossy(name))
+    }
+
+    /// The paths of `names`, each in its directory, and of what the rows `keys` stand for besides, as the main view or else
+    /// the transaction has them.
+    pub(super) fn paths_of(
+        &self,
+        view: &VarveFs,
+        names: &BTreeSet<(InodeId, Bytes)>,
+        keys: &[(KeyspaceId, Bytes)],
+    ) -> Vec<String> {
+        let named = names.iter().map(|(dir, name)| {
+            let fs = if self.path_of(*dir).is_ok_and(|path| path.is_some()) { self } else { view };
+            fs.path_of_name(*dir, name)
+        });
+        let mut paths: BTreeSet<String> = named.collect();
+        let mut others = BTreeSet::new();
+        for (_, key) in keys {
+            let Some(key) = RowKey::from_bytes(key) else { continue };
+            let ino = InodeId::new(key.prefix());
+            match self.path_of(ino) {
+                Ok(Some(path)) if key == RowKey::inode(ino) => {
+                    paths.insert(String::from_utf8_lossy(&path).into_owned());
+                }
+                _ => drop(others.insert(view.path_of_inode(ino))),
+            }
+        }
+        if paths.is_empty() { others.into_iter().collect() } else { paths.into_iter().collect() }
+    }
+}
+
+/// The names in the rows of a clash, if it is about names.
+pub(super) fn names_in(clash: &Clash<'_>, meta: KeyspaceId) -> Vec<(InodeId, Bytes)> {
+    let key = RowKey::from_bytes(clash.key).filter(|_| clash.keyspace == meta);
+    let Some(MetaRow::Entry(dir, _)) = key.map(RowKey::meta_kind) else { return Vec::new() };
+    let rows = [&clash.base, &clash.theirs, &clash.ours].into_iter().flatten();
+    let rows = rows.filter_map(|row| EntryRow::decode(row).ok());
+    let names = rows.flat_map(|row| {
+        let names = row.names().iter().map(|named| (dir, named.name.clone()));
+        names.collect::<Vec<_>>()
+    });
+    names.collect()
+}

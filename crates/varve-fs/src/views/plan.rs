@@ -1,0 +1,158 @@
+//! What a commit means for the main view, found out from the rows that the transaction changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use varve_engine::Branch;
+use varve_schema::key::MetaRow;
+use varve_schema::{Body, Content, EntryRow, Inode, META, Pending, RowKey, decode_inode_row};
+use varve_types::InodeId;
+use varve_vfs::FsResult;
+
+use super::txn::Transaction;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::locator::Place;
+
+/// What the kernel may know of the main view that a commit has changed.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// Names, each in its directory.
+    pub names: Vec<(InodeId, Bytes)>,
+    /// Files and directories.
+    pub inodes: BTreeSet<InodeId>,
+}
+
+/// What a commit means for the main view.
+#[derive(Default)]
+pub(super) struct Plan {
+    pub(super) told: Committed,
+    /// Where inodes of the main view are to be found.
+    pub(super) arrived: BTreeMap<InodeId, Place>,
+    /// Inodes that left a place, which are gone if they arrive nowhere.
+    pub(super) left: Vec<Inode>,
+    /// Directories with something untold.
+    pub(super) untold: Vec<InodeId>,
+    /// Directories whose parent is another.
+    pub(super) moved: BTreeMap<InodeId, InodeId>,
+    pub(super) removed_objects: Vec<InodeId>,
+    pub(super) orphans: Vec<InodeId>,
+    /// The view's own mark rows.
+    pub(super) marks: Vec<(RowKey, Bytes)>,
+}
+
+impl VarveFs {
+    /// What the commit of `branch` means. REQUIRES: all row locks.
+    pub(super) fn plan(&self, txn: &Transaction, branch: &Branch) -> FsResult<Plan> {
+        let (mut plan, mut failed) = (Plan::default(), None);
+        let walked = branch.changes(&mut |keyspace, key, ours| {
+            let Some(key) = RowKey::from_bytes(key).filter(|_| keyspace == self.meta) else {
+                return true;
+            };
+            failed = self.plan_row(&mut plan, txn, key, ours).err();
+            failed.is_none()
+        });
+        walked.map_err(error::store)?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let Plan { left, arrived, .. } = &mut plan;
+        left.retain(|inode| !arrived.contains_key(&inode.ino));
+        Ok(plan)
+    }
+
+    fn plan_row(
+        &self,
+        plan: &mut Plan,
+        txn: &Transaction,
+        key: RowKey,
+        ours: Option<Bytes>,
+    ) -> FsResult<()> {
+        let unreadable = |error| error::row(META, key, error);
+        match key.meta_kind() {
+            MetaRow::Entry(dir, _) => {
+                let ours = ours.as_ref().map(EntryRow::decode).transpose().map_err(unreadable)?;
+                self.plan_names(plan, txn, (dir, key), &ours.unwrap_or_default())?;
+            }
+            MetaRow::Inode(ino) => {
+                let ours = ours.as_ref().map(decode_inode_row).transpose().map_err(unreadable)?;
+                self.plan_inode(plan, txn, ino, ours)?;
+            }
+            MetaRow::Pending(ino) => match ours.as_ref().map(Pending::decode).transpose() {
+                Ok(Some(Pending::ObjectDelete)) => plan.removed_objects.push(ino),
+                Ok(Some(Pending::Orphan)) => plan.orphans.push(ino),
+                _ => {}
+            },
+            MetaRow::Mark(_) => plan.marks.extend(ours.map(|value| (key, value))),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn plan_names(
+        &self,
+        plan: &mut Plan,
+        txn: &Transaction,
+        (dir, key): (InodeId, RowKey),
+        ours: &EntryRow,
+    ) -> FsResult<()> {
+        let theirs = if dir < txn.epoch { self.entry_row(key)? } else { EntryRow::default() };
+        if dir == InodeId::ROOT || (dir < txn.epoch && self.locator.place(dir)?.is_some()) {
+            let differs = |one: &EntryRow, other: &EntryRow| -> Vec<(InodeId, Bytes)> {
+                let named = one.names().iter();
+                let named = named.filter(|named| {
+                    other.find(&named.name).is_none_or(|other| other.body.ino() != named.body.ino())
+                });
+                named.map(|named| (dir, named.name.clone())).collect()
+            };
+            plan.told.names.extend(differs(&theirs, ours));
+            plan.told.names.extend(differs(ours, &theirs));
+        }
+        for named in theirs.names() {
+            if let Body::Inline(inode) = &named.body {
+                plan.told.inodes.insert(inode.ino);
+                plan.left.push(inode.clone());
+            }
+        }
+        for named in ours.names() {
+            if let Body::Inline(inode) = &named.body
+                && inode.ino < txn.epoch
+            {
+                plan.told.inodes.insert(inode.ino);
+                plan.arrived.insert(inode.ino, Place::Entry { key, slot: named.slot });
+            }
+        }
+        Ok(())
+    }
+
+    fn plan_inode(
+        &self,
+        plan: &mut Plan,
+        txn: &Transaction,
+        ino: InodeId,
+        ours: Option<Inode>,
+    ) -> FsResult<()> {
+        let is_new = ino >= txn.epoch;
+        let theirs = if is_new { None } else { self.inode_row(ino)? };
+        if !is_new {
+            plan.told.inodes.insert(ino);
+        }
+        let Some(ours) = ours else {
+            plan.left.extend(theirs);
+            return Ok(());
+        };
+        if let Content::Directory(info) = &ours.content {
+            if !info.untold.is_zero() {
+                plan.untold.push(ino);
+            }
+            let before = theirs.map(|inode| inode.content);
+            if !matches!(before, Some(Content::Directory(before)) if before.parent == info.parent) {
+                plan.moved.insert(ino, info.parent);
+            }
+        }
+        if !is_new {
+            plan.arrived.insert(ino, Place::Own);
+        }
+        Ok(())
+    }
+}

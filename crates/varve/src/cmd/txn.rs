@@ -1,0 +1,120 @@
+//! `varve txn`: transactions over files.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use varve::views::{ViewRequest, ask};
+use varve::{Result, transaction};
+
+use crate::output;
+
+/// What to do.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Begin a transaction, and print the directory in which to work
+    Begin(BeginArguments),
+    /// Make all that was changed in a transaction part of the file system at once
+    Commit(IdArguments),
+    /// Drop a transaction with all that was changed in it
+    Abort(IdArguments),
+    /// Tell the open transactions
+    List(ListArguments),
+    /// Run a program in a transaction: committed if it succeeds, else aborted
+    Run(RunArguments),
+    /// Run a program where a view is seen at a directory
+    #[command(hide = true)]
+    Enter(EnterArguments),
+}
+
+#[derive(Args)]
+struct BeginArguments {
+    /// The directory to work in, on a mount
+    dir: PathBuf,
+}
+
+#[derive(Args)]
+struct IdArguments {
+    /// A directory of the mount, or the store
+    #[arg(value_name = "DIR|STORE")]
+    path: PathBuf,
+    /// The transaction: the last part of what `begin` printed
+    id: String,
+}
+
+#[derive(Args)]
+struct ListArguments {
+    /// A directory of the mount, or the store
+    #[arg(value_name = "DIR|STORE")]
+    path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct RunArguments {
+    /// How often to run the program again if others have changed what it changed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    retry: u32,
+    /// The directory to work in, on a mount: the program sees the transaction there, all others what was before
+    dir: PathBuf,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Args)]
+struct EnterArguments {
+    /// The view
+    view: PathBuf,
+    /// Where it is to be seen
+    dir: PathBuf,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Does it.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.action {
+        Action::Begin(BeginArguments { dir }) => {
+            let begun = transaction::begin(dir)?;
+            output::line(begun.path.display().to_string());
+            Ok(())
+        }
+        Action::Commit(IdArguments { path, id }) => {
+            ask(path, ViewRequest::Commit { id: id.clone() }).map(drop)
+        }
+        Action::Abort(IdArguments { path, id }) => {
+            ask(path, ViewRequest::Abort { id: id.clone() }).map(drop)
+        }
+        Action::List(ListArguments { path, json }) => {
+            let open = ask(path, ViewRequest::ListTransactions)?;
+            if *json {
+                return output::json(&open);
+            }
+            for txn in open.as_array().into_iter().flatten() {
+                let path = txn["path"].as_str().unwrap_or("-");
+                output::line(format!("{}  {path}", txn["id"].as_str().unwrap_or_default()));
+            }
+            Ok(())
+        }
+        Action::Enter(EnterArguments { view, dir, command }) => {
+            Err(transaction::enter(view, dir, command))
+        }
+        Action::Run(RunArguments { retry, dir, command }) => {
+            let status = transaction::run(dir, command, *retry)?;
+            if status != 0 {
+                std::process::exit(status);
+            }
+            Ok(())
+        }
+    }
+}
