@@ -1,7 +1,9 @@
-//! Measures single operations on rows of 16 + 100 bytes: `rows DIR [ROWS]`.
+//! Measures single operations on rows of 16 + 100 bytes: `rows DIR [ROWS] [PRESET]`, the preset default, tablefs, slimfs
+//! or kvfs.
 //!
-//! Prints nanoseconds per operation, of processor time of the calling thread and of the clock, for puts in random order, gets from the memtable, gets from tables
-//! that are in the cache, gets of absent keys, and scans; then the store's own counters.
+//! Prints nanoseconds per operation, of processor time of the calling thread and of the clock, for puts in random order, gets
+//! from the memtable, gets from tables that are in the cache, gets of absent keys, and scans; of gets the blocks they searched
+//! and the bytes they read too; then the store's own counters.
 
 mod shared;
 
@@ -41,15 +43,43 @@ fn timed(
     Ok(())
 }
 
+/// Blocks that gets searched and bytes that were read, so far.
+fn reads(db: &Db) -> [u64; 2] {
+    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap_or_default();
+    ["lookup_blocks", "device_read_bytes"].map(|n| metrics["counters"][n].as_u64().unwrap_or(0))
+}
+
+fn timed_gets(
+    env: &OsEnv,
+    db: &Db,
+    name: &str,
+    count: u64,
+    step: impl FnMut(u64) -> StoreResult<()>,
+) -> StoreResult<()> {
+    let before = reads(db);
+    timed(env, name, count, step)?;
+    let after = reads(db);
+    let [blocks, bytes] =
+        std::array::from_fn(|i| (after[i] - before[i]) as f64 / count.max(1) as f64);
+    println!("{:24} {blocks:9.4} blocks and {bytes:.0} bytes for each", "");
+    Ok(())
+}
+
 fn main() -> StoreResult<()> {
     let mut arguments = std::env::args().skip(1);
     let dir = PathBuf::from(arguments.next().unwrap_or_else(|| "rows-store".to_owned()));
     let rows: u64 = arguments.next().and_then(|rows| rows.parse().ok()).unwrap_or(2_000_000);
+    let design = match arguments.next().as_deref() {
+        Some("tablefs") => StoreDesign::TABLEFS,
+        Some("slimfs") => StoreDesign::SLIMFS,
+        Some("kvfs") => StoreDesign::KVFS,
+        _ => StoreDesign::default(),
+    };
     let env = OsEnv::new();
     let open = || {
         let env: Arc<dyn Env> = env.clone();
         let mut options = DbOptions::default();
-        StoreDesign::default().apply(&mut options);
+        design.apply(&mut options);
         Db::open(env, &dir, options)
     };
     let db = open()?;
@@ -69,8 +99,8 @@ fn main() -> StoreResult<()> {
     timed(&env, "compact", 1, |_| db.compact())?;
     timed(&env, "get, tables, warming", small, get)?;
     timed(&env, "get, tables, cached", small, get)?;
-    timed(&env, "get, absent", small, |number| get(number + (1 << 40)))?;
-    timed(&env, "get, any row", rows, get)?;
+    timed_gets(&env, &db, "get, absent", small, |number| get(number + (1 << 40)))?;
+    timed_gets(&env, &db, "get, any row", rows, get)?;
     timed(&env, "scan of one prefix", 1000, |prefix| {
         let range = KeyRange::prefix(&prefix.to_be_bytes());
         db.scan(space, range, Direction::Forward)?.try_for_each(|row| row.map(|_| ()))

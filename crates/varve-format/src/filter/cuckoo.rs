@@ -72,26 +72,17 @@ impl Buckets {
         Buckets { slots, count, fingerprint_bits, payload_bits }
     }
 
-    pub(super) fn decode(
-        reader: &mut Reader<'_>,
-        count: u32,
-        fingerprint_bits: u32,
-        payload_bits: u32,
-    ) -> FormatResult<Buckets> {
+    fn decode(reader: &mut Reader<'_>, count: u32, fingerprint_bits: u32) -> FormatResult<Buckets> {
         if count == 0 {
             return Err(reader.error(Problem::Invalid("a cuckoo filter without buckets")));
         }
         let slots = u64::from(count) * SLOTS as u64;
-        let slots = Packed::decode(reader, slots, fingerprint_bits + payload_bits)?;
-        Ok(Buckets { slots, count: count as usize, fingerprint_bits, payload_bits })
+        let slots = Packed::decode(reader, slots, fingerprint_bits)?;
+        Ok(Buckets { slots, count: count as usize, fingerprint_bits, payload_bits: 0 })
     }
 
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    fn encode(&self, out: &mut Vec<u8>) {
         self.slots.encode(out);
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.count
     }
 
     /// The number of slots.
@@ -137,12 +128,6 @@ impl Buckets {
                 let is_own = content != 0 && content >> self.payload_bits == spot.fingerprint;
                 is_own.then_some((slot, content & low_mask(self.payload_bits)))
             })
-    }
-
-    /// The payloads of all slots that are not free, with the slots.
-    pub(super) fn payloads(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let taken = (0..self.slot_count()).filter(|slot| self.slots.get(*slot) != 0);
-        taken.map(|slot| (slot, self.slots.get(slot) & low_mask(self.payload_bits)))
     }
 
     /// Replaces the payload of a slot that is not free; 0 frees it.
@@ -243,7 +228,7 @@ impl CuckooFilter {
             return Err(reader.error(Problem::Invalid("reserved bytes that are not zero")));
         }
         let count = reader.u32()?;
-        let buckets = Buckets::decode(&mut reader, count, width, 0)?;
+        let buckets = Buckets::decode(&mut reader, count, width)?;
         reader.finish()?;
         Ok(CuckooFilter { buckets })
     }

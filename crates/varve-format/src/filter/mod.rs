@@ -3,10 +3,10 @@
 //! 1. A table holds a filter over its keys and, if they are prefixed, one over their 8-byte prefixes, so
 //!    that a scan of one prefix (a directory) skips the tables that hold nothing of it (TableFS 4.2.4: the
 //!    parent inode Bloom filter).
-//! 2. A level of several sub-levels has one map for all of them instead: from a key to the newest sub-level
+//! 2. Several sub-levels may have one map for all of them instead, in memory only: from a key to the newest sub-level
 //!    that holds it ([`multi_level`]), and from a prefix to the sub-levels that hold rows of it ([`parent`]).
 //!
-//! All work on [`filter_hash`]; the first byte of each names its kind.
+//! All work on [`filter_hash`]; the first byte of a table's filter names its kind.
 //!
 //! | kind | bits per key | absent keys that pass | |
 //! | --- | --- | --- | --- |
@@ -14,8 +14,8 @@
 //! | cuckoo: 3 ([`cuckoo`]) | f / 0.96 | 7.7 / 2^f | SlimDB 5.3.2 |
 //! | quotient: 4 ([`quotient`]) | (r + 3) / load | load / 2^r | merges without the keys: KVFS 3.2 |
 //! | fuse: 5 ([`fuse`]) | 1.13 to 1.2 f | 1 / 2^f | the smallest |
-//! | multi-level: 6 | (f + l) / 0.96 | 7.7 / 2^f | one lookup for all sub-levels |
-//! | parent: 7 | (f + s) / 0.96 per prefix | 7.7 / 2^f | |
+//! | multi-level | (f + l) / 0.96 | 7.7 / 2^f | one lookup for all sub-levels |
+//! | parent | (f + s) / 0.96 per prefix | 7.7 / 2^f | |
 //!
 //! Invariant of all: no key that was put in is denied.
 
@@ -79,10 +79,6 @@ pub enum FilterKind {
     Quotient = 4,
     /// See [`fuse`].
     Fuse = 5,
-    /// See [`multi_level`]; not of a table.
-    MultiLevel = 6,
-    /// See [`parent`]; not of a table.
-    Parent = 7,
 }
 
 impl FilterKind {
@@ -106,8 +102,6 @@ impl FilterKind {
             FilterKind::Cuckoo => "cuckoo",
             FilterKind::Quotient => "quotient",
             FilterKind::Fuse => "fuse",
-            FilterKind::MultiLevel => "multi-level",
-            FilterKind::Parent => "parent",
         }
     }
 }
@@ -167,7 +161,7 @@ impl Filter {
             Some(FilterKind::Cuckoo) => CuckooFilter::decode(content).map(Filter::Cuckoo),
             Some(FilterKind::Quotient) => QuotientFilter::decode(content).map(Filter::Quotient),
             Some(FilterKind::Fuse) => FuseFilter::decode(content).map(Filter::Fuse),
-            Some(FilterKind::None | FilterKind::MultiLevel | FilterKind::Parent) | None => {
+            Some(FilterKind::None) | None => {
                 Err(FormatError::new(0u64, Problem::Unknown { what: "filter", id: id.into() }))
             }
         }

@@ -14,37 +14,12 @@
 //! is full the filter is *degraded*: further fingerprints repeat in the primary table, and a lookup
 //! may name several sub-levels, as a Bloom filter for each sub-level would. Beyond what its tables
 //! can hold the filter is *saturated*: it names all sub-levels. It never denies a key.
-//!
-//! ```text
-//! bytes  field
-//!     1  filter: 6 multi-level
-//!     1  bits of a fingerprint, 4 to 32
-//!     1  bits of a sub-level, 1 to 6
-//!     1  flags: 1 degraded, 2 saturated
-//!     4  number of buckets
-//!     8  sub-levels that have keys, a bit each
-//! varint number of keys in the secondary table; then of each, ascending:
-//!          string key
-//!          byte   sub-level
-//! varint number of fingerprints that found no slot; then of each, ascending:
-//!          varint bucket, the smaller of its two
-//!          varint fingerprint
-//!          8      sub-levels, a bit each
-//!   8*n  slots of the primary table, four to a bucket, an array of both widths together:
-//!          fingerprint << bits of a sub-level | sub-level; 0 is free
-//! ```
 
 use std::collections::BTreeMap;
 
-use varve_types::limits::KEY_BYTES_MAX;
-
 use super::cuckoo::{Buckets, Homeless, Spot};
-use super::{FilterKind, SubLevel, SubLevels, check_width};
-use crate::codec::{Reader, put_string, put_varint};
-use crate::{FormatResult, Problem};
+use super::{SubLevel, SubLevels};
 
-const DEGRADED: u8 = 1;
-const SATURATED: u8 = 2;
 /// The room of the secondary table per slot of the primary, in bytes: 1 of 64 slots may have a key of 16
 /// bytes in it, eight times what chance makes of 12-bit fingerprints.
 const SECONDARY_BYTES_PER_SLOT: f64 = (16 + ENTRY_BYTES) as f64 / 64.0;
@@ -264,62 +239,6 @@ impl MultiLevelFilter {
             + self.homeless.len() * ENTRY_BYTES
     }
 
-    /// Appends the filter.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        let flags = u8::from(self.degraded) * DEGRADED + u8::from(self.saturated) * SATURATED;
-        let Widths { fingerprint_bits, level_bits } = self.widths;
-        out.extend_from_slice(&[FilterKind::MultiLevel as u8, fingerprint_bits, level_bits, flags]);
-        out.extend_from_slice(&(self.primary.count() as u32).to_le_bytes());
-        out.extend_from_slice(&self.levels.bits().to_le_bytes());
-        put_varint(out, self.secondary.len() as u64);
-        for (key, level) in &self.secondary {
-            put_string(out, key);
-            out.push(level.get());
-        }
-        put_varint(out, self.homeless.len() as u64);
-        for (&(bucket, fingerprint), levels) in &self.homeless {
-            put_varint(out, bucket as u64);
-            put_varint(out, fingerprint);
-            out.extend_from_slice(&levels.bits().to_le_bytes());
-        }
-        self.primary.encode(out);
-    }
-
-    /// Reads a filter.
-    pub fn decode(content: &[u8]) -> FormatResult<MultiLevelFilter> {
-        let mut reader = Reader::new(content);
-        let id = reader.u8()?;
-        if id != FilterKind::MultiLevel as u8 {
-            return Err(reader.error(Problem::Unknown { what: "filter", id: id.into() }));
-        }
-        let fingerprint_bits = check_width(reader.u8()?, 4..=32, 1)?;
-        let level_bits = check_width(reader.u8()?, 1..=6, 2)?;
-        let flags = reader.u8()?;
-        let count = reader.u32()?;
-        let levels = SubLevels::decode(&mut reader)?;
-        if flags & !(DEGRADED | SATURATED) != 0 {
-            return Err(reader.error(Problem::Invalid("flags that are not zero")));
-        }
-        let secondary = decode_secondary(&mut reader)?;
-        let homeless = decode_homeless(&mut reader, count)?;
-        let primary = Buckets::decode(&mut reader, count, fingerprint_bits, level_bits)?;
-        reader.finish()?;
-        Ok(MultiLevelFilter {
-            used: primary.payloads().count(),
-            primary,
-            widths: Widths {
-                fingerprint_bits: fingerprint_bits as u8,
-                level_bits: level_bits as u8,
-            },
-            secondary_bytes: secondary.keys().map(|key| key.len() + ENTRY_BYTES).sum(),
-            secondary,
-            homeless,
-            levels,
-            degraded: flags & DEGRADED != 0,
-            saturated: flags & SATURATED != 0,
-        })
-    }
-
     /// Puts in a key whose fingerprint another key, or the same as far as one knows, has already.
     fn insert_taken(&mut self, key: &[u8], spot: Spot, level: SubLevel) {
         let room = (self.primary.slot_count() as f64 * SECONDARY_BYTES_PER_SLOT) as usize;
@@ -360,38 +279,4 @@ impl MultiLevelFilter {
     fn smaller(&self, spot: Spot) -> (usize, u64) {
         (spot.bucket.min(self.primary.other(spot).bucket), spot.fingerprint)
     }
-}
-
-fn decode_secondary(reader: &mut Reader<'_>) -> FormatResult<BTreeMap<Box<[u8]>, SubLevel>> {
-    let mut secondary: BTreeMap<Box<[u8]>, SubLevel> = BTreeMap::new();
-    for _ in 0..reader.varint()? {
-        let key = reader.string("key", KEY_BYTES_MAX)?;
-        let level = SubLevel::new(reader.u8()?);
-        let last = secondary.last_key_value().map(|(last, _)| &**last);
-        let ascends = last.is_none_or(|last: &[u8]| last < key);
-        let Some(level) = level.filter(|_| ascends) else {
-            let rule = "keys of a filter that are out of order, or of no sub-level";
-            return Err(reader.error(Problem::Invalid(rule)));
-        };
-        secondary.insert(key.into(), level);
-    }
-    Ok(secondary)
-}
-
-fn decode_homeless(
-    reader: &mut Reader<'_>,
-    buckets: u32,
-) -> FormatResult<BTreeMap<(usize, u64), SubLevels>> {
-    let mut homeless = BTreeMap::new();
-    for _ in 0..reader.varint()? {
-        let spot = (reader.varint_u32()? as usize, reader.varint()?);
-        let levels = SubLevels::decode(reader)?;
-        let ascends = homeless.last_key_value().is_none_or(|(last, _)| *last < spot);
-        if !ascends || levels.is_empty() || spot.0 >= buckets as usize {
-            let rule = "fingerprints of a filter that are out of order, or of no sub-level";
-            return Err(reader.error(Problem::Invalid(rule)));
-        }
-        homeless.insert(spot, levels);
-    }
-    Ok(homeless)
 }

@@ -5,23 +5,9 @@
 //! A cuckoo table maps the fingerprint of a prefix to a set of sub-levels. Prefixes with equal fingerprints
 //! share a set, so that it may be too large, never too small. What finds no slot makes the filter *full*:
 //! from then on it names all sub-levels.
-//!
-//! ```text
-//! bytes  field
-//!     1  filter: 7 parent
-//!     1  bits of a fingerprint, 4 to 32
-//!     1  sub-levels, 1 to 31
-//!     1  1 if full, else 0
-//!     4  number of buckets
-//!     8  sub-levels that have rows, a bit each
-//!   8*n  slots, four to a bucket, an array of both widths together:
-//!          fingerprint << sub-levels | set, bit 0 for sub-level 1; 0 is free
-//! ```
 
 use super::cuckoo::Buckets;
-use super::{FilterKind, SubLevel, SubLevels, check_width};
-use crate::codec::Reader;
-use crate::{FormatResult, Problem};
+use super::{SubLevel, SubLevels};
 
 /// See the module's comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,32 +75,5 @@ impl ParentFilter {
     /// Bytes of memory the filter takes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<ParentFilter>() + self.buckets.memory_bytes()
-    }
-
-    /// Appends the filter.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        let kind = FilterKind::Parent as u8;
-        out.extend_from_slice(&[kind, self.fingerprint_bits, self.level_max, u8::from(self.full)]);
-        out.extend_from_slice(&(self.buckets.count() as u32).to_le_bytes());
-        out.extend_from_slice(&self.levels.bits().to_le_bytes());
-        self.buckets.encode(out);
-    }
-
-    /// Reads a filter.
-    pub fn decode(content: &[u8]) -> FormatResult<ParentFilter> {
-        let mut reader = Reader::new(content);
-        let id = reader.u8()?;
-        if id != FilterKind::Parent as u8 {
-            return Err(reader.error(Problem::Unknown { what: "filter", id: id.into() }));
-        }
-        let fingerprint_bits = check_width(reader.u8()?, 4..=32, 1)?;
-        let level_max = check_width(reader.u8()?, 1..=31, 2)?;
-        let full = reader.bool("fullness of a filter")?;
-        let count = reader.u32()?;
-        let levels = SubLevels::decode(&mut reader)?;
-        let buckets = Buckets::decode(&mut reader, count, fingerprint_bits, level_max)?;
-        reader.finish()?;
-        let (fingerprint_bits, level_max) = (fingerprint_bits as u8, level_max as u8);
-        Ok(ParentFilter { buckets, fingerprint_bits, level_max, levels, full })
     }
 }

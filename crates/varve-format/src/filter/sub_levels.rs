@@ -2,9 +2,6 @@
 
 use std::fmt;
 
-use crate::codec::Reader;
-use crate::{FormatResult, Problem};
-
 /// A sub-level of a level, from 1 to 63; which of two is newer the store knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubLevel(u8);
@@ -35,16 +32,6 @@ impl SubLevels {
     /// The set whose members have their bits set; bit 0 is nobody's.
     pub(super) fn from_bits(bits: u64) -> SubLevels {
         SubLevels(bits & !1)
-    }
-
-    /// Reads the set from its bits.
-    pub(super) fn decode(reader: &mut Reader<'_>) -> FormatResult<SubLevels> {
-        let start = reader.clone();
-        let bits = reader.u64()?;
-        if bits & 1 != 0 {
-            return Err(start.error(Problem::Invalid("a set of sub-levels with one numbered 0")));
-        }
-        Ok(SubLevels(bits))
     }
 
     pub(super) fn bits(self) -> u64 {

@@ -181,17 +181,13 @@ impl Followed {
         self.filter.lookup(&key(i), filter_hash(&key(i)))
     }
 
-    /// Every key's newest sub-level is named, now and after a round trip.
-    fn check(&mut self, what: &str) {
+    /// Every key's newest sub-level is named.
+    fn check(&self, what: &str) {
         for (i, level) in &self.newest {
             let named = self.lookup(*i);
             assert!(named.contains(*level), "{what}: key {i} at {level:?}, named {named:?}");
             assert!(named.len() == 1 || self.filter.is_degraded(), "{what}: {named:?}");
         }
-        let mut out = Vec::new();
-        self.filter.encode(&mut out);
-        let again = MultiLevelFilter::decode(&out).unwrap();
-        assert_eq!(again, self.filter, "{what}");
     }
 }
 
@@ -315,11 +311,5 @@ fn a_parent_filter_names_every_sub_level_with_rows_of_a_directory() {
         let absent = (1 << 40..(1 << 40) + 10_000u64).map(|i| filter.lookup(filter_hash(&key(i))));
         let passed = absent.filter(|named| !named.is_empty()).count();
         assert!(if full { passed == 10_000 } else { passed < 40 }, "{passed}");
-        let mut out = Vec::new();
-        filter.encode(&mut out);
-        assert_eq!(ParentFilter::decode(&out), Ok(filter.clone()));
-        for cut in 0..out.len() {
-            assert!(ParentFilter::decode(&out[..cut]).is_err());
-        }
     }
 }

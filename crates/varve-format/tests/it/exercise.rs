@@ -9,9 +9,7 @@ use varve_format::batch::{
 };
 use varve_format::block::{Block, BlockCursor, internal_cmp};
 use varve_format::edit::VersionEdit;
-use varve_format::filter::multi_level::{MultiLevelFilter, Prior};
-use varve_format::filter::parent::ParentFilter;
-use varve_format::filter::{Filter, SubLevel, filter_hash};
+use varve_format::filter::{Filter, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{HEADER_BYTES, LogHeader, LogReader, NextRecord, encoded_len, resync};
 use varve_format::section::{Handle, open_section};
@@ -217,40 +215,6 @@ pub(crate) fn filter(data: &[u8]) {
         let _ = filter.may_contain(filter_hash(key));
     }
     assert!(filter.memory_bytes() <= 1024 + data.len());
-}
-
-/// A multi-level filter: what is accepted is written back as it was.
-pub(crate) fn multi_level(data: &[u8]) {
-    let Ok(mut filter) = MultiLevelFilter::decode(data) else { return };
-    let mut out = Vec::new();
-    filter.encode(&mut out);
-    assert_eq!(out, data);
-    assert!(filter.memory_bytes() <= 4096 + data.len() * 48);
-    let level = SubLevel::new(filter.level_max().min(2)).unwrap();
-    for key in data.chunks(7) {
-        let _ = filter.lookup(key, filter_hash(key));
-        filter.insert(key, filter_hash(key), level, Prior::Unknown);
-        assert!(filter.lookup(key, filter_hash(key)).contains(level));
-        let to = SubLevel::new(1).unwrap();
-        filter.moved(key, filter_hash(key), level, Some(to));
-        assert!(filter.lookup(key, filter_hash(key)).contains(to));
-        filter.moved(key, filter_hash(key), to, None);
-    }
-    filter.forget(level);
-}
-
-/// A parent filter: what is accepted is written back as it was.
-pub(crate) fn parent(data: &[u8]) {
-    let Ok(mut filter) = ParentFilter::decode(data) else { return };
-    let mut out = Vec::new();
-    filter.encode(&mut out);
-    assert_eq!(out, data);
-    let level = SubLevel::new(1).unwrap();
-    for key in data.chunks(7) {
-        filter.insert(filter_hash(key), level);
-        assert!(filter.lookup(filter_hash(key)).contains(level));
-    }
-    filter.forget(level);
 }
 
 /// A list of zones: what is accepted is written back as it was, and names only places within its files.

@@ -9,9 +9,7 @@ use bytes::Bytes;
 use varve_format::batch::decode_batch;
 use varve_format::block::{Block, BlockCursor};
 use varve_format::edit::VersionEdit;
-use varve_format::filter::multi_level::MultiLevelFilter;
-use varve_format::filter::parent::ParentFilter;
-use varve_format::filter::{Filter, SubLevel, filter_hash};
+use varve_format::filter::{Filter, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{LogHeader, LogKind, LogReader, NextRecord, RecordKind};
 use varve_format::section::{Compression, Handle, open_section};
@@ -135,33 +133,6 @@ fn filtered_tables() {
         let bytes = golden(&format!("{}.table", kind.name()), &encoded);
         assert_eq!(bytes, encoded);
         check_table(&bytes, Compression::None, 90);
-    }
-}
-
-#[test]
-fn multi_level_filter() {
-    let (filter, newest) = sample::multi_level();
-    let mut encoded = Vec::new();
-    filter.encode(&mut encoded);
-    let bytes = golden("multi-level.filter", &encoded);
-    assert_eq!(bytes, encoded);
-    let filter = MultiLevelFilter::decode(&bytes).unwrap();
-    for (key, level) in newest {
-        assert!(filter.lookup(&key, filter_hash(&key)).contains(level));
-    }
-}
-
-#[test]
-fn parent_filter() {
-    let mut encoded = Vec::new();
-    sample::parents().encode(&mut encoded);
-    let bytes = golden("parent.filter", &encoded);
-    assert_eq!(bytes, encoded);
-    let filter = ParentFilter::decode(&bytes).unwrap();
-    for i in 0..100u64 {
-        let named = filter.lookup(filter_hash(&i.to_be_bytes()));
-        let holds = |number: u8| i % u64::from(number) == 0;
-        assert!((1..=3).all(|n| !holds(n) || named.contains(SubLevel::new(n).unwrap())));
     }
 }
 

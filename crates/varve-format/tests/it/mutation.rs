@@ -127,20 +127,6 @@ fn filters() {
 }
 
 #[test]
-fn multi_level_filters() {
-    let mut content = Vec::new();
-    sample::multi_level().0.encode(&mut content);
-    storm(14, &content, exercise::multi_level);
-}
-
-#[test]
-fn parent_filters() {
-    let mut content = Vec::new();
-    sample::parents().encode(&mut content);
-    storm(15, &content, exercise::parent);
-}
-
-#[test]
 fn zone_lists() {
     let table = Bytes::from(sample::stitched_table());
     let at = table.len() - FOOTER_BYTES;

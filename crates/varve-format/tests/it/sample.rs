@@ -1,15 +1,11 @@
 //! One small example of every structure, the same on every run.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use varve_format::EntryKind;
 use varve_format::batch::{encode_batch_start, encode_branch_end, encode_delete, encode_put};
 use varve_format::block::{Block, BlockBuilder, BlockCursor};
 use varve_format::edit::{Change, TableMeta, VersionEdit, ZoneMeta};
-use varve_format::filter::multi_level::{MultiLevelFilter, Prior, Widths};
-use varve_format::filter::parent::ParentFilter;
-use varve_format::filter::{FilterPolicy, SubLevel, filter_hash};
+use varve_format::filter::FilterPolicy;
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
 use varve_format::section::{Compression, Handle, open_section};
@@ -202,35 +198,6 @@ pub(crate) const FILTERS: [FilterPolicy; 4] = [
     FilterPolicy::Quotient { remainder_bits: 8 },
     FilterPolicy::Fuse { fingerprint_bits: 8 },
 ];
-
-/// The filter of a store of 3 sub-levels, and what is in it.
-pub(crate) fn multi_level() -> (MultiLevelFilter, BTreeMap<[u8; 8], SubLevel>) {
-    let widths = Widths { fingerprint_bits: 4, level_bits: 4 };
-    let mut filter = MultiLevelFilter::new(240, widths);
-    let mut newest = BTreeMap::new();
-    for number in 1..=3 {
-        let level = SubLevel::new(number).unwrap();
-        for i in (0..240u64).filter(|i| i % u64::from(number) == 0) {
-            let key = i.to_be_bytes();
-            let prior = newest.insert(key, level).map_or(Prior::Absent, Prior::At);
-            // Some writes are blind.
-            let prior = if i % 5 == 0 { Prior::Unknown } else { prior };
-            filter.insert(&key, filter_hash(&key), level, prior);
-        }
-    }
-    (filter, newest)
-}
-
-/// A filter of the directories of 3 sub-levels; directory i is in sub-level n if n divides i.
-pub(crate) fn parents() -> ParentFilter {
-    let mut filter = ParentFilter::new(100, 12, 3);
-    for number in 1..=3 {
-        for i in (0..100u64).filter(|i| i % u64::from(number) == 0) {
-            filter.insert(filter_hash(&i.to_be_bytes()), SubLevel::new(number).unwrap());
-        }
-    }
-    filter
-}
 
 /// The sample table again, of which only every third block is in this file, the others in the file that
 /// [`table`] made.

@@ -1,7 +1,0 @@
-#![no_main]
-
-#[path = "../../crates/varve-format/tests/it/exercise.rs"]
-#[allow(dead_code, reason = "each target calls one of the functions")]
-mod exercise;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| exercise::multi_level(data));
