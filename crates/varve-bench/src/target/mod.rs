@@ -30,6 +30,9 @@ use image::{Format, Image};
 pub(crate) use spec::{Kind, Spec};
 use store::Store;
 
+/// How many large files an image below a Varve store has room for.
+const LARGE_FILES_MAX: u64 = 400_000;
+
 /// Where targets are made, and of what.
 #[derive(Clone, Debug)]
 pub(crate) struct Ground {
@@ -80,7 +83,7 @@ impl Target {
             _ => spec.dir.as_deref().or(ground.base.as_deref()),
         };
         let scratch = Scratch::new(base)?;
-        let image = |format: Format, options: String| {
+        let image = |format: Format, inodes: u64, options: String| {
             let (file, dir) = (scratch.path().join("image"), scratch.dir("mounted")?);
             // Some for what no workload counts: its setup, the store's own files.
             let inodes = inodes + inodes / 10 + 10_000;
@@ -88,11 +91,14 @@ impl Target {
         };
         let options = spec.options.join(",");
         let image = match spec.kind {
-            Kind::Ext4 => image(Format::Ext4, options)?,
-            Kind::Xfs => image(Format::Xfs, options)?,
-            Kind::Btrfs => image(Format::Btrfs, options)?,
+            Kind::Ext4 => image(Format::Ext4, inodes, options)?,
+            Kind::Xfs => image(Format::Xfs, inodes, options)?,
+            Kind::Btrfs => image(Format::Btrfs, inodes, options)?,
             Kind::Varve | Kind::Library if spec.dir.is_none() => {
-                image(Format::Ext4, String::new())?
+                {
+                    // Only large files are files below.
+                    image(Format::Ext4, inodes.min(LARGE_FILES_MAX), String::new())?
+                }
             }
             _ => None,
         };
