@@ -80,6 +80,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// one keeps the options it was created with.
     fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId>;
 
+    /// The names of all key spaces.
+    fn keyspace_names(&self) -> StoreResult<Vec<String>>;
+
     /// Removes all rows of a key space, durably; costs the number of its table files, not of its rows. Named snapshots
     /// and branches lose sight of them, too: it is meant for scratch space.
     fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()>;

@@ -14,11 +14,14 @@ use varve_engine::options::DbOptions;
 use varve_engine::{KeyspaceOptions, Store, StoreError, StoreResult};
 use varve_env::{Env, FileLock, JoinHandle, OpenMode};
 use varve_schema::key::STORE_ID;
-use varve_schema::{Content, DATA, DirInfo, FileKind, Inode, META, NameHasher, Times};
+use varve_schema::{
+    Content, DATA, DICTIONARIES, DirInfo, FileKind, Inode, META, NameHasher, Times,
+};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsError;
 
 use crate::descriptors::Descriptors;
+use crate::dictionaries::Dictionaries;
 use crate::ids::IdAllocator;
 use crate::locator::Locator;
 use crate::locks::RowLocks;
@@ -52,6 +55,7 @@ pub struct VarveFs {
     pub(crate) ids: Arc<IdAllocator>,
     pub(crate) objects: Arc<Objects>,
     pub(crate) reaper: Arc<Reaper>,
+    dictionaries: Arc<Dictionaries>,
     /// Held while a directory moves to another parent, so that the tree above it stands still.
     pub(crate) tree: Mutex<()>,
     /// Counts the operations that changed the place of an inode, when they have written and still hold
@@ -84,25 +88,28 @@ pub(crate) struct Parts {
     pub(crate) views: Option<Views>,
 }
 
-/// The three key spaces.
+/// The key spaces that every store has.
 pub(crate) struct Keyspaces {
     pub(crate) meta: KeyspaceId,
     pub(crate) data: KeyspaceId,
     pub(crate) lookups: KeyspaceId,
+    pub(crate) dictionaries: KeyspaceId,
 }
 
 impl Keyspaces {
     /// Their names and options, in the order in which they are made.
-    pub(crate) fn all(compression: bool) -> [(&'static str, KeyspaceOptions); 3] {
+    pub(crate) fn all(compression: bool) -> [(&'static str, KeyspaceOptions); 4] {
         let plain = KeyspaceOptions { prefixed: true, compressed: false };
         let data = KeyspaceOptions { prefixed: true, compressed: compression };
-        [(META, plain), (DATA, data), (LOOKUPS, plain)]
+        let names = KeyspaceOptions { prefixed: false, compressed: false };
+        [(META, plain), (DATA, data), (LOOKUPS, plain), (DICTIONARIES, names)]
     }
 
     pub(crate) fn open(store: &dyn Store, compression: bool) -> StoreResult<Keyspaces> {
-        let [meta, data, lookups] =
+        let [meta, data, lookups, dictionaries] =
             Keyspaces::all(compression).map(|(name, options)| store.keyspace(name, options));
-        Ok(Keyspaces { meta: meta?, data: data?, lookups: lookups? })
+        let (meta, data) = (meta?, data?);
+        Ok(Keyspaces { meta, data, lookups: lookups?, dictionaries: dictionaries? })
     }
 }
 
@@ -297,6 +304,10 @@ impl VarveFs {
         fs.finish_pending().map_err(invalid)?;
         fs.forget_ended_transactions().map_err(invalid)?;
         fs.load_quotas().map_err(invalid)?;
+        // Finishes removals that a crash cut short. Files can be used whatever has become of dictionaries.
+        if let Err(error) = fs.dictionaries.list() {
+            log::warn!("{error}");
+        }
         fs.start_reaper()?;
         Ok(fs)
     }
@@ -350,6 +361,9 @@ impl VarveFs {
         let books = Arc::clone(&accounts);
         let reaper =
             Reaper::new(Arc::clone(&env), Arc::clone(&store), meta, Arc::clone(&objects), books);
+        let (compression, read_only) = (superblock.compression, options.read_only);
+        let names = keyspaces.dictionaries;
+        let dictionaries = Dictionaries::new(Arc::clone(&store), names, compression, read_only);
         Ok(VarveFs {
             meta,
             data: keyspaces.data,
@@ -361,6 +375,7 @@ impl VarveFs {
             descriptors: Descriptors::new(options.open_objects_max()),
             ids,
             reaper: Arc::new(reaper),
+            dictionaries: Arc::new(dictionaries),
             tree: Mutex::new(()),
             moves: AtomicU64::new(0),
             reaper_thread: Mutex::new(None),
@@ -394,6 +409,11 @@ impl VarveFs {
     /// What was fixed when the store was formatted.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// The dictionaries of its users.
+    pub fn dictionaries(&self) -> &Arc<Dictionaries> {
+        &self.dictionaries
     }
 
     /// The store's directory.

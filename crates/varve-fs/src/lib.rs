@@ -12,7 +12,7 @@
 //!
 //! Invariants, which [`fsck`] checks: every entry's inode exists, exactly once; a directory knows its
 //! parent, the place of its name, its counts and what lies below it; an inode's link count is the number of its names;
-//! every object file has a row that claims it or a pending row; a row never claims bytes that are not
+//! every object file has a row that claims it or a pending row; pairs of [`dictionaries`] have a name; a row never claims bytes that are not
 //! durable before it.
 //!
 //! Source: TableFS, thesis sections 4.2.1 to 4.2.6.
@@ -21,6 +21,7 @@ mod acl;
 mod attrs;
 mod data;
 mod descriptors;
+pub mod dictionaries;
 pub mod dump;
 mod error;
 mod fs;
@@ -46,6 +47,7 @@ mod vfs;
 mod views;
 mod xattr;
 
+pub use dictionaries::Dictionaries;
 pub use fs::{VarveFs, format, format_with, holder};
 pub use handover::HandedOver;
 pub use options::{Atime, FormatOptions, MountOptions};

@@ -1,7 +1,8 @@
 //! The file system's rows: keys, values and the hash of names. Bytes only, no I/O.
 //!
 //! Two key spaces hold a file system (a third, `lookups`, is volatile and belongs to varve-fs). Every
-//! key is a [`RowKey`]: 8 bytes of prefix and 8 bytes of suffix.
+//! key is a [`RowKey`]: 8 bytes of prefix and 8 bytes of suffix. Dictionaries of users have a key space each, whose keys
+//! and values are theirs, and one more for their names.
 //!
 //! | key space | key | value |
 //! | --- | --- | --- |
@@ -15,6 +16,7 @@
 //! | [`META`] | (inode id, 2^63 + hash of a name) | [`ParentRow`]: where names of a file that has or had several are |
 //! | [`DATA`] | (inode id, chunk index) | up to [`CHUNK_BYTES`] of a small file; absent means a hole |
 //! | [`DATA`] | (inode id, 2^63 + hash of name) | [`XattrRow`]: the extended attributes that share the hash; access control lists among them ([`acl`]) |
+//! | [`DICTIONARIES`] | a dictionary's name | [`DictionaryRow`]: which key space has its pairs |
 //!
 //! Invariants: integers in keys are big-endian, so that keys sort as their numbers do; integers in
 //! values are little-endian or varints; every value begins with a version byte; no decoder panics on
@@ -28,6 +30,7 @@
 
 pub mod acl;
 mod codec;
+mod dictionary;
 mod entry;
 mod handover;
 mod hash;
@@ -40,6 +43,7 @@ mod usage;
 mod xattr;
 
 pub use codec::{DecodeError, Reader, put_varint};
+pub use dictionary::{DICTIONARIES, DICTIONARIES_MAX, DictionaryRow};
 pub use entry::{Body, EntryRow, NAMES_PER_ROW_MAX, Named};
 pub use handover::{Handover, KnownInode, KnownPlace, OpenHandle};
 pub use hash::NameHasher;

@@ -25,6 +25,10 @@ impl Store for Branch {
         self.inner.keyspace(name, options)
     }
 
+    fn keyspace_names(&self) -> StoreResult<Vec<String>> {
+        Ok(self.inner.keyspace_names())
+    }
+
     /// Costs the number of rows, unless the key space is private.
     fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
         let own = self.own_space(keyspace)?;
@@ -131,6 +135,10 @@ impl Store for SnapshotStore {
         let view = self.inner.views.get();
         let space = view.keyspaces.iter().find(|space| &*space.name == name);
         space.map_or_else(read_only, |space| Ok(space.id))
+    }
+
+    fn keyspace_names(&self) -> StoreResult<Vec<String>> {
+        Ok(self.inner.keyspace_names())
     }
 
     fn clear_keyspace(&self, _keyspace: KeyspaceId) -> StoreResult<()> {

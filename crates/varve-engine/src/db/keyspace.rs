@@ -37,6 +37,12 @@ impl Inner {
         Ok(id)
     }
 
+    /// See [`crate::Store::keyspace_names`].
+    pub(crate) fn keyspace_names(&self) -> Vec<String> {
+        let view = self.views.get();
+        view.keyspaces.iter().map(|space| space.name.to_string()).collect()
+    }
+
     /// See [`crate::Store::clear_keyspace`].
     ///
     /// The logs must not hold rows of the key space any more, so its memtable rows become tables first;

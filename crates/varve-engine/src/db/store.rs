@@ -13,6 +13,10 @@ impl Store for Db {
         self.inner.keyspace(name, options)
     }
 
+    fn keyspace_names(&self) -> StoreResult<Vec<String>> {
+        Ok(self.inner.keyspace_names())
+    }
+
     fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
         self.inner.clear_keyspace(keyspace)
     }

@@ -51,7 +51,8 @@ use crate::{KeyspaceOptions, StoreError, StoreResult};
 pub struct RepairOptions {
     /// Memory and the shape of new tables.
     pub db: DbOptions,
-    /// The names of the key spaces in the order in which they were made, for a store that lost its manifest.
+    /// The names of the key spaces in the order in which they were made, for a store that lost its manifest; more may
+    /// be named than were made.
     pub keyspaces: Vec<(String, KeyspaceOptions)>,
     /// Where damaged files go.
     pub aside: PathBuf,
@@ -167,7 +168,7 @@ pub fn repair(
         damaged: Vec::new(),
     };
     let state = repair.manifest(&files)?;
-    let (spaces, mut tables, known) = match &state {
+    let (mut spaces, mut tables, known) = match &state {
         Some(state) => {
             repair.next_file = repair.next_file.max(state.next_file);
             repair.salt = state.salt;
@@ -190,6 +191,13 @@ pub fn repair(
         return Ok(repair.report);
     }
     // Rows of logs that are still needed may be older than a table with a sequence override.
+    if state.is_none() {
+        // Who needs an empty key space makes it.
+        while tables.last().is_some_and(Vec::is_empty) {
+            tables.pop();
+            spaces.pop();
+        }
+    }
     let seq = if replayed.is_some() { seq.max(largest(&tables)) } else { seq };
     repair.put_in_force(&spaces, &tables, oldest_log.filter(|_| replayed.is_none()), seq)?;
     Ok(repair.report)

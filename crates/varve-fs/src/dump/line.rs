@@ -1,11 +1,11 @@
 //! The lines of a dump: JSON objects, each with one member that says what the line is.
 //!
 //! ```text
-//! | varve_dump | (limits | inode | link | xattr | data)* | end |
+//! | varve_dump | (limits | inode | link | xattr | data)* | (dictionary | pair)* | end |
 //! ```
 //!
 //! docs/format/dump.md describes every member. `xattr` and `data` lines follow the `inode` line of the inode
-//! that they are about. Bytes are base64; names are strings where they are UTF-8, else `{"b64": "..."}`.
+//! that they are about, and `pair` lines the `dictionary` line of theirs. Bytes are base64; names are strings where they are UTF-8, else `{"b64": "..."}`.
 
 use std::collections::BTreeMap;
 
@@ -36,6 +36,10 @@ pub(crate) enum Line {
     Xattr(XattrLine),
     /// Bytes of a file.
     Data(DataLine),
+    /// A dictionary.
+    Dictionary(DictionaryLine),
+    /// A pair of the dictionary before.
+    Pair(PairLine),
     /// The last line.
     End(EndLine),
 }
@@ -169,6 +173,21 @@ pub(crate) struct DataLine {
     pub(crate) ino: u64,
     pub(crate) at: u64,
     pub(crate) data: Base64,
+}
+
+/// A dictionary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DictionaryLine {
+    pub(crate) name: Text,
+}
+
+/// A pair of a dictionary; their keys ascend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PairLine {
+    pub(crate) key: Text,
+    pub(crate) value: Base64,
 }
 
 /// What came before, so that a cut or damaged dump is noticed.

@@ -16,7 +16,10 @@ use varve_vfs::{FsError, FsResult};
 
 use super::Counts;
 use super::inode::inode_of;
-use super::line::{DataLine, InodeLine, LimitsLine, LinkLine, Text, XattrLine};
+use super::line::{
+    DataLine, DictionaryLine, InodeLine, LimitsLine, LinkLine, PairLine, Text, XattrLine,
+};
+use super::pairs::Pairs;
 use super::rows::Rows;
 use crate::error;
 use crate::fsck::volume::Volume;
@@ -34,6 +37,7 @@ struct Current {
 pub(super) struct Load<'a> {
     volume: &'a Volume,
     rows: Rows<'a>,
+    pairs: Pairs<'a>,
     current: Option<Current>,
     /// All inode ids are below this.
     next_inode: u64,
@@ -47,9 +51,15 @@ pub(super) fn wrong(what: impl Into<String>) -> FsError {
 
 impl<'a> Load<'a> {
     /// Nothing is loaded yet; about `rows_bytes` bytes of rows are kept in memory.
-    pub(super) fn new(volume: &'a Volume, next_inode: u64, rows_bytes: usize) -> Load<'a> {
+    pub(super) fn new(
+        volume: &'a Volume,
+        next_inode: u64,
+        rows_bytes: usize,
+        compression: bool,
+    ) -> Load<'a> {
         let (rows, counts) = (Rows::new(volume, rows_bytes), Counts::default());
-        Load { volume, rows, current: None, next_inode, counts }
+        let pairs = Pairs::new(volume, rows_bytes, compression);
+        Load { volume, rows, pairs, current: None, next_inode, counts }
     }
 
     fn id(&self, member: &str, raw: u64) -> FsResult<InodeId> {
@@ -218,8 +228,20 @@ impl<'a> Load<'a> {
         self.rows.put(self.volume.meta, key, value)
     }
 
+    pub(super) fn dictionary(&mut self, line: DictionaryLine) -> FsResult<()> {
+        // The rows of files make room for pairs.
+        self.finish_inode()?;
+        self.rows.write()?;
+        self.pairs.dictionary(line)
+    }
+
+    pub(super) fn pair(&mut self, line: PairLine) -> FsResult<()> {
+        self.pairs.pair(line)
+    }
+
     /// Writes what is left. REQUIRES: [`Load::finish_inode`].
     pub(super) fn write(&mut self) -> FsResult<()> {
-        self.rows.write()
+        self.rows.write()?;
+        self.pairs.write()
     }
 }

@@ -13,6 +13,7 @@ mod inode;
 mod line;
 mod load;
 mod objects;
+mod pairs;
 mod read;
 mod rows;
 mod write;

@@ -125,8 +125,8 @@ pub fn load_store(
     let engine = (check.engine_bytes(), true);
     let also = AlsoSync::default();
     let volume = Volume::assemble(Arc::clone(&env), dir, &superblock, lock, engine, also)?;
-    let rows_bytes = memory_bytes / ROWS_SHARE;
-    let loaded = load(&volume, &mut lines, next_inode, rows_bytes).and_then(|counts| {
+    let rows = (memory_bytes / ROWS_SHARE, superblock.compression);
+    let loaded = load(&volume, &mut lines, next_inode, rows).and_then(|counts| {
         let checked = check_volume(&volume, &check, &mut |_| (), &mut |_, _| Ok(()));
         match checked.map_err(invalid)?.findings.first() {
             Some(finding) => Err(lines.error(format!("what came is no sound tree: {finding}"))),
@@ -146,9 +146,9 @@ fn load(
     volume: &Volume,
     lines: &mut Lines<'_>,
     next_inode: u64,
-    rows_bytes: usize,
+    (rows_bytes, compression): (usize, bool),
 ) -> StoreResult<Counts> {
-    let mut load = Load::new(volume, next_inode, rows_bytes);
+    let mut load = Load::new(volume, next_inode, rows_bytes, compression);
     if let Some(id) = volume.store_id {
         load.bookkeeping(STORE_ID, id.encode()).map_err(invalid)?;
     }
@@ -163,6 +163,8 @@ fn load(
             Line::Link(line) => load.link(line),
             Line::Xattr(line) => load.xattr(line),
             Line::Data(line) => load.data(line),
+            Line::Dictionary(line) => load.dictionary(line),
+            Line::Pair(line) => load.pair(line),
             Line::End(end) => {
                 let finished = load.finish_inode().and_then(|()| load.write());
                 finished.map_err(|error| lines.error(error))?;

@@ -4,7 +4,7 @@
 //!    directory go through a [`Sorter`] and come out in the order of their bytes.
 //! 2. A directory's line carries its name, which its row leads to; so its name is no line of its own. A file with
 //!    one name is a line where that name is; a file with several is a line with its row, and its names are links.
-//! 3. Behind each inode follow its extended attributes, by name, and its data, by offset.
+//! 3. Behind each inode follow its extended attributes, by name, and its data, by offset. Dictionaries come last.
 //!
 //! Invariant: what is written depends on the tree alone, not on the order in which the store keeps it, which a
 //! secret key of each store decides.
@@ -19,8 +19,8 @@ use varve_engine::{Direction, KeyRange, StoreResult, StoreSnapshot};
 use varve_env::{Env, OpenMode};
 use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{
-    Body, CHUNK_BYTES, Content, DATA, DecodeError, EntryRow, FileKind, Inode, Limits, META,
-    ParentRow, Pending, Reader, RowKey, XattrRow, decode_inode_row, put_varint,
+    Body, CHUNK_BYTES, Content, DATA, DecodeError, DictionaryRow, EntryRow, FileKind, Inode,
+    Limits, META, ParentRow, Pending, Reader, RowKey, XattrRow, decode_inode_row, put_varint,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -28,10 +28,11 @@ use varve_vfs::{FsError, FsResult};
 use super::Counts;
 use super::inode::line_of;
 use super::line::{
-    Base64, DataLine, EndLine, Header, InodeLine, LimitsLine, Line, LinkLine, Text, VERSION,
-    XattrLine,
+    Base64, DataLine, DictionaryLine, EndLine, Header, InodeLine, LimitsLine, Line, LinkLine,
+    PairLine, Text, VERSION, XattrLine,
 };
 use super::objects::pieces;
+use crate::dictionaries::unreadable;
 use crate::error;
 use crate::fs::{VarveFs, invalid};
 use crate::fsck::sorter::{Record, Sorter, SpillPlace};
@@ -132,6 +133,7 @@ impl Dump<'_> {
         if let Some((dir, names)) = group {
             self.names(dir, names)?;
         }
+        self.dictionaries()?;
         self.end()
     }
 
@@ -319,6 +321,27 @@ impl Dump<'_> {
         let object = fs.objects.open(inode.ino, OpenMode::Read)?;
         let mut take = |at, bytes: &[u8]| self.data(inode.ino, at, bytes);
         pieces(&fs.objects, inode.ino, object.as_ref(), inode.size, &mut take)
+    }
+
+    fn dictionaries(&mut self) -> FsResult<()> {
+        let names = self.fs.dictionaries().names();
+        let rows = self.snapshot.scan(names, KeyRange::all(), Direction::Forward);
+        for row in rows.map_err(error::store)? {
+            let (name, value) = row.map_err(error::store)?;
+            let row = DictionaryRow::decode(&value).map_err(|e| unreadable(&name, &e))?;
+            if row.going {
+                continue;
+            }
+            self.line(&Line::Dictionary(DictionaryLine { name: Text(name.to_vec()) }))?;
+            let pairs = self.fs.dictionaries().pairs(row)?;
+            let pairs = self.snapshot.scan(pairs, KeyRange::all(), Direction::Forward);
+            for pair in pairs.map_err(error::store)? {
+                let (key, value) = pair.map_err(error::store)?;
+                let (key, value) = (Text(key.to_vec()), Base64(value.to_vec()));
+                self.line(&Line::Pair(PairLine { key, value }))?;
+            }
+        }
+        Ok(())
     }
 
     fn data(&mut self, ino: InodeId, at: u64, bytes: &[u8]) -> FsResult<()> {

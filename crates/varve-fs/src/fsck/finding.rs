@@ -173,6 +173,18 @@ pub enum Finding {
     /// An object of an inode whose content is elsewhere.
     #[error("inode {ino} does not claim its object file; it only takes room")]
     UnclaimedObject { ino: u64 },
+    /// A dictionary whose row cannot be read.
+    #[error("dictionary {name} cannot be found: {detail}")]
+    UnreadableDictionary { name: String, detail: String },
+    /// Two names of one set of pairs.
+    #[error("dictionary {name} has the pairs of dictionary {other}")]
+    SharedDictionary { name: String, other: String },
+    /// Pairs that no name leads to.
+    #[error("pairs of dictionary number {number}, which has no name")]
+    PairsWithoutDictionary { number: u32 },
+    /// A dictionary that was dropped when a crash came.
+    #[error("dictionary {name} was dropped; the next mount finishes this")]
+    DictionaryGoing { name: String },
     /// A file among the objects that is none.
     #[error("{path} is not an object file")]
     StrayFile { path: String },
@@ -182,7 +194,7 @@ impl Finding {
     /// How bad it is.
     pub fn severity(&self) -> Severity {
         match self {
-            Finding::Pending { .. } => Severity::Unfinished,
+            Finding::Pending { .. } | Finding::DictionaryGoing { .. } => Severity::Unfinished,
             Finding::ObjectWithoutRow { .. }
             | Finding::UnclaimedObject { .. }
             | Finding::LongObject { .. }

@@ -5,7 +5,7 @@
 //! 2. `inodes` walks what was learnt, the key space `data` and the object files side by side, all in the
 //!    order of inode ids, and compares them; `data` has what it compares of the last two.
 //! 3. `tree` follows all directories up at once and finds those that never reach the root.
-//! 4. `accounts` adds up what directories say of the trees below them.
+//! 4. `accounts` adds up what directories say of the trees below them; `dictionaries` looks at those of users.
 //! 5. [`repair`] does the same and mends each finding as it comes, until nothing is found.
 //!
 //! Invariant: memory stays within [`CheckOptions::memory_bytes`], however many rows there are; what does not
@@ -13,6 +13,7 @@
 
 mod accounts;
 mod data;
+mod dictionaries;
 mod fact;
 pub(crate) mod finding;
 mod inodes;
@@ -99,6 +100,8 @@ pub struct Report {
     pub chunks: u64,
     /// Object files.
     pub objects: u64,
+    /// Dictionaries of users.
+    pub dictionaries: u64,
     /// The largest inode id in use.
     pub largest_inode: u64,
     /// Bytes of sorted data that did not fit in memory.
@@ -192,6 +195,8 @@ impl Check<'_> {
         let accounts = self.next_sorter();
         let accounts = std::mem::replace(&mut self.accounts, accounts).finish()?;
         self.check_accounts(&accounts)?;
+        drop(accounts);
+        self.check_dictionaries()?;
         Ok(self.report)
     }
 

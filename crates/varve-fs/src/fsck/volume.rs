@@ -25,6 +25,7 @@ pub(crate) struct Volume {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) meta: KeyspaceId,
     pub(crate) data: KeyspaceId,
+    pub(crate) dictionaries: KeyspaceId,
     pub(crate) hasher: NameHasher,
     pub(crate) store_id: Option<StoreId>,
     pub(crate) objects: Arc<Objects>,
@@ -43,6 +44,7 @@ impl Volume {
             store: Arc::clone(&fs.store),
             meta: fs.meta,
             data: fs.data,
+            dictionaries: fs.dictionaries().names(),
             hasher: fs.hasher.clone(),
             store_id: fs.superblock.store_id(),
             objects: Arc::clone(&fs.objects),
@@ -89,10 +91,10 @@ impl Volume {
         }));
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
         let hasher = superblock.name_hasher();
-        let (meta, data) = (keyspaces.meta, keyspaces.data);
+        let Keyspaces { meta, data, dictionaries, .. } = keyspaces;
         let dir = dir.to_path_buf();
         let (store_id, _lock) = (superblock.store_id(), Some(lock));
-        Ok(Volume { env, dir, store, meta, data, hasher, store_id, objects, _lock })
+        Ok(Volume { env, dir, store, meta, data, dictionaries, hasher, store_id, objects, _lock })
     }
 
     /// No changes yet.

@@ -282,7 +282,12 @@ impl VarveFs {
             located_inodes_max: Some(self.options.located_inodes() / LOCATED_SHARE),
             ..self.options.clone()
         };
-        let keyspaces = Keyspaces { meta: self.meta, data: self.data, lookups: self.lookups };
+        let keyspaces = Keyspaces {
+            meta: self.meta,
+            data: self.data,
+            lookups: self.lookups,
+            dictionaries: self.dictionaries().names(),
+        };
         let own = views_dir(&self.dir).join(epoch.get().to_string());
         let parts = Parts {
             env: Arc::clone(&self.env),

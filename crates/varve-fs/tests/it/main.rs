@@ -13,6 +13,7 @@ mod crash_points;
 mod crash_threads;
 mod damage;
 mod data;
+mod dictionaries;
 mod dump;
 mod faults;
 mod findings;

@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    DecodeError, EntryRow, Handover, Limits, Mark, ParentRow, Pending, RowKey, StoreId, XattrRow,
-    decode_inode_row, encode_inode_row,
+    DecodeError, DictionaryRow, EntryRow, Handover, Limits, Mark, ParentRow, Pending, RowKey,
+    StoreId, XattrRow, decode_inode_row, encode_inode_row,
 };
 
 /// Decodes a row and encodes what it found.
@@ -43,6 +43,11 @@ pub(crate) fn store_id(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
 /// Limits.
 pub(crate) fn limits(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
     Limits::decode(bytes).map(Limits::encode)
+}
+
+/// Where a dictionary's pairs are.
+pub(crate) fn dictionary(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    DictionaryRow::decode(bytes).map(DictionaryRow::encode)
 }
 
 /// Parent pointers.

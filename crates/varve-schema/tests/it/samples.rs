@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Handover, Home, Inode, KnownInode,
-    KnownPlace, Limits, Mark, OpenHandle, ParentRow, Pending, RowKey, StoreId, Times, Usage,
-    UsageChange, XattrRow, encode_inode_row,
+    Body, Content, DictionaryRow, DirInfo, EntryRow, EntrySuffix, FileKind, Handover, Home, Inode,
+    KnownInode, KnownPlace, Limits, Mark, OpenHandle, ParentRow, Pending, RowKey, StoreId, Times,
+    Usage, UsageChange, XattrRow, encode_inode_row,
 };
 use varve_types::{InodeId, Timestamp};
 
@@ -89,6 +89,11 @@ fn handover() -> Handover {
     }
 }
 
+fn dictionary(name: &'static str, number: u32, going: bool) -> Sample {
+    let bytes = DictionaryRow { number, going }.encode();
+    Sample { name, bytes, recode: exercise::dictionary }
+}
+
 pub(crate) fn samples() -> Vec<Sample> {
     let old = Times {
         atime: time(-1, 999_999_999),
@@ -153,6 +158,8 @@ pub(crate) fn samples() -> Vec<Sample> {
             exercise::store_id,
         ),
         sample("limits", limits.encode(), exercise::limits),
+        dictionary("dictionary", 300, false),
+        dictionary("dictionary-going", 0, true),
         sample("parents", parents.encode(), exercise::parent),
     ]
 }

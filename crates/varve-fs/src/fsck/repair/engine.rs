@@ -10,8 +10,10 @@ use varve_engine::StoreResult;
 use varve_engine::options::DbOptions;
 use varve_engine::repair::{EngineRepair, RepairOptions};
 use varve_env::Env;
+use varve_schema::{DICTIONARIES_MAX, DictionaryRow};
 
 use super::aside::ASIDE_DIR;
+use crate::dictionaries::pairs_options;
 use crate::fs::{Keyspaces, take_lock};
 use crate::fsck::CheckOptions;
 use crate::superblock::{Superblock, engine_dir};
@@ -24,10 +26,14 @@ pub fn repair_engine(
 ) -> StoreResult<EngineRepair> {
     let superblock = Superblock::read(env.as_ref(), dir)?;
     let _lock = take_lock(env.as_ref(), dir, None)?;
-    let keyspaces = Keyspaces::all(superblock.compression);
+    let compression = superblock.compression;
+    let files = Keyspaces::all(compression).map(|(name, options)| (name.to_owned(), options));
+    let dictionaries = (0..DICTIONARIES_MAX).map(|number| {
+        (DictionaryRow { number, going: false }.keyspace(), pairs_options(compression))
+    });
     let options = RepairOptions {
         db: DbOptions::with_memory_budget(options.engine_bytes()),
-        keyspaces: keyspaces.map(|(name, options)| (name.to_owned(), options)).to_vec(),
+        keyspaces: files.into_iter().chain(dictionaries).collect(),
         aside: dir.join(ASIDE_DIR),
     };
     varve_engine::repair::repair(env, &engine_dir(dir), &options)

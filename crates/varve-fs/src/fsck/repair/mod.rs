@@ -31,7 +31,7 @@ use serde::Serialize;
 use varve_engine::{StoreError, StoreResult};
 use varve_env::Env;
 use varve_schema::key::{ID_MARK, STORE_ID};
-use varve_schema::{ROW_VERSION, put_varint};
+use varve_schema::{DATA, DICTIONARIES, DictionaryRow, ROW_VERSION, put_varint};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -181,6 +181,11 @@ impl Repair<'_> {
                 Finding::UnreadableRow { keyspace, .. } | Finding::UnknownRow { keyspace, .. },
                 At::Row(key),
             ) => self.set_row_aside(keyspace, key),
+            (
+                Finding::UnreadableDictionary { .. } | Finding::SharedDictionary { .. },
+                At::Row(key),
+            ) => self.set_row_aside(DICTIONARIES, key),
+            (Finding::PairsWithoutDictionary { number }, _) => self.name_dictionary(*number),
             (Finding::NoStoreId, _) => self.write_store_id(),
             (Finding::NoRoot, _) => self.restore_directory(InodeId::ROOT),
             (Finding::EntriesWithoutDirectory { dir, .. }, _) => {
@@ -223,8 +228,11 @@ impl Repair<'_> {
 
     /// Moves a row to the file of rows that make no sense.
     fn set_row_aside(&mut self, keyspace: &str, key: &[u8]) -> FsResult<Option<String>> {
-        let space =
-            if keyspace == varve_schema::DATA { self.volume.data } else { self.volume.meta };
+        let space = match keyspace {
+            DATA => self.volume.data,
+            DICTIONARIES => self.volume.dictionaries,
+            _ => self.volume.meta,
+        };
         let Some(value) = self.volume.store.get(space, key).map_err(error::store)? else {
             return Ok(None);
         };
@@ -234,6 +242,25 @@ impl Repair<'_> {
         changes.batch.depends_on_external();
         self.commit(changes)?;
         Ok(Some("set aside".to_owned()))
+    }
+
+    /// Gives the pairs with this number a name.
+    fn name_dictionary(&mut self, number: u32) -> FsResult<Option<String>> {
+        let (store, names) = (&self.volume.store, self.volume.dictionaries);
+        for attempt in 0..u32::MAX {
+            let name = match attempt {
+                0 => format!("recovered-{number}"),
+                more => format!("recovered-{number}-{more}"),
+            };
+            if store.get(names, name.as_bytes()).map_err(error::store)?.is_none() {
+                let mut changes = self.volume.changes();
+                let row = DictionaryRow { number, going: false }.encode();
+                changes.batch.put(names, name.clone().into_bytes(), row);
+                self.commit(changes)?;
+                return Ok(Some(format!("named {name}")));
+            }
+        }
+        Ok(None)
     }
 
     fn commit(&self, changes: crate::rows::Changes) -> FsResult<()> {

@@ -1,0 +1,265 @@
+//! Dictionaries: pairs of keys and values that users keep in a store beside its files.
+//!
+//! 1. [`Dictionaries::create`] takes the lowest number that is free, empties its key space and names it in the key
+//!    space [`varve_schema::DICTIONARIES`], durably.
+//! 2. Changes to one dictionary are one batch of the store, so they are acknowledged, synced and recovered as those
+//!    of files are.
+//! 3. [`Dictionaries::remove`] marks the row as going, durably, empties the key space, and removes the row. A removal
+//!    that a crash cut short is finished by the next mount.
+//!
+//! Invariant: a key space with pairs is named by one row. Costs: creating and removing cost the number of table files
+//! of the dictionary, everything else what it reads or writes; names are kept in memory, at most
+//! [`DICTIONARIES_MAX`].
+//!
+//! Source: KVFS thesis 3.1 and 3.3 (a key-value interface beside the file system, on the same store).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::{RwLock, RwLockReadGuard};
+use varve_engine::{Batch, Direction, KeyRange, KeyspaceOptions, Pair, Store};
+use varve_schema::{DICTIONARIES_MAX, DictionaryRow};
+use varve_types::limits::KEY_BYTES_MAX;
+use varve_types::{FileName, KeyspaceId};
+use varve_vfs::{FsError, FsResult};
+
+use crate::error;
+
+/// The largest value of a pair, in bytes.
+pub const PAIR_VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// A change of a pair: its key, and its value or nothing if it goes.
+pub type PairChange = (Bytes, Option<Bytes>);
+
+/// A part of a scan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Pairs in the order of the scan.
+    pub pairs: Vec<Pair>,
+    /// Whether there are more after them.
+    pub more: bool,
+}
+
+/// A dictionary in use.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    number: u32,
+    pairs: KeyspaceId,
+}
+
+type Names = BTreeMap<Vec<u8>, Known>;
+
+/// See the module's comment.
+#[derive(Debug)]
+pub struct Dictionaries {
+    store: Arc<dyn Store>,
+    names: KeyspaceId,
+    options: KeyspaceOptions,
+    read_only: bool,
+    /// `None` until they are first asked for. Held for reading by each operation, so that none ends in a key space
+    /// that has another owner by then.
+    known: RwLock<Option<Names>>,
+}
+
+/// How the pairs of dictionaries are kept.
+pub(crate) fn pairs_options(compression: bool) -> KeyspaceOptions {
+    KeyspaceOptions { prefixed: false, compressed: compression }
+}
+
+/// Why a pair or a name is none.
+fn check_pair(key: &[u8], value: Option<&[u8]>) -> FsResult<()> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(FsError::Invalid("a key of more than 65536 bytes"));
+    }
+    if value.is_some_and(|value| value.len() > PAIR_VALUE_BYTES_MAX) {
+        return Err(FsError::Invalid("a value of more than 1048576 bytes"));
+    }
+    Ok(())
+}
+
+/// The error of a row of [`DICTIONARIES`] that cannot be read.
+pub(crate) fn unreadable(name: &[u8], cause: &dyn std::fmt::Display) -> FsError {
+    let name = name.escape_ascii();
+    FsError::Storage(format!("dictionary {name} cannot be found: {cause}; run `varve fsck`"))
+}
+
+impl Dictionaries {
+    /// Those of a store whose key space [`DICTIONARIES`] is `names`.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        names: KeyspaceId,
+        compression: bool,
+        read_only: bool,
+    ) -> Dictionaries {
+        let options = pairs_options(compression);
+        Dictionaries { store, names, options, read_only, known: RwLock::new(None) }
+    }
+
+    /// The key space of the names.
+    pub(crate) fn names(&self) -> KeyspaceId {
+        self.names
+    }
+
+    fn writable(&self) -> FsResult<()> {
+        if self.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// The key space with a number.
+    pub(crate) fn pairs(&self, row: DictionaryRow) -> FsResult<KeyspaceId> {
+        self.store.keyspace(&row.keyspace(), self.options).map_err(error::store)
+    }
+
+    /// Reads the names, and finishes removals.
+    fn load(&self) -> FsResult<Names> {
+        let rows = self.store.scan(self.names, KeyRange::all(), Direction::Forward);
+        let mut names = Names::new();
+        for row in rows.map_err(error::store)? {
+            let (name, value) = row.map_err(error::store)?;
+            let row = DictionaryRow::decode(&value).map_err(|cause| unreadable(&name, &cause))?;
+            if !row.going {
+                names.insert(name.to_vec(), Known { number: row.number, pairs: self.pairs(row)? });
+            } else if !self.read_only {
+                self.finish_removal(&name, row)?;
+            }
+        }
+        Ok(names)
+    }
+
+    /// The names, for reading.
+    fn known(&self) -> FsResult<RwLockReadGuard<'_, Option<Names>>> {
+        let known = self.known.read();
+        if known.is_some() {
+            return Ok(known);
+        }
+        drop(known);
+        let mut known = self.known.write();
+        if known.is_none() {
+            *known = Some(self.load()?);
+        }
+        drop(known);
+        Ok(self.known.read())
+    }
+
+    /// Runs `with` on the key space of `name`, which stays its own meanwhile.
+    fn with<T>(&self, name: &[u8], with: impl FnOnce(KeyspaceId) -> FsResult<T>) -> FsResult<T> {
+        let known = self.known()?;
+        let found = known.as_ref().and_then(|names| names.get(name)).ok_or(FsError::NotFound)?;
+        with(found.pairs)
+    }
+
+    /// Makes an empty dictionary, durably. `Exists` if there is one of that name.
+    pub fn create(&self, name: &[u8]) -> FsResult<()> {
+        self.writable()?;
+        FileName::new(name)?;
+        drop(self.known()?);
+        let mut known = self.known.write();
+        let names = known.get_or_insert_default();
+        if names.contains_key(name) {
+            return Err(FsError::Exists);
+        }
+        let used: BTreeSet<u32> = names.values().map(|known| known.number).collect();
+        let Some(number) = (0..DICTIONARIES_MAX).find(|number| !used.contains(number)) else {
+            return Err(FsError::NoSpace(format!(
+                "a store has at most {DICTIONARIES_MAX} dictionaries"
+            )));
+        };
+        let row = DictionaryRow { number, going: false };
+        let pairs = self.pairs(row)?;
+        self.store.clear_keyspace(pairs).map_err(error::store)?;
+        self.put_row(name, row)?;
+        names.insert(name.to_vec(), Known { number, pairs });
+        Ok(())
+    }
+
+    /// Removes a dictionary with all of its pairs, durably.
+    pub fn remove(&self, name: &[u8]) -> FsResult<()> {
+        self.writable()?;
+        drop(self.known()?);
+        let mut known = self.known.write();
+        let names = known.get_or_insert_default();
+        let number = names.get(name).ok_or(FsError::NotFound)?.number;
+        let row = DictionaryRow { number, going: true };
+        self.put_row(name, row)?;
+        names.remove(name);
+        let finished = self.finish_removal(name, row);
+        if finished.is_err() {
+            // The number stays taken until the removal is finished, at the next question.
+            *known = None;
+        }
+        finished
+    }
+
+    fn finish_removal(&self, name: &[u8], row: DictionaryRow) -> FsResult<()> {
+        self.store.clear_keyspace(self.pairs(row)?).map_err(error::store)?;
+        let mut batch = Batch::new();
+        batch.delete(self.names, Bytes::copy_from_slice(name));
+        batch.reclaims_space();
+        self.store.write(batch).map_err(error::store)
+    }
+
+    fn put_row(&self, name: &[u8], row: DictionaryRow) -> FsResult<()> {
+        let mut batch = Batch::new();
+        batch.put(self.names, Bytes::copy_from_slice(name), row.encode());
+        self.store.write(batch).and_then(|()| self.store.sync()).map_err(error::store)
+    }
+
+    /// The names, in the order of their bytes.
+    pub fn list(&self) -> FsResult<Vec<Vec<u8>>> {
+        let known = self.known()?;
+        Ok(known.iter().flat_map(|names| names.keys().cloned()).collect())
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, name: &[u8], key: &[u8]) -> FsResult<Option<Bytes>> {
+        self.with(name, |pairs| self.store.get(pairs, key).map_err(error::store))
+    }
+
+    /// Makes all `changes` or none. When it returns they survive the death of the process, and a power cut once
+    /// [`Dictionaries::sync`] returns, or within 5 seconds.
+    pub fn change(&self, name: &[u8], changes: Vec<PairChange>) -> FsResult<()> {
+        self.writable()?;
+        for (key, value) in &changes {
+            check_pair(key, value.as_deref())?;
+        }
+        self.with(name, |pairs| {
+            let mut batch = Batch::new();
+            for (key, value) in changes {
+                match value {
+                    Some(value) => batch.put(pairs, key, value),
+                    None => batch.delete(pairs, key),
+                }
+            }
+            self.store.write(batch).map_err(error::store)
+        })
+    }
+
+    /// Pairs of `range` in `direction` as of now, until their keys and values have `bytes_max` bytes; at least one.
+    pub fn scan(
+        &self,
+        name: &[u8],
+        range: KeyRange,
+        direction: Direction,
+        bytes_max: usize,
+    ) -> FsResult<Page> {
+        self.with(name, |pairs| {
+            let mut page = Page::default();
+            let mut bytes = 0;
+            for pair in self.store.scan(pairs, range, direction).map_err(error::store)? {
+                let (key, value) = pair.map_err(error::store)?;
+                bytes += key.len() + value.len();
+                if bytes > bytes_max && !page.pairs.is_empty() {
+                    page.more = true;
+                    break;
+                }
+                page.pairs.push((key, value));
+            }
+            Ok(page)
+        })
+    }
+
+    /// Makes everything durable that was changed before, in files too.
+    pub fn sync(&self) -> FsResult<()> {
+        self.store.sync().map_err(error::store)
+    }
+}
