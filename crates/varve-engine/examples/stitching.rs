@@ -21,7 +21,11 @@ use varve_types::KeyspaceId;
 const BLOCK_BYTES: u64 = 4000;
 const FILES: u64 = 200;
 const MIB: u64 = 1 << 20;
-const THRESHOLDS_KIB: [u32; 6] = [16, 32, 64, 128, 256, 512];
+/// The last is above the longest run, so that everything is copied.
+const THRESHOLDS_KIB: [u32; 7] = [16, 32, 64, 128, 256, 512, NO_STITCHING];
+const NO_STITCHING: u32 = 1 << 20;
+/// The longest sequence.
+const SEQUENCE_KIB_MAX: u32 = 512;
 
 /// A small generator of random numbers (splitmix64).
 struct Random(u64);
@@ -69,7 +73,7 @@ fn write(db: &Db, id: KeyspaceId, threshold_kib: u32, bytes: u64) -> StoreResult
     let mut written = 0;
     while written < bytes {
         let file = random.below(FILES);
-        let blocks = 1 + random.below(u64::from(threshold_kib) / 4);
+        let blocks = 1 + random.below(u64::from(threshold_kib.min(SEQUENCE_KIB_MAX)) / 4);
         // One sequence of four overwrites what is there.
         let length = lengths[file as usize];
         let overwrites = length > 0 && random.below(4) == 0;
@@ -113,6 +117,10 @@ fn measure(env: &Arc<OsEnv>, dir: &Path, threshold_kib: u32, bytes: u64) -> Stor
     Ok(Outcome { threshold_kib, done, amplification, ms })
 }
 
+fn label(threshold_kib: u32) -> String {
+    if threshold_kib == NO_STITCHING { "none".to_owned() } else { format!("{threshold_kib} KiB") }
+}
+
 fn percent(part: u64, of: u64) -> f64 {
     part as f64 * 100.0 / of.max(1) as f64
 }
@@ -126,7 +134,8 @@ fn print(outcomes: &[Outcome]) {
     for Outcome { threshold_kib, done, ms, .. } in outcomes {
         let dead = |of: &Fragmentation| percent(of.dead_bytes, of.bytes);
         println!(
-            "{threshold_kib:>5} KiB  {:>11.0}  {:>15.0}  {:>10.0}  {:>12}  {:>5}  {:>5.1} % then {:.1} %",
+            "{:>9}  {:>11.0}  {:>15.0}  {:>10.0}  {:>12}  {:>5}  {:>5.1} % then {:.1} %",
+            label(*threshold_kib),
             ms[0],
             ms[2],
             ms[1],
@@ -148,7 +157,8 @@ fn print(outcomes: &[Outcome]) {
     for Outcome { threshold_kib, done, amplification, .. } in outcomes {
         let under = |of: &Fragmentation| percent(of.under_utilized, of.zones);
         println!(
-            "{threshold_kib:>5} KiB  {:>4.0} %  {:>5.0} %  {:>11} KiB  {:>1} KiB  {:>21.2}  {:>18.2}",
+            "{:>9}  {:>4.0} %  {:>5.0} %  {:>11} KiB  {:>1} KiB  {:>21.2}  {:>18.2}",
+            label(*threshold_kib),
             under(&done.before),
             under(&done.after),
             done.before.mean_run_bytes >> 10,
@@ -167,7 +177,7 @@ fn print(outcomes: &[Outcome]) {
     for Outcome { threshold_kib, done, .. } in outcomes {
         let parts =
             done.before.by_use.map(|zones| format!("{:>5.0} %", percent(zones, done.before.zones)));
-        println!("{threshold_kib:>5} KiB  {}", parts.join(""));
+        println!("{:>9}  {}", label(*threshold_kib), parts.join(""));
     }
 }
 
