@@ -7,7 +7,11 @@ use serde::{Deserialize, Serialize};
 use varve_format::filter::FilterPolicy;
 use varve_format::index::IndexPolicy;
 
-use crate::options::{CompactionPolicy, DbOptions, FilteredLevels, Tuning};
+use crate::options::{CompactionPolicy, DbOptions, FilteredLevels, Tuning, ValuePolicy};
+
+/// The fewest bytes of a value that stands apart. A pointer takes some 10 bytes and a read more; rows of the file
+/// system with attributes and a name are smaller, so that listings read no segment.
+const SEPARATED_BYTES_MIN: usize = 1024;
 
 /// How tables are merged and moved down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +98,17 @@ impl From<StitchThreshold> for String {
     }
 }
 
+/// Where the values of rows stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Values {
+    /// Beside their keys.
+    InRow,
+    /// Beside their keys if they are small, else in segments that rows point into: merges do not write
+    /// them again. Merges of such a store are not stitched.
+    Separated,
+}
+
 /// See the module's comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreDesign {
@@ -109,6 +124,8 @@ pub struct StoreDesign {
     pub tuning: Tuning,
     /// Which runs of blocks stay where they are, if stitched.
     pub stitch_threshold_bytes: StitchThreshold,
+    /// Where large values stand.
+    pub values: Values,
 }
 
 impl Default for StoreDesign {
@@ -121,6 +138,7 @@ impl Default for StoreDesign {
             filtered_levels: FilteredLevels::All,
             tuning: Tuning::Fixed,
             stitch_threshold_bytes: StitchThreshold::BEST,
+            values: Values::InRow,
         }
     }
 }
@@ -134,6 +152,7 @@ impl StoreDesign {
         filtered_levels: FilteredLevels::All,
         tuning: Tuning::Fixed,
         stitch_threshold_bytes: StitchThreshold::BEST,
+        values: Values::InRow,
     };
 
     /// The store that KVFS describes (KVFS thesis 3.1, 3.2): stitched lists with quotient filters.
@@ -144,7 +163,12 @@ impl StoreDesign {
         filtered_levels: FilteredLevels::All,
         tuning: Tuning::Fixed,
         stitch_threshold_bytes: StitchThreshold::BEST,
+        values: Values::InRow,
     };
+
+    /// The same in column style (thesis 4.2.8): small index rows, large values apart.
+    pub const TABLEFS_COLUMN: StoreDesign =
+        StoreDesign { values: Values::Separated, ..StoreDesign::TABLEFS };
 
     /// The store that SlimDB describes (thesis 5.1.3, figure 5.4).
     pub const SLIMFS: StoreDesign = StoreDesign {
@@ -154,6 +178,7 @@ impl StoreDesign {
         filtered_levels: FilteredLevels::All,
         tuning: Tuning::Fixed,
         stitch_threshold_bytes: StitchThreshold::BEST,
+        values: Values::InRow,
     };
 
     /// Makes `options` those of this design.
@@ -183,5 +208,9 @@ impl StoreDesign {
             }
         };
         options.sublevel_map = self.filter == TableFilter::MultiLevelCuckoo;
+        options.values = match self.values {
+            Values::InRow => ValuePolicy::InRow,
+            Values::Separated => ValuePolicy::Separated { bytes_min: SEPARATED_BYTES_MIN },
+        };
     }
 }

@@ -6,15 +6,19 @@
 //! MANIFEST-000000000007    version edits
 //! 000000000008.wal         write-ahead log
 //! 000000000009.table       table
+//! 000000000010.seg         segment: values apart from their rows
 //! LOCK                     held while the store is open
 //! ```
 //!
-//! One counter numbers manifests, logs and tables, so a number means one file.
+//! One counter numbers manifests, logs, tables and segments, so a number means one file.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use varve_env::Env;
 use varve_types::FileNo;
 
 use crate::StoreError;
@@ -33,6 +37,8 @@ pub(crate) enum StoreFile {
     Wal(FileNo),
     /// A table.
     Table(FileNo),
+    /// A segment.
+    Segment(FileNo),
     /// A manifest.
     Manifest(FileNo),
     /// The name of the manifest in force.
@@ -61,13 +67,19 @@ impl StoreFile {
         if let Some(digits) = name.strip_suffix(".wal") {
             return number(digits).map(StoreFile::Wal);
         }
+        if let Some(digits) = name.strip_suffix(".seg") {
+            return number(digits).map(StoreFile::Segment);
+        }
         name.strip_suffix(".table").and_then(number).map(StoreFile::Table)
     }
 
     /// The number in the name, if it has one.
     pub(crate) fn number(self) -> Option<FileNo> {
         match self {
-            StoreFile::Wal(no) | StoreFile::Table(no) | StoreFile::Manifest(no) => Some(no),
+            StoreFile::Wal(no)
+            | StoreFile::Table(no)
+            | StoreFile::Segment(no)
+            | StoreFile::Manifest(no) => Some(no),
             StoreFile::Current | StoreFile::Temporary => None,
         }
     }
@@ -77,9 +89,46 @@ impl StoreFile {
         match self {
             StoreFile::Wal(no) => dir.join(format!("{:012}.wal", no.get())),
             StoreFile::Table(no) => dir.join(format!("{:012}.table", no.get())),
+            StoreFile::Segment(no) => dir.join(format!("{:012}.seg", no.get())),
             StoreFile::Manifest(no) => dir.join(format!("MANIFEST-{:012}", no.get())),
             StoreFile::Current => dir.join(CURRENT),
             StoreFile::Temporary => dir.join(CURRENT_TMP),
+        }
+    }
+}
+
+/// A file that is removed when its last user lets go of it, if it is no longer needed by then.
+#[derive(Debug)]
+pub(crate) struct OwnedFile {
+    path: PathBuf,
+    env: Arc<dyn Env>,
+    obsolete: AtomicBool,
+}
+
+impl OwnedFile {
+    /// A file that is needed.
+    pub(crate) fn new(path: PathBuf, env: Arc<dyn Env>) -> OwnedFile {
+        OwnedFile { path, env, obsolete: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Has the file removed.
+    pub(crate) fn mark_obsolete(&self) {
+        self.obsolete.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for OwnedFile {
+    fn drop(&mut self) {
+        if !self.obsolete.load(Ordering::Acquire) {
+            return;
+        }
+        // What is left behind here is removed at the next open.
+        if let Err(error) = self.env.remove_file(&self.path) {
+            log::warn!("cannot remove {}, which is obsolete: {error}", self.path.display());
         }
     }
 }
@@ -131,6 +180,7 @@ mod tests {
         for file in [
             StoreFile::Wal(no),
             StoreFile::Table(no),
+            StoreFile::Segment(no),
             StoreFile::Manifest(no),
             StoreFile::Current,
             StoreFile::Temporary,

@@ -5,7 +5,8 @@
 //! 1. A batch is appended to the write-ahead log, then applied to the memtable ([`db`]).
 //! 2. A full memtable is flushed to table files of level 0; compaction moves rows down the levels.
 //! 3. A manifest of version edits says which tables make up the store.
-//! 4. Reads look at memtables, then at tables from the newest to the oldest.
+//! 4. Large values may stand apart from their rows, in segments, which move on their own.
+//! 5. Reads look at memtables, then at tables from the newest to the oldest.
 //!
 //! Source: TableFS 4.1.2 (the LSM-tree as LevelDB has it) and 4.2.4 (prefix filters). Varve departs from
 //! LevelDB in the log's proof of what is durable, which tells a torn tail from damage; in several key
@@ -28,6 +29,7 @@ mod pace;
 mod poison;
 mod read;
 pub mod repair;
+mod segment;
 mod snapshot;
 mod space;
 pub mod store;
@@ -48,5 +50,5 @@ pub use error::{StoreError, StoreResult};
 pub use inspect::{Inspection, inspect};
 pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
 pub use store::{
-    Direction, KeyRange, KeyspaceOptions, Pair, ScanIter, SortedRows, Store, StoreSnapshot,
+    Direction, KeyIter, KeyRange, KeyspaceOptions, Pair, ScanIter, SortedRows, Store, StoreSnapshot,
 };

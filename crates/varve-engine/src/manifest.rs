@@ -1,4 +1,4 @@
-//! The manifest: which tables and key spaces make up the store.
+//! The manifest: which tables, segments and key spaces make up the store.
 //!
 //! A log of version edits. The file CURRENT names the one in force:
 //!
@@ -23,11 +23,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use varve_env::{Env, File, OpenMode};
-use varve_format::edit::{Change, TableMeta, VersionEdit};
+use varve_format::edit::{Change, SegmentMeta, TableMeta, VersionEdit};
 use varve_format::log::{
     HEADER_BYTES, LogHeader, LogId, LogKind, LogReader, NextRecord, Record, RecordKind, Stamp,
     encode_record, resync,
 };
+use varve_format::segment::SegmentShare;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 use crate::branch::BranchSpace;
@@ -70,6 +71,8 @@ pub(crate) struct ManifestState {
     pub(crate) keyspaces: Vec<ManifestKeyspace>,
     pub(crate) snapshots: BTreeMap<String, SeqNo>,
     pub(crate) branches: BTreeMap<BranchId, ManifestBranch>,
+    /// What tables may point into; those that none does are gone.
+    pub(crate) segments: BTreeMap<FileNo, SegmentMeta>,
     pub(crate) oldest_log: FileNo,
     pub(crate) next_file: FileNo,
     /// The newest write that tables hold.
@@ -113,6 +116,7 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
         keyspaces: Vec::new(),
         snapshots: BTreeMap::new(),
         branches: BTreeMap::new(),
+        segments: BTreeMap::new(),
         oldest_log: FileNo::new(0),
         next_file: FileNo::new(0),
         last_seq: SeqNo::ZERO,
@@ -223,8 +227,16 @@ fn apply_change(state: &mut ManifestState, change: Change) -> Result<(), String>
             if level >= LEVELS {
                 return Err(format!("a table in level {level}"));
             }
+            let named = |share: &&SegmentShare| state.segments.contains_key(&share.segment);
+            if let Some(share) = meta.segments.iter().find(|share| !named(share)) {
+                let (table, segment) = (meta.file, share.segment);
+                return Err(format!(
+                    "table {table} points into segment {segment}, which is not there"
+                ));
+            }
             state.tables_mut(keyspace)?.push((Place { level, sublevel }, meta));
         }
+        Change::AddSegment(meta) => drop(state.segments.insert(meta.file, meta)),
         Change::RemoveTable { keyspace, level, file } => {
             let tables = state.tables_mut(keyspace)?;
             let listed = tables

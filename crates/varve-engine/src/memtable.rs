@@ -26,6 +26,7 @@ pub(crate) use key::Key;
 use key::SHORT_KEY_BYTES;
 
 use crate::Op;
+use crate::segment::Separated;
 
 /// Bytes that a row takes in the tree besides its key and value, measured with rows of 16 + 100 bytes.
 const ROW_OVERHEAD_BYTES: usize = 120;
@@ -37,24 +38,18 @@ const VERSION_OVERHEAD_BYTES: usize = 48;
 pub(crate) enum Found {
     /// Set to this value.
     Value(Bytes),
+    /// Set to a value that stands apart; never in a memtable.
+    Separated(Separated),
     /// Deleted.
     Tombstone,
 }
 
 impl Found {
-    /// The value, if there is one.
-    pub(crate) fn into_value(self) -> Option<Bytes> {
-        match self {
-            Found::Value(value) => Some(value),
-            Found::Tombstone => None,
-        }
-    }
-
-    /// Bytes of the value.
+    /// Bytes of the value, if it is at hand.
     pub(crate) fn len(&self) -> usize {
         match self {
             Found::Value(value) => value.len(),
-            Found::Tombstone => 0,
+            Found::Separated(_) | Found::Tombstone => 0,
         }
     }
 }

@@ -33,7 +33,13 @@ pub(crate) struct Metrics {
     pub(crate) branches_begun: Counter,
     pub(crate) branches_logged: Counter,
     pub(crate) branches_joined: Counter,
+    /// Bytes of segments that flushes wrote.
+    pub(crate) segment_flush_bytes: Counter,
+    /// Bytes of segments that merges wrote: values taken out of rows, and out of segments of little use.
+    pub(crate) segment_merge_bytes: Counter,
     pub(crate) compactions: Counter,
+    /// Merges of one table to empty a segment.
+    pub(crate) cleanings: Counter,
     pub(crate) table_moves: Counter,
     pub(crate) table_clips: Counter,
     pub(crate) compaction_read_bytes: Counter,
@@ -45,6 +51,8 @@ pub(crate) struct Metrics {
     pub(crate) compaction_write_bytes: [Counter; LEVELS],
     pub(crate) cache_hits: Counter,
     pub(crate) cache_misses: Counter,
+    pub(crate) value_hits: Counter,
+    pub(crate) value_reads: Counter,
     pub(crate) index_loads: Counter,
     pub(crate) device_reads: Counter,
     pub(crate) device_read_bytes: Counter,
@@ -81,6 +89,11 @@ pub(crate) struct KeyspaceReport {
     pub(crate) memtable_rows: usize,
     pub(crate) levels: Vec<LevelReport>,
     pub(crate) fragmentation: Fragmentation,
+    pub(crate) segments: usize,
+    /// Bytes of the segments' records.
+    pub(crate) segment_bytes: u64,
+    /// Bytes of records that tables point at.
+    pub(crate) segment_used_bytes: u64,
     pub(crate) sublevel_map: Option<MapReport>,
 }
 
@@ -154,7 +167,10 @@ impl Metrics {
             ("branches_begun", &self.branches_begun),
             ("branches_logged", &self.branches_logged),
             ("branches_joined", &self.branches_joined),
+            ("segment_flush_bytes", &self.segment_flush_bytes),
+            ("segment_merge_bytes", &self.segment_merge_bytes),
             ("compactions", &self.compactions),
+            ("cleanings", &self.cleanings),
             ("table_moves", &self.table_moves),
             ("table_clips", &self.table_clips),
             ("compaction_read_bytes", &self.compaction_read_bytes),
@@ -163,6 +179,8 @@ impl Metrics {
             ("defragment_bytes", &self.defragment_bytes),
             ("cache_hits", &self.cache_hits),
             ("cache_misses", &self.cache_misses),
+            ("value_hits", &self.value_hits),
+            ("value_reads", &self.value_reads),
             ("index_loads", &self.index_loads),
             ("device_reads", &self.device_reads),
             ("device_read_bytes", &self.device_read_bytes),

@@ -95,6 +95,21 @@ pub enum Tuning {
 pub enum ValuePolicy {
     /// In the row, beside the key.
     InRow,
+    /// In the row if they have fewer bytes, else in segments (TableFS 4.2.8).
+    Separated {
+        /// The fewest bytes of a value that stands apart.
+        bytes_min: usize,
+    },
+}
+
+impl ValuePolicy {
+    /// Whether a value of `len` bytes stands apart.
+    pub(crate) fn separates(self, len: usize) -> bool {
+        match self {
+            ValuePolicy::InRow => false,
+            ValuePolicy::Separated { bytes_min } => len >= bytes_min,
+        }
+    }
 }
 
 /// How a store uses memory, disk and time. None of it is recorded: a store may be opened with

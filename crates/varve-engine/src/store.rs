@@ -19,6 +19,8 @@ pub type ScanIter<'a> = Box<dyn Iterator<Item = StoreResult<Pair>> + Send + 'a>;
 
 /// Rows with ascending keys, none twice.
 pub type SortedRows<'a> = &'a mut dyn Iterator<Item = Pair>;
+/// Keys of rows in order, from [`Store::keys`]; after an error it yields nothing more.
+pub type KeyIter<'a> = Box<dyn Iterator<Item = StoreResult<Bytes>> + Send + 'a>;
 
 /// What a key space is made for. Fixed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +132,9 @@ pub trait Store: Send + Sync + fmt::Debug {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>>;
+
+    /// The keys of the rows of `range` as of now; values that stand apart from their rows are not read.
+    fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>>;
 
     /// Pins the present state.
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>>;

@@ -18,21 +18,25 @@
 //! A table may stand for the end of its file only: a merge that took part of a table's keys leaves it
 //! clipped ([`Table::clipped`]), and what lies before its smallest key is never read again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use varve_env::Env;
 use varve_format::edit::TableMeta;
 use varve_format::filter::SubLevel;
 use varve_format::section::Handle;
+use varve_format::segment::ValuePointer;
 use varve_format::table::Zones;
+use varve_format::{EntryKind, FormatError, FormatResult, Problem};
 use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
 
 use crate::compaction::policy::Run;
-use crate::files::StoreFile;
+use crate::compaction::policy::cleaning::SegmentUse;
+use crate::files::{OwnedFile, StoreFile};
+use crate::memtable::Found;
+use crate::segment::{Segment, Separated};
 use crate::sublevel_map::{MapNumber, SublevelMap};
 
 /// Levels of a key space. With a growth of 10 the last holds 400 TB beside a level 1 of 400 MB.
@@ -45,14 +49,12 @@ pub(crate) struct Place {
     pub(crate) sublevel: SublevelId,
 }
 
-/// A file, which is removed when its last user lets go of it, if no longer needed by then.
+/// A file of tables.
 #[derive(Debug)]
 pub(crate) struct TableFile {
     no: FileNo,
     salt: FileSalt,
-    path: PathBuf,
-    env: Arc<dyn Env>,
-    obsolete: AtomicBool,
+    file: OwnedFile,
 }
 
 impl TableFile {
@@ -65,14 +67,14 @@ impl TableFile {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// Has the file removed when the last user lets go of it.
     ///
     /// REQUIRES: a durable manifest edit says that it serves no table.
     pub(crate) fn mark_obsolete(&self) {
-        self.obsolete.store(true, Ordering::Release);
+        self.file.mark_obsolete();
     }
 }
 
@@ -99,19 +101,14 @@ impl TableFiles {
         let file = self.file(meta.file, meta.salt);
         let zones = meta.zones.iter().map(|zone| self.file(zone.zone.file, zone.zone.salt));
         let zones = zones.collect();
-        Table { meta, keyspace, file, zones, map_number: None }
+        Table { meta, keyspace, file, zones, segments: Vec::new(), map_number: None }
     }
 
     fn file(&mut self, no: FileNo, salt: FileSalt) -> Arc<TableFile> {
         let (env, dir) = (&self.env, &self.dir);
         let file = self.known.entry(no).or_insert_with(|| {
-            Arc::new(TableFile {
-                no,
-                salt,
-                path: StoreFile::Table(no).path(dir),
-                env: Arc::clone(env),
-                obsolete: AtomicBool::new(false),
-            })
+            let file = OwnedFile::new(StoreFile::Table(no).path(dir), Arc::clone(env));
+            Arc::new(TableFile { no, salt, file })
         });
         Arc::clone(file)
     }
@@ -125,6 +122,8 @@ pub(crate) struct Table {
     file: Arc<TableFile>,
     /// Other files whose blocks it points at, as in `meta`.
     zones: Vec<Arc<TableFile>>,
+    /// What its rows point into, ascending by number; of a damaged store, what is left of it.
+    segments: Vec<Arc<Segment>>,
     /// Its number in the map of the sub-levels, which counts as long as that map is the version's.
     map_number: Option<MapNumber>,
 }
@@ -161,6 +160,11 @@ impl Table {
         Some((self.files().nth(zone)?, handle))
     }
 
+    /// The same table with the segments that its rows point into, ascending by number.
+    pub(crate) fn with_segments(self, segments: Vec<Arc<Segment>>) -> Table {
+        Table { segments, ..self }
+    }
+
     /// The same file, of which only the keys from `from` on count.
     ///
     /// REQUIRES: `from` is above the smallest key and not above the largest.
@@ -174,7 +178,8 @@ impl Table {
     pub(crate) fn with_meta(&self, meta: TableMeta) -> Table {
         let (keyspace, map_number) = (self.keyspace, self.map_number);
         let (file, zones) = (Arc::clone(&self.file), self.zones.clone());
-        Table { meta, keyspace, file, zones, map_number }
+        let segments = self.segments.clone();
+        Table { meta, keyspace, file, zones, segments, map_number }
     }
 
     /// The same table with another number in a map, or with none.
@@ -205,7 +210,30 @@ impl Table {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.file.path
+        self.file.path()
+    }
+
+    pub(crate) fn segments(&self) -> &[Arc<Segment>] {
+        &self.segments
+    }
+
+    /// What a version of this table that is of `kind` and has `value` in its row does.
+    pub(crate) fn found(&self, kind: EntryKind, value: Bytes) -> FormatResult<Found> {
+        match kind {
+            EntryKind::Put => Ok(Found::Value(value)),
+            EntryKind::Delete => Ok(Found::Tombstone),
+            EntryKind::Separated => {
+                let ValuePointer { segment, handle } = ValuePointer::decode(&value)?;
+                let at = self.segments.binary_search_by_key(&segment, |known| known.file_no());
+                let Ok(at) = at else {
+                    let rule =
+                        "a pointer into a segment that the table does not name, or that is lost";
+                    return Err(FormatError::new(0u64, Problem::Invalid(rule)));
+                };
+                let segment = Arc::clone(&self.segments[at]);
+                Ok(Found::Separated(Separated { segment, handle }))
+            }
+        }
     }
 
     /// The sequence number that a version counts as having, which has `seq` in the file.
@@ -232,18 +260,6 @@ impl Table {
     /// Whether the table may hold `key`, by its range.
     pub(crate) fn covers(&self, key: &[u8]) -> bool {
         *self.meta.smallest_key <= *key && *key <= *self.meta.largest_key
-    }
-}
-
-impl Drop for TableFile {
-    fn drop(&mut self) {
-        if !self.obsolete.load(Ordering::Acquire) {
-            return;
-        }
-        // What is left behind here is removed at the next open.
-        if let Err(error) = self.env.remove_file(&self.path) {
-            log::warn!("cannot remove the obsolete table {}: {error}", self.path.display());
-        }
     }
 }
 
@@ -333,6 +349,27 @@ impl Version {
     /// The files that serve the tables.
     pub(crate) fn files(&self) -> HashSet<FileNo> {
         self.tables().flat_map(|(_, table)| table.files().map(|file| file.no)).collect()
+    }
+
+    /// The segments that its tables point into, with how many bytes of their records.
+    pub(crate) fn segments(&self) -> BTreeMap<FileNo, (&Arc<Segment>, u64)> {
+        let mut all = BTreeMap::new();
+        for (_, table) in self.tables() {
+            for (segment, share) in table.segments.iter().zip(&table.meta.segments) {
+                all.entry(segment.file_no()).or_insert((segment, 0)).1 += share.bytes;
+            }
+        }
+        all
+    }
+
+    /// How the segments are used, for the cleaning policy.
+    pub(crate) fn segment_uses(&self) -> Vec<SegmentUse> {
+        let used = |(file, (segment, used_bytes)): (FileNo, (&Arc<Segment>, u64))| SegmentUse {
+            file,
+            record_bytes: segment.record_bytes(),
+            used_bytes,
+        };
+        self.segments().into_iter().map(used).collect()
     }
 
     /// True if there are no tables.

@@ -114,14 +114,14 @@ fn decode_branch_end(reader: &mut Reader<'_>) -> FormatResult<BranchId> {
 fn decode_write(reader: &mut Reader<'_>, payload: &Bytes) -> FormatResult<LoggedWrite> {
     let start = reader.pos();
     let kind = reader.u8()?;
-    let kind = EntryKind::from_id(kind).ok_or_else(|| {
-        FormatError::new(start, Problem::Unknown { what: "operation", id: kind.into() })
-    })?;
+    let unknown = FormatError::new(start, Problem::Unknown { what: "operation", id: kind.into() });
+    let Some(kind) = EntryKind::from_id(kind) else { return Err(unknown) };
     let keyspace = KeyspaceId::new(reader.varint_u32()?);
     let key = payload.slice_ref(reader.string("key", KEY_BYTES_MAX)?);
     let value = match kind {
         EntryKind::Put => Some(payload.slice_ref(reader.string("value", VALUE_BYTES_MAX)?)),
         EntryKind::Delete => None,
+        EntryKind::Separated => return Err(unknown),
     };
     Ok(LoggedWrite { keyspace, key, value })
 }

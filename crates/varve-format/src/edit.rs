@@ -9,8 +9,9 @@
 //!   4 last sequence      number of the newest write that tables hold
 //!   5 add table          key space, level byte, sub-level, file number, salt, size in bytes, entries,
 //!                        tombstones, smallest seq, largest seq, sequence override (0: none), smallest key,
-//!                        largest key, number of zones; if there are any, offset and length of the table's
-//!                        list of them; then of each its file number, salt, bytes of the
+//!                        largest key, number of segments that its rows point into, then of each file number
+//!                        and bytes of records, number of zones; if there are any, offset and length of the
+//!                        table's list of them; then of each its file number, salt, bytes of the
 //!                        file, bytes that the table points at, number of runs
 //!   6 remove table       key space, level byte, file number
 //!   7 create snapshot    name, sequence number
@@ -19,14 +20,18 @@
 //!                        at, what its maker says of it
 //!  10 branch key space   branch, key space that it stands over, its own key space, options byte (bit 0 private)
 //!  11 end branch         branch: it is gone, and with it the tables of its key spaces
+//!  12 add segment        file number, salt, size in bytes
 //! ```
 //!
 //! The key spaces of branches have numbers of their own kind ([`KeyspaceId::of_branch`]). The tables of a branch that
 //! was committed by reference are added to the parent's key spaces by the edit that ends the branch.
 //!
 //! The keys of a table that is added again in the place it left may begin further up than those of its
-//! file: what lies before has been merged into other tables. Size, counts and sequence numbers stay those
-//! of the file.
+//! file: what lies before has been merged into other tables. Size, counts, sequence numbers and what it points
+//! at stay those of the file.
+//!
+//! A segment is there from the edit that adds it on for as long as a table points into it, and is added before
+//! the first that does.
 //!
 //! The zones of a table are the other files whose blocks it points at ([`crate::table::Zones`]): what each file
 //! still holds of use is known without reading any.
@@ -39,6 +44,7 @@ use varve_types::{BranchId, FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
 
 use crate::codec::{Reader, put_string, put_varint};
 use crate::section::Handle;
+use crate::segment::{SegmentShare, put_shares, read_shares};
 use crate::table::Zone;
 use crate::{FormatError, FormatResult, Problem};
 
@@ -62,6 +68,7 @@ const DELETE_SNAPSHOT: u8 = 8;
 const CREATE_BRANCH: u8 = 9;
 const CREATE_BRANCH_SPACE: u8 = 10;
 const END_BRANCH: u8 = 11;
+const ADD_SEGMENT: u8 = 12;
 
 /// The fewest bytes that a zone takes.
 const ZONE_BYTES_MIN: usize = 5;
@@ -107,6 +114,8 @@ pub struct TableMeta {
     pub smallest_key: Bytes,
     /// The last key; not below the first.
     pub largest_key: Bytes,
+    /// The segments that its rows point into, ascending.
+    pub segments: Vec<SegmentShare>,
     /// Other files whose blocks it points at.
     pub zones: Vec<ZoneMeta>,
     /// Where the table lists them, if there are any.
@@ -119,6 +128,17 @@ impl TableMeta {
         let live = self.zones.iter().map(|zone| zone.live_bytes);
         live.fold(self.size_bytes, u64::saturating_add)
     }
+}
+
+/// What the manifest says of a segment file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentMeta {
+    /// Its number.
+    pub file: FileNo,
+    /// As [`TableMeta::salt`].
+    pub salt: FileSalt,
+    /// Its length in bytes.
+    pub size_bytes: u64,
 }
 
 /// One change to the state of the store.
@@ -197,6 +217,8 @@ pub enum Change {
     },
     /// A branch ends, and the tables of its key spaces are gone.
     EndBranch(BranchId),
+    /// A segment is there for tables to point into.
+    AddSegment(SegmentMeta),
 }
 
 /// Changes that happen together, in order.
@@ -286,6 +308,12 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
             out.push(END_BRANCH);
             put_varint(out, branch.get());
         }
+        Change::AddSegment(meta) => {
+            out.push(ADD_SEGMENT);
+            put_varint(out, meta.file.get());
+            put_varint(out, meta.salt.get());
+            put_varint(out, meta.size_bytes);
+        }
     }
 }
 
@@ -300,6 +328,7 @@ fn encode_meta(out: &mut Vec<u8>, meta: &TableMeta) {
     put_varint(out, meta.seq_override.map_or(0, SeqNo::get));
     put_string(out, &meta.smallest_key);
     put_string(out, &meta.largest_key);
+    put_shares(out, &meta.segments);
     put_varint(out, meta.zones.len() as u64);
     if let Some(list) = meta.zones_at.filter(|_| !meta.zones.is_empty()) {
         put_varint(out, list.offset);
@@ -345,6 +374,11 @@ fn decode_change(reader: &mut Reader<'_>) -> FormatResult<Change> {
         }
         CREATE_BRANCH_SPACE => decode_branch_space(reader)?,
         END_BRANCH => Change::EndBranch(decode_branch(reader)?),
+        ADD_SEGMENT => Change::AddSegment(SegmentMeta {
+            file: FileNo::new(reader.varint()?),
+            salt: FileSalt::new(reader.varint()?),
+            size_bytes: reader.varint()?,
+        }),
         tag => {
             let problem = Problem::Unknown { what: "manifest change", id: tag.into() };
             return Err(FormatError::new(start, problem));
@@ -430,6 +464,7 @@ fn decode_meta(reader: &mut Reader<'_>) -> FormatResult<TableMeta> {
         seq_override: Some(SeqNo::new(reader.varint()?)).filter(|seq| *seq != SeqNo::ZERO),
         smallest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
         largest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
+        segments: read_shares(reader)?,
         zones: Vec::new(),
         zones_at: None,
     };
@@ -491,6 +526,7 @@ mod tests {
             seq_override: None,
             smallest_key: Bytes::from_static(b"a"),
             largest_key: Bytes::from_static(b"zebra"),
+            segments: [3, 9].map(|no| SegmentShare { segment: FileNo::new(no), bytes: no }).into(),
             zones: vec![ZoneMeta {
                 zone: Zone {
                     file: FileNo::new(3),
@@ -516,6 +552,11 @@ mod tests {
             Change::OldestLog(FileNo::new(4)),
             Change::NextFile(FileNo::new(u64::MAX)),
             Change::LastSeq(SeqNo::new(9)),
+            Change::AddSegment(SegmentMeta {
+                file: FileNo::new(9),
+                salt: FileSalt::new(7),
+                size_bytes: 1 << 40,
+            }),
             Change::AddTable { keyspace, level: 6, sublevel: SublevelId::new(1 << 33), meta },
             Change::AddTable {
                 keyspace,
@@ -567,12 +608,14 @@ mod tests {
 
     #[test]
     fn contradictions_are_refused() {
-        let spoil: [fn(&mut TableMeta); 8] = [
+        let spoil: [fn(&mut TableMeta); 10] = [
             |meta| meta.smallest_key = Bytes::from_static(b"zz"),
             |meta| meta.smallest_seq = SeqNo::new(u64::MAX),
             |meta| meta.seq_override = Some(SeqNo::new(5)),
             |meta| meta.entries = 0,
             |meta| meta.tombstones = 1001,
+            |meta| meta.segments[0].bytes = 0,
+            |meta| meta.segments.reverse(),
             |meta| meta.zones[0].zone.file = meta.file,
             |meta| meta.zones[0].runs = 0,
             |meta| meta.zones[0].live_bytes = 2 << 20,

@@ -1,6 +1,6 @@
 //! What a version of a row does.
 
-/// The effect of one version of a key. The numbers stand in logs and tables.
+/// The effect of one version of a key. The numbers stand in logs and tables; logs hold no separated values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -8,6 +8,9 @@ pub enum EntryKind {
     Delete = 1,
     /// The key has a value from this version on.
     Put = 2,
+    /// The key has a value from this version on, which stands in a segment; the row has a
+    /// [`crate::segment::ValuePointer`].
+    Separated = 3,
 }
 
 impl EntryKind {
@@ -16,6 +19,7 @@ impl EntryKind {
         match id {
             1 => Some(EntryKind::Delete),
             2 => Some(EntryKind::Put),
+            3 => Some(EntryKind::Separated),
             _ => None,
         }
     }

@@ -6,6 +6,7 @@
 //! 2. [`batch`] is the payload of a write-ahead log record, [`edit`] that of a manifest record.
 //! 3. [`block`] holds sorted entries; [`table`] strings blocks together with an index ([`index`]),
 //!    filters ([`filter`]), properties and a footer.
+//! 4. [`segment`] holds values that stand apart from the rows of tables.
 //!
 //! Invariants, of every decoder:
 //! - It never panics and never allocates more than the bytes it was given justify: a length is
@@ -29,11 +30,12 @@ pub mod filter;
 pub mod index;
 pub mod log;
 pub mod section;
+pub mod segment;
 pub mod table;
 
 pub use entry::EntryKind;
 pub use error::{FormatError, FormatResult, Problem};
 
 /// The newest version of the formats of this crate, and the only one so far. It stands in the header
-/// of every log and in the footer of every table.
+/// of every log and segment and in the footer of every table.
 pub const FORMAT_VERSION: u32 = 1;

@@ -133,7 +133,7 @@ impl<'a, 'm> Clashes<'a, 'm> {
                 if walk.seq() > after
                     && let Some(found) = self.inner.find(view, layer, walk.key())?
                 {
-                    self.meet(own.base, walk.key(), walk.found(), found)?;
+                    self.meet(own.base, walk.key(), walk.found()?, found)?;
                 }
             }
             walk.advance()?;
@@ -154,7 +154,8 @@ impl<'a, 'm> Clashes<'a, 'm> {
         }
         let seq = self.record.base.seq();
         let base = self.inner.get(self.record.parent, keyspace, key, seq)?;
-        let (theirs, ours) = (theirs.into_value(), ours.into_value());
+        let value = |found| self.inner.cache.value_of(found, Admission::Pass);
+        let (theirs, ours) = (value(theirs)?, value(ours)?);
         let merged = match (self.merge)(&Clash { keyspace, key, base, theirs, ours }) {
             Merged::Value(value) => Found::Value(value),
             Merged::Deleted => Found::Tombstone,

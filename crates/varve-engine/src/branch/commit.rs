@@ -23,6 +23,7 @@ use super::{Branch, BranchRecord};
 use crate::db::Inner;
 use crate::iter::rows::Rows;
 use crate::memtable::Found;
+use crate::table::Admission;
 use crate::view::{Layer, View};
 use crate::{Batch, Direction, KeyRange, StoreError, StoreResult};
 
@@ -36,7 +37,7 @@ const ENDED_MAX: usize = 64;
 /// Takes one row after the other: the store's key space, the key, its value if it was not deleted; false to stop.
 type RowVisitor<'a> = dyn FnMut(KeyspaceId, &[u8], Option<Bytes>) -> bool + 'a;
 
-/// A row that a branch changed: the store's key space, the key, what it became.
+/// A row that a branch changed: the store's key space, the key, what it became, with the value at hand.
 type ChangedRow = (KeyspaceId, Bytes, Found);
 
 impl Branch {
@@ -90,7 +91,8 @@ impl Branch {
             let layer = Layer { space: view.keyspace(own.id)?, seq: pin.seq() };
             let mut walk = self.inner.changes(&view, layer)?;
             while let Some((key, found)) = walk.next_found()? {
-                if !each(own.base, key.as_slice(), found.into_value()) {
+                let value = self.inner.cache.value_of(found, Admission::Pass)?;
+                if !each(own.base, key.as_slice(), value) {
                     return Ok(());
                 }
             }
@@ -117,6 +119,7 @@ impl Inner {
             let mut walk = self.changes(view, layer)?;
             while let Some((key, found)) = walk.next_found()? {
                 let key = Bytes::copy_from_slice(key.as_slice());
+                let found = self.cache.at_hand(found)?;
                 bytes += key.len() + found.len() + ROW_OVERHEAD_BYTES;
                 if bytes > bytes_max {
                     return Ok(None);
@@ -144,9 +147,10 @@ impl Inner {
             let mut batch = Batch::new();
             for (base, key, found) in rows {
                 let space = top_space(&view, record.parent, *base)?.ok_or(StoreError::Ended)?.id;
-                match clashes.merged.get(&(*base, key.clone())).unwrap_or(found) {
-                    Found::Value(value) => batch.put(space, key.clone(), value.clone()),
-                    Found::Tombstone => batch.delete(space, key.clone()),
+                let found = clashes.merged.get(&(*base, key.clone())).unwrap_or(found);
+                match self.cache.value_of(found.clone(), Admission::Pass)? {
+                    Some(value) => batch.put(space, key.clone(), value),
+                    None => batch.delete(space, key.clone()),
                 }
             }
             if external && self.external_sync.get().is_some() {

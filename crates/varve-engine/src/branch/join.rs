@@ -18,7 +18,7 @@ use varve_types::{KeyspaceId, SeqNo, SublevelId};
 
 use super::clash::{Clashes, top_space};
 use super::{BranchRecord, BranchSpace};
-use crate::compaction::execute::Outputs;
+use crate::compaction::outputs::{Outputs, Written};
 use crate::db::install::Changes;
 use crate::db::{Inner, Writer};
 use crate::files::io_error;
@@ -66,14 +66,17 @@ impl Inner {
         may_go_deep: bool,
     ) -> StoreResult<bool> {
         let (first, mut last, mut added) = (writer.next_seq, writer.next_seq, Placed::new());
-        let mut merged = Vec::new();
+        let mut merged = Written::default();
         for own in record.spaces.iter().filter(|own| !own.private) {
             let space = top_space(view, record.parent, own.base)?.ok_or(StoreError::Ended)?;
             let next = self.join_space(view, *own, space, first, may_go_deep, &mut added)?;
             last = last.max(next);
-            merged.extend(self.merged_tables(*own, space, clashes, first)?);
+            let written = self.merged_tables(*own, space, clashes, first);
+            let written = written.inspect_err(|_| merged.discard())?;
+            merged.tables.extend(written.tables);
+            merged.segments.extend(written.segments);
         }
-        for table in &merged {
+        for table in &merged.tables {
             let sublevel = SublevelId::new(self.new_file_no().get());
             let joined = table.joined(table.keyspace(), last);
             added.push((table.keyspace(), Place { level: 0, sublevel }, Arc::new(joined)));
@@ -83,12 +86,13 @@ impl Inner {
                 .sync_dir(&self.dir)
                 .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
             let (ingested, ended) = (Some(last), vec![record.id]);
-            self.install(&Changes { added, ingested, ended, ..Changes::default() })
+            let segments = merged.segments.clone();
+            self.install(&Changes { added, segments, ingested, ended, ..Changes::default() })
         };
         let outcome = install();
         // After a failure that poisons, the edit may have reached the disk: keep the files.
         if !matches!(outcome, Ok(true)) && self.poison.cause().is_none() {
-            merged.iter().for_each(|table| table.mark_obsolete());
+            merged.discard();
         }
         if outcome? {
             writer.next_seq = last.advanced(1);
@@ -134,7 +138,7 @@ impl Inner {
         space: &Keyspace,
         clashes: &Clashes<'_, '_>,
         seq: SeqNo,
-    ) -> StoreResult<Vec<Arc<Table>>> {
+    ) -> StoreResult<Written> {
         let mut outputs = Outputs::new(self, space, 0);
         for ((base, key), found) in &clashes.merged {
             if *base == own.base {

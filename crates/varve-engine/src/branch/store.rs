@@ -11,7 +11,7 @@ use super::Branch;
 use crate::db::Inner;
 use crate::db::read::DbSnapshot;
 use crate::snapshot::Pin;
-use crate::store::ScanIter;
+use crate::store::{KeyIter, ScanIter};
 use crate::{
     Batch, Db, Direction, KeyRange, KeyspaceOptions, Store, StoreError, StoreResult, StoreSnapshot,
 };
@@ -40,9 +40,8 @@ impl Store for Branch {
         loop {
             let mut batch = Batch::new();
             batch.reclaims_space();
-            for row in self.scan(keyspace, KeyRange::all(), Direction::Forward)?.take(CLEARED_ROWS)
-            {
-                batch.delete(keyspace, row?.0);
+            for key in self.keys(keyspace, KeyRange::all())?.take(CLEARED_ROWS) {
+                batch.delete(keyspace, key?);
             }
             if batch.is_empty() {
                 return Ok(());
@@ -81,6 +80,11 @@ impl Store for Branch {
     ) -> StoreResult<ScanIter<'_>> {
         let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
         self.inner.scan(pin, view, Some(self.id), keyspace, range, direction)
+    }
+
+    fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
+        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
+        self.inner.keys(pin, view, Some(self.id), keyspace, &range)
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
@@ -164,6 +168,10 @@ impl Store for SnapshotStore {
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
         self.inner.scan(self.pin.clone(), self.inner.views.get(), None, keyspace, range, direction)
+    }
+
+    fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
+        self.inner.keys(self.pin.clone(), self.inner.views.get(), None, keyspace, &range)
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {

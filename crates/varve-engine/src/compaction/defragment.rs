@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use varve_format::table::Zones;
 
-use super::execute::Outputs;
+use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit, LIVE_PERCENT_MIN, Rewrite, Room};
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
@@ -164,11 +164,11 @@ impl Inner {
             return Ok(false);
         };
         let new = self.rewritten(space, place.level, table, rewrite)?;
-        let written = new.iter().map(|table| table.meta().size_bytes).sum();
-        self.exchange(space, place, table, new.clone()).inspect_err(|_| {
+        let written = new.table_bytes() + new.segment_bytes();
+        self.exchange(space, place, table, &new).inspect_err(|_| {
             // After a failure that poisons, the edit may have reached the disk: keep the file.
             if self.poison.cause().is_none() {
-                new.iter().for_each(|table| table.mark_obsolete());
+                new.discard();
             }
         })?;
         self.metrics.defragmentations.add(1);
@@ -183,7 +183,7 @@ impl Inner {
         level: usize,
         table: &Arc<Table>,
         rewrite: &Rewrite,
-    ) -> StoreResult<Vec<Arc<Table>>> {
+    ) -> StoreResult<Written> {
         let index = self.cache.index(table)?;
         let own_end = index.zones.as_ref().map_or(0, |zones: &Zones| zones.own_bytes());
         let mut emptied = rewrite.emptied.clone();
@@ -203,7 +203,7 @@ impl Inner {
             if versions % CLOSE_CHECK_VERSIONS == 0 {
                 self.check_open()?;
             }
-            outputs.add(source.key(), source.seq(), &source.found(), source.origin())?;
+            outputs.add(source.key(), source.seq(), &source.found()?, source.origin())?;
             source.advance()?;
         }
         outputs.finish()
@@ -215,15 +215,17 @@ impl Inner {
         space: &Keyspace,
         place: Place,
         old: &Arc<Table>,
-        new: Vec<Arc<Table>>,
+        new: &Written,
     ) -> StoreResult<()> {
         self.env
             .sync_dir(&self.dir)
             .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
-        let added = new.iter().map(|table| (space.id, place, Arc::clone(table))).collect();
+        let tables = new.tables.iter();
+        let added = tables.map(|table| (space.id, place, Arc::clone(table))).collect();
+        let segments = new.segments.clone();
         let removed = vec![(space.id, place, Arc::clone(old))];
-        if !self.install(&Changes { added, removed, ..Changes::default() })? {
-            new.iter().for_each(|table| table.mark_obsolete());
+        if !self.install(&Changes { added, removed, segments, ..Changes::default() })? {
+            new.discard();
         }
         Ok(())
     }

@@ -12,15 +12,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use varve_format::section::Compression;
-use varve_format::table::{TableOptions, Zone};
-use varve_types::{KeyspaceId, SublevelId};
+use varve_types::{FileNo, KeyspaceId, SublevelId};
 
+use super::outputs::Outputs;
 use super::policy::defragment::Fit;
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
-use super::policy::{Job, Shape, debt_bytes, pick};
+use super::policy::{Job, Shape, cleaning, debt_bytes, pick};
 use super::retain::Retention;
-use super::stitch::{Piece, StitchRule, Stitcher};
+use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
 use crate::db::install::Changes;
 use crate::files::io_error;
@@ -30,8 +29,8 @@ use crate::iter::merge::Merge;
 use crate::memtable::Found;
 use crate::pace::delay_ns_per_byte;
 use crate::sublevel_map::Moves;
-use crate::table::{Admission, TableWriter};
-use crate::version::{LEVELS, Place, Table, TableFiles};
+use crate::table::Admission;
+use crate::version::{LEVELS, Place, Table};
 use crate::view::Keyspace;
 use crate::{CompactionPolicy, Direction, StoreResult, ValuePolicy};
 
@@ -65,7 +64,12 @@ impl Inner {
     /// Bytes that compactions have to move in all key spaces.
     pub(crate) fn compaction_debt(&self) -> u64 {
         let (view, shape) = (self.views.get(), self.shape());
-        view.spaces().map(|space| debt_bytes(&shape, &space.version.runs())).sum()
+        let debts = view.spaces().map(|space| {
+            let version = &space.version;
+            debt_bytes(&shape, &version.runs())
+                + cleaning::debt_bytes(&shape, &version.segment_uses())
+        });
+        debts.sum()
     }
 
     /// Sets the pace of writes by the debt.
@@ -87,13 +91,17 @@ impl Inner {
         states.retain(|id, _| view.keyspace(*id).is_ok());
         let most_urgent = view
             .spaces()
-            .filter_map(|space| {
-                let picked =
-                    pick(&shape, &space.version.runs(), states.entry(space.id).or_default());
-                picked.map(|(score, job)| (score, space, job))
+            .flat_map(|space| {
+                let (runs, uses) = (space.version.runs(), space.version.segment_uses());
+                let known = states.entry(space.id).or_default();
+                let merge = pick(&shape, &runs, known).map(|(score, job)| (score, job, None));
+                let cleaning = cleaning::pick(&shape, &runs, &uses, known)
+                    .map(|(score, job, worst)| (score, job, Some(worst)));
+                let picked = merge.into_iter().chain(cleaning);
+                picked.map(move |(score, job, worst)| (score, space, job, worst))
             })
             .max_by(|a, b| a.0.total_cmp(&b.0));
-        let Some((_, space, job)) = most_urgent else {
+        let Some((_, space, job, worst)) = most_urgent else {
             drop(view);
             let dead_percent_max = self.options.dead_percent_max.into();
             let defragmented = self.defragment_one(dead_percent_max, Fit::Best)?;
@@ -103,7 +111,7 @@ impl Inner {
         if job.is_move {
             self.move_down(space, &job)?;
         } else {
-            self.merge(space, &job)?;
+            self.merge(space, &job, worst)?;
         }
         states.entry(space.id).or_default()[job.level] = job.state;
         drop(view);
@@ -128,50 +136,67 @@ impl Inner {
         Ok(())
     }
 
-    fn merge(&self, space: &Keyspace, job: &Job) -> StoreResult<()> {
+    /// Merges; `worst` is the segment that the outputs shall not point into, if the job is to clean one.
+    fn merge(&self, space: &Keyspace, job: &Job, worst: Option<FileNo>) -> StoreResult<()> {
         let removed = inputs(space, job);
+        let pointed = |file: FileNo| -> u64 {
+            let shares = removed.iter().flat_map(|(_, _, table)| &table.meta().segments);
+            shares.filter(|share| share.segment == file).map(|share| share.bytes).sum()
+        };
+        let uses = space.version.segment_uses();
+        let leaving = cleaning::leaving(&self.shape(), &uses, pointed, worst);
+        let values: u64 = match self.options.values {
+            ValuePolicy::InRow => uses.iter().map(|segment| pointed(segment.file)).sum(),
+            ValuePolicy::Separated { .. } => leaving.iter().map(|file| pointed(*file)).sum(),
+        };
         let read: u64 = removed.iter().map(|(_, _, table)| table.meta().total_bytes()).sum();
         // The outputs stand beside the inputs until the end. Without room for both, trying would fill the
         // device again and again.
-        self.space.check_room(read)?;
+        self.space.check_room(read + values)?;
         let place = self.output_place(job);
         let options = self.table_options(space, place.level);
-        let mut outputs =
-            Stitcher::new(Outputs::new(self, space, place.level), options, self.stitch_rule());
+        let outputs = Outputs::new(self, space, place.level).emptying(leaving);
+        let mut outputs = Stitcher::new(outputs, options, self.stitch_rule());
         let version = &space.version;
         let has_numbers = removed.iter().any(|(_, _, table)| version.number(table).is_some());
         let map = version.map().filter(|_| has_numbers);
         let mut moves = map.map(|map| Moves::new(map.id(), self.options.moves_bytes_max()));
         let rest_from = self.merge_into(&mut outputs, space, job, place, moves.as_mut())?;
-        let tables = outputs.finish()?;
-        let written: u64 = tables.iter().map(|table| table.meta().size_bytes).sum();
-        if !tables.is_empty() {
+        let written = outputs.finish()?;
+        if !written.tables.is_empty() {
             self.env
                 .sync_dir(&self.dir)
                 .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
         }
         let mut added: Vec<_> =
-            tables.iter().map(|table| (space.id, place, Arc::clone(table))).collect();
+            written.tables.iter().map(|table| (space.id, place, Arc::clone(table))).collect();
         let rest = rest_from.map_or_else(Vec::new, |from| rest_of(&removed, &from));
         self.metrics.table_clips.add(rest.len() as u64);
         added.extend(rest);
-        let changes = Changes { added, removed, moves: moves.map(Arc::new), ..Changes::default() };
+        let (segments, moves) = (written.segments.clone(), moves.map(Arc::new));
+        let changes = Changes { added, removed, segments, moves, ..Changes::default() };
         match self.install(&changes) {
             Ok(true) => {
-                self.metrics.compactions.add(1);
+                let kind = if worst.is_some() {
+                    &self.metrics.cleanings
+                } else {
+                    &self.metrics.compactions
+                };
+                kind.add(1);
+                self.metrics.segment_merge_bytes.add(written.segment_bytes());
                 self.metrics.compaction_read_bytes.add(read);
-                self.metrics.compaction_write_bytes[place.level].add(written);
+                self.metrics.compaction_write_bytes[place.level].add(written.table_bytes());
                 Ok(())
             }
             // The key space was cleared meanwhile, or the edit found no room: the outputs are nobody's.
             Ok(false) => {
-                tables.iter().for_each(|table| table.mark_obsolete());
+                written.discard();
                 Ok(())
             }
             Err(error) => {
                 // After a failure that poisons, the edit may have reached the disk: keep the files.
                 if self.poison.cause().is_none() {
-                    tables.iter().for_each(|table| table.mark_obsolete());
+                    written.discard();
                 }
                 Err(error)
             }
@@ -204,7 +229,7 @@ impl Inner {
             if versions % CLOSE_CHECK_VERSIONS == 0 {
                 self.check_open()?;
             }
-            let (key, seq, found) = (merge.key(), merge.seq(), merge.found());
+            let (key, seq, found) = (merge.key(), merge.seq(), merge.found()?);
             if retention.is_new_key(key) {
                 let notes_full = moves.as_ref().is_some_and(|moves| moves.is_full());
                 if notes_full || job.end.as_ref().is_some_and(|end| *key > **end) {
@@ -270,115 +295,16 @@ fn rest_of(
     reaching.map(|(id, place, table)| (*id, *place, rest(table))).collect()
 }
 
-/// Writes versions to one new table after the other. Tables of an unfinished run are removed.
-pub(crate) struct Outputs<'a> {
-    inner: &'a Inner,
-    space: &'a Keyspace,
-    level: usize,
-    writer: Option<TableWriter>,
-    /// The files that the present table points at.
-    files: TableFiles,
-    tables: Vec<Arc<Table>>,
-}
-
-impl<'a> Outputs<'a> {
-    /// No tables yet, for `level`.
-    pub(crate) fn new(inner: &'a Inner, space: &'a Keyspace, level: usize) -> Outputs<'a> {
-        let files = TableFiles::new(&inner.env, &inner.dir);
-        Outputs { inner, space, level, writer: None, files, tables: Vec::new() }
-    }
-
-    /// Bytes of the present table.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.writer.as_ref().map_or(0, TableWriter::table_bytes)
-    }
-
-    /// Adds a version, in internal order.
-    pub(crate) fn add(
-        &mut self,
-        key: &[u8],
-        seq: varve_types::SeqNo,
-        found: &Found,
-    ) -> StoreResult<()> {
-        let values = self.inner.options.values;
-        let writer = self.writer()?;
-        match values {
-            ValuePolicy::InRow => writer.add(key, seq, found),
-        }
-    }
-
-    /// Points at the block of `piece`, which comes next in internal order.
-    pub(crate) fn stitch(&mut self, piece: &Piece) -> StoreResult<()> {
-        let file = &piece.file;
-        let zone = Zone { file: file.no(), salt: file.salt(), size_bytes: piece.size_bytes };
-        self.files.note(file);
-        self.writer()?.stitch(zone, piece.handle, &piece.block)?;
-        self.inner.metrics.stitched_bytes.add(piece.handle.len.into());
-        Ok(())
-    }
-
-    /// The writer of the present table, which is begun if there is none.
-    fn writer(&mut self) -> StoreResult<&mut TableWriter> {
-        let writer = match self.writer.take() {
-            Some(writer) => writer,
-            None => {
-                let inner = self.inner;
-                let options = inner.table_options(self.space, self.level);
-                let no = inner.new_file_no();
-                TableWriter::create(&inner.env, &inner.dir, no, options)?
-            }
-        };
-        Ok(self.writer.insert(writer))
-    }
-
-    /// Finishes the present table, if there is one.
-    pub(crate) fn cut(&mut self) -> StoreResult<()> {
-        let Some(writer) = self.writer.take() else { return Ok(()) };
-        if let Some(meta) = writer.finish()? {
-            self.tables.push(Arc::new(self.files.table(self.space.id, meta)));
-        }
-        Ok(())
-    }
-
-    /// Finishes the last table; returns all. Their content is durable, their names are not.
-    pub(crate) fn finish(mut self) -> StoreResult<Vec<Arc<Table>>> {
-        self.cut()?;
-        Ok(std::mem::take(&mut self.tables))
-    }
-}
-
-impl Drop for Outputs<'_> {
-    fn drop(&mut self) {
-        self.tables.iter().for_each(|table| table.mark_obsolete());
-    }
-}
-
 impl Inner {
-    /// Which runs of blocks a merge leaves where they are.
+    /// Which runs of blocks a merge leaves where they are. Where large values stand apart from their rows, blocks are
+    /// small, and pointers have to be counted anew: all are copied.
     fn stitch_rule(&self) -> Option<StitchRule> {
-        match self.plan().0.compaction {
-            CompactionPolicy::Stitched { threshold_bytes } => {
+        match (self.plan().0.compaction, self.options.values) {
+            (CompactionPolicy::Stitched { threshold_bytes }, ValuePolicy::InRow) => {
                 let threshold_bytes = threshold_bytes.into();
                 Some(StitchRule { threshold_bytes, emptied: HashSet::new() })
             }
             _ => None,
-        }
-    }
-
-    /// How tables of a key space are built.
-    pub(crate) fn table_options(&self, space: &Keyspace, level: usize) -> TableOptions {
-        let compressed = space.options.compressed;
-        TableOptions {
-            keyspace: space.id,
-            prefixed: space.options.prefixed,
-            block_bytes: self.options.block_bytes,
-            compression: if compressed { Compression::Lz4 } else { Compression::None },
-            index: self.options.index,
-            filter: self.filter_policy(level),
-            cut_after_prefix_bytes: match self.plan().0.compaction {
-                CompactionPolicy::Stitched { threshold_bytes } => threshold_bytes.into(),
-                _ => 0,
-            },
         }
     }
 }

@@ -4,7 +4,8 @@
 //!    change its policy at every open: each copes with what another left.
 //! 2. [`execute`] merges the tables of that job into new ones, or just moves a table that overlaps
 //!    nothing below.
-//! 3. Where the store is stitched, [`stitch`] leaves long runs of blocks where they are.
+//! 3. Where the store is stitched, [`stitch`] leaves long runs of blocks where they are. Values that stand apart from
+//!    their rows stay where they are too, until [`policy::cleaning`] says that too little is in use of their segment.
 //! 4. One manifest edit removes the inputs and adds the outputs; the input files go when their last
 //!    reader does.
 //! 5. Files of which merges left little are emptied by [`defragment`].
@@ -14,6 +15,7 @@
 
 pub(crate) mod defragment;
 pub(crate) mod execute;
+pub(crate) mod outputs;
 pub(crate) mod policy;
 pub(crate) mod retain;
 pub(crate) mod stitch;

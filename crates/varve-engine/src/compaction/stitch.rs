@@ -6,6 +6,8 @@
 //! 3. A run that reaches the threshold stays where it is: the output points at its blocks. When something else
 //!    comes between before that, what was held back is copied.
 //!
+//! Blocks of tables whose rows point into segments are copied: their pointers have to be counted anew.
+//!
 //! What must not stay by a rule of retention, such as a deletion that hides nothing any more, is dropped by the
 //! merge and so breaks its run: a block stays whole or not at all.
 //!
@@ -16,18 +18,18 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use varve_format::EntryKind;
 use varve_format::block::{Block, BlockCursor};
 use varve_format::section::Handle;
 use varve_format::table::TableOptions;
+use varve_format::{EntryKind, FormatError, Problem};
 use varve_types::{FileNo, SeqNo};
 
-use super::execute::Outputs;
+use super::outputs::{Outputs, Written};
 use crate::StoreResult;
 use crate::iter::Origin;
 use crate::memtable::Found;
 use crate::table::cache::BlockPlace;
-use crate::version::{Table, TableFile};
+use crate::version::TableFile;
 
 /// Which runs stay.
 #[derive(Clone, Debug)]
@@ -134,7 +136,7 @@ impl<'a> Stitcher<'a> {
     }
 
     /// Finishes the last table; returns all.
-    pub(crate) fn finish(mut self) -> StoreResult<Vec<Arc<Table>>> {
+    pub(crate) fn finish(mut self) -> StoreResult<Written> {
         self.settle()?;
         self.outputs.finish()
     }
@@ -144,6 +146,7 @@ impl<'a> Stitcher<'a> {
         let rule = self.rule.as_ref();
         rule.is_some_and(|rule| !rule.emptied.contains(&place.file.no()))
             && origin.table.meta().seq_override.is_none()
+            && origin.table.segments().is_empty()
             && self.options.may_stitch(place.handle)
     }
 
@@ -205,6 +208,10 @@ impl<'a> Stitcher<'a> {
             let found = match cursor.kind() {
                 EntryKind::Put => Found::Value(cursor.value()),
                 EntryKind::Delete => Found::Tombstone,
+                EntryKind::Separated => {
+                    let rule = "a pointer into a segment that the table does not name";
+                    return Err(at(FormatError::new(0u64, Problem::Invalid(rule))));
+                }
             };
             self.outputs.add(cursor.key(), cursor.seq(), &found)?;
             cursor.next().map_err(at)?;

@@ -1,8 +1,8 @@
-//! Turns the oldest full memtable into tables of level 0, one per key space.
+//! Turns the oldest full memtable into tables of level 0, one per key space, and segments with the large values.
 //!
 //! 1. If its rows depend on data outside the store, make those durable.
-//! 2. Write and sync the tables; sync the directory, which also makes the name of the next log durable.
-//! 3. One manifest edit adds the tables and says which log is now the oldest that is needed.
+//! 2. Write and sync tables and segments; sync the directory, which also makes the name of the next log durable.
+//! 3. One manifest edit adds them and says which log is now the oldest that is needed.
 //! 4. Remove the logs before it.
 
 use std::ops::Bound;
@@ -12,13 +12,13 @@ use varve_types::{SeqNo, SublevelId};
 
 use super::install::Changes;
 use super::{Inner, Writer};
-use crate::compaction::execute::Outputs;
+use crate::compaction::outputs::{Outputs, Written};
 use crate::compaction::retain::Retention;
 use crate::files::{StoreFile, io_error};
 use crate::iter::Source;
 use crate::iter::memory::MemorySource;
 use crate::memtable::{Found, Memtable};
-use crate::version::{Place, Table};
+use crate::version::Place;
 use crate::view::{Keyspace, View};
 use crate::{Direction, StoreError, StoreResult};
 
@@ -77,49 +77,42 @@ impl Inner {
 
     fn flush_memtable(&self, memtable: &Arc<Memtable>, view: &View) -> StoreResult<()> {
         let ended = memtable.ended();
-        let mut added = Vec::new();
-        let discard = |added: &[(_, Place, Arc<Table>)]| {
+        let (mut added, mut all) = (Vec::new(), Written::default());
+        let discard = |all: &Written| {
             // After a failure that poisons, the edit may have reached the disk: keep the files.
             if self.poison.cause().is_none() {
-                added.iter().for_each(|(_, _, table)| table.mark_obsolete());
+                all.discard();
             }
         };
         // Rows of branches whose end becomes durable with this flush are no longer needed.
         let lasts = |space: &&Keyspace| space.branch.is_none_or(|branch| !ended.contains(&branch));
         for space in view.spaces().filter(lasts) {
-            match self.write_level_0(memtable, space) {
-                Ok(tables) => added.extend(tables.into_iter().map(|table| {
-                    // File numbers only grow, so each flush makes a newer sub-level.
-                    let sublevel = SublevelId::new(table.file_no().get());
-                    (space.id, Place { level: 0, sublevel }, table)
-                })),
-                Err(error) => {
-                    discard(&added);
-                    return Err(error);
-                }
-            }
+            let written = self.write_level_0(memtable, space).inspect_err(|_| discard(&all))?;
+            added.extend(written.tables.iter().map(|table| {
+                // File numbers only grow, so each flush makes a newer sub-level.
+                let sublevel = SublevelId::new(table.file_no().get());
+                (space.id, Place { level: 0, sublevel }, Arc::clone(table))
+            }));
+            all.tables.extend(written.tables);
+            all.segments.extend(written.segments);
         }
         self.env
             .sync_dir(&self.dir)
             .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
-        let metas = || added.iter().map(|(_, _, table)| table.meta());
-        let bytes = metas().map(|meta| meta.size_bytes).sum();
-        let last_seq = metas().map(|meta| meta.largest_seq).max().unwrap_or(SeqNo::ZERO);
-        let flushed = Some((Arc::clone(memtable), last_seq));
-        let changes = Changes { added, flushed, ended, ..Changes::default() };
-        self.install(&changes).inspect_err(|_| discard(&changes.added))?;
+        let seqs = all.tables.iter().map(|table| table.meta().largest_seq);
+        let last_seq = seqs.max().unwrap_or(SeqNo::ZERO);
+        let (flushed, segments) = (Some((Arc::clone(memtable), last_seq)), all.segments.clone());
+        let changes = Changes { added, segments, flushed, ended, ..Changes::default() };
+        self.install(&changes).inspect_err(|_| discard(&all))?;
         self.metrics.flushes.add(1);
-        self.metrics.flush_bytes.add(bytes);
+        self.metrics.flush_bytes.add(all.table_bytes());
+        self.metrics.segment_flush_bytes.add(all.segment_bytes());
         self.update_pace();
         Ok(())
     }
 
-    /// The table of one key space's rows; none if it has no rows.
-    fn write_level_0(
-        &self,
-        memtable: &Arc<Memtable>,
-        space: &Keyspace,
-    ) -> StoreResult<Vec<Arc<Table>>> {
+    /// The table of one key space's rows, none if it has no rows, and the segments with its large values.
+    fn write_level_0(&self, memtable: &Arc<Memtable>, space: &Keyspace) -> StoreResult<Written> {
         let range = (Bound::Unbounded, Bound::Unbounded);
         let memtable = Arc::clone(memtable);
         let forward = Direction::Forward;
@@ -127,7 +120,7 @@ impl Inner {
         let mut retention = Retention::new(self.snapshots.live());
         let mut outputs = Outputs::new(self, space, 0);
         while source.valid() {
-            let (key, seq, found) = (source.key(), source.seq(), source.found());
+            let (key, seq, found) = (source.key(), source.seq(), source.found()?);
             // Tables below may hold the key, so a deletion stays.
             if retention.keeps(key, seq, found == Found::Tombstone, || true) {
                 outputs.add(key, seq, &found)?;

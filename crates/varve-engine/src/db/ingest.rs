@@ -25,7 +25,7 @@ use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 use super::install::Changes;
 use super::verify::verify_table;
 use super::{Db, Inner, VerifyReport, Writer};
-use crate::compaction::execute::Outputs;
+use crate::compaction::outputs::{Outputs, Written};
 use crate::compaction::policy::level_for;
 use crate::files::{StoreFile, io_error};
 use crate::memtable::Found;
@@ -83,7 +83,8 @@ impl Db {
             tables.push(inner.take(path)?);
             Ok(())
         });
-        taken.and_then(|()| inner.join(&tables, false)).inspect_err(|_| inner.discard(&tables))
+        let taken_in = Written { tables, segments: Vec::new() };
+        taken.and_then(|()| inner.join(&taken_in, false)).inspect_err(|_| inner.discard(&taken_in))
     }
 }
 
@@ -105,8 +106,8 @@ impl Inner {
             }
             outputs.add(&key, seq, &Found::Value(value))?;
         }
-        let tables = outputs.finish()?;
-        self.join(&tables, external).inspect_err(|_| self.discard(&tables))
+        let written = outputs.finish()?;
+        self.join(&written, external).inspect_err(|_| self.discard(&written))
     }
 
     /// The sequence number in the files of tables that are taken in. The manifest's override counts; without a
@@ -131,7 +132,7 @@ impl Inner {
             let synced = file.and_then(|file| file.sync_data());
             synced.map_err(|error| io_error("sync", &own, error))?;
             let (keyspace, meta) = describe(&*self.env, &own, no)?;
-            if meta.zones_at.is_some() {
+            if meta.zones_at.is_some() || !meta.segments.is_empty() {
                 let message = "a table that points at files of another store".to_owned();
                 return Err(StoreError::Invalid(message));
             }
@@ -169,13 +170,13 @@ impl Inner {
         run().map_err(|error| io_error("copy", from, error))
     }
 
-    /// Adds `tables`, whose content is durable, to the store.
-    fn join(&self, tables: &[Arc<Table>], external: bool) -> StoreResult<()> {
-        if tables.is_empty() {
+    /// Adds what was written, whose content is durable, to the store.
+    fn join(&self, written: &Written, external: bool) -> StoreResult<()> {
+        if written.tables.is_empty() {
             return Ok(());
         }
-        self.refuse_overlap(tables)?;
-        let bytes = tables.iter().map(|table| table.meta().size_bytes).sum();
+        self.refuse_overlap(&written.tables)?;
+        let bytes = written.table_bytes() + written.segment_bytes();
         self.space.admit(bytes, false)?;
         if let Some(delay) = self.pace.charge(bytes) {
             self.metrics.paced_ns.add(delay.as_nanos() as u64);
@@ -190,7 +191,7 @@ impl Inner {
         // No compaction may be on its way to the level that is chosen; while one is, level 0 is right.
         let compaction = self.compaction_job.try_lock();
         self.when_flushed(|writer, view| {
-            self.put_in_force(writer, view, tables, compaction.is_some())
+            self.put_in_force(writer, view, written, compaction.is_some())
         })?;
         drop(compaction);
         self.metrics.ingest_bytes.add(bytes);
@@ -204,20 +205,21 @@ impl Inner {
         &self,
         writer: &mut Writer,
         view: &View,
-        tables: &[Arc<Table>],
+        written: &Written,
         may_go_deep: bool,
     ) -> StoreResult<bool> {
         let seq = writer.next_seq;
         // The numbers of the files may be below those of tables that were flushed meanwhile.
         let newest = SublevelId::new(self.new_file_no().get());
         let mut added = Vec::new();
-        for table in tables {
+        for table in &written.tables {
             let version = &view.keyspace(table.keyspace())?.version;
             let place = self.place_of(version, table.meta(), newest, may_go_deep);
             let table = table.with_meta(overridden(table.meta().clone(), seq));
             added.push((table.keyspace(), place, Arc::new(table)));
         }
-        self.install(&Changes { added, ingested: Some(seq), ..Changes::default() })?;
+        let (ingested, segments) = (Some(seq), written.segments.clone());
+        self.install(&Changes { added, segments, ingested, ..Changes::default() })?;
         writer.next_seq = seq.advanced(1);
         self.snapshots.publish(seq, |_| {});
         Ok(true)
@@ -251,10 +253,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes tables that were not put in force, unless the edit may have reached the disk.
-    fn discard(&self, tables: &[Arc<Table>]) {
+    /// Removes what was not put in force, unless the edit may have reached the disk.
+    fn discard(&self, written: &Written) {
         if self.poison.cause().is_none() {
-            tables.iter().for_each(|table| table.mark_obsolete());
+            written.discard();
         }
     }
 }

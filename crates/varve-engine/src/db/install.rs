@@ -1,6 +1,6 @@
-//! Puts new tables and key spaces in force: first durably in the manifest, then in the view.
+//! Puts new tables, segments and key spaces in force: first durably in the manifest, then in the view.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use varve_format::edit::{Change, VersionEdit};
@@ -13,6 +13,7 @@ use crate::branch::{BranchRecord, BranchSpace};
 use crate::files::StoreFile;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
+use crate::segment::Segment;
 use crate::snapshot::Pin;
 use crate::sublevel_map::{Moves, Next, next_map};
 use crate::version::{Place, Table, Version};
@@ -25,6 +26,8 @@ pub(crate) struct Changes {
     pub(crate) created: Option<Keyspace>,
     /// Tables that join a sub-level.
     pub(crate) added: Vec<(KeyspaceId, Place, Arc<Table>)>,
+    /// New segments, into which tables of `added` point.
+    pub(crate) segments: Vec<Arc<Segment>>,
     /// Tables that leave a sub-level.
     pub(crate) removed: Vec<(KeyspaceId, Place, Arc<Table>)>,
     /// A memtable whose rows `added` holds.
@@ -56,6 +59,15 @@ impl Changes {
             }
             is_there
         });
+        let segments = changes.added.iter().flat_map(|(_, _, table)| table.segments());
+        let used: BTreeSet<FileNo> = segments.map(|segment| segment.file_no()).collect();
+        changes.segments.retain(|segment| {
+            let is_used = used.contains(&segment.file_no());
+            if !is_used {
+                segment.mark_obsolete();
+            }
+            is_used
+        });
         changes.ended.retain(|branch| view.branches.contains_key(branch));
         changes
     }
@@ -65,7 +77,7 @@ impl Inner {
     /// Makes `changes` durable and puts them in force. False, and nothing changed, if a table to be
     /// removed is no longer there.
     ///
-    /// REQUIRES: the added tables and their names are durable.
+    /// REQUIRES: the added tables and segments and their names are durable.
     pub(crate) fn install(&self, changes: &Changes) -> StoreResult<bool> {
         let mut manifest = self.manifest.lock();
         let view = self.views.get();
@@ -101,7 +113,8 @@ impl Inner {
             }
         });
         let removed = changes.removed.iter().map(|(_, _, table)| table).chain(&ended);
-        self.let_go(removed);
+        self.let_go(removed.clone());
+        self.release_segments(removed);
         if manifest.len() > self.options.manifest_bytes_max {
             self.rewrite_manifest(&mut manifest)?;
         }
@@ -161,10 +174,29 @@ impl Inner {
         }
     }
 
+    /// Has the segments removed that `tables`, which are gone, pointed into, and none that is there does.
+    fn release_segments<'a>(&self, tables: impl Iterator<Item = &'a Arc<Table>>) {
+        let segments = tables.flat_map(|table| table.segments());
+        let mut left: BTreeMap<FileNo, Arc<Segment>> =
+            segments.map(|segment| (segment.file_no(), Arc::clone(segment))).collect();
+        if left.is_empty() {
+            return;
+        }
+        let view = self.views.get();
+        for (_, table) in view.spaces().flat_map(|space| space.version.tables()) {
+            table.segments().iter().for_each(|used| drop(left.remove(&used.file_no())));
+        }
+        for (file, segment) in left {
+            self.cache.forget(file);
+            segment.mark_obsolete();
+        }
+    }
+
     /// The manifest edit that says what `changes` do to `view`.
     fn edit(&self, view: &View, changes: &Changes) -> VersionEdit {
         let mut list = Vec::new();
         list.extend(changes.created.iter().map(create_change));
+        list.extend(changes.segments.iter().map(|segment| Change::AddSegment(*segment.meta())));
         list.extend(changes.removed.iter().map(|(keyspace, place, table)| Change::RemoveTable {
             keyspace: *keyspace,
             level: place.level as u8,
@@ -298,6 +330,8 @@ pub(crate) fn state_edit(
         changes.extend(record.spaces.iter().map(|space| space_change(record.id, space)));
     }
     for space in view.spaces() {
+        let segments = space.version.segments().into_values();
+        changes.extend(segments.map(|(segment, _)| Change::AddSegment(*segment.meta())));
         changes.extend(space.version.tables().map(|(place, t)| add_change(space.id, place, t)));
     }
     VersionEdit { changes }

@@ -1,6 +1,6 @@
 //! Opens and closes a store.
 //!
-//! 1. Lock the directory; read the manifest; see that every table it lists is there.
+//! 1. Lock the directory; read the manifest; see that every table and segment it lists is there.
 //! 2. Recover the memtables from the logs ([`crate::wal::recovery`]).
 //! 3. Begin a new log, make it durable, and begin a new manifest that holds the state as it is now.
 //! 4. Remove files that nothing refers to: what a crash interrupted.
@@ -31,6 +31,7 @@ use crate::metrics::Metrics;
 use crate::options::DbOptions;
 use crate::pace::Pace;
 use crate::poison::Poison;
+use crate::segment::Segments;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
 use crate::sublevel_map::Findings;
@@ -153,7 +154,7 @@ fn check_new(
     for file in files {
         let path = file.path(dir);
         let holds_rows = match file {
-            StoreFile::Table(_) => true,
+            StoreFile::Table(_) | StoreFile::Segment(_) => true,
             StoreFile::Wal(_) => {
                 let stat = env.stat(&path).map_err(|error| io_error("look at", &path, error))?;
                 stat.len > EMPTY_LOG_BYTES_MAX
@@ -280,10 +281,11 @@ fn newest_table(state: Option<&ManifestState>) -> SeqNo {
     tables.map(|(_, meta)| meta.largest_seq).max().unwrap_or_default()
 }
 
-/// Opens the tables of a manifest, each of which must be there.
+/// Opens the tables and segments of a manifest, each of which must be there.
 struct TableOpener<'a> {
     dir: &'a Path,
     state: &'a ManifestState,
+    segments: Segments,
     present: HashSet<FileNo>,
     files: TableFiles,
 }
@@ -295,12 +297,21 @@ impl<'a> TableOpener<'a> {
         state: &'a ManifestState,
         files: &[StoreFile],
     ) -> TableOpener<'a> {
-        let table = |file: &StoreFile| match file {
-            StoreFile::Table(no) => Some(*no),
+        let listed = |file: &StoreFile| match file {
+            StoreFile::Table(no) | StoreFile::Segment(no) => Some(*no),
             _ => None,
         };
-        let present = files.iter().filter_map(table).collect();
-        TableOpener { dir, state, present, files: TableFiles::new(env, dir) }
+        let segments = Segments::new(env, dir, state.segments.values().copied());
+        let present = files.iter().filter_map(listed).collect();
+        TableOpener { dir, state, segments, present, files: TableFiles::new(env, dir) }
+    }
+
+    fn check_present(&self, what: &str, file: FileNo, path: &Path) -> StoreResult<()> {
+        if self.present.contains(&file) {
+            return Ok(());
+        }
+        let detail = format!("the manifest lists this {what}, but it is missing");
+        Err(StoreError::Damaged { path: path.to_path_buf(), offset: 0, detail })
     }
 
     fn version(
@@ -310,12 +321,13 @@ impl<'a> TableOpener<'a> {
     ) -> StoreResult<Arc<Version>> {
         let mut placed = Vec::new();
         for (place, meta) in tables {
-            let table = self.files.table(id, meta.clone());
-            let missing = table.files().find(|file| !self.present.contains(&file.no()));
-            if let Some(missing) = missing {
-                let detail = "the manifest lists this table, but it is missing".to_owned();
-                let path = missing.path().to_path_buf();
-                return Err(StoreError::Damaged { path, offset: 0, detail });
+            let segments = self.segments.of(&meta.segments);
+            let table = self.files.table(id, meta.clone()).with_segments(segments);
+            for file in table.files() {
+                self.check_present("table", file.no(), file.path())?;
+            }
+            for segment in table.segments() {
+                self.check_present("segment", segment.file_no(), segment.path())?;
             }
             placed.push((*place, Arc::new(table)));
         }
@@ -398,7 +410,7 @@ fn remove_all(env: &dyn Env, dir: &Path, files: &[StoreFile]) -> StoreResult<()>
     Ok(())
 }
 
-/// Removes tables and logs that are not needed, and earlier manifests.
+/// Removes tables, segments and logs that are not needed, and earlier manifests.
 ///
 /// REQUIRES: the manifest that says so is in force, and the log that follows the recovered ones durable.
 fn remove_unreferenced(
@@ -408,10 +420,13 @@ fn remove_unreferenced(
     view: &View,
     recovered: &Recovered,
 ) -> StoreResult<()> {
-    let tables: HashSet<FileNo> = view.spaces().flat_map(|space| space.version.files()).collect();
+    let versions = || view.spaces().map(|space| &space.version);
+    let tables = versions().flat_map(|version| version.files());
+    let segments = versions().flat_map(|version| version.segments().into_keys());
+    let kept: HashSet<FileNo> = tables.chain(segments).collect();
     for file in files {
         let needed = match file {
-            StoreFile::Table(no) => tables.contains(no),
+            StoreFile::Table(no) | StoreFile::Segment(no) => kept.contains(no),
             StoreFile::Wal(no) => *no >= view.oldest_log() && recovered.logs.contains(no),
             StoreFile::Manifest(_) => false,
             StoreFile::Current => true,

@@ -11,11 +11,11 @@ use super::Inner;
 use crate::iter::level::LevelSource;
 use crate::iter::memory::MemorySource;
 use crate::iter::merge::Merge;
-use crate::iter::rows::Rows;
+use crate::iter::rows::{Keys, Rows};
 use crate::iter::{KeyBounds, Source};
 use crate::memtable::{Found, is_empty_range};
 use crate::snapshot::Pin;
-use crate::store::ScanIter;
+use crate::store::{KeyIter, ScanIter};
 use crate::table::{Admission, FilteredBy};
 use crate::version::{Table, Version};
 use crate::view::{Keyspace, Layer, View};
@@ -35,7 +35,7 @@ impl Inner {
         let view = self.views.get();
         for layer in view.layers(tree, keyspace, seq)? {
             if let Some(found) = self.find(&view, layer, key)? {
-                let value = found.into_value();
+                let value = self.cache.value_of(found, Admission::Keep)?;
                 self.metrics.gets_found.add(u64::from(value.is_some()));
                 return Ok(value);
             }
@@ -105,11 +105,37 @@ impl Inner {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'static>> {
+        Ok(Box::new(self.walk(pin, view, tree, keyspace, &range, direction)?))
+    }
+
+    /// The keys of the rows of `range` in `tree` as `pin` sees them.
+    ///
+    /// REQUIRES: `view` was taken after `pin`.
+    pub(crate) fn keys(
+        &self,
+        pin: Pin,
+        view: Arc<View>,
+        tree: Option<BranchId>,
+        keyspace: KeyspaceId,
+        range: &KeyRange,
+    ) -> StoreResult<KeyIter<'static>> {
+        Ok(Box::new(Keys(self.walk(pin, view, tree, keyspace, range, Direction::Forward)?)))
+    }
+
+    fn walk(
+        &self,
+        pin: Pin,
+        view: Arc<View>,
+        tree: Option<BranchId>,
+        keyspace: KeyspaceId,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> StoreResult<Rows> {
         self.check_open()?;
         self.metrics.scans.add(1);
         let layers = view.layers(tree, keyspace, pin.seq())?;
-        let rows = self.rows(&view, &layers, &range, direction)?;
-        Ok(Box::new(rows.holding(pin, Arc::clone(&view))))
+        let rows = self.rows(&view, &layers, range, direction)?;
+        Ok(rows.holding(pin, Arc::clone(&view)))
     }
 
     /// The rows of `range` in a stack of layers.
@@ -120,7 +146,7 @@ impl Inner {
         range: &KeyRange,
         direction: Direction,
     ) -> StoreResult<Rows> {
-        let mut rows = Rows::new(range, direction);
+        let mut rows = Rows::new(Arc::clone(&self.cache), range, direction);
         let bounds = (
             range.start.as_ref().map(|key| key.as_slice()),
             range.end.as_ref().map(|key| key.as_slice()),

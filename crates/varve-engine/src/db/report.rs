@@ -56,7 +56,11 @@ fn keyspace_report(view: &View, space: &Keyspace) -> KeyspaceReport {
             tombstones: metas().map(|meta| meta.tombstones).sum(),
         }
     });
+    let uses = space.version.segment_uses();
     KeyspaceReport {
+        segments: uses.len(),
+        segment_bytes: uses.iter().map(|segment| segment.record_bytes).sum(),
+        segment_used_bytes: uses.iter().map(|segment| segment.used_bytes).sum(),
         name: space.name.to_string(),
         memtable_rows: view.memtables().map(|memtable| memtable.rows(space.id)).sum(),
         levels: levels.collect(),

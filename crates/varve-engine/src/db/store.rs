@@ -5,7 +5,7 @@ use varve_types::{KeyspaceId, SeqNo};
 
 use super::Db;
 use super::read::DbSnapshot;
-use crate::store::{ScanIter, SortedRows};
+use crate::store::{KeyIter, ScanIter, SortedRows};
 use crate::{Batch, Direction, KeyRange, KeyspaceOptions, Store, StoreResult, StoreSnapshot};
 
 impl Store for Db {
@@ -53,6 +53,11 @@ impl Store for Db {
     ) -> StoreResult<ScanIter<'_>> {
         let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
         self.inner.scan(pin, view, None, keyspace, range, direction)
+    }
+
+    fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
+        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
+        self.inner.keys(pin, view, None, keyspace, &range)
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {

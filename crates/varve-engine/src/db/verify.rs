@@ -2,18 +2,24 @@
 //!
 //! For each table: footer, index, filters and properties decode; every block has its checksum; versions
 //! are in order and within the table's range of keys and sequence numbers; a table with a sequence override holds one
-//! version of each key; the filters deny none of them; their number is right. For each key space: tables of a sub-level do not overlap.
+//! version of each key; the filters deny none of them; their number is right; the segments that they point into have
+//! their headers, the values their checksums. For each key space: tables of a sub-level do not overlap.
 //!
 //! Nothing is taken from the cache, and one table's damage does not hide another's.
+
+use std::collections::BTreeMap;
 
 use varve_format::EntryKind;
 use varve_format::block::{Block, BlockCursor, internal_cmp};
 use varve_format::filter::{PREFIX_BYTES, SubLevel, filter_hash};
 use varve_format::section::Handle;
+use varve_format::segment::{SegmentShare, ValuePointer};
 use varve_format::table::Properties;
-use varve_types::SeqNo;
+use varve_types::{FileNo, SeqNo};
 
 use super::Db;
+use crate::memtable::Found;
+use crate::segment::Separated;
 use crate::sublevel_map::SublevelMap;
 use crate::table::cache::BlockPlace;
 use crate::table::{TableCache, TableIndex};
@@ -48,6 +54,7 @@ pub struct VerifyReport {
 
 /// What the versions of a table, read one after the other, amount to.
 struct Walk<'a> {
+    cache: &'a TableCache,
     table: &'a Table,
     index: &'a TableIndex,
     prefixed: bool,
@@ -58,6 +65,8 @@ struct Walk<'a> {
     last: Option<(Vec<u8>, SeqNo)>,
     versions: u64,
     tombstones: u64,
+    /// Bytes of records that versions point at, by segment.
+    segments: BTreeMap<FileNo, u64>,
 }
 
 impl Db {
@@ -107,10 +116,21 @@ pub(crate) fn verify_table(
     let index = cache.load_index(table)?;
     let handle = index.footer.properties;
     let properties = cache.section(table, handle, |content| Properties::decode(content))?;
-    let may_repeat = is_from_branch(table, &properties);
-    let (last, versions, tombstones) = (None, 0, 0);
-    let mut walk =
-        Walk { table, index: &index, prefixed, map, may_repeat, last, versions, tombstones };
+    for segment in table.segments() {
+        cache.check_header(segment)?;
+    }
+    let mut walk = Walk {
+        cache,
+        table,
+        index: &index,
+        prefixed,
+        map,
+        may_repeat: is_from_branch(table, &properties),
+        last: None,
+        versions: 0,
+        tombstones: 0,
+        segments: BTreeMap::new(),
+    };
     for block_no in 0..index.index.block_count() {
         let Some(place) = index.place(table, block_no)? else { break };
         walk.block(cache.load_block(place)?, place)?;
@@ -145,6 +165,13 @@ impl Walk<'_> {
         cursor.seek_first().map_err(|error| place.damaged(error))?;
         while cursor.valid() {
             self.version(cursor.key(), cursor.seq(), cursor.kind(), place)?;
+            let found = self.table.found(cursor.kind(), cursor.value());
+            if let Found::Separated(separated) = found.map_err(|error| place.damaged(error))? {
+                self.cache.load_value(&separated)?;
+                let Separated { segment, handle } = separated;
+                let pointer = ValuePointer { segment: segment.file_no(), handle };
+                *self.segments.entry(pointer.segment).or_default() += pointer.record_bytes();
+            }
             cursor.next().map_err(|error| place.damaged(error))?;
         }
         Ok(())
@@ -200,11 +227,19 @@ impl Walk<'_> {
         if counted != (meta.entries, meta.tombstones) {
             return Err(wrong(place, "another number of versions than the manifest says"));
         }
+        let shares = self
+            .segments
+            .iter()
+            .map(|(segment, bytes)| SegmentShare { segment: *segment, bytes: *bytes });
+        if !shares.eq(meta.segments.iter().copied()) {
+            return Err(wrong(place, "other segments pointed into than the manifest says"));
+        }
         if counted != (properties.entries, properties.tombstones)
             || !(properties.keyspace == self.table.keyspace() || self.may_repeat)
             || properties.prefixed != self.prefixed
             || properties.smallest_key > meta.smallest_key
             || properties.largest_key != meta.largest_key
+            || properties.segments != meta.segments
         {
             return Err(wrong(place, "properties that contradict the manifest"));
         }

@@ -189,6 +189,9 @@ fn show_change(change: &Change) -> String {
             meta.seq_override.map(|seq| format!(", all written at {seq}")).unwrap_or_default(),
             meta.zones.iter().map(show_zone).collect::<String>(),
         ),
+        Change::AddSegment(meta) => {
+            format!("add segment {}, {} bytes", meta.file, meta.size_bytes)
+        }
         Change::RemoveTable { keyspace, level, file } => {
             format!("remove {keyspace} level {level} table {file}")
         }

@@ -4,6 +4,7 @@
 //! description, so that a damaged file can be looked at up to the damage.
 
 mod log;
+mod segment;
 mod table;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use varve_env::Env;
 
 pub use self::log::{LogReport, RecordReport};
+pub use self::segment::{SegmentRecord, SegmentReport};
 pub use self::table::{BlockReport, RowReport, SectionReport, TableReport, ZoneReport};
 
 use crate::files::StoreFile;
@@ -37,13 +39,16 @@ pub enum Inspection {
     },
     /// A table.
     Table(TableReport),
+    /// A segment.
+    Segment(SegmentReport),
 }
 
-/// Describes the file at `path`; with `rows`, every write of a log and every version of a table too.
+/// Describes the file at `path`; with `rows`, every write of a log, version of a table and value of a segment
+/// too.
 pub fn inspect(env: &dyn Env, path: &Path, rows: bool) -> StoreResult<Inspection> {
     let unknown = || {
         let message = format!(
-            "{} is no file of a store: CURRENT, MANIFEST-*, *.wal and *.table are",
+            "{} is no file of a store: CURRENT, MANIFEST-*, *.wal, *.table and *.seg are",
             path.display()
         );
         StoreError::Invalid(message)
@@ -52,6 +57,7 @@ pub fn inspect(env: &dyn Env, path: &Path, rows: bool) -> StoreResult<Inspection
         StoreFile::Wal(no) => Ok(Inspection::Wal(log::describe(env, path, no, rows)?)),
         StoreFile::Manifest(no) => Ok(Inspection::Manifest(log::describe(env, path, no, rows)?)),
         StoreFile::Table(no) => Ok(Inspection::Table(table::describe(env, path, no, rows)?)),
+        StoreFile::Segment(no) => Ok(Inspection::Segment(segment::describe(env, path, no, rows)?)),
         StoreFile::Current => {
             let dir = path.parent().unwrap_or(Path::new("."));
             let manifest = read_current(env, dir)?.ok_or_else(unknown)?;
@@ -70,6 +76,7 @@ impl fmt::Display for Inspection {
                 writeln!(f, "current: manifest {manifest} is in force")
             }
             Inspection::Table(report) => write!(f, "table\n{report}"),
+            Inspection::Segment(report) => write!(f, "segment\n{report}"),
         }
     }
 }

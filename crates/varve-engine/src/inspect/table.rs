@@ -12,6 +12,7 @@ use varve_format::block::{Block, BlockCursor};
 use varve_format::edit::ZoneMeta;
 use varve_format::index::Index;
 use varve_format::section::{Handle, open_section};
+use varve_format::segment::{SegmentShare, ValuePointer};
 use varve_format::table::{FOOTER_BYTES, Footer, Properties, Zones};
 use varve_format::{FormatError, FormatResult};
 use varve_types::{FileNo, FileSalt};
@@ -44,6 +45,9 @@ pub struct TableReport {
     pub raw_bytes: u64,
     /// The first and the last key.
     pub keys: (String, String),
+    /// The segments that versions point into, with bytes of records.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub segments: Vec<(u64, u64)>,
     /// The parts besides the data blocks.
     pub sections: Vec<SectionReport>,
     /// The other files whose blocks the table points at.
@@ -111,9 +115,9 @@ pub struct RowReport {
     pub key: String,
     /// When it was written.
     pub seq: u64,
-    /// The value's bytes; none for a deletion.
+    /// The value's bytes, as they are stored if it stands in a segment; none for a deletion.
     pub value_bytes: Option<usize>,
-    /// The value's beginning.
+    /// The value's beginning, or where it stands.
     pub value: String,
 }
 
@@ -192,12 +196,17 @@ pub(super) fn describe(
         sequence_numbers: (properties.smallest_seq.get(), properties.largest_seq.get()),
         raw_bytes: properties.raw_bytes,
         keys: (show_key(&properties.smallest_key), show_key(&properties.largest_key)),
+        segments: properties.segments.iter().map(show_share).collect(),
         sections: sections.collect(),
         zones: zones.metas().iter().map(describe_zone).collect(),
         runs,
         mean_run_bytes: data_end / runs,
         blocks: handles.map(|handle| describe_block(env, &file, &zones, handle, rows)).collect(),
     })
+}
+
+fn show_share(share: &SegmentShare) -> (u64, u64) {
+    (share.segment.get(), share.bytes)
 }
 
 fn describe_zone(meta: &ZoneMeta) -> ZoneReport {
@@ -247,13 +256,16 @@ fn push_rows(block: Block, rows: &mut Vec<RowReport>) -> FormatResult<()> {
     cursor.seek_first()?;
     while cursor.valid() {
         let value = cursor.value();
-        let is_put = cursor.kind() == EntryKind::Put;
-        rows.push(RowReport {
-            key: show_key(cursor.key()),
-            seq: cursor.seq().get(),
-            value_bytes: is_put.then_some(value.len()),
-            value: if is_put { show_value(&value) } else { String::new() },
-        });
+        let (value_bytes, value) = match cursor.kind() {
+            EntryKind::Put => (Some(value.len()), show_value(&value)),
+            EntryKind::Delete => (None, String::new()),
+            EntryKind::Separated => {
+                let ValuePointer { segment, handle } = ValuePointer::decode(&value)?;
+                (Some(handle.len as usize), format!("in segment {segment} at {}", handle.offset))
+            }
+        };
+        let (key, seq) = (show_key(cursor.key()), cursor.seq().get());
+        rows.push(RowReport { key, seq, value_bytes, value });
         cursor.next()?;
     }
     Ok(())
@@ -274,6 +286,9 @@ impl fmt::Display for TableReport {
             self.versions, self.tombstones, self.raw_bytes
         )?;
         writeln!(f, "keys {} to {}", self.keys.0, self.keys.1)?;
+        for (segment, bytes) in &self.segments {
+            writeln!(f, "points at {bytes} bytes of segment {segment}")?;
+        }
         for section in &self.sections {
             let kind = section.kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
             writeln!(

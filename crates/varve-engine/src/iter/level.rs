@@ -73,8 +73,8 @@ impl Source for LevelSource {
         self.current.as_ref()?.origin()
     }
 
-    fn found(&self) -> Found {
-        self.current.as_ref().map_or(Found::Tombstone, TableSource::found)
+    fn found(&self) -> StoreResult<Found> {
+        self.current.as_ref().map_or(Ok(Found::Tombstone), TableSource::found)
     }
 
     fn table(&self) -> Option<&Table> {

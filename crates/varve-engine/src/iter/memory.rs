@@ -75,8 +75,8 @@ impl Source for MemorySource {
         self.chunk[self.at].seq
     }
 
-    fn found(&self) -> Found {
-        self.chunk[self.at].found.clone()
+    fn found(&self) -> StoreResult<Found> {
+        Ok(self.chunk[self.at].found.clone())
     }
 
     fn advance(&mut self) -> StoreResult<()> {

@@ -75,8 +75,8 @@ impl Source for Merge {
         self.sources[self.first?].origin()
     }
 
-    fn found(&self) -> Found {
-        self.first.map_or(Found::Tombstone, |first| self.sources[first].found())
+    fn found(&self) -> StoreResult<Found> {
+        self.first.map_or(Ok(Found::Tombstone), |first| self.sources[first].found())
     }
 
     fn table(&self) -> Option<&Table> {

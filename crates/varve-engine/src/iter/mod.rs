@@ -33,7 +33,7 @@ pub(crate) trait Source: Send {
     /// The sequence number. REQUIRES: valid.
     fn seq(&self) -> SeqNo;
     /// What the version does. REQUIRES: valid.
-    fn found(&self) -> Found;
+    fn found(&self) -> StoreResult<Found>;
     /// The table that the version stands in, if it is in one. REQUIRES: valid.
     fn table(&self) -> Option<&Table> {
         None

@@ -14,6 +14,7 @@ use super::Source;
 use super::merge::Merge;
 use crate::memtable::{Found, Key};
 use crate::snapshot::Pin;
+use crate::table::{Admission, TableCache};
 use crate::view::View;
 use crate::{Direction, KeyRange, Pair, StoreResult};
 
@@ -27,6 +28,7 @@ struct LayerRows {
 
 /// Rows in key order.
 pub(crate) struct Rows {
+    cache: Arc<TableCache>,
     /// Uppermost first.
     layers: Vec<LayerRows>,
     direction: Direction,
@@ -38,13 +40,13 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// A walk over `range` without layers.
-    pub(crate) fn new(range: &KeyRange, direction: Direction) -> Rows {
+    /// A walk over `range` without layers; values that stand apart come through `cache`.
+    pub(crate) fn new(cache: Arc<TableCache>, range: &KeyRange, direction: Direction) -> Rows {
         let limit = match direction {
             Direction::Forward => range.end.clone(),
             Direction::Reverse => range.start.clone(),
         };
-        Rows { layers: Vec::new(), direction, limit, done: false, _held: None }
+        Rows { cache, layers: Vec::new(), direction, limit, done: false, _held: None }
     }
 
     /// Adds, below the others, the layer of `merge` as of `seq`; the merge begins where the range does.
@@ -83,6 +85,22 @@ impl Rows {
         Ok(first.and_then(|first| self.layers[first].head.take()))
     }
 
+    /// The next row; `None` after the last, and after an error.
+    fn next_row(&mut self) -> Option<StoreResult<(Key, Found)>> {
+        while !self.done {
+            match self.next_found() {
+                Ok(Some((_, Found::Tombstone))) => {}
+                Ok(Some(row)) => return Some(Ok(row)),
+                Ok(None) => self.done = true,
+                Err(error) => {
+                    self.done = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+
     /// The order in the walk of the next keys of two layers, of which `b` has one.
     fn compare(&self, a: usize, b: usize) -> Ordering {
         match (&self.layers[a].head, &self.layers[b].head) {
@@ -109,7 +127,7 @@ impl LayerRows {
                 // Forward the newest version comes first and the first visible one counts; backward the last.
                 let counts = direction == Direction::Reverse || seen.is_none();
                 if self.merge.seq() <= self.seq && counts {
-                    seen = Some(self.merge.found());
+                    seen = Some(self.merge.found()?);
                 }
                 self.merge.advance()?;
             }
@@ -135,19 +153,23 @@ impl Iterator for Rows {
     type Item = StoreResult<Pair>;
 
     fn next(&mut self) -> Option<StoreResult<Pair>> {
-        while !self.done {
-            match self.next_found() {
-                Ok(Some((key, Found::Value(value)))) => {
-                    return Some(Ok((Bytes::copy_from_slice(key.as_slice()), value)));
-                }
-                Ok(Some((_, Found::Tombstone))) => {}
-                Ok(None) => self.done = true,
-                Err(error) => {
-                    self.done = true;
-                    return Some(Err(error));
-                }
-            }
-        }
-        None
+        let row = self.next_row()?.and_then(|(key, found)| {
+            let value = self.cache.value_of(found, Admission::Pass)?.unwrap_or_default();
+            Ok((Bytes::copy_from_slice(key.as_slice()), value))
+        });
+        self.done |= row.is_err();
+        Some(row)
+    }
+}
+
+/// The keys of rows, without a look at values that stand apart.
+pub(crate) struct Keys(pub(crate) Rows);
+
+impl Iterator for Keys {
+    type Item = StoreResult<Bytes>;
+
+    fn next(&mut self) -> Option<StoreResult<Bytes>> {
+        let row = self.0.next_row()?;
+        Some(row.map(|(key, _)| Bytes::copy_from_slice(key.as_slice())))
     }
 }

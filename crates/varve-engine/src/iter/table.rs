@@ -7,7 +7,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use varve_format::EntryKind;
+use varve_format::FormatError;
 use varve_format::block::BlockCursor;
 use varve_format::index::Index;
 use varve_types::SeqNo;
@@ -17,7 +17,7 @@ use crate::memtable::Found;
 use crate::table::cache::damaged;
 use crate::table::{Admission, TableCache, TableIndex};
 use crate::version::Table;
-use crate::{Direction, StoreResult};
+use crate::{Direction, StoreError, StoreResult};
 
 /// Blocks that a walk has fetched together at first.
 const AHEAD_BLOCKS: usize = 16;
@@ -161,10 +161,16 @@ impl TableSource {
     ) -> StoreResult<()> {
         let Some(cursor) = &mut self.cursor else { return Ok(()) };
         let Err(error) = step(cursor) else { return Ok(()) };
-        Err(match self.index.place(&self.table, self.block_no)? {
-            Some(place) => place.damaged(error),
-            None => damaged(&self.table, 0, error),
-        })
+        Err(self.damaged(error))
+    }
+
+    /// The error of the present block.
+    fn damaged(&self, error: FormatError) -> StoreError {
+        match self.index.place(&self.table, self.block_no) {
+            Ok(Some(place)) => place.damaged(error),
+            Ok(None) => damaged(&self.table, 0, error),
+            Err(unplaced) => unplaced,
+        }
     }
 }
 
@@ -243,11 +249,9 @@ impl Source for TableSource {
         Some(Origin { table: &self.table, place, block: cursor.block(), is_first, is_last })
     }
 
-    fn found(&self) -> Found {
-        match &self.cursor {
-            Some(cursor) if cursor.kind() == EntryKind::Put => Found::Value(cursor.value()),
-            _ => Found::Tombstone,
-        }
+    fn found(&self) -> StoreResult<Found> {
+        let Some(cursor) = &self.cursor else { return Ok(Found::Tombstone) };
+        self.table.found(cursor.kind(), cursor.value()).map_err(|error| self.damaged(error))
     }
 
     fn advance(&mut self) -> StoreResult<()> {

@@ -159,7 +159,7 @@ impl Repair<'_> {
             let rows = Arc::clone(&memtable);
             let mut source = MemorySource::new(rows, id, SeqNo::MAX, all, forward);
             while source.valid() {
-                writer.add(source.key(), source.seq(), &source.found())?;
+                writer.add(source.key(), source.seq(), &source.found()?)?;
                 source.advance()?;
             }
             let place = Place { level: 0, sublevel: SublevelId::new(no.get()) };

@@ -4,7 +4,8 @@
 //!    lost, every table found counts ([`rebuild`]): they are merged, of each key the version with the largest
 //!    sequence number stays, in the file: sequence overrides are lost with the manifest. Rows may come back then whose deletion was merged away while a part of an older table
 //!    that the manifest no longer counted still held them.
-//! 2. Every table is read. What can be read of a damaged one becomes a new table in its place ([`salvage`]).
+//! 2. Every table is read, with the values that it points at. What can be read of a damaged one becomes a new table
+//!    in its place ([`salvage`]).
 //! 3. If the logs cannot be recovered as after a crash, they are replayed up to the damage into tables of level 0
 //!    ([`logs`]); what lies after it is counted, since it may build on what is lost.
 //! 4. Damaged files are linked into a directory apart; then a new manifest puts the new state in force at once, by
@@ -20,13 +21,14 @@ mod logs;
 mod rebuild;
 mod salvage;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
 use varve_env::Env;
-use varve_format::edit::{Change, TableMeta, VersionEdit};
+use varve_format::edit::{Change, SegmentMeta, TableMeta, VersionEdit};
 use varve_format::log::LogId;
 use varve_format::section::Compression;
 use varve_format::table::TableOptions;
@@ -40,6 +42,7 @@ use crate::manifest::{Manifest, ManifestKeyspace, ManifestState, load, load_mani
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
 use crate::poison::Poison;
+use crate::segment::Segments;
 use crate::table::TableCache;
 use crate::version::{Place, Table, Version};
 use crate::wal::LogWriter;
@@ -139,6 +142,8 @@ struct Repair<'a> {
     cache: Arc<TableCache>,
     next_file: FileNo,
     salt: u64,
+    /// What tables may point into.
+    segments: Segments,
     report: EngineRepair,
     /// Files that are damaged.
     damaged: Vec<PathBuf>,
@@ -164,42 +169,48 @@ pub fn repair(
         cache: Arc::new(TableCache::new(Arc::clone(env), &options.db, metrics)?),
         next_file: used.unwrap_or(FileNo::new(1)),
         salt: env.random(),
+        segments: Segments::new(env, dir, std::iter::empty()),
         report: EngineRepair::default(),
         damaged: Vec::new(),
     };
     let state = repair.manifest(&files)?;
-    let (mut spaces, mut tables, known) = match &state {
-        Some(state) => {
-            repair.next_file = repair.next_file.max(state.next_file);
-            repair.salt = state.salt;
-            let tables = repair.check_tables(&state.keyspaces)?;
-            (state.keyspaces.clone(), tables, Some((state.oldest_log, state.last_seq)))
-        }
-        None => {
-            let spaces = rebuild::keyspaces(&repair, &files)?;
-            let tables = repair.rebuild(&files, &spaces)?;
-            (spaces, tables, None)
-        }
-    };
     let largest = |tables: &[Placed]| {
         tables.iter().flatten().map(|(_, table)| table.meta().largest_seq).max().unwrap_or_default()
     };
-    let seq = known.map_or_else(|| largest(&tables), |(_, seq)| seq);
-    let oldest_log = known.map(|(oldest, _)| oldest);
-    let replayed = repair.logs(&files, oldest_log, seq, &spaces, &mut tables)?;
-    if repair.report.did_nothing() && replayed.is_none() {
-        return Ok(repair.report);
-    }
-    // Rows of logs that are still needed may be older than a table with a sequence override.
-    if state.is_none() {
-        // Who needs an empty key space makes it.
-        while tables.last().is_some_and(Vec::is_empty) {
-            tables.pop();
-            spaces.pop();
+    let (spaces, tables, oldest_log, seq) = match &state {
+        Some(state) => {
+            repair.next_file = repair.next_file.max(state.next_file);
+            repair.salt = state.salt;
+            repair.segments = Segments::new(env, dir, state.segments.values().copied());
+            let mut tables = repair.check_tables(&state.keyspaces)?;
+            let (oldest, seq) = (state.oldest_log, state.last_seq);
+            let replayed = repair.logs(&files, Some(oldest), seq, &state.keyspaces, &mut tables)?;
+            if repair.report.did_nothing() && replayed.is_none() {
+                return Ok(repair.report);
+            }
+            // Rows of logs that are still needed may be older than a table with a sequence override.
+            let seq = if replayed.is_some() { seq.max(largest(&tables)) } else { seq };
+            (state.keyspaces.clone(), tables, Some(oldest).filter(|_| replayed.is_none()), seq)
         }
-    }
-    let seq = if replayed.is_some() { seq.max(largest(&tables)) } else { seq };
-    repair.put_in_force(&spaces, &tables, oldest_log.filter(|_| replayed.is_none()), seq)?;
+        None => {
+            let mut spaces = rebuild::keyspaces(&repair, &files)?;
+            repair.segments = repair.found_segments(&files)?;
+            // Tables of a repair that was cut short may hold some of the logs' newest rows and not others, so what
+            // is in tables is no measure of what the logs are needed for: all their rows are merged with the tables.
+            let mut replayed = vec![Placed::new(); spaces.len()];
+            repair.logs(&files, None, SeqNo::ZERO, &spaces, &mut replayed)?;
+            let seq = largest(&replayed);
+            let mut tables = repair.rebuild(&files, &spaces, replayed)?;
+            let seq = seq.max(largest(&tables));
+            // Who needs an empty key space makes it.
+            while tables.last().is_some_and(Vec::is_empty) {
+                tables.pop();
+                spaces.pop();
+            }
+            (spaces, tables, None, seq)
+        }
+    };
+    repair.put_in_force(&spaces, &tables, oldest_log, seq)?;
     Ok(repair.report)
 }
 
@@ -269,8 +280,8 @@ impl Repair<'_> {
             let id = KeyspaceId::new(id);
             let mut tables = Placed::new();
             for (place, meta) in &space.tables {
-                let table = Table::new(Arc::clone(self.env), self.dir, id, meta.clone());
-                if let Some(table) = self.sound_or_salvaged(space, Arc::new(table))? {
+                let table = self.table(id, meta.clone());
+                if let Some(table) = self.sound_or_salvaged(space, table)? {
                     tables.push((*place, table));
                 }
             }
@@ -293,6 +304,7 @@ impl Repair<'_> {
             Err(StoreError::Damaged { path, .. } | StoreError::NewerFormat { path, .. }) => {
                 self.put_aside(path);
             }
+            // A file that it points at is missing: what does not is left.
             Err(StoreError::Io { source, path, .. })
                 if source.kind() == std::io::ErrorKind::NotFound && path != table.path() => {}
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
@@ -318,6 +330,13 @@ impl Repair<'_> {
         if !self.damaged.contains(&path) {
             self.damaged.push(path);
         }
+    }
+
+    /// The table that `meta` describes, with the segments that it points into as far as they are known.
+    fn table(&self, id: KeyspaceId, meta: TableMeta) -> Arc<Table> {
+        let segments = self.segments.of(&meta.segments);
+        let table = Table::new(Arc::clone(self.env), self.dir, id, meta);
+        Arc::new(table.with_segments(segments))
     }
 
     /// How new tables of a key space are built.
@@ -364,6 +383,10 @@ impl Repair<'_> {
         changes.push(Change::OldestLog(oldest_log));
         changes.push(Change::NextFile(self.next_file));
         changes.push(Change::LastSeq(last_seq));
+        let segments = tables.iter().flatten().flat_map(|(_, table)| table.segments());
+        let segments: BTreeMap<FileNo, SegmentMeta> =
+            segments.map(|segment| (segment.file_no(), *segment.meta())).collect();
+        changes.extend(segments.into_values().map(Change::AddSegment));
         for (Place { level, sublevel }, table) in tables.iter().flatten() {
             let (keyspace, level, meta) = (table.keyspace(), *level as u8, table.meta().clone());
             changes.push(Change::AddTable { keyspace, level, sublevel: *sublevel, meta });

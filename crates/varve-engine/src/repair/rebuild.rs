@@ -1,4 +1,4 @@
-//! The state of a store that lost its manifest: all tables found, merged.
+//! The state of a store that lost its manifest: all tables found and the rows of the logs, merged.
 //!
 //! Tables of one key space that follow each other without overlap are chained to runs; the runs are merged, and
 //! of each key the newest version stays, unless it deletes the key: what it would hide is gone as well. The names
@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use varve_format::edit::{Change, TableMeta, VersionEdit};
+use varve_format::edit::{Change, SegmentMeta, TableMeta, VersionEdit};
 use varve_format::log::{LogReader, NextRecord, Record, RecordKind, resync};
+use varve_format::segment::{SEGMENT_HEADER_BYTES, segment_salt};
 use varve_types::{FileNo, KeyspaceId, SublevelId};
 
 use super::{Placed, Repair};
@@ -19,7 +20,8 @@ use crate::iter::level::LevelSource;
 use crate::iter::merge::Merge;
 use crate::manifest::ManifestKeyspace;
 use crate::memtable::Found;
-use crate::read::read_log;
+use crate::read::{open, read_log, read_part};
+use crate::segment::Segments;
 use crate::table::{Admission, TableWriter, describe};
 use crate::version::{LEVELS, Place, Table};
 use crate::{Direction, KeyspaceOptions, StoreError, StoreResult};
@@ -73,11 +75,12 @@ pub(super) fn keyspaces(
 }
 
 impl Repair<'_> {
-    /// Merges all tables.
+    /// Merges all tables, those of `files` and `replayed` with the rows of the logs.
     pub(super) fn rebuild(
         &mut self,
         files: &[StoreFile],
         spaces: &[ManifestKeyspace],
+        replayed: Vec<Placed>,
     ) -> StoreResult<Vec<Placed>> {
         let mut described = Vec::new();
         for file in files {
@@ -94,14 +97,15 @@ impl Repair<'_> {
                 self.damaged.push(path);
                 continue;
             };
-            described.push(Arc::new(Table::new(Arc::clone(self.env), self.dir, id, meta)));
+            described.push(self.table(id, meta));
         }
         let zones: HashSet<FileNo> = described
             .iter()
             .flat_map(|table| table.meta().zones.iter().map(|zone| zone.zone.file))
             .collect();
         let present = |no| files.contains(&StoreFile::Table(no));
-        let mut found: Vec<Vec<Arc<Table>>> = spaces.iter().map(|_| Vec::new()).collect();
+        let tables = |placed: Placed| placed.into_iter().map(|(_, table)| table).collect();
+        let mut found: Vec<Vec<Arc<Table>>> = replayed.into_iter().map(tables).collect();
         for table in described {
             // The table that points at a file has what still counts of it.
             let is_zone = zones.contains(&table.file_no());
@@ -114,6 +118,24 @@ impl Repair<'_> {
         }
         let spaces = spaces.iter().zip(0..).zip(found);
         spaces.map(|((space, id), tables)| self.merge(KeyspaceId::new(id), space, tables)).collect()
+    }
+
+    /// The segments whose headers can be read.
+    pub(super) fn found_segments(&self, files: &[StoreFile]) -> StoreResult<Segments> {
+        let mut metas = Vec::new();
+        for file in files {
+            let StoreFile::Segment(no) = file else { continue };
+            let path = file.path(self.dir);
+            let (opened, size_bytes) = open(&**self.env, &path)?;
+            if size_bytes < SEGMENT_HEADER_BYTES as u64 {
+                continue;
+            }
+            let header = read_part(&*opened, &path, 0, SEGMENT_HEADER_BYTES as u64)?;
+            if let Ok(salt) = segment_salt(&header) {
+                metas.push(SegmentMeta { file: *no, salt, size_bytes });
+            }
+        }
+        Ok(Segments::new(self.env, self.dir, metas.into_iter()))
     }
 
     /// What a table says of itself; `None` if that cannot be read.
@@ -156,7 +178,7 @@ impl Repair<'_> {
         while merge.valid() {
             if last.as_deref() != Some(merge.key()) {
                 last = Some(merge.key().to_vec());
-                let found = merge.found();
+                let found = merge.found()?;
                 let is_full = |w: &TableWriter| w.table_bytes() >= self.options.db.table_bytes;
                 if writer.as_ref().is_some_and(is_full) {
                     self.end_table(id, writer.take(), &mut merged)?;
@@ -186,8 +208,7 @@ impl Repair<'_> {
     ) -> StoreResult<()> {
         let place = Place { level: LEVELS - 1, sublevel: SublevelId::new(0) };
         let meta = writer.map(TableWriter::finish).transpose()?.flatten();
-        let table = |meta| Arc::new(Table::new(Arc::clone(self.env), self.dir, id, meta));
-        merged.extend(meta.map(table).map(|table| (place, table)));
+        merged.extend(meta.map(|meta| (place, self.table(id, meta))));
         Ok(())
     }
 }

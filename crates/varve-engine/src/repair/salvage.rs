@@ -7,13 +7,14 @@
 //! 3. Without its index a stitched table's blocks are looked for in its runs; the manifest says where those are
 //!    listed. If the list is lost too, the blocks of other files are: to take all that these hold would bring
 //!    back rows that were overwritten since.
-//! 4. What is read goes to a new table; the keys around each gap are reported.
+//! 4. What is read goes to a new table, values that stood apart as well, beside their keys. A row whose value cannot
+//!    be read is lost. The keys around each gap are reported.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use varve_format::EntryKind;
 use varve_format::block::{Block, BlockCursor};
 use varve_format::index::Index;
 use varve_format::section::{Handle, find_section, open_section};
@@ -73,6 +74,13 @@ impl Repair<'_> {
             if let Some(why) = gap.take() {
                 lost.push(name(&last, Some(key.clone()), why));
             }
+            let found = match self.at_hand(found)? {
+                Ok(found) => found,
+                Err(why) => {
+                    gap = Some(why);
+                    continue;
+                }
+            };
             // A key outside of the table's range, or out of order, is none of this table.
             if table.covers(&key) && writer.add(&key, seq, &found).is_ok() {
                 saved += 1;
@@ -90,13 +98,28 @@ impl Repair<'_> {
         if saved == 0 {
             return Ok(None);
         }
-        let meta = writer.finish()?;
-        let table = |meta| Table::new(Arc::clone(self.env), self.dir, table.keyspace(), meta);
-        Ok(meta.map(table).map(Arc::new))
+        Ok(writer.finish()?.map(|meta| self.table(table.keyspace(), meta)))
     }
 }
 
 impl Repair<'_> {
+    /// `found` with its value at hand wherever it stands; or why that cannot be read.
+    fn at_hand(&mut self, found: Found) -> StoreResult<Result<Found, String>> {
+        let Found::Separated(separated) = found else { return Ok(Ok(found)) };
+        let path = separated.segment.path();
+        match self.cache.load_value(&separated) {
+            Ok(value) => Ok(Ok(Found::Value(value))),
+            Err(error @ StoreError::Damaged { .. }) => {
+                self.put_aside(path.to_path_buf());
+                Ok(Err(error.to_string()))
+            }
+            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Ok(Err(format!("the value was in {}, which is missing", path.display())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// What stands in `table`, in order unless its index is lost.
     fn rows(&self, table: &Table) -> StoreResult<Vec<Row>> {
         let bytes = match self.content(table.file(), table.meta().size_bytes)? {
@@ -104,10 +127,12 @@ impl Repair<'_> {
             Err(why) => return Ok(vec![Err(why)]),
         };
         if let Some(pieces) = self.indexed(&bytes, table) {
-            return Ok(pieces.into_iter().flat_map(rows_of).collect());
+            return Ok(pieces.into_iter().flat_map(|piece| rows_of(table, piece)).collect());
         }
         let salt = table.meta().salt;
-        let own = |range| searched(&bytes, salt, range).into_iter().flat_map(rows_of);
+        let own = |range| {
+            searched(&bytes, salt, range).into_iter().flat_map(|piece| rows_of(table, piece))
+        };
         let Some(list) = table.meta().zones_at else { return Ok(own(0..bytes.len()).collect()) };
         let section = section_in(&bytes, salt, list);
         let Some(zones) = section.and_then(|list| Zones::decode(&list, bytes.len() as u64).ok())
@@ -126,7 +151,11 @@ impl Repair<'_> {
             match self.content(file, run.offset + run.bytes)? {
                 Ok(bytes) => {
                     let range = (run.offset as usize).min(bytes.len())..bytes.len();
-                    rows.extend(searched(&bytes, file.salt(), range).into_iter().flat_map(rows_of));
+                    rows.extend(
+                        searched(&bytes, file.salt(), range)
+                            .into_iter()
+                            .flat_map(|piece| rows_of(table, piece)),
+                    );
                 }
                 Err(why) => rows.push(Err(why)),
             }
@@ -196,7 +225,7 @@ fn section_in(bytes: &Bytes, salt: FileSalt, handle: Handle) -> Option<Bytes> {
 }
 
 /// The versions of a block, or what is wrong with it.
-fn rows_of(piece: Piece) -> Vec<Row> {
+fn rows_of(table: &Table, piece: Piece) -> Vec<Row> {
     let whole = piece.and_then(|block| match block.check() {
         Ok(_) => Ok(block),
         Err(error) => Err(error.to_string()),
@@ -209,11 +238,9 @@ fn rows_of(piece: Piece) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut step = cursor.seek_first();
     while step.is_ok() && cursor.valid() {
-        let found = match cursor.kind() {
-            EntryKind::Put => Found::Value(cursor.value()),
-            EntryKind::Delete => Found::Tombstone,
-        };
-        rows.push(Ok((cursor.key().to_vec(), cursor.seq(), found)));
+        let found = table.found(cursor.kind(), cursor.value());
+        let row = found.map(|found| (cursor.key().to_vec(), cursor.seq(), found));
+        rows.push(row.map_err(|error| error.to_string()));
         step = cursor.next();
     }
     rows

@@ -1,15 +1,18 @@
-//! Blocks, indexes and filters of tables in memory, within one budget; and a bounded number of open
+//! Blocks, indexes and filters of tables and values of segments in memory, within one budget; and a bounded number of open
 //! files.
 //!
 //! 1. [`TableCache::get`] asks the table's filter, finds the block in its index and searches it, or the
 //!    few blocks that the index cannot tell apart.
 //! 2. What is not in memory is read, its checksum compared, and kept; least useful entries make room.
-//! 3. Scans and compactions read blocks through [`TableCache::block`]; compactions keep none of them.
+//! 3. A value that stands in a segment costs one more read; those that lookups ask for are kept like blocks,
+//!    those that scans and merges pass are not.
+//! 4. Scans and compactions read blocks through [`TableCache::block`]; compactions keep none of them.
 //!
 //! Invariants: every byte that leaves this module was covered by a checksum over its content, the
 //! file's salt and the offset; indexes and filters are charged to the same budget as blocks.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fmt, io};
@@ -18,18 +21,20 @@ use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use varve_env::{Env, File, OpenMode};
+use varve_format::FormatResult;
 use varve_format::block::Block;
 use varve_format::filter::{Filter, PREFIX_BYTES, filter_hash};
 use varve_format::index::Index;
 use varve_format::section::{Handle, open_section};
+use varve_format::segment::{SEGMENT_HEADER_BYTES, segment_salt};
 use varve_format::table::{FOOTER_BYTES, Footer, Zones};
-use varve_format::{EntryKind, FormatResult};
 use varve_types::{FileNo, SeqNo};
 
 use crate::files::{format_error, io_error};
 use crate::memtable::Found;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
+use crate::segment::{Segment, Separated};
 use crate::version::{Table, TableFile};
 use crate::{StoreError, StoreResult};
 
@@ -54,7 +59,7 @@ pub(crate) enum FilteredBy {
     Map,
 }
 
-/// Whether a block that was read stays in memory.
+/// Whether a block or value that was read stays in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// It may be wanted again.
@@ -119,6 +124,7 @@ struct Place {
 #[derive(Clone, Debug)]
 enum Cached {
     Block(Block),
+    Value(Bytes),
     Index(Arc<TableIndex>),
 }
 
@@ -129,6 +135,7 @@ impl Weighter<Place, Cached> for ByBytes {
     fn weight(&self, _: &Place, cached: &Cached) -> u64 {
         let bytes = match cached {
             Cached::Block(block) => block.memory_bytes(),
+            Cached::Value(value) => value.len(),
             Cached::Index(index) => index.memory_bytes(),
         };
         bytes as u64 + ENTRY_OVERHEAD_BYTES
@@ -259,10 +266,7 @@ impl TableCache {
         if found.is_none() && (index.filter.is_some() || filtered_by == FilteredBy::Map) {
             self.metrics.filter_false_positives.add(1);
         }
-        Ok(found.map(|found| match found.kind {
-            EntryKind::Put => (table.seq_of(found.seq), Found::Value(found.value)),
-            EntryKind::Delete => (table.seq_of(found.seq), Found::Tombstone),
-        }))
+        Ok(found)
     }
 
     /// The newest version of `key` as of `seq` in `blocks`, which the index cannot tell apart. Nearly
@@ -274,7 +278,7 @@ impl TableCache {
         blocks: RangeInclusive<usize>,
         key: &[u8],
         seq: SeqNo,
-    ) -> StoreResult<Option<varve_format::block::Found>> {
+    ) -> StoreResult<Option<(SeqNo, Found)>> {
         let (mut first, last) = blocks.into_inner();
         let mut bound = last;
         while bound > first + 1 {
@@ -299,9 +303,10 @@ impl TableCache {
                     break;
                 }
             }
-            let found = block.get(key, seq).map_err(at)?;
-            if found.is_some() {
-                return Ok(found);
+            if let Some(found) = block.get(key, seq).map_err(at)? {
+                let seq = table.seq_of(found.seq);
+                let found = table.found(found.kind, found.value).map_err(at)?;
+                return Ok(Some((seq, found)));
             }
         }
         Ok(None)
@@ -346,7 +351,9 @@ impl TableCache {
         let load = || self.read_index(table, by).map(|index| Cached::Index(Arc::new(index)));
         match self.entries.get_or_insert_with(&place, load)? {
             Cached::Index(index) => Ok(index),
-            Cached::Block(_) => Err(StoreError::Invalid("a block cached as an index".to_owned())),
+            Cached::Block(_) | Cached::Value(_) => {
+                Err(StoreError::Invalid("something else cached as an index".to_owned()))
+            }
         }
     }
 
@@ -438,41 +445,109 @@ impl TableCache {
     /// Has the bytes of `file` from `start` to `end` fetched, which a walk will come to.
     pub(crate) fn prefetch(&self, file: &TableFile, start: u64, end: u64) -> StoreResult<()> {
         self.metrics.prefetched_bytes.add(end - start);
-        self.file(file)?.prefetch(start, end - start);
+        self.file(file.path(), file.no())?.prefetch(start, end - start);
         Ok(())
     }
 
+    /// The value that is found, if one is.
+    pub(crate) fn value_of(
+        &self,
+        found: Found,
+        admission: Admission,
+    ) -> StoreResult<Option<Bytes>> {
+        match found {
+            Found::Value(value) => Ok(Some(value)),
+            Found::Separated(separated) => self.value(&separated, admission).map(Some),
+            Found::Tombstone => Ok(None),
+        }
+    }
+
+    /// `found` with its value at hand.
+    pub(crate) fn at_hand(&self, found: Found) -> StoreResult<Found> {
+        match found {
+            Found::Separated(separated) => {
+                self.value(&separated, Admission::Pass).map(Found::Value)
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// A value that stands in a segment.
+    pub(crate) fn value(&self, separated: &Separated, admission: Admission) -> StoreResult<Bytes> {
+        let Separated { segment, handle } = separated;
+        let place = Place { file: segment.file_no(), offset: handle.offset };
+        if let Some(Cached::Value(value)) = self.entries.get(&place) {
+            self.metrics.value_hits.add(1);
+            return Ok(value);
+        }
+        let value = self.load_value(separated)?;
+        if admission == Admission::Keep {
+            self.entries.insert(place, Cached::Value(value.clone()));
+        }
+        Ok(value)
+    }
+
+    /// Reads a value that stands in a segment, whether it is in memory or not.
+    pub(crate) fn load_value(&self, separated: &Separated) -> StoreResult<Bytes> {
+        let Separated { segment, handle } = separated;
+        self.metrics.value_reads.add(1);
+        let path = segment.path();
+        if handle.end() > segment.meta().size_bytes {
+            let detail = "a value beyond the end of its segment".to_owned();
+            return Err(StoreError::Damaged {
+                path: path.to_owned(),
+                offset: handle.offset,
+                detail,
+            });
+        }
+        let bytes = self.read_at(path, segment.file_no(), handle.offset, handle.len as usize)?;
+        open_section(&Bytes::from(bytes), segment.meta().salt, handle.offset)
+            .map_err(|error| format_error(path, error.shifted(handle.offset)))
+    }
+
+    /// Fails unless the header of `segment` is what was written.
+    pub(crate) fn check_header(&self, segment: &Segment) -> StoreResult<()> {
+        let header = self.read_at(segment.path(), segment.file_no(), 0, SEGMENT_HEADER_BYTES)?;
+        let salt = segment_salt(&header).map_err(|error| format_error(segment.path(), error))?;
+        if salt == segment.meta().salt {
+            return Ok(());
+        }
+        let (path, detail) =
+            (segment.path().to_owned(), "the header of another segment".to_owned());
+        Err(StoreError::Damaged { path, offset: 0, detail })
+    }
+
     fn read(&self, table: &TableFile, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
-        let file = self.file(table)?;
+        self.read_at(table.path(), table.no(), offset, len)
+    }
+
+    fn read_at(&self, path: &Path, no: FileNo, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
+        let file = self.file(path, no)?;
         let mut bytes = vec![0; len];
         self.metrics.device_reads.add(1);
         self.metrics.device_read_bytes.add(len as u64);
         file.read_exact_at(&mut bytes, offset).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => StoreError::Damaged {
-                path: table.path().to_owned(),
-                offset,
-                detail: error.to_string(),
-            },
-            _ => io_error("read", table.path(), error),
+            io::ErrorKind::UnexpectedEof => {
+                StoreError::Damaged { path: path.to_owned(), offset, detail: error.to_string() }
+            }
+            _ => io_error("read", path, error),
         })?;
         Ok(bytes)
     }
 
-    fn file(&self, table: &TableFile) -> StoreResult<Arc<dyn File>> {
-        if let Some(file) = self.files.get(&table.no()) {
+    fn file(&self, path: &Path, no: FileNo) -> StoreResult<Arc<dyn File>> {
+        if let Some(file) = self.files.get(&no) {
             return Ok(file);
         }
-        let file = self
-            .env
-            .open(table.path(), OpenMode::Read)
-            .map_err(|error| io_error("open", table.path(), error))?;
+        let file =
+            self.env.open(path, OpenMode::Read).map_err(|error| io_error("open", path, error))?;
         // What walks will want beyond one block they say themselves, by `prefetch`.
         file.expect_random_reads();
-        self.files.insert(table.no(), Arc::clone(&file));
+        self.files.insert(no, Arc::clone(&file));
         Ok(file)
     }
 
-    /// Forgets an open file that is about to go, so that its room is given back.
+    /// Forgets the open file of a table or segment that is about to go, so that its room is given back.
     pub(crate) fn forget(&self, file: FileNo) {
         self.files.remove(&file);
         self.entries.remove(&Place { file, offset: INDEX_OFFSET });

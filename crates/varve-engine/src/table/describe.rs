@@ -55,6 +55,7 @@ pub(crate) fn describe(
         largest_key: properties.largest_key,
         zones_at: footer.zones,
         zones,
+        segments: properties.segments,
     };
     Ok((properties.keyspace, meta))
 }

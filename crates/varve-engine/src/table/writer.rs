@@ -14,12 +14,14 @@ use varve_format::EntryKind;
 use varve_format::block::Block;
 use varve_format::edit::TableMeta;
 use varve_format::section::Handle;
+use varve_format::segment::ValuePointer;
 use varve_format::table::{TableBuilder, TableOptions, Zone};
 use varve_types::{FileNo, FileSalt, SeqNo};
 
 use crate::StoreResult;
 use crate::files::{StoreFile, format_error, io_error};
 use crate::memtable::Found;
+use crate::segment::Separated;
 
 /// Output is handed to the operating system in pieces of about this size.
 const WRITE_BYTES: usize = 256 << 10;
@@ -63,11 +65,38 @@ impl TableWriter {
     ///
     /// REQUIRES: after all versions added so far, in internal order.
     pub(crate) fn add(&mut self, key: &[u8], seq: SeqNo, found: &Found) -> StoreResult<()> {
+        match found {
+            Found::Value(value) => self.add_version(key, seq, EntryKind::Put, value),
+            Found::Tombstone => self.add_version(key, seq, EntryKind::Delete, &[]),
+            Found::Separated(Separated { segment, handle }) => {
+                let pointer = ValuePointer { segment: segment.file_no(), handle: *handle };
+                self.add_pointer(key, seq, &pointer)
+            }
+        }
+    }
+
+    /// Adds a version whose value stands in a segment.
+    ///
+    /// REQUIRES: as [`TableWriter::add`].
+    pub(crate) fn add_pointer(
+        &mut self,
+        key: &[u8],
+        seq: SeqNo,
+        pointer: &ValuePointer,
+    ) -> StoreResult<()> {
+        let mut row = Vec::new();
+        pointer.encode(&mut row);
+        self.add_version(key, seq, EntryKind::Separated, &row)
+    }
+
+    fn add_version(
+        &mut self,
+        key: &[u8],
+        seq: SeqNo,
+        kind: EntryKind,
+        value: &[u8],
+    ) -> StoreResult<()> {
         let Some(builder) = &mut self.builder else { return Ok(()) };
-        let (kind, value) = match found {
-            Found::Value(value) => (EntryKind::Put, value.as_ref()),
-            Found::Tombstone => (EntryKind::Delete, &[][..]),
-        };
         builder.add(key, seq, kind, value).map_err(|error| format_error(&self.path, error))?;
         if builder.output().len() >= WRITE_BYTES {
             self.file

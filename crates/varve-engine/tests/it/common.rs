@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use varve_engine::{
     Batch, CompactionPolicy, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store,
-    StoreDesign, StoreResult,
+    StoreDesign, StoreResult, ValuePolicy,
 };
 use varve_env::Env;
 use varve_types::KeyspaceId;
@@ -57,7 +57,7 @@ pub(crate) fn store_dir() -> PathBuf {
 
 /// [`small_options`] with one of all designs, chosen by a number, and other sizes.
 pub(crate) fn options_by(number: u64) -> DbOptions {
-    use varve_engine::design::{Compaction, TableFilter, TableIndex};
+    use varve_engine::design::{Compaction, TableFilter, TableIndex, Values};
     use varve_engine::options::{FilteredLevels, Tuning};
     let pick = |n: u64, of: u64| (number / n % of) as usize;
     let design = StoreDesign {
@@ -78,6 +78,7 @@ pub(crate) fn options_by(number: u64) -> DbOptions {
         ][pick(5, 6)],
         filtered_levels: [FilteredLevels::All, FilteredLevels::Upper(1)][pick(11, 2)],
         tuning: [Tuning::Fixed, Tuning::Auto][pick(13, 2)],
+        values: [Values::Separated, Values::InRow, Values::InRow][pick(2, 3)],
         ..StoreDesign::default()
     };
     let mut options = small_options();
@@ -89,6 +90,9 @@ pub(crate) fn options_by(number: u64) -> DbOptions {
     options.sublevels_trigger = 2 + pick(3, 2);
     options.level_base_bytes = small_options().level_base_bytes;
     options.table_bytes = 1 << (10 + pick(6, 3));
+    if design.values == Values::Separated {
+        options.values = ValuePolicy::Separated { bytes_min: [25, 1, 50, 200][pick(3, 4)] };
+    }
     options
 }
 

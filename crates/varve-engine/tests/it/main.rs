@@ -16,6 +16,7 @@ mod pace;
 mod reads;
 mod repair;
 mod retune;
+mod segments;
 mod stitching;
 mod sublevel_map;
 mod threaded;

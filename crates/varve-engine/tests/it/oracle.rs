@@ -106,30 +106,44 @@ fn check_reads(rng: &mut Rng, reader: &Reader<'_>, ids: &[KeyspaceId], model: &M
             .collect();
         assert_eq!(found, expected(rows, &range, direction), "{range:?} {direction:?}");
     }
+    if let Reader::Now(db) = reader {
+        let keys = db.keys(ids[space], range.clone()).unwrap();
+        let found: Vec<_> = keys.map(|key| key.unwrap().to_vec()).collect();
+        let all = expected(rows, &range, Direction::Forward);
+        assert!(found.iter().eq(all.iter().map(|(key, _)| key)), "keys of {range:?}");
+    }
 }
 
-/// How often compactions left a table clipped, and moved one as it is, how often the map of the sub-levels spared a
-/// table, how many bytes merges left where they were, and how many tables were defragmented, since the store was
-/// opened.
-fn work_done(db: &Db) -> [u64; 5] {
+/// How often tables were clipped, tables moved as they are, tables spared by the map of the sub-levels; bytes that merges
+/// left where they were; how often tables were defragmented, segments cleaned, and values read out of segments.
+type Counts = [u64; 7];
+
+const COUNTED: [&str; 7] = [
+    "table_clips",
+    "table_moves",
+    "map_negatives",
+    "stitched_bytes",
+    "defragmentations",
+    "cleanings",
+    "value_reads",
+];
+
+fn counts_of(db: &Db) -> Counts {
     let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    ["table_clips", "table_moves", "map_negatives", "stitched_bytes", "defragmentations"]
-        .map(|name| metrics["counters"][name].as_u64().unwrap())
+    COUNTED.map(|name| metrics["counters"][name].as_u64().unwrap())
 }
 
-/// Returns what [`work_done`] counts.
-fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u64; 5] {
+fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> Counts {
     let mut rng = Rng::new(seed);
     let mut model = Model::new();
     let open = |rng: &mut Rng| Db::open(Arc::clone(env), dir, random_options(rng)).unwrap();
     let mut db = open(&mut rng);
     let mut ids = make_spaces(&db).unwrap();
-    let (mut step, mut counts) = (0, [0; 5]);
+    let (mut step, mut counts) = (0, Counts::default());
     let mut count = |db: &Db| {
         let report = db.verify(&mut |_| {}).unwrap();
         assert!(report.errors.is_empty(), "{:?}", report.errors);
-        let new = work_done(db);
-        counts = std::array::from_fn(|i| counts[i] + new[i]);
+        counts.iter_mut().zip(counts_of(db)).for_each(|(sum, new)| *sum += new);
     };
     while step < steps {
         {
@@ -181,17 +195,18 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> [u
 
 #[test]
 fn a_simulated_store_agrees_with_the_model() {
-    let mut all = [0; 5];
+    let mut counts = Counts::default();
     for seed in 0..9 {
         let env: Arc<dyn Env> = SimEnv::new(seed);
-        let counts = run(&env, &store_dir(), seed, 2500);
-        all = std::array::from_fn(|i| all[i] + counts[i]);
+        let new = run(&env, &store_dir(), seed, 2500);
+        counts.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
     }
-    let [clips, moves, spared, stitched, defragmentations] = all;
+    let [clips, moves, spared, stitched, defragmentations, cleanings, values] = counts;
     assert!(clips > 100 && moves > 20, "{clips} tables clipped, {moves} moved");
     assert!(spared > 1000, "the map spared {spared} tables");
     assert!(stitched > 50_000, "{stitched} bytes stitched");
     assert!(defragmentations > 20, "{defragmentations} tables defragmented");
+    assert!(cleanings > 5 && values > 10_000, "{cleanings} cleanings, {values} values read");
 }
 
 #[test]

@@ -197,9 +197,17 @@ fn a_damaged_log_is_cut_and_what_follows_is_counted() {
     assert!(batches_after > 50, "{batches_after}");
 }
 
+/// A repair had written the newest rows of one key space when it was cut short; the next took the logs for no longer
+/// needed and lost those of the others.
 #[test]
 fn a_repair_that_is_cut_short_can_be_begun_again() {
-    let (env, _) = sample(9);
+    for seed in 9..13 {
+        cut_short_everywhere(seed);
+    }
+}
+
+fn cut_short_everywhere(seed: u64) {
+    let (env, _) = sample(seed);
     for path in of_kind(&env, "MANIFEST") {
         env.remove_raw(&path).unwrap();
     }
@@ -223,7 +231,7 @@ fn a_repair_that_is_cut_short_can_be_begun_again() {
             [copy.power_cut_keep_nothing(), copy.power_cut_keep_all(), copy.power_cut(step)]
         {
             repaired(&image);
-            assert_eq!(after(&image), expected, "step {step}, {cut_short:?}");
+            assert!(after(&image) == expected, "seed {seed}, step {step}, {cut_short:?}");
         }
     }
 }

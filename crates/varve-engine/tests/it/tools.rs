@@ -73,6 +73,10 @@ fn every_file_can_be_inspected() {
             }
             Inspection::Manifest(log) => assert!(log.records.iter().any(|r| r.kind == "edit")),
             Inspection::Current { manifest } => assert!(manifest > 0),
+            Inspection::Segment(segment) => {
+                assert_eq!((segment.broken, segment.values), (None, segment.records.len() as u64));
+                assert!(segment.values > 0 && segment.used_bytes > Some(0));
+            }
         }
     }
     let ids = make_spaces(&db).unwrap();

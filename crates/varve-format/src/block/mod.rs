@@ -6,9 +6,9 @@
 //! entry   varint  bytes shared with the key before; 0 at a restart
 //!         varint  bytes of the key that follow
 //!         varint  bytes of the value
-//!         varint  sequence number << 2 | kind (1 delete, 2 put)
+//!         varint  sequence number << 2 | kind (1 delete, 2 put, 3 separated)
 //!         bytes   rest of the key
-//!         bytes   value
+//!         bytes   value, or where it stands ([`crate::segment`]) if separated
 //! ```
 //!
 //! Entries are in *internal order*: keys ascending, and of one key the newest version first, so that

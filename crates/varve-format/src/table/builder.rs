@@ -7,6 +7,7 @@
 //! 4. [`TableBuilder::finish`] appends filters, index, properties and footer.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use varve_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -21,6 +22,7 @@ use crate::section::{
     Compression, Handle, PADDED_UNIT_MAX, PADDING_BYTES, Packing, TRAILER_BYTES, compress, pad,
     put_section,
 };
+use crate::segment::{SegmentShare, ValuePointer};
 use crate::{EntryKind, FormatError, FormatResult, Problem};
 
 /// How a table is built.
@@ -85,6 +87,8 @@ pub struct TableBuilder {
     key_hashes: Vec<u64>,
     prefix_hashes: Vec<u64>,
     properties: Properties,
+    /// Bytes of records that rows point at, by segment.
+    segments: BTreeMap<FileNo, u64>,
     scratch: Vec<u8>,
 }
 
@@ -103,6 +107,7 @@ impl TableBuilder {
             raw_bytes: 0,
             smallest_key: Bytes::new(),
             largest_key: Bytes::new(),
+            segments: Vec::new(),
         };
         let block_pages = options.block_bytes / PAGE_BYTES as u32;
         TableBuilder {
@@ -122,12 +127,13 @@ impl TableBuilder {
             key_hashes: Vec::new(),
             prefix_hashes: Vec::new(),
             properties,
+            segments: BTreeMap::new(),
             scratch: Vec::new(),
         }
     }
 
-    /// Adds a version of `key`. Fails, and changes nothing, if it is not after all versions added so
-    /// far, or if key or value break a limit.
+    /// Adds a version of `key`; of a separated value, the encoded [`ValuePointer`]. Fails, and changes
+    /// nothing, if it is not after all versions added so far, or if key or value break a limit.
     pub fn add(
         &mut self,
         key: &[u8],
@@ -136,6 +142,10 @@ impl TableBuilder {
         value: &[u8],
     ) -> FormatResult<()> {
         self.check_limits(key, seq, value)?;
+        let pointer = match kind {
+            EntryKind::Separated => Some(ValuePointer::decode(value)?),
+            EntryKind::Put | EntryKind::Delete => None,
+        };
         let first = self.properties.entries == 0;
         let last_key = self.last_key();
         let new_key = first || last_key != key;
@@ -160,13 +170,16 @@ impl TableBuilder {
         }
         self.last_seq = seq;
         self.count(key, seq, kind, value.len());
+        if let Some(pointer) = pointer {
+            *self.segments.entry(pointer.segment).or_default() += pointer.record_bytes();
+        }
         Ok(())
     }
 
     /// Adds all versions of `block`, which stands at `handle` of `zone` and stays there. Fails if they are not
     /// after all added so far; then the table cannot be finished.
     ///
-    /// REQUIRES: [`TableOptions::may_stitch`].
+    /// REQUIRES: [`TableOptions::may_stitch`]; none of them is separated.
     pub fn stitch(&mut self, zone: Zone, handle: Handle, block: &Block) -> FormatResult<()> {
         let mut cursor = BlockCursor::new(block.clone());
         cursor.seek_first()?;
@@ -178,6 +191,10 @@ impl TableBuilder {
         }
         while cursor.valid() {
             let (key, seq) = (cursor.key(), cursor.seq());
+            if cursor.kind() == EntryKind::Separated {
+                let rule = "a block that points into segments and stays where it is";
+                return Err(self.error(Problem::Invalid(rule)));
+            }
             let first = self.properties.entries == 0;
             if !first && internal_cmp((&self.sealed_key, self.last_seq), (key, seq)).is_ge() {
                 let rule = "a block that is not after the last version";
@@ -237,6 +254,9 @@ impl TableBuilder {
             return Err(self.error(Problem::Invalid("a table without entries")));
         }
         self.properties.largest_key = Bytes::copy_from_slice(self.last_key());
+        let segments = std::mem::take(&mut self.segments).into_iter();
+        self.properties.segments =
+            segments.map(|(segment, bytes)| SegmentShare { segment, bytes }).collect();
         if !self.block.is_empty() {
             self.seal_block()?;
         }
@@ -396,6 +416,7 @@ impl TableBuilder {
             seq_override: None,
             smallest_key: properties.smallest_key.clone(),
             largest_key: properties.largest_key.clone(),
+            segments: properties.segments.clone(),
             zones: self.zones.metas(),
             zones_at: None,
         }

@@ -8,6 +8,7 @@
 //!         bytes of keys and values, one after the other
 //! string  smallest key
 //! string  largest key
+//! varint  number of segments, then of each varint file number and varint bytes of records that rows point at
 //! ```
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use varve_types::{KeyspaceId, SeqNo};
 
 use crate::codec::{Reader, put_string, put_varint};
 use crate::section::Compression;
+use crate::segment::{SegmentShare, put_shares, read_shares};
 use crate::{FormatError, FormatResult, Problem};
 
 /// What a table says of itself.
@@ -43,6 +45,8 @@ pub struct Properties {
     pub smallest_key: Bytes,
     /// The last key.
     pub largest_key: Bytes,
+    /// The segments that rows point into, ascending.
+    pub segments: Vec<SegmentShare>,
 }
 
 impl Properties {
@@ -58,6 +62,7 @@ impl Properties {
         put_varint(out, self.raw_bytes);
         put_string(out, &self.smallest_key);
         put_string(out, &self.largest_key);
+        put_shares(out, &self.segments);
     }
 
     /// Takes the properties section's content.
@@ -83,6 +88,7 @@ impl Properties {
             raw_bytes: reader.varint()?,
             smallest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
             largest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
+            segments: read_shares(&mut reader)?,
         };
         reader.finish()?;
         Ok(properties)

@@ -12,7 +12,10 @@ use varve_format::edit::VersionEdit;
 use varve_format::filter::{Filter, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{HEADER_BYTES, LogHeader, LogReader, NextRecord, encoded_len, resync};
-use varve_format::section::{Handle, open_section};
+use varve_format::section::{Handle, SECTION_BYTES_MAX, open_section};
+use varve_format::segment::{
+    RECORD_PREFIX_BYTES, SEGMENT_HEADER_BYTES, ValuePointer, record_at, segment_salt,
+};
 use varve_format::table::{FOOTER_BYTES, Footer, Properties, Zones};
 use varve_types::{FileNo, FileSalt, SeqNo};
 
@@ -231,6 +234,26 @@ pub(crate) fn zones(data: &[u8]) {
         assert!(place.end() <= end);
     }
     assert!(zones.metas().iter().all(|meta| meta.runs > 0));
+}
+
+/// A segment, and the bytes as a pointer into one: what is accepted is written back as it was.
+pub(crate) fn segment(data: &[u8]) {
+    if let Ok(pointer) = ValuePointer::decode(data) {
+        let mut out = Vec::new();
+        pointer.encode(&mut out);
+        assert_eq!(out, data);
+        assert!(pointer.record_bytes() <= u64::from(SECTION_BYTES_MAX) + 4);
+    }
+    let (header, end) = (data.get(..SEGMENT_HEADER_BYTES), data.len() as u64);
+    let salt = header.and_then(|header| segment_salt(header).ok()).unwrap_or(SALT);
+    let bytes = Bytes::copy_from_slice(data);
+    let mut at = SEGMENT_HEADER_BYTES;
+    while let Some(prefix) = data.get(at..).and_then(|rest| rest.get(..RECORD_PREFIX_BYTES)) {
+        let Ok(handle) = record_at(prefix, at as u64, end) else { break };
+        assert!(handle.offset > at as u64 && handle.end() <= end);
+        at = handle.end() as usize;
+        let _ = open_section(&bytes.slice(handle.offset as usize..at), salt, handle.offset);
+    }
 }
 
 /// A properties section's content.

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use varve_format::EntryKind;
 use varve_format::batch::decode_batch;
 use varve_format::block::{Block, BlockCursor};
 use varve_format::edit::VersionEdit;
@@ -13,6 +14,7 @@ use varve_format::filter::{Filter, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{LogHeader, LogKind, LogReader, NextRecord, RecordKind};
 use varve_format::section::{Compression, Handle, open_section};
+use varve_format::segment::{SEGMENT_HEADER_BYTES, SegmentShare, ValuePointer, segment_salt};
 use varve_format::table::{FOOTER_BYTES, Footer, Properties, Zones};
 use varve_types::SeqNo;
 
@@ -136,7 +138,48 @@ fn filtered_tables() {
     }
 }
 
+#[test]
+fn segment() {
+    let (encoded, pointers) = sample::segment(Compression::None);
+    let bytes = golden("plain.seg", &encoded);
+    assert_eq!(bytes, encoded);
+    check_segment(&bytes, &pointers);
+    let separated = sample::separated_table();
+    let table = golden("separated.table", &separated);
+    assert_eq!(table, separated);
+    let section = |handle: Handle| {
+        let range = handle.offset as usize..handle.end() as usize;
+        open_section(&table.slice(range), SALT, handle.offset).unwrap()
+    };
+    let at = table.len() - FOOTER_BYTES;
+    let footer = Footer::decode(&table[at..], SALT, at as u64).unwrap();
+    let properties = Properties::decode(&section(footer.properties)).unwrap();
+    let bytes = pointers.iter().map(ValuePointer::record_bytes).sum();
+    assert_eq!(properties.segments, [SegmentShare { segment: FILE, bytes }]);
+    let index = Index::decode(footer.index_policy, &section(footer.index), footer.data_end());
+    let first = Block::parse(section(index.unwrap().handle(0).unwrap())).unwrap();
+    let (key, seq, ..) = &sample::versions(20)[0];
+    let found = first.get(key, *seq).unwrap().unwrap();
+    assert_eq!(found.kind, EntryKind::Separated);
+    assert_eq!(ValuePointer::decode(&found.value), Ok(pointers[0]));
+}
+
+fn check_segment(bytes: &Bytes, pointers: &[ValuePointer]) {
+    assert_eq!(segment_salt(&bytes[..SEGMENT_HEADER_BYTES]), Ok(SALT));
+    for (value, ValuePointer { handle, .. }) in sample::values().zip(pointers) {
+        let section = bytes.slice(handle.offset as usize..handle.end() as usize);
+        assert_eq!(open_section(&section, SALT, handle.offset).unwrap(), value);
+    }
+}
+
 /// What a compressor makes of some bytes may change with its version, so only reading is fixed.
+#[test]
+fn compressed_segment() {
+    let (encoded, pointers) = sample::segment(Compression::Lz4);
+    check_segment(&golden("lz4.seg", &encoded), &pointers);
+}
+
+/// As [`compressed_segment`].
 #[test]
 fn compressed_table() {
     check_table(&golden("lz4.table", &sample::table(Compression::Lz4)), Compression::Lz4, 90);

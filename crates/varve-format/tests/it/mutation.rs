@@ -138,6 +138,17 @@ fn zone_lists() {
 }
 
 #[test]
+fn segments() {
+    let (segment, pointers) = sample::segment(Compression::None);
+    storm(19, &segment, exercise::segment);
+    let mut row = Vec::new();
+    pointers[9].encode(&mut row);
+    storm(17, &row, exercise::segment);
+}
+
+#[test]
 fn all_properties() {
     storm(11, &section_of(|footer| footer.properties), exercise::properties);
+    let separated = section_in(sample::separated_table(), |footer| footer.properties);
+    storm(18, &separated, exercise::properties);
 }

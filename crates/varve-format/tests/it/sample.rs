@@ -4,11 +4,12 @@ use bytes::Bytes;
 use varve_format::EntryKind;
 use varve_format::batch::{encode_batch_start, encode_branch_end, encode_delete, encode_put};
 use varve_format::block::{Block, BlockBuilder, BlockCursor};
-use varve_format::edit::{Change, TableMeta, VersionEdit, ZoneMeta};
+use varve_format::edit::{Change, SegmentMeta, TableMeta, VersionEdit, ZoneMeta};
 use varve_format::filter::FilterPolicy;
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
 use varve_format::section::{Compression, Handle, open_section};
+use varve_format::segment::{SegmentBuilder, SegmentShare, ValuePointer};
 use varve_format::table::{FOOTER_BYTES, Footer, TableBuilder, TableOptions, Zone};
 use varve_types::{BranchId, FileNo, FileSalt, KeyspaceId, SeqNo, SublevelId};
 
@@ -57,9 +58,8 @@ pub(crate) fn batch() -> Vec<u8> {
     out
 }
 
-pub(crate) fn edit() -> VersionEdit {
-    let keyspace = KeyspaceId::new(1);
-    let meta = TableMeta {
+fn table_meta() -> TableMeta {
+    TableMeta {
         file: FileNo::new(9),
         salt: FileSalt::new(0x0bad_cafe_1234_5678),
         size_bytes: 33_554_432,
@@ -70,6 +70,7 @@ pub(crate) fn edit() -> VersionEdit {
         seq_override: None,
         smallest_key: Bytes::from_static(b"\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\x01\0"),
         largest_key: Bytes::from_static(b"\0\0\0\0\0\0\0\x09\xff\xff\xff\xff\xff\xff\xff\0"),
+        segments: vec![SegmentShare { segment: FileNo::new(11), bytes: 1 << 24 }],
         zones: vec![ZoneMeta {
             zone: Zone {
                 file: FileNo::new(6),
@@ -80,7 +81,12 @@ pub(crate) fn edit() -> VersionEdit {
             runs: 5,
         }],
         zones_at: Some(Handle { offset: 33_000_000, len: 60 }),
-    };
+    }
+}
+
+pub(crate) fn edit() -> VersionEdit {
+    let keyspace = KeyspaceId::new(1);
+    let meta = table_meta();
     let taken_in = TableMeta {
         file: FileNo::new(10),
         smallest_seq: SeqNo::new(77),
@@ -99,6 +105,11 @@ pub(crate) fn edit() -> VersionEdit {
         Change::OldestLog(FileNo::new(8)),
         Change::NextFile(FileNo::new(12)),
         Change::LastSeq(SeqNo::new(99_999)),
+        Change::AddSegment(SegmentMeta {
+            file: FileNo::new(11),
+            salt: FileSalt::new(0x0123_4567_89ab_cdef),
+            size_bytes: 1 << 25,
+        }),
         Change::AddTable { keyspace, level: 1, sublevel: SublevelId::new(0), meta },
         Change::AddTable { keyspace, level: 0, sublevel: SublevelId::new(10), meta: taken_in },
         Change::RemoveTable { keyspace, level: 0, file: FileNo::new(5) },
@@ -179,6 +190,31 @@ pub(crate) fn block() -> Vec<u8> {
 
 pub(crate) fn table(compression: Compression) -> Vec<u8> {
     table_with(TableOptions { compression, ..options() }, 90)
+}
+
+/// The values of the sample segment: longer and longer.
+pub(crate) fn values() -> impl Iterator<Item = Vec<u8>> {
+    (0..20).map(|i| b"layer of sediment ".iter().copied().cycle().take(i * i * 4).collect())
+}
+
+/// A segment of [`values`], and where they stand.
+pub(crate) fn segment(compression: Compression) -> (Vec<u8>, Vec<ValuePointer>) {
+    let mut builder = SegmentBuilder::new(SALT, compression);
+    let pointers = values()
+        .map(|value| ValuePointer { segment: FILE, handle: builder.add(&value).unwrap() })
+        .collect();
+    (builder.output().to_vec(), pointers)
+}
+
+/// A table whose rows point into the sample segment.
+pub(crate) fn separated_table() -> Vec<u8> {
+    let mut builder = TableBuilder::new(options(), FILE, SALT);
+    for ((key, seq, ..), pointer) in versions(20).iter().zip(segment(Compression::None).1) {
+        let mut row = Vec::new();
+        pointer.encode(&mut row);
+        builder.add(key, *seq, EntryKind::Separated, &row).unwrap();
+    }
+    builder.finish().unwrap().0
 }
 
 /// A table with an index that needs whole pages.

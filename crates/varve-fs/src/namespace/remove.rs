@@ -13,7 +13,7 @@
 
 use std::sync::atomic::Ordering;
 
-use varve_engine::{Direction, KeyRange};
+use varve_engine::KeyRange;
 use varve_schema::{Body, Content, FileKind, Home, Inode, Pending, RowKey, UsageChange};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
@@ -242,10 +242,8 @@ impl VarveFs {
         let first = RowKey::xattr(inode.ino, 0).to_bytes().to_vec();
         let mut range = KeyRange::prefix(&RowKey::prefix_bytes(inode.ino));
         range.start = std::ops::Bound::Included(first);
-        let rows = self.store.scan(self.data, range, Direction::Forward).map_err(error::store)?;
-        for row in rows {
-            let (key, _) = row.map_err(error::store)?;
-            changes.batch.delete(self.data, key);
+        for key in self.store.keys(self.data, range).map_err(error::store)? {
+            changes.batch.delete(self.data, key.map_err(error::store)?);
         }
         Ok(())
     }

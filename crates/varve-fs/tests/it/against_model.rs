@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use varve_engine::StoreDesign;
-use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex};
+use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex, Values};
 use varve_engine::options::Tuning;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
@@ -111,7 +111,7 @@ fn random_operations_on_each_design_answer_as_the_model_does() {
     for seed in 0..18_u64 {
         let at = seed as usize;
         let (compaction, index) = (compactions[at % 4], indexes[at % 5 % 3]);
-        let filter = filters[at / 3];
+        let (filter, values) = (filters[at / 3], [Values::InRow, Values::Separated][at % 7 % 2]);
         let stitch_threshold_bytes = StitchThreshold::new(4096 << (at % 3)).unwrap();
         let tuning = if seed % 4 == 3 { Tuning::Auto } else { Tuning::Fixed };
         let design = StoreDesign {
@@ -120,6 +120,7 @@ fn random_operations_on_each_design_answer_as_the_model_does() {
             filter,
             stitch_threshold_bytes,
             tuning,
+            values,
             ..StoreDesign::default()
         };
         let format_options = FormatOptions { design, ..FormatOptions::default() };

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use varve::{Result, size, store};
 use varve_engine::StoreDesign;
-use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex};
+use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex, Values};
 use varve_engine::options::{FilteredLevels, Tuning};
 use varve_fs::FormatOptions;
 
@@ -45,6 +45,9 @@ pub(crate) struct Arguments {
     /// Whether the store changes merging and filters with what is asked of it (fixed, auto)
     #[arg(long, value_name = "BY", value_parser = named::<Tuning>)]
     tuning: Option<Tuning>,
+    /// Instead of the preset's: where large values stand (in-row, separated)
+    #[arg(long, value_name = "VALUES", value_parser = named::<Values>)]
+    values: Option<Values>,
     /// Format although the directory is not empty; a store is never replaced
     #[arg(long)]
     force: bool,
@@ -69,6 +72,8 @@ enum Preset {
     Default,
     /// The store of TableFS: leveled, separator keys, Bloom filters
     Tablefs,
+    /// The same in column style: small index rows, values of 1 KiB and more apart
+    TablefsColumn,
     /// The store of SlimFS: stepped above one leveled level, entropy-coded tries, a multi-level cuckoo filter
     Slimfs,
     /// The store of KVFS: stitched, quotient filters
@@ -94,12 +99,14 @@ impl Arguments {
             Preset::Default => StoreDesign::default(),
             Preset::Tablefs => StoreDesign::TABLEFS,
             Preset::Slimfs => StoreDesign::SLIMFS,
+            Preset::TablefsColumn => StoreDesign::TABLEFS_COLUMN,
             Preset::Kvfs => StoreDesign::KVFS,
         };
         StoreDesign {
             compaction: self.compaction.unwrap_or(preset.compaction),
             index: self.index.unwrap_or(preset.index),
             filter: self.filter.unwrap_or(preset.filter),
+            values: self.values.unwrap_or(preset.values),
             stitch_threshold_bytes: self.stitch_threshold.unwrap_or(preset.stitch_threshold_bytes),
             filtered_levels: self.filtered_levels.unwrap_or(preset.filtered_levels),
             tuning: self.tuning.unwrap_or(preset.tuning),

@@ -14,7 +14,7 @@ use crate::output;
 /// What to print.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The file: VARVE, LOCK, varve.log, CURRENT, a manifest, a log, a table or a large file
+    /// The file: VARVE, LOCK, varve.log, CURRENT, a manifest, a log, a table, a segment or a large file
     file: PathBuf,
     /// Print every row too
     #[arg(long)]

@@ -35,7 +35,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// A design as the names of its choices.
 fn design(design: &StoreDesign) -> String {
     let name = |choice: serde_json::Value| choice.as_str().unwrap_or_default().to_owned();
-    let choices = [json!(design.compaction), json!(design.index), json!(design.filter)];
+    let StoreDesign { compaction, index, filter, values, .. } = design;
+    let choices = [json!(compaction), json!(index), json!(filter), json!(values)];
     choices.map(name).join(", ")
 }
 

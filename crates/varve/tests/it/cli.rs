@@ -54,14 +54,19 @@ fn a_store_is_made_as_told() {
         json(varve().arg("format").arg(&store).arg("--json").args(options));
         let design =
             json(varve().args(["status", "--json"]).arg(&store))["superblock"]["design"].clone();
-        ["compaction", "index", "filter"].map(|part| design[part].as_str().unwrap().to_owned())
+        ["compaction", "index", "filter", "values"]
+            .map(|part| design[part].as_str().unwrap().to_owned())
     };
-    assert_eq!(made("preset", &["--preset", "tablefs"]), ["leveled", "plain", "bloom"]);
-    let slimfs = ["lazy-leveled", "three-level", "multi-level-cuckoo"];
+    assert_eq!(made("preset", &["--preset", "tablefs"]), ["leveled", "plain", "bloom", "in-row"]);
+    let column = made("column", &["--preset", "tablefs-column"]);
+    assert_eq!(column, ["leveled", "plain", "bloom", "separated"]);
+    let slimfs = ["lazy-leveled", "three-level", "multi-level-cuckoo", "in-row"];
     assert_eq!(made("slimfs", &["--preset", "slimfs"]), slimfs);
-    assert_eq!(made("kvfs", &["--preset", "kvfs"]), ["stitched", "elias-fano", "quotient"]);
+    let kvfs = ["stitched", "elias-fano", "quotient", "in-row"];
+    assert_eq!(made("kvfs", &["--preset", "kvfs"]), kvfs);
     let parts = ["--compaction", "lazy-leveled", "--index", "three-level", "--filter", "quotient"];
-    assert_eq!(made("parts", &parts), ["lazy-leveled", "three-level", "quotient"]);
+    let parts = [&parts[..], &["--values", "separated"]].concat();
+    assert_eq!(made("parts", &parts), ["lazy-leveled", "three-level", "quotient", "separated"]);
     fails(varve().arg("format").arg(dir.path().join("odd")).args(["--filter", "sieve"]), 2);
     fails(varve().arg("format").arg(dir.path().join("odd")).args(["--stitch-threshold", "2K"]), 2);
 }

@@ -9,6 +9,7 @@
 //! A job may end at a key: tables that reach beyond it are left clipped, so that a merge takes a range of keys
 //! out of several runs, however their tables are cut.
 
+pub(crate) mod cleaning;
 pub(crate) mod defragment;
 pub(crate) mod leveled;
 pub(crate) mod stepped;
@@ -168,6 +169,7 @@ mod testing {
             seq_override: None,
             smallest_key: Bytes::from_static(range.0.as_bytes()),
             largest_key: Bytes::from_static(range.1.as_bytes()),
+            segments: Vec::new(),
             zones: Vec::new(),
             zones_at: None,
         }

@@ -1,0 +1,224 @@
+//! Writes what flushes and merges put out: tables, one after the other, and the segments with their large values.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use varve_format::edit::TableMeta;
+use varve_format::section::Compression;
+use varve_format::table::{TableOptions, Zone};
+use varve_types::{FileNo, SeqNo};
+
+use super::stitch::Piece;
+use crate::db::Inner;
+use crate::memtable::Found;
+use crate::segment::{Segment, SegmentWriter};
+use crate::table::{Admission, TableWriter};
+use crate::version::{Table, TableFiles};
+use crate::view::Keyspace;
+use crate::{CompactionPolicy, StoreResult, ValuePolicy};
+
+/// Tables and segments whose content is durable, but not their names.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) tables: Vec<Arc<Table>>,
+    pub(crate) segments: Vec<Arc<Segment>>,
+}
+
+impl Written {
+    /// Has the files removed: they are nobody's.
+    pub(crate) fn discard(&self) {
+        self.tables.iter().for_each(|table| table.mark_obsolete());
+        self.segments.iter().for_each(|segment| segment.mark_obsolete());
+    }
+
+    /// Bytes of the tables.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.tables.iter().map(|table| table.meta().size_bytes).sum()
+    }
+
+    /// Bytes of the segments.
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.meta().size_bytes).sum()
+    }
+}
+
+/// Takes versions in internal order. Files of an unfinished run are removed.
+pub(crate) struct Outputs<'a> {
+    inner: &'a Inner,
+    space: &'a Keyspace,
+    level: usize,
+    /// Segments whose values are written anew.
+    leaving: BTreeSet<FileNo>,
+    writer: Option<TableWriter>,
+    segment: Option<SegmentWriter>,
+    metas: Vec<TableMeta>,
+    /// The files that the tables point at.
+    files: TableFiles,
+    /// New segments.
+    segments: Vec<Arc<Segment>>,
+    /// Older segments that the tables point into.
+    carried: BTreeMap<FileNo, Arc<Segment>>,
+}
+
+impl<'a> Outputs<'a> {
+    /// No tables yet, for `level`.
+    pub(crate) fn new(inner: &'a Inner, space: &'a Keyspace, level: usize) -> Outputs<'a> {
+        Outputs {
+            inner,
+            space,
+            level,
+            leaving: BTreeSet::new(),
+            writer: None,
+            segment: None,
+            metas: Vec::new(),
+            files: TableFiles::new(&inner.env, &inner.dir),
+            segments: Vec::new(),
+            carried: BTreeMap::new(),
+        }
+    }
+
+    /// The same; values in the segments `leaving` will be written anew.
+    pub(crate) fn emptying(self, leaving: BTreeSet<FileNo>) -> Outputs<'a> {
+        let mut outputs = self;
+        outputs.leaving = leaving;
+        outputs
+    }
+
+    /// Bytes of the present table.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.writer.as_ref().map_or(0, TableWriter::table_bytes)
+    }
+
+    /// Adds a version, in internal order.
+    pub(crate) fn add(&mut self, key: &[u8], seq: SeqNo, found: &Found) -> StoreResult<()> {
+        let inner = self.inner;
+        let brought_back;
+        let found = match found {
+            Found::Separated(separated)
+                if inner.options.values == ValuePolicy::InRow
+                    || self.leaving.contains(&separated.segment.file_no()) =>
+            {
+                brought_back = Found::Value(inner.cache.value(separated, Admission::Pass)?);
+                &brought_back
+            }
+            found => found,
+        };
+        match found {
+            Found::Value(value) if inner.options.values.separates(value.len()) => {
+                let pointer = self.segment()?.add(value)?;
+                self.writer()?.add_pointer(key, seq, &pointer)?;
+            }
+            Found::Separated(separated) => {
+                let segment = &separated.segment;
+                self.carried.entry(segment.file_no()).or_insert_with(|| Arc::clone(segment));
+                self.writer()?.add(key, seq, found)?;
+            }
+            Found::Value(_) | Found::Tombstone => self.writer()?.add(key, seq, found)?,
+        }
+        if self.segment.as_ref().is_some_and(|s| s.file_bytes() >= inner.options.table_bytes) {
+            self.cut_segment()?;
+        }
+        Ok(())
+    }
+
+    /// Points at the block of `piece`, which comes next in internal order.
+    pub(crate) fn stitch(&mut self, piece: &Piece) -> StoreResult<()> {
+        let file = &piece.file;
+        let zone = Zone { file: file.no(), salt: file.salt(), size_bytes: piece.size_bytes };
+        self.files.note(file);
+        self.writer()?.stitch(zone, piece.handle, &piece.block)?;
+        self.inner.metrics.stitched_bytes.add(piece.handle.len.into());
+        Ok(())
+    }
+
+    /// The writer of the present table, which is begun if there is none.
+    fn writer(&mut self) -> StoreResult<&mut TableWriter> {
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => {
+                let (inner, options) =
+                    (self.inner, self.inner.table_options(self.space, self.level));
+                TableWriter::create(&inner.env, &inner.dir, inner.new_file_no(), options)?
+            }
+        };
+        Ok(self.writer.insert(writer))
+    }
+
+    /// The segment that the next value goes to.
+    fn segment(&mut self) -> StoreResult<&mut SegmentWriter> {
+        let segment = match self.segment.take() {
+            Some(segment) => segment,
+            None => {
+                let (inner, compression) = (self.inner, compression_of(self.space));
+                SegmentWriter::create(&inner.env, &inner.dir, inner.new_file_no(), compression)?
+            }
+        };
+        Ok(self.segment.insert(segment))
+    }
+
+    fn cut_segment(&mut self) -> StoreResult<()> {
+        if let Some(segment) = self.segment.take() {
+            let meta = segment.finish()?;
+            let segment = Segment::new(&self.inner.env, &self.inner.dir, meta);
+            self.segments.push(Arc::new(segment));
+        }
+        Ok(())
+    }
+
+    /// Finishes the present table, if there is one.
+    pub(crate) fn cut(&mut self) -> StoreResult<()> {
+        if let Some(writer) = self.writer.take() {
+            self.metas.extend(writer.finish()?);
+        }
+        Ok(())
+    }
+
+    /// Finishes the last table and segment; returns all.
+    pub(crate) fn finish(mut self) -> StoreResult<Written> {
+        self.cut()?;
+        self.cut_segment()?;
+        Ok(self.take())
+    }
+
+    fn take(&mut self) -> Written {
+        let segments = std::mem::take(&mut self.segments);
+        let mut known = std::mem::take(&mut self.carried);
+        known.extend(segments.iter().map(|new| (new.file_no(), Arc::clone(new))));
+        let (files, id) = (&mut self.files, self.space.id);
+        let table = |meta: TableMeta| {
+            let pointed = meta.segments.iter().filter_map(|share| known.get(&share.segment));
+            let pointed = pointed.cloned().collect();
+            Arc::new(files.table(id, meta).with_segments(pointed))
+        };
+        let tables = std::mem::take(&mut self.metas).into_iter().map(table).collect();
+        Written { tables, segments }
+    }
+}
+
+impl Drop for Outputs<'_> {
+    fn drop(&mut self) {
+        self.take().discard();
+    }
+}
+
+fn compression_of(space: &Keyspace) -> Compression {
+    if space.options.compressed { Compression::Lz4 } else { Compression::None }
+}
+
+impl Inner {
+    /// How tables of a key space are built.
+    pub(crate) fn table_options(&self, space: &Keyspace, level: usize) -> TableOptions {
+        TableOptions {
+            keyspace: space.id,
+            prefixed: space.options.prefixed,
+            block_bytes: self.options.block_bytes,
+            compression: compression_of(space),
+            index: self.options.index,
+            filter: self.filter_policy(level),
+            cut_after_prefix_bytes: match self.plan().0.compaction {
+                CompactionPolicy::Stitched { threshold_bytes } => threshold_bytes.into(),
+                _ => 0,
+            },
+        }
+    }
+}
