@@ -30,14 +30,14 @@ pub(crate) use findings::Findings;
 pub(crate) use moves::Moves;
 pub(crate) use next::{Next, next_map};
 
-/// 12 bits of a key, and 5 for the numbers from 1 to 31.
-const WIDTHS: Widths = Widths { fingerprint_bits: 12, level_bits: 5 };
-/// The largest number.
-const NUMBER_MAX: u8 = 31;
+/// 12 bits of a key, and 6 for its number.
+const WIDTHS: Widths = Widths { fingerprint_bits: 12, level_bits: 6 };
+/// The largest number: two levels with twice the sub-levels at which they are merged.
+const NUMBER_MAX: u8 = 48;
 /// There is room for one prefix in so many keys.
 const KEYS_PER_PREFIX: usize = 8;
 /// What the filters of a map take for a key, nearly.
-const BYTES_PER_KEY: usize = 3;
+const BYTES_PER_KEY: usize = 4;
 /// What a map takes besides.
 const BYTES_MIN: usize = 16 << 10;
 

@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn moves_come_back_in_order() {
-        let (map, number) = (MapId(3), SubLevel::new(31).unwrap());
+        let (map, number) = (MapId(3), SubLevel::new(48).unwrap());
         let mut moves = Moves::new(map, 40);
         moves.begin(b"", Some(MapNumber { map, number }));
         moves.kept();

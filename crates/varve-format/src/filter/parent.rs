@@ -21,10 +21,11 @@ pub struct ParentFilter {
 }
 
 impl ParentFilter {
-    /// A filter with room for `prefixes` different prefixes in sub-levels 1 to `level_max`, which counts as
-    /// 1 to 31. `fingerprint_bits` counts as 4 to 32.
+    /// A filter with room for `prefixes` different prefixes in sub-levels 1 to `level_max`. `fingerprint_bits`
+    /// counts as 4 to 32, and both together as 64 at most.
     pub fn new(prefixes: usize, fingerprint_bits: u8, level_max: u8) -> ParentFilter {
-        let (fingerprint_bits, level_max) = (fingerprint_bits.clamp(4, 32), level_max.clamp(1, 31));
+        let fingerprint_bits = fingerprint_bits.clamp(4, 32);
+        let level_max = level_max.clamp(1, (64 - fingerprint_bits).min(SubLevel::MAX.get()));
         ParentFilter {
             buckets: Buckets::for_keys(prefixes, fingerprint_bits.into(), level_max.into()),
             fingerprint_bits,
