@@ -22,7 +22,7 @@ fn wait_for(dir: &Path, name: &str) -> PathBuf {
 fn with_fault(meddle: impl FnOnce(&Path)) -> String {
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut child = Command::new(env!("CARGO_BIN_EXE_varve-bench"))
-        .args(["compare", "--rounds", "1", "--warm", "--until", "readdir", "--rate", "150", "-t"])
+        .args(["compare", "--rounds", "1", "--warm", "--until", "readdir", "--rate", "30", "-t"])
         .arg(dir.path())
         .args(["mdtest", "--files", "60", "--dirs", "1", "--size-min", "100"])
         .stdout(Stdio::piped())
