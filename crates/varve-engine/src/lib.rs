@@ -19,6 +19,8 @@ pub mod db;
 pub mod design;
 pub mod error;
 mod files;
+#[cfg(feature = "fjall")]
+pub mod fjall;
 pub mod inspect;
 mod iter;
 mod manifest;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
-use varve_engine::db::Db;
 use varve_engine::options::DbOptions;
 use varve_engine::{KeyspaceOptions, Store, StoreError, StoreResult};
 use varve_env::{Env, FileLock, JoinHandle, OpenMode};
@@ -22,6 +21,7 @@ use varve_vfs::FsError;
 
 use crate::descriptors::Descriptors;
 use crate::dictionaries::Dictionaries;
+use crate::engine::Engine;
 use crate::ids::IdAllocator;
 use crate::locator::Locator;
 use crate::locks::RowLocks;
@@ -68,13 +68,6 @@ pub struct VarveFs {
     lock: Mutex<Option<Box<dyn FileLock>>>,
 }
 
-/// An open store.
-pub(crate) struct Engine {
-    pub(crate) store: Arc<dyn Store>,
-    /// The same, if it is one that can have views.
-    pub(crate) db: Option<Arc<Db>>,
-}
-
 /// What a file system is made of, whether of a store or of a view.
 pub(crate) struct Parts {
     pub(crate) env: Arc<dyn Env>,
@@ -117,13 +110,8 @@ impl Keyspaces {
 /// Refuses a directory that holds a store, and one that holds anything else unless `options.force`.
 pub fn format(env: &Arc<dyn Env>, dir: &Path, options: &FormatOptions) -> StoreResult<Superblock> {
     format_with(env, dir, options, |engine_dir| {
-        Ok(open_db(env, engine_dir, DbOptions::default())?.store)
+        Ok(options.engine.open(env, engine_dir, DbOptions::default())?.store)
     })
-}
-
-pub(crate) fn open_db(env: &Arc<dyn Env>, dir: &Path, options: DbOptions) -> StoreResult<Engine> {
-    let db = Arc::new(Db::open(Arc::clone(env), dir, options)?);
-    Ok(Engine { store: Arc::<Db>::clone(&db), db: Some(db) })
 }
 
 /// [`format()`] on the store that `open_store` opens in the directory it is given.
@@ -133,6 +121,7 @@ pub fn format_with(
     options: &FormatOptions,
     open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
 ) -> StoreResult<Superblock> {
+    options.engine.check()?;
     let _lock = begin_store(env.as_ref(), dir, options)?;
     let superblock = Superblock::new(env.as_ref(), options);
     let store = open_store(&engine_dir(dir))?;
@@ -275,9 +264,10 @@ pub(crate) fn invalid(error: FsError) -> StoreError {
 impl VarveFs {
     /// Opens the store in `dir`. `NotAStore`, `Locked`, `NewerFormat` and `Damaged` say why not.
     pub fn open(env: Arc<dyn Env>, dir: &Path, options: MountOptions) -> StoreResult<VarveFs> {
-        let design = Superblock::read(env.as_ref(), dir)?.design;
+        let Superblock { engine, design, .. } = Superblock::read(env.as_ref(), dir)?;
         let (db_env, db_options) = (Arc::clone(&env), options.engine(design));
-        VarveFs::open_on(env, dir, options, |engine_dir| open_db(&db_env, engine_dir, db_options))
+        let open = |engine_dir: &Path| engine.open(&db_env, engine_dir, db_options);
+        VarveFs::open_on(env, dir, options, open)
     }
 
     /// [`VarveFs::open`] on the store that `open_store` opens in the directory it is given. Such a store has no views.

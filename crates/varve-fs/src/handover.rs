@@ -17,7 +17,7 @@ use varve_schema::{Content, Handover, KnownInode, KnownPlace, OpenHandle};
 use varve_types::InodeId;
 use varve_vfs::OpenFlags;
 
-use crate::fs::{VarveFs, invalid, open_db};
+use crate::fs::{VarveFs, invalid};
 use crate::locator::{Known, Place};
 use crate::node::{OpenFile, OpenNode};
 use crate::options::MountOptions;
@@ -55,9 +55,9 @@ impl VarveFs {
         let handover = Handover::decode(&Bytes::from(from.state)).map_err(|error| {
             StoreError::Invalid(format!("the state handed over cannot be read: {error}"))
         })?;
-        let design = Superblock::read(env.as_ref(), dir)?.design;
+        let Superblock { engine, design, .. } = Superblock::read(env.as_ref(), dir)?;
         let (db_env, db_options) = (Arc::clone(&env), options.engine(design));
-        let open_store = |engine_dir: &Path| open_db(&db_env, engine_dir, db_options);
+        let open_store = |engine_dir: &Path| engine.open(&db_env, engine_dir, db_options);
         let fs = VarveFs::assemble(env, dir, options, from.lock, open_store)?;
         fs.take_over(handover)?;
         fs.load_quotas().map_err(invalid)?;

@@ -23,6 +23,7 @@ mod data;
 mod descriptors;
 pub mod dictionaries;
 pub mod dump;
+mod engine;
 mod error;
 mod fs;
 pub mod fsck;
@@ -48,6 +49,7 @@ mod views;
 mod xattr;
 
 pub use dictionaries::Dictionaries;
+pub use engine::EngineKind;
 pub use fs::{VarveFs, format, format_with, holder};
 pub use handover::HandedOver;
 pub use options::{Atime, FormatOptions, MountOptions};

@@ -18,6 +18,8 @@ pub enum Atime {
     Strict,
 }
 
+use crate::EngineKind;
+
 /// Fixed when a store is formatted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatOptions {
@@ -27,7 +29,9 @@ pub struct FormatOptions {
     pub name_hash_bits: u32,
     /// File data kept in the store is compressed.
     pub compression: bool,
-    /// What the tables of the store are made of.
+    /// The store that keeps the rows.
+    pub engine: EngineKind,
+    /// What the tables of the store are made of, if it is Varve's.
     pub design: StoreDesign,
     /// Format although the directory is not empty. Never replaces a store.
     pub force: bool,
@@ -41,6 +45,7 @@ impl Default for FormatOptions {
             large_file_threshold_bytes: 64 * 1024,
             name_hash_bits: EntrySuffix::HASH_BITS_MAX,
             compression: true,
+            engine: EngineKind::default(),
             design: StoreDesign::default(),
             force: false,
             root_owner: (0, 0),

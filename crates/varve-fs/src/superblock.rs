@@ -17,8 +17,8 @@ use varve_schema::key::STORE_ID;
 use varve_schema::{EntrySuffix, NameHasher, STORED_FILE_BYTES_MAX, StoreId};
 use varve_types::KeyspaceId;
 
-use crate::FormatOptions;
 use crate::fs::take_lock;
+use crate::{EngineKind, FormatOptions};
 
 /// The newest layout this version reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
@@ -44,6 +44,8 @@ pub struct Superblock {
     pub large_file_threshold_bytes: u64,
     /// File data kept in the store is compressed.
     pub compression: bool,
+    /// The store that keeps its rows.
+    pub engine: EngineKind,
     /// What its tables are made of.
     pub design: StoreDesign,
     /// When it was formatted, in seconds since 1970.
@@ -60,6 +62,7 @@ impl Superblock {
             "name_hash_bits": self.name_hash_bits,
             "large_file_threshold_bytes": self.large_file_threshold_bytes,
             "compression": self.compression,
+            "engine": self.engine,
             "design": self.design,
             "formatted_at_secs": self.formatted_at_secs,
         })
@@ -75,6 +78,7 @@ impl Superblock {
             name_hash_bits: options.name_hash_bits.clamp(1, EntrySuffix::HASH_BITS_MAX),
             large_file_threshold_bytes: options.large_file_threshold_bytes,
             compression: options.compression,
+            engine: options.engine,
             design: options.design,
             formatted_at_secs: env.now().secs(),
         }
@@ -252,6 +256,7 @@ mod tests {
             name_hash_bits: 55,
             large_file_threshold_bytes: 65_536,
             compression: true,
+            engine: EngineKind::Varve,
             design: StoreDesign::default(),
             formatted_at_secs: 1_700_000_000,
         }

@@ -16,6 +16,7 @@ use varve_engine::repair::EngineRepair;
 use varve_engine::{Db, DbOptions, Store, StoreError};
 use varve_env::Env;
 use varve_env::os::OsEnv;
+use varve_fs::EngineKind;
 use varve_fs::fsck::{self, repair::RepairReport};
 pub use varve_fs::fsck::{CheckOptions, Progress};
 use varve_fs::superblock::{Superblock, engine_dir, objects_dir};
@@ -136,7 +137,12 @@ pub(crate) fn open_engine(dir: &Path, memory_bytes: usize) -> std::result::Resul
     let env: Arc<OsEnv> = OsEnv::new();
     let mut options =
         DbOptions { create_if_missing: false, ..DbOptions::with_memory_budget(memory_bytes) };
-    Superblock::read(env.as_ref(), dir)?.design.apply(&mut options);
+    let superblock = Superblock::read(env.as_ref(), dir)?;
+    if superblock.engine != EngineKind::Varve {
+        let text = format!("{} is not on Varve's engine, which this is about", dir.display());
+        return Err(StoreError::Invalid(text));
+    }
+    superblock.design.apply(&mut options);
     let db = Db::open(env, &engine_dir(dir), options)?;
     // Closing makes durable what recovery found in the log, and the large files it refers to before it.
     let objects = objects_dir(dir);
@@ -149,6 +155,9 @@ fn check_engine(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<EngineReport, StoreError> {
+    if Superblock::read(&*OsEnv::new(), dir)?.engine != EngineKind::Varve {
+        return Ok(EngineReport::default());
+    }
     let db = open_engine(dir, options.memory_bytes / 4)?;
     let verified = db.verify(&mut |at| {
         let permille = (at.bytes_done * 1000).checked_div(at.bytes).unwrap_or(1000);

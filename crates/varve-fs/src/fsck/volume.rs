@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use varve_engine::db::Db;
 use varve_engine::options::DbOptions;
 use varve_engine::{Store, StoreResult};
 use varve_env::{Env, FileLock};
@@ -79,8 +78,7 @@ impl Volume {
         let mut options =
             DbOptions { create_if_missing, ..DbOptions::with_memory_budget(engine_bytes) };
         superblock.design.apply(&mut options);
-        let db = Db::open(Arc::clone(&env), &engine_dir(dir), options)?;
-        let store: Arc<dyn Store> = Arc::new(db);
+        let store = superblock.engine.open(&env, &engine_dir(dir), options)?.store;
         let objects = Arc::new(Objects::new(Arc::clone(&env), dir));
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || {

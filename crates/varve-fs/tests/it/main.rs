@@ -15,6 +15,7 @@ mod damage;
 mod data;
 mod dictionaries;
 mod dump;
+mod engines;
 mod faults;
 mod findings;
 mod handover;

@@ -9,7 +9,7 @@ use varve::{Result, size, store};
 use varve_engine::StoreDesign;
 use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex, Values};
 use varve_engine::options::{FilteredLevels, Tuning};
-use varve_fs::FormatOptions;
+use varve_fs::{EngineKind, FormatOptions};
 
 use crate::output;
 
@@ -24,6 +24,9 @@ pub(crate) struct Arguments {
     /// How data of small files is compressed
     #[arg(long, value_enum, default_value_t = Compression::Lz4)]
     compression: Compression,
+    /// The store that keeps names and small files: varve, or fjall in programs built with it
+    #[arg(long, value_name = "ENGINE", default_value = "varve", value_parser = named::<EngineKind>)]
+    engine: EngineKind,
     /// What the tables of the store are made of
     #[arg(long, value_enum, default_value_t = Preset::Default)]
     preset: Preset,
@@ -125,6 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let options = FormatOptions {
         large_file_threshold_bytes: arguments.large_file_threshold,
         compression: matches!(arguments.compression, Compression::Lz4),
+        engine: arguments.engine,
         design: arguments.design(),
         force: arguments.force,
         root_owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),

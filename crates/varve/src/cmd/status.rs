@@ -49,6 +49,7 @@ fn show(status: &Status) {
     row("formatted", logging::utc(formatted));
     row("format version", superblock.format_version.to_string());
     row("large files from", size::show(superblock.large_file_threshold_bytes));
+    row("engine", json!(superblock.engine).as_str().unwrap_or_default().to_owned());
     row("tables", design(&superblock.design));
     row("in the store", size::show(status.engine_bytes));
     match &status.holder {

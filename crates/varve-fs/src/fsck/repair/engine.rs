@@ -6,13 +6,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use varve_engine::StoreResult;
 use varve_engine::options::DbOptions;
 use varve_engine::repair::{EngineRepair, RepairOptions};
+use varve_engine::{StoreError, StoreResult};
 use varve_env::Env;
 use varve_schema::{DICTIONARIES_MAX, DictionaryRow};
 
 use super::aside::ASIDE_DIR;
+use crate::EngineKind;
 use crate::dictionaries::pairs_options;
 use crate::fs::{Keyspaces, take_lock};
 use crate::fsck::CheckOptions;
@@ -25,6 +26,10 @@ pub fn repair_engine(
     options: &CheckOptions,
 ) -> StoreResult<EngineRepair> {
     let superblock = Superblock::read(env.as_ref(), dir)?;
+    if superblock.engine != EngineKind::Varve {
+        let text = "the engine's files are not Varve's and cannot be repaired; restore a backup";
+        return Err(StoreError::Invalid(text.to_owned()));
+    }
     let _lock = take_lock(env.as_ref(), dir, None)?;
     let compression = superblock.compression;
     let files = Keyspaces::all(compression).map(|(name, options)| (name.to_owned(), options));
