@@ -18,6 +18,7 @@ pub mod demo;
 pub mod dump;
 mod error;
 pub mod gc;
+pub mod kv;
 pub mod logging;
 pub mod mounting;
 pub mod size;

@@ -10,7 +10,7 @@ use varve_engine::{StoreDesign, StoreError};
 use varve_env::os::OsEnv;
 use varve_env::{Env, OpenMode};
 use varve_fs::superblock::{SUPERBLOCK_NAME, engine_dir, lock_path};
-use varve_fs::{FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
+use varve_fs::{Dictionaries, FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
 use varve_vfs::Vfs;
 
 use crate::{Error, Result};
@@ -63,6 +63,11 @@ impl FileSystem {
     /// The file system, to call or to serve.
     pub fn vfs(&self) -> Arc<dyn Vfs> {
         Arc::<VarveFs>::clone(&self.fs)
+    }
+
+    /// The dictionaries of its users.
+    pub fn dictionaries(&self) -> &Arc<Dictionaries> {
+        self.fs.dictionaries()
     }
 
     /// Makes everything durable and lets go of the store. Calls of a [`Vfs`] that is still around fail.

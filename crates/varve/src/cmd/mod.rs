@@ -9,6 +9,7 @@ mod fsck;
 mod gc;
 pub(crate) mod helper;
 mod inspect;
+mod kv;
 mod load;
 mod man;
 mod mount;
@@ -65,6 +66,8 @@ enum Command {
     Dump(dump::Arguments),
     /// Make a store of a dump
     Load(load::Arguments),
+    /// Keep pairs of keys and values beside the files of a store
+    Kv(kv::Arguments),
     /// Print what is in a file of a store
     Inspect(inspect::Arguments),
     /// Give back room that nobody needs, in a store that is not mounted
@@ -97,6 +100,7 @@ impl CommandLine {
             Command::Fsck(arguments) => fsck::run(&arguments),
             Command::Dump(arguments) => dump::run(&arguments),
             Command::Load(arguments) => load::run(&arguments),
+            Command::Kv(arguments) => kv::run(&arguments),
             Command::Inspect(arguments) => inspect::run(&arguments),
             Command::Gc(arguments) => gc::run(&arguments),
             Command::Tune(arguments) => tune::run(&arguments),

@@ -24,6 +24,7 @@ use varve_fuse::{Ended, Paused, Session, UnmountMode};
 use super::{
     Attached, Choices, Ready, Report, ViewDesk, fs_options, session_options, unmount_on_signals,
 };
+use crate::kv::Server;
 use crate::store::FileSystem;
 use crate::upgrade::SUCCESSOR;
 use crate::upgrade::baton::Baton;
@@ -52,9 +53,14 @@ pub(super) fn serve_on(
     let control = Control::listen(&attached.store)
         .inspect_err(|error| log::warn!("no upgrade while mounted: {}", error.message()))
         .ok();
+    let pairs = Server::listen(&attached.store)
+        .inspect_err(|error| log::warn!("no dictionaries while mounted: {}", error.message()))
+        .ok();
+    let serve_pairs = |of| pairs.iter().for_each(|server| server.serves(Option::clone(&of)));
     let facts = attached.ready.clone();
     let mut ready = Some(ready);
     loop {
+        serve_pairs(Some(Arc::clone(attached.file_system.dictionaries())));
         let desk = ViewDesk::open(&attached, choices);
         if let Some(control) = &control {
             control.serves(attached.session.pause_handle(), Arc::clone(&desk));
@@ -71,6 +77,7 @@ pub(super) fn serve_on(
             });
             session.run()
         });
+        serve_pairs(None);
         let paused = match ended {
             Ok(Ended::Paused(paused)) => paused,
             ended => {

@@ -12,6 +12,7 @@ mod conformance;
 mod dump;
 mod fsck;
 mod harness;
+mod kv;
 mod semantics;
 mod untrusted;
 mod upgrade;

@@ -1,0 +1,186 @@
+//! Dictionaries of a store, as programs and the command line reach them.
+//!
+//! 1. [`Client::open`] finds who can answer: the daemon, by its socket, if the store is mounted; else the store
+//!    itself, which it opens.
+//! 2. Either way a [`Request`](protocol::Request) goes in and a [`Response`](protocol::Response) comes out of
+//!    [`answer`], so both mean the same. docs/kv-protocol.md describes the socket's side of it.
+//!
+//! Source: KVFS thesis 3.1 (files and pairs on one store).
+
+pub mod protocol;
+mod server;
+
+use std::io::{ErrorKind, Read, Write};
+use std::ops::Bound;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use varve_engine::{Direction, KeyRange};
+use varve_fs::{Dictionaries, MountOptions};
+use varve_vfs::{FsError, FsResult};
+
+use crate::store::{self, FileSystem};
+use crate::views::store_at;
+use crate::{Error, Result};
+use protocol::{End, Failure, MESSAGE_BYTES_MAX, Request, Response};
+pub(crate) use server::Server;
+
+/// How long a daemon may take to answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
+/// Bytes of the keys and values of an answer, unless one pair is larger.
+const PAGE_BYTES: usize = 256 << 10;
+
+/// Does what `request` asks for.
+fn answer(dictionaries: &Dictionaries, request: Request) -> Response {
+    let answered = match request {
+        Request::Create(name) => dictionaries.create(&name).map(|()| Response::Done),
+        Request::Drop(name) => dictionaries.remove(&name).map(|()| Response::Done),
+        Request::List => dictionaries.list().map(Response::Names),
+        Request::Get { name, key } => {
+            dictionaries.get(&name, &key).map(|value| Response::Value(value.map(Into::into)))
+        }
+        Request::Change { name, changes } => {
+            let changes = changes.into_iter().map(|(k, v)| (k.into(), v.map(Into::into)));
+            dictionaries.change(&name, changes.collect()).map(|()| Response::Done)
+        }
+        Request::Scan { name, start, end, reverse } => {
+            let range = KeyRange { start: bound(start), end: bound(end) };
+            page(dictionaries, &name, range, reverse)
+        }
+        Request::Sync => dictionaries.sync().map(|()| Response::Done),
+    };
+    answered.unwrap_or_else(|error| {
+        let failure = match error {
+            FsError::NotFound => Failure::NotFound,
+            FsError::Exists => Failure::Exists,
+            FsError::ReadOnly => Failure::ReadOnly,
+            FsError::NoSpace(_) => Failure::NoSpace,
+            FsError::Invalid(_) | FsError::Name(_) => Failure::Invalid,
+            _ => Failure::Storage,
+        };
+        let text = match failure {
+            Failure::NotFound => "no such dictionary".to_owned(),
+            Failure::Exists => "there is a dictionary of that name".to_owned(),
+            _ => error.to_string(),
+        };
+        Response::Failed(failure, text)
+    })
+}
+
+fn bound(end: End) -> Bound<Vec<u8>> {
+    match end {
+        End::Open => Bound::Unbounded,
+        End::Included(key) => Bound::Included(key),
+        End::Excluded(key) => Bound::Excluded(key),
+    }
+}
+
+fn page(
+    dictionaries: &Dictionaries,
+    name: &[u8],
+    range: KeyRange,
+    reverse: bool,
+) -> FsResult<Response> {
+    let direction = if reverse { Direction::Reverse } else { Direction::Forward };
+    let page = dictionaries.scan(name, range, direction, PAGE_BYTES)?;
+    let pairs = page.pairs.into_iter().map(|(key, value)| (key.into(), value.into()));
+    Ok(Response::Pairs(pairs.collect(), page.more))
+}
+
+/// Sends a message.
+fn send(stream: &mut UnixStream, body: &[u8]) -> std::io::Result<()> {
+    if body.len() > MESSAGE_BYTES_MAX {
+        return Err(std::io::Error::new(ErrorKind::InvalidInput, "a message of more than 2 MiB"));
+    }
+    let mut message = (body.len() as u32).to_le_bytes().to_vec();
+    message.extend_from_slice(body);
+    stream.write_all(&message)
+}
+
+/// Receives a message; `None` if the other side has gone before it began.
+fn receive(stream: &mut UnixStream) -> std::io::Result<Option<Vec<u8>>> {
+    let mut len = [0; 4];
+    match stream.read_exact(&mut len) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let len = u32::from_le_bytes(len) as usize;
+    if len > MESSAGE_BYTES_MAX {
+        return Err(std::io::Error::new(ErrorKind::InvalidData, "a message of more than 2 MiB"));
+    }
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body)?;
+    Ok(Some(body))
+}
+
+/// Who answers.
+enum Way {
+    Daemon(UnixStream),
+    Store(FileSystem),
+}
+
+/// The dictionaries of one store.
+pub struct Client {
+    way: Way,
+}
+
+impl Client {
+    /// Those of the store at `path`, or of the one mounted there.
+    pub fn open(path: &Path) -> Result<Client> {
+        let store = store_at(path)?;
+        if store::holder(&store)?.is_none() {
+            return FileSystem::open(&store, &MountOptions::default())
+                .map(|file_system| Client { way: Way::Store(file_system) });
+        }
+        let connected = server::connect(&store).and_then(|daemon| {
+            daemon.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
+            Ok(Client { way: Way::Daemon(daemon) })
+        });
+        connected.map_err(|error| {
+            Error::failed(format!("no daemon of {} can be asked: {error}", store.display()))
+                .hint("`varve status` tells whether it is mounted, and by whom")
+        })
+    }
+
+    /// Asks, and waits for the answer; a failure is an error.
+    pub fn ask(&mut self, request: Request) -> Result<Response> {
+        let response = match &mut self.way {
+            Way::Store(file_system) => answer(file_system.dictionaries(), request),
+            Way::Daemon(daemon) => {
+                let lost = |reason: &dyn std::fmt::Display| {
+                    Error::failed(format!("the daemon does not answer: {reason}"))
+                        .hint("`varve status` tells whether it runs; try again")
+                };
+                send(daemon, &request.encode()).map_err(|error| lost(&error))?;
+                let body = receive(daemon).map_err(|error| lost(&error))?;
+                let body = body.ok_or_else(|| lost(&"it has hung up"))?;
+                Response::decode(&body).map_err(|reason| lost(&reason))?
+            }
+        };
+        match response {
+            Response::Failed(failure, text) => Err(failed(failure, text)),
+            done => Ok(done),
+        }
+    }
+
+    /// Ends; a store that was opened for it is closed.
+    pub fn close(self) -> Result<()> {
+        match self.way {
+            Way::Daemon(_) => Ok(()),
+            Way::Store(file_system) => file_system.close(),
+        }
+    }
+}
+
+fn failed(failure: Failure, text: String) -> Error {
+    let error = Error::failed(text);
+    match failure {
+        Failure::NotFound => {
+            error.hint("`varve kv list` tells which there are, `varve kv create` makes one")
+        }
+        Failure::Exists => error.hint("choose another name, or drop that one with `varve kv drop`"),
+        Failure::ReadOnly => error.hint("`mount -o remount,rw` lets it be changed"),
+        Failure::Invalid | Failure::NoSpace | Failure::Storage => error,
+    }
+}

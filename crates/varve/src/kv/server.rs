@@ -1,0 +1,148 @@
+//! The daemon's socket for dictionaries, `kv` in the store.
+//!
+//! 1. One thread takes clients, another serves each, as many at once as [`CLIENTS_MAX`].
+//! 2. Only root and the daemon's own user are heard.
+//! 3. A client sends requests one after the other and gets each answer before the next. One that says something that
+//!    is none is told so, and hung up on.
+//!
+//! When the session pauses for another program, requests that wait are answered with a failure or by a hang-up; what
+//! was acknowledged is in the store.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use varve_fs::Dictionaries;
+
+use super::protocol::{Failure, Request, Response};
+use super::{answer, receive, send};
+use crate::{Error, Result};
+
+/// Name of the socket within a store.
+const SOCKET_NAME: &str = "kv";
+/// The longest path that fits a socket's address, with a NUL.
+const ADDRESS_BYTES_MAX: usize = 108;
+/// Clients that are served at once.
+const CLIENTS_MAX: usize = 64;
+/// How long a client may take to hear an answer.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The dictionaries of the file system that is served now; `None` while there is none.
+type Desk = Mutex<Option<Arc<Dictionaries>>>;
+
+/// See the module's comment. Stops to listen for new requests when dropped.
+pub(crate) struct Server {
+    path: PathBuf,
+    desk: Arc<Desk>,
+}
+
+impl Server {
+    /// Listens in the store `store`, which is locked by this process: what another left there is stale.
+    pub(crate) fn listen(store: &Path) -> Result<Server> {
+        let path = store.join(SOCKET_NAME);
+        let failed = |error: std::io::Error| Error::io("listen on", &path, &error);
+        let _ = std::fs::remove_file(&path);
+        let (address, _dir) = address(store).map_err(failed)?;
+        let listener = UnixListener::bind(address).map_err(failed)?;
+        let server = Server { path: path.clone(), desk: Arc::default() };
+        let desk = Arc::clone(&server.desk);
+        let accept = move || {
+            let clients = Arc::new(AtomicUsize::new(0));
+            for client in listener.incoming().flatten() {
+                admit(client, &desk, &clients);
+            }
+        };
+        thread::Builder::new().name("varve-kv".to_owned()).spawn(accept).map_err(failed)?;
+        Ok(server)
+    }
+
+    /// Says whose dictionaries are served from now on, if any.
+    pub(crate) fn serves(&self, dictionaries: Option<Arc<Dictionaries>>) {
+        *self.desk.lock() = dictionaries;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.serves(None);
+        // It may be gone with its store.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The socket's address, by a descriptor of its directory if the path is too long for one.
+fn address(store: &Path) -> std::io::Result<(PathBuf, Option<File>)> {
+    let path = store.join(SOCKET_NAME);
+    if path.as_os_str().as_bytes().len() < ADDRESS_BYTES_MAX {
+        return Ok((path, None));
+    }
+    let dir = File::open(store)?;
+    let short = format!("/proc/self/fd/{}/{SOCKET_NAME}", dir.as_raw_fd());
+    Ok((PathBuf::from(short), Some(dir)))
+}
+
+/// Connects to the daemon that has the store `store` open.
+pub(super) fn connect(store: &Path) -> std::io::Result<UnixStream> {
+    let (address, _dir) = address(store)?;
+    UnixStream::connect(address)
+}
+
+/// Has a thread serve `client`, unless there are too many.
+fn admit(mut client: UnixStream, desk: &Arc<Desk>, clients: &Arc<AtomicUsize>) {
+    if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+        clients.fetch_sub(1, Ordering::Relaxed);
+        return refuse(&mut client, "too many clients; try again later");
+    }
+    let (desk, count) = (Arc::clone(desk), Arc::clone(clients));
+    let serve = move || {
+        if let Err(error) = serve(client, &desk) {
+            log::debug!("a client of dictionaries is gone: {error}");
+        }
+        count.fetch_sub(1, Ordering::Relaxed);
+    };
+    // Without a thread the client is hung up on.
+    if let Err(error) = thread::Builder::new().name("varve-kv-client".to_owned()).spawn(serve) {
+        clients.fetch_sub(1, Ordering::Relaxed);
+        log::warn!("a client of dictionaries is not served: {error}");
+    }
+}
+
+fn refuse(client: &mut UnixStream, why: &str) {
+    let refusal = Response::Failed(Failure::Invalid, why.to_owned());
+    drop(send(client, &refusal.encode()));
+}
+
+/// Answers one request after the other, until the client goes or says something that is none.
+fn serve(mut client: UnixStream, desk: &Desk) -> std::io::Result<()> {
+    client.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    let peer = rustix::net::sockopt::socket_peercred(&client)?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        refuse(&mut client, "only root and the user who mounted may do this");
+        return Ok(());
+    }
+    while let Some(body) = receive(&mut client)? {
+        let request = match Request::decode(&body) {
+            Ok(request) => request,
+            Err(why) => {
+                refuse(&mut client, &format!("this is no request: {why}"));
+                return Ok(());
+            }
+        };
+        let dictionaries = desk.lock().clone();
+        let response = match dictionaries {
+            Some(dictionaries) => answer(&dictionaries, request),
+            None => {
+                Response::Failed(Failure::Storage, "the mount is being upgraded or ends".to_owned())
+            }
+        };
+        send(&mut client, &response.encode())?;
+    }
+    Ok(())
+}
