@@ -197,8 +197,13 @@ impl Kept {
         }
     }
 
+    /// Makes the directories above `path`, durably: a name that moves must not arrive in one that a power cut takes away.
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
-        create_dirs_between(self.env.as_ref(), self.dir.parent(), path)
+        if path.parent().is_some_and(|dir| self.env.stat(dir).is_ok()) {
+            return Ok(());
+        }
+        create_dirs_between(self.env.as_ref(), self.dir.parent(), path)?;
+        self.sync_dirs(path)
     }
 
     /// Makes the name `path` durable, and those of the directories above it.

@@ -143,6 +143,10 @@ impl Objects {
         // ago.
         let mut claimed = self.claimed.lock();
         claimed.dirs.insert(self.dir.clone());
+        if self.kept().is_none() {
+            // The directory of a view's own is made with its first object.
+            claimed.dirs.extend(self.dir.ancestors().skip(1).take(2).map(Path::to_path_buf));
+        }
         claimed.dirs.insert(upper.to_path_buf());
         Ok(())
     }
@@ -346,12 +350,16 @@ impl Objects {
             if let Some(kept) = self.kept() {
                 kept.take(ino, &to)?;
             }
-            self.create_dirs(&to)?;
+            if to.parent().is_some_and(|dir| self.env.stat(dir).is_err()) {
+                self.create_dirs(&to)?;
+                // Or a power cut could take the directory away with the name in it.
+                self.sync_claimed()?;
+            }
             self.env.rename(&from, &to)?;
             for path in [&to, &from] {
                 path.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))?;
             }
-            self.sync_claimed()
+            Ok(())
         };
         install().map_err(|error| error::object("install", &from, error))
     }

@@ -27,3 +27,4 @@ mod repairs;
 mod store;
 mod support;
 mod usage;
+mod views;

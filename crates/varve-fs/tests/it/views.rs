@@ -1,0 +1,199 @@
+//! Transactions and snapshots where machines crash and disks are full.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use varve_env::Env;
+use varve_env::sim::SimEnv;
+use varve_fs::fsck::{Finding, Severity};
+use varve_fs::{CommitError, FormatOptions, MountOptions, VarveFs, ViewKind, ViewName};
+use varve_testkit::rng::Rng;
+use varve_types::InodeId;
+use varve_vfs::{FsResult, Vfs};
+
+use crate::crash::{STORE, open, sim_store};
+use crate::support::{Calls, ROOT, Rig, name};
+
+const LARGE: usize = 70_000;
+
+/// A store with a snapshot and a transaction that has changed small and large files.
+struct Scene {
+    fs: VarveFs,
+    id: String,
+    view: VarveFs,
+}
+
+fn txn(id: &str) -> ViewName {
+    ViewName { kind: ViewKind::Transaction, name: id.to_owned() }
+}
+
+fn scene(env: &Arc<SimEnv>) -> Scene {
+    let fs = open(env);
+    let dir = fs.mk_dir(ROOT, "dir");
+    for (name, len) in [("large", LARGE), ("gone", LARGE), ("small", 100), ("replaced", 5000)] {
+        let ino = fs.mk(dir, name);
+        fs.put_at(ino, 0, &vec![1; len]);
+    }
+    fs.sync().unwrap();
+    fs.create_snapshot("before").unwrap();
+    let id = fs.begin_transaction(ROOT).unwrap().name;
+    let view = fs.open_view(&txn(&id)).unwrap();
+    let dir = view.find(ROOT, "dir").unwrap().ino;
+    for name in ["large", "small"] {
+        view.put_at(view.find(dir, name).unwrap().ino, 10, b"changed");
+    }
+    view.unlink(dir, name("gone")).unwrap();
+    let new = view.mk(ROOT, "new");
+    view.put_at(new, 0, &vec![2; LARGE]);
+    view.mv(ROOT, "new", dir, "replaced").unwrap();
+    let made = view.mk_dir(dir, "made");
+    view.mk(made, "file");
+    view.sync().unwrap();
+    Scene { fs, id, view }
+}
+
+/// What is found of one of the two states: whether the transaction is in it, or what contradicts both.
+fn state(fs: &VarveFs) -> Result<bool, String> {
+    let dir = fs.find(ROOT, "dir").map_err(|error| error.to_string())?.ino;
+    let is = |name: &str, bytes: &[u8]| -> FsResult<bool> {
+        let ino = fs.find(dir, name)?.ino;
+        Ok(fs.contents(ino) == bytes)
+    };
+    let mut changed = vec![1; LARGE];
+    changed[10..17].copy_from_slice(b"changed");
+    let facts = [
+        is("large", &changed).unwrap(),
+        is("small", &changed[..100]).unwrap(),
+        fs.find(dir, "gone").is_err(),
+        is("replaced", &vec![2; LARGE]).unwrap(),
+        fs.find(dir, "made").is_ok_and(|made| fs.find(made.ino, "file").is_ok()),
+    ];
+    let old = [is("large", &vec![1; LARGE]), is("small", &[1; 100]), is("gone", &vec![1; LARGE])];
+    match facts {
+        [true, true, true, true, true] => Ok(true),
+        [false, false, false, false, false]
+            if old.into_iter().all(|old| old.is_ok_and(|old| old)) =>
+        {
+            Ok(false)
+        }
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// Nothing is broken. What these tests have looked up and others have removed waits to be forgotten.
+fn sound(fs: &VarveFs) {
+    let report = fs.check(&mut |_| ()).unwrap();
+    let broken = report.findings.into_iter().filter(|found| {
+        found.severity() != Severity::Waste && !matches!(found, Finding::Pending { .. })
+    });
+    assert_eq!(broken.collect::<Vec<_>>(), []);
+}
+
+/// The snapshot is as it was, and the transaction either over or still to be committed.
+fn check(fs: &VarveFs, id: &str) -> bool {
+    let committed = state(fs).unwrap();
+    let before = ViewName { kind: ViewKind::Snapshot, name: "before".to_owned() };
+    let before = fs.open_view(&before).unwrap();
+    assert_eq!(state(&before), Ok(false));
+    sound(fs);
+    let open = fs.transactions().unwrap();
+    assert_eq!(open.len(), usize::from(!committed));
+    if !committed {
+        let view = fs.open_view(&txn(id)).unwrap();
+        assert_eq!(state(&view), Ok(true));
+        fs.commit_transaction(id, &view).unwrap();
+        assert_eq!(state(fs), Ok(true));
+        assert_eq!(state(&before), Ok(false));
+        sound(fs);
+    }
+    committed
+}
+
+#[test]
+fn every_crash_of_a_commit_leaves_all_of_it_or_nothing() {
+    let (mut whole, mut absent) = (0, 0);
+    for n in 0.. {
+        let env = sim_store(n, &FormatOptions::default());
+        let Scene { fs, id, view } = scene(&env);
+        env.crash_after(n);
+        let committed = fs.commit_transaction(&id, &view);
+        let crashed = env.crashed();
+        assert!(crashed || committed.is_ok(), "{committed:?}");
+        for image in [
+            env.process_kill(),
+            env.power_cut_keep_nothing(),
+            env.power_cut_keep_all(),
+            env.power_cut(n),
+        ] {
+            let fs = open(&image);
+            let found = check(&fs, &id);
+            assert!(found || committed.is_err(), "a commit that returned is lost");
+            if found { whole += 1 } else { absent += 1 }
+        }
+        if !crashed {
+            break;
+        }
+    }
+    assert!(whole > 20 && absent > 20, "{whole} whole, {absent} absent");
+}
+
+#[test]
+fn a_full_disk_refuses_a_commit_and_loses_nothing() {
+    let env = sim_store(1, &FormatOptions::default());
+    let Scene { fs, id, view } = scene(&env);
+    env.set_capacity(env.used_bytes());
+    let refused = fs.commit_transaction(&id, &view);
+    env.set_capacity(u64::MAX);
+    if let Err(error) = refused {
+        assert!(matches!(error, CommitError::Failed(_)), "{error:?}");
+        assert_eq!(state(&fs), Ok(false));
+        assert_eq!(state(&view), Ok(true));
+        fs.commit_transaction(&id, &view).unwrap();
+    }
+    assert_eq!(state(&fs), Ok(true));
+    drop((fs, view));
+    let env: Arc<dyn Env> = env.process_kill();
+    sound(&VarveFs::open(env, Path::new(STORE), MountOptions::default()).unwrap());
+}
+
+/// Files come and go in the main view and in transactions at the same time, in the same directories; the accounts of
+/// all directories stay right.
+#[test]
+fn commits_keep_the_accounts_of_directories() {
+    for seed in 0..6 {
+        let (rig, mut rng) = (Rig::new(), Rng::new(seed));
+        let fs = &rig.fs;
+        let mut dirs = vec![ROOT];
+        for i in 0..6 {
+            let above = *rng.pick(&dirs);
+            dirs.push(fs.mk_dir(above, &format!("d{i}")));
+        }
+        let mut next = 0;
+        let mut work = |fs: &VarveFs, dirs: &[InodeId], rng: &mut Rng| {
+            for _ in 0..10 {
+                next += 1;
+                let dir = *rng.pick(dirs);
+                let ino = fs.mk(dir, &format!("f{next}"));
+                fs.put_at(ino, 0, &vec![1; rng.below(3000) as usize + 1]);
+                let old = format!("f{}", rng.below(next) + 1);
+                // Most names are in other directories, or in another view.
+                let _ = fs.unlink(*rng.pick(dirs), name(&old));
+            }
+        };
+        for _ in 0..8 {
+            let id = fs.begin_transaction(ROOT).unwrap().name;
+            let view = fs.open_view(&txn(&id)).unwrap();
+            work(&view, &dirs, &mut rng);
+            work(fs, &dirs, &mut rng);
+            match fs.commit_transaction(&id, &view) {
+                Err(CommitError::Conflict(paths)) => {
+                    assert!(paths.iter().all(|path| path.contains("/f")), "{paths:?}");
+                    fs.abort_transaction(&id).unwrap();
+                }
+                committed => drop(committed.unwrap()),
+            }
+            sound(fs);
+        }
+        sound(&rig.remount().fs);
+    }
+}
