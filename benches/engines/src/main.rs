@@ -31,6 +31,7 @@ enum Subject {
     VarveLeveled,
     VarveStepped,
     VarveLazyLeveled,
+    VarveStitched,
     Rocksdb,
     RocksdbUniversal,
     Fjall,
@@ -53,6 +54,7 @@ impl Subject {
             Subject::VarveLeveled => Box::new(varve(Some(Compaction::Leveled))?),
             Subject::VarveStepped => Box::new(varve(Some(Compaction::Stepped))?),
             Subject::VarveLazyLeveled => Box::new(varve(Some(Compaction::LazyLeveled))?),
+            Subject::VarveStitched => Box::new(varve(Some(Compaction::Stitched))?),
             Subject::Rocksdb => Box::new(c_api::rocksdb::RocksDb::open(dir, memory, false)?),
             Subject::RocksdbUniversal => {
                 Box::new(c_api::rocksdb::RocksDb::open(dir, memory, true)?)
