@@ -79,6 +79,12 @@ pub enum StoreError {
         /// The first such keys, in their order.
         keys: Vec<(KeyspaceId, Bytes)>,
     },
+    /// Transactions waited for each other; this one lost its locks so that the others can go on.
+    #[error("transactions waited for each other, and this one gave way; abort it and begin again")]
+    Deadlock,
+    /// A lock did not come free in the time given.
+    #[error("another transaction holds a lock that did not come free in time; try again")]
+    LockTimeout,
     /// The branch was committed or dropped.
     #[error("the transaction has ended; begin another")]
     Ended,

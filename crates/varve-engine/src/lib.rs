@@ -38,6 +38,7 @@ pub mod store;
 mod sublevel_map;
 mod table;
 pub mod tuning;
+pub mod txn;
 mod version;
 mod view;
 mod wal;
@@ -54,3 +55,4 @@ pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
 pub use store::{
     Direction, KeyIter, KeyRange, KeyspaceOptions, Pair, ScanIter, SortedRows, Store, StoreSnapshot,
 };
+pub use txn::LockOptions;

@@ -58,6 +58,8 @@ pub(crate) struct ManifestBranchSpace {
 pub(crate) struct ManifestBranch {
     pub(crate) parent: Option<BranchId>,
     pub(crate) seq: SeqNo,
+    /// It held locks, which nobody holds any more.
+    pub(crate) locking: bool,
     pub(crate) info: Bytes,
     pub(crate) spaces: Vec<ManifestBranchSpace>,
 }
@@ -266,11 +268,11 @@ fn apply_branch_change(state: &mut ManifestState, change: Change) -> Result<(), 
                 return Err(format!("snapshot {name:?} goes, but it is not there"));
             }
         }
-        Change::CreateBranch { branch, parent, seq, info } => {
+        Change::CreateBranch { branch, parent, seq, locking, info } => {
             parent
                 .filter(|parent| !state.branches.contains_key(parent))
                 .map_or(Ok(()), |parent| Err(unknown(parent)))?;
-            let new = ManifestBranch { parent, seq, info, spaces: Vec::new() };
+            let new = ManifestBranch { parent, seq, locking, info, spaces: Vec::new() };
             if state.branches.insert(branch, new).is_some() {
                 return Err(format!("branch {branch} begins twice"));
             }

@@ -106,7 +106,9 @@ impl View {
                     return Ok(layers);
                 }
             }
-            (seq, next) = (record.base.seq(), record.parent);
+            // What a locking branch reads of the store cannot change, and is the newest.
+            seq = if record.shared.locks.is_some() { seq } else { record.base.seq() };
+            next = record.parent;
         }
         layers.push(Layer { space: self.keyspace(base)?, seq });
         Ok(layers)

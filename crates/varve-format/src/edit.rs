@@ -17,7 +17,7 @@
 //!   7 create snapshot    name, sequence number
 //!   8 delete snapshot    name
 //!   9 create branch      branch, its parent (0: the store itself), sequence number of the parent that it began
-//!                        at, what its maker says of it
+//!                        at, options byte (bit 0 locking), what its maker says of it
 //!  10 branch key space   branch, key space that it stands over, its own key space, options byte (bit 0 private)
 //!  11 end branch         branch: it is gone, and with it the tables of its key spaces
 //!  12 add segment        file number, salt, size in bytes
@@ -77,6 +77,8 @@ const OPTION_PREFIXED: u8 = 1;
 const OPTION_COMPRESSED: u8 = 2;
 
 const OPTION_PRIVATE: u8 = 1;
+
+const OPTION_LOCKING: u8 = 1;
 
 /// What the manifest says of a file whose blocks a table points at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,6 +203,8 @@ pub enum Change {
         parent: Option<BranchId>,
         /// The newest write of the parent that it sees.
         seq: SeqNo,
+        /// It holds locks, and so does not outlive the process that holds them.
+        locking: bool,
         /// What its maker says of it, up to [`BRANCH_INFO_BYTES_MAX`] bytes.
         info: Bytes,
     },
@@ -290,11 +294,12 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
             out.push(DELETE_SNAPSHOT);
             put_string(out, name.as_bytes());
         }
-        Change::CreateBranch { branch, parent, seq, info } => {
+        Change::CreateBranch { branch, parent, seq, locking, info } => {
             out.push(CREATE_BRANCH);
             put_varint(out, branch.get());
             put_varint(out, parent.map_or(0, BranchId::get));
             put_varint(out, seq.get());
+            out.push(if *locking { OPTION_LOCKING } else { 0 });
             put_string(out, info);
         }
         Change::CreateBranchSpace { branch, base, keyspace, private } => {
@@ -369,8 +374,10 @@ fn decode_change(reader: &mut Reader<'_>) -> FormatResult<Change> {
             let branch = decode_branch(reader)?;
             let parent = Some(reader.varint()?).filter(|id| *id != 0).map(BranchId::new);
             let seq = decode_seq(reader)?;
+            let locking = decode_option(reader, OPTION_LOCKING)?;
             let info = reader.string("what is said of a branch", BRANCH_INFO_BYTES_MAX)?;
-            Change::CreateBranch { branch, parent, seq, info: Bytes::copy_from_slice(info) }
+            let info = Bytes::copy_from_slice(info);
+            Change::CreateBranch { branch, parent, seq, locking, info }
         }
         CREATE_BRANCH_SPACE => decode_branch_space(reader)?,
         END_BRANCH => Change::EndBranch(decode_branch(reader)?),
@@ -438,12 +445,16 @@ fn decode_branch_space(reader: &mut Reader<'_>) -> FormatResult<Change> {
         let rule = "a branch's key space over one that is none of the store's";
         return Err(FormatError::new(start, Problem::Invalid(rule)));
     }
+    let private = decode_option(reader, OPTION_PRIVATE)?;
+    Ok(Change::CreateBranchSpace { branch, base, keyspace, private })
+}
+
+/// Whether `option`, the only one there is, is set in a branch's options byte.
+fn decode_option(reader: &mut Reader<'_>, option: u8) -> FormatResult<bool> {
     let start = reader.pos();
     match reader.u8()? {
-        options @ (0 | OPTION_PRIVATE) => {
-            let private = options == OPTION_PRIVATE;
-            Ok(Change::CreateBranchSpace { branch, base, keyspace, private })
-        }
+        0 => Ok(false),
+        options if options == option => Ok(true),
         options => {
             let problem = Problem::Unknown { what: "branch options", id: options.into() };
             Err(FormatError::new(start, problem))
@@ -571,6 +582,7 @@ mod tests {
                 branch: BranchId::new(2),
                 parent: Some(BranchId::new(1)),
                 seq: SeqNo::new(7),
+                locking: true,
                 info: Bytes::from_static(b"why"),
             },
             Change::CreateBranchSpace {

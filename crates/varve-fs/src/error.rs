@@ -10,7 +10,8 @@ use varve_vfs::FsError;
 pub(crate) fn store(error: StoreError) -> FsError {
     match error {
         StoreError::NoSpace { .. } => FsError::NoSpace(error.to_string()),
-        StoreError::Ended => FsError::Stale,
+        // One that gave way is as good as ended.
+        StoreError::Ended | StoreError::Deadlock => FsError::Stale,
         StoreError::Io { .. }
         | StoreError::Damaged { .. }
         | StoreError::Poisoned { .. }
@@ -19,6 +20,7 @@ pub(crate) fn store(error: StoreError) -> FsError {
         | StoreError::NotAStore { .. }
         | StoreError::Invalid(_)
         | StoreError::Conflict { .. }
+        | StoreError::LockTimeout
         | StoreError::Closed => FsError::Storage(error.to_string()),
     }
 }

@@ -189,6 +189,8 @@ fn damage(error: StoreError) -> Result<String> {
         | StoreError::NewerFormat { .. }
         | StoreError::NotAStore { .. }
         | StoreError::Conflict { .. }
+        | StoreError::Deadlock
+        | StoreError::LockTimeout
         | StoreError::Ended
         | StoreError::Closed => Err(error.into()),
     }

@@ -136,7 +136,10 @@ impl From<StoreError> for Error {
                 Error::failed(text).hint(hint)
             }
             StoreError::Closed => Error::failed(text),
-            StoreError::Conflict { .. } | StoreError::Ended => split_hint(&text),
+            StoreError::Conflict { .. }
+            | StoreError::Deadlock
+            | StoreError::LockTimeout
+            | StoreError::Ended => split_hint(&text),
             StoreError::Invalid(_)
             | StoreError::Damaged { .. }
             | StoreError::NoSpace { .. }

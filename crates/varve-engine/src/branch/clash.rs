@@ -74,6 +74,13 @@ impl<'a, 'm> Clashes<'a, 'm> {
         Clashes { inner, record, merge, merged: BTreeMap::new(), conflicts: Vec::new() }
     }
 
+    /// Looks at what the parent changed since the branch began; `now` is its newest write. What a locking branch
+    /// changed nobody else did since it had the locks, and it has read what was changed before.
+    pub(super) fn look_first(&mut self, now: SeqNo) -> StoreResult<()> {
+        let locks = self.record.shared.locks.is_some();
+        self.look(if locks { now } else { self.record.base.seq() })
+    }
+
     /// Has the rows merged that the parent changed after the write `after`. `Conflict` if one cannot be.
     ///
     /// REQUIRES: the branch takes no writes.

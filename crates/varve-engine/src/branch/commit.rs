@@ -46,12 +46,16 @@ impl Branch {
     /// writers wait. What it makes of keys is held in memory until the end.
     ///
     /// [`StoreError::Conflict`] names keys of which `merge` made none; then, as after any other error, nothing has
-    /// happened and the branch goes on. Costs the number of changed rows; large changes cost no copy of them, but the
+    /// happened and the branch goes on. A serializable branch has no clashes, but fails with [`StoreError::Deadlock`] if
+    /// it gave way to another. Costs the number of changed rows; large changes cost no copy of them, but the
     /// flush of what is in memory. Durable once the store is synced.
     pub fn commit(&self, merge: &mut MergeHook<'_>) -> StoreResult<()> {
         let _gate = self.shared.gate.write();
         self.shared.check()?;
         self.check_childless()?;
+        if self.shared.locks.is_some() {
+            self.inner.locks.check(self.id)?;
+        }
         let view = self.inner.views.get();
         let record = view.branch(self.id)?;
         let parent = record.parent.map(|id| view.branch(id)).transpose()?.cloned();
@@ -139,9 +143,9 @@ impl Inner {
         clashes: &mut Clashes<'_, '_>,
     ) -> StoreResult<()> {
         let checked = self.snapshots.last_seq();
-        clashes.look(record.base.seq())?;
+        clashes.look_first(checked)?;
         let bytes = rows.iter().map(|(_, key, found)| key.len() + found.len()).sum::<usize>();
-        self.write_made(bytes as u64, false, || {
+        self.write_made(bytes as u64, false, Some(record.id), |_| {
             clashes.look(checked)?;
             let view = self.views.get();
             let mut batch = Batch::new();

@@ -39,7 +39,11 @@ impl Inner {
         clashes: &mut Clashes<'_, '_>,
     ) -> StoreResult<()> {
         let mut checked = self.snapshots.last_seq();
-        clashes.look(record.base.seq())?;
+        clashes.look_first(checked)?;
+        let meets_locks = record.parent.is_none() && record.shared.locks.is_none();
+        if meets_locks {
+            self.wait_until_unlocked()?;
+        }
         self.flush_all()?;
         let newest = self.snapshots.last_seq();
         clashes.look(std::mem::replace(&mut checked, newest))?;
@@ -47,6 +51,9 @@ impl Inner {
         let compaction = self.compaction_job.try_lock();
         let may_go_deep = compaction.is_some();
         self.when_flushed(|writer, view| {
+            if meets_locks {
+                self.refuse_locked()?;
+            }
             clashes.look(checked)?;
             self.put_branch_in_force(writer, view, record, clashes, may_go_deep)
         })?;

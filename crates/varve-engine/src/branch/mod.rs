@@ -42,6 +42,7 @@ pub use store::SnapshotStore;
 use crate::db::Inner;
 use crate::db::install::Changes;
 use crate::snapshot::Pin;
+use crate::txn::LockOptions;
 use crate::version::Version;
 use crate::view::{Keyspace, View};
 use crate::{Db, StoreError, StoreResult};
@@ -53,6 +54,9 @@ pub struct BranchOptions {
     pub snapshot: Option<String>,
     /// Key spaces that begin empty in the branch and are not committed: scratch space.
     pub private: Vec<KeyspaceId>,
+    /// Makes the branch serializable ([`crate::txn`]): what it reads and writes is locked until it ends, and it reads the
+    /// newest state. Only for branches of the store as it is now, which none may stand over. A restart ends it.
+    pub locks: Option<LockOptions>,
     /// Kept with the branch for whoever finds it after a restart; at most 4096 bytes.
     pub info: Bytes,
 }
@@ -104,6 +108,8 @@ pub(crate) struct Shared {
     external: AtomicBool,
     /// Held to add a key space.
     adding: Mutex<()>,
+    /// It locks what it reads and writes.
+    pub(crate) locks: Option<LockOptions>,
 }
 
 impl Shared {
@@ -143,8 +149,10 @@ impl BranchRecord {
         base: Arc<Pin>,
         info: Bytes,
         spaces: Vec<BranchSpace>,
+        locks: Option<LockOptions>,
     ) -> BranchRecord {
-        BranchRecord { id, parent, base, info, spaces, shared: Arc::default() }
+        let shared = Arc::new(Shared { locks, ..Shared::default() });
+        BranchRecord { id, parent, base, info, spaces, shared }
     }
 
     /// Its own key space over the store's `base`.
@@ -230,6 +238,9 @@ impl Branch {
     /// Lets go of the branch.
     fn end(&self) {
         self.shared.ended.store(true, Ordering::Release);
+        if self.shared.locks.is_some() {
+            self.inner.locks.end(self.id);
+        }
         self.inner.branch_syncs.lock().remove(&self.id);
     }
 
@@ -312,6 +323,11 @@ fn begin(
     // The parent must not end meanwhile.
     let _gate = parent_shared.as_ref().map(|shared| shared.gate.read());
     parent_shared.as_ref().map_or(Ok(()), |shared| shared.check())?;
+    let over_locks = parent_shared.as_ref().is_some_and(|shared| shared.locks.is_some());
+    if over_locks || (options.locks.is_some() && (parent.is_some() || options.snapshot.is_some())) {
+        let message = "a serializable branch stands over the store as it is, and none over it";
+        return Err(StoreError::Invalid(message.to_owned()));
+    }
     let base = match &options.snapshot {
         Some(_) if parent.is_some() => {
             return Err(StoreError::Invalid(
@@ -329,10 +345,14 @@ fn begin(
         spaces.push(space);
         branch_spaces.push(made);
     }
-    let record = BranchRecord::new(id, parent, base, options.info.clone(), spaces);
+    let info = options.info.clone();
+    let record = BranchRecord::new(id, parent, base, info, spaces, options.locks);
     let shared = Arc::clone(&record.shared);
     let branch = Some(Arc::new(record));
     inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
+    if let Some(locks) = options.locks {
+        inner.locks.begin(id, locks);
+    }
     inner.metrics.branches_begun.add(1);
     Ok(Branch { inner: Arc::clone(inner), id, shared })
 }

@@ -12,12 +12,42 @@ use crate::db::Inner;
 use crate::db::read::DbSnapshot;
 use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
+use crate::txn::LockOptions;
 use crate::{
     Batch, Db, Direction, KeyRange, KeyspaceOptions, Store, StoreError, StoreResult, StoreSnapshot,
 };
 
 /// Deletions of one batch when a key space is cleared row by row.
 const CLEARED_ROWS: usize = 1024;
+
+impl Branch {
+    /// The locks to take for reads in a key space; none if the branch takes none, or has it for itself.
+    fn locks_in(&self, keyspace: KeyspaceId) -> StoreResult<Option<LockOptions>> {
+        let Some(locks) = self.shared.locks else { return Ok(None) };
+        let view = self.inner.views.get();
+        let own = view.branch(self.id)?.space(keyspace);
+        Ok(Some(locks).filter(|_| own.is_none_or(|own| !own.private)))
+    }
+}
+
+/// What a serializable branch gives as its snapshot: locked reads, which find the same however often they are made, and
+/// what the branch itself wrote meanwhile.
+struct Locking<'a>(&'a Branch);
+
+impl StoreSnapshot for Locking<'_> {
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        Store::get(self.0, keyspace, key)
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> StoreResult<ScanIter<'_>> {
+        Store::scan(self.0, keyspace, range, direction)
+    }
+}
 
 impl Store for Branch {
     /// One that does not exist yet is made in the store itself, where it is empty.
@@ -51,12 +81,18 @@ impl Store for Branch {
     }
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        if let Some(locks) = self.locks_in(keyspace)? {
+            self.inner.lock_key(self.id, locks.wait, keyspace, key)?;
+        }
         self.inner.get(Some(self.id), keyspace, key, SeqNo::MAX)
     }
 
     fn write(&self, mut batch: Batch) -> StoreResult<()> {
         let _gate = self.shared.gate.read();
         self.shared.check()?;
+        if let Some(locks) = self.shared.locks {
+            self.inner.lock_batch(self.id, locks.wait, &batch)?;
+        }
         for op in batch.ops_mut() {
             let keyspace = op.keyspace_mut();
             *keyspace = self.own_space(*keyspace)?.id;
@@ -78,11 +114,17 @@ impl Store for Branch {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
+        if let Some(locks) = self.locks_in(keyspace)? {
+            self.inner.lock_range(self.id, locks.wait, keyspace, &range)?;
+        }
         let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
         self.inner.scan(pin, view, Some(self.id), keyspace, range, direction)
     }
 
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
+        if let Some(locks) = self.locks_in(keyspace)? {
+            self.inner.lock_range(self.id, locks.wait, keyspace, &range)?;
+        }
         let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
         self.inner.keys(pin, view, Some(self.id), keyspace, &range)
     }
@@ -90,6 +132,9 @@ impl Store for Branch {
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
         self.inner.check_open()?;
         self.shared.check()?;
+        if self.shared.locks.is_some() {
+            return Ok(Box::new(Locking(self)));
+        }
         let (pin, ()) = self.inner.snapshots.pin(|| ());
         Ok(Box::new(DbSnapshot { inner: &self.inner, tree: Some(self.id), pin }))
     }

@@ -190,7 +190,9 @@ impl Inner {
         }
         // No compaction may be on its way to the level that is chosen; while one is, level 0 is right.
         let compaction = self.compaction_job.try_lock();
+        self.wait_until_unlocked()?;
         self.when_flushed(|writer, view| {
+            self.refuse_locked()?;
             self.put_in_force(writer, view, written, compaction.is_some())
         })?;
         drop(compaction);

@@ -299,7 +299,8 @@ fn name_change(name: &str, pin: &Pin) -> Change {
 
 fn branch_change(record: &BranchRecord) -> Change {
     let (branch, parent, info) = (record.id, record.parent, record.info.clone());
-    Change::CreateBranch { branch, parent, seq: record.base.seq(), info }
+    let locking = record.shared.locks.is_some();
+    Change::CreateBranch { branch, parent, seq: record.base.seq(), locking, info }
 }
 
 fn space_change(branch: BranchId, space: &BranchSpace) -> Change {

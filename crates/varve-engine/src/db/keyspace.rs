@@ -58,7 +58,14 @@ impl Inner {
             return Ok(());
         }
         drop(view);
+        let meets_locks = !keyspace.is_of_branch();
+        if meets_locks {
+            self.wait_until_unlocked()?;
+        }
         self.when_flushed(|_, view| {
+            if meets_locks {
+                self.refuse_locked()?;
+            }
             let tables = view.keyspace(keyspace)?.version.tables();
             let removed: Vec<_> =
                 tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();

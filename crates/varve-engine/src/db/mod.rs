@@ -11,7 +11,8 @@
 //! 2. sync (held through an fsync; nothing but syncs waits for it)
 //! 3. writer (held for one append to the log; creating the next log at rotation)
 //! 4. manifest (held while an edit is made durable)
-//! 5. snapshots, memtable, view (held for moments, never during I/O)
+//! 5. locks of transactions (held for moments; whoever waits for one holds nothing else)
+//! 6. snapshots, memtable, view (held for moments, never during I/O)
 
 pub(crate) mod background;
 pub(crate) mod flush;
@@ -49,6 +50,7 @@ use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
 use crate::sublevel_map::{Findings, MapId};
 use crate::table::TableCache;
+use crate::txn::Locks;
 use crate::view::Views;
 use crate::wal::LogWriter;
 use crate::{StoreError, StoreResult};
@@ -102,6 +104,7 @@ pub(crate) struct Inner {
     pub(crate) flush_job: Mutex<()>,
     /// Held to give a name to a state or to take it away.
     pub(crate) naming: Mutex<()>,
+    pub(crate) locks: Locks,
     /// What compactions remember of each key space.
     pub(crate) compaction_job: Mutex<BTreeMap<KeyspaceId, States>>,
     plan: Mutex<Plan>,

@@ -36,6 +36,7 @@ use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
 use crate::sublevel_map::Findings;
 use crate::table::TableCache;
+use crate::txn::Locks;
 use crate::version::{Place, TableFiles, Version};
 use crate::view::{Keyspace, View, Views};
 use crate::wal::LogWriter;
@@ -199,13 +200,11 @@ fn build(
     let log_id = LogId { file: log_no, salt };
     let log = LogWriter::create(Arc::clone(&env), dir.to_path_buf(), log_id, &recovered)?;
     let tables_seq = state.as_ref().map_or(SeqNo::ZERO, |state| state.last_seq);
-    let view = first_view(&recovered, log_no, options.memtable_bytes);
-    let view = match &state {
-        Some(state) => {
-            with_tables(view, &mut TableOpener::new(&env, dir, state, files), &snapshots)?
-        }
-        None => view,
-    };
+    let mut view = first_view(&recovered, log_no, options.memtable_bytes);
+    if let Some(state) = &state {
+        let mut opener = TableOpener::new(&env, dir, state, files);
+        view = with_tables(view, &mut opener, &snapshots)?;
+    }
     let poison = Poison::default();
     let edit = state_edit(&view, view.oldest_log(), manifest_no.next(), tables_seq);
     let manifest_id = LogId { file: manifest_no, salt };
@@ -236,6 +235,7 @@ fn build(
         sync_state: Mutex::new(SyncState::default()),
         flush_job: Mutex::new(()),
         naming: Mutex::new(()),
+        locks: Locks::default(),
         compaction_job: Mutex::default(),
         work: Default::default(),
         pace: Pace::default(),
@@ -355,10 +355,12 @@ fn with_tables(
         view.snapshots.insert(Arc::from(name.as_str()), Arc::new(snapshots.pin_at(*seq)));
     }
     let ended: Vec<BranchId> = view.memtables().flat_map(|memtable| memtable.ended()).collect();
-    for (id, branch) in &opener.state.branches {
+    // Those that held locks are not brought back; none stands over them.
+    let lasting = opener.state.branches.iter().filter(|(_, branch)| !branch.locking);
+    for (id, branch) in lasting {
         let spaces = branch.spaces.iter().map(|space| space.space).collect();
         let base = Arc::new(snapshots.pin_at(branch.seq));
-        let record = BranchRecord::new(*id, branch.parent, base, branch.info.clone(), spaces);
+        let record = BranchRecord::new(*id, branch.parent, base, branch.info.clone(), spaces, None);
         record.shared.recovered(ended.contains(id));
         view.branches.insert(*id, Arc::new(record));
         for ManifestBranchSpace { space, tables } in &branch.spaces {

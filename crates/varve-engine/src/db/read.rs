@@ -210,7 +210,7 @@ impl Inner {
 }
 
 /// The prefix that all keys of `range` have, if it is one.
-fn common_prefix(range: KeyBounds<'_>) -> Option<[u8; PREFIX_BYTES]> {
+pub(crate) fn common_prefix(range: KeyBounds<'_>) -> Option<[u8; PREFIX_BYTES]> {
     let (Bound::Included(start) | Bound::Excluded(start), end) = range else { return None };
     let prefix = *start.first_chunk::<PREFIX_BYTES>()?;
     let next = u64::from_be_bytes(prefix).checked_add(1).map(u64::to_be_bytes);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 use varve_format::filter::PREFIX_BYTES;
+use varve_types::BranchId;
 use varve_types::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use super::{IMMUTABLES_MAX, Inner, Writer};
@@ -29,18 +30,23 @@ impl Inner {
             return Ok(());
         }
         let bytes = self.check_batch(&batch)?;
-        self.write_made(bytes, batch.is_reclaiming(), || Ok(batch))
+        let (reclaims, mut first) = (batch.is_reclaiming(), Some(batch));
+        self.write_made(bytes, reclaims, None, |refused| {
+            Ok(refused.or_else(|| first.take()).unwrap_or_default())
+        })
     }
 
     /// Writes the batch that `make` returns, of about `bytes` bytes, when its turn comes: no other write happens
-    /// between the making and the writing.
+    /// between the making and the writing. `make` is called again, with what it made, if a lock of a transaction other
+    /// than `owner` was in the way.
     ///
     /// REQUIRES: the batch is not empty and keeps to the limits ([`Inner::check_batch`]).
     pub(crate) fn write_made(
         &self,
         bytes: u64,
         reclaims: bool,
-        make: impl FnOnce() -> StoreResult<Batch>,
+        owner: Option<BranchId>,
+        mut make: impl FnMut(Option<Batch>) -> StoreResult<Batch>,
     ) -> StoreResult<()> {
         self.space.admit(bytes, reclaims).inspect_err(|_| {
             self.metrics.refused_no_space.add(1);
@@ -49,6 +55,7 @@ impl Inner {
             self.metrics.paced_ns.add(delay.as_nanos() as u64);
             self.env.sleep(delay);
         }
+        let (mut refused, mut patience) = (None, None);
         let rotated = loop {
             let mut writer = self.writer.lock();
             // Asked again under the lock: nothing may follow the record that closes the log.
@@ -56,8 +63,15 @@ impl Inner {
             self.poison.check()?;
             match self.make_room(&mut writer, reclaims)? {
                 Room::Ready(rotated) => {
-                    self.commit(&mut writer, make()?)?;
-                    break rotated;
+                    let batch = make(refused.take())?;
+                    if !self.is_locked(owner, &batch) {
+                        self.commit(&mut writer, batch)?;
+                        break rotated;
+                    }
+                    drop(writer);
+                    refused = Some(batch);
+                    self.wait_for_locks(patience.get_or_insert_with(|| self.writer_patience()))?;
+                    continue;
                 }
                 Room::AfterFlush => drop(writer),
             }

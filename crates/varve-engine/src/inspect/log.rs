@@ -197,9 +197,10 @@ fn show_change(change: &Change) -> String {
         }
         Change::CreateSnapshot { name, seq } => format!("snapshot {name:?} of write {seq}"),
         Change::DeleteSnapshot { name } => format!("delete snapshot {name:?}"),
-        Change::CreateBranch { branch, parent, seq, info } => {
+        Change::CreateBranch { branch, parent, seq, locking, info } => {
             let parent = parent.map_or("the store".to_owned(), |parent| format!("branch {parent}"));
-            format!("begin branch {branch} over {parent} at write {seq} {}", show_value(info))
+            let info = show_value(info);
+            format!("begin branch {branch} over {parent} at write {seq} locking={locking} {info}")
         }
         Change::CreateBranchSpace { branch, base, keyspace, private } => {
             format!("branch {branch} has its rows of {base} in {keyspace} private={private}")

@@ -10,6 +10,7 @@ mod crash;
 mod damage;
 mod external;
 mod faults;
+mod histories;
 mod ingest;
 mod oracle;
 mod pace;

@@ -119,14 +119,10 @@ pub(crate) fn edit() -> VersionEdit {
             branch: BranchId::new(10),
             parent: None,
             seq: SeqNo::new(99_000),
+            locking: true,
             info: Bytes::from_static(b"{}"),
         },
-        Change::CreateBranch {
-            branch: BranchId::new(11),
-            parent: Some(BranchId::new(10)),
-            seq: SeqNo::new(99_998),
-            info: Bytes::new(),
-        },
+        later_branch(),
         Change::CreateBranchSpace {
             branch: BranchId::new(11),
             base: keyspace,
@@ -136,6 +132,18 @@ pub(crate) fn edit() -> VersionEdit {
         Change::EndBranch(BranchId::new(4)),
     ];
     VersionEdit { changes }
+}
+
+/// A branch over another.
+fn later_branch() -> Change {
+    let (branch, parent) = (BranchId::new(11), Some(BranchId::new(10)));
+    Change::CreateBranch {
+        branch,
+        parent,
+        seq: SeqNo::new(99_998),
+        locking: false,
+        info: Bytes::new(),
+    }
 }
 
 pub(crate) fn edit_payload() -> Vec<u8> {

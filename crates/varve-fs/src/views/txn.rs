@@ -59,7 +59,8 @@ impl VarveFs {
         self.begin_view(|epoch| {
             let info = Info { epoch: epoch.get(), root: root.get(), begun };
             let info = serde_json::to_vec(&info).unwrap_or_default().into();
-            let options = BranchOptions { snapshot: None, private: vec![self.lookups], info };
+            let options =
+                BranchOptions { private: vec![self.lookups], info, ..BranchOptions::default() };
             let branch = views.db.branch(&options).map_err(error::store)?;
             Ok(Transaction { branch: branch.id(), epoch, root, begun }.name())
         })

@@ -1,0 +1,279 @@
+//! Recorded histories of concurrent transactions against what their isolation promises.
+//!
+//! Locking transactions are equivalent to running them one after the other in the order of their commits: a read of one
+//! that committed found what the rows were when it committed, but for what it wrote itself. Others read the rows as of
+//! their beginning, and of two that changed one row the first to commit wins. Seeded schedules choose who acts next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use varve_engine::{
+    Batch, Branch, BranchOptions, Db, Direction, KeyRange, LockOptions, Merged, Store, StoreError,
+};
+use varve_env::sim::SimEnv;
+use varve_types::KeyspaceId;
+
+use crate::common::*;
+use crate::threaded::threaded;
+
+/// The rows: key and value by number.
+type State = BTreeMap<u64, u64>;
+
+/// Rows are in two directories, so that prefixes are locked too.
+fn key(n: u64) -> Vec<u8> {
+    [(n % 2).to_be_bytes(), n.to_be_bytes()].concat()
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(*bytes.last_chunk::<8>().unwrap())
+}
+
+struct Transaction {
+    branch: Branch,
+    locking: bool,
+    began: State,
+    /// What it found before it wrote there itself.
+    reads: BTreeMap<u64, Option<u64>>,
+    writes: State,
+    steps: u64,
+}
+
+/// How often transactions committed, met a conflict, gave way, waited.
+#[derive(Debug, Default)]
+struct Counts {
+    commits: u64,
+    conflicts: u64,
+    gave_way: u64,
+    waits: u64,
+    plain_waits: u64,
+}
+
+struct Schedule {
+    db: Db,
+    id: KeyspaceId,
+    /// What is committed, and when each row was last.
+    rows: State,
+    changed: BTreeMap<u64, u64>,
+    begun: Vec<u64>,
+    open: Vec<Transaction>,
+    clock: u64,
+    counts: Counts,
+}
+
+const KEYS: u64 = 8;
+
+impl Schedule {
+    fn begin(&mut self, locking: bool) {
+        let locks = locking.then_some(LockOptions { wait: Duration::ZERO, give_way: 0 });
+        let branch = self.db.branch(&BranchOptions { locks, ..BranchOptions::default() }).unwrap();
+        let (reads, writes, began) = (BTreeMap::new(), State::new(), self.rows.clone());
+        self.open.push(Transaction { branch, locking, began, reads, writes, steps: 0 });
+        self.begun.push(self.clock);
+    }
+
+    /// Notes what a transaction found in a row.
+    fn note(transaction: &mut Transaction, n: u64, found: Option<u64>) {
+        match transaction.writes.get(&n) {
+            Some(own) => assert_eq!(found, Some(*own), "a transaction sees what it wrote"),
+            None => {
+                let before = *transaction.reads.entry(n).or_insert(found);
+                assert_eq!(before, found, "a row read twice is the same");
+            }
+        }
+    }
+
+    fn act(&mut self, at: usize, rng: &mut Rng) -> Result<(), StoreError> {
+        self.clock += 1;
+        let (id, value) = (self.id, self.clock);
+        let transaction = &mut self.open[at];
+        let n = rng.below(KEYS);
+        match rng.below(8) {
+            0..3 => {
+                let found = transaction.branch.get(id, &key(n))?;
+                Schedule::note(transaction, n, found.map(|value| number(&value)));
+            }
+            3 => {
+                let range = KeyRange::prefix(&(n % 2).to_be_bytes());
+                let rows = transaction.branch.scan(id, range, Direction::Forward)?;
+                let found: State = rows
+                    .map(|row| row.map(|(key, value)| (number(&key), number(&value))).unwrap())
+                    .collect();
+                for other in (n % 2..KEYS).step_by(2) {
+                    Schedule::note(transaction, other, found.get(&other).copied());
+                }
+            }
+            _ => {
+                let mut batch = Batch::new();
+                batch.put(id, key(n), value.to_be_bytes().to_vec());
+                transaction.branch.write(batch)?;
+                transaction.writes.insert(n, value);
+            }
+        }
+        transaction.steps += 1;
+        Ok(())
+    }
+
+    fn commit(&mut self, at: usize) {
+        self.clock += 1;
+        let transaction = self.open.swap_remove(at);
+        let begun = self.begun.swap_remove(at);
+        let clashes = transaction
+            .writes
+            .keys()
+            .any(|n| self.changed.get(n).is_some_and(|changed| *changed > begun));
+        match transaction.branch.commit(&mut |_| Merged::Conflict) {
+            Ok(()) => {
+                self.counts.commits += 1;
+                let state = if transaction.locking { &self.rows } else { &transaction.began };
+                for (n, found) in &transaction.reads {
+                    assert_eq!(state.get(n), found.as_ref(), "row {n} as it was read");
+                }
+                assert!(transaction.locking || !clashes, "the first to commit wins");
+                for (n, value) in transaction.writes {
+                    self.rows.insert(n, value);
+                    self.changed.insert(n, self.clock);
+                }
+            }
+            Err(StoreError::Conflict { .. }) => {
+                assert!(clashes && !transaction.locking);
+                self.counts.conflicts += 1;
+                transaction.branch.abort().unwrap();
+            }
+            // Others that lock what this one changed go on; or it gave way to them.
+            Err(StoreError::LockTimeout) if !transaction.locking => {
+                self.counts.plain_waits += 1;
+                transaction.branch.abort().unwrap();
+            }
+            Err(StoreError::Deadlock) => {
+                self.counts.gave_way += 1;
+                transaction.branch.abort().unwrap();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A write outside of transactions.
+    fn write(&mut self, rng: &mut Rng) {
+        self.clock += 1;
+        let n = rng.below(KEYS);
+        let mut batch = Batch::new();
+        batch.put(self.id, key(n), self.clock.to_be_bytes().to_vec());
+        match self.db.write(batch) {
+            Ok(()) => {
+                self.rows.insert(n, self.clock);
+                self.changed.insert(n, self.clock);
+            }
+            Err(StoreError::LockTimeout) => self.counts.plain_waits += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn step(&mut self, rng: &mut Rng) {
+        if self.open.len() < 4 && rng.chance(3) {
+            return self.begin(!rng.chance(4));
+        }
+        if self.open.is_empty() || rng.chance(12) {
+            return self.write(rng);
+        }
+        let at = rng.below(self.open.len() as u64) as usize;
+        if self.open[at].steps > rng.below(8) {
+            return self.commit(at);
+        }
+        match self.act(at, rng) {
+            Ok(()) => {}
+            Err(StoreError::LockTimeout) => {
+                self.counts.waits += 1;
+                // Who waits does something else later, or in the end gives up.
+                self.open[at].steps += u64::from(rng.chance(4));
+            }
+            Err(StoreError::Deadlock) => {
+                self.counts.gave_way += 1;
+                self.begun.swap_remove(at);
+                self.open.swap_remove(at).branch.abort().unwrap();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn thousands_of_schedules_keep_their_isolation() {
+    let mut counts = Counts::default();
+    for seed in 0..2500 {
+        let mut rng = Rng::new(seed);
+        let db = open(&SimEnv::new(seed)).unwrap();
+        let id = make_spaces(&db).unwrap()[0];
+        let (rows, changed, begun, open) = Default::default();
+        let mut schedule = Schedule { db, id, rows, changed, begun, open, clock: 0, counts };
+        for _ in 0..60 {
+            schedule.step(&mut rng);
+        }
+        while !schedule.open.is_empty() {
+            schedule.commit(0);
+        }
+        for n in 0..KEYS {
+            let found = schedule.db.get(id, &key(n)).unwrap().map(|value| number(&value));
+            assert_eq!(found.as_ref(), schedule.rows.get(&n), "seed {seed}, row {n}");
+        }
+        counts = schedule.counts;
+    }
+    let Counts { commits, conflicts, gave_way, waits, plain_waits } = counts;
+    let all = [commits, conflicts, gave_way, waits, plain_waits];
+    assert!(all.iter().all(|n| *n > 500), "{counts:?}");
+}
+
+/// Moves one unit between accounts, if the two have three together; whether it went through.
+fn transfer(db: &Db, id: KeyspaceId, from: u64, to: u64) -> Result<(), StoreError> {
+    let locks = Some(LockOptions { wait: Duration::from_secs(5), give_way: from });
+    let branch = db.branch(&BranchOptions { locks, ..BranchOptions::default() })?;
+    let run = || {
+        let read = |n| branch.get(id, &key(n)).map(|value| number(&value.unwrap()));
+        let (a, b) = (read(from)?, read(to)?);
+        if a > 0 && a + b >= 3 {
+            let mut batch = Batch::new();
+            batch.put(id, key(from), (a - 1).to_be_bytes().to_vec());
+            batch.put(id, key(to), (b + 1).to_be_bytes().to_vec());
+            branch.write(batch)?;
+        }
+        branch.commit(&mut |_| Merged::Conflict)
+    };
+    run().inspect_err(|_| branch.abort().unwrap())
+}
+
+/// Threads move units between accounts and write beside them; none is made or lost, and nobody waits for ever.
+#[test]
+fn threads_keep_what_each_transaction_keeps() {
+    const ACCOUNTS: u64 = 4;
+    let env = SimEnv::new(9);
+    let db = open(&Arc::new(threaded(&env))).unwrap();
+    let id = make_spaces(&db).unwrap()[0];
+    let mut batch = Batch::new();
+    (0..ACCOUNTS).for_each(|n| batch.put(id, key(n), 10u64.to_be_bytes().to_vec()));
+    db.write(batch).unwrap();
+    let (done, gave_way) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (db, done, gave_way) = (&db, &done, &gave_way);
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                for _ in 0..150 {
+                    let from = rng.below(ACCOUNTS);
+                    match transfer(db, id, from, (from + 1 + rng.below(ACCOUNTS - 1)) % ACCOUNTS) {
+                        Ok(()) => done.fetch_add(1, Ordering::Relaxed),
+                        Err(StoreError::Deadlock) => gave_way.fetch_add(1, Ordering::Relaxed),
+                        Err(error) => panic!("{error}"),
+                    };
+                    let mut batch = Batch::new();
+                    batch.put(id, key(100 + thread), rng.next().to_be_bytes().to_vec());
+                    db.write(batch).unwrap();
+                }
+            });
+        }
+    });
+    let total: u64 = (0..ACCOUNTS).map(|n| number(&db.get(id, &key(n)).unwrap().unwrap())).sum();
+    assert_eq!(total, 10 * ACCOUNTS);
+    assert!(done.into_inner() > 100, "{gave_way:?} gave way");
+    assert_eq!(db.branches(), []);
+}
