@@ -113,11 +113,27 @@ impl Repair<'_> {
                 continue;
             }
             let id = table.keyspace().get() as usize;
+            if table.keyspace().is_of_branch() {
+                self.put_branch_table_aside(&table);
+            }
             let Some(space) = spaces.get(id) else { continue };
             found[id].extend(self.sound_or_salvaged(space, table)?);
         }
         let spaces = spaces.iter().zip(0..).zip(found);
         spaces.map(|((space, id), tables)| self.merge(KeyspaceId::new(id), space, tables)).collect()
+    }
+
+    /// Without a manifest nobody knows whether the branch of a table was committed.
+    fn put_branch_table_aside(&mut self, table: &Table) {
+        let (meta, path) = (table.meta(), table.path().to_path_buf());
+        self.report.lost.push(super::LostRows {
+            keyspace: "of a branch".to_owned(),
+            table: path.clone(),
+            after: Some(meta.smallest_key.to_vec()),
+            before: Some(meta.largest_key.to_vec()),
+            why: "only the manifest knew whether its transaction was committed".to_owned(),
+        });
+        self.damaged.push(path);
     }
 
     /// The segments whose headers can be read.
