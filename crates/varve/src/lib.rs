@@ -22,6 +22,7 @@ pub mod kv;
 pub mod logging;
 pub mod mounting;
 pub mod size;
+mod socket;
 pub mod status;
 pub mod store;
 pub mod transaction;

@@ -8,10 +8,7 @@
 //! When the session pauses for another program, requests that wait are answered with a failure or by a hang-up; what
 //! was acknowledged is in the store.
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,12 +20,10 @@ use varve_fs::Dictionaries;
 
 use super::protocol::{Failure, Request, Response};
 use super::{answer, receive, send};
-use crate::{Error, Result};
+use crate::{Error, Result, socket};
 
 /// Name of the socket within a store.
 const SOCKET_NAME: &str = "kv";
-/// The longest path that fits a socket's address, with a NUL.
-const ADDRESS_BYTES_MAX: usize = 108;
 /// Clients that are served at once.
 const CLIENTS_MAX: usize = 64;
 /// How long a client may take to hear an answer.
@@ -48,9 +43,7 @@ impl Server {
     pub(crate) fn listen(store: &Path) -> Result<Server> {
         let path = store.join(SOCKET_NAME);
         let failed = |error: std::io::Error| Error::io("listen on", &path, &error);
-        let _ = std::fs::remove_file(&path);
-        let (address, _dir) = address(store).map_err(failed)?;
-        let listener = UnixListener::bind(address).map_err(failed)?;
+        let listener = socket::listen(store, SOCKET_NAME).map_err(failed)?;
         let server = Server { path: path.clone(), desk: Arc::default() };
         let desk = Arc::clone(&server.desk);
         let accept = move || {
@@ -77,21 +70,9 @@ impl Drop for Server {
     }
 }
 
-/// The socket's address, by a descriptor of its directory if the path is too long for one.
-fn address(store: &Path) -> std::io::Result<(PathBuf, Option<File>)> {
-    let path = store.join(SOCKET_NAME);
-    if path.as_os_str().as_bytes().len() < ADDRESS_BYTES_MAX {
-        return Ok((path, None));
-    }
-    let dir = File::open(store)?;
-    let short = format!("/proc/self/fd/{}/{SOCKET_NAME}", dir.as_raw_fd());
-    Ok((PathBuf::from(short), Some(dir)))
-}
-
 /// Connects to the daemon that has the store `store` open.
 pub(super) fn connect(store: &Path) -> std::io::Result<UnixStream> {
-    let (address, _dir) = address(store)?;
-    UnixStream::connect(address)
+    socket::connect(store, SOCKET_NAME)
 }
 
 /// Has a thread serve `client`, unless there are too many.

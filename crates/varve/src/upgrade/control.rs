@@ -11,11 +11,8 @@
 //! 2. The binary is asked whether it can take over (`--probe`); nothing has been stopped until then.
 //! 3. The order is left for the serving thread and the session paused. Whoever serves next answers the client.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -29,12 +26,10 @@ use varve_fuse::PauseHandle;
 use super::{Abilities, PROBE, successor};
 use crate::mounting::{Report, ViewDesk};
 use crate::views::ViewRequest;
-use crate::{Error, Result};
+use crate::{Error, Result, socket};
 
 /// Name of the socket within a store.
 const CONTROL_NAME: &str = "control";
-/// The longest path that fits a socket's address, with a NUL.
-const ADDRESS_BYTES_MAX: usize = 108;
 /// The longest request that is read.
 const REQUEST_BYTES_MAX: u64 = 16 << 10;
 /// How long a client may take to say what it wants, and to hear.
@@ -96,9 +91,7 @@ impl Control {
     pub(crate) fn listen(store: &Path) -> Result<Control> {
         let path = store.join(CONTROL_NAME);
         let failed = |error: std::io::Error| Error::io("listen on", &path, &error);
-        let _ = std::fs::remove_file(&path);
-        let (address, _dir) = address(store).map_err(failed)?;
-        let listener = UnixListener::bind(address).map_err(failed)?;
+        let listener = socket::listen(store, CONTROL_NAME).map_err(failed)?;
         let control = Control { path: path.clone(), desk: Arc::default() };
         let desk = Arc::clone(&control.desk);
         let hear = move || {
@@ -131,21 +124,9 @@ impl Drop for Control {
     }
 }
 
-/// The socket's address, by a descriptor of its directory if the path is too long for one.
-fn address(store: &Path) -> std::io::Result<(PathBuf, Option<File>)> {
-    let path = store.join(CONTROL_NAME);
-    if path.as_os_str().as_bytes().len() < ADDRESS_BYTES_MAX {
-        return Ok((path, None));
-    }
-    let dir = File::open(store)?;
-    let short = format!("/proc/self/fd/{}/{CONTROL_NAME}", dir.as_raw_fd());
-    Ok((PathBuf::from(short), Some(dir)))
-}
-
 /// Connects to the daemon that has the store `store` open.
 pub(crate) fn connect(store: &Path) -> std::io::Result<UnixStream> {
-    let (address, _dir) = address(store)?;
-    UnixStream::connect(address)
+    socket::connect(store, CONTROL_NAME)
 }
 
 /// Hears one client.
