@@ -28,8 +28,8 @@ use crate::files::io_error;
 use crate::memtable::is_empty_range;
 use crate::poison::Poison;
 use crate::{
-    Batch, DbOptions, Direction, KeyRange, KeyspaceOptions, Op, Pair, ScanIter, Store, StoreError,
-    StoreResult, StoreSnapshot,
+    Batch, DbOptions, Direction, KeyIter, KeyRange, KeyspaceOptions, Op, Pair, ScanIter, Store,
+    StoreError, StoreResult, StoreSnapshot,
 };
 
 /// A store of fjall in a directory. Dropping it closes it.
@@ -249,6 +249,11 @@ impl Store for FjallStore {
         }
         let iter = self.inner.space(keyspace)?.range((range.start, range.end));
         Ok(rows(&self.inner.dir, iter, direction))
+    }
+
+    fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
+        let rows = self.scan(keyspace, range, Direction::Forward)?;
+        Ok(Box::new(rows.map(|row| row.map(|(key, _)| key))))
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
