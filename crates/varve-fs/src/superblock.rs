@@ -122,13 +122,17 @@ impl Superblock {
     }
 
     /// Changes what tables of the store in `dir` are made of, from its next open on: compactions migrate the tables
-    /// that are there. `Locked` while it is open.
+    /// that are there. `Locked` while it is open, `Invalid` on another engine than Varve's.
     pub fn change_design(
         env: &dyn Env,
         dir: &Path,
         change: impl FnOnce(&mut StoreDesign),
     ) -> StoreResult<Superblock> {
         let mut superblock = Superblock::read(env, dir)?;
+        if superblock.engine != EngineKind::Varve {
+            let text = "the store is not on Varve's engine, and only that has a design to change; make a new store and copy the files";
+            return Err(StoreError::Invalid(text.to_owned()));
+        }
         let _lock = take_lock(env, dir, None)?;
         change(&mut superblock.design);
         superblock.write(env, dir)?;
@@ -348,6 +352,18 @@ mod tests {
         let lock = take_lock(&*env, dir, None).unwrap();
         assert!(matches!(change(&env), Err(StoreError::Locked { .. })));
         drop(lock);
+    }
+
+    #[test]
+    fn a_store_on_another_engine_keeps_its_design() {
+        let dir = Path::new("/s");
+        let env = SimEnv::new(7);
+        env.create_dir(dir).unwrap();
+        Superblock { engine: EngineKind::Fjall, ..example() }.write(&*env, dir).unwrap();
+        let change = |design: &mut StoreDesign| *design = StoreDesign::SLIMFS;
+        let error = Superblock::change_design(&*env, dir, change).unwrap_err();
+        assert!(error.to_string().contains("not on Varve's engine"), "{error}");
+        assert_eq!(Superblock::read(&*env, dir).unwrap().design, StoreDesign::default());
     }
 
     #[test]

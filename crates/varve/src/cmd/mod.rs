@@ -2,6 +2,7 @@
 
 mod completions;
 mod demo;
+mod design;
 mod du;
 mod dump;
 mod format;

@@ -1,4 +1,4 @@
-//! `varve tune`: what the levels of a store should be made of, by the analytic model; and makes them so.
+//! `varve tune`: what the levels of a store should be made of, by the analytic model; and makes them so, or as told.
 
 use std::path::PathBuf;
 
@@ -12,6 +12,7 @@ use varve_engine::tuning::layout::{StorePlan, best_plan};
 use varve_engine::tuning::search::{self, Plan};
 use varve_engine::tuning::{Costs, Design, Estimate, Mix, Workload};
 
+use crate::cmd::design::DesignOptions;
 use crate::output;
 
 /// Rows of a memtable, which make a sub-level of the first level.
@@ -21,29 +22,36 @@ const CURVE_STEPS: usize = 16;
 
 /// For what to choose.
 #[derive(Args)]
+#[command(
+    after_help = "With --preset or another option of `varve format`, the store, which must not be mounted, becomes as told\n\
+    and keeps what is not told. Every file stays readable: tables of before are used as they are, and those that\n\
+    compactions write from the next mount on are of the new design."
+)]
 pub(crate) struct Arguments {
     /// A store that is not mounted, for what it holds; else any store of so many rows
     store: Option<PathBuf>,
+    #[command(flatten)]
+    design: Option<DesignOptions>,
     /// Make the store what the plan says; its tables follow as they are merged
-    #[arg(long, requires = "store")]
+    #[arg(long, requires = "store", conflicts_with = "design")]
     apply: bool,
     /// Let the store choose by itself from now on, from the operations it counts
-    #[arg(long, requires = "store", conflicts_with = "apply")]
+    #[arg(long, requires = "store", conflicts_with_all = ["apply", "design"])]
     auto: bool,
     /// Rows of the store: about one for each name
-    #[arg(long, default_value_t = 100_000_000, conflicts_with = "store")]
+    #[arg(long, default_value_t = 100_000_000, conflicts_with_all = ["store", "design"])]
     rows: u64,
     /// Memory for filters and indexes, such as 256M
-    #[arg(long, default_value = "256M", value_parser = size::parse)]
+    #[arg(long, default_value = "256M", value_parser = size::parse, conflicts_with = "design")]
     memory: u64,
     /// What is done most
-    #[arg(long, value_enum, default_value = "mixed", conflicts_with = "operations")]
+    #[arg(long, value_enum, default_value = "mixed", conflicts_with_all = ["operations", "design"])]
     mix: NamedMix,
     /// The mix as three numbers: lookups that find, lookups that do not, writes
-    #[arg(long, value_names = ["FOUND", "ABSENT", "WRITES"], num_args = 3)]
+    #[arg(long, value_names = ["FOUND", "ABSENT", "WRITES"], num_args = 3, conflicts_with = "design")]
     operations: Option<Vec<f64>>,
     /// What the structures cost: as measured of Varve's, or as in the thesis that the model is from
-    #[arg(long, value_enum, default_value = "varve")]
+    #[arg(long, value_enum, default_value = "varve", conflicts_with = "design")]
     costs: NamedCosts,
     /// Print JSON
     #[arg(long)]
@@ -108,14 +116,44 @@ struct StorePlanReport {
     estimate: Estimate,
 }
 
+/// What a store has become.
+#[derive(Serialize)]
+struct Redesigned<'a> {
+    store: &'a PathBuf,
+    superblock: serde_json::Value,
+}
+
 impl From<Plan> for PlanReport {
     fn from(plan: Plan) -> PlanReport {
         PlanReport { designs: plan.designs, estimate: plan.estimate }
     }
 }
 
-/// Chooses and prints.
+/// Chooses and prints, or makes a store as told.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.design {
+        Some(options) => redesign(arguments, options),
+        None => advise(arguments),
+    }
+}
+
+/// Makes the store what `options` say.
+fn redesign(arguments: &Arguments, options: &DesignOptions) -> Result<()> {
+    let Some(dir) = &arguments.store else {
+        return Err(Error::usage("no store is named whose design to change".to_owned())
+            .hint("name one: `varve tune STORE --preset slimfs`"));
+    };
+    let superblock = store::change_design(dir, |design| *design = options.over(*design))?;
+    if arguments.json {
+        let superblock = superblock.public();
+        return output::json(&Redesigned { store: dir, superblock });
+    }
+    output::line(format!("{} is made as told from its next mount on.", dir.display()));
+    Ok(())
+}
+
+/// Chooses by the model.
+fn advise(arguments: &Arguments) -> Result<()> {
     let costs = match arguments.costs {
         NamedCosts::Varve => Costs::VARVE,
         NamedCosts::Thesis => Costs::THESIS,
