@@ -54,4 +54,6 @@ pub use fs::{VarveFs, format, format_with, holder};
 pub use handover::HandedOver;
 pub use options::{Atime, FormatOptions, MountOptions};
 pub use superblock::Superblock;
-pub use views::{CommitError, Committed, Transaction, ViewKind, ViewName};
+pub use views::{
+    ChangeKind, CommitError, Committed, Diff, PathChange, Transaction, ViewKind, ViewName,
+};

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use varve_engine::{Batch, Store};
 use varve_schema::{
-    CHUNK_BYTES, Content, EntryRow, EntrySuffix, Inode, META, Pending, RowKey, UsageChange,
+    Body, CHUNK_BYTES, Content, EntryRow, EntrySuffix, Inode, META, Pending, RowKey, UsageChange,
     decode_inode_row, encode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
@@ -57,18 +57,59 @@ pub(crate) fn read_inode_row(
     }
 }
 
+/// The names in the row `key`.
+pub(crate) fn read_entry_row(
+    store: &dyn Store,
+    meta: KeyspaceId,
+    key: RowKey,
+) -> FsResult<EntryRow> {
+    match store.get(meta, &key.to_bytes()).map_err(error::store)? {
+        Some(bytes) => EntryRow::decode(&bytes).map_err(|error| error::row(META, key, error)),
+        None => Ok(EntryRow::default()),
+    }
+}
+
+/// The path of a directory from the root on; `None` if it is being removed.
+pub(crate) fn read_path(
+    store: &dyn Store,
+    meta: KeyspaceId,
+    dir: InodeId,
+) -> FsResult<Option<Vec<u8>>> {
+    let (mut names, mut at) = (Vec::new(), dir);
+    while at != InodeId::ROOT {
+        let row = read_inode_row(store, meta, at)?.map(|inode| inode.content);
+        let Some(Content::Directory(info)) = row else { return Ok(None) };
+        let Some(suffix) = info.suffix else { return Ok(None) };
+        let row = read_entry_row(store, meta, RowKey::entry(info.parent, suffix))?;
+        let is_it = |body: &Body| matches!(body, Body::Reference { ino, .. } if *ino == at);
+        let Some(named) = row.names().iter().find(|named| is_it(&named.body)) else {
+            return Ok(None);
+        };
+        names.push(named.name.clone());
+        at = info.parent;
+    }
+    let mut path = Vec::new();
+    for name in names.iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    Ok(Some(if path.is_empty() { b"/".to_vec() } else { path }))
+}
+
 impl VarveFs {
     /// The names in the row `key`; an empty row if there is none.
     pub(crate) fn entry_row(&self, key: RowKey) -> FsResult<EntryRow> {
-        match self.store.get(self.meta, &key.to_bytes()).map_err(error::store)? {
-            Some(bytes) => EntryRow::decode(&bytes).map_err(|error| error::row(META, key, error)),
-            None => Ok(EntryRow::default()),
-        }
+        read_entry_row(self.store.as_ref(), self.meta, key)
     }
 
     /// The inode in its own row.
     pub(crate) fn inode_row(&self, ino: InodeId) -> FsResult<Option<Inode>> {
         read_inode_row(self.store.as_ref(), self.meta, ino)
+    }
+
+    /// The path of a directory from the root on; `None` if it is being removed.
+    pub(crate) fn path_of(&self, dir: InodeId) -> FsResult<Option<Vec<u8>>> {
+        read_path(self.store.as_ref(), self.meta, dir)
     }
 
     /// The directory `dir`. `NotFound` if it was removed, `NotDirectory` if it is something else.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use varve_fs::{CommitError, Committed, MountOptions, VarveFs, ViewKind, ViewName};
+use varve_fs::{
+    ChangeKind, CommitError, Committed, MountOptions, Transaction, VarveFs, ViewKind, ViewName,
+};
 use varve_types::InodeId;
 use varve_vfs::FsError;
 
@@ -52,6 +54,16 @@ pub enum ViewRequest {
     },
     /// Tell the open transactions.
     ListTransactions,
+    /// Tell the paths that a transaction has changed.
+    Diff {
+        /// Its id.
+        id: String,
+    },
+    /// Tell of a transaction, with how much it has changed.
+    Status {
+        /// Its id.
+        id: String,
+    },
 }
 
 /// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
@@ -108,6 +120,8 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         ViewRequest::Commit { id } => commit(&fs, id, None).map(|_| Value::Null),
         ViewRequest::Abort { id } => abort(&fs, id).map(|()| Value::Null),
         ViewRequest::ListTransactions => list_transactions(&fs, None),
+        ViewRequest::Diff { id } => diff(&fs, id),
+        ViewRequest::Status { id } => status(&fs, id, None),
         ViewRequest::Begin { .. } => Err(Error::failed("a transaction is begun on a mount")
             .hint("`varve mount STORE DIR` first")),
     };
@@ -183,11 +197,32 @@ fn no_transaction(id: &str, error: FsError) -> Error {
 
 /// The open transactions; with their paths if the store is mounted on `dir`.
 pub(crate) fn list_transactions(fs: &VarveFs, dir: Option<&Path>) -> Result<Value> {
-    let described = fs.transactions()?.into_iter().map(|txn| {
-        let path = dir.map(|dir| dir.join(txn.name().path()));
-        json!({ "id": txn.name().name, "path": path, "root": txn.root.get(), "begun": txn.begun })
-    });
-    Ok(described.collect())
+    Ok(fs.transactions()?.iter().map(|txn| described(txn, dir)).collect())
+}
+
+fn described(txn: &Transaction, dir: Option<&Path>) -> Value {
+    let path = dir.map(|dir| dir.join(txn.name().path()));
+    json!({ "id": txn.name().name, "path": path, "root": txn.root.get(), "begun": txn.begun })
+}
+
+/// The paths that a transaction has changed.
+pub(crate) fn diff(fs: &VarveFs, id: &str) -> Result<Value> {
+    let diff = fs.transaction_diff(id).map_err(|error| no_transaction(id, error))?;
+    Ok(json!({ "changes": diff.changes, "complete": diff.complete }))
+}
+
+/// A transaction and how much it has changed; with its path if the store is mounted on `dir`.
+pub(crate) fn status(fs: &VarveFs, id: &str, dir: Option<&Path>) -> Result<Value> {
+    let txn = fs.transaction(id).map_err(|error| no_transaction(id, error))?;
+    let diff = fs.transaction_diff(id).map_err(|error| no_transaction(id, error))?;
+    let count = |kind| diff.changes.iter().filter(|change| change.change == kind).count();
+    let mut status = described(&txn, dir);
+    status["added"] = count(ChangeKind::Added).into();
+    status["removed"] = count(ChangeKind::Removed).into();
+    status["changed"] = count(ChangeKind::Changed).into();
+    status["renamed"] = count(ChangeKind::Renamed).into();
+    status["complete"] = diff.complete.into();
+    Ok(status)
 }
 
 /// The snapshots; with their paths if the store is mounted on `dir`.

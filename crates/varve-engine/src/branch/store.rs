@@ -21,6 +21,16 @@ use crate::{
 const CLEARED_ROWS: usize = 1024;
 
 impl Branch {
+    /// What the branch began over, for reading; `Invalid` if that is another branch. Costs nothing.
+    pub fn base(&self) -> StoreResult<SnapshotStore> {
+        let view = self.inner.views.get();
+        let record = view.branch(self.id)?;
+        if record.parent.is_some() {
+            return Err(StoreError::Invalid("the branch stands over another".to_owned()));
+        }
+        Ok(SnapshotStore { inner: Arc::clone(&self.inner), pin: Pin::clone(&record.base) })
+    }
+
     /// The locks to take for reads in a key space; none if the branch takes none, or has it for itself.
     fn locks_in(&self, keyspace: KeyspaceId) -> StoreResult<Option<LockOptions>> {
         let Some(locks) = self.shared.locks else { return Ok(None) };
@@ -153,7 +163,8 @@ impl Store for Branch {
     }
 }
 
-/// A named snapshot as a store that cannot be written to; it stays what it is when its name is deleted.
+/// A named snapshot, or what a branch began over, as a store that cannot be written to; it stays what it is when its
+/// name is deleted or the branch ends.
 pub struct SnapshotStore {
     inner: Arc<Inner>,
     pin: Pin,

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use varve_engine::{Direction, KeyRange};
-use varve_schema::{Body, Content, Limits, META, RowKey, Usage, UsageChange};
+use varve_schema::{Content, Limits, META, RowKey, Usage, UsageChange};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, StatFs, TreeLimits, TreeQuota, TreeUsage};
 
@@ -331,28 +331,5 @@ impl VarveFs {
             at = info.parent;
         }
         Ok(true)
-    }
-
-    /// The path of a directory from the root on; `None` if it is being removed.
-    pub(crate) fn path_of(&self, dir: InodeId) -> FsResult<Option<Vec<u8>>> {
-        let (mut names, mut at) = (Vec::new(), dir);
-        while at != InodeId::ROOT {
-            let row = self.inode_row(at)?.map(|inode| inode.content);
-            let Some(Content::Directory(info)) = row else { return Ok(None) };
-            let Some(suffix) = info.suffix else { return Ok(None) };
-            let row = self.entry_row(RowKey::entry(info.parent, suffix))?;
-            let is_it = |body: &Body| matches!(body, Body::Reference { ino, .. } if *ino == at);
-            let Some(named) = row.names().iter().find(|named| is_it(&named.body)) else {
-                return Ok(None);
-            };
-            names.push(named.name.clone());
-            at = info.parent;
-        }
-        let mut path = Vec::new();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        Ok(Some(if path.is_empty() { b"/".to_vec() } else { path }))
     }
 }

@@ -20,6 +20,7 @@
 //! every program works in it unchanged and several share it.
 
 mod commit;
+mod diff;
 mod file;
 mod merge;
 mod names;
@@ -43,6 +44,7 @@ use crate::spill::Spill;
 use crate::superblock::views_dir;
 
 pub use commit::CommitError;
+pub use diff::{ChangeKind, Diff, PathChange};
 pub(crate) use file::ViewFile;
 pub(crate) use names::is_place;
 pub use plan::Committed;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use serde_json::Value;
 use varve::views::{ViewRequest, ask};
 use varve::{Result, transaction};
 
@@ -26,6 +27,10 @@ enum Action {
     Abort(IdArguments),
     /// Tell the open transactions
     List(ListArguments),
+    /// Tell the paths that a transaction has changed: A added, D removed, M changed, R renamed
+    Diff(TellArguments),
+    /// Tell where a transaction is, when it began and how many paths it has changed
+    Status(TellArguments),
     /// Run a program in a transaction: committed if it succeeds, else aborted
     Run(RunArguments),
     /// Run a program where a view is seen at a directory
@@ -56,6 +61,15 @@ struct ListArguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args)]
+struct TellArguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    which: IdArguments,
 }
 
 #[derive(Args)]
@@ -106,6 +120,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
             Ok(())
         }
+        Action::Diff(TellArguments { json, which: IdArguments { path, id } }) => {
+            diff(&ask(path, ViewRequest::Diff { id: id.clone() })?, *json)
+        }
+        Action::Status(TellArguments { json, which: IdArguments { path, id } }) => {
+            status(&ask(path, ViewRequest::Status { id: id.clone() })?, *json)
+        }
         Action::Enter(EnterArguments { view, dir, command }) => {
             Err(transaction::enter(view, dir, command))
         }
@@ -117,4 +137,50 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Ok(())
         }
     }
+}
+
+fn diff(told: &Value, json: bool) -> Result<()> {
+    if json {
+        return output::json(told);
+    }
+    for change in told["changes"].as_array().into_iter().flatten() {
+        let path = printable(&change["path"]);
+        output::line(match change["change"].as_str() {
+            Some("added") => format!("A  {path}"),
+            Some("removed") => format!("D  {path}"),
+            Some("renamed") => format!("R  {} -> {path}", printable(&change["from"])),
+            _ => format!("M  {path}"),
+        });
+    }
+    if told["complete"] == false {
+        output::line("and more");
+    }
+    Ok(())
+}
+
+fn status(told: &Value, json: bool) -> Result<()> {
+    if json {
+        return output::json(told);
+    }
+    let at_least = if told["complete"] == false { "at least " } else { "" };
+    output::line(format!("transaction  {}", printable(&told["id"])));
+    output::line(format!("path         {}", told["path"].as_str().unwrap_or("-")));
+    output::line(format!("begun        {} s since 1970", told["begun"]));
+    output::line(format!(
+        "paths        {at_least}{} added, {} removed, {} changed, {} renamed",
+        told["added"], told["removed"], told["changed"], told["renamed"]
+    ));
+    Ok(())
+}
+
+/// A text on one line, whatever names hold.
+fn printable(text: &Value) -> String {
+    let letters = text.as_str().unwrap_or_default().chars();
+    letters.fold(String::new(), |mut line, letter| {
+        match letter.is_control() {
+            true => line.extend(letter.escape_default()),
+            false => line.push(letter),
+        }
+        line
+    })
 }

@@ -150,19 +150,20 @@ impl ViewDesk {
                 Ok(Value::Null)
             }
             ViewRequest::ListTransactions => views::list_transactions(&self.fs, Some(&self.dir)),
+            ViewRequest::Diff { id } => {
+                self.sync(&ViewName { kind: ViewKind::Transaction, name: id.clone() })?;
+                views::diff(&self.fs, id)
+            }
+            ViewRequest::Status { id } => {
+                self.sync(&ViewName { kind: ViewKind::Transaction, name: id.clone() })?;
+                views::status(&self.fs, id, Some(&self.dir))
+            }
         }
     }
 
     fn commit(&self, id: &str) -> Result<()> {
         let name = ViewName { kind: ViewKind::Transaction, name: id.to_owned() };
-        let open = self.attached.lock().get(&name).cloned();
-        if open.is_some() {
-            // What programs have changed in mapped memory and not written yet.
-            let path = self.dir.join(name.path());
-            let synced = std::fs::File::open(&path)
-                .and_then(|root| rustix::fs::syncfs(root).map_err(std::io::Error::from));
-            synced.map_err(|error| Error::io("sync", &path, &error))?;
-        }
+        let open = self.sync(&name)?;
         let committed = views::commit(&self.fs, id, open.as_deref())?;
         for (dir, changed) in &committed.names {
             self.told(self.notifier.name_changed(*dir, changed));
@@ -173,6 +174,18 @@ impl ViewDesk {
         self.end(&name)?;
         self.name_changed(&name);
         Ok(())
+    }
+
+    /// Has what programs have changed in the mapped memory of a view written. Gives its file system if it is attached.
+    fn sync(&self, name: &ViewName) -> Result<Option<Arc<VarveFs>>> {
+        let open = self.attached.lock().get(name).cloned();
+        if open.is_some() {
+            let path = self.dir.join(name.path());
+            let synced = std::fs::File::open(&path)
+                .and_then(|root| rustix::fs::syncfs(root).map_err(std::io::Error::from));
+            synced.map_err(|error| Error::io("sync", &path, &error))?;
+        }
+        Ok(open)
     }
 
     /// Takes the mount of a transaction away that ends. Programs still in it get errors.

@@ -1,7 +1,7 @@
 //! Snapshots and transactions: what is seen in them, and what they leave alone.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -19,6 +19,7 @@ semantics!(
     transaction_conflicts,
     transaction_of_large_files,
     transaction_use,
+    transaction_diff,
     transaction_run
 );
 
@@ -365,6 +366,92 @@ fn transaction_use(place: &Place) {
     run(varve().args(["txn", "abort"]).arg(mount.store()).arg(id(&running)));
     assert_eq!(text(&run(varve().args(["txn", "list"]).arg(mount.store()))), "");
     mount.mount();
+}
+
+/// What `varve txn diff` tells, of a mount or a store.
+fn diff(path: &Path, id: &str) -> Vec<String> {
+    let output = run(varve().args(["txn", "diff"]).arg(path).arg(id));
+    text(&output).lines().map(str::to_owned).collect()
+}
+
+/// Files and directories to change.
+fn make_files(dir: &Path) {
+    for name in ["a/b", "moved/deep", "gone/deep", "mode", "linked.d"] {
+        fs::create_dir_all(dir.join(name)).unwrap();
+    }
+    for name in ["a/kept", "a/b/written", "mode/x", "moved/deep/x", "gone/deep/x", "replaced", "f"]
+    {
+        fs::write(dir.join(name), name).unwrap();
+    }
+    fs::write(dir.join("chunks"), pattern(4, 30_000)).unwrap();
+    fs::write(dir.join("large"), pattern(4, LARGE)).unwrap();
+    fs::write(dir.join("linked"), "two names").unwrap();
+    fs::hard_link(dir.join("linked"), dir.join("linked.d/second")).unwrap();
+}
+
+fn transaction_diff(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    make_files(&dir);
+    let view = begin(&dir);
+    assert_eq!(diff(&dir, id(&view)), Vec::<&str>::new());
+    names(&view);
+    fs::write(view.join("a/b/written"), "by the transaction").unwrap();
+    fs::write(view.join("a/new"), "new").unwrap();
+    fs::write(view.join("passing"), "comes").unwrap();
+    fs::remove_file(view.join("passing")).unwrap();
+    fs::create_dir(view.join("made")).unwrap();
+    fs::write(view.join("made/line\nbreak"), "x").unwrap();
+    fs::rename(view.join("moved"), view.join("a/moved")).unwrap();
+    fs::write(view.join("a/moved/deep/x"), "in a renamed directory").unwrap();
+    fs::rename(view.join("f"), view.join("g")).unwrap();
+    fs::remove_dir_all(view.join("gone")).unwrap();
+    fs::write(view.join("replaced.new"), "another file").unwrap();
+    fs::rename(view.join("replaced.new"), view.join("replaced")).unwrap();
+    fs::set_permissions(view.join("mode"), fs::Permissions::from_mode(0o700)).unwrap();
+    let chunks = fs::metadata(view.join("chunks")).unwrap().modified().unwrap();
+    write_at(&view.join("chunks"), b"same length", 20_000);
+    File::options().write(true).open(view.join("chunks")).unwrap().set_modified(chunks).unwrap();
+    write_at(&view.join("large"), b"in place", 200_000);
+    write_at(&view.join("linked.d/second"), b"TWO", 0);
+    fs::write(dir.join("a/kept"), "by the main view").unwrap();
+    let told = diff(&dir, id(&view));
+    let linked: Vec<&String> = told.iter().filter(|line| line.contains("linked")).collect();
+    assert!(linked.len() == 1 && linked[0].starts_with("M  /linked"), "{told:?}");
+    let rest: Vec<&String> = told.iter().filter(|line| !line.contains("linked")).collect();
+    let expected = [
+        "M  /a/b/written",
+        "R  /moved -> /a/moved",
+        "M  /a/moved/deep/x",
+        "A  /a/new",
+        "M  /chunks",
+        "R  /f -> /g",
+        "D  /gone",
+        "D  /gone/deep",
+        "D  /gone/deep/x",
+        "M  /large",
+        "A  /made",
+        "A  /made/line\\nbreak",
+        "M  /mode",
+        "M  /replaced",
+    ];
+    assert_eq!(rest, expected);
+    let status = |path: &Path| {
+        let output = run(varve().args(["txn", "status", "--json"]).arg(path).arg(id(&view)));
+        let status: serde_json::Value = serde_json::from_str(&text(&output)).unwrap();
+        ["added", "removed", "changed", "renamed"].map(|kind| status[kind].as_u64().unwrap())
+    };
+    assert_eq!(status(&dir), [3, 3, 7, 2]);
+    let Place::Mount(mount) = place else { return };
+    mount.unmount();
+    assert_eq!(diff(&mount.store(), id(&view)), told);
+    assert_eq!(status(&mount.store()), [3, 3, 7, 2]);
+    mount.mount();
+    commit(place, &view);
+    assert!(fails(&["txn", "diff"], &dir, &[id(&view)]).contains("no transaction"));
+    assert!(fails(&["txn", "status"], &dir, &[id(&view)]).contains("no transaction"));
 }
 
 fn transaction_run(place: &Place) {

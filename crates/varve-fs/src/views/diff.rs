@@ -1,0 +1,324 @@
+//! What a transaction has changed, told by paths: its rows beside those of the state that it began over.
+//!
+//! 1. The keys of `data` that it changed, and the large files that it has copies of, tell whose bytes or extended
+//!    attributes are written to.
+//! 2. The rows of `meta` that it changed tell names that came and went, and inodes that differ.
+//! 3. What went in one place and came in another is one rename.
+//! 4. Paths are followed up in the state that has the name.
+//!
+//! Costs the number of changes, each with the directories above it. What programs change meanwhile may be told or not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use serde::Serialize;
+use varve_engine::{Branch, SnapshotStore, Store};
+use varve_schema::key::{DataRow, MetaRow};
+use varve_schema::{Body, EntryRow, FileKind, Inode, META, ParentRow, RowKey, decode_inode_row};
+use varve_types::{InodeId, KeyspaceId};
+use varve_vfs::FsResult;
+
+use crate::error;
+use crate::fs::VarveFs;
+use crate::rows::{read_entry_row, read_inode_row, read_path};
+use crate::superblock::views_dir;
+
+/// Changes that are told, about; those beyond are not looked at.
+const CHANGES_MAX: usize = 100_000;
+
+/// What has become of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// There was nothing.
+    Added,
+    /// There is nothing any more.
+    Removed,
+    /// Another file is there, or its bytes or attributes are others.
+    Changed,
+    /// What is there was elsewhere.
+    Renamed,
+}
+
+/// A path with what has become of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct PathChange {
+    /// From the root of the file system on, in the transaction; if removed, where it was.
+    pub path: String,
+    /// What has become of it.
+    pub change: ChangeKind,
+    /// Where it was, if it is renamed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// What a transaction has changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diff {
+    /// In the order of paths.
+    pub changes: Vec<PathChange>,
+    /// False if there is more than is told.
+    pub complete: bool,
+}
+
+/// A name in its directory.
+type Name = (InodeId, Bytes);
+
+/// What a name that came or went stands for, and the row that has it.
+#[derive(Clone, Copy)]
+struct Held {
+    ino: InodeId,
+    key: RowKey,
+}
+
+/// A state whose rows are compared.
+struct Side<'a> {
+    store: &'a dyn Store,
+    meta: KeyspaceId,
+    /// The directory whose path was asked for last.
+    last: Option<(InodeId, Option<String>)>,
+}
+
+impl<'a> Side<'a> {
+    fn new(store: &'a dyn Store, meta: KeyspaceId) -> Side<'a> {
+        Side { store, meta, last: None }
+    }
+
+    fn names(&self, key: RowKey) -> FsResult<EntryRow> {
+        read_entry_row(self.store, self.meta, key)
+    }
+
+    fn inode(&self, ino: InodeId) -> FsResult<Option<Inode>> {
+        read_inode_row(self.store, self.meta, ino)
+    }
+
+    fn inode_of(&self, body: &Body) -> FsResult<Option<Inode>> {
+        match body {
+            Body::Inline(inode) => Ok(Some(inode.clone())),
+            Body::Reference { ino, .. } => self.inode(*ino),
+        }
+    }
+
+    /// The path of a directory; `None` if it is removed.
+    fn dir_path(&mut self, dir: InodeId) -> FsResult<Option<String>> {
+        if let Some((_, path)) = self.last.as_ref().filter(|(last, _)| *last == dir) {
+            return Ok(path.clone());
+        }
+        let path = read_path(self.store, self.meta, dir)?;
+        let path = path.map(|path| String::from_utf8_lossy(&path).into_owned());
+        self.last = Some((dir, path.clone()));
+        Ok(path)
+    }
+
+    fn path(&mut self, (dir, name): &Name) -> FsResult<Option<String>> {
+        let above = self.dir_path(*dir)?;
+        let name = String::from_utf8_lossy(name);
+        Ok(above.map(|above| format!("{}/{name}", above.trim_end_matches('/'))))
+    }
+}
+
+/// What has been found.
+struct Walk<'a> {
+    epoch: InodeId,
+    before: Side<'a>,
+    after: Side<'a>,
+    /// Inodes whose bytes or extended attributes were written to.
+    written: BTreeSet<InodeId>,
+    removed: BTreeMap<Name, Held>,
+    added: BTreeMap<Name, Held>,
+    changed: BTreeSet<Name>,
+    /// Directories with other attributes.
+    dirs: BTreeSet<InodeId>,
+}
+
+impl VarveFs {
+    /// What the transaction `id` has changed since it began.
+    pub fn transaction_diff(&self, id: &str) -> FsResult<Diff> {
+        let txn = self.transaction(id)?;
+        let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
+        let base = branch.base().map_err(error::store)?;
+        let own = views_dir(&self.dir).join(txn.epoch.get().to_string());
+        let own = self.objects.of_view(own, txn.epoch).own_inodes()?;
+        let mut walk = Walk::new(txn.epoch, &base, &branch, self.meta);
+        walk.written.extend(own);
+        let all_written = self.walk_written(&branch, &mut walk)?;
+        let all_rows = self.walk_rows(&branch, &mut walk)?;
+        Ok(Diff { changes: walk.told()?, complete: all_written && all_rows })
+    }
+
+    /// Step 1; false if there was too much.
+    fn walk_written(&self, branch: &Branch, walk: &mut Walk<'_>) -> FsResult<bool> {
+        let walked = branch.changes(&mut |keyspace, key, _| {
+            if let Some(key) = RowKey::from_bytes(key).filter(|_| keyspace == self.data) {
+                let (DataRow::Chunk(ino, _) | DataRow::Xattr(ino)) = key.data_kind();
+                if ino < walk.epoch {
+                    walk.written.insert(ino);
+                }
+            }
+            walk.written.len() < CHANGES_MAX
+        });
+        walked.map_err(error::store)?;
+        Ok(walk.written.len() < CHANGES_MAX)
+    }
+
+    /// Step 2; false if there was too much.
+    fn walk_rows(&self, branch: &Branch, walk: &mut Walk<'_>) -> FsResult<bool> {
+        let mut failed = None;
+        let walked = branch.changes(&mut |keyspace, key, ours| {
+            let Some(key) = RowKey::from_bytes(key).filter(|_| keyspace == self.meta) else {
+                return true;
+            };
+            failed = walk.row(key, ours).err();
+            failed.is_none() && walk.found() < CHANGES_MAX
+        });
+        walked.map_err(error::store)?;
+        failed.map_or(Ok(walk.found() < CHANGES_MAX), Err)
+    }
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        epoch: InodeId,
+        base: &'a SnapshotStore,
+        branch: &'a Branch,
+        meta: KeyspaceId,
+    ) -> Walk<'a> {
+        Walk {
+            epoch,
+            before: Side::new(base, meta),
+            after: Side::new(branch, meta),
+            written: BTreeSet::new(),
+            removed: BTreeMap::new(),
+            added: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            dirs: BTreeSet::new(),
+        }
+    }
+
+    fn found(&self) -> usize {
+        self.removed.len() + self.added.len() + self.changed.len() + self.dirs.len()
+    }
+
+    fn row(&mut self, key: RowKey, ours: Option<Bytes>) -> FsResult<()> {
+        let unreadable = |error| error::row(META, key, error);
+        match key.meta_kind() {
+            MetaRow::Entry(dir, _) => {
+                let ours = ours.as_ref().map(EntryRow::decode).transpose().map_err(unreadable)?;
+                self.names(dir, key, &ours.unwrap_or_default())?;
+            }
+            MetaRow::Inode(ino) if ino < self.epoch => {
+                if let Some(ours) = &ours {
+                    self.inode(&decode_inode_row(ours).map_err(unreadable)?)?;
+                }
+            }
+            MetaRow::Limits(dir) if dir < self.epoch => drop(self.dirs.insert(dir)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn names(&mut self, dir: InodeId, key: RowKey, ours: &EntryRow) -> FsResult<()> {
+        let base = if dir < self.epoch { self.before.names(key)? } else { EntryRow::default() };
+        for was in base.names() {
+            let name = (dir, was.name.clone());
+            match ours.find(&was.name) {
+                None => drop(self.removed.insert(name, Held { ino: was.body.ino(), key })),
+                Some(is) if self.differ(&was.body, &is.body)? => drop(self.changed.insert(name)),
+                Some(_) => {}
+            }
+        }
+        for is in ours.names().iter().filter(|is| base.find(&is.name).is_none()) {
+            self.added.insert((dir, is.name.clone()), Held { ino: is.body.ino(), key });
+        }
+        Ok(())
+    }
+
+    /// Whether what one name stood for and stands for differ, as far as rows of their own do not tell it.
+    fn differ(&self, was: &Body, is: &Body) -> FsResult<bool> {
+        match (was, is) {
+            _ if was.ino() != is.ino() => Ok(true),
+            (Body::Reference { .. }, Body::Reference { .. }) => Ok(false),
+            _ => match (self.before.inode_of(was)?, self.after.inode_of(is)?) {
+                (Some(was), Some(is)) => Ok(self.is_changed(&was, &is)),
+                _ => Ok(true),
+            },
+        }
+    }
+
+    /// An inode with a row of its own, which may have had one.
+    fn inode(&mut self, is: &Inode) -> FsResult<()> {
+        let Some(was) = self.before.inode(is.ino)? else { return Ok(()) };
+        if !self.is_changed(&was, is) {
+            return Ok(());
+        }
+        if is.kind == FileKind::Directory {
+            self.dirs.insert(is.ino);
+        } else if let Some(home) = is.home {
+            let key = RowKey::parent(is.ino, home.hash);
+            let row = self.after.store.get(self.after.meta, &key.to_bytes());
+            let row = row.map_err(error::store)?.as_ref().map(ParentRow::decode).transpose();
+            let row = row.map_err(|error| error::row(META, key, error))?.unwrap_or_default();
+            let names = row.pointers.into_iter().filter(|pointer| pointer.dir == home.dir);
+            self.changed.extend(names.take(1).map(|pointer| (pointer.dir, pointer.name)));
+        }
+        Ok(())
+    }
+
+    fn is_changed(&self, was: &Inode, is: &Inode) -> bool {
+        let kept = |i: &Inode| (i.kind, i.perm, i.uid, i.gid, i.rdev, i.has_xattrs);
+        let same_bytes = is.kind == FileKind::Directory
+            || (was.size, was.times.mtime) == (is.size, is.times.mtime)
+                && was.content == is.content;
+        kept(was) != kept(is) || !same_bytes || self.written.contains(&is.ino)
+    }
+
+    /// Steps 3 and 4.
+    fn told(mut self) -> FsResult<Vec<PathChange>> {
+        let mut changes = Vec::new();
+        for (name, from) in self.take_renamed()? {
+            let (path, from) = (self.after.path(&name)?, self.before.path(&from)?);
+            let change = ChangeKind::Renamed;
+            changes.extend(path.map(|path| PathChange { path, change, from }));
+        }
+        let mut tell = |path: Option<String>, change| {
+            changes.extend(path.map(|path| PathChange { path, change, from: None }));
+        };
+        for name in self.removed.keys() {
+            tell(self.before.path(name)?, ChangeKind::Removed);
+        }
+        for name in self.added.keys() {
+            tell(self.after.path(name)?, ChangeKind::Added);
+        }
+        for name in self.changed.iter().filter(|name| !self.added.contains_key(*name)) {
+            tell(self.after.path(name)?, ChangeKind::Changed);
+        }
+        for dir in &self.dirs {
+            tell(self.after.dir_path(*dir)?, ChangeKind::Changed);
+        }
+        changes.sort();
+        Ok(changes)
+    }
+
+    /// Takes out what went in one place and came in another: the new name and the old.
+    fn take_renamed(&mut self) -> FsResult<Vec<(Name, Name)>> {
+        let mut went: BTreeMap<InodeId, Name> =
+            self.removed.iter().map(|(name, held)| (held.ino, name.clone())).collect();
+        let came = self.added.iter().filter_map(|(name, held)| {
+            let from = went.remove(&held.ino)?;
+            Some((name.clone(), from))
+        });
+        let renamed: Vec<(Name, Name)> = came.collect();
+        for (name, from) in &renamed {
+            let (Some(is), Some(was)) = (self.added.remove(name), self.removed.remove(from)) else {
+                continue;
+            };
+            let (was, is) = (self.before.names(was.key)?, self.after.names(is.key)?);
+            if let (Some(was), Some(is)) = (was.find(&from.1), is.find(&name.1))
+                && self.differ(&was.body, &is.body)?
+            {
+                self.changed.insert(name.clone());
+            }
+        }
+        Ok(renamed)
+    }
+}
