@@ -213,6 +213,15 @@ impl World {
         self.with_store(at, |store| {
             check_rows(store, &self.ids, &self.trees[at].rows, rng).unwrap();
         });
+        if let Some(branch) = self.branch(at) {
+            match self.trees[at].parent {
+                0 => {
+                    let base = branch.base().unwrap();
+                    check_rows(&base, &self.ids, &self.trees[at].base, rng).unwrap();
+                }
+                _ => assert!(matches!(branch.base(), Err(StoreError::Invalid(_)))),
+            }
+        }
         if let Some((name, (rows, _))) = self.snapshots.iter().nth(rng.below(4) as usize) {
             let store = self.db().open_snapshot(name).unwrap();
             check_rows(&store, &self.ids, rows, rng).unwrap();
