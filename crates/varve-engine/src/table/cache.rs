@@ -3,7 +3,7 @@
 //!
 //! 1. [`TableCache::get`] asks the table's filter, finds the block in its index and searches it, or the
 //!    few blocks that the index cannot tell apart.
-//! 2. What is not in memory is read, its checksum compared, and kept; least useful entries make room.
+//! 2. What is not in memory is read (`load`), its checksum compared, and kept; least useful entries make room.
 //! 3. A value that stands in a segment costs one more read; those that lookups ask for are kept like blocks,
 //!    those that scans and merges pass are not.
 //! 4. Scans and compactions read blocks through [`TableCache::block`]; compactions keep none of them.
@@ -11,30 +11,29 @@
 //! Invariants: every byte that leaves this module was covered by a checksum over its content, the
 //! file's salt and the offset; indexes and filters are charged to the same budget as blocks.
 
+mod load;
+
+use std::fmt;
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{fmt, io};
 
 use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
-use varve_env::{Env, File, OpenMode};
-use varve_format::FormatResult;
+use varve_env::{Env, File};
 use varve_format::block::Block;
 use varve_format::filter::{Filter, PREFIX_BYTES, filter_hash};
 use varve_format::index::Index;
-use varve_format::section::{Handle, open_section};
-use varve_format::segment::{SEGMENT_HEADER_BYTES, segment_salt};
-use varve_format::table::{FOOTER_BYTES, Footer, Zones};
+use varve_format::section::Handle;
+use varve_format::table::{Footer, Zones};
 use varve_types::{FileNo, SeqNo};
 
-use crate::files::{format_error, io_error};
+use crate::files::format_error;
 use crate::memtable::Found;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
-use crate::segment::{Segment, Separated};
+use crate::segment::Separated;
 use crate::version::{Table, TableFile};
 use crate::{StoreError, StoreResult};
 
@@ -357,70 +356,6 @@ impl TableCache {
         }
     }
 
-    /// Reads index and filters, whether they are in memory or not.
-    pub(crate) fn load_index(&self, table: &Table) -> StoreResult<TableIndex> {
-        self.read_index(table, FilteredBy::Table)
-    }
-
-    fn read_index(&self, table: &Table, by: FilteredBy) -> StoreResult<TableIndex> {
-        self.metrics.index_loads.add(1);
-        let size = table.meta().size_bytes;
-        let Some(offset) = size.checked_sub(FOOTER_BYTES as u64) else {
-            let detail = format!("a table of {size} bytes, shorter than a footer");
-            return Err(StoreError::Damaged { path: table.path().to_owned(), offset: 0, detail });
-        };
-        let footer = self.read(table.file(), offset, FOOTER_BYTES)?;
-        let footer = Footer::decode(&footer, table.meta().salt, offset)
-            .map_err(|error| damaged(table, offset, error))?;
-        let own_end = footer.data_end();
-        let zones = footer.zones.map(|h| self.section(table, h, |c| Zones::decode(c, own_end)));
-        let zones = zones.transpose()?;
-        let listed = zones.as_ref().map(Zones::metas).unwrap_or_default();
-        if listed != table.meta().zones {
-            let detail = "other zones than the manifest says".to_owned();
-            return Err(StoreError::Damaged { path: table.path().to_owned(), offset, detail });
-        }
-        let data_end = zones.as_ref().map_or(own_end, Zones::data_bytes);
-        let index = self.section(table, footer.index, |content| {
-            Index::decode(footer.index_policy, content, data_end)
-        })?;
-        let read = |handle: Option<Handle>| {
-            let handle = handle.filter(|_| by == FilteredBy::Table);
-            handle.map(|handle| self.section(table, handle, |c| Filter::decode(c))).transpose()
-        };
-        let (filter, prefix_filter) = (read(footer.filter)?, read(footer.prefix_filter)?);
-        Ok(TableIndex { footer, index, zones, filter, prefix_filter })
-    }
-
-    /// Reads a section of the table's own file and decodes its content.
-    pub(crate) fn section<T>(
-        &self,
-        table: &Table,
-        handle: Handle,
-        decode: impl FnOnce(&Bytes) -> FormatResult<T>,
-    ) -> StoreResult<T> {
-        self.section_at(BlockPlace { file: table.file(), handle }, decode)
-    }
-
-    /// Reads a section and decodes its content.
-    fn section_at<T>(
-        &self,
-        place: BlockPlace<'_>,
-        decode: impl FnOnce(&Bytes) -> FormatResult<T>,
-    ) -> StoreResult<T> {
-        let BlockPlace { file, handle } = place;
-        handle.check().map_err(|error| place.damaged(error))?;
-        let bytes = Bytes::from(self.read(file, handle.offset, handle.len as usize)?);
-        open_section(&bytes, file.salt(), handle.offset)
-            .and_then(|content| decode(&content))
-            .map_err(|error| place.damaged(error))
-    }
-
-    /// A data block, whether it is in memory or not.
-    pub(crate) fn load_block(&self, place: BlockPlace<'_>) -> StoreResult<Block> {
-        self.section_at(place, |content| Block::parse(content.clone()))
-    }
-
     /// A data block.
     pub(crate) fn block(&self, at: BlockPlace<'_>, admission: Admission) -> StoreResult<Block> {
         let place = Place { file: at.file.no(), offset: at.handle.offset };
@@ -440,13 +375,6 @@ impl TableCache {
     pub(crate) fn holds(&self, place: BlockPlace<'_>) -> bool {
         let (file, offset) = (place.file.no(), place.handle.offset);
         self.entries.contains_key(&Place { file, offset })
-    }
-
-    /// Has the bytes of `file` from `start` to `end` fetched, which a walk will come to.
-    pub(crate) fn prefetch(&self, file: &TableFile, start: u64, end: u64) -> StoreResult<()> {
-        self.metrics.prefetched_bytes.add(end - start);
-        self.file(file.path(), file.no())?.prefetch(start, end - start);
-        Ok(())
     }
 
     /// The value that is found, if one is.
@@ -485,66 +413,6 @@ impl TableCache {
             self.entries.insert(place, Cached::Value(value.clone()));
         }
         Ok(value)
-    }
-
-    /// Reads a value that stands in a segment, whether it is in memory or not.
-    pub(crate) fn load_value(&self, separated: &Separated) -> StoreResult<Bytes> {
-        let Separated { segment, handle } = separated;
-        self.metrics.value_reads.add(1);
-        let path = segment.path();
-        if handle.end() > segment.meta().size_bytes {
-            let detail = "a value beyond the end of its segment".to_owned();
-            return Err(StoreError::Damaged {
-                path: path.to_owned(),
-                offset: handle.offset,
-                detail,
-            });
-        }
-        let bytes = self.read_at(path, segment.file_no(), handle.offset, handle.len as usize)?;
-        open_section(&Bytes::from(bytes), segment.meta().salt, handle.offset)
-            .map_err(|error| format_error(path, error.shifted(handle.offset)))
-    }
-
-    /// Fails unless the header of `segment` is what was written.
-    pub(crate) fn check_header(&self, segment: &Segment) -> StoreResult<()> {
-        let header = self.read_at(segment.path(), segment.file_no(), 0, SEGMENT_HEADER_BYTES)?;
-        let salt = segment_salt(&header).map_err(|error| format_error(segment.path(), error))?;
-        if salt == segment.meta().salt {
-            return Ok(());
-        }
-        let (path, detail) =
-            (segment.path().to_owned(), "the header of another segment".to_owned());
-        Err(StoreError::Damaged { path, offset: 0, detail })
-    }
-
-    fn read(&self, table: &TableFile, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
-        self.read_at(table.path(), table.no(), offset, len)
-    }
-
-    fn read_at(&self, path: &Path, no: FileNo, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
-        let file = self.file(path, no)?;
-        let mut bytes = vec![0; len];
-        self.metrics.device_reads.add(1);
-        self.metrics.device_read_bytes.add(len as u64);
-        file.read_exact_at(&mut bytes, offset).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                StoreError::Damaged { path: path.to_owned(), offset, detail: error.to_string() }
-            }
-            _ => io_error("read", path, error),
-        })?;
-        Ok(bytes)
-    }
-
-    fn file(&self, path: &Path, no: FileNo) -> StoreResult<Arc<dyn File>> {
-        if let Some(file) = self.files.get(&no) {
-            return Ok(file);
-        }
-        let file =
-            self.env.open(path, OpenMode::Read).map_err(|error| io_error("open", path, error))?;
-        // What walks will want beyond one block they say themselves, by `prefetch`.
-        file.expect_random_reads();
-        self.files.insert(no, Arc::clone(&file));
-        Ok(file)
     }
 
     /// Forgets the open file of a table or segment that is about to go, so that its room is given back.
