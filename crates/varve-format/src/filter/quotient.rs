@@ -1,4 +1,4 @@
-//! Quotient filters: fingerprints in order, which merge without the keys (Bender et al., Don't thrash: how
+//! Quotient filters: fingerprints in order (Bender et al., Don't thrash: how
 //! to cache your hash on flash, 2012; the filter of KVFS's lists, KVFS thesis 3.1 and 3.2).
 //!
 //! A fingerprint of q + r bits is the head of a key's hash. Its first q bits, the *quotient*, are the slot
@@ -20,13 +20,8 @@
 //!          then the remainder
 //! ```
 //!
-//! Merging reads two filters in order and writes a third ([`QuotientFilter::merge`]): a larger quotient
-//! takes a bit off the remainder, so that the fingerprint stays what it is.
-//!
-//! Departure from the paper: filters are made whole, from sorted fingerprints, and never added to, so that
-//! the last run needs no wrapping round.
-
-use std::collections::VecDeque;
+//! Departure from the paper: filters are made whole, from sorted fingerprints, and never added to or merged, so
+//! that the last run needs no wrapping round; a table that is written has its keys at hand.
 
 use super::{FilterKind, check_width};
 use crate::bits::low_mask;
@@ -39,7 +34,7 @@ const CONTINUED: u64 = 2;
 const SHIFTED: u64 = 4;
 const FLAG_BITS: u32 = 3;
 const REMAINDER_BITS_MAX: u32 = 32;
-/// A small filter must not spoil a large one that it is merged into.
+/// The fewest bits of a fingerprint: remainders of small filters are longer, for little room.
 const FINGERPRINT_BITS_MIN: u32 = 24;
 /// The most bits of a quotient: 2^30 slots.
 const QUOTIENT_BITS_MAX: u32 = 30;
@@ -65,49 +60,6 @@ impl QuotientFilter {
         fingerprints.sort_unstable();
         fingerprints.dedup();
         QuotientFilter::from_sorted(&fingerprints, quotient_bits, remainder_bits)
-    }
-
-    /// A filter that contains what either does, without their keys. Its fingerprints have as many bits as
-    /// the shorter ones of the two, so that twice as many keys let twice as many absent ones pass.
-    #[must_use]
-    pub fn merge(&self, other: &QuotientFilter) -> QuotientFilter {
-        let bits = self.fingerprint_bits().min(other.fingerprint_bits());
-        let of = |filter: &QuotientFilter| {
-            let drop = filter.fingerprint_bits() - bits;
-            filter.fingerprints().map(move |fingerprint| fingerprint >> drop).collect::<Vec<u64>>()
-        };
-        let mut fingerprints = of(self);
-        fingerprints.extend(of(other));
-        // Two runs in order: what sort finds and merges in linear time.
-        fingerprints.sort();
-        fingerprints.dedup();
-        let quotient_bits = quotient_bits_for(fingerprints.len()).min(bits - 1);
-        let remainder_bits = bits - quotient_bits;
-        if remainder_bits <= REMAINDER_BITS_MAX {
-            return QuotientFilter::from_sorted(&fingerprints, quotient_bits, remainder_bits);
-        }
-        let drop = remainder_bits - REMAINDER_BITS_MAX;
-        fingerprints.iter_mut().for_each(|fingerprint| *fingerprint >>= drop);
-        fingerprints.dedup();
-        QuotientFilter::from_sorted(&fingerprints, quotient_bits, REMAINDER_BITS_MAX)
-    }
-
-    /// The fingerprints, in order.
-    fn fingerprints(&self) -> impl Iterator<Item = u64> + '_ {
-        let (mut waiting, mut quotient) = (VecDeque::new(), 0);
-        (0..self.len).filter_map(move |at| {
-            let slot = self.slots.get(at);
-            if slot & OCCUPIED != 0 {
-                waiting.push_back(at as u64);
-            }
-            if slot & (OCCUPIED | CONTINUED | SHIFTED) == 0 {
-                return None;
-            }
-            if slot & CONTINUED == 0 {
-                quotient = waiting.pop_front()?;
-            }
-            Some(quotient << self.remainder_bits | slot >> FLAG_BITS)
-        })
     }
 
     /// REQUIRES: ascending and distinct.

@@ -95,39 +95,6 @@ fn an_empty_filter_denies_everything() {
 }
 
 #[test]
-fn quotient_filters_merge_without_the_keys() {
-    let parts: Vec<Vec<u64>> =
-        [(0, 3000), (2000, 3000), (90_000, 1), (100_000, 20_000)].map(|(a, n)| hashes(a, n)).into();
-    for remainders in [[8, 8, 8, 8], [12, 9, 32, 10], [32, 32, 32, 32]] {
-        let mut merged = QuotientFilter::build(&[], 32);
-        let mut all = Vec::new();
-        for (keys, remainder_bits) in parts.iter().zip(remainders) {
-            let filter = QuotientFilter::build(keys, remainder_bits);
-            merged = if all.is_empty() { filter } else { merged.merge(&filter) };
-            all.extend_from_slice(keys);
-            assert!(all.iter().all(|&hash| merged.may_contain(hash)), "{remainders:?}");
-        }
-        let share = passed(&Filter::Quotient(merged), 50_000);
-        assert!(share < 0.01, "{remainders:?}: {share}");
-    }
-}
-
-/// What was merged is what would have been built, where fingerprints have as many bits.
-#[test]
-fn a_merged_quotient_filter_is_that_of_all_keys() {
-    let (left, right) = (hashes(0, 5000), hashes(9000, 4000));
-    let bits = |filter: &QuotientFilter| {
-        let mut out = Vec::new();
-        filter.encode(&mut out);
-        out
-    };
-    let (a, b) = (QuotientFilter::build(&left, 10), QuotientFilter::build(&right, 10));
-    let whole = QuotientFilter::build(&[left, right].concat(), 9);
-    assert_eq!(bits(&a.merge(&b)), bits(&whole));
-    assert_eq!(bits(&b.merge(&a)), bits(&whole));
-}
-
-#[test]
 fn bad_filters_are_refused() {
     for policy in policies() {
         let mut good = Vec::new();

@@ -211,9 +211,6 @@ fn index_of(policy: IndexPolicy, data: &[u8]) {
 /// A filter section's content.
 pub(crate) fn filter(data: &[u8]) {
     let Ok(filter) = Filter::decode(data) else { return };
-    if let Filter::Quotient(quotient) = &filter {
-        let _ = quotient.merge(quotient);
-    }
     for key in data.chunks(7) {
         let _ = filter.may_contain(filter_hash(key));
     }
