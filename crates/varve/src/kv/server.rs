@@ -3,7 +3,8 @@
 //! 1. One thread takes clients, another serves each, as many at once as [`CLIENTS_MAX`].
 //! 2. Only root and the daemon's own user are heard.
 //! 3. A client sends requests one after the other and gets each answer before the next. One that says something that
-//!    is none is told so, and hung up on.
+//!    is none is told so, and hung up on; one that says nothing for [`IDLE_MAX`] is hung up on too, so that no place
+//!    is held for ever.
 //!
 //! When the session pauses for another program, requests that wait are answered with a failure or by a hang-up; what
 //! was acknowledged is in the store.
@@ -28,6 +29,8 @@ const SOCKET_NAME: &str = "kv";
 const CLIENTS_MAX: usize = 64;
 /// How long a client may take to hear an answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client may say nothing: longer than a person reads one page of a scan.
+const IDLE_MAX: Duration = Duration::from_secs(600);
 
 /// The dictionaries of the file system that is served now; `None` while there is none.
 type Desk = Mutex<Option<Arc<Dictionaries>>>;
@@ -83,7 +86,7 @@ fn admit(mut client: UnixStream, desk: &Arc<Desk>, clients: &Arc<AtomicUsize>) {
     }
     let (desk, count) = (Arc::clone(desk), Arc::clone(clients));
     let serve = move || {
-        if let Err(error) = serve(client, &desk) {
+        if let Err(error) = serve(client, &desk, IDLE_MAX) {
             log::debug!("a client of dictionaries is gone: {error}");
         }
         count.fetch_sub(1, Ordering::Relaxed);
@@ -100,9 +103,10 @@ fn refuse(client: &mut UnixStream, why: &str) {
     drop(send(client, &refusal.encode()));
 }
 
-/// Answers one request after the other, until the client goes or says something that is none.
-fn serve(mut client: UnixStream, desk: &Desk) -> std::io::Result<()> {
+/// Answers one request after the other, until the client goes, says nothing for `idle_max` or something that is none.
+fn serve(mut client: UnixStream, desk: &Desk, idle_max: Duration) -> std::io::Result<()> {
     client.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    client.set_read_timeout(Some(idle_max))?;
     let peer = rustix::net::sockopt::socket_peercred(&client)?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
         refuse(&mut client, "only root and the user who mounted may do this");
@@ -126,4 +130,24 @@ fn serve(mut client: UnixStream, desk: &Desk) -> std::io::Result<()> {
         send(&mut client, &response.encode())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Neither a client that never asks nor one that stops within a request keeps its place.
+    #[test]
+    fn clients_that_say_nothing_are_hung_up_on() {
+        for said in [&b""[..], &[9, 0, 0, 0, 1]] {
+            let (served, mut client) = UnixStream::pair().unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            std::io::Write::write_all(&mut client, said).unwrap();
+            let served = thread::spawn(|| {
+                serve(served, &Desk::default(), Duration::from_millis(20)).unwrap_err().kind()
+            });
+            assert!(receive(&mut client).unwrap().is_none());
+            assert_eq!(served.join().unwrap(), std::io::ErrorKind::WouldBlock);
+        }
+    }
 }
