@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use varve_engine::{Batch, Direction, KeyRange, KeyspaceOptions, Pair, Store};
 use varve_schema::{DICTIONARIES_MAX, DictionaryRow};
 use varve_types::limits::KEY_BYTES_MAX;
@@ -133,12 +133,16 @@ impl Dictionaries {
             return Ok(known);
         }
         drop(known);
+        Ok(RwLockWriteGuard::downgrade(self.known_mut()?))
+    }
+
+    /// The names, for changing; read under the same lock, as nobody may take a name or number for free before.
+    fn known_mut(&self) -> FsResult<RwLockWriteGuard<'_, Option<Names>>> {
         let mut known = self.known.write();
         if known.is_none() {
             *known = Some(self.load()?);
         }
-        drop(known);
-        Ok(self.known.read())
+        Ok(known)
     }
 
     /// Runs `with` on the key space of `name`, which stays its own meanwhile.
@@ -152,8 +156,7 @@ impl Dictionaries {
     pub fn create(&self, name: &[u8]) -> FsResult<()> {
         self.writable()?;
         FileName::new(name)?;
-        drop(self.known()?);
-        let mut known = self.known.write();
+        let mut known = self.known_mut()?;
         let names = known.get_or_insert_default();
         if names.contains_key(name) {
             return Err(FsError::Exists);
@@ -175,8 +178,7 @@ impl Dictionaries {
     /// Removes a dictionary with all of its pairs, durably.
     pub fn remove(&self, name: &[u8]) -> FsResult<()> {
         self.writable()?;
-        drop(self.known()?);
-        let mut known = self.known.write();
+        let mut known = self.known_mut()?;
         let names = known.get_or_insert_default();
         let number = names.get(name).ok_or(FsError::NotFound)?.number;
         let row = DictionaryRow { number, going: true };

@@ -248,6 +248,7 @@ pub(crate) fn copy_file(env: &dyn Env, original: &dyn File, path: &Path) -> io::
     copy.set_times(None, Some(stat.modified))?;
     copy.sync_all()
 }
+
 /// Removes the directory `dir` with all that is in it, if it exists.
 pub(crate) fn remove_tree(env: &dyn Env, dir: &Path) -> io::Result<()> {
     let items = match env.list(dir) {

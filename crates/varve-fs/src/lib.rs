@@ -12,8 +12,8 @@
 //!
 //! Invariants, which [`fsck`] checks: every entry's inode exists, exactly once; a directory knows its
 //! parent, the place of its name, its counts and what lies below it; an inode's link count is the number of its names;
-//! every object file has a row that claims it or a pending row; pairs of [`dictionaries`] have a name; a row never claims bytes that are not
-//! durable before it.
+//! every object file has a row that claims it or a pending row; pairs of [`dictionaries`] have a name; a row never
+//! claims bytes that are not durable before it.
 //!
 //! Source: TableFS, thesis sections 4.2.1 to 4.2.6.
 
