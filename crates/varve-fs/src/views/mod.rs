@@ -187,14 +187,21 @@ impl VarveFs {
         if self.find_snapshot(name)?.is_some() {
             return Err(FsError::Exists);
         }
-        self.begin_view(|epoch| {
+        let pin = |epoch: InodeId| {
             let stored = format!("{}@{name}", epoch.get());
-            views.db.create_snapshot(&stored).map(drop).map_err(error::store)
-        })
+            views.db.create_snapshot(&stored)?;
+            Ok(stored)
+        };
+        self.begin_view(pin, |stored| views.db.delete_snapshot(stored)).map(drop)
     }
 
-    /// Begins a view: `pin` makes it, at a moment at which no operation is between two writes.
-    fn begin_view<T>(&self, pin: impl FnOnce(InodeId) -> FsResult<T>) -> FsResult<T> {
+    /// Begins a view: `pin` makes it, at a moment at which no operation is between two writes; `unpin` takes it back
+    /// if large files cannot be kept for it.
+    fn begin_view<T>(
+        &self,
+        pin: impl FnOnce(InodeId) -> StoreResult<T>,
+        unpin: impl FnOnce(&T) -> StoreResult<()>,
+    ) -> FsResult<T> {
         let Some(kept) = self.objects.kept() else { return Err(FsError::Stale) };
         self.accounts.tell_all();
         // What is removed already need not be kept.
@@ -203,11 +210,18 @@ impl VarveFs {
         let guards = self.locks.lock_all();
         kept.begin(epoch);
         let open = self.handles.written_objects();
-        let pinned = pin(epoch);
+        let pinned = pin(epoch).map_err(error::store);
         drop(guards);
         let begun = pinned.and_then(|pinned| {
-            open.iter().try_for_each(|node| self.objects.keep(node.ino))?;
-            Ok(pinned)
+            let kept = open.iter().try_for_each(|node| self.objects.keep(node.ino));
+            if kept.is_err()
+                && let Err(error) = unpin(&pinned)
+            {
+                log::error!(
+                    "a view that could not begin stays, with later bytes of large files: {error}"
+                );
+            }
+            kept.map(|()| pinned)
         });
         if begun.is_err() {
             self.end_view(epoch);

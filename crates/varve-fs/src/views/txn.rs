@@ -56,14 +56,17 @@ impl VarveFs {
         self.dir_row(root)?;
         let _changing = views.changing.lock();
         let begun = self.now().secs();
-        self.begin_view(|epoch| {
+        let pin = |epoch: InodeId| {
             let info = Info { epoch: epoch.get(), root: root.get(), begun };
             let info = serde_json::to_vec(&info).unwrap_or_default().into();
             let options =
                 BranchOptions { private: vec![self.lookups], info, ..BranchOptions::default() };
-            let branch = views.db.branch(&options).map_err(error::store)?;
-            Ok(Transaction { branch: branch.id(), epoch, root, begun }.name())
-        })
+            let branch = views.db.branch(&options)?;
+            let name = Transaction { branch: branch.id(), epoch, root, begun }.name();
+            Ok((branch, name))
+        };
+        let (_, name) = self.begin_view(pin, |(branch, _)| branch.abort())?;
+        Ok(name)
     }
 
     /// The open transactions, oldest first.

@@ -12,7 +12,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsResult, Vfs};
 
 use crate::crash::{STORE, open, sim_store};
-use crate::support::{Calls, ROOT, Rig, name};
+use crate::support::{BOTH, Calls, ROOT, Rig, name};
 
 const LARGE: usize = 70_000;
 
@@ -154,6 +154,34 @@ fn a_full_disk_refuses_a_commit_and_loses_nothing() {
     drop((fs, view));
     let env: Arc<dyn Env> = env.process_kill();
     sound(&VarveFs::open(env, Path::new(STORE), MountOptions::default()).unwrap());
+}
+
+/// A file that is open for writing when a view begins is copied; where there is no room for that, no view begins.
+#[test]
+fn a_full_disk_refuses_a_view_and_leaves_none() {
+    let mut refused = 0;
+    for room in 0..30 {
+        let env = sim_store(1, &FormatOptions::default());
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, "large");
+        fs.put_at(ino, 0, &vec![1; LARGE]);
+        let handle = fs.open_as(ino, BOTH);
+        fs.sync().unwrap();
+        env.set_capacity(env.used_bytes() + room * 4096);
+        let snapshot = fs.create_snapshot("late");
+        let txn = fs.begin_transaction(ROOT);
+        env.set_capacity(u64::MAX);
+        let names = |kind| fs.view_names(kind).unwrap().len();
+        assert_eq!(names(ViewKind::Snapshot), usize::from(snapshot.is_ok()), "{snapshot:?}");
+        assert_eq!(names(ViewKind::Transaction), usize::from(txn.is_ok()), "{txn:?}");
+        refused += u32::from(snapshot.is_err()) + u32::from(txn.is_err());
+        fs.release(ino, handle).unwrap();
+        if snapshot.is_err() {
+            fs.create_snapshot("late").unwrap();
+        }
+        sound(&fs);
+    }
+    assert!(refused > 10, "{refused}");
 }
 
 /// Files come and go in the main view and in transactions at the same time, in the same directories; the accounts of

@@ -36,6 +36,8 @@ pub(crate) struct ViewDesk {
     notifier: Notifier,
     /// Those that are attached. Held while one is being attached.
     attached: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
+    /// The view that is being committed or taken away, which is not attached meanwhile.
+    ending: Mutex<Option<ViewName>>,
 }
 
 impl ViewDesk {
@@ -48,6 +50,7 @@ impl ViewDesk {
             session: SessionOptions { passthrough: false, ..session_options(choices) },
             notifier: attached.session.notifier(),
             attached: Mutex::default(),
+            ending: Mutex::default(),
         });
         let weak = Arc::downgrade(&desk);
         desk.fs.attach_views_by(move |name| match weak.upgrade() {
@@ -62,6 +65,9 @@ impl ViewDesk {
         let mut attached = self.attached.lock();
         if attached.contains_key(name) {
             return Ok(());
+        }
+        if self.ending.lock().as_ref() == Some(name) {
+            return Err(FsError::Stale);
         }
         let fs = Arc::new(self.fs.open_view(name)?);
         let failed = |reason: &dyn std::fmt::Display| {
@@ -78,19 +84,46 @@ impl ViewDesk {
         let options = SessionOptions { root, ..self.session.clone() };
         let session = Session::new(Arc::<VarveFs>::clone(&fs), mounted, &options);
         let session = session.map_err(|error| failed(&error))?;
-        attached.insert(name.clone(), fs);
-        let (desk, name) = (Arc::downgrade(self), name.clone());
+        let (desk, view, served) = (Arc::downgrade(self), name.clone(), Arc::downgrade(&fs));
         let serve = move || {
             if let Err(error) = session.run() {
                 log::warn!("{error}");
             }
-            ended(&desk, &name);
+            if let Some(desk) = desk.upgrade() {
+                desk.let_go(&view, |fs| Weak::ptr_eq(&Arc::downgrade(fs), &served));
+            }
         };
-        thread::Builder::new()
-            .name("varve-view".to_owned())
-            .spawn(serve)
-            .map_err(|e| failed(&e))?;
+        if let Err(error) = thread::Builder::new().name("varve-view".to_owned()).spawn(serve) {
+            if let Err(error) = self.detach(name, UnmountMode::Force) {
+                log::warn!("{}", error.message());
+            }
+            return Err(failed(&error));
+        }
+        attached.insert(name.clone(), fs);
         Ok(())
+    }
+
+    /// Lets go of the file system of a view that is not mounted any more, if it `is_it` and that has not happened yet.
+    fn let_go(&self, name: &ViewName, is_it: impl FnOnce(&Arc<VarveFs>) -> bool) {
+        let mut attached = self.attached.lock();
+        if !attached.get(name).is_some_and(is_it) {
+            return;
+        }
+        let gone = attached.remove(name);
+        drop(attached);
+        if let Some(Err(error)) = gone.map(|fs| fs.close()) {
+            log::warn!("{}: {error}", name.path().display());
+        }
+    }
+
+    /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it.
+    fn ending(&self, name: &ViewName, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        *self.ending.lock() = Some(name.clone());
+        // Whoever is attaching it has not seen that yet.
+        drop(self.attached.lock());
+        let done = work();
+        *self.ending.lock() = None;
+        done
     }
 
     /// Takes the mount of a view away, as `mode` says.
@@ -115,7 +148,7 @@ impl ViewDesk {
             if let Err(error) = self.detach(&name, UnmountMode::Force) {
                 log::warn!("{}", error.message());
             }
-            ended_in(self, &name);
+            self.let_go(&name, |_| true);
         }
     }
 
@@ -129,9 +162,11 @@ impl ViewDesk {
             }
             ViewRequest::DeleteSnapshot { name } => {
                 let view = ViewName { kind: ViewKind::Snapshot, name: name.clone() };
-                self.detach(&view, UnmountMode::Plain)?;
-                ended_in(self, &view);
-                views::delete_snapshot(&self.fs, name)?;
+                self.ending(&view, || {
+                    self.detach(&view, UnmountMode::Plain)?;
+                    self.let_go(&view, |_| true);
+                    views::delete_snapshot(&self.fs, name)
+                })?;
                 self.name_changed(&view);
                 Ok(Value::Null)
             }
@@ -141,11 +176,18 @@ impl ViewDesk {
                 self.name_changed(&name);
                 Ok(json!({ "id": name.name, "path": self.dir.join(name.path()) }))
             }
-            ViewRequest::Commit { id } => self.commit(id).map(|()| Value::Null),
+            ViewRequest::Commit { id } => {
+                let name = ViewName { kind: ViewKind::Transaction, name: id.clone() };
+                self.ending(&name, || self.commit(&name))?;
+                self.name_changed(&name);
+                Ok(Value::Null)
+            }
             ViewRequest::Abort { id } => {
                 let name = ViewName { kind: ViewKind::Transaction, name: id.clone() };
-                self.end(&name)?;
-                views::abort(&self.fs, id)?;
+                self.ending(&name, || {
+                    self.end(&name)?;
+                    views::abort(&self.fs, id)
+                })?;
                 self.name_changed(&name);
                 Ok(Value::Null)
             }
@@ -161,19 +203,16 @@ impl ViewDesk {
         }
     }
 
-    fn commit(&self, id: &str) -> Result<()> {
-        let name = ViewName { kind: ViewKind::Transaction, name: id.to_owned() };
-        let open = self.sync(&name)?;
-        let committed = views::commit(&self.fs, id, open.as_deref())?;
+    fn commit(&self, name: &ViewName) -> Result<()> {
+        let open = self.sync(name)?;
+        let committed = views::commit(&self.fs, &name.name, open.as_deref())?;
         for (dir, changed) in &committed.names {
             self.told(self.notifier.name_changed(*dir, changed));
         }
         for ino in &committed.inodes {
             self.told(self.notifier.inode_changed(*ino));
         }
-        self.end(&name)?;
-        self.name_changed(&name);
-        Ok(())
+        self.end(name)
     }
 
     /// Has what programs have changed in the mapped memory of a view written. Gives its file system if it is attached.
@@ -191,7 +230,7 @@ impl ViewDesk {
     /// Takes the mount of a transaction away that ends. Programs still in it get errors.
     fn end(&self, name: &ViewName) -> Result<()> {
         self.detach(name, UnmountMode::Force)?;
-        ended_in(self, name);
+        self.let_go(name, |_| true);
         Ok(())
     }
 
@@ -206,21 +245,6 @@ impl ViewDesk {
         let dir = view.dir();
         self.told(self.notifier.name_changed(dir, view.name.as_bytes()));
         self.told(self.notifier.inode_changed(dir));
-    }
-}
-
-/// The session of a view has ended.
-fn ended(desk: &Weak<ViewDesk>, name: &ViewName) {
-    if let Some(desk) = desk.upgrade() {
-        ended_in(&desk, name);
-    }
-}
-
-/// Lets go of a view that is not mounted any more, if that has not happened yet.
-fn ended_in(desk: &ViewDesk, name: &ViewName) {
-    let Some(fs) = desk.attached.lock().remove(name) else { return };
-    if let Err(error) = fs.close() {
-        log::warn!("{}: {error}", name.path().display());
     }
 }
 
