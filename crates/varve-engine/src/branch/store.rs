@@ -38,6 +38,12 @@ impl Branch {
         let own = view.branch(self.id)?.space(keyspace);
         Ok(Some(locks).filter(|_| own.is_none_or(|own| !own.private)))
     }
+
+    /// Takes the locks to read `range`, if the branch takes any.
+    fn lock_reads(&self, keyspace: KeyspaceId, range: &KeyRange) -> StoreResult<()> {
+        self.locks_in(keyspace)?
+            .map_or(Ok(()), |locks| self.inner.lock_range(self.id, locks.wait, keyspace, range))
+    }
 }
 
 /// What a serializable branch gives as its snapshot: locked reads, which find the same however often they are made, and
@@ -124,17 +130,13 @@ impl Store for Branch {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
-        if let Some(locks) = self.locks_in(keyspace)? {
-            self.inner.lock_range(self.id, locks.wait, keyspace, &range)?;
-        }
+        self.lock_reads(keyspace, &range)?;
         let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
         self.inner.scan(pin, view, Some(self.id), keyspace, range, direction)
     }
 
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
-        if let Some(locks) = self.locks_in(keyspace)? {
-            self.inner.lock_range(self.id, locks.wait, keyspace, &range)?;
-        }
+        self.lock_reads(keyspace, &range)?;
         let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
         self.inner.keys(pin, view, Some(self.id), keyspace, &range)
     }
