@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use serde_json::Value;
 use varve::{Error, Result};
 
 /// How often a progress line changes.
@@ -21,6 +22,18 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::failed(format!("cannot write JSON: {error}")))?;
     line(text);
+    Ok(())
+}
+
+/// Writes what views are called, under `key`, and where they are seen: a line each, or all of `views` as JSON.
+pub(crate) fn places(views: &Value, key: &str, as_json: bool) -> Result<()> {
+    if as_json {
+        return json(views);
+    }
+    for view in views.as_array().into_iter().flatten() {
+        let path = view["path"].as_str().unwrap_or("-");
+        line(format!("{}  {path}", view[key].as_str().unwrap_or_default()));
+    }
     Ok(())
 }
 

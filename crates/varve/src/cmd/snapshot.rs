@@ -53,15 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Ok(())
         }
         Action::List(ListArguments { path, json }) => {
-            let snapshots = ask(path, ViewRequest::ListSnapshots)?;
-            if *json {
-                return output::json(&snapshots);
-            }
-            for snapshot in snapshots.as_array().into_iter().flatten() {
-                let path = snapshot["path"].as_str().unwrap_or("-");
-                output::line(format!("{}  {path}", snapshot["name"].as_str().unwrap_or_default()));
-            }
-            Ok(())
+            output::places(&ask(path, ViewRequest::ListSnapshots)?, "name", *json)
         }
         Action::Delete(NameArguments { path, name }) => {
             ask(path, ViewRequest::DeleteSnapshot { name: name.clone() }).map(drop)

@@ -110,15 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             ask(path, ViewRequest::Abort { id: id.clone() }).map(drop)
         }
         Action::List(ListArguments { path, json }) => {
-            let open = ask(path, ViewRequest::ListTransactions)?;
-            if *json {
-                return output::json(&open);
-            }
-            for txn in open.as_array().into_iter().flatten() {
-                let path = txn["path"].as_str().unwrap_or("-");
-                output::line(format!("{}  {path}", txn["id"].as_str().unwrap_or_default()));
-            }
-            Ok(())
+            output::places(&ask(path, ViewRequest::ListTransactions)?, "id", *json)
         }
         Action::Diff(TellArguments { json, which: IdArguments { path, id } }) => {
             diff(&ask(path, ViewRequest::Diff { id: id.clone() })?, *json)
