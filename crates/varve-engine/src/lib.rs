@@ -44,7 +44,7 @@ mod view;
 mod wal;
 
 pub use batch::{Batch, Op};
-pub use branch::{Branch, BranchInfo, BranchOptions, Clash, Merged, SnapshotStore};
+pub use branch::{Branch, BranchInfo, BranchOptions, Clash, Merged, RowVisitor, SnapshotStore};
 pub use compaction::defragment::{Defragmented, Fragmentation};
 pub use compaction::policy::defragment::Fit;
 pub use db::{Db, SnapshotInfo, VerifyProgress, VerifyReport};

@@ -15,9 +15,9 @@ use varve_types::{BranchId, KeyspaceId, SeqNo};
 use super::{BranchRecord, BranchSpace};
 use crate::db::Inner;
 use crate::iter::Source;
-use crate::iter::level::LevelSource;
 use crate::iter::memory::MemorySource;
 use crate::iter::merge::Merge;
+use crate::iter::newer::NewerSource;
 use crate::memtable::Found;
 use crate::table::Admission;
 use crate::view::{Keyspace, Layer, View};
@@ -219,8 +219,13 @@ impl Inner {
         Ok(None)
     }
 
-    /// The versions of `space` in memtables and tables that hold some newer than `after`.
-    fn newer_versions(&self, view: &View, space: &Keyspace, after: SeqNo) -> StoreResult<Merge> {
+    /// The versions of `space` in memtables, and in blocks of tables that hold some newer than `after`.
+    pub(super) fn newer_versions(
+        &self,
+        view: &View,
+        space: &Keyspace,
+        after: SeqNo,
+    ) -> StoreResult<Merge> {
         let (all, forward) = ((Bound::Unbounded, Bound::Unbounded), Direction::Forward);
         let mut sources: Vec<Box<dyn Source>> = Vec::new();
         for memtable in view.memtables() {
@@ -229,9 +234,7 @@ impl Inner {
             sources.push(Box::new(source));
         }
         for (_, sublevel) in space.version.sublevels() {
-            let newer = sublevel.tables().iter().filter(|table| table.meta().largest_seq > after);
-            let (cache, tables) = (Arc::clone(&self.cache), newer.map(Arc::clone));
-            let source = LevelSource::new(cache, tables, all, forward, Admission::Pass)?;
+            let source = NewerSource::new(&self.cache, sublevel.tables(), after)?;
             sources.push(Box::new(source));
         }
         Ok(Merge::new(sources, forward))

@@ -35,7 +35,7 @@ const BATCH_COMMIT_BYTES_MAX: usize = 8 << 20;
 const ENDED_MAX: usize = 64;
 
 /// Takes one row after the other: the store's key space, the key, its value if it was not deleted; false to stop.
-type RowVisitor<'a> = dyn FnMut(KeyspaceId, &[u8], Option<Bytes>) -> bool + 'a;
+pub type RowVisitor<'a> = dyn FnMut(KeyspaceId, &[u8], Option<Bytes>) -> bool + 'a;
 
 /// A row that a branch changed: the store's key space, the key, what it became, with the value at hand.
 type ChangedRow = (KeyspaceId, Bytes, Found);

@@ -25,6 +25,7 @@
 mod clash;
 mod commit;
 mod join;
+mod since;
 mod store;
 
 use std::fmt;
@@ -37,6 +38,7 @@ use varve_format::edit::BRANCH_INFO_BYTES_MAX;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
 pub use clash::{Clash, Merged};
+pub use commit::RowVisitor;
 pub use store::SnapshotStore;
 
 use crate::db::Inner;

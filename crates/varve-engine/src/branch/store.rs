@@ -168,8 +168,8 @@ impl Store for Branch {
 /// A named snapshot, or what a branch began over, as a store that cannot be written to; it stays what it is when its
 /// name is deleted or the branch ends.
 pub struct SnapshotStore {
-    inner: Arc<Inner>,
-    pin: Pin,
+    pub(super) inner: Arc<Inner>,
+    pub(super) pin: Pin,
 }
 
 impl fmt::Debug for SnapshotStore {

@@ -133,7 +133,7 @@ pub(crate) fn verify_table(
     };
     for block_no in 0..index.index.block_count() {
         let Some(place) = index.place(table, block_no)? else { break };
-        walk.block(cache.load_block(place)?, place)?;
+        walk.block(cache.load_block(place)?, place, properties.newest.get(block_no).copied())?;
         report.blocks += 1;
     }
     report.versions += walk.versions;
@@ -160,10 +160,19 @@ impl Walk<'_> {
             || (self.prefixed && named.is_some_and(|named| !named.contains(number)))
     }
 
-    fn block(&mut self, block: Block, place: BlockPlace<'_>) -> StoreResult<()> {
+    /// Reads a block whose newest version is `newest`, if the table says so.
+    fn block(
+        &mut self,
+        block: Block,
+        place: BlockPlace<'_>,
+        newest: Option<SeqNo>,
+    ) -> StoreResult<()> {
         let mut cursor = BlockCursor::new(block);
         cursor.seek_first().map_err(|error| place.damaged(error))?;
         while cursor.valid() {
+            if newest.is_some_and(|newest| cursor.seq() > newest) {
+                return Err(wrong(place, "a version newer than the table says of its block"));
+            }
             self.version(cursor.key(), cursor.seq(), cursor.kind(), place)?;
             let found = self.table.found(cursor.kind(), cursor.value());
             if let Found::Separated(separated) = found.map_err(|error| place.damaged(error))? {

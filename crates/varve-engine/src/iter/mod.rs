@@ -5,11 +5,14 @@
 //! 2. [`merge::Merge`] makes one sequence of many sources.
 //! 3. [`rows::Rows`] shows of each key the version a snapshot sees, if that is not a deletion.
 //!
+//! [`newer`] walks what was written after a moment, and reads nothing else.
+//!
 //! Internal order: keys ascending, and of one key the newest version first.
 
 pub(crate) mod level;
 pub(crate) mod memory;
 pub(crate) mod merge;
+pub(crate) mod newer;
 pub(crate) mod rows;
 pub(crate) mod table;
 

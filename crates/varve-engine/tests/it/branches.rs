@@ -38,6 +38,8 @@ struct World {
     commits: [u64; 3],
     /// Commits by batch and by reference.
     ways: [u64; 2],
+    /// Rows that differed between two states.
+    told: u64,
 }
 
 /// What two values become where the test merges.
@@ -57,7 +59,17 @@ impl World {
         let (rows, changed) = (Model::new(), BTreeMap::new());
         let store = Tree { id: None, parent: 0, base: rows.clone(), rows, begun: 0, changed };
         let (trees, snapshots) = (vec![store], BTreeMap::new());
-        World { env, db: Some(db), ids, trees, snapshots, step: 0, commits: [0; 3], ways: [0; 2] }
+        World {
+            env,
+            db: Some(db),
+            ids,
+            trees,
+            snapshots,
+            step: 0,
+            commits: [0; 3],
+            ways: [0; 2],
+            told: 0,
+        }
     }
 
     fn db(&self) -> &Db {
@@ -228,6 +240,56 @@ impl World {
         }
     }
 
+    /// Of two snapshots, or one and the present: each row that differs is told, as the later state has it, and rows that
+    /// are told are as that state has them.
+    fn check_changes(&mut self, rng: &mut Rng) {
+        let present = ("".to_owned(), (self.trees[0].rows.clone(), self.step + 1));
+        let mut states: Vec<_> =
+            self.snapshots.iter().map(|(name, state)| (name.clone(), state.clone())).collect();
+        states.push(present);
+        states.sort_by_key(|(_, (_, step))| *step);
+        let later = rng.below(states.len() as u64) as usize;
+        let older = rng.below(later as u64 + 1) as usize;
+        let open = |(name, _): &(String, _)| match name.is_empty() {
+            true => self.db().present().unwrap(),
+            false => self.db().open_snapshot(name).unwrap(),
+        };
+        let (before, after) = (open(&states[older]), open(&states[later]));
+        let mut told = BTreeMap::new();
+        let changes = after.changes_since(&before, &self.ids, &mut |id, key, value| {
+            let space = self.ids.iter().position(|known| *known == id).unwrap();
+            let value = value.map(|value| value.to_vec());
+            assert!(told.insert((space, key.to_vec()), value).is_none(), "{key:?} is told twice");
+            true
+        });
+        changes.unwrap();
+        let (before, after) = (&states[older].1.0, &states[later].1.0);
+        for (space, rows) in before.spaces.iter().enumerate() {
+            let later = &after.spaces[space];
+            for key in
+                rows.keys().chain(later.keys()).filter(|key| rows.get(*key) != later.get(*key))
+            {
+                let key = (space, key.clone());
+                assert!(told.contains_key(&key), "{key:?} is not told");
+                self.told += 1;
+            }
+        }
+        for ((space, key), value) in &told {
+            assert_eq!(after.spaces[*space].get(key), value.as_ref());
+        }
+    }
+
+    /// Inserts rows past log and memtable.
+    fn insert(&mut self, rng: &mut Rng) {
+        let run = random_run(rng);
+        insert_run(self.env.as_ref(), std::path::Path::new("/"), self.db(), &self.ids, &run)
+            .unwrap();
+        self.trees[0].rows.apply(&run);
+        for op in run {
+            self.trees[0].changed.insert((op.space, op.key), self.step);
+        }
+    }
+
     fn run(&mut self, rng: &mut Rng, steps: u64) {
         for _ in 0..steps {
             self.step += 1;
@@ -245,6 +307,8 @@ impl World {
                 84 => self.db().flush().unwrap(),
                 85 => self.db().compact().unwrap(),
                 86 => self.reopen(rng),
+                87 => self.insert(rng),
+                88..91 => self.check_changes(rng),
                 _ => self.check(rng),
             }
         }
@@ -280,7 +344,7 @@ fn check_rows(
 
 #[test]
 fn branches_and_snapshots_agree_with_the_model() {
-    let (mut commits, mut ways) = ([0; 3], [0; 2]);
+    let (mut commits, mut ways, mut told) = ([0; 3], [0; 2], 0);
     for seed in 0..12 {
         let mut rng = Rng::new(seed);
         let mut world = World::new(seed);
@@ -288,10 +352,12 @@ fn branches_and_snapshots_agree_with_the_model() {
         let report = world.db().verify(&mut |_| {}).unwrap();
         assert!(report.errors.is_empty(), "{:?}", report.errors);
         world.count_ways();
+        told += world.told;
         world.commits.iter().zip(&mut commits).for_each(|(n, sum)| *sum += n);
         world.ways.iter().zip(&mut ways).for_each(|(n, sum)| *sum += n);
     }
     assert!(ways.iter().all(|n| *n > 60), "{ways:?}");
+    assert!(told > 2000, "{told}");
     assert!(commits.iter().all(|n| *n > 30), "{commits:?}");
 }
 
@@ -408,6 +474,10 @@ fn wrong_use_of_branches_and_snapshots_is_refused() {
     is_invalid(db.open_snapshot("none").unwrap_err());
     db.create_snapshot("one").unwrap();
     is_invalid(db.create_snapshot("one").unwrap_err());
+    db.insert_sorted(ids[1], &mut [("key".into(), "value".into())].into_iter(), false).unwrap();
+    let (one, now) = (db.open_snapshot("one").unwrap(), db.present().unwrap());
+    is_invalid(one.changes_since(&now, &ids, &mut |_, _, _| true).unwrap_err());
+    now.changes_since(&one, &ids, &mut |_, key, _| key == b"key").unwrap();
     let over = |name: &str| BranchOptions { snapshot: Some(name.to_owned()), ..Default::default() };
     is_invalid(db.branch(&over("none")).unwrap_err());
     let long = BranchOptions { info: vec![0; 4097].into(), ..BranchOptions::default() };

@@ -75,6 +75,8 @@ pub struct TableBuilder {
     drained: u64,
     block: BlockBuilder,
     last_seq: SeqNo,
+    /// The newest version of the block in the making.
+    block_newest: SeqNo,
     /// The block sealed last, which enters the index when the next key is known.
     sealed: Option<Handle>,
     sealed_key: Vec<u8>,
@@ -108,6 +110,7 @@ impl TableBuilder {
             smallest_key: Bytes::new(),
             largest_key: Bytes::new(),
             segments: Vec::new(),
+            newest: Vec::new(),
         };
         let block_pages = options.block_bytes / PAGE_BYTES as u32;
         TableBuilder {
@@ -118,6 +121,7 @@ impl TableBuilder {
             drained: 0,
             block: BlockBuilder::new(),
             last_seq: SeqNo::MAX,
+            block_newest: SeqNo::ZERO,
             sealed: None,
             sealed_key: Vec::new(),
             index: IndexBuilder::new(options.index_policy(), block_pages),
@@ -212,7 +216,7 @@ impl TableBuilder {
         }
         self.sealed = Some(self.zones.add(zone, handle));
         self.stitched_bytes += u64::from(handle.len);
-        self.properties.blocks += 1;
+        self.count_block();
         Ok(())
     }
 
@@ -356,6 +360,13 @@ impl TableBuilder {
         properties.smallest_seq = properties.smallest_seq.min(seq);
         properties.largest_seq = properties.largest_seq.max(seq);
         properties.raw_bytes += (key.len() + value_len) as u64;
+        self.block_newest = self.block_newest.max(seq);
+    }
+
+    /// Notes that the versions counted since the last block are all of one.
+    fn count_block(&mut self) {
+        self.properties.blocks += 1;
+        self.properties.newest.push(std::mem::replace(&mut self.block_newest, SeqNo::ZERO));
     }
 
     /// Moves the block in the making to the output.
@@ -382,7 +393,7 @@ impl TableBuilder {
         let offset = self.drained + self.out.len() as u64;
         let handle = put_section(&mut self.out, self.salt, offset, content, packing)?;
         self.sealed = Some(self.zones.add_own(handle));
-        self.properties.blocks += 1;
+        self.count_block();
         self.block.clear();
         Ok(())
     }

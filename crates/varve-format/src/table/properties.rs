@@ -9,7 +9,10 @@
 //! string  smallest key
 //! string  largest key
 //! varint  number of segments, then of each varint file number and varint bytes of records that rows point at
+//! varint  of each data block, in their order: largest seq of the table, less the largest of the block
 //! ```
+//!
+//! What is after the segments is absent from tables that earlier versions of this program wrote.
 
 use bytes::Bytes;
 use varve_types::limits::KEY_BYTES_MAX;
@@ -47,6 +50,8 @@ pub struct Properties {
     pub largest_key: Bytes,
     /// The segments that rows point into, ascending.
     pub segments: Vec<SegmentShare>,
+    /// The newest version's sequence number in each data block; empty if the table does not say.
+    pub newest: Vec<SeqNo>,
 }
 
 impl Properties {
@@ -63,6 +68,9 @@ impl Properties {
         put_string(out, &self.smallest_key);
         put_string(out, &self.largest_key);
         put_shares(out, &self.segments);
+        for newest in &self.newest {
+            put_varint(out, self.largest_seq.get() - newest.get());
+        }
     }
 
     /// Takes the properties section's content.
@@ -76,7 +84,7 @@ impl Properties {
             let problem = Problem::Unknown { what: "compression", id: compression.into() };
             FormatError::new(start, problem)
         })?;
-        let properties = Properties {
+        let mut properties = Properties {
             keyspace,
             prefixed,
             compression,
@@ -89,8 +97,32 @@ impl Properties {
             smallest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
             largest_key: Bytes::copy_from_slice(reader.string("key", KEY_BYTES_MAX)?),
             segments: read_shares(&mut reader)?,
+            newest: Vec::new(),
         };
+        properties.newest = read_newest(&mut reader, &properties)?;
         reader.finish()?;
         Ok(properties)
     }
+}
+
+/// A number for each block, if there is anything left to read.
+fn read_newest(reader: &mut Reader<'_>, properties: &Properties) -> FormatResult<Vec<SeqNo>> {
+    let mut newest = Vec::new();
+    while !reader.is_empty() {
+        let start = reader.pos();
+        let behind = reader.varint()?;
+        let seq = properties.largest_seq.get().checked_sub(behind).map(SeqNo::new);
+        match seq.filter(|seq| *seq >= properties.smallest_seq) {
+            Some(seq) => newest.push(seq),
+            None => {
+                let rule = "a block whose newest version is outside of the table's range";
+                return Err(FormatError::new(start, Problem::Invalid(rule)));
+            }
+        }
+    }
+    if !newest.is_empty() && newest.len() as u64 != properties.blocks {
+        let rule = "another number of newest versions than of blocks";
+        return Err(reader.error(Problem::Invalid(rule)));
+    }
+    Ok(newest)
 }

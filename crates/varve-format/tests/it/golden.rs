@@ -76,6 +76,27 @@ fn table() {
     let bytes = golden("plain.table", &encoded);
     assert_eq!(bytes, encoded);
     check_table(&bytes, Compression::None, 90);
+    let properties = properties_of(&bytes);
+    assert_eq!(properties.newest.len() as u64, properties.blocks);
+    assert_eq!(properties.newest.iter().max(), Some(&properties.largest_seq));
+}
+
+/// Earlier versions of this program did not say how new the blocks are.
+#[test]
+fn table_without_the_newest_of_its_blocks() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1/plain-without-newest.table");
+    #[allow(clippy::disallowed_methods, reason = "golden files are on the machine's disk")]
+    let bytes = Bytes::from(std::fs::read(path).unwrap());
+    check_table(&bytes, Compression::None, 90);
+    assert_eq!(properties_of(&bytes).newest, []);
+}
+
+/// The properties of a table with the salt of the samples.
+fn properties_of(bytes: &Bytes) -> Properties {
+    let at = bytes.len() - FOOTER_BYTES;
+    let footer = Footer::decode(&bytes[at..], SALT, at as u64).unwrap();
+    Properties::decode(&section_of(bytes, SALT, footer.properties)).unwrap()
 }
 
 #[test]
