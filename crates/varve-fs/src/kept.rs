@@ -179,6 +179,30 @@ impl Kept {
         self.env.remove_file(path)
     }
 
+    /// The objects that changed after the view `from` began and before the view `until` did, or until now: those that were
+    /// kept in between. What was kept because a writer had it open may be as it was. Costs what is kept.
+    pub(crate) fn changed_between(
+        &self,
+        from: InodeId,
+        until: Option<InodeId>,
+    ) -> io::Result<BTreeSet<InodeId>> {
+        let _keeping = self.keeping.lock();
+        let until = until.unwrap_or(InodeId::new(u64::MAX));
+        let epochs: Vec<InodeId> = self.epochs.read().range(from..until).copied().collect();
+        let mut changed = BTreeSet::new();
+        for epoch in epochs {
+            for upper in self.list(&self.dir.join(epoch.get().to_string()))? {
+                for lower in self.list(&upper)? {
+                    let kept = self.list(&lower)?;
+                    let numbers =
+                        kept.iter().filter_map(|path| path.file_name()?.to_str()?.parse().ok());
+                    changed.extend(numbers.map(InodeId::new));
+                }
+            }
+        }
+        Ok(changed)
+    }
+
     /// The epochs of which something is kept although no such view is there any more: of views that were ending.
     pub(crate) fn ended(&self) -> io::Result<Vec<InodeId>> {
         let epochs = self.epochs.read();

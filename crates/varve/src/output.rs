@@ -95,3 +95,35 @@ impl Drop for Progress {
         }
     }
 }
+
+/// Prints what has become of paths: A added, D removed, M changed, R renamed.
+pub(crate) fn changes(told: &Value, as_json: bool) -> Result<()> {
+    if as_json {
+        return json(told);
+    }
+    for change in told["changes"].as_array().into_iter().flatten() {
+        let path = printable(&change["path"]);
+        line(match change["change"].as_str() {
+            Some("added") => format!("A  {path}"),
+            Some("removed") => format!("D  {path}"),
+            Some("renamed") => format!("R  {} -> {path}", printable(&change["from"])),
+            _ => format!("M  {path}"),
+        });
+    }
+    if told["complete"] == false {
+        line("and more");
+    }
+    Ok(())
+}
+
+/// A text on one line, whatever names hold.
+pub(crate) fn printable(text: &Value) -> String {
+    let letters = text.as_str().unwrap_or_default().chars();
+    letters.fold(String::new(), |mut line, letter| {
+        match letter.is_control() {
+            true => line.extend(letter.escape_default()),
+            false => line.push(letter),
+        }
+        line
+    })
+}

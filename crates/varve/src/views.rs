@@ -37,6 +37,13 @@ pub enum ViewRequest {
     },
     /// Tell the named states.
     ListSnapshots,
+    /// Tell the paths that changed after one named state.
+    DiffSnapshots {
+        /// Its name.
+        from: String,
+        /// The later one up to which, or none for now.
+        to: Option<String>,
+    },
     /// Begin a transaction that shows a directory.
     Begin {
         /// Its inode number.
@@ -117,6 +124,7 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         }
         ViewRequest::DeleteSnapshot { name } => delete_snapshot(&fs, name).map(|()| Value::Null),
         ViewRequest::ListSnapshots => list_snapshots(&fs, None),
+        ViewRequest::DiffSnapshots { from, to } => diff_snapshots(&fs, from, to.as_deref()),
         ViewRequest::Commit { id } => commit(&fs, id, None).map(|_| Value::Null),
         ViewRequest::Abort { id } => abort(&fs, id).map(|()| Value::Null),
         ViewRequest::ListTransactions => list_transactions(&fs, None),
@@ -140,11 +148,31 @@ pub(crate) fn create_snapshot(fs: &VarveFs, name: &str) -> Result<ViewName> {
 }
 
 pub(crate) fn delete_snapshot(fs: &VarveFs, name: &str) -> Result<()> {
-    fs.delete_snapshot(name).map_err(|error| match error {
+    fs.delete_snapshot(name).map_err(|error| no_snapshot(name, error))
+}
+
+fn no_snapshot(name: &str, error: FsError) -> Error {
+    match error {
         FsError::NotFound => Error::failed(format!("there is no snapshot `{name}`"))
             .hint("`varve snapshot list` tells their names"),
         other => Error::from(other),
-    })
+    }
+}
+
+/// The paths that changed between two snapshots, or since one.
+pub(crate) fn diff_snapshots(fs: &VarveFs, from: &str, to: Option<&str>) -> Result<Value> {
+    let diff = fs.snapshot_diff(from, to).map_err(|error| match error {
+        FsError::NotFound => {
+            let known = fs.view_names(ViewKind::Snapshot).unwrap_or_default();
+            let missing = [Some(from), to].into_iter().flatten();
+            let mut missing = missing.filter(|name| known.iter().all(|view| view.name != **name));
+            no_snapshot(missing.next_back().unwrap_or(from), error)
+        }
+        FsError::Invalid(_) => Error::failed("the first snapshot is the later one of the two")
+            .hint("name the older one first"),
+        other => Error::from(other),
+    })?;
+    Ok(json!({ "changes": diff.changes, "complete": diff.complete }))
 }
 
 /// Begins a transaction that shows the directory `root`.

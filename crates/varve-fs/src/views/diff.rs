@@ -1,10 +1,13 @@
-//! What a transaction has changed, told by paths: its rows beside those of the state that it began over.
+//! What has changed between two states, told by paths: a transaction and what it began over, or a snapshot and a later
+//! one or the present.
 //!
-//! 1. The keys of `data` that it changed, and the large files that it has copies of, tell whose bytes or extended
-//!    attributes are written to.
-//! 2. The rows of `meta` that it changed tell names that came and went, and inodes that differ.
-//! 3. What went in one place and came in another is one rename.
-//! 4. Paths are followed up in the state that has the name.
+//! 1. The keys of `data` that changed, and the large files that were written to, tell whose bytes or extended
+//!    attributes are others: those that a transaction has copies of, and those that were kept for the older snapshot
+//!    or one between the two ([`crate::kept`]).
+//! 2. The rows of `meta` that changed tell names that came and went, and inodes that differ.
+//! 3. Large files that were being written to all the while have no row that changed, but pending rows that name them.
+//! 4. What went in one place and came in another is one rename.
+//! 5. Paths are followed up in the state that has the name.
 //!
 //! Costs the number of changes, each with the directories above it. What programs change meanwhile may be told or not.
 
@@ -12,12 +15,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde::Serialize;
-use varve_engine::{Branch, SnapshotStore, Store};
+use varve_engine::{RowVisitor, Store, StoreResult};
 use varve_schema::key::{DataRow, MetaRow};
-use varve_schema::{Body, EntryRow, FileKind, Inode, META, ParentRow, RowKey, decode_inode_row};
+use varve_schema::{
+    Body, EntryRow, FileKind, Inode, META, ParentRow, Pending, RowKey, decode_inode_row,
+};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
+use super::Span;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::{read_entry_row, read_inode_row, read_path};
@@ -43,7 +49,7 @@ pub enum ChangeKind {
 /// A path with what has become of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct PathChange {
-    /// From the root of the file system on, in the transaction; if removed, where it was.
+    /// From the root of the file system on, in the later state; if removed, where it was.
     pub path: String,
     /// What has become of it.
     pub change: ChangeKind,
@@ -52,7 +58,7 @@ pub struct PathChange {
     pub from: Option<String>,
 }
 
-/// What a transaction has changed.
+/// What has changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diff {
     /// In the order of paths.
@@ -119,6 +125,7 @@ impl<'a> Side<'a> {
 
 /// What has been found.
 struct Walk<'a> {
+    /// Inodes from this one on were not there before.
     epoch: InodeId,
     before: Side<'a>,
     after: Side<'a>,
@@ -131,6 +138,9 @@ struct Walk<'a> {
     dirs: BTreeSet<InodeId>,
 }
 
+/// Hands over the rows that changed.
+type Rows<'a> = dyn Fn(&mut RowVisitor<'_>) -> StoreResult<()> + 'a;
+
 impl VarveFs {
     /// What the transaction `id` has changed since it began.
     pub fn transaction_diff(&self, id: &str) -> FsResult<Diff> {
@@ -139,16 +149,36 @@ impl VarveFs {
         let base = branch.base().map_err(error::store)?;
         let own = views_dir(&self.dir).join(txn.epoch.get().to_string());
         let own = self.objects.of_view(own, txn.epoch).own_inodes()?;
-        let mut walk = Walk::new(txn.epoch, &base, &branch, self.meta);
+        let mut walk =
+            Walk::new(txn.epoch, Side::new(&base, self.meta), Side::new(&branch, self.meta));
         walk.written.extend(own);
-        let all_written = self.walk_written(&branch, &mut walk)?;
-        let all_rows = self.walk_rows(&branch, &mut walk)?;
+        self.tell(walk, &|each| branch.changes(each))
+    }
+
+    /// What has changed since the snapshot `from` until the snapshot `to`, or until now. `NotFound` if there is no such
+    /// snapshot, `Invalid` if `to` is the older one.
+    pub fn snapshot_diff(&self, from: &str, to: Option<&str>) -> FsResult<Diff> {
+        let Span { before, after, written } = self.span(from, to)?;
+        // Files that are younger than the older snapshot are looked up in vain, which costs little.
+        let new_from = InodeId::new(u64::MAX);
+        let mut walk =
+            Walk::new(new_from, Side::new(&before, self.meta), Side::new(&after, self.meta));
+        walk.written.extend(written);
+        let spaces = [self.meta, self.data];
+        self.tell(walk, &|each| after.changes_since(&before, &spaces, each))
+    }
+
+    /// Steps 1 to 5.
+    fn tell(&self, mut walk: Walk<'_>, rows: &Rows<'_>) -> FsResult<Diff> {
+        let all_written = self.walk_written(rows, &mut walk)?;
+        let all_rows = self.walk_rows(rows, &mut walk)?;
+        walk.still_written()?;
         Ok(Diff { changes: walk.told()?, complete: all_written && all_rows })
     }
 
     /// Step 1; false if there was too much.
-    fn walk_written(&self, branch: &Branch, walk: &mut Walk<'_>) -> FsResult<bool> {
-        let walked = branch.changes(&mut |keyspace, key, _| {
+    fn walk_written(&self, rows: &Rows<'_>, walk: &mut Walk<'_>) -> FsResult<bool> {
+        let walked = rows(&mut |keyspace, key, _| {
             if let Some(key) = RowKey::from_bytes(key).filter(|_| keyspace == self.data) {
                 let (DataRow::Chunk(ino, _) | DataRow::Xattr(ino)) = key.data_kind();
                 if ino < walk.epoch {
@@ -162,9 +192,9 @@ impl VarveFs {
     }
 
     /// Step 2; false if there was too much.
-    fn walk_rows(&self, branch: &Branch, walk: &mut Walk<'_>) -> FsResult<bool> {
+    fn walk_rows(&self, rows: &Rows<'_>, walk: &mut Walk<'_>) -> FsResult<bool> {
         let mut failed = None;
-        let walked = branch.changes(&mut |keyspace, key, ours| {
+        let walked = rows(&mut |keyspace, key, ours| {
             let Some(key) = RowKey::from_bytes(key).filter(|_| keyspace == self.meta) else {
                 return true;
             };
@@ -177,22 +207,40 @@ impl VarveFs {
 }
 
 impl<'a> Walk<'a> {
-    fn new(
-        epoch: InodeId,
-        base: &'a SnapshotStore,
-        branch: &'a Branch,
-        meta: KeyspaceId,
-    ) -> Walk<'a> {
+    fn new(epoch: InodeId, before: Side<'a>, after: Side<'a>) -> Walk<'a> {
         Walk {
             epoch,
-            before: Side::new(base, meta),
-            after: Side::new(branch, meta),
+            before,
+            after,
             written: BTreeSet::new(),
             removed: BTreeMap::new(),
             added: BTreeMap::new(),
             changed: BTreeSet::new(),
             dirs: BTreeSet::new(),
         }
+    }
+
+    /// Step 3.
+    fn still_written(&mut self) -> FsResult<()> {
+        for ino in self.written.clone() {
+            let pending = RowKey::pending(ino);
+            let row = self.after.store.get(self.after.meta, &pending.to_bytes());
+            let row = row.map_err(error::store)?.as_ref().map(Pending::decode).transpose();
+            match row.map_err(|error| error::row(META, pending, error))? {
+                Some(Pending::ObjectDirty { entry: Some((dir, suffix)) }) => {
+                    let names = self.after.names(RowKey::entry(dir, suffix))?;
+                    let named = names.names().iter().filter(|named| named.body.ino() == ino);
+                    self.changed.extend(named.map(|named| (dir, named.name.clone())));
+                }
+                Some(Pending::ObjectDirty { entry: None }) => {
+                    if let Some(is) = self.after.inode(ino)? {
+                        self.linked(&is)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn found(&self) -> usize {
@@ -253,7 +301,14 @@ impl<'a> Walk<'a> {
         }
         if is.kind == FileKind::Directory {
             self.dirs.insert(is.ino);
-        } else if let Some(home) = is.home {
+            return Ok(());
+        }
+        self.linked(is)
+    }
+
+    /// Notes the name by which an inode with a row of its own is told.
+    fn linked(&mut self, is: &Inode) -> FsResult<()> {
+        if let Some(home) = is.home {
             let key = RowKey::parent(is.ino, home.hash);
             let row = self.after.store.get(self.after.meta, &key.to_bytes());
             let row = row.map_err(error::store)?.as_ref().map(ParentRow::decode).transpose();
@@ -272,7 +327,7 @@ impl<'a> Walk<'a> {
         kept(was) != kept(is) || !same_bytes || self.written.contains(&is.ino)
     }
 
-    /// Steps 3 and 4.
+    /// Steps 4 and 5.
     fn told(mut self) -> FsResult<Vec<PathChange>> {
         let mut changes = Vec::new();
         for (name, from) in self.take_renamed()? {

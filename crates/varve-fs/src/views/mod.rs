@@ -28,12 +28,13 @@ mod paths;
 mod plan;
 mod txn;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use varve_engine::{Db, Store, StoreResult};
+use varve_engine::{Db, SnapshotStore, Store, StoreResult};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
@@ -109,6 +110,14 @@ impl Views {
             (names::Places::default(), OnceLock::new(), Mutex::new(()));
         Views { db, places, attach, changing }
     }
+}
+
+/// Two states of the main view.
+struct Span {
+    before: SnapshotStore,
+    after: SnapshotStore,
+    /// Large files that may have been written to in between.
+    written: BTreeSet<InodeId>,
 }
 
 /// Cuts the name by which the store knows a snapshot into epoch and name.
@@ -282,6 +291,26 @@ impl VarveFs {
         let fs = self.view_on(Arc::new(store), epoch, true).map_err(error::store)?;
         fs.load_quotas()?;
         Ok(fs)
+    }
+
+    /// The snapshot `from` and a later one, or the present.
+    fn span(&self, from: &str, to: Option<&str>) -> FsResult<Span> {
+        let db = &self.views()?.db;
+        let find = |name| self.find_snapshot(name)?.ok_or(FsError::NotFound);
+        let (from, stored) = find(from)?;
+        let before = db.open_snapshot(&stored).map_err(error::store)?;
+        let (until, after) = match to.map(find).transpose()? {
+            Some((to, _)) if to < from => {
+                return Err(FsError::Invalid("the first snapshot is the later one"));
+            }
+            Some((to, stored)) => (Some(to), db.open_snapshot(&stored)),
+            None => (None, db.present()),
+        };
+        let after = after.map_err(error::store)?;
+        let Some(kept) = self.objects.kept() else { return Err(FsError::Stale) };
+        let written = kept.changed_between(from, until);
+        let written = written.map_err(|e| error::object("list", &self.dir.join("kept"), e))?;
+        Ok(Span { before, after, written })
     }
 
     fn view_on(

@@ -23,6 +23,8 @@ enum Action {
     List(ListArguments),
     /// Let go of a snapshot
     Delete(NameArguments),
+    /// Tell the paths that changed since a snapshot, or between two: A added, D removed, M changed, R renamed
+    Diff(DiffArguments),
 }
 
 #[derive(Args)]
@@ -44,7 +46,21 @@ struct ListArguments {
     json: bool,
 }
 
-/// Creates, lists or deletes.
+#[derive(Args)]
+struct DiffArguments {
+    /// A directory of a mount, or a store
+    #[arg(value_name = "DIR|STORE")]
+    path: PathBuf,
+    /// The older snapshot
+    from: String,
+    /// The later snapshot; without it, the present state
+    to: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
         Action::Create(NameArguments { path, name }) => {
@@ -57,6 +73,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         Action::Delete(NameArguments { path, name }) => {
             ask(path, ViewRequest::DeleteSnapshot { name: name.clone() }).map(drop)
+        }
+        Action::Diff(DiffArguments { path, from, to, json }) => {
+            let request = ViewRequest::DiffSnapshots { from: from.clone(), to: to.clone() };
+            output::changes(&ask(path, request)?, *json)
         }
     }
 }

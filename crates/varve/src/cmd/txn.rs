@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             output::places(&ask(path, ViewRequest::ListTransactions)?, "id", *json)
         }
         Action::Diff(TellArguments { json, which: IdArguments { path, id } }) => {
-            diff(&ask(path, ViewRequest::Diff { id: id.clone() })?, *json)
+            output::changes(&ask(path, ViewRequest::Diff { id: id.clone() })?, *json)
         }
         Action::Status(TellArguments { json, which: IdArguments { path, id } }) => {
             status(&ask(path, ViewRequest::Status { id: id.clone() })?, *json)
@@ -131,31 +131,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-fn diff(told: &Value, json: bool) -> Result<()> {
-    if json {
-        return output::json(told);
-    }
-    for change in told["changes"].as_array().into_iter().flatten() {
-        let path = printable(&change["path"]);
-        output::line(match change["change"].as_str() {
-            Some("added") => format!("A  {path}"),
-            Some("removed") => format!("D  {path}"),
-            Some("renamed") => format!("R  {} -> {path}", printable(&change["from"])),
-            _ => format!("M  {path}"),
-        });
-    }
-    if told["complete"] == false {
-        output::line("and more");
-    }
-    Ok(())
-}
-
 fn status(told: &Value, json: bool) -> Result<()> {
     if json {
         return output::json(told);
     }
     let at_least = if told["complete"] == false { "at least " } else { "" };
-    output::line(format!("transaction  {}", printable(&told["id"])));
+    output::line(format!("transaction  {}", output::printable(&told["id"])));
     output::line(format!("path         {}", told["path"].as_str().unwrap_or("-")));
     output::line(format!("begun        {} s since 1970", told["begun"]));
     output::line(format!(
@@ -163,16 +144,4 @@ fn status(told: &Value, json: bool) -> Result<()> {
         told["added"], told["removed"], told["changed"], told["renamed"]
     ));
     Ok(())
-}
-
-/// A text on one line, whatever names hold.
-fn printable(text: &Value) -> String {
-    let letters = text.as_str().unwrap_or_default().chars();
-    letters.fold(String::new(), |mut line, letter| {
-        match letter.is_control() {
-            true => line.extend(letter.escape_default()),
-            false => line.push(letter),
-        }
-        line
-    })
 }

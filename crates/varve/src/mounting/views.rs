@@ -171,6 +171,9 @@ impl ViewDesk {
                 Ok(Value::Null)
             }
             ViewRequest::ListSnapshots => views::list_snapshots(&self.fs, Some(&self.dir)),
+            ViewRequest::DiffSnapshots { from, to } => {
+                views::diff_snapshots(&self.fs, from, to.as_deref())
+            }
             ViewRequest::Begin { root } => {
                 let name = views::begin(&self.fs, *root)?;
                 self.name_changed(&name);

@@ -14,6 +14,7 @@ semantics!(
     snapshots,
     snapshot_of_large_files,
     snapshot_names,
+    snapshot_diff,
     view_places,
     transactions,
     transaction_conflicts,
@@ -387,6 +388,49 @@ fn make_files(dir: &Path) {
     fs::write(dir.join("large"), pattern(4, LARGE)).unwrap();
     fs::write(dir.join("linked"), "two names").unwrap();
     fs::hard_link(dir.join("linked"), dir.join("linked.d/second")).unwrap();
+}
+
+fn snapshot_diff(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    make_files(&dir);
+    let told = |path: &Path, states: &[&str]| -> Vec<String> {
+        let output = run(varve().args(["snapshot", "diff"]).arg(path).args(states));
+        text(&output).lines().map(str::to_owned).collect()
+    };
+    snapshot(place, "one");
+    assert_eq!(told(&dir, &["one"]), Vec::<&str>::new());
+    names(&dir);
+    fs::write(dir.join("a/new"), "new").unwrap();
+    fs::rename(dir.join("moved"), dir.join("a/moved")).unwrap();
+    let large = OpenOptions::new().write(true).open(dir.join("large")).unwrap();
+    large.write_all_at(b"in place", 200_000).unwrap();
+    snapshot(place, "two");
+    let first = ["R  /moved -> /a/moved", "A  /a/new", "M  /large"];
+    assert_eq!(told(&dir, &["one", "two"]), first);
+    large.write_all_at(b"again", 200_000).unwrap();
+    fs::remove_dir_all(dir.join("gone")).unwrap();
+    fs::set_permissions(dir.join("mode"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::remove_file(dir.join("a/new")).unwrap();
+    let second =
+        ["D  /a/new", "D  /gone", "D  /gone/deep", "D  /gone/deep/x", "M  /large", "M  /mode"];
+    assert_eq!(told(&dir, &["two"]), second);
+    drop(large);
+    assert_eq!(told(&dir, &["two"]), second);
+    assert_eq!(told(&dir, &["one", "two"]), first);
+    let output = run(varve().args(["snapshot", "diff", "--json"]).arg(&dir).args(["one", "two"]));
+    let json: serde_json::Value = serde_json::from_str(&text(&output)).unwrap();
+    assert_eq!(json["complete"], true);
+    assert_eq!(json["changes"][0]["from"], "/moved");
+    assert!(fails(&["snapshot", "diff"], &dir, &["two", "one"]).contains("is the later one"));
+    assert!(fails(&["snapshot", "diff"], &dir, &["one", "three"]).contains("no snapshot `three`"));
+    let Place::Mount(mount) = place else { return };
+    mount.unmount();
+    assert_eq!(told(&mount.store(), &["two"]), second);
+    assert_eq!(told(&mount.store(), &["one", "two"]), first);
+    mount.mount();
 }
 
 fn transaction_diff(place: &Place) {
