@@ -215,8 +215,9 @@ impl VarveFs {
         self.accounts.tell_all();
         // What is removed already need not be kept.
         self.reaper.sync_and_drain()?;
-        let epoch = self.ids.allocate()?;
         let guards = self.locks.lock_all();
+        // What the view sees is older than this id: it would be taken for unknown to the view otherwise.
+        let epoch = self.ids.allocate()?;
         kept.begin(epoch);
         let open = self.handles.written_objects();
         let pinned = pin(epoch).map_err(error::store);
