@@ -47,10 +47,11 @@ pub use batch::{Batch, Op};
 pub use branch::{Branch, BranchInfo, BranchOptions, Clash, Merged, RowVisitor, SnapshotStore};
 pub use compaction::defragment::{Defragmented, Fragmentation};
 pub use compaction::policy::defragment::Fit;
+pub use compaction::redesign::Redesign;
 pub use db::{Db, SnapshotInfo, VerifyProgress, VerifyReport};
 pub use design::StoreDesign;
 pub use error::{StoreError, StoreResult};
-pub use inspect::{Inspection, inspect};
+pub use inspect::{Inspection, inspect, inspect_store};
 pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
 pub use store::{
     Direction, KeyIter, KeyRange, KeyspaceOptions, Pair, ScanIter, SortedRows, Store, StoreSnapshot,

@@ -40,6 +40,10 @@ pub(crate) struct Metrics {
     pub(crate) compactions: Counter,
     /// Merges of one table to empty a segment.
     pub(crate) cleanings: Counter,
+    /// Merges of one table because it was of another design than the store.
+    pub(crate) redesigns: Counter,
+    /// Bytes of tables and segments that they wrote.
+    pub(crate) redesign_bytes: Counter,
     pub(crate) table_moves: Counter,
     pub(crate) table_clips: Counter,
     pub(crate) compaction_read_bytes: Counter,
@@ -171,6 +175,8 @@ impl Metrics {
             ("segment_merge_bytes", &self.segment_merge_bytes),
             ("compactions", &self.compactions),
             ("cleanings", &self.cleanings),
+            ("redesigns", &self.redesigns),
+            ("redesign_bytes", &self.redesign_bytes),
             ("table_moves", &self.table_moves),
             ("table_clips", &self.table_clips),
             ("compaction_read_bytes", &self.compaction_read_bytes),

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use varve_env::{Env, File, OpenMode, Seek};
 use varve_format::log::LOG_BYTES_MAX;
+use varve_format::table::{FOOTER_BYTES, Footer};
+use varve_types::FileSalt;
 
-use crate::files::io_error;
+use crate::files::{format_error, io_error};
 use crate::{StoreError, StoreResult};
 
 /// The longest CURRENT: two names of manifests are far shorter.
@@ -46,6 +48,27 @@ pub(crate) fn open(env: &dyn Env, path: &Path) -> StoreResult<(Arc<dyn File>, u6
         Ok((file, len))
     };
     open().map_err(|error| io_error("read", path, error))
+}
+
+/// The table at `path`, its length, and its footer with the salt `salt`, or with what it says itself of it: where no
+/// manifest is at hand, the table's own word is all there is.
+pub(crate) fn open_table(
+    env: &dyn Env,
+    path: &Path,
+    salt: Option<FileSalt>,
+) -> StoreResult<(Arc<dyn File>, u64, Footer)> {
+    let (file, len) = open(env, path)?;
+    let Some(offset) = len.checked_sub(FOOTER_BYTES as u64) else {
+        let detail = format!("{len} bytes, shorter than a table's footer");
+        return Err(StoreError::Damaged { path: path.to_path_buf(), offset: 0, detail });
+    };
+    let end = read_part(&*file, path, offset, FOOTER_BYTES as u64)?;
+    let footer = salt
+        .map_or_else(|| Footer::salt_of(&end), Ok)
+        .and_then(|salt| Footer::decode(&end, salt, offset))
+        .and_then(|footer| footer.properties.check().map(|()| footer))
+        .map_err(|error| format_error(path, error.shifted(offset)))?;
+    Ok((file, len, footer))
 }
 
 /// `len` bytes at `offset`; `Damaged` if the file ends before.

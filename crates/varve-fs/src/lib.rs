@@ -40,6 +40,7 @@ mod open;
 mod options;
 mod reaper;
 mod recover;
+mod redesign;
 mod rows;
 mod spill;
 pub mod superblock;

@@ -21,6 +21,7 @@ pub mod gc;
 pub mod kv;
 pub mod logging;
 pub mod mounting;
+pub mod redesign;
 pub mod size;
 mod socket;
 pub mod status;

@@ -1,9 +1,7 @@
 //! Snapshots and transactions, as the command line asks for them: of the daemon if the store is mounted
 //! ([`crate::mounting`]), else on the store itself.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -13,13 +11,10 @@ use varve_fs::{
 use varve_types::InodeId;
 use varve_vfs::FsError;
 
-use crate::mounting::{Report, find_mount};
+use crate::mounting::find_mount;
 use crate::store::{self, FileSystem};
 use crate::upgrade::control::{self, Request};
 use crate::{Error, Result};
-
-/// How long a daemon may take to answer.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// What a client may ask for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -79,23 +74,7 @@ pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {
     if store::holder(&store)?.is_none() {
         return on_store(&store, &request);
     }
-    let lost = |error: std::io::Error| {
-        Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
-            .hint("`varve status` tells whether it runs; its log is varve.log in the store")
-    };
-    let mut daemon = control::connect(&store).map_err(lost)?;
-    daemon.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(lost)?;
-    let mut line = serde_json::to_string(&Request::Views(request))
-        .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
-    line.push('\n');
-    // A daemon that does not hear us says why before it hangs up.
-    drop(daemon.write_all(line.as_bytes()));
-    let mut answer = String::new();
-    BufReader::new(daemon).read_line(&mut answer).map_err(lost)?;
-    match serde_json::from_str::<Report>(&answer) {
-        Ok(report) => report.into_value(),
-        Err(_) => Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
-    }
+    control::ask(&store, &Request::Views(request))
 }
 
 /// The store at `path`, or the one mounted there.

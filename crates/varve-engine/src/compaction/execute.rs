@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use varve_types::{FileNo, KeyspaceId, SublevelId};
 
-use super::outputs::Outputs;
+use super::outputs::{Outputs, Written};
 use super::policy::defragment::Fit;
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
 use super::policy::{Job, Shape, cleaning, debt_bytes, pick};
@@ -39,12 +39,44 @@ const CLOSE_CHECK_VERSIONS: u64 = 4096;
 pub(crate) const ALL_KEYS: crate::iter::KeyBounds<'static> =
     (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
 
+/// Why tables are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The levels are out of shape.
+    Shape,
+    /// A segment is to be emptied: the outputs shall not point into it.
+    Cleaning(FileNo),
+    /// The one table is of another design than the store: all of it is copied.
+    Redesign,
+    /// So is it, but its rows point at too many bytes to bring into rows at once: it becomes several tables, whose rows
+    /// point at about so many bytes each.
+    Split(u64),
+}
+
 /// Bytes of the level after next that the present output table overlaps.
 struct Grandparents<'a> {
     tables: &'a [Arc<Table>],
     /// The first table that is not wholly before the last key.
     at: usize,
     bytes: u64,
+}
+
+impl Purpose {
+    /// Whether values that stand apart stay so, although new ones stand in their rows: else cleaning, which is to keep
+    /// a store small, would have to make room for values that it has no business with.
+    fn leaves_values(self) -> bool {
+        matches!(self, Purpose::Cleaning(_) | Purpose::Split(_))
+    }
+
+    /// Whether all blocks are copied.
+    fn copies_all(self) -> bool {
+        matches!(self, Purpose::Redesign | Purpose::Split(_))
+    }
+
+    /// Bytes of records that the rows of one output point at, nearly.
+    fn pointed_max(self) -> u64 {
+        if let Purpose::Split(bytes) = self { bytes } else { u64::MAX }
+    }
 }
 
 impl Grandparents<'_> {
@@ -94,14 +126,15 @@ impl Inner {
             .flat_map(|space| {
                 let (runs, uses) = (space.version.runs(), space.version.segment_uses());
                 let known = states.entry(space.id).or_default();
-                let merge = pick(&shape, &runs, known).map(|(score, job)| (score, job, None));
+                let merge =
+                    pick(&shape, &runs, known).map(|(score, job)| (score, job, Purpose::Shape));
                 let cleaning = cleaning::pick(&shape, &runs, &uses, known)
-                    .map(|(score, job, worst)| (score, job, Some(worst)));
+                    .map(|(score, job, worst)| (score, job, Purpose::Cleaning(worst)));
                 let picked = merge.into_iter().chain(cleaning);
-                picked.map(move |(score, job, worst)| (score, space, job, worst))
+                picked.map(move |(score, job, purpose)| (score, space, job, purpose))
             })
             .max_by(|a, b| a.0.total_cmp(&b.0));
-        let Some((_, space, job, worst)) = most_urgent else {
+        let Some((_, space, job, purpose)) = most_urgent else {
             drop(view);
             let dead_percent_max = self.options.dead_percent_max.into();
             let defragmented = self.defragment_one(dead_percent_max, Fit::Best)?;
@@ -111,7 +144,7 @@ impl Inner {
         if job.is_move {
             self.move_down(space, &job)?;
         } else {
-            self.merge(space, &job, worst)?;
+            self.merge(space, &job, purpose)?;
         }
         states.entry(space.id).or_default()[job.level] = job.state;
         drop(view);
@@ -136,18 +169,23 @@ impl Inner {
         Ok(())
     }
 
-    /// Merges; `worst` is the segment that the outputs shall not point into, if the job is to clean one.
-    fn merge(&self, space: &Keyspace, job: &Job, worst: Option<FileNo>) -> StoreResult<()> {
+    /// Merges.
+    ///
+    /// REQUIRES: the lock of compaction jobs.
+    pub(super) fn merge(&self, space: &Keyspace, job: &Job, purpose: Purpose) -> StoreResult<()> {
         let removed = inputs(space, job);
         let pointed = |file: FileNo| -> u64 {
             let shares = removed.iter().flat_map(|(_, _, table)| &table.meta().segments);
             shares.filter(|share| share.segment == file).map(|share| share.bytes).sum()
         };
         let uses = space.version.segment_uses();
+        let worst = if let Purpose::Cleaning(worst) = purpose { Some(worst) } else { None };
         let leaving = cleaning::leaving(&self.shape(), &uses, pointed, worst);
         let values: u64 = match self.options.values {
-            ValuePolicy::InRow => uses.iter().map(|segment| pointed(segment.file)).sum(),
-            ValuePolicy::Separated { .. } => leaving.iter().map(|file| pointed(*file)).sum(),
+            ValuePolicy::InRow if !purpose.leaves_values() => {
+                uses.iter().map(|segment| pointed(segment.file)).sum()
+            }
+            _ => leaving.iter().map(|file| pointed(*file)).sum(),
         };
         let read: u64 = removed.iter().map(|(_, _, table)| table.meta().total_bytes()).sum();
         // The outputs stand beside the inputs until the end. Without room for both, trying would fill the
@@ -155,13 +193,17 @@ impl Inner {
         self.space.check_room(read + values)?;
         let place = self.output_place(job);
         let options = self.table_options(space, place.level);
-        let outputs = Outputs::new(self, space, place.level).emptying(leaving);
-        let mut outputs = Stitcher::new(outputs, options, self.stitch_rule());
+        let outputs =
+            Outputs::new(self, space, place.level).emptying(leaving, purpose.leaves_values());
+        let rule = if purpose.copies_all() { None } else { self.stitch_rule() };
+        let mut outputs = Stitcher::new(outputs, options, rule);
         let version = &space.version;
         let has_numbers = removed.iter().any(|(_, _, table)| version.number(table).is_some());
         let map = version.map().filter(|_| has_numbers);
         let mut moves = map.map(|map| Moves::new(map.id(), self.options.moves_bytes_max()));
-        let rest_from = self.merge_into(&mut outputs, space, job, place, moves.as_mut())?;
+        let pointed_max = purpose.pointed_max();
+        let moved = moves.as_mut();
+        let rest_from = self.merge_into(&mut outputs, space, job, place, moved, pointed_max)?;
         let written = outputs.finish()?;
         if !written.tables.is_empty() {
             self.env
@@ -177,15 +219,7 @@ impl Inner {
         let changes = Changes { added, removed, segments, moves, ..Changes::default() };
         match self.install(&changes) {
             Ok(true) => {
-                let kind = if worst.is_some() {
-                    &self.metrics.cleanings
-                } else {
-                    &self.metrics.compactions
-                };
-                kind.add(1);
-                self.metrics.segment_merge_bytes.add(written.segment_bytes());
-                self.metrics.compaction_read_bytes.add(read);
-                self.metrics.compaction_write_bytes[place.level].add(written.table_bytes());
+                self.count_merge(purpose, place.level, read, &written);
                 Ok(())
             }
             // The key space was cleared meanwhile, or the edit found no room: the outputs are nobody's.
@@ -203,8 +237,25 @@ impl Inner {
         }
     }
 
+    /// Counts a merge by what it was for.
+    fn count_merge(&self, purpose: Purpose, level: usize, read: u64, written: &Written) {
+        let metrics = &self.metrics;
+        metrics.compaction_read_bytes.add(read);
+        if purpose.copies_all() {
+            metrics.redesigns.add(1);
+            metrics.redesign_bytes.add(written.table_bytes() + written.segment_bytes());
+            return;
+        }
+        let is_cleaning = matches!(purpose, Purpose::Cleaning(_));
+        let kind = if is_cleaning { &metrics.cleanings } else { &metrics.compactions };
+        kind.add(1);
+        metrics.segment_merge_bytes.add(written.segment_bytes());
+        metrics.compaction_write_bytes[level].add(written.table_bytes());
+    }
+
     /// Merges the inputs of `job`, noting in `moves` where keys come from; returns the first key after its end, if
-    /// there is one. The end comes early when there are many notes.
+    /// there is one. The end comes early when there are many notes. The rows of one output point at about `pointed_max`
+    /// bytes at the most.
     fn merge_into(
         &self,
         outputs: &mut Stitcher<'_>,
@@ -212,6 +263,7 @@ impl Inner {
         job: &Job,
         place: Place,
         mut moves: Option<&mut Moves>,
+        pointed_max: u64,
     ) -> StoreResult<Option<Vec<u8>>> {
         let version = &space.version;
         let next = if place.level + 1 < LEVELS { version.level(place.level + 1) } else { &[] };
@@ -239,7 +291,9 @@ impl Inner {
                     moves.begin(key, merge.table().and_then(Table::map_number));
                 }
                 let overlapped = grandparents.pass(key);
-                if outputs.bytes() >= self.options.table_bytes || overlapped > overlap_max {
+                let is_large = outputs.bytes() >= self.options.table_bytes
+                    || outputs.pointed_bytes() >= pointed_max;
+                if is_large || overlapped > overlap_max {
                     outputs.cut()?;
                     grandparents.bytes = 0;
                 }
@@ -298,7 +352,7 @@ fn rest_of(
 impl Inner {
     /// Which runs of blocks a merge leaves where they are. Where large values stand apart from their rows, blocks are
     /// small, and pointers have to be counted anew: all are copied.
-    fn stitch_rule(&self) -> Option<StitchRule> {
+    pub(super) fn stitch_rule(&self) -> Option<StitchRule> {
         match (self.plan().0.compaction, self.options.values) {
             (CompactionPolicy::Stitched { threshold_bytes }, ValuePolicy::InRow) => {
                 let threshold_bytes = threshold_bytes.into();

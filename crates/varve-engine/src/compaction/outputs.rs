@@ -49,6 +49,9 @@ pub(crate) struct Outputs<'a> {
     level: usize,
     /// Segments whose values are written anew.
     leaving: BTreeSet<FileNo>,
+    /// Values that stand apart stay so, although new ones stand in their rows.
+    stays_apart: bool,
+    pointed_bytes: u64,
     writer: Option<TableWriter>,
     segment: Option<SegmentWriter>,
     metas: Vec<TableMeta>,
@@ -68,6 +71,8 @@ impl<'a> Outputs<'a> {
             space,
             level,
             leaving: BTreeSet::new(),
+            stays_apart: false,
+            pointed_bytes: 0,
             writer: None,
             segment: None,
             metas: Vec::new(),
@@ -77,11 +82,17 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// The same; values in the segments `leaving` will be written anew.
-    pub(crate) fn emptying(self, leaving: BTreeSet<FileNo>) -> Outputs<'a> {
+    /// The same; values in the segments `leaving` will be written anew. Where values are in rows they go there, with
+    /// those of all other segments, unless what stands apart `stays_apart`.
+    pub(crate) fn emptying(self, leaving: BTreeSet<FileNo>, stays_apart: bool) -> Outputs<'a> {
         let mut outputs = self;
-        outputs.leaving = leaving;
+        (outputs.leaving, outputs.stays_apart) = (leaving, stays_apart);
         outputs
+    }
+
+    /// Bytes of records that the rows of the present table point at.
+    pub(crate) fn pointed_bytes(&self) -> u64 {
+        self.pointed_bytes
     }
 
     /// Bytes of the present table.
@@ -92,28 +103,28 @@ impl<'a> Outputs<'a> {
     /// Adds a version, in internal order.
     pub(crate) fn add(&mut self, key: &[u8], seq: SeqNo, found: &Found) -> StoreResult<()> {
         let inner = self.inner;
-        let brought_back;
-        let found = match found {
-            Found::Separated(separated)
-                if inner.options.values == ValuePolicy::InRow
-                    || self.leaving.contains(&separated.segment.file_no()) =>
-            {
-                brought_back = Found::Value(inner.cache.value(separated, Admission::Pass)?);
-                &brought_back
+        let (mut brought_back, mut goes_apart) = (None, false);
+        if let Found::Separated(separated) = found {
+            let in_row = inner.options.values == ValuePolicy::InRow;
+            let leaves = self.leaving.contains(&separated.segment.file_no());
+            if leaves || (in_row && !self.stays_apart) {
+                goes_apart = in_row && self.stays_apart;
+                brought_back = Some(Found::Value(inner.cache.value(separated, Admission::Pass)?));
             }
-            found => found,
-        };
-        match found {
-            Found::Value(value) if inner.options.values.separates(value.len()) => {
+        }
+        match brought_back.as_ref().unwrap_or(found) {
+            Found::Value(value) if goes_apart || inner.options.values.separates(value.len()) => {
                 let pointer = self.segment()?.add(value)?;
+                self.pointed_bytes += pointer.record_bytes();
                 self.writer()?.add_pointer(key, seq, &pointer)?;
             }
             Found::Separated(separated) => {
                 let segment = &separated.segment;
+                self.pointed_bytes += u64::from(separated.handle.len);
                 self.carried.entry(segment.file_no()).or_insert_with(|| Arc::clone(segment));
                 self.writer()?.add(key, seq, found)?;
             }
-            Found::Value(_) | Found::Tombstone => self.writer()?.add(key, seq, found)?,
+            found => self.writer()?.add(key, seq, found)?,
         }
         if self.segment.as_ref().is_some_and(|s| s.file_bytes() >= inner.options.table_bytes) {
             self.cut_segment()?;
@@ -168,6 +179,7 @@ impl<'a> Outputs<'a> {
     /// Finishes the present table, if there is one.
     pub(crate) fn cut(&mut self) -> StoreResult<()> {
         if let Some(writer) = self.writer.take() {
+            self.pointed_bytes = 0;
             self.metas.extend(writer.finish()?);
         }
         Ok(())

@@ -92,6 +92,11 @@ impl<'a> Stitcher<'a> {
         self.outputs.bytes() + self.run.iter().map(|piece| u64::from(piece.handle.len)).sum::<u64>()
     }
 
+    /// Bytes of records that the rows of the present table point at.
+    pub(crate) fn pointed_bytes(&self) -> u64 {
+        self.outputs.pointed_bytes()
+    }
+
     /// Adds a version, in internal order.
     pub(crate) fn add(
         &mut self,

@@ -29,7 +29,7 @@ mod sync;
 pub(crate) mod verify;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -40,6 +40,7 @@ use varve_env::{Env, FileLock, JoinHandle};
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 use crate::compaction::policy::States;
+use crate::compaction::redesign::Known;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
@@ -108,6 +109,8 @@ pub(crate) struct Inner {
     /// What compactions remember of each key space.
     pub(crate) compaction_job: Mutex<BTreeMap<KeyspaceId, States>>,
     plan: Mutex<Plan>,
+    /// What a redesign knows of the tables; taken under the lock of compactions.
+    pub(crate) redesigned: Mutex<HashMap<FileNo, Known>>,
     pub(crate) work: Work,
     pub(crate) space: SpaceGuard,
     pub(crate) pace: Pace,

@@ -220,6 +220,7 @@ fn build(
         env,
         dir: dir.to_path_buf(),
         plan: Mutex::new(Plan::new(&options)),
+        redesigned: Mutex::default(),
         options,
         poison,
         metrics,

@@ -5,6 +5,7 @@
 
 mod log;
 mod segment;
+mod store;
 mod table;
 
 use std::fmt;
@@ -15,6 +16,10 @@ use varve_env::Env;
 
 pub use self::log::{LogReport, RecordReport};
 pub use self::segment::{SegmentRecord, SegmentReport};
+pub use self::store::{
+    KeyspaceReport, LevelReport, StoreReport, SublevelReport, TableParts, TableSummary,
+    inspect_store,
+};
 pub use self::table::{BlockReport, RowReport, SectionReport, TableReport, ZoneReport};
 
 use crate::files::StoreFile;
@@ -41,6 +46,8 @@ pub enum Inspection {
     Table(TableReport),
     /// A segment.
     Segment(SegmentReport),
+    /// A store as a whole, by [`inspect_store`].
+    Store(StoreReport),
 }
 
 /// Describes the file at `path`; with `rows`, every write of a log, version of a table and value of a segment
@@ -77,6 +84,7 @@ impl fmt::Display for Inspection {
             }
             Inspection::Table(report) => write!(f, "table\n{report}"),
             Inspection::Segment(report) => write!(f, "segment\n{report}"),
+            Inspection::Store(report) => report.fmt(f),
         }
     }
 }

@@ -13,13 +13,13 @@ use varve_format::edit::ZoneMeta;
 use varve_format::index::Index;
 use varve_format::section::{Handle, open_section};
 use varve_format::segment::{SegmentShare, ValuePointer};
-use varve_format::table::{FOOTER_BYTES, Footer, Properties, Zones};
+use varve_format::table::{Properties, Zones};
 use varve_format::{FormatError, FormatResult};
 use varve_types::{FileNo, FileSalt};
 
 use super::{show_key, show_value};
 use crate::files::{StoreFile, format_error};
-use crate::read::{open, read_part};
+use crate::read::{open, open_table, read_part};
 use crate::{StoreError, StoreResult};
 
 /// A table.
@@ -156,15 +156,7 @@ pub(super) fn describe(
     no: FileNo,
     rows: bool,
 ) -> StoreResult<TableReport> {
-    let (opened, len) = open(env, path)?;
-    let Some(footer_at) = len.checked_sub(FOOTER_BYTES as u64) else {
-        let (path, detail) = (path.to_path_buf(), format!("{len} bytes, shorter than a footer"));
-        return Err(StoreError::Damaged { path, offset: 0, detail });
-    };
-    let end = read_part(&*opened, path, footer_at, FOOTER_BYTES as u64)?;
-    let footer = Footer::salt_of(&end)
-        .and_then(|salt| Footer::decode(&end, salt, footer_at))
-        .map_err(|error| format_error(path, error.shifted(footer_at)))?;
+    let (opened, len, footer) = open_table(env, path, None)?;
     let file = Opened { file: opened, len, path, salt: footer.salt };
     let properties = file.section(footer.properties, |content| Properties::decode(content))?;
     let own_end = footer.data_end();

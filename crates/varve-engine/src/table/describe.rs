@@ -5,12 +5,12 @@ use std::path::Path;
 use varve_env::Env;
 use varve_format::edit::TableMeta;
 use varve_format::section::open_section;
-use varve_format::table::{FOOTER_BYTES, Footer, Properties, Zones};
+use varve_format::table::{Properties, Zones};
 use varve_types::{FileNo, KeyspaceId};
 
+use crate::StoreResult;
 use crate::files::format_error;
-use crate::read::{open, read_part};
-use crate::{StoreError, StoreResult};
+use crate::read::{open_table, read_part};
 
 /// The key space and the description of the table at `path`, which has the number `no`. Its rows are not read.
 pub(crate) fn describe(
@@ -18,17 +18,7 @@ pub(crate) fn describe(
     path: &Path,
     no: FileNo,
 ) -> StoreResult<(KeyspaceId, TableMeta)> {
-    let (file, size_bytes) = open(env, path)?;
-    let Some(offset) = size_bytes.checked_sub(FOOTER_BYTES as u64) else {
-        let detail = format!("{size_bytes} bytes, shorter than a table's footer");
-        return Err(StoreError::Damaged { path: path.to_path_buf(), offset: 0, detail });
-    };
-    let end = read_part(&*file, path, offset, FOOTER_BYTES as u64)?;
-    // The table's own word is all there is of its salt.
-    let footer = Footer::salt_of(&end)
-        .and_then(|salt| Footer::decode(&end, salt, offset))
-        .and_then(|footer| footer.properties.check().map(|()| footer))
-        .map_err(|error| format_error(path, error.shifted(offset)))?;
+    let (file, size_bytes, footer) = open_table(env, path, None)?;
     let (salt, handle) = (footer.salt, footer.properties);
     let section = read_part(&*file, path, handle.offset, handle.len.into())?;
     let properties = open_section(&section, salt, handle.offset)

@@ -126,6 +126,7 @@ impl Run<'_> {
                 }
                 8 => self.insert(&db, &ids, rng)?,
                 9 => drop(db.defragment(Fit::Best)?),
+                10 => drop(db.redesign()?),
                 _ => {}
             }
         }
@@ -149,6 +150,7 @@ impl Run<'_> {
                 3 => db.compact(),
                 4 => self.insert(&db, &ids, rng),
                 5 => db.defragment(Fit::First).map(drop),
+                6 => db.redesign().map(drop),
                 _ => self.write(&db, &ids, rng),
             };
             match outcome {

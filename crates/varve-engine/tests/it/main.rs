@@ -15,6 +15,7 @@ mod ingest;
 mod oracle;
 mod pace;
 mod reads;
+mod redesign;
 mod repair;
 mod retune;
 mod segments;

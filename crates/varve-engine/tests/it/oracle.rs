@@ -159,6 +159,7 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> Co
                     1 => db.compact().unwrap(),
                     2 => db.sync().unwrap(),
                     3 => drop(db.defragment(random_fit(&mut rng)).unwrap()),
+                    5 => while !db.redesign().unwrap().done {},
                     4 => {
                         let run = random_run(&mut rng);
                         insert_run(&**env, dir.parent().unwrap(), &db, &ids, &run).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use varve_engine::{Db, Inspection, Store, StoreError, inspect};
+use varve_engine::{Db, Inspection, Store, StoreError, inspect, inspect_store};
 use varve_env::sim::SimEnv;
 
 use crate::common::*;
@@ -77,11 +77,54 @@ fn every_file_can_be_inspected() {
                 assert_eq!((segment.broken, segment.values), (None, segment.records.len() as u64));
                 assert!(segment.values > 0 && segment.used_bytes > Some(0));
             }
+            Inspection::Store(_) => panic!("{} is a file", path.display()),
         }
     }
     let ids = make_spaces(&db).unwrap();
     let rows: usize = contents(&db, &ids).unwrap().spaces.iter().map(|rows| rows.len()).sum();
     assert!(counted >= rows && rows > 50, "{counted} versions for {rows} rows");
+}
+
+/// The store as a whole says of its tables what each says of itself, and which is damaged.
+#[test]
+fn a_store_is_described_by_its_levels() {
+    let (env, db) = sample();
+    let report = inspect_store(&*env, &store_dir()).unwrap();
+    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
+    for (space, counted) in report.keyspaces.iter().zip(metrics["keyspaces"].as_array().unwrap()) {
+        assert_eq!(counted["name"], space.name.as_str());
+        for level in &space.levels {
+            let counted = &counted["levels"][level.level];
+            assert_eq!(counted["sublevels"], level.sublevels.len());
+            let tables = || level.sublevels.iter().flat_map(|sublevel| &sublevel.tables);
+            assert_eq!(counted["tables"], tables().count());
+            assert_eq!(counted["entries"], tables().map(|table| table.versions).sum::<u64>());
+        }
+    }
+    let mut seen = 0;
+    for summary in report.tables() {
+        let path = store_dir().join(format!("{:012}.table", summary.number));
+        let Inspection::Table(own) = inspect(&*env, &path, false).unwrap() else { panic!() };
+        let parts = summary.parts.as_ref().unwrap();
+        let index = own.sections.iter().find(|section| section.name == "index").unwrap();
+        assert_eq!(
+            (index.kind, u64::from(index.length_bytes)),
+            (Some(parts.index), parts.index_bytes)
+        );
+        let filter = own.sections.iter().find(|section| section.name == "filter");
+        assert_eq!(filter.map_or(0, |f| u64::from(f.length_bytes)), parts.filter_bytes);
+        assert_eq!((own.versions, own.length_bytes), (summary.versions, summary.length_bytes));
+        assert_eq!((own.zones.len(), own.segments.len()), (summary.zones, summary.segments));
+        seen += 1;
+    }
+    assert!(seen > 3 && report.to_string().lines().count() > seen);
+    let broken = report.tables().next().unwrap().number;
+    let path = store_dir().join(format!("{broken:012}.table"));
+    env.damage(&path, env.read_raw(&path).unwrap().len() as u64 - 10, 1).unwrap();
+    let report = inspect_store(&*env, &store_dir()).unwrap();
+    let told: Vec<_> = report.tables().filter(|table| table.broken.is_some()).collect();
+    assert_eq!((told.len(), told[0].number), (1, broken));
+    assert!(told[0].broken.as_ref().unwrap().contains(&*path.to_string_lossy()));
 }
 
 #[test]

@@ -65,6 +65,19 @@ pub enum FilterPolicy {
     },
 }
 
+impl FilterPolicy {
+    /// The kind of filters that it makes.
+    pub fn kind(self) -> FilterKind {
+        match self {
+            FilterPolicy::None => FilterKind::None,
+            FilterPolicy::Bloom { .. } => FilterKind::Bloom,
+            FilterPolicy::Cuckoo { .. } => FilterKind::Cuckoo,
+            FilterPolicy::Quotient { .. } => FilterKind::Quotient,
+            FilterPolicy::Fuse { .. } => FilterKind::Fuse,
+        }
+    }
+}
+
 /// What a filter is. The numbers stand in tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -55,7 +55,7 @@ impl TableOptions {
     }
 
     /// How the blocks will be indexed.
-    fn index_policy(&self) -> IndexPolicy {
+    pub fn index_policy(&self) -> IndexPolicy {
         let paged = self.prefixed
             && self.compression == Compression::None
             && (1..=PADDED_UNIT_MAX).contains(&self.block_bytes)

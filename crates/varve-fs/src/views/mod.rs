@@ -110,6 +110,11 @@ impl Views {
             (names::Places::default(), OnceLock::new(), Mutex::new(()));
         Views { db, places, attach, changing }
     }
+
+    /// The store.
+    pub(crate) fn db(&self) -> &Arc<Db> {
+        &self.db
+    }
 }
 
 /// Two states of the main view.

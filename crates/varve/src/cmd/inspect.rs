@@ -1,4 +1,4 @@
-//! `varve inspect`: print what is in a file of a store.
+//! `varve inspect`: print what is in a file of a store, or what the store is made of.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use varve::{Error, Result, store};
+use varve_engine::Inspection;
 use varve_env::os::OsEnv;
-use varve_fs::superblock::SUPERBLOCK_NAME;
+use varve_fs::superblock::{SUPERBLOCK_NAME, engine_dir};
 
 use crate::output;
 
 /// What to print.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The file: VARVE, LOCK, varve.log, CURRENT, a manifest, a log, a table, a segment or a large file
+    /// The store, for its levels and tables; or a file of it: VARVE, LOCK, varve.log, CURRENT, a manifest, a log, a table,
+    /// a segment or a large file
+    #[arg(value_name = "STORE|FILE")]
     file: PathBuf,
     /// Print every row too
     #[arg(long)]
@@ -46,9 +49,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Error::io("read", path, &error)
             .hint("`varve status STORE` shows whether a directory is a store")
     })?;
+    if stat.is_dir() && store::is_store(path) {
+        return show_store(arguments);
+    }
     if stat.is_dir() {
         return Err(Error::usage(format!("{} is a directory", path.display()))
-            .hint("`varve status` tells about a store; `varve inspect` about one file in it"));
+            .hint("`varve inspect` tells about a store or one file in it"));
     }
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     match name {
@@ -108,13 +114,23 @@ fn show_object(object: &Object, json: bool) -> Result<()> {
     Ok(())
 }
 
+/// What the store is made of: levels, sub-levels, tables.
+fn show_store(arguments: &Arguments) -> Result<()> {
+    let found = varve_engine::inspect_store(&*OsEnv::new(), &engine_dir(&arguments.file))?;
+    show(Inspection::Store(found), arguments.json)
+}
+
 fn show_engine_file(arguments: &Arguments) -> Result<()> {
     let found = varve_engine::inspect(&*OsEnv::new(), &arguments.file, arguments.rows).map_err(
         |error| {
             Error::from(error).or_hint("files of a store are in STORE/engine and STORE/objects")
         },
     )?;
-    if arguments.json {
+    show(found, arguments.json)
+}
+
+fn show(found: Inspection, json: bool) -> Result<()> {
+    if json {
         return output::json(&found);
     }
     output::line(found.to_string().trim_end());

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use varve::{Error, Result, size, store};
-use varve_engine::StoreDesign;
 use varve_engine::design::{Compaction, TableFilter};
 use varve_engine::options::{CompactionPolicy, Tuning};
 use varve_engine::tuning::layout::{StorePlan, best_plan};
 use varve_engine::tuning::search::{self, Plan};
 use varve_engine::tuning::{Costs, Design, Estimate, Mix, Workload};
+use varve_engine::{Redesign, StoreDesign};
 
 use crate::cmd::design::DesignOptions;
 use crate::output;
@@ -25,10 +25,13 @@ const CURVE_STEPS: usize = 16;
 #[command(
     after_help = "With --preset or another option of `varve format`, the store, which must not be mounted, becomes as told\n\
     and keeps what is not told. Every file stays readable: tables of before are used as they are, and those that\n\
-    compactions write from the next mount on are of the new design."
+    compactions write from the next mount on are of the new design. With --now all tables are written again at once,\n\
+    one after the other; it may be interrupted, and goes on where it was when it is called again. Alone, --now finishes\n\
+    what was begun, also on a mount."
 )]
 pub(crate) struct Arguments {
-    /// A store that is not mounted, for what it holds; else any store of so many rows
+    /// A store that is not mounted (with --now alone, or anything on its mount), for what it holds; else any store of so
+    /// many rows
     store: Option<PathBuf>,
     #[command(flatten)]
     design: Option<DesignOptions>,
@@ -38,6 +41,9 @@ pub(crate) struct Arguments {
     /// Let the store choose by itself from now on, from the operations it counts
     #[arg(long, requires = "store", conflicts_with_all = ["apply", "design"])]
     auto: bool,
+    /// Write all tables again that are not yet what the store's design says
+    #[arg(long, requires = "store")]
+    now: bool,
     /// Rows of the store: about one for each name
     #[arg(long, default_value_t = 100_000_000, conflicts_with_all = ["store", "design"])]
     rows: u64,
@@ -90,6 +96,8 @@ struct Advice {
     store_plan: StorePlanReport,
     /// The best by memory.
     curve: Vec<PlanReport>,
+    /// What writing all tables again came to, if that was asked for.
+    redesign: Option<Redesign>,
 }
 
 #[derive(Serialize)]
@@ -120,7 +128,10 @@ struct StorePlanReport {
 #[derive(Serialize)]
 struct Redesigned<'a> {
     store: &'a PathBuf,
-    superblock: serde_json::Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    superblock: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redesign: Option<Redesign>,
 }
 
 impl From<Plan> for PlanReport {
@@ -131,10 +142,40 @@ impl From<Plan> for PlanReport {
 
 /// Chooses and prints, or makes a store as told.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    match &arguments.design {
-        Some(options) => redesign(arguments, options),
-        None => advise(arguments),
+    match (&arguments.design, &arguments.store) {
+        (Some(options), _) => redesign(arguments, options),
+        (None, Some(dir)) if arguments.now && !arguments.apply && !arguments.auto => {
+            let redesign = finish(arguments)?;
+            if arguments.json {
+                return output::json(&Redesigned { store: dir, superblock: None, redesign });
+            }
+            show_redesign(redesign);
+            Ok(())
+        }
+        (None, _) => advise(arguments),
     }
+}
+
+/// Writes all tables again that are not of the store's design, if that was asked for.
+fn finish(arguments: &Arguments) -> Result<Option<Redesign>> {
+    let Some(dir) = arguments.store.as_ref().filter(|_| arguments.now) else { return Ok(None) };
+    let mut bar = output::Progress::new();
+    let mut most = 0;
+    let mut progress = |left: &Redesign| {
+        most = most.max(left.bytes_left);
+        let part = 1000 - (left.bytes_left * 1000).checked_div(most).unwrap_or(0);
+        let (tables, bytes) = (left.tables_left, size::show(left.bytes_left));
+        bar.bar(u16::try_from(part).ok(), &format!("{tables} tables, {bytes} left"));
+    };
+    varve::redesign::redesign(dir, &mut progress).map(Some)
+}
+
+fn show_redesign(redesign: Option<Redesign>) {
+    let Some(Redesign { tables, rewrites, written_bytes, .. }) = redesign else { return };
+    let written = size::show(written_bytes);
+    output::line(format!(
+        "All {tables} tables are of the store's design; {rewrites} times one was written again for that, {written}."
+    ));
 }
 
 /// Makes the store what `options` say.
@@ -144,11 +185,13 @@ fn redesign(arguments: &Arguments, options: &DesignOptions) -> Result<()> {
             .hint("name one: `varve tune STORE --preset slimfs`"));
     };
     let superblock = store::change_design(dir, |design| *design = options.over(*design))?;
+    let redesign = finish(arguments)?;
     if arguments.json {
-        let superblock = superblock.public();
-        return output::json(&Redesigned { store: dir, superblock });
+        let superblock = Some(superblock.public());
+        return output::json(&Redesigned { store: dir, superblock, redesign });
     }
     output::line(format!("{} is made as told from its next mount on.", dir.display()));
+    show_redesign(redesign);
     Ok(())
 }
 
@@ -184,6 +227,7 @@ fn advise(arguments: &Arguments) -> Result<()> {
         plan: plan.into(),
         store_plan: StorePlanReport { plan: store_plan, estimate },
         curve: steps.into_iter().map(PlanReport::from).collect(),
+        redesign: finish(arguments)?,
         workload,
     };
     if arguments.json {
@@ -195,6 +239,7 @@ fn advise(arguments: &Arguments) -> Result<()> {
     } else if arguments.auto {
         output::line("\nThe store chooses by itself from its next mount on.");
     }
+    show_redesign(advice.redesign);
     Ok(())
 }
 

@@ -206,6 +206,12 @@ impl ViewDesk {
         }
     }
 
+    /// Takes the next step to make all tables what the store's design says.
+    pub(crate) fn redesign(&self) -> Result<Value> {
+        serde_json::to_value(self.fs.redesign()?)
+            .map_err(|error| Error::failed(format!("cannot tell what was done: {error}")))
+    }
+
     fn commit(&self, name: &ViewName) -> Result<()> {
         let open = self.sync(name)?;
         let committed = views::commit(&self.fs, &name.name, open.as_deref())?;

@@ -1,10 +1,11 @@
-//! The daemon's ear: a socket in the store on which `varve upgrade` asks for a successor, and others about views.
+//! The daemon's ear: a socket in the store on which `varve upgrade` asks for a successor, and others about views and tables.
 //!
 //! ```text
 //! client: {"upgrade": {"binary": PATH}} LF  -->  daemon
 //! client: {"views": ...} LF              -->  daemon
+//! client: "redesign" LF                  -->  daemon
 //! client <--  {"ready": ...} LF  or  {"failed": ...} LF      by the daemon, or by its successor
-//! client <--  {"done": ...} LF  or  {"failed": ...} LF       if it is about views
+//! client <--  {"done": ...} LF  or  {"failed": ...} LF       if it is about views or a step of a redesign
 //! ```
 //!
 //! 1. A thread takes one client after the other. Only root and the daemon's own user are heard.
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use varve_fuse::PauseHandle;
 
 use super::{Abilities, PROBE, successor};
@@ -34,6 +36,8 @@ const CONTROL_NAME: &str = "control";
 const REQUEST_BYTES_MAX: u64 = 16 << 10;
 /// How long a client may take to say what it wants, and to hear.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a daemon may take to answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
 /// How long a binary may take to say whether it can take over.
 const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 const PROBE_POLL: Duration = Duration::from_millis(5);
@@ -46,6 +50,8 @@ pub(crate) enum Request {
     Upgrade { binary: PathBuf },
     /// Do something with views.
     Views(ViewRequest),
+    /// Take the next step to make all tables what the store's design says.
+    Redesign,
 }
 
 /// A binary that is to take over, and who asked.
@@ -129,11 +135,36 @@ pub(crate) fn connect(store: &Path) -> std::io::Result<UnixStream> {
     socket::connect(store, CONTROL_NAME)
 }
 
+/// Has the daemon that has `store` open do `request`; its answer is a JSON value.
+pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
+    let lost = |error: std::io::Error| {
+        Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
+            .hint("`varve status` tells whether it runs; its log is varve.log in the store")
+    };
+    let mut daemon = connect(store).map_err(lost)?;
+    daemon.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(lost)?;
+    let mut line = serde_json::to_string(request)
+        .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
+    line.push('\n');
+    // A daemon that does not hear us says why before it hangs up.
+    drop(daemon.write_all(line.as_bytes()));
+    let mut answer = String::new();
+    BufReader::new(daemon).read_line(&mut answer).map_err(lost)?;
+    match serde_json::from_str::<Report>(&answer) {
+        Ok(report) => report.into_value(),
+        Err(_) => Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
+    }
+}
+
 /// Hears one client.
 fn hear(mut client: UnixStream, desk: &Mutex<Desk>) {
     let request = understand(&client);
-    if let Ok(Request::Views(request)) = request {
-        let done = views(desk).and_then(|views| views.answer(&request));
+    let done = match &request {
+        Ok(Request::Views(request)) => Some(views(desk).and_then(|views| views.answer(request))),
+        Ok(Request::Redesign) => Some(views(desk).and_then(|views| views.redesign())),
+        Ok(Request::Upgrade { .. }) | Err(_) => None,
+    };
+    if let Some(done) = done {
         let report = done.map_or_else(|error| Report::of(&error), Report::Done);
         return answer(&mut client, &report);
     }

@@ -1,6 +1,6 @@
 //! `varve tune STORE --preset`: a store becomes another and keeps its files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use varve_testkit::rng::Rng;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, OpenFlags, Vfs};
 
-use crate::harness::{run, varve};
+use crate::harness::{Mount, run, varve};
 
 const PRESETS: [&str; 5] = ["default", "tablefs", "tablefs-column", "slimfs", "kvfs"];
 /// Files that a step writes.
@@ -144,4 +144,95 @@ fn what_is_not_told_of_a_design_stays() {
     assert_eq!(output.status.code(), Some(1), "a store in use: {output:?}");
     file_system.close().unwrap();
     assert_eq!(design(&store), expected);
+}
+
+/// What the tables of a store are made of: index, filters, whether some are stitched, whether some point into segments.
+fn made_of(store: &Path) -> (Vec<Value>, BTreeSet<[String; 2]>) {
+    let said = run(varve().arg("inspect").arg(store).arg("--json")).stdout;
+    let said: Value = serde_json::from_slice(&said).unwrap();
+    assert_eq!(said["file"], "store");
+    let mut tables = Vec::new();
+    let list = |value: &Value| value.as_array().unwrap().clone();
+    for space in list(&said["keyspaces"]) {
+        for level in list(&space["levels"]) {
+            for sublevel in list(&level["sublevels"]) {
+                tables.extend(list(&sublevel["tables"]));
+            }
+        }
+    }
+    let kinds = tables
+        .iter()
+        .map(|table| ["index", "filter"].map(|part| table[part].as_str().unwrap().to_owned()));
+    let kinds = kinds.collect();
+    (tables, kinds)
+}
+
+#[test]
+fn a_change_of_design_is_finished_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    run(varve().arg("format").arg(&store).args(["--preset", "kvfs"]));
+    let (mut files, mut rng) = (BTreeMap::new(), Rng::new(12));
+    for (preset, index, filter) in [
+        ("slimfs", "three-level", "fuse"),
+        ("tablefs-column", "plain", "bloom"),
+        ("tablefs", "plain", "bloom"),
+        ("kvfs", "elias-fano", "quotient"),
+        ("default", "elias-fano", "fuse"),
+    ] {
+        let file_system = open(&store);
+        for _ in 0..4 {
+            write(&*file_system.vfs(), &mut files, &mut rng);
+        }
+        file_system.close().unwrap();
+        let (before, _) = made_of(&store);
+        assert!(before.len() > 1, "{preset}: {} tables", before.len());
+        let tune =
+            || run(varve().arg("tune").arg(&store).args(["--preset", preset, "--now", "--json"]));
+        let said: Value = serde_json::from_slice(&tune().stdout).unwrap();
+        assert_eq!(said["redesign"]["done"], true, "{said}");
+        assert_eq!(said["superblock"]["design"], design(&store));
+        let (tables, kinds) = made_of(&store);
+        // The key space of data is compressed and so has separator keys whatever the design.
+        let all = [[index, filter], ["plain", filter]].map(|kind| kind.map(str::to_owned));
+        assert!(kinds.iter().all(|kind| all.contains(kind)), "{preset}: {kinds:?}");
+        assert!(kinds.contains(&all[0]), "{preset}: {kinds:?}");
+        let points = tables.iter().any(|table| table["segments"].as_u64() > Some(0));
+        assert_eq!(points, preset == "tablefs-column", "{preset}");
+        // Nothing is left, so nothing is done.
+        let said: Value = serde_json::from_slice(&tune().stdout).unwrap();
+        assert_eq!(said["redesign"]["rewrites"], 0, "{said}");
+        run(varve().arg("fsck").arg(&store));
+        let file_system = open(&store);
+        compare(&*file_system.vfs(), &files, preset);
+        file_system.close().unwrap();
+    }
+    let text = String::from_utf8(run(varve().arg("inspect").arg(&store)).stdout).unwrap();
+    assert!(text.contains("sub-level") && text.contains("index elias-fano"), "{text}");
+}
+
+#[test]
+fn a_change_of_design_is_finished_while_the_store_is_mounted() {
+    let Some(mount) = Mount::new() else { return };
+    mount.unmount();
+    let (mut files, mut rng) = (BTreeMap::new(), Rng::new(13));
+    let file_system = open(&mount.store());
+    for _ in 0..4 {
+        write(&*file_system.vfs(), &mut files, &mut rng);
+    }
+    file_system.close().unwrap();
+    run(varve().arg("tune").arg(mount.store()).args(["--preset", "tablefs"]));
+    mount.mount();
+    let (_, kinds) = made_of(&mount.store());
+    assert!(kinds.iter().any(|[_, filter]| filter == "fuse"), "{kinds:?}");
+    let said = run(varve().arg("tune").arg(mount.path()).arg("--now")).stdout;
+    assert!(String::from_utf8_lossy(&said).contains("tables are of the store's design"));
+    let (_, kinds) = made_of(&mount.store());
+    assert_eq!(kinds, BTreeSet::from([["plain", "bloom"].map(str::to_owned)]));
+    for (name, data) in &files {
+        assert_eq!(&fs::read(mount.path().join(name)).unwrap(), data, "{name}");
+    }
+    let refused =
+        varve().arg("tune").arg(mount.store()).args(["--preset", "kvfs", "--now"]).output();
+    assert_eq!(refused.unwrap().status.code(), Some(1), "a store in use changes no design");
 }

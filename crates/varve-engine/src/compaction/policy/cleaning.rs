@@ -78,16 +78,7 @@ pub(crate) fn pick(
         Some((share.bytes, place, table))
     });
     let (_, place, table) = shares.max_by_key(|(bytes, ..)| *bytes)?;
-    let job = Job {
-        level: place.level,
-        inputs: vec![(place, table.file)],
-        output_level: place.level,
-        output_sublevel: Some(place.sublevel),
-        end: None,
-        is_move: false,
-        state: states[place.level].clone(),
-    };
-    Some((score, job, worst))
+    Some((score, Job::in_place(place, table.file, states), worst))
 }
 
 /// The segments, besides `worst`, whose values a merge writes anew. `uses` are those of the whole key space,

@@ -76,6 +76,21 @@ pub(crate) struct Job {
     pub(crate) state: LevelState,
 }
 
+impl Job {
+    /// Rewrites the table `file` in its place; of the level is remembered what was.
+    pub(crate) fn in_place(place: Place, file: FileNo, states: &States) -> Job {
+        Job {
+            level: place.level,
+            inputs: vec![(place, file)],
+            output_level: place.level,
+            output_sublevel: Some(place.sublevel),
+            end: None,
+            is_move: false,
+            state: states[place.level].clone(),
+        }
+    }
+}
+
 /// The urgency and the job of the level most in need, above 1 if it is due, or `None` if all is in shape.
 pub(crate) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Option<(f64, Job)> {
     match shape.policy {

@@ -29,16 +29,21 @@ impl TableCache {
         self.read_index(table, FilteredBy::Table)
     }
 
-    pub(super) fn read_index(&self, table: &Table, by: FilteredBy) -> StoreResult<TableIndex> {
-        self.metrics.index_loads.add(1);
+    /// Reads the footer of a table, whether it is in memory or not, and says where it stands.
+    pub(crate) fn load_footer(&self, table: &Table) -> StoreResult<(Footer, u64)> {
         let size = table.meta().size_bytes;
         let Some(offset) = size.checked_sub(FOOTER_BYTES as u64) else {
             let detail = format!("a table of {size} bytes, shorter than a footer");
             return Err(StoreError::Damaged { path: table.path().to_owned(), offset: 0, detail });
         };
         let footer = self.read(table.file(), offset, FOOTER_BYTES)?;
-        let footer = Footer::decode(&footer, table.meta().salt, offset)
-            .map_err(|error| damaged(table, offset, error))?;
+        let footer = Footer::decode(&footer, table.meta().salt, offset);
+        Ok((footer.map_err(|error| damaged(table, offset, error))?, offset))
+    }
+
+    pub(super) fn read_index(&self, table: &Table, by: FilteredBy) -> StoreResult<TableIndex> {
+        self.metrics.index_loads.add(1);
+        let (footer, offset) = self.load_footer(table)?;
         let own_end = footer.data_end();
         let zones = footer.zones.map(|h| self.section(table, h, |c| Zones::decode(c, own_end)));
         let zones = zones.transpose()?;
