@@ -7,6 +7,7 @@
 //! 3. [`block`] holds sorted entries; [`table`] strings blocks together with an index ([`index`]),
 //!    filters ([`filter`]), properties and a footer.
 //! 4. [`segment`] holds values that stand apart from the rows of tables.
+//! 5. [`saved_map`] keeps which sub-level has the newest row of a key.
 //!
 //! Invariants, of every decoder:
 //! - It never panics and never allocates more than the bytes it was given justify: a length is
@@ -27,8 +28,10 @@ pub mod edit;
 mod entry;
 mod error;
 pub mod filter;
+mod header;
 pub mod index;
 pub mod log;
+pub mod saved_map;
 pub mod section;
 pub mod segment;
 pub mod table;
@@ -37,5 +40,5 @@ pub use entry::EntryKind;
 pub use error::{FormatError, FormatResult, Problem};
 
 /// The newest version of the formats of this crate, and the only one so far. It stands in the header
-/// of every log and segment and in the footer of every table.
+/// of every log, segment and file of maps and in the footer of every table.
 pub const FORMAT_VERSION: u32 = 1;

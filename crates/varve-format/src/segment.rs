@@ -2,10 +2,7 @@
 //!
 //! ```text
 //! offset  bytes  field
-//!      0      8  magic "varveseg"
-//!      8      4  format version
-//!     12      8  salt of the file, which the manifest has of it too
-//!     20      4  crc32c of: salt u64, offset 0 u64, bytes 0..20
+//!      0     24  header (see [`crate::header`]) of magic "varveseg"; the manifest has the salt too
 //! then records, one after the other:
 //!             4  length of the section that follows
 //!             n  section: the value (see [`crate::section`])
@@ -25,21 +22,18 @@
 
 use varve_types::{FileNo, FileSalt};
 
-use crate::checksum::placed_crc;
 use crate::codec::{Reader, put_varint};
+use crate::header::{FILE_HEADER_BYTES, file_salt, put_file_header};
 use crate::section::{Compression, Handle, Packing, TRAILER_BYTES, compress, put_section};
-use crate::{FORMAT_VERSION, FormatError, FormatResult, Problem};
+use crate::{FormatError, FormatResult, Problem};
 
 /// Bytes of a segment before its records.
-pub const SEGMENT_HEADER_BYTES: usize = 24;
+pub const SEGMENT_HEADER_BYTES: usize = FILE_HEADER_BYTES;
 /// Bytes of a record before its section.
 pub const RECORD_PREFIX_BYTES: usize = 4;
 
 /// The fewest bytes of a share.
 const SHARE_BYTES_MIN: u64 = 2;
-const VERSION_AT: usize = 8;
-const SALT_AT: usize = 12;
-const CRC_AT: usize = 20;
 const MAGIC: [u8; 8] = *b"varveseg";
 
 /// Where the value of a row stands.
@@ -139,11 +133,7 @@ impl SegmentBuilder {
     /// `compression` says so.
     pub fn new(salt: FileSalt, compression: Compression) -> SegmentBuilder {
         let mut out = Vec::new();
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out.extend_from_slice(&salt.get().to_le_bytes());
-        let crc = placed_crc(salt.get(), 0, &[&out]);
-        out.extend_from_slice(&crc.to_le_bytes());
+        put_file_header(&mut out, MAGIC, salt);
         SegmentBuilder { salt, compression, out, drained: 0, scratch: Vec::new() }
     }
 
@@ -177,26 +167,7 @@ impl SegmentBuilder {
 
 /// The salt that the header of a segment, its first [`SEGMENT_HEADER_BYTES`], says its checksums hold.
 pub fn segment_salt(header: &[u8]) -> FormatResult<FileSalt> {
-    let Ok(header) = <&[u8; SEGMENT_HEADER_BYTES]>::try_from(header) else {
-        let (needed, left) = (SEGMENT_HEADER_BYTES as u64, header.len() as u64);
-        return Err(FormatError::new(0u64, Problem::Truncated { needed, left }));
-    };
-    if header[..VERSION_AT] != MAGIC {
-        let rule = "not the beginning of a segment: the magic is missing";
-        return Err(FormatError::new(0u64, Problem::Invalid(rule)));
-    }
-    let version = Reader::new(&header[VERSION_AT..]).u32()?;
-    if version > FORMAT_VERSION {
-        let problem = Problem::Newer { found: version, supported: FORMAT_VERSION };
-        return Err(FormatError::new(VERSION_AT, problem));
-    }
-    let salt = FileSalt::new(Reader::new(&header[SALT_AT..]).u64()?);
-    let stored = Reader::new(&header[CRC_AT..]).u32()?;
-    let computed = placed_crc(salt.get(), 0, &[&header[..CRC_AT]]);
-    if stored != computed {
-        return Err(FormatError::new(CRC_AT, Problem::Checksum { stored, computed }));
-    }
-    Ok(salt)
+    file_salt(header, MAGIC, "not the beginning of a segment: the magic is missing")
 }
 
 /// The section of the record at `offset`, whose first [`RECORD_PREFIX_BYTES`] are `prefix`; in a segment of

@@ -72,17 +72,40 @@ impl Buckets {
         Buckets { slots, count, fingerprint_bits, payload_bits }
     }
 
-    fn decode(reader: &mut Reader<'_>, count: u32, fingerprint_bits: u32) -> FormatResult<Buckets> {
+    /// Reads the number of buckets and the slots. `fingerprint_bits` and `payload_bits` are 64 together at most.
+    pub(super) fn decode(
+        reader: &mut Reader<'_>,
+        fingerprint_bits: u32,
+        payload_bits: u32,
+    ) -> FormatResult<Buckets> {
+        let count = reader.u32()?;
         if count == 0 {
             return Err(reader.error(Problem::Invalid("a cuckoo filter without buckets")));
         }
         let slots = u64::from(count) * SLOTS as u64;
-        let slots = Packed::decode(reader, slots, fingerprint_bits)?;
-        Ok(Buckets { slots, count: count as usize, fingerprint_bits, payload_bits: 0 })
+        let slots = Packed::decode(reader, slots, fingerprint_bits + payload_bits)?;
+        let buckets = Buckets { slots, count: count as usize, fingerprint_bits, payload_bits };
+        let is_wrong = |content: u64| content != 0 && content & low_mask(payload_bits) == 0;
+        if payload_bits > 0 && (0..buckets.slot_count()).any(|at| is_wrong(buckets.slots.get(at))) {
+            return Err(reader.error(Problem::Invalid("a fingerprint without a payload")));
+        }
+        Ok(buckets)
     }
 
-    fn encode(&self, out: &mut Vec<u8>) {
+    /// Appends what [`Buckets::decode`] reads.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&(self.count as u32).to_le_bytes());
         self.slots.encode(out);
+    }
+
+    /// The number of slots that are taken.
+    pub(super) fn used(&self) -> usize {
+        (0..self.slot_count()).filter(|at| self.slots.get(*at) != 0).count()
+    }
+
+    /// Whether a fingerprint and a bucket are of those that there may be.
+    pub(super) fn has(&self, spot: Spot) -> bool {
+        spot.bucket < self.count && spot.fingerprint <= low_mask(self.fingerprint_bits)
     }
 
     /// The number of slots.
@@ -227,8 +250,7 @@ impl CuckooFilter {
         if reader.bytes(2)? != [0; 2] {
             return Err(reader.error(Problem::Invalid("reserved bytes that are not zero")));
         }
-        let count = reader.u32()?;
-        let buckets = Buckets::decode(&mut reader, count, width)?;
+        let buckets = Buckets::decode(&mut reader, width, 0)?;
         reader.finish()?;
         Ok(CuckooFilter { buckets })
     }
@@ -236,7 +258,6 @@ impl CuckooFilter {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let width = self.buckets.fingerprint_bits as u8;
         out.extend_from_slice(&[FilterKind::Cuckoo as u8, width, 0, 0]);
-        out.extend_from_slice(&(self.buckets.count as u32).to_le_bytes());
         self.buckets.encode(out);
     }
 

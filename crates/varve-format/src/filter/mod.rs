@@ -3,7 +3,7 @@
 //! 1. A table holds a filter over its keys and, if they are prefixed, one over their 8-byte prefixes, so
 //!    that a scan of one prefix (a directory) skips the tables that hold nothing of it (TableFS 4.2.4: the
 //!    parent inode Bloom filter).
-//! 2. Several sub-levels may have one map for all of them instead, in memory only: from a key to the newest sub-level
+//! 2. Several sub-levels may have one map for all of them instead, in no table: from a key to the newest sub-level
 //!    that holds it ([`multi_level`]), and from a prefix to the sub-levels that hold rows of it ([`parent`]).
 //!
 //! All work on [`filter_hash`]; the first byte of a table's filter names its kind.
@@ -27,6 +27,7 @@ pub mod parent;
 pub mod quotient;
 mod sub_levels;
 
+use crate::codec::Reader;
 use crate::{FormatError, FormatResult, Problem};
 use bloom::Bloom;
 use cuckoo::CuckooFilter;
@@ -238,6 +239,14 @@ fn check_width(width: u8, range: std::ops::RangeInclusive<u8>, at: usize) -> For
     }
     let rule = "a filter whose entries have too few or too many bits";
     Err(FormatError::new(at, Problem::Invalid(rule)))
+}
+
+/// A byte that is reserved.
+fn check_zero(reader: &mut Reader<'_>) -> FormatResult<()> {
+    match reader.u8()? {
+        0 => Ok(()),
+        _ => Err(reader.error(Problem::Invalid("reserved bytes that are not zero"))),
+    }
 }
 
 #[cfg(test)]

@@ -14,11 +14,28 @@
 //! is full the filter is *degraded*: further fingerprints repeat in the primary table, and a lookup
 //! may name several sub-levels, as a Bloom filter for each sub-level would. Beyond what its tables
 //! can hold the filter is *saturated*: it names all sub-levels. It never denies a key.
+//!
+//! ```text
+//!  bytes  field
+//!      1  bits of a fingerprint, 4 to 32
+//!      1  bits of a sub-level's number, 1 to 6
+//!      1  1 if degraded, 2 if saturated, 3 if both, else 0
+//!      1  zero
+//!      4  number of buckets
+//!    8*n  slots, four to a bucket, an array of both widths; 0 is free
+//!      8  the numbers that are in it, a bit for each
+//! varint  number of keys kept whole; of each, ascending, string key and byte number
+//! varint  number of fingerprints without a slot; of each, ascending, varint bucket, varint fingerprint and u64 set
+//! ```
 
 use std::collections::BTreeMap;
 
+use varve_types::limits::KEY_BYTES_MAX;
+
 use super::cuckoo::{Buckets, Homeless, Spot};
-use super::{SubLevel, SubLevels};
+use super::{SubLevel, SubLevels, check_width, check_zero};
+use crate::codec::{Reader, put_string, put_varint};
+use crate::{FormatError, FormatResult, Problem};
 
 /// The room of the secondary table per slot of the primary, in bytes: 1 of 64 slots may have a key of 16
 /// bytes in it, eight times what chance makes of 12-bit fingerprints.
@@ -237,6 +254,97 @@ impl MultiLevelFilter {
             + self.primary.memory_bytes()
             + self.secondary_bytes
             + self.homeless.len() * ENTRY_BYTES
+    }
+
+    /// Appends the filter as it stands in the file of a map.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let flags = u8::from(self.degraded) | u8::from(self.saturated) << 1;
+        let Widths { fingerprint_bits, level_bits } = self.widths;
+        out.extend_from_slice(&[fingerprint_bits, level_bits, flags, 0]);
+        self.primary.encode(out);
+        out.extend_from_slice(&self.levels.bits().to_le_bytes());
+        put_varint(out, self.secondary.len() as u64);
+        for (key, level) in &self.secondary {
+            put_string(out, key);
+            out.push(level.get());
+        }
+        put_varint(out, self.homeless.len() as u64);
+        for ((bucket, fingerprint), held) in &self.homeless {
+            put_varint(out, *bucket as u64);
+            put_varint(out, *fingerprint);
+            out.extend_from_slice(&held.bits().to_le_bytes());
+        }
+    }
+
+    /// Reads what [`MultiLevelFilter::encode`] appended.
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> FormatResult<MultiLevelFilter> {
+        let start = reader.pos();
+        let (fingerprint_bits, level_bits) = (reader.u8()?, reader.u8()?);
+        let width = check_width(fingerprint_bits, 4..=32, start)?;
+        let payload = check_width(level_bits, 1..=6, start + 1)?;
+        let flags = reader.u8()?;
+        if flags > 3 {
+            return Err(
+                reader.error(Problem::Unknown { what: "state of a filter", id: flags.into() })
+            );
+        }
+        check_zero(reader)?;
+        let primary = Buckets::decode(reader, width, payload)?;
+        let widths = Widths { fingerprint_bits, level_bits };
+        let level_max = (1 << level_bits) - 1;
+        let levels = SubLevels::decode(reader, level_max)?;
+        let used = primary.used();
+        let (degraded, saturated) = (flags & 1 != 0, flags & 2 != 0);
+        let (secondary, homeless, secondary_bytes) = (BTreeMap::new(), BTreeMap::new(), 0);
+        let mut filter = MultiLevelFilter {
+            primary,
+            widths,
+            secondary,
+            secondary_bytes,
+            homeless,
+            levels,
+            used,
+            degraded,
+            saturated,
+        };
+        filter.decode_secondary(reader)?;
+        filter.decode_homeless(reader)?;
+        Ok(filter)
+    }
+
+    fn decode_secondary(&mut self, reader: &mut Reader<'_>) -> FormatResult<()> {
+        for _ in 0..reader.varint()? {
+            let start = reader.pos();
+            let key: Box<[u8]> = reader.string("key", KEY_BYTES_MAX)?.into();
+            let number = SubLevel::new(reader.u8()?).filter(|n| n.get() <= self.level_max());
+            let ascends = self.secondary.last_key_value().is_none_or(|(last, _)| *last < key);
+            let Some(number) = number.filter(|_| ascends) else {
+                let rule = "keys out of order, or one in a sub-level that cannot be";
+                return Err(FormatError::new(start, Problem::Invalid(rule)));
+            };
+            self.secondary_bytes += key.len() + ENTRY_BYTES;
+            self.secondary.insert(key, number);
+        }
+        Ok(())
+    }
+
+    fn decode_homeless(&mut self, reader: &mut Reader<'_>) -> FormatResult<()> {
+        for _ in 0..reader.varint()? {
+            let start = reader.pos();
+            let bucket = usize::try_from(reader.varint()?).unwrap_or(usize::MAX);
+            let fingerprint = reader.varint()?;
+            let held = SubLevels::decode(reader, self.level_max())?;
+            let ascends = self
+                .homeless
+                .last_key_value()
+                .is_none_or(|(last, _)| *last < (bucket, fingerprint));
+            if !ascends || !self.primary.has(Spot { fingerprint, bucket }) || held.is_empty() {
+                let rule = "fingerprints out of order, or one that cannot be";
+                return Err(FormatError::new(start, Problem::Invalid(rule)));
+            }
+            self.homeless.insert((bucket, fingerprint), held);
+        }
+        Ok(())
     }
 
     /// Puts in a key whose fingerprint another key, or the same as far as one knows, has already.

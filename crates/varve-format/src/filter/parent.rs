@@ -5,9 +5,22 @@
 //! A cuckoo table maps the fingerprint of a prefix to a set of sub-levels. Prefixes with equal fingerprints
 //! share a set, so that it may be too large, never too small. What finds no slot makes the filter *full*:
 //! from then on it names all sub-levels.
+//!
+//! ```text
+//! bytes  field
+//!     1  bits of a fingerprint, 4 to 32
+//!     1  the largest number of a sub-level
+//!     1  1 if full, else 0
+//!     1  zero
+//!     4  number of buckets
+//!   8*n  slots, four to a bucket, an array of both widths; 0 is free
+//!     8  the numbers that are in it, a bit for each
+//! ```
 
 use super::cuckoo::Buckets;
-use super::{SubLevel, SubLevels};
+use super::{SubLevel, SubLevels, check_width, check_zero};
+use crate::FormatResult;
+use crate::codec::Reader;
 
 /// See the module's comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +84,28 @@ impl ParentFilter {
     /// Whether it names all sub-levels for every prefix, since it has more prefixes than room.
     pub fn is_full(&self) -> bool {
         self.full
+    }
+
+    /// Appends the filter as it stands in the file of a map.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[self.fingerprint_bits, self.level_max, u8::from(self.full), 0]);
+        self.buckets.encode(out);
+        out.extend_from_slice(&self.levels.bits().to_le_bytes());
+    }
+
+    /// Reads what [`ParentFilter::encode`] appended.
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> FormatResult<ParentFilter> {
+        let start = reader.pos();
+        let fingerprint_bits = reader.u8()?;
+        let width = check_width(fingerprint_bits, 4..=32, start)?;
+        let level_max = reader.u8()?;
+        let most = SubLevel::MAX.get().min(64 - fingerprint_bits);
+        let payload_bits = check_width(level_max, 1..=most, start + 1)?;
+        let full = reader.bool("fullness of a filter")?;
+        check_zero(reader)?;
+        let buckets = Buckets::decode(reader, width, payload_bits)?;
+        let levels = SubLevels::decode(reader, level_max)?;
+        Ok(ParentFilter { buckets, fingerprint_bits, level_max, levels, full })
     }
 
     /// Bytes of memory the filter takes.

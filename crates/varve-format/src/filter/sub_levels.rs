@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use crate::bits::low_mask;
+use crate::codec::Reader;
+use crate::{FormatError, FormatResult, Problem};
+
 /// A sub-level of a level, from 1 to 63; which of two is newer the store knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubLevel(u8);
@@ -32,6 +36,17 @@ impl SubLevels {
     /// The set whose members have their bits set; bit 0 is nobody's.
     pub(super) fn from_bits(bits: u64) -> SubLevels {
         SubLevels(bits & !1)
+    }
+
+    /// Reads a set of numbers up to `max`.
+    pub(super) fn decode(reader: &mut Reader<'_>, max: u8) -> FormatResult<SubLevels> {
+        let start = reader.pos();
+        let bits = reader.u64()?;
+        if bits & 1 != 0 || bits & !low_mask(u32::from(max) + 1) != 0 {
+            let rule = "a set of sub-levels with one that cannot be";
+            return Err(FormatError::new(start, Problem::Invalid(rule)));
+        }
+        Ok(SubLevels(bits))
     }
 
     pub(super) fn bits(self) -> u64 {

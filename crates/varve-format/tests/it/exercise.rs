@@ -9,9 +9,11 @@ use varve_format::batch::{
 };
 use varve_format::block::{Block, BlockCursor, internal_cmp};
 use varve_format::edit::VersionEdit;
-use varve_format::filter::{Filter, filter_hash};
+use varve_format::filter::multi_level::Prior;
+use varve_format::filter::{Filter, SubLevel, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{HEADER_BYTES, LogHeader, LogReader, NextRecord, encoded_len, resync};
+use varve_format::saved_map::{MAP_HEADER_BYTES, SavedMap, encode_map, map_salt};
 use varve_format::section::{Handle, SECTION_BYTES_MAX, open_section};
 use varve_format::segment::{
     RECORD_PREFIX_BYTES, SEGMENT_HEADER_BYTES, ValuePointer, record_at, segment_salt,
@@ -251,6 +253,30 @@ pub(crate) fn segment(data: &[u8]) {
         at = handle.end() as usize;
         let _ = open_section(&bytes.slice(handle.offset as usize..at), salt, handle.offset);
     }
+}
+
+/// The content of a section of a file of maps: what is accepted is written back as it was, and answers.
+pub(crate) fn saved_map(data: &[u8]) {
+    if let Some(header) = data.get(..MAP_HEADER_BYTES) {
+        let _ = map_salt(header);
+    }
+    let Ok(map) = SavedMap::decode(data) else { return };
+    let SavedMap { keyspace, tables, keys, prefixes } = &map;
+    let mut out = Vec::new();
+    encode_map(&mut out, *keyspace, tables, keys, prefixes.as_ref());
+    assert_eq!(out, data);
+    assert!(keys.used() <= data.len() * 2);
+    assert!(keys.memory_bytes() <= 1024 + data.len() * 40);
+    for key in data.chunks(16) {
+        let _ = keys.lookup(key, filter_hash(key));
+        let _ = prefixes.as_ref().map(|prefixes| prefixes.lookup(filter_hash(key)));
+    }
+    // What was read can be changed on.
+    let mut keys = keys.clone();
+    tables.iter().for_each(|table| keys.forget(table.number));
+    let number = SubLevel::new(1).unwrap();
+    keys.insert(b"a key that comes later", filter_hash(b"a"), number, Prior::Unknown);
+    assert!(keys.lookup(b"a key that comes later", filter_hash(b"a")).contains(number));
 }
 
 /// A properties section's content.

@@ -152,3 +152,9 @@ fn all_properties() {
     let separated = section_in(sample::separated_table(), |footer| footer.properties);
     storm(18, &separated, exercise::properties);
 }
+
+#[test]
+fn saved_maps() {
+    storm(61, &sample::saved_map_content(), exercise::saved_map);
+    storm(62, &sample::map_file(), exercise::saved_map);
+}

@@ -5,9 +5,14 @@ use varve_format::EntryKind;
 use varve_format::batch::{encode_batch_start, encode_branch_end, encode_delete, encode_put};
 use varve_format::block::{Block, BlockBuilder, BlockCursor};
 use varve_format::edit::{Change, SegmentMeta, TableMeta, VersionEdit, ZoneMeta};
-use varve_format::filter::FilterPolicy;
+use varve_format::filter::multi_level::{MultiLevelFilter, Prior, Widths};
+use varve_format::filter::parent::ParentFilter;
+use varve_format::filter::{FilterPolicy, SubLevel, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
+use varve_format::saved_map::{
+    NumberedTable, SavedMap, encode_map, put_map_header, put_map_section,
+};
 use varve_format::section::{Compression, Handle, open_section};
 use varve_format::segment::{SegmentBuilder, SegmentShare, ValuePointer};
 use varve_format::table::{FOOTER_BYTES, Footer, TableBuilder, TableOptions, Zone};
@@ -295,4 +300,47 @@ fn table_with(options: TableOptions, rows: u64) -> Vec<u8> {
         builder.add(&key, seq, kind, &value).unwrap();
     }
     builder.finish().unwrap().0
+}
+
+/// A map of two sub-levels with a key kept whole, and its tables.
+pub(crate) fn saved_map() -> SavedMap {
+    let widths = Widths { fingerprint_bits: 12, level_bits: 6 };
+    let mut keys = MultiLevelFilter::new(100, widths);
+    let mut prefixes = ParentFilter::new(20, 12, 48);
+    let number = |at: u8| SubLevel::new(at).unwrap();
+    for row in 0..80u64 {
+        let key = [(row / 10).to_be_bytes(), row.to_be_bytes()].concat();
+        let level = number(1 + (row % 2) as u8 * 47);
+        keys.insert(&key, filter_hash(&key), level, Prior::Absent);
+        prefixes.insert(filter_hash(&key[..8]), level);
+    }
+    // Blind: whether the fingerprint is its own is not known.
+    let first = [0u64.to_be_bytes(), 0u64.to_be_bytes()].concat();
+    keys.insert(&first, filter_hash(&first), number(48), Prior::Unknown);
+    assert_eq!(keys.secondary_keys(), 1);
+    let table = |file: u64, at: u8, key: &'static [u8]| NumberedTable {
+        file: FileNo::new(file),
+        salt: FileSalt::new(file << 40 | 7),
+        smallest_key: Bytes::from_static(key),
+        number: number(at),
+    };
+    let tables = vec![table(31, 1, b"a"), table(300, 48, b""), table(301, 48, b"z")];
+    SavedMap { keyspace: KeyspaceId::new(2), tables, keys, prefixes: Some(prefixes) }
+}
+
+/// The content of its section.
+pub(crate) fn saved_map_content() -> Vec<u8> {
+    let SavedMap { keyspace, tables, keys, prefixes } = saved_map();
+    let mut out = Vec::new();
+    encode_map(&mut out, keyspace, &tables, &keys, prefixes.as_ref());
+    out
+}
+
+/// A file with it.
+pub(crate) fn map_file() -> Vec<u8> {
+    let mut file = Vec::new();
+    put_map_header(&mut file, SALT);
+    let offset = file.len() as u64;
+    put_map_section(&mut file, SALT, offset, &saved_map_content()).unwrap();
+    file
 }
