@@ -11,7 +11,7 @@ use crate::options::Atime;
 
 /// After this long a read refreshes the time of last access in any case, as the kernel's relatime does.
 const RELATIME_SECS: i64 = 24 * 60 * 60;
-const SET_UID: u16 = 0o4000;
+pub(crate) const SET_UID: u16 = 0o4000;
 /// Set-group-id: inherited by what is made in such a directory.
 pub(crate) const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;

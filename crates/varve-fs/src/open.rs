@@ -11,6 +11,7 @@ use varve_schema::{Content, FileKind, Pending};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
 
+use crate::attrs::{SET_GID, SET_UID};
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::locator::Place;
@@ -71,7 +72,9 @@ impl VarveFs {
             }
             // Where limits hold every write must pass here.
             let limited = self.accounts.limits(held.counted_in())?;
-            has_descriptor = object.fd().is_some() && (!limited || node.state().passthrough > 0);
+            // So must writes to a file with set-id bits: past us the kernel judges them by the rights of the opener.
+            let watched = limited || held.inode.perm & (SET_UID | SET_GID) != 0;
+            has_descriptor = object.fd().is_some() && (!watched || node.state().passthrough > 0);
         }
         let opened = self.add_handle(node, flags, has_descriptor);
         Ok(if flags.read { self.note_reader(held, opened) } else { opened })

@@ -93,6 +93,11 @@ fn set_id_on_every_change(place: &Place) {
             assert_eq!(mode(&path), 0o777, "{what} of {size} bytes by another user");
         }
         chmod(&path, 0o6777);
+        let handed_over = open();
+        as_user(1000, &[1000], || handed_over.write_all_at(b"x", 0).unwrap());
+        assert_eq!(mode(&path), 0o777, "by another user, who did not open it, {size} bytes");
+        drop(handed_over);
+        chmod(&path, 0o6777);
         as_user(1000, &[1000], || File::open(&path).unwrap().sync_all().unwrap());
         assert_eq!(mode(&path), 0o6777, "reading changes nothing");
         chown(&path, None, Some(7)).unwrap();
