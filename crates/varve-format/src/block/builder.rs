@@ -2,7 +2,7 @@
 
 use varve_types::SeqNo;
 
-use super::{KIND_BITS, RESTART_BYTES, RESTART_INTERVAL, common_prefix};
+use super::{COUNT_BITS, KIND_BITS, RESTART_BYTES, RESTART_INTERVAL, common_prefix};
 use crate::EntryKind;
 use crate::codec::put_varint;
 
@@ -13,12 +13,19 @@ pub struct BlockBuilder {
     restarts: Vec<u32>,
     entries: usize,
     last_key: Vec<u8>,
+    /// Bytes of every key; 0 if they differ.
+    key_bytes: u8,
 }
 
 impl BlockBuilder {
-    /// An empty block.
+    /// An empty block, for keys of any length.
     pub fn new() -> BlockBuilder {
         BlockBuilder::default()
+    }
+
+    /// An empty block, for keys of `key_bytes` bytes: a byte less for each.
+    pub fn for_keys_of(key_bytes: u8) -> BlockBuilder {
+        BlockBuilder { key_bytes, ..BlockBuilder::default() }
     }
 
     /// True if nothing was added since [`BlockBuilder::clear`].
@@ -34,7 +41,7 @@ impl BlockBuilder {
     /// Adds a version of `key`, unless the content would then be above `max` bytes; an empty block
     /// takes any version. Returns whether it was added.
     ///
-    /// REQUIRES: after all versions added so far, in internal order.
+    /// REQUIRES: after all versions added so far, in internal order; the key has the length that all have.
     pub fn add(
         &mut self,
         key: &[u8],
@@ -43,11 +50,14 @@ impl BlockBuilder {
         value: &[u8],
         max: usize,
     ) -> bool {
+        debug_assert!(self.key_bytes == 0 || key.len() == usize::from(self.key_bytes));
         let restart = self.entries.is_multiple_of(RESTART_INTERVAL);
         let shared = if restart { 0 } else { common_prefix(&self.last_key, key) };
         let before = self.out.len();
         put_varint(&mut self.out, shared as u64);
-        put_varint(&mut self.out, (key.len() - shared) as u64);
+        if self.key_bytes == 0 {
+            put_varint(&mut self.out, (key.len() - shared) as u64);
+        }
         put_varint(&mut self.out, value.len() as u64);
         put_varint(&mut self.out, (seq.get() << KIND_BITS) | u64::from(kind as u8));
         let restarts = self.restarts.len() + usize::from(restart) + 1;
@@ -75,7 +85,8 @@ impl BlockBuilder {
         for restart in &self.restarts {
             self.out.extend_from_slice(&restart.to_le_bytes());
         }
-        self.out.extend_from_slice(&(self.restarts.len() as u32).to_le_bytes());
+        let count = self.restarts.len() as u32 | u32::from(self.key_bytes) << COUNT_BITS;
+        self.out.extend_from_slice(&count.to_le_bytes());
         &self.out
     }
 

@@ -1,10 +1,11 @@
 //! Blocks: sorted versions of rows, the unit in which tables are read and cached.
 //!
 //! ```text
-//! entries, then restarts: u32 offset of every 16th entry, then u32 number of restarts
+//! entries, then restarts: u32 offset of every 16th entry, then u32: in the low 24 bits the number of restarts, in the
+//! others the bytes of every key, or 0 if entries have lengths of their own
 //!
 //! entry   varint  bytes shared with the key before; 0 at a restart
-//!         varint  bytes of the key that follow
+//!         varint  bytes of the key that follow, where keys have lengths of their own; else the rest of them do
 //!         varint  bytes of the value
 //!         varint  sequence number << 2 | kind (1 delete, 2 put, 3 separated)
 //!         bytes   rest of the key
@@ -36,6 +37,8 @@ use crate::{EntryKind, FormatError, FormatResult, Problem};
 /// Every such many entries one has its whole key.
 pub(crate) const RESTART_INTERVAL: usize = 16;
 const RESTART_BYTES: usize = 4;
+/// Bits of the number of restarts; the length of keys has the others of its word.
+const COUNT_BITS: u32 = 24;
 const KIND_BITS: u32 = 2;
 
 /// The order of versions: by key, and of one key the newest first.
@@ -62,6 +65,8 @@ pub struct Block {
     /// Where the entries end and the restarts begin.
     entries_end: usize,
     restarts: usize,
+    /// Bytes of every key; 0 if entries have lengths of their own.
+    key_bytes: u8,
 }
 
 /// An entry's fields; ranges are offsets in the content.
@@ -85,12 +90,13 @@ impl Block {
             FormatError::new(0u64, problem)
         };
         let count_at = len.checked_sub(RESTART_BYTES).ok_or_else(|| truncated(RESTART_BYTES))?;
-        let restarts = read_u32(&content, count_at);
+        let word = read_u32(&content, count_at);
+        let (restarts, key_bytes) = (word & ((1 << COUNT_BITS) - 1), (word >> COUNT_BITS) as u8);
         let restart_bytes =
             restarts.checked_mul(RESTART_BYTES).ok_or_else(|| truncated(usize::MAX))?;
         let entries_end =
             count_at.checked_sub(restart_bytes).ok_or_else(|| truncated(restart_bytes))?;
-        let block = Block { content, entries_end, restarts };
+        let block = Block { content, entries_end, restarts, key_bytes };
         let mut lower = 0;
         for i in 0..restarts {
             let restart = block.restart(i);
@@ -235,7 +241,7 @@ impl Block {
     /// The entry at `pos`.
     #[inline]
     fn entry(&self, pos: usize) -> FormatResult<Entry> {
-        decode_entry(&self.content[..self.entries_end], pos)
+        decode_entry(&self.content[..self.entries_end], pos, self.key_bytes)
     }
 
     /// The part of the entry's key that it does not share.
@@ -250,12 +256,17 @@ impl Block {
     }
 }
 
+/// The entry at `pos`; `key_bytes` as [`Block`] has them.
 #[inline]
-fn decode_entry(entries: &[u8], pos: usize) -> FormatResult<Entry> {
+fn decode_entry(entries: &[u8], pos: usize, key_bytes: u8) -> FormatResult<Entry> {
     let mut reader = Reader::new(&entries[pos..]);
     let fields = (|| {
         let shared = reader.varint()?;
-        let unshared = reader.varint()?;
+        let unshared = match u64::from(key_bytes) {
+            0 => reader.varint()?,
+            // What shares more than a key has is refused below.
+            all => all.checked_sub(shared).unwrap_or(u64::MAX),
+        };
         let value_len = reader.varint()?;
         let tag = reader.varint()?;
         Ok((shared, unshared, value_len, tag))

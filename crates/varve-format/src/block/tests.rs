@@ -72,9 +72,29 @@ fn walks_in_both_directions() {
 #[test]
 fn seeks_and_gets_agree_with_a_sorted_list() {
     let versions = versions();
-    let block = build(&versions);
+    agree(&versions, &build(&versions));
+}
+
+#[test]
+fn keys_of_one_length_take_a_byte_less_each() {
+    let mut versions = versions();
+    versions.iter_mut().for_each(|version| version.0.resize(12, b'.'));
+    let mut builder = BlockBuilder::for_keys_of(12);
+    for (key, seq, kind, value) in &versions {
+        assert!(builder.add(key, *seq, *kind, value, usize::MAX));
+    }
+    let block = Block::parse(Bytes::copy_from_slice(builder.finish())).unwrap();
+    let own_lengths = build(&versions).content.len();
+    // The offsets of restarts are as many.
+    assert_eq!(block.content.len() + versions.len(), own_lengths);
+    assert_eq!(block.check(), Ok(versions.len() as u64));
+    agree(&versions, &block);
+}
+
+/// Looks for every version, and for what is between them.
+fn agree(versions: &[Version], block: &Block) {
     let mut cursor = BlockCursor::new(block.clone());
-    for (key, seq) in probes(&versions) {
+    for (key, seq) in probes(versions) {
         let at =
             versions.partition_point(|v| internal_cmp((&v.0, v.1), (&key, seq)) == Ordering::Less);
         let expected = versions.get(at);
@@ -146,6 +166,17 @@ fn a_bad_frame_is_refused() {
     assert!(frame(&[0], 3).is_err());
     assert!(frame(&[0], u32::MAX).is_err());
     assert!(Block::parse(Bytes::from_static(&[0; 3])).is_err());
+}
+
+#[test]
+fn an_entry_that_shares_more_than_keys_have_is_refused() {
+    // Keys of 1 byte; the second entry shares 2.
+    let mut content = vec![0u8, 0, 6, b'k', 2, 0, 6];
+    content.extend_from_slice(&0u32.to_le_bytes());
+    content.extend_from_slice(&(1u32 | 1 << COUNT_BITS).to_le_bytes());
+    let block = Block::parse(Bytes::from(content)).unwrap();
+    assert_eq!(block.first_key(), Ok(&b"k"[..]));
+    assert_eq!(block.check().unwrap_err().offset, 4);
 }
 
 #[test]

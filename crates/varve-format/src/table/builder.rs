@@ -119,7 +119,11 @@ impl TableBuilder {
             salt,
             out: Vec::new(),
             drained: 0,
-            block: BlockBuilder::new(),
+            block: if options.prefixed {
+                BlockBuilder::for_keys_of(2 * PREFIX_BYTES as u8)
+            } else {
+                BlockBuilder::new()
+            },
             last_seq: SeqNo::MAX,
             block_newest: SeqNo::ZERO,
             sealed: None,

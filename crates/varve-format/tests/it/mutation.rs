@@ -90,7 +90,7 @@ fn edits() {
 
 #[test]
 fn blocks() {
-    storm(6, &sample::block(), exercise::block);
+    sample::blocks().iter().for_each(|block| storm(6, block, exercise::block));
 }
 
 #[test]

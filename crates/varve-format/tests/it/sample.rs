@@ -193,8 +193,12 @@ pub(crate) fn versions(count: u64) -> Vec<(Vec<u8>, SeqNo, EntryKind, Vec<u8>)> 
     versions
 }
 
-pub(crate) fn block() -> Vec<u8> {
-    let mut builder = BlockBuilder::new();
+/// A block whose entries have lengths of their own, and one whose keys have one length.
+pub(crate) fn blocks() -> [Vec<u8>; 2] {
+    [BlockBuilder::new(), BlockBuilder::for_keys_of(16)].map(block)
+}
+
+fn block(mut builder: BlockBuilder) -> Vec<u8> {
     for (key, seq, kind, value) in versions(30) {
         assert!(builder.add(&key, seq, kind, &value, usize::MAX));
     }
