@@ -10,13 +10,14 @@ use std::sync::Arc;
 use varve_format::FormatError;
 use varve_format::block::BlockCursor;
 use varve_format::index::Index;
+use varve_format::section::Handle;
 use varve_types::SeqNo;
 
 use super::{KeyBounds, Origin, Source, start_place};
 use crate::memtable::Found;
-use crate::table::cache::damaged;
+use crate::table::cache::{BlockPlace, damaged};
 use crate::table::{Admission, TableCache, TableIndex};
-use crate::version::Table;
+use crate::version::{Table, TableFile};
 use crate::{Direction, StoreError, StoreResult};
 
 /// Blocks that a walk has fetched together at first.
@@ -32,6 +33,8 @@ pub(crate) struct TableSource {
     direction: Direction,
     admission: Admission,
     block_no: usize,
+    /// Where the present block stands.
+    place: Option<(Arc<TableFile>, Handle)>,
     cursor: Option<BlockCursor>,
     ahead: Ahead,
 }
@@ -63,9 +66,18 @@ impl TableSource {
             last: last_block(&index.index, range),
             blocks: if admission == Admission::Pass { AHEAD_BLOCKS_MAX } else { AHEAD_BLOCKS },
         };
-        let (block_no, cursor) = (0, None);
-        let mut source =
-            TableSource { cache, table, index, direction, admission, block_no, cursor, ahead };
+        let (block_no, place, cursor) = (0, None, None);
+        let mut source = TableSource {
+            cache,
+            table,
+            index,
+            direction,
+            admission,
+            block_no,
+            place,
+            cursor,
+            ahead,
+        };
         source.start(range)?;
         Ok(source)
     }
@@ -129,6 +141,7 @@ impl TableSource {
             self.ahead.fetch(&self.cache, &self.table, &self.index, block_no)?;
         }
         let block = self.cache.block(place, self.admission)?;
+        self.place = Some((Arc::clone(place.file), place.handle));
         match &mut self.cursor {
             Some(cursor) => cursor.reset(block),
             None => self.cursor = Some(BlockCursor::new(block)),
@@ -166,11 +179,16 @@ impl TableSource {
 
     /// The error of the present block.
     fn damaged(&self, error: FormatError) -> StoreError {
-        match self.index.place(&self.table, self.block_no) {
-            Ok(Some(place)) => place.damaged(error),
-            Ok(None) => damaged(&self.table, 0, error),
-            Err(unplaced) => unplaced,
+        match self.place() {
+            Some(place) => place.damaged(error),
+            None => damaged(&self.table, 0, error),
         }
+    }
+
+    /// Where the present block stands.
+    fn place(&self) -> Option<BlockPlace<'_>> {
+        let (file, handle) = self.place.as_ref()?;
+        Some(BlockPlace { file, handle: *handle })
     }
 }
 
@@ -211,10 +229,11 @@ impl Ahead {
 /// The block in which `range` ends.
 fn last_block(index: &Index, range: KeyBounds<'_>) -> usize {
     let found = match range.1 {
-        Bound::Included(key) | Bound::Excluded(key) => index.find(key, SeqNo::ZERO),
+        Bound::Included(key) => index.find(key, SeqNo::ZERO).map(|blocks| *blocks.start()),
+        Bound::Excluded(key) => index.last_below(key),
         Bound::Unbounded => None,
     };
-    found.map_or(index.block_count() - 1, |blocks| *blocks.start())
+    found.unwrap_or(index.block_count() - 1)
 }
 
 /// The start of a range, but not before `smallest`.
@@ -244,7 +263,7 @@ impl Source for TableSource {
 
     fn origin(&self) -> Option<Origin<'_>> {
         let cursor = self.cursor.as_ref()?;
-        let place = self.index.place(&self.table, self.block_no).ok()??;
+        let place = self.place()?;
         let (is_first, is_last) = (cursor.is_first(), cursor.is_last());
         Some(Origin { table: &self.table, place, block: cursor.block(), is_first, is_last })
     }

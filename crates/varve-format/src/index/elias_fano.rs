@@ -4,7 +4,8 @@
 //! 1. The rank of a key's prefix among the directories, exact, says between which boundaries to look; for
 //!    a prefix that is no directory, that is the answer.
 //! 2. A directory whose k boundaries are numbers f to f + k - 1 owns the fences 256 f to 256 (f + k) - 1,
-//!    and its suffixes are spread over them evenly. The rank of a key's fence is its group.
+//!    and its suffixes are spread over them evenly. The rank of a key's fence is its group. A directory that begins with
+//!    a block owns it from the smallest suffix on, so that a scan of the directory reads no block before it.
 //!
 //! ```text
 //! pages   (see [`super::pages`])
@@ -62,7 +63,7 @@ pub(super) fn encode(collected: &BoundaryCollector, out: &mut Vec<u8>) {
         let start = fences.len();
         for boundary in boundaries {
             let of = |suffix| fence(suffix, zeros, start, boundaries.len());
-            let own = of(boundary.suffix);
+            let own = if boundary.before.is_some() { of(boundary.suffix) } else { of(0) };
             if boundary.before.map(of) == Some(own) {
                 ties.push(fences.len() as u64);
             }

@@ -29,8 +29,9 @@ use std::ops::RangeInclusive;
 use varve_types::SeqNo;
 
 use crate::FormatResult;
+use crate::filter::PREFIX_BYTES;
 use crate::section::Handle;
-use boundaries::BoundaryCollector;
+use boundaries::{BoundaryCollector, split};
 use elias_fano::EliasFanoIndex;
 use plain::{PlainIndex, PlainIndexBuilder};
 use three_level::ThreeLevelIndex;
@@ -114,6 +115,16 @@ impl Index {
         }
     }
 
+    /// The last block that can hold a key below `end`, or one after it where the index does not know better; `None` if
+    /// that is the table's last.
+    pub fn last_below(&self, end: &[u8]) -> Option<usize> {
+        match &self.0 {
+            Kind::Plain(index) => index.find(end, SeqNo::ZERO),
+            Kind::EliasFano(index) => Some(*index.find(&before(end)).end()),
+            Kind::ThreeLevel(index) => Some(*index.seek(&before(end)).end()),
+        }
+    }
+
     /// Where block `block` stands; `None` beyond the last.
     #[inline]
     pub fn handle(&self, block: usize) -> Option<Handle> {
@@ -141,6 +152,14 @@ impl Index {
             Kind::ThreeLevel(index) => index.memory_bytes(),
         }
     }
+}
+
+/// The last key of 8 + 8 bytes below `end`.
+fn before(end: &[u8]) -> [u8; 2 * PREFIX_BYTES] {
+    let (prefix, suffix) = split(end);
+    let number = u128::from(prefix) << u64::BITS | u128::from(suffix);
+    let is_key = end.len() <= 2 * PREFIX_BYTES;
+    number.saturating_sub(is_key.into()).to_be_bytes()
 }
 
 /// Collects the index while a table is built.

@@ -104,7 +104,16 @@ impl Built {
         }
     }
 
+    /// No block after that named has keys below.
+    fn check_last(&self, end: &[u8], what: &str) {
+        let last = self.index.last_below(end).unwrap_or(self.blocks.len() - 1);
+        let holds = |keys: &Vec<[u8; 16]>| keys.first().is_some_and(|first| &first[..] < end);
+        let right = self.blocks.partition_point(holds).saturating_sub(1);
+        assert!(last >= right, "{what}: below {end:02x?} are blocks up to {right}, not {last}");
+    }
+
     fn check_seek(&self, probe: &[u8], what: &str) {
+        self.check_last(probe, what);
         let sought = self.index.seek(probe, SeqNo::MAX).unwrap();
         let found = self.index.find(probe, SeqNo::MAX).unwrap();
         assert!(sought.contains(found.start()) && sought.contains(found.end()));
@@ -229,5 +238,20 @@ fn an_index_that_does_not_hold_together_is_refused() {
                 assert!(*index.seek(&key, SeqNo::MAX).unwrap().end() <= last);
             }
         }
+    }
+}
+
+/// What a scan of one directory reads is that directory's blocks, where its rows begin and end with a block.
+#[test]
+fn a_directory_that_fills_its_blocks_is_scanned_without_others() {
+    let rows = |dir: u64| (0..60).map(move |row| (dir, mix(dir << 8 | row)));
+    let mut keys: Vec<Key> = (0..50).flat_map(rows).collect();
+    keys.sort_unstable();
+    // 4 rows fill a block, so that 15 blocks are a directory.
+    let built = build(IndexPolicy::EliasFano, &keys, 990, None);
+    for dir in 0..50u64 {
+        let first = built.index.find(&bytes_of((dir, 0)), SeqNo::MAX).unwrap();
+        let last = built.index.last_below(&(dir + 1).to_be_bytes()).unwrap();
+        assert_eq!(*first.start()..=last, dir as usize * 15..=dir as usize * 15 + 14, "{dir}");
     }
 }
