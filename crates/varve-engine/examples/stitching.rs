@@ -52,7 +52,8 @@ struct Outcome {
 
 fn open(env: &Arc<OsEnv>, dir: &Path, threshold_kib: u32) -> StoreResult<(Db, KeyspaceId)> {
     let options = DbOptions {
-        compaction: CompactionPolicy::Stitched { threshold_bytes: threshold_kib << 10 },
+        compaction: CompactionPolicy::Stitched,
+        stitch_threshold_bytes: threshold_kib << 10,
         filter: FilterPolicy::Quotient { remainder_bits: 8 },
         memtable_bytes: 2 << 20,
         table_bytes: 4 << 20,

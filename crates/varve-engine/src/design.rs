@@ -21,7 +21,7 @@ pub enum Compaction {
     Leveled,
     /// Levels of sub-levels, merged step by step: the least writing.
     Stepped,
-    /// Stepped levels above one sorted run.
+    /// Stepped levels above one sorted run; long runs of blocks stay where they are, if the threshold says so.
     LazyLeveled,
     /// Stepped; long runs of blocks stay where they are and are pointed at.
     Stitched,
@@ -57,7 +57,7 @@ pub enum TableFilter {
     MultiLevelCuckoo,
 }
 
-/// The fewest bytes of a run of blocks that stays where it is. In JSON it is text.
+/// The fewest bytes of a run of blocks that stays where it is, 0 if none does. In JSON it is text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct StitchThreshold(u32);
@@ -65,15 +65,17 @@ pub struct StitchThreshold(u32);
 impl StitchThreshold {
     /// What KVFS measured best (KVFS thesis 4.5).
     pub const BEST: StitchThreshold = StitchThreshold(32 << 10);
+    /// No run stays where it is.
+    pub const NEVER: StitchThreshold = StitchThreshold(0);
     /// One block.
     pub const MIN: StitchThreshold = StitchThreshold(4 << 10);
     /// 1 MiB.
     pub const MAX: StitchThreshold = StitchThreshold(1 << 20);
 
-    /// A threshold of `bytes`; `None` outside of its range.
+    /// A threshold of `bytes`; `None` outside of its range, of which 0 is one.
     pub fn new(bytes: u64) -> Option<StitchThreshold> {
         let within = StitchThreshold::MIN.bytes()..=StitchThreshold::MAX.bytes();
-        let bytes = u32::try_from(bytes).ok().filter(|bytes| within.contains(bytes));
+        let bytes = u32::try_from(bytes).ok().filter(|bytes| *bytes == 0 || within.contains(bytes));
         bytes.map(StitchThreshold)
     }
 
@@ -122,7 +124,7 @@ pub struct StoreDesign {
     pub filtered_levels: FilteredLevels,
     /// Whether the store changes all this but the index by itself.
     pub tuning: Tuning,
-    /// Which runs of blocks stay where they are, if stitched.
+    /// Which runs of blocks stay where they are, if lazy leveled or stitched.
     pub stitch_threshold_bytes: StitchThreshold,
     /// Where large values stand.
     pub values: Values,
@@ -177,7 +179,7 @@ impl StoreDesign {
         filter: TableFilter::MultiLevelCuckoo,
         filtered_levels: FilteredLevels::All,
         tuning: Tuning::Fixed,
-        stitch_threshold_bytes: StitchThreshold::BEST,
+        stitch_threshold_bytes: StitchThreshold::NEVER,
         values: Values::InRow,
     };
 
@@ -187,11 +189,12 @@ impl StoreDesign {
             Compaction::Leveled => CompactionPolicy::Leveled,
             Compaction::Stepped => CompactionPolicy::Stepped,
             Compaction::LazyLeveled => CompactionPolicy::LazyLeveled,
-            Compaction::Stitched => {
-                let threshold_bytes = self.stitch_threshold_bytes.bytes();
-                CompactionPolicy::Stitched { threshold_bytes }
-            }
+            Compaction::Stitched => CompactionPolicy::Stitched,
         });
+        options.stitch_threshold_bytes = match options.compaction.may_stitch() {
+            true => self.stitch_threshold_bytes.bytes(),
+            false => 0,
+        };
         (options.filtered_levels, options.tuning) = (self.filtered_levels, self.tuning);
         options.index = match self.index {
             TableIndex::Plain => IndexPolicy::Plain,

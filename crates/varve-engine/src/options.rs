@@ -16,9 +16,9 @@ const TABLE_SHARE: usize = 6;
 
 /// Sub-levels that level 0 of a leveled store collects before they are merged.
 const LEVELED_SUBLEVELS: usize = 4;
-/// Sub-levels that stepped levels collect before they are merged. More would write less and read more: each that holds
-/// rows of a directory costs a scan of it about one block.
-const STEPPED_SUBLEVELS: usize = 12;
+/// Sub-levels that stepped levels collect before they are merged. More would write less and read more while a store is
+/// filled: each that holds rows of a directory costs a scan of it about one block.
+const STEPPED_SUBLEVELS: usize = 16;
 /// Notes of what lookups found take one part in so many of the cache.
 const FINDINGS_SHARE: usize = 64;
 
@@ -33,10 +33,14 @@ pub enum CompactionPolicy {
     /// So above, with one leveled level at the bottom.
     LazyLeveled,
     /// Stepped, but runs of blocks that nothing interleaves stay where they are (VT-tree, KVFS thesis 3.2).
-    Stitched {
-        /// The fewest bytes of such a run.
-        threshold_bytes: u32,
-    },
+    Stitched,
+}
+
+impl CompactionPolicy {
+    /// Whether merges may leave runs of blocks where they are.
+    pub(crate) fn may_stitch(self) -> bool {
+        matches!(self, CompactionPolicy::LazyLeveled | CompactionPolicy::Stitched)
+    }
 }
 
 /// The levels whose tables have filters; as text `all` or how many.
@@ -142,6 +146,8 @@ pub struct DbOptions {
     pub sublevel_map: bool,
     /// How tables are compacted.
     pub compaction: CompactionPolicy,
+    /// The fewest bytes of a run of blocks that stays where it is, if lazy leveled or stitched; 0: none does.
+    pub stitch_threshold_bytes: u32,
     /// Where values are kept.
     pub values: ValuePolicy,
     /// Sub-levels at which they are merged: of level 0 if leveled, of any level if stepped.
@@ -182,6 +188,7 @@ impl DbOptions {
             tuning: Tuning::Fixed,
             sublevel_map: false,
             compaction: CompactionPolicy::Leveled,
+            stitch_threshold_bytes: 0,
             values: ValuePolicy::InRow,
             sublevels_trigger: LEVELED_SUBLEVELS,
             level_base_bytes,
@@ -208,7 +215,7 @@ impl DbOptions {
             CompactionPolicy::Leveled => LEVELED_SUBLEVELS,
             CompactionPolicy::Stepped
             | CompactionPolicy::LazyLeveled
-            | CompactionPolicy::Stitched { .. } => STEPPED_SUBLEVELS,
+            | CompactionPolicy::Stitched => STEPPED_SUBLEVELS,
         }
     }
 

@@ -32,8 +32,8 @@ pub(crate) use next::{Next, next_map};
 
 /// 12 bits of a key, and 6 for its number.
 const WIDTHS: Widths = Widths { fingerprint_bits: 12, level_bits: 6 };
-/// The largest number: two levels with twice the sub-levels at which they are merged.
-const NUMBER_MAX: u8 = 48;
+/// The largest number, which is enough for two levels with nearly twice the sub-levels at which they are merged.
+const NUMBER_MAX: u8 = SubLevel::MAX.get();
 /// There is room for one prefix in so many keys.
 const KEYS_PER_PREFIX: usize = 8;
 /// What the filters of a map take for a key, nearly.

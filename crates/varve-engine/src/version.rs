@@ -281,7 +281,7 @@ impl Sublevel {
     }
 
     fn run(&self) -> Run<'_> {
-        Run { id: self.id, tables: self.tables.iter().map(|table| table.meta()).collect() }
+        Run::new(self.id, self.tables.iter().map(|table| table.meta()).collect())
     }
 
     /// The table that may hold `key`.
@@ -383,11 +383,16 @@ impl Version {
         tables.any(|(there, table)| there == place && table.file_no() == file)
     }
 
-    /// Whether something older than the sub-level at `place` may hold `key`, by the tables' ranges.
-    pub(crate) fn older_may_hold(&self, place: Place, key: &[u8]) -> bool {
-        let beside = self.levels[place.level].iter().filter(|other| other.id < place.sublevel);
+    /// The tables older than the sub-level at `place` that may hold `key`, by their ranges.
+    pub(crate) fn older_tables<'a>(
+        &'a self,
+        place: Place,
+        key: &'a [u8],
+    ) -> impl Iterator<Item = &'a Arc<Table>> {
+        let older = move |other: &&Sublevel| other.id < place.sublevel;
+        let beside = self.levels[place.level].iter().filter(older);
         let below = self.levels[place.level + 1..].iter().flatten();
-        beside.chain(below).any(|sublevel| sublevel.find(key).is_some())
+        beside.chain(below).filter_map(|sublevel| sublevel.find(key))
     }
 
     /// This version without the tables `removed` and with those `added`.

@@ -9,15 +9,14 @@
 //!
 //! Invariant: versions of one key never stand in two output tables.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use varve_types::{FileNo, KeyspaceId, SublevelId};
 
 use super::outputs::{Outputs, Written};
-use super::policy::defragment::Fit;
+use super::policy::defragment::{self, Fit};
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
-use super::policy::{Job, Shape, cleaning, debt_bytes, pick};
+use super::policy::{Job, Memory, Shape, cleaning, debt_bytes, pick};
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
@@ -32,7 +31,7 @@ use crate::sublevel_map::Moves;
 use crate::table::Admission;
 use crate::version::{LEVELS, Place, Table};
 use crate::view::Keyspace;
-use crate::{CompactionPolicy, Direction, StoreResult, ValuePolicy};
+use crate::{Direction, StoreResult, ValuePolicy};
 
 /// A merge asks whether the store closes every such many versions.
 const CLOSE_CHECK_VERSIONS: u64 = 4096;
@@ -113,27 +112,26 @@ impl Inner {
     /// Does the most urgent compaction, or else defragments if that is due. False if there is none to do.
     /// `at_rest` says that nothing was flushed for a while.
     pub(crate) fn compact_one(&self, at_rest: bool) -> StoreResult<bool> {
-        let mut states = self.compaction_job.lock();
+        let mut memory = self.compaction_job.lock();
         self.poison.check()?;
         let view = self.views.get();
         if self.retune(&view) {
-            states.clear();
+            memory.clear();
         }
         let shape = Shape { at_rest, ..self.shape() };
-        states.retain(|id, _| view.keyspace(*id).is_ok());
-        let most_urgent = view
-            .spaces()
-            .flat_map(|space| {
-                let (runs, uses) = (space.version.runs(), space.version.segment_uses());
-                let known = states.entry(space.id).or_default();
-                let merge =
-                    pick(&shape, &runs, known).map(|(score, job)| (score, job, Purpose::Shape));
-                let cleaning = cleaning::pick(&shape, &runs, &uses, known)
-                    .map(|(score, job, worst)| (score, job, Purpose::Cleaning(worst)));
-                let picked = merge.into_iter().chain(cleaning);
-                picked.map(move |(score, job, purpose)| (score, space, job, purpose))
-            })
-            .max_by(|a, b| a.0.total_cmp(&b.0));
+        memory.retain(|id, _| view.keyspace(*id).is_ok());
+        let mut picked = Vec::new();
+        for space in view.spaces() {
+            let (mut runs, uses) = (space.version.runs(), space.version.segment_uses());
+            let Memory { states, replacing } = memory.entry(space.id).or_default();
+            self.note_replaced(&shape, &space.version, &mut runs, replacing)?;
+            let merge =
+                pick(&shape, &runs, states).map(|(score, job)| (score, space, job, Purpose::Shape));
+            let cleaning = cleaning::pick(&shape, &runs, &uses, states)
+                .map(|(score, job, worst)| (score, space, job, Purpose::Cleaning(worst)));
+            picked.extend(merge.into_iter().chain(cleaning));
+        }
+        let most_urgent = picked.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
         let Some((_, space, job, purpose)) = most_urgent else {
             drop(view);
             let dead_percent_max = self.options.dead_percent_max.into();
@@ -146,7 +144,7 @@ impl Inner {
         } else {
             self.merge(space, &job, purpose)?;
         }
-        states.entry(space.id).or_default()[job.level] = job.state;
+        memory.entry(space.id).or_default().states[job.level] = job.state;
         drop(view);
         self.update_pace();
         Ok(true)
@@ -195,7 +193,7 @@ impl Inner {
         let options = self.table_options(space, place.level);
         let outputs =
             Outputs::new(self, space, place.level).emptying(leaving, purpose.leaves_values());
-        let rule = if purpose.copies_all() { None } else { self.stitch_rule() };
+        let rule = if purpose.copies_all() { None } else { self.stitch_rule(space) };
         let mut outputs = Stitcher::new(outputs, options, rule);
         let version = &space.version;
         let has_numbers = removed.iter().any(|(_, _, table)| version.number(table).is_some());
@@ -299,7 +297,8 @@ impl Inner {
                 }
             }
             // What a branch stands over may hold any key.
-            let hidden_below = || space.branch.is_some() || version.older_may_hold(place, key);
+            let hidden_below =
+                || space.branch.is_some() || version.older_tables(place, key).next().is_some();
             let keeps = retention.keeps(key, seq, found == Found::Tombstone, hidden_below);
             let origin = if outputs.asks_origin() { merge.origin() } else { None };
             if keeps {
@@ -350,15 +349,27 @@ fn rest_of(
 }
 
 impl Inner {
-    /// Which runs of blocks a merge leaves where they are. Where large values stand apart from their rows, blocks are
+    /// The fewest bytes of a run of blocks that merges leave where it is; 0 if they copy everything.
+    pub(crate) fn stitch_threshold_bytes(&self) -> u64 {
+        let bytes = self.options.stitch_threshold_bytes;
+        if self.plan().0.compaction.may_stitch() { bytes.into() } else { 0 }
+    }
+
+    /// Whether merges leave runs of blocks where they are. Where large values stand apart from their rows, blocks are
     /// small, and pointers have to be counted anew: all are copied.
-    pub(super) fn stitch_rule(&self) -> Option<StitchRule> {
-        match (self.plan().0.compaction, self.options.values) {
-            (CompactionPolicy::Stitched { threshold_bytes }, ValuePolicy::InRow) => {
-                let threshold_bytes = threshold_bytes.into();
-                Some(StitchRule { threshold_bytes, emptied: HashSet::new() })
-            }
-            _ => None,
+    pub(super) fn stitches(&self) -> bool {
+        self.stitch_threshold_bytes() > 0 && self.options.values == ValuePolicy::InRow
+    }
+
+    /// Which runs of blocks a merge leaves where they are: none in files of which little is needed, which so go as merges
+    /// pass.
+    fn stitch_rule(&self, space: &Keyspace) -> Option<StitchRule> {
+        if !self.stitches() {
+            return None;
         }
+        let threshold_bytes = self.stitch_threshold_bytes();
+        let tables = space.version.tables().map(|(_, table)| table.meta());
+        let emptied = defragment::leaving(&defragment::uses(tables));
+        Some(StitchRule { threshold_bytes, emptied })
     }
 }

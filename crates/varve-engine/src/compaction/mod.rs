@@ -8,8 +8,9 @@
 //!    their rows stay where they are too, until [`policy::cleaning`] says that too little is in use of their segment.
 //! 4. One manifest edit removes the inputs and adds the outputs; the input files go when their last
 //!    reader does.
-//! 5. Files of which merges left little are emptied by [`defragment`].
-//! 6. A change of design is waited for, or finished at once by [`redesign`].
+//! 5. Stores that are written over and over merge earlier; [`replaced`] says which these are.
+//! 6. Files of which merges left little are emptied by [`defragment`].
+//! 7. A change of design is waited for, or finished at once by [`redesign`].
 //!
 //! Source: TableFS 4.1.2 (LevelDB's leveled compaction), SlimDB 5.1.2 and 5.3.3 (stepped merge), KVFS 3.2
 //! (stitching, defragmentation).
@@ -19,5 +20,6 @@ pub(crate) mod execute;
 pub(crate) mod outputs;
 pub(crate) mod policy;
 pub(crate) mod redesign;
+pub(crate) mod replaced;
 pub(crate) mod retain;
 pub(crate) mod stitch;

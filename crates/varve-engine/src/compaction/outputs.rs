@@ -15,7 +15,7 @@ use crate::segment::{Segment, SegmentWriter};
 use crate::table::{Admission, TableWriter};
 use crate::version::{Table, TableFiles};
 use crate::view::Keyspace;
-use crate::{CompactionPolicy, StoreResult, ValuePolicy};
+use crate::{StoreResult, ValuePolicy};
 
 /// Tables and segments whose content is durable, but not their names.
 #[derive(Debug, Default)]
@@ -227,10 +227,7 @@ impl Inner {
             compression: compression_of(space),
             index: self.options.index,
             filter: self.filter_policy(level),
-            cut_after_prefix_bytes: match self.plan().0.compaction {
-                CompactionPolicy::Stitched { threshold_bytes } => threshold_bytes.into(),
-                _ => 0,
-            },
+            cut_after_prefix_bytes: self.stitch_threshold_bytes(),
         }
     }
 }

@@ -150,8 +150,7 @@ impl Inner {
         let (options, meta) = (self.table_options(space, level), table.meta());
         let (is_stitched, points) = (!meta.zones.is_empty(), !meta.segments.is_empty());
         let values = self.options.values;
-        if (is_stitched && self.stitch_rule().is_none()) || (points && values == ValuePolicy::InRow)
-        {
+        if (is_stitched && !self.stitches()) || (points && values == ValuePolicy::InRow) {
             return Ok(false);
         }
         let (footer, _) = self.cache.load_footer(table)?;

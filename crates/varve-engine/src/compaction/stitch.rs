@@ -105,7 +105,10 @@ impl<'a> Stitcher<'a> {
         found: &Found,
         origin: Option<Origin<'_>>,
     ) -> StoreResult<()> {
-        let Some(origin) = origin.filter(|origin| self.may_stay(origin)) else {
+        // Most versions of a merge stand between those of others: their block is given up already.
+        let is_wanted = |origin: &Origin<'_>| origin.is_first || self.open.is_some();
+        let Some(origin) = origin.filter(|origin| is_wanted(origin) && self.may_stay(origin))
+        else {
             self.settle()?;
             return self.outputs.add(key, seq, found);
         };

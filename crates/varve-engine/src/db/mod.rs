@@ -39,7 +39,7 @@ use parking_lot::{Condvar, Mutex};
 use varve_env::{Env, FileLock, JoinHandle};
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
-use crate::compaction::policy::States;
+use crate::compaction::policy::Memory;
 use crate::compaction::redesign::Known;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
@@ -107,7 +107,7 @@ pub(crate) struct Inner {
     pub(crate) naming: Mutex<()>,
     pub(crate) locks: Locks,
     /// What compactions remember of each key space.
-    pub(crate) compaction_job: Mutex<BTreeMap<KeyspaceId, States>>,
+    pub(crate) compaction_job: Mutex<BTreeMap<KeyspaceId, Memory>>,
     plan: Mutex<Plan>,
     /// What a redesign knows of the tables; taken under the lock of compactions.
     pub(crate) redesigned: Mutex<HashMap<FileNo, Known>>,

@@ -63,7 +63,7 @@ impl StorePlan {
                 CompactionPolicy::LazyLeveled if is_last => Layout::Leveled,
                 CompactionPolicy::LazyLeveled
                 | CompactionPolicy::Stepped
-                | CompactionPolicy::Stitched { .. } => Layout::Stepped,
+                | CompactionPolicy::Stitched => Layout::Stepped,
             };
             let filter = match layout {
                 Layout::Leveled => self.filtered_levels.holds(level),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use varve_engine::{
-    Batch, CompactionPolicy, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store,
-    StoreDesign, StoreResult, ValuePolicy,
+    Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreDesign, StoreResult,
+    ValuePolicy,
 };
 use varve_env::Env;
 use varve_types::KeyspaceId;
@@ -83,8 +83,8 @@ pub(crate) fn options_by(number: u64) -> DbOptions {
     };
     let mut options = small_options();
     design.apply(&mut options);
-    if let CompactionPolicy::Stitched { threshold_bytes } = &mut options.compaction {
-        *threshold_bytes = 1 << (9 + pick(4, 4));
+    if options.stitch_threshold_bytes > 0 {
+        options.stitch_threshold_bytes = 1 << (9 + pick(4, 4));
     }
     options.dead_percent_max = [0, 25, 100][pick(2, 3)];
     options.sublevels_trigger = 2 + pick(3, 2);

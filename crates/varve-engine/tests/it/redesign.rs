@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use varve_engine::design::{Compaction, TableFilter, TableIndex, Values};
-use varve_engine::{
-    CompactionPolicy, Db, DbOptions, Redesign, Store, StoreDesign, ValuePolicy, inspect_store,
-};
+use varve_engine::{Db, DbOptions, Redesign, Store, StoreDesign, ValuePolicy, inspect_store};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_types::KeyspaceId;
@@ -47,9 +45,7 @@ pub(crate) fn options_of(design: StoreDesign) -> DbOptions {
     (options.sublevels_trigger, options.level_multiplier) = (3, small.level_multiplier);
     (options.block_bytes, options.memtable_bytes) = (4096, 16 << 10);
     (options.table_bytes, options.level_base_bytes) = (24 << 10, 48 << 10);
-    if let CompactionPolicy::Stitched { threshold_bytes } = &mut options.compaction {
-        *threshold_bytes = 4096;
-    }
+    options.stitch_threshold_bytes = options.stitch_threshold_bytes.min(4096);
     if design.values == Values::Separated {
         options.values = ValuePolicy::Separated { bytes_min: 200 };
     }
@@ -124,7 +120,7 @@ fn assert_is_of(env: &SimEnv, design: StoreDesign, when: &str) {
             assert_eq!(parts.index, index, "{when}: table {number} of {}", space.name);
             assert_eq!(parts.filter, filter.to_lowercase(), "{when}: table {number}");
             assert_eq!(parts.filter_bytes > 0, parts.filter != "none", "{when}: {number}");
-            let stitches = matches!(options.compaction, CompactionPolicy::Stitched { .. });
+            let stitches = options.stitch_threshold_bytes > 0;
             let may_point = options.values != ValuePolicy::InRow;
             assert!(table.zones == 0 || stitches, "{when}: table {number} is stitched");
             assert!(table.segments == 0 || may_point, "{when}: table {number} points");

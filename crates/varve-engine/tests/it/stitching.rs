@@ -1,4 +1,4 @@
-//! Stitched stores: what the thesis of KVFS says of stitching (3.2) and of defragmentation (3.2.1).
+//! Stitched and lazy-leveled stores: what the thesis of KVFS says of stitching (3.2) and of defragmentation (3.2.1).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::common::*;
 
 const THRESHOLD: u32 = 8 << 10;
 
-fn options(threshold_bytes: Option<u32>) -> DbOptions {
-    let compaction = match threshold_bytes {
-        Some(threshold_bytes) => CompactionPolicy::Stitched { threshold_bytes },
-        None => CompactionPolicy::Stepped,
-    };
+/// The policies that leave runs where they are.
+const POLICIES: [CompactionPolicy; 2] = [CompactionPolicy::Stitched, CompactionPolicy::LazyLeveled];
+
+fn options(compaction: CompactionPolicy) -> DbOptions {
     DbOptions {
         compaction,
+        stitch_threshold_bytes: THRESHOLD,
         index: IndexPolicy::EliasFano,
         block_bytes: 4096,
         memtable_bytes: 64 << 10,
@@ -105,23 +105,25 @@ fn tables(env: &SimEnv) -> Vec<PathBuf> {
 /// 3.2: what is already sorted stays in place, so that directories created at once are hardly written again.
 #[test]
 fn directories_that_were_created_at_once_are_not_copied() {
-    let written = [None, Some(THRESHOLD)].map(|threshold| {
-        let env = SimEnv::new(1);
-        let (db, id) = open_with(&env, options(threshold));
-        fill(&db, id, 120, 0);
-        check(&db, id, 120);
-        assert_eq!(counter(&db, "stitched_bytes") > 0, threshold.is_some());
-        compaction_bytes(&db)
-    });
-    assert!(written[1] * 2 < written[0], "{written:?} bytes copied without and with stitching");
+    for policy in POLICIES {
+        let written = [0, THRESHOLD].map(|stitch_threshold_bytes| {
+            let env = SimEnv::new(1);
+            let (db, id) = open_with(&env, DbOptions { stitch_threshold_bytes, ..options(policy) });
+            fill(&db, id, 120, 0);
+            check(&db, id, 120);
+            assert_eq!(counter(&db, "stitched_bytes") > 0, stitch_threshold_bytes > 0);
+            compaction_bytes(&db)
+        });
+        assert!(written[1] * 2 < written[0], "{policy:?}: {written:?} without and with stitching");
+    }
 }
 
 /// 3.2.1: zones of little use are emptied, and only the room that there is is needed.
 #[test]
 fn defragmentation_gives_room_back_and_loses_nothing() {
-    for fit in [Fit::Best, Fit::First] {
+    for (fit, policy) in [Fit::Best, Fit::First].into_iter().zip(POLICIES) {
         let env = SimEnv::new(2);
-        let (db, id) = open_with(&env, options(Some(THRESHOLD)));
+        let (db, id) = open_with(&env, options(policy));
         fill(&db, id, 120, 2);
         let snapshot = db.snapshot().unwrap();
         let before = env.used_bytes();
@@ -137,7 +139,7 @@ fn defragmentation_gives_room_back_and_loses_nothing() {
         assert_eq!(tables(&env).len() as u64, done.after.files, "what is needed by none is gone");
         assert_eq!(db.defragment(fit).unwrap().rewrites, 0);
         db.close().unwrap();
-        let (db, id) = open_with(&env, options(Some(THRESHOLD)));
+        let (db, id) = open_with(&env, options(policy));
         assert_eq!(db.fragmentation(), done.after);
         check(&db, id, 120);
     }
@@ -146,7 +148,7 @@ fn defragmentation_gives_room_back_and_loses_nothing() {
 #[test]
 fn defragmentation_takes_no_more_room_than_there_is() {
     let env = SimEnv::new(3);
-    let (db, id) = open_with(&env, options(Some(THRESHOLD)));
+    let (db, id) = open_with(&env, options(CompactionPolicy::Stitched));
     fill(&db, id, 120, 2);
     let room = 64 << 10;
     env.set_capacity(env.used_bytes() + room);
@@ -159,11 +161,13 @@ fn defragmentation_takes_no_more_room_than_there_is() {
 /// In the background no more than the bound stays.
 #[test]
 fn a_bound_on_what_nobody_needs_is_kept_while_the_store_is_used() {
-    let env = SimEnv::new(4);
-    let (db, id) = open_with(&env, DbOptions { dead_percent_max: 25, ..options(Some(THRESHOLD)) });
-    fill(&db, id, 120, 2);
-    let found = db.fragmentation();
-    assert!(found.dead_bytes * 100 <= found.bytes * 26, "{found:?}");
-    assert!(counter(&db, "defragmentations") > 0);
-    check(&db, id, 120);
+    for policy in POLICIES {
+        let env = SimEnv::new(4);
+        let (db, id) = open_with(&env, DbOptions { dead_percent_max: 25, ..options(policy) });
+        fill(&db, id, 120, 2);
+        let found = db.fragmentation();
+        assert!(found.dead_bytes * 100 <= found.bytes * 26, "{policy:?}: {found:?}");
+        assert!(counter(&db, "defragmentations") > 0);
+        check(&db, id, 120);
+    }
 }

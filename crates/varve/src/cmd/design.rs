@@ -18,7 +18,8 @@ pub(crate) struct DesignOptions {
     /// Instead of the preset's: how tables are merged (leveled, stepped, lazy-leveled, stitched)
     #[arg(long, value_name = "POLICY", value_parser = named::<Compaction>)]
     compaction: Option<Compaction>,
-    /// Where tables are stitched: runs of blocks of at least so many bytes stay where they are, 4K to 1M
+    /// Where tables are lazy-leveled or stitched: runs of blocks of at least so many bytes stay where they are in
+    /// merges, 4K to 1M; 0 if none shall
     #[arg(long, value_name = "BYTES", value_parser = threshold)]
     stitch_threshold: Option<StitchThreshold>,
     /// Instead of the preset's: how blocks of tables are found (plain, elias-fano, three-level)
@@ -62,7 +63,7 @@ pub(crate) fn named<T: DeserializeOwned>(name: &str) -> std::result::Result<T, s
 fn threshold(text: &str) -> std::result::Result<StitchThreshold, String> {
     let bytes = size::parse(text).map_err(|error| error.to_string())?;
     let [least, most] = [StitchThreshold::MIN, StitchThreshold::MAX].map(StitchThreshold::bytes);
-    let rule = || format!("{} to {}", size::show(least.into()), size::show(most.into()));
+    let rule = || format!("0, or {} to {}", size::show(least.into()), size::show(most.into()));
     StitchThreshold::new(bytes).ok_or_else(rule)
 }
 

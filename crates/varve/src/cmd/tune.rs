@@ -254,7 +254,7 @@ fn change(design: &mut StoreDesign, plan: StorePlan, auto: bool) {
         CompactionPolicy::Leveled => Compaction::Leveled,
         CompactionPolicy::Stepped => Compaction::Stepped,
         CompactionPolicy::LazyLeveled => Compaction::LazyLeveled,
-        CompactionPolicy::Stitched { .. } => Compaction::Stitched,
+        CompactionPolicy::Stitched => Compaction::Stitched,
     };
     design.filter = match (plan.sublevel_map, design.filter) {
         (true, _) => TableFilter::MultiLevelCuckoo,
@@ -332,7 +332,7 @@ fn show(advice: &Advice) {
             CompactionPolicy::Leveled => "leveled",
             CompactionPolicy::Stepped => "stepped",
             CompactionPolicy::LazyLeveled => "lazy-leveled",
-            CompactionPolicy::Stitched { .. } => "stitched",
+            CompactionPolicy::Stitched => "stitched",
         },
         String::from(plan.filtered_levels),
         size::show(estimate.memory_bytes as u64),

@@ -10,6 +10,9 @@
 //!
 //! A file goes when nothing points at it any more. No step copies more than the room that there is.
 //!
+//! Apart from that, merges copy what they pass of files of which less than half is needed ([`leaving`]): that costs no
+//! more than one byte written for each given back, and bounds what nobody needs even while merges never pause.
+//!
 //! Source: KVFS thesis 3.2.1. Departure: files are never written again, so what is copied goes into the room of a new
 //! file and not into holes of old ones.
 
@@ -21,6 +24,8 @@ use varve_types::FileNo;
 
 /// A file of which a smaller part is needed counts as under-utilized (KVFS thesis 4.5).
 pub(crate) const LIVE_PERCENT_MIN: u64 = 75;
+/// Merges copy what they pass of a file of which a smaller part is needed.
+const STITCHED_PERCENT_MIN: u64 = 50;
 
 /// Which zones are emptied together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +94,14 @@ pub(crate) fn dead_percent(files: &BTreeMap<FileNo, FileUse>) -> u64 {
     let all: u64 = files.values().map(|file| file.size_bytes).sum();
     let dead = files.values().map(|file| file.size_bytes.saturating_sub(file.live_bytes));
     dead.sum::<u64>() * 100 / all.max(1)
+}
+
+/// The files whose blocks merges copy although they could stay.
+pub(crate) fn leaving(files: &BTreeMap<FileNo, FileUse>) -> HashSet<FileNo> {
+    let is_little_used = |used: &FileUse| {
+        !used.is_table && used.live_bytes * 100 < used.size_bytes * STITCHED_PERCENT_MIN
+    };
+    files.iter().filter(|(_, used)| is_little_used(used)).map(|(file, _)| *file).collect()
 }
 
 /// How much may be copied.
@@ -185,6 +198,16 @@ mod tests {
         let mut emptied: Vec<u64> = rewrite.emptied.iter().map(|file| file.get()).collect();
         emptied.sort_unstable();
         Some((rewrite.table.get(), emptied, rewrite.bytes))
+    }
+
+    #[test]
+    fn merges_copy_what_they_pass_of_files_of_which_less_than_half_is_needed() {
+        let tables = [
+            stitched(10, &[(1, 100, 49, 1), (2, 100, 50, 1), (3, 100, 30, 1), (4, 100, 30, 1)]),
+            stitched(4, &[(3, 100, 30, 1)]),
+        ];
+        let leaving = leaving(&uses(tables.iter()));
+        assert_eq!(leaving, HashSet::from([FileNo::new(1)]), "4 is a table's own file");
     }
 
     #[test]

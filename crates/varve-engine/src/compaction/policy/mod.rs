@@ -19,6 +19,7 @@ use varve_format::edit::TableMeta;
 use varve_types::{FileNo, SublevelId};
 
 use crate::CompactionPolicy;
+use crate::compaction::replaced::Shares;
 use crate::version::{LEVELS, Place};
 
 /// A sub-level: its tables, sorted by key and disjoint.
@@ -26,6 +27,16 @@ use crate::version::{LEVELS, Place};
 pub(crate) struct Run<'a> {
     pub(crate) id: SublevelId,
     pub(crate) tables: Vec<&'a TableMeta>,
+    /// Bytes of rows that replace or delete older ones, as far as anybody looked; else all of them.
+    pub(crate) replacing_bytes: u64,
+}
+
+impl<'a> Run<'a> {
+    /// A run of `tables`, all of whose rows may replace older ones.
+    pub(crate) fn new(id: SublevelId, tables: Vec<&'a TableMeta>) -> Run<'a> {
+        let replacing_bytes = tables.iter().map(|table| table.total_bytes()).sum();
+        Run { id, tables, replacing_bytes }
+    }
 }
 
 /// The tables of a key space by level, and of each level the sub-levels, newest first, as
@@ -56,6 +67,14 @@ pub(crate) struct LevelState {
 
 /// The levels' states.
 pub(crate) type States = [LevelState; LEVELS];
+
+/// What is remembered of a key space between compactions; forgotten at close.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) states: States,
+    /// Which part of the rows of tables replaces older ones.
+    pub(crate) replacing: Shares,
+}
 
 /// What to merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,10 +114,16 @@ impl Job {
 pub(crate) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Option<(f64, Job)> {
     match shape.policy {
         CompactionPolicy::Leveled => leveled::pick(shape, levels, states),
-        CompactionPolicy::Stepped
-        | CompactionPolicy::LazyLeveled
-        | CompactionPolicy::Stitched { .. } => stepped::pick(shape, levels, states),
+        CompactionPolicy::Stepped | CompactionPolicy::LazyLeveled | CompactionPolicy::Stitched => {
+            stepped::pick(shape, levels, states)
+        }
     }
+}
+
+/// Whether it would be well to know of how many rows newer ones stand above: the store might be merged for them.
+pub(crate) fn asks_what_is_replaced(shape: &Shape, levels: &Levels<'_>) -> bool {
+    shape.policy == CompactionPolicy::LazyLeveled
+        && stepped::is_top_heavy(levels, stepped::bottom(shape, levels))
 }
 
 /// The level for a table that is newer than all there is: the deepest of those in use, or the one below if that is
@@ -119,9 +144,9 @@ pub(crate) fn level_for(shape: &Shape, levels: &Levels<'_>, table: &TableMeta) -
 pub(crate) fn debt_bytes(shape: &Shape, levels: &Levels<'_>) -> u64 {
     match shape.policy {
         CompactionPolicy::Leveled => leveled::debt_bytes(shape, levels),
-        CompactionPolicy::Stepped
-        | CompactionPolicy::LazyLeveled
-        | CompactionPolicy::Stitched { .. } => stepped::debt_bytes(shape, levels),
+        CompactionPolicy::Stepped | CompactionPolicy::LazyLeveled | CompactionPolicy::Stitched => {
+            stepped::debt_bytes(shape, levels)
+        }
     }
 }
 
@@ -129,9 +154,9 @@ pub(crate) fn debt_bytes(shape: &Shape, levels: &Levels<'_>) -> u64 {
 pub(crate) fn mapped_levels(shape: &Shape, levels: &Levels<'_>) -> usize {
     match shape.policy {
         CompactionPolicy::Leveled => 1,
-        CompactionPolicy::Stepped
-        | CompactionPolicy::LazyLeveled
-        | CompactionPolicy::Stitched { .. } => stepped::bottom(shape, levels),
+        CompactionPolicy::Stepped | CompactionPolicy::LazyLeveled | CompactionPolicy::Stitched => {
+            stepped::bottom(shape, levels)
+        }
     }
 }
 
@@ -197,10 +222,11 @@ mod testing {
             let id = SublevelId::new(*id);
             match levels[*level].iter_mut().find(|run| run.id == id) {
                 Some(run) => run.tables.push(table),
-                None => levels[*level].push(Run { id, tables: vec![table] }),
+                None => levels[*level].push(Run::new(id, vec![table])),
             }
         }
         for level in &mut levels {
+            level.iter_mut().for_each(|run| *run = Run::new(run.id, run.tables.clone()));
             level.sort_by_key(|run| std::cmp::Reverse(run.id));
         }
         levels

@@ -9,9 +9,9 @@
 //!    newer rows of the same range ([`sink`]), else into a new one. With a leveled bottom, what goes to the bottom
 //!    is merged with it.
 //! 4. A table of the pass that overlaps nothing moves as it is.
-//! 5. Two things make a level due earlier, above a leveled bottom: what stands above it is so much that, if all of it
-//!    replaced older rows, the store would take three times its room; and, for level 0, rest: nothing is written for a
-//!    while, and readers profit from fewer sub-levels.
+//! 5. Two things make a level due earlier, above a leveled bottom: of the rows above it so many replace older ones that the
+//!    store takes three times its room; and, for level 0, rest: nothing is written for a while, and readers profit
+//!    from fewer sub-levels.
 //!
 //! Source: SlimDB, thesis 5.1.2 and 5.3.3 (stepped merge, sub-levels, merges of a range of keys). The leveled
 //! bottom is what the field calls lazy leveling: few duplicates at little more writing.
@@ -28,8 +28,8 @@ use crate::version::{LEVELS, Place};
 
 /// Bytes of inputs, in tables' worth, at which a job ends.
 const JOB_TABLES: u64 = 8;
-/// What stands above the bottom may be so many times as much as the bottom.
-const ABOVE_BOTTOM_MAX: u64 = 2;
+/// Rows that replace older ones may be this part of all: two of three bytes are needed by nobody then.
+const REPLACING_MAX: (u64, u64) = (2, 3);
 /// At rest level 0 is due at one part in so many of the usual number of sub-levels.
 const REST_SHARE: usize = 3;
 
@@ -62,7 +62,10 @@ pub(super) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Optio
     let settled = (0..bottom).all(|level| pass_of(levels, states, level).is_none());
     let score = |level: usize| {
         let share = levels[level].len() as f64 / trigger as f64;
-        let early = settled && level + 1 == bottom && is_top_heavy(shape, levels, bottom)
+        let early = settled
+            && level + 1 == bottom
+            && shape.policy == CompactionPolicy::LazyLeveled
+            && is_top_heavy(levels, bottom)
             || level == 0 && is_worth_resting(shape, levels, bottom);
         if early || pass_of(levels, states, level).is_some() { share.max(1.0) } else { share }
     };
@@ -73,17 +76,19 @@ pub(super) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Optio
     step(shape, levels, states, level, bottom).map(|job| (score, job))
 }
 
-/// Whether so much stands above the bottom that the last level of sub-levels is to be merged into it.
-fn is_top_heavy(shape: &Shape, levels: &Levels<'_>, bottom: usize) -> bool {
-    if shape.policy != CompactionPolicy::LazyLeveled || bottom < 2 {
+/// Whether so much above the bottom replaces older rows that the last level of sub-levels is to be merged into it.
+pub(super) fn is_top_heavy(levels: &Levels<'_>, bottom: usize) -> bool {
+    if bottom < 2 {
         return false;
     }
     let Some(last) = levels[bottom - 1].last() else { return false };
     let oldest = levels[bottom].first().unwrap_or(last);
     let is_alone = levels[bottom].is_empty() && levels[bottom - 1].len() == 1;
     let all: u64 = levels.iter().map(|runs| level_bytes(runs)).sum();
-    let bytes = run_bytes(oldest);
-    !is_alone && all - bytes > bytes.saturating_mul(ABOVE_BOTTOM_MAX)
+    let newer = levels.iter().flatten().filter(|run| run.id != oldest.id);
+    let replacing: u64 = newer.map(|run| run.replacing_bytes).sum();
+    let (part, of) = REPLACING_MAX;
+    !is_alone && replacing.saturating_mul(of) > all.saturating_mul(part)
 }
 
 /// Whether level 0 is to be merged because the store is at rest: never so as to rewrite more below than twice what comes
@@ -315,6 +320,22 @@ mod tests {
         assert_eq!(job(&shape, &new[1..], &States::default()), None);
         let alone = [table(4, 0, 400), table(2, 1, 101)];
         assert_eq!(job(&shape, &alone, &States::default()), None);
+    }
+
+    #[test]
+    fn rows_that_replace_none_are_not_merged_early() {
+        let shape = Shape { sublevels_trigger: 9, ..LAZY };
+        let table = |id, level, bytes| (level, id, table(id, ("a", "z"), bytes));
+        let heavy = [table(4, 0, 103), table(3, 1, 300), table(1, 2, 201)];
+        let mut levels = levels(&heavy);
+        let is_merged = |levels: &Levels<'_>| pick(&shape, levels, &States::default()).is_some();
+        assert!(is_merged(&levels));
+        levels[0][0].replacing_bytes = 102;
+        assert!(!is_merged(&levels));
+        // The oldest rows replace none, whatever is said of them.
+        levels[1][0].replacing_bytes = 201;
+        levels[2][0].replacing_bytes = 999;
+        assert!(!is_merged(&levels));
     }
 
     #[test]

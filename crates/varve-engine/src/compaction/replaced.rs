@@ -1,0 +1,104 @@
+//! Estimates how many rows of the upper sub-levels replace older ones, so that only stores that are written over and over are
+//! merged before they have to be.
+//!
+//! 1. [`policy::asks_what_is_replaced`] says that the store would be merged early if all rows above its bottom replaced
+//!    older ones.
+//! 2. Of each table above, some blocks are read, spread over its keys. A row counts as replacing if it deletes, or if the
+//!    filter of an older table says that it may hold the key. Without filters all count.
+//! 3. What was found is kept by file until the table goes, and forgotten at close. Older rows only become fewer, so that
+//!    it may be too much, but not too little.
+//!
+//! A table is looked at once, with a 64 KiB of reads, and only in a store of which most stands above the bottom.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use varve_format::EntryKind;
+use varve_format::block::BlockCursor;
+use varve_format::filter::filter_hash;
+use varve_types::FileNo;
+
+use super::policy::{self, Run, Shape};
+use crate::StoreResult;
+use crate::db::Inner;
+use crate::table::Admission;
+use crate::version::{Place, Table, Version};
+
+/// Blocks that are read of a table.
+const SAMPLED_BLOCKS: usize = 16;
+
+/// The part of the rows of each table of a key space that replaces older ones, as far as anybody looked.
+pub(crate) type Shares = HashMap<FileNo, f64>;
+
+impl Inner {
+    /// Puts into `runs`, those of `version`, how much of them replaces older rows, if that matters for what is merged
+    /// next. `known` are the shares of tables that were looked at before.
+    pub(crate) fn note_replaced(
+        &self,
+        shape: &Shape,
+        version: &Version,
+        runs: &mut [Vec<Run<'_>>],
+        known: &mut Shares,
+    ) -> StoreResult<()> {
+        if !policy::asks_what_is_replaced(shape, runs) {
+            return Ok(());
+        }
+        let mut shares = Shares::new();
+        for (place, table) in version.tables() {
+            let file = table.file_no();
+            let share = match known.get(&file) {
+                Some(share) => *share,
+                None => self.replacing_share(version, place, table)?,
+            };
+            shares.insert(file, share);
+        }
+        for run in runs.iter_mut().flatten() {
+            let replacing = run.tables.iter().map(|table| {
+                let share = shares.get(&table.file).copied().unwrap_or(1.0);
+                (table.total_bytes() as f64 * share) as u64
+            });
+            run.replacing_bytes = replacing.sum();
+        }
+        *known = shares;
+        Ok(())
+    }
+
+    /// The part of the rows of `table`, which stands at `at`, that replaces older ones.
+    fn replacing_share(
+        &self,
+        version: &Version,
+        at: Place,
+        table: &Arc<Table>,
+    ) -> StoreResult<f64> {
+        let index = self.cache.index(table)?;
+        let blocks = index.index.block_count();
+        let (mut rows, mut replacing) = (0u64, 0u64);
+        for number in (0..blocks).step_by(blocks.div_ceil(SAMPLED_BLOCKS).max(1)) {
+            let Some(place) = index.place(table, number)? else { break };
+            let mut cursor = BlockCursor::new(self.cache.block(place, Admission::Pass)?);
+            cursor.seek_first().map_err(|error| place.damaged(error))?;
+            while cursor.valid() {
+                let key = cursor.key();
+                if table.covers(key) {
+                    let replaces = cursor.kind() == EntryKind::Delete
+                        || self.older_filters_pass(version, at, key)?;
+                    rows += 1;
+                    replacing += u64::from(replaces);
+                }
+                cursor.next().map_err(|error| place.damaged(error))?;
+            }
+        }
+        Ok(if rows == 0 { 1.0 } else { replacing as f64 / rows as f64 })
+    }
+
+    /// Whether some table older than the sub-level at `at` may hold `key`, by its filter.
+    fn older_filters_pass(&self, version: &Version, at: Place, key: &[u8]) -> StoreResult<bool> {
+        let hash = filter_hash(key);
+        for table in version.older_tables(at, key) {
+            if self.cache.index(table)?.may_hold(hash) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
