@@ -2,7 +2,7 @@
 //!
 //! A walk forward knows from the index where its range ends, and has the blocks up to there fetched together when it
 //! meets the first that is not in memory: no more than it needs, in few requests. A long one has them fetched in
-//! growing pieces, so that one that is given up early wastes little.
+//! growing pieces, so that one that is given up early wastes little. Behind that end it reads nothing.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -43,14 +43,14 @@ pub(crate) struct TableSource {
 struct Ahead {
     /// Fetched up to here.
     until: usize,
-    /// Where the range ends.
+    /// Where the range ends: a walk forward goes no further.
     last: usize,
     /// The next piece.
     blocks: usize,
 }
 
 impl TableSource {
-    /// A walk that begins where `range` does, or where the table does; it does not stop where `range` ends.
+    /// A walk that begins where `range` does, or where the table does; it stops with the block in which `range` ends.
     pub(crate) fn new(
         cache: Arc<TableCache>,
         table: Arc<Table>,
@@ -159,7 +159,7 @@ impl TableSource {
             return Ok(());
         }
         let next = match self.direction {
-            Direction::Forward => Some(self.block_no + 1),
+            Direction::Forward => Some(self.block_no + 1).filter(|next| *next <= self.ahead.last),
             Direction::Reverse => self.block_no.checked_sub(1),
         };
         match next {
@@ -226,10 +226,10 @@ impl Ahead {
     }
 }
 
-/// The block in which `range` ends.
+/// The block in which `range` ends; none after it has keys of the range.
 fn last_block(index: &Index, range: KeyBounds<'_>) -> usize {
     let found = match range.1 {
-        Bound::Included(key) => index.find(key, SeqNo::ZERO).map(|blocks| *blocks.start()),
+        Bound::Included(key) => index.seek(key, SeqNo::ZERO).map(|blocks| *blocks.end()),
         Bound::Excluded(key) => index.last_below(key),
         Bound::Unbounded => None,
     };
