@@ -18,6 +18,7 @@ mod reads;
 mod redesign;
 mod repair;
 mod retune;
+mod row_work;
 mod segments;
 mod stitching;
 mod sublevel_map;
