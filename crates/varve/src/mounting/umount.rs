@@ -38,8 +38,13 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<MountPoint> {
         Error::failed(format!("no Varve store is mounted on {}", dir.display()))
             .hint("`findmnt -t fuse.varve` lists the mounts")
     })?;
-    super::views::unmount_below(&mount.dir, mode)?;
-    varve_fuse::unmount(&mount.dir, mode)?;
+    let unmounted = super::views::unmount_below(&mount.dir, mode)
+        .and_then(|()| varve_fuse::unmount(&mount.dir, mode));
+    match unmounted {
+        // Nobody gets to the mounts of views through a dead mount; they go with it.
+        Err(_) if is_dead(&mount.dir) => varve_fuse::unmount(&mount.dir, UnmountMode::Force)?,
+        unmounted => unmounted?,
+    }
     if mode == UnmountMode::Lazy {
         return Ok(mount);
     }
@@ -62,6 +67,11 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<MountPoint> {
         thread::sleep(RELEASE_POLL);
     }
     Ok(mount)
+}
+
+/// Whether the daemon of the mount on `dir` is gone.
+fn is_dead(dir: &Path) -> bool {
+    rustix::fs::statfs(dir).err() == Some(rustix::io::Errno::NOTCONN)
 }
 
 fn is_at(mount: &MountPoint, dir: &Path) -> bool {
