@@ -6,8 +6,8 @@ mod protocol;
 use protocol::{Request, Response};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    if let Ok(request) = Request::decode(data) {
-        assert_eq!(request.encode(), data);
+    if let Ok((transaction, request)) = Request::decode(data) {
+        assert_eq!(request.encode(transaction), data);
     }
     if let Ok(response) = Response::decode(data) {
         assert_eq!(response.encode(), data);

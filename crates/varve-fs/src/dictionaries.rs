@@ -7,6 +7,10 @@
 //! 3. [`Dictionaries::remove`] marks the row as going, durably, empties the key space, and removes the row. A removal
 //!    that a crash cut short is finished by the next mount.
 //!
+//! In a transaction ([`Dictionaries::within`]) pairs are read and changed in its own tree, so that they are committed or
+//! dropped with its files. Names are those of the main view: a transaction has the dictionaries that were there when it
+//! began and still are. It makes and drops none itself, as all have their numbers from one row of names.
+//!
 //! Invariant: a key space with pairs is named by one row. Costs: creating and removing cost the number of table files
 //! of the dictionary, everything else what it reads or writes; names are kept in memory, at most
 //! [`DICTIONARIES_MAX`].
@@ -21,10 +25,11 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use varve_engine::{Batch, Direction, KeyRange, KeyspaceOptions, Pair, Store};
 use varve_schema::{DICTIONARIES_MAX, DictionaryRow};
 use varve_types::limits::KEY_BYTES_MAX;
-use varve_types::{FileName, KeyspaceId};
+use varve_types::{FileName, InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
+use crate::ids::IdAllocator;
 
 /// The largest value of a pair, in bytes.
 pub const PAIR_VALUE_BYTES_MAX: usize = 1 << 20;
@@ -45,10 +50,16 @@ pub struct Page {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     number: u32,
+    made: InodeId,
     pairs: KeyspaceId,
 }
 
 type Names = BTreeMap<Vec<u8>, Known>;
+
+/// Keeps dictionaries from being made and dropped.
+pub(crate) struct Held<'a>(
+    #[allow(dead_code, reason = "a lock")] RwLockReadGuard<'a, Option<Names>>,
+);
 
 /// See the module's comment.
 #[derive(Debug)]
@@ -57,6 +68,9 @@ pub struct Dictionaries {
     names: KeyspaceId,
     options: KeyspaceOptions,
     read_only: bool,
+    ids: Arc<IdAllocator>,
+    /// Those of the main view and the epoch of the transaction that these are in, if they are in one.
+    main: Option<(Arc<Dictionaries>, InodeId)>,
     /// `None` until they are first asked for. Held for reading by each operation, so that none ends in a key space
     /// that has another owner by then.
     known: RwLock<Option<Names>>,
@@ -91,9 +105,18 @@ impl Dictionaries {
         names: KeyspaceId,
         compression: bool,
         read_only: bool,
+        ids: Arc<IdAllocator>,
     ) -> Dictionaries {
-        let options = pairs_options(compression);
-        Dictionaries { store, names, options, read_only, known: RwLock::new(None) }
+        let (options, known) = (pairs_options(compression), RwLock::new(None));
+        Dictionaries { store, names, options, read_only, ids, main: None, known }
+    }
+
+    /// The same as the transaction of the epoch `epoch` has them, whose tree is `store`.
+    pub(crate) fn within(self: &Arc<Self>, store: Arc<dyn Store>, epoch: InodeId) -> Dictionaries {
+        let (ids, known) = (Arc::clone(&self.ids), RwLock::new(None));
+        let main = Some((Arc::clone(self), epoch));
+        let Dictionaries { names, options, read_only, .. } = **self;
+        Dictionaries { store, names, options, read_only, ids, main, known }
     }
 
     /// The key space of the names.
@@ -103,6 +126,16 @@ impl Dictionaries {
 
     fn writable(&self) -> FsResult<()> {
         if self.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    fn changeable(&self) -> FsResult<()> {
+        self.writable()?;
+        match self.main {
+            None => Ok(()),
+            Some(_) => Err(FsError::Invalid(
+                "dictionaries are made and dropped outside of transactions; name a directory of the mount itself, and no transaction",
+            )),
+        }
     }
 
     /// The key space with a number.
@@ -118,7 +151,8 @@ impl Dictionaries {
             let (name, value) = row.map_err(error::store)?;
             let row = DictionaryRow::decode(&value).map_err(|cause| unreadable(&name, &cause))?;
             if !row.going {
-                names.insert(name.to_vec(), Known { number: row.number, pairs: self.pairs(row)? });
+                let DictionaryRow { number, made, .. } = row;
+                names.insert(name.to_vec(), Known { number, made, pairs: self.pairs(row)? });
             } else if !self.read_only {
                 self.finish_removal(&name, row)?;
             }
@@ -126,9 +160,13 @@ impl Dictionaries {
         Ok(names)
     }
 
-    /// The names, for reading.
+    /// The names, for reading. Whoever waits to change them does not stand in the way, as the commit of a transaction, which
+    /// reads them, lets go of locks that such a one may wait for.
     fn known(&self) -> FsResult<RwLockReadGuard<'_, Option<Names>>> {
-        let known = self.known.read();
+        if let Some((main, _)) = &self.main {
+            return main.known();
+        }
+        let known = self.known.read_recursive();
         if known.is_some() {
             return Ok(known);
         }
@@ -148,13 +186,55 @@ impl Dictionaries {
     /// Runs `with` on the key space of `name`, which stays its own meanwhile.
     fn with<T>(&self, name: &[u8], with: impl FnOnce(KeyspaceId) -> FsResult<T>) -> FsResult<T> {
         let known = self.known()?;
-        let found = known.as_ref().and_then(|names| names.get(name)).ok_or(FsError::NotFound)?;
-        with(found.pairs)
+        let found = known.as_ref().and_then(|names| names.get(name));
+        with(found.filter(|found| self.has(found)).ok_or(FsError::NotFound)?.pairs)
+    }
+
+    /// Whether a dictionary of the main view is one here, too.
+    fn has(&self, known: &Known) -> bool {
+        self.main.as_ref().is_none_or(|(_, epoch)| known.made < *epoch)
+    }
+
+    /// None is made or dropped as long as the guard is there.
+    pub(crate) fn stand_still(&self) -> FsResult<Held<'_>> {
+        self.known().map(Held)
+    }
+
+    /// Those of the key spaces `changed`, of a transaction of the epoch `epoch`, that are no dictionary's any more, nor can
+    /// become one as long as the guard is there.
+    pub(crate) fn hold(
+        &self,
+        changed: &BTreeSet<KeyspaceId>,
+        epoch: InodeId,
+    ) -> FsResult<(Held<'_>, Vec<KeyspaceId>)> {
+        let known = self.known()?;
+        let there: BTreeSet<KeyspaceId> = known
+            .iter()
+            .flat_map(Names::values)
+            .filter(|known| known.made < epoch)
+            .map(|known| known.pairs)
+            .collect();
+        let gone = changed.difference(&there).copied().collect();
+        Ok((Held(known), gone))
+    }
+
+    /// The name of the dictionary whose pairs `keyspace` has, or had in `before`.
+    pub(crate) fn name_of(&self, keyspace: KeyspaceId, before: &dyn Store) -> FsResult<String> {
+        let shown = |name: &[u8]| name.escape_ascii().to_string();
+        let rows = before.scan(self.names, KeyRange::all(), Direction::Forward);
+        for row in rows.map_err(error::store)? {
+            let (name, value) = row.map_err(error::store)?;
+            let row = DictionaryRow::decode(&value).map_err(|cause| unreadable(&name, &cause))?;
+            if self.pairs(row)? == keyspace {
+                return Ok(shown(&name));
+            }
+        }
+        Ok("that is gone".to_owned())
     }
 
     /// Makes an empty dictionary, durably. `Exists` if there is one of that name.
     pub fn create(&self, name: &[u8]) -> FsResult<()> {
-        self.writable()?;
+        self.changeable()?;
         FileName::new(name)?;
         let mut known = self.known_mut()?;
         let names = known.get_or_insert_default();
@@ -167,21 +247,22 @@ impl Dictionaries {
                 "a store has at most {DICTIONARIES_MAX} dictionaries"
             )));
         };
-        let row = DictionaryRow { number, going: false };
+        let made = self.ids.allocate()?;
+        let row = DictionaryRow { number, going: false, made };
         let pairs = self.pairs(row)?;
         self.store.clear_keyspace(pairs).map_err(error::store)?;
         self.put_row(name, row)?;
-        names.insert(name.to_vec(), Known { number, pairs });
+        names.insert(name.to_vec(), Known { number, made, pairs });
         Ok(())
     }
 
     /// Removes a dictionary with all of its pairs, durably.
     pub fn remove(&self, name: &[u8]) -> FsResult<()> {
-        self.writable()?;
+        self.changeable()?;
         let mut known = self.known_mut()?;
         let names = known.get_or_insert_default();
-        let number = names.get(name).ok_or(FsError::NotFound)?.number;
-        let row = DictionaryRow { number, going: true };
+        let Known { number, made, .. } = *names.get(name).ok_or(FsError::NotFound)?;
+        let row = DictionaryRow { number, going: true, made };
         self.put_row(name, row)?;
         names.remove(name);
         let finished = self.finish_removal(name, row);
@@ -209,7 +290,8 @@ impl Dictionaries {
     /// The names, in the order of their bytes.
     pub fn list(&self) -> FsResult<Vec<Vec<u8>>> {
         let known = self.known()?;
-        Ok(known.iter().flat_map(|names| names.keys().cloned()).collect())
+        let here = known.iter().flatten().filter(|(_, known)| self.has(known));
+        Ok(here.map(|(name, _)| name.clone()).collect())
     }
 
     /// The value of `key`.

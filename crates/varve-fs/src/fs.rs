@@ -78,6 +78,7 @@ pub(crate) struct Parts {
     pub(crate) superblock: Superblock,
     pub(crate) objects: Arc<Objects>,
     pub(crate) ids: Arc<IdAllocator>,
+    pub(crate) dictionaries: Dictionaries,
     pub(crate) views: Option<Views>,
 }
 
@@ -316,21 +317,20 @@ impl VarveFs {
         superblock.check_rows(store.as_ref(), keyspaces.meta, dir)?;
         let objects = Arc::new(Objects::new(Arc::clone(&env), dir));
         let ids = IdAllocator::open(Arc::clone(&store), keyspaces.meta).map_err(invalid)?;
+        let ids = Arc::new(ids);
+        let dictionaries = Dictionaries::new(
+            Arc::clone(&store),
+            keyspaces.dictionaries,
+            superblock.compression,
+            options.read_only,
+            Arc::clone(&ids),
+        );
         let spill = Spill::new(Arc::clone(&store), keyspaces.lookups, 0);
         let views = db.map(Views::new);
         let dir = dir.to_path_buf();
         let lock = Mutex::new(Some(lock));
-        let parts = Parts {
-            env,
-            dir,
-            options,
-            lock,
-            store,
-            superblock,
-            objects,
-            ids: Arc::new(ids),
-            views,
-        };
+        let parts =
+            Parts { env, dir, options, lock, store, superblock, objects, ids, dictionaries, views };
         let fs = VarveFs::build(parts, &keyspaces, spill)?;
         fs.begin_views()?;
         Ok(fs)
@@ -338,7 +338,8 @@ impl VarveFs {
 
     /// A file system of these parts.
     pub(crate) fn build(parts: Parts, keyspaces: &Keyspaces, spill: Spill) -> StoreResult<VarveFs> {
-        let Parts { env, dir, options, lock, store, superblock, objects, ids, views } = parts;
+        let Parts { env, dir, options, lock, store, superblock, .. } = parts;
+        let Parts { objects, ids, dictionaries, views, .. } = parts;
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || hook.sync_claimed()));
         let meta = keyspaces.meta;
@@ -351,9 +352,6 @@ impl VarveFs {
         let books = Arc::clone(&accounts);
         let reaper =
             Reaper::new(Arc::clone(&env), Arc::clone(&store), meta, Arc::clone(&objects), books);
-        let (compression, read_only) = (superblock.compression, options.read_only);
-        let names = keyspaces.dictionaries;
-        let dictionaries = Dictionaries::new(Arc::clone(&store), names, compression, read_only);
         Ok(VarveFs {
             meta,
             data: keyspaces.data,

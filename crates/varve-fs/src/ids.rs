@@ -30,6 +30,7 @@ pub(crate) enum IdPolicy {
 }
 
 /// Hands out inode ids.
+#[derive(Debug)]
 pub(crate) struct IdAllocator {
     store: Arc<dyn Store>,
     meta: KeyspaceId,
@@ -37,6 +38,7 @@ pub(crate) struct IdAllocator {
     state: Mutex<State>,
 }
 
+#[derive(Debug)]
 struct State {
     next: u64,
     mark: u64,

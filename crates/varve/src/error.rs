@@ -111,7 +111,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Messages of the rooms below name the next step after a semicolon; here it becomes the hint.
-fn split_hint(message: &str) -> Error {
+pub(crate) fn split_hint(message: &str) -> Error {
     match message.rsplit_once("; ") {
         Some((message, hint)) => Error::failed(message).hint(hint),
         None => Error::failed(message),

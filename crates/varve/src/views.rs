@@ -79,19 +79,38 @@ pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {
 
 /// The store at `path`, or the one mounted there.
 pub(crate) fn store_at(path: &Path) -> Result<PathBuf> {
+    match place_of(path)? {
+        (store, None) => Ok(store),
+        (_, Some(_)) => {
+            let text = format!("{} lies in a snapshot or a transaction", path.display());
+            Err(Error::failed(text).hint("name a directory of the mount itself"))
+        }
+    }
+}
+
+/// The store at `path`, or the one mounted there, and the view of it whose mount that is.
+pub(crate) fn place_of(path: &Path) -> Result<(PathBuf, Option<ViewName>)> {
     if store::is_store(path) {
-        return Ok(path.to_path_buf());
+        return Ok((path.to_path_buf(), None));
     }
     let Some(mount) = find_mount(path)? else {
         let text = format!("{} is neither a store nor on a Varve mount", path.display());
         return Err(Error::failed(text).hint("`findmnt -t fuse.varve` lists the mounts"));
     };
-    let source = PathBuf::from(mount.source);
+    let source = PathBuf::from(&mount.source);
     if store::is_store(&source) {
-        return Ok(source);
+        return Ok((source, None));
     }
-    let text = format!("{} lies in a snapshot or a transaction", path.display());
-    Err(Error::failed(text).hint("name a directory of the mount itself"))
+    // Mounts of views name their store and their place (`mounting::views`).
+    let named = mount.source.to_str().and_then(|source| source.rsplit_once('#'));
+    let view = named.and_then(|(store, place)| {
+        let view = ViewName::at(Path::new(place))?;
+        Some((PathBuf::from(store), Some(view)))
+    });
+    view.ok_or_else(|| {
+        Error::failed(format!("the store {} is not to be found", source.display()))
+            .hint("was it moved while it is mounted?")
+    })
 }
 
 fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
@@ -185,6 +204,14 @@ pub(crate) fn commit(fs: &VarveFs, id: &str, open: Option<&VarveFs>) -> Result<C
             paths.join("\n  ")
         ))
         .hint("the transaction is still open: close them and commit again"),
+        CommitError::OverLimits(trees) => Error::failed(format!(
+            "not committed, as more would lie in directories than their limits allow:\n  {}",
+            trees.join("\n  ")
+        ))
+        .hint(
+            "the transaction is still open: remove something in it, or raise the limit with `varve quota set`, and \
+             commit again",
+        ),
         CommitError::Failed(error) => no_transaction(id, error),
     })
 }
@@ -224,6 +251,7 @@ pub(crate) fn status(fs: &VarveFs, id: &str, dir: Option<&Path>) -> Result<Value
     let diff = fs.transaction_diff(id).map_err(|error| no_transaction(id, error))?;
     let count = |kind| diff.changes.iter().filter(|change| change.change == kind).count();
     let mut status = described(&txn, dir);
+    status["pairs"] = fs.transaction_pairs(id).map_err(|error| no_transaction(id, error))?.into();
     status["added"] = count(ChangeKind::Added).into();
     status["removed"] = count(ChangeKind::Removed).into();
     status["changed"] = count(ChangeKind::Changed).into();

@@ -56,7 +56,7 @@ impl<'a> Pairs<'a> {
         if self.dictionaries >= DICTIONARIES_MAX {
             return Err(wrong(format!("more than {DICTIONARIES_MAX} dictionaries")));
         }
-        let row = DictionaryRow { number: self.dictionaries, going: false };
+        let row = DictionaryRow::found(self.dictionaries);
         let (volume, options) = (self.volume, pairs_options(self.compression));
         self.keyspace =
             Some(volume.store.keyspace(&row.keyspace(), options).map_err(error::store)?);

@@ -28,11 +28,17 @@ impl Check<'_> {
             let at = At::Row(key);
             match read {
                 Err(detail) => self.found(Finding::UnreadableDictionary { name, detail }, at)?,
-                Ok(row) => match numbers.insert(row.number, name.clone()) {
-                    Some(other) => self.found(Finding::SharedDictionary { name, other }, at)?,
-                    None if row.going => self.found(Finding::DictionaryGoing { name }, at)?,
-                    None => self.report.dictionaries += 1,
-                },
+                Ok(row) => {
+                    let (mark, largest) = (self.mark, row.made.get());
+                    if largest > 0 && largest >= mark {
+                        self.found(Finding::IdBeyondMark { mark, largest }, At::Own)?;
+                    }
+                    match numbers.insert(row.number, name.clone()) {
+                        Some(other) => self.found(Finding::SharedDictionary { name, other }, at)?,
+                        None if row.going => self.found(Finding::DictionaryGoing { name }, at)?,
+                        None => self.report.dictionaries += 1,
+                    }
+                }
             }
         }
         self.check_unnamed(&numbers)
@@ -43,7 +49,7 @@ impl Check<'_> {
         let store = &self.volume.store;
         let there = store.keyspace_names().map_err(error::store)?;
         for number in (0..DICTIONARIES_MAX).filter(|number| !numbers.contains_key(number)) {
-            let keyspace = DictionaryRow { number, going: false }.keyspace();
+            let keyspace = DictionaryRow::found(number).keyspace();
             if !there.contains(&keyspace) {
                 continue;
             }

@@ -35,7 +35,7 @@ mod marks;
 mod parents;
 mod quota;
 mod tell;
-mod total;
+pub(crate) mod total;
 
 use std::sync::Arc;
 
@@ -162,6 +162,11 @@ impl Accounts {
         let slot = self.marks.slot(dir);
         self.marks.end(dir);
         slot
+    }
+
+    /// The directories that have something to tell, and perhaps some that have not.
+    pub(crate) fn marked_dirs(&self) -> Vec<InodeId> {
+        self.marks.dirs()
     }
 
     /// Directories that have something to tell, and at most one or the other that has not.

@@ -218,6 +218,12 @@ impl Accounts {
         Ok(left.unwrap_or(u64::MAX))
     }
 
+    /// The directories with limits, and what lies below them. REQUIRES, for an answer that holds: all row locks.
+    pub(crate) fn limited(&self) -> Vec<(InodeId, Limits, Usage)> {
+        let domains = self.quotas.domains.read();
+        domains.values().map(|domain| (domain.top, domain.limits, *domain.used.lock())).collect()
+    }
+
     /// The room of the file system as the limits on its root leave it.
     pub(crate) fn within_root_limits(&self, mut room: StatFs) -> StatFs {
         let domain = self.quotas.domains.read().get(&InodeId::ROOT).cloned();

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use varve_engine::{Direction, KeyRange, StoreSnapshot};
 use varve_schema::{
     Body, Content, DirInfo, EntryRow, Inode, META, Mark, RowKey, Usage, UsageChange,
@@ -22,10 +23,12 @@ use crate::rows::Standing;
 /// Levels that a directory may lie below the root before its parents are taken for a loop.
 const DEPTH_MAX: usize = 1 << 20;
 
-/// The tree below one directory, as of one snapshot.
+/// Gives rows of `meta`, all as of one moment.
+pub(crate) type Rows<'a> = dyn Fn(RowKey) -> FsResult<Option<Bytes>> + 'a;
+
+/// The tree below one directory, as of one moment.
 struct Tree<'a> {
-    snapshot: &'a dyn StoreSnapshot,
-    meta: KeyspaceId,
+    rows: &'a Rows<'a>,
     top: InodeId,
     /// Directories of which is known whether they are the top or lie below it.
     known: HashMap<InodeId, bool>,
@@ -54,19 +57,9 @@ impl VarveFs {
     /// What lies below `dir`, with large files as their rows have them, or as they are now.
     fn usage_below(&self, dir: InodeId, as_they_are: bool) -> FsResult<Usage> {
         let snapshot = self.store.snapshot().map_err(error::store)?;
-        let known = HashMap::from([(InodeId::ROOT, false), (dir, true)]);
-        let mut tree = Tree { snapshot: snapshot.as_ref(), meta: self.meta, top: dir, known };
-        let Some(mut usage) = tree.directory(dir)?.map(|info| info.usage) else {
-            return Ok(Usage::default());
-        };
-        for dir in tree.marked()? {
-            let info = if dir == tree.top { None } else { tree.directory(dir)? };
-            if let Some(info) = info.filter(|info| !info.untold.is_zero())
-                && tree.holds(dir)?
-            {
-                usage = usage.plus(info.untold);
-            }
-        }
+        let rows = |key: RowKey| snapshot.get(self.meta, &key.to_bytes()).map_err(error::store);
+        let mut tree = Tree::new(&rows, dir);
+        let mut usage = tree.recorded(&marked(snapshot.as_ref(), self.meta)?)?;
         let growing = if as_they_are { self.handles.written_objects() } else { Vec::new() };
         for ino in growing.iter().map(|node| node.ino) {
             if let Some((dir, change)) = self.growth_since(&tree, ino)
@@ -114,18 +107,56 @@ impl VarveFs {
     }
 }
 
-impl Tree<'_> {
+/// What lies below `dir` by these rows, where the directories `marked` are all that have something to tell.
+pub(crate) fn usage_by(rows: &Rows<'_>, dir: InodeId, marked: &[InodeId]) -> FsResult<Usage> {
+    Tree::new(rows, dir).recorded(marked)
+}
+
+/// The directories with marks.
+fn marked(snapshot: &dyn StoreSnapshot, meta: KeyspaceId) -> FsResult<Vec<InodeId>> {
+    let range = KeyRange::prefix(&RowKey::mark_prefix());
+    let rows = snapshot.scan(meta, range, Direction::Forward).map_err(error::store)?;
+    let mut dirs = Vec::new();
+    for row in rows {
+        let (key, value) = row.map_err(error::store)?;
+        let Some(key) = RowKey::from_bytes(&key) else { continue };
+        let Mark(dir) = Mark::decode(&value).map_err(|error| error::row(META, key, error))?;
+        dirs.push(dir);
+    }
+    Ok(dirs)
+}
+
+impl<'a> Tree<'a> {
+    fn new(rows: &'a Rows<'a>, top: InodeId) -> Tree<'a> {
+        Tree { rows, top, known: HashMap::from([(InodeId::ROOT, false), (top, true)]) }
+    }
+
+    /// What lies below the top; nothing if it is gone.
+    fn recorded(&mut self, marked: &[InodeId]) -> FsResult<Usage> {
+        let Some(mut usage) = self.directory(self.top)?.map(|info| info.usage) else {
+            return Ok(Usage::default());
+        };
+        for dir in marked.iter().copied() {
+            let info = if dir == self.top { None } else { self.directory(dir)? };
+            if let Some(info) = info.filter(|info| !info.untold.is_zero())
+                && self.holds(dir)?
+            {
+                usage = usage.plus(info.untold);
+            }
+        }
+        Ok(usage)
+    }
+
     fn inode(&self, ino: InodeId) -> FsResult<Option<Inode>> {
         let key = RowKey::inode(ino);
-        let value = self.snapshot.get(self.meta, &key.to_bytes()).map_err(error::store)?;
+        let value = (self.rows)(key)?;
         let decode = |value| decode_inode_row(&value).map_err(|error| error::row(META, key, error));
         value.map(decode).transpose()
     }
 
     /// The inode in a slot of an entry row.
     fn inode_at(&self, key: RowKey, slot: u8) -> FsResult<Option<Inode>> {
-        let value = self.snapshot.get(self.meta, &key.to_bytes()).map_err(error::store)?;
-        let Some(value) = value else { return Ok(None) };
+        let Some(value) = (self.rows)(key)? else { return Ok(None) };
         let row = EntryRow::decode(&value).map_err(|error| error::row(META, key, error))?;
         Ok(row.at(slot).and_then(|named| match &named.body {
             Body::Inline(inode) => Some(inode.clone()),
@@ -138,20 +169,6 @@ impl Tree<'_> {
             Content::Directory(info) => Some(info),
             _ => None,
         }))
-    }
-
-    fn marked(&self) -> FsResult<Vec<InodeId>> {
-        let range = KeyRange::prefix(&RowKey::mark_prefix());
-        let rows =
-            self.snapshot.scan(self.meta, range, Direction::Forward).map_err(error::store)?;
-        let mut dirs = Vec::new();
-        for row in rows {
-            let (key, value) = row.map_err(error::store)?;
-            let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let Mark(dir) = Mark::decode(&value).map_err(|error| error::row(META, key, error))?;
-            dirs.push(dir);
-        }
-        Ok(dirs)
     }
 
     /// Whether `dir` is the top or lies below it.

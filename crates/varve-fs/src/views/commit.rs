@@ -1,7 +1,8 @@
 //! Commit of a transaction into the main view.
 //!
 //! 1. Nothing else happens in either view: all row locks of both are held, in the order view, main view. Large files
-//!    that are still open for writing in one of them refuse it.
+//!    that are still open for writing in one of them refuse it, and so do limits that it would exceed ([`super::limits`])
+//!    and dictionaries that are gone ([`super::pairs`]).
 //! 2. What the commit means for the main view is found out from the rows that the transaction changed ([`Plan`]): names
 //!    and inodes that the kernel may know, places of inodes, directories that move.
 //! 3. Rows join those changes: a mark for each directory with something untold, and for each large file that the view has
@@ -39,10 +40,12 @@ const DEPTH_MAX: usize = 1 << 20;
 /// Why a transaction is not committed. It goes on.
 #[derive(Debug)]
 pub enum CommitError {
-    /// Others have changed what it changed: the paths.
+    /// Others have changed what it changed: the paths, and the pairs of dictionaries.
     Conflict(Vec<String>),
     /// Large files are open for writing: the paths.
     InUse(Vec<String>),
+    /// More would lie below directories than their limits allow: the directories, and by what.
+    OverLimits(Vec<String>),
     /// Anything else.
     Failed(FsError),
 }
@@ -70,8 +73,10 @@ impl VarveFs {
         let quiet = view.locks.lock_all();
         let guards = self.locks.lock_all();
         let mut plan = self.plan(&txn, &branch)?;
+        let _held = self.check_dictionaries(&txn, &branch, &plan)?;
         self.check_use(view, &plan)?;
         self.check_loops(view, &txn, &plan)?;
+        self.check_limits(&branch, &plan)?;
         let own = view.objects.own_inodes()?;
         view.objects.sync_claimed().map_err(error::sync)?;
         let installs: Vec<InodeId> =
@@ -126,7 +131,11 @@ impl VarveFs {
         };
         let mut names = BTreeSet::new();
         let mut decide = |clash: &Clash<'_>| {
-            let merged = merge(clash, self.meta);
+            let merged = match self.is_of_files(clash.keyspace) {
+                true => merge(clash, self.meta),
+                // The first to commit a pair wins, whatever both have made of it.
+                false => Merged::Conflict,
+            };
             if merged == Merged::Conflict {
                 names.extend(names_in(clash, self.meta));
             }
@@ -142,7 +151,13 @@ impl VarveFs {
         }
         Err(match error {
             StoreError::Conflict { keys } => {
-                CommitError::Conflict(self.paths_of(view, &names, &keys))
+                let (rows, pairs): (Vec<_>, Vec<_>) =
+                    keys.into_iter().partition(|(keyspace, _)| self.is_of_files(*keyspace));
+                let mut told = self.told_pairs(branch, &pairs)?;
+                if !rows.is_empty() {
+                    told.extend(self.paths_of(view, &names, &rows));
+                }
+                CommitError::Conflict(told)
             }
             other => CommitError::Failed(error::store(other)),
         })

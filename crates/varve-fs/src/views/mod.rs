@@ -22,15 +22,17 @@
 mod commit;
 mod diff;
 mod file;
+mod limits;
 mod merge;
 mod names;
+mod pairs;
 mod paths;
 mod plan;
 mod txn;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -38,6 +40,7 @@ use varve_engine::{Db, SnapshotStore, Store, StoreResult};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
+use crate::dictionaries::Dictionaries;
 use crate::error;
 use crate::fs::{Keyspaces, Parts, VarveFs, invalid};
 use crate::options::{Atime, MountOptions};
@@ -66,6 +69,16 @@ pub enum ViewKind {
     Transaction,
 }
 
+impl ViewKind {
+    /// The directory below the mount point of the main view in which all of a kind are seen.
+    fn dir(self) -> &'static str {
+        match self {
+            ViewKind::Snapshot => ".varve/snapshots",
+            ViewKind::Transaction => ".varve/txn",
+        }
+    }
+}
+
 /// The name of a view.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ViewName {
@@ -78,11 +91,15 @@ pub struct ViewName {
 impl ViewName {
     /// Where it is seen below the mount point of the main view.
     pub fn path(&self) -> PathBuf {
-        let dir = match self.kind {
-            ViewKind::Snapshot => ".varve/snapshots",
-            ViewKind::Transaction => ".varve/txn",
-        };
-        PathBuf::from(dir).join(&self.name)
+        Path::new(self.kind.dir()).join(&self.name)
+    }
+
+    /// The name of the view that is seen at `path` below the mount point of the main view.
+    pub fn at(path: &Path) -> Option<ViewName> {
+        let kinds = [ViewKind::Snapshot, ViewKind::Transaction].into_iter();
+        let (kind, name) =
+            kinds.filter_map(|kind| Some((kind, path.strip_prefix(kind.dir()).ok()?))).next()?;
+        Some(ViewName { kind, name: name.to_str()?.to_owned() })
     }
 
     /// The directory of the main view in which its place is.
@@ -293,8 +310,12 @@ impl VarveFs {
             return self.open_transaction(&self.transaction(&view.name)?);
         }
         let (epoch, stored) = self.find_snapshot(&view.name)?.ok_or(FsError::NotFound)?;
-        let store = self.views()?.db.open_snapshot(&stored).map_err(error::store)?;
-        let fs = self.view_on(Arc::new(store), epoch, true).map_err(error::store)?;
+        let store: Arc<dyn Store> =
+            Arc::new(self.views()?.db.open_snapshot(&stored).map_err(error::store)?);
+        let (names, compression) = (self.dictionaries().names(), self.superblock.compression);
+        let ids = Arc::clone(&self.ids);
+        let dictionaries = Dictionaries::new(Arc::clone(&store), names, compression, true, ids);
+        let fs = self.view_on(store, dictionaries, epoch, true).map_err(error::store)?;
         fs.load_quotas()?;
         Ok(fs)
     }
@@ -322,6 +343,7 @@ impl VarveFs {
     fn view_on(
         &self,
         store: Arc<dyn Store>,
+        dictionaries: Dictionaries,
         epoch: InodeId,
         read_only: bool,
     ) -> StoreResult<VarveFs> {
@@ -349,6 +371,7 @@ impl VarveFs {
             superblock: self.superblock.clone(),
             objects: Arc::new(self.objects.of_view(own, epoch)),
             ids: Arc::clone(&self.ids),
+            dictionaries,
             views: None,
         };
         let spill = Spill::new(Arc::clone(&self.store), self.lookups, epoch.get());

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use varve_engine::Branch;
 use varve_schema::key::MetaRow;
 use varve_schema::{Body, Content, EntryRow, Inode, META, Pending, RowKey, decode_inode_row};
-use varve_types::InodeId;
+use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use super::txn::Transaction;
@@ -39,6 +39,8 @@ pub(super) struct Plan {
     pub(super) orphans: Vec<InodeId>,
     /// The view's own mark rows.
     pub(super) marks: Vec<(RowKey, Bytes)>,
+    /// Key spaces of dictionaries.
+    pub(super) pairs: BTreeSet<KeyspaceId>,
 }
 
 impl VarveFs {
@@ -46,6 +48,9 @@ impl VarveFs {
     pub(super) fn plan(&self, txn: &Transaction, branch: &Branch) -> FsResult<Plan> {
         let (mut plan, mut failed) = (Plan::default(), None);
         let walked = branch.changes(&mut |keyspace, key, ours| {
+            if !self.is_of_files(keyspace) {
+                plan.pairs.insert(keyspace);
+            }
             let Some(key) = RowKey::from_bytes(key).filter(|_| keyspace == self.meta) else {
                 return true;
             };

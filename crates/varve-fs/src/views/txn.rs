@@ -55,6 +55,8 @@ impl VarveFs {
         let views = self.views()?;
         self.dir_row(root)?;
         let _changing = views.changing.lock();
+        // None is half made when it begins.
+        let _held = self.dictionaries().stand_still()?;
         let begun = self.now().secs();
         let pin = |epoch: InodeId| {
             let info = Info { epoch: epoch.get(), root: root.get(), begun };
@@ -103,8 +105,9 @@ impl VarveFs {
             true
         });
         walked.map_err(error::store)?;
-        let fs = self.view_on(Arc::new(branch), txn.epoch, self.options.read_only);
-        let fs = fs.map_err(error::store)?;
+        let (branch, read_only): (Arc<dyn Store>, _) = (Arc::new(branch), self.options.read_only);
+        let dictionaries = self.dictionaries().within(Arc::clone(&branch), txn.epoch);
+        let fs = self.view_on(branch, dictionaries, txn.epoch, read_only).map_err(error::store)?;
         // Large files that were being written to when an earlier process died.
         for (ino, entry) in written {
             fs.settle_pending(ino, entry)?;

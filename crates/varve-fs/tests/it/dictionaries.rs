@@ -200,9 +200,9 @@ fn broken_names_are_found_and_repaired_without_losing_pairs() {
     assert_eq!(check(&env).dictionaries, 2);
     change_names(&env, |batch, names| {
         batch.put(names, &b"one"[..], &b"\x01\x07\x00"[..]);
-        let shared = DictionaryRow { number: 1, going: false };
+        let shared = DictionaryRow::found(1);
         batch.put(names, &b"zwei"[..], shared.encode());
-        batch.put(names, &b"no/name"[..], DictionaryRow { number: 2, going: false }.encode());
+        batch.put(names, &b"no/name"[..], DictionaryRow::found(2).encode());
     });
     let findings = check(&env).findings;
     let is = |wanted: fn(&Finding) -> bool| findings.iter().filter(|f| wanted(f)).count();
@@ -228,7 +228,11 @@ fn broken_names_are_found_and_repaired_without_losing_pairs() {
 fn a_removal_that_was_cut_short_is_finished_at_the_next_mount() {
     let env = two_dictionaries(2);
     change_names(&env, |batch, names| {
-        batch.put(names, &b"one"[..], DictionaryRow { number: 0, going: true }.encode());
+        batch.put(
+            names,
+            &b"one"[..],
+            DictionaryRow { going: true, ..DictionaryRow::found(0) }.encode(),
+        );
     });
     let report = check(&env);
     assert_eq!(report.findings, [Finding::DictionaryGoing { name: "one".into() }]);

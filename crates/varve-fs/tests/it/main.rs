@@ -27,5 +27,6 @@ mod repairs;
 mod snapshots;
 mod store;
 mod support;
+mod transactions;
 mod usage;
 mod views;

@@ -89,8 +89,8 @@ fn handover() -> Handover {
     }
 }
 
-fn dictionary(name: &'static str, number: u32, going: bool) -> Sample {
-    let bytes = DictionaryRow { number, going }.encode();
+fn dictionary(name: &'static str, number: u32, going: bool, made: u64) -> Sample {
+    let bytes = DictionaryRow { number, going, made: InodeId::new(made) }.encode();
     Sample { name, bytes, recode: exercise::dictionary }
 }
 
@@ -158,8 +158,9 @@ pub(crate) fn samples() -> Vec<Sample> {
             exercise::store_id,
         ),
         sample("limits", limits.encode(), exercise::limits),
-        dictionary("dictionary", 300, false),
-        dictionary("dictionary-going", 0, true),
+        dictionary("dictionary", 300, false, 0),
+        dictionary("dictionary-going", 0, true, 0),
+        dictionary("dictionary-made", 7, false, 70_000),
         sample("parents", parents.encode(), exercise::parent),
     ]
 }

@@ -17,6 +17,10 @@ use crate::output;
 #[derive(Args)]
 #[command(after_help = "PATH is a store that is not mounted, or a directory of a mount.")]
 pub(crate) struct Arguments {
+    /// Work in this transaction: what changes is committed or dropped with its files [default: the one in whose
+    /// directory PATH lies, if any]
+    #[arg(long, value_name = "ID", global = true, value_parser = clap::value_parser!(u64).range(1..))]
+    txn: Option<u64>,
     #[command(subcommand)]
     action: Action,
 }
@@ -109,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Action::Put(put) => &put.key.dictionary.path,
         Action::Scan(scan) => &scan.dictionary.path,
     };
-    let mut client = Client::open(path)?;
+    let mut client = Client::open(path, arguments.txn)?;
     let done = act(&mut client, &arguments.action);
     let closed = client.close();
     done.and(closed)

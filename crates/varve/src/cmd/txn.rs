@@ -29,7 +29,7 @@ enum Action {
     List(ListArguments),
     /// Tell the paths that a transaction has changed: A added, D removed, M changed, R renamed
     Diff(TellArguments),
-    /// Tell where a transaction is, when it began and how many paths it has changed
+    /// Tell where a transaction is, when it began and how many paths and pairs it has changed
     Status(TellArguments),
     /// Run a program in a transaction: committed if it succeeds, else aborted
     Run(RunArguments),
@@ -143,5 +143,6 @@ fn status(told: &Value, json: bool) -> Result<()> {
         "paths        {at_least}{} added, {} removed, {} changed, {} renamed",
         told["added"], told["removed"], told["changed"], told["renamed"]
     ));
+    output::line(format!("pairs        {} changed in dictionaries", told["pairs"]));
     Ok(())
 }

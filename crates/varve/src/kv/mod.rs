@@ -4,6 +4,8 @@
 //!    itself, which it opens.
 //! 2. Either way a [`Request`](protocol::Request) goes in and a [`Response`](protocol::Response) comes out of
 //!    [`answer`], so both mean the same. docs/kv-protocol.md describes the socket's side of it.
+//! 3. A request may belong to a transaction: then it is done in that one's tree, and committed or dropped with its
+//!    files. On a directory of a transaction's own mount that is so without being told.
 //!
 //! Source: KVFS thesis 3.1 (files and pairs on one store).
 
@@ -17,11 +19,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use varve_engine::{Direction, KeyRange};
-use varve_fs::{Dictionaries, MountOptions};
+use varve_fs::{Dictionaries, MountOptions, VarveFs, ViewKind};
 use varve_vfs::{FsError, FsResult};
 
+use crate::error::split_hint;
 use crate::store::{self, FileSystem};
-use crate::views::store_at;
+use crate::views::place_of;
 use crate::{Error, Result};
 use protocol::{End, Failure, MESSAGE_BYTES_MAX, Request, Response};
 pub(crate) use server::Server;
@@ -31,8 +34,27 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
 /// Bytes of the keys and values of an answer, unless one pair is larger.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// Does what `request` asks for.
-fn answer(dictionaries: &Dictionaries, request: Request) -> Response {
+/// Does what `request` asks for, in a transaction unless its number is 0.
+fn answer(fs: &VarveFs, transaction: u64, request: Request) -> Response {
+    if transaction == 0 {
+        return answer_on(fs.dictionaries(), request);
+    }
+    let ended = || {
+        let text = format!("no transaction {transaction} is open");
+        Response::Failed(Failure::NoTransaction, text)
+    };
+    match fs.transaction_dictionaries(&transaction.to_string()) {
+        // It may end meanwhile.
+        Ok(dictionaries) => match answer_on(&dictionaries, request) {
+            Response::Failed(Failure::NoTransaction, _) => ended(),
+            answered => answered,
+        },
+        Err(FsError::NotFound | FsError::Stale) => ended(),
+        Err(error) => Response::Failed(Failure::Storage, error.to_string()),
+    }
+}
+
+fn answer_on(dictionaries: &Dictionaries, request: Request) -> Response {
     let answered = match request {
         Request::Create(name) => dictionaries.create(&name).map(|()| Response::Done),
         Request::Drop(name) => dictionaries.remove(&name).map(|()| Response::Done),
@@ -57,6 +79,7 @@ fn answer(dictionaries: &Dictionaries, request: Request) -> Response {
             FsError::ReadOnly => Failure::ReadOnly,
             FsError::NoSpace(_) => Failure::NoSpace,
             FsError::Invalid(_) | FsError::Name(_) => Failure::Invalid,
+            FsError::Stale => Failure::NoTransaction,
             _ => Failure::Storage,
         };
         let text = match failure {
@@ -120,22 +143,36 @@ enum Way {
     Store(FileSystem),
 }
 
-/// The dictionaries of one store.
+/// The dictionaries of one store, or as a transaction has them.
 pub struct Client {
     way: Way,
+    transaction: u64,
 }
 
 impl Client {
-    /// Those of the store at `path`, or of the one mounted there.
-    pub fn open(path: &Path) -> Result<Client> {
-        let store = store_at(path)?;
+    /// Those of the store at `path`, or of the one mounted there; in the transaction of this number, or in the one whose
+    /// mount `path` lies in.
+    pub fn open(path: &Path, transaction: Option<u64>) -> Result<Client> {
+        let (store, view) = place_of(path)?;
+        let transaction = match view {
+            None => transaction.unwrap_or(0),
+            Some(view) => {
+                let number = view.name.parse().ok().filter(|_| view.kind == ViewKind::Transaction);
+                let told_same = transaction.is_none_or(|told| number == Some(told));
+                number.filter(|_| told_same).ok_or_else(|| {
+                    let seen = view.path();
+                    let text = format!("{} lies in {}", path.display(), seen.display());
+                    Error::failed(text).hint("name a directory of the mount itself")
+                })?
+            }
+        };
         if store::holder(&store)?.is_none() {
             return FileSystem::open(&store, &MountOptions::default())
-                .map(|file_system| Client { way: Way::Store(file_system) });
+                .map(|file_system| Client { way: Way::Store(file_system), transaction });
         }
         let connected = server::connect(&store).and_then(|daemon| {
             daemon.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
-            Ok(Client { way: Way::Daemon(daemon) })
+            Ok(Client { way: Way::Daemon(daemon), transaction })
         });
         connected.map_err(|error| {
             Error::failed(format!("no daemon of {} can be asked: {error}", store.display()))
@@ -146,13 +183,14 @@ impl Client {
     /// Asks, and waits for the answer; a failure is an error.
     pub fn ask(&mut self, request: Request) -> Result<Response> {
         let response = match &mut self.way {
-            Way::Store(file_system) => answer(file_system.dictionaries(), request),
+            Way::Store(file_system) => answer(&file_system.inner(), self.transaction, request),
             Way::Daemon(daemon) => {
                 let lost = |reason: &dyn std::fmt::Display| {
                     Error::failed(format!("the daemon does not answer: {reason}"))
                         .hint("`varve status` tells whether it runs; try again")
                 };
-                send(daemon, &request.encode()).map_err(|error| lost(&error))?;
+                let body = request.encode(self.transaction);
+                send(daemon, &body).map_err(|error| lost(&error))?;
                 let body = receive(daemon).map_err(|error| lost(&error))?;
                 let body = body.ok_or_else(|| lost(&"it has hung up"))?;
                 Response::decode(&body).map_err(|reason| lost(&reason))?
@@ -174,13 +212,14 @@ impl Client {
 }
 
 fn failed(failure: Failure, text: String) -> Error {
-    let error = Error::failed(text);
+    let error = split_hint(&text);
     match failure {
         Failure::NotFound => {
             error.hint("`varve kv list` tells which there are, `varve kv create` makes one")
         }
         Failure::Exists => error.hint("choose another name, or drop that one with `varve kv drop`"),
         Failure::ReadOnly => error.hint("`mount -o remount,rw` lets it be changed"),
+        Failure::NoTransaction => error.hint("`varve txn list` tells those that are"),
         Failure::Invalid | Failure::NoSpace | Failure::Storage => error,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! message:  | length u32 of what follows | body |
-//! request:  | transaction u64: 0 | operation u8 | fields |
+//! request:  | transaction u64, 0: none | operation u8 | fields |
 //! response: | status u8: 0 done, else a failure | fields, or the failure's text |
 //! ```
 //!
@@ -80,16 +80,19 @@ pub enum Failure {
     NoSpace = 5,
     /// The storage failed, or is damaged.
     Storage = 6,
+    /// There is no such transaction, or it has ended.
+    NoTransaction = 7,
 }
 
 impl Failure {
-    const ALL: [Failure; 6] = [
+    const ALL: [Failure; 7] = [
         Failure::NotFound,
         Failure::Exists,
         Failure::Invalid,
         Failure::ReadOnly,
         Failure::NoSpace,
         Failure::Storage,
+        Failure::NoTransaction,
     ];
 }
 
@@ -177,6 +180,11 @@ impl Parts<'_> {
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
+    fn u64(&mut self) -> Read<u64> {
+        let (low, high) = (self.u32()?, self.u32()?);
+        Ok(u64::from(high) << 32 | u64::from(low))
+    }
+
     fn bytes(&mut self) -> Read<Vec<u8>> {
         let len = self.u32()?;
         Ok(self.take(len as usize)?.to_vec())
@@ -209,9 +217,9 @@ impl Parts<'_> {
 }
 
 impl Request {
-    /// The body.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; 8];
+    /// The body, for the transaction of this number, or 0 for none.
+    pub fn encode(&self, transaction: u64) -> Vec<u8> {
+        let mut out = transaction.to_le_bytes().to_vec();
         match self {
             Request::Create(name) => {
                 out.push(CREATE);
@@ -248,12 +256,10 @@ impl Request {
         out
     }
 
-    /// Reads a body; the reason, if it is no request.
-    pub fn decode(body: &[u8]) -> Read<Request> {
+    /// Reads a body: the transaction, or 0, and what is asked for; the reason, if it is no request.
+    pub fn decode(body: &[u8]) -> Read<(u64, Request)> {
         let mut parts = Parts(body);
-        if parts.take(8)?.iter().any(|byte| *byte != 0) {
-            return Err("a transaction that there is not");
-        }
+        let transaction = parts.u64()?;
         let request = match parts.u8()? {
             CREATE => Request::Create(parts.bytes()?),
             DROP => Request::Drop(parts.bytes()?),
@@ -273,7 +279,7 @@ impl Request {
             _ => return Err("an unknown operation"),
         };
         parts.nothing_left()?;
-        Ok(request)
+        Ok((transaction, request))
     }
 }
 

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use varve_fs::Dictionaries;
+use varve_fs::VarveFs;
 
 use super::protocol::{Failure, Request, Response};
 use super::{answer, receive, send};
@@ -32,8 +32,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client may say nothing: longer than a person reads one page of a scan.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// The dictionaries of the file system that is served now; `None` while there is none.
-type Desk = Mutex<Option<Arc<Dictionaries>>>;
+/// The file system that is served now; `None` while there is none.
+type Desk = Mutex<Option<Arc<VarveFs>>>;
 
 /// See the module's comment. Stops to listen for new requests when dropped.
 pub(crate) struct Server {
@@ -60,8 +60,8 @@ impl Server {
     }
 
     /// Says whose dictionaries are served from now on, if any.
-    pub(crate) fn serves(&self, dictionaries: Option<Arc<Dictionaries>>) {
-        *self.desk.lock() = dictionaries;
+    pub(crate) fn serves(&self, fs: Option<Arc<VarveFs>>) {
+        *self.desk.lock() = fs;
     }
 }
 
@@ -113,16 +113,16 @@ fn serve(mut client: UnixStream, desk: &Desk, idle_max: Duration) -> std::io::Re
         return Ok(());
     }
     while let Some(body) = receive(&mut client)? {
-        let request = match Request::decode(&body) {
+        let (transaction, request) = match Request::decode(&body) {
             Ok(request) => request,
             Err(why) => {
                 refuse(&mut client, &format!("this is no request: {why}"));
                 return Ok(());
             }
         };
-        let dictionaries = desk.lock().clone();
-        let response = match dictionaries {
-            Some(dictionaries) => answer(&dictionaries, request),
+        let fs = desk.lock().clone();
+        let response = match fs {
+            Some(fs) => answer(&fs, transaction, request),
             None => {
                 Response::Failed(Failure::Storage, "the mount is being upgraded or ends".to_owned())
             }

@@ -60,7 +60,7 @@ pub(super) fn serve_on(
     let facts = attached.ready.clone();
     let mut ready = Some(ready);
     loop {
-        serve_pairs(Some(Arc::clone(attached.file_system.dictionaries())));
+        serve_pairs(Some(attached.file_system.inner()));
         let desk = ViewDesk::open(&attached, choices);
         if let Some(control) = &control {
             control.serves(attached.session.pause_handle(), Arc::clone(&desk));

@@ -1,10 +1,11 @@
 //! Dictionaries on the command line and on the daemon's socket.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use varve::kv::protocol::{End, Failure, MESSAGE_BYTES_MAX, Request, Response};
@@ -73,7 +74,7 @@ fn connect(mount: &Mount) -> UnixStream {
 }
 
 fn ask(socket: &mut UnixStream, request: &Request) -> std::io::Result<Response> {
-    let body = request.encode();
+    let body = request.encode(0);
     socket.write_all(&[&(body.len() as u32).to_le_bytes(), &body[..]].concat())?;
     hear(socket)
 }
@@ -163,25 +164,148 @@ fn the_death_of_the_daemon_loses_no_acknowledged_pair() {
     file_system.close().unwrap();
 }
 
+/// Begins a transaction on all of a mount; gives its id and where it is seen.
+fn begin(mount: &Mount) -> (String, PathBuf) {
+    let said = run(varve().args(["txn", "begin"]).arg(mount.path())).stdout;
+    let view = PathBuf::from(String::from_utf8(said).unwrap().trim_end());
+    (view.file_name().unwrap().to_str().unwrap().to_owned(), view)
+}
+
+fn txn(mount: &Mount, action: &str, id: &str) -> Output {
+    varve().args(["txn", action]).arg(mount.path()).arg(id).output().unwrap()
+}
+
+#[test]
+fn pairs_belong_to_the_transaction_that_is_named() {
+    let Some(mount) = Mount::new() else { return };
+    let dir = mount.path();
+    said(&dir, &["create", "tags"]);
+    said(&dir, &["put", "tags", "k", "main"]);
+    let (id, view) = begin(&mount);
+    said(&dir, &["put", "tags", "k", "own", "--txn", &id]);
+    said(&view, &["put", "tags", "in the view", "own"]);
+    fs::write(view.join("file"), "tagged").unwrap();
+    let scan = |path: &Path, more: &[&str]| said(path, &[&["scan", "tags"], more].concat());
+    assert_eq!(scan(&dir, &["--txn", &id]), "in the view\town\nk\town\n");
+    assert_eq!(scan(&view, &[]), scan(&dir, &["--txn", &id]));
+    assert_eq!(scan(&dir, &[]), "k\tmain\n");
+    assert!(refused(&dir, &["create", "more", "--txn", &id]).contains("outside of transactions"));
+    assert!(refused(&dir, &["get", "tags", "k", "--txn", "7"]).contains("no transaction 7"));
+    assert!(refused(&view, &["get", "tags", "k", "--txn", "7"]).contains("lies in"));
+    assert_eq!(kv(&dir, &["list", "--txn", "0"]).output().unwrap().status.code(), Some(2));
+    let status = String::from_utf8(txn(&mount, "status", &id).stdout).unwrap();
+    assert!(status.contains("1 added") && status.contains("2 changed in dictionaries"), "{status}");
+    said(&dir, &["put", "tags", "k", "later"]);
+    let output = txn(&mount, "commit", &id);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("key k of dictionary tags\n"), "{error}");
+    assert!(txn(&mount, "abort", &id).status.success());
+    assert_eq!(scan(&dir, &[]), "k\tlater\n");
+    assert!(!dir.join("file").exists());
+    assert!(refused(&dir, &["get", "tags", "k", "--txn", &id]).contains("no transaction"));
+    // A program that is run in a transaction needs no id.
+    let script = "echo tagged > file && \"$0\" kv put . tags file size=7";
+    let program = env!("CARGO_BIN_EXE_varve");
+    let mut command = varve();
+    command.args(["txn", "run"]).arg(&dir).args(["--", "sh", "-c", script, program]);
+    run(command.current_dir(&dir));
+    assert_eq!(said(&dir, &["get", "tags", "file"]), "size=7");
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"tagged\n");
+    // Of a store that is not mounted.
+    let (id, view) = begin(&mount);
+    fs::write(view.join("second"), "x").unwrap();
+    mount.unmount();
+    said(&mount.store(), &["put", "tags", "second", "offline", "--txn", &id]);
+    assert_eq!(said(&mount.store(), &["list", "--txn", &id]), "tags\n");
+    run(varve().args(["txn", "commit"]).arg(mount.store()).arg(&id));
+    assert_eq!(said(&mount.store(), &["get", "tags", "second"]), "offline");
+    mount.mount();
+    assert_eq!(fs::read(dir.join("second")).unwrap(), b"x");
+}
+
+#[test]
+fn the_death_of_the_daemon_parts_no_file_from_its_tag() {
+    let Some(mount) = Mount::new() else { return };
+    let dir = mount.path();
+    said(&dir, &["create", "tags"]);
+    let mut rng = Rng::new(7);
+    let (mut committed, mut cut) = (0, 0);
+    for round in 0..5 {
+        let (last, hit) = (rng.below(3), rng.below(4));
+        let (daemon, patience) = (mount.daemon(), std::time::Duration::from_millis(rng.below(12)));
+        let mut killer = None;
+        for n in 0..=last {
+            let name = format!("{round}-{n}");
+            let mut view = PathBuf::new();
+            for step in 0..4 {
+                if (n, step) == (last, hit) {
+                    killer = Some(std::thread::spawn(move || {
+                        std::thread::sleep(patience);
+                        rustix::process::kill_process(daemon, rustix::process::Signal::KILL)
+                    }));
+                }
+                let id = view.file_name().and_then(|id| id.to_str()).unwrap_or("-").to_owned();
+                let done = match step {
+                    0 => {
+                        let begun = varve().args(["txn", "begin"]).arg(&dir).output().unwrap();
+                        view = String::from_utf8(begun.stdout).unwrap().trim_end().into();
+                        begun.status.success()
+                    }
+                    1 => kv(&dir, &["put", "tags", &name, "x", "--txn", &id])
+                        .output()
+                        .is_ok_and(|output| output.status.success()),
+                    2 => fs::write(view.join(&name), "x").is_ok(),
+                    _ => txn(&mount, "commit", &id).status.success(),
+                };
+                if !done {
+                    assert!(killer.is_some(), "only the death of the daemon is in the way");
+                    break;
+                }
+                committed += u32::from(step == 3);
+            }
+        }
+        killer.unwrap().join().unwrap().unwrap();
+        mount.unmount();
+        mount.mount();
+        let mut files: Vec<String> = fs::read_dir(&dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        files.sort();
+        let tags = said(&dir, &["scan", "tags"]).replace("\tx", "");
+        assert_eq!(files, tags.lines().collect::<Vec<_>>());
+        let listed = run(varve().args(["txn", "list", "--json"]).arg(&dir)).stdout;
+        let open: Value = serde_json::from_slice(&listed).unwrap();
+        for left in open.as_array().unwrap() {
+            cut += 1;
+            assert!(txn(&mount, "abort", left["id"].as_str().unwrap()).status.success());
+        }
+    }
+    assert!(committed > 0 && cut > 0, "{committed} committed, {cut} cut short");
+    mount.unmount();
+    run(varve().arg("fsck").arg(mount.store()));
+    mount.mount();
+}
+
 /// Whatever comes, a message is refused or means what it says.
 #[test]
 fn arbitrary_messages_are_refused_or_read() {
     let samples = [
-        Request::Create(b"name".to_vec()).encode(),
-        Request::List.encode(),
-        Request::Get { name: b"n".to_vec(), key: vec![] }.encode(),
+        Request::Create(b"name".to_vec()).encode(0),
+        Request::List.encode(77),
+        Request::Get { name: b"n".to_vec(), key: vec![] }.encode(77),
         Request::Change {
             name: b"n".to_vec(),
             changes: vec![(b"k".to_vec(), None), (vec![1], Some(vec![2]))],
         }
-        .encode(),
+        .encode(77),
         Request::Scan {
             name: b"n".to_vec(),
             start: End::Open,
             end: End::Excluded(vec![9]),
             reverse: true,
         }
-        .encode(),
+        .encode(77),
         Response::Failed(Failure::Storage, "why".into()).encode(),
         Response::Names(vec![b"a".to_vec()]).encode(),
         Response::Value(Some(vec![1])).encode(),
@@ -201,7 +325,7 @@ fn arbitrary_messages_are_refused_or_read() {
         let request = Request::decode(&body);
         let response = Response::decode(&body);
         match (&request, &response) {
-            (Ok(request), _) => assert_eq!(request.encode(), body),
+            (Ok((transaction, request)), _) => assert_eq!(request.encode(*transaction), body),
             (_, Ok(response)) => assert_eq!(response.encode(), body),
             _ => refused += 1,
         }

@@ -33,9 +33,8 @@ pub fn repair_engine(
     let _lock = take_lock(env.as_ref(), dir, None)?;
     let compression = superblock.compression;
     let files = Keyspaces::all(compression).map(|(name, options)| (name.to_owned(), options));
-    let dictionaries = (0..DICTIONARIES_MAX).map(|number| {
-        (DictionaryRow { number, going: false }.keyspace(), pairs_options(compression))
-    });
+    let dictionaries = (0..DICTIONARIES_MAX)
+        .map(|number| (DictionaryRow::found(number).keyspace(), pairs_options(compression)));
     let options = RepairOptions {
         db: DbOptions::with_memory_budget(options.engine_bytes()),
         keyspaces: files.into_iter().chain(dictionaries).collect(),

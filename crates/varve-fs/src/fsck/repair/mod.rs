@@ -254,7 +254,7 @@ impl Repair<'_> {
             };
             if store.get(names, name.as_bytes()).map_err(error::store)?.is_none() {
                 let mut changes = self.volume.changes();
-                let row = DictionaryRow { number, going: false }.encode();
+                let row = DictionaryRow::found(number).encode();
                 changes.batch.put(names, name.clone().into_bytes(), row);
                 self.commit(changes)?;
                 return Ok(Some(format!("named {name}")));

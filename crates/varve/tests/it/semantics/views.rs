@@ -20,6 +20,8 @@ semantics!(
     transaction_conflicts,
     transaction_of_large_files,
     transaction_use,
+    transaction_pairs,
+    transaction_limits,
     transaction_diff,
     transaction_run
 );
@@ -367,6 +369,58 @@ fn transaction_use(place: &Place) {
     run(varve().args(["txn", "abort"]).arg(mount.store()).arg(id(&running)));
     assert_eq!(text(&run(varve().args(["txn", "list"]).arg(mount.store()))), "");
     mount.mount();
+}
+
+fn transaction_pairs(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    let kv = |path: &Path, args: &[&str]| {
+        text(&run(varve().args(["kv", args[0]]).arg(path).args(&args[1..])))
+    };
+    kv(&dir, &["create", "tags"]);
+    kv(&dir, &["put", "tags", "k", "before"]);
+    let [one, two] = [begin(&dir), begin(&dir)];
+    for view in [&one, &two] {
+        kv(view, &["put", "tags", "k", "same"]);
+        kv(&dir, &["put", "tags", id(view), "own", "--txn", id(view)]);
+        fs::write(view.join(id(view)), "own").unwrap();
+        assert_eq!(kv(view, &["scan", "tags"]), format!("{}\town\nk\tsame", id(view)));
+    }
+    assert_eq!(kv(&dir, &["scan", "tags"]), "k\tbefore");
+    commit(place, &one);
+    assert_eq!(kv(&dir, &["scan", "tags"]), format!("{}\town\nk\tsame", id(&one)));
+    assert!(fails(&["txn", "commit"], &dir, &[id(&two)]).contains("key k of dictionary tags\n"));
+    assert_eq!(names(&dir), [id(&one)]);
+    run(varve().args(["txn", "abort"]).arg(&dir).arg(id(&two)));
+    let third = begin(&dir);
+    kv(&third, &["put", "tags", "k", "third"]);
+    fails(&["kv", "drop"], &third, &["tags"]);
+    kv(&dir, &["drop", "tags"]);
+    let said = fails(&["txn", "commit"], &dir, &[id(&third)]);
+    assert!(said.contains("dictionary tags, which was dropped"), "{said}");
+    checked(place);
+}
+
+fn transaction_limits(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    fs::create_dir(dir.join("top")).unwrap();
+    run(varve().args(["quota", "set", "--bytes", "100000"]).arg(dir.join("top")));
+    let [one, two] = [begin(&dir), begin(&dir)];
+    fs::write(one.join("top/one"), pattern(1, 60_000)).unwrap();
+    fs::write(two.join("top/two"), pattern(2, 60_000)).unwrap();
+    commit(place, &one);
+    let said = fails(&["txn", "commit"], &dir, &[id(&two)]);
+    assert!(said.contains("/top: 120000 bytes, its limit is 100000"), "{said}");
+    assert_eq!(names(&dir.join("top")), ["one"]);
+    fs::write(two.join("top/two"), pattern(2, 40_000)).unwrap();
+    commit(place, &two);
+    assert_eq!(names(&dir.join("top")), ["one", "two"]);
+    checked(place);
 }
 
 /// What `varve txn diff` tells, of a mount or a store.

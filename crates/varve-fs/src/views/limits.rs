@@ -1,0 +1,77 @@
+//! Limits on trees at the moment of a commit.
+//!
+//! A transaction keeps to the limits by what it sees, and so do all others by what they see. So two that each fit may
+//! exceed a limit together, and whoever commits second learns of it: what would lie below each directory with limits is
+//! summed up from the rows as the commit would leave them, before it is written. A tree may hold more than its limit
+//! allows; then it is refused to grow.
+//!
+//! Costs, where there are limits: for each of them what the transaction and the main view have not summed up yet, at most
+//! the directories that the transaction has changed something in.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use varve_engine::{Branch, Clash, Merged, SnapshotStore, Store};
+use varve_schema::{RowKey, Usage};
+use varve_types::InodeId;
+use varve_vfs::FsResult;
+
+use super::commit::CommitError;
+use super::merge::merge;
+use super::plan::Plan;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::usage::total::usage_by;
+
+impl VarveFs {
+    /// `OverLimits` if more would lie below directories than their limits allow. REQUIRES: all row locks.
+    pub(super) fn check_limits(&self, branch: &Branch, plan: &Plan) -> Result<(), CommitError> {
+        if !self.accounts.has_quotas() {
+            return Ok(());
+        }
+        let base = branch.base().map_err(error::store)?;
+        let after = |key: RowKey| self.row_after(branch, &base, key);
+        let mut marked: BTreeSet<InodeId> = self.accounts.marked_dirs().into_iter().collect();
+        marked.extend(&plan.untold);
+        let marked = Vec::from_iter(marked);
+        let mut told = Vec::new();
+        for (top, limits, now) in self.accounts.limited() {
+            let then = usage_by(&after, top, &marked)?;
+            let mut check = |limit: Option<u64>, of: fn(Usage) -> u64, what: &str| {
+                let (now, then) = (of(now), of(then));
+                if let Some(limit) = limit.filter(|limit| then > *limit && then > now) {
+                    let path = self.path_of_inode(top);
+                    told.push(format!("{path}: {then} {what}, its limit is {limit}"));
+                }
+            };
+            check(limits.bytes, |usage| usage.bytes, "bytes");
+            check(limits.inodes, Usage::inodes, "files and directories");
+        }
+        told.sort();
+        if told.is_empty() { Ok(()) } else { Err(CommitError::OverLimits(told)) }
+    }
+
+    /// A row of `meta` as the commit would leave it; as it is if the commit is a conflict because of it.
+    fn row_after(
+        &self,
+        branch: &Branch,
+        base: &SnapshotStore,
+        key: RowKey,
+    ) -> FsResult<Option<Bytes>> {
+        let (keyspace, key) = (self.meta, key.to_bytes());
+        let get = |store: &dyn Store| store.get(keyspace, &key).map_err(error::store);
+        let (base, ours, theirs) = (get(base)?, get(branch)?, get(self.store.as_ref())?);
+        if ours == base {
+            return Ok(theirs);
+        }
+        if theirs == base {
+            return Ok(ours);
+        }
+        let clash = Clash { keyspace, key: &key, base, theirs: theirs.clone(), ours };
+        Ok(match merge(&clash, keyspace) {
+            Merged::Value(value) => Some(value),
+            Merged::Deleted => None,
+            Merged::Conflict => theirs,
+        })
+    }
+}

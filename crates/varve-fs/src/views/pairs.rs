@@ -1,0 +1,89 @@
+//! Pairs of dictionaries that transactions change ([`crate::dictionaries`]).
+//!
+//! They are rows of the transaction's branch, so its commit brings them together with its files, or neither. Of two
+//! transactions that changed one pair the first to commit wins, whatever both have made of it: nobody's reading of a
+//! pair is overwritten unseen.
+//!
+//! A dictionary may be dropped in the main view meanwhile. Then the transaction has none of that name any more, and
+//! if it changed pairs of it its commit is a conflict: they would be pairs of no dictionary, or of a later one that has
+//! the same number.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use varve_engine::Branch;
+use varve_types::KeyspaceId;
+use varve_vfs::FsResult;
+
+use super::commit::CommitError;
+use super::plan::Plan;
+use super::txn::Transaction;
+use crate::dictionaries::{Dictionaries, Held};
+use crate::error;
+use crate::fs::VarveFs;
+
+impl VarveFs {
+    /// Whether the rows of a key space are those of files.
+    pub(super) fn is_of_files(&self, keyspace: KeyspaceId) -> bool {
+        [self.meta, self.data, self.lookups].contains(&keyspace)
+    }
+
+    /// The dictionaries as the open transaction `id` has them. It need not be mounted for that.
+    pub fn transaction_dictionaries(&self, id: &str) -> FsResult<Arc<Dictionaries>> {
+        let txn = self.transaction(id)?;
+        let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
+        Ok(Arc::new(self.dictionaries().within(Arc::new(branch), txn.epoch)))
+    }
+
+    /// How many pairs of dictionaries a transaction has changed.
+    pub fn transaction_pairs(&self, id: &str) -> FsResult<u64> {
+        let txn = self.transaction(id)?;
+        let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
+        let mut count = 0;
+        let walked = branch.changes(&mut |keyspace, _, _| {
+            count += u64::from(!self.is_of_files(keyspace));
+            true
+        });
+        walked.map_err(error::store)?;
+        Ok(count)
+    }
+
+    /// A conflict if pairs were changed of dictionaries that are gone; else none goes while the guard is there.
+    pub(super) fn check_dictionaries(
+        &self,
+        txn: &Transaction,
+        branch: &Branch,
+        plan: &Plan,
+    ) -> Result<Held<'_>, CommitError> {
+        let (held, gone) = self.dictionaries().hold(&plan.pairs, txn.epoch)?;
+        if gone.is_empty() {
+            return Ok(held);
+        }
+        let before = branch.base().map_err(error::store)?;
+        let mut told = Vec::new();
+        for keyspace in gone {
+            let name = self.dictionaries().name_of(keyspace, &before)?;
+            told.push(format!("dictionary {name}, which was dropped"));
+        }
+        Err(CommitError::Conflict(told))
+    }
+
+    /// Pairs that are in conflict, for people.
+    pub(super) fn told_pairs(
+        &self,
+        branch: &Branch,
+        pairs: &[(KeyspaceId, Bytes)],
+    ) -> FsResult<Vec<String>> {
+        let before = branch.base().map_err(error::store)?;
+        let mut told = Vec::new();
+        for keyspace in pairs.iter().map(|(keyspace, _)| *keyspace).collect::<BTreeSet<_>>() {
+            let name = self.dictionaries().name_of(keyspace, &before)?;
+            let keys = pairs.iter().filter(|(of, _)| *of == keyspace);
+            told.extend(
+                keys.map(|(_, key)| format!("key {} of dictionary {name}", key.escape_ascii())),
+            );
+        }
+        Ok(told)
+    }
+}

@@ -1,0 +1,352 @@
+//! Transactions with pairs of dictionaries, against limits, on full disks, and by many at once.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use varve_engine::{Direction, KeyRange};
+use varve_env::Env;
+use varve_env::sim::SimEnv;
+use varve_fs::dictionaries::PairChange;
+use varve_fs::fsck::{Finding, Severity};
+use varve_fs::{CommitError, Dictionaries, FormatOptions, MountOptions, VarveFs};
+use varve_fs::{ViewKind, ViewName};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult, Vfs};
+
+use crate::crash::{STORE, open, sim_store};
+use crate::support::{Calls, ROOT, Rig, name};
+
+fn view_of(id: &str) -> ViewName {
+    ViewName { kind: ViewKind::Transaction, name: id.to_owned() }
+}
+
+/// Begins a transaction; gives its id and its file system.
+fn begin(fs: &VarveFs) -> (String, VarveFs) {
+    let view = fs.begin_transaction(ROOT).unwrap();
+    let opened = fs.open_view(&view).unwrap();
+    (view.name, opened)
+}
+
+fn put(key: &str, value: &str) -> PairChange {
+    (key.as_bytes().to_vec().into(), Some(value.as_bytes().to_vec().into()))
+}
+
+fn get(dictionaries: &Dictionaries, key: &str) -> Option<String> {
+    let value = dictionaries.get(b"tags", key.as_bytes()).unwrap();
+    value.map(|value| String::from_utf8(value.to_vec()).unwrap())
+}
+
+fn keys(dictionaries: &Dictionaries) -> Vec<String> {
+    let page = dictionaries.scan(b"tags", KeyRange::all(), Direction::Forward, usize::MAX).unwrap();
+    page.pairs.iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect()
+}
+
+#[track_caller]
+fn conflict(committed: Result<varve_fs::Committed, CommitError>) -> Vec<String> {
+    match committed {
+        Err(CommitError::Conflict(told)) => told,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Nothing is broken. What these tests have looked up and others have removed waits to be forgotten.
+#[track_caller]
+fn sound(fs: &VarveFs) {
+    let report = fs.check(&mut |_| ()).unwrap();
+    let broken = report.findings.into_iter().filter(|found| {
+        found.severity() != Severity::Waste && !matches!(found, Finding::Pending { .. })
+    });
+    assert_eq!(broken.collect::<Vec<_>>(), []);
+}
+
+#[test]
+fn pairs_are_seen_committed_and_dropped_with_their_transaction() {
+    let rig = Rig::new();
+    let main = rig.dictionaries();
+    main.create(b"tags").unwrap();
+    main.change(b"tags", vec![put("kept", "1"), put("gone", "1")]).unwrap();
+    let (id, view) = begin(&rig);
+    let own = rig.transaction_dictionaries(&id).unwrap();
+    own.change(b"tags", vec![put("kept", "2"), put("new", "2"), (b"gone"[..].into(), None)])
+        .unwrap();
+    main.change(b"tags", vec![put("later", "1")]).unwrap();
+    assert_eq!(keys(&own), ["kept", "new"]);
+    assert_eq!(keys(view.dictionaries()), ["kept", "new"]);
+    assert_eq!(keys(main), ["gone", "kept", "later"]);
+    assert_eq!(get(main, "kept").as_deref(), Some("1"));
+    for refused in [own.create(b"more"), own.remove(b"tags")] {
+        assert!(matches!(refused, Err(FsError::Invalid(why)) if why.contains("outside")));
+    }
+    assert_eq!(rig.transaction_pairs(&id).unwrap(), 3);
+    let rig = rig.remount();
+    let main = rig.dictionaries();
+    assert_eq!(keys(&rig.transaction_dictionaries(&id).unwrap()), ["kept", "new"]);
+    let view = rig.open_view(&view_of(&id)).unwrap();
+    rig.commit_transaction(&id, &view).unwrap();
+    assert_eq!(keys(main), ["kept", "later", "new"]);
+    assert_eq!(get(main, "kept").as_deref(), Some("2"));
+    assert!(matches!(own.get(b"tags", b"kept"), Err(_)), "its transaction has ended");
+    let (id, _view) = begin(&rig);
+    let own = rig.transaction_dictionaries(&id).unwrap();
+    own.change(b"tags", vec![put("kept", "3")]).unwrap();
+    rig.abort_transaction(&id).unwrap();
+    assert!(matches!(own.change(b"tags", vec![put("kept", "4")]), Err(FsError::Stale)));
+    assert!(matches!(rig.transaction_dictionaries(&id), Err(FsError::NotFound)));
+    assert_eq!(get(main, "kept").as_deref(), Some("2"));
+    sound(&rig);
+}
+
+/// The first to commit a pair wins, also where both have made the same of it.
+#[test]
+fn pairs_in_conflict_are_named() {
+    let rig = Rig::new();
+    let main = rig.dictionaries();
+    main.create(b"tags").unwrap();
+    main.change(b"tags", vec![put("count", "1")]).unwrap();
+    let ours: [(&str, &[&str]); 3] =
+        [("2", &["count"]), ("1", &["count"]), ("2", &["16 bytes of a key"])];
+    for (value, changed) in ours {
+        let (id, view) = begin(&rig);
+        let own = rig.transaction_dictionaries(&id).unwrap();
+        for key in changed {
+            own.change(b"tags", vec![put(key, value)]).unwrap();
+            main.change(b"tags", vec![put(key, "2")]).unwrap();
+        }
+        let dir = view.mk_dir(ROOT, "dir");
+        view.mk(dir, "file");
+        let told = conflict(rig.commit_transaction(&id, &view));
+        assert_eq!(told, [format!("key {} of dictionary tags", changed[0])]);
+        assert!(rig.find(ROOT, "dir").is_err(), "neither files nor pairs");
+        rig.abort_transaction(&id).unwrap();
+        main.change(b"tags", vec![put("count", "1")]).unwrap();
+    }
+}
+
+/// A transaction has the dictionaries that were there when it began and still are.
+#[test]
+fn dictionaries_that_come_and_go_beside_a_transaction() {
+    let rig = Rig::new();
+    let main = rig.dictionaries();
+    main.create(b"tags").unwrap();
+    main.change(b"tags", vec![put("k", "old")]).unwrap();
+    let (id, view) = begin(&rig);
+    let own = rig.transaction_dictionaries(&id).unwrap();
+    main.create(b"later").unwrap();
+    assert_eq!(own.list().unwrap(), [b"tags"]);
+    assert!(matches!(own.get(b"later", b"k"), Err(FsError::NotFound)));
+    own.change(b"tags", vec![put("k", "new")]).unwrap();
+    main.remove(b"tags").unwrap();
+    assert!(matches!(own.get(b"tags", b"k"), Err(FsError::NotFound)));
+    let gone = ["dictionary tags, which was dropped"];
+    assert_eq!(conflict(rig.commit_transaction(&id, &view)), gone);
+    // Another takes its number, then its name.
+    main.create(b"other").unwrap();
+    assert_eq!(conflict(rig.commit_transaction(&id, &view)), gone);
+    main.remove(b"other").unwrap();
+    main.create(b"tags").unwrap();
+    let rig = rig.remount();
+    let main = rig.dictionaries();
+    let own = rig.transaction_dictionaries(&id).unwrap();
+    assert!(matches!(own.get(b"tags", b"k"), Err(FsError::NotFound)));
+    let view = rig.open_view(&view_of(&id)).unwrap();
+    assert_eq!(conflict(rig.commit_transaction(&id, &view)), gone);
+    rig.abort_transaction(&id).unwrap();
+    assert_eq!(main.get(b"tags", b"k").unwrap(), None);
+    let (id, _view) = begin(&rig);
+    let own = rig.transaction_dictionaries(&id).unwrap();
+    assert_eq!(own.list().unwrap(), [&b"later"[..], b"tags"]);
+    sound(&rig);
+}
+
+/// Works in a transaction on files and their tags until the machine stops; gives the file of the last commit that
+/// returned.
+fn files_with_tags(env: &Arc<SimEnv>) -> Option<u32> {
+    let dyn_env: Arc<dyn Env> = env.clone();
+    let fs = VarveFs::open(dyn_env, Path::new(STORE), MountOptions::default()).ok()?;
+    let mut committed = None;
+    for n in 0..3 {
+        let work = || -> FsResult<()> {
+            let id = fs.begin_transaction(ROOT)?.name;
+            let view = fs.open_view(&view_of(&id))?;
+            let file = format!("f{n}");
+            let own = fs.transaction_dictionaries(&id)?;
+            own.change(b"tags", vec![put(&file, "size 3")])?;
+            let caller = varve_vfs::Caller::ROOT;
+            let made = view.create(caller, ROOT, name(&file), 0o644, crate::support::BOTH)?;
+            let (ino, handle) = (made.0.attr.ino, made.1.handle);
+            view.write(ino, handle, 0, b"abc", false)?;
+            view.release(ino, handle)?;
+            fs.commit_transaction(&id, &view).map(drop).map_err(|error| match error {
+                CommitError::Failed(error) => error,
+                other => panic!("{other:?}"),
+            })
+        };
+        match work() {
+            Ok(()) => committed = Some(n),
+            Err(error) => {
+                assert!(env.crashed(), "{error}");
+                break;
+            }
+        }
+    }
+    committed
+}
+
+fn tagged_store(seed: u64) -> Arc<SimEnv> {
+    let env = sim_store(seed, &FormatOptions::default());
+    let fs = open(&env);
+    fs.dictionaries().create(b"tags").unwrap();
+    fs.close().unwrap();
+    env
+}
+
+#[test]
+fn no_crash_leaves_a_file_without_its_tag() {
+    let whole = tagged_store(1);
+    let before = whole.op_count();
+    assert_eq!(files_with_tags(&whole), Some(2));
+    let ops = whole.op_count() - before;
+    let mut found = [0; 4];
+    for at in 0..ops {
+        let env = tagged_store(1);
+        env.crash_after(env.op_count() + at);
+        let committed = files_with_tags(&env);
+        for image in [env.process_kill(), env.power_cut_keep_nothing(), env.power_cut(at)] {
+            let fs = open(&image);
+            let tags = keys(fs.dictionaries());
+            assert_eq!(fs.list(ROOT), tags, "crash after {at}");
+            assert!(tags.len() as u32 >= committed.map_or(0, |n| n + 1), "crash after {at}");
+            found[tags.len()] += 1;
+            for txn in fs.transactions().unwrap() {
+                // What was in it before the crash is either there in full, or not begun.
+                let (id, view) = (txn.name().name, fs.open_view(&txn.name()).unwrap());
+                fs.commit_transaction(&id, &view).unwrap();
+            }
+            sound(&fs);
+        }
+    }
+    assert!(found[..3].iter().all(|times| *times > 10), "{found:?}");
+}
+
+/// Two that each fit do not exceed a limit together.
+#[test]
+fn a_commit_keeps_to_the_limits_of_its_moment() {
+    let rig = Rig::new();
+    let (top, free) = (rig.mk_dir(ROOT, "top"), rig.mk_dir(ROOT, "free"));
+    let deep = rig.mk_dir(top, "deep");
+    let limits = varve_vfs::TreeLimits { bytes: Some(10_000), inodes: Some(8) };
+    rig.set_limits(top, limits).unwrap();
+    let (one, first) = begin(&rig);
+    let (two, second) = begin(&rig);
+    for (view, file) in [(&first, "a"), (&second, "b")] {
+        let ino = view.mk(deep, file);
+        view.put_at(ino, 0, &[1; 6000]);
+    }
+    rig.commit_transaction(&one, &first).unwrap();
+    drop(first);
+    let over = |committed| match committed {
+        Err(CommitError::OverLimits(told)) => told,
+        other => panic!("{other:?}"),
+    };
+    let told = over(rig.commit_transaction(&two, &second));
+    assert_eq!(told, ["/top: 12000 bytes, its limit is 10000"]);
+    assert!(rig.find(deep, "b").is_err() && second.find(deep, "b").is_ok(), "nothing changed");
+    sound(&rig);
+    // Trimmed it fits.
+    second.cut(inode(&second, deep, "b"), 4000);
+    rig.commit_transaction(&two, &second).unwrap();
+    assert_eq!(rig.usage(top).unwrap().bytes, 10_000);
+    // By number, by moves into the tree, and by trees that are moved where they grow.
+    let (moved, inside) = (rig.mk_dir(free, "moved"), rig.mk_dir(free, "inside"));
+    for n in 0..3 {
+        rig.mk(moved, &format!("f{n}"));
+    }
+    let (three, third) = begin(&rig);
+    third.mv(free, "moved", top, "moved").unwrap();
+    rig.mk(inside, "x");
+    rig.mv(free, "inside", deep, "inside").unwrap();
+    let told = over(rig.commit_transaction(&three, &third));
+    assert_eq!(told, ["/top: 9 files and directories, its limit is 8"]);
+    rig.unlink(inside, name("x")).unwrap();
+    rig.commit_transaction(&three, &third).unwrap();
+    rig.unlink(deep, name("a")).unwrap();
+    let grown = rig.mk_dir(free, "grown");
+    let (four, fourth) = begin(&rig);
+    fourth.mk(grown, "new");
+    rig.mv(free, "grown", top, "grown").unwrap();
+    let told = over(rig.commit_transaction(&four, &fourth));
+    assert_eq!(told, ["/top: 9 files and directories, its limit is 8"]);
+    rig.unlink(deep, name("b")).unwrap();
+    rig.commit_transaction(&four, &fourth).unwrap();
+    sound(&rig);
+    let used = rig.quotas(ROOT).unwrap()[0].usage;
+    assert_eq!(used, rig.usage(top).unwrap());
+    sound(&rig.remount());
+}
+
+/// A tree that holds more than its limit allows may shrink by a commit, and stay, but not grow.
+#[test]
+fn a_commit_may_bring_less_to_a_tree_over_its_limit() {
+    let rig = Rig::new();
+    let top = rig.mk_dir(ROOT, "top");
+    let file = rig.mk(top, "file");
+    rig.put_at(file, 0, &[1; 5000]);
+    let (id, view) = begin(&rig);
+    view.mk(top, "empty");
+    view.cut(inode(&view, top, "file"), 4000);
+    let limits = varve_vfs::TreeLimits { bytes: Some(1000), inodes: None };
+    rig.set_limits(top, limits).unwrap();
+    rig.commit_transaction(&id, &view).unwrap();
+    assert_eq!(rig.usage(top).unwrap().bytes, 4000);
+    sound(&rig);
+}
+
+/// Of transactions on one tree that are committed at the same moment one wins, and the others are told.
+#[test]
+fn commits_of_overlapping_trees_at_one_moment() {
+    for round in 0..10 {
+        let rig = Rig::new();
+        rig.dictionaries().create(b"tags").unwrap();
+        let dir = rig.mk_dir(ROOT, "dir");
+        let shared = rig.mk(dir, "shared");
+        let begun: Vec<(String, VarveFs)> = (0..4).map(|_| begin(&rig)).collect();
+        for (n, (id, view)) in begun.iter().enumerate() {
+            view.mk(dir, &format!("own{n}"));
+            if round % 2 == 0 {
+                view.put_at(inode(view, dir, "shared"), 0, format!("by {n}").as_bytes());
+            } else {
+                let own = rig.transaction_dictionaries(id).unwrap();
+                own.change(b"tags", vec![put("shared", &format!("by {n}"))]).unwrap();
+            }
+        }
+        let fs = &rig.fs;
+        let won: Vec<usize> = std::thread::scope(|scope| {
+            let threads = begun.iter().enumerate().map(|(n, (id, view))| {
+                scope.spawn(move || match fs.commit_transaction(id, view) {
+                    Ok(_) => Some(n),
+                    Err(CommitError::Conflict(told)) => {
+                        assert!(told.iter().all(|what| what.contains("shared")), "{told:?}");
+                        None
+                    }
+                    other => panic!("{other:?}"),
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(won.len(), 1);
+        let winner = won[0];
+        assert_eq!(fs.list(dir), [format!("own{winner}"), "shared".to_owned()]);
+        let by = match round % 2 {
+            0 => String::from_utf8(fs.contents(shared)).unwrap(),
+            _ => get(fs.dictionaries(), "shared").unwrap(),
+        };
+        assert_eq!(by, format!("by {winner}"));
+        assert_eq!(fs.transactions().unwrap().len(), 3);
+        sound(fs);
+    }
+}
+
+fn inode(fs: &VarveFs, dir: InodeId, text: &str) -> InodeId {
+    fs.find(dir, text).unwrap().ino
+}
