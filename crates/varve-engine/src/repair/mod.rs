@@ -17,6 +17,7 @@
 //! merged instead of being called level 0, since tables of different levels may overlap in sequence numbers;
 //! blocks of a table whose index is lost are found by their checksums.
 
+mod dropped;
 mod logs;
 mod rebuild;
 mod salvage;
@@ -125,6 +126,10 @@ pub struct EngineRepair {
     pub cut: Option<CutLog>,
     /// Damaged files that were put aside.
     pub aside: Vec<PathBuf>,
+    /// The named snapshots that are gone, as far as that is known.
+    pub snapshots_dropped: Vec<String>,
+    /// What their makers said of the open branches that are gone, as far as that is known.
+    pub branches_dropped: Vec<String>,
 }
 
 impl EngineRepair {
@@ -210,6 +215,7 @@ pub fn repair(
             (spaces, tables, None, seq)
         }
     };
+    repair.note_dropped(&files, state.as_ref())?;
     repair.put_in_force(&spaces, &tables, oldest_log, seq)?;
     Ok(repair.report)
 }

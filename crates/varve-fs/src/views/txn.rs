@@ -42,6 +42,12 @@ pub struct Transaction {
 }
 
 impl Transaction {
+    /// The name of the transaction of which `info` was kept with its branch.
+    pub(crate) fn name_in(info: &str) -> Option<ViewName> {
+        let Info { epoch, .. } = serde_json::from_str(info).ok()?;
+        Some(ViewName { kind: ViewKind::Transaction, name: epoch.to_string() })
+    }
+
     /// Its name among the views.
     pub fn name(&self) -> ViewName {
         ViewName { kind: ViewKind::Transaction, name: self.epoch.get().to_string() }

@@ -7,6 +7,8 @@ use serde::Serialize;
 use varve::check::{self, CheckOptions, CheckReport, MEMORY_BYTES_MIN, Progress, Repaired};
 use varve::{Error, Result, exit_status, size};
 use varve_engine::repair::EngineRepair;
+use varve_fs::ViewKind;
+use varve_fs::fsck::repair::dropped_views;
 
 use crate::output;
 
@@ -201,6 +203,17 @@ fn show_engine_repair(engine: &EngineRepair) {
             "  repaired: {log} is cut at offset {offset}: {}; {} later changes are not taken",
             cut.why, cut.batches_after
         ));
+    }
+    let dropped = dropped_views(engine);
+    for view in &dropped {
+        let kind = match view.kind {
+            ViewKind::Snapshot => "snapshot",
+            ViewKind::Transaction => "transaction",
+        };
+        output::line(format!("  dropped: {kind} {}", view.name));
+    }
+    if engine.manifest_lost.is_some() && dropped.is_empty() {
+        output::line("  named snapshots and open transactions are gone, if there were any");
     }
     for path in &engine.aside {
         output::line(format!("  kept: {}", path.display()));

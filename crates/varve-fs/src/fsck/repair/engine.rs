@@ -18,6 +18,15 @@ use crate::dictionaries::pairs_options;
 use crate::fs::{Keyspaces, take_lock};
 use crate::fsck::CheckOptions;
 use crate::superblock::{Superblock, engine_dir};
+use crate::views::{Transaction, ViewName};
+
+/// The views that a repair of the engine has dropped, as far as that is known.
+pub fn dropped_views(repaired: &EngineRepair) -> Vec<ViewName> {
+    let snapshots = repaired.snapshots_dropped.iter().filter_map(|stored| ViewName::stored(stored));
+    let transactions =
+        repaired.branches_dropped.iter().filter_map(|info| Transaction::name_in(info));
+    snapshots.chain(transactions).collect()
+}
 
 /// Repairs the engine's files of the store in `dir`, which nobody may have open.
 pub fn repair_engine(

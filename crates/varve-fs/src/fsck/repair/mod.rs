@@ -42,7 +42,7 @@ use crate::fs::VarveFs;
 use crate::options::MountOptions;
 use crate::{error, ids};
 use aside::Aside;
-pub use engine::repair_engine;
+pub use engine::{dropped_views, repair_engine};
 use usage::Marks;
 
 /// Repairs that are kept one by one.
