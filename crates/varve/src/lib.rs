@@ -4,6 +4,7 @@
 //! for that. The subcommands of the program `varve` are thin wrappers over the other modules:
 //!
 //! - [`store`]: format, open; who holds a store. [`check`]: whether all of it is whole. [`gc`]: room that nobody needs.
+//! - [`embedded`]: transactions and snapshots without a mount. [`kv`]: dictionaries of pairs.
 //! - [`mounting`]: serve a store on a directory, in this process or in the background, and take it away.
 //! - [`upgrade`]: another program for a mount in use.
 //! - [`status`]: what a store or a mount says of itself.
@@ -16,6 +17,7 @@
 pub mod check;
 pub mod demo;
 pub mod dump;
+pub mod embedded;
 mod error;
 pub mod gc;
 pub mod kv;
@@ -33,6 +35,7 @@ mod uri;
 pub mod views;
 pub mod work;
 
+pub use embedded::Transaction;
 pub use error::{Error, Result, exit_status};
 pub use store::FileSystem;
 

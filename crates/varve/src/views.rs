@@ -149,7 +149,7 @@ pub(crate) fn delete_snapshot(fs: &VarveFs, name: &str) -> Result<()> {
     fs.delete_snapshot(name).map_err(|error| no_snapshot(name, error))
 }
 
-fn no_snapshot(name: &str, error: FsError) -> Error {
+pub(crate) fn no_snapshot(name: &str, error: FsError) -> Error {
     match error {
         FsError::NotFound => Error::failed(format!("there is no snapshot `{name}`"))
             .hint("`varve snapshot list` tells their names"),
@@ -221,7 +221,7 @@ pub(crate) fn abort(fs: &VarveFs, id: &str) -> Result<()> {
     fs.abort_transaction(id).map_err(|error| no_transaction(id, error))
 }
 
-fn no_transaction(id: &str, error: FsError) -> Error {
+pub(crate) fn no_transaction(id: &str, error: FsError) -> Error {
     match error {
         FsError::NotFound | FsError::Stale => Error::failed(format!("no transaction {id} is open"))
             .hint("`varve txn list` tells those that are"),

@@ -1,0 +1,145 @@
+//! Transactions and snapshots of a store that this process has open itself, without a mount.
+//!
+//! ```
+//! use varve::FileSystem;
+//! use varve_types::{FileName, InodeId};
+//! use varve_vfs::{Caller, Vfs};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("store");
+//! varve::store::format(&path, &Default::default())?;
+//! let store = FileSystem::open(&path, &Default::default())?;
+//! store.dictionaries().create(b"tags")?;
+//!
+//! // A directory and its tag, together or not at all.
+//! let txn = store.begin()?;
+//! let name = FileName::new(b"photos")?;
+//! txn.vfs().mkdir(Caller::ROOT, InodeId::ROOT, name, 0o755)?;
+//! txn.dictionaries().change(b"tags", vec![(b"photos"[..].into(), Some(b"holiday"[..].into()))])?;
+//! assert!(store.vfs().lookup(InodeId::ROOT, name).is_err());
+//! txn.commit()?;
+//! assert!(store.vfs().lookup(InodeId::ROOT, name).is_ok());
+//! assert_eq!(store.dictionaries().get(b"tags", b"photos")?.as_deref(), Some(&b"holiday"[..]));
+//!
+//! // What was there stays there, under a name.
+//! store.create_snapshot("before")?;
+//! store.vfs().rmdir(InodeId::ROOT, name)?;
+//! assert!(store.snapshot("before")?.lookup(InodeId::ROOT, name).is_ok());
+//! store.delete_snapshot("before")?;
+//! store.close()?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+
+use varve_fs::{Dictionaries, VarveFs, ViewKind, ViewName};
+use varve_types::InodeId;
+use varve_vfs::Vfs;
+
+use crate::store::FileSystem;
+use crate::{Result, views};
+
+/// An open transaction: a file system and dictionaries of its own over a store as it was. Dropping it neither commits nor
+/// aborts: it stays open in the store, over restarts, until one of the two happens.
+pub struct Transaction {
+    main: Arc<VarveFs>,
+    view: Arc<VarveFs>,
+    id: String,
+}
+
+impl std::fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl FileSystem {
+    /// Begins a transaction. Costs the same however many files there are.
+    ///
+    /// ```
+    /// # fn main() -> varve::Result<()> {
+    /// # let dir = tempfile::tempdir().map_err(|error| varve::Error::failed(error.to_string()))?;
+    /// # let path = dir.path().join("store");
+    /// # varve::store::format(&path, &Default::default())?;
+    /// let store = varve::FileSystem::open(&path, &Default::default())?;
+    /// let txn = store.begin()?;
+    /// assert_eq!(store.transactions()?, [txn.id()]);
+    /// txn.abort()?;
+    /// assert!(store.transaction("17").is_err());
+    /// # store.close()
+    /// # }
+    /// ```
+    pub fn begin(&self) -> Result<Transaction> {
+        let name = views::begin(&self.inner(), InodeId::ROOT.get())?;
+        self.transaction(&name.name)
+    }
+
+    /// The open transaction with this id.
+    pub fn transaction(&self, id: &str) -> Result<Transaction> {
+        let main = self.inner();
+        let name = ViewName { kind: ViewKind::Transaction, name: id.to_owned() };
+        let view = main.open_view(&name).map_err(|error| views::no_transaction(id, error))?;
+        Ok(Transaction { main, view: Arc::new(view), id: id.to_owned() })
+    }
+
+    /// The ids of the open transactions, oldest first.
+    pub fn transactions(&self) -> Result<Vec<String>> {
+        let open = self.inner().transactions()?;
+        Ok(open.iter().map(|txn| txn.name().name).collect())
+    }
+
+    /// Gives the present state a name, under which it stays until it is deleted. Costs the same however many files
+    /// there are.
+    pub fn create_snapshot(&self, name: &str) -> Result<()> {
+        views::create_snapshot(&self.inner(), name).map(drop)
+    }
+
+    /// The state with a name, to read.
+    pub fn snapshot(&self, name: &str) -> Result<Arc<dyn Vfs>> {
+        let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
+        let opened = self.inner().open_view(&view);
+        Ok(Arc::new(opened.map_err(|error| views::no_snapshot(name, error))?))
+    }
+
+    /// The names of the snapshots.
+    pub fn snapshots(&self) -> Result<Vec<String>> {
+        let names = self.inner().view_names(ViewKind::Snapshot)?;
+        Ok(names.into_iter().map(|view| view.name).collect())
+    }
+
+    /// Deletes a snapshot. What only it held is freed. REQUIRES: nobody uses what [`FileSystem::snapshot`] gave.
+    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
+        views::delete_snapshot(&self.inner(), name)
+    }
+}
+
+impl Transaction {
+    /// Its id, by which [`FileSystem::transaction`] and the command line know it.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Its file system.
+    pub fn vfs(&self) -> Arc<dyn Vfs> {
+        Arc::<VarveFs>::clone(&self.view)
+    }
+
+    /// The dictionaries as it has them.
+    pub fn dictionaries(&self) -> &Arc<Dictionaries> {
+        self.view.dictionaries()
+    }
+
+    /// Makes all that was changed in it part of the store at once, durably. If that does not go, because others have changed
+    /// the same or limits or the disk are full, nothing has happened, the error says why, and the transaction goes on. After
+    /// it calls of the transaction fail.
+    pub fn commit(&self) -> Result<()> {
+        views::commit(&self.main, &self.id, Some(&self.view)).map(drop)
+    }
+
+    /// Drops it with all that was changed in it.
+    pub fn abort(self) -> Result<()> {
+        views::abort(&self.main, &self.id)
+    }
+}
