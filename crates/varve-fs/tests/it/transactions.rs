@@ -7,6 +7,7 @@ use varve_engine::{Direction, KeyRange};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::dictionaries::PairChange;
+use varve_fs::fsck::repair::{dropped_views, repair_engine};
 use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{CommitError, Dictionaries, FormatOptions, MountOptions, VarveFs};
 use varve_fs::{ViewKind, ViewName};
@@ -85,7 +86,7 @@ fn pairs_are_seen_committed_and_dropped_with_their_transaction() {
     rig.commit_transaction(&id, &view).unwrap();
     assert_eq!(keys(main), ["kept", "later", "new"]);
     assert_eq!(get(main, "kept").as_deref(), Some("2"));
-    assert!(matches!(own.get(b"tags", b"kept"), Err(_)), "its transaction has ended");
+    assert!(own.get(b"tags", b"kept").is_err(), "its transaction has ended");
     let (id, _view) = begin(&rig);
     let own = rig.transaction_dictionaries(&id).unwrap();
     own.change(b"tags", vec![put("kept", "3")]).unwrap();
@@ -344,6 +345,181 @@ fn commits_of_overlapping_trees_at_one_moment() {
         assert_eq!(by, format!("by {winner}"));
         assert_eq!(fs.transactions().unwrap().len(), 3);
         sound(fs);
+    }
+}
+
+/// Files large and small, and a pair, in the main view and changed in a transaction.
+fn worked(env: &Arc<SimEnv>) -> (VarveFs, String, VarveFs) {
+    let fs = open(env);
+    fs.dictionaries().create(b"tags").unwrap();
+    let dir = fs.mk_dir(ROOT, "dir");
+    for (name, len) in [("large", 70_000), ("kept", 5000)] {
+        let ino = fs.mk(dir, name);
+        fs.put_at(ino, 0, &vec![1; len]);
+    }
+    fs.create_snapshot("before").unwrap();
+    let (id, view) = begin(&fs);
+    view.put_at(inode(&view, dir, "large"), 60_000, &[2; 20_000]);
+    let new = view.mk(dir, "new");
+    view.put_at(new, 0, &[3; 80_000]);
+    for n in 0..20 {
+        let small = view.mk(dir, &format!("small{n}"));
+        view.put_at(small, 0, &[4; 3000]);
+    }
+    let own = fs.transaction_dictionaries(&id).unwrap();
+    own.change(b"tags", vec![put("large", "grown")]).unwrap();
+    view.sync().unwrap();
+    (fs, id, view)
+}
+
+/// Whether all of what [`worked`] has changed is there, or nothing.
+#[track_caller]
+fn is_all_there(fs: &VarveFs) -> bool {
+    let dir = inode(fs, ROOT, "dir");
+    let changed = fs.list(dir).len() > 2;
+    assert_eq!(fs.list(dir).len(), if changed { 23 } else { 2 });
+    let mut large = vec![1; 70_000];
+    if changed {
+        large.truncate(60_000);
+        large.extend_from_slice(&[2; 20_000]);
+        assert!(fs.contents(inode(fs, dir, "new")) == vec![3; 80_000]);
+        assert!(fs.contents(inode(fs, dir, "small7")) == vec![4; 3000]);
+    }
+    assert!(fs.contents(inode(fs, dir, "large")) == large);
+    let tag = fs.dictionaries().get(b"tags", b"large").unwrap();
+    assert_eq!(tag.as_deref(), changed.then_some(&b"grown"[..]));
+    changed
+}
+
+/// A commit that finds the disk full at any of its steps says so, has changed nothing, and goes through once there is
+/// room.
+#[test]
+fn a_disk_that_fills_anywhere_in_a_commit_loses_nothing() {
+    let (mut refused, mut room) = (0, 0);
+    loop {
+        let env = sim_store(3, &FormatOptions::default());
+        let (fs, id, view) = worked(&env);
+        env.set_capacity(env.used_bytes() + room);
+        let committed = fs.commit_transaction(&id, &view);
+        env.set_capacity(u64::MAX);
+        match &committed {
+            Ok(_) => {}
+            Err(CommitError::Failed(FsError::NoSpace(_))) => {
+                refused += 1;
+                assert!(!is_all_there(&fs), "room for {room}");
+                assert!(is_all_there(&view), "room for {room}");
+                fs.commit_transaction(&id, &view).unwrap();
+            }
+            Err(other) => panic!("room for {room}: {other:?}"),
+        }
+        assert!(is_all_there(&fs), "room for {room}");
+        assert_eq!(fs.transactions().unwrap().len(), 0);
+        sound(&fs);
+        drop((fs, view));
+        let fs = open(&env.power_cut_keep_nothing());
+        assert!(is_all_there(&fs), "room for {room}: durable when it returns");
+        sound(&fs);
+        if committed.is_ok() && room > 200_000 {
+            break;
+        }
+        room += if room < 16_384 { 512 } else { 16_384 };
+    }
+    assert!(refused > 5, "{refused} refused");
+}
+
+/// Transactions over a store that keeps values apart, larger than its memory, committed, dropped, and cut short.
+#[test]
+fn transactions_with_values_apart_outgrow_memory() {
+    let design = varve_engine::StoreDesign::TABLEFS_COLUMN;
+    let options = FormatOptions { design, ..FormatOptions::default() };
+    let env = sim_store(5, &options);
+    let memory = MountOptions { memory_budget_bytes: 4 << 20, ..MountOptions::default() };
+    let open = |env: &Arc<SimEnv>| {
+        let dyn_env: Arc<dyn Env> = env.clone();
+        VarveFs::open(dyn_env, Path::new(STORE), memory.clone()).unwrap()
+    };
+    let fs = open(&env);
+    let dir = fs.mk_dir(ROOT, "dir");
+    let fill = |fs: &VarveFs, dir: InodeId, byte: u8| {
+        for n in 0..1500 {
+            let ino = match fs.find(dir, &format!("f{n}")) {
+                Ok(found) => found.ino,
+                Err(_) => fs.mk(dir, &format!("f{n}")),
+            };
+            fs.put_at(ino, 0, &[byte; 12_000]);
+        }
+    };
+    let is = |fs: &VarveFs, byte: u8| {
+        let dir = inode(fs, ROOT, "dir");
+        (0..1500)
+            .step_by(100)
+            .all(|n| fs.contents(inode(fs, dir, &format!("f{n}"))) == [byte; 12_000])
+    };
+    fill(&fs, dir, 1);
+    let (dropped, view) = begin(&fs);
+    fill(&view, dir, 2);
+    fs.abort_transaction(&dropped).unwrap();
+    drop(view);
+    assert!(is(&fs, 1));
+    let (id, view) = begin(&fs);
+    fill(&view, dir, 3);
+    view.sync().unwrap();
+    assert!(is(&fs, 1) && is(&view, 3));
+    let image = env.process_kill();
+    let again = open(&image);
+    let found = again.open_view(&view_of(&id)).unwrap();
+    assert!(is(&again, 1) && is(&found, 3));
+    again.commit_transaction(&id, &found).unwrap();
+    assert!(is(&again, 3));
+    sound(&again);
+    for image in [image.power_cut_keep_nothing(), image.process_kill()] {
+        let fs = open(&image);
+        assert!(is(&fs, 3));
+        assert_eq!(fs.transactions().unwrap().len(), 0);
+        sound(&fs);
+    }
+}
+
+/// What a repair of the engine drops it names.
+#[test]
+fn a_repair_names_the_views_that_it_drops() {
+    for lost in ["CURRENT", "MANIFEST"] {
+        let env = sim_store(4, &FormatOptions::default());
+        let fs = open(&env);
+        fs.create_snapshot("deleted").unwrap();
+        fs.create_snapshot("kept").unwrap();
+        let (open_id, view) = begin(&fs);
+        view.mk(ROOT, "file");
+        let (ended, view) = begin(&fs);
+        view.mk(ROOT, "committed");
+        fs.commit_transaction(&ended, &view).unwrap();
+        fs.delete_snapshot("deleted").unwrap();
+        fs.close().unwrap();
+        drop((fs, view));
+        let engine = Path::new(STORE).join("engine");
+        for item in env.list(&engine).unwrap() {
+            let path = engine.join(&item.name);
+            if item.name == "CURRENT" {
+                env.remove_file(&path).unwrap();
+            } else if item.name.to_string_lossy().starts_with(lost) {
+                // Its last bytes.
+                let file = env.open(&path, varve_env::OpenMode::ReadWrite).unwrap();
+                let len = file.stat().unwrap().len;
+                file.write_all_at(&[0xee; 4], len - 4).unwrap();
+            }
+        }
+        let dyn_env: Arc<dyn Env> = env.clone();
+        let options = varve_fs::fsck::CheckOptions::default();
+        let repaired = repair_engine(&dyn_env, Path::new(STORE), &options).unwrap();
+        assert!(repaired.manifest_lost.is_some());
+        let dropped = dropped_views(&repaired);
+        let snapshot = ViewName { kind: ViewKind::Snapshot, name: "kept".to_owned() };
+        assert!(dropped.contains(&snapshot), "{lost}: {repaired:?}");
+        assert!(dropped.contains(&view_of(&open_id)), "{lost}: {repaired:?}");
+        assert!(!dropped.contains(&view_of(&ended)), "{lost}: {repaired:?}");
+        let fs = open(&env);
+        assert_eq!(fs.transactions().unwrap().len(), 0);
+        assert_eq!(fs.list(ROOT), ["committed"]);
     }
 }
 
