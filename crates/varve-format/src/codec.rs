@@ -27,12 +27,41 @@ pub(crate) fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// The varint at the start of `bytes` and its length, or `None` if there is no valid one.
-#[inline]
+#[inline(always)]
 pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let first = *bytes.first()?;
-    if first < 0x80 {
-        return Some((u64::from(first), 1));
+    match *bytes {
+        [first, ..] if first < 0x80 => Some((u64::from(first), 1)),
+        [first, second, ..] if (1..0x80).contains(&second) => {
+            Some((u64::from(first & 0x7f) | u64::from(second) << 7, 2))
+        }
+        _ => match bytes.first_chunk().and_then(short_varint) {
+            None => read_long_varint(bytes),
+            found => found,
+        },
     }
+}
+
+/// The varint at the start of `bytes`, if it is one that ends within them, without looking at one byte after the other.
+#[inline(always)]
+fn short_varint(bytes: &[u8; 8]) -> Option<(u64, usize)> {
+    const STOPS: u64 = 0x8080_8080_8080_8080;
+    let word = u64::from_le_bytes(*bytes);
+    let stops = !word & STOPS;
+    if stops == 0 {
+        return None;
+    }
+    let len = stops.trailing_zeros() as usize / 8 + 1;
+    // All up to the last byte, then seven bits of each, brought together by twos.
+    let word = word & (u64::MAX >> (64 - 8 * len)) & !STOPS;
+    let word = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
+    let word = (word & 0x0000_3fff_0000_3fff) | (word & 0x3fff_0000_3fff_0000) >> 2;
+    let word = (word & 0x0fff_ffff) | (word & 0x0fff_ffff_0000_0000) >> 4;
+    (len == 1 || word >> (7 * (len - 1)) != 0).then_some((word, len))
+}
+
+#[cold]
+fn read_long_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let first = *bytes.first()?;
     let mut value = u64::from(first & 0x7f);
     for (i, &byte) in bytes.iter().enumerate().take(VARINT_BYTES_MAX).skip(1) {
         let group = u64::from(byte & 0x7f);
@@ -110,7 +139,7 @@ impl<'a> Reader<'a> {
         Ok(u128::from_le_bytes(self.array()?))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn varint(&mut self) -> FormatResult<u64> {
         match read_varint(&self.bytes[self.pos..]) {
             Some((value, len)) => {
@@ -168,6 +197,8 @@ mod tests {
                 put_varint(&mut out, value);
                 assert!(out.len() <= VARINT_BYTES_MAX);
                 assert_eq!(read_varint(&out), Some((value, out.len())));
+                let followed = [&out[..], &[0xff; 16]].concat();
+                assert_eq!(read_varint(&followed), Some((value, out.len())));
                 for cut in 0..out.len() {
                     assert_eq!(read_varint(&out[..cut]), None);
                 }
@@ -180,8 +211,11 @@ mod tests {
 
     #[test]
     fn longer_forms_and_overflows_are_refused() {
-        assert_eq!(read_varint(&[0x80, 0x00]), None);
-        assert_eq!(read_varint(&[0xff, 0x80, 0x00]), None);
+        for overlong in [&[0x80, 0x00][..], &[0xff, 0x80, 0x00], &[0x80; 3], &[0xff; 8]] {
+            assert_eq!(read_varint(overlong), None, "{overlong:?}");
+            let followed = [overlong, &[0; 16]].concat();
+            assert_eq!(read_varint(&followed), None, "{overlong:?}");
+        }
         let mut overflow = [0xff; 10];
         overflow[9] = 0x02;
         assert_eq!(read_varint(&overflow), None);
