@@ -10,6 +10,8 @@
 //! - Versions of a key stand newest first. A version is overwritten in place unless a live snapshot may
 //!   see it, so that a row rewritten a thousand times takes the room of one.
 //! - The lock is held for at most one batch or one chunk, never during I/O.
+//! - A filter knows every key. Most rows that are asked for are in tables or nowhere, and the filter says so with one
+//!   line of memory where a search of the tree would wait for ten.
 
 mod key;
 
@@ -20,6 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use varve_format::filter::bloom::Bloom;
+use varve_format::filter::filter_hash;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 pub(crate) use key::Key;
@@ -32,6 +36,11 @@ use crate::segment::Separated;
 const ROW_OVERHEAD_BYTES: usize = 120;
 /// Bytes that each further version of a row takes besides its value.
 const VERSION_OVERHEAD_BYTES: usize = 48;
+
+/// Bits of the filter for each key. A hundredth of the keys that it does not know pass.
+const FILTER_BITS: u8 = 10;
+/// The filter has room for the keys of a full memtable whose rows take so many bytes, counted as above: a file's.
+const FILTER_ROW_BYTES: usize = 200;
 
 /// What a key is at some moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,10 +123,17 @@ impl Spaces {
     }
 }
 
+/// All rows, and which keys they have.
+#[derive(Debug)]
+struct Contents {
+    spaces: Spaces,
+    keys: Bloom,
+}
+
 /// See the module's comment.
 #[derive(Debug)]
 pub(crate) struct Memtable {
-    spaces: RwLock<Spaces>,
+    contents: RwLock<Contents>,
     /// Branches whose commits it holds.
     ended: Mutex<Vec<BranchId>>,
     bytes: AtomicUsize,
@@ -127,10 +143,11 @@ pub(crate) struct Memtable {
 }
 
 impl Memtable {
-    /// An empty memtable whose rows are logged from `first_log` on.
-    pub(crate) fn new(first_log: FileNo) -> Memtable {
+    /// An empty memtable whose rows are logged from `first_log` on, to be filled with some `bytes_max` of them.
+    pub(crate) fn new(first_log: FileNo, bytes_max: usize) -> Memtable {
+        let keys = Bloom::with_room(bytes_max / FILTER_ROW_BYTES, FILTER_BITS);
         Memtable {
-            spaces: RwLock::default(),
+            contents: RwLock::new(Contents { spaces: Spaces::default(), keys }),
             ended: Mutex::default(),
             bytes: AtomicUsize::new(0),
             external: AtomicBool::new(false),
@@ -165,7 +182,7 @@ impl Memtable {
 
     /// Rows of one key space.
     pub(crate) fn rows(&self, keyspace: KeyspaceId) -> usize {
-        self.spaces.read().get(keyspace).map_or(0, BTreeMap::len)
+        self.contents.read().spaces.get(keyspace).map_or(0, BTreeMap::len)
     }
 
     /// Notes that a batch is the commit of `branch`.
@@ -180,7 +197,7 @@ impl Memtable {
 
     /// The largest number of a branch's key space that it has rows of.
     pub(crate) fn last_branch_space(&self) -> Option<KeyspaceId> {
-        self.spaces.read().branches.last_key_value().map(|(id, _)| *id)
+        self.contents.read().spaces.branches.last_key_value().map(|(id, _)| *id)
     }
 
     /// Applies a batch; its i-th write has sequence number `first_seq` + i. Versions that the newest
@@ -195,14 +212,19 @@ impl Memtable {
     ) {
         let mut added = 0;
         let mut removed = 0;
-        let mut spaces = self.spaces.write();
+        let mut contents = self.contents.write();
+        let Contents { spaces, keys } = &mut *contents;
         for (seq, op) in (first_seq.get()..).zip(ops) {
             let (keyspace, key, found) = match op {
                 Op::Put { keyspace, key, value } => (keyspace, key, Found::Value(value)),
                 Op::Delete { keyspace, key } => (keyspace, key, Found::Tombstone),
             };
             let rows = spaces.get_mut(keyspace);
+            let before = rows.len();
             let (more, less) = set(rows, &key, SeqNo::new(seq), found, newest_snapshot);
+            if rows.len() > before {
+                keys.add(hash_in(keyspace, filter_hash(&key)));
+            }
             added += more;
             removed += less;
         }
@@ -210,10 +232,19 @@ impl Memtable {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// The newest version of `key` that is not newer than `seq`.
-    pub(crate) fn get(&self, keyspace: KeyspaceId, key: &[u8], seq: SeqNo) -> Option<Found> {
-        let spaces = self.spaces.read();
-        let rows = spaces.get(keyspace)?;
+    /// The newest version of `key`, whose filter hash is `hash`, that is not newer than `seq`.
+    pub(crate) fn get(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        hash: u64,
+        seq: SeqNo,
+    ) -> Option<Found> {
+        let contents = self.contents.read();
+        if !contents.keys.may_contain(hash_in(keyspace, hash)) {
+            return None;
+        }
+        let rows = contents.spaces.get(keyspace)?;
         // A longer one would be allocated.
         let row = match key.len() {
             0..=SHORT_KEY_BYTES => rows.get(&Key::from_slice(key)),
@@ -224,8 +255,8 @@ impl Memtable {
 
     /// The newest version of `key` and when it was written.
     pub(crate) fn newest(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<(SeqNo, Found)> {
-        let spaces = self.spaces.read();
-        let row = spaces.get(keyspace)?.get(key)?;
+        let contents = self.contents.read();
+        let row = contents.spaces.get(keyspace)?.get(key)?;
         Some((row.seq, row.found.clone()))
     }
 
@@ -241,8 +272,8 @@ impl Memtable {
         limit: usize,
         out: &mut Vec<MemEntry>,
     ) -> bool {
-        let spaces = self.spaces.read();
-        let Some(rows) = spaces.get(keyspace) else { return false };
+        let contents = self.contents.read();
+        let Some(rows) = contents.spaces.get(keyspace) else { return false };
         if is_empty_range(range) {
             return false;
         }
@@ -255,6 +286,12 @@ impl Memtable {
         }
         true
     }
+}
+
+/// The hash of a key within its key space.
+#[inline]
+fn hash_in(keyspace: KeyspaceId, hash: u64) -> u64 {
+    hash ^ u64::from(keyspace.get()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// True if no key can be in `range`; such ranges must not reach the tree, which panics on some.
@@ -322,6 +359,10 @@ mod tests {
         table.apply(SeqNo::new(seq), [op].into_iter(), snap.map(SeqNo::new));
     }
 
+    fn get(table: &Memtable, key: &str, seq: u64) -> Option<Found> {
+        table.get(SPACE, key.as_bytes(), filter_hash(key.as_bytes()), SeqNo::new(seq))
+    }
+
     fn versions(table: &Memtable, reverse: bool) -> Vec<(Vec<u8>, u64)> {
         let mut out = Vec::new();
         assert!(!table.chunk(SPACE, ALL, reverse, SeqNo::MAX, 100, &mut out));
@@ -330,7 +371,7 @@ mod tests {
 
     #[test]
     fn rows_are_overwritten_in_place_without_snapshots() {
-        let table = Memtable::new(FileNo::new(1));
+        let table = Memtable::new(FileNo::new(1), 4096);
         put(&table, 1, "a", "one", None);
         let bytes = table.bytes();
         put(&table, 2, "a", "two", None);
@@ -340,12 +381,12 @@ mod tests {
 
     #[test]
     fn versions_that_a_snapshot_sees_stay() {
-        let table = Memtable::new(FileNo::new(1));
+        let table = Memtable::new(FileNo::new(1), 4096);
         put(&table, 1, "a", "one", None);
         put(&table, 2, "a", "two", Some(1));
         put(&table, 3, "a", "three", Some(1));
         put(&table, 4, "b", "four", Some(1));
-        let value = |key: &str, seq| table.get(SPACE, key.as_bytes(), SeqNo::new(seq));
+        let value = |key: &str, seq| get(&table, key, seq);
         assert_eq!(value("a", 1), Some(Found::Value("one".into())));
         assert_eq!(value("a", 3), Some(Found::Value("three".into())));
         assert_eq!(value("a", 0), None);
@@ -361,7 +402,7 @@ mod tests {
 
     #[test]
     fn chunks_stop_at_their_limit_but_keep_a_key_whole() {
-        let table = Memtable::new(FileNo::new(1));
+        let table = Memtable::new(FileNo::new(1), 4096);
         put(&table, 1, "a", "", None);
         put(&table, 2, "a", "", Some(1));
         put(&table, 3, "b", "", None);
@@ -374,8 +415,25 @@ mod tests {
     }
 
     #[test]
+    fn every_key_is_found_however_many_there_are_and_in_its_key_space_only() {
+        let table = Memtable::new(FileNo::new(1), 1 << 16);
+        let keys: Vec<String> = (0..5000).map(|key| format!("key {key}")).collect();
+        for (seq, key) in (1..).zip(&keys) {
+            let op = Op::Put { keyspace: SPACE, key: key.clone().into(), value: "value".into() };
+            table.apply(SeqNo::new(seq), [op].into_iter(), None);
+        }
+        assert!(keys.iter().all(|key| get(&table, key, 5000).is_some()));
+        let is_elsewhere = |key: &String| {
+            let hash = filter_hash(key.as_bytes());
+            table.get(KeyspaceId::new(2), key.as_bytes(), hash, SeqNo::MAX).is_some()
+        };
+        assert!(!keys.iter().any(is_elsewhere));
+        assert_eq!(get(&table, "key", 5000), None);
+    }
+
+    #[test]
     fn empty_ranges_yield_nothing() {
-        let table = Memtable::new(FileNo::new(1));
+        let table = Memtable::new(FileNo::new(1), 4096);
         put(&table, 1, "a", "", None);
         let (a, b) = (&b"a"[..], &b"b"[..]);
         for range in [

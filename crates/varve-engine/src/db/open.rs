@@ -392,7 +392,7 @@ fn first_view(recovered: &Recovered, log_no: FileNo, memtable_bytes: usize) -> V
     let active = if immutables.first().is_some_and(goes_on) {
         immutables.remove(0)
     } else {
-        Arc::new(Memtable::new(log_no))
+        Arc::new(Memtable::new(log_no, memtable_bytes))
     };
     View {
         active,

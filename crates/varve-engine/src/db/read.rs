@@ -51,22 +51,24 @@ impl Inner {
         key: &[u8],
     ) -> StoreResult<Option<Found>> {
         let Layer { space, seq } = layer;
+        let hash = filter_hash(key);
         for memtable in view.memtables() {
-            if let Some(found) = memtable.get(space.id, key, seq) {
+            if let Some(found) = memtable.get(space.id, key, hash, seq) {
                 return Ok(Some(found));
             }
         }
-        self.get_from_tables(space, key, seq)
+        self.get_from_tables(space, key, hash, seq)
     }
 
-    /// The newest version of `key` as of `seq` in the tables.
+    /// The newest version of `key`, whose filter hash is `hash`, as of `seq` in the tables.
     fn get_from_tables(
         &self,
         space: &Keyspace,
         key: &[u8],
+        hash: u64,
         seq: SeqNo,
     ) -> StoreResult<Option<Found>> {
-        let (version, hash) = (&*space.version, filter_hash(key));
+        let version = &*space.version;
         let mut named = version.map().map(|map| map.lookup(key, hash));
         for table in version.sublevels().filter_map(|(_, sublevel)| sublevel.find(key)) {
             let number = version.number(table);

@@ -164,7 +164,7 @@ impl Inner {
     pub(crate) fn rotate(&self, writer: &mut Writer) -> StoreResult<()> {
         let no = self.new_file_no();
         writer.log.rotate(no, writer.next_seq)?;
-        let next = Arc::new(Memtable::new(no));
+        let next = Arc::new(Memtable::new(no, self.options.memtable_bytes));
         let full = std::mem::replace(&mut writer.active, Arc::clone(&next));
         self.views.update(|view| {
             view.immutables.insert(0, full);

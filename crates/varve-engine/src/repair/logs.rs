@@ -72,7 +72,7 @@ impl Repair<'_> {
         }
         let is_gap = oldest.is_some_and(|oldest| logs.first() != Some(&oldest));
         let mut replay = Replay {
-            memtable: Memtable::new(FileNo::new(0)),
+            memtable: self.empty_memtable(),
             last_seq: tables_seq,
             begun: false,
             keyspaces: spaces.len(),
@@ -139,6 +139,10 @@ impl Repair<'_> {
         Ok(is_cut)
     }
 
+    fn empty_memtable(&self) -> Memtable {
+        Memtable::new(FileNo::new(0), self.options.db.memtable_bytes)
+    }
+
     /// Writes what was replayed to tables of level 0.
     fn flush(
         &mut self,
@@ -146,7 +150,7 @@ impl Repair<'_> {
         spaces: &[ManifestKeyspace],
         tables: &mut [Placed],
     ) -> StoreResult<()> {
-        let memtable = std::mem::replace(&mut replay.memtable, Memtable::new(FileNo::new(0)));
+        let memtable = std::mem::replace(&mut replay.memtable, self.empty_memtable());
         let memtable = Arc::new(memtable);
         for ((space, id), placed) in spaces.iter().zip(0..).zip(tables) {
             let id = KeyspaceId::new(id);

@@ -168,7 +168,7 @@ impl Replay<'_> {
         let memtable = match self.memtables.last() {
             Some(table) if !full(table) => Arc::clone(table),
             _ => {
-                let table = Arc::new(Memtable::new(no));
+                let table = Arc::new(Memtable::new(no, self.input.memtable_bytes));
                 self.memtables.push(Arc::clone(&table));
                 table
             }
