@@ -6,6 +6,10 @@
 //! checks again under them. Nothing else that blocks on another operation is taken while holding them; one
 //! row more may be tried without waiting ([`RowLocks::try_extend`]).
 //!
+//! Whoever makes a name asks for it first, and the kernel does so once more for its caller: a lookup that finds no row
+//! notes that at the row's mutex ([`RowGuards::note_absent`]), and whoever locks it next need not look again. Each locking
+//! takes the note away, so nothing can have been written since.
+//!
 //! Source: TableFS 4.2.6 (per-inode locking above a store with atomic batches). Departure: the unit is
 //! the row, because attributes live in the row of the name.
 
@@ -16,20 +20,25 @@ use varve_schema::RowKey;
 /// The number of mutexes.
 const STRIPES: usize = 1024;
 
+/// What is known of the rows of one mutex: one that does not exist.
+type Absent = Option<RowKey>;
+
 /// All row locks of a file system.
 pub(crate) struct RowLocks {
-    stripes: Box<[Mutex<()>]>,
+    stripes: Box<[Mutex<Absent>]>,
 }
 
 /// The rows locked by one operation, until dropped.
 pub(crate) struct RowGuards<'a> {
     numbers: SmallVec<[u16; 8]>,
-    guards: SmallVec<[MutexGuard<'a, ()>; 8]>,
+    guards: SmallVec<[MutexGuard<'a, Absent>; 8]>,
+    /// What was known to be absent when they were locked.
+    absent: SmallVec<[RowKey; 2]>,
 }
 
 impl RowLocks {
     pub(crate) fn new() -> RowLocks {
-        RowLocks { stripes: (0..STRIPES).map(|_| Mutex::new(())).collect() }
+        RowLocks { stripes: (0..STRIPES).map(|_| Mutex::new(None)).collect() }
     }
 
     /// Locks all of `keys`, which may repeat. REQUIRES: the caller holds no row lock.
@@ -37,16 +46,19 @@ impl RowLocks {
         let mut numbers: SmallVec<[u16; 8]> = keys.iter().map(|key| stripe(*key)).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let guards =
-            numbers.iter().map(|number| self.stripes[usize::from(*number)].lock()).collect();
-        RowGuards { numbers, guards }
+        let stripes = numbers.iter().map(|number| &self.stripes[usize::from(*number)]);
+        let mut guards: SmallVec<[MutexGuard<'_, Absent>; 8]> = stripes.map(Mutex::lock).collect();
+        let absent = guards.iter_mut().filter_map(|guard| guard.take()).collect();
+        RowGuards { numbers, guards, absent }
     }
 
     /// Locks every row. REQUIRES: the caller holds no row lock.
     pub(crate) fn lock_all(&self) -> RowGuards<'_> {
         let numbers = (0..STRIPES as u16).collect();
-        let guards = self.stripes.iter().map(|stripe| stripe.lock()).collect();
-        RowGuards { numbers, guards }
+        let mut guards: SmallVec<[MutexGuard<'_, Absent>; 8]> =
+            self.stripes.iter().map(|stripe| stripe.lock()).collect();
+        guards.iter_mut().for_each(|guard| **guard = None);
+        RowGuards { numbers, guards, absent: SmallVec::new() }
     }
 
     /// Locks one row more, unless it would have to wait for it; false if so.
@@ -55,7 +67,8 @@ impl RowLocks {
         if guards.numbers.contains(&number) {
             return true;
         }
-        let Some(guard) = self.stripes[usize::from(number)].try_lock() else { return false };
+        let Some(mut guard) = self.stripes[usize::from(number)].try_lock() else { return false };
+        *guard = None;
         guards.numbers.push(number);
         guards.guards.push(guard);
         true
@@ -66,6 +79,19 @@ impl RowGuards<'_> {
     /// Whether the lock of `key` is among those held.
     pub(crate) fn holds(&self, key: RowKey) -> bool {
         self.numbers.contains(&stripe(key))
+    }
+
+    /// Whether `key` is known not to exist. REQUIRES: its lock, and that nothing was written to it under these locks.
+    pub(crate) fn know_absent(&self, key: RowKey) -> bool {
+        self.absent.contains(&key)
+    }
+
+    /// Notes for whoever locks `key` next that it does not exist. REQUIRES: its lock.
+    pub(crate) fn note_absent(&mut self, key: RowKey) {
+        let at = self.numbers.iter().position(|number| *number == stripe(key));
+        if let Some(guard) = at.and_then(|at| self.guards.get_mut(at)) {
+            **guard = Some(key);
+        }
     }
 }
 
@@ -104,6 +130,28 @@ mod tests {
         assert!(!locks.try_extend(&mut others, other), "it would wait");
         drop((guards, others));
         assert!(locks.stripes.iter().all(|stripe| !stripe.is_locked()));
+    }
+
+    #[test]
+    fn a_note_of_absence_lasts_until_the_next_lock() {
+        let locks = RowLocks::new();
+        let (key, other) = (RowKey::inode(InodeId::new(99)), RowKey::inode(InodeId::new(50)));
+        let mut guards = locks.lock(&[key, other]);
+        assert!(!guards.know_absent(key));
+        guards.note_absent(key);
+        drop(guards);
+        let guards = locks.lock(&[key, other]);
+        assert!(guards.know_absent(key) && !guards.know_absent(other));
+        drop(guards);
+        assert!(!locks.lock(&[key]).know_absent(key), "the lock before may have written it");
+        locks.lock(&[key]).note_absent(key);
+        drop(locks.lock_all());
+        assert!(!locks.lock(&[key]).know_absent(key));
+        locks.lock(&[key]).note_absent(key);
+        let mut guards = locks.lock(&[other]);
+        assert!(locks.try_extend(&mut guards, key) && !guards.know_absent(key));
+        drop(guards);
+        assert!(!locks.lock(&[key]).know_absent(key));
     }
 
     #[test]

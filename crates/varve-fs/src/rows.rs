@@ -12,6 +12,7 @@ use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::fs::{Keyspaces, VarveFs};
+use crate::locks::RowGuards;
 
 /// The writes of one operation. Inodes of directories are kept apart until the commit, which adds to them what
 /// the operation charges ([`crate::usage`]).
@@ -100,6 +101,15 @@ impl VarveFs {
     /// The names in the row `key`; an empty row if there is none.
     pub(crate) fn entry_row(&self, key: RowKey) -> FsResult<EntryRow> {
         read_entry_row(self.store.as_ref(), self.meta, key)
+    }
+
+    /// The names in the row `key`, whose lock is among `guards`; nothing was written to it under them yet.
+    pub(crate) fn locked_entry_row(
+        &self,
+        guards: &RowGuards<'_>,
+        key: RowKey,
+    ) -> FsResult<EntryRow> {
+        if guards.know_absent(key) { Ok(EntryRow::default()) } else { self.entry_row(key) }
     }
 
     /// The inode in its own row.

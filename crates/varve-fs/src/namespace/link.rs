@@ -36,7 +36,7 @@ impl VarveFs {
             if let Place::Entry { key, .. } = &place {
                 keys.push(*key);
             }
-            let _guards = self.locks.lock(&keys);
+            let guards = self.locks.lock(&keys);
             if self.locator.place(ino)?.unwrap_or(Place::Own) != place {
                 continue;
             }
@@ -45,7 +45,7 @@ impl VarveFs {
                 _ => None,
             };
             let mut home = home_key.map(|key| self.entry_row(key)).transpose()?;
-            let mut row = self.entry_row(key)?;
+            let mut row = self.locked_entry_row(&guards, key)?;
             let mut inode = self.link_target(ino, &place, home.as_ref().unwrap_or(&row))?;
             let mut dir = self.dir_row(parent)?;
             if row.find(name.as_bytes()).is_some() {

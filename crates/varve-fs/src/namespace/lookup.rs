@@ -13,10 +13,13 @@ impl VarveFs {
             return found;
         }
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
-        let guards = self.locks.lock(&[key]);
-        let row = self.entry_row(key)?;
+        let mut guards = self.locks.lock(&[key]);
+        let row = self.locked_entry_row(&guards, key)?;
         if let Some(named) = row.find(name.as_bytes()) {
             return self.found(key, named);
+        }
+        if row.is_empty() {
+            guards.note_absent(key);
         }
         drop(guards);
         self.dir_row(parent)?;

@@ -24,6 +24,7 @@ use super::lookup::{dangling, row_full};
 use super::remove::{Departure, Lost};
 use crate::fs::VarveFs;
 use crate::locator::Place;
+use crate::locks::RowGuards;
 use crate::rows::Changes;
 
 /// One end of a rename.
@@ -104,7 +105,7 @@ impl VarveFs {
         let (mut tree, mut all) = (None, false);
         loop {
             let guards = if all { self.locks.lock_all() } else { self.locks.lock(&keys) };
-            let mut rows = self.rename_rows(&from, &to)?;
+            let mut rows = self.rename_rows(&guards, &from, &to)?;
             let own = own_rows(&mut rows, &from, &to);
             if !own.iter().all(|key| guards.holds(*key)) {
                 keys.truncate(base.len());
@@ -155,7 +156,7 @@ impl VarveFs {
         }
     }
 
-    fn rename_rows(&self, from: &End<'_>, to: &End<'_>) -> FsResult<Rows> {
+    fn rename_rows(&self, guards: &RowGuards<'_>, from: &End<'_>, to: &End<'_>) -> FsResult<Rows> {
         let mut rows = Rows { dirs: SmallVec::new(), entries: SmallVec::new() };
         rows.dirs.push(self.dir_row(from.dir)?);
         if to.dir != from.dir {
@@ -163,7 +164,7 @@ impl VarveFs {
         }
         rows.entries.push(self.entry_row(from.key())?);
         if to.key() != from.key() {
-            rows.entries.push(self.entry_row(to.key())?);
+            rows.entries.push(self.locked_entry_row(guards, to.key())?);
         }
         Ok(rows)
     }

@@ -1,6 +1,6 @@
 //! Many threads at once; afterwards every invariant holds.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use varve_fs::fsck::Severity;
 use varve_fs::{FormatOptions, MountOptions, VarveFs};
@@ -27,6 +27,54 @@ pub(crate) fn assert_sound(fs: &VarveFs, what: &str) {
     let mut findings = fs.check(&mut |_| ()).unwrap().findings;
     findings.retain(|finding| finding.severity() != Severity::Unfinished);
     assert_eq!(findings, [], "{what}");
+}
+
+/// A lookup that finds nothing spares the operation after it a second search. What others do between the two counts.
+#[test]
+fn a_name_that_was_absent_is_made_once_whoever_else_makes_it() {
+    for (seed, name_hash_bits) in (0..4).zip([55, 1, 2, 3]) {
+        let options = FormatOptions { name_hash_bits, ..FormatOptions::default() };
+        let rig = Rig::with(&options, MountOptions::default());
+        let dir = rig.mk_dir(ROOT, "d");
+        let exclusive = varve_vfs::OpenFlags { exclusive: true, ..BOTH };
+        let names: Vec<String> = (0..6).map(|i| format!("f{i}")).collect();
+        let there: Vec<AtomicI64> = names.iter().map(|_| AtomicI64::new(0)).collect();
+        in_threads(&rig, seed, |fs, mut rng| {
+            for _ in 0..2000 {
+                let (at, to) = (rng.below(6) as usize, rng.below(6) as usize);
+                let known = fs.lookup(dir, name(&names[at]));
+                match (known, rng.below(3)) {
+                    (Ok(_), 0) => {
+                        if fs.unlink(dir, name(&names[at])).is_ok() {
+                            there[at].fetch_sub(1, Ordering::Relaxed);
+                        }
+                    }
+                    (Ok(_), _) => {
+                        drop(fs.lookup(dir, name(&names[to])));
+                        let (from, onto) = (name(&names[at]), name(&names[to]));
+                        if at != to
+                            && fs.rename(dir, from, dir, onto, RenameMode::NoReplace).is_ok()
+                        {
+                            there[at].fetch_sub(1, Ordering::Relaxed);
+                            there[to].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    (Err(_), _) => {
+                        let made = fs.create(Caller::ROOT, dir, name(&names[at]), 0o644, exclusive);
+                        if let Ok((entry, opened)) = made {
+                            fs.release(entry.attr.ino, opened.handle).unwrap();
+                            there[at].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            }
+        });
+        for (name, there) in names.iter().zip(there) {
+            let found = i64::from(rig.find(dir, name).is_ok());
+            assert_eq!(there.into_inner(), found, "{name}, seed {seed}");
+        }
+        assert_sound(&rig, &format!("seed {seed}"));
+    }
 }
 
 /// Two renames can each be right and together cut a loop of directories off the tree.

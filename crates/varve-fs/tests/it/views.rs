@@ -9,7 +9,7 @@ use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{CommitError, FormatOptions, MountOptions, VarveFs, ViewKind, ViewName};
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
-use varve_vfs::{FsResult, Vfs};
+use varve_vfs::{Caller, FsError, FsResult, Vfs};
 
 use crate::crash::{STORE, open, sim_store};
 use crate::support::{BOTH, Calls, ROOT, Rig, name};
@@ -107,6 +107,18 @@ fn check(fs: &VarveFs, id: &str) -> bool {
         sound(fs);
     }
     committed
+}
+
+#[test]
+fn a_name_that_was_absent_before_a_commit_is_there_after_it() {
+    let fs = open(&sim_store(1, &FormatOptions::default()));
+    let id = fs.begin_transaction(ROOT).unwrap().name;
+    let view = fs.open_view(&txn(&id)).unwrap();
+    view.mk(ROOT, "new");
+    assert!(fs.find(ROOT, "new").is_err());
+    fs.commit_transaction(&id, &view).unwrap();
+    let made = fs.mkdir(Caller::ROOT, ROOT, name("new"), 0o755);
+    assert!(matches!(made, Err(FsError::Exists)), "{made:?}");
 }
 
 #[test]
