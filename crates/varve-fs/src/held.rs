@@ -139,16 +139,19 @@ impl VarveFs {
                 _ => RowKey::inode(ino),
             };
             let guards = self.locks.lock(&[key, also.unwrap_or(key)]);
+            if let Some(Place::Entry { key, slot }) = place {
+                let row = self.entry_row(key)?;
+                if let Some(inode) = inline_at(&row, slot, ino).cloned() {
+                    let (stored, home) = (Stored::of(&inode), Home::Entry { key, slot, row });
+                    return Ok(Held { stored, inode, home, guards });
+                }
+            }
             if self.locator.place(ino)? != place {
                 continue;
             }
             let (inode, home) = match place {
                 Some(Place::Detached(inode)) => (*inode, Home::Detached),
-                Some(Place::Entry { key, slot }) => {
-                    let row = self.entry_row(key)?;
-                    let inode = inline_at(&row, slot, ino).cloned().ok_or_else(|| lost(ino))?;
-                    (inode, Home::Entry { key, slot, row })
-                }
+                Some(Place::Entry { .. }) => return Err(lost(ino)),
                 Some(Place::Own) | None => match self.inode_row(ino)? {
                     Some(inode) => (inode, Home::Own),
                     None => return Err(FsError::Stale),

@@ -285,8 +285,8 @@ impl Locator {
 
     /// The entry of `ino`, fetched from the store if it was spilled.
     fn load<'a>(&self, shard: &'a mut Shard, ino: InodeId) -> FsResult<Option<&'a mut Known>> {
-        if !shard.map.contains_key(&ino.get())
-            && self.spilled.load(Ordering::Relaxed) > 0
+        if self.spilled.load(Ordering::Relaxed) > 0
+            && !shard.map.contains_key(&ino.get())
             && let Some(Spilled { place, lookups }) = self.spill.take(ino)?
         {
             self.spilled.fetch_sub(1, Ordering::Relaxed);
