@@ -21,8 +21,11 @@ use crate::{StoreError, StoreResult};
 /// How long a worker that found no room waits before it tries again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A store is at rest when no memtable was filled for so long.
+/// A store is at rest when no memtable was filled for so long, and hardly anything written.
 const REST_INTERVAL: Duration = Duration::from_secs(3);
+/// At rest less than one part in so many of a memtable is written meanwhile. Where memtables are large or the machine slow,
+/// one takes longer than the interval to fill.
+const REST_WRITTEN_SHARE: u64 = 64;
 
 /// The work of one thread.
 type Worker = fn(&Inner);
@@ -99,6 +102,20 @@ impl Work {
             }
         }
         !due.stop
+    }
+}
+
+/// Tells a store that rests from one that fills its memtables slowly.
+struct Rest {
+    /// Bytes of logs at the last question.
+    log_bytes: u64,
+}
+
+impl Rest {
+    /// Whether hardly anything was written since the last question, `log_bytes` having been written to logs by now.
+    fn is_quiet(&mut self, log_bytes: u64, memtable_bytes: usize) -> bool {
+        let written = log_bytes - std::mem::replace(&mut self.log_bytes, log_bytes);
+        written < memtable_bytes as u64 / REST_WRITTEN_SHARE
     }
 }
 
@@ -185,7 +202,7 @@ impl Inner {
 
     fn compaction_loop(&self) {
         let take = |due: &mut Due| std::mem::take(&mut due.compaction);
-        let mut rested = false;
+        let (mut rested, mut rest) = (false, Rest { log_bytes: 0 });
         loop {
             // Once what can be done at rest is done, there is nothing to wake up for but news.
             let told = match rested {
@@ -193,9 +210,10 @@ impl Inner {
                 false => self.work.wait_for(REST_INTERVAL, take),
             };
             let Some(told) = told else { return };
-            rested = !told;
+            let is_quiet = rest.is_quiet(self.metrics.log_bytes.get(), self.options.memtable_bytes);
+            rested = !told && is_quiet;
             loop {
-                match self.compact_one(!told) {
+                match self.compact_one(rested) {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {
@@ -280,6 +298,17 @@ mod tests {
             teller.join().unwrap()
         });
         assert!(!told_to_the_end, "the pause lasted as long as the news");
+    }
+
+    /// A load that filled a memtable in more than the interval was merged again and again, as if the store rested.
+    #[test]
+    fn a_store_that_is_filled_slowly_does_not_rest() {
+        let mut rest = Rest { log_bytes: 0 };
+        assert!(rest.is_quiet(0, 6400));
+        assert!(!rest.is_quiet(100, 6400));
+        assert!(rest.is_quiet(199, 6400));
+        assert!(!rest.is_quiet(5000, 6400));
+        assert!(rest.is_quiet(5000, 6400));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::output;
 /// Where, and how.
 #[derive(Args)]
 #[command(
-    after_help = "In a stitched store, files of tables stay for what others still need of them. Those of which less\n\
+    after_help = "Merges leave long runs of rows in their files, which stay for what is still needed of them. Those of which less\n\
     than three quarters are needed are emptied into new ones, as far as there is room. While a store is mounted,\n\
     that is done in the background when a quarter of the bytes is needed by nobody."
 )]
