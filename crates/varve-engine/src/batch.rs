@@ -40,6 +40,8 @@ pub struct Batch {
     external: bool,
     reclaims: bool,
     ends: Option<BranchId>,
+    /// Numbers of the writes that commute, in order.
+    commuting: Vec<u32>,
 }
 
 impl Batch {
@@ -51,6 +53,23 @@ impl Batch {
     /// Adds: set `key` to `value`.
     pub fn put(&mut self, keyspace: KeyspaceId, key: impl Into<Bytes>, value: impl Into<Bytes>) {
         self.ops.push(Op::Put { keyspace, key: key.into(), value: value.into() });
+    }
+
+    /// Adds: set `key` to `value`, which changes it in a way that commutes with such changes of others, who see to that when
+    /// they meet. For the locks of serializable branches it is no more than a read.
+    pub fn put_commuting(
+        &mut self,
+        keyspace: KeyspaceId,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+    ) {
+        self.commuting.push(self.ops.len() as u32);
+        self.put(keyspace, key, value);
+    }
+
+    /// Whether the write with this number was added as one that commutes.
+    pub(crate) fn commutes(&self, at: usize) -> bool {
+        !self.commuting.is_empty() && self.commuting.binary_search(&(at as u32)).is_ok()
     }
 
     /// Adds: remove `key`.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use varve_types::KeyspaceId;
 
+use crate::txn::{Blocked, GaveWay};
+
 /// The result of a store call.
 pub type StoreResult<T> = Result<T, StoreError>;
 
@@ -79,12 +81,15 @@ pub enum StoreError {
         /// The first such keys, in their order.
         keys: Vec<(KeyspaceId, Bytes)>,
     },
-    /// Transactions waited for each other; this one lost its locks so that the others can go on.
-    #[error("transactions waited for each other, and this one gave way; abort it and begin again")]
-    Deadlock,
-    /// A lock did not come free in the time given.
+    /// A serializable branch lost its locks, so that others can go on. It can only be aborted.
+    #[error("this transaction gave way, as {}; abort it and begin again", why.reason())]
+    GaveWay {
+        /// To whom.
+        why: GaveWay,
+    },
+    /// Serializable branches hold locks in the way that did not come free in the time given.
     #[error("another transaction holds a lock that did not come free in time; try again")]
-    LockTimeout,
+    Blocked(Blocked),
     /// The branch was committed or dropped.
     #[error("the transaction has ended; begin another")]
     Ended,

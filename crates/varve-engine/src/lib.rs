@@ -44,7 +44,9 @@ mod view;
 mod wal;
 
 pub use batch::{Batch, Op};
-pub use branch::{Branch, BranchInfo, BranchOptions, Clash, Merged, RowVisitor, SnapshotStore};
+pub use branch::{
+    Branch, BranchInfo, BranchOptions, Clash, Commuting, Merged, RowVisitor, SnapshotStore,
+};
 pub use compaction::defragment::{Defragmented, Fragmentation};
 pub use compaction::policy::defragment::Fit;
 pub use compaction::redesign::Redesign;
@@ -56,4 +58,4 @@ pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
 pub use store::{
     Direction, KeyIter, KeyRange, KeyspaceOptions, Pair, ScanIter, SortedRows, Store, StoreSnapshot,
 };
-pub use txn::LockOptions;
+pub use txn::{Blocked, GaveWay, Granule, LockOptions, LockStatus};

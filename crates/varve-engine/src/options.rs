@@ -168,6 +168,8 @@ pub struct DbOptions {
     pub debt_soft_bytes: u64,
     /// Bytes of compaction debt at which writes are slowest.
     pub debt_hard_bytes: u64,
+    /// The longest that a write to the store waits for locks of serializable branches; zero: it is refused at once.
+    pub lock_wait: Duration,
 }
 
 impl DbOptions {
@@ -199,6 +201,7 @@ impl DbOptions {
             manifest_bytes_max: 4 * MIB as u64,
             debt_soft_bytes: 4 * level_base_bytes,
             debt_hard_bytes: 16 * level_base_bytes,
+            lock_wait: Duration::from_secs(30),
         }
     }
 

@@ -144,6 +144,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// the first write.
     fn set_external_sync(&self, hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>);
 
+    /// Whether writes may meet locks of serializable branches at present, so that it is worth saying which of them commute
+    /// ([`Batch::put_commuting`]).
+    fn meets_locks(&self) -> bool {
+        false
+    }
+
     /// Counters and sizes as one JSON object.
     fn metrics_json(&self) -> String;
 

@@ -37,6 +37,9 @@ const ENDED_MAX: usize = 64;
 /// Takes one row after the other: the store's key space, the key, its value if it was not deleted; false to stop.
 pub type RowVisitor<'a> = dyn FnMut(KeyspaceId, &[u8], Option<Bytes>) -> bool + 'a;
 
+/// Whether a row, by the store's key space and its key, is changed in a way that commutes with what others do to it.
+pub type Commuting<'a> = dyn Fn(KeyspaceId, &[u8]) -> bool + 'a;
+
 /// A row that a branch changed: the store's key space, the key, what it became, with the value at hand.
 type ChangedRow = (KeyspaceId, Bytes, Found);
 
@@ -46,10 +49,19 @@ impl Branch {
     /// writers wait. What it makes of keys is held in memory until the end.
     ///
     /// [`StoreError::Conflict`] names keys of which `merge` made none; then, as after any other error, nothing has
-    /// happened and the branch goes on. A serializable branch has no clashes, but fails with [`StoreError::Deadlock`] if
-    /// it gave way to another. Costs the number of changed rows; large changes cost no copy of them, but the
+    /// happened and the branch goes on. A serializable branch has no clashes, but fails with [`StoreError::GaveWay`]
+    /// if it did. Costs the number of changed rows; large changes cost no copy of them, but the
     /// flush of what is in memory. Durable once the store is synced.
     pub fn commit(&self, merge: &mut MergeHook<'_>) -> StoreResult<()> {
+        self.commit_beside(merge, &|_, _| false)
+    }
+
+    /// The same, where changes of keys that `commutes` names commute with those of others, for their locks.
+    pub fn commit_beside(
+        &self,
+        merge: &mut MergeHook<'_>,
+        commutes: &Commuting<'_>,
+    ) -> StoreResult<()> {
         let _gate = self.shared.gate.write();
         self.shared.check()?;
         self.check_childless()?;
@@ -73,13 +85,21 @@ impl Branch {
             Some(rows) if rows.is_empty() => self.drop_changes(),
             Some(rows) => {
                 let external = self.shared.external.load(Ordering::Relaxed);
-                self.inner.log_commit(record, &rows, external, &mut clashes)?;
+                self.inner.log_commit(record, &rows, external, &mut clashes, commutes)?;
                 self.inner.metrics.branches_logged.add(1);
                 self.end();
                 self.inner.forget_ended()
             }
             None => {
-                self.inner.join_branch(record, &mut clashes)?;
+                let locked = record.parent.is_none() && record.shared.locks.is_none();
+                if locked {
+                    self.inner.lock_changes_of(&view, record, commutes)?;
+                }
+                let joined = self.inner.join_branch(record, &mut clashes);
+                if locked {
+                    self.inner.locks.end(self.id);
+                }
+                joined?;
                 self.inner.metrics.branches_joined.add(1);
                 self.end();
                 Ok(())
@@ -108,6 +128,25 @@ impl Branch {
 impl Inner {
     fn changes(&self, view: &View, layer: Layer<'_>) -> StoreResult<Rows> {
         self.rows(view, &[layer], &KeyRange::all(), Direction::Forward)
+    }
+
+    /// Locks what a branch changed that takes no locks of its own. Costs the number of rows.
+    fn lock_changes_of(
+        &self,
+        view: &View,
+        record: &BranchRecord,
+        commutes: &Commuting<'_>,
+    ) -> StoreResult<()> {
+        self.lock_changes(record.id, |lock| {
+            for own in record.spaces.iter().filter(|own| !own.private) {
+                let layer = Layer { space: view.keyspace(own.id)?, seq: SeqNo::MAX };
+                let mut walk = self.changes(view, layer)?;
+                while let Some((key, _)) = walk.next_found()? {
+                    lock(own.base, key.as_slice(), commutes(own.base, key.as_slice()))?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// The rows that a branch changed; `None` if they have more than `bytes_max` bytes.
@@ -141,6 +180,7 @@ impl Inner {
         rows: &[ChangedRow],
         external: bool,
         clashes: &mut Clashes<'_, '_>,
+        commutes: &Commuting<'_>,
     ) -> StoreResult<()> {
         let checked = self.snapshots.last_seq();
         clashes.look_first(checked)?;
@@ -153,6 +193,9 @@ impl Inner {
                 let space = top_space(&view, record.parent, *base)?.ok_or(StoreError::Ended)?.id;
                 let found = clashes.merged.get(&(*base, key.clone())).unwrap_or(found);
                 match self.cache.value_of(found.clone(), Admission::Pass)? {
+                    Some(value) if commutes(*base, key) => {
+                        batch.put_commuting(space, key.clone(), value);
+                    }
                     Some(value) => batch.put(space, key.clone(), value),
                     None => batch.delete(space, key.clone()),
                 }

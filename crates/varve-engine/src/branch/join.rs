@@ -32,7 +32,8 @@ type Placed = Vec<(KeyspaceId, Place, Arc<Table>)>;
 impl Inner {
     /// Commits a branch by reference.
     ///
-    /// REQUIRES: the branch takes no writes and has no branches, and its parent does not end.
+    /// REQUIRES: the branch takes no writes and has no branches, and its parent does not end; if that is the store, what
+    /// the branch changed is locked.
     pub(super) fn join_branch(
         &self,
         record: &BranchRecord,
@@ -40,10 +41,6 @@ impl Inner {
     ) -> StoreResult<()> {
         let mut checked = self.snapshots.last_seq();
         clashes.look_first(checked)?;
-        let meets_locks = record.parent.is_none() && record.shared.locks.is_none();
-        if meets_locks {
-            self.wait_until_unlocked()?;
-        }
         self.flush_all()?;
         let newest = self.snapshots.last_seq();
         clashes.look(std::mem::replace(&mut checked, newest))?;
@@ -51,9 +48,6 @@ impl Inner {
         let compaction = self.compaction_job.try_lock();
         let may_go_deep = compaction.is_some();
         self.when_flushed(|writer, view| {
-            if meets_locks {
-                self.refuse_locked()?;
-            }
             clashes.look(checked)?;
             self.put_branch_in_force(writer, view, record, clashes, may_go_deep)
         })?;

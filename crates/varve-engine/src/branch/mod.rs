@@ -38,7 +38,7 @@ use varve_format::edit::BRANCH_INFO_BYTES_MAX;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
 pub use clash::{Clash, Merged};
-pub use commit::RowVisitor;
+pub use commit::{Commuting, RowVisitor};
 pub use store::SnapshotStore;
 
 use crate::db::Inner;
@@ -59,6 +59,9 @@ pub struct BranchOptions {
     /// Makes the branch serializable ([`crate::txn`]): what it reads and writes is locked until it ends, and it reads the
     /// newest state. Only for branches of the store as it is now, which none may stand over. A restart ends it.
     pub locks: Option<LockOptions>,
+    /// Rows that such a branch reads and writes without locks, each a key space and what keys begin with: others do not
+    /// change them, or need not be kept from it. So are those of `private`.
+    pub unlocked: Vec<(KeyspaceId, Bytes)>,
     /// Kept with the branch for whoever finds it after a restart; at most 4096 bytes.
     pub info: Bytes,
 }
@@ -112,6 +115,8 @@ pub(crate) struct Shared {
     adding: Mutex<()>,
     /// It locks what it reads and writes.
     pub(crate) locks: Option<LockOptions>,
+    /// But not these.
+    unlocked: Vec<(KeyspaceId, Bytes)>,
 }
 
 impl Shared {
@@ -128,6 +133,11 @@ impl Shared {
 
     fn check(&self) -> StoreResult<()> {
         if self.is_ended() { Err(StoreError::Ended) } else { Ok(()) }
+    }
+
+    /// Whether a row is read and written without locks.
+    pub(crate) fn is_unlocked(&self, space: KeyspaceId, key: &[u8]) -> bool {
+        self.unlocked.iter().any(|(unlocked, prefix)| *unlocked == space && key.starts_with(prefix))
     }
 }
 
@@ -152,8 +162,9 @@ impl BranchRecord {
         info: Bytes,
         spaces: Vec<BranchSpace>,
         locks: Option<LockOptions>,
+        unlocked: Vec<(KeyspaceId, Bytes)>,
     ) -> BranchRecord {
-        let shared = Arc::new(Shared { locks, ..Shared::default() });
+        let shared = Arc::new(Shared { locks, unlocked, ..Shared::default() });
         BranchRecord { id, parent, base, info, spaces, shared }
     }
 
@@ -348,7 +359,9 @@ fn begin(
         branch_spaces.push(made);
     }
     let info = options.info.clone();
-    let record = BranchRecord::new(id, parent, base, info, spaces, options.locks);
+    let mut unlocked = options.unlocked.clone();
+    unlocked.extend(options.private.iter().map(|space| (*space, Bytes::new())));
+    let record = BranchRecord::new(id, parent, base, info, spaces, options.locks, unlocked);
     let shared = Arc::clone(&record.shared);
     let branch = Some(Arc::new(record));
     inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;

@@ -1,6 +1,7 @@
 //! [`Store`] for branches, and for named snapshots, which are read only.
 
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,18 +32,19 @@ impl Branch {
         Ok(SnapshotStore { inner: Arc::clone(&self.inner), pin: Pin::clone(&record.base) })
     }
 
-    /// The locks to take for reads in a key space; none if the branch takes none, or has it for itself.
-    fn locks_in(&self, keyspace: KeyspaceId) -> StoreResult<Option<LockOptions>> {
-        let Some(locks) = self.shared.locks else { return Ok(None) };
-        let view = self.inner.views.get();
-        let own = view.branch(self.id)?.space(keyspace);
-        Ok(Some(locks).filter(|_| own.is_none_or(|own| !own.private)))
+    /// The locks to take for reads of what begins with `key`, if any.
+    fn locks_of(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<LockOptions> {
+        self.shared.locks.filter(|_| !self.shared.is_unlocked(keyspace, key))
     }
 
     /// Takes the locks to read `range`, if the branch takes any.
     fn lock_reads(&self, keyspace: KeyspaceId, range: &KeyRange) -> StoreResult<()> {
-        self.locks_in(keyspace)?
-            .map_or(Ok(()), |locks| self.inner.lock_range(self.id, locks.wait, keyspace, range))
+        let start = match &range.start {
+            Bound::Included(start) | Bound::Excluded(start) => start.as_slice(),
+            Bound::Unbounded => &[],
+        };
+        self.locks_of(keyspace, start)
+            .map_or(Ok(()), |locks| self.inner.lock_range(self.id, locks, keyspace, range))
     }
 }
 
@@ -97,8 +99,8 @@ impl Store for Branch {
     }
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
-        if let Some(locks) = self.locks_in(keyspace)? {
-            self.inner.lock_key(self.id, locks.wait, keyspace, key)?;
+        if let Some(locks) = self.locks_of(keyspace, key) {
+            self.inner.lock_key(self.id, locks, keyspace, key)?;
         }
         self.inner.get(Some(self.id), keyspace, key, SeqNo::MAX)
     }
@@ -107,7 +109,7 @@ impl Store for Branch {
         let _gate = self.shared.gate.read();
         self.shared.check()?;
         if let Some(locks) = self.shared.locks {
-            self.inner.lock_batch(self.id, locks.wait, &batch)?;
+            self.inner.lock_batch(self.id, &self.shared, locks, &batch)?;
         }
         for op in batch.ops_mut() {
             let keyspace = op.keyspace_mut();
@@ -117,6 +119,10 @@ impl Store for Branch {
             self.shared.external.store(true, Ordering::Relaxed);
         }
         self.inner.write(batch)
+    }
+
+    fn meets_locks(&self) -> bool {
+        self.shared.locks.is_some()
     }
 
     fn sync(&self) -> StoreResult<()> {

@@ -190,9 +190,10 @@ impl Inner {
         }
         // No compaction may be on its way to the level that is chosen; while one is, level 0 is right.
         let compaction = self.compaction_job.try_lock();
-        self.wait_until_unlocked()?;
+        let mut spaces = written.tables.iter().map(|table| table.keyspace());
+        spaces.clone().try_for_each(|space| self.wait_until_unlocked(space))?;
         self.when_flushed(|writer, view| {
-            self.refuse_locked()?;
+            spaces.try_for_each(|space| self.refuse_locked(space))?;
             self.put_in_force(writer, view, written, compaction.is_some())
         })?;
         drop(compaction);

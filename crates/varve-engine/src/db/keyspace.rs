@@ -60,11 +60,11 @@ impl Inner {
         drop(view);
         let meets_locks = !keyspace.is_of_branch();
         if meets_locks {
-            self.wait_until_unlocked()?;
+            self.wait_until_unlocked(keyspace)?;
         }
         self.when_flushed(|_, view| {
             if meets_locks {
-                self.refuse_locked()?;
+                self.refuse_locked(keyspace)?;
             }
             let tables = view.keyspace(keyspace)?.version.tables();
             let removed: Vec<_> =

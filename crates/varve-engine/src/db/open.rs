@@ -361,7 +361,15 @@ fn with_tables(
     for (id, branch) in lasting {
         let spaces = branch.spaces.iter().map(|space| space.space).collect();
         let base = Arc::new(snapshots.pin_at(branch.seq));
-        let record = BranchRecord::new(*id, branch.parent, base, branch.info.clone(), spaces, None);
+        let record = BranchRecord::new(
+            *id,
+            branch.parent,
+            base,
+            branch.info.clone(),
+            spaces,
+            None,
+            Vec::new(),
+        );
         record.shared.recovered(ended.contains(id));
         view.branches.insert(*id, Arc::new(record));
         for ManifestBranchSpace { space, tables } in &branch.spaces {

@@ -40,6 +40,10 @@ impl Store for Db {
         self.inner.insert_sorted(keyspace, rows, external)
     }
 
+    fn meets_locks(&self) -> bool {
+        self.inner.locks.is_used()
+    }
+
     fn sync(&self) -> StoreResult<()> {
         self.inner.check_open()?;
         self.inner.sync()

@@ -64,13 +64,14 @@ impl Inner {
             match self.make_room(&mut writer, reclaims)? {
                 Room::Ready(rotated) => {
                     let batch = make(refused.take())?;
-                    if !self.is_locked(owner, &batch) {
+                    let Some(blocked) = self.blocked(owner, &batch) else {
                         self.commit(&mut writer, batch)?;
                         break rotated;
-                    }
+                    };
                     drop(writer);
                     refused = Some(batch);
-                    self.wait_for_locks(patience.get_or_insert_with(|| self.writer_patience()))?;
+                    let patience = patience.get_or_insert_with(|| self.writer_patience());
+                    self.wait_for_locks(patience, blocked)?;
                     continue;
                 }
                 Room::AfterFlush => drop(writer),

@@ -14,29 +14,61 @@
 //! ```
 //!
 //! A request that is not granted is remembered as waiting for those in its way. If that closes a circle, the one of
-//! lowest priority on it loses all its locks at once and is told so at its next request.
+//! lowest priority on it loses all its locks at once and is told so at its next request. A transaction may have many
+//! requests that wait, as many programs may be at work in it.
+//!
+//! Memory: granules are kept as hashes, some 100 bytes for each lock. Beyond [`LOCKS_MAX`] locks in all, keys are locked by
+//! their prefixes, and beyond half as many more by their key spaces.
 //!
 //! Source: strong strict two-phase locking as KVFS has it (thesis 3.3); granular locks after Gray (1976).
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use smallvec::SmallVec;
+use varve_format::filter::filter_hash;
 use varve_types::{BranchId, KeyspaceId};
+
+use super::Granule;
 
 /// Bytes of a key that name its prefix granule.
 const PREFIX_BYTES: usize = 8;
-/// Granules that one transaction may lock; beyond them it locks whole key spaces.
-pub(super) const GRANULES_MAX: usize = 100_000;
+/// Locks in all; beyond them a key is locked with its prefix, and beyond half as many more with its key space. Each takes
+/// some 100 bytes.
+pub(super) const LOCKS_MAX: usize = 100_000;
+/// Requests of one transaction that are remembered as waiting.
+const WAITS_MAX: usize = 1024;
 
 /// What can be locked.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Granule {
-    /// All keys.
-    Space(KeyspaceId),
-    /// All keys that begin so.
-    Prefix(KeyspaceId, SmallVec<[u8; PREFIX_BYTES]>),
-    /// One key.
-    Key(KeyspaceId, SmallVec<[u8; 16]>),
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    Space = 1,
+    Prefix = 2,
+    Key = 3,
+}
+
+/// A granule is known by the hash of its name: two that share one exclude each other without need, which is right.
+fn granule(size: Size, space: KeyspaceId, name: &[u8]) -> Granule {
+    let place = (u64::from(space.get()) << 2 | size as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    filter_hash(name) ^ place
+}
+
+/// Granules are hashes already.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
 }
 
 /// How a granule is locked, as a bit.
@@ -81,7 +113,7 @@ pub(super) type Request = SmallVec<[(Granule, Mode); 3]>;
 /// The request for one key.
 pub(super) fn key_request(space: KeyspaceId, key: &[u8], mode: Mode) -> Request {
     let mut request = prefix_request(space, key, mode.around());
-    request.push((Granule::Key(space, SmallVec::from_slice(key)), mode));
+    request.push((granule(Size::Key, space, key), mode));
     request
 }
 
@@ -89,50 +121,97 @@ pub(super) fn key_request(space: KeyspaceId, key: &[u8], mode: Mode) -> Request 
 pub(super) fn prefix_request(space: KeyspaceId, prefix: &[u8], mode: Mode) -> Request {
     match prefix.first_chunk::<PREFIX_BYTES>() {
         Some(prefix) => {
-            let prefix = Granule::Prefix(space, SmallVec::from_slice(prefix));
-            Request::from_iter([(Granule::Space(space), mode.around()), (prefix, mode)])
+            let prefix = granule(Size::Prefix, space, prefix);
+            Request::from_iter([(granule(Size::Space, space, &[]), mode.around()), (prefix, mode)])
         }
-        None => Request::from_iter([(Granule::Space(space), mode)]),
+        None => space_request(space, mode),
     }
 }
 
+/// The request for all keys.
+pub(super) fn space_request(space: KeyspaceId, mode: Mode) -> Request {
+    Request::from_iter([(granule(Size::Space, space, &[]), mode)])
+}
+
 /// The answer to a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The locks are held.
     Granted,
-    /// Others hold locks in the way.
-    Wait,
+    /// These hold locks in the way.
+    Wait(Holders),
     /// The transaction lost its locks, so that others can go on.
-    Doomed,
+    GaveWay(GaveWay),
+}
+
+/// Transactions, in order.
+pub(super) type Holders = SmallVec<[BranchId; 2]>;
+
+/// Why a transaction lost its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GaveWay {
+    /// It waited for others that waited for it, this one among them.
+    Deadlock(BranchId),
+    /// It begins again rather than wait, and this one was in its way.
+    Restart(BranchId),
+    /// A change outside of transactions waited for it long enough.
+    Overruled,
+    /// There is no such transaction.
+    Ended,
+}
+
+/// A request that is not granted yet: what it asks for, and who is in its way.
+#[derive(Clone, Debug)]
+struct Wait {
+    granule: Granule,
+    holders: Holders,
 }
 
 #[derive(Debug)]
 struct Owner {
     /// The larger, the rather it gives way.
     rank: (u64, BranchId),
-    held: HashSet<Granule>,
-    doomed: bool,
-    /// In whose way it waits.
-    waits_for: Vec<BranchId>,
+    /// It gives way to whoever is in its way.
+    restarts: bool,
+    held: Vec<Granule>,
+    gave_way: Option<GaveWay>,
+    waits: Vec<Wait>,
 }
+
+/// What is told of a transaction's locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockStatus {
+    /// The branch.
+    pub id: BranchId,
+    /// Keys, prefixes and key spaces that it has locked.
+    pub locks: usize,
+    /// For whom requests of it wait.
+    pub waits_for: Vec<BranchId>,
+    /// Why it has none any more.
+    pub gave_way: Option<GaveWay>,
+}
+
+/// Who locks a granule, in which modes.
+type Modes = SmallVec<[(BranchId, u8); 1]>;
 
 /// See the module's comment.
 #[derive(Debug, Default)]
 pub(super) struct LockTable {
     /// Of each granule, who locks it in which modes.
-    granted: HashMap<Granule, SmallVec<[(BranchId, u8); 2]>>,
+    granted: HashMap<Granule, Modes, BuildHasherDefault<Hashed>>,
     owners: HashMap<BranchId, Owner>,
-    /// Locks went since this was last asked.
-    released: bool,
+    /// Granules that are locked, counted for each that locks them.
+    locks: usize,
+    /// How often locks went.
+    released: u64,
 }
 
 impl LockTable {
     /// A transaction begins. Of two that wait for each other the one with the larger `give_way` loses, of equal ones
-    /// the younger.
-    pub(super) fn begin(&mut self, id: BranchId, give_way: u64) {
-        let (held, waits_for) = Default::default();
-        let owner = Owner { rank: (give_way, id), held, doomed: false, waits_for };
+    /// the younger; one that `restarts` gives way to anybody.
+    pub(super) fn begin(&mut self, id: BranchId, give_way: u64, restarts: bool) {
+        let (held, waits) = (Vec::new(), Vec::new());
+        let owner = Owner { rank: (give_way, id), restarts, held, gave_way: None, waits };
         self.owners.insert(id, owner);
     }
 
@@ -142,57 +221,107 @@ impl LockTable {
         self.owners.remove(&id);
     }
 
-    /// Whether locks went since this was last asked, so that others may go on.
-    pub(super) fn take_released(&mut self) -> bool {
-        std::mem::take(&mut self.released)
+    /// How often locks went until now, after which others may go on.
+    pub(super) fn released(&self) -> u64 {
+        self.released
     }
 
-    /// Whether no transaction holds a lock.
-    pub(super) fn is_idle(&self) -> bool {
-        self.granted.is_empty()
+    /// Locks in all.
+    pub(super) fn locks(&self) -> usize {
+        self.locks
     }
 
-    /// Whether a transaction has lost its locks, or is none.
-    pub(super) fn is_doomed(&self, id: BranchId) -> bool {
-        self.owners.get(&id).is_none_or(|owner| owner.doomed)
+    /// Whether nothing in a key space is locked.
+    pub(super) fn is_free(&self, space: KeyspaceId) -> bool {
+        !self.granted.contains_key(&granule(Size::Space, space, &[]))
     }
 
-    /// The locks that a transaction holds.
-    pub(super) fn held(&self, id: BranchId) -> usize {
-        self.owners.get(&id).map_or(0, |owner| owner.held.len())
+    /// Why a transaction has no locks, if it lost them.
+    pub(super) fn gave_way(&self, id: BranchId) -> Option<GaveWay> {
+        self.owners.get(&id).map_or(Some(GaveWay::Ended), |owner| owner.gave_way)
     }
 
-    /// Grants all of `request`, or nothing.
-    pub(super) fn request(&mut self, id: BranchId, request: &Request) -> Answer {
-        if self.is_doomed(id) {
-            return Answer::Doomed;
-        }
-        let waits_for = self.in_the_way(Some(id), request);
-        let granted = waits_for.is_empty();
+    /// Takes the locks of a transaction away, which it is told at its next request.
+    pub(super) fn overrule(&mut self, id: BranchId, why: GaveWay) {
+        self.release(id);
         if let Some(owner) = self.owners.get_mut(&id) {
-            owner.waits_for = waits_for;
+            owner.gave_way.get_or_insert(why);
         }
-        if granted {
+    }
+
+    /// What is to be told of each transaction, oldest first.
+    pub(super) fn status(&self) -> Vec<LockStatus> {
+        let status = |(id, owner): (&BranchId, &Owner)| {
+            let holders = owner.waits.iter().flat_map(|wait| &wait.holders);
+            let mut waits_for: Vec<BranchId> = holders.copied().collect();
+            waits_for.sort_unstable();
+            waits_for.dedup();
+            LockStatus { id: *id, locks: owner.held.len(), waits_for, gave_way: owner.gave_way }
+        };
+        let mut all: Vec<LockStatus> = self.owners.iter().map(status).collect();
+        all.sort_unstable_by_key(|status| status.id);
+        all
+    }
+
+    /// Whether `id` holds all that `request` asks for, be it by a larger granule.
+    pub(super) fn holds(&self, id: BranchId, request: &Request) -> bool {
+        let is_read = request.last().is_some_and(|(_, mode)| *mode == Mode::Shared);
+        let enough = Mode::Exclusive as u8 | if is_read { Mode::Shared as u8 } else { 0 };
+        request.iter().any(|(granule, _)| {
+            let mut holders = self.granted.get(granule).into_iter().flatten();
+            holders.any(|(holder, modes)| *holder == id && modes & enough != 0)
+        })
+    }
+
+    /// Grants all of `request`, or nothing. What is not granted is remembered as waiting until it is asked for again, or
+    /// [`LockTable::stop_waiting`].
+    pub(super) fn request(&mut self, id: BranchId, request: &Request) -> Answer {
+        if let Some(why) = self.gave_way(id) {
+            return Answer::GaveWay(why);
+        }
+        let granule = waited_for(request);
+        let holders = self.in_the_way(Some(id), request);
+        self.stop_waiting(id, granule);
+        let Some(first) = holders.first().copied() else {
             self.grant(id, request);
             return Answer::Granted;
+        };
+        let Some(owner) = self.owners.get_mut(&id) else {
+            return Answer::GaveWay(GaveWay::Ended);
+        };
+        if owner.restarts {
+            self.overrule(id, GaveWay::Restart(first));
+            return Answer::GaveWay(GaveWay::Restart(first));
         }
-        if let Some(victim) = self.victim(id) {
-            self.release(victim);
-            let doomed = self.owners.get_mut(&victim);
-            doomed.into_iter().for_each(|owner| owner.doomed = true);
-            return if victim == id { Answer::Doomed } else { self.request(id, request) };
+        if owner.waits.len() >= WAITS_MAX {
+            owner.waits.remove(0);
         }
-        Answer::Wait
+        owner.waits.push(Wait { granule, holders: holders.clone() });
+        if let Some((victim, other)) = self.victim(id) {
+            let why = GaveWay::Deadlock(other);
+            self.overrule(victim, why);
+            return if victim == id { Answer::GaveWay(why) } else { self.request(id, request) };
+        }
+        Answer::Wait(holders)
+    }
+
+    /// Who asked for `granule` asks for it no more.
+    pub(super) fn stop_waiting(&mut self, id: BranchId, granule: Granule) {
+        if let Some(owner) = self.owners.get_mut(&id) {
+            owner.waits.retain(|wait| wait.granule != granule);
+        }
     }
 
     /// Who, beside `id`, holds locks that exclude `request`.
-    pub(super) fn in_the_way(&self, id: Option<BranchId>, request: &Request) -> Vec<BranchId> {
-        let mut others = Vec::new();
+    pub(super) fn in_the_way(&self, id: Option<BranchId>, request: &Request) -> Holders {
+        let mut others = Holders::new();
         for (granule, mode) in request {
-            let holders = self.granted.get(granule).into_iter().flatten();
+            // What lies within a granule is locked by nobody if nobody has locked it with an intention.
+            let Some(holders) = self.granted.get(granule) else { break };
             let excluded = mode.excluded();
-            let in_way =
-                holders.filter(|(holder, modes)| Some(*holder) != id && modes & excluded != 0);
+            let in_way = holders
+                .iter()
+                .filter(|(holder, modes)| Some(*holder) != id && modes & excluded != 0);
             others.extend(in_way.map(|(holder, _)| *holder));
         }
         others.sort_unstable();
@@ -203,12 +332,13 @@ impl LockTable {
     fn grant(&mut self, id: BranchId, request: &Request) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         for (granule, mode) in request {
-            let holders = self.granted.entry(granule.clone()).or_default();
+            let holders = self.granted.entry(*granule).or_default();
             match holders.iter_mut().find(|(holder, _)| *holder == id) {
                 Some((_, modes)) => *modes |= *mode as u8,
                 None => {
                     holders.push((id, *mode as u8));
-                    owner.held.insert(granule.clone());
+                    owner.held.push(*granule);
+                    self.locks += 1;
                 }
             }
         }
@@ -216,9 +346,12 @@ impl LockTable {
 
     fn release(&mut self, id: BranchId) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
-        owner.waits_for.clear();
-        self.released = true;
-        for granule in std::mem::take(&mut owner.held) {
+        owner.waits = Vec::new();
+        let held = std::mem::take(&mut owner.held);
+        // Calls of its own that wait are told so, too.
+        self.released += 1;
+        self.locks -= held.len();
+        for granule in held {
             if let Some(holders) = self.granted.get_mut(&granule) {
                 holders.retain(|(holder, _)| *holder != id);
                 if holders.is_empty() {
@@ -226,14 +359,19 @@ impl LockTable {
                 }
             }
         }
+        if self.granted.capacity() > 4 * self.granted.len().max(1024) {
+            self.granted.shrink_to_fit();
+        }
     }
 
     /// The one of lowest priority on a circle of waiting that goes through `id`, if there is one.
-    fn victim(&self, id: BranchId) -> Option<BranchId> {
+    /// With it comes the one of highest priority.
+    fn victim(&self, id: BranchId) -> Option<(BranchId, BranchId)> {
         let mut seen = HashSet::new();
         let mut path = Vec::new();
         self.circle(id, id, &mut seen, &mut path).then_some(())?;
-        path.into_iter().max_by_key(|on_path| self.owners.get(on_path).map(|owner| owner.rank))
+        path.sort_unstable_by_key(|on_path| self.owners.get(on_path).map(|owner| owner.rank));
+        Some((*path.last()?, *path.first()?))
     }
 
     /// Whether waiting leads from `at` to `target`; the way is then in `path`.
@@ -245,8 +383,8 @@ impl LockTable {
         path: &mut Vec<BranchId>,
     ) -> bool {
         path.push(at);
-        let next = self.owners.get(&at).map_or(&[][..], |owner| &owner.waits_for);
-        for next in next {
+        let waits = self.owners.get(&at).map_or(&[][..], |owner| &owner.waits);
+        for next in waits.iter().flat_map(|wait| &wait.holders) {
             if *next == target || (seen.insert(*next) && self.circle(*next, target, seen, path)) {
                 return true;
             }
@@ -254,6 +392,11 @@ impl LockTable {
         path.pop();
         false
     }
+}
+
+/// The granule by which a request that waits is known.
+pub(super) fn waited_for(request: &Request) -> Granule {
+    request.last().map_or(0, |(granule, _)| *granule)
 }
 
 #[cfg(test)]
@@ -266,8 +409,8 @@ mod tests {
 
     fn table() -> LockTable {
         let mut table = LockTable::default();
-        table.begin(ONE, 0);
-        table.begin(TWO, 0);
+        table.begin(ONE, 0, false);
+        table.begin(TWO, 0, false);
         table
     }
 
@@ -280,13 +423,13 @@ mod tests {
         let mut table = table();
         assert_eq!(table.request(ONE, &key(b"a", Mode::Shared)), Answer::Granted);
         assert_eq!(table.request(TWO, &key(b"a", Mode::Shared)), Answer::Granted);
-        assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Wait);
+        assert!(waits(table.request(ONE, &key(b"a", Mode::Exclusive))));
         assert_eq!(table.request(ONE, &key(b"b", Mode::Exclusive)), Answer::Granted);
-        assert_eq!(table.request(TWO, &key(b"b", Mode::Shared)), Answer::Wait);
+        assert!(waits(table.request(TWO, &key(b"b", Mode::Shared))));
         table.end(ONE);
         assert_eq!(table.request(TWO, &key(b"b", Mode::Shared)), Answer::Granted);
         table.end(TWO);
-        assert!(table.is_idle());
+        assert!(table.is_free(SPACE) && table.locks() == 0);
     }
 
     #[test]
@@ -294,28 +437,31 @@ mod tests {
         let prefix = |prefix: &[u8]| prefix_request(SPACE, prefix, Mode::Shared);
         let mut table = table();
         assert_eq!(table.request(ONE, &prefix(b"12345678")), Answer::Granted);
-        assert_eq!(table.request(TWO, &key(b"12345678x", Mode::Exclusive)), Answer::Wait);
+        assert!(waits(table.request(TWO, &key(b"12345678x", Mode::Exclusive))));
         assert_eq!(table.request(TWO, &key(b"12345678x", Mode::Shared)), Answer::Granted);
         assert_eq!(table.request(TWO, &key(b"12345679x", Mode::Exclusive)), Answer::Granted);
-        assert_eq!(table.request(ONE, &prefix(b"123")), Answer::Wait);
+        assert!(waits(table.request(ONE, &prefix(b"123"))));
         table.end(TWO);
         assert_eq!(table.request(ONE, &prefix(b"123")), Answer::Granted);
-        assert_eq!(table.in_the_way(None, &key(b"zzzzzzzzz", Mode::Exclusive)), [ONE]);
+        assert_eq!(table.in_the_way(None, &key(b"zzzzzzzzz", Mode::Exclusive))[..], [ONE]);
     }
 
     #[test]
     fn of_two_that_wait_for_each_other_the_lower_priority_gives_way() {
         for (give_way, victim) in [([0, 0], TWO), ([1, 0], ONE)] {
             let mut table = LockTable::default();
-            table.begin(ONE, give_way[0]);
-            table.begin(TWO, give_way[1]);
+            table.begin(ONE, give_way[0], false);
+            table.begin(TWO, give_way[1], false);
             assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
             assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
-            assert_eq!(table.request(ONE, &key(b"b", Mode::Shared)), Answer::Wait);
+            assert!(waits(table.request(ONE, &key(b"b", Mode::Shared))));
             let answer = table.request(TWO, &key(b"a", Mode::Shared));
-            assert_eq!(answer, if victim == TWO { Answer::Doomed } else { Answer::Granted });
-            assert!(table.is_doomed(victim));
-            assert_eq!(table.held(victim), 0);
+            let other = if victim == TWO { ONE } else { TWO };
+            let why = GaveWay::Deadlock(other);
+            assert_eq!(answer, if victim == TWO { Answer::GaveWay(why) } else { Answer::Granted });
+            assert_eq!(table.gave_way(victim), Some(why));
+            let status = table.status().into_iter().find(|status| status.id == victim).unwrap();
+            assert_eq!((status.locks, status.waits_for), (0, vec![]));
         }
     }
 
@@ -323,13 +469,57 @@ mod tests {
     fn a_circle_of_three_is_found() {
         let three = BranchId::new(3);
         let mut table = table();
-        table.begin(three, 0);
+        table.begin(three, 0, false);
         for (id, name) in [(ONE, b"a"), (TWO, b"b"), (three, b"c")] {
             assert_eq!(table.request(id, &key(name, Mode::Exclusive)), Answer::Granted);
         }
-        assert_eq!(table.request(ONE, &key(b"b", Mode::Shared)), Answer::Wait);
-        assert_eq!(table.request(three, &key(b"a", Mode::Shared)), Answer::Wait);
+        assert!(waits(table.request(ONE, &key(b"b", Mode::Shared))));
+        assert!(waits(table.request(three, &key(b"a", Mode::Shared))));
         assert_eq!(table.request(TWO, &key(b"c", Mode::Shared)), Answer::Granted);
-        assert!(table.is_doomed(three));
+        assert_eq!(table.gave_way(three), Some(GaveWay::Deadlock(ONE)));
+    }
+
+    /// Requests of several threads of one transaction wait beside each other.
+    #[test]
+    fn a_request_that_is_granted_leaves_others_waiting() {
+        let mut table = table();
+        assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
+        assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
+        assert!(waits(table.request(ONE, &key(b"b", Mode::Shared))));
+        assert_eq!(table.request(ONE, &key(b"c", Mode::Shared)), Answer::Granted);
+        assert_eq!(table.status()[0].waits_for, [TWO]);
+        assert_eq!(
+            table.request(TWO, &key(b"a", Mode::Shared)),
+            Answer::GaveWay(GaveWay::Deadlock(ONE))
+        );
+        assert!(table.holds(ONE, &key(b"a", Mode::Shared)));
+        assert!(!table.holds(ONE, &key(b"c", Mode::Exclusive)));
+    }
+
+    #[test]
+    fn who_gives_up_a_request_waits_no_more() {
+        let mut table = table();
+        assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
+        assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
+        let wanted = key(b"b", Mode::Shared);
+        assert!(waits(table.request(ONE, &wanted)));
+        table.stop_waiting(ONE, waited_for(&wanted));
+        assert!(waits(table.request(TWO, &key(b"a", Mode::Shared))));
+    }
+
+    #[test]
+    fn who_restarts_waits_for_nobody() {
+        let three = BranchId::new(3);
+        let mut table = table();
+        table.begin(three, 0, true);
+        assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
+        assert_eq!(table.request(three, &key(b"b", Mode::Exclusive)), Answer::Granted);
+        let why = GaveWay::Restart(ONE);
+        assert_eq!(table.request(three, &key(b"a", Mode::Shared)), Answer::GaveWay(why));
+        assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
+    }
+
+    fn waits(answer: Answer) -> bool {
+        matches!(answer, Answer::Wait(_))
     }
 }

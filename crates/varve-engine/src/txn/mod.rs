@@ -4,8 +4,11 @@
 //!    What a read finds is the newest state of the store, not that of the beginning: nobody changes it until the end.
 //! 2. Who writes to the store itself, and the commit of any other branch, waits while a lock is in the way. While there
 //!    is no serializable transaction that costs one look at a number.
+//!    A change that commutes asks for no more than a read ([`Batch::put_commuting`]). A commit by reference, too large to be
+//!    looked through while writers wait, takes locks for as long as it takes.
 //! 3. A wait ends with the lock, with the choice of a victim among those that wait in a circle, or after the time
-//!    that the transaction gave. Locks go when the branch has ended, its commit included.
+//!    that the transaction gave; or calls are refused and wait elsewhere ([`LockOptions::wait`]). Locks go when the branch
+//!    has ended, its commit included, or when it gives way.
 //!
 //! Invariant: a writer asks for locks and publishes its rows under the writer's lock, and a transaction that was granted
 //! a lock takes the writer's lock once before it reads, so that no write is on its way past a lock.
@@ -20,15 +23,32 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use varve_types::{BranchId, KeyspaceId};
 
+use crate::branch::Shared;
 use crate::db::Inner;
 use crate::db::read::common_prefix;
-use crate::{Batch, KeyRange, Op, StoreError, StoreResult};
-use locks::{Answer, GRANULES_MAX, LockTable, Mode, Request, key_request, prefix_request};
+use crate::{Batch, Db, KeyRange, Op, StoreError, StoreResult};
+use locks::{
+    Answer, Holders, LOCKS_MAX, LockTable, Mode, Request, key_request, prefix_request,
+    space_request, waited_for,
+};
+pub use locks::{GaveWay, LockStatus};
 
-/// The longest that a writer outside of transactions waits for locks.
-const WRITER_WAIT: Duration = Duration::from_secs(30);
+/// What is locked, as a number; equal ones may be of different things.
+pub type Granule = u64;
+
 /// The longest wait before the locks are looked at again.
 const MOMENT: Duration = Duration::from_millis(20);
+
+/// A request that locks are in the way of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// What it asks for.
+    pub granule: Granule,
+    /// Who has that locked.
+    pub holders: Vec<BranchId>,
+    /// How often locks had gone when it was refused ([`Db::wait_for_locks`]).
+    pub released: u64,
+}
 
 /// What is left of a wait.
 #[derive(Debug)]
@@ -42,15 +62,19 @@ pub(crate) struct Patience {
 /// How a serializable transaction treats others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockOptions {
-    /// The longest wait for one lock; zero to be refused instead of waiting.
-    pub wait: Duration,
+    /// The longest wait for one lock within a call; `None`: a call is refused instead, its maker waits elsewhere
+    /// ([`Db::wait_for_locks`]), and makes it again or gives it up ([`Db::stop_waiting`]). Until then it counts as
+    /// waiting.
+    pub wait: Option<Duration>,
     /// Of transactions that wait for each other the one with the largest number gives way; of equal ones the youngest.
     pub give_way: u64,
+    /// It gives way to whoever has locked what it asks for, rather than wait.
+    pub restarts: bool,
 }
 
 impl Default for LockOptions {
     fn default() -> LockOptions {
-        LockOptions { wait: Duration::from_secs(10), give_way: 0 }
+        LockOptions { wait: Some(Duration::from_secs(10)), give_way: 0, restarts: false }
     }
 }
 
@@ -65,13 +89,14 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    fn is_used(&self) -> bool {
+    /// Whether there may be any.
+    pub(crate) fn is_used(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
     }
 
     /// A transaction begins.
     pub(crate) fn begin(&self, id: BranchId, options: LockOptions) {
-        self.table.lock().begin(id, options.give_way);
+        self.table.lock().begin(id, options.give_way, options.restarts);
         self.open.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -84,8 +109,45 @@ impl Locks {
 
     /// Fails if a transaction lost its locks to another.
     pub(crate) fn check(&self, id: BranchId) -> StoreResult<()> {
-        if self.table.lock().is_doomed(id) { Err(StoreError::Deadlock) } else { Ok(()) }
+        self.table.lock().gave_way(id).map_or(Ok(()), |why| Err(StoreError::GaveWay { why }))
     }
+}
+
+impl Db {
+    /// Waits until locks have gone since they had `released` times, `wait_max` at most; whether they have.
+    pub fn wait_for_locks(&self, released: u64, wait_max: Duration) -> bool {
+        let locks = &self.inner.locks;
+        let mut table = locks.table.lock();
+        if table.released() == released && !wait_max.is_zero() {
+            locks.released.wait_for(&mut table, wait_max);
+        }
+        table.released() != released
+    }
+
+    /// The call of the branch `id` that was refused as [`Blocked`] on `granule` is made no more, or anew.
+    pub fn stop_waiting(&self, id: BranchId, granule: Granule) {
+        self.inner.locks.table.lock().stop_waiting(id, granule);
+    }
+
+    /// Takes the locks of the branch `id` away, as a write to the store has waited long enough for them. It can only be
+    /// aborted from then on.
+    pub fn overrule(&self, id: BranchId) {
+        self.inner.locks.table.lock().overrule(id, GaveWay::Overruled);
+        self.inner.locks.released.notify_all();
+    }
+
+    /// What serializable branches have locked, and for whom they wait.
+    pub fn lock_status(&self) -> Vec<LockStatus> {
+        self.inner.locks.table.lock().status()
+    }
+}
+
+/// Locks one row to write it: its key space and key, and whether that commutes.
+type LockRow<'a> = dyn FnMut(KeyspaceId, &[u8], bool) -> StoreResult<()> + 'a;
+
+/// How a write in a batch locks its key.
+fn mode_of(batch: &Batch, at: usize) -> Mode {
+    if batch.commutes(at) { Mode::Shared } else { Mode::Exclusive }
 }
 
 impl Inner {
@@ -93,64 +155,89 @@ impl Inner {
     pub(crate) fn lock_key(
         &self,
         id: BranchId,
-        wait: Duration,
+        options: LockOptions,
         space: KeyspaceId,
         key: &[u8],
     ) -> StoreResult<()> {
-        self.lock(id, wait, space, key_request(space, key, Mode::Shared), Mode::Shared)
+        let request = key_request(space, key, Mode::Shared);
+        self.lock(id, options, space, (key, Mode::Shared), request)
     }
 
     /// Locks what a scan of `range` may find.
     pub(crate) fn lock_range(
         &self,
         id: BranchId,
-        wait: Duration,
+        options: LockOptions,
         space: KeyspaceId,
         range: &KeyRange,
     ) -> StoreResult<()> {
         let start = range.start.as_ref().map(|key| key.as_slice());
         let prefix = common_prefix((start, range.end.as_ref().map(|key| key.as_slice())));
         let prefix = prefix.as_ref().map_or(&[][..], |prefix| prefix);
-        self.lock(id, wait, space, prefix_request(space, prefix, Mode::Shared), Mode::Shared)
+        let request = prefix_request(space, prefix, Mode::Shared);
+        self.lock(id, options, space, (prefix, Mode::Shared), request)
     }
 
-    /// Locks what `batch`, of the store's key spaces, writes.
+    /// Locks what `batch`, of the store's key spaces, writes: by the transaction `id`, of which `shared` tells more.
     pub(crate) fn lock_batch(
         &self,
         id: BranchId,
-        wait: Duration,
+        shared: &Shared,
+        options: LockOptions,
         batch: &Batch,
     ) -> StoreResult<()> {
-        batch.ops().iter().try_for_each(|op| {
+        for (at, op) in batch.ops().iter().enumerate() {
             let (Op::Put { keyspace, key, .. } | Op::Delete { keyspace, key }) = op;
-            let request = key_request(*keyspace, key, Mode::Exclusive);
-            self.lock(id, wait, *keyspace, request, Mode::Exclusive)
-        })
+            if !shared.is_unlocked(*keyspace, key) {
+                let mode = mode_of(batch, at);
+                let request = key_request(*keyspace, key, mode);
+                self.lock(id, options, *keyspace, (key, mode), request)?;
+            }
+        }
+        Ok(())
     }
 
+    /// Grants `request`, which is for `name` in `mode`, or for what holds it if there are many locks.
     fn lock(
         &self,
         id: BranchId,
-        wait: Duration,
+        options: LockOptions,
         space: KeyspaceId,
+        (name, mode): (&[u8], Mode),
         mut request: Request,
-        mode: Mode,
     ) -> StoreResult<()> {
         let mut table = self.locks.table.lock();
-        if table.held(id) >= GRANULES_MAX {
-            request = prefix_request(space, &[], mode);
+        if let Some(why) = table.gave_way(id) {
+            return Err(StoreError::GaveWay { why });
         }
-        let mut patience = self.patience(wait);
+        if table.holds(id, &request) {
+            return Ok(());
+        }
+        match table.locks() {
+            0..LOCKS_MAX => {}
+            locks if locks < LOCKS_MAX + LOCKS_MAX / 2 => {
+                request = prefix_request(space, name, mode);
+            }
+            _ => request = space_request(space, mode),
+        }
+        let mut patience = self.patience(options.wait.unwrap_or_default());
         loop {
             self.check_open()?;
+            let before = table.released();
             let answer = table.request(id, &request);
-            if table.take_released() {
+            if table.released() != before {
                 self.locks.released.notify_all();
             }
             match answer {
                 Answer::Granted => break,
-                Answer::Doomed => return Err(StoreError::Deadlock),
-                Answer::Wait => self.wait(&mut table, &mut patience)?,
+                Answer::GaveWay(why) => return Err(StoreError::GaveWay { why }),
+                Answer::Wait(holders) => {
+                    let waited = self.wait(&mut table, &mut patience, &request, holders);
+                    if waited.is_err() && options.wait.is_some() {
+                        table.stop_waiting(id, waited_for(&request));
+                    }
+                    waited?;
+                }
             }
         }
         drop(table);
@@ -159,33 +246,80 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether locks of others than `id` are in the way of a batch that goes to the store itself.
+    /// Locks all that a branch that takes no locks of its own has changed, as long as its commit by reference takes, so
+    /// that it waits for others as they do for it. Give the locks back by [`Locks::end`].
+    pub(crate) fn lock_changes(
+        &self,
+        id: BranchId,
+        walk: impl FnOnce(&mut LockRow<'_>) -> StoreResult<()>,
+    ) -> StoreResult<()> {
+        let options = LockOptions { wait: Some(Duration::ZERO), ..LockOptions::default() };
+        self.locks.begin(id, options);
+        let locked = walk(&mut |space, key, commutes| {
+            let mode = if commutes { Mode::Shared } else { Mode::Exclusive };
+            self.lock(id, options, space, (key, mode), key_request(space, key, mode))
+        });
+        locked.inspect_err(|_| self.locks.end(id))
+    }
+
+    /// What keeps a batch that goes to the store itself from being written: locks of others than `id`.
     ///
     /// REQUIRES: the writer's lock is held until the batch is published.
-    pub(crate) fn is_locked(&self, id: Option<BranchId>, batch: &Batch) -> bool {
+    pub(crate) fn blocked(&self, id: Option<BranchId>, batch: &Batch) -> Option<Blocked> {
         if !self.locks.is_used() {
-            return false;
+            return None;
         }
         let table = self.locks.table.lock();
-        batch.ops().iter().any(|op| {
+        batch.ops().iter().enumerate().find_map(|(at, op)| {
             let (Op::Put { keyspace, key, .. } | Op::Delete { keyspace, key }) = op;
-            let request = key_request(*keyspace, key, Mode::Exclusive);
-            !keyspace.is_of_branch() && !table.in_the_way(id, &request).is_empty()
+            if keyspace.is_of_branch() {
+                return None;
+            }
+            let request = key_request(*keyspace, key, mode_of(batch, at));
+            let holders = table.in_the_way(id, &request);
+            let blocked = || Blocked {
+                granule: waited_for(&request),
+                holders: holders.to_vec(),
+                released: table.released(),
+            };
+            (!holders.is_empty()).then(blocked)
         })
     }
 
     /// Waits until some lock goes, or for a moment, as one may have gone before.
-    pub(crate) fn wait_for_locks(&self, patience: &mut Patience) -> StoreResult<()> {
-        self.wait(&mut self.locks.table.lock(), patience)
+    pub(crate) fn wait_for_locks(
+        &self,
+        patience: &mut Patience,
+        blocked: Blocked,
+    ) -> StoreResult<()> {
+        let mut table = self.locks.table.lock();
+        if table.released() != blocked.released {
+            return Ok(());
+        }
+        self.wait_for_moment(&mut table, patience, || blocked)
     }
 
     fn wait(
         &self,
         table: &mut MutexGuard<'_, LockTable>,
         patience: &mut Patience,
+        request: &Request,
+        holders: Holders,
+    ) -> StoreResult<()> {
+        let released = table.released();
+        let blocked =
+            || Blocked { granule: waited_for(request), holders: holders.to_vec(), released };
+        self.wait_for_moment(table, patience, blocked)
+    }
+
+    fn wait_for_moment(
+        &self,
+        table: &mut MutexGuard<'_, LockTable>,
+        patience: &mut Patience,
+        blocked: impl FnOnce() -> Blocked,
     ) -> StoreResult<()> {
         if patience.moments == 0 || self.env.monotonic() >= patience.end {
-            return Err(StoreError::LockTimeout);
+            return Err(StoreError::Blocked(blocked()));
         }
         let is_moment_over = self.locks.released.wait_for(table, MOMENT).timed_out();
         patience.moments -= u32::from(is_moment_over);
@@ -202,23 +336,48 @@ impl Inner {
 
     /// How long a writer outside of transactions waits.
     pub(crate) fn writer_patience(&self) -> Patience {
-        self.patience(WRITER_WAIT)
+        self.patience(self.options.lock_wait)
     }
 
-    /// Waits until no lock is held.
-    pub(crate) fn wait_until_unlocked(&self) -> StoreResult<()> {
-        let mut patience = self.writer_patience();
-        while self.refuse_locked().is_err() {
-            self.wait_for_locks(&mut patience)?;
-        }
-        Ok(())
-    }
-
-    /// Fails while any lock is held: for writers that do not know their keys.
+    /// Fails while anything in a key space is locked: for writers that do not know their keys.
     ///
     /// REQUIRES: the writer's lock is held until the rows are published.
-    pub(crate) fn refuse_locked(&self) -> StoreResult<()> {
-        let is_free = !self.locks.is_used() || self.locks.table.lock().is_idle();
-        if is_free { Ok(()) } else { Err(StoreError::LockTimeout) }
+    pub(crate) fn refuse_locked(&self, space: KeyspaceId) -> StoreResult<()> {
+        if !self.locks.is_used() {
+            return Ok(());
+        }
+        let table = self.locks.table.lock();
+        if table.is_free(space) {
+            return Ok(());
+        }
+        let request = space_request(space, Mode::Exclusive);
+        let holders = table.in_the_way(None, &request).to_vec();
+        let granule = waited_for(&request);
+        Err(StoreError::Blocked(Blocked { granule, holders, released: table.released() }))
+    }
+
+    /// Waits until nothing in a key space is locked.
+    pub(crate) fn wait_until_unlocked(&self, space: KeyspaceId) -> StoreResult<()> {
+        let mut patience = self.writer_patience();
+        loop {
+            match self.refuse_locked(space) {
+                Err(StoreError::Blocked(blocked)) => self.wait_for_locks(&mut patience, blocked)?,
+                other => return other,
+            }
+        }
+    }
+}
+
+impl GaveWay {
+    /// Why, as the second half of a sentence.
+    pub(crate) fn reason(self) -> String {
+        match self {
+            GaveWay::Deadlock(other) => format!("it and transaction {other} waited for each other"),
+            GaveWay::Restart(other) => {
+                format!("transaction {other} had locked what it asked for")
+            }
+            GaveWay::Overruled => "a change outside of it had waited for its locks".to_owned(),
+            GaveWay::Ended => "it has ended".to_owned(),
+        }
     }
 }

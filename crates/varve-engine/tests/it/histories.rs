@@ -66,7 +66,7 @@ const KEYS: u64 = 8;
 
 impl Schedule {
     fn begin(&mut self, locking: bool) {
-        let locks = locking.then_some(LockOptions { wait: Duration::ZERO, give_way: 0 });
+        let locks = locking.then_some(LockOptions { wait: None, ..LockOptions::default() });
         let branch = self.db.branch(&BranchOptions { locks, ..BranchOptions::default() }).unwrap();
         let (reads, writes, began) = (BTreeMap::new(), State::new(), self.rows.clone());
         self.open.push(Transaction { branch, locking, began, reads, writes, steps: 0 });
@@ -142,11 +142,11 @@ impl Schedule {
                 transaction.branch.abort().unwrap();
             }
             // Others that lock what this one changed go on; or it gave way to them.
-            Err(StoreError::LockTimeout) if !transaction.locking => {
+            Err(StoreError::Blocked(_)) if !transaction.locking => {
                 self.counts.plain_waits += 1;
                 transaction.branch.abort().unwrap();
             }
-            Err(StoreError::Deadlock) => {
+            Err(StoreError::GaveWay { .. }) => {
                 self.counts.gave_way += 1;
                 transaction.branch.abort().unwrap();
             }
@@ -165,7 +165,7 @@ impl Schedule {
                 self.rows.insert(n, self.clock);
                 self.changed.insert(n, self.clock);
             }
-            Err(StoreError::LockTimeout) => self.counts.plain_waits += 1,
+            Err(StoreError::Blocked(_)) => self.counts.plain_waits += 1,
             Err(error) => panic!("{error}"),
         }
     }
@@ -183,12 +183,12 @@ impl Schedule {
         }
         match self.act(at, rng) {
             Ok(()) => {}
-            Err(StoreError::LockTimeout) => {
+            Err(StoreError::Blocked(_)) => {
                 self.counts.waits += 1;
                 // Who waits does something else later, or in the end gives up.
                 self.open[at].steps += u64::from(rng.chance(4));
             }
-            Err(StoreError::Deadlock) => {
+            Err(StoreError::GaveWay { .. }) => {
                 self.counts.gave_way += 1;
                 self.begun.swap_remove(at);
                 self.open.swap_remove(at).branch.abort().unwrap();
@@ -226,7 +226,8 @@ fn thousands_of_schedules_keep_their_isolation() {
 
 /// Moves one unit between accounts, if the two have three together; whether it went through.
 fn transfer(db: &Db, id: KeyspaceId, from: u64, to: u64) -> Result<(), StoreError> {
-    let locks = Some(LockOptions { wait: Duration::from_secs(5), give_way: from });
+    let locks =
+        Some(LockOptions { wait: Some(Duration::from_secs(5)), give_way: from, restarts: false });
     let branch = db.branch(&BranchOptions { locks, ..BranchOptions::default() })?;
     let run = || {
         let read = |n| branch.get(id, &key(n)).map(|value| number(&value.unwrap()));
@@ -262,7 +263,7 @@ fn threads_keep_what_each_transaction_keeps() {
                     let from = rng.below(ACCOUNTS);
                     match transfer(db, id, from, (from + 1 + rng.below(ACCOUNTS - 1)) % ACCOUNTS) {
                         Ok(()) => done.fetch_add(1, Ordering::Relaxed),
-                        Err(StoreError::Deadlock) => gave_way.fetch_add(1, Ordering::Relaxed),
+                        Err(StoreError::GaveWay { .. }) => gave_way.fetch_add(1, Ordering::Relaxed),
                         Err(error) => panic!("{error}"),
                     };
                     let mut batch = Batch::new();
