@@ -4,14 +4,19 @@ use std::io;
 
 use varve_engine::StoreError;
 use varve_schema::{DecodeError, RowKey};
-use varve_vfs::FsError;
+use varve_vfs::{Blocked, FsError};
 
 /// The cause behind a failed store call; its text, with file, offset and next step, is kept.
 pub(crate) fn store(error: StoreError) -> FsError {
     match error {
         StoreError::NoSpace { .. } => FsError::NoSpace(error.to_string()),
-        // One that gave way is as good as ended.
-        StoreError::Ended | StoreError::Deadlock => FsError::Stale,
+        StoreError::Ended => FsError::Stale,
+        StoreError::GaveWay { .. } => FsError::GaveWay,
+        StoreError::Blocked(blocked) => FsError::Blocked(Blocked {
+            what: blocked.granule,
+            by: blocked.holders.iter().map(|id| id.get()).collect(),
+            released: blocked.released,
+        }),
         StoreError::Io { .. }
         | StoreError::Damaged { .. }
         | StoreError::Poisoned { .. }
@@ -20,7 +25,6 @@ pub(crate) fn store(error: StoreError) -> FsError {
         | StoreError::NotAStore { .. }
         | StoreError::Invalid(_)
         | StoreError::Conflict { .. }
-        | StoreError::LockTimeout
         | StoreError::Closed => FsError::Storage(error.to_string()),
     }
 }

@@ -34,8 +34,8 @@ use crate::spill::{LOOKUPS, Spill};
 use crate::superblock::{
     LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, lock_path, objects_dir,
 };
-use crate::usage::Accounts;
-use crate::views::Views;
+use crate::usage::{Accounts, MarksOf};
+use crate::views::{Serial, Views};
 
 /// A file system on a log-structured store.
 pub struct VarveFs {
@@ -63,6 +63,8 @@ pub struct VarveFs {
     pub(crate) moves: AtomicU64,
     /// The views of this file system; `None` in a view.
     pub(crate) views: Option<Views>,
+    /// The store, if this is a serializable view.
+    pub(crate) serial: Option<Serial>,
     pub(crate) lookups: KeyspaceId,
     reaper_thread: Mutex<Option<Box<dyn JoinHandle>>>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
@@ -80,6 +82,7 @@ pub(crate) struct Parts {
     pub(crate) ids: Arc<IdAllocator>,
     pub(crate) dictionaries: Dictionaries,
     pub(crate) views: Option<Views>,
+    pub(crate) serial: Option<Serial>,
 }
 
 /// The key spaces that every store has.
@@ -329,8 +332,20 @@ impl VarveFs {
         let views = db.map(Views::new);
         let dir = dir.to_path_buf();
         let lock = Mutex::new(Some(lock));
-        let parts =
-            Parts { env, dir, options, lock, store, superblock, objects, ids, dictionaries, views };
+        let serial = None;
+        let parts = Parts {
+            env,
+            dir,
+            options,
+            lock,
+            store,
+            superblock,
+            objects,
+            ids,
+            dictionaries,
+            views,
+            serial,
+        };
         let fs = VarveFs::build(parts, &keyspaces, spill)?;
         fs.begin_views()?;
         Ok(fs)
@@ -339,15 +354,19 @@ impl VarveFs {
     /// A file system of these parts.
     pub(crate) fn build(parts: Parts, keyspaces: &Keyspaces, spill: Spill) -> StoreResult<VarveFs> {
         let Parts { env, dir, options, lock, store, superblock, .. } = parts;
-        let Parts { objects, ids, dictionaries, views, .. } = parts;
+        let Parts { objects, ids, dictionaries, views, serial, .. } = parts;
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || hook.sync_claimed()));
         let meta = keyspaces.meta;
         let locks = Arc::new(RowLocks::new());
         let (both, marks_max) = ((meta, keyspaces.data), options.marked_dirs_max);
-        let is_view = objects.kept().is_none();
+        let marks = match objects.kept() {
+            Some(_) => MarksOf::Main,
+            None if serial.is_some() => MarksOf::SerialView,
+            None => MarksOf::View,
+        };
         let accounts =
-            Accounts::open(Arc::clone(&store), both, Arc::clone(&locks), marks_max, is_view);
+            Accounts::open(Arc::clone(&store), both, Arc::clone(&locks), marks_max, marks);
         let accounts = Arc::new(accounts.map_err(invalid)?);
         let books = Arc::clone(&accounts);
         let reaper =
@@ -369,6 +388,7 @@ impl VarveFs {
             reaper_thread: Mutex::new(None),
             lookups: keyspaces.lookups,
             views,
+            serial,
             lock,
             dir,
             env,

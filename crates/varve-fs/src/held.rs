@@ -120,6 +120,7 @@ impl VarveFs {
         for _ in 0..RETRIES_MAX {
             let Some(dir) = held.counted_in() else { return Ok(held) };
             if self.locks.try_extend(&mut held.guards, RowKey::inode(dir)) {
+                self.prepare_rows(&[RowKey::inode(dir)])?;
                 return Ok(held);
             }
             drop(held);
@@ -138,7 +139,7 @@ impl VarveFs {
                 Some(Place::Entry { key, .. }) => *key,
                 _ => RowKey::inode(ino),
             };
-            let guards = self.locks.lock(&[key, also.unwrap_or(key)]);
+            let guards = self.lock_rows(&[key, also.unwrap_or(key)])?;
             if let Some(Place::Entry { key, slot }) = place {
                 let row = self.entry_row(key)?;
                 if let Some(inode) = inline_at(&row, slot, ino).cloned() {

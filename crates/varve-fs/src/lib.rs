@@ -56,5 +56,6 @@ pub use handover::HandedOver;
 pub use options::{Atime, FormatOptions, MountOptions};
 pub use superblock::Superblock;
 pub use views::{
-    ChangeKind, CommitError, Committed, Diff, PathChange, Transaction, ViewKind, ViewName,
+    ChangeKind, CommitError, Committed, Diff, Isolation, OnConflict, PathChange, Transaction,
+    TransactionLocks, TransactionOptions, ViewKind, ViewName,
 };

@@ -53,8 +53,8 @@ pub(crate) struct Objects {
 enum Origin {
     /// Nowhere: these are the store's own. What views still see of them is kept.
     Store(Kept),
-    /// In the store, as a view of this epoch sees it.
-    View { store: Arc<Objects>, epoch: InodeId },
+    /// In the store, as a view of this epoch sees it; `None`: as it is, which locks keep so.
+    View { store: Arc<Objects>, epoch: Option<InodeId> },
 }
 
 #[derive(Debug, Default)]
@@ -73,8 +73,9 @@ impl Objects {
         Objects::with(env, objects_dir(store), origin)
     }
 
-    /// Those of a view of the epoch `epoch`, whose own are in `dir`. REQUIRES: these are the store's.
-    pub(crate) fn of_view(self: &Arc<Self>, dir: PathBuf, epoch: InodeId) -> Objects {
+    /// Those of a view, whose own are in `dir`: it sees the others as of the epoch `epoch`, or as they are. REQUIRES: these are
+    /// the store's.
+    pub(crate) fn of_view(self: &Arc<Self>, dir: PathBuf, epoch: Option<InodeId>) -> Objects {
         let origin = Origin::View { store: Arc::clone(self), epoch };
         Objects::with(Arc::clone(&self.env), dir, origin)
     }
@@ -106,9 +107,10 @@ impl Objects {
         with: impl FnOnce(&dyn File) -> io::Result<T>,
     ) -> io::Result<T> {
         match &self.origin {
-            Origin::View { store, epoch } => match store.kept() {
-                Some(kept) => kept.read(*epoch, ino, &store.path(ino), with),
-                None => Err(io::ErrorKind::NotFound.into()),
+            Origin::View { store, epoch } => match (store.kept(), epoch) {
+                (Some(kept), Some(epoch)) => kept.read(*epoch, ino, &store.path(ino), with),
+                (Some(_), None) => with(self.env.open(&store.path(ino), OpenMode::Read)?.as_ref()),
+                (None, _) => Err(io::ErrorKind::NotFound.into()),
             },
             Origin::Store(_) => Err(io::ErrorKind::NotFound.into()),
         }

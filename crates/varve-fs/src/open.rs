@@ -65,6 +65,7 @@ impl VarveFs {
         }
         let mut has_descriptor = false;
         if matches!(held.inode.content, Content::Object { .. }) {
+            self.check_written_elsewhere(&held.inode)?;
             let object = self.object_file(node)?;
             self.trim_object(&held.inode, object.as_ref())?;
             if flags.write {

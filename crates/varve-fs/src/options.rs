@@ -118,6 +118,8 @@ impl MountOptions {
         let mut options = DbOptions::with_memory_budget(self.engine_budget_bytes());
         options.open_tables_max = self.open_tables_max();
         design.apply(&mut options);
+        // Whoever made the call waits, when it holds nothing any more.
+        options.lock_wait = std::time::Duration::ZERO;
         options
     }
 

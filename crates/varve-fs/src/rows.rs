@@ -28,6 +28,10 @@ pub(crate) struct Changes {
     pub(crate) told: SmallVec<[InodeId; 1]>,
     /// How the charges meet limits.
     pub(crate) standing: Standing,
+    /// Those of the directories whose change commutes with such of others ([`crate::views`]).
+    pub(crate) counted: SmallVec<[InodeId; 2]>,
+    /// Rows only say what has become of objects, which serializable transactions do not rely on while they are written to.
+    pub(crate) settles: bool,
     meta: KeyspaceId,
     data: KeyspaceId,
 }
@@ -41,6 +45,18 @@ pub(crate) enum Standing {
     Happened,
     /// They only move from a directory's account to its parent's, and are counted already.
     Told,
+}
+
+/// Whether two states of a directory differ at most by what it counts and by times: such changes commute.
+pub(crate) fn differ_by_counts(one: &Inode, other: &Inode) -> bool {
+    let rest = |inode: &Inode| match &inode.content {
+        Content::Directory(info) => {
+            let Inode { perm, uid, gid, has_xattrs, .. } = *inode;
+            Some((perm, uid, gid, has_xattrs, info.parent, info.suffix))
+        }
+        _ => None,
+    };
+    rest(one).is_some_and(|one| Some(one) == rest(other))
 }
 
 /// The inode in its own row.
@@ -167,6 +183,8 @@ impl Changes {
             brought: SmallVec::new(),
             told: SmallVec::new(),
             standing: Standing::Asked,
+            counted: SmallVec::new(),
+            settles: false,
             meta,
             data,
         }
@@ -197,7 +215,11 @@ impl Changes {
     /// The batch of all writes.
     pub(crate) fn into_batch(mut self) -> Batch {
         for dir in &self.dirs {
-            self.batch.put(self.meta, bytes_of(RowKey::inode(dir.ino)), encode_inode_row(dir));
+            let (key, row) = (bytes_of(RowKey::inode(dir.ino)), encode_inode_row(dir));
+            match self.counted.contains(&dir.ino) {
+                true => self.batch.put_commuting(self.meta, key, row),
+                false => self.batch.put(self.meta, key, row),
+            }
         }
         self.batch
     }
@@ -207,7 +229,14 @@ impl Changes {
         if row.is_empty() {
             self.batch.delete(self.meta, bytes_of(key));
         } else {
-            self.batch.put(self.meta, bytes_of(key), row.encode());
+            self.put_row(key, row.encode().into());
+        }
+    }
+
+    fn put_row(&mut self, key: RowKey, row: Bytes) {
+        match self.settles {
+            true => self.batch.put_commuting(self.meta, bytes_of(key), row),
+            false => self.batch.put(self.meta, bytes_of(key), row),
         }
     }
 
@@ -220,7 +249,7 @@ impl Changes {
             }
             return;
         }
-        self.batch.put(self.meta, bytes_of(RowKey::inode(inode.ino)), encode_inode_row(inode));
+        self.put_row(RowKey::inode(inode.ino), encode_inode_row(inode).into());
     }
 
     /// Removes an inode's own row.

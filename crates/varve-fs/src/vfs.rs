@@ -1,15 +1,16 @@
 //! [`Vfs`] for [`VarveFs`]: every call goes to the module of its kind.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use bytes::Bytes;
 use varve_schema::{Content, FileKind};
 use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
-    AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
-    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeLimits, TreeQuota,
-    TreeUsage, Vfs, XattrMode,
+    AccessMode, AllocateMode, Attr, Blocked, Caller, DirEntry, Entry, FileType, FsError, FsResult,
+    Handle, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeLimits,
+    TreeQuota, TreeUsage, Vfs, XattrMode,
 };
 
 use crate::fs::VarveFs;
@@ -289,6 +290,22 @@ impl Vfs for VarveFs {
 
     fn arrive(&self, ino: InodeId) -> FsResult<()> {
         self.do_arrive(ino)
+    }
+
+    fn wait_for_locks(&self, blocked: &Blocked, wait_max: Duration) -> bool {
+        self.do_wait_for_locks(blocked, wait_max)
+    }
+
+    fn lock_wait_max(&self) -> Duration {
+        self.do_lock_wait_max()
+    }
+
+    fn wait_is_over(&self, blocked: &Blocked) {
+        self.do_wait_is_over(blocked);
+    }
+
+    fn overrule(&self, blocked: &Blocked) -> bool {
+        self.do_overrule(blocked)
     }
 
     fn usage(&self, ino: InodeId) -> FsResult<TreeUsage> {

@@ -14,6 +14,7 @@
 //!   entry counts as a lookup that the kernel must learn of. The next request meets the error again.
 //! - Every handle given is released once, however the request ended.
 //! - Syncs leave the reader threads (`waiters`), so that nobody waits behind them and many share one commit.
+//! - A request that locks of transactions are in the way of leaves the reader threads too (`parked`).
 //! - The mount options `sync` and `dirsync` are kept here; the kernel does nothing about them.
 //!
 //! Failures of the storage are logged here, where they are turned into an errno; the others are the
@@ -30,16 +31,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, Handle, Vfs};
+use varve_vfs::{Blocked, FsError, FsResult, Handle, Vfs};
 
 use crate::backing::BackingTable;
 use crate::convert;
 use crate::device::Device;
 use crate::handover::SessionState;
 use crate::handshake::Agreement;
-use crate::protocol::constants::opcode_name;
+use crate::parked::{self, Parked};
+use crate::protocol::constants::{FUSE_RELEASE, opcode_name};
 use crate::protocol::reply::Reply;
-use crate::protocol::request::{Header, Request};
+use crate::protocol::request::{DecodeError, Header, Request};
 use crate::session::SessionOptions;
 use crate::transport::Origin;
 use crate::waiters::Waiters;
@@ -79,12 +81,14 @@ pub(crate) struct Adapter {
     agreement: Agreement,
     backing: BackingTable,
     waiters: Waiters,
+    parked: Parked,
 }
 
 impl Adapter {
     pub(crate) fn new(vfs: Arc<dyn Vfs>, options: SessionOptions, agreement: Agreement) -> Adapter {
         let backing = BackingTable::new(agreement.passthrough());
-        Adapter { vfs, options, backing, waiters: Waiters::new(), agreement }
+        let (waiters, parked) = (Waiters::new(), Parked::default());
+        Adapter { vfs, options, backing, waiters, parked, agreement }
     }
 
     /// Goes on where the session that left `state` on the connection of `device` stopped.
@@ -96,7 +100,8 @@ impl Adapter {
         state: &SessionState,
     ) -> Adapter {
         let backing = BackingTable::restore(agreement.passthrough(), device, &state.open);
-        Adapter { vfs, options, backing, waiters: Waiters::new(), agreement }
+        let (waiters, parked) = (Waiters::new(), Parked::default());
+        Adapter { vfs, options, backing, waiters, parked, agreement }
     }
 
     /// Finishes the syncs under way and gives what the next session must know. REQUIRES: no request is being
@@ -107,17 +112,72 @@ impl Adapter {
         agreement.state(backing.leave())
     }
 
-    /// Serves one request, which came from `origin`; fills `reply` if the answer is [`Answer::Body`].
+    /// Serves one request, which came from `origin` and has these bytes; fills `reply` if the answer is
+    /// [`Answer::Body`]. If locks are in the way, it is served later.
     pub(crate) fn serve(
         &self,
         origin: &Origin,
         header: &Header,
-        request: &Request<'_>,
+        body: &[u8],
         reply: &mut Reply,
     ) -> Answer {
+        match self.serve_now(origin, header, body, reply) {
+            Ok(answer) => answer,
+            Err(blocked) if self.vfs.lock_wait_max().is_zero() => {
+                self.vfs.wait_is_over(&blocked);
+                self.failed(header, &FsError::Blocked(blocked))
+            }
+            Err(blocked) if self.parked.add(origin, header, body, &blocked) => Answer::Later,
+            Err(blocked) => parked::insist(self, (origin, header, body), blocked, reply),
+        }
+    }
+
+    /// Serves one request, unless locks are in the way.
+    pub(crate) fn serve_now(
+        &self,
+        origin: &Origin,
+        header: &Header,
+        body: &[u8],
+        reply: &mut Reply,
+    ) -> Result<Answer, Blocked> {
+        reply.clear();
+        let operation = opcode_name(header.opcode);
+        let request = match Request::decode(header.opcode, body) {
+            Ok(request) => request,
+            Err(DecodeError::BadTime) => return Ok(Answer::Errno(libc::EINVAL)),
+            Err(DecodeError::Truncated) => {
+                log::error!("{operation}: {} bytes are not enough", body.len());
+                return Ok(Answer::Errno(libc::EIO));
+            }
+        };
         let ino = self.inode(header.node);
-        let served = self.dispatch(&mut Call { origin, header, ino, reply }, request);
-        served.unwrap_or_else(|err| Answer::Errno(errno(opcode_name(header.opcode), &err)))
+        let mut call = Call { origin, header, ino, reply };
+        let served = catch_unwind(AssertUnwindSafe(|| self.dispatch(&mut call, &request)));
+        match served {
+            Ok(Ok(answer)) => Ok(answer),
+            // Of a handle that has ended nothing is left to be done again.
+            Ok(Err(FsError::Blocked(blocked))) if header.opcode != FUSE_RELEASE => Err(blocked),
+            Ok(Err(error)) => Ok(self.failed(header, &error)),
+            Err(_) => {
+                log::error!("{operation} panicked");
+                Ok(Answer::Errno(libc::EIO))
+            }
+        }
+    }
+
+    /// The answer to a request that has failed.
+    pub(crate) fn failed(&self, header: &Header, error: &FsError) -> Answer {
+        Answer::Errno(errno(opcode_name(header.opcode), error))
+    }
+
+    /// What is served.
+    pub(crate) fn vfs(&self) -> &dyn Vfs {
+        &*self.vfs
+    }
+
+    /// The requests that wait for locks.
+    pub(crate) fn parked(&self) -> &Parked {
+        &self.parked
     }
 
     /// The directory that the mount shows as its root.

@@ -25,6 +25,7 @@ mod handshake;
 mod idle_poll;
 mod mount;
 mod notify;
+mod parked;
 mod protocol;
 mod readers;
 mod session;

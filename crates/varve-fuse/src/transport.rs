@@ -23,13 +23,11 @@ use std::thread;
 pub(crate) use origin::Origin;
 pub(crate) use uring::PAYLOAD_BYTES_MAX;
 
-use crate::adapter::{Adapter, Answer};
+use crate::adapter::Adapter;
 use crate::device::Device;
 use crate::handover::Gate;
 use crate::idle_poll::{Governor, Pulse};
-use crate::protocol::constants::opcode_name;
-use crate::protocol::reply::Reply;
-use crate::protocol::request::{DecodeError, Header, Request};
+use crate::parked;
 use crate::readers::Readers;
 
 /// How requests travel.
@@ -161,6 +159,11 @@ pub(crate) fn serve(
                 }
             }
         }
+        let parked = thread::Builder::new().name("varve-parked".to_owned());
+        if let Err(err) = parked.spawn_scoped(scope, || parked::serve(adapter)) {
+            log::warn!("nothing waits for locks of transactions: {err}");
+            adapter.parked().close();
+        }
         let idle_poll = thread::Builder::new().name("varve-idle-poll".to_owned());
         if let Err(err) = idle_poll.spawn_scoped(scope, || governor.run()) {
             log::warn!("idle CPUs may halt between requests: {err}");
@@ -171,6 +174,7 @@ pub(crate) fn serve(
             result = result.and_then(|others_ended| Ok(ended? || others_ended));
         }
         governor.end();
+        adapter.parked().close();
         result
     })
 }
@@ -214,29 +218,4 @@ fn threads_of<'a>(
         run: Box::new(move |_| dev::read_the_rest(adapter, &device).map(|()| true)),
     });
     queues.into_iter().map(server).chain(rest).collect()
-}
-
-/// Has one request served: how to answer it.
-fn answer(
-    adapter: &Adapter,
-    origin: &Origin,
-    header: &Header,
-    body: &[u8],
-    reply: &mut Reply,
-) -> Answer {
-    reply.clear();
-    match Request::decode(header.opcode, body) {
-        Ok(request) => {
-            let call = AssertUnwindSafe(|| adapter.serve(origin, header, &request, &mut *reply));
-            catch_unwind(call).unwrap_or_else(|_| {
-                log::error!("{} panicked", opcode_name(header.opcode));
-                Answer::Errno(libc::EIO)
-            })
-        }
-        Err(DecodeError::BadTime) => Answer::Errno(libc::EINVAL),
-        Err(DecodeError::Truncated) => {
-            log::error!("{}: {} bytes are not enough", opcode_name(header.opcode), body.len());
-            Answer::Errno(libc::EIO)
-        }
-    }
 }

@@ -5,6 +5,17 @@ use varve_types::{Errno, NameError};
 /// The result of a file system call.
 pub type FsResult<T> = Result<T, FsError>;
 
+/// What a call asked for that transactions have locked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// A number for what it asked for; equal ones may be of different things.
+    pub what: u64,
+    /// The transactions, by numbers of the file system's own.
+    pub by: Vec<u64>,
+    /// How often locks had gone when it was refused.
+    pub released: u64,
+}
+
 /// Why a file system call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
@@ -92,6 +103,16 @@ pub enum FsError {
     /// The call is not implemented, for the kernel to stop asking.
     #[error("not implemented")]
     NotImplemented,
+    /// Transactions have locked what the call needs. Nothing has changed; it can be made again when locks have gone
+    /// ([`crate::Vfs::wait_for_locks`]).
+    #[error("a transaction has locked it")]
+    Blocked(Blocked),
+    /// The transaction has lost its locks, so that others could go on; it can only be aborted.
+    #[error("the transaction gave way to others; abort it and begin again")]
+    GaveWay,
+    /// A large file is open for writing outside of the transaction.
+    #[error("the file is open for writing outside of the transaction")]
+    Busy,
     /// The storage below failed, or what it holds is damaged. The text names the file, the offset and
     /// the next step.
     #[error("{0}")]
@@ -130,6 +151,8 @@ impl FsError {
             FsError::NoSuchOffset => Errno::NoDevice,
             FsError::NotSupported(_) => Errno::NotSupported,
             FsError::NotImplemented => Errno::NoSys,
+            FsError::Blocked(_) | FsError::Busy => Errno::Busy,
+            FsError::GaveWay => Errno::Deadlock,
             FsError::Storage(_) => Errno::Io,
         }
     }

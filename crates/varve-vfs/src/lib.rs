@@ -9,7 +9,7 @@ mod error;
 mod ops;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, TreeLimits, TreeQuota, TreeUsage};
-pub use error::{FsError, FsResult};
+pub use error::{Blocked, FsError, FsResult};
 pub use ops::{
     AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, Position,
     RenameMode, SeekFrom, StatFs, Vfs, XattrMode,

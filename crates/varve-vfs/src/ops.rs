@@ -1,11 +1,14 @@
 //! The calls.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use bytes::Bytes;
 use varve_types::{FileName, InodeId};
 
-use crate::{Attr, FileType, FsError, FsResult, SetAttr, TreeLimits, TreeQuota, TreeUsage};
+use crate::{
+    Attr, Blocked, FileType, FsError, FsResult, SetAttr, TreeLimits, TreeQuota, TreeUsage,
+};
 
 /// Who asks. The front end has checked permissions if it can (the kernel does, with every mount
 /// option Varve uses); what remains to the file system is ownership of new objects and the rules that
@@ -369,6 +372,25 @@ pub trait Vfs: Send + Sync {
     /// which is `Stale`; another error says why it is not mounted.
     fn arrive(&self, _ino: InodeId) -> FsResult<()> {
         Err(FsError::Stale)
+    }
+
+    /// Waits until locks have gone since they `blocked` a call, `wait_max` at most; whether they have.
+    fn wait_for_locks(&self, _blocked: &Blocked, _wait_max: Duration) -> bool {
+        true
+    }
+
+    /// The longest that a call is to be made again because locks are in its way.
+    fn lock_wait_max(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// A call that was refused as `blocked` is about to be made again, or given up.
+    fn wait_is_over(&self, _blocked: &Blocked) {}
+
+    /// A call has waited as long as it may: true if it is to be made once more, as those who were in its way have given way to
+    /// it, false if it has failed.
+    fn overrule(&self, _blocked: &Blocked) -> bool {
+        false
     }
 
     /// What lies below a directory, known without a walk; of anything else, itself. `NotSupported` unless the

@@ -189,8 +189,8 @@ fn damage(error: StoreError) -> Result<String> {
         | StoreError::NewerFormat { .. }
         | StoreError::NotAStore { .. }
         | StoreError::Conflict { .. }
-        | StoreError::Deadlock
-        | StoreError::LockTimeout
+        | StoreError::GaveWay { .. }
+        | StoreError::Blocked(_)
         | StoreError::Ended
         | StoreError::Closed => Err(error.into()),
     }

@@ -34,7 +34,7 @@
 
 use std::sync::Arc;
 
-use varve_fs::{Dictionaries, VarveFs, ViewKind, ViewName};
+use varve_fs::{Dictionaries, TransactionOptions, VarveFs, ViewKind, ViewName};
 use varve_types::InodeId;
 use varve_vfs::Vfs;
 
@@ -72,7 +72,8 @@ impl FileSystem {
     /// # }
     /// ```
     pub fn begin(&self) -> Result<Transaction> {
-        let name = views::begin(&self.inner(), InodeId::ROOT.get())?;
+        let name =
+            views::begin(&self.inner(), InodeId::ROOT.get(), &TransactionOptions::default())?;
         self.transaction(&name.name)
     }
 

@@ -21,6 +21,8 @@ pub mod exit_status {
     pub const REPAIRED: u8 = 3;
     /// `varve fsck` found problems and they are still there (as fsck(8) has it: errors left uncorrected).
     pub const PROBLEMS_FOUND: u8 = 4;
+    /// A transaction is not committed, as it met others.
+    pub const CONFLICT: u8 = 5;
     /// As a mount helper: the mount failed (as mount(8) has it).
     pub const MOUNT_FAILED: u8 = 32;
     /// Ended by Ctrl-C.
@@ -137,8 +139,8 @@ impl From<StoreError> for Error {
             }
             StoreError::Closed => Error::failed(text),
             StoreError::Conflict { .. }
-            | StoreError::Deadlock
-            | StoreError::LockTimeout
+            | StoreError::GaveWay { .. }
+            | StoreError::Blocked(_)
             | StoreError::Ended => split_hint(&text),
             StoreError::Invalid(_)
             | StoreError::Damaged { .. }

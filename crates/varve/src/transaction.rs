@@ -4,6 +4,7 @@
 //! run: begin --> the same program, `txn enter`: a mount namespace of its own, the view bound over the directory, CMD
 //!        ^         | ends with 0: commit --> done
 //!        |         |                +-- conflict: abort, and again if there are retries left
+//!        |         | ends otherwise, after it gave way to others: the same
 //!        +---------+ ends otherwise: abort
 //! ```
 
@@ -18,8 +19,10 @@ use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::UnshareFlags;
 use signal_hook::consts::{SIGINT, SIGQUIT};
 
+use varve_fs::TransactionOptions;
+
 use crate::views::{ViewRequest, ask, store_at};
-use crate::{Error, Result};
+use crate::{Error, Result, exit_status};
 
 /// What a shell adds to the number of the signal that ended a program.
 const SIGNALED: i32 = 128;
@@ -34,20 +37,26 @@ pub struct Begun {
 }
 
 /// Begins a transaction that shows the directory `dir` of a mount.
-pub fn begin(dir: &Path) -> Result<Begun> {
+pub fn begin(dir: &Path, options: &TransactionOptions) -> Result<Begun> {
     let failed = |error: std::io::Error| Error::io("begin a transaction on", dir, &error);
     let facts = std::fs::metadata(dir).map_err(failed)?;
     if !facts.is_dir() {
         return Err(failed(rustix::io::Errno::NOTDIR.into()).hint("name a directory on a mount"));
     }
-    let begun = ask(dir, ViewRequest::Begin { root: facts.ino() })?;
+    let begun = ask(dir, ViewRequest::Begin { root: facts.ino(), options: *options })?;
     let text = |name: &str| begun[name].as_str().unwrap_or_default().to_owned();
     Ok(Begun { id: text("id"), path: PathBuf::from(text("path")) })
 }
 
 /// Runs `command` so that it sees a transaction at `dir`; gives its exit status. The transaction is committed if that is
-/// 0, and aborted otherwise. If others have changed what it changed it is run again, `retries` times at most.
-pub fn run(dir: &Path, command: &[OsString], retries: u32) -> Result<i32> {
+/// 0, and aborted otherwise. If others have changed what it changed, or it gave way to them, it is run again, `retries` times
+/// at most, with a higher priority each time.
+pub fn run(
+    dir: &Path,
+    command: &[OsString],
+    options: &TransactionOptions,
+    retries: u32,
+) -> Result<i32> {
     let dir = dir.canonicalize().map_err(|error| Error::io("find", dir, &error))?;
     let store = store_at(&dir)?;
     // Ctrl-C is for the program, and what becomes of it decides.
@@ -55,22 +64,38 @@ pub fn run(dir: &Path, command: &[OsString], retries: u32) -> Result<i32> {
         signal_hook::flag::register(signal, Arc::default())
             .map_err(|error| Error::failed(format!("cannot handle signals: {error}")))?;
     }
-    let mut left = retries;
+    let (mut left, mut options) = (retries, *options);
     loop {
-        let Begun { id, path } = begin(&dir)?;
+        let Begun { id, path } = begin(&dir, &options)?;
         let abort = || ask(&store, ViewRequest::Abort { id: id.clone() }).map(drop);
         let status = run_in(&path, &dir, command).inspect_err(|_| drop(abort()))?;
-        if status != 0 {
-            abort()?;
-            return Ok(status);
-        }
-        let Err(error) = ask(&store, ViewRequest::Commit { id: id.clone() }) else { return Ok(0) };
+        let error = if status == 0 {
+            let committed = ask(&store, ViewRequest::Commit { id: id.clone() });
+            let Err(error) = committed else { return Ok(0) };
+            error
+        } else {
+            let Some(why) = gave_way(&store, &id)? else {
+                abort()?;
+                return Ok(status);
+            };
+            let text =
+                format!("the program ended with {status}, as its transaction gave way: {why}");
+            Error::failed(text).with_status(exit_status::CONFLICT)
+        };
         abort()?;
         if left == 0 {
             return Err(error.hint("nothing has changed; run it again, or use --retry"));
         }
         left -= 1;
+        options.priority = options.priority.saturating_add(1);
     }
+}
+
+/// Why an open transaction has lost its locks, if it has.
+fn gave_way(store: &Path, id: &str) -> Result<Option<String>> {
+    let open = ask(store, ViewRequest::ListTransactions)?;
+    let found = open.as_array().into_iter().flatten().find(|txn| txn["id"] == id);
+    Ok(found.and_then(|txn| txn["gave_way"].as_str().map(str::to_owned)))
 }
 
 /// Runs `command` in the view at `path`, which it sees at `dir`.

@@ -2,19 +2,21 @@
 //! ([`crate::mounting`]), else on the store itself.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use varve_fs::{
-    ChangeKind, CommitError, Committed, MountOptions, Transaction, VarveFs, ViewKind, ViewName,
+    ChangeKind, CommitError, Committed, MountOptions, Transaction, TransactionLocks,
+    TransactionOptions, VarveFs, ViewKind, ViewName,
 };
 use varve_types::InodeId;
-use varve_vfs::FsError;
+use varve_vfs::{FsError, Vfs};
 
 use crate::mounting::find_mount;
 use crate::store::{self, FileSystem};
 use crate::upgrade::control::{self, Request};
-use crate::{Error, Result};
+use crate::{Error, Result, exit_status};
 
 /// What a client may ask for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,6 +45,9 @@ pub enum ViewRequest {
     Begin {
         /// Its inode number.
         root: u64,
+        /// How it is to be.
+        #[serde(default)]
+        options: TransactionOptions,
     },
     /// Make a transaction part of the file system.
     Commit {
@@ -174,18 +179,18 @@ pub(crate) fn diff_snapshots(fs: &VarveFs, from: &str, to: Option<&str>) -> Resu
 }
 
 /// Begins a transaction that shows the directory `root`.
-pub(crate) fn begin(fs: &VarveFs, root: u64) -> Result<ViewName> {
-    Ok(fs.begin_transaction(InodeId::new(root))?)
+pub(crate) fn begin(fs: &VarveFs, root: u64, options: &TransactionOptions) -> Result<ViewName> {
+    Ok(fs.begin_transaction(InodeId::new(root), options)?)
 }
 
 /// Commits a transaction, whose file system is `open` if it is mounted.
 pub(crate) fn commit(fs: &VarveFs, id: &str, open: Option<&VarveFs>) -> Result<Committed> {
     let committed = match open {
-        Some(view) => fs.commit_transaction(id, view),
+        Some(view) => commit_in_time(fs, id, view),
         None => {
             let name = ViewName { kind: ViewKind::Transaction, name: id.to_owned() };
             let view = fs.open_view(&name).map_err(|error| no_transaction(id, error))?;
-            let committed = fs.commit_transaction(id, &view);
+            let committed = commit_in_time(fs, id, &view);
             // Of one that has ended nothing is left to sync.
             let _ = view.close();
             committed
@@ -196,6 +201,7 @@ pub(crate) fn commit(fs: &VarveFs, id: &str, open: Option<&VarveFs>) -> Result<C
             "not committed, as others have changed what it changed:\n  {}",
             paths.join("\n  ")
         ))
+        .with_status(exit_status::CONFLICT)
         .hint(format!(
             "the transaction is still open: `varve txn abort DIR {id}`, and begin again"
         )),
@@ -212,8 +218,38 @@ pub(crate) fn commit(fs: &VarveFs, id: &str, open: Option<&VarveFs>) -> Result<C
             "the transaction is still open: remove something in it, or raise the limit with `varve quota set`, and \
              commit again",
         ),
+        CommitError::GaveWay(why) => Error::failed(format!("not committed, as it gave way: {why}"))
+            .with_status(exit_status::CONFLICT)
+            .hint(format!("`varve txn abort DIR {id}`, and begin again")),
+        CommitError::Failed(FsError::Blocked(blocked)) => {
+            let holders = fs.transactions_of(&blocked).join(", ");
+            Error::failed(format!(
+                "not committed, as transaction {holders} has locked what it changed"
+            ))
+            .hint("it is still open: commit it again when that one has ended")
+        }
         CommitError::Failed(error) => no_transaction(id, error),
     })
+}
+
+/// Commits; waits as long as any change of the main view for what others have locked.
+fn commit_in_time(
+    fs: &VarveFs,
+    id: &str,
+    view: &VarveFs,
+) -> std::result::Result<Committed, CommitError> {
+    let since = Instant::now();
+    loop {
+        let committed = fs.commit_transaction(id, view);
+        let Err(CommitError::Failed(FsError::Blocked(blocked))) = &committed else {
+            return committed;
+        };
+        let left = fs.lock_wait_max().saturating_sub(since.elapsed());
+        if left.is_zero() {
+            return committed;
+        }
+        fs.wait_for_locks(blocked, left);
+    }
 }
 
 /// Drops a transaction.
@@ -231,12 +267,21 @@ pub(crate) fn no_transaction(id: &str, error: FsError) -> Error {
 
 /// The open transactions; with their paths if the store is mounted on `dir`.
 pub(crate) fn list_transactions(fs: &VarveFs, dir: Option<&Path>) -> Result<Value> {
-    Ok(fs.transactions()?.iter().map(|txn| described(txn, dir)).collect())
+    let locks = fs.lock_status()?;
+    Ok(fs.transactions()?.iter().map(|txn| described(txn, &locks, dir)).collect())
 }
 
-fn described(txn: &Transaction, dir: Option<&Path>) -> Value {
-    let path = dir.map(|dir| dir.join(txn.name().path()));
-    json!({ "id": txn.name().name, "path": path, "root": txn.root.get(), "begun": txn.begun })
+fn described(txn: &Transaction, locks: &[TransactionLocks], dir: Option<&Path>) -> Value {
+    let (id, path) = (txn.name().name, dir.map(|dir| dir.join(txn.name().path())));
+    let mut told = json!({
+        "id": id, "path": path, "root": txn.root.get(), "begun": txn.begun, "isolation": txn.isolation,
+    });
+    if let Some(locks) = locks.iter().find(|locks| locks.id == id) {
+        told["locks"] = locks.locks.into();
+        told["waits_for"] = locks.waits_for.clone().into();
+        told["gave_way"] = locks.gave_way.clone().into();
+    }
+    told
 }
 
 /// The paths that a transaction has changed.
@@ -250,7 +295,7 @@ pub(crate) fn status(fs: &VarveFs, id: &str, dir: Option<&Path>) -> Result<Value
     let txn = fs.transaction(id).map_err(|error| no_transaction(id, error))?;
     let diff = fs.transaction_diff(id).map_err(|error| no_transaction(id, error))?;
     let count = |kind| diff.changes.iter().filter(|change| change.change == kind).count();
-    let mut status = described(&txn, dir);
+    let mut status = described(&txn, &fs.lock_status()?, dir);
     status["pairs"] = fs.transaction_pairs(id).map_err(|error| no_transaction(id, error))?.into();
     status["added"] = count(ChangeKind::Added).into();
     status["removed"] = count(ChangeKind::Removed).into();

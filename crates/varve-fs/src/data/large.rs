@@ -126,6 +126,7 @@ impl VarveFs {
     /// Makes a clean row dirty, before the object changes, and keeps the object for the views that see it. Commits.
     pub(crate) fn make_dirty(&self, held: &mut Held<'_>, object: &dyn File) -> FsResult<()> {
         let ino = held.inode.ino;
+        self.check_written_elsewhere(&held.inode)?;
         self.objects.keep(ino)?;
         let Content::Object { dirty: false, .. } = held.inode.content else { return Ok(()) };
         let fail = |error| self.object_error("write", ino, error);
@@ -249,6 +250,7 @@ impl VarveFs {
         self.make_clean(held, object)?;
         let mut changes = self.changes();
         changes.standing = Standing::Happened;
+        changes.settles = true;
         changes.batch.depends_on_external();
         self.stage(&mut changes, held)?;
         self.commit(changes)

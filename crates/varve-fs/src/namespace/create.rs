@@ -90,7 +90,7 @@ impl VarveFs {
         self.check_name(parent, name)?;
         let suffix = self.hasher.entry(name.as_bytes());
         let key = RowKey::entry(parent, suffix);
-        let guards = self.locks.lock(&[RowKey::inode(parent), key]);
+        let guards = self.lock_rows(&[RowKey::inode(parent), key])?;
         let mut dir = self.dir_row(parent)?;
         let mut row = self.locked_entry_row(&guards, key)?;
         if row.find(name.as_bytes()).is_some() {

@@ -36,7 +36,7 @@ impl VarveFs {
             if let Place::Entry { key, .. } = &place {
                 keys.push(*key);
             }
-            let guards = self.locks.lock(&keys);
+            let guards = self.lock_rows(&keys)?;
             if self.locator.place(ino)?.unwrap_or(Place::Own) != place {
                 continue;
             }

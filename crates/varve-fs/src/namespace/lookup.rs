@@ -13,7 +13,7 @@ impl VarveFs {
             return found;
         }
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
-        let mut guards = self.locks.lock(&[key]);
+        let mut guards = self.lock_rows(&[key])?;
         let row = self.locked_entry_row(&guards, key)?;
         if let Some(named) = row.find(name.as_bytes()) {
             return self.found(key, named);
@@ -42,7 +42,7 @@ impl VarveFs {
     pub(crate) fn do_lookup_parent(&self, dir: InodeId) -> FsResult<Entry> {
         let inode = self.dir_row(dir)?;
         let Content::Directory(info) = inode.content else { return Err(FsError::NotDirectory) };
-        let _guards = self.locks.lock(&[RowKey::inode(info.parent)]);
+        let _guards = self.lock_rows(&[RowKey::inode(info.parent)])?;
         let attr = self.attr(&self.dir_row(info.parent)?)?;
         self.locator.note_lookup(attr.ino, Place::Own)?;
         Ok(Entry { attr })

@@ -97,7 +97,7 @@ impl VarveFs {
 
     /// The attributes behind a scanned name, counted as a lookup; `None` if the name is gone meanwhile.
     fn look_up_scanned(&self, key: RowKey, named: &Named, moves: u64) -> FsResult<Option<Attr>> {
-        let _guards = self.locks.lock(&[key]);
+        let _guards = self.lock_rows(&[key])?;
         if self.moves.load(Ordering::Acquire) != moves {
             let row = self.entry_row(key)?;
             return match row.find(&named.name) {

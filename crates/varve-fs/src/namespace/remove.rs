@@ -70,7 +70,7 @@ impl VarveFs {
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
         let mut keys = vec![RowKey::inode(parent), key];
         loop {
-            let guards = self.locks.lock(&keys);
+            let guards = self.lock_rows(&keys)?;
             let mut dir = self.dir_row(parent)?;
             let mut row = self.entry_row(key)?;
             let named = row.find(name.as_bytes()).ok_or(FsError::NotFound)?;
@@ -88,6 +88,9 @@ impl VarveFs {
                         keys.truncate(2);
                         keys.push(own);
                         continue;
+                    }
+                    if is_dir {
+                        self.claim_directory(*ino)?;
                     }
                     (self.inode_row(*ino)?.ok_or_else(|| dangling(key, named))?, true)
                 }

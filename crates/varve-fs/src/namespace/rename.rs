@@ -104,7 +104,7 @@ impl VarveFs {
         let mut keys: SmallVec<[RowKey; 6]> = SmallVec::from_slice(&base);
         let (mut tree, mut all) = (None, false);
         loop {
-            let guards = if all { self.locks.lock_all() } else { self.locks.lock(&keys) };
+            let guards = self.lock_rows_or_all(&keys, all)?;
             let mut rows = self.rename_rows(&guards, &from, &to)?;
             let own = own_rows(&mut rows, &from, &to);
             if !own.iter().all(|key| guards.holds(*key)) {
@@ -173,7 +173,10 @@ impl VarveFs {
         let Some(named) = row.find(end.name.as_bytes()) else { return Ok(None) };
         let inode = match &named.body {
             Body::Inline(inode) => inode.clone(),
-            Body::Reference { ino, .. } => {
+            Body::Reference { ino, kind } => {
+                if *kind == FileKind::Directory {
+                    self.claim_directory(*ino)?;
+                }
                 self.inode_row(*ino)?.ok_or_else(|| dangling(end.key(), named))?
             }
         };

@@ -21,7 +21,18 @@ pub(super) struct Marks {
     count: AtomicUsize,
     /// A directory was marked since the marked ones were last asked to tell.
     news: AtomicBool,
-    is_view: bool,
+    of: MarksOf,
+}
+
+/// Whose marks they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MarksOf {
+    /// The main view's, who gives out slots.
+    Main,
+    /// A view's, which begins with those of the main view.
+    View,
+    /// A serializable view's, which knows its own alone, as those of the main view come and go.
+    SerialView,
 }
 
 /// In a view each directory has a slot of its own from here on, as the others are the main view's to give.
@@ -37,8 +48,12 @@ struct Table {
 
 impl Marks {
     /// The marks that an earlier mount left.
-    pub(super) fn load(store: &dyn Store, meta: KeyspaceId, is_view: bool) -> FsResult<Marks> {
+    pub(super) fn load(store: &dyn Store, meta: KeyspaceId, of: MarksOf) -> FsResult<Marks> {
         let mut table = Table::default();
+        if of == MarksOf::SerialView {
+            let (count, news) = (AtomicUsize::new(0), AtomicBool::new(false));
+            return Ok(Marks { table: Mutex::new(table), count, news, of });
+        }
         let range = KeyRange::prefix(&RowKey::mark_prefix());
         let mut used = HashSet::new();
         for row in store.scan(meta, range, Direction::Forward).map_err(error::store)? {
@@ -53,7 +68,7 @@ impl Marks {
         let gaps = if table.next as usize <= 4 * super::MARKS_MAX { table.next } else { 0 };
         table.free = (0..gaps).filter(|slot| !used.contains(slot)).collect();
         let count = AtomicUsize::new(table.slots.len());
-        Ok(Marks { table: Mutex::new(table), count, news: AtomicBool::new(false), is_view })
+        Ok(Marks { table: Mutex::new(table), count, news: AtomicBool::new(false), of })
     }
 
     /// A slot for a directory that begins to have something to tell; `None` if it has one. REQUIRES: the lock of
@@ -63,7 +78,7 @@ impl Marks {
         if table.slots.contains_key(&dir) {
             return None;
         }
-        let slot = if self.is_view {
+        let slot = if self.of != MarksOf::Main {
             VIEW_SLOTS | dir.get()
         } else {
             table.free.pop().unwrap_or_else(|| {

@@ -41,15 +41,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use varve_engine::Store;
+use varve_engine::{Op, Store};
 use varve_schema::{Content, Mark, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::locks::RowLocks;
-use crate::rows::{Changes, Standing, read_inode_row};
+use crate::rows::{Changes, Standing, differ_by_counts, read_inode_row};
 use marks::Marks;
+pub(crate) use marks::MarksOf;
 use quota::Quotas;
 
 /// Directories that may have something untold before they tell it at once.
@@ -75,9 +76,9 @@ impl Accounts {
         (meta, data): (KeyspaceId, KeyspaceId),
         locks: Arc<RowLocks>,
         marks_max: usize,
-        is_view: bool,
+        marks: MarksOf,
     ) -> FsResult<Accounts> {
-        let marks = Marks::load(store.as_ref(), meta, is_view)?;
+        let marks = Marks::load(store.as_ref(), meta, marks)?;
         let (quotas, telling) = (Quotas::default(), Mutex::new(()));
         Ok(Accounts { store, meta, data, locks, marks, marks_max, quotas, telling })
     }
@@ -89,6 +90,9 @@ impl Accounts {
         let begun = self.settle_charges(&mut changes)?;
         let told = std::mem::take(&mut changes.told);
         let removed = changes.standing != Standing::Told;
+        if self.store.meets_locks() {
+            self.note_counted(&mut changes)?;
+        }
         for dir in &told {
             if let Some(slot) = self.marks.slot(*dir) {
                 changes.delete_meta(RowKey::mark(slot));
@@ -106,6 +110,23 @@ impl Accounts {
             self.marks.end(dir);
             if removed && self.is_top(dir) {
                 self.end_domain(dir);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes which directories change in no other way than by what they count; extended attributes, which are rows of
+    /// their own, are another.
+    fn note_counted(&self, changes: &mut Changes) -> FsResult<()> {
+        for dir in &changes.dirs {
+            let before = read_inode_row(self.store.as_ref(), self.meta, dir.ino)?;
+            let own = RowKey::prefix_bytes(dir.ino);
+            let has_xattrs = changes.batch.ops().iter().any(|op| {
+                let (Op::Put { keyspace, key, .. } | Op::Delete { keyspace, key }) = op;
+                *keyspace == self.data && key.starts_with(&own)
+            });
+            if !has_xattrs && before.is_some_and(|before| differ_by_counts(&before, dir)) {
+                changes.counted.push(dir.ino);
             }
         }
         Ok(())

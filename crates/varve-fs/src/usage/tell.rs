@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use varve_schema::{Content, DirInfo, Inode, RowKey, UsageChange};
 use varve_types::InodeId;
-use varve_vfs::FsResult;
+use varve_vfs::{FsError, FsResult};
 
 use super::Accounts;
 use crate::rows::{Changes, Standing, read_inode_row};
@@ -33,8 +33,11 @@ impl Accounts {
     fn tell_marked(&self) -> FsResult<()> {
         let mut left: BTreeSet<InodeId> = self.marks.dirs().into_iter().collect();
         while let Some(dir) = left.pop_last() {
-            if let Some(parent) = self.tell(dir)? {
-                left.insert(parent);
+            match self.tell(dir) {
+                Ok(parent) => left.extend(parent),
+                // A transaction has it locked; the mark stays until another time.
+                Err(FsError::Blocked(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

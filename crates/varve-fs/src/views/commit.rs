@@ -46,6 +46,8 @@ pub enum CommitError {
     InUse(Vec<String>),
     /// More would lie below directories than their limits allow: the directories, and by what.
     OverLimits(Vec<String>),
+    /// It has lost its locks, for this reason, and can only be aborted.
+    GaveWay(String),
     /// Anything else.
     Failed(FsError),
 }
@@ -70,17 +72,24 @@ impl VarveFs {
         let _changing = views.changing.lock();
         let txn = self.transaction(id)?;
         let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
+        if let Some(why) = self.gave_way(&txn)? {
+            return Err(CommitError::GaveWay(why));
+        }
         let quiet = view.locks.lock_all();
         let guards = self.locks.lock_all();
+        if let Some(serial) = &view.serial {
+            serial.settle().map_err(error::store)?;
+        }
         let mut plan = self.plan(&txn, &branch)?;
         let _held = self.check_dictionaries(&txn, &branch, &plan)?;
         self.check_use(view, &plan)?;
         self.check_loops(view, &txn, &plan)?;
-        self.check_limits(&branch, &plan)?;
+        self.check_limits(&txn, &branch, &plan)?;
         let own = view.objects.own_inodes()?;
         view.objects.sync_claimed().map_err(error::sync)?;
-        let installs: Vec<InodeId> =
-            own.into_iter().filter(|ino| !plan.removed_objects.contains(ino)).collect();
+        let is_gone =
+            |ino: &InodeId| plan.removed_objects.contains(ino) || plan.orphans.contains(ino);
+        let installs: Vec<InodeId> = own.into_iter().filter(|ino| !is_gone(ino)).collect();
         let survivors = self.survivors(&plan)?;
         self.join(&branch, view, &txn, &plan, &installs)?;
         self.store.sync().map_err(error::store)?;
@@ -141,7 +150,11 @@ impl VarveFs {
             }
             merged
         };
-        let committed = committed.and_then(|()| branch.commit(&mut decide));
+        let counted = |keyspace, key: &[u8]| {
+            keyspace == self.meta
+                && RowKey::from_bytes(key).is_some_and(|key| plan.counted.contains(&key))
+        };
+        let committed = committed.and_then(|()| branch.commit_beside(&mut decide, &counted));
         let Err(error) = committed else { return Ok(()) };
         for dir in marked {
             let _ = self.accounts.end_mark(dir);
@@ -188,7 +201,7 @@ impl VarveFs {
         plan: &Plan,
     ) -> Result<(), CommitError> {
         // Any loop goes through a directory that was there before.
-        for (dir, parent) in plan.moved.range(..txn.epoch) {
+        for (dir, parent) in plan.moved.range(..txn.own_from()) {
             let mut at = *parent;
             for _ in 0..DEPTH_MAX {
                 if at == InodeId::ROOT {
@@ -261,7 +274,8 @@ impl VarveFs {
         for Survivor { inode, data } in survivors {
             let ino = inode.ino;
             let in_object = matches!(inode.content, Content::Object { .. });
-            if !self.locator.mark_orphan(ino, in_object || !data.is_empty())? {
+            let has_rows = in_object || !data.is_empty() || plan.orphans.contains(&ino);
+            if !self.locator.mark_orphan(ino, has_rows)? {
                 self.locator.detach(Box::new(inode))?;
                 continue;
             }

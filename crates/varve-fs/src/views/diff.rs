@@ -24,6 +24,7 @@ use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use super::Span;
+use super::txn::Isolation;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::{read_entry_row, read_inode_row, read_path};
@@ -146,11 +147,19 @@ impl VarveFs {
     pub fn transaction_diff(&self, id: &str) -> FsResult<Diff> {
         let txn = self.transaction(id)?;
         let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
-        let base = branch.base().map_err(error::store)?;
+        let begun;
+        let base: &dyn Store = match txn.isolation {
+            Isolation::Snapshot => {
+                begun = branch.base().map_err(error::store)?;
+                &begun
+            }
+            // What it has looked at and changed is as it was in the store.
+            Isolation::Serializable => self.views()?.db.as_ref(),
+        };
         let own = views_dir(&self.dir).join(txn.epoch.get().to_string());
-        let own = self.objects.of_view(own, txn.epoch).own_inodes()?;
+        let own = self.objects.of_view(own, txn.sees_objects_of()).own_inodes()?;
         let mut walk =
-            Walk::new(txn.epoch, Side::new(&base, self.meta), Side::new(&branch, self.meta));
+            Walk::new(txn.own_from(), Side::new(base, self.meta), Side::new(&branch, self.meta));
         walk.written.extend(own);
         self.tell(walk, &|each| branch.changes(each))
     }

@@ -19,18 +19,28 @@ use varve_vfs::FsResult;
 use super::commit::CommitError;
 use super::merge::merge;
 use super::plan::Plan;
+use super::txn::{Isolation, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::usage::total::usage_by;
 
 impl VarveFs {
     /// `OverLimits` if more would lie below directories than their limits allow. REQUIRES: all row locks.
-    pub(super) fn check_limits(&self, branch: &Branch, plan: &Plan) -> Result<(), CommitError> {
+    pub(super) fn check_limits(
+        &self,
+        txn: &Transaction,
+        branch: &Branch,
+        plan: &Plan,
+    ) -> Result<(), CommitError> {
         if !self.accounts.has_quotas() {
             return Ok(());
         }
         let base = branch.base().map_err(error::store)?;
-        let after = |key: RowKey| self.row_after(branch, &base, key);
+        let after = |key: RowKey| match txn.isolation {
+            Isolation::Snapshot => self.row_after(branch, &base, key),
+            // It sees the newest state, and its own rows are brought up to date.
+            Isolation::Serializable => branch.get(self.meta, &key.to_bytes()).map_err(error::store),
+        };
         let mut marked: BTreeSet<InodeId> = self.accounts.marked_dirs().into_iter().collect();
         marked.extend(&plan.untold);
         let marked = Vec::from_iter(marked);

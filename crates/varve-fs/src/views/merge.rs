@@ -56,7 +56,7 @@ fn taken(value: Option<Bytes>) -> Merged {
     value.map_or(Merged::Deleted, Merged::Value)
 }
 
-fn merge_inodes(
+pub(super) fn merge_inodes(
     base: &Bytes,
     theirs: &Bytes,
     ours: &Bytes,

@@ -28,6 +28,7 @@ mod names;
 mod pairs;
 mod paths;
 mod plan;
+mod serial;
 mod txn;
 
 use std::collections::BTreeSet;
@@ -52,7 +53,11 @@ pub use diff::{ChangeKind, Diff, PathChange};
 pub(crate) use file::ViewFile;
 pub(crate) use names::is_place;
 pub use plan::Committed;
-pub use txn::Transaction;
+pub use serial::TransactionLocks;
+pub use txn::{Isolation, OnConflict, Transaction, TransactionOptions};
+
+/// The store of a serializable view.
+pub(crate) type Serial = Arc<serial::SerialStore>;
 
 /// The longest name of a snapshot, in bytes.
 const NAME_BYTES_MAX: usize = 200;
@@ -168,6 +173,16 @@ fn check_name(name: &str) -> FsResult<()> {
     }
 }
 
+/// What the file system of a view is made of.
+struct ViewParts {
+    store: Arc<dyn Store>,
+    dictionaries: Dictionaries,
+    /// The epoch as of which it sees large files; `None`: as they are.
+    sees_objects_of: Option<InodeId>,
+    epoch: InodeId,
+    serial: Option<Serial>,
+}
+
 impl VarveFs {
     /// Says how views are attached to their places. Once, before the file system is served.
     pub fn attach_views_by(
@@ -203,7 +218,7 @@ impl VarveFs {
             }
         }
         for txn in self.transactions().map_err(invalid)? {
-            kept.begin(txn.epoch);
+            txn.sees_objects_of().into_iter().for_each(|epoch| kept.begin(epoch));
         }
         if !self.options.read_only {
             let fail = |error| invalid(error::object("list", &self.dir.join("kept"), error));
@@ -321,7 +336,9 @@ impl VarveFs {
         let (names, compression) = (self.dictionaries().names(), self.superblock.compression);
         let ids = Arc::clone(&self.ids);
         let dictionaries = Dictionaries::new(Arc::clone(&store), names, compression, true, ids);
-        let fs = self.view_on(store, dictionaries, epoch, true).map_err(error::store)?;
+        let sees = Some(epoch);
+        let view = ViewParts { store, dictionaries, sees_objects_of: sees, epoch, serial: None };
+        let fs = self.view_on(view, true).map_err(error::store)?;
         fs.load_quotas()?;
         Ok(fs)
     }
@@ -346,13 +363,8 @@ impl VarveFs {
         Ok(Span { before, after, written })
     }
 
-    fn view_on(
-        &self,
-        store: Arc<dyn Store>,
-        dictionaries: Dictionaries,
-        epoch: InodeId,
-        read_only: bool,
-    ) -> StoreResult<VarveFs> {
+    fn view_on(&self, view: ViewParts, read_only: bool) -> StoreResult<VarveFs> {
+        let ViewParts { store, dictionaries, sees_objects_of, epoch, serial } = view;
         let options = MountOptions {
             read_only,
             atime: Atime::Noatime,
@@ -375,10 +387,11 @@ impl VarveFs {
             lock: Mutex::new(None),
             store,
             superblock: self.superblock.clone(),
-            objects: Arc::new(self.objects.of_view(own, epoch)),
+            objects: Arc::new(self.objects.of_view(own, sees_objects_of)),
             ids: Arc::clone(&self.ids),
             dictionaries,
             views: None,
+            serial,
         };
         let spill = Spill::new(Arc::clone(&self.store), self.lookups, epoch.get());
         VarveFs::build(parts, &keyspaces, spill)

@@ -1,10 +1,10 @@
 //! What a commit means for the main view, found out from the rows that the transaction changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bytes::Bytes;
 use varve_engine::Branch;
-use varve_schema::key::MetaRow;
+use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{Body, Content, EntryRow, Inode, META, Pending, RowKey, decode_inode_row};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
@@ -13,6 +13,7 @@ use super::txn::Transaction;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
+use crate::rows::differ_by_counts;
 
 /// What the kernel may know of the main view that a commit has changed.
 #[derive(Debug, Default)]
@@ -37,6 +38,10 @@ pub(super) struct Plan {
     pub(super) moved: BTreeMap<InodeId, InodeId>,
     pub(super) removed_objects: Vec<InodeId>,
     pub(super) orphans: Vec<InodeId>,
+    /// Rows of directories that change in no other way than by what they count.
+    pub(super) counted: HashSet<RowKey>,
+    /// Files and directories of which extended attributes change.
+    with_xattrs: BTreeSet<InodeId>,
     /// The view's own mark rows.
     pub(super) marks: Vec<(RowKey, Bytes)>,
     /// Key spaces of dictionaries.
@@ -51,9 +56,15 @@ impl VarveFs {
             if !self.is_of_files(keyspace) {
                 plan.pairs.insert(keyspace);
             }
-            let Some(key) = RowKey::from_bytes(key).filter(|_| keyspace == self.meta) else {
+            let Some(key) = RowKey::from_bytes(key) else { return true };
+            if keyspace == self.data
+                && let DataRow::Xattr(ino) = key.data_kind()
+            {
+                plan.with_xattrs.insert(ino);
+            }
+            if keyspace != self.meta {
                 return true;
-            };
+            }
             failed = self.plan_row(&mut plan, txn, key, ours).err();
             failed.is_none()
         });
@@ -61,7 +72,10 @@ impl VarveFs {
         if let Some(error) = failed {
             return Err(error);
         }
-        let Plan { left, arrived, .. } = &mut plan;
+        let Plan { left, arrived, orphans, counted, with_xattrs, .. } = &mut plan;
+        counted.retain(|key| !with_xattrs.contains(&InodeId::new(key.prefix())));
+        // What only programs in the transaction still had is gone with it.
+        orphans.iter().for_each(|ino| drop(arrived.remove(ino)));
         left.retain(|inode| !arrived.contains_key(&inode.ino));
         Ok(plan)
     }
@@ -101,8 +115,9 @@ impl VarveFs {
         (dir, key): (InodeId, RowKey),
         ours: &EntryRow,
     ) -> FsResult<()> {
-        let theirs = if dir < txn.epoch { self.entry_row(key)? } else { EntryRow::default() };
-        if dir == InodeId::ROOT || (dir < txn.epoch && self.locator.place(dir)?.is_some()) {
+        let is_old = dir < txn.own_from();
+        let theirs = if is_old { self.entry_row(key)? } else { EntryRow::default() };
+        if dir == InodeId::ROOT || (is_old && self.locator.place(dir)?.is_some()) {
             let differs = |one: &EntryRow, other: &EntryRow| -> Vec<(InodeId, Bytes)> {
                 let named = one.names().iter();
                 let named = named.filter(|named| {
@@ -121,7 +136,7 @@ impl VarveFs {
         }
         for named in ours.names() {
             if let Body::Inline(inode) = &named.body
-                && inode.ino < txn.epoch
+                && self.may_know(txn, inode.ino)?
             {
                 plan.told.inodes.insert(inode.ino);
                 plan.arrived.insert(inode.ino, Place::Entry { key, slot: named.slot });
@@ -137,9 +152,10 @@ impl VarveFs {
         ino: InodeId,
         ours: Option<Inode>,
     ) -> FsResult<()> {
-        let is_new = ino >= txn.epoch;
+        let is_new = ino >= txn.own_from();
         let theirs = if is_new { None } else { self.inode_row(ino)? };
-        if !is_new {
+        let may_know = self.may_know(txn, ino)?;
+        if may_know {
             plan.told.inodes.insert(ino);
         }
         let Some(ours) = ours else {
@@ -150,14 +166,22 @@ impl VarveFs {
             if !info.untold.is_zero() {
                 plan.untold.push(ino);
             }
+            if theirs.as_ref().is_some_and(|theirs| differ_by_counts(theirs, &ours)) {
+                plan.counted.insert(RowKey::inode(ino));
+            }
             let before = theirs.map(|inode| inode.content);
             if !matches!(before, Some(Content::Directory(before)) if before.parent == info.parent) {
                 plan.moved.insert(ino, info.parent);
             }
         }
-        if !is_new {
+        if may_know {
             plan.arrived.insert(ino, Place::Own);
         }
         Ok(())
+    }
+
+    /// Whether the kernel may know an inode that the transaction has changed.
+    fn may_know(&self, txn: &Transaction, ino: InodeId) -> FsResult<bool> {
+        Ok(ino < txn.epoch || (ino < txn.own_from() && self.locator.place(ino)?.is_some()))
     }
 }

@@ -8,19 +8,70 @@
 //! Source: KVFS, thesis section 3.3.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use varve_engine::{BranchOptions, Store};
+use varve_engine::{BranchOptions, LockOptions, Store};
 use varve_schema::key::MetaRow;
 use varve_schema::{Pending, RowKey};
 use varve_types::{BranchId, InodeId};
 use varve_vfs::{FsError, FsResult};
 
-use super::{ViewKind, ViewName};
+use super::serial::SerialStore;
+use super::{ViewKind, ViewName, ViewParts};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::kept::remove_tree;
 use crate::superblock::views_dir;
+
+/// What of others a transaction is kept apart from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// It sees its beginning, and of two that changed the same the first to commit wins.
+    #[default]
+    Snapshot,
+    /// It sees the newest state, and keeps others from changing what it has looked at until it ends ([`super::serial`]).
+    Serializable,
+}
+
+/// What a serializable transaction does where others have locked what it asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnConflict {
+    /// It waits.
+    #[default]
+    Wait,
+    /// It gives way, and has to begin again.
+    Restart,
+    /// The one call fails.
+    Fail,
+}
+
+/// How a transaction is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionOptions {
+    /// From what it is kept apart.
+    pub isolation: Isolation,
+    /// What it does about locks of others.
+    pub on_conflict: OnConflict,
+    /// The longest that one of its calls waits for locks, in milliseconds.
+    pub lock_wait_ms: u64,
+    /// Of transactions that wait for each other the one with the smallest number gives way; of equal ones the youngest.
+    pub priority: u32,
+}
+
+impl Default for TransactionOptions {
+    fn default() -> TransactionOptions {
+        TransactionOptions {
+            isolation: Isolation::default(),
+            on_conflict: OnConflict::default(),
+            lock_wait_ms: 10_000,
+            priority: 0,
+        }
+    }
+}
 
 /// What is kept with a branch.
 #[derive(Serialize, Deserialize)]
@@ -28,6 +79,8 @@ struct Info {
     epoch: u64,
     root: u64,
     begun: i64,
+    #[serde(default)]
+    options: TransactionOptions,
 }
 
 /// An open transaction.
@@ -39,6 +92,9 @@ pub struct Transaction {
     pub root: InodeId,
     /// When it began, in seconds since 1970.
     pub begun: i64,
+    /// From what it is kept apart.
+    pub isolation: Isolation,
+    lock_wait: Duration,
 }
 
 impl Transaction {
@@ -52,11 +108,28 @@ impl Transaction {
     pub fn name(&self) -> ViewName {
         ViewName { kind: ViewKind::Transaction, name: self.epoch.get().to_string() }
     }
+
+    /// The first id that only the transaction itself can have given to an inode it knows.
+    pub(super) fn own_from(&self) -> InodeId {
+        match self.isolation {
+            Isolation::Snapshot => self.epoch,
+            Isolation::Serializable => InodeId::FIRST_MADE_UP,
+        }
+    }
+
+    /// The epoch as of which it sees large files; `None`: it sees them as they are.
+    pub(super) fn sees_objects_of(&self) -> Option<InodeId> {
+        (self.isolation == Isolation::Snapshot).then_some(self.epoch)
+    }
 }
 
 impl VarveFs {
     /// Begins a transaction that shows the directory `root`. Costs the same however many files there are.
-    pub fn begin_transaction(&self, root: InodeId) -> FsResult<ViewName> {
+    pub fn begin_transaction(
+        &self,
+        root: InodeId,
+        options: &TransactionOptions,
+    ) -> FsResult<ViewName> {
         self.writable()?;
         let views = self.views()?;
         self.dir_row(root)?;
@@ -65,14 +138,27 @@ impl VarveFs {
         let _held = self.dictionaries().stand_still()?;
         let begun = self.now().secs();
         let pin = |epoch: InodeId| {
-            let info = Info { epoch: epoch.get(), root: root.get(), begun };
+            let info = Info { epoch: epoch.get(), root: root.get(), begun, options: *options };
             let info = serde_json::to_vec(&info).unwrap_or_default().into();
-            let options =
+            let mut branch_options =
                 BranchOptions { private: vec![self.lookups], info, ..BranchOptions::default() };
-            let branch = views.db.branch(&options)?;
-            let name = Transaction { branch: branch.id(), epoch, root, begun }.name();
+            if options.isolation == Isolation::Serializable {
+                branch_options.locks = Some(LockOptions {
+                    wait: None,
+                    give_way: u64::MAX - u64::from(options.priority),
+                    restarts: options.on_conflict == OnConflict::Restart,
+                });
+                let marks = Bytes::copy_from_slice(&RowKey::mark_prefix());
+                branch_options.unlocked = vec![(self.data, Bytes::new()), (self.meta, marks)];
+            }
+            let branch = views.db.branch(&branch_options)?;
+            let name = ViewName { kind: ViewKind::Transaction, name: epoch.get().to_string() };
             Ok((branch, name))
         };
+        if options.isolation == Isolation::Serializable {
+            // It sees what is, so there is nothing to keep.
+            return Ok(pin(self.ids.allocate()?).map_err(error::store)?.1);
+        }
         let (_, name) = self.begin_view(pin, |(branch, _)| branch.abort())?;
         Ok(name)
     }
@@ -83,9 +169,16 @@ impl VarveFs {
         Ok(branches
             .into_iter()
             .filter_map(|about| {
-                let Info { epoch, root, begun } = serde_json::from_slice(&about.info).ok()?;
+                let info: Info = serde_json::from_slice(&about.info).ok()?;
+                let Info { epoch, root, begun, options } = info;
                 let (epoch, root) = (InodeId::new(epoch), InodeId::new(root));
-                Some(Transaction { branch: about.id, epoch, root, begun })
+                let wait_ms = match options.on_conflict {
+                    OnConflict::Wait => options.lock_wait_ms,
+                    OnConflict::Restart | OnConflict::Fail => 0,
+                };
+                let (branch, isolation) = (about.id, options.isolation);
+                let lock_wait = Duration::from_millis(wait_ms);
+                Some(Transaction { branch, epoch, root, begun, isolation, lock_wait })
             })
             .collect())
     }
@@ -111,9 +204,19 @@ impl VarveFs {
             true
         });
         walked.map_err(error::store)?;
-        let (branch, read_only): (Arc<dyn Store>, _) = (Arc::new(branch), self.options.read_only);
-        let dictionaries = self.dictionaries().within(Arc::clone(&branch), txn.epoch);
-        let fs = self.view_on(branch, dictionaries, txn.epoch, read_only).map_err(error::store)?;
+        let (db, read_only) = (Arc::clone(&self.views()?.db), self.options.read_only);
+        let (store, serial): (Arc<dyn Store>, _) = match txn.isolation {
+            Isolation::Snapshot => (Arc::new(branch), None),
+            Isolation::Serializable => {
+                let spaces = (self.meta, self.lookups);
+                let store = Arc::new(SerialStore::new(db, branch, spaces, txn.lock_wait));
+                (Arc::clone(&store) as Arc<dyn Store>, Some(store))
+            }
+        };
+        let dictionaries = self.dictionaries().within(Arc::clone(&store), txn.epoch);
+        let (sees_objects_of, epoch) = (txn.sees_objects_of(), txn.epoch);
+        let view = ViewParts { store, dictionaries, sees_objects_of, epoch, serial };
+        let fs = self.view_on(view, read_only).map_err(error::store)?;
         // Large files that were being written to when an earlier process died.
         for (ino, entry) in written {
             fs.settle_pending(ino, entry)?;

@@ -24,6 +24,7 @@ mod names;
 mod quota;
 mod random_damage;
 mod repairs;
+mod serial;
 mod snapshots;
 mod store;
 mod support;

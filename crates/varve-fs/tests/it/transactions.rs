@@ -10,7 +10,7 @@ use varve_fs::dictionaries::PairChange;
 use varve_fs::fsck::repair::{dropped_views, repair_engine};
 use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{CommitError, Dictionaries, FormatOptions, MountOptions, VarveFs};
-use varve_fs::{ViewKind, ViewName};
+use varve_fs::{TransactionOptions, ViewKind, ViewName};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Vfs};
 
@@ -23,7 +23,7 @@ fn view_of(id: &str) -> ViewName {
 
 /// Begins a transaction; gives its id and its file system.
 fn begin(fs: &VarveFs) -> (String, VarveFs) {
-    let view = fs.begin_transaction(ROOT).unwrap();
+    let view = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
     let opened = fs.open_view(&view).unwrap();
     (view.name, opened)
 }
@@ -167,7 +167,7 @@ fn files_with_tags(env: &Arc<SimEnv>) -> Option<u32> {
     let mut committed = None;
     for n in 0..3 {
         let work = || -> FsResult<()> {
-            let id = fs.begin_transaction(ROOT)?.name;
+            let id = fs.begin_transaction(ROOT, &TransactionOptions::default())?.name;
             let view = fs.open_view(&view_of(&id))?;
             let file = format!("f{n}");
             let own = fs.transaction_dictionaries(&id)?;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::fsck::{Finding, Severity};
-use varve_fs::{CommitError, FormatOptions, MountOptions, VarveFs, ViewKind, ViewName};
+use varve_fs::{
+    CommitError, FormatOptions, MountOptions, TransactionOptions, VarveFs, ViewKind, ViewName,
+};
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
 use varve_vfs::{Caller, FsError, FsResult, Vfs};
@@ -36,7 +38,7 @@ fn scene(env: &Arc<SimEnv>) -> Scene {
     }
     fs.sync().unwrap();
     fs.create_snapshot("before").unwrap();
-    let id = fs.begin_transaction(ROOT).unwrap().name;
+    let id = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap().name;
     let view = fs.open_view(&txn(&id)).unwrap();
     let dir = view.find(ROOT, "dir").unwrap().ino;
     for name in ["large", "small"] {
@@ -181,7 +183,7 @@ fn a_full_disk_refuses_a_view_and_leaves_none() {
         fs.sync().unwrap();
         env.set_capacity(env.used_bytes() + room * 4096);
         let snapshot = fs.create_snapshot("late");
-        let txn = fs.begin_transaction(ROOT);
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default());
         env.set_capacity(u64::MAX);
         let names = |kind| fs.view_names(kind).unwrap().len();
         assert_eq!(names(ViewKind::Snapshot), usize::from(snapshot.is_ok()), "{snapshot:?}");
@@ -221,7 +223,7 @@ fn commits_keep_the_accounts_of_directories() {
             }
         };
         for _ in 0..8 {
-            let id = fs.begin_transaction(ROOT).unwrap().name;
+            let id = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap().name;
             let view = fs.open_view(&txn(&id)).unwrap();
             work(&view, &dirs, &mut rng);
             work(fs, &dirs, &mut rng);

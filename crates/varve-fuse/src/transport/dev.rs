@@ -8,8 +8,8 @@
 use std::io;
 use std::time::Duration;
 
-use super::{Origin, answer};
-use crate::adapter::{Adapter, Answer};
+use super::Origin;
+use crate::adapter::Adapter;
 use crate::device::Device;
 use crate::handover::Gate;
 use crate::handshake::REQUEST_BYTES_MAX;
@@ -59,15 +59,9 @@ fn serve_one(adapter: &Adapter, origin: &Origin, bytes: &[u8], reply: &mut Reply
         log::error!("a request of {} bytes, too short for its header", bytes.len());
         return;
     };
-    let answer = answer(adapter, origin, &header, body, reply);
+    let answer = adapter.serve(origin, &header, body, reply);
     if matches!(header.opcode, FUSE_FORGET | FUSE_BATCH_FORGET) {
         return;
     }
-    let device = origin.device();
-    match answer {
-        Answer::Body => device.reply(header.unique, reply),
-        Answer::Data(data) => device.reply_data(header.unique, &data),
-        Answer::Errno(errno) => device.reply_errno(header.unique, errno),
-        Answer::Later => {}
-    }
+    origin.reply(header.unique, answer, reply);
 }

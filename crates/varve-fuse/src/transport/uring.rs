@@ -23,12 +23,13 @@ mod ring;
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use mailbox::LateAnswer;
 pub(crate) use mailbox::Mailbox;
 pub(crate) use ring::PAYLOAD_BYTES_MAX;
 use ring::{Arrival, ENTRIES, Ring};
 
-use super::{Origin, answer};
+use super::Origin;
 use crate::adapter::{Adapter, Answer};
 use crate::device::Device;
 use crate::idle_poll::Pulse;
@@ -109,8 +110,8 @@ impl Queue {
                     }
                     Arrival::Watched => {
                         awaited = true;
-                        for LateAnswer { entry, unique, errno } in self.mailbox.take() {
-                            self.commit(entry, unique, errno, &[])?;
+                        for LateAnswer { entry, unique, errno, body } in self.mailbox.take() {
+                            self.commit(entry, unique, errno, &body)?;
                         }
                         self.ring.watch(self.mailbox.wakes())?;
                     }
@@ -143,7 +144,7 @@ impl Queue {
         let decoded = layout::gather(bytes).and_then(Header::decode);
         let (opcode, answered) = match &decoded {
             Ok((header, body)) => {
-                let answered = answer(adapter, &self.origins[entry], header, body, reply);
+                let answered = adapter.serve(&self.origins[entry], header, body, reply);
                 (header.opcode, answered)
             }
             Err(_) => {
@@ -191,8 +192,8 @@ impl Queue {
 
 impl Mailbox {
     /// Answers the request in `entry` from another thread.
-    pub(crate) fn answer(&self, entry: usize, unique: u64, errno: i32) {
-        self.post(LateAnswer { entry, unique, errno });
+    pub(crate) fn answer(&self, entry: usize, unique: u64, errno: i32, body: Bytes) {
+        self.post(LateAnswer { entry, unique, errno, body });
     }
 }
 

@@ -28,7 +28,8 @@ use varve::Result;
 
 /// Exit statuses and fstab, below every help text of the program itself.
 const AFTER_HELP: &str = "Exit status: 0 success, 1 failed, 2 wrong command line, 3 fsck repaired all that it found,\n\
-    4 fsck found problems that are still there, 130 interrupted. As a mount helper also 32: the mount failed.\n\n\
+    4 fsck found problems that are still there, 5 a transaction met others and is not committed, 130 interrupted. As a mount\n\
+    helper also 32: the mount failed.\n\n\
     For `mount -t fuse.varve STORE DIR` and /etc/fstab:\n  \
     ln -s \"$(command -v varve)\" /sbin/mount.fuse.varve\n  \
     /srv/store  /mnt/files  fuse.varve  defaults,nofail  0  0";

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 use varve::views::{ViewRequest, ask};
 use varve::{Result, transaction};
+use varve_fs::{Isolation, OnConflict, TransactionOptions};
 
 use crate::output;
 
@@ -38,8 +39,73 @@ enum Action {
     Enter(EnterArguments),
 }
 
+/// How a transaction is to be
+#[derive(Args)]
+struct HowArguments {
+    /// What it is kept apart from: `snapshot` sees its beginning, and of two that changed the same the first to commit wins;
+    /// `serializable` locks what it looks at and changes until it ends
+    #[arg(long, value_enum, default_value_t)]
+    isolation: IsolationArgument,
+    /// What a serializable one does where others have locked what it asks for: wait, give way and begin again, or have the
+    /// one call fail (EBUSY)
+    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
+    on_conflict: OnConflictArgument,
+    /// How long one call waits for locks; then it fails (EBUSY)
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    lock_timeout: f64,
+    /// Of transactions that wait for each other the one with the smallest number gives way (EDEADLK), of equal ones the
+    /// youngest
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    priority: u32,
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum IsolationArgument {
+    #[default]
+    Snapshot,
+    Serializable,
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum OnConflictArgument {
+    #[default]
+    Wait,
+    Restart,
+    Fail,
+}
+
+impl HowArguments {
+    fn options(&self) -> TransactionOptions {
+        TransactionOptions {
+            isolation: match self.isolation {
+                IsolationArgument::Snapshot => Isolation::Snapshot,
+                IsolationArgument::Serializable => Isolation::Serializable,
+            },
+            on_conflict: match self.on_conflict {
+                OnConflictArgument::Wait => OnConflict::Wait,
+                OnConflictArgument::Restart => OnConflict::Restart,
+                OnConflictArgument::Fail => OnConflict::Fail,
+            },
+            lock_wait_ms: (self.lock_timeout * 1000.0) as u64,
+            priority: self.priority,
+        }
+    }
+}
+
+/// The longest that a call may wait for locks, in seconds.
+const LOCK_TIMEOUT_MAX: f64 = 3600.0;
+
+fn seconds(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=LOCK_TIMEOUT_MAX).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("give seconds from 0 to {LOCK_TIMEOUT_MAX}")),
+    }
+}
+
 #[derive(Args)]
 struct BeginArguments {
+    #[command(flatten)]
+    how: HowArguments,
     /// The directory to work in, on a mount
     dir: PathBuf,
 }
@@ -74,7 +140,9 @@ struct TellArguments {
 
 #[derive(Args)]
 struct RunArguments {
-    /// How often to run the program again if others have changed what it changed
+    #[command(flatten)]
+    how: HowArguments,
+    /// How often to run the program again if others have changed what it changed, or it gave way to them
     #[arg(long, value_name = "N", default_value_t = 0)]
     retry: u32,
     /// The directory to work in, on a mount: the program sees the transaction there, all others what was before
@@ -98,8 +166,8 @@ struct EnterArguments {
 /// Does it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
-        Action::Begin(BeginArguments { dir }) => {
-            let begun = transaction::begin(dir)?;
+        Action::Begin(BeginArguments { how, dir }) => {
+            let begun = transaction::begin(dir, &how.options())?;
             output::line(begun.path.display().to_string());
             Ok(())
         }
@@ -110,7 +178,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             ask(path, ViewRequest::Abort { id: id.clone() }).map(drop)
         }
         Action::List(ListArguments { path, json }) => {
-            output::places(&ask(path, ViewRequest::ListTransactions)?, "id", *json)
+            list(&ask(path, ViewRequest::ListTransactions)?, *json)
         }
         Action::Diff(TellArguments { json, which: IdArguments { path, id } }) => {
             output::changes(&ask(path, ViewRequest::Diff { id: id.clone() })?, *json)
@@ -121,14 +189,40 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Action::Enter(EnterArguments { view, dir, command }) => {
             Err(transaction::enter(view, dir, command))
         }
-        Action::Run(RunArguments { retry, dir, command }) => {
-            let status = transaction::run(dir, command, *retry)?;
+        Action::Run(RunArguments { how, retry, dir, command }) => {
+            let status = transaction::run(dir, command, &how.options(), *retry)?;
             if status != 0 {
                 std::process::exit(status);
             }
             Ok(())
         }
     }
+}
+
+fn list(told: &Value, json: bool) -> Result<()> {
+    if json {
+        return output::json(told);
+    }
+    for txn in told.as_array().into_iter().flatten() {
+        let path = txn["path"].as_str().unwrap_or("-");
+        let locks = locks(txn).map_or_else(String::new, |locks| format!("  serializable, {locks}"));
+        output::line(format!("{}  {path}{locks}", output::printable(&txn["id"])));
+    }
+    Ok(())
+}
+
+/// What there is to say of the locks of a transaction, if it takes any.
+fn locks(txn: &Value) -> Option<String> {
+    let locks = txn["locks"].as_u64()?;
+    if let Some(why) = txn["gave_way"].as_str() {
+        return Some(format!("gave way: {why}"));
+    }
+    let waits_for = txn["waits_for"].as_array().into_iter().flatten();
+    let waits_for: Vec<String> = waits_for.map(output::printable).collect();
+    Some(match waits_for.is_empty() {
+        true => format!("{locks} locks"),
+        false => format!("{locks} locks, waits for {}", waits_for.join(", ")),
+    })
 }
 
 fn status(told: &Value, json: bool) -> Result<()> {
@@ -139,6 +233,10 @@ fn status(told: &Value, json: bool) -> Result<()> {
     output::line(format!("transaction  {}", output::printable(&told["id"])));
     output::line(format!("path         {}", told["path"].as_str().unwrap_or("-")));
     output::line(format!("begun        {} s since 1970", told["begun"]));
+    output::line(format!("isolation    {}", output::printable(&told["isolation"])));
+    if let Some(locks) = locks(told) {
+        output::line(format!("locks        {locks}"));
+    }
     output::line(format!(
         "paths        {at_least}{} added, {} removed, {} changed, {} renamed",
         told["added"], told["removed"], told["changed"], told["renamed"]

@@ -8,7 +8,7 @@
 //! it has its own `st_dev`, node ids and caches. Within the process it is a file system beside the main one.
 //! It takes CAP_SYS_ADMIN, which root has, and so has whoever mounts in a private namespace.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -36,8 +36,8 @@ pub(crate) struct ViewDesk {
     notifier: Notifier,
     /// Those that are attached. Held while one is being attached.
     attached: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
-    /// The view that is being committed or taken away, which is not attached meanwhile.
-    ending: Mutex<Option<ViewName>>,
+    /// The views that are being committed or taken away, which are not attached meanwhile.
+    ending: Mutex<HashSet<ViewName>>,
 }
 
 impl ViewDesk {
@@ -66,7 +66,7 @@ impl ViewDesk {
         if attached.contains_key(name) {
             return Ok(());
         }
-        if self.ending.lock().as_ref() == Some(name) {
+        if self.ending.lock().contains(name) {
             return Err(FsError::Stale);
         }
         let fs = Arc::new(self.fs.open_view(name)?);
@@ -118,11 +118,13 @@ impl ViewDesk {
 
     /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it.
     fn ending(&self, name: &ViewName, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        *self.ending.lock() = Some(name.clone());
+        if !self.ending.lock().insert(name.clone()) {
+            return Err(Error::failed(format!("{} is being ended already", name.path().display())));
+        }
         // Whoever is attaching it has not seen that yet.
         drop(self.attached.lock());
         let done = work();
-        *self.ending.lock() = None;
+        self.ending.lock().remove(name);
         done
     }
 
@@ -174,8 +176,8 @@ impl ViewDesk {
             ViewRequest::DiffSnapshots { from, to } => {
                 views::diff_snapshots(&self.fs, from, to.as_deref())
             }
-            ViewRequest::Begin { root } => {
-                let name = views::begin(&self.fs, *root)?;
+            ViewRequest::Begin { root, options } => {
+                let name = views::begin(&self.fs, *root, options)?;
                 self.name_changed(&name);
                 Ok(json!({ "id": name.name, "path": self.dir.join(name.path()) }))
             }

@@ -159,12 +159,21 @@ pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
 /// Hears one client.
 fn hear(mut client: UnixStream, desk: &Mutex<Desk>) {
     let request = understand(&client);
-    let done = match &request {
-        Ok(Request::Views(request)) => Some(views(desk).and_then(|views| views.answer(request))),
-        Ok(Request::Redesign) => Some(views(desk).and_then(|views| views.redesign())),
-        Ok(Request::Upgrade { .. }) | Err(_) => None,
-    };
-    if let Some(done) = done {
+    if let Ok(Request::Views(request)) = request {
+        let views = views(desk);
+        // One may wait for what another has locked, and that for its commit.
+        let work = move || {
+            let done = views.and_then(|views| views.answer(&request));
+            let report = done.map_or_else(|error| Report::of(&error), Report::Done);
+            answer(&mut client, &report);
+        };
+        if let Err(error) = thread::Builder::new().name("varve-desk".to_owned()).spawn(work) {
+            log::warn!("a request about views is not answered: {error}");
+        }
+        return;
+    }
+    if let Ok(Request::Redesign) = request {
+        let done = views(desk).and_then(|views| views.redesign());
         let report = done.map_or_else(|error| Report::of(&error), Report::Done);
         return answer(&mut client, &report);
     }

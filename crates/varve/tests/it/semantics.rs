@@ -11,6 +11,7 @@ mod limits;
 mod locks;
 mod names;
 mod rights;
+mod serial;
 mod trees;
 mod views;
 mod ways;

@@ -10,15 +10,17 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
-/// The answer to a request whose caller gets nothing but an errno (0 if it went well).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The answer to a request: an errno (0 if it went well) and what there is to say besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LateAnswer {
     pub(super) entry: usize,
     pub(super) unique: u64,
     pub(super) errno: i32,
+    pub(super) body: Bytes,
 }
 
 /// The mailbox of one queue.
@@ -74,7 +76,8 @@ mod tests {
     fn posts_wake_until_they_are_taken() {
         let mailbox = Mailbox::new().unwrap();
         assert!(!is_awake(&mailbox) && mailbox.take().is_empty());
-        let answer = |entry| LateAnswer { entry, unique: 10 + entry as u64, errno: 0 };
+        let answer =
+            |entry| LateAnswer { entry, unique: 10 + entry as u64, errno: 0, body: Bytes::new() };
         mailbox.post(answer(0));
         mailbox.post(answer(1));
         assert!(is_awake(&mailbox));
@@ -96,7 +99,12 @@ mod tests {
                     scope.spawn(move || {
                         for turn in 0..500 {
                             let entry = thread * 500 + turn;
-                            mailbox.post(LateAnswer { entry, unique: 0, errno: 0 });
+                            mailbox.post(LateAnswer {
+                                entry,
+                                unique: 0,
+                                errno: 0,
+                                body: Bytes::new(),
+                            });
                         }
                     });
                 }

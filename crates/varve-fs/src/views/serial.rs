@@ -1,0 +1,423 @@
+//! Serializable transactions: views that lock what they look at and what they change.
+//!
+//! The store locks rows ([`varve_engine`], `txn`): those of names by their keys, a directory that is listed by the prefix of
+//! its rows. A call that meets a lock is refused (`FsError::Blocked`), having changed nothing and holding nothing, and made
+//! again when locks have gone; so nobody waits while others wait for him. What needs no locks of its own:
+//!
+//! - The bytes and extended attributes of files in the store: they change only together with the row that has the
+//!   attributes. Large files are read as they are, since opening one to write changes its row; one that is open for
+//!   writing in the main view cannot be opened.
+//! - Marks, which are the bookkeeping of [`crate::usage`], and what only the view knows.
+//!
+//! A directory's row is special, as it counts what is in it: with one lock for all of it, programs that merely pass
+//! through a directory would keep others from making files there. So changes of the counts *commute*: they need no more than
+//! the lock of a reader, and who moves, removes or changes the directory itself needs it alone. For that the view has,
+//! for each such row,
+//!
+//! ```text
+//! its base    the store's row as the view last took it over, in the volatile key space, which is private to the view
+//! its own     base with what the view has added, once it has changed the row
+//! ```
+//!
+//! 1. Until the row is changed the view reads the base ([`SerialStore::get`]).
+//! 2. Who has locked rows to change them has the bases of directories among them brought up to date first, after the rows of
+//!    names are locked ([`SerialStore::prepare`]): so the counts hold every name that the call can see.
+//! 3. The commit does it for all of them at last ([`SerialStore::settle`]), while nothing changes in the main view.
+//!
+//! Source: KVFS, thesis section 3.3 (strong strict two-phase locking). Departure: counts commute, after escrow locking
+//! (O'Neil 1986).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use varve_engine::{
+    Batch, Branch, Db, Direction, GaveWay, KeyIter, KeyRange, KeyspaceOptions, Op, ScanIter, Store,
+    StoreError, StoreResult, StoreSnapshot,
+};
+use varve_schema::key::MetaRow;
+use varve_schema::{Content, Inode, RowKey};
+use varve_types::{BranchId, InodeId, KeyspaceId};
+use varve_vfs::{Blocked, FsError, FsResult};
+
+use super::merge::merge_inodes;
+use super::txn::Transaction;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::locks::RowGuards;
+
+/// How long a change of the main view waits for locks, before those who have them give way.
+const PLAIN_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Rows that one batch of the commit's first step changes.
+const SETTLED_ROWS: usize = 1024;
+
+/// The store of a serializable view.
+pub(crate) struct SerialStore {
+    db: Arc<Db>,
+    branch: Branch,
+    meta: KeyspaceId,
+    /// The key space of bases.
+    private: KeyspaceId,
+    /// The longest that a call waits for locks.
+    lock_wait: Duration,
+    /// Held while a base is taken over.
+    taking: Mutex<()>,
+}
+
+/// The base of a row.
+struct Base {
+    /// The view has a row of its own.
+    changed: bool,
+    /// The store's row; empty if it had none.
+    row: Bytes,
+}
+
+impl Base {
+    fn encode(&self) -> Bytes {
+        [&[u8::from(self.changed)], self.row.as_ref()].concat().into()
+    }
+
+    fn decode(value: &Bytes) -> Base {
+        Base { changed: value.first() == Some(&1), row: value.slice(1.min(value.len())..) }
+    }
+}
+
+impl SerialStore {
+    pub(super) fn new(
+        db: Arc<Db>,
+        branch: Branch,
+        (meta, private): (KeyspaceId, KeyspaceId),
+        lock_wait: Duration,
+    ) -> SerialStore {
+        SerialStore { db, branch, meta, private, lock_wait, taking: Mutex::new(()) }
+    }
+
+    fn is_counted(&self, keyspace: KeyspaceId, key: &[u8]) -> bool {
+        let kind = || RowKey::from_bytes(key).map(RowKey::meta_kind);
+        keyspace == self.meta && matches!(kind(), Some(MetaRow::Inode(_)))
+    }
+
+    fn base(&self, key: &[u8]) -> StoreResult<Option<Base>> {
+        Ok(self.branch.get(self.private, key)?.as_ref().map(Base::decode))
+    }
+
+    /// The row of an inode, whose base is taken over if there is none.
+    fn counted(&self, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        match self.base(key)? {
+            Some(Base { changed: false, row }) => Ok(Some(row)),
+            Some(_) => self.branch.get(self.meta, key),
+            None => {
+                let _taking = self.taking.lock();
+                if self.base(key)?.is_some() {
+                    return self.counted(key);
+                }
+                let row = self.branch.get(self.meta, key)?;
+                if let Some(row) = &row {
+                    let mut batch = Batch::new();
+                    batch.reclaims_space();
+                    let base = Base { changed: false, row: row.clone() };
+                    batch.put(self.private, Bytes::copy_from_slice(key), base.encode());
+                    self.branch.write(batch)?;
+                }
+                Ok(row)
+            }
+        }
+    }
+
+    /// Locks the rows that a call is about to read and change, and brings the bases among them up to date. REQUIRES: the
+    /// view's own locks of them.
+    pub(crate) fn prepare(&self, keys: &[RowKey]) -> StoreResult<()> {
+        keys.iter().try_for_each(|key| self.branch.get(self.meta, &key.to_bytes()).map(drop))?;
+        let mut batch = Batch::new();
+        for key in keys.iter().filter(|key| matches!(key.meta_kind(), MetaRow::Inode(_))) {
+            self.renew(&key.to_bytes(), &mut batch)?;
+        }
+        if batch.is_empty() { Ok(()) } else { self.branch.write(batch) }
+    }
+
+    /// Locks the row of a directory that is to be moved or removed against all others, and brings it up to date. REQUIRES: the
+    /// view's own lock of it.
+    pub(crate) fn claim(&self, key: RowKey) -> StoreResult<()> {
+        let bytes = key.to_bytes();
+        let Some(row) = self.counted(&bytes)? else { return Ok(()) };
+        let mut batch = Batch::new();
+        batch.reclaims_space();
+        batch.put(self.meta, Bytes::copy_from_slice(&bytes), row);
+        self.write(batch)?;
+        self.prepare(&[key])
+    }
+
+    /// Brings all bases up to date. REQUIRES: nothing changes in the view or below.
+    pub(super) fn settle(&self) -> StoreResult<()> {
+        let mut batch = Batch::new();
+        for row in self.branch.scan(self.private, KeyRange::all(), Direction::Forward)? {
+            self.renew(&row?.0, &mut batch)?;
+            if batch.ops().len() >= SETTLED_ROWS {
+                self.branch.write(std::mem::take(&mut batch))?;
+            }
+        }
+        if batch.is_empty() { Ok(()) } else { self.branch.write(batch) }
+    }
+
+    /// Adds to `batch` what brings a row up to date, if it has a base and that is old.
+    fn renew(&self, key: &[u8], batch: &mut Batch) -> StoreResult<()> {
+        let Some(base) = self.base(key)?.filter(|base| !base.row.is_empty()) else { return Ok(()) };
+        let now = self.db.get(self.meta, key)?.unwrap_or_default();
+        if now == base.row {
+            return Ok(());
+        }
+        let key = Bytes::copy_from_slice(key);
+        batch.reclaims_space();
+        if base.changed
+            && let Some(own) = self.branch.get(self.meta, &key)?
+        {
+            let merged = merge_inodes(&base.row, &now, &own).ok().flatten();
+            let keys = vec![(self.meta, key.clone())];
+            let merged = merged.ok_or(StoreError::Conflict { keys })?;
+            batch.put_commuting(self.meta, key.clone(), merged);
+        }
+        let base = Base { row: now, ..base };
+        batch.put(self.private, key, base.encode());
+        Ok(())
+    }
+}
+
+impl VarveFs {
+    /// Locks rows that an operation reads and then writes, here and, in a serializable view, against other views. REQUIRES:
+    /// the caller holds no row lock.
+    pub(crate) fn lock_rows(&self, keys: &[RowKey]) -> FsResult<RowGuards<'_>> {
+        self.lock_rows_or_all(keys, false)
+    }
+
+    /// The same, here for every row if `all`. REQUIRES: the caller holds no row lock.
+    pub(crate) fn lock_rows_or_all(&self, keys: &[RowKey], all: bool) -> FsResult<RowGuards<'_>> {
+        let guards = if all { self.locks.lock_all() } else { self.locks.lock(keys) };
+        self.prepare_rows(keys)?;
+        Ok(guards)
+    }
+
+    /// What [`VarveFs::lock_rows`] does for other views. REQUIRES: the locks of the rows here.
+    pub(crate) fn prepare_rows(&self, keys: &[RowKey]) -> FsResult<()> {
+        let Some(serial) = &self.serial else { return Ok(()) };
+        serial.prepare(keys).map_err(error::store)
+    }
+
+    /// In a serializable view, keeps others from changing anything in a directory that is to be moved or removed. REQUIRES:
+    /// the lock of its row.
+    pub(crate) fn claim_directory(&self, ino: InodeId) -> FsResult<()> {
+        let Some(serial) = &self.serial else { return Ok(()) };
+        serial.claim(RowKey::inode(ino)).map_err(error::store)
+    }
+
+    /// In a serializable view, refuses a large file that is open for writing in the main view, who does not ask us then.
+    pub(crate) fn check_written_elsewhere(&self, inode: &Inode) -> FsResult<()> {
+        let is_dirty = matches!(inode.content, Content::Object { dirty: true, .. });
+        if self.serial.is_none() || !is_dirty {
+            return Ok(());
+        }
+        let fail = |error| self.object_error("open", inode.ino, error);
+        match self.objects.own(inode.ino, false).map_err(fail)? {
+            Some(_) => Ok(()),
+            None => Err(FsError::Busy),
+        }
+    }
+
+    /// The store with the locks, and the branch if this is a serializable view.
+    fn locking(&self) -> Option<(&Arc<Db>, Option<&SerialStore>)> {
+        match (&self.serial, &self.views) {
+            (Some(serial), _) => Some((&serial.db, Some(serial))),
+            (None, Some(views)) => Some((&views.db, None)),
+            (None, None) => None,
+        }
+    }
+
+    /// See [`varve_vfs::Vfs::wait_for_locks`].
+    pub(crate) fn do_wait_for_locks(&self, blocked: &Blocked, wait_max: Duration) -> bool {
+        self.locking().is_none_or(|(db, _)| db.wait_for_locks(blocked.released, wait_max))
+    }
+
+    /// See [`varve_vfs::Vfs::lock_wait_max`].
+    pub(crate) fn do_lock_wait_max(&self) -> Duration {
+        self.serial.as_ref().map_or(PLAIN_WAIT_MAX, |serial| serial.lock_wait)
+    }
+
+    /// See [`varve_vfs::Vfs::wait_is_over`].
+    pub(crate) fn do_wait_is_over(&self, blocked: &Blocked) {
+        if let Some((db, Some(serial))) = self.locking() {
+            db.stop_waiting(serial.branch.id(), blocked.what);
+        }
+    }
+
+    /// See [`varve_vfs::Vfs::overrule`].
+    pub(crate) fn do_overrule(&self, blocked: &Blocked) -> bool {
+        let Some((db, None)) = self.locking() else { return false };
+        for id in &blocked.by {
+            db.overrule(BranchId::new(*id));
+        }
+        true
+    }
+
+    /// Why a transaction has lost its locks, if it has.
+    pub(super) fn gave_way(&self, txn: &Transaction) -> FsResult<Option<String>> {
+        let all = self.lock_status()?;
+        Ok(all
+            .into_iter()
+            .find(|status| status.id == txn.name().name)
+            .and_then(|found| found.gave_way))
+    }
+
+    /// The ids of those that `blocked` a call.
+    pub fn transactions_of(&self, blocked: &Blocked) -> Vec<String> {
+        let open = self.transactions().unwrap_or_default();
+        let open = open.iter().filter(|txn| blocked.by.contains(&txn.branch.get()));
+        open.map(|txn| txn.name().name).collect()
+    }
+
+    /// What serializable transactions have locked, and for whom they wait.
+    pub fn lock_status(&self) -> FsResult<Vec<TransactionLocks>> {
+        let (open, locks) = (self.transactions()?, self.views()?.db.lock_status());
+        let name = |branch: BranchId| {
+            let found = open.iter().find(|txn| txn.branch == branch);
+            found.map_or_else(|| "one that has ended".to_owned(), |txn| txn.name().name)
+        };
+        let told = locks.into_iter().map(|status| TransactionLocks {
+            id: name(status.id),
+            locks: status.locks,
+            waits_for: status.waits_for.iter().map(|id| name(*id)).collect(),
+            gave_way: status.gave_way.map(|why| match why {
+                GaveWay::Deadlock(other) => {
+                    format!("it and transaction {} waited for each other", name(other))
+                }
+                GaveWay::Restart(other) => {
+                    format!("transaction {} had locked what it asked for", name(other))
+                }
+                GaveWay::Overruled => format!(
+                    "a change outside of it had waited {} seconds for what it had locked",
+                    PLAIN_WAIT_MAX.as_secs()
+                ),
+                GaveWay::Ended => "it has ended".to_owned(),
+            }),
+        });
+        Ok(told.collect())
+    }
+}
+
+/// What is told of the locks of a serializable transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionLocks {
+    /// Its id.
+    pub id: String,
+    /// Names, directories and others that it has locked.
+    pub locks: usize,
+    /// The ids of those for whom calls of it wait.
+    pub waits_for: Vec<String>,
+    /// Why it has lost its locks, if it has.
+    pub gave_way: Option<String>,
+}
+
+impl Store for SerialStore {
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        match self.is_counted(keyspace, key) {
+            true => self.counted(key),
+            false => self.branch.get(keyspace, key),
+        }
+    }
+
+    fn write(&self, mut batch: Batch) -> StoreResult<()> {
+        let counted: Vec<Bytes> = batch
+            .ops()
+            .iter()
+            .filter_map(|op| {
+                let (Op::Put { keyspace, key, .. } | Op::Delete { keyspace, key }) = op;
+                self.is_counted(*keyspace, key).then(|| key.clone())
+            })
+            .collect();
+        for key in counted {
+            let row = match self.base(&key)? {
+                Some(Base { changed: true, .. }) => continue,
+                Some(base) => base.row,
+                None => Bytes::new(),
+            };
+            batch.put(self.private, key, Base { changed: true, row }.encode());
+        }
+        self.branch.write(batch)
+    }
+
+    fn meets_locks(&self) -> bool {
+        true
+    }
+
+    fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
+        Ok(Box::new(Present { store: self, rows: self.branch.snapshot()? }))
+    }
+
+    fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
+        self.branch.keyspace(name, options)
+    }
+
+    fn keyspace_names(&self) -> StoreResult<Vec<String>> {
+        self.branch.keyspace_names()
+    }
+
+    fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
+        self.branch.clear_keyspace(keyspace)
+    }
+
+    fn sync(&self) -> StoreResult<()> {
+        self.branch.sync()
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> StoreResult<ScanIter<'_>> {
+        self.branch.scan(keyspace, range, direction)
+    }
+
+    fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
+        self.branch.keys(keyspace, range)
+    }
+
+    fn set_external_sync(&self, hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {
+        self.branch.set_external_sync(hook);
+    }
+
+    fn metrics_json(&self) -> String {
+        self.branch.metrics_json()
+    }
+
+    fn close(&self) -> StoreResult<()> {
+        self.branch.close()
+    }
+}
+
+/// What a serializable view gives as its snapshot: what it reads cannot change.
+struct Present<'a> {
+    store: &'a SerialStore,
+    rows: Box<dyn StoreSnapshot + 'a>,
+}
+
+impl StoreSnapshot for Present<'_> {
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
+        self.store.get(keyspace, key)
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> StoreResult<ScanIter<'_>> {
+        self.rows.scan(keyspace, range, direction)
+    }
+}
+
+impl fmt::Debug for SerialStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SerialStore").field("branch", &self.branch).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,159 @@
+//! Requests that locks of transactions are in the way of.
+//!
+//! The thread that takes a request must not wait for a lock: the program that is to let go of it may need that thread. So a
+//! request that was refused ([`FsError::Blocked`]) is kept as it came, and a thread of its own makes it again when locks
+//! have gone:
+//!
+//! 1. [`Parked::add`] keeps it, [`PARKED_MAX`] at most, fewer than a ring has entries; of one more the wait is over at once.
+//! 2. [`serve`] waits for locks to go and has those served again whose locks may be among them. What is refused once
+//!    more goes on waiting.
+//! 3. A request that has waited as long as it may (`Vfs::lock_wait_max`) is made a last time: those in its way give way to
+//!    it, or it fails with EBUSY, as the file system decides.
+//!
+//! Invariant: every request is answered once; when the session ends, all waits are over.
+#![allow(clippy::disallowed_methods, reason = "times waits of programs, not the store")]
+
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use varve_vfs::{Blocked, FsError};
+
+use crate::adapter::{Adapter, Answer};
+use crate::protocol::reply::Reply;
+use crate::protocol::request::Header;
+use crate::transport::Origin;
+
+/// Requests that may wait at a time.
+const PARKED_MAX: usize = 40;
+/// The longest wait before the clock is looked at.
+const MOMENT: Duration = Duration::from_millis(50);
+/// How often those who are in the way of one request may be others than before.
+const OVERRULED_MAX: usize = 16;
+
+/// A request that waits.
+struct Waiting {
+    origin: Origin,
+    header: Header,
+    body: Vec<u8>,
+    since: Instant,
+    blocked: Blocked,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Waiting>,
+    /// Waiting, or being served again.
+    count: usize,
+    closed: bool,
+}
+
+/// The requests of one session that wait.
+#[derive(Default)]
+pub(crate) struct Parked {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Parked {
+    /// Keeps a request that was refused as `blocked`; false if there is no room, or nobody to serve it.
+    pub(crate) fn add(
+        &self,
+        origin: &Origin,
+        header: &Header,
+        body: &[u8],
+        blocked: &Blocked,
+    ) -> bool {
+        let mut queue = self.queue.lock();
+        if queue.closed || queue.count >= PARKED_MAX {
+            return false;
+        }
+        queue.count += 1;
+        let (since, body) = (Instant::now(), body.to_vec());
+        let (origin, header, blocked) = (origin.clone(), *header, blocked.clone());
+        queue.waiting.push(Waiting { origin, header, body, since, blocked });
+        self.changed.notify_one();
+        true
+    }
+
+    /// No more come; [`serve`] ends all waits and returns.
+    pub(crate) fn close(&self) {
+        self.queue.lock().closed = true;
+        self.changed.notify_one();
+    }
+}
+
+/// Serves what waits until the session ends.
+pub(crate) fn serve(adapter: &Adapter) {
+    let parked = adapter.parked();
+    let mut reply = Reply::new();
+    loop {
+        let mut queue = parked.queue.lock();
+        while queue.waiting.is_empty() && !queue.closed {
+            parked.changed.wait(&mut queue);
+        }
+        let (waiting, closed) = (std::mem::take(&mut queue.waiting), queue.closed);
+        drop(queue);
+        let Some(first) = waiting.first() else { return };
+        if !closed {
+            adapter.vfs().wait_for_locks(&first.blocked, MOMENT);
+        }
+        let before = waiting.len();
+        let still =
+            waiting.into_iter().filter_map(|waiting| again(adapter, waiting, closed, &mut reply));
+        let still: Vec<Waiting> = still.collect();
+        let mut queue = parked.queue.lock();
+        queue.count -= before - still.len();
+        queue.waiting.extend(still);
+    }
+}
+
+/// Has a request served again if there is a reason; gives it back if it goes on waiting.
+fn again(
+    adapter: &Adapter,
+    mut waiting: Waiting,
+    closed: bool,
+    reply: &mut Reply,
+) -> Option<Waiting> {
+    let vfs = adapter.vfs();
+    let is_over = closed || waiting.since.elapsed() >= vfs.lock_wait_max();
+    if !is_over && !vfs.wait_for_locks(&waiting.blocked, Duration::ZERO) {
+        return Some(waiting);
+    }
+    vfs.wait_is_over(&waiting.blocked);
+    let Waiting { origin, header, body, .. } = &waiting;
+    match adapter.serve_now(origin, header, body, reply) {
+        Err(blocked) if !is_over => {
+            waiting.blocked = blocked;
+            Some(waiting)
+        }
+        Err(blocked) => {
+            let answer = insist(adapter, (origin, header, body), blocked, reply);
+            origin.reply(header.unique, answer, reply);
+            None
+        }
+        Ok(answer) => {
+            origin.reply(header.unique, answer, reply);
+            None
+        }
+    }
+}
+
+/// Makes a request for the last time that was refused as `blocked`.
+pub(crate) fn insist(
+    adapter: &Adapter,
+    (origin, header, body): (&Origin, &Header, &[u8]),
+    mut blocked: Blocked,
+    reply: &mut Reply,
+) -> Answer {
+    for _ in 0..OVERRULED_MAX {
+        if !adapter.vfs().overrule(&blocked) {
+            break;
+        }
+        match adapter.serve_now(origin, header, body, reply) {
+            Ok(answer) => return answer,
+            Err(others) => blocked = others,
+        }
+    }
+    adapter.vfs().wait_is_over(&blocked);
+    adapter.failed(header, &FsError::Blocked(blocked))
+}

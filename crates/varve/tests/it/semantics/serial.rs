@@ -1,0 +1,236 @@
+//! Serializable transactions: what they keep others from, who waits for whom, who gives way.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::thread::{self, JoinHandle};
+
+use rustix::io::Errno;
+use varve_testkit::eventually;
+
+use super::{Place, names, pattern, refused_io, semantics};
+use crate::harness::{run, varve};
+
+semantics!(
+    serializable_transactions,
+    serializable_conflicts,
+    serializable_runs,
+    serializable_large_files,
+    serializable_crashes
+);
+
+/// Larger than any file that is kept in the store.
+const LARGE: usize = 300_000;
+
+/// A transaction that has begun.
+struct Txn {
+    dir: PathBuf,
+    path: PathBuf,
+}
+
+impl Txn {
+    fn begin(dir: &Path, options: &[&str]) -> Txn {
+        let mut command = varve();
+        command.args(["txn", "begin", "--isolation", "serializable"]).args(options).arg(dir);
+        let said = run(&mut command).stdout;
+        let path = PathBuf::from(String::from_utf8_lossy(&said).trim_end());
+        Txn { dir: dir.to_path_buf(), path }
+    }
+
+    fn id(&self) -> &str {
+        self.path.file_name().unwrap().to_str().unwrap()
+    }
+
+    fn end(&self, how: &str) -> Output {
+        varve().args(["txn", how]).arg(&self.dir).arg(self.id()).output().unwrap()
+    }
+
+    fn commit(&self) {
+        let output = self.end("commit");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let output = run(varve().args(["txn", "status", "--json"]).arg(&self.dir).arg(self.id()));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::spawn(work)
+}
+
+fn serializable_transactions(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    fs::create_dir(dir.join("d")).unwrap();
+    fs::create_dir(dir.join("e")).unwrap();
+    fs::write(dir.join("d/read"), "before").unwrap();
+    let txn = Txn::begin(&dir, &[]);
+    fs::write(dir.join("d/later"), "made after it began").unwrap();
+    assert_eq!(fs::read(txn.path.join("d/later")).unwrap(), b"made after it began");
+    assert_eq!(fs::read(txn.path.join("d/read")).unwrap(), b"before");
+    assert!(!txn.path.join("d/absent").exists());
+    // Neither is what the directory's counts say.
+    fs::write(dir.join("d/other"), "x").unwrap();
+    let (read, absent) = (dir.join("d/read"), dir.join("d/absent"));
+    let write = beside(move || fs::write(read, "after"));
+    let make = beside(move || fs::write(absent, "made"));
+    let served = |n: usize| {
+        for n in 0..n {
+            fs::write(dir.join("beside"), n.to_string()).unwrap();
+            assert_eq!(fs::read(dir.join("beside")).unwrap(), n.to_string().into_bytes());
+        }
+    };
+    served(100);
+    assert!(!write.is_finished() && !make.is_finished(), "they wait");
+    assert_eq!(fs::read(dir.join("d/other")).unwrap(), b"x");
+    fs::write(txn.path.join("d/read"), "by it").unwrap();
+    assert!(names(&txn.path.join("e")).is_empty());
+    let listed = dir.join("e/listed");
+    let list = beside(move || fs::create_dir(listed));
+    served(100);
+    assert!(!list.is_finished(), "who lists a directory keeps names out of it");
+    let status = txn.status();
+    assert_eq!(status["isolation"], "serializable");
+    assert!(status["locks"].as_u64().unwrap() > 3 && status["gave_way"].is_null(), "{status}");
+    txn.commit();
+    write.join().unwrap().unwrap();
+    make.join().unwrap().unwrap();
+    list.join().unwrap().unwrap();
+    assert_eq!(fs::read(dir.join("d/read")).unwrap(), b"after");
+    assert_eq!(names(&dir.join("d")), ["absent", "later", "other", "read"]);
+    let txn = Txn::begin(&dir, &[]);
+    place.remount();
+    let output = txn.end("commit");
+    assert!(!output.status.success(), "a mount ends it");
+}
+
+fn serializable_conflicts(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    for name in ["a", "b"] {
+        fs::write(dir.join(name), "1").unwrap();
+    }
+    let (one, two) = (Txn::begin(&dir, &[]), Txn::begin(&dir, &[]));
+    let [a, b] = ["a", "b"].map(|name| (one.path.join(name), two.path.join(name)));
+    fs::read(&a.0).unwrap();
+    fs::read(&b.1).unwrap();
+    let to = b.0.clone();
+    let waits = beside(move || fs::write(to, "2"));
+    eventually("it waits", || one.status()["waits_for"] == serde_json::json!([two.id()]));
+    refused_io(fs::write(&a.1, "3"), Errno::DEADLK);
+    waits.join().unwrap().unwrap();
+    refused_io(fs::read(&b.1).map(drop), Errno::DEADLK);
+    let output = two.end("commit");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains(&format!("it and transaction {} waited", one.id())), "{said}");
+    assert!(two.end("abort").status.success());
+    one.commit();
+    assert_eq!([fs::read(dir.join("a")).unwrap(), fs::read(dir.join("b")).unwrap()], [b"1", b"2"]);
+    let (first, hasty) = (Txn::begin(&dir, &[]), Txn::begin(&dir, &["--on-conflict", "fail"]));
+    let brief = Txn::begin(&dir, &["--lock-timeout", "0.1"]);
+    let restarts = Txn::begin(&dir, &["--on-conflict", "restart", "--priority", "9"]);
+    fs::write(first.path.join("a"), "4").unwrap();
+    refused_io(fs::read(hasty.path.join("a")).map(drop), Errno::BUSY);
+    refused_io(fs::read(brief.path.join("a")).map(drop), Errno::BUSY);
+    refused_io(fs::read(restarts.path.join("a")).map(drop), Errno::DEADLK);
+    assert_eq!(fs::read(hasty.path.join("b")).unwrap(), b"2");
+    first.commit();
+    assert_eq!(fs::read(hasty.path.join("a")).unwrap(), b"4");
+    for txn in [hasty, brief, restarts] {
+        assert!(txn.end("abort").status.success());
+    }
+}
+
+/// Runs two programs at once, each of which adds up two files and puts the sum into one of them.
+fn sums(place: &Place, isolation: &str) -> [String; 2] {
+    let (dir, ready) = (place.dir(), tempfile::tempdir().unwrap());
+    fs::write(dir.join("a"), "1").unwrap();
+    fs::write(dir.join("b"), "2").unwrap();
+    let started = ["a", "b"].map(|to| {
+        let ready = ready.path().display();
+        let script = format!(
+            "s=$(($(cat a) + $(cat b))); touch {ready}/{to}; \
+             until [ -e {ready}/a ] && [ -e {ready}/b ]; do sleep 0.01; done; echo $s > {to}"
+        );
+        let mut command = varve();
+        command.args(["txn", "run", "--retry", "9", "--isolation", isolation]).arg(&dir);
+        command.args(["--", "sh", "-c", &script]).current_dir(&dir);
+        beside(move || run(&mut command))
+    });
+    started.into_iter().for_each(|program| drop(program.join().unwrap()));
+    ["a", "b"].map(|name| fs::read_to_string(dir.join(name)).unwrap().trim().to_owned())
+}
+
+fn serializable_runs(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    // One after the other, in one order or the other.
+    let found = sums(place, "serializable");
+    assert!(found == ["3", "5"] || found == ["4", "3"], "{found:?}");
+    // The canary: both see the beginning.
+    assert_eq!(sums(place, "snapshot"), ["3", "3"]);
+}
+
+fn serializable_large_files(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    fs::write(dir.join("large"), pattern(1, LARGE)).unwrap();
+    let txn = Txn::begin(&dir, &[]);
+    let writer = OpenOptions::new().write(true).open(dir.join("large")).unwrap();
+    refused_io(fs::read(txn.path.join("large")).map(drop), Errno::BUSY);
+    drop(writer);
+    eventually("the main view has let go of it", || fs::read(txn.path.join("large")).is_ok());
+    assert_eq!(fs::read(txn.path.join("large")).unwrap(), pattern(1, LARGE));
+    let path = dir.join("large");
+    let waits = beside(move || fs::write(path, pattern(3, LARGE)));
+    fs::write(txn.path.join("large"), pattern(2, LARGE)).unwrap();
+    assert_eq!(fs::read(dir.join("large")).unwrap(), pattern(1, LARGE));
+    assert!(!waits.is_finished());
+    txn.commit();
+    waits.join().unwrap().unwrap();
+    assert_eq!(fs::read(dir.join("large")).unwrap(), pattern(3, LARGE));
+}
+
+/// The daemon is killed at some moment of a commit: all of it is there afterwards, or nothing.
+fn serializable_crashes(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    for round in 0..6u64 {
+        let before = names(&dir);
+        let txn = Txn::begin(&dir, &[]);
+        let made = format!("made{round}");
+        fs::create_dir(txn.path.join(&made)).unwrap();
+        for n in 0..300 {
+            fs::write(txn.path.join(&made).join(n.to_string()), pattern(n, 600)).unwrap();
+        }
+        fs::write(txn.path.join(format!("large{round}")), pattern(round, LARGE)).unwrap();
+        let commit = beside(move || txn.end("commit").status.success());
+        #[allow(clippy::disallowed_methods, reason = "the moment is what differs")]
+        thread::sleep(std::time::Duration::from_millis(4 * round));
+        place.kill_daemon();
+        let acknowledged = commit.join().unwrap();
+        place.mount_again();
+        let after = names(&dir);
+        assert!(after != before || !acknowledged, "what was acknowledged is there");
+        if after != before {
+            assert_eq!(after.len(), before.len() + 2);
+            assert_eq!(names(&dir.join(&made)).len(), 300);
+            let large = fs::read(dir.join(format!("large{round}"))).unwrap();
+            assert_eq!(large, pattern(round, LARGE));
+        }
+        let listed = run(varve().args(["txn", "list"]).arg(&dir)).stdout;
+        assert_eq!(listed, b"", "a crash ends it");
+    }
+}
