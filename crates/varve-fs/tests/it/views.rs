@@ -114,7 +114,7 @@ fn check(fs: &VarveFs, id: &str) -> bool {
 #[test]
 fn a_name_that_was_absent_before_a_commit_is_there_after_it() {
     let fs = open(&sim_store(1, &FormatOptions::default()));
-    let id = fs.begin_transaction(ROOT).unwrap().name;
+    let id = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap().name;
     let view = fs.open_view(&txn(&id)).unwrap();
     view.mk(ROOT, "new");
     assert!(fs.find(ROOT, "new").is_err());
