@@ -7,10 +7,11 @@
 //! 000000000008.wal         write-ahead log
 //! 000000000009.table       table
 //! 000000000010.seg         segment: values apart from their rows
+//! 000000000011.map         maps of the upper sub-levels
 //! LOCK                     held while the store is open
 //! ```
 //!
-//! One counter numbers manifests, logs, tables and segments, so a number means one file.
+//! One counter numbers manifests, logs, tables, segments and maps, so a number means one file.
 
 use std::ffi::OsStr;
 use std::io;
@@ -39,6 +40,8 @@ pub(crate) enum StoreFile {
     Table(FileNo),
     /// A segment.
     Segment(FileNo),
+    /// The maps of the upper sub-levels.
+    Map(FileNo),
     /// A manifest.
     Manifest(FileNo),
     /// The name of the manifest in force.
@@ -70,6 +73,9 @@ impl StoreFile {
         if let Some(digits) = name.strip_suffix(".seg") {
             return number(digits).map(StoreFile::Segment);
         }
+        if let Some(digits) = name.strip_suffix(".map") {
+            return number(digits).map(StoreFile::Map);
+        }
         name.strip_suffix(".table").and_then(number).map(StoreFile::Table)
     }
 
@@ -79,6 +85,7 @@ impl StoreFile {
             StoreFile::Wal(no)
             | StoreFile::Table(no)
             | StoreFile::Segment(no)
+            | StoreFile::Map(no)
             | StoreFile::Manifest(no) => Some(no),
             StoreFile::Current | StoreFile::Temporary => None,
         }
@@ -90,6 +97,7 @@ impl StoreFile {
             StoreFile::Wal(no) => dir.join(format!("{:012}.wal", no.get())),
             StoreFile::Table(no) => dir.join(format!("{:012}.table", no.get())),
             StoreFile::Segment(no) => dir.join(format!("{:012}.seg", no.get())),
+            StoreFile::Map(no) => dir.join(format!("{:012}.map", no.get())),
             StoreFile::Manifest(no) => dir.join(format!("MANIFEST-{:012}", no.get())),
             StoreFile::Current => dir.join(CURRENT),
             StoreFile::Temporary => dir.join(CURRENT_TMP),
@@ -181,6 +189,7 @@ mod tests {
             StoreFile::Wal(no),
             StoreFile::Table(no),
             StoreFile::Segment(no),
+            StoreFile::Map(no),
             StoreFile::Manifest(no),
             StoreFile::Current,
             StoreFile::Temporary,

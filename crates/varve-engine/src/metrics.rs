@@ -23,6 +23,8 @@ pub(crate) struct Metrics {
     pub(crate) gets_found: Counter,
     /// Blocks that gets searched, in memory or not.
     pub(crate) lookup_blocks: Counter,
+    /// Blocks that gets had to read.
+    pub(crate) lookup_reads: Counter,
     pub(crate) scans: Counter,
     pub(crate) syncs: Counter,
     pub(crate) log_syncs: Counter,
@@ -65,6 +67,14 @@ pub(crate) struct Metrics {
     pub(crate) filter_negatives: Counter,
     /// Tables that the map of the sub-levels spared lookups and scans.
     pub(crate) map_negatives: Counter,
+    /// Lookups that read the table that a map named, and no other with a number.
+    pub(crate) map_hits: Counter,
+    /// Keys that a flush put into a map, of which a lookup before had noted where they were.
+    pub(crate) map_notes: Counter,
+    /// Those of which none had: new ones, and ones that were written without looking.
+    pub(crate) map_unnoted: Counter,
+    /// Times that maps were written to their file.
+    pub(crate) map_saves: Counter,
     pub(crate) filter_false_positives: Counter,
     pub(crate) prefix_filter_negatives: Counter,
     /// Blocks looked at because an index could not tell them apart.
@@ -161,6 +171,7 @@ impl Metrics {
             ("gets", &self.gets),
             ("gets_found", &self.gets_found),
             ("lookup_blocks", &self.lookup_blocks),
+            ("lookup_reads", &self.lookup_reads),
             ("scans", &self.scans),
             ("syncs", &self.syncs),
             ("log_syncs", &self.log_syncs),
@@ -193,6 +204,10 @@ impl Metrics {
             ("prefetched_bytes", &self.prefetched_bytes),
             ("filter_negatives", &self.filter_negatives),
             ("map_negatives", &self.map_negatives),
+            ("map_hits", &self.map_hits),
+            ("map_notes", &self.map_notes),
+            ("map_unnoted", &self.map_unnoted),
+            ("map_saves", &self.map_saves),
             ("filter_false_positives", &self.filter_false_positives),
             ("prefix_filter_negatives", &self.prefix_filter_negatives),
             ("index_ties", &self.index_ties),

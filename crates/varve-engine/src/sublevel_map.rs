@@ -13,12 +13,13 @@
 //! Invariant: of all tables with numbers that hold rows of a key, the map names that with the newest. What might
 //! break it (tables that came or went otherwise, see [`next_map`]) makes the map end, and a new one begin.
 //!
-//! Departure from the paper: the map is not on disk. After an open the tables that are there have no numbers,
-//! and are asked through their own filters until merges have replaced them (ADR 2026-11-20-sublevel-map).
+//! 5. At close and at rest the maps go to a file ([`saved`]), so that the next open goes on with them. Tables without
+//!    numbers are asked through their own filters until merges have replaced them (ADR 2026-11-20-sublevel-map).
 
 mod findings;
 mod moves;
 mod next;
+mod saved;
 
 use varve_format::filter::multi_level::{MultiLevelFilter, Prior, Widths};
 use varve_format::filter::parent::ParentFilter;
@@ -29,6 +30,7 @@ use crate::table::cache::Reservation;
 pub(crate) use findings::Findings;
 pub(crate) use moves::Moves;
 pub(crate) use next::{Next, next_map};
+pub(crate) use saved::{SavedMaps, restore};
 
 /// 12 bits of a key, and 6 for its number.
 const WIDTHS: Widths = Widths { fingerprint_bits: 12, level_bits: 6 };

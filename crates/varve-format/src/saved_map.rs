@@ -29,7 +29,8 @@ use crate::filter::SubLevel;
 use crate::filter::multi_level::MultiLevelFilter;
 use crate::filter::parent::ParentFilter;
 use crate::header::{FILE_HEADER_BYTES, file_salt, put_file_header};
-use crate::section::{Packing, TRAILER_BYTES, put_section};
+use crate::section::seal_section;
+use crate::segment::RECORD_PREFIX_BYTES;
 use crate::{FormatError, FormatResult, Problem};
 
 pub use crate::segment::record_at;
@@ -100,16 +101,21 @@ pub fn encode_map(
     }
 }
 
-/// Appends a section with `content`, which begins at `offset` of the file with this salt.
+/// Appends the length and the section of a key space, whose content `encode` appends; it will begin at `offset` of the file
+/// with this salt.
 pub fn put_map_section(
     out: &mut Vec<u8>,
     salt: FileSalt,
     offset: u64,
-    content: &[u8],
+    encode: impl FnOnce(&mut Vec<u8>),
 ) -> FormatResult<()> {
-    let len = (content.len() + TRAILER_BYTES) as u32;
-    out.extend_from_slice(&len.to_le_bytes());
-    put_section(out, salt, offset + 4, content, Packing::Plain).map(drop)
+    let start = out.len();
+    out.extend_from_slice(&[0; RECORD_PREFIX_BYTES]);
+    let content = out.len();
+    encode(out);
+    let handle = seal_section(out, content, salt, offset + RECORD_PREFIX_BYTES as u64)?;
+    out[start..content].copy_from_slice(&handle.len.to_le_bytes());
+    Ok(())
 }
 
 impl SavedMap {

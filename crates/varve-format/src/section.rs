@@ -158,6 +158,26 @@ pub(crate) fn put_section(
     Ok(Handle { offset, len })
 }
 
+/// Makes what stands in `out` from `start` on a section at `offset` of the file with `salt`, as it is. Returns where it
+/// stands.
+pub(crate) fn seal_section(
+    out: &mut Vec<u8>,
+    start: usize,
+    salt: FileSalt,
+    offset: u64,
+) -> FormatResult<Handle> {
+    let len = out.len().saturating_sub(start) + TRAILER_BYTES;
+    let within = u32::try_from(len).ok().filter(|len| *len <= SECTION_BYTES_MAX);
+    let Some(len) = within else {
+        let (len, max) = (len as u64, u64::from(SECTION_BYTES_MAX));
+        return Err(FormatError::new(offset, Problem::TooLong { what: "section", len, max }));
+    };
+    out.push(Packing::Plain as u8);
+    let crc = placed_crc(salt.get(), offset, &[&out[start..]]);
+    out.extend_from_slice(&crc.to_le_bytes());
+    Ok(Handle { offset, len })
+}
+
 /// The section that begins at `offset` of the file whose bytes are `bytes` and that has `salt`, found by its checksum, for when
 /// nothing says how long it is; of at most `max` bytes.
 pub fn find_section(

@@ -215,7 +215,12 @@ impl Inner {
             loop {
                 match self.compact_one(rested) {
                     Ok(true) => {}
-                    Ok(false) => break,
+                    Ok(false) => {
+                        if !told {
+                            self.save_maps();
+                        }
+                        break;
+                    }
                     Err(error) => {
                         if !self.note_failure("compaction", error)
                             || !self.work.pause(RETRY_INTERVAL)

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use varve_format::edit::{Change, VersionEdit};
 use varve_format::log::LogId;
@@ -146,9 +147,11 @@ impl Inner {
                     shape: self.shape(),
                     findings: &self.findings,
                     cache: &self.cache,
+                    metrics: &self.metrics,
                     id: self.new_map_id(),
                 };
                 next_map(&next, &mut version)?;
+                self.map_changes.fetch_add(1, Ordering::Relaxed);
             } else {
                 version.set_map(None);
             }

@@ -49,7 +49,7 @@ use crate::pace::Pace;
 use crate::poison::Poison;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
-use crate::sublevel_map::{Findings, MapId};
+use crate::sublevel_map::{Findings, MapId, SavedMaps};
 use crate::table::TableCache;
 use crate::txn::Locks;
 use crate::view::Views;
@@ -116,7 +116,12 @@ pub(crate) struct Inner {
     pub(crate) pace: Pace,
     pub(crate) external_sync: OnceLock<ExternalSync>,
     next_file: AtomicU64,
+    /// At first the number of key spaces, whose maps were taken up by their places.
     next_map: AtomicU64,
+    /// How often a map changed.
+    pub(crate) map_changes: AtomicU64,
+    /// What the file of maps has.
+    pub(crate) saved_maps: Mutex<SavedMaps>,
     /// The number of the next key space of a branch.
     pub(crate) next_branch_space: AtomicU32,
     /// Makes durable what rows of branches refer to outside the store.

@@ -4,9 +4,10 @@
 //! 2. Recover the memtables from the logs ([`crate::wal::recovery`]).
 //! 3. Begin a new log, make it durable, and begin a new manifest that holds the state as it is now.
 //! 4. Remove files that nothing refers to: what a crash interrupted.
-//! 5. If much was recovered, flush it, so that logs do not pile up over restarts.
+//! 5. Take up the maps of the sub-levels ([`crate::sublevel_map`]) where an earlier close left them.
+//! 6. If much was recovered, flush it, so that logs do not pile up over restarts.
 //!
-//! Nothing here costs more for a store with more rows: tables are listed, not read.
+//! Nothing here costs more for a store with more rows: tables are listed, not read, and maps have a part of the cache.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ use crate::poison::Poison;
 use crate::segment::Segments;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
-use crate::sublevel_map::Findings;
+use crate::sublevel_map::{Findings, restore};
 use crate::table::TableCache;
 use crate::txn::Locks;
 use crate::version::{Place, TableFiles, Version};
@@ -79,6 +80,7 @@ impl Db {
             // A worker that panicked has poisoned the store, which the sync below reports.
             let _ = thread.join();
         }
+        self.inner.save_maps();
         let outcome = self.inner.sync().and_then(|()| {
             match self.inner.writer.lock().log.append_close() {
                 // The record is a courtesy to whoever inspects the log.
@@ -160,7 +162,10 @@ fn check_new(
                 let stat = env.stat(&path).map_err(|error| io_error("look at", &path, error))?;
                 stat.len > EMPTY_LOG_BYTES_MAX
             }
-            StoreFile::Manifest(_) | StoreFile::Current | StoreFile::Temporary => false,
+            StoreFile::Manifest(_)
+            | StoreFile::Map(_)
+            | StoreFile::Current
+            | StoreFile::Temporary => false,
         };
         if holds_rows {
             let detail = format!("it is missing, but {} is there", path.display());
@@ -201,17 +206,15 @@ fn build(
     let log = LogWriter::create(Arc::clone(&env), dir.to_path_buf(), log_id, &recovered)?;
     let tables_seq = state.as_ref().map_or(SeqNo::ZERO, |state| state.last_seq);
     let mut view = first_view(&recovered, log_no, options.memtable_bytes);
-    if let Some(state) = &state {
-        let mut opener = TableOpener::new(&env, dir, state, files);
-        view = with_tables(view, &mut opener, &snapshots)?;
-    }
+    view = loaded_view(&env, dir, state.as_ref(), files, view, &snapshots)?;
     let poison = Poison::default();
     let edit = state_edit(&view, view.oldest_log(), manifest_no.next(), tables_seq);
     let manifest_id = LogId { file: manifest_no, salt };
     let manifest = Manifest::create(&*env, dir, manifest_id, &edit, tables_seq, &poison)?;
     remove_unreferenced(&*env, dir, files, &view, &recovered)?;
     let metrics = Arc::new(Metrics::default());
-    let cache = TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?;
+    let cache = Arc::new(TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?);
+    let saved_maps = restore(&env, dir, files, &options, &cache, &mut view)?;
     let findings = Findings::new(options.findings_bytes());
     let next_seq = recovered.last_seq.advanced(1);
     let writer = Writer { log, next_seq, active: Arc::clone(&view.active) };
@@ -224,11 +227,12 @@ fn build(
         options,
         poison,
         metrics,
-        cache: Arc::new(cache),
+        cache,
         findings,
         snapshots,
         next_branch_space: AtomicU32::new(next_branch_space(&view)),
         branch_syncs: Mutex::default(),
+        next_map: AtomicU64::new(view.keyspaces.len() as u64),
         views: Views::new(view),
         writer: Mutex::new(writer),
         flushed: Condvar::new(),
@@ -242,7 +246,8 @@ fn build(
         pace: Pace::default(),
         external_sync: OnceLock::new(),
         next_file: AtomicU64::new(manifest_no.next().get()),
-        next_map: AtomicU64::new(0),
+        map_changes: AtomicU64::new(0),
+        saved_maps: Mutex::new(saved_maps),
         closed: AtomicBool::new(false),
     })
 }
@@ -339,6 +344,19 @@ impl<'a> TableOpener<'a> {
         })?;
         Ok(Arc::new(version))
     }
+}
+
+/// `first` with what the manifest has, if there is one.
+fn loaded_view(
+    env: &Arc<dyn Env>,
+    dir: &Path,
+    state: Option<&ManifestState>,
+    files: &[StoreFile],
+    first: View,
+    snapshots: &Arc<Snapshots>,
+) -> StoreResult<View> {
+    let Some(state) = state else { return Ok(first) };
+    with_tables(first, &mut TableOpener::new(env, dir, state, files), snapshots)
 }
 
 /// `view` with the key spaces, snapshots and branches of the manifest.
@@ -440,6 +458,8 @@ fn remove_unreferenced(
             StoreFile::Table(no) | StoreFile::Segment(no) => kept.contains(no),
             StoreFile::Wal(no) => *no >= view.oldest_log() && recovered.logs.contains(no),
             StoreFile::Manifest(_) => false,
+            // [`restore`] has seen to them.
+            StoreFile::Map(_) => true,
             StoreFile::Current => true,
             // The new CURRENT was made of it.
             StoreFile::Temporary => true,

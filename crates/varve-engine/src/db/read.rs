@@ -79,6 +79,7 @@ impl Inner {
                     continue;
                 }
                 filtered_by = FilteredBy::Map;
+                self.metrics.map_hits.add(1);
             }
             // The newest row, which the map names, may be newer than the reader: then others count too.
             named = named.filter(|_| table.meta().largest_seq <= seq);

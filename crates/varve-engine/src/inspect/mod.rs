@@ -4,6 +4,7 @@
 //! description, so that a damaged file can be looked at up to the damage.
 
 mod log;
+mod map;
 mod segment;
 mod store;
 mod table;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use varve_env::Env;
 
 pub use self::log::{LogReport, RecordReport};
+pub use self::map::{MapFileReport, MapReport};
 pub use self::segment::{SegmentRecord, SegmentReport};
 pub use self::store::{
     KeyspaceReport, LevelReport, StoreReport, SublevelReport, TableParts, TableSummary,
@@ -46,6 +48,8 @@ pub enum Inspection {
     Table(TableReport),
     /// A segment.
     Segment(SegmentReport),
+    /// A file of maps.
+    Map(MapFileReport),
     /// A store as a whole, by [`inspect_store`].
     Store(StoreReport),
 }
@@ -55,7 +59,7 @@ pub enum Inspection {
 pub fn inspect(env: &dyn Env, path: &Path, rows: bool) -> StoreResult<Inspection> {
     let unknown = || {
         let message = format!(
-            "{} is no file of a store: CURRENT, MANIFEST-*, *.wal, *.table and *.seg are",
+            "{} is no file of a store: CURRENT, MANIFEST-*, *.wal, *.table, *.seg and *.map are",
             path.display()
         );
         StoreError::Invalid(message)
@@ -65,6 +69,7 @@ pub fn inspect(env: &dyn Env, path: &Path, rows: bool) -> StoreResult<Inspection
         StoreFile::Manifest(no) => Ok(Inspection::Manifest(log::describe(env, path, no, rows)?)),
         StoreFile::Table(no) => Ok(Inspection::Table(table::describe(env, path, no, rows)?)),
         StoreFile::Segment(no) => Ok(Inspection::Segment(segment::describe(env, path, no, rows)?)),
+        StoreFile::Map(no) => Ok(Inspection::Map(map::describe(env, path, no)?)),
         StoreFile::Current => {
             let dir = path.parent().unwrap_or(Path::new("."));
             let manifest = read_current(env, dir)?.ok_or_else(unknown)?;
@@ -84,6 +89,7 @@ impl fmt::Display for Inspection {
             }
             Inspection::Table(report) => write!(f, "table\n{report}"),
             Inspection::Segment(report) => write!(f, "segment\n{report}"),
+            Inspection::Map(report) => write!(f, "maps of sub-levels\n{report}"),
             Inspection::Store(report) => report.fmt(f),
         }
     }

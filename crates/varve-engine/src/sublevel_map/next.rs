@@ -22,6 +22,7 @@ use crate::compaction::policy::{Shape, mapped_levels};
 use crate::iter::Source;
 use crate::iter::memory::MemorySource;
 use crate::memtable::Memtable;
+use crate::metrics::Metrics;
 use crate::table::TableCache;
 use crate::version::{Place, Table, Version};
 use crate::view::Keyspace;
@@ -44,6 +45,7 @@ pub(crate) struct Next<'a> {
     pub(crate) shape: Shape,
     pub(crate) findings: &'a Findings,
     pub(crate) cache: &'a Arc<TableCache>,
+    pub(crate) metrics: &'a Metrics,
     /// For the next map, should one begin.
     pub(crate) id: MapId,
 }
@@ -218,6 +220,7 @@ impl<'a> Draft<'a> {
         }
         let files = self.numbered_files();
         let (space, findings) = (self.next.space.id, self.next.findings);
+        let metrics = self.next.metrics;
         let Some((number, map)) = number.zip(self.change()) else { return Ok(None) };
         let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         let (memtable, forward) = (Arc::clone(memtable), Direction::Forward);
@@ -232,6 +235,8 @@ impl<'a> Draft<'a> {
                 }
                 let found = findings.take(space, key).and_then(|file| files.get(&file));
                 let held = found.filter(|(table, _)| table.covers(key));
+                let noted = if held.is_some() { &metrics.map_notes } else { &metrics.map_unnoted };
+                noted.add(1);
                 map.insert(key, number, held.map_or(Prior::Unknown, |(_, at)| Prior::At(*at)));
                 first = false;
                 last.clear();

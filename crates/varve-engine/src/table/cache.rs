@@ -319,7 +319,14 @@ impl TableCache {
         number: usize,
     ) -> StoreResult<Option<(Block, BlockPlace<'a>)>> {
         let Some(place) = index.place(table, number)? else { return Ok(None) };
-        Ok(Some((self.block(place, Admission::Keep)?, place)))
+        let block = match self.cached_block(place) {
+            Some(block) => block,
+            None => {
+                self.metrics.lookup_reads.add(1);
+                self.read_block(place, Admission::Keep)?
+            }
+        };
+        Ok(Some((block, place)))
     }
 
     /// Whether `table` may hold keys that begin with `prefix`, by its prefix filter (TableFS 4.2.4).
@@ -358,14 +365,26 @@ impl TableCache {
 
     /// A data block.
     pub(crate) fn block(&self, at: BlockPlace<'_>, admission: Admission) -> StoreResult<Block> {
-        let place = Place { file: at.file.no(), offset: at.handle.offset };
-        if let Some(Cached::Block(block)) = self.entries.get(&place) {
-            self.metrics.cache_hits.add(1);
-            return Ok(block);
+        match self.cached_block(at) {
+            Some(block) => Ok(block),
+            None => self.read_block(at, admission),
         }
+    }
+
+    /// The block if it is in memory.
+    fn cached_block(&self, at: BlockPlace<'_>) -> Option<Block> {
+        let place = Place { file: at.file.no(), offset: at.handle.offset };
+        let Some(Cached::Block(block)) = self.entries.get(&place) else { return None };
+        self.metrics.cache_hits.add(1);
+        Some(block)
+    }
+
+    /// Reads a block that is not in memory.
+    fn read_block(&self, at: BlockPlace<'_>, admission: Admission) -> StoreResult<Block> {
         let block = self.load_block(at)?;
         if admission == Admission::Keep {
             self.metrics.cache_misses.add(1);
+            let place = Place { file: at.file.no(), offset: at.handle.offset };
             self.entries.insert(place, Cached::Block(block.clone()));
         }
         Ok(block)

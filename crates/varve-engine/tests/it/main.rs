@@ -5,7 +5,9 @@
 mod background;
 mod branch_crash;
 mod branches;
+mod column;
 mod common;
+mod counters;
 mod crash;
 mod damage;
 mod external;
@@ -13,6 +15,7 @@ mod faults;
 mod histories;
 mod ingest;
 mod oracle;
+mod ordered;
 mod pace;
 mod reads;
 mod redesign;

@@ -1,16 +1,19 @@
 //! The map of the upper sub-levels: one block for a lookup, no source for a directory that is elsewhere, and what
-//! blind writes, old snapshots and reopened stores make of it.
+//! blind writes, old snapshots, closes, crashes and damage make of it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use varve_engine::design::{Compaction, TableFilter, TableIndex};
 use varve_engine::options::FilteredLevels;
-use varve_engine::{Batch, Db, DbOptions, Direction, KeyRange, Store, StoreDesign};
+use varve_engine::{Batch, Db, DbOptions, Direction, KeyRange, Store, StoreDesign, inspect};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
+use varve_testkit::eventually;
 use varve_types::KeyspaceId;
 
 use crate::common::*;
+use crate::threaded::threaded;
 
 const ROWS: u64 = 6000;
 const ROWS_PER_PREFIX: u64 = 50;
@@ -120,6 +123,8 @@ fn only_blind_writes_degrade_the_filter() {
         // Hot rows, which every sub-level has.
         (0..ROWS).for_each(|_| run.put(rng.below(300), !blind));
         let whole = run.map("whole_keys").as_u64().unwrap();
+        let (notes, others) = (run.counter("map_notes"), run.counter("map_unnoted"));
+        assert!((notes > 500) != blind && others > ROWS / 2, "{notes} noted, {others} not");
         assert_eq!(run.map("degraded"), blind, "{whole} whole keys");
         assert!(blind || whole < 40, "{whole} whole keys");
         let blocks = run.blocks_per_lookup();
@@ -176,21 +181,138 @@ fn a_snapshot_finds_rows_that_newer_sub_levels_hide() {
     }
 }
 
-/// The map is not on disk: after an open, tables answer for themselves until they were merged.
+fn map_files(env: &SimEnv) -> Vec<PathBuf> {
+    let mut files = env.files_raw();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "map"));
+    files
+}
+
+/// Leaves nothing to do to the next open.
+fn settled(run: &Run) {
+    run.db.flush().unwrap();
+    run.db.compact().unwrap();
+}
+
+/// What the map says of the store is right.
+fn verified(run: &Run) {
+    assert!(run.db.verify(&mut |_| {}).unwrap().errors.is_empty());
+}
+
 #[test]
-fn a_reopened_store_reads_through_the_tables_own_filters() {
+fn a_map_survives_a_close() {
     let run = filled(TableFilter::MultiLevelCuckoo);
+    settled(&run);
+    let before = ["tables", "fingerprints", "whole_keys"].map(|field| run.map(field));
     run.db.close().unwrap();
+    assert_eq!(map_files(&run.env).len(), 1);
     let run = open(&run.env, options(TableFilter::MultiLevelCuckoo));
-    assert!(run.metrics()["keyspaces"][0]["sublevel_map"].is_null());
-    assert!(run.blocks_per_lookup() < 1.05);
+    assert_eq!(["tables", "fingerprints", "whole_keys"].map(|field| run.map(field)), before);
+    assert!(run.blocks_per_lookup() < 1.02);
+    assert!(run.counter("map_hits") > 500, "{}", run.metrics());
+    verified(&run);
+    // It goes on being changed, and saved.
     (0..ROWS).for_each(|i| run.put(i * 4441 % ROWS, true));
     assert!(run.map("tables").as_u64() > Some(3));
-    assert!(run.blocks_per_lookup() < 1.02);
+    verified(&run);
     run.db.close().unwrap();
+    let run = open(&run.env, options(TableFilter::MultiLevelCuckoo));
+    assert_eq!((run.map("degraded"), map_files(&run.env).len()), (false.into(), 1));
+    assert!(run.blocks_per_lookup() < 1.02);
+    verified(&run);
+    settled(&run);
+    run.db.close().unwrap();
+    // Nothing changes: nothing is written.
+    let file = map_files(&run.env);
+    let run = open(&run.env, options(TableFilter::MultiLevelCuckoo));
+    run.blocks_per_lookup();
+    run.db.close().unwrap();
+    assert_eq!(map_files(&run.env), file);
     let run = open(&run.env, options(TableFilter::Bloom));
     assert!(run.metrics()["keyspaces"][0]["sublevel_map"].is_null());
+    assert_eq!(map_files(&run.env), Vec::<PathBuf>::new());
     run.blocks_per_lookup();
+}
+
+/// What it says holds for the tables that it numbers, whatever came since; if one of them has gone it says nothing.
+#[test]
+fn a_map_of_before_is_used_while_its_tables_are_there() {
+    let run = filled(TableFilter::MultiLevelCuckoo);
+    settled(&run);
+    run.db.close().unwrap();
+    let run = open(&run.env, options(TableFilter::MultiLevelCuckoo));
+    let tables = run.map("tables");
+    // One flush more, which nobody saved.
+    (0..20).for_each(|i| run.put(i, true));
+    run.db.flush().unwrap();
+    let env = run.env.process_kill();
+    let again = open(&env, options(TableFilter::MultiLevelCuckoo));
+    let all = again.metrics()["keyspaces"][0]["levels"].clone();
+    let all: u64 = all.as_array().unwrap().iter().map(|l| l["tables"].as_u64().unwrap()).sum();
+    assert!(again.map("tables") == tables && Some(all) > tables.as_u64(), "{tables} of {all}");
+    again.blocks_per_lookup();
+    verified(&again);
+    // Merges that nobody saved.
+    let run = open(&run.env.process_kill(), options(TableFilter::MultiLevelCuckoo));
+    (0..ROWS / 2).for_each(|i| run.put(i * 7919 % ROWS, i % 2 == 0));
+    run.db.compact().unwrap();
+    let env = run.env.process_kill();
+    let again = open(&env, options(TableFilter::MultiLevelCuckoo));
+    again.blocks_per_lookup();
+    verified(&again);
+    (0..ROWS).for_each(|i| again.put(i * 4441 % ROWS, true));
+    verified(&again);
+}
+
+/// Torn or damaged, at any place: a map begins anew, and rows are what they are.
+#[test]
+fn a_damaged_map_is_never_wrong() {
+    let run = filled(TableFilter::MultiLevelCuckoo);
+    run.db.close().unwrap();
+    let path = map_files(&run.env).remove(0);
+    let len = run.env.read_raw(&path).unwrap().len() as u64;
+    let (mut rng, mut lost) = (Rng::new(3), 0);
+    for round in 0..24 {
+        let env = run.env.power_cut_keep_all();
+        match round % 3 {
+            0 => env.truncate_raw(&path, rng.below(len)).unwrap(),
+            1 => env.damage(&path, rng.below(len), 1 << rng.below(8)).unwrap(),
+            _ => env.damage(&path, rng.below(80), 1 << rng.below(8)).unwrap(),
+        }
+        let inspected = inspect(&*env, &path, false).map(|found| found.to_string());
+        assert!(!inspected.is_ok_and(|text| text.is_empty()));
+        let again = open(&env, options(TableFilter::MultiLevelCuckoo));
+        lost += u64::from(again.metrics()["keyspaces"][0]["sublevel_map"].is_null());
+        if round < 6 {
+            again.blocks_per_lookup();
+        }
+        verified(&again);
+    }
+    assert!(lost >= 22, "{lost} of 24 begin anew");
+    let text = inspect(&*run.env, &path, false).unwrap().to_string();
+    assert!(text.contains("has number") && text.contains("fingerprints"), "{text}");
+}
+
+/// A store that came to rest has its map on disk, whatever becomes of the process.
+#[test]
+fn a_map_survives_a_crash_at_rest() {
+    let sim = SimEnv::new(5);
+    let env: Arc<dyn Env> = Arc::new(threaded(&sim));
+    let db = Db::open(env, &store_dir(), options(TableFilter::MultiLevelCuckoo)).unwrap();
+    let space = make_spaces(&db).unwrap()[0];
+    let run = Run { env: sim, db, space };
+    (0..ROWS).for_each(|i| run.put(i * 4441 % ROWS, true));
+    eventually("the map is saved", || {
+        // All may have gone down to the bottom, which no map is for.
+        if run.map("tables").is_null() {
+            (0..20).for_each(|i| run.put(i, true));
+            run.db.flush().unwrap();
+        }
+        run.counter("map_saves") > 0 && !run.map("tables").is_null()
+    });
+    let again = open(&run.env.process_kill(), options(TableFilter::MultiLevelCuckoo));
+    assert!(again.map("tables").as_u64() > Some(0), "{}", again.metrics());
+    again.blocks_per_lookup();
+    verified(&again);
 }
 
 /// More rows than a map may take: it ends, and begins anew, and memory stays within the budget.

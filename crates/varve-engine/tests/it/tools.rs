@@ -77,6 +77,7 @@ fn every_file_can_be_inspected() {
                 assert_eq!((segment.broken, segment.values), (None, segment.records.len() as u64));
                 assert!(segment.values > 0 && segment.used_bytes > Some(0));
             }
+            Inspection::Map(maps) => assert!(maps.broken.is_none() && !maps.maps.is_empty()),
             Inspection::Store(_) => panic!("{} is a file", path.display()),
         }
     }

@@ -108,6 +108,11 @@ impl MultiLevelFilter {
         }
     }
 
+    /// What it keeps of each key.
+    pub fn widths(&self) -> Widths {
+        self.widths
+    }
+
     /// The largest number a sub-level may have in it.
     pub fn level_max(&self) -> u8 {
         (1 << self.widths.level_bits) - 1

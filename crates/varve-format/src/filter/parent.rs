@@ -48,6 +48,11 @@ impl ParentFilter {
         }
     }
 
+    /// The largest number a sub-level may have in it.
+    pub fn level_max(&self) -> u8 {
+        self.level_max
+    }
+
     /// Puts in that `level` holds rows of the prefix with this [`super::filter_hash`].
     ///
     /// REQUIRES: `level` is at most the largest.

@@ -345,6 +345,7 @@ pub(crate) fn map_file() -> Vec<u8> {
     let mut file = Vec::new();
     put_map_header(&mut file, SALT);
     let offset = file.len() as u64;
-    put_map_section(&mut file, SALT, offset, &saved_map_content()).unwrap();
+    let encode = |out: &mut Vec<u8>| out.extend_from_slice(&saved_map_content());
+    put_map_section(&mut file, SALT, offset, encode).unwrap();
     file
 }

@@ -1,0 +1,219 @@
+//! Keeps the maps from a close to the next open, and over a crash if the store had come to rest.
+//!
+//! 1. [`Inner::save_maps`] writes the maps of the present version, with the tables that they number, to a new file, and then
+//!    removes the one before. At close and at rest, if a map changed since.
+//! 2. [`restore`] reads the newest file at open. A map is taken up if every table that it numbers is there as it was.
+//!
+//! Invariants:
+//! - A map is a statement about the tables that it numbers, which never change; so it holds whatever tables came since. Had one
+//!   of them gone or been clipped, nobody would know where its keys are: the map is not taken up.
+//! - The file is never needed: one that is stale, torn, damaged or missing means that a map begins anew. So it is not synced.
+//! - It has at most [`FILE_BYTES_MAX`] bytes, and no more than maps may have of the cache; larger maps are not saved.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use varve_env::{Env, OpenMode};
+use varve_format::filter::parent::ParentFilter;
+use varve_format::saved_map::{
+    MAP_HEADER_BYTES, NumberedTable, SavedMap, encode_map, map_salt, put_map_header,
+    put_map_section, record_at,
+};
+use varve_format::section::open_section;
+use varve_types::{FileNo, FileSalt};
+
+use super::{MapId, MapNumber, NUMBER_MAX, SublevelMap, WIDTHS};
+use crate::db::Inner;
+use crate::files::{StoreFile, format_error, io_error};
+use crate::options::DbOptions;
+use crate::read::{open, read_part};
+use crate::table::TableCache;
+use crate::version::Version;
+use crate::view::{Keyspace, View};
+use crate::{StoreError, StoreResult};
+
+/// The longest file: what a disk reads in a moment.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// What the file of maps has.
+#[derive(Debug, Default)]
+pub(crate) struct SavedMaps {
+    file: Option<FileNo>,
+    /// How often maps had changed when it was written.
+    changes: u64,
+}
+
+impl Inner {
+    /// Writes the maps to a file, unless it has them. What fails here costs reads after the next open, no more.
+    pub(crate) fn save_maps(&self) {
+        let mut saved = self.saved_maps.lock();
+        let changes = self.map_changes.load(Ordering::Relaxed);
+        if changes == saved.changes || self.poison.cause().is_some() {
+            return;
+        }
+        let view = self.views.get();
+        let file = self.write_maps(&view).unwrap_or_else(|error| {
+            log::warn!("the maps of the sub-levels are not saved: {error}");
+            None
+        });
+        if let Some(old) = saved.file {
+            remove(&*self.env, &StoreFile::Map(old).path(&self.dir));
+        }
+        *saved = SavedMaps { file, changes };
+    }
+
+    /// Writes the maps of `view` to a new file; `None` if there are none, or too large ones.
+    fn write_maps(&self, view: &View) -> StoreResult<Option<FileNo>> {
+        let spaces = view.keyspaces.iter();
+        let maps: Vec<_> = spaces.filter_map(|s| Some((s, &**s.version.map()?))).collect();
+        let bytes = || maps.iter().map(|(_, map)| map.memory_bytes());
+        let (sum, most) = (bytes().sum::<usize>() as u64, bytes().max().unwrap_or(0));
+        if maps.is_empty() || sum > FILE_BYTES_MAX {
+            return Ok(None);
+        }
+        // Each is encoded in memory, which counts like a copy that a reader holds.
+        let Some(_room) = self.cache.reserve(most) else { return Ok(None) };
+        self.space.check_room(sum)?;
+        let no = self.new_file_no();
+        let path = StoreFile::Map(no).path(&self.dir);
+        self.write_map_file(&path, &maps).inspect_err(|_| remove(&*self.env, &path))?;
+        self.metrics.map_saves.add(1);
+        Ok(Some(no))
+    }
+
+    fn write_map_file(&self, path: &Path, maps: &[(&Keyspace, &SublevelMap)]) -> StoreResult<()> {
+        let file = self.env.open(path, OpenMode::CreateNew);
+        let file = file.map_err(|error| io_error("create", path, error))?;
+        let salt = FileSalt::new(self.env.random());
+        let (mut out, mut offset) = (Vec::new(), MAP_HEADER_BYTES as u64);
+        put_map_header(&mut out, salt);
+        let write = |out: &[u8], at| {
+            file.write_all_at(out, at).map_err(|error| io_error("write", path, error))
+        };
+        write(&out, 0)?;
+        for (space, map) in maps {
+            let tables = numbered(&space.version);
+            out.clear();
+            put_map_section(&mut out, salt, offset, |out| {
+                encode_map(out, space.id, &tables, &map.keys, map.prefixes.as_ref());
+            })
+            .map_err(|error| format_error(path, error))?;
+            write(&out, offset)?;
+            offset += out.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The tables of a version that have numbers in its map, ascending by file.
+fn numbered(version: &Version) -> Vec<NumberedTable> {
+    let tables = version.tables().filter_map(|(_, table)| {
+        let (meta, number) = (table.meta(), version.number(table)?);
+        let smallest_key = meta.smallest_key.clone();
+        Some(NumberedTable { file: meta.file, salt: meta.salt, smallest_key, number })
+    });
+    let mut tables: Vec<_> = tables.collect();
+    tables.sort_by_key(|table| table.file);
+    tables
+}
+
+fn remove(env: &dyn Env, path: &Path) {
+    // What stays behind is removed at the next open.
+    if let Err(error) = env.remove_file(path) {
+        log::warn!("cannot remove {}: {error}", path.display());
+    }
+}
+
+/// Takes up the maps that were saved, as far as they are right for `view`, and removes files of maps that are not needed.
+pub(crate) fn restore(
+    env: &Arc<dyn Env>,
+    dir: &Path,
+    files: &[StoreFile],
+    options: &DbOptions,
+    cache: &Arc<TableCache>,
+    view: &mut View,
+) -> StoreResult<SavedMaps> {
+    let maps = || files.iter().filter(|file| matches!(file, StoreFile::Map(_)));
+    let newest = maps().max_by_key(|file| file.number()).filter(|_| options.sublevel_map);
+    let taken = newest.filter(|file| {
+        let path = file.path(dir);
+        read_maps(&**env, &path, cache, view).unwrap_or_else(|error| {
+            log::warn!("maps of the sub-levels begin anew: {error}");
+            false
+        })
+    });
+    for file in maps().filter(|file| Some(*file) != taken) {
+        let path = file.path(dir);
+        env.remove_file(&path).map_err(|error| io_error("remove", &path, error))?;
+    }
+    Ok(SavedMaps { file: taken.and_then(|file| file.number()), changes: 0 })
+}
+
+/// Reads a file of maps into `view`. True if one of them was taken up.
+fn read_maps(
+    env: &dyn Env,
+    path: &Path,
+    cache: &Arc<TableCache>,
+    view: &mut View,
+) -> StoreResult<bool> {
+    let (file, len) = open(env, path)?;
+    if len > FILE_BYTES_MAX.min(2 * cache.reserve_max() as u64) {
+        return Ok(false);
+    }
+    let at = |error| format_error(path, error);
+    let bytes = read_part(&*file, path, 0, len)?;
+    let header = bytes.get(..MAP_HEADER_BYTES).unwrap_or_default();
+    let salt = map_salt(header).map_err(at)?;
+    let (mut offset, mut taken) = (MAP_HEADER_BYTES, false);
+    while let Some(prefix) = bytes.get(offset..).and_then(|rest| rest.first_chunk::<4>()) {
+        let handle = record_at(prefix, offset as u64, len)
+            .map_err(|error| format_error(path, error.shifted(offset as u64)))?;
+        let section = bytes.slice(handle.offset as usize..handle.end() as usize);
+        let map = open_section(&section, salt, handle.offset)
+            .and_then(|content| SavedMap::decode(&content))
+            .map_err(|error| format_error(path, error.shifted(handle.offset)))?;
+        let place = view.keyspaces.iter().position(|space| space.id == map.keyspace);
+        if let Some(place) = place {
+            taken |= take_up(&mut view.keyspaces[place], map, MapId(place as u64), cache);
+        }
+        offset = handle.end() as usize;
+    }
+    if offset as u64 != len {
+        let (path, detail) = (path.to_path_buf(), "bytes after the last section".to_owned());
+        return Err(StoreError::Damaged { path, offset: offset as u64, detail });
+    }
+    Ok(taken)
+}
+
+/// Gives `space` the map `saved`, if it is right for it and has room. A map that is not begins anew with the next flush.
+fn take_up(space: &mut Keyspace, saved: SavedMap, id: MapId, cache: &Arc<TableCache>) -> bool {
+    let fits = saved.keys.widths() == WIDTHS
+        && saved.prefixes.is_some() == space.options.prefixed
+        && saved.prefixes.as_ref().is_none_or(|prefixes| prefixes.level_max() == NUMBER_MAX);
+    let there: HashMap<FileNo, _> =
+        space.version.tables().map(|(place, table)| (table.file_no(), (place, table))).collect();
+    let is_there = |known: &NumberedTable| {
+        there.get(&known.file).is_some_and(|(_, table)| {
+            let meta = table.meta();
+            meta.salt == known.salt
+                && meta.smallest_key == known.smallest_key
+                && known.number.get() <= NUMBER_MAX
+        })
+    };
+    if !fits || saved.tables.is_empty() || !saved.tables.iter().all(is_there) {
+        return false;
+    }
+    let SavedMap { tables, keys, prefixes, .. } = saved;
+    let bytes = keys.memory_bytes() + prefixes.as_ref().map_or(0, ParentFilter::memory_bytes);
+    let Some(room) = cache.reserve(bytes) else { return false };
+    let mut version = (*space.version).clone();
+    for known in &tables {
+        let (place, _) = there[&known.file];
+        version.set_number(place, known.file, Some(MapNumber { map: id, number: known.number }));
+    }
+    version.set_map(Some(Arc::new(SublevelMap { id, keys, prefixes, _room: room })));
+    space.version = Arc::new(version);
+    true
+}
