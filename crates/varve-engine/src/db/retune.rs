@@ -1,7 +1,7 @@
 //! Lets the analytic model choose the layout of a running store, from the operations it counts.
 //!
 //! 1. A store that was opened with [`Tuning::Auto`] asks before a compaction, once some memtables were flushed since
-//!    the last time: what were the shares of found lookups, absent lookups and writes?
+//!    the last time: what were the shares of found lookups, absent lookups, writes and scans?
 //! 2. [`crate::tuning::layout::best_plan`] answers for the rows that there are and the memory that filters may take. A plan that is
 //!    better by a tenth takes the place of the present one.
 //! 3. From then on flushes and compactions go by the new plan; tables that are there change as they pass.
@@ -32,8 +32,8 @@ pub(crate) struct Plan {
     now: StorePlan,
     changes: u64,
     flushes: u64,
-    /// Found lookups, absent lookups and writes that were counted at the last question.
-    counted: [u64; 3],
+    /// Found lookups, absent lookups, writes and scans that were counted at the last question.
+    counted: [u64; 4],
     mix: Option<Mix>,
 }
 
@@ -45,7 +45,7 @@ impl Plan {
             sublevel_map: options.sublevel_map,
             filtered_levels: options.filtered_levels,
         };
-        Plan { now, changes: 0, flushes: 0, counted: [0; 3], mix: None }
+        Plan { now, changes: 0, flushes: 0, counted: [0; 4], mix: None }
     }
 }
 
@@ -90,12 +90,12 @@ impl Inner {
             return false;
         }
         let found = self.metrics.gets_found.get();
-        let counts =
-            [found, self.metrics.gets.get().saturating_sub(found), self.metrics.writes.get()];
-        let [found, absent, writes] =
+        let absent = self.metrics.gets.get().saturating_sub(found);
+        let counts = [found, absent, self.metrics.writes.get(), self.metrics.scans.get()];
+        let [found, absent, writes, scans] =
             std::array::from_fn(|i| counts[i].saturating_sub(plan.counted[i]) as f64);
         (plan.flushes, plan.counted) = (flushes, counts);
-        plan.mix = Mix::of_counts(found, absent, writes);
+        plan.mix = Mix::of_counts(found, absent, writes, scans);
         let workload = plan.mix.and_then(|mix| self.workload(view, mix));
         let Some(workload) = workload else { return false };
         let budget = self.options.cache_bytes() / FILTER_SHARE;

@@ -3,7 +3,9 @@
 use super::search::{best, frontier};
 use super::*;
 
-const MIXES: [Mix; 4] = [Mix::CREATE, Mix::UPDATE, Mix::STAT, Mix::MIXED];
+const MIXES: [Mix; 6] = [Mix::CREATE, Mix::UPDATE, Mix::STAT, Mix::MIXED, Mix::LIST, ALL];
+/// Some of everything.
+const ALL: Mix = Mix { found: 0.3, absent: 0.2, writes: 0.3, scans: 0.2 };
 const MIB: f64 = 1048576.0;
 
 /// The store of figure 5.9: r = 8, five levels from 2^17 rows on, about half a billion in all.
@@ -42,7 +44,7 @@ fn designs_cost_what_table_5_2_says() {
 /// The sums of section 5.4, written out.
 #[test]
 fn an_estimate_is_the_sums_of_the_paper() {
-    let workload = Workload { levels: vec![10.0, 70.0, 500.0], ..thesis_store(Mix::MIXED) };
+    let workload = Workload { levels: vec![10.0, 70.0, 500.0], ..thesis_store(ALL) };
     let (costs, rows) = (&workload.costs, 580.0);
     for number in 0..512 {
         let plan = [number % 8, number / 8 % 8, number / 64].map(|design| Design::ALL[design]);
@@ -54,11 +56,14 @@ fn an_estimate_is_the_sums_of_the_paper() {
         let write = 10.0 / rows * costs.write(a)
             + 70.0 / rows * (costs.write(a) + costs.write(b))
             + 500.0 / rows * (costs.write(a) + costs.write(b) + costs.write(c));
+        let scan =
+            costs.scan(a, 10.0 / rows) + costs.scan(b, 70.0 / rows) + costs.scan(c, 500.0 / rows);
         let estimate = workload.estimate(&plan);
         let is = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert!(is(estimate.found, found) && is(estimate.absent, absent), "{plan:?}");
-        assert!(is(estimate.write, write), "{plan:?}");
-        assert!(is(estimate.total, 0.5 * found + 0.25 * absent + 0.25 * write), "{plan:?}");
+        assert!(is(estimate.write, write) && is(estimate.scan, scan), "{plan:?}");
+        let total = 0.3 * found + 0.2 * absent + 0.3 * write + 0.2 * scan;
+        assert!(is(estimate.total, total), "{plan:?}");
         let shares = plan.iter().enumerate().map(|(level, design)| workload.share(level, *design));
         let sum = shares.fold((0.0, 0.0), |sum, share| (sum.0 + share.0, sum.1 + share.1));
         assert!(is(sum.0, estimate.total) && is(sum.1, estimate.memory_bytes), "{plan:?}");
@@ -101,7 +106,7 @@ fn the_best_plan_is_that_of_a_brute_force_search() {
 /// costs the least once every level has a filter.
 #[test]
 fn the_curve_of_figure_5_9_falls_to_what_the_paper_says() {
-    for mix in MIXES {
+    for mix in [Mix::CREATE, Mix::UPDATE, Mix::STAT, Mix::MIXED] {
         let curve = frontier(&thesis_store(mix));
         assert_eq!(curve[0].estimate.memory_bytes, 0.0);
         let falls = curve.windows(2).all(|pair| {
@@ -148,7 +153,41 @@ fn levels_hold_all_rows() {
         assert!((held - rows.max(1.0)).abs() < 1.0, "{rows}: {:?}", workload.levels);
         assert!(workload.levels.len() <= search::LEVELS_MAX);
     }
-    assert_eq!(Mix::of_counts(1.0, 0.0, 1.0), Some(Mix::UPDATE));
-    assert_eq!(Mix::of_counts(0.0, 0.0, 0.0), None);
-    assert_eq!(Mix::of_counts(-1.0, 2.0, 0.0), None);
+    assert_eq!(Mix::of_counts(1.0, 0.0, 1.0, 0.0), Some(Mix::UPDATE));
+    assert_eq!(Mix::of_counts(0.0, 0.0, 0.0, 0.0), None);
+    assert_eq!(Mix::of_counts(-1.0, 2.0, 0.0, 0.0), None);
+}
+
+/// What a scan costs, by hand: a leveled level is one run; of a stepped one all runs are opened without a filter, and with
+/// one those that hold rows of the prefix, which are the fewer the fewer rows the level has.
+#[test]
+fn a_scan_opens_the_runs_that_filters_do_not_rule_out() {
+    let costs = Costs::THESIS;
+    let [leveled, stepped] = [Layout::Leveled, Layout::Stepped];
+    let design = |layout, filter, index| Design { layout, filter, index };
+    assert_eq!(costs.scan(design(leveled, false, true), 0.1), 1.0);
+    assert_eq!(costs.scan(design(stepped, false, true), 0.1), 8.0);
+    assert_eq!(costs.scan(design(stepped, false, false), 0.1), 16.0);
+    // 16 rows, of which a tenth is in the level, in one of 8 runs each.
+    let held = 1.0 - (1.0 - 0.1f64 / 8.0).powi(16);
+    let expected = 8.0 * (held + (1.0 - held) * 0.002);
+    assert!((costs.scan(design(stepped, true, true), 0.1) - expected).abs() < 1e-9);
+    let of = |share| costs.scan(design(leveled, true, true), share);
+    assert!(of(0.001) < 0.02 && of(0.01) < 0.2 && of(0.9) > 0.99);
+}
+
+/// The more directories are listed, the fewer runs there are.
+#[test]
+fn listing_directories_is_not_made_slow() {
+    let plan = |scans| {
+        let mix = Mix::of_counts(1.0, 0.5, 1.0, scans).unwrap();
+        best(&thesis_store(mix), 400e6).unwrap()
+    };
+    let runs = |plan: &search::Plan| -> f64 {
+        plan.designs.iter().map(|d| if d.layout == Layout::Stepped { 8.0 } else { 1.0 }).sum()
+    };
+    let plans = [0.0, 0.1, 1.0, 10.0].map(plan);
+    assert!(plans.windows(2).all(|pair| runs(&pair[0]) >= runs(&pair[1])));
+    assert!(runs(&plans[0]) > 30.0 && runs(&plans[3]) == 5.0, "{:?}", plans[3].designs);
+    assert!(plans[3].estimate.scan < plans[0].estimate.scan);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use varve_engine::options::Tuning;
-use varve_engine::{Batch, Db, DbOptions, Store};
+use varve_engine::{Batch, Db, DbOptions, Direction, KeyRange, Store};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 
@@ -22,8 +22,13 @@ fn plan(db: &Db) -> serde_json::Value {
     metrics["plan"].clone()
 }
 
-/// Fills a store, each row after `lookups` of rows that are there, or of itself if none; returns it.
 fn filled(lookups: u64) -> Db {
+    filled_with(lookups, 0)
+}
+
+/// Fills a store, each row after `lookups` of rows that are there, or of itself if none, and `scans` of a directory;
+/// returns it.
+fn filled_with(lookups: u64, scans: u64) -> Db {
     let env: Arc<dyn Env> = SimEnv::new(3);
     let memory_budget_bytes = 4 << 20;
     let options = DbOptions { tuning: Tuning::Auto, memory_budget_bytes, ..small_options() };
@@ -36,6 +41,12 @@ fn filled(lookups: u64) -> Db {
             let sought = if lookups == 0 { i } else { rng.below(i.max(1)) };
             let found = db.get(space, &key(number(sought))).unwrap();
             assert_eq!(found.is_some(), sought < i);
+        }
+        for _ in 0..scans {
+            let range = KeyRange::prefix(&key(rng.below(ROWS))[..8]);
+            let rows = db.scan(space, range, Direction::Forward).unwrap();
+            let rows: Vec<_> = rows.map(|row| row.unwrap()).collect();
+            assert!(rows.len() <= 50);
         }
         let mut batch = Batch::new();
         batch.put(space, key(number(i)), i.to_be_bytes().to_vec());
@@ -59,6 +70,20 @@ fn a_store_that_is_written_to_becomes_stepped() {
     assert!((1..4).contains(&plan["changes"].as_u64().unwrap()), "{plan}");
     let mix = &plan["mix"];
     assert!(mix["absent"].as_f64() > Some(0.4) && mix["writes"].as_f64() > Some(0.4), "{plan}");
+    db.close().unwrap();
+}
+
+/// Directories that are listed as often as names are made keep a store in few runs, although sub-levels write less.
+#[test]
+fn a_store_that_is_listed_stays_leveled() {
+    let db = filled_with(0, 2);
+    let plan = plan(&db);
+    assert!(plan["mix"]["scans"].as_f64() > Some(0.4), "{plan}");
+    assert_eq!(
+        (&plan["compaction"], plan["changes"].as_u64()),
+        (&"leveled".into(), Some(0)),
+        "{plan}"
+    );
     db.close().unwrap();
 }
 

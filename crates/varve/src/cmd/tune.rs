@@ -53,8 +53,8 @@ pub(crate) struct Arguments {
     /// What is done most
     #[arg(long, value_enum, default_value = "mixed", conflicts_with_all = ["operations", "design"])]
     mix: NamedMix,
-    /// The mix as three numbers: lookups that find, lookups that do not, writes
-    #[arg(long, value_names = ["FOUND", "ABSENT", "WRITES"], num_args = 3, conflicts_with = "design")]
+    /// The mix as numbers: lookups that find, lookups that do not, writes, and listings of a directory
+    #[arg(long, value_names = ["FOUND", "ABSENT", "WRITES", "SCANS"], num_args = 3..=4, conflicts_with = "design")]
     operations: Option<Vec<f64>>,
     /// What the structures cost: as measured of Varve's, or as in the thesis that the model is from
     #[arg(long, value_enum, default_value = "varve", conflicts_with = "design")]
@@ -74,6 +74,8 @@ enum NamedMix {
     Stat,
     /// Half lookups that find, a quarter that do not, a quarter writes
     Mixed,
+    /// Listing directories: half listings, half lookups that find
+    List,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -265,10 +267,11 @@ fn change(design: &mut StoreDesign, plan: StorePlan, auto: bool) {
 }
 
 fn mix_of(arguments: &Arguments) -> Result<Mix> {
-    if let Some([found, absent, writes]) = arguments.operations.as_deref() {
-        return Mix::of_counts(*found, *absent, *writes).ok_or_else(|| {
+    if let Some([found, absent, writes, rest @ ..]) = arguments.operations.as_deref() {
+        let scans = rest.first().copied().unwrap_or(0.0);
+        return Mix::of_counts(*found, *absent, *writes, scans).ok_or_else(|| {
             Error::usage("the operations add up to nothing, or some are negative".to_owned())
-                .hint("give three numbers of which one is above 0: `--operations 80 10 10`")
+                .hint("give three or four numbers of which one is above 0: `--operations 80 10 10`")
         });
     }
     Ok(match arguments.mix {
@@ -276,6 +279,7 @@ fn mix_of(arguments: &Arguments) -> Result<Mix> {
         NamedMix::Update => Mix::UPDATE,
         NamedMix::Stat => Mix::STAT,
         NamedMix::Mixed => Mix::MIXED,
+        NamedMix::List => Mix::LIST,
     })
 }
 
@@ -314,12 +318,14 @@ fn show(advice: &Advice) {
         output::line(format!("  level {number}, {rows:14.0} rows: {design}"));
     }
     output::line(format!(
-        "  {} of memory; reads per operation {:.3} (found {:.3}, absent {:.3}, write {:.3})",
+        "  {} of memory; reads per operation {:.3} (found {:.3}, absent {:.3}, write {:.3}, \
+         scan {:.3})",
         size::show(estimate.memory_bytes as u64),
         estimate.total,
         estimate.found,
         estimate.absent,
-        estimate.write
+        estimate.write,
+        estimate.scan
     ));
     let StorePlanReport { plan, estimate } = &advice.store_plan;
     let filters = match plan.sublevel_map {
