@@ -34,8 +34,11 @@ pub(crate) use saved::{SavedMaps, restore};
 
 /// 12 bits of a key, and 6 for its number.
 const WIDTHS: Widths = Widths { fingerprint_bits: 12, level_bits: 6 };
-/// The largest number, which is enough for two levels with nearly twice the sub-levels at which they are merged.
-const NUMBER_MAX: u8 = SubLevel::MAX.get();
+/// Bits of a prefix.
+const PREFIX_FINGERPRINT_BITS: u8 = 12;
+/// The largest number, which is enough for two levels with half as many sub-levels more as those at which they are merged. A slot
+/// of the filter over prefixes has a bit for each beside its fingerprint, and 64 in all.
+const NUMBER_MAX: u8 = 64 - PREFIX_FINGERPRINT_BITS;
 /// There is room for one prefix in so many keys.
 const KEYS_PER_PREFIX: usize = 8;
 /// What the filters of a map take for a key, nearly.
@@ -73,7 +76,10 @@ fn bytes_for(keys: usize) -> usize {
 impl SublevelMap {
     /// A map with room for `keys` keys.
     fn new(id: MapId, keys: usize, prefixed: bool, room: Reservation) -> SublevelMap {
-        let prefixes = || ParentFilter::new(keys / KEYS_PER_PREFIX, 12, NUMBER_MAX);
+        let prefixes = || {
+            let room = keys / KEYS_PER_PREFIX;
+            ParentFilter::new(room, PREFIX_FINGERPRINT_BITS, NUMBER_MAX)
+        };
         SublevelMap {
             id,
             keys: MultiLevelFilter::new(keys, WIDTHS),
