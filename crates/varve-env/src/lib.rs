@@ -158,6 +158,12 @@ pub trait File: Send + Sync + fmt::Debug {
     /// end of `source`, or because a call is not to take long. Shares room instead if the storage can.
     fn copy_from(&self, source: &dyn File, from: u64, to: u64, len: u64) -> io::Result<u64>;
 
+    /// Makes this empty file one with the bytes of `source`, which must be a file of the same machine, if the storage can
+    /// have them share room. False if it cannot: nothing has happened then.
+    fn share_all(&self, _source: &dyn File) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Says that reads go to places of no order: nothing beside what they ask for is worth fetching. A hint,
     /// which may do nothing.
     fn expect_random_reads(&self) {}

@@ -1,116 +1,316 @@
-//! Versions of large files that are kept for views.
+//! What views still see of large files that changed.
 //!
 //! A view, which is a snapshot or a transaction, sees rows as of its beginning, but the bytes of large files lie in
-//! objects that the main view goes on to change in place. So whoever changes an object first keeps what views still
-//! see of it, in a file of its own:
+//! objects that the main view goes on to change in place. So whoever changes blocks of an object first keeps them
+//! for the views that still see them:
 //!
 //! ```text
-//! kept/E/K/J/I      object I as the views up to E see it, E the newest view when I was changed
+//! kept/E/K/J/I.blocks   blocks of object I as the views up to E see them, E the newest view when they changed
+//! kept/E/K/J/I          all of object I as those views see it, below the blocks
 //! ```
 //!
 //! 1. Each view has an epoch: an inode id that was handed out for it. Later views have larger ones, and a file
 //!    whose id is larger than an epoch is unknown to that view.
-//! 2. Before an object changes it is copied to the place of the newest view ([`Kept::keep`]), unless it is younger than
-//!    that view or kept there already. The copy is durable, with its name, before the object changes. An object
-//!    that is removed moves there.
-//! 3. A view of epoch `e` reads the first version at or after `e`, else the object ([`Kept::read`]).
-//! 4. When a view ends, what is kept at its epoch moves to that of the view before it, which may need it, unless that
-//!    has its own version ([`Kept::end`]).
+//! 2. Before bytes, length or times of an object change ([`Kept::change`]), its length and the blocks that are to change
+//!    go to the overlay ([`crate::overlay`]) of the newest view, unless it is younger than that view or has been kept
+//!    there. They are durable, with their name, before the object changes.
+//! 3. All of an object is kept where the storage below shares its room, where the kernel may write to it without
+//!    telling ([`Kept::keep_all`]), and when it is removed: then it moves there ([`Kept::take`]).
+//! 4. A view of epoch `e` reads each block from the first version at or after `e` that has it, else from the object
+//!    ([`Kept::read`]).
+//! 5. When a view ends, what is kept at its epoch goes to that of the view before it, which may need it, block by block
+//!    where that has none of its own ([`Kept::end`]). From the beginning of the end on nothing is kept for it.
 //!
-//! A copy shares the room of the original where the storage below can do so.
+//! Lock order: `writing`, `keeping`, `epochs`, those of overlays.
 //!
-//! Source: the deadlists of ZFS (`dsl_deadlist.c`) for 4; KVFS, thesis section 3.3, keeps whole tables instead.
+//! Source: the deadlists of ZFS (`dsl_deadlist.c`) for 5; KVFS, thesis section 3.3, keeps whole tables instead.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use varve_env::{Env, File, FileKind, OpenMode};
+use varve_schema::overlay::OverlayKind;
 use varve_types::InodeId;
 
 use crate::objects::object_path;
+use crate::overlay::{FileBase, Overlay, Overlays, blocks_path, copy_bytes};
 
 /// The kept versions of a store's objects.
 #[derive(Debug)]
 pub(crate) struct Kept {
     env: Arc<dyn Env>,
     dir: PathBuf,
-    /// The epochs of the views there are. Held for reading while a version is looked for and read, for writing when
-    /// the version that views see has changed places: nobody reads the old place after that.
-    epochs: RwLock<BTreeSet<InodeId>>,
-    /// The newest epoch, or 0: so that without views nothing costs anything.
+    overlays: Arc<Overlays>,
+    /// Held for reading while a version is looked for and read, for writing when what views see has changed places:
+    /// nobody reads the old place after that.
+    epochs: RwLock<Epochs>,
+    /// The newest epoch for which is kept, or 0: so that without views nothing costs anything.
     newest: AtomicU64,
-    /// Held by the one who keeps.
+    /// Held for reading from before something is kept until the object has changed, for writing by a view that begins
+    /// or ends: a change is before it or after it.
+    writing: RwLock<()>,
+    /// Held by the one who makes versions or moves them.
     keeping: Mutex<()>,
+    /// The storage below may share room between copies.
+    shares: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Epochs {
+    /// Those at which something may be kept.
+    all: BTreeSet<InodeId>,
+    /// Those among them that no view has any more.
+    ended: BTreeSet<InodeId>,
+}
+
+impl Epochs {
+    /// Those of views there are, the newest first.
+    fn live(&self) -> impl Iterator<Item = InodeId> {
+        self.all.iter().rev().filter(|epoch| !self.ended.contains(epoch)).copied()
+    }
 }
 
 impl Kept {
     /// Those in `dir`, which need not exist.
-    pub(crate) fn new(env: Arc<dyn Env>, dir: PathBuf) -> Kept {
-        let (epochs, newest) = (RwLock::default(), AtomicU64::new(0));
-        Kept { env, dir, epochs, newest, keeping: Mutex::new(()) }
+    pub(crate) fn new(env: Arc<dyn Env>, dir: PathBuf, overlays: Arc<Overlays>) -> Kept {
+        Kept {
+            env,
+            dir,
+            overlays,
+            epochs: RwLock::default(),
+            newest: AtomicU64::new(0),
+            writing: RwLock::default(),
+            keeping: Mutex::default(),
+            shares: AtomicBool::new(true),
+        }
     }
 
     /// From now on objects are kept for a view of this epoch.
     pub(crate) fn begin(&self, epoch: InodeId) {
+        self.alter(|epochs| {
+            epochs.all.insert(epoch);
+        });
+    }
+
+    /// From now on nothing is kept for the view of this epoch, which has ended; what is kept there serves those before.
+    pub(crate) fn retire(&self, epoch: InodeId) {
+        self.alter(|epochs| {
+            epochs.all.insert(epoch);
+            epochs.ended.insert(epoch);
+        });
+    }
+
+    fn alter(&self, alter: impl FnOnce(&mut Epochs)) {
+        let _nobody_writes = self.writing.write();
         let mut epochs = self.epochs.write();
-        epochs.insert(epoch);
-        self.set_newest(&epochs);
+        alter(&mut epochs);
+        let newest = epochs.live().next().map_or(0, InodeId::get);
+        self.newest.store(newest, Ordering::Release);
     }
 
-    fn set_newest(&self, epochs: &BTreeSet<InodeId>) {
-        self.newest.store(epochs.last().map_or(0, |epoch| epoch.get()), Ordering::Release);
-    }
-
-    /// The place where object `ino` is to be kept before it changes, if a view may still see it.
-    fn place_for(&self, ino: InodeId) -> io::Result<Option<PathBuf>> {
+    /// The newest epoch, if a view of it may see the object of `ino`.
+    fn newest_for(&self, ino: InodeId) -> Option<InodeId> {
         let newest = InodeId::new(self.newest.load(Ordering::Acquire));
-        if ino >= newest {
-            return Ok(None);
-        }
-        let path = self.path(newest, ino);
-        match self.env.stat(&path) {
-            Ok(_) => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(path)),
-            Err(error) => Err(error),
-        }
+        (ino < newest).then_some(newest)
     }
 
     fn path(&self, epoch: InodeId, ino: InodeId) -> PathBuf {
         object_path(&self.dir.join(epoch.get().to_string()), ino)
     }
 
-    /// Keeps the object `ino`, which lies at `object` and is about to change. When this returns, views do not see the
-    /// change.
-    pub(crate) fn keep(&self, ino: InodeId, object: &Path) -> io::Result<()> {
-        if self.newest.load(Ordering::Acquire) == 0 {
+    fn blocks(&self, epoch: InodeId, ino: InodeId) -> io::Result<Option<Arc<Overlay>>> {
+        self.overlays.get(&blocks_path(&self.path(epoch, ino)))
+    }
+
+    /// Whether all of the object is kept at an epoch.
+    fn has_all(&self, epoch: InodeId, ino: InodeId) -> io::Result<bool> {
+        exists(self.env.as_ref(), &self.path(epoch, ino))
+    }
+
+    /// Calls `change`, which changes the range `bytes` of the object of `ino`, or its length or times, after what views
+    /// see of it is kept.
+    pub(crate) fn change<T>(
+        &self,
+        ino: InodeId,
+        object: &dyn File,
+        bytes: Range<u64>,
+        change: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let _writing = self.writing.read();
+        if let Some(newest) = self.newest_for(ino) {
+            self.keep(newest, ino, object, &bytes)?;
+        }
+        change()
+    }
+
+    fn keep(
+        &self,
+        newest: InodeId,
+        ino: InodeId,
+        object: &dyn File,
+        bytes: &Range<u64>,
+    ) -> io::Result<()> {
+        if let Some(overlay) = self.blocks(newest, ino)?
+            && overlay.owns(bytes)
+        {
             return Ok(());
         }
-        let _keeping = self.keeping.lock();
-        let Some(path) = self.place_for(ino)? else { return Ok(()) };
-        let original = match self.env.open(object, OpenMode::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            original => original?,
-        };
-        self.create_dirs(&path)?;
-        let begun = path.with_extension("begun");
-        copy_file(self.env.as_ref(), original.as_ref(), &begun)?;
-        self.env.rename(&begun, &path)?;
-        self.sync_dirs(&path)?;
+        let Some(overlay) = self.version(newest, ino, object)? else { return Ok(()) };
+        overlay.keep(&FileBase(object), bytes)?;
+        // Who has looked before has read.
         drop(self.epochs.write());
         Ok(())
     }
 
-    /// Moves the object `ino`, which lies at `object` and is to be removed, to where it is kept. False if no view sees it.
-    pub(crate) fn take(&self, ino: InodeId, object: &Path) -> io::Result<bool> {
-        if self.newest.load(Ordering::Acquire) == 0 {
+    /// The overlay at an epoch, which is begun if there is none; `None` if all of the object is kept there.
+    fn version(
+        &self,
+        newest: InodeId,
+        ino: InodeId,
+        object: &dyn File,
+    ) -> io::Result<Option<Arc<Overlay>>> {
+        let _keeping = self.keeping.lock();
+        self.settle(newest, ino)?;
+        if self.has_all(newest, ino)? {
+            return Ok(None);
+        }
+        if let Some(begun) = self.blocks(newest, ino)? {
+            return Ok(Some(begun));
+        }
+        let path = self.path(newest, ino);
+        self.create_dirs(&path)?;
+        if self.share(object, &path)? {
+            return Ok(None);
+        }
+        let stat = object.stat()?;
+        let begun = self.overlays.create(&blocks_path(&path), OverlayKind::Kept, &stat)?;
+        self.sync_dirs(&path)?;
+        Ok(Some(begun))
+    }
+
+    /// Gives what views that are ending kept of an object to the newest one, so that nothing lies between that and the
+    /// object. REQUIRES: `keeping`.
+    fn settle(&self, newest: InodeId, ino: InodeId) -> io::Result<()> {
+        let epochs: Vec<InodeId> = self.epochs.read().all.range(newest..).copied().collect();
+        for pair in epochs.windows(2).rev() {
+            self.pass_on(ino, pair[1], pair[0])?;
+        }
+        Ok(())
+    }
+
+    /// Keeps all of an object at `path` if the storage below shares its room.
+    fn share(&self, object: &dyn File, path: &Path) -> io::Result<bool> {
+        if !self.shares.load(Ordering::Relaxed) {
             return Ok(false);
         }
+        let begun = path.with_extension("begun");
+        let copy = self.env.open(&begun, OpenMode::CreateOrOpen)?;
+        copy.set_len(0)?;
+        if !copy.share_all(object)? {
+            self.shares.store(false, Ordering::Relaxed);
+            self.env.remove_file(&begun)?;
+            return Ok(false);
+        }
+        copy.set_times(None, Some(object.stat()?.modified))?;
+        copy.sync_all()?;
+        self.put_all(&begun, path)?;
+        Ok(true)
+    }
+
+    /// Puts the copy `begun` where all of an object is kept.
+    fn put_all(&self, begun: &Path, path: &Path) -> io::Result<()> {
+        self.env.rename(begun, path)?;
+        self.sync_dirs(path)?;
+        drop(self.epochs.write());
+        Ok(())
+    }
+
+    /// Keeps ranges of the object of `ino` for the views besides that of `epoch`, which may change them when it has ended
+    /// without room being taken then.
+    pub(crate) fn keep_besides(
+        &self,
+        epoch: InodeId,
+        ino: InodeId,
+        object: &dyn File,
+        ranges: &[Range<u64>],
+    ) -> io::Result<()> {
+        let _writing = self.writing.read();
+        let epochs = self.epochs.read().live().find(|other| *other != epoch);
+        let Some(newest) = epochs.filter(|newest| ino < *newest) else { return Ok(()) };
         let _keeping = self.keeping.lock();
-        let Some(path) = self.place_for(ino)? else { return Ok(false) };
+        if self.has_all(newest, ino)? {
+            return Ok(());
+        }
+        // What the view itself or those that are ending have kept is older than the object.
+        let later = self.layers(&self.epochs.read(), newest.get() + 1, ino)?;
+        if later.all.is_some() {
+            return Ok(());
+        }
+        let blocks = blocks_path(&self.path(newest, ino));
+        below(&later, object, &mut |seen| {
+            let overlay = match self.overlays.get(&blocks)? {
+                Some(overlay) => overlay,
+                None => {
+                    self.create_dirs(&blocks)?;
+                    let begun = self.overlays.create(&blocks, OverlayKind::Kept, &seen.stat()?)?;
+                    self.sync_dirs(&blocks)?;
+                    begun
+                }
+            };
+            overlay.keep_ranges(&FileBase(seen), ranges)
+        })
+    }
+
+    /// Whether all of the object of `ino` is kept, or need not be, or can be at once as room is shared: then it may be
+    /// changed by who does not tell.
+    pub(crate) fn is_free(&self, ino: InodeId, object: &dyn File) -> io::Result<bool> {
+        let _writing = self.writing.read();
+        let Some(newest) = self.newest_for(ino) else { return Ok(true) };
+        let _keeping = self.keeping.lock();
+        self.settle(newest, ino)?;
+        if self.has_all(newest, ino)? {
+            return Ok(true);
+        }
+        let path = self.path(newest, ino);
+        self.create_dirs(&path)?;
+        self.share(object, &path)
+    }
+
+    /// Keeps all of the object `ino`, which lies at `object` and may be changed by who does not tell.
+    pub(crate) fn keep_all(&self, ino: InodeId, object: &Path) -> io::Result<()> {
+        let _writing = self.writing.read();
+        let Some(newest) = self.newest_for(ino) else { return Ok(()) };
+        let _keeping = self.keeping.lock();
+        self.settle(newest, ino)?;
+        if self.has_all(newest, ino)? {
+            return Ok(());
+        }
+        let original = match self.env.open(object, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            original => original?,
+        };
+        let path = self.path(newest, ino);
+        self.create_dirs(&path)?;
+        let begun = path.with_extension("begun");
+        copy_file(self.env.as_ref(), original.as_ref(), &begun)?;
+        self.put_all(&begun, &path)
+    }
+
+    /// Moves the object `ino`, which lies at `object` and is to be removed, to where it is kept. False if no view sees it.
+    pub(crate) fn take(&self, ino: InodeId, object: &Path) -> io::Result<bool> {
+        let _writing = self.writing.read();
+        let Some(newest) = self.newest_for(ino) else { return Ok(false) };
+        let _keeping = self.keeping.lock();
+        self.settle(newest, ino)?;
+        if self.has_all(newest, ino)? {
+            return Ok(false);
+        }
+        let path = self.path(newest, ino);
         self.create_dirs(&path)?;
         let _nobody_reads = self.epochs.write();
         match self.env.rename(object, &path) {
@@ -121,7 +321,23 @@ impl Kept {
         Ok(true)
     }
 
-    /// Calls `with` with the object `ino` as a view of `epoch` sees it, which lies at `object` unless it is kept.
+    /// The versions of an object from an epoch on.
+    fn layers(&self, epochs: &Epochs, from: u64, ino: InodeId) -> io::Result<Layers> {
+        let mut layers = Layers::default();
+        for epoch in epochs.all.range(InodeId::new(from)..) {
+            layers.blocks.extend(self.blocks(*epoch, ino)?);
+            match self.env.open(&self.path(*epoch, ino), OpenMode::Read) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                all => {
+                    layers.all = Some(all?);
+                    break;
+                }
+            }
+        }
+        Ok(layers)
+    }
+
+    /// Calls `with` with the object `ino` as a view of `epoch` sees it, which lies at `object` where it is not kept.
     pub(crate) fn read<T>(
         &self,
         epoch: InodeId,
@@ -130,53 +346,81 @@ impl Kept {
         with: impl FnOnce(&dyn File) -> io::Result<T>,
     ) -> io::Result<T> {
         let epochs = self.epochs.read();
-        for later in epochs.range(epoch..) {
-            match self.env.open(&self.path(*later, ino), OpenMode::Read) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                kept => return with(kept?.as_ref()),
-            }
-        }
-        with(self.env.open(object, OpenMode::Read)?.as_ref())
+        let mut layers = self.layers(&epochs, epoch.get(), ino)?;
+        let bottom = match layers.all.take() {
+            Some(all) => all,
+            None => self.env.open(object, OpenMode::Read)?,
+        };
+        let (mut with, mut answer) = (Some(with), None);
+        below(&layers, bottom.as_ref(), &mut |file| {
+            answer = with.take().map(|with| with(file)).transpose()?;
+            Ok(())
+        })?;
+        answer.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// No view of this epoch is left: what nobody else needs goes. Costs what is kept there.
     pub(crate) fn end(&self, epoch: InodeId) -> io::Result<()> {
-        let _keeping = self.keeping.lock();
-        let before = self.epochs.read().range(..epoch).next_back().copied();
+        self.retire(epoch);
+        let before = self.epochs.read().all.range(..epoch).next_back().copied();
         let top = self.dir.join(epoch.get().to_string());
+        let mut failed = None;
         for upper in self.list(&top)? {
             for lower in self.list(&upper)? {
-                for path in self.list(&lower)? {
-                    self.pass_on(&path, before)?;
+                for ino in inodes_in(&self.list(&lower)?) {
+                    let Some(before) = before.filter(|before| ino < *before) else { continue };
+                    let _keeping = self.keeping.lock();
+                    // The others need not wait for one that cannot be read.
+                    failed = failed.or(self.pass_on(ino, epoch, before).err());
                 }
-                self.env.remove_dir(&lower)?;
             }
-            self.env.remove_dir(&upper)?;
         }
-        let mut epochs = self.epochs.write();
-        epochs.remove(&epoch);
-        self.set_newest(&epochs);
-        drop(epochs);
-        match self.env.remove_dir(&top) {
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        self.alter(|epochs| {
+            epochs.all.remove(&epoch);
+            epochs.ended.remove(&epoch);
+        });
+        self.overlays.forget_below(&top);
+        remove_tree(self.env.as_ref(), &top)
+    }
+
+    /// Gives what is kept at `epoch` to the one before it, as far as that one needs it. REQUIRES: `keeping`.
+    fn pass_on(&self, ino: InodeId, epoch: InodeId, before: InodeId) -> io::Result<()> {
+        let (later, earlier) = (self.path(epoch, ino), self.path(before, ino));
+        let (later_blocks, earlier_blocks) = (blocks_path(&later), blocks_path(&earlier));
+        let has_all = exists(self.env.as_ref(), &later)?;
+        if !has_all && self.overlays.get(&later_blocks)?.is_none() {
+            return Ok(());
+        }
+        if !self.has_all(before, ino)? {
+            self.create_dirs(&earlier)?;
+            match (self.overlays.get(&earlier_blocks)?, self.overlays.get(&later_blocks)?) {
+                (Some(earlier), Some(later)) => earlier.adopt(&later)?,
+                (None, Some(_)) => {
+                    let _nobody_reads = self.epochs.write();
+                    self.overlays.rename(&later_blocks, &earlier_blocks)?;
+                    self.sync_dirs(&earlier)?;
+                }
+                (_, None) => {}
+            }
+            if has_all {
+                let _nobody_reads = self.epochs.write();
+                self.env.rename(&later, &earlier)?;
+                self.sync_dirs(&earlier)?;
+            }
+        }
+        let _nobody_reads = self.epochs.write();
+        self.overlays.remove(&later_blocks)?;
+        self.remove(&later)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        match self.env.remove_file(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
         }
-    }
-
-    /// Moves the version at `path` to the epoch `before`, or removes it.
-    fn pass_on(&self, path: &Path, before: Option<InodeId>) -> io::Result<()> {
-        let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
-        let needed = number.map(InodeId::new).zip(before).filter(|(ino, before)| ino < before);
-        if let Some((ino, before)) = needed {
-            let earlier = self.path(before, ino);
-            if self.env.stat(&earlier).is_err() {
-                self.create_dirs(&earlier)?;
-                let _nobody_reads = self.epochs.write();
-                self.env.rename(path, &earlier)?;
-                return self.sync_dirs(&earlier);
-            }
-        }
-        self.env.remove_file(path)
     }
 
     /// The objects that changed after the view `from` began and before the view `until` did, or until now: those that were
@@ -188,15 +432,12 @@ impl Kept {
     ) -> io::Result<BTreeSet<InodeId>> {
         let _keeping = self.keeping.lock();
         let until = until.unwrap_or(InodeId::new(u64::MAX));
-        let epochs: Vec<InodeId> = self.epochs.read().range(from..until).copied().collect();
+        let epochs: Vec<InodeId> = self.epochs.read().all.range(from..until).copied().collect();
         let mut changed = BTreeSet::new();
         for epoch in epochs {
             for upper in self.list(&self.dir.join(epoch.get().to_string()))? {
                 for lower in self.list(&upper)? {
-                    let kept = self.list(&lower)?;
-                    let numbers =
-                        kept.iter().filter_map(|path| path.file_name()?.to_str()?.parse().ok());
-                    changed.extend(numbers.map(InodeId::new));
+                    changed.extend(inodes_in(&self.list(&lower)?));
                 }
             }
         }
@@ -204,13 +445,16 @@ impl Kept {
     }
 
     /// The epochs of which something is kept although no such view is there any more: of views that were ending.
+    /// The newest first, as what they pass on must pass all of them.
     pub(crate) fn ended(&self) -> io::Result<Vec<InodeId>> {
         let epochs = self.epochs.read();
         let listed = self.list(&self.dir)?.into_iter().filter_map(|path| {
             let epoch = InodeId::new(path.file_name()?.to_str()?.parse().ok()?);
-            (!epochs.contains(&epoch)).then_some(epoch)
+            (!epochs.all.contains(&epoch)).then_some(epoch)
         });
-        Ok(listed.collect())
+        let mut ended: Vec<InodeId> = listed.collect();
+        ended.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(ended)
     }
 
     /// What is in a directory, or nothing.
@@ -238,6 +482,51 @@ impl Kept {
     }
 }
 
+/// Versions of an object that lie over one another.
+#[derive(Default)]
+struct Layers {
+    /// Blocks, the uppermost first.
+    blocks: Vec<Arc<Overlay>>,
+    /// What lies below them, if it is not the object.
+    all: Option<Arc<dyn File>>,
+}
+
+/// Calls `with` with what is seen through the layers: below them is `object` if nothing else is.
+fn below(
+    layers: &Layers,
+    object: &dyn File,
+    with: &mut dyn FnMut(&dyn File) -> io::Result<()>,
+) -> io::Result<()> {
+    fn through(
+        blocks: &[Arc<Overlay>],
+        bottom: &dyn File,
+        with: &mut dyn FnMut(&dyn File) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match blocks.split_last() {
+            None => with(bottom),
+            Some((lowest, upper)) => {
+                let base = FileBase(bottom);
+                through(upper, &lowest.over(&base), with)
+            }
+        }
+    }
+    through(&layers.blocks, layers.all.as_deref().unwrap_or(object), with)
+}
+
+/// The inodes of which something is among these files.
+fn inodes_in(paths: &[PathBuf]) -> BTreeSet<InodeId> {
+    let number = |path: &PathBuf| path.file_stem()?.to_str()?.parse().ok().map(InodeId::new);
+    paths.iter().filter_map(number).collect()
+}
+
+/// Whether there is something at `path`.
+pub(crate) fn exists(env: &dyn Env, path: &Path) -> io::Result<bool> {
+    match env.stat(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
 /// Makes the directories between `top`, which exists, and the file `path`.
 pub(crate) fn create_dirs_between(
     env: &dyn Env,
@@ -261,13 +550,7 @@ pub(crate) fn copy_file(env: &dyn Env, original: &dyn File, path: &Path) -> io::
     let copy = env.open(path, OpenMode::CreateOrOpen)?;
     let stat = original.stat()?;
     copy.set_len(0)?;
-    let mut at = 0;
-    while at < stat.len {
-        match copy.copy_from(original, at, at, stat.len - at)? {
-            0 => break,
-            count => at += count,
-        }
-    }
+    copy_bytes(original, copy.as_ref(), stat.len)?;
     copy.set_len(stat.len)?;
     copy.set_times(None, Some(stat.modified))?;
     copy.sync_all()

@@ -33,11 +33,13 @@ mod ids;
 mod kept;
 mod locator;
 mod locks;
+mod main_file;
 mod namespace;
 mod node;
 mod objects;
 mod open;
 mod options;
+mod overlay;
 mod reaper;
 mod recover;
 mod redesign;
@@ -54,6 +56,7 @@ pub use engine::EngineKind;
 pub use fs::{VarveFs, format, format_with, holder};
 pub use handover::HandedOver;
 pub use options::{Atime, FormatOptions, MountOptions};
+pub use overlay::{OverlayReport, inspect_overlay};
 pub use superblock::Superblock;
 pub use views::{
     ChangeKind, CommitError, Committed, Diff, Isolation, OnConflict, PathChange, Transaction,

@@ -7,8 +7,9 @@
 //! held open for that. If there are more, one sync of the whole tree costs less than one for each; so it
 //! is done too by the first sync of a process, which covers what earlier ones wrote.
 //!
-//! A view has objects of its own, `views/E/K/J/I`, where E is its epoch, for what it has written; of all others it sees
-//! those of the store, as they were when it began ([`crate::kept`], [`crate::views`]).
+//! A view has objects of its own, `views/E/K/J/I`, where E is its epoch, for what it has made, and blocks of its own,
+//! `views/E/K/J/I.blocks` ([`crate::overlay`]), for what it has changed; of all others it sees those of the store, as they
+//! were when it began ([`crate::kept`], [`crate::views`]).
 //!
 //! Source: TableFS 4.2.1.
 
@@ -17,15 +18,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use varve_env::{Env, File, FileStat, OpenMode};
+use varve_schema::overlay::OverlayKind;
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use crate::error;
-use crate::kept::{Kept, copy_file, create_dirs_between};
+use crate::kept::{Kept, copy_file, create_dirs_between, exists};
+use crate::main_file::MainFile;
+use crate::overlay::{EXTENSION, Overlay, Overlays, blocks_path};
 use crate::superblock::{kept_dir, objects_dir};
-use crate::views::ViewFile;
+use crate::views::{Own, ViewFile};
 
 /// Files within one directory, and directories within the one above.
 const FAN_OUT: u64 = 10_000;
@@ -45,6 +49,13 @@ pub(crate) struct Objects {
     /// process wrote is durable, as the log may hold rows of one that died before it synced its objects, and
     /// whatever else has no row that claims it.
     earlier_synced: Mutex<bool>,
+    /// Those of the store and of all its views.
+    overlays: Arc<Overlays>,
+    /// Held for reading while several bytes are read that must belong together, for writing while a commit changes
+    /// objects. Whoever holds it waits for no lock of a row.
+    pub(crate) installing: RwLock<()>,
+    /// Of a view: held by the one who makes an object of its own.
+    making: Mutex<()>,
     origin: Origin,
 }
 
@@ -52,7 +63,7 @@ pub(crate) struct Objects {
 #[derive(Debug)]
 enum Origin {
     /// Nowhere: these are the store's own. What views still see of them is kept.
-    Store(Kept),
+    Store(Arc<Kept>),
     /// In the store, as a view of this epoch sees it; `None`: as it is, which locks keep so.
     View { store: Arc<Objects>, epoch: Option<InodeId> },
 }
@@ -69,35 +80,53 @@ struct Claimed {
 impl Objects {
     /// Those of the store in `store`.
     pub(crate) fn new(env: Arc<dyn Env>, store: &Path) -> Objects {
-        let origin = Origin::Store(Kept::new(Arc::clone(&env), kept_dir(store)));
-        Objects::with(env, objects_dir(store), origin)
+        let overlays = Arc::new(Overlays::new(Arc::clone(&env)));
+        let kept = Kept::new(Arc::clone(&env), kept_dir(store), Arc::clone(&overlays));
+        Objects::with(env, objects_dir(store), overlays, Origin::Store(Arc::new(kept)))
     }
 
     /// Those of a view, whose own are in `dir`: it sees the others as of the epoch `epoch`, or as they are. REQUIRES: these are
     /// the store's.
     pub(crate) fn of_view(self: &Arc<Self>, dir: PathBuf, epoch: Option<InodeId>) -> Objects {
         let origin = Origin::View { store: Arc::clone(self), epoch };
-        Objects::with(Arc::clone(&self.env), dir, origin)
+        Objects::with(Arc::clone(&self.env), dir, Arc::clone(&self.overlays), origin)
     }
 
-    fn with(env: Arc<dyn Env>, dir: PathBuf, origin: Origin) -> Objects {
-        let (claimed, failed) = (Mutex::default(), OnceLock::new());
-        Objects { env, dir, claimed, failed, earlier_synced: Mutex::new(false), origin }
+    fn with(env: Arc<dyn Env>, dir: PathBuf, overlays: Arc<Overlays>, origin: Origin) -> Objects {
+        let (claimed, failed, earlier_synced) =
+            (Mutex::default(), OnceLock::new(), Mutex::default());
+        let (installing, making) = (RwLock::default(), Mutex::default());
+        Objects { env, dir, claimed, failed, earlier_synced, overlays, installing, making, origin }
     }
 
     /// What is kept of the store's objects; `None` for those of a view.
-    pub(crate) fn kept(&self) -> Option<&Kept> {
+    pub(crate) fn kept(&self) -> Option<&Arc<Kept>> {
         match &self.origin {
             Origin::Store(kept) => Some(kept),
             Origin::View { .. } => None,
         }
     }
 
-    /// Called before the bytes or the length of the object of `ino` change: keeps them for the views that see them.
-    pub(crate) fn keep(&self, ino: InodeId) -> FsResult<()> {
+    /// Keeps all of the object of `ino` for the views that see it, for who changes it without telling.
+    pub(crate) fn keep_all(&self, ino: InodeId) -> FsResult<()> {
         let Some(kept) = self.kept() else { return Ok(()) };
         let path = self.path(ino);
-        kept.keep(ino, &path).map_err(|error| error::object("keep for a view", &path, error))
+        kept.keep_all(ino, &path).map_err(|error| error::object("keep for a view", &path, error))
+    }
+
+    /// Whether the object of `ino` may be changed by who does not tell, without copying it.
+    pub(crate) fn is_free(&self, ino: InodeId, object: &dyn File) -> FsResult<bool> {
+        let Some(kept) = self.kept() else { return Ok(true) };
+        let fail = |error| error::object("keep for a view", &self.path(ino), error);
+        kept.is_free(ino, object).map_err(fail)
+    }
+
+    /// The object of `ino`, which is `file`, for who reads and changes it.
+    pub(crate) fn wrap(&self, ino: InodeId, file: Arc<dyn File>) -> Arc<dyn File> {
+        match self.kept() {
+            Some(kept) => Arc::new(MainFile::new(Arc::clone(kept), ino, file)),
+            None => file,
+        }
     }
 
     /// Of a view: calls `with` with the object of `ino` in the store, as the view sees it.
@@ -121,7 +150,8 @@ impl Objects {
         object_path(&self.dir, ino)
     }
 
-    /// Makes an empty object, also where an earlier one was left over.
+    /// Makes an empty object, also where an earlier one was left over. No view sees it yet; who changes it later does so
+    /// by [`Objects::wrap`].
     pub(crate) fn create(&self, ino: InodeId) -> FsResult<Arc<dyn File>> {
         let path = self.path(ino);
         let fail = |error| error::object("create", &path, error);
@@ -159,38 +189,49 @@ impl Objects {
         if let Origin::View { .. } = self.origin {
             return Ok(Arc::new(ViewFile::new(Arc::clone(self), ino)));
         }
-        self.env.open(&path, mode).map_err(|error| error::object("open", &path, error))
+        let file =
+            self.env.open(&path, mode).map_err(|error| error::object("open", &path, error))?;
+        Ok(self.wrap(ino, file))
     }
 
     /// What the storage below says of the object of `ino`.
-    pub(crate) fn stat(&self, ino: InodeId) -> FsResult<FileStat> {
+    pub(crate) fn stat(self: &Arc<Self>, ino: InodeId) -> FsResult<FileStat> {
         let path = self.path(ino);
-        let stat = match self.env.stat(&path) {
-            Err(error) if self.kept().is_none() && error.kind() == io::ErrorKind::NotFound => {
-                self.read_origin(ino, |file| file.stat())
-            }
-            stat => stat,
+        let stat = match &self.origin {
+            Origin::View { .. } => ViewFile::new(Arc::clone(self), ino).stat(),
+            Origin::Store(_) => self.env.stat(&path),
         };
         stat.map_err(|error| error::object("stat", &path, error))
     }
 
-    /// Of a view: the object of `ino` that is its own; with `make`, a copy of what it saw until now if there is none.
-    pub(crate) fn own(&self, ino: InodeId, make: bool) -> io::Result<Option<Arc<dyn File>>> {
+    /// Of a view: what it has of the object of `ino`.
+    pub(crate) fn own(&self, ino: InodeId) -> io::Result<Option<Own>> {
         let path = self.path(ino);
         match self.env.open(&path, OpenMode::ReadWrite) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            file => return file.map(Some),
+            file => return file.map(|file| Some(Own::All(file))),
         }
-        if !make {
-            return Ok(None);
+        Ok(self.overlays.get(&blocks_path(&path))?.map(Own::Blocks))
+    }
+
+    /// The same, made if there is nothing: an empty file if it is to begin `anew`, else blocks over what the view saw until
+    /// now.
+    pub(crate) fn make_own(&self, ino: InodeId, anew: bool) -> io::Result<Own> {
+        let _making = self.making.lock();
+        if let Some(own) = self.own(ino)? {
+            return Ok(own);
         }
+        let path = self.path(ino);
         self.create_dirs(&path)?;
-        let begun = path.with_extension("begun");
-        self.read_origin(ino, |file| copy_file(self.env.as_ref(), file, &begun))?;
-        self.env.rename(&begun, &path)?;
-        let own = self.env.open(&path, OpenMode::ReadWrite)?;
-        self.claim(ino, Arc::clone(&own));
-        Ok(Some(own))
+        if let Some(dir) = path.parent() {
+            self.claimed.lock().dirs.insert(dir.to_path_buf());
+        }
+        if anew {
+            return Ok(Own::All(self.env.open(&path, OpenMode::CreateNew)?));
+        }
+        let stat = self.read_origin(ino, |file| file.stat())?;
+        let blocks = self.overlays.create(&blocks_path(&path), OverlayKind::Written, &stat)?;
+        Ok(Own::Blocks(blocks))
     }
 
     /// The same, or `None` if there is no object of `ino`.
@@ -216,7 +257,24 @@ impl Objects {
     /// Makes the bytes of an object durable, and with `data_only` unset its times. After a failure
     /// every later sync fails.
     pub(crate) fn sync(&self, ino: InodeId, object: &dyn File, data_only: bool) -> FsResult<()> {
-        self.sync_one(ino, object, data_only).map_err(error::sync)
+        let synced = self.sync_one(ino, object, data_only).and_then(|()| self.sync_own_names());
+        synced.map_err(error::sync)
+    }
+
+    /// Of a view: makes the names of its own files durable, which no row waits for.
+    fn sync_own_names(&self) -> io::Result<()> {
+        if self.kept().is_some() {
+            return Ok(());
+        }
+        let _others_wait = self.earlier_synced.lock();
+        let dirs = std::mem::take(&mut self.claimed.lock().dirs);
+        self.sync_dirs(&dirs)
+    }
+
+    /// The deepest first, so that a name is never durable in a directory that is not.
+    fn sync_dirs(&self, dirs: &BTreeSet<PathBuf>) -> io::Result<()> {
+        let mut dirs = dirs.iter().rev();
+        dirs.try_for_each(|dir| self.env.sync_dir(dir).map_err(|error| self.fail(dir, error)))
     }
 
     fn sync_one(&self, ino: InodeId, object: &dyn File, data_only: bool) -> io::Result<()> {
@@ -253,11 +311,7 @@ impl Objects {
                 dirs.insert(dir.to_path_buf());
             }
         }
-        // The deepest first, so that a name is never durable in a directory that is not.
-        for dir in dirs.iter().rev() {
-            self.env.sync_dir(dir).map_err(|error| self.fail(dir, error))?;
-        }
-        Ok(())
+        self.sync_dirs(&dirs)
     }
 
     /// Notes that an object was written to which nobody has open any more and no row claims: the next sync of
@@ -279,10 +333,32 @@ impl Objects {
     fn sync_tree(&self, earlier_synced: &mut bool) -> io::Result<()> {
         match self.env.sync_below(&self.dir) {
             // A view that has written to no large file has none of its own.
-            Err(error) if self.kept().is_none() && error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if self.kept().is_none() && error.kind() == io::ErrorKind::NotFound => {
+                *earlier_synced = true;
+                return Ok(());
+            }
             synced => synced.map_err(|error| self.fail(&self.dir, error))?,
         }
+        if self.kept().is_none() {
+            self.sync_blocks()?;
+            // An earlier process may have made the directory.
+            let above = self.dir.ancestors().skip(1).take(2).map(Path::to_path_buf);
+            self.sync_dirs(&above.collect())?;
+        }
         *earlier_synced = true;
+        Ok(())
+    }
+
+    /// Of a view: makes durable which blocks are its own, after their bytes. Costs the large files that it has changed.
+    fn sync_blocks(&self) -> io::Result<()> {
+        for ino in self.own_inodes().map_err(io::Error::other)? {
+            let path = blocks_path(&self.path(ino));
+            let synced = self.overlays.get(&path).and_then(|overlay| match overlay {
+                Some(overlay) if overlay.is_unsynced() => overlay.sync(false),
+                _ => Ok(()),
+            });
+            synced.map_err(|error| self.fail(&path, error))?;
+        }
         Ok(())
     }
 
@@ -328,42 +404,110 @@ impl Objects {
         }
     }
 
-    /// The inodes that have an object file here.
+    /// Of a view: the inodes of which it has something of its own, in order.
     pub(crate) fn own_inodes(&self) -> FsResult<Vec<InodeId>> {
-        match self.env.stat(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            _ => {
-                // What is no object is a copy that was begun.
-                let found = self.walk()?.map(|found| found.map(Result::ok));
-                Ok(found.collect::<FsResult<Vec<_>>>()?.into_iter().flatten().collect())
+        if !exists(self.env.as_ref(), &self.dir).map_err(|e| error::object("stat", &self.dir, e))? {
+            return Ok(Vec::new());
+        }
+        let mut own = Vec::new();
+        for found in self.walk()? {
+            match found? {
+                Ok(ino) => own.push(ino),
+                // What else is no object was begun.
+                Err(path) if path.extension().is_some_and(|e| e == EXTENSION) => {
+                    let number = path.file_stem().and_then(|name| name.to_str()?.parse().ok());
+                    own.extend(number.map(InodeId::new));
+                }
+                Err(_) => {}
             }
         }
+        own.sort_unstable();
+        own.dedup();
+        Ok(own)
     }
 
-    /// Puts the object file of a view, whose own are in `dir`, in the place of that of `ino`, durably, unless that has
-    /// happened.
-    pub(crate) fn install(&self, ino: InodeId, dir: &Path) -> FsResult<()> {
+    /// Does what [`Objects::install`] of a view of `epoch` may have no room for: keeps for other views what it will change,
+    /// and takes the room of what it will write.
+    pub(crate) fn prepare(&self, ino: InodeId, dir: &Path, epoch: InodeId) -> FsResult<()> {
         let (from, to) = (object_path(dir, ino), self.path(ino));
-        let install = || {
-            match self.env.stat(&from) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                stat => drop(stat?),
-            }
+        let prepare = || {
+            let Some(overlay) = self.overlays.get(&blocks_path(&from))? else { return Ok(()) };
+            let object = self.env.open(&to, OpenMode::ReadWrite)?;
             if let Some(kept) = self.kept() {
-                kept.take(ino, &to)?;
+                let changes = overlay.changes(object.stat()?.len)?;
+                kept.keep_besides(epoch, ino, object.as_ref(), &changes)?;
             }
-            if to.parent().is_some_and(|dir| self.env.stat(dir).is_err()) {
-                self.create_dirs(&to)?;
-                // Or a power cut could take the directory away with the name in it.
-                self.sync_claimed()?;
+            overlay.reserve(object.as_ref())
+        };
+        prepare().map_err(|error| error::object("prepare", &to, error))
+    }
+
+    /// Makes the object of `ino` what a view, whose own are in `dir`, has made of it, durably, unless that has happened:
+    /// writes the blocks to it that the view has changed, or puts the view's file in its place. With `others_read`, who
+    /// has the object open goes on reading it as it was.
+    pub(crate) fn install(&self, ino: InodeId, dir: &Path, others_read: bool) -> FsResult<()> {
+        let (from, to) = (object_path(dir, ino), self.path(ino));
+        let blocks = blocks_path(&from);
+        let install = || {
+            if let Some(overlay) = self.overlays.get(&blocks)? {
+                let is_whole = exists(self.env.as_ref(), &from)?;
+                if !is_whole && !others_read {
+                    let object = self.wrap(ino, self.env.open(&to, OpenMode::ReadWrite)?);
+                    overlay.apply(object.as_ref())?;
+                    object.sync_all()?;
+                    return self.remove_blocks(&blocks);
+                }
+                if !is_whole {
+                    self.make_whole(&overlay, &from, &to)?;
+                }
             }
-            self.env.rename(&from, &to)?;
-            for path in [&to, &from] {
-                path.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))?;
+            if exists(self.env.as_ref(), &from)? {
+                self.install_whole(ino, &from, &to)?;
             }
-            Ok(())
+            self.remove_blocks(&blocks)
         };
         install().map_err(|error| error::object("install", &from, error))
+    }
+
+    fn remove_blocks(&self, blocks: &Path) -> io::Result<()> {
+        if !exists(self.env.as_ref(), blocks)? {
+            return Ok(());
+        }
+        self.overlays.remove(blocks)?;
+        blocks.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))
+    }
+
+    /// Makes a view's file `from` of the object `to` and the view's blocks over it.
+    fn make_whole(&self, overlay: &Overlay, from: &Path, to: &Path) -> io::Result<()> {
+        let begun = from.with_extension("begun");
+        let object = self.env.open(to, OpenMode::Read)?;
+        copy_file(self.env.as_ref(), object.as_ref(), &begun)?;
+        let copy = self.env.open(&begun, OpenMode::ReadWrite)?;
+        overlay.apply(copy.as_ref())?;
+        copy.sync_all()?;
+        self.env.rename(&begun, from)?;
+        from.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))
+    }
+
+    fn install_whole(&self, ino: InodeId, from: &Path, to: &Path) -> io::Result<()> {
+        if let Some(kept) = self.kept() {
+            kept.take(ino, to)?;
+        }
+        if to.parent().is_some_and(|dir| self.env.stat(dir).is_err()) {
+            self.create_dirs(to)?;
+            // Or a power cut could take the directory away with the name in it.
+            self.sync_claimed()?;
+        }
+        self.env.rename(from, to)?;
+        for path in [to, from] {
+            path.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of the overlays below `dir`, which nobody uses any more.
+    pub(crate) fn forget_below(&self, dir: &Path) {
+        self.overlays.forget_below(dir);
     }
 
     /// Makes the object of `from` that of `to`, durably.

@@ -2,11 +2,13 @@
 //!
 //! A handle is *passthrough* when its bytes live in an object whose descriptor the front end may hand
 //! to the kernel, and *cached* otherwise. The kernel refuses to mix the two on one inode, so the first
-//! handle decides for all until the last is released.
+//! handle decides for all until the last is released. What the kernel writes it does not tell, so an object that a
+//! view sees is passed through to writers only when all of it is kept.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use varve_env::File;
 use varve_schema::{Content, FileKind, Pending};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
@@ -75,10 +77,22 @@ impl VarveFs {
             let limited = self.accounts.limits(held.counted_in())?;
             // So must writes to a file with set-id bits: past us the kernel judges them by the rights of the opener.
             let watched = limited || held.inode.perm & (SET_UID | SET_GID) != 0;
-            has_descriptor = object.fd().is_some() && (!watched || node.state().passthrough > 0);
+            let straight = node.state().passthrough > 0;
+            has_descriptor = object.fd().is_some()
+                && (straight
+                    || !watched && self.may_pass(held.inode.ino, object.as_ref(), flags)?);
+            if straight && flags.write {
+                self.objects.keep_all(held.inode.ino)?;
+            }
         }
         let opened = self.add_handle(node, flags, has_descriptor);
         Ok(if flags.read { self.note_reader(held, opened) } else { opened })
+    }
+
+    /// Whether an object that nobody has open straight may be: one that views see may only be read so, unless all of it
+    /// is kept, as the kernel does not tell what it writes.
+    fn may_pass(&self, ino: InodeId, object: &dyn File, flags: OpenFlags) -> FsResult<bool> {
+        Ok(self.options.passthrough && (!flags.write || self.objects.is_free(ino, object)?))
     }
 
     /// Sees to the time of last access of the held file, which was opened for reading. The kernel's own reads

@@ -36,6 +36,7 @@ mod handover;
 mod hash;
 mod inode;
 pub mod key;
+pub mod overlay;
 mod parent;
 mod pending;
 mod store_id;

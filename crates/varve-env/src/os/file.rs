@@ -111,6 +111,17 @@ impl File for OsFile {
         }
     }
 
+    fn share_all(&self, source: &dyn File) -> io::Result<bool> {
+        let Some(fd) = source.fd() else { return Ok(false) };
+        match retry_on_intr(|| fs::ioctl_ficlone(&self.fd, fd)) {
+            // What a storage says that cannot, or not for these two.
+            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::INVAL | Errno::XDEV) => {
+                Ok(false)
+            }
+            shared => Ok(shared.map(|()| true)?),
+        }
+    }
+
     fn expect_random_reads(&self) {
         let _ = fs::fadvise(&self.fd, 0, None, Advice::Random);
     }

@@ -45,6 +45,7 @@ impl VarveFs {
         let read = self.object_file(&source.node)?;
         let written = self.object_file(&target.node)?;
         let copy = |len| {
+            let _no_commit = self.objects.installing.read();
             let copied = written.copy_from(read.as_ref(), from.offset, to.offset, len);
             copied.map_err(|error| self.object_error("copy to", to.ino, error))
         };

@@ -78,6 +78,7 @@ impl VarveFs {
     ) -> FsResult<Bytes> {
         let fail = |error| self.object_error("read", ino, error);
         let mut buffer = vec![0; len.min(READ_BYTES_MAX)];
+        let _no_commit = self.objects.installing.read();
         let len = object.read_at(&mut buffer, offset).map_err(fail)?;
         buffer.truncate(len);
         Ok(buffer.into())
@@ -123,11 +124,10 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Makes a clean row dirty, before the object changes, and keeps the object for the views that see it. Commits.
+    /// Makes a clean row dirty, before the object changes. Commits.
     pub(crate) fn make_dirty(&self, held: &mut Held<'_>, object: &dyn File) -> FsResult<()> {
         let ino = held.inode.ino;
         self.check_written_elsewhere(&held.inode)?;
-        self.objects.keep(ino)?;
         let Content::Object { dirty: false, .. } = held.inode.content else { return Ok(()) };
         let fail = |error| self.object_error("write", ino, error);
         self.trim_object(&held.inode, object)?;

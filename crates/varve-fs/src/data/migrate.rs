@@ -76,7 +76,7 @@ impl VarveFs {
         self.stage(&mut second, held)?;
         self.commit(second)?;
         if let Some(node) = node {
-            self.descriptors.keep(&node, &object);
+            self.descriptors.keep(&node, &self.objects.wrap(ino, object));
             node.state().dirty_is_durable = dirty;
         }
         Ok(())

@@ -31,6 +31,7 @@ impl VarveFs {
             SeekFrom::Hole => Seek::Hole,
         };
         let object = self.object_file(&file.node)?;
+        let _no_commit = self.objects.installing.read();
         object.seek(what, offset).map_err(|error| match error.raw_os_error() {
             Some(ENXIO) => FsError::NoSuchOffset,
             _ => self.object_error("seek in", ino, error),

@@ -185,6 +185,9 @@ pub enum Finding {
     /// A dictionary that was dropped when a crash came.
     #[error("dictionary {name} was dropped; the next mount finishes this")]
     DictionaryGoing { name: String },
+    /// Blocks of a large file in a view of which is not known which they are.
+    #[error("{detail}; the snapshot or transaction can only be deleted or aborted")]
+    DamagedOverlay { path: String, detail: String },
     /// A file among the objects that is none.
     #[error("{path} is not an object file")]
     StrayFile { path: String },

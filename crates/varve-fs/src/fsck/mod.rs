@@ -5,7 +5,8 @@
 //! 2. `inodes` walks what was learnt, the key space `data` and the object files side by side, all in the
 //!    order of inode ids, and compares them; `data` has what it compares of the last two.
 //! 3. `tree` follows all directories up at once and finds those that never reach the root.
-//! 4. `accounts` adds up what directories say of the trees below them; `dictionaries` looks at those of users.
+//! 4. `accounts` adds up what directories say of the trees below them; `dictionaries` looks at those of users, and
+//!    `overlays` at what views have changed of large files and what is kept for them.
 //! 5. [`repair`] does the same and mends each finding as it comes, until nothing is found.
 //!
 //! Invariant: memory stays within [`CheckOptions::memory_bytes`], however many rows there are; what does not
@@ -18,6 +19,7 @@ mod fact;
 pub(crate) mod finding;
 mod inodes;
 mod names;
+mod overlays;
 pub mod repair;
 pub(crate) mod sorter;
 mod tree;
@@ -197,6 +199,7 @@ impl Check<'_> {
         self.check_accounts(&accounts)?;
         drop(accounts);
         self.check_dictionaries()?;
+        self.check_overlays()?;
         Ok(self.report)
     }
 

@@ -6,11 +6,12 @@
 //! 2. What the commit means for the main view is found out from the rows that the transaction changed ([`Plan`]): names
 //!    and inodes that the kernel may know, places of inodes, directories that move.
 //! 3. Rows join those changes: a mark for each directory with something untold, and for each large file that the view has
-//!    a copy of its own of a pending row `ObjectInstall`.
+//!    something of its own of a pending row `ObjectInstall`.
 //! 4. The branch commits, with [`super::merge`] for what both have changed. A conflict takes step 3 back; the
 //!    transaction goes on.
-//! 5. The store is synced, then the copies take the places of the objects. A crash before that leaves the pending rows,
-//!    by which the next mount does it ([`VarveFs::install_pending`]).
+//! 5. The store is synced, then the blocks that the view has changed are written to the objects, and files that it made
+//!    take their places ([`crate::objects::Objects::install`]); whoever reads them waits. A crash before that leaves the
+//!    pending rows, by which the next mount does it ([`VarveFs::install_pending`]).
 //! 6. What is known in memory follows: places, and what the main view has open of files that are gone, which stay as
 //!    orphans.
 //!
@@ -91,13 +92,21 @@ impl VarveFs {
             |ino: &InodeId| plan.removed_objects.contains(ino) || plan.orphans.contains(ino);
         let installs: Vec<InodeId> = own.into_iter().filter(|ino| !is_gone(ino)).collect();
         let survivors = self.survivors(&plan)?;
+        let own_dir = views_dir(&self.dir).join(txn.epoch.get().to_string());
+        for ino in &installs {
+            self.objects.prepare(*ino, &own_dir, txn.epoch)?;
+        }
+        let nobody_reads = self.objects.installing.write();
         self.join(&branch, view, &txn, &plan, &installs)?;
+        if let Some(kept) = self.objects.kept() {
+            kept.retire(txn.epoch);
+        }
         self.store.sync().map_err(error::store)?;
         for ino in &installs {
             self.install(*ino, txn.epoch)?;
         }
         self.follow_commit(&mut plan, &installs, survivors)?;
-        drop((guards, quiet));
+        drop((nobody_reads, guards, quiet));
         plan.removed_objects.iter().for_each(|ino| self.reaper.enqueue(*ino));
         for ino in &plan.orphans {
             self.reap_orphan(*ino)?;
@@ -293,7 +302,9 @@ impl VarveFs {
 
     fn install(&self, ino: InodeId, epoch: InodeId) -> FsResult<()> {
         let own = views_dir(&self.dir).join(epoch.get().to_string());
-        self.objects.install(ino, &own)
+        // What the kernel reads straight cannot wait until all is written.
+        let straight = self.locator.node(ino).is_some_and(|node| node.state().passthrough > 0);
+        self.objects.install(ino, &own, straight)
     }
 
     /// Finishes the commit of a transaction that had written to the large file `ino`.

@@ -8,7 +8,7 @@
 //! What views share with the main view, and how it stays right:
 //!
 //! 1. Inode ids come from the one allocator. An id is handed out for each view that begins, its *epoch*.
-//! 2. Object files: what a view sees is kept before it changes ([`crate::kept`]); a view writes to copies of its own
+//! 2. Object files: what a view sees is kept before it changes ([`crate::kept`]); a view writes to blocks of its own
 //!    ([`file`]).
 //! 3. The volatile key space, where each view has its own part of each key ([`crate::spill`]).
 //!
@@ -50,7 +50,7 @@ use crate::superblock::views_dir;
 
 pub use commit::CommitError;
 pub use diff::{ChangeKind, Diff, PathChange};
-pub(crate) use file::ViewFile;
+pub(crate) use file::{Own, ViewFile};
 pub(crate) use names::is_place;
 pub use plan::Committed;
 pub use serial::TransactionLocks;
@@ -220,17 +220,18 @@ impl VarveFs {
         for txn in self.transactions().map_err(invalid)? {
             txn.sees_objects_of().into_iter().for_each(|epoch| kept.begin(epoch));
         }
+        let fail = |error| invalid(error::object("list", &self.dir.join("kept"), error));
+        let ended = kept.ended().map_err(fail)?;
+        // What they kept is needed by those before as long as it is there.
+        ended.iter().for_each(|epoch| kept.retire(*epoch));
         if !self.options.read_only {
-            let fail = |error| invalid(error::object("list", &self.dir.join("kept"), error));
-            for epoch in kept.ended().map_err(fail)? {
-                kept.end(epoch).map_err(fail)?;
-            }
+            ended.into_iter().for_each(|epoch| self.end_view(epoch));
         }
         Ok(())
     }
 
-    /// Gives the present state the name `name`. Costs the same however many files there are; large files that are open
-    /// for writing are copied.
+    /// Gives the present state the name `name`. Costs the same however many files there are; large files that the kernel
+    /// has open for writing straight are copied.
     pub fn create_snapshot(&self, name: &str) -> FsResult<()> {
         check_name(name)?;
         self.writable()?;
@@ -262,11 +263,12 @@ impl VarveFs {
         // What the view sees is older than this id: it would be taken for unknown to the view otherwise.
         let epoch = self.ids.allocate()?;
         kept.begin(epoch);
-        let open = self.handles.written_objects();
+        let mut open = self.handles.written_objects();
+        open.retain(|node| node.state().passthrough > 0);
         let pinned = pin(epoch).map_err(error::store);
         drop(guards);
         let begun = pinned.and_then(|pinned| {
-            let kept = open.iter().try_for_each(|node| self.objects.keep(node.ino));
+            let kept = open.iter().try_for_each(|node| self.objects.keep_all(node.ino));
             if kept.is_err()
                 && let Err(error) = unpin(&pinned)
             {

@@ -218,7 +218,7 @@ impl VarveFs {
             return Ok(());
         }
         let fail = |error| self.object_error("open", inode.ino, error);
-        match self.objects.own(inode.ino, false).map_err(fail)? {
+        match self.objects.own(inode.ino).map_err(fail)? {
             Some(_) => Ok(()),
             None => Err(FsError::Busy),
         }

@@ -240,6 +240,7 @@ impl VarveFs {
     pub(super) fn forget_transaction(&self, epoch: InodeId) {
         self.end_view(epoch);
         let own = views_dir(&self.dir).join(epoch.get().to_string());
+        self.objects.forget_below(&own);
         if let Err(error) = remove_tree(self.env.as_ref(), &own) {
             log::warn!("{} stays until the next mount: {error}", own.display());
         }

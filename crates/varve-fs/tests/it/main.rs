@@ -21,6 +21,7 @@ mod findings;
 mod handover;
 mod interposed;
 mod names;
+mod overlays;
 mod quota;
 mod random_damage;
 mod repairs;

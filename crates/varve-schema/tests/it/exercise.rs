@@ -2,6 +2,9 @@
 //! as something that reads the same. The mutation tests and the fuzz targets call the same functions.
 
 use bytes::Bytes;
+use varve_schema::overlay::{
+    OverlayHeader, OverlayRecord, OverlaySlot, RECORD_BYTES, RECORDS_START, SLOT_OFFSETS,
+};
 use varve_schema::{
     DecodeError, DictionaryRow, EntryRow, Handover, Limits, Mark, ParentRow, Pending, RowKey,
     StoreId, XattrRow, decode_inode_row, encode_inode_row,
@@ -65,6 +68,32 @@ pub(crate) fn exercise(recode: Recode, data: &[u8]) {
     if let Ok(first) = recode(&Bytes::copy_from_slice(data)) {
         assert_eq!(recode(&Bytes::from(first.clone())), Ok(first));
     }
+}
+
+/// The parts of an overlay file: header, slots, records; how many of them could be read.
+pub(crate) fn overlay(data: &[u8]) -> usize {
+    let Ok(header) = OverlayHeader::decode(data) else { return 0 };
+    assert_eq!(OverlayHeader::decode(&header.encode()), Ok(header));
+    let mut read = 1;
+    for offset in SLOT_OFFSETS {
+        let bytes = data.get(offset as usize..).unwrap_or_default();
+        if let Ok(slot) = OverlaySlot::decode(bytes, header.salt, offset) {
+            assert_eq!(
+                OverlaySlot::decode(&slot.encode(header.salt), header.salt, offset),
+                Ok(slot)
+            );
+            read += 1;
+        }
+    }
+    let records = data.get(RECORDS_START as usize..).unwrap_or_default();
+    for (index, bytes) in records.chunks(RECORD_BYTES).enumerate() {
+        let index = index as u64;
+        if let Ok(record) = OverlayRecord::decode(bytes, &header, index) {
+            assert_eq!(record.encode(header.salt, index), bytes);
+            read += 1;
+        }
+    }
+    read
 }
 
 /// A key, as every key space reads it.

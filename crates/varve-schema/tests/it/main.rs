@@ -4,5 +4,6 @@
 mod exercise;
 mod golden;
 mod mutation;
+mod overlay;
 mod samples;
 mod sizes;

@@ -16,7 +16,7 @@ use crate::output;
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The store, for its levels and tables; or a file of it: VARVE, LOCK, varve.log, CURRENT, a manifest, a log, a table,
-    /// a segment or a large file
+    /// a segment, a large file or blocks of one
     #[arg(value_name = "STORE|FILE")]
     file: PathBuf,
     /// Print every row too
@@ -62,6 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             output::json(&store::superblock(path.parent().unwrap_or(Path::new(".")))?)
         }
         "LOCK" | "varve.log" | "varve.log.old" => show_text(path, arguments.json),
+        _ if name.ends_with(".blocks") => show_overlay(arguments),
         _ => match object_inode(path) {
             Some(inode) => {
                 show_object(&Object { file: "object", inode, bytes: stat.len() }, arguments.json)
@@ -118,6 +119,18 @@ fn show_object(object: &Object, json: bool) -> Result<()> {
 fn show_store(arguments: &Arguments) -> Result<()> {
     let found = varve_engine::inspect_store(&*OsEnv::new(), &engine_dir(&arguments.file))?;
     show(Inspection::Store(found), arguments.json)
+}
+
+fn show_overlay(arguments: &Arguments) -> Result<()> {
+    let path = &arguments.file;
+    let found = varve_fs::inspect_overlay(&*OsEnv::new(), path).map_err(|error| {
+        Error::io("read", path, &error).hint("`varve fsck STORE` tells what else is damaged")
+    })?;
+    if arguments.json {
+        return output::json(&found);
+    }
+    output::line(found.to_string().trim_end());
+    Ok(())
 }
 
 fn show_engine_file(arguments: &Arguments) -> Result<()> {

@@ -19,6 +19,7 @@ semantics!(
     transactions,
     transaction_conflicts,
     transaction_of_large_files,
+    blocks_of_large_files,
     transaction_use,
     transaction_pairs,
     transaction_limits,
@@ -342,6 +343,81 @@ fn transaction_of_large_files(place: &Place) {
     check();
     checked(place);
     check();
+}
+
+/// Bytes that the files of a directory take, however deep.
+fn taken(dir: &Path) -> u64 {
+    let items = fs::read_dir(dir).into_iter().flatten().map(Result::unwrap);
+    let bytes = items.map(|item| match item.file_type().unwrap().is_dir() {
+        true => taken(&item.path()),
+        false => item.metadata().unwrap().blocks() * 512,
+    });
+    bytes.sum()
+}
+
+fn bytes_at(path: &Path, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    File::open(path).unwrap().read_exact_at(&mut bytes, offset).unwrap();
+    bytes
+}
+
+fn blocks_of_large_files(place: &Place) {
+    let Place::Mount(mount) = place else { return };
+    let (dir, huge) = (place.dir(), place.dir().join("huge"));
+    let (gib, mib) = (1u64 << 30, 1u64 << 20);
+    File::create(&huge).unwrap().set_len(10 * gib).unwrap();
+    write_at(&huge, &pattern(1, LARGE), gib);
+    fs::write(dir.join("read"), pattern(4, LARGE)).unwrap();
+    let before = snapshot(place, "before");
+    let view = begin(&dir);
+    let store = |name: &str| taken(&mount.store().join(name));
+    let objects = store("objects");
+    let inside = OpenOptions::new().read(true).write(true).open(view.join("huge")).unwrap();
+    inside.write_all_at(b"in the transaction", 5 * gib + 3).unwrap();
+    inside.write_all_at(b"beyond", 10 * gib + 3).unwrap();
+    rustix::fs::fallocate(
+        &inside,
+        rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
+        gib,
+        1000,
+    )
+    .unwrap();
+    inside.sync_all().unwrap();
+    assert!(store("views") < mib, "{} bytes of a transaction", store("views"));
+    assert_eq!(rustix::fs::seek(&inside, rustix::fs::SeekFrom::Data(9 * gib)).unwrap() >> 30, 10);
+    drop(inside);
+    assert_eq!(bytes_at(&huge, 5 * gib, 30), [0; 30]);
+    // What somebody reads meanwhile stays for him as it was.
+    write_at(&view.join("read"), b"changed", 1000);
+    let reader = File::open(dir.join("read")).unwrap();
+    commit(place, &view);
+    assert!(super::content(&reader) == pattern(4, LARGE));
+    drop(reader);
+    assert_eq!(bytes_at(&dir.join("read"), 1000, 7), b"changed");
+    assert!(store("objects") < objects + mib && store("kept") < mib && store("views") == 0);
+    let check = || {
+        assert_eq!(fs::metadata(&huge).unwrap().len(), 10 * gib + 9);
+        assert_eq!(bytes_at(&huge, 5 * gib, 21)[3..], *b"in the transaction");
+        assert_eq!(bytes_at(&huge, 10 * gib, 9)[3..], *b"beyond");
+        let punched = bytes_at(&huge, gib, LARGE);
+        assert!(punched[..1000] == [0; 1000] && punched[1000..] == pattern(1, LARGE)[1000..]);
+        let seen = before.join("huge");
+        assert_eq!(fs::metadata(&seen).unwrap().len(), 10 * gib);
+        assert_eq!(bytes_at(&seen, 5 * gib, 30), [0; 30]);
+        assert!(bytes_at(&seen, gib, LARGE) == pattern(1, LARGE));
+        assert!(fs::read(before.join("read")).unwrap() == pattern(4, LARGE));
+    };
+    check();
+    let kept = store("kept");
+    write_at(&huge, b"by the main view", 7 * gib);
+    File::options().write(true).open(&huge).unwrap().set_len(10 * gib + 9).unwrap();
+    assert!(store("kept") < kept + mib, "{} bytes kept", store("kept"));
+    checked(place);
+    check();
+    assert_eq!(bytes_at(&before.join("huge"), 7 * gib, 16), [0; 16]);
+    run(varve().args(["snapshot", "delete"]).arg(&dir).arg("before"));
+    assert_eq!(store("kept"), 0);
+    assert_eq!(bytes_at(&huge, 7 * gib, 16), b"by the main view");
 }
 
 fn transaction_use(place: &Place) {

@@ -1,0 +1,91 @@
+//! Copying ranges from file to file, holes as holes.
+
+use std::io;
+use std::ops::Range;
+
+use varve_env::{Allocate, File, Seek};
+
+use super::ENXIO;
+
+/// Zeros written at once where the storage below cannot make holes.
+const ZEROS_BYTES: u64 = 1 << 20;
+pub(super) const EOPNOTSUPP: i32 = 95;
+
+/// A file, and how much further on in it the bytes are.
+pub(super) struct Shifted<'a> {
+    pub(super) file: &'a dyn File,
+    pub(super) by: u64,
+}
+
+/// Copies the first `len` bytes, holes as holes; the length is left to the caller.
+pub(crate) fn copy_bytes(source: &dyn File, target: &dyn File, len: u64) -> io::Result<()> {
+    copy_range(&Shifted { file: source, by: 0 }, &Shifted { file: target, by: 0 }, 0..len)
+}
+
+/// Copies a range of bytes. What `source` does not reach is a hole; the target's length is left to the caller where
+/// the range ends in one.
+pub(super) fn copy_range(
+    source: &Shifted<'_>,
+    target: &Shifted<'_>,
+    range: Range<u64>,
+) -> io::Result<()> {
+    let mut at = range.start;
+    for Range { start: mut data, end } in data_in(source, range.clone())? {
+        clear(target, at..data)?;
+        while data < end {
+            let (from, to) = (source.by + data, target.by + data);
+            match target.file.copy_from(source.file, from, to, end - data)? {
+                0 => {
+                    clear(target, data..end)?;
+                    break;
+                }
+                copied => data += copied,
+            }
+        }
+        at = end;
+    }
+    clear(target, at..range.end)
+}
+
+/// The parts of a range that are no holes.
+pub(super) fn data_in(source: &Shifted<'_>, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let (mut parts, mut at) = (Vec::new(), range.start);
+    while at < range.end {
+        let data = next(source, Seek::Data, at)?.min(range.end);
+        at = if data < range.end { next(source, Seek::Hole, data)?.min(range.end) } else { data };
+        if data < at {
+            parts.push(data..at);
+        }
+    }
+    Ok(parts)
+}
+
+/// The next data or hole, or no end.
+fn next(source: &Shifted<'_>, what: Seek, at: u64) -> io::Result<u64> {
+    match source.file.seek(what, source.by + at) {
+        Ok(found) => Ok(found.saturating_sub(source.by)),
+        Err(error) if error.raw_os_error() == Some(ENXIO) => Ok(u64::MAX),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a range read as zeros, as far as the file reaches.
+pub(super) fn clear(target: &Shifted<'_>, range: Range<u64>) -> io::Result<()> {
+    if range.is_empty() || next(target, Seek::Data, range.start)? >= range.end {
+        return Ok(());
+    }
+    let end = range.end.min(target.file.stat()?.len.saturating_sub(target.by));
+    let len = end.saturating_sub(range.start);
+    match target.file.allocate(Allocate::PunchHole, target.by + range.start, len) {
+        Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => {}
+        punched => return punched,
+    }
+    let zeros = vec![0; len.min(ZEROS_BYTES) as usize];
+    let mut at = range.start;
+    while at < end {
+        let piece = (end - at).min(ZEROS_BYTES);
+        target.file.write_all_at(&zeros[..piece as usize], target.by + at)?;
+        at += piece;
+    }
+    Ok(())
+}
