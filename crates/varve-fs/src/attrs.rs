@@ -75,6 +75,7 @@ impl VarveFs {
                     attr.ctime = attr.ctime.max(stat.modified);
                 }
             }
+            Content::Borrowed(borrowed) => attr.blocks = borrowed.blocks.unwrap_or(attr.blocks),
             Content::Inline(_) | Content::Chunks => {}
         }
         Ok(attr)

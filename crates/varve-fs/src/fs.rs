@@ -19,6 +19,7 @@ use varve_schema::{
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsError;
 
+use crate::clones::{Ground, Sources};
 use crate::descriptors::Descriptors;
 use crate::dictionaries::Dictionaries;
 use crate::engine::Engine;
@@ -65,6 +66,8 @@ pub struct VarveFs {
     pub(crate) views: Option<Views>,
     /// The store, if this is a serializable view.
     pub(crate) serial: Option<Serial>,
+    /// The states that clones read from; `None` if the store has no views.
+    pub(crate) sources: Option<Arc<Sources>>,
     pub(crate) lookups: KeyspaceId,
     reaper_thread: Mutex<Option<Box<dyn JoinHandle>>>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
@@ -83,9 +86,11 @@ pub(crate) struct Parts {
     pub(crate) dictionaries: Dictionaries,
     pub(crate) views: Option<Views>,
     pub(crate) serial: Option<Serial>,
+    pub(crate) sources: Option<Arc<Sources>>,
 }
 
 /// The key spaces that every store has.
+#[derive(Clone, Copy)]
 pub(crate) struct Keyspaces {
     pub(crate) meta: KeyspaceId,
     pub(crate) data: KeyspaceId,
@@ -329,8 +334,16 @@ impl VarveFs {
             Arc::clone(&ids),
         );
         let spill = Spill::new(Arc::clone(&store), keyspaces.lookups, 0);
-        let views = db.map(Views::new);
         let dir = dir.to_path_buf();
+        let sources = db.as_ref().map(|db| {
+            let (db, env, dir, options) =
+                (Arc::clone(db), Arc::clone(&env), dir.clone(), options.clone());
+            let (superblock, objects) = (superblock.clone(), Arc::clone(&objects));
+            let ids = Arc::clone(&ids);
+            let ground = Ground { db, env, dir, options, superblock, objects, ids, keyspaces };
+            Arc::new(Sources::new(ground))
+        });
+        let views = db.map(Views::new);
         let lock = Mutex::new(Some(lock));
         let serial = None;
         let parts = Parts {
@@ -345,6 +358,7 @@ impl VarveFs {
             dictionaries,
             views,
             serial,
+            sources,
         };
         let fs = VarveFs::build(parts, &keyspaces, spill)?;
         fs.begin_views()?;
@@ -354,7 +368,7 @@ impl VarveFs {
     /// A file system of these parts.
     pub(crate) fn build(parts: Parts, keyspaces: &Keyspaces, spill: Spill) -> StoreResult<VarveFs> {
         let Parts { env, dir, options, lock, store, superblock, .. } = parts;
-        let Parts { objects, ids, dictionaries, views, serial, .. } = parts;
+        let Parts { objects, ids, dictionaries, views, sources, serial, .. } = parts;
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || hook.sync_claimed()));
         let meta = keyspaces.meta;
@@ -389,6 +403,7 @@ impl VarveFs {
             lookups: keyspaces.lookups,
             views,
             serial,
+            sources,
             lock,
             dir,
             env,
@@ -445,8 +460,16 @@ impl VarveFs {
         if let Err(error) = covered.and_then(|()| self.reaper.sync_and_drain()) {
             log::warn!("the last sync failed: {error}");
         }
+        self.close_sources();
         let closed = self.store.close();
         (self.lock.lock().take(), closed)
+    }
+
+    /// Of the main view: lets go of the states that clones read from.
+    fn close_sources(&self) {
+        if let (Some(_), Some(sources)) = (&self.views, &self.sources) {
+            sources.close();
+        }
     }
 
     fn stop_reaper(&self) {
@@ -462,6 +485,7 @@ impl VarveFs {
 impl Drop for VarveFs {
     fn drop(&mut self) {
         self.stop_reaper();
+        self.close_sources();
     }
 }
 

@@ -61,12 +61,7 @@ impl IdAllocator {
         if state.next == state.mark {
             let used_up = || FsError::NoSpace("inode ids are used up".to_owned());
             let mark = state.mark.checked_add(RESERVE).ok_or_else(used_up)?;
-            let mut value = vec![ROW_VERSION];
-            put_varint(&mut value, mark);
-            let mut batch = Batch::new();
-            batch.put(self.meta, Bytes::copy_from_slice(&ID_MARK.to_bytes()), value);
-            self.store.write(batch).map_err(error::store)?;
-            state.mark = mark;
+            self.write_mark(&mut state, mark)?;
         }
         match self.policy {
             IdPolicy::Counter => {
@@ -75,6 +70,28 @@ impl IdAllocator {
                 Ok(ino)
             }
         }
+    }
+
+    /// `count` ids one after the other for new inodes: the first, and the one after the last.
+    pub(crate) fn reserve(&self, count: u64) -> FsResult<(InodeId, InodeId)> {
+        let mut state = self.state.lock();
+        let used_up = || FsError::NoSpace("inode ids are used up".to_owned());
+        let (first, end) = (state.next, state.next.checked_add(count).ok_or_else(used_up)?);
+        if end > state.mark {
+            self.write_mark(&mut state, end.checked_add(RESERVE).ok_or_else(used_up)?)?;
+        }
+        state.next = end;
+        Ok((InodeId::new(first), InodeId::new(end)))
+    }
+
+    fn write_mark(&self, state: &mut State, mark: u64) -> FsResult<()> {
+        let mut value = vec![ROW_VERSION];
+        put_varint(&mut value, mark);
+        let mut batch = Batch::new();
+        batch.put(self.meta, Bytes::copy_from_slice(&ID_MARK.to_bytes()), value);
+        self.store.write(batch).map_err(error::store)?;
+        state.mark = mark;
+        Ok(())
     }
 
     /// The id that will be handed out next: above every inode of the store.

@@ -4,7 +4,7 @@
 //! of a call:
 //!
 //! 1. `vfs` takes it and hands it to the module of its kind: `namespace` (names), `attrs`, `open`
-//!    (handles), `data` (bytes), `xattr` and `acl`.
+//!    (handles), `data` (bytes), `xattr` and `acl`. Copies that are made later are in `clones`.
 //! 2. That module finds the rows it needs: by (directory, hash of name), or by inode id through the
 //!    `locator`, and locks those it will change (`locks`).
 //! 3. It reads them (`rows`), decides, and writes one batch. What is in memory (locator, open nodes)
@@ -19,6 +19,7 @@
 
 mod acl;
 mod attrs;
+mod clones;
 mod data;
 mod descriptors;
 pub mod dictionaries;
@@ -51,6 +52,7 @@ mod vfs;
 mod views;
 mod xattr;
 
+pub use clones::Original;
 pub use dictionaries::Dictionaries;
 pub use engine::EngineKind;
 pub use fs::{VarveFs, format, format_with, holder};

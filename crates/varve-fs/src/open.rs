@@ -50,6 +50,9 @@ impl VarveFs {
         node: &Arc<OpenNode>,
         flags: OpenFlags,
     ) -> FsResult<Opened> {
+        if flags.write && !flags.truncate {
+            self.own_bytes(held)?;
+        }
         if flags.truncate {
             // For an open that also writes the kernel has checked it; for one that only reads it checks after
             // this call, when the program would have lost its text.

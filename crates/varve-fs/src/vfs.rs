@@ -13,6 +13,7 @@ use varve_vfs::{
     TreeQuota, TreeUsage, Vfs, XattrMode,
 };
 
+use crate::clones::Original;
 use crate::fs::VarveFs;
 use crate::namespace::{NewInode, Remove};
 
@@ -25,6 +26,7 @@ impl VarveFs {
     /// Begins an operation that may change what directories hold.
     fn enter(&self) {
         self.accounts.make_room();
+        self.drop_returned_sources();
     }
 }
 
@@ -282,6 +284,18 @@ impl Vfs for VarveFs {
 
     fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()> {
         self.do_removexattr(ino, name)
+    }
+
+    fn clone_tree(
+        &self,
+        dir: InodeId,
+        old_name: FileName<'_>,
+        parent: InodeId,
+        name: FileName<'_>,
+    ) -> FsResult<Entry> {
+        let original = Original { snapshot: None, dir, name: Some(old_name) };
+        self.do_clone(original, parent, name)?;
+        self.do_lookup(parent, name)
     }
 
     fn is_awaited(&self, ino: InodeId) -> bool {

@@ -17,6 +17,9 @@
 //!           6 dirty object                             so, and that file knows size and mtime
 //!           7 directory  | parent varint | suffix varint | entries varint | subdirs varint |
 //!                        | usage, see usage.rs |
+//!           8 folded directory                         as 7, then | source varint |
+//!           9 borrowed   | source varint | ino varint |             in rows of a file of a source, see clone.rs
+//!           10 so, large | source varint | ino varint | blocks varint |
 //! ```
 //!
 //! An inode's own row is a version byte and an inode. A fresh empty file takes about 25 bytes.
@@ -115,8 +118,21 @@ pub enum Content {
         /// Space taken; 0 while dirty.
         blocks: u64,
     },
+    /// Still that of another file, as an earlier state of the store has it.
+    Borrowed(Borrowed),
     /// What a directory knows of its place and its entries.
     Directory(DirInfo),
+}
+
+/// Where the bytes of a cloned file are until somebody writes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Borrowed {
+    /// The epoch of the state.
+    pub source: InodeId,
+    /// The file there.
+    pub ino: InodeId,
+    /// Of a large file, its space in units of 512 bytes; `None`: the bytes are in chunks.
+    pub blocks: Option<u64>,
 }
 
 /// What a directory knows of its place and its entries.
@@ -134,13 +150,15 @@ pub struct DirInfo {
     pub usage: Usage,
     /// The part of `usage` that its parent has not been told; nothing in the root.
     pub untold: UsageChange,
+    /// It is folded: its names are still to be taken from the state of the store that has this epoch.
+    pub source: Option<InodeId>,
 }
 
 impl DirInfo {
     /// An empty directory.
     pub fn new(parent: InodeId, suffix: Option<EntrySuffix>) -> DirInfo {
         let (usage, untold) = (Usage::default(), UsageChange::default());
-        DirInfo { parent, suffix, entries: 0, subdirs: 0, usage, untold }
+        DirInfo { parent, suffix, entries: 0, subdirs: 0, usage, untold, source: None }
     }
 
     /// What its parent counts for it: itself, and of its usage what the parent has been told.
@@ -260,7 +278,13 @@ impl Inode {
         {
             return Err(reader.error("content that does not fit the file type"));
         }
-        let stored = matches!(content, Content::Inline(_) | Content::Chunks);
+        if matches!(content, Content::Borrowed(_)) && kind != FileKind::Regular {
+            return Err(reader.error("bytes of something that is no file"));
+        }
+        let stored = matches!(
+            content,
+            Content::Inline(_) | Content::Chunks | Content::Borrowed(Borrowed { blocks: None, .. })
+        );
         if stored && size > STORED_FILE_BYTES_MAX {
             return Err(reader.error("a file in the store that is too large for it"));
         }
@@ -281,6 +305,17 @@ impl Inode {
     }
 }
 
+impl Inode {
+    /// The epoch of the state of the store from which it still reads its names or bytes.
+    pub fn source(&self) -> Option<InodeId> {
+        match &self.content {
+            Content::Directory(info) => info.source,
+            Content::Borrowed(borrowed) => Some(borrowed.source),
+            _ => None,
+        }
+    }
+}
+
 impl Content {
     fn tag(&self) -> u8 {
         match self {
@@ -290,7 +325,10 @@ impl Content {
             Content::Chunks => 4,
             Content::Object { dirty: false, .. } => 5,
             Content::Object { dirty: true, .. } => 6,
-            Content::Directory(_) => 7,
+            Content::Directory(DirInfo { source: None, .. }) => 7,
+            Content::Directory(_) => 8,
+            Content::Borrowed(Borrowed { blocks: None, .. }) => 9,
+            Content::Borrowed(_) => 10,
         }
     }
 
@@ -309,6 +347,16 @@ impl Content {
                 put_varint(out, u64::from(dir.subdirs));
                 dir.usage.encode_to(out);
                 dir.untold.encode_to(out);
+                if let Some(source) = dir.source {
+                    put_varint(out, source.get());
+                }
+            }
+            Content::Borrowed(Borrowed { source, ino, blocks }) => {
+                put_varint(out, source.get());
+                put_varint(out, ino.get());
+                if let Some(blocks) = blocks {
+                    put_varint(out, *blocks);
+                }
             }
         }
     }
@@ -325,7 +373,7 @@ impl Content {
             4 => Content::Chunks,
             5 => Content::Object { dirty: false, blocks: reader.varint()? },
             6 => Content::Object { dirty: true, blocks: 0 },
-            7 => {
+            7 | 8 => {
                 let parent = InodeId::new(reader.varint()?);
                 let suffix = match reader.varint()? {
                     0 => None,
@@ -336,19 +384,27 @@ impl Content {
                 let (entries, subdirs) = (reader.varint()?, reader.varint32()?);
                 let usage = Usage::decode_from(reader)?;
                 let untold = UsageChange::decode_from(reader)?;
-                Content::Directory(DirInfo { parent, suffix, entries, subdirs, usage, untold })
+                let source = (tag == 8).then(|| reader.varint().map(InodeId::new)).transpose()?;
+                let info = DirInfo { parent, suffix, entries, subdirs, usage, untold, source };
+                Content::Directory(info)
+            }
+            9 | 10 => {
+                let (source, ino) =
+                    (InodeId::new(reader.varint()?), InodeId::new(reader.varint()?));
+                let blocks = (tag == 10).then(|| reader.varint()).transpose()?;
+                Content::Borrowed(Borrowed { source, ino, blocks })
             }
             _ => return Err(reader.error("an unknown kind of content")),
         })
     }
 }
 
-fn put_time(out: &mut Vec<u8>, time: Timestamp) {
+pub(crate) fn put_time(out: &mut Vec<u8>, time: Timestamp) {
     put_varint(out, zigzag(time.secs()));
     out.extend_from_slice(&time.nanos().to_le_bytes());
 }
 
-fn take_time(reader: &mut Reader<'_>) -> Result<Timestamp, DecodeError> {
+pub(crate) fn take_time(reader: &mut Reader<'_>) -> Result<Timestamp, DecodeError> {
     let (secs, nanos) = (unzigzag(reader.varint()?), reader.u32()?);
     Timestamp::new(secs, nanos).ok_or_else(|| reader.error("a second or more of nanoseconds"))
 }

@@ -362,6 +362,18 @@ pub trait Vfs: Send + Sync {
     /// Removes an extended attribute.
     fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
 
+    /// Makes `name` in `parent` a copy of what `old_name` in `dir` stands for, with all that lies below, at once however large
+    /// it is. Counts as a lookup. `NotSupported` unless the file system can do that.
+    fn clone_tree(
+        &self,
+        _dir: InodeId,
+        _old_name: FileName<'_>,
+        _parent: InodeId,
+        _name: FileName<'_>,
+    ) -> FsResult<Entry> {
+        Err(FsError::NotSupported("clones"))
+    }
+
     /// Whether `ino`, a made-up id ([`InodeId::is_made_up`]), stands for a place where another file system is to be
     /// mounted: then whatever is asked of it is [`Vfs::arrive`].
     fn is_awaited(&self, _ino: InodeId) -> bool {

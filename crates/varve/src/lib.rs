@@ -15,6 +15,7 @@
 #![allow(clippy::disallowed_methods, reason = "the front end talks to the machine itself")]
 
 pub mod check;
+pub mod clone;
 pub mod demo;
 pub mod dump;
 pub mod embedded;

@@ -7,10 +7,10 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use varve_fs::{
-    ChangeKind, CommitError, Committed, MountOptions, Transaction, TransactionLocks,
+    ChangeKind, CommitError, Committed, MountOptions, Original, Transaction, TransactionLocks,
     TransactionOptions, VarveFs, ViewKind, ViewName,
 };
-use varve_types::InodeId;
+use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, Vfs};
 
 use crate::mounting::find_mount;
@@ -71,6 +71,23 @@ pub enum ViewRequest {
         /// Its id.
         id: String,
     },
+    /// Copy a file or a directory tree.
+    Clone(CloneRequest),
+}
+
+/// What is to be copied, and where to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CloneRequest {
+    /// The snapshot that it is in; none: the main view.
+    pub snapshot: Option<String>,
+    /// The inode number of the directory that has its name.
+    pub dir: u64,
+    /// The name; none: the directory itself.
+    pub name: Option<Vec<u8>>,
+    /// The inode number of the directory that gets the copy.
+    pub into: u64,
+    /// Its name there.
+    pub to: Vec<u8>,
 }
 
 /// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
@@ -135,6 +152,9 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         ViewRequest::Status { id } => status(&fs, id, None),
         ViewRequest::Begin { .. } => Err(Error::failed("a transaction is begun on a mount")
             .hint("`varve mount STORE DIR` first")),
+        ViewRequest::Clone(_) => {
+            Err(Error::failed("a clone is made on a mount").hint("`varve mount STORE DIR` first"))
+        }
     };
     file_system.close()?;
     done
@@ -176,6 +196,22 @@ pub(crate) fn diff_snapshots(fs: &VarveFs, from: &str, to: Option<&str>) -> Resu
         other => Error::from(other),
     })?;
     Ok(json!({ "changes": diff.changes, "complete": diff.complete }))
+}
+
+/// Copies what the request says.
+pub(crate) fn clone(fs: &VarveFs, request: &CloneRequest) -> Result<InodeId> {
+    let CloneRequest { snapshot, dir, name, into, to } = request;
+    let name = name.as_deref().map(FileName::new).transpose().map_err(FsError::from)?;
+    let to = FileName::new(to).map_err(FsError::from)?;
+    let original = Original { snapshot: snapshot.as_deref(), dir: InodeId::new(*dir), name };
+    fs.do_clone(original, InodeId::new(*into), to).map_err(|error| match error {
+        FsError::Exists => {
+            Error::failed("there is a file of that name already").hint("clone to a new name")
+        }
+        FsError::QuotaExceeded => Error::failed("the limits on a directory tree are reached")
+            .hint("all that a clone holds counts at once; `varve quota show` tells the limits"),
+        other => Error::from(other),
+    })
 }
 
 /// Begins a transaction that shows the directory `root`.

@@ -65,6 +65,23 @@ impl Db {
         view.snapshots.iter().map(info).collect()
     }
 
+    /// Gives the snapshot `name` the name `new` (1 to 255 bytes) instead, durably. `Invalid` if there is none of that name,
+    /// or one that has the new one.
+    pub fn rename_snapshot(&self, name: &str, new: &str) -> StoreResult<()> {
+        self.inner.check_open()?;
+        let _naming = self.inner.naming.lock();
+        self.inner.poison.check()?;
+        let view = self.inner.views.get();
+        if new.is_empty() || new.len() > SNAPSHOT_NAME_BYTES_MAX || view.snapshots.contains_key(new)
+        {
+            return Err(StoreError::Invalid(format!("a snapshot cannot be called {new:?}")));
+        }
+        let named = Some((Arc::from(new), Arc::clone(view.snapshot(name)?)));
+        let unnamed = Some(Arc::from(name));
+        self.inner.install(&Changes { named, unnamed, ..Changes::default() })?;
+        Ok(())
+    }
+
     /// Forgets the name, durably. What only the snapshot saw goes with the next merges; branches that stand over it
     /// and readers keep what they see. `Invalid` if there is none of this name.
     pub fn delete_snapshot(&self, name: &str) -> StoreResult<()> {

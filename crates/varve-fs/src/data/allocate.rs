@@ -32,6 +32,7 @@ impl VarveFs {
         }
         let extends = matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange);
         let mut held = if extends { self.hold_counted(ino)? } else { self.hold(ino)? };
+        self.own_bytes(&mut held)?;
         let mut in_object = matches!(held.inode.content, Content::Object { .. });
         if !in_object && extends && end > self.superblock.large_file_threshold_bytes {
             self.migrate(&mut held)?;

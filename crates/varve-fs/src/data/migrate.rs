@@ -21,7 +21,7 @@ use crate::rows::Changes;
 
 impl VarveFs {
     /// Moves the held file into an object. Commits; afterwards the held inode says `Object`.
-    pub(super) fn migrate(&self, held: &mut Held<'_>) -> FsResult<()> {
+    pub(crate) fn migrate(&self, held: &mut Held<'_>) -> FsResult<()> {
         let ino = held.inode.ino;
         let mut first = self.changes();
         let orphan = held.inode.nlink == 0;
@@ -58,11 +58,15 @@ impl VarveFs {
                     }
                 }
             }
+            Content::Borrowed(borrowed) => {
+                self.copy_lent(&held.inode, *borrowed, object.as_ref())?;
+            }
             _ => {}
         }
         object.set_len(held.inode.size).map_err(fail)?;
         object.set_times(None, Some(held.inode.times.mtime)).map_err(fail)?;
         let mut second = self.changes();
+        self.return_loan(&mut second, &held.inode);
         if let Content::Chunks = held.inode.content {
             second.delete_chunks(ino, 0, held.inode.size);
         }

@@ -51,6 +51,13 @@ impl VarveFs {
                 return Ok(bytes);
             }
         }
+        while let Content::Borrowed(_) = inode.content {
+            if let Some(bytes) = self.read_borrowed(&inode, offset, len)? {
+                self.touch_atime(&inode);
+                return Ok(bytes);
+            }
+            inode = self.read_inode(ino)?;
+        }
         let bytes = if let Content::Object { .. } = inode.content {
             let object = self.object_file(&file.node)?;
             self.read_object(ino, object.as_ref(), offset, len)?
@@ -84,6 +91,7 @@ impl VarveFs {
             }
         } else {
             let mut held = self.hold(ino)?;
+            self.own_bytes(&mut held)?;
             if file.flags.append || offset.saturating_add(data.len() as u64) > held.inode.size {
                 held = self.and_directory(held)?;
             }
@@ -132,6 +140,11 @@ impl VarveFs {
             changed(&mut held.inode, now);
             return Ok(());
         }
+        if size == 0 && matches!(held.inode.content, Content::Borrowed(_)) {
+            self.return_loan(changes, &held.inode);
+            held.inode.content = Content::None;
+        }
+        self.own_bytes(held)?;
         let in_object = matches!(held.inode.content, Content::Object { .. });
         if size == 0 || size < held.inode.size {
             changes.batch.reclaims_space();

@@ -22,6 +22,9 @@ impl VarveFs {
         let file = self.handles.get(ino, handle)?;
         if !file.node.has_object() {
             let held = self.hold(ino)?;
+            if let Content::Borrowed(borrowed) = held.inode.content {
+                return self.seek_borrowed(&held.inode, borrowed, offset, what);
+            }
             if !matches!(held.inode.content, Content::Object { .. }) {
                 return self.seek_small(&held.inode, offset, what);
             }
@@ -38,7 +41,7 @@ impl VarveFs {
         })
     }
 
-    fn seek_small(&self, inode: &Inode, offset: u64, what: SeekFrom) -> FsResult<u64> {
+    pub(crate) fn seek_small(&self, inode: &Inode, offset: u64, what: SeekFrom) -> FsResult<u64> {
         if offset >= inode.size {
             return Err(FsError::NoSuchOffset);
         }

@@ -44,7 +44,7 @@ pub(super) fn pieces(offset: u64, end: u64) -> impl Iterator<Item = Piece> {
 
 impl VarveFs {
     /// Bytes of a file in the store. REQUIRES: the lock of its row, if it has chunks.
-    pub(super) fn read_small(&self, inode: &Inode, offset: u64, len: usize) -> FsResult<Bytes> {
+    pub(crate) fn read_small(&self, inode: &Inode, offset: u64, len: usize) -> FsResult<Bytes> {
         let end = inode.size.min(offset.saturating_add(len as u64));
         if offset >= end {
             return Ok(Bytes::new());

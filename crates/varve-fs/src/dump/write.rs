@@ -19,8 +19,9 @@ use varve_engine::{Direction, KeyRange, StoreResult, StoreSnapshot};
 use varve_env::{Env, OpenMode};
 use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{
-    Body, CHUNK_BYTES, Content, DATA, DecodeError, DictionaryRow, EntryRow, FileKind, Inode,
-    Limits, META, ParentRow, Pending, Reader, RowKey, XattrRow, decode_inode_row, put_varint,
+    Body, Borrowed, CHUNK_BYTES, Content, DATA, DecodeError, DictionaryRow, EntryRow, FileKind,
+    Inode, Limits, META, ParentRow, Pending, Reader, RowKey, XattrRow, decode_inode_row,
+    put_varint,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -88,7 +89,8 @@ pub fn dump_store(
     let options = MountOptions { memory_budget_bytes: memory_bytes / 2, ..MountOptions::default() };
     let fs = VarveFs::open(Arc::clone(&env), dir, options)?;
     fs.accounts.tell_all();
-    let dumped = fs.store.snapshot().and_then(|snapshot| {
+    let unfolded = fs.unfold_all().map_err(invalid);
+    let dumped = unfolded.and_then(|()| fs.store.snapshot()).and_then(|snapshot| {
         let place = SpillPlace { env, dir: dir.to_path_buf() };
         let dump = Dump {
             fs: &fs,
@@ -167,6 +169,8 @@ impl Dump<'_> {
     fn row(&mut self, key: RowKey, value: &Bytes) -> FsResult<()> {
         let unreadable = |cause| error::row(META, key, cause);
         match key.meta_kind() {
+            // Everything was unfolded, and what borrows its bytes has a line like all others.
+            MetaRow::Loan(..) => Ok(()),
             MetaRow::Bookkeeping | MetaRow::Mark(_) | MetaRow::Parent(..) => Ok(()),
             MetaRow::Pending(_) => match Pending::decode(value).map_err(unreadable)? {
                 // Its file could not be removed yet; nothing of the tree leads to it.
@@ -181,7 +185,7 @@ impl Dump<'_> {
                 let inode = decode_inode_row(value).map_err(unreadable)?;
                 self.own_row(&inode)
             }
-            MetaRow::Entry(..) | MetaRow::Unknown => Err(unsound()),
+            MetaRow::Entry(..) | MetaRow::Twin(..) | MetaRow::Unknown => Err(unsound()),
         }
     }
 
@@ -258,6 +262,7 @@ impl Dump<'_> {
         }
         match inode.content {
             Content::Chunks => self.chunks(inode.ino),
+            Content::Borrowed(borrowed) => self.lent(inode, borrowed),
             Content::Object { dirty: true, .. } => Err(unsound()),
             Content::Object { .. } => self.object(inode),
             _ => Ok(()),
@@ -312,6 +317,22 @@ impl Dump<'_> {
             let key = RowKey::from_bytes(&bytes).ok_or_else(unsound)?;
             let DataRow::Chunk(_, index) = key.data_kind() else { break };
             self.data(ino, index * CHUNK_BYTES as u64, &value)?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of a file that are with another.
+    fn lent(&mut self, inode: &Inode, borrowed: Borrowed) -> FsResult<()> {
+        let from = self.fs.sources()?.open(borrowed.source)?;
+        if borrowed.blocks.is_some() {
+            let object = from.objects.open(borrowed.ino, OpenMode::Read)?;
+            let mut take = |at, bytes: &[u8]| self.data(inode.ino, at, bytes);
+            return pieces(&from.objects, borrowed.ino, object.as_ref(), inode.size, &mut take);
+        }
+        for index in 0..inode.size.div_ceil(CHUNK_BYTES as u64) {
+            if let Some(chunk) = from.chunk(borrowed.ino, index)? {
+                self.data(inode.ino, index * CHUNK_BYTES as u64, &chunk)?;
+            }
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ pub(crate) struct Spot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Place {
-    /// In the inode, or nowhere.
+    /// In the inode, or nowhere, or with another.
     Inode = 1,
     /// In chunk rows.
     Chunks = 2,
@@ -39,9 +39,11 @@ pub(crate) enum Place {
 impl Place {
     pub(crate) fn of(content: &Content) -> Place {
         match content {
-            Content::None | Content::Inline(_) | Content::Symlink(_) | Content::Directory(_) => {
-                Place::Inode
-            }
+            Content::None
+            | Content::Inline(_)
+            | Content::Symlink(_)
+            | Content::Directory(_)
+            | Content::Borrowed(_) => Place::Inode,
             Content::Chunks => Place::Chunks,
             Content::Object { dirty: false, .. } => Place::Object,
             Content::Object { dirty: true, .. } => Place::DirtyObject,
@@ -72,6 +74,8 @@ pub(crate) struct Seen {
     pub(crate) has_xattrs: bool,
     pub(crate) nlink: u32,
     pub(crate) size: u64,
+    /// The source from which it still reads names or bytes.
+    pub(crate) source: Option<u64>,
 }
 
 impl Seen {
@@ -82,6 +86,7 @@ impl Seen {
             has_xattrs: inode.has_xattrs,
             nlink: inode.nlink,
             size: inode.size,
+            source: inode.source().map(InodeId::get),
         }
     }
 }
@@ -120,6 +125,10 @@ pub(crate) enum What {
     Mark(u64),
     /// There are limits on it.
     Limits,
+    /// It has a loan from this source, perhaps for its names.
+    Loan { source: u64, folded: bool },
+    /// Names of it in this clone are yet to come.
+    Twin { clone: u64, old: u64, left: u64 },
     /// An entry refers to it.
     Name { spot: Spot, kind: FileKind, pointed: Pointed },
     /// A parent pointer of it.
@@ -143,6 +152,8 @@ impl What {
             What::Limits => 5,
             What::Name { .. } => 6,
             What::Pointer(_) => 7,
+            What::Loan { .. } => 8,
+            What::Twin { .. } => 9,
         }
     }
 
@@ -151,9 +162,12 @@ impl What {
             What::Name { spot, pointed, .. } => (6, Some(*pointed), 0, Some(*spot)),
             What::Pointer(pointed) => (6, Some(*pointed), 1, None),
             What::Inline { spot, .. } => (2, None, 0, Some(*spot)),
-            What::Own { .. } | What::Pending(_) | What::Mark(_) | What::Limits => {
-                (self.tag(), None, 0, None)
-            }
+            What::Own { .. }
+            | What::Pending(_)
+            | What::Mark(_)
+            | What::Limits
+            | What::Loan { .. }
+            | What::Twin { .. } => (self.tag(), None, 0, None),
         }
     }
 }
@@ -230,13 +244,16 @@ fn put_seen(out: &mut Vec<u8>, seen: &Seen) {
     out.extend_from_slice(&[seen.kind as u8, seen.place as u8, u8::from(seen.has_xattrs)]);
     put_varint(out, u64::from(seen.nlink));
     put_varint(out, seen.size);
+    put_varint(out, seen.source.unwrap_or(0));
 }
 
 fn take_seen(reader: &mut Reader<'_>) -> Result<Seen, DecodeError> {
     let kind = take_kind(reader)?;
     let place = Place::from_u8(reader.u8()?).ok_or_else(|| reader.error("an unknown place"))?;
     let has_xattrs = reader.u8()? != 0;
-    Ok(Seen { kind, place, has_xattrs, nlink: reader.varint32()?, size: reader.varint()? })
+    let (nlink, size) = (reader.varint32()?, reader.varint()?);
+    let source = Some(reader.varint()?).filter(|source| *source != 0);
+    Ok(Seen { kind, place, has_xattrs, nlink, size, source })
 }
 
 impl Record for Fact {
@@ -265,6 +282,13 @@ impl Record for Fact {
                 put_pointed(out, pointed);
             }
             What::Pointer(pointed) => put_pointed(out, pointed),
+            What::Loan { source, folded } => {
+                put_varint(out, *source);
+                out.push(u8::from(*folded));
+            }
+            What::Twin { clone, old, left } => {
+                [clone, old, left].into_iter().for_each(|number| put_varint(out, *number));
+            }
         }
     }
 
@@ -284,6 +308,11 @@ impl Record for Fact {
                 What::Name { spot, kind, pointed: take_pointed(reader)? }
             }
             7 => What::Pointer(take_pointed(reader)?),
+            8 => What::Loan { source: reader.varint()?, folded: reader.u8()? != 0 },
+            9 => {
+                let (clone, old) = (reader.varint()?, reader.varint()?);
+                What::Twin { clone, old, left: reader.varint()? }
+            }
             _ => return Err(reader.error("an unknown fact")),
         };
         Ok(Fact { ino, what })
@@ -305,6 +334,7 @@ mod tests {
             has_xattrs: true,
             nlink: 2,
             size: 1 << 40,
+            source: Some(77),
         };
         let ino = InodeId::new(300);
         let pointed = Pointed { dir: 9, hash: 1 << 50, print: 7 };
@@ -320,6 +350,8 @@ mod tests {
             What::Limits,
             What::Name { spot, kind: FileKind::Directory, pointed },
             What::Pointer(pointed),
+            What::Loan { source: 77, folded: true },
+            What::Twin { clone: 70, old: 71, left: 1 },
         ];
         for (i, what) in whats.into_iter().enumerate() {
             let fact = Fact { ino, what };

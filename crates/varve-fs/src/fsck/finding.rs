@@ -173,6 +173,18 @@ pub enum Finding {
     /// An object of an inode whose content is elsewhere.
     #[error("inode {ino} does not claim its object file; it only takes room")]
     UnclaimedObject { ino: u64 },
+    /// A loan of an inode that borrows nothing from that source.
+    #[error("inode {ino} has a loan from state {state} of the store that it does not use")]
+    StrayLoan { ino: u64, state: u64 },
+    /// A folded directory or a file that borrows its bytes, without its loan row.
+    #[error("inode {ino} reads from state {state} of the store and has no loan for that")]
+    MissingLoan { ino: u64, state: u64 },
+    /// A folded directory or a file that borrows its bytes from a state of the store that is gone.
+    #[error("inode {ino} reads from state {state} of the store, which is gone")]
+    SourceGone { ino: u64, state: u64 },
+    /// Names to come of an inode that has no row of its own.
+    #[error("names of inode {ino} are to come, which has no row of its own")]
+    StrayTwin { ino: u64 },
     /// A dictionary whose row cannot be read.
     #[error("dictionary {name} cannot be found: {detail}")]
     UnreadableDictionary { name: String, detail: String },
@@ -203,6 +215,8 @@ impl Finding {
             | Finding::LongObject { .. }
             | Finding::StrayFile { .. }
             | Finding::MarkWithoutDirectory { .. }
+            | Finding::StrayLoan { .. }
+            | Finding::StrayTwin { .. }
             | Finding::LimitsWithoutDirectory { .. } => Severity::Waste,
             _ => Severity::Error,
         }

@@ -10,6 +10,7 @@ use varve_schema::{EntrySuffix, FileKind, ParentRow, Pending, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
+use super::clones::Lent;
 use super::fact::{Fact, Place, Pointed, Seen, Spot, Up, What};
 use super::names::{is_inode_id, printable};
 use super::sorter::Sorted;
@@ -65,6 +66,8 @@ pub(super) struct Known {
     /// The name that was compared first.
     first: Option<Spot>,
     home_found: bool,
+    /// What clones have not copied yet.
+    pub(super) lent: Lent,
 }
 
 /// A name, and how often it and pointers to it were seen.
@@ -88,11 +91,17 @@ impl Known {
             compared: None,
             first: None,
             home_found: false,
+            lent: Lent::default(),
         }
     }
 
     fn is_directory(&self) -> bool {
         self.own.is_some_and(|(seen, _)| seen.kind == FileKind::Directory)
+    }
+
+    /// Whether it has a row of its own.
+    pub(super) fn has_row(&self) -> bool {
+        self.own.is_some()
     }
 
     pub(super) fn seen(&self) -> Option<Seen> {
@@ -195,6 +204,7 @@ impl Check<'_> {
                 let key = Bytes::copy_from_slice(&RowKey::limits(known.ino).to_bytes());
                 self.found(Finding::LimitsWithoutDirectory { dir: ino }, At::Row(key))?;
             }
+            What::Loan { .. } | What::Twin { .. } => known.lent.note(what),
             What::Pointer(pointed) => self.compare_pointer(known, pointed, None)?,
             What::Name { spot, kind, pointed } => {
                 known.names += 1;
@@ -272,6 +282,7 @@ impl Check<'_> {
         if let Some(pending) = known.pending {
             self.check_pending(known, pending)?;
         }
+        self.check_lent(known)?;
         match (known.own, known.inline) {
             (Some((_, Up::Directory { parent, suffix, untold })), _) => {
                 let is_root = known.ino == InodeId::ROOT;
@@ -284,7 +295,8 @@ impl Check<'_> {
                 if let Some(first) = known.first.filter(|_| !known.home_found) {
                     self.found(Finding::WrongHome { ino }, At::Name(first))?;
                 }
-                let (recorded, counted) = (u64::from(seen.nlink), known.names);
+                let (recorded, counted) =
+                    (u64::from(seen.nlink), known.names.saturating_add(known.lent.names));
                 if counted == 0 && !known.is_orphan() {
                     self.found(Finding::InodeWithoutName { ino }, At::Own)
                 } else if recorded != counted {

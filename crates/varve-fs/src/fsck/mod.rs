@@ -3,7 +3,7 @@
 //! 1. `names` scans the key space `meta`. Rows come grouped by directory, so that counts are checked as each
 //!    group ends. What is learnt of inodes goes into a [`sorter`], by inode.
 //! 2. `inodes` walks what was learnt, the key space `data` and the object files side by side, all in the
-//!    order of inode ids, and compares them; `data` has what it compares of the last two.
+//!    order of inode ids, and compares them; `data` has what it compares of the last two, `clones` what is not copied yet.
 //! 3. `tree` follows all directories up at once and finds those that never reach the root.
 //! 4. `accounts` adds up what directories say of the trees below them; `dictionaries` looks at those of users, and
 //!    `overlays` at what views have changed of large files and what is kept for them.
@@ -13,6 +13,7 @@
 //! fit goes to files that have no name. Findings beyond [`FINDINGS_MAX`] are only counted.
 
 mod accounts;
+mod clones;
 mod data;
 mod dictionaries;
 mod fact;

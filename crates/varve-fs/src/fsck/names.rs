@@ -7,8 +7,8 @@ use bytes::Bytes;
 use varve_engine::{Direction, KeyRange};
 use varve_schema::key::{ID_MARK, MetaRow, STORE_ID};
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, FileKind, Inode, Limits, META, Mark, Named, ParentRow,
-    Pending, Reader, RowKey, StoreId, UsageChange, decode_inode_row,
+    Body, Content, DirInfo, EntryRow, FileKind, Inode, Limits, Loan, META, Mark, Named, ParentRow,
+    Pending, Reader, RowKey, StoreId, Twin, UsageChange, decode_inode_row,
 };
 use varve_types::{FileName, InodeId};
 use varve_vfs::FsResult;
@@ -97,6 +97,17 @@ impl Check<'_> {
             },
             MetaRow::Parent(ino, hash) if is_inode_id(ino) => match ParentRow::decode(value) {
                 Ok(row) => self.pointers(ino, hash, bytes, &row),
+                Err(error) => self.unreadable(META, bytes, &error),
+            },
+            MetaRow::Loan(source, ino) => match Loan::decode(value) {
+                Ok(loan) => self.facts.push(Fact { ino, what: What::loan(source, loan) }),
+                Err(error) => self.unreadable(META, bytes, &error),
+            },
+            MetaRow::Twin(clone, old) => match Twin::decode(value) {
+                Ok(Twin { ino, left }) => {
+                    let what = What::Twin { clone: clone.get(), old: old.get(), left };
+                    self.facts.push(Fact { ino, what })
+                }
                 Err(error) => self.unreadable(META, bytes, &error),
             },
             MetaRow::Inode(ino) if is_inode_id(ino) => match decode_inode_row(value) {
@@ -282,6 +293,10 @@ impl Check<'_> {
             }
             return Ok(());
         };
+        if info.source.is_some() {
+            // It counts names that it has yet to get.
+            return Ok(());
+        }
         self.accounts.push(Account::recorded(ino, info.usage))?;
         self.accounts.push(Account::share(ino, inline))?;
         if info.entries != entries {

@@ -2,6 +2,7 @@
 //!
 //! Unlike a mount, opening it decodes no row, so that it opens whatever the rows hold.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,12 +11,14 @@ use varve_engine::options::DbOptions;
 use varve_engine::{Store, StoreResult};
 use varve_env::{Env, FileLock};
 use varve_schema::{NameHasher, StoreId};
-use varve_types::KeyspaceId;
+use varve_types::{InodeId, KeyspaceId};
 
+use crate::engine::Engine;
 use crate::fs::{Keyspaces, VarveFs, take_lock};
 use crate::objects::Objects;
 use crate::rows::Changes;
 use crate::superblock::{Superblock, engine_dir};
+use crate::views::parse_name;
 
 /// An open store.
 pub(crate) struct Volume {
@@ -28,6 +31,8 @@ pub(crate) struct Volume {
     pub(crate) hasher: NameHasher,
     pub(crate) store_id: Option<StoreId>,
     pub(crate) objects: Arc<Objects>,
+    /// The epochs of the named snapshots; `None` if the store has none.
+    pub(crate) sources: Option<BTreeSet<InodeId>>,
     _lock: Option<Box<dyn FileLock>>,
 }
 
@@ -47,6 +52,7 @@ impl Volume {
             hasher: fs.hasher.clone(),
             store_id: fs.superblock.store_id(),
             objects: Arc::clone(&fs.objects),
+            sources: fs.sources.as_ref().map(|sources| sources.epochs().into_iter().collect()),
             _lock: None,
         }
     }
@@ -78,7 +84,11 @@ impl Volume {
         let mut options =
             DbOptions { create_if_missing, ..DbOptions::with_memory_budget(engine_bytes) };
         superblock.design.apply(&mut options);
-        let store = superblock.engine.open(&env, &engine_dir(dir), options)?.store;
+        let Engine { store, db } = superblock.engine.open(&env, &engine_dir(dir), options)?;
+        let sources = db.map(|db| {
+            let stored = db.snapshots();
+            stored.iter().filter_map(|stored| Some(parse_name(&stored.name)?.0)).collect()
+        });
         let objects = Arc::new(Objects::new(Arc::clone(&env), dir));
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || {
@@ -92,7 +102,19 @@ impl Volume {
         let Keyspaces { meta, data, dictionaries, .. } = keyspaces;
         let dir = dir.to_path_buf();
         let (store_id, _lock) = (superblock.store_id(), Some(lock));
-        Ok(Volume { env, dir, store, meta, data, dictionaries, hasher, store_id, objects, _lock })
+        Ok(Volume {
+            env,
+            dir,
+            store,
+            meta,
+            data,
+            dictionaries,
+            hasher,
+            store_id,
+            objects,
+            sources,
+            _lock,
+        })
     }
 
     /// No changes yet.

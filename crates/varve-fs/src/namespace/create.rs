@@ -90,8 +90,7 @@ impl VarveFs {
         self.check_name(parent, name)?;
         let suffix = self.hasher.entry(name.as_bytes());
         let key = RowKey::entry(parent, suffix);
-        let guards = self.lock_rows(&[RowKey::inode(parent), key])?;
-        let mut dir = self.dir_row(parent)?;
+        let (guards, mut dir) = self.lock_unfolded(parent, &[RowKey::inode(parent), key])?;
         let mut row = self.locked_entry_row(&guards, key)?;
         if row.find(name.as_bytes()).is_some() {
             return Err(FsError::Exists);

@@ -36,7 +36,7 @@ impl VarveFs {
             if let Place::Entry { key, .. } = &place {
                 keys.push(*key);
             }
-            let guards = self.lock_rows(&keys)?;
+            let (guards, mut dir) = self.lock_unfolded(parent, &keys)?;
             if self.locator.place(ino)?.unwrap_or(Place::Own) != place {
                 continue;
             }
@@ -47,7 +47,6 @@ impl VarveFs {
             let mut home = home_key.map(|key| self.entry_row(key)).transpose()?;
             let mut row = self.locked_entry_row(&guards, key)?;
             let mut inode = self.link_target(ino, &place, home.as_ref().unwrap_or(&row))?;
-            let mut dir = self.dir_row(parent)?;
             if row.find(name.as_bytes()).is_some() {
                 return Err(FsError::Exists);
             }
@@ -104,7 +103,8 @@ impl VarveFs {
         }
         let added = parents.add(parent, name.as_bytes())?;
         parents.stage(changes);
-        if inode.nlink == 0 {
+        // One that has names which are still to come has no home either once all others are gone.
+        if inode.home.is_none() {
             inode.home = Some(added);
             changes.charge(parent, UsageChange::file(inode.size));
         }

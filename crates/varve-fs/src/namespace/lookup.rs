@@ -1,9 +1,13 @@
 //! Finding names.
 
-use varve_schema::{Body, Content, EntryRow, Named, RowKey};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use varve_schema::{Body, Content, EntryRow, FileKind, Named, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Entry, FsError, FsResult};
 
+use crate::clones::Sources;
 use crate::fs::VarveFs;
 use crate::locator::Place;
 
@@ -13,17 +17,38 @@ impl VarveFs {
             return found;
         }
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
-        let mut guards = self.lock_rows(&[key])?;
-        let row = self.locked_entry_row(&guards, key)?;
-        if let Some(named) = row.find(name.as_bytes()) {
-            return self.found(key, named);
+        loop {
+            let mut guards = self.lock_rows(&[key])?;
+            let row = self.locked_entry_row(&guards, key)?;
+            if let Some(named) = row.find(name.as_bytes()) {
+                return self.found(key, named);
+            }
+            let dir = self.inode_row(parent)?.filter(|dir| dir.kind == FileKind::Directory);
+            let Some(dir) = dir else {
+                drop(guards);
+                self.dir_row(parent)?;
+                return Err(FsError::NotFound);
+            };
+            if dir.source().is_some() {
+                drop(guards);
+                self.unfold(parent)?;
+                continue;
+            }
+            let unfolds = |all: &Arc<Sources>| all.unfolded.load(Ordering::SeqCst);
+            let row = match self.sources.as_ref().is_some_and(unfolds) {
+                // It may have come between the two reads, with the last names of a folded directory.
+                true => self.entry_row(key)?,
+                false => row,
+            };
+            if let Some(named) = row.find(name.as_bytes()) {
+                return self.found(key, named);
+            }
+            // Nor will unfolding bring it, which takes no locks of names.
+            if row.is_empty() {
+                guards.note_absent(key);
+            }
+            return Err(FsError::NotFound);
         }
-        if row.is_empty() {
-            guards.note_absent(key);
-        }
-        drop(guards);
-        self.dir_row(parent)?;
-        Err(FsError::NotFound)
     }
 
     /// Counts a lookup of what `named` stands for and gives its attributes. REQUIRES: the lock of `key`.

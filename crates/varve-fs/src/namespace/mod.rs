@@ -7,5 +7,6 @@ mod readdir;
 mod remove;
 mod rename;
 
-pub(crate) use create::NewInode;
+pub(crate) use create::{NewInode, adjust_dir, dir_info_mut};
+pub(crate) use lookup::{dangling, row_full};
 pub(crate) use remove::Remove;

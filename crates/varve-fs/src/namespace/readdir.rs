@@ -34,7 +34,7 @@ impl VarveFs {
         if ino.is_made_up() {
             return self.list_made_up(ino, cookie, with_attr, emit);
         }
-        let dir = self.dir_row(ino)?;
+        let dir = self.unfolded_row(ino)?;
         let Content::Directory(info) = &dir.content else { return Ok(()) };
         if cookie == 0 {
             self.touch_atime(&dir);

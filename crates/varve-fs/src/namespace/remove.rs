@@ -70,8 +70,7 @@ impl VarveFs {
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
         let mut keys = vec![RowKey::inode(parent), key];
         loop {
-            let guards = self.lock_rows(&keys)?;
-            let mut dir = self.dir_row(parent)?;
+            let (guards, mut dir) = self.lock_unfolded(parent, &keys)?;
             let mut row = self.entry_row(key)?;
             let named = row.find(name.as_bytes()).ok_or(FsError::NotFound)?;
             let is_dir = named.body.kind() == FileKind::Directory;
@@ -156,8 +155,11 @@ impl VarveFs {
             changes.put_inode(&inode);
             return Ok(Departure::Stays);
         }
-        let has_more_rows =
-            inode.has_xattrs || matches!(inode.content, Content::Chunks | Content::Object { .. });
+        let has_more_rows = inode.has_xattrs
+            || matches!(
+                inode.content,
+                Content::Chunks | Content::Object { .. } | Content::Borrowed(_)
+            );
         if self.locator.mark_orphan(inode.ino, has_more_rows)? {
             changes.put_inode(&inode);
             changes.put_pending(inode.ino, Pending::Orphan);
@@ -233,6 +235,10 @@ impl VarveFs {
             Content::Object { .. } => {
                 changes.put_pending(inode.ino, Pending::ObjectDelete);
                 Ok(true)
+            }
+            Content::Borrowed(_) => {
+                self.return_loan(changes, inode);
+                Ok(false)
             }
             _ => Ok(false),
         }

@@ -106,6 +106,12 @@ impl VarveFs {
         loop {
             let guards = self.lock_rows_or_all(&keys, all)?;
             let mut rows = self.rename_rows(&guards, &from, &to)?;
+            if let Some(folded) = rows.dirs.iter().find(|dir| dir.source().is_some()) {
+                let dir = folded.ino;
+                drop(guards);
+                self.unfold(dir)?;
+                continue;
+            }
             let own = own_rows(&mut rows, &from, &to);
             if !own.iter().all(|key| guards.holds(*key)) {
                 keys.truncate(base.len());

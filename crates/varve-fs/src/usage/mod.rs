@@ -46,6 +46,8 @@ use varve_schema::{Content, Mark, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
+pub(crate) use parents::Parents;
+
 use crate::error;
 use crate::locks::RowLocks;
 use crate::rows::{Changes, Standing, differ_by_counts, read_inode_row};

@@ -327,7 +327,7 @@ impl VarveFs {
     }
 
     /// Whether `dir` is `above` or lies below it, at some moment during the call.
-    fn lies_within(&self, dir: InodeId, above: InodeId) -> FsResult<bool> {
+    pub(crate) fn lies_within(&self, dir: InodeId, above: InodeId) -> FsResult<bool> {
         let mut at = dir;
         while at != above {
             let row = self.inode_row(at)?.map(|inode| inode.content);

@@ -22,11 +22,11 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use varve_engine::{Batch, Branch, Clash, Direction, KeyRange, Merged, Store, StoreError};
-use varve_schema::{Content, Inode, Mark, Pending, RowKey, encode_inode_row};
+use varve_schema::{Content, Inode, Loan, Mark, Pending, RowKey, encode_inode_row};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::merge::merge;
+use super::merge::{merge, merge_unfolded};
 use super::paths::names_in;
 use super::plan::{Committed, Plan};
 use super::txn::Transaction;
@@ -70,7 +70,7 @@ impl VarveFs {
     /// and ends it. Costs the number of changes.
     pub fn commit_transaction(&self, id: &str, view: &VarveFs) -> Result<Committed, CommitError> {
         let views = self.views()?;
-        let _changing = views.changing.lock();
+        let changing = views.changing.lock();
         let txn = self.transaction(id)?;
         let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
         if let Some(why) = self.gave_way(&txn)? {
@@ -113,6 +113,7 @@ impl VarveFs {
         }
         self.store.sync().map_err(error::store)?;
         self.forget_transaction(txn.epoch);
+        self.drop_sources_after_view(&changing);
         Ok(plan.told)
     }
 
@@ -150,7 +151,8 @@ impl VarveFs {
         let mut names = BTreeSet::new();
         let mut decide = |clash: &Clash<'_>| {
             let merged = match self.is_of_files(clash.keyspace) {
-                true => merge(clash, self.meta),
+                true => merge_unfolded(clash, self.meta, txn.epoch)
+                    .unwrap_or_else(|| merge(clash, self.meta)),
                 // The first to commit a pair wins, whatever both have made of it.
                 false => Merged::Conflict,
             };
@@ -282,8 +284,8 @@ impl VarveFs {
         }
         for Survivor { inode, data } in survivors {
             let ino = inode.ino;
-            let in_object = matches!(inode.content, Content::Object { .. });
-            let has_rows = in_object || !data.is_empty() || plan.orphans.contains(&ino);
+            let elsewhere = matches!(inode.content, Content::Object { .. } | Content::Borrowed(_));
+            let has_rows = elsewhere || !data.is_empty() || plan.orphans.contains(&ino);
             if !self.locator.mark_orphan(ino, has_rows)? {
                 self.locator.detach(Box::new(inode))?;
                 continue;
@@ -291,6 +293,9 @@ impl VarveFs {
             batch.put(self.meta, bytes_of(RowKey::inode(ino)), encode_inode_row(&inode));
             batch.put(self.meta, bytes_of(RowKey::pending(ino)), Pending::Orphan.encode());
             data.into_iter().for_each(|(key, value)| batch.put(self.data, key, value));
+            if let Some(source) = inode.source() {
+                batch.put(self.meta, bytes_of(RowKey::loan(source, ino)), Loan::File.encode());
+            }
             plan.removed_objects.retain(|removed| *removed != ino);
             self.locator.moved(ino, Place::Own)?;
         }

@@ -18,12 +18,14 @@ use serde::Serialize;
 use varve_engine::{RowVisitor, Store, StoreResult};
 use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{
-    Body, EntryRow, FileKind, Inode, META, ParentRow, Pending, RowKey, decode_inode_row,
+    Body, Content, DirInfo, EntryRow, FileKind, Inode, META, ParentRow, Pending, RowKey,
+    decode_inode_row,
 };
-use varve_types::{InodeId, KeyspaceId};
+use varve_types::{InodeId, KeyspaceId, Timestamp};
 use varve_vfs::FsResult;
 
 use super::Span;
+use super::merge::is_untouched;
 use super::txn::Isolation;
 use crate::error;
 use crate::fs::VarveFs;
@@ -32,6 +34,9 @@ use crate::superblock::views_dir;
 
 /// Changes that are told, about; those beyond are not looked at.
 const CHANGES_MAX: usize = 100_000;
+
+/// Directories above one another before they are taken for a loop.
+const DEPTH_MAX: usize = 1 << 20;
 
 /// What has become of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -284,10 +289,38 @@ impl<'a> Walk<'a> {
                 Some(_) => {}
             }
         }
+        let made = self.folded_before(dir)?;
         for is in ours.names().iter().filter(|is| base.find(&is.name).is_none()) {
+            if made.is_some()
+                && let Some(inode) = self.after.inode_of(&is.body)?
+                && Some(inode.times.btime) == made
+            {
+                // It was there, though its directory did not have its name yet.
+                if inode.kind != FileKind::Directory && !is_untouched(&inode) {
+                    self.changed.insert((dir, is.name.clone()));
+                }
+                continue;
+            }
             self.added.insert((dir, is.name.clone()), Held { ino: is.body.ino(), key });
         }
         Ok(())
+    }
+
+    /// If the directory `dir` was or lay in a folded one of a clone ([`crate::clones`]): when that was made.
+    fn folded_before(&self, dir: InodeId) -> FsResult<Option<Timestamp>> {
+        let Some(is) = self.after.inode(dir)? else { return Ok(None) };
+        let mut at = is.clone();
+        for _ in 0..DEPTH_MAX {
+            if let Some(was) = self.before.inode(at.ino)? {
+                return Ok(was.source().map(|_| is.times.btime));
+            }
+            let Content::Directory(DirInfo { parent, .. }) = at.content else { break };
+            let Some(above) = self.after.inode(parent)?.filter(|above| above.ino != at.ino) else {
+                break;
+            };
+            at = above;
+        }
+        Ok(None)
     }
 
     /// Whether what one name stood for and stands for differ, as far as rows of their own do not tell it.

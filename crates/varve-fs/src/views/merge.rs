@@ -10,7 +10,11 @@
 //! - Mark rows, whose slots the main view gives out: a mark that the transaction brings is written, one that it takes
 //!   away stays as the main view has it.
 //!
+//! What both have got by unfolding a clone is no change ([`unfolded`]).
+//!
 //! Source: KVFS, thesis section 3.3 (the first committer wins). Departure: rows that commute.
+
+mod unfolded;
 
 use bytes::Bytes;
 use varve_engine::{Clash, Merged};
@@ -20,6 +24,8 @@ use varve_schema::{
     encode_inode_row,
 };
 use varve_types::KeyspaceId;
+
+pub(super) use unfolded::{is_untouched, merge_unfolded};
 
 /// Decides about a row of which `meta` is the key space of metadata.
 pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
@@ -112,6 +118,8 @@ fn merge_directory(
         subdirs: t.subdirs.checked_add_signed(o.subdirs.wrapping_sub(b.subdirs) as i32)?,
         usage: t.usage.plus(since(o)),
         untold: sum([t.untold, o.untold, b.untold.negated()]),
+        // Unfolded by either, it has the names that it gets by that.
+        source: t.source.and(o.source),
     };
     let mut merged = Inode { perm, uid, gid, has_xattrs, ..theirs.clone() };
     merged.nlink = info.subdirs.saturating_add(2);

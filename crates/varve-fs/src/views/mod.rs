@@ -36,17 +36,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
-use varve_engine::{Db, SnapshotStore, Store, StoreResult};
+use parking_lot::{Mutex, MutexGuard};
+use varve_engine::{Db, SnapshotStore, Store, StoreError, StoreResult};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use crate::dictionaries::Dictionaries;
 use crate::error;
-use crate::fs::{Keyspaces, Parts, VarveFs, invalid};
-use crate::options::{Atime, MountOptions};
-use crate::spill::Spill;
-use crate::superblock::views_dir;
+use crate::fs::{VarveFs, invalid};
 
 pub use commit::CommitError;
 pub use diff::{ChangeKind, Diff, PathChange};
@@ -62,8 +59,8 @@ pub(crate) type Serial = Arc<serial::SerialStore>;
 /// The longest name of a snapshot, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 
-/// A view has an eighth of the memory that the main view has for the places of inodes.
-const LOCATED_SHARE: usize = 8;
+/// The name of snapshots that clones alone read from; users see none that begins with a dot.
+pub(crate) const HIDDEN_NAME: &str = ".clone";
 
 /// What a view is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -143,6 +140,16 @@ impl Views {
     pub(crate) fn db(&self) -> &Arc<Db> {
         &self.db
     }
+
+    /// Holds off views that would begin or end.
+    pub(crate) fn lock_changes(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock()
+    }
+
+    /// The same, unless it would have to wait.
+    pub(crate) fn try_lock_changes(&self) -> Option<MutexGuard<'_, ()>> {
+        self.changing.try_lock()
+    }
 }
 
 /// Two states of the main view.
@@ -154,7 +161,7 @@ struct Span {
 }
 
 /// Cuts the name by which the store knows a snapshot into epoch and name.
-fn parse_name(stored: &str) -> Option<(InodeId, &str)> {
+pub(crate) fn parse_name(stored: &str) -> Option<(InodeId, &str)> {
     let (epoch, name) = stored.split_once('@')?;
     Some((InodeId::new(epoch.parse().ok()?), name))
 }
@@ -174,13 +181,13 @@ fn check_name(name: &str) -> FsResult<()> {
 }
 
 /// What the file system of a view is made of.
-struct ViewParts {
-    store: Arc<dyn Store>,
-    dictionaries: Dictionaries,
+pub(crate) struct ViewParts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) dictionaries: Dictionaries,
     /// The epoch as of which it sees large files; `None`: as they are.
-    sees_objects_of: Option<InodeId>,
-    epoch: InodeId,
-    serial: Option<Serial>,
+    pub(crate) sees_objects_of: Option<InodeId>,
+    pub(crate) epoch: InodeId,
+    pub(crate) serial: Option<Serial>,
 }
 
 impl VarveFs {
@@ -194,7 +201,7 @@ impl VarveFs {
         }
     }
 
-    fn views(&self) -> FsResult<&Views> {
+    pub(crate) fn views(&self) -> FsResult<&Views> {
         self.views.as_ref().ok_or(FsError::NotSupported("views of a view"))
     }
 
@@ -250,7 +257,7 @@ impl VarveFs {
 
     /// Begins a view: `pin` makes it, at a moment at which no operation is between two writes; `unpin` takes it back
     /// if large files cannot be kept for it.
-    fn begin_view<T>(
+    pub(crate) fn begin_view<T>(
         &self,
         pin: impl FnOnce(InodeId) -> StoreResult<T>,
         unpin: impl FnOnce(&T) -> StoreResult<()>,
@@ -285,7 +292,7 @@ impl VarveFs {
     }
 
     /// Lets go of what is kept for a view that has ended.
-    fn end_view(&self, epoch: InodeId) {
+    pub(crate) fn end_view(&self, epoch: InodeId) {
         if let Some(kept) = self.objects.kept()
             && let Err(error) = kept.end(epoch)
         {
@@ -299,6 +306,7 @@ impl VarveFs {
             ViewKind::Snapshot => {
                 let stored = self.views()?.db.snapshots();
                 let names = stored.iter().filter_map(|stored| parse_name(&stored.name));
+                let names = names.filter(|(_, name)| *name != HIDDEN_NAME);
                 names.map(|(_, name)| ViewName { kind, name: name.to_owned() }).collect()
             }
             ViewKind::Transaction => self.transactions()?.iter().map(Transaction::name).collect(),
@@ -308,22 +316,40 @@ impl VarveFs {
     }
 
     /// The epoch of a snapshot and how the store calls it, if there is such a snapshot.
-    fn find_snapshot(&self, name: &str) -> FsResult<Option<(InodeId, String)>> {
+    pub(crate) fn find_snapshot(&self, name: &str) -> FsResult<Option<(InodeId, String)>> {
         let stored = self.views()?.db.snapshots();
         Ok(stored.into_iter().find_map(|stored| {
             let (epoch, known) = parse_name(&stored.name)?;
-            (known == name).then(|| (epoch, stored.name.clone()))
+            let is_it = known == name && known != HIDDEN_NAME;
+            is_it.then(|| (epoch, stored.name.clone()))
         }))
     }
 
-    /// Deletes a snapshot. What only it held is freed afterwards. REQUIRES: it is not open.
+    /// The snapshots that clones alone read from: their epochs and how the store calls them.
+    pub(crate) fn hidden_snapshots(&self) -> FsResult<Vec<(InodeId, String)>> {
+        let stored = self.views()?.db.snapshots();
+        let hidden = stored.into_iter().filter_map(|stored| {
+            let (epoch, name) = parse_name(&stored.name)?;
+            (name == HIDDEN_NAME).then(|| (epoch, stored.name.clone()))
+        });
+        Ok(hidden.collect())
+    }
+
+    /// Deletes a snapshot. What only it held is freed afterwards; what clones still read from it, when they do no more.
+    /// REQUIRES: it is not open.
     pub fn delete_snapshot(&self, name: &str) -> FsResult<()> {
         self.writable()?;
         let views = self.views()?;
-        let _changing = views.changing.lock();
+        let changing = views.changing.lock();
         let (epoch, stored) = self.find_snapshot(name)?.ok_or(FsError::NotFound)?;
+        if self.is_source(epoch)? {
+            let hidden = format!("{}@{HIDDEN_NAME}", epoch.get());
+            return views.db.rename_snapshot(&stored, &hidden).map_err(error::store);
+        }
+        self.sources()?.end(epoch)?;
         views.db.delete_snapshot(&stored).map_err(error::store)?;
         self.end_view(epoch);
+        self.drop_sources_after_view(&changing);
         Ok(())
     }
 
@@ -333,8 +359,7 @@ impl VarveFs {
             return self.open_transaction(&self.transaction(&view.name)?);
         }
         let (epoch, stored) = self.find_snapshot(&view.name)?.ok_or(FsError::NotFound)?;
-        let store: Arc<dyn Store> =
-            Arc::new(self.views()?.db.open_snapshot(&stored).map_err(error::store)?);
+        let store = self.sources()?.snapshot(epoch, &stored)?;
         let (names, compression) = (self.dictionaries().names(), self.superblock.compression);
         let ids = Arc::clone(&self.ids);
         let dictionaries = Dictionaries::new(Arc::clone(&store), names, compression, true, ids);
@@ -366,37 +391,10 @@ impl VarveFs {
     }
 
     fn view_on(&self, view: ViewParts, read_only: bool) -> StoreResult<VarveFs> {
-        let ViewParts { store, dictionaries, sees_objects_of, epoch, serial } = view;
-        let options = MountOptions {
-            read_only,
-            atime: Atime::Noatime,
-            passthrough: false,
-            marked_dirs_max: usize::MAX,
-            located_inodes_max: Some(self.options.located_inodes() / LOCATED_SHARE),
-            ..self.options.clone()
-        };
-        let keyspaces = Keyspaces {
-            meta: self.meta,
-            data: self.data,
-            lookups: self.lookups,
-            dictionaries: self.dictionaries().names(),
-        };
-        let own = views_dir(&self.dir).join(epoch.get().to_string());
-        let parts = Parts {
-            env: Arc::clone(&self.env),
-            dir: self.dir.clone(),
-            options,
-            lock: Mutex::new(None),
-            store,
-            superblock: self.superblock.clone(),
-            objects: Arc::new(self.objects.of_view(own, sees_objects_of)),
-            ids: Arc::clone(&self.ids),
-            dictionaries,
-            views: None,
-            serial,
-        };
-        let spill = Spill::new(Arc::clone(&self.store), self.lookups, epoch.get());
-        VarveFs::build(parts, &keyspaces, spill)
+        match &self.sources {
+            Some(sources) => sources.view_on(view, read_only),
+            None => Err(StoreError::Invalid("the store has no views".to_owned())),
+        }
     }
 }
 

@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use bytes::Bytes;
 use varve_engine::Branch;
 use varve_schema::key::{DataRow, MetaRow};
-use varve_schema::{Body, Content, EntryRow, Inode, META, Pending, RowKey, decode_inode_row};
+use varve_schema::{
+    Body, Content, EntryRow, Inode, META, Named, Pending, RowKey, decode_inode_row,
+};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
+use super::merge::is_untouched;
 use super::txn::Transaction;
 use crate::error;
 use crate::fs::VarveFs;
@@ -117,6 +120,9 @@ impl VarveFs {
     ) -> FsResult<()> {
         let is_old = dir < txn.own_from();
         let theirs = if is_old { self.entry_row(key)? } else { EntryRow::default() };
+        if theirs == *ours {
+            return Ok(());
+        }
         if dir == InodeId::ROOT || (is_old && self.locator.place(dir)?.is_some()) {
             let differs = |one: &EntryRow, other: &EntryRow| -> Vec<(InodeId, Bytes)> {
                 let named = one.names().iter();
@@ -138,6 +144,13 @@ impl VarveFs {
             if let Body::Inline(inode) = &named.body
                 && self.may_know(txn, inode.ino)?
             {
+                let stays = |named: &Named| named.body.ino() == inode.ino && is_untouched(inode);
+                if theirs.at(named.slot).is_some_and(stays) {
+                    // It came by unfolding, and the main view has what has become of it.
+                    plan.told.inodes.remove(&inode.ino);
+                    plan.arrived.insert(inode.ino, Place::Entry { key, slot: named.slot });
+                    continue;
+                }
                 plan.told.inodes.insert(inode.ino);
                 plan.arrived.insert(inode.ino, Place::Entry { key, slot: named.slot });
             }

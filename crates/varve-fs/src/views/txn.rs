@@ -228,11 +228,12 @@ impl VarveFs {
     /// Drops a transaction and all that was changed in it. REQUIRES: it is not open.
     pub fn abort_transaction(&self, id: &str) -> FsResult<()> {
         let views = self.views()?;
-        let _changing = views.changing.lock();
+        let changing = views.changing.lock();
         let txn = self.transaction(id)?;
         let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
         branch.abort().map_err(error::store)?;
         self.forget_transaction(txn.epoch);
+        self.drop_sources_after_view(&changing);
         Ok(())
     }
 

@@ -5,6 +5,7 @@ mod acl;
 mod against_model;
 mod bench;
 mod bounds;
+mod clones;
 mod closing;
 mod concurrent;
 mod copy;

@@ -6,8 +6,8 @@ use varve_schema::overlay::{
     OverlayHeader, OverlayRecord, OverlaySlot, RECORD_BYTES, RECORDS_START, SLOT_OFFSETS,
 };
 use varve_schema::{
-    DecodeError, DictionaryRow, EntryRow, Handover, Limits, Mark, ParentRow, Pending, RowKey,
-    StoreId, XattrRow, decode_inode_row, encode_inode_row,
+    DecodeError, DictionaryRow, EntryRow, Handover, Limits, Loan, Mark, ParentRow, Pending, RowKey,
+    StoreId, Twin, XattrRow, decode_inode_row, encode_inode_row,
 };
 
 /// Decodes a row and encodes what it found.
@@ -51,6 +51,16 @@ pub(crate) fn limits(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
 /// Where a dictionary's pairs are.
 pub(crate) fn dictionary(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
     DictionaryRow::decode(bytes).map(DictionaryRow::encode)
+}
+
+/// What a clone has not copied yet.
+pub(crate) fn loan(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    Loan::decode(bytes).map(Loan::encode)
+}
+
+/// What a file of several names became in a clone.
+pub(crate) fn twin(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    Twin::decode(bytes).map(Twin::encode)
 }
 
 /// Parent pointers.

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    Body, Content, DictionaryRow, DirInfo, EntryRow, EntrySuffix, FileKind, Handover, Home, Inode,
-    KnownInode, KnownPlace, Limits, Mark, OpenHandle, ParentRow, Pending, RowKey, StoreId, Times,
-    Usage, UsageChange, XattrRow, encode_inode_row,
+    Body, Borrowed, Content, DictionaryRow, DirInfo, EntryRow, EntrySuffix, FileKind, Folded,
+    Handover, Home, Inode, KnownInode, KnownPlace, Limits, Loan, Mark, OpenHandle, ParentRow,
+    Pending, RowKey, StoreId, Times, Twin, Usage, UsageChange, XattrRow, encode_inode_row,
 };
 use varve_types::{InodeId, Timestamp};
 
@@ -89,6 +89,39 @@ fn handover() -> Handover {
     }
 }
 
+/// A directory that a clone has not copied yet, a small and a large file whose bytes it has not, and their rows.
+fn clones() -> Vec<Sample> {
+    let (source, ino) = (InodeId::new(1 << 30), InodeId::new(1_234_000));
+    let mut folded = directory();
+    if let Content::Directory(info) = &mut folded.content {
+        info.source = Some(source);
+    }
+    let borrowed = |size, blocks| {
+        let content = Content::Borrowed(Borrowed { source, ino, blocks });
+        let mut row = EntryRow::default();
+        row.insert(b"b", Body::Inline(Inode { size, content, ..file() })).unwrap();
+        row.encode()
+    };
+    let loan = Folded {
+        dir: ino,
+        top: InodeId::ROOT,
+        clone: InodeId::new((1 << 30) + 1),
+        next: InodeId::new((1 << 30) + 2),
+        end: InodeId::new((1 << 30) + 70_000),
+        after: Some(EntrySuffix::from_hash(0x1234_5678_9abc)),
+        made: time(1_700_000_000, 999_999_999),
+    };
+    let sample = |name, bytes, recode: Recode| Sample { name, bytes, recode };
+    vec![
+        sample("inode-folded-directory", encode_inode_row(&folded), exercise::inode),
+        sample("entry-borrowed-chunks", borrowed(40_000, None), exercise::entry),
+        sample("entry-borrowed-object", borrowed(200_000, Some(400)), exercise::entry),
+        sample("loan-file", Loan::File.encode(), exercise::loan),
+        sample("loan-directory", Loan::Directory(loan).encode(), exercise::loan),
+        sample("twin", Twin { ino, left: 300 }.encode(), exercise::twin),
+    ]
+}
+
 fn dictionary(name: &'static str, number: u32, going: bool, made: u64) -> Sample {
     let bytes = DictionaryRow { number, going, made: InodeId::new(made) }.encode();
     Sample { name, bytes, recode: exercise::dictionary }
@@ -136,7 +169,7 @@ pub(crate) fn samples() -> Vec<Sample> {
     let sample = |name, bytes, recode: Recode| Sample { name, bytes, recode };
     let entry = |name, row: EntryRow| sample(name, row.encode(), exercise::entry);
     let inode = |name, inode: &Inode| sample(name, encode_inode_row(inode), exercise::inode);
-    vec![
+    let mut all = vec![
         entry("entry-empty-file", row_of(vec![(b"readme.txt", Body::Inline(file()))])),
         entry("entry-inline-data", row_of(vec![(b"a", Body::Inline(inline))])),
         entry("entry-directory", row_of(vec![(b"src", reference)])),
@@ -162,5 +195,7 @@ pub(crate) fn samples() -> Vec<Sample> {
         dictionary("dictionary-going", 0, true, 0),
         dictionary("dictionary-made", 7, false, 70_000),
         sample("parents", parents.encode(), exercise::parent),
-    ]
+    ];
+    all.extend(clones());
+    all
 }

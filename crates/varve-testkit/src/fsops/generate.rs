@@ -24,7 +24,12 @@ pub struct Universe {
     pub sizes: Vec<u64>,
     /// Names of extended attributes.
     pub xattrs: Vec<Vec<u8>>,
+    /// How many percent of the operations clone something.
+    pub clones_percent: u64,
 }
+
+/// Paths above which nothing is cloned, as each clone may double them.
+const CLONED_PATHS_MAX: usize = 100;
 
 impl Default for Universe {
     fn default() -> Universe {
@@ -38,6 +43,7 @@ impl Default for Universe {
             slots: 4,
             sizes: vec![0, 1, 512, 4096, 16_384, 32_768, 65_536, 100_000],
             xattrs: [&b"user.a"[..], b"user.b", b"trusted.t"].map(<[u8]>::to_vec).into(),
+            clones_percent: 0,
         }
     }
 }
@@ -60,6 +66,11 @@ impl Generator {
 
     /// The next operation. [`Generator::observe`] takes those that succeeded.
     pub fn next_op(&mut self) -> Op {
+        let clones = self.universe.clones_percent;
+        if clones > 0 && self.rng.below(100) < clones && self.known() < CLONED_PATHS_MAX {
+            let from = if self.rng.chance(60) { self.dir() } else { self.any() };
+            return Op::Clone { from, to: self.fresh() };
+        }
         match self.rng.below(100) {
             0..35 => self.name_op(),
             35..45 => self.rename_op(),
@@ -69,6 +80,10 @@ impl Generator {
             88..95 => self.xattr_op(),
             _ => self.look_op(),
         }
+    }
+
+    fn known(&self) -> usize {
+        self.dirs.len() + self.others.len()
     }
 
     fn name_op(&mut self) -> Op {
@@ -220,6 +235,10 @@ impl Generator {
             Op::Link { to, .. } | Op::SlotLink { to, .. } => push(&mut self.others, to),
             Op::Unlink { path } => self.others.retain(|known| known != path),
             Op::Rmdir { path } => self.dirs.retain(|known| known != path),
+            Op::Clone { from, to } => {
+                copy_known(&mut self.dirs, from, to);
+                copy_known(&mut self.others, from, to);
+            }
             Op::Rename { from, to, .. } if from == to => {}
             Op::Rename { from, to, mode } => {
                 let swaps = *mode == RenameMode::Exchange;
@@ -320,6 +339,14 @@ fn push(known: &mut Vec<TreePath>, path: &TreePath) {
     if !known.contains(path) {
         known.push(path.clone());
     }
+}
+
+/// Adds to what is at and below `from` the same at `to`.
+fn copy_known(known: &mut Vec<TreePath>, from: &TreePath, to: &TreePath) {
+    let below = known.iter().filter(|path| path.is_within(from));
+    let copies: Vec<TreePath> =
+        below.map(|path| TreePath([&to.0[..], &path.0[from.0.len()..]].concat())).collect();
+    copies.iter().for_each(|path| push(known, path));
 }
 
 /// Moves what is at and below `from` to `to`; what was there goes, or comes back to `from` if they swap.

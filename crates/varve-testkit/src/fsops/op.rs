@@ -72,6 +72,7 @@ pub enum Op {
     Unlink { path: TreePath },
     Rmdir { path: TreePath },
     Rename { from: TreePath, to: TreePath, mode: RenameMode },
+    Clone { from: TreePath, to: TreePath },
     Create { caller: Caller, path: TreePath, perm: u32, flags: OpenFlags, slot: Slot },
     Tmpfile { caller: Caller, dir: TreePath, perm: u32, flags: OpenFlags, slot: Slot },
     Open { path: TreePath, flags: OpenFlags, slot: Slot },

@@ -219,6 +219,11 @@ impl Session {
                 let (new_dir, new_name) = call.place(to)?;
                 return fs.rename(dir, name, new_dir, new_name, *mode).map(|()| Answer::Done);
             }
+            Op::Clone { from, to } => {
+                let (dir, name) = call.place(from)?;
+                let (new_dir, new_name) = call.place(to)?;
+                fs.clone_tree(dir, name, new_dir, new_name)?
+            }
             Op::Create { caller, path, perm, flags, slot } => {
                 let (dir, name) = call.place(path)?;
                 let (entry, opened) = fs.create(*caller, dir, name, *perm, *flags)?;

@@ -7,7 +7,7 @@ const CHUNK_BYTES: u64 = 65_536;
 
 /// A file's bytes. A chunk that is absent, or shorter than its part of the file, goes on as zeros; no
 /// chunk holds bytes beyond the size.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Data {
     chunks: BTreeMap<u64, Vec<u8>>,
 }

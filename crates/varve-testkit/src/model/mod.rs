@@ -9,6 +9,7 @@
 //! Departures from a disk file system: nothing is durable, holes are known per 64 KiB, room is
 //! unlimited.
 
+mod clone;
 mod data;
 mod files;
 mod names;

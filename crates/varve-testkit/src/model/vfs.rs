@@ -108,6 +108,18 @@ impl Vfs for ModelFs {
         state.count_lookup(ino).map(|attr| Entry { attr })
     }
 
+    fn clone_tree(
+        &self,
+        dir: InodeId,
+        old_name: FileName<'_>,
+        parent: InodeId,
+        name: FileName<'_>,
+    ) -> FsResult<Entry> {
+        let mut state = self.state.lock();
+        let ino = state.clone_tree(dir, old_name, parent, name)?;
+        state.count_lookup(ino).map(|attr| Entry { attr })
+    }
+
     fn link(&self, ino: InodeId, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
         self.state.lock().link(ino, parent, name).map(|attr| Entry { attr })
     }

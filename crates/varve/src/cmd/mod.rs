@@ -1,5 +1,6 @@
 //! The command line: what can be asked, and which module answers.
 
+mod clone;
 mod completions;
 mod demo;
 mod design;
@@ -62,6 +63,8 @@ enum Command {
     Txn(txn::Arguments),
     /// Keep named states of a store, to look at later
     Snapshot(snapshot::Arguments),
+    /// Copy a file or a directory tree at once, however large it is
+    Clone(clone::Arguments),
     /// Check a store that is not mounted, and repair it if asked to
     Fsck(fsck::Arguments),
     /// Write a whole store that is not mounted as lines of JSON
@@ -99,6 +102,7 @@ impl CommandLine {
             Command::Quota(arguments) => quota::run(&arguments),
             Command::Txn(arguments) => txn::run(&arguments),
             Command::Snapshot(arguments) => snapshot::run(&arguments),
+            Command::Clone(arguments) => clone::run(&arguments),
             Command::Fsck(arguments) => fsck::run(&arguments),
             Command::Dump(arguments) => dump::run(&arguments),
             Command::Load(arguments) => load::run(&arguments),

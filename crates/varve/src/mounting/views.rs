@@ -196,6 +196,13 @@ impl ViewDesk {
                 self.name_changed(&name);
                 Ok(Value::Null)
             }
+            ViewRequest::Clone(request) => {
+                let ino = views::clone(&self.fs, request)?;
+                let into = InodeId::new(request.into);
+                self.told(self.notifier.name_changed(into, &request.to));
+                self.told(self.notifier.inode_changed(into));
+                Ok(json!({ "inode": ino.get() }))
+            }
             ViewRequest::ListTransactions => views::list_transactions(&self.fs, Some(&self.dir)),
             ViewRequest::Diff { id } => {
                 self.sync(&ViewName { kind: ViewKind::Transaction, name: id.clone() })?;

@@ -5,6 +5,7 @@
 
 mod acl;
 mod attributes;
+mod clones;
 mod copy;
 mod files;
 mod limits;

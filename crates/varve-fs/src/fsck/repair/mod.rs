@@ -12,10 +12,11 @@
 //! sense go to a file in `aside/` that is durable before they are removed ([`aside`]). docs/repair.md says
 //! what is done for each finding.
 //!
-//! Files: [`edit`] changes rows together, [`lost_found`] gives names, [`names`], [`inodes`], [`usage`] and
-//! [`data`] mend what is found of each.
+//! Files: [`edit`] changes rows together, [`lost_found`] gives names, [`names`], [`inodes`], [`usage`], [`clones`]
+//! and [`data`] mend what is found of each.
 
 mod aside;
+mod clones;
 mod data;
 mod edit;
 mod engine;
@@ -222,7 +223,7 @@ impl Repair<'_> {
                 Finding::PendingWithoutInode { ino } | Finding::PendingContradicted { ino, .. },
                 _,
             ) => self.drop_pending(*ino),
-            _ => self.mend_usage(finding, at),
+            _ => self.mend_clone(finding, at),
         }
     }
 

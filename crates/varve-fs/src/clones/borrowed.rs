@@ -1,0 +1,148 @@
+//! Files whose bytes are still those of a file of a source: reading them there, and making them the file's own before
+//! somebody writes.
+//!
+//! A small file's chunks are copied in one batch with the end of the loan; a large file gets an object as one that grows
+//! does ([`crate::data`]). Cut to nothing, neither is copied.
+
+use bytes::Bytes;
+use varve_env::Seek;
+use varve_schema::{Borrowed, CHUNK_BYTES, Content, Inode, RowKey};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult, SeekFrom};
+
+use crate::fs::VarveFs;
+use crate::held::Held;
+use crate::rows::Changes;
+
+/// The most bytes given back by one read.
+const READ_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of a large file that are copied at a time.
+const COPY_BYTES: usize = 1 << 20;
+const ENXIO: i32 = 6;
+
+impl VarveFs {
+    /// Bytes of a file that borrows them. `None` if it does so no more.
+    pub(crate) fn read_borrowed(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        len: usize,
+    ) -> FsResult<Option<Bytes>> {
+        let Content::Borrowed(borrowed) = inode.content else { return Ok(None) };
+        let read = self.read_lent(inode, borrowed, offset, len);
+        match read {
+            // The source may be gone with the last loan.
+            Err(_) if self.read_inode(inode.ino)?.content != inode.content => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
+    fn read_lent(
+        &self,
+        inode: &Inode,
+        Borrowed { source, ino, blocks }: Borrowed,
+        offset: u64,
+        len: usize,
+    ) -> FsResult<Bytes> {
+        let from = self.sources()?.open(source)?;
+        if blocks.is_none() {
+            return from.read_small(&lent_small(inode, ino), offset, len);
+        }
+        let len = (len as u64).min(inode.size.saturating_sub(offset)).min(READ_BYTES_MAX);
+        let mut buffer = vec![0; len as usize];
+        let read = from.objects.read_origin(ino, |file| file.read_at(&mut buffer, offset));
+        buffer.truncate(read.map_err(|error| from.object_error("read", ino, error))?);
+        Ok(buffer.into())
+    }
+
+    /// The next data or hole of a file that borrows its bytes.
+    pub(crate) fn seek_borrowed(
+        &self,
+        inode: &Inode,
+        Borrowed { source, ino, blocks }: Borrowed,
+        offset: u64,
+        what: SeekFrom,
+    ) -> FsResult<u64> {
+        let from = self.sources()?.open(source)?;
+        if blocks.is_none() {
+            return from.seek_small(&lent_small(inode, ino), offset, what);
+        }
+        let what = match what {
+            SeekFrom::Data => Seek::Data,
+            SeekFrom::Hole => Seek::Hole,
+        };
+        let found = from.objects.read_origin(ino, |file| file.seek(what, offset));
+        found.map_err(|error| match error.raw_os_error() {
+            Some(ENXIO) => FsError::NoSuchOffset,
+            _ => from.object_error("seek in", ino, error),
+        })
+    }
+
+    /// Makes the bytes of the held file its own, if it borrows them. Commits.
+    pub(crate) fn own_bytes(&self, held: &mut Held<'_>) -> FsResult<()> {
+        let Content::Borrowed(borrowed) = held.inode.content else { return Ok(()) };
+        if borrowed.blocks.is_some() {
+            return self.migrate(held);
+        }
+        let from = self.sources()?.open(borrowed.source)?;
+        let mut changes = self.changes();
+        let ino = held.inode.ino;
+        for index in 0..held.inode.size.div_ceil(CHUNK_BYTES as u64) {
+            if let Some(chunk) = from.chunk(borrowed.ino, index)? {
+                changes.put_data(RowKey::chunk(ino, index), chunk);
+            }
+        }
+        self.return_loan(&mut changes, &held.inode);
+        held.inode.content = Content::Chunks;
+        self.stage(&mut changes, held)?;
+        self.commit(changes)
+    }
+
+    /// Copies the bytes that `inode` borrows to `object`.
+    pub(crate) fn copy_lent(
+        &self,
+        inode: &Inode,
+        borrowed: Borrowed,
+        object: &dyn varve_env::File,
+    ) -> FsResult<()> {
+        let Borrowed { source, ino, blocks } = borrowed;
+        let from = self.sources()?.open(source)?;
+        if blocks.is_some() {
+            let copy = |file: &dyn varve_env::File| {
+                let mut at = 0;
+                while at < inode.size {
+                    match object.copy_from(file, at, at, inode.size - at)? {
+                        0 => break,
+                        count => at += count,
+                    }
+                }
+                Ok(())
+            };
+            let copied = from.objects.read_origin(ino, copy);
+            return copied.map_err(|error| from.object_error("copy", ino, error));
+        }
+        let mut at = 0;
+        while at < inode.size {
+            let bytes = from.read_small(&lent_small(inode, ino), at, COPY_BYTES)?;
+            let fail = |error| self.object_error("write", inode.ino, error);
+            object.write_all_at(&bytes, at).map_err(fail)?;
+            at += bytes.len().max(1) as u64;
+        }
+        Ok(())
+    }
+
+    /// Adds to `changes` that `inode` borrows nothing any more, if it did.
+    pub(crate) fn return_loan(&self, changes: &mut Changes, inode: &Inode) {
+        if let Content::Borrowed(borrowed) = inode.content {
+            changes.delete_meta(RowKey::loan(borrowed.source, inode.ino));
+            if let Some(sources) = &self.sources {
+                sources.note_returned();
+            }
+        }
+    }
+}
+
+/// The small file `ino` of a source from which `inode` borrows.
+fn lent_small(inode: &Inode, ino: InodeId) -> Inode {
+    Inode { ino, content: Content::Chunks, ..inode.clone() }
+}

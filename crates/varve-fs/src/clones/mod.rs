@@ -1,0 +1,233 @@
+//! Clones: copies of files and directory trees that cost the same however large they are.
+//!
+//! 1. [`VarveFs::do_clone`] keeps the present state of the store as a *source* ([`sources`]), or takes a snapshot for
+//!    one, and writes one name: a directory with the attributes and the account of the original that is *folded*, which
+//!    means that its names are still to be taken from the source; or a file that *borrows* its bytes from it. Ids for all
+//!    inodes that lie below are set aside.
+//! 2. Whoever comes by a folded directory unfolds it first ([`unfold`], [`names`]): its names are copied, directories among
+//!    them as folded ones. Whoever writes to a file that borrows its bytes makes them its own first ([`borrowed`]).
+//! 3. What is folded or borrows has a loan row. A source whose last loan is returned goes ([`VarveFs::drop_sources`]).
+//!
+//! A clone is like any other part of the tree: it has the same `st_dev`, can be moved, linked, cloned and limited, and is
+//! in snapshots and transactions, where it is unfolded on its own.
+//!
+//! Invariants, which [`crate::fsck`] checks: a folded directory counts names that it does not have yet; what is folded or
+//! borrows has the loan row, and nothing else has one; the source that it names exists.
+//!
+//! Source: lazy copy-on-write of subtrees in Btrfs (`btrfs_copy_root`: only the top is copied, each node below when it is
+//! first changed). Departure: a node is copied when it is first looked at, as an inode needs an id of its own.
+
+mod borrowed;
+mod names;
+mod sources;
+mod unfold;
+
+use std::sync::atomic::Ordering;
+
+use varve_engine::Direction;
+use varve_schema::key::MetaRow;
+use varve_schema::{Body, Content, FileKind, Folded, Inode, Loan, META, RowKey, UsageChange};
+use varve_types::{FileName, InodeId};
+use varve_vfs::{FsError, FsResult};
+
+use crate::error;
+use crate::fs::VarveFs;
+use crate::namespace::{adjust_dir, dangling, row_full};
+use crate::views::HIDDEN_NAME;
+use names::Copying;
+use sources::loans_of;
+pub(crate) use sources::{Ground, Sources};
+
+/// What is to be cloned.
+#[derive(Clone, Copy, Debug)]
+pub struct Original<'a> {
+    /// The snapshot that it is in; `None`: the main view.
+    pub snapshot: Option<&'a str>,
+    /// The directory that holds its name.
+    pub dir: InodeId,
+    /// The name; `None`: the directory itself.
+    pub name: Option<FileName<'a>>,
+}
+
+impl VarveFs {
+    /// Makes `name` in `parent` a copy of `original` and gives its inode. Costs the same however large that is; large files
+    /// that are open for writing are kept as for a snapshot. `Exists` if there is such a name, `QuotaExceeded` if
+    /// all of it does not fit.
+    pub fn do_clone(
+        &self,
+        original: Original<'_>,
+        parent: InodeId,
+        name: FileName<'_>,
+    ) -> FsResult<InodeId> {
+        self.writable()?;
+        self.check_name(parent, name)?;
+        let sources = self.sources()?;
+        let changing = self.views()?.lock_changes();
+        let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
+        let (guards, _) = self.lock_unfolded(parent, &[RowKey::inode(parent), key])?;
+        if self.entry_row(key)?.find(name.as_bytes()).is_some() {
+            return Err(FsError::Exists);
+        }
+        drop(guards);
+        let source = match original.snapshot {
+            Some(snapshot) => self.find_snapshot(snapshot)?.ok_or(FsError::NotFound)?.0,
+            None => {
+                let pin = |epoch: InodeId| {
+                    let stored = format!("{}@{HIDDEN_NAME}", epoch.get());
+                    sources.db.create_snapshot(&stored)?;
+                    Ok((epoch, stored))
+                };
+                self.begin_view(pin, |(_, stored)| sources.db.delete_snapshot(stored))?.0
+            }
+        };
+        let cloned = self.clone_from(source, original, parent, name);
+        sources.note_returned();
+        self.drop_sources(&changing);
+        cloned
+    }
+
+    fn clone_from(
+        &self,
+        source: InodeId,
+        Original { dir, name: old_name, .. }: Original<'_>,
+        parent: InodeId,
+        name: FileName<'_>,
+    ) -> FsResult<InodeId> {
+        let from = self.sources()?.open(source)?;
+        let old = match old_name {
+            None => from.unfolded_row(dir)?,
+            Some(name) => from.named(dir, name)?,
+        };
+        let (ino, clone) = (self.ids.allocate()?, self.ids.allocate()?);
+        let is_dir = old.kind == FileKind::Directory;
+        let below = match &old.content {
+            Content::Directory(info) => info.usage.inodes(),
+            _ => 0,
+        };
+        let (next, end) = self.ids.reserve(below)?;
+        let (top, made) = (old.ino, self.now());
+        let folded = Folded { dir: top, top, clone, next, end, after: None, made };
+        let suffix = self.hasher.entry(name.as_bytes());
+        let key = RowKey::entry(parent, suffix);
+        let (_guards, mut into) = self.lock_unfolded(parent, &[RowKey::inode(parent), key])?;
+        let mut row = self.entry_row(key)?;
+        if row.find(name.as_bytes()).is_some() {
+            return Err(FsError::Exists);
+        }
+        let mut copying = Copying::new(self, &from, source, folded);
+        let (body, counts) = if is_dir {
+            let usage = copying.directory(parent, suffix, &old, ino)?;
+            (Body::Reference { ino, kind: FileKind::Directory }, usage)
+        } else {
+            let file = copying.file(&old, ino)?;
+            let counts = UsageChange::file(file.size);
+            (Body::Inline(file), counts)
+        };
+        let (mut changes, _) = copying.finish();
+        row.insert(name.as_bytes(), body).ok_or_else(|| row_full(&row))?;
+        adjust_dir(&mut into, 1, i32::from(is_dir), made)?;
+        changes.put_inode(&into);
+        changes.charge(parent, counts);
+        changes.put_entry_row(key, &row);
+        self.commit(changes)?;
+        Ok(ino)
+    }
+
+    /// The inode behind a name, which nobody may be changing.
+    fn named(&self, dir: InodeId, name: FileName<'_>) -> FsResult<Inode> {
+        self.unfolded_row(dir)?;
+        let key = RowKey::entry(dir, self.hasher.entry(name.as_bytes()));
+        let row = self.entry_row(key)?;
+        let named = row.find(name.as_bytes()).ok_or(FsError::NotFound)?;
+        match &named.body {
+            Body::Inline(inode) => Ok(inode.clone()),
+            Body::Reference { ino, .. } => {
+                self.inode_row(*ino)?.ok_or_else(|| dangling(key, named))
+            }
+        }
+    }
+
+    /// Lets go of sources that nothing needs any more, if a loan was returned since the last time.
+    pub(crate) fn drop_returned_sources(&self) {
+        let Some(sources) = &self.sources else { return };
+        if self.views.is_some()
+            && sources.returned.load(Ordering::Relaxed)
+            && let Ok(views) = self.views()
+            && let Some(changing) = views.try_lock_changes()
+        {
+            self.drop_sources(&changing);
+        }
+    }
+
+    /// Lets go of the sources that nothing needs any more. Failures leave them until the next time.
+    pub(crate) fn drop_sources(&self, _changing: &parking_lot::MutexGuard<'_, ()>) {
+        let Some(sources) = &self.sources else { return };
+        if self.options.read_only || !sources.returned.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.drop_unneeded() {
+            log::warn!("states that clones read from stay for now: {error}");
+        }
+    }
+
+    /// The same after a view has ended, which may have been the last to read from some.
+    pub(crate) fn drop_sources_after_view(&self, changing: &parking_lot::MutexGuard<'_, ()>) {
+        if let Some(sources) = &self.sources {
+            sources.note_returned();
+        }
+        self.drop_sources(changing);
+    }
+
+    fn drop_unneeded(&self) -> FsResult<()> {
+        let sources = self.sources()?;
+        let mut hidden: Vec<(InodeId, String)> = self.hidden_snapshots()?;
+        // The newest first, as it may be the last that needs an older one.
+        hidden.sort();
+        for (epoch, stored) in hidden.into_iter().rev() {
+            if self.is_source(epoch)? {
+                continue;
+            }
+            // A power cut must not bring the loans back without what they are of.
+            self.store.sync().map_err(error::store)?;
+            sources.end(epoch)?;
+            sources.db.delete_snapshot(&stored).map_err(error::store)?;
+            self.end_view(epoch);
+        }
+        Ok(())
+    }
+
+    /// Whether anything reads from the state of the epoch `epoch`.
+    pub(crate) fn is_source(&self, epoch: InodeId) -> FsResult<bool> {
+        let sources = self.sources()?;
+        Ok(sources.lends(epoch, self.store.as_ref())? || sources.lends_to_views(epoch)?)
+    }
+
+    /// The first folded directory from `from` on that reads from the state of the epoch `source`.
+    fn next_folded(&self, source: InodeId, from: InodeId) -> FsResult<Option<InodeId>> {
+        let loans = self.store.scan(self.meta, loans_of(source, from), Direction::Forward);
+        for loan in loans.map_err(error::store)? {
+            let (key, value) = loan.map_err(error::store)?;
+            let Some(key) = RowKey::from_bytes(&key) else { continue };
+            let MetaRow::Loan(_, ino) = key.meta_kind() else { continue };
+            let loan = Loan::decode(&value).map_err(|error| error::row(META, key, error))?;
+            if let Loan::Directory(_) = loan {
+                return Ok(Some(ino));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Unfolds everything: afterwards all names are there, though files may still borrow their bytes.
+    pub(crate) fn unfold_all(&self) -> FsResult<()> {
+        let Some(sources) = self.sources.clone() else { return Ok(()) };
+        for source in sources.epochs() {
+            let mut from = InodeId::new(0);
+            // What is unfolded has ids above that of its directory.
+            while let Some(ino) = self.next_folded(source, from)? {
+                self.unfold(ino)?;
+                from = InodeId::new(ino.get() + 1);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,288 @@
+//! Copying names from a source: what becomes of the inodes behind them.
+//!
+//! - A directory becomes a folded one, unless it is empty; a file borrows its bytes, unless they are within its inode; all
+//!   else is copied. Attributes stay, extended ones too; birth and last change of attributes are when the clone was made, so
+//!   that an inode in which both are equal has not been touched since ([`crate::views`], merging).
+//! - New ids come from those set aside for the clone, by a rule that the source alone decides: each directory has one
+//!   for each of its names, in their order, and behind that of a subdirectory as many as lie below it. Where the source's
+//!   own accounts were behind, and for files whose counted name is elsewhere, ids are taken anew.
+//! - Names of one file stay names of one file. The first that is copied makes it, with as many links as names lie within
+//!   the clone, and a twin row by which the others find it. It counts where the first name is that was copied.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use smallvec::SmallVec;
+use varve_engine::{Direction, KeyRange};
+use varve_schema::{
+    Body, Borrowed, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Folded, Home, Inode, Loan,
+    META, ParentRow, RowKey, Times, Twin, UsageChange, encode_inode_row,
+};
+use varve_types::{FileName, InodeId};
+use varve_vfs::{FsError, FsResult};
+
+use crate::error;
+use crate::fs::VarveFs;
+use crate::rows::Changes;
+use crate::usage::Parents;
+
+/// Names that are being copied by one batch.
+pub(super) struct Copying<'a> {
+    pub(super) fs: &'a VarveFs,
+    /// The source.
+    pub(super) from: &'a VarveFs,
+    /// Its epoch.
+    pub(super) source: InodeId,
+    pub(super) folded: Folded,
+    pub(super) changes: Changes,
+    /// Bytes of what was copied, about.
+    pub(super) bytes: usize,
+    linked: BTreeMap<InodeId, Linked<'a>>,
+}
+
+/// A file of several names of which at least one is among those that are copied.
+struct Linked<'a> {
+    inode: Inode,
+    /// Names that are still in folded directories.
+    left: u64,
+    parents: Parents<'a>,
+}
+
+impl<'a> Copying<'a> {
+    pub(super) fn new(
+        fs: &'a VarveFs,
+        from: &'a VarveFs,
+        source: InodeId,
+        folded: Folded,
+    ) -> Copying<'a> {
+        let (changes, linked) = (fs.changes(), BTreeMap::new());
+        Copying { fs, from, source, folded, changes, bytes: 0, linked }
+    }
+
+    /// The rows that must be locked to copy `names`, as far as they are known.
+    pub(super) fn needed(&self, names: &EntryRow) -> FsResult<SmallVec<[RowKey; 4]>> {
+        let mut keys = SmallVec::new();
+        for named in names.names() {
+            if let Body::Reference { ino, kind } = &named.body
+                && *kind != FileKind::Directory
+            {
+                keys.push(RowKey::twin(self.folded.clone, *ino));
+                keys.extend(self.twin(*ino)?.map(|twin| RowKey::inode(twin.ino)));
+            }
+        }
+        Ok(keys)
+    }
+
+    /// Copies the names of one row into that of `dir` with the same suffix. REQUIRES: the locks of [`Copying::needed`].
+    pub(super) fn copy_row(
+        &mut self,
+        dir: InodeId,
+        suffix: EntrySuffix,
+        names: &EntryRow,
+    ) -> FsResult<()> {
+        let mut copied = EntryRow::default();
+        for named in names.names() {
+            let body = match &named.body {
+                Body::Inline(old) => {
+                    let ino = self.id()?;
+                    let new = self.file(old, ino)?;
+                    self.recount(dir, UsageChange::file(old.size), UsageChange::file(new.size));
+                    Body::Inline(new)
+                }
+                Body::Reference { ino, kind: FileKind::Directory } => {
+                    let old = self.from.dir_row(*ino)?;
+                    let ino = self.id()?;
+                    let now = self.directory(dir, suffix, &old, ino)?;
+                    if let Content::Directory(then) = &old.content {
+                        self.recount(dir, then.told(), now);
+                    }
+                    Body::Reference { ino, kind: FileKind::Directory }
+                }
+                Body::Reference { ino, kind } => {
+                    let new = self.name_of_linked(dir, FileName::new(&named.name)?, *ino)?;
+                    Body::Reference { ino: new, kind: *kind }
+                }
+            };
+            copied.insert(&named.name, body);
+        }
+        let row = copied.encode();
+        self.bytes += row.len();
+        self.changes.put_meta(RowKey::entry(dir, suffix), row);
+        self.folded.after = Some(suffix);
+        Ok(())
+    }
+
+    /// All that was copied, but for what is known of the directory itself.
+    pub(super) fn finish(mut self) -> (Changes, Folded) {
+        for (old, Linked { inode, left, parents }) in self.linked {
+            self.changes.put_inode(&inode);
+            parents.stage(&mut self.changes);
+            let key = RowKey::twin(self.folded.clone, old);
+            match left {
+                0 => self.changes.delete_meta(key),
+                _ => self.changes.put_meta(key, Twin { ino: inode.ino, left }.encode()),
+            }
+        }
+        (self.changes, self.folded)
+    }
+
+    /// The next id of those set aside.
+    fn id(&mut self) -> FsResult<InodeId> {
+        Ok(self.ids(1)?.0)
+    }
+
+    fn ids(&mut self, count: u64) -> FsResult<(InodeId, InodeId)> {
+        let (next, end) = (self.folded.next.get(), self.folded.end.get());
+        match next.checked_add(count).filter(|after| *after <= end) {
+            Some(after) => {
+                self.folded.next = InodeId::new(after);
+                Ok((InodeId::new(next), self.folded.next))
+            }
+            None => self.fs.ids.reserve(count),
+        }
+    }
+
+    /// What counted for something in `dir` of the source counts here as `now`.
+    pub(super) fn recount(&mut self, dir: InodeId, then: UsageChange, now: UsageChange) {
+        let difference = now.plus(then.negated());
+        if !difference.is_zero() {
+            self.changes.charge(dir, difference);
+        }
+    }
+
+    /// The inode `old` of the source as `ino`, in the row of a name.
+    pub(super) fn file(&mut self, old: &Inode, ino: InodeId) -> FsResult<Inode> {
+        let mut new = self.like(old, ino)?;
+        (new.nlink, new.home) = (1, None);
+        let borrowed = match &old.content {
+            Content::Chunks => Some(Borrowed { source: self.source, ino: old.ino, blocks: None }),
+            Content::Object { .. } => {
+                let attr = self.from.attr(old)?;
+                (new.size, new.times.mtime) = (attr.size, attr.mtime);
+                let blocks = Some(attr.blocks);
+                Some(Borrowed { source: self.source, ino: old.ino, blocks })
+            }
+            Content::Borrowed(borrowed) => Some(*borrowed),
+            _ => None,
+        };
+        if let Some(borrowed) = borrowed {
+            new.content = Content::Borrowed(borrowed);
+            self.changes.put_meta(RowKey::loan(borrowed.source, ino), Loan::File.encode());
+        }
+        Ok(new)
+    }
+
+    /// The directory `old` of the source as `ino` with a name in `parent`; gives what counts for it there.
+    pub(super) fn directory(
+        &mut self,
+        parent: InodeId,
+        suffix: EntrySuffix,
+        old: &Inode,
+        ino: InodeId,
+    ) -> FsResult<UsageChange> {
+        let Content::Directory(then) = &old.content else { return Err(FsError::NotDirectory) };
+        let mut new = self.like(old, ino)?;
+        let source = (then.entries > 0).then_some(self.source);
+        let untold = UsageChange::default();
+        let info = DirInfo { parent, suffix: Some(suffix), untold, source, ..*then };
+        if source.is_some() {
+            let (next, end) = self.ids(then.usage.inodes())?;
+            let folded = Folded { dir: old.ino, next, end, after: None, ..self.folded };
+            let loan = Loan::Directory(folded).encode();
+            self.changes.put_meta(RowKey::loan(self.source, ino), loan);
+        }
+        new.content = Content::Directory(info);
+        self.changes.put_meta(RowKey::inode(ino), encode_inode_row(&new));
+        Ok(info.told())
+    }
+
+    /// `old` as `ino`, with its extended attributes.
+    fn like(&mut self, old: &Inode, ino: InodeId) -> FsResult<Inode> {
+        let made = self.folded.made;
+        if old.has_xattrs {
+            let mut range = KeyRange::prefix(&RowKey::prefix_bytes(old.ino));
+            range.start = Bound::Included(RowKey::xattr(old.ino, 0).to_bytes().to_vec());
+            let rows = self.from.store.scan(self.from.data, range, Direction::Forward);
+            for row in rows.map_err(error::store)? {
+                let (key, value) = row.map_err(error::store)?;
+                let Some(key) = RowKey::from_bytes(&key) else { continue };
+                self.bytes += value.len();
+                self.changes.put_data(key.of_inode(ino), value);
+            }
+        }
+        Ok(Inode { ino, times: Times { ctime: made, btime: made, ..old.times }, ..old.clone() })
+    }
+
+    fn twin(&self, old: InodeId) -> FsResult<Option<Twin>> {
+        let key = RowKey::twin(self.folded.clone, old);
+        let value = self.fs.store.get(self.fs.meta, &key.to_bytes()).map_err(error::store)?;
+        let decode = |value| Twin::decode(&value).map_err(|error| error::row(META, key, error));
+        value.map(decode).transpose()
+    }
+
+    /// The name `name` in `dir` of the file `old` of several names; gives what that is called here.
+    fn name_of_linked(
+        &mut self,
+        dir: InodeId,
+        name: FileName<'_>,
+        old: InodeId,
+    ) -> FsResult<InodeId> {
+        let gone = |ino| {
+            FsError::Storage(format!("inode {ino} of a cloned tree has no row; run `varve fsck`"))
+        };
+        let then = self.from.inode_row(old)?.ok_or_else(|| gone(old))?;
+        let hash = self.fs.hasher.parent(self.folded.dir, name.as_bytes());
+        let counted = then.home == Some(Home { dir: self.folded.dir, hash });
+        // An id is set aside for it here if it counts here, whether it is needed or not.
+        let own = if counted { Some(self.id()?) } else { None };
+        let mut linked = match self.linked.remove(&old) {
+            Some(linked) => linked,
+            None => match self.twin(old)? {
+                Some(twin) => {
+                    let inode = self.fs.inode_row(twin.ino)?.ok_or_else(|| gone(twin.ino))?;
+                    Linked { inode, left: twin.left, parents: self.fs.parents(twin.ino) }
+                }
+                None => {
+                    let ino = match own {
+                        Some(ino) => ino,
+                        None => self.fs.ids.allocate()?,
+                    };
+                    let mut inode = self.file(&then, ino)?;
+                    let left = self.names_within(&then)?;
+                    inode.nlink = u32::try_from(left).unwrap_or(u32::MAX);
+                    Linked { inode, left, parents: self.fs.parents(ino) }
+                }
+            },
+        };
+        let home = linked.parents.add(dir, name.as_bytes())?;
+        linked.left = linked.left.saturating_sub(1);
+        let mut counts = UsageChange::default();
+        if linked.inode.home.is_none() {
+            linked.inode.home = Some(home);
+            counts = UsageChange::file(linked.inode.size);
+        }
+        let before = if counted { UsageChange::file(then.size) } else { UsageChange::default() };
+        self.recount(dir, before, counts);
+        let ino = linked.inode.ino;
+        self.linked.insert(old, linked);
+        Ok(ino)
+    }
+
+    /// How many names of `file` lie within what was cloned; those that the source has not copied itself are taken to.
+    fn names_within(&self, file: &Inode) -> FsResult<u64> {
+        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(file.ino));
+        range.start = Bound::Included(RowKey::parent(file.ino, 0).to_bytes().to_vec());
+        let (mut known, mut within) = (0, 0);
+        let rows = self.from.store.scan(self.from.meta, range, Direction::Forward);
+        for row in rows.map_err(error::store)? {
+            let (key, value) = row.map_err(error::store)?;
+            let Some(key) = RowKey::from_bytes(&key) else { continue };
+            let row = ParentRow::decode(&value).map_err(|error| error::row(META, key, error))?;
+            for pointer in &row.pointers {
+                known += 1;
+                within += u64::from(self.from.lies_within(pointer.dir, self.folded.top)?);
+            }
+        }
+        Ok((within + u64::from(file.nlink).saturating_sub(known)).max(1))
+    }
+}

@@ -1,0 +1,264 @@
+//! The states of the store that clones read from, and how views are made of states.
+//!
+//! A source is a named snapshot, called by its epoch: one that a user made, or one made for a clone, whose name begins with
+//! a dot and which nobody sees. It stays as long as a loan row anywhere names it: in the main view, in a view that is open,
+//! or in another source. When a user deletes a snapshot that is a source it only loses its name.
+//!
+//! What a source or a snapshot itself has not copied is unfolded in a branch over it, which belongs to it and stays as
+//! long as it does: so the inode ids that it shows never change.
+
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use varve_engine::{BranchOptions, Db, Direction, KeyRange, Store, StoreResult};
+use varve_env::Env;
+use varve_schema::RowKey;
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult};
+
+use crate::dictionaries::Dictionaries;
+use crate::error;
+use crate::fs::{Keyspaces, Parts, VarveFs};
+use crate::ids::IdAllocator;
+use crate::objects::Objects;
+use crate::options::{Atime, MountOptions};
+use crate::spill::Spill;
+use crate::superblock::{Superblock, views_dir};
+use crate::views::{ViewParts, parse_name};
+
+/// Sources that are kept open.
+const OPEN_MAX: usize = 8;
+/// A view has an eighth of the memory that the main view has for the places of inodes.
+const LOCATED_SHARE: usize = 8;
+/// What the info of a branch begins with in which a state is unfolded; its epoch follows.
+const UNFOLDED: &str = "unfolded ";
+
+/// The states of a store, shared by the main view and all others.
+pub(crate) struct Sources {
+    pub(super) db: Arc<Db>,
+    env: Arc<dyn Env>,
+    dir: PathBuf,
+    options: MountOptions,
+    superblock: Superblock,
+    /// The main view's.
+    objects: Arc<Objects>,
+    ids: Arc<IdAllocator>,
+    keyspaces: Keyspaces,
+    /// The open ones by epoch, the one used last at the end. Held while one is opened.
+    open: Mutex<Vec<(InodeId, Arc<VarveFs>)>>,
+    /// A directory was unfolded since the store was opened.
+    pub(crate) unfolded: AtomicBool,
+    /// A loan was given back since it was last seen which sources are needed.
+    pub(super) returned: AtomicBool,
+}
+
+/// What of a file system sources are made of.
+pub(crate) struct Ground {
+    pub(crate) db: Arc<Db>,
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: MountOptions,
+    pub(crate) superblock: Superblock,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) ids: Arc<IdAllocator>,
+    pub(crate) keyspaces: Keyspaces,
+}
+
+impl Sources {
+    /// Those of the store of which this is the main view's.
+    pub(crate) fn new(ground: Ground) -> Sources {
+        let Ground { db, env, dir, options, superblock, objects, ids, keyspaces } = ground;
+        let open = Mutex::default();
+        let (unfolded, returned) = (AtomicBool::new(false), AtomicBool::new(true));
+        Sources {
+            db,
+            env,
+            dir,
+            options,
+            superblock,
+            objects,
+            ids,
+            keyspaces,
+            open,
+            unfolded,
+            returned,
+        }
+    }
+
+    /// The file system of a view.
+    pub(crate) fn view_on(
+        self: &Arc<Self>,
+        view: ViewParts,
+        read_only: bool,
+    ) -> StoreResult<VarveFs> {
+        let ViewParts { store, dictionaries, sees_objects_of, epoch, serial } = view;
+        let options = MountOptions {
+            read_only,
+            atime: Atime::Noatime,
+            passthrough: false,
+            marked_dirs_max: usize::MAX,
+            located_inodes_max: Some(self.options.located_inodes() / LOCATED_SHARE),
+            ..self.options.clone()
+        };
+        let own = views_dir(&self.dir).join(epoch.get().to_string());
+        let parts = Parts {
+            env: Arc::clone(&self.env),
+            dir: self.dir.clone(),
+            options,
+            lock: Mutex::new(None),
+            store,
+            superblock: self.superblock.clone(),
+            objects: Arc::new(self.objects.of_view(own, sees_objects_of)),
+            ids: Arc::clone(&self.ids),
+            dictionaries,
+            views: None,
+            sources: Some(Arc::clone(self)),
+            serial,
+        };
+        let main: Arc<dyn Store> = Arc::<Db>::clone(&self.db);
+        let spill = Spill::new(main, self.keyspaces.lookups, epoch.get());
+        VarveFs::build(parts, &self.keyspaces, spill)
+    }
+
+    /// The source of the epoch `epoch`, opened if it is not.
+    pub(crate) fn open(self: &Arc<Self>, epoch: InodeId) -> FsResult<Arc<VarveFs>> {
+        let mut open = self.open.lock();
+        if let Some(at) = open.iter().position(|(known, _)| *known == epoch) {
+            let found = open.remove(at);
+            let fs = Arc::clone(&found.1);
+            open.push(found);
+            return Ok(fs);
+        }
+        let name = self.name_of(epoch).ok_or_else(|| missing(epoch))?;
+        let store = self.state(epoch, &name)?;
+        let (names, compression) = (self.keyspaces.dictionaries, self.superblock.compression);
+        let ids = Arc::clone(&self.ids);
+        let dictionaries = Dictionaries::new(Arc::clone(&store), names, compression, true, ids);
+        let sees_objects_of = Some(epoch);
+        let view = ViewParts { store, dictionaries, sees_objects_of, epoch, serial: None };
+        let fs = Arc::new(self.view_on(view, true).map_err(error::store)?);
+        if open.len() >= OPEN_MAX {
+            open.remove(0);
+        }
+        open.push((epoch, Arc::clone(&fs)));
+        Ok(fs)
+    }
+
+    /// A named snapshot as a store in which directories can be unfolded.
+    pub(crate) fn snapshot(&self, epoch: InodeId, stored: &str) -> FsResult<Arc<dyn Store>> {
+        let _open = self.open.lock();
+        self.state(epoch, stored)
+    }
+
+    /// REQUIRES: `open` is held, so that a state gets one branch.
+    fn state(&self, epoch: InodeId, stored: &str) -> FsResult<Arc<dyn Store>> {
+        let snapshot = self.db.open_snapshot(stored).map_err(error::store)?;
+        let earlier = self.epochs().into_iter().filter(|source| *source < epoch);
+        let mut folded = false;
+        for source in earlier {
+            folded |= self.lends(source, &snapshot)?;
+        }
+        if !folded {
+            return Ok(Arc::new(snapshot));
+        }
+        let info = info_of(epoch);
+        let branches = self.db.branches();
+        let branch = match branches.iter().find(|branch| branch.info == info) {
+            Some(branch) => self.db.open_branch(branch.id),
+            None => self.db.branch(&BranchOptions {
+                snapshot: Some(stored.to_owned()),
+                private: vec![self.keyspaces.lookups],
+                info,
+                ..BranchOptions::default()
+            }),
+        };
+        Ok(Arc::new(branch.map_err(error::store)?))
+    }
+
+    /// Forgets what was unfolded in the state of the epoch `epoch`, which ends.
+    pub(crate) fn end(&self, epoch: InodeId) -> FsResult<()> {
+        let mut open = self.open.lock();
+        open.retain(|(known, _)| *known != epoch);
+        let info = info_of(epoch);
+        for branch in self.db.branches().iter().filter(|branch| branch.info == info) {
+            let branch = self.db.open_branch(branch.id).map_err(error::store)?;
+            branch.abort().map_err(error::store)?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of all that are open.
+    pub(crate) fn close(&self) {
+        let open = std::mem::take(&mut *self.open.lock());
+        drop(open);
+    }
+
+    /// The epochs of all named snapshots.
+    pub(crate) fn epochs(&self) -> Vec<InodeId> {
+        let stored = self.db.snapshots();
+        stored.iter().filter_map(|stored| Some(parse_name(&stored.name)?.0)).collect()
+    }
+
+    fn name_of(&self, epoch: InodeId) -> Option<String> {
+        let stored = self.db.snapshots();
+        let is_it = |name: &str| parse_name(name).is_some_and(|(known, _)| known == epoch);
+        stored.into_iter().find(|stored| is_it(&stored.name)).map(|stored| stored.name)
+    }
+
+    /// Whether something in `state` reads from the source of the epoch `source`.
+    pub(crate) fn lends(&self, source: InodeId, state: &dyn Store) -> FsResult<bool> {
+        let mut loans = state
+            .scan(self.keyspaces.meta, loans_of(source, InodeId::new(0)), Direction::Forward)
+            .map_err(error::store)?;
+        loans.next().transpose().map(|first| first.is_some()).map_err(error::store)
+    }
+
+    /// Whether any state besides the main view's has something that reads from the source of the epoch `source`.
+    pub(super) fn lends_to_views(&self, source: InodeId) -> FsResult<bool> {
+        for stored in self.db.snapshots() {
+            let Some((epoch, _)) = parse_name(&stored.name) else { continue };
+            let state = self.db.open_snapshot(&stored.name).map_err(error::store)?;
+            if epoch > source && self.lends(source, &state)? {
+                return Ok(true);
+            }
+        }
+        for branch in self.db.branches() {
+            let state = self.db.open_branch(branch.id).map_err(error::store)?;
+            if self.lends(source, &state)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub(super) fn note_returned(&self) {
+        self.returned.store(true, Ordering::Relaxed);
+    }
+}
+
+fn info_of(epoch: InodeId) -> Bytes {
+    format!("{UNFOLDED}{}", epoch.get()).into_bytes().into()
+}
+
+/// The loans of a source, those of `from` and later inodes.
+pub(crate) fn loans_of(source: InodeId, from: InodeId) -> KeyRange {
+    let start = Bound::Included(RowKey::loan(source, from).to_bytes().to_vec());
+    KeyRange { start, ..KeyRange::prefix(&RowKey::prefix_bytes(source)) }
+}
+
+fn missing(epoch: InodeId) -> FsError {
+    FsError::Storage(format!(
+        "the state {epoch} of the store is gone, from which a clone reads; run `varve fsck`"
+    ))
+}
+
+impl VarveFs {
+    /// The states that clones read from.
+    pub(crate) fn sources(&self) -> FsResult<&Arc<Sources>> {
+        self.sources.as_ref().ok_or(FsError::NotSupported("clones by this engine"))
+    }
+}

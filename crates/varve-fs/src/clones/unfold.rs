@@ -1,0 +1,211 @@
+//! Unfolding: a folded directory gets the names that the directory of the source has which it is a clone of.
+//!
+//! 1. Whoever needs the names of a directory, because one is looked for and not there, or is to be added or removed, or all
+//!    are to be listed, sees from its row that it is folded, lets go of its locks and calls [`VarveFs::unfold`].
+//! 2. That unfolds the directory of the source first, if it is folded itself: a clone of a clone.
+//! 3. Rows of names are copied in their order, with new inode ids ([`super::names`]), some at a time: each batch has
+//!    the names, what belongs to them, and in the loan row how far it came. The last one ends the loan.
+//!
+//! A name that is there is a name like all others, however far the rest has come. Which ids names get depends on
+//! the source alone, so that all views unfold a directory to the same rows.
+//!
+//! Invariants: nobody adds a name to a folded directory or removes one; its row counts the names that it has yet to
+//! get.
+
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+use varve_engine::{Direction, KeyRange};
+use varve_schema::{EntryRow, EntrySuffix, Inode, Loan, META, RowKey};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult};
+
+use super::names::Copying;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::locks::RowGuards;
+use crate::namespace::dir_info_mut;
+use crate::rows::Standing;
+
+/// Rows of names that one batch copies at most.
+const BATCH_ROWS: usize = 1024;
+/// Bytes beyond which no further row of names joins a batch.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// How a batch ended.
+enum Step {
+    /// The directory is unfolded.
+    Done,
+    /// There is more to copy.
+    More,
+    /// The next name can only be copied while these rows are locked.
+    Needs(SmallVec<[RowKey; 4]>),
+}
+
+impl VarveFs {
+    /// Locks `keys`, and reads the directory `dir`, which is unfolded then. REQUIRES: its row is among `keys`.
+    pub(crate) fn lock_unfolded(
+        &self,
+        dir: InodeId,
+        keys: &[RowKey],
+    ) -> FsResult<(RowGuards<'_>, Inode)> {
+        loop {
+            let guards = self.lock_rows(keys)?;
+            let row = self.dir_row(dir)?;
+            if row.source().is_none() {
+                return Ok((guards, row));
+            }
+            drop(guards);
+            self.unfold(dir)?;
+        }
+    }
+
+    /// The directory `dir`, unfolded.
+    pub(crate) fn unfolded_row(&self, dir: InodeId) -> FsResult<Inode> {
+        let row = self.dir_row(dir)?;
+        if row.source().is_none() {
+            return Ok(row);
+        }
+        self.unfold(dir)?;
+        self.dir_row(dir)
+    }
+
+    /// Gives `dir` all its names, if it is folded. REQUIRES: the caller holds no row lock.
+    pub(crate) fn unfold(&self, dir: InodeId) -> FsResult<()> {
+        let mut keys: SmallVec<[RowKey; 4]> = SmallVec::from_slice(&[RowKey::inode(dir)]);
+        loop {
+            let Some(source) = self.inode_row(dir)?.and_then(|row| row.source()) else {
+                return Ok(());
+            };
+            let sources = self.sources()?;
+            let from = sources.open(source)?;
+            let Some(Loan::Directory(folded)) = self.loan(source, dir)? else {
+                // It was unfolded a moment ago, or has lost its loan.
+                if self.inode_row(dir)?.and_then(|row| row.source()) == Some(source) {
+                    return Err(FsError::Storage(format!(
+                        "folded directory {dir} has no loan; run `varve fsck`"
+                    )));
+                }
+                continue;
+            };
+            from.unfold(folded.dir)?;
+            sources.unfolded.store(true, Ordering::SeqCst);
+            match self.unfold_some(dir, source, &from, &keys)? {
+                Step::Done => {
+                    sources.note_returned();
+                    return Ok(());
+                }
+                Step::More => keys.truncate(1),
+                Step::Needs(others) => {
+                    keys.truncate(1);
+                    keys.extend(others);
+                }
+            }
+        }
+    }
+
+    /// A loan row.
+    pub(crate) fn loan(&self, source: InodeId, ino: InodeId) -> FsResult<Option<Loan>> {
+        let key = RowKey::loan(source, ino);
+        let value = self.store.get(self.meta, &key.to_bytes()).map_err(error::store)?;
+        let decode = |value| Loan::decode(&value).map_err(|error| error::row(META, key, error));
+        value.map(decode).transpose()
+    }
+
+    /// One batch, under the locks of `keys`.
+    fn unfold_some(
+        &self,
+        dir: InodeId,
+        source: InodeId,
+        from: &VarveFs,
+        keys: &[RowKey],
+    ) -> FsResult<Step> {
+        let mut guards = self.lock_rows(keys)?;
+        let mut row = match self.inode_row(dir)? {
+            Some(row) if row.source() == Some(source) => row,
+            _ => return Ok(Step::More),
+        };
+        let Some(Loan::Directory(folded)) = self.loan(source, dir)? else {
+            return Ok(Step::More);
+        };
+        let mut copying = Copying::new(self, from, source, folded);
+        if folded.after.is_none() {
+            // The source may have corrected its account since, by unfolding itself.
+            let then = dir_info_mut(&mut from.dir_row(folded.dir)?)?.usage;
+            let counted = dir_info_mut(&mut row)?.usage;
+            copying.recount(dir, counted.as_change(), then.as_change());
+        }
+        let (mut rows, mut done) = (0, true);
+        for found in from.names_after(folded.dir, folded.after)? {
+            let (suffix, names) = found?;
+            if rows == BATCH_ROWS || copying.bytes > BATCH_BYTES {
+                done = false;
+                break;
+            }
+            if let Some(needed) = self.lock_needed(&mut guards, &copying, &names)? {
+                if rows == 0 {
+                    return Ok(Step::Needs(needed));
+                }
+                done = false;
+                break;
+            }
+            copying.copy_row(dir, suffix, &names)?;
+            rows += 1;
+        }
+        let (mut changes, folded) = copying.finish();
+        changes.standing = Standing::Happened;
+        if done {
+            dir_info_mut(&mut row)?.source = None;
+            changes.delete_meta(RowKey::loan(source, dir));
+        } else {
+            changes.put_meta(RowKey::loan(source, dir), Loan::Directory(folded).encode());
+        }
+        changes.put_inode(&row);
+        self.commit(changes)?;
+        Ok(if done { Step::Done } else { Step::More })
+    }
+
+    /// Locks what copying `names` needs; gives the rows of which one would have to be waited for.
+    fn lock_needed<'a>(
+        &'a self,
+        guards: &mut RowGuards<'a>,
+        copying: &Copying<'_>,
+        names: &EntryRow,
+    ) -> FsResult<Option<SmallVec<[RowKey; 4]>>> {
+        // What a twin row says is known for sure once it is locked.
+        for _ in 0..2 {
+            let needed = copying.needed(names)?;
+            if !needed.iter().all(|key| self.locks.try_extend(guards, *key)) {
+                return Ok(Some(needed));
+            }
+            self.prepare_rows(&needed)?;
+        }
+        Ok(None)
+    }
+
+    /// The rows of names of `dir` after the one with the suffix `after`.
+    fn names_after(
+        &self,
+        dir: InodeId,
+        after: Option<EntrySuffix>,
+    ) -> FsResult<impl Iterator<Item = FsResult<(EntrySuffix, EntryRow)>> + '_> {
+        let prefix = RowKey::prefix_bytes(dir);
+        let first = after.map_or(1, |after| after.get() + 1);
+        let range = KeyRange {
+            start: Bound::Included([prefix, first.to_be_bytes()].concat()),
+            end: Bound::Excluded([prefix, (1_u64 << 63).to_be_bytes()].concat()),
+        };
+        let rows = self.store.scan(self.meta, range, Direction::Forward).map_err(error::store)?;
+        Ok(rows.filter_map(|row| {
+            let (key, value) = match row {
+                Ok(row) => row,
+                Err(error) => return Some(Err(error::store(error))),
+            };
+            let key = RowKey::from_bytes(&key)?;
+            let suffix = EntrySuffix::new(key.suffix())?;
+            let row = EntryRow::decode(&value).map_err(|error| error::row(META, key, error));
+            Some(row.map(|row| (suffix, row)))
+        }))
+    }
+}

@@ -1,0 +1,244 @@
+//! Clones: copies that are made when somebody looks, but are as if they had been made at once.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use varve_env::Env;
+use varve_env::sim::SimEnv;
+use varve_fs::{
+    ChangeKind, FormatOptions, MountOptions, TransactionOptions, VarveFs, ViewKind, ViewName,
+    format,
+};
+use varve_testkit::fsops::{Lockstep, Universe};
+use varve_types::InodeId;
+use varve_vfs::{FsError, TreeLimits, Vfs};
+
+use crate::crash::STORE;
+use crate::support::{Calls, ROOT, Rig, name};
+
+/// Clones `from` in `dir` as `to` in `parent`.
+fn clone(fs: &VarveFs, dir: InodeId, from: &str, parent: InodeId, to: &str) -> InodeId {
+    fs.clone_tree(dir, name(from), parent, name(to)).unwrap().attr.ino
+}
+
+fn snapshot(text: &str) -> ViewName {
+    ViewName { kind: ViewKind::Snapshot, name: text.to_owned() }
+}
+
+fn sound(fs: &VarveFs) {
+    fs.sync().unwrap();
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// `/d` with a small and a large file, and `/d/e` with a file.
+fn tree(fs: &VarveFs) -> InodeId {
+    let d = fs.mk_dir(ROOT, "d");
+    for (text, len) in [("tiny", 5), ("small", 40_000), ("large", 200_000)] {
+        let ino = fs.mk(d, text);
+        fs.put_at(ino, 0, &vec![b'x'; len]);
+    }
+    let e = fs.mk_dir(d, "e");
+    let deep = fs.mk(e, "deep");
+    fs.put_at(deep, 0, b"deep");
+    d
+}
+
+#[test]
+fn a_clone_has_what_the_original_had_and_goes_its_own_way() {
+    let rig = Rig::new();
+    let d = tree(&rig.fs);
+    let c = clone(&rig.fs, ROOT, "d", ROOT, "c");
+    let large = rig.find(d, "large").unwrap().ino;
+    rig.put_at(large, 0, b"changed");
+    rig.unlink(d, name("tiny")).unwrap();
+    assert_eq!(rig.list(c), ["e", "large", "small", "tiny"]);
+    sound(&rig.fs);
+    let rig = rig.remount();
+    for (text, len) in [("tiny", 5), ("small", 40_000), ("large", 200_000)] {
+        let ino = rig.find(c, text).unwrap().ino;
+        assert_eq!(rig.contents(ino), vec![b'x'; len], "{text}");
+        rig.put_at(ino, 1, b"yy");
+        assert_eq!(&rig.contents(ino)[..4], b"xyyx", "{text}");
+        assert_eq!(rig.contents(ino).len(), len);
+    }
+    let d = rig.find(ROOT, "d").unwrap().ino;
+    let large = rig.find(d, "large").unwrap().ino;
+    assert_eq!(&rig.contents(large)[..8], b"changedx");
+    let e = rig.find(c, "e").unwrap().ino;
+    assert_eq!(rig.contents(rig.find(e, "deep").unwrap().ino), b"deep");
+    sound(&rig.fs);
+    // With the last name copied and the last byte owned the state that was read from goes.
+    let hidden = rig.dir.path().join("store/kept");
+    rig.mk(ROOT, "afterwards");
+    assert!(std::fs::read_dir(hidden).map_or(true, |mut left| left.next().is_none()));
+    sound(&rig.fs);
+}
+
+#[test]
+fn a_clone_counts_at_once_and_limits_hold_for_it() {
+    let rig = Rig::new();
+    let d = tree(&rig.fs);
+    let whole = rig.usage(d).unwrap();
+    let q = rig.mk_dir(ROOT, "q");
+    rig.set_limits(q, TreeLimits { bytes: Some(whole.bytes - 1), inodes: None }).unwrap();
+    let refused = rig.clone_tree(ROOT, name("d"), q, name("c")).unwrap_err();
+    assert!(matches!(refused, FsError::QuotaExceeded));
+    rig.set_limits(q, TreeLimits { bytes: Some(whole.bytes), inodes: None }).unwrap();
+    let c = clone(&rig.fs, ROOT, "d", q, "c");
+    assert_eq!(rig.usage(c).unwrap(), whole);
+    assert_eq!(rig.usage(q).unwrap().dirs, whole.dirs + 1);
+    rig.list(c);
+    assert_eq!(rig.usage(c).unwrap(), whole);
+    sound(&rig.fs);
+}
+
+#[test]
+fn a_clone_of_many_files_writes_a_few_rows() {
+    let rig = Rig::new();
+    let rows = |rig: &Rig| -> u64 {
+        let status: serde_json::Value = serde_json::from_str(&rig.status_json()).unwrap();
+        status["engine"]["counters"]["writes"].as_u64().unwrap()
+    };
+    let d = rig.mk_dir(ROOT, "d");
+    let mut written = Vec::new();
+    for size in [10, 3000] {
+        for i in 0..size {
+            rig.mk(d, &format!("{size}-{i}"));
+        }
+        rig.sync().unwrap();
+        let before = rows(&rig);
+        clone(&rig.fs, ROOT, "d", ROOT, &format!("c{size}"));
+        written.push(rows(&rig) - before);
+    }
+    assert!(written[1] <= written[0] + 4 && written[1] < 40, "{written:?}");
+    sound(&rig.fs);
+}
+
+#[test]
+fn names_of_one_file_stay_names_of_one_file() {
+    let rig = Rig::new();
+    let d = rig.mk_dir(ROOT, "d");
+    let (a, b) = (rig.mk_dir(d, "a"), rig.mk_dir(d, "b"));
+    let file = rig.mk(a, "one");
+    rig.link(file, b, name("two")).unwrap();
+    rig.link(file, ROOT, name("outside")).unwrap();
+    let c = clone(&rig.fs, ROOT, "d", ROOT, "c");
+    let ca = rig.find(c, "a").unwrap().ino;
+    let one = rig.find(ca, "one").unwrap();
+    assert_eq!(one.nlink, 2, "the name outside is not of the clone");
+    rig.put_at(one.ino, 0, b"seen by both");
+    rig.unlink(ca, name("one")).unwrap();
+    sound(&rig.fs);
+    let rig = rig.remount();
+    let cb = rig.find(c, "b").unwrap().ino;
+    let two = rig.find(cb, "two").unwrap();
+    assert_eq!((two.ino, two.nlink), (one.ino, 1));
+    assert_eq!(rig.contents(two.ino), b"seen by both");
+    assert_eq!(rig.contents(file), b"");
+    sound(&rig.fs);
+}
+
+#[test]
+fn clones_are_in_snapshots_and_of_them() {
+    let rig = Rig::new();
+    let d = tree(&rig.fs);
+    let c = clone(&rig.fs, ROOT, "d", ROOT, "c");
+    rig.create_snapshot("then").unwrap();
+    let file = rig.find(c, "small").unwrap().ino;
+    rig.put_at(file, 0, b"later");
+    let view = rig.open_view(&snapshot("then")).unwrap();
+    assert_eq!(view.list(c), ["e", "large", "small", "tiny"]);
+    let seen = view.find(c, "small").unwrap().ino;
+    assert_eq!(seen, file, "a view gives the same ids");
+    assert_eq!(&view.contents(seen)[..5], b"xxxxx");
+    assert!(matches!(view.unlink(c, name("tiny")), Err(FsError::ReadOnly)));
+    view.close().unwrap();
+    drop(view);
+    let original = varve_fs::Original { snapshot: Some("then"), dir: ROOT, name: Some(name("c")) };
+    let back = rig.do_clone(original, ROOT, name("back")).unwrap();
+    rig.delete_snapshot("then").unwrap();
+    assert!(rig.view_names(ViewKind::Snapshot).unwrap().is_empty());
+    assert!(matches!(rig.delete_snapshot(".clone"), Err(FsError::NotFound)));
+    let rig = rig.remount();
+    assert_eq!(rig.list(back), ["e", "large", "small", "tiny"]);
+    let small = rig.find(back, "small").unwrap().ino;
+    assert_eq!(&rig.contents(small)[..5], b"xxxxx");
+    assert_eq!(rig.contents(rig.find(back, "large").unwrap().ino).len(), 200_000);
+    assert_eq!(rig.list(d).len(), 4);
+    sound(&rig.fs);
+}
+
+#[test]
+fn clones_go_on_in_transactions() {
+    let rig = Rig::new();
+    tree(&rig.fs);
+    let c = clone(&rig.fs, ROOT, "d", ROOT, "c");
+    let txn = rig.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let view = rig.open_view(&txn).unwrap();
+    let small = view.find(c, "small").unwrap().ino;
+    view.put_at(small, 0, b"mine");
+    let large = view.find(c, "large").unwrap().ino;
+    view.put_at(large, 0, b"mine");
+    assert!(matches!(
+        view.clone_tree(ROOT, name("c"), ROOT, name("x")),
+        Err(FsError::NotSupported(_))
+    ));
+    // Only looked at in the main view: no conflict.
+    assert_eq!(rig.list(c).len(), 4);
+    assert_eq!(&rig.contents(rig.find(c, "large").unwrap().ino)[..4], b"xxxx");
+    let told = rig.transaction_diff(&txn.name).unwrap().changes;
+    let told: Vec<_> = told.iter().map(|told| (told.path.as_str(), told.change)).collect();
+    assert_eq!(told, [("/c/large", ChangeKind::Changed), ("/c/small", ChangeKind::Changed)]);
+    rig.commit_transaction(&txn.name, &view).unwrap();
+    drop(view);
+    for (text, ino) in [("small", small), ("large", large)] {
+        assert_eq!(rig.find(c, text).unwrap().ino, ino);
+        assert_eq!(&rig.contents(ino)[..5], b"minex");
+    }
+    sound(&rig.fs);
+}
+
+fn lockstep(seed: u64, format_options: &FormatOptions) {
+    let env = SimEnv::new(seed);
+    let dyn_env: Arc<dyn Env> = env.clone();
+    format(&dyn_env, Path::new(STORE), format_options).unwrap();
+    let universe = Universe { clones_percent: 6, ..Universe::default() };
+    let mut lockstep = Lockstep::with_universe(seed, universe);
+    let open = || {
+        let env: Arc<dyn Env> = env.clone();
+        VarveFs::open(env, Path::new(STORE), MountOptions::default()).unwrap()
+    };
+    for _ in 0..4 {
+        let fs = open();
+        lockstep.run(&fs, 150).unwrap();
+        let report = fs.check(&mut |_| ()).unwrap();
+        assert!(report.is_clean(), "seed {seed}: {:?}", report.findings);
+        lockstep.run(&fs, 50).unwrap();
+        lockstep.release_all(&fs).unwrap();
+        fs.close().unwrap();
+        let fs = open();
+        lockstep.check_tree(&fs).unwrap();
+        lockstep.check_usage(&fs).unwrap();
+        sound(&fs);
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn random_operations_with_clones_answer_as_the_model_does() {
+    for seed in 0..12 {
+        lockstep(seed, &FormatOptions::default());
+    }
+}
+
+#[test]
+fn random_operations_with_clones_and_colliding_names_answer_as_the_model_does() {
+    for seed in 100..106 {
+        let options = FormatOptions {
+            name_hash_bits: 2,
+            large_file_threshold_bytes: 4096,
+            ..FormatOptions::default()
+        };
+        lockstep(seed, &options);
+    }
+}

@@ -1,0 +1,126 @@
+//! Rows of what clones have not copied yet.
+//!
+//! A clone reads from a *source*: a named state of the store, called by its epoch. A directory whose names are still
+//! those of a directory of the source is *folded*; a file whose bytes are still those of one there *borrows* them. Each has
+//! a loan row, whose key names the source and it:
+//!
+//! ```text
+//! loan row of a file:              | version u8 | 1 |
+//! loan row of a folded directory:  | version u8 | 2 | directory varint | top varint | clone varint |
+//!                                  | next varint | end varint | after varint | made time |
+//! twin row:                        | version u8 | ino varint | left varint |
+//! ```
+//!
+//! A file of several names that was cloned has a twin row while some of its names are in directories that are still
+//! folded, by which they become names of the same file.
+
+use bytes::Bytes;
+use varve_types::{InodeId, Timestamp};
+
+use crate::inode::{put_time, take_time};
+use crate::{DecodeError, EntrySuffix, ROW_VERSION, Reader, put_varint};
+
+const FILE: u8 = 1;
+const DIRECTORY: u8 = 2;
+
+/// How a directory gets the names that it does not have yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Folded {
+    /// The directory of the source that has them.
+    pub dir: InodeId,
+    /// The directory of the source that was cloned, which is it or above it.
+    pub top: InodeId,
+    /// An id that was handed out for the clone alone.
+    pub clone: InodeId,
+    /// The first of the inode ids that are set aside for what lies below.
+    pub next: InodeId,
+    /// The end of those.
+    pub end: InodeId,
+    /// The last row of names that is there already.
+    pub after: Option<EntrySuffix>,
+    /// When the clone was made.
+    pub made: Timestamp,
+}
+
+/// A loan row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loan {
+    /// Of a file, whose content says where its bytes are.
+    File,
+    /// Of a folded directory.
+    Directory(Folded),
+}
+
+impl Loan {
+    /// The row's value.
+    pub fn encode(self) -> Vec<u8> {
+        let Loan::Directory(folded) = self else { return vec![ROW_VERSION, FILE] };
+        let Folded { dir, top, clone, next, end, after, made } = folded;
+        let mut out = vec![ROW_VERSION, DIRECTORY];
+        for number in [dir, top, clone, next, end] {
+            put_varint(&mut out, number.get());
+        }
+        put_varint(&mut out, after.map_or(0, EntrySuffix::get));
+        put_time(&mut out, made);
+        out
+    }
+
+    /// Reads a row's value.
+    pub fn decode(bytes: &Bytes) -> Result<Loan, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        reader.version()?;
+        let loan = match reader.u8()? {
+            FILE => Loan::File,
+            DIRECTORY => {
+                let mut id = || reader.varint().map(InodeId::new);
+                let (dir, top, clone) = (id()?, id()?, id()?);
+                let (next, end) = (id()?, id()?);
+                if next > end {
+                    return Err(reader.error("inode ids that end before they begin"));
+                }
+                let after = match reader.varint()? {
+                    0 => None,
+                    raw => Some(
+                        EntrySuffix::new(raw).ok_or_else(|| reader.error("a wrong key suffix"))?,
+                    ),
+                };
+                let made = take_time(&mut reader)?;
+                Loan::Directory(Folded { dir, top, clone, next, end, after, made })
+            }
+            _ => return Err(reader.error("an unknown kind of loan")),
+        };
+        reader.end()?;
+        Ok(loan)
+    }
+}
+
+/// A twin row: what a file of several names became in a clone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Twin {
+    /// The file in the clone.
+    pub ino: InodeId,
+    /// How many of its names are in directories that are still folded; not 0.
+    pub left: u64,
+}
+
+impl Twin {
+    /// The row's value.
+    pub fn encode(self) -> Vec<u8> {
+        let mut out = vec![ROW_VERSION];
+        put_varint(&mut out, self.ino.get());
+        put_varint(&mut out, self.left);
+        out
+    }
+
+    /// Reads a row's value.
+    pub fn decode(bytes: &Bytes) -> Result<Twin, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        reader.version()?;
+        let (ino, left) = (InodeId::new(reader.varint()?), reader.varint()?);
+        if left == 0 {
+            return Err(reader.error("a twin without names to come"));
+        }
+        reader.end()?;
+        Ok(Twin { ino, left })
+    }
+}
