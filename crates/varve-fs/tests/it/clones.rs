@@ -5,15 +5,21 @@ use std::sync::Arc;
 
 use varve_env::Env;
 use varve_env::sim::SimEnv;
+use varve_fs::dump::{dump_store, load_store};
+use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{
     ChangeKind, FormatOptions, MountOptions, TransactionOptions, VarveFs, ViewKind, ViewName,
     format,
 };
+use varve_schema::key::MetaRow;
+use varve_schema::{Loan, RowKey};
+use varve_testkit::crash::{Exploration, Script, ScriptOptions, Subject, explore};
 use varve_testkit::fsops::{Lockstep, Universe};
 use varve_types::InodeId;
 use varve_vfs::{FsError, TreeLimits, Vfs};
 
-use crate::crash::STORE;
+use crate::bench::{Rows, check, repair};
+use crate::crash::{STORE, open, sim_store};
 use crate::support::{Calls, ROOT, Rig, name};
 
 /// Clones `from` in `dir` as `to` in `parent`.
@@ -196,6 +202,170 @@ fn clones_go_on_in_transactions() {
         assert_eq!(&rig.contents(ino)[..5], b"minex");
     }
     sound(&rig.fs);
+}
+
+/// A store that can clone, whose every crash is tried.
+struct Cloning;
+
+impl Subject for Cloning {
+    type Fs = VarveFs;
+
+    fn format(&self, env: &Arc<SimEnv>) -> Result<(), String> {
+        let env: Arc<dyn Env> = Arc::clone(env) as Arc<dyn Env>;
+        let options =
+            FormatOptions { large_file_threshold_bytes: 8 << 10, ..FormatOptions::default() };
+        format(&env, Path::new(STORE), &options).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn open(&self, env: &Arc<SimEnv>) -> Result<VarveFs, String> {
+        let env: Arc<dyn Env> = Arc::clone(env) as Arc<dyn Env>;
+        VarveFs::open(env, Path::new(STORE), MountOptions::default())
+            .map_err(|error| error.to_string())
+    }
+
+    fn problems(&self, fs: &VarveFs) -> Result<Vec<String>, String> {
+        let report = fs.check(&mut |_| ()).map_err(|error| format!("check: {error}"))?;
+        let broken = report.findings.iter().filter(|f| f.severity() != Severity::Waste);
+        Ok(broken.map(ToString::to_string).collect())
+    }
+
+    fn close(&self, fs: VarveFs) -> Result<(), String> {
+        fs.close().map_err(|error| error.to_string())
+    }
+}
+
+#[test]
+fn a_crash_while_cloning_or_unfolding_leaves_a_state_that_existed() {
+    let mut points = 0;
+    for seed in 0..3 {
+        let options = ScriptOptions {
+            steps: 70,
+            large_file_threshold_bytes: 8 << 10,
+            restarts: true,
+            clones_percent: 12,
+        };
+        let script = Script::new(seed, &options).unwrap();
+        let exploration =
+            Exploration { cuts: 1, stride: 2, only: None, left_out: Vec::new(), threads: 2 };
+        let tally = explore(&Cloning, &script, &exploration)
+            .unwrap_or_else(|v| panic!("seed {seed}, point {}: {}", v.point, v.what));
+        points += tally.points;
+    }
+    assert!(points > 200, "{points}");
+}
+
+/// A directory that takes several batches to unfold, in which others work meanwhile.
+#[test]
+fn a_directory_of_many_files_is_unfolded_while_others_work_in_it() {
+    let rig = Rig::new();
+    let d = rig.mk_dir(ROOT, "d");
+    for i in 0..2500 {
+        rig.mk(d, &format!("file-{i}"));
+    }
+    for round in 0..3 {
+        let text = format!("c{round}");
+        let c = clone(&rig.fs, ROOT, "d", ROOT, &text);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let fs = &rig.fs;
+                scope.spawn(move || {
+                    for i in (thread..2500).step_by(4) {
+                        let old = format!("file-{i}");
+                        match (i + thread) % 3 {
+                            0 => fs.unlink(c, name(&old)).unwrap(),
+                            1 => fs.mv(c, &old, c, &format!("moved-{i}")).unwrap(),
+                            _ => drop(fs.find(c, &old).unwrap()),
+                        }
+                        if i % 50 == thread {
+                            fs.mk(c, &format!("new-{i}"));
+                        }
+                    }
+                });
+            }
+        });
+        let (listed, expected) = (rig.list(c), rig.getattr(c).unwrap().size);
+        assert_eq!(listed.len() as u64, expected);
+        assert_eq!(rig.usage(c).unwrap().files, expected);
+        sound(&rig.fs);
+    }
+    assert_eq!(rig.list(d).len(), 2500);
+}
+
+/// `/d` with a large, a small and a deep file, cloned as `/c` and not looked at; the store is closed.
+fn cloned() -> (Arc<SimEnv>, InodeId) {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    tree(&fs);
+    let c = clone(&fs, ROOT, "d", ROOT, "c");
+    fs.close().unwrap();
+    (env, c)
+}
+
+#[test]
+fn a_dump_has_the_files_of_clones() {
+    let (env, _) = cloned();
+    let dump = |dir: &str| {
+        let (env, mut out): (Arc<dyn Env>, _) = (env.clone(), Vec::new());
+        dump_store(env, Path::new(dir), 16 << 20, &mut out).unwrap();
+        out
+    };
+    let bytes = dump(STORE);
+    let dyn_env: Arc<dyn Env> = env.clone();
+    load_store(dyn_env, Path::new("/loaded"), 16 << 20, &mut &bytes[..]).unwrap();
+    assert_eq!(dump("/loaded"), bytes);
+    let dyn_env: Arc<dyn Env> = env.clone();
+    let fs = VarveFs::open(dyn_env, Path::new("/loaded"), MountOptions::default()).unwrap();
+    let c = fs.find(ROOT, "c").unwrap().ino;
+    for (text, len) in [("tiny", 5), ("small", 40_000), ("large", 200_000)] {
+        assert_eq!(fs.contents(fs.find(c, text).unwrap().ino), vec![b'x'; len]);
+    }
+}
+
+#[test]
+fn loans_that_are_lost_or_of_nothing_are_found_and_mended() {
+    let (env, c) = cloned();
+    assert_eq!(check(&env).findings, []);
+    let rows = Rows::open(&env);
+    let stray = RowKey::loan(InodeId::new(900_000), InodeId::new(900_001));
+    rows.put(rows.meta, stray, Loan::File.encode());
+    let info = rows.all(rows.meta).into_iter().find_map(|(key, value)| {
+        let key = RowKey::from_bytes(&key)?;
+        matches!(key.meta_kind(), MetaRow::Loan(_, ino) if ino == c).then_some((key, value))
+    });
+    let (loan, _) = info.unwrap();
+    rows.delete(rows.meta, loan);
+    rows.close();
+    let state = loan.prefix();
+    let found = check(&env).findings;
+    assert!(found.contains(&Finding::MissingLoan { ino: c.get(), state }), "{found:?}");
+    assert!(found.contains(&Finding::StrayLoan { ino: 900_001, state: 900_000 }), "{found:?}");
+    let report = repair(&env);
+    assert_eq!(report.left.findings, [], "{:?}", report.mended);
+    let fs = open(&env);
+    assert!(fs.list(c).is_empty());
+    assert_eq!(fs.list(fs.find(ROOT, "d").unwrap().ino).len(), 4);
+}
+
+#[test]
+fn a_clone_whose_source_is_gone_keeps_what_it_has() {
+    let (env, c) = cloned();
+    let fs = open(&env);
+    assert_eq!(fs.list(c).len(), 4);
+    fs.close().unwrap();
+    drop(fs);
+    let rows = Rows::open(&env);
+    for snapshot in rows.db.snapshots() {
+        rows.db.delete_snapshot(&snapshot.name).unwrap();
+    }
+    rows.close();
+    let found = check(&env).findings;
+    assert!(found.iter().any(|f| matches!(f, Finding::SourceGone { .. })), "{found:?}");
+    let report = repair(&env);
+    assert_eq!(report.left.findings, [], "{:?}", report.mended);
+    let fs = open(&env);
+    assert_eq!(fs.list(c).len(), 4);
+    assert_eq!(fs.contents(fs.find(c, "tiny").unwrap().ino), b"xxxxx");
+    assert_eq!(fs.contents(fs.find(c, "large").unwrap().ino), b"");
 }
 
 fn lockstep(seed: u64, format_options: &FormatOptions) {

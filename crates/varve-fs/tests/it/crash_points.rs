@@ -86,7 +86,8 @@ impl Subject for Store {
 }
 
 pub(crate) fn script(seed: u64, steps: usize, restarts: bool) -> Script {
-    let options = ScriptOptions { steps, large_file_threshold_bytes: THRESHOLD_BYTES, restarts };
+    let large_file_threshold_bytes = THRESHOLD_BYTES;
+    let options = ScriptOptions { steps, large_file_threshold_bytes, restarts, clones_percent: 0 };
     Script::new(seed, &options).unwrap()
 }
 

@@ -37,6 +37,8 @@ pub struct ScriptOptions {
     pub large_file_threshold_bytes: u64,
     /// Whether there are remounts and kills.
     pub restarts: bool,
+    /// How many percent of the operations clone something.
+    pub clones_percent: u64,
 }
 
 /// A sequence of steps and what must be found of it.
@@ -74,7 +76,8 @@ struct Maker {
 impl Script {
     /// The script of `seed`.
     pub fn new(seed: u64, options: &ScriptOptions) -> FsResult<Script> {
-        let mut maker = Maker::new(seed, options.large_file_threshold_bytes)?;
+        let threshold = options.large_file_threshold_bytes;
+        let mut maker = Maker::new(seed, threshold, options.clones_percent)?;
         while maker.script.steps.len() < options.steps {
             maker.step(options.restarts)?;
         }
@@ -83,10 +86,10 @@ impl Script {
 }
 
 impl Maker {
-    fn new(seed: u64, threshold: u64) -> FsResult<Maker> {
+    fn new(seed: u64, threshold: u64, clones_percent: u64) -> FsResult<Maker> {
         let large = [threshold / 2, threshold - 1, threshold + 1, 2 * threshold];
         let sizes = [&[0, 1, 500, 513, 4096], &large[..]].concat();
-        let universe = Universe { sizes, ..Universe::default() };
+        let universe = Universe { sizes, clones_percent, ..Universe::default() };
         let model = ModelFs::new(SimEnv::new(seed));
         let history = History::new(&model)?;
         Ok(Maker {
@@ -290,7 +293,7 @@ mod tests {
 
     /// What is found of the steps `ops` if the file has `len` bytes, and whether a power cut may leave that.
     fn may_be_found(ops: &[Op], len: u64) -> Result<usize, String> {
-        let mut maker = Maker::new(1, THRESHOLD).unwrap();
+        let mut maker = Maker::new(1, THRESHOLD, 0).unwrap();
         ops.iter().for_each(|op| maker.op(op.clone()).unwrap());
         let (disk, mut session) = (ModelFs::new(SimEnv::new(2)), Session::default());
         let set = SetAttr { size: Some(len), ..SetAttr::default() };
