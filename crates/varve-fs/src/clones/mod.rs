@@ -38,6 +38,9 @@ use names::Copying;
 use sources::loans_of;
 pub(crate) use sources::{Ground, Sources};
 
+/// Inode ids that are set aside for one clone at most.
+const BELOW_MAX: u64 = 1 << 40;
+
 /// What is to be cloned.
 #[derive(Clone, Copy, Debug)]
 pub struct Original<'a> {
@@ -81,8 +84,11 @@ impl VarveFs {
             }
         };
         let cloned = self.clone_from(source, original, parent, name);
-        sources.note_returned();
-        self.drop_sources(&changing);
+        if !sources.lends(source, self.store.as_ref())? {
+            // It failed, or has copied everything already.
+            sources.note_returned();
+            self.drop_sources(&changing);
+        }
         cloned
     }
 
@@ -104,7 +110,8 @@ impl VarveFs {
             Content::Directory(info) => info.usage.inodes(),
             _ => 0,
         };
-        let (next, end) = self.ids.reserve(below)?;
+        // An account that says more is wrong, and no reason to use ids up: they are taken anew then.
+        let (next, end) = self.ids.reserve(below.min(BELOW_MAX))?;
         let (top, made) = (old.ino, self.now());
         let folded = Folded { dir: top, top, clone, next, end, after: None, made };
         let suffix = self.hasher.entry(name.as_bytes());
