@@ -148,17 +148,26 @@ impl VarveFs {
                     continue;
                 }
             }
-            let now = self.now();
-            let renamed = match (mode, target) {
-                (RenameMode::Exchange, Some(target)) => {
-                    self.exchange(rows, (&from, source), (&to, target), now)
-                }
-                (_, target) => self.replace(rows, (&from, source), (&to, target), now),
-            };
+            let renamed = self.carry_out(rows, (&from, source), (&to, target), mode);
             if all {
                 self.accounts.forget_chains();
             }
             return renamed;
+        }
+    }
+
+    /// Moves the source over the target, or each to the other's place.
+    fn carry_out(
+        &self,
+        rows: Rows,
+        from: (&End<'_>, Child),
+        (to, target): (&End<'_>, Option<Child>),
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        let now = self.now();
+        match (mode, target) {
+            (RenameMode::Exchange, Some(target)) => self.exchange(rows, from, (to, target), now),
+            (_, target) => self.replace(rows, from, (to, target), now),
         }
     }
 

@@ -155,6 +155,7 @@ pub(crate) fn samples() -> Vec<Sample> {
     parents.add(InodeId::new(1 << 40), &[0xff; 255]);
     let suffix = EntrySuffix::from_hash(0x1234_5678_9abc);
     let dirty_pending = Pending::ObjectDirty { entry: Some((InodeId::new(77), suffix)) };
+    let store_id = StoreId(0x0123_4567_89ab_cdef_u128 << 64 | 77);
     let limits = Limits { bytes: Some(10 << 30), inodes: Some(100_000) };
     let reference = Body::Reference { ino: InodeId::new(99), kind: FileKind::Directory };
     let mut gap = row_of(vec![
@@ -185,11 +186,7 @@ pub(crate) fn samples() -> Vec<Sample> {
         sample("pending-orphan", Pending::Orphan.encode(), exercise::pending),
         sample("pending-object-dirty", dirty_pending.encode(), exercise::pending),
         sample("mark", Mark(InodeId::new(1_234_567)).encode(), exercise::mark),
-        sample(
-            "store-id",
-            StoreId(0x0123_4567_89ab_cdef_u128 << 64 | 77).encode(),
-            exercise::store_id,
-        ),
+        sample("store-id", store_id.encode(), exercise::store_id),
         sample("limits", limits.encode(), exercise::limits),
         dictionary("dictionary", 300, false, 0),
         dictionary("dictionary-going", 0, true, 0),
