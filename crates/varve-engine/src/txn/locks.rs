@@ -423,7 +423,7 @@ mod tests {
         let mut table = table();
         assert_eq!(table.request(ONE, &key(b"a", Mode::Shared)), Answer::Granted);
         assert_eq!(table.request(TWO, &key(b"a", Mode::Shared)), Answer::Granted);
-        assert!(waits(table.request(ONE, &key(b"a", Mode::Exclusive))));
+        assert!(waits(table.request(TWO, &key(b"a", Mode::Exclusive))));
         assert_eq!(table.request(ONE, &key(b"b", Mode::Exclusive)), Answer::Granted);
         assert!(waits(table.request(TWO, &key(b"b", Mode::Shared))));
         table.end(ONE);

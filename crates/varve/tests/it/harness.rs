@@ -80,7 +80,14 @@ impl Mount {
 
     /// Unmounts and waits for the daemon.
     pub(crate) fn unmount(&self) {
-        run(varve().arg("umount").arg(self.path()));
+        // What another thread starts holds the files of this mount until it executes its program.
+        eventually("nobody uses the mount", || {
+            let output = varve().arg("umount").arg(self.path()).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            let in_use = error.contains(" is in use");
+            assert!(output.status.success() || in_use, "umount: {}: {error}", output.status);
+            !in_use
+        });
     }
 
     /// The process that serves the mount.
