@@ -9,7 +9,7 @@ use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Blocked, Caller, DirEntry, Entry, FileType, FsError, FsResult,
-    Handle, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeLimits,
+    Handle, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Transact, TreeLimits,
     TreeQuota, TreeUsage, Vfs, XattrMode,
 };
 
@@ -332,6 +332,10 @@ impl Vfs for VarveFs {
 
     fn quotas(&self, ino: InodeId) -> FsResult<Vec<TreeQuota>> {
         self.do_quotas(ino)
+    }
+
+    fn transact(&self, what: Transact) -> FsResult<u64> {
+        self.do_transact(what)
     }
 
     fn status_json(&self) -> String {

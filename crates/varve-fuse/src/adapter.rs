@@ -1,7 +1,8 @@
 //! Each request of the kernel as one call of the `Vfs`.
 //!
 //! [`Adapter::serve`] sends a request to the method for it: `names` for what changes or finds names,
-//! `attributes` for attributes of both kinds, `trees` for those that stand for what is known of trees, `files` for what is open; `rules` has what they share.
+//! `attributes` for attributes of both kinds, `trees` for those that stand for what is known of trees, `files` for what is open,
+//! `transactions` for what programs do about those; `rules` has what they share.
 //!
 //! Rules that the kernel's protocol adds to the calls:
 //!
@@ -24,6 +25,7 @@ mod attributes;
 mod files;
 mod names;
 mod rules;
+mod transactions;
 mod trees;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -255,7 +257,7 @@ impl Adapter {
                 self.lseek(call, Handle(handle), offset, whence)
             }
             Request::Releasedir | Request::Destroy => Ok(DONE),
-            Request::Ioctl => Ok(Answer::Errno(libc::ENOTTY)),
+            Request::Ioctl(ioctl) => self.ioctl(call, &ioctl),
             Request::Init(_) => Err(FsError::Invalid("a second INIT")),
             Request::Other => Err(FsError::NotImplemented),
         }
@@ -267,18 +269,28 @@ impl Adapter {
         call: &Call<'_>,
         sync: impl FnOnce(&dyn Vfs) -> FsResult<()> + Send + 'static,
     ) -> Answer {
+        self.later_with(call, move |vfs| sync(vfs).map(|()| Bytes::new()))
+    }
+
+    /// The same for what has something to say.
+    fn later_with(
+        &self,
+        call: &Call<'_>,
+        work: impl FnOnce(&dyn Vfs) -> FsResult<Bytes> + Send + 'static,
+    ) -> Answer {
         let (vfs, origin) = (self.vfs.clone(), call.origin.clone());
         let (unique, operation) = (call.header.unique, opcode_name(call.header.opcode));
         self.waiters.run(Box::new(move || {
-            let number = match catch_unwind(AssertUnwindSafe(|| sync(&*vfs))) {
-                Ok(Ok(())) => 0,
-                Ok(Err(err)) => errno(operation, &err),
+            let answer = match catch_unwind(AssertUnwindSafe(|| work(&*vfs))) {
+                Ok(Ok(body)) if body.is_empty() => DONE,
+                Ok(Ok(body)) => Answer::Data(body),
+                Ok(Err(err)) => Answer::Errno(errno(operation, &err)),
                 Err(_) => {
                     log::error!("{operation} panicked");
-                    libc::EIO
+                    Answer::Errno(libc::EIO)
                 }
             };
-            origin.answer(unique, number);
+            origin.reply(unique, answer, &mut Reply::new());
         }));
         Answer::Later
     }

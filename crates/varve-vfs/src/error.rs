@@ -67,6 +67,9 @@ pub enum FsError {
     /// The storage below, or a bucket of names with one hash, is full.
     #[error("no space left: {0}")]
     NoSpace(String),
+    /// Others have changed the same: what, for people.
+    #[error("others have changed the same: {0}")]
+    Conflict(String),
     /// More would lie below a directory than its limits allow.
     #[error("the limits on a directory tree are reached")]
     QuotaExceeded,
@@ -138,6 +141,7 @@ impl FsError {
             FsError::TooLarge => Errno::Overflow,
             FsError::TooManyLinks => Errno::TooManyLinks,
             FsError::NoSpace(_) => Errno::NoSpace,
+            FsError::Conflict(_) => Errno::Busy,
             FsError::QuotaExceeded => Errno::Quota,
             FsError::CrossesLimits => Errno::CrossDevice,
             FsError::ReadOnly => Errno::ReadOnly,

@@ -12,5 +12,5 @@ pub use attr::{Attr, FileType, SetAttr, SetTime, TreeLimits, TreeQuota, TreeUsag
 pub use error::{Blocked, FsError, FsResult};
 pub use ops::{
     AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, Position,
-    RenameMode, SeekFrom, StatFs, Vfs, XattrMode,
+    RenameMode, SeekFrom, StatFs, Transact, Vfs, XattrMode,
 };

@@ -179,6 +179,17 @@ pub struct StatFs {
     pub name_bytes_max: u32,
 }
 
+/// What to do about a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transact {
+    /// Begin one that shows a directory.
+    Begin(InodeId),
+    /// Make what was changed in the one with this id part of the file system.
+    Commit(u64),
+    /// Drop it.
+    Abort(u64),
+}
+
 /// A file system. Calls may come from many threads at once.
 ///
 /// Errors common to all: `Storage` when the storage below fails or is damaged; `Stale` for an inode id
@@ -421,6 +432,13 @@ pub trait Vfs: Send + Sync {
     /// [`Vfs::set_limits`].
     fn quotas(&self, _ino: InodeId) -> FsResult<Vec<TreeQuota>> {
         Err(FsError::NotSupported("limits on directory trees"))
+    }
+
+    /// Begins or ends a transaction; gives its id. `Conflict`, `QuotaExceeded`, `TextBusy` (large files are open for
+    /// writing) and `NoSpace` say why a commit has changed nothing; the transaction goes on. `NotFound` if no such
+    /// transaction is open. May wait for requests that are served meanwhile.
+    fn transact(&self, _what: Transact) -> FsResult<u64> {
+        Err(FsError::NotSupported("transactions"))
     }
 
     /// What the file system says of its own state, as one JSON object.

@@ -136,7 +136,8 @@ impl Transaction {
     /// the same or limits or the disk are full, nothing has happened, the error says why, and the transaction goes on. After
     /// it calls of the transaction fail.
     pub fn commit(&self) -> Result<()> {
-        views::commit(&self.main, &self.id, Some(&self.view)).map(drop)
+        let committed = views::commit(&self.main, &self.id, Some(&self.view));
+        committed.map(drop).map_err(|error| views::not_committed(&self.main, &self.id, error))
     }
 
     /// Drops it with all that was changed in it.

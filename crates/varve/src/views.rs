@@ -145,7 +145,9 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         ViewRequest::DeleteSnapshot { name } => delete_snapshot(&fs, name).map(|()| Value::Null),
         ViewRequest::ListSnapshots => list_snapshots(&fs, None),
         ViewRequest::DiffSnapshots { from, to } => diff_snapshots(&fs, from, to.as_deref()),
-        ViewRequest::Commit { id } => commit(&fs, id, None).map(|_| Value::Null),
+        ViewRequest::Commit { id } => {
+            commit(&fs, id, None).map(|_| Value::Null).map_err(|error| not_committed(&fs, id, error))
+        }
         ViewRequest::Abort { id } => abort(&fs, id).map(|()| Value::Null),
         ViewRequest::ListTransactions => list_transactions(&fs, None),
         ViewRequest::Diff { id } => diff(&fs, id),
@@ -220,19 +222,27 @@ pub(crate) fn begin(fs: &VarveFs, root: u64, options: &TransactionOptions) -> Re
 }
 
 /// Commits a transaction, whose file system is `open` if it is mounted.
-pub(crate) fn commit(fs: &VarveFs, id: &str, open: Option<&VarveFs>) -> Result<Committed> {
-    let committed = match open {
+pub(crate) fn commit(
+    fs: &VarveFs,
+    id: &str,
+    open: Option<&VarveFs>,
+) -> std::result::Result<Committed, CommitError> {
+    match open {
         Some(view) => commit_in_time(fs, id, view),
         None => {
             let name = ViewName { kind: ViewKind::Transaction, name: id.to_owned() };
-            let view = fs.open_view(&name).map_err(|error| no_transaction(id, error))?;
+            let view = fs.open_view(&name)?;
             let committed = commit_in_time(fs, id, &view);
             // Of one that has ended nothing is left to sync.
             let _ = view.close();
             committed
         }
-    };
-    committed.map_err(|error| match error {
+    }
+}
+
+/// Why the transaction `id` is not committed.
+pub(crate) fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error {
+    match error {
         CommitError::Conflict(paths) => Error::failed(format!(
             "not committed, as others have changed what it changed:\n  {}",
             paths.join("\n  ")
@@ -265,7 +275,7 @@ pub(crate) fn commit(fs: &VarveFs, id: &str, open: Option<&VarveFs>) -> Result<C
             .hint("it is still open: commit it again when that one has ended")
         }
         CommitError::Failed(error) => no_transaction(id, error),
-    })
+    }
 }
 
 /// Commits; waits as long as any change of the main view for what others have locked.

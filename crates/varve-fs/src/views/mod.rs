@@ -39,7 +39,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, MutexGuard};
 use varve_engine::{Db, SnapshotStore, Store, StoreError, StoreResult};
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult};
+use varve_vfs::{FsError, FsResult, Transact};
 
 use crate::dictionaries::Dictionaries;
 use crate::error;
@@ -119,11 +119,15 @@ impl ViewName {
 /// Attaches a mount of the view to its place, or says why it cannot.
 type Attach = Box<dyn Fn(&ViewName) -> FsResult<()> + Send + Sync>;
 
+/// Begins or ends a transaction, with its mount and all who know of it.
+type Transacting = Box<dyn Fn(Transact) -> FsResult<u64> + Send + Sync>;
+
 /// What the main view knows of the others.
 pub(crate) struct Views {
     db: Arc<Db>,
     places: names::Places,
     attach: OnceLock<Attach>,
+    transacting: OnceLock<Transacting>,
     /// Held while a view begins or ends.
     changing: Mutex<()>,
 }
@@ -131,9 +135,14 @@ pub(crate) struct Views {
 impl Views {
     /// Of the store `db`.
     pub(crate) fn new(db: Arc<Db>) -> Views {
-        let (places, attach, changing) =
-            (names::Places::default(), OnceLock::new(), Mutex::new(()));
-        Views { db, places, attach, changing }
+        let (attach, transacting) = (OnceLock::new(), OnceLock::new());
+        Views {
+            db,
+            places: names::Places::default(),
+            attach,
+            transacting,
+            changing: Mutex::default(),
+        }
     }
 
     /// The store.
@@ -199,6 +208,18 @@ impl VarveFs {
         if let Some(views) = &self.views {
             views.attach.get_or_init(|| Box::new(attach));
         }
+    }
+
+    /// Says how transactions are begun and ended for programs on the mount. Once, before the file system is served.
+    pub fn transact_by(&self, work: impl Fn(Transact) -> FsResult<u64> + Send + Sync + 'static) {
+        if let Some(views) = &self.views {
+            views.transacting.get_or_init(|| Box::new(work));
+        }
+    }
+
+    pub(crate) fn do_transact(&self, what: Transact) -> FsResult<u64> {
+        let work = self.views()?.transacting.get();
+        work.ok_or(FsError::NotSupported("transactions by this mount"))?(what)
     }
 
     pub(crate) fn views(&self) -> FsResult<&Views> {

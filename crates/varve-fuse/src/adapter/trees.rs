@@ -26,6 +26,14 @@ pub(super) fn is_of_tree(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
+/// `NotPermitted` unless `uid` is the superuser or the user who mounted.
+pub(super) fn check_may_manage(uid: u32) -> FsResult<()> {
+    match uid == 0 || uid == rustix::process::geteuid().as_raw() {
+        true => Ok(()),
+        false => Err(FsError::NotPermitted),
+    }
+}
+
 impl Adapter {
     /// The value of the attribute `name` of `ino`.
     pub(super) fn get_of_tree(&self, ino: InodeId, name: &[u8]) -> FsResult<String> {
@@ -47,9 +55,7 @@ impl Adapter {
         if name != LIMITS {
             return Err(FsError::NotSupported("a change of this attribute"));
         }
-        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
-            return Err(FsError::NotPermitted);
-        }
+        check_may_manage(uid)?;
         let limits = match value {
             Some(value) => parse_limits(value).ok_or(FsError::Invalid("these are no limits"))?,
             None => TreeLimits::default(),

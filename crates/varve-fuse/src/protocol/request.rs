@@ -249,7 +249,7 @@ pub(crate) enum Request<'a> {
     ReaddirPlus(Read),
     Releasedir,
     Destroy,
-    Ioctl,
+    Ioctl(Ioctl<'a>),
     Fallocate(Fallocate),
     CopyRange(CopyRange),
     Lseek {
@@ -306,7 +306,7 @@ impl<'a> Request<'a> {
             FUSE_REMOVEXATTR => Request::Removexattr { name: f.name()? },
             FUSE_INIT => Request::Init(f.init()?),
             FUSE_DESTROY => Request::Destroy,
-            FUSE_IOCTL => Request::Ioctl,
+            FUSE_IOCTL => Request::Ioctl(f.ioctl()?),
             FUSE_FALLOCATE => Request::Fallocate(f.fallocate()?),
             FUSE_COPY_FILE_RANGE => Request::CopyRange(f.copy_range(false)?),
             FUSE_COPY_FILE_RANGE_64 => Request::CopyRange(f.copy_range(true)?),
@@ -332,6 +332,15 @@ impl<'a> SetXattrIn<'a> {
 /// The bytes not read so far.
 struct Fields<'a>(&'a [u8]);
 
+/// A restricted ioctl: what it brings and takes is said by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ioctl<'a> {
+    pub(crate) command: u32,
+    /// Room for what it takes.
+    pub(crate) out_bytes: u32,
+    pub(crate) brought: &'a [u8],
+}
+
 impl<'a> Fields<'a> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let (&array, rest) = self.0.split_first_chunk().ok_or(DecodeError::Truncated)?;
@@ -353,6 +362,13 @@ impl<'a> Fields<'a> {
 
     fn i64(&mut self) -> Result<i64> {
         self.array().map(i64::from_ne_bytes)
+    }
+
+    fn ioctl(&mut self) -> Result<Ioctl<'a>> {
+        let (_handle, _flags, command, _argument) =
+            (self.u64()?, self.u32()?, self.u32()?, self.u64()?);
+        let (in_bytes, out_bytes) = (self.u32()?, self.u32()?);
+        Ok(Ioctl { command, out_bytes, brought: self.bytes(in_bytes)? })
     }
 
     fn bytes(&mut self, len: u32) -> Result<&'a [u8]> {

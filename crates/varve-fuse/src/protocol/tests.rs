@@ -10,7 +10,7 @@ use varve_vfs::{Attr, DirEntry, FileType, StatFs};
 use super::constants::*;
 use super::reply::{InitOut, OpenOut, Reply, Validity, header};
 use super::request::{
-    CopyRange, Create, DecodeError, Fallocate, Header, Init, Mknod, Read, Rename, Request,
+    CopyRange, Create, DecodeError, Fallocate, Header, Init, Ioctl, Mknod, Read, Rename, Request,
     SetAttrIn, SetXattr, SetXattrIn, Time, Write,
 };
 
@@ -33,6 +33,11 @@ fn setattr_bytes(valid: u32, atime: i64, nanos: u32) -> Vec<u8> {
 /// One well-formed body of each operation and what it means.
 fn samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
     let mut all = name_samples();
+    all.push((
+        FUSE_IOCTL,
+        fields! { u64: 1; u32: 1, 0x4010_5602; u64: 9; u32: 4, 16; u8: 1, 2, 3, 4; },
+        Request::Ioctl(Ioctl { command: 0x4010_5602, out_bytes: 16, brought: &[1, 2, 3, 4] }),
+    ));
     all.extend(file_samples());
     all.extend(attribute_samples());
     for (opcode, request) in [
@@ -42,7 +47,6 @@ fn samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
         (FUSE_FSYNCDIR, Request::Fsyncdir),
         (FUSE_RELEASEDIR, Request::Releasedir),
         (FUSE_DESTROY, Request::Destroy),
-        (FUSE_IOCTL, Request::Ioctl),
         (FUSE_SYNCFS, Request::Syncfs),
         (FUSE_STATX, Request::Statx),
         (FUSE_FLUSH, Request::Other),

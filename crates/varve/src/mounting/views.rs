@@ -15,17 +15,29 @@ use std::thread;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use varve_fs::{VarveFs, ViewKind, ViewName};
+use varve_fs::{CommitError, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
     MountOptions, Notifier, Session, SessionOptions, UnmountError, UnmountMode, find_mounts,
     mount_within, unmount,
 };
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult};
+use varve_vfs::{FsError, FsResult, Transact};
 
 use super::{Attached, Choices, mount_options, session_options};
 use crate::views::{self, ViewRequest};
 use crate::{Error, Result};
+
+/// Why a transaction goes on.
+enum NotCommitted {
+    Refused(CommitError),
+    Failed(Error),
+}
+
+impl From<Error> for NotCommitted {
+    fn from(error: Error) -> NotCommitted {
+        NotCommitted::Failed(error)
+    }
+}
 
 /// The views of one mount.
 pub(crate) struct ViewDesk {
@@ -55,6 +67,11 @@ impl ViewDesk {
         let weak = Arc::downgrade(&desk);
         desk.fs.attach_views_by(move |name| match weak.upgrade() {
             Some(desk) => desk.attach(name),
+            None => Err(FsError::Stale),
+        });
+        let weak = Arc::downgrade(&desk);
+        desk.fs.transact_by(move |what| match weak.upgrade() {
+            Some(desk) => desk.transact(what),
             None => Err(FsError::Stale),
         });
         desk
@@ -117,9 +134,14 @@ impl ViewDesk {
     }
 
     /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it.
-    fn ending(&self, name: &ViewName, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn ending<E: From<Error>>(
+        &self,
+        name: &ViewName,
+        work: impl FnOnce() -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         if !self.ending.lock().insert(name.clone()) {
-            return Err(Error::failed(format!("{} is being ended already", name.path().display())));
+            let text = format!("{} is being ended already", name.path().display());
+            return Err(Error::failed(text).into());
         }
         // Whoever is attaching it has not seen that yet.
         drop(self.attached.lock());
@@ -183,17 +205,14 @@ impl ViewDesk {
             }
             ViewRequest::Commit { id } => {
                 let name = ViewName { kind: ViewKind::Transaction, name: id.clone() };
-                self.ending(&name, || self.commit(&name))?;
-                self.name_changed(&name);
+                self.commit(&name).map_err(|error| match error {
+                    NotCommitted::Refused(error) => views::not_committed(&self.fs, id, error),
+                    NotCommitted::Failed(error) => error,
+                })?;
                 Ok(Value::Null)
             }
             ViewRequest::Abort { id } => {
-                let name = ViewName { kind: ViewKind::Transaction, name: id.clone() };
-                self.ending(&name, || {
-                    self.end(&name)?;
-                    views::abort(&self.fs, id)
-                })?;
-                self.name_changed(&name);
+                self.abort(&ViewName { kind: ViewKind::Transaction, name: id.clone() })?;
                 Ok(Value::Null)
             }
             ViewRequest::Clone(request) => {
@@ -221,16 +240,62 @@ impl ViewDesk {
             .map_err(|error| Error::failed(format!("cannot tell what was done: {error}")))
     }
 
-    fn commit(&self, name: &ViewName) -> Result<()> {
+    /// Does what a program on the mount asks.
+    fn transact(&self, what: Transact) -> FsResult<u64> {
+        let name = |id: u64| ViewName { kind: ViewKind::Transaction, name: id.to_string() };
+        let failed = |error: Error| FsError::Storage(error.message().to_owned());
+        match what {
+            Transact::Begin(dir) => {
+                let name = self.fs.begin_transaction(dir)?;
+                self.name_changed(&name);
+                name.name.parse().map_err(|_| FsError::Stale)
+            }
+            Transact::Commit(id) => {
+                self.fs.transaction(&id.to_string())?;
+                self.commit(&name(id)).map(|()| id).map_err(|error| match error {
+                    NotCommitted::Refused(CommitError::Conflict(told)) => {
+                        FsError::Conflict(told.join(", "))
+                    }
+                    NotCommitted::Refused(CommitError::GaveWay(why)) => FsError::Conflict(why),
+                    NotCommitted::Refused(CommitError::InUse(_)) => FsError::TextBusy,
+                    NotCommitted::Refused(CommitError::OverLimits(_)) => FsError::QuotaExceeded,
+                    NotCommitted::Refused(CommitError::Failed(error)) => error,
+                    NotCommitted::Failed(error) => failed(error),
+                })
+            }
+            Transact::Abort(id) => {
+                self.fs.transaction(&id.to_string())?;
+                self.abort(&name(id)).map(|()| id).map_err(failed)
+            }
+        }
+    }
+
+    fn abort(&self, name: &ViewName) -> Result<()> {
+        self.ending(name, || {
+            self.end(name)?;
+            views::abort(&self.fs, &name.name)
+        })?;
+        self.name_changed(name);
+        Ok(())
+    }
+
+    fn commit(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
+        self.ending(name, || self.commit_ending(name))?;
+        self.name_changed(name);
+        Ok(())
+    }
+
+    fn commit_ending(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
         let open = self.sync(name)?;
-        let committed = views::commit(&self.fs, &name.name, open.as_deref())?;
+        let committed =
+            views::commit(&self.fs, &name.name, open.as_deref()).map_err(NotCommitted::Refused)?;
         for (dir, changed) in &committed.names {
             self.told(self.notifier.name_changed(*dir, changed));
         }
         for ino in &committed.inodes {
             self.told(self.notifier.inode_changed(*ino));
         }
-        self.end(name)
+        Ok(self.end(name)?)
     }
 
     /// Has what programs have changed in the mapped memory of a view written. Gives its file system if it is attached.
