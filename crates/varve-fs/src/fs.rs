@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use varve_engine::options::DbOptions;
@@ -69,6 +69,8 @@ pub struct VarveFs {
     /// The states that clones read from; `None` if the store has no views.
     pub(crate) sources: Option<Arc<Sources>>,
     pub(crate) lookups: KeyspaceId,
+    /// Somebody has asked for something since [`VarveFs::take_used`].
+    pub(crate) used: AtomicBool,
     reaper_thread: Mutex<Option<Box<dyn JoinHandle>>>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
 }
@@ -399,6 +401,7 @@ impl VarveFs {
             dictionaries: Arc::new(dictionaries),
             tree: Mutex::new(()),
             moves: AtomicU64::new(0),
+            used: AtomicBool::new(false),
             reaper_thread: Mutex::new(None),
             lookups: keyspaces.lookups,
             views,
@@ -432,6 +435,11 @@ impl VarveFs {
     /// What was fixed when the store was formatted.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// Whether names, attributes or files were asked for since the last call, or files are open.
+    pub fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed) || self.handles.count() > 0
     }
 
     /// The dictionaries of its users.

@@ -3,6 +3,8 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use varve_schema::{Content, FileKind};
 use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
@@ -25,13 +27,22 @@ const FILE_ROOM_BYTES: u64 = 256;
 impl VarveFs {
     /// Begins an operation that may change what directories hold.
     fn enter(&self) {
+        self.touch();
         self.accounts.make_room();
         self.drop_returned_sources();
+    }
+
+    /// Notes that somebody uses it.
+    fn touch(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
     }
 }
 
 impl Vfs for VarveFs {
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
+        self.touch();
         self.do_lookup(parent, name)
     }
 
@@ -46,6 +57,7 @@ impl Vfs for VarveFs {
     }
 
     fn getattr(&self, ino: InodeId) -> FsResult<Attr> {
+        self.touch();
         self.attr(&self.read_inode(ino)?)
     }
 
@@ -169,6 +181,7 @@ impl Vfs for VarveFs {
 
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
         self.enter();
+        self.touch();
         self.do_open(ino, flags)
     }
 
@@ -181,6 +194,7 @@ impl Vfs for VarveFs {
     }
 
     fn read(&self, ino: InodeId, handle: Handle, offset: u64, len: usize) -> FsResult<Bytes> {
+        self.touch();
         self.do_read(ino, handle, offset, len)
     }
 
@@ -221,6 +235,7 @@ impl Vfs for VarveFs {
         with_attr: bool,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> FsResult<()> {
+        self.touch();
         self.do_readdir(ino, cookie, with_attr, emit)
     }
 

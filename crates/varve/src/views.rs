@@ -321,6 +321,7 @@ fn described(txn: &Transaction, locks: &[TransactionLocks], dir: Option<&Path>) 
     let (id, path) = (txn.name().name, dir.map(|dir| dir.join(txn.name().path())));
     let mut told = json!({
         "id": id, "path": path, "root": txn.root.get(), "begun": txn.begun, "isolation": txn.isolation,
+        "idle_abort_s": txn.idle_abort_s,
     });
     if let Some(locks) = locks.iter().find(|locks| locks.id == id) {
         told["locks"] = locks.locks.into();

@@ -128,6 +128,8 @@ pub(crate) struct Views {
     places: names::Places,
     attach: OnceLock<Attach>,
     transacting: OnceLock<Transacting>,
+    /// Transactions whose pairs somebody has asked for.
+    pairs_used: Mutex<BTreeSet<InodeId>>,
     /// Held while a view begins or ends.
     changing: Mutex<()>,
 }
@@ -135,12 +137,12 @@ pub(crate) struct Views {
 impl Views {
     /// Of the store `db`.
     pub(crate) fn new(db: Arc<Db>) -> Views {
-        let (attach, transacting) = (OnceLock::new(), OnceLock::new());
         Views {
             db,
             places: names::Places::default(),
-            attach,
-            transacting,
+            attach: OnceLock::new(),
+            transacting: OnceLock::new(),
+            pairs_used: Mutex::default(),
             changing: Mutex::default(),
         }
     }

@@ -32,8 +32,15 @@ impl VarveFs {
     /// The dictionaries as the open transaction `id` has them. It need not be mounted for that.
     pub fn transaction_dictionaries(&self, id: &str) -> FsResult<Arc<Dictionaries>> {
         let txn = self.transaction(id)?;
-        let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
+        let views = self.views()?;
+        let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
+        views.pairs_used.lock().insert(txn.epoch);
         Ok(Arc::new(self.dictionaries().within(Arc::new(branch), txn.epoch)))
+    }
+
+    /// Whether pairs of a transaction were asked for since the last call.
+    pub fn take_pairs_used(&self, txn: &Transaction) -> bool {
+        self.views.as_ref().is_some_and(|views| views.pairs_used.lock().remove(&txn.epoch))
     }
 
     /// How many pairs of dictionaries a transaction has changed.

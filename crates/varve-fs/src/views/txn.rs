@@ -60,6 +60,9 @@ pub struct TransactionOptions {
     pub lock_wait_ms: u64,
     /// Of transactions that wait for each other the one with the smallest number gives way; of equal ones the youngest.
     pub priority: u32,
+    /// Seconds without use after which a mount aborts it; `None`: it does not.
+    #[serde(default)]
+    pub idle_abort_s: Option<u64>,
 }
 
 impl Default for TransactionOptions {
@@ -69,6 +72,7 @@ impl Default for TransactionOptions {
             on_conflict: OnConflict::default(),
             lock_wait_ms: 10_000,
             priority: 0,
+            idle_abort_s: None,
         }
     }
 }
@@ -95,6 +99,8 @@ pub struct Transaction {
     /// From what it is kept apart.
     pub isolation: Isolation,
     lock_wait: Duration,
+    /// Seconds without use after which a mount aborts it; `None`: it does not.
+    pub idle_abort_s: Option<u64>,
 }
 
 impl Transaction {
@@ -178,7 +184,8 @@ impl VarveFs {
                 };
                 let (branch, isolation) = (about.id, options.isolation);
                 let lock_wait = Duration::from_millis(wait_ms);
-                Some(Transaction { branch, epoch, root, begun, isolation, lock_wait })
+                let idle_abort_s = options.idle_abort_s;
+                Some(Transaction { branch, epoch, root, begun, isolation, lock_wait, idle_abort_s })
             })
             .collect())
     }

@@ -88,6 +88,7 @@ impl HowArguments {
             },
             lock_wait_ms: (self.lock_timeout * 1000.0) as u64,
             priority: self.priority,
+            ..TransactionOptions::default()
         }
     }
 }
@@ -106,6 +107,9 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
 struct BeginArguments {
     #[command(flatten)]
     how: HowArguments,
+    /// Abort it when nobody has used it for so long: 90s, 10m, 2h, 7d [default: never]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    idle_abort: Option<u64>,
     /// The directory to work in, on a mount
     dir: PathBuf,
 }
@@ -163,11 +167,28 @@ struct EnterArguments {
     command: Vec<OsString>,
 }
 
+/// Reads a time: at least a second.
+fn time(text: &str) -> std::result::Result<u64, String> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = match unit {
+        "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3600),
+        "d" => Some(24 * 3600),
+        _ => None,
+    };
+    let number = number.parse().ok().filter(|number: &u64| *number > 0);
+    let seconds = number.zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+    seconds.ok_or_else(|| "write a time as 90s, 10m, 2h or 7d".to_owned())
+}
+
 /// Does it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
-        Action::Begin(BeginArguments { how, dir }) => {
-            let begun = transaction::begin(dir, &how.options())?;
+        Action::Begin(BeginArguments { how, idle_abort, dir }) => {
+            let options = TransactionOptions { idle_abort_s: *idle_abort, ..how.options() };
+            let begun = transaction::begin(dir, &options)?;
             output::line(begun.path.display().to_string());
             Ok(())
         }
@@ -236,6 +257,15 @@ fn status(told: &Value, json: bool) -> Result<()> {
     output::line(format!("isolation    {}", output::printable(&told["isolation"])));
     if let Some(locks) = locks(told) {
         output::line(format!("locks        {locks}"));
+    }
+    if let Some(idle_s) = told["idle_s"].as_u64() {
+        output::line(match told["in_use"] == true {
+            true => "use          programs are in it".to_owned(),
+            false => format!("use          none for {idle_s} s"),
+        });
+    }
+    if let Some(seconds) = told["idle_abort_s"].as_u64() {
+        output::line(format!("aborted      after {seconds} s without use"));
     }
     output::line(format!(
         "paths        {at_least}{} added, {} removed, {} changed, {} renamed",

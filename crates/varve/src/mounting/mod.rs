@@ -14,6 +14,7 @@
 //! [`background`] runs the same in a process of its own.
 
 mod background;
+mod idle;
 mod options;
 mod report;
 mod succession;

@@ -15,7 +15,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use varve_fs::{CommitError, VarveFs, ViewKind, ViewName};
+use varve_fs::{CommitError, TransactionOptions, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
     MountOptions, Notifier, Session, SessionOptions, UnmountError, UnmountMode, find_mounts,
     mount_within, unmount,
@@ -23,6 +23,7 @@ use varve_fuse::{
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Transact};
 
+use super::idle::{self, Claims};
 use super::{Attached, Choices, mount_options, session_options};
 use crate::views::{self, ViewRequest};
 use crate::{Error, Result};
@@ -41,8 +42,8 @@ impl From<Error> for NotCommitted {
 
 /// The views of one mount.
 pub(crate) struct ViewDesk {
-    fs: Arc<VarveFs>,
-    dir: PathBuf,
+    pub(super) fs: Arc<VarveFs>,
+    pub(super) dir: PathBuf,
     mount: MountOptions,
     session: SessionOptions,
     notifier: Notifier,
@@ -50,6 +51,7 @@ pub(crate) struct ViewDesk {
     attached: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
     /// The views that are being committed or taken away, which are not attached meanwhile.
     ending: Mutex<HashSet<ViewName>>,
+    pub(super) claims: Claims,
 }
 
 impl ViewDesk {
@@ -63,6 +65,7 @@ impl ViewDesk {
             notifier: attached.session.notifier(),
             attached: Mutex::default(),
             ending: Mutex::default(),
+            claims: Claims::default(),
         });
         let weak = Arc::downgrade(&desk);
         desk.fs.attach_views_by(move |name| match weak.upgrade() {
@@ -74,6 +77,7 @@ impl ViewDesk {
             Some(desk) => desk.transact(what),
             None => Err(FsError::Stale),
         });
+        idle::watch(&desk);
         desk
     }
 
@@ -121,7 +125,7 @@ impl ViewDesk {
     }
 
     /// Lets go of the file system of a view that is not mounted any more, if it `is_it` and that has not happened yet.
-    fn let_go(&self, name: &ViewName, is_it: impl FnOnce(&Arc<VarveFs>) -> bool) {
+    pub(super) fn let_go(&self, name: &ViewName, is_it: impl FnOnce(&Arc<VarveFs>) -> bool) {
         let mut attached = self.attached.lock();
         if !attached.get(name).is_some_and(is_it) {
             return;
@@ -134,7 +138,7 @@ impl ViewDesk {
     }
 
     /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it.
-    fn ending<E: From<Error>>(
+    pub(super) fn ending<E: From<Error>>(
         &self,
         name: &ViewName,
         work: impl FnOnce() -> std::result::Result<(), E>,
@@ -151,7 +155,7 @@ impl ViewDesk {
     }
 
     /// Takes the mount of a view away, as `mode` says.
-    fn detach(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
+    pub(super) fn detach(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
         match unmount(&self.dir.join(name.path()), mode) {
             Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -176,8 +180,23 @@ impl ViewDesk {
         }
     }
 
+    /// The file system of a view, if it is mounted.
+    pub(super) fn attached(&self, name: &ViewName) -> Option<Arc<VarveFs>> {
+        self.attached.lock().get(name).cloned()
+    }
+
     /// Does what a client asks.
     pub(crate) fn answer(self: &Arc<Self>, request: &ViewRequest) -> Result<Value> {
+        self.answered(request).map_err(|error| match request {
+            ViewRequest::Commit { id }
+            | ViewRequest::Abort { id }
+            | ViewRequest::Diff { id }
+            | ViewRequest::Status { id } => self.claims.explain(id, error),
+            _ => error,
+        })
+    }
+
+    fn answered(self: &Arc<Self>, request: &ViewRequest) -> Result<Value> {
         match request {
             ViewRequest::CreateSnapshot { name } => {
                 let path = self.dir.join(views::create_snapshot(&self.fs, name)?.path());
@@ -222,14 +241,19 @@ impl ViewDesk {
                 self.told(self.notifier.inode_changed(into));
                 Ok(json!({ "inode": ino.get() }))
             }
-            ViewRequest::ListTransactions => views::list_transactions(&self.fs, Some(&self.dir)),
+            ViewRequest::ListTransactions => {
+                let listed = views::list_transactions(&self.fs, Some(&self.dir))?;
+                let each = listed.as_array().into_iter().flatten().cloned();
+                // One may end meanwhile.
+                Ok(each.filter_map(|told| self.with_use(told).ok()).collect())
+            }
             ViewRequest::Diff { id } => {
                 self.sync(&ViewName { kind: ViewKind::Transaction, name: id.clone() })?;
                 views::diff(&self.fs, id)
             }
             ViewRequest::Status { id } => {
                 self.sync(&ViewName { kind: ViewKind::Transaction, name: id.clone() })?;
-                views::status(&self.fs, id, Some(&self.dir))
+                self.with_use(views::status(&self.fs, id, Some(&self.dir))?)
             }
         }
     }
@@ -246,7 +270,7 @@ impl ViewDesk {
         let failed = |error: Error| FsError::Storage(error.message().to_owned());
         match what {
             Transact::Begin(dir) => {
-                let name = self.fs.begin_transaction(dir)?;
+                let name = self.fs.begin_transaction(dir, &TransactionOptions::default())?;
                 self.name_changed(&name);
                 name.name.parse().map_err(|_| FsError::Stale)
             }
@@ -324,7 +348,7 @@ impl ViewDesk {
     }
 
     /// Has the kernel forget what it knows of the place of a view.
-    fn name_changed(&self, view: &ViewName) {
+    pub(super) fn name_changed(&self, view: &ViewName) {
         let dir = view.dir();
         self.told(self.notifier.name_changed(dir, view.name.as_bytes()));
         self.told(self.notifier.inode_changed(dir));

@@ -22,6 +22,7 @@ semantics!(
     transaction_of_large_files,
     blocks_of_large_files,
     transaction_use,
+    transaction_idle,
     transaction_ioctls,
     transaction_pairs,
     transaction_limits,
@@ -450,6 +451,50 @@ fn transaction_use(place: &Place) {
     run(varve().args(["txn", "abort"]).arg(mount.store()).arg(id(&running)));
     assert_eq!(text(&run(varve().args(["txn", "list"]).arg(mount.store()))), "");
     mount.mount();
+}
+
+fn transaction_idle(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    let begin_for = |time: &str| {
+        PathBuf::from(text(&run(varve().args(["txn", "begin", "--idle-abort", time]).arg(&dir))))
+    };
+    for wrong in ["0s", "5", "h", "1y", "99999999999999999999d"] {
+        let output = varve().args(["txn", "begin", "--idle-abort", wrong]).arg(&dir).output();
+        assert_eq!(output.unwrap().status.code(), Some(2), "{wrong}");
+    }
+    let listed = |id: &str| -> Option<serde_json::Value> {
+        let output = run(varve().args(["txn", "list", "--json"]).arg(&dir));
+        let all: Vec<serde_json::Value> = serde_json::from_str(&text(&output)).unwrap();
+        all.into_iter().find(|txn| txn["id"] == id)
+    };
+    let [kept, patient, used, left] =
+        [begin(&dir), begin_for("1h"), begin_for("2s"), begin_for("2s")];
+    for view in [&kept, &patient, &used, &left] {
+        fs::write(view.join("file"), "x").unwrap();
+    }
+    let inside = File::open(&used).unwrap();
+    assert_eq!(listed(id(&used)).unwrap()["in_use"], true);
+    assert_eq!(listed(id(&left)).unwrap()["in_use"], false);
+    varve_testkit::eventually("the one that nobody uses is aborted", || {
+        listed(id(&left)).is_none()
+    });
+    refused_io(fs::metadata(&left), Errno::NOENT);
+    let said = fails(&["txn", "commit"], &dir, &[id(&left)]);
+    assert!(said.contains("was aborted, as nobody had used it for 2 s"), "{said}");
+    assert_eq!(fs::read(used.join("file")).unwrap(), b"x");
+    drop(inside);
+    assert!(listed(id(&kept)).is_some() && listed(id(&used)).is_some());
+    let status = text(&run(varve().args(["txn", "status"]).arg(&dir).arg(id(&patient))));
+    assert!(status.contains("after 3600 s without use"), "{status}");
+    place.remount();
+    assert_eq!(listed(id(&patient)).unwrap()["idle_abort_s"], 3600);
+    varve_testkit::eventually("it is aborted after a remount", || listed(id(&used)).is_none());
+    commit(place, &patient);
+    run(varve().args(["txn", "abort"]).arg(&dir).arg(id(&kept)));
+    assert_eq!(names(&dir), ["file"]);
 }
 
 /// Compiles a program.
