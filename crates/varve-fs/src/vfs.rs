@@ -11,8 +11,8 @@ use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Blocked, Caller, DirEntry, Entry, FileType, FsError, FsResult,
-    Handle, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Transact, TreeLimits,
-    TreeQuota, TreeUsage, Vfs, XattrMode,
+    Handle, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Transact,
+    TreeLimits, TreeQuota, TreeUsage, Vfs, XattrMode,
 };
 
 use crate::clones::Original;

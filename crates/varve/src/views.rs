@@ -145,9 +145,9 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         ViewRequest::DeleteSnapshot { name } => delete_snapshot(&fs, name).map(|()| Value::Null),
         ViewRequest::ListSnapshots => list_snapshots(&fs, None),
         ViewRequest::DiffSnapshots { from, to } => diff_snapshots(&fs, from, to.as_deref()),
-        ViewRequest::Commit { id } => {
-            commit(&fs, id, None).map(|_| Value::Null).map_err(|error| not_committed(&fs, id, error))
-        }
+        ViewRequest::Commit { id } => commit(&fs, id, None)
+            .map(|_| Value::Null)
+            .map_err(|error| not_committed(&fs, id, error)),
         ViewRequest::Abort { id } => abort(&fs, id).map(|()| Value::Null),
         ViewRequest::ListTransactions => list_transactions(&fs, None),
         ViewRequest::Diff { id } => diff(&fs, id),
@@ -274,6 +274,8 @@ pub(crate) fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error
             ))
             .hint("it is still open: commit it again when that one has ended")
         }
+        CommitError::Failed(FsError::NoSpace(text)) => Error::failed(format!("not committed: {text}"))
+            .hint("the transaction is still open: make room and commit again"),
         CommitError::Failed(error) => no_transaction(id, error),
     }
 }

@@ -8,6 +8,7 @@ mod attributes;
 mod clones;
 mod copy;
 mod files;
+mod full_disk;
 mod limits;
 mod locks;
 mod names;
