@@ -12,6 +12,7 @@ mod full_disk;
 mod limits;
 mod locks;
 mod names;
+mod programs;
 mod rights;
 mod serial;
 mod trees;
