@@ -440,3 +440,31 @@ fn write_skew_is_found_among_snapshots_and_not_among_serializable_ones() {
     assert!(skewed(&fs, 1, Isolation::Snapshot));
     assert!(!skewed(&fs, 2, Isolation::Serializable));
 }
+
+/// A change of the main view that has waited long enough takes the locks of who is in its way.
+#[test]
+fn who_keeps_the_main_view_waiting_gives_way() {
+    let env = sim_store(2, &FormatOptions::default());
+    let fs = open(&env);
+    let dirs = make_dirs(&fs, 0);
+    put(&fs, dirs, (0, 0), 7).unwrap();
+    let isolation = Isolation::Serializable;
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let txn = fs.begin_transaction(ROOT, &options).unwrap();
+    let view = fs.open_view(&txn).unwrap();
+    assert_eq!(read(&view, dirs, (0, 0)).unwrap(), Some(7));
+    let Err(FsError::Blocked(blocked)) = fs.unlink(dirs[0], name("a")) else {
+        panic!("it is locked");
+    };
+    assert_eq!(fs.transactions_of(&blocked), std::slice::from_ref(&txn.name));
+    assert!(!view.overrule(&blocked), "only the main view does that");
+    assert!(fs.overrule(&blocked));
+    fs.unlink(dirs[0], name("a")).unwrap();
+    assert!(matches!(read(&view, dirs, (0, 1)), Err(FsError::GaveWay)));
+    match fs.commit_transaction(&txn.name, &view) {
+        Err(CommitError::GaveWay(why)) => assert!(why.contains("10 seconds"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    fs.abort_transaction(&txn.name).unwrap();
+    assert_eq!(fs.lock_status().unwrap(), []);
+}

@@ -7,7 +7,8 @@ use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{
-    CommitError, FormatOptions, MountOptions, TransactionOptions, VarveFs, ViewKind, ViewName,
+    CommitError, FormatOptions, Isolation, MountOptions, TransactionOptions, VarveFs, ViewKind,
+    ViewName,
 };
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
@@ -34,6 +35,10 @@ fn txn(id: &str) -> ViewName {
 }
 
 fn scene(env: &Arc<SimEnv>) -> Scene {
+    scene_as(env, Isolation::Snapshot)
+}
+
+fn scene_as(env: &Arc<SimEnv>, isolation: Isolation) -> Scene {
     let fs = open(env);
     let dir = fs.mk_dir(ROOT, "dir");
     for (name, len) in [("large", LARGE), ("gone", LARGE), ("small", 100), ("replaced", 5000)] {
@@ -42,7 +47,8 @@ fn scene(env: &Arc<SimEnv>) -> Scene {
     }
     fs.sync().unwrap();
     fs.create_snapshot("before").unwrap();
-    let id = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap().name;
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let id = fs.begin_transaction(ROOT, &options).unwrap().name;
     let view = fs.open_view(&txn(&id)).unwrap();
     let dir = view.find(ROOT, "dir").unwrap().ino;
     for name in ["large", "small"] {
@@ -148,6 +154,43 @@ fn every_crash_of_a_commit_leaves_all_of_it_or_nothing() {
             if found { whole += 1 } else { absent += 1 }
         }
         if !crashed {
+            break;
+        }
+    }
+    assert!(whole > 20 && absent > 20, "{whole} whole, {absent} absent");
+}
+
+/// A serializable transaction ends with the process, as what it has looked at is not protected after that: its commit
+/// is there or it is.
+#[test]
+fn every_crash_of_a_serializable_transaction_leaves_all_of_it_or_nothing() {
+    let (mut whole, mut absent) = (0, 0);
+    for n in 0.. {
+        let env = sim_store(n, &FormatOptions::default());
+        let Scene { fs, id, view } = scene_as(&env, Isolation::Serializable);
+        env.crash_after(n);
+        let aborts = n % 4 == 0;
+        let ended = match aborts {
+            true => fs.abort_transaction(&id).is_ok(),
+            false => fs.commit_transaction(&id, &view).is_ok(),
+        };
+        let crashed = env.crashed();
+        assert!(crashed || ended);
+        for image in [
+            env.process_kill(),
+            env.power_cut_keep_nothing(),
+            env.power_cut_keep_all(),
+            env.power_cut(n),
+        ] {
+            let fs = open(&image);
+            let found = state(&fs).unwrap();
+            assert!(!found || !aborts, "what was aborted is there");
+            assert!(found || aborts || !ended, "a commit that returned is lost");
+            assert_eq!(fs.transactions().unwrap().len(), 0);
+            sound(&fs);
+            if found { whole += 1 } else { absent += 1 }
+        }
+        if !crashed && !aborts {
             break;
         }
     }
