@@ -160,10 +160,8 @@ fn a_store_at_rest_merges_level_0_before_it_must() {
     let enough = options.sublevels_trigger / 3;
     let db = open_threaded(&env, options);
     let space = make_spaces(&db).unwrap()[1];
-    let sublevels = |level: usize| {
-        let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-        metrics["keyspaces"][1]["levels"][level]["sublevels"].as_u64().unwrap()
-    };
+    let sublevels =
+        |level: usize| metrics(&db)["keyspaces"][1]["levels"][level]["sublevels"].as_u64().unwrap();
     for number in 0..enough as u64 {
         db.write(row(number, 100, space)).unwrap();
         db.write(row(number + 1, 100, space)).unwrap();
@@ -193,13 +191,12 @@ fn memory_stays_within_the_budget() {
             let _ = db.get(space, &rng.below(30_000).to_be_bytes()).unwrap();
         }
         if number % 2000 == 0 {
-            let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-            let bytes = metrics["memory_bytes"].as_u64().unwrap();
+            let bytes = metrics(&db)["memory_bytes"].as_u64().unwrap();
             assert!(bytes <= budget as u64, "{bytes} bytes after {number} rows");
         }
     }
-    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    let levels = metrics["keyspaces"][1]["levels"].as_array().unwrap();
+    let levels = metrics(&db)["keyspaces"][1]["levels"].clone();
+    let levels = levels.as_array().unwrap();
     let reached = levels.iter().filter(|level| level["tables"].as_u64() > Some(0)).count();
     assert!(reached >= 2, "{levels:?}");
 }

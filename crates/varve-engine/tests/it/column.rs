@@ -1,7 +1,6 @@
 //! Column style under load: what crashes, snapshots and branches make of values that are being cleaned away.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use varve_engine::{
@@ -12,6 +11,7 @@ use varve_env::sim::SimEnv;
 use varve_types::KeyspaceId;
 
 use crate::common::*;
+use crate::segments::{key, segments};
 
 const ROWS: u64 = 250;
 
@@ -33,24 +33,9 @@ fn open_column(env: &Arc<SimEnv>) -> StoreResult<(Db, KeyspaceId)> {
     Ok((db, space))
 }
 
-fn key(row: u64) -> Vec<u8> {
-    (u128::from(row / 8) << 64 | u128::from(row)).to_be_bytes().to_vec()
-}
-
 fn value(row: u64, round: u64) -> Vec<u8> {
     let mut rng = Rng::new(row << 20 | round);
     (0..300).map(|_| rng.next() as u8).collect()
-}
-
-fn counter(db: &Db, name: &str) -> u64 {
-    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    metrics["counters"][name].as_u64().unwrap()
-}
-
-fn segments(env: &SimEnv) -> Vec<PathBuf> {
-    let mut files = env.files_raw();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
-    files
 }
 
 /// Overwrites rows at random; `done` is told of each row and round before it is written, and which was synced last.

@@ -238,3 +238,17 @@ pub(crate) fn contents(db: &Db, ids: &[KeyspaceId]) -> StoreResult<Model> {
     }
     Ok(model)
 }
+
+pub(crate) fn metrics(db: &Db) -> serde_json::Value {
+    serde_json::from_str(&db.metrics_json()).unwrap()
+}
+
+pub(crate) fn counter(db: &Db, name: &str) -> u64 {
+    metrics(db)["counters"][name].as_u64().unwrap()
+}
+
+/// Bytes that merges wrote, to all levels.
+pub(crate) fn merged_bytes(db: &Db) -> u64 {
+    let by_level = metrics(db)["compaction_write_bytes_by_level"].clone();
+    by_level.as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).sum()
+}

@@ -22,14 +22,6 @@ fn open_with(env: &Arc<SimEnv>, options: DbOptions) -> (Db, KeyspaceId) {
     (db, space)
 }
 
-fn metrics(db: &Db) -> serde_json::Value {
-    serde_json::from_str(&db.metrics_json()).unwrap()
-}
-
-fn counter(db: &Db, name: &str) -> u64 {
-    metrics(db)["counters"][name].as_u64().unwrap()
-}
-
 /// Bytes that were written to files with these endings, by the journal of the disk, which is read again and again as it
 /// forgets.
 #[derive(Default)]
@@ -91,9 +83,7 @@ fn bytes_written_are_counted_by_their_source() {
             }
             disk.read(&env);
             let of = |name: &str| counter(&db, name);
-            let levels = metrics(&db)["compaction_write_bytes_by_level"].clone();
-            let levels = levels.as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap());
-            let merged: u64 = levels.sum();
+            let merged = merged_bytes(&db);
             let apart = of("segment_flush_bytes") + of("segment_merge_bytes");
             let counted =
                 of("flush_bytes") + merged + of("defragment_bytes") + of("redesign_bytes") + apart;

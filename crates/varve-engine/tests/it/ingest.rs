@@ -28,7 +28,7 @@ fn rows(from: u64, to: u64, value: &[u8]) -> Vec<ModelOp> {
 
 /// Bytes by level of the first key space, and what was flushed and logged.
 fn levels(db: &Db) -> (Vec<(u64, u64)>, u64) {
-    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
+    let metrics = metrics(db);
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
     let levels = metrics["keyspaces"][0]["levels"].as_array().unwrap();
     let levels = levels.iter().map(|level| (number(&level["level"]), number(&level["tables"])));

@@ -44,9 +44,9 @@ fn prefixes_are_scanned_in_their_order_in_every_design() {
             rows.insert(key, value);
         }
         finish(&db);
-        let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-        let levels = metrics["keyspaces"][0]["levels"].as_array().unwrap().clone();
-        let tables: u64 = levels.iter().map(|level| level["tables"].as_u64().unwrap()).sum();
+        let levels = metrics(&db)["keyspaces"][0]["levels"].clone();
+        let levels = levels.as_array().unwrap().iter();
+        let tables: u64 = levels.map(|level| level["tables"].as_u64().unwrap()).sum();
         assert!(tables > 3, "{name}: {tables} tables");
         let scanned = |range: KeyRange, direction| -> Vec<(Vec<u8>, Vec<u8>)> {
             let found = db.scan(ids[0], range, direction).unwrap();

@@ -23,11 +23,6 @@ fn open(env: &Arc<SimEnv>) -> (Db, KeyspaceId) {
     (db, space)
 }
 
-fn counter(db: &Db, name: &str) -> u64 {
-    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    metrics["counters"][name].as_u64().unwrap()
-}
-
 /// A store of directories whose rows came in random order, opened anew.
 fn filled() -> (Db, KeyspaceId) {
     let env = SimEnv::new(5);

@@ -18,8 +18,7 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 fn plan(db: &Db) -> serde_json::Value {
-    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    metrics["plan"].clone()
+    metrics(db)["plan"].clone()
 }
 
 fn filled(lookups: u64) -> Db {

@@ -51,19 +51,9 @@ fn create(db: &Db, space: KeyspaceId, directories: std::ops::Range<u64>, whole: 
     }
 }
 
-fn metrics(db: &Db) -> serde_json::Value {
-    serde_json::from_str(&db.metrics_json()).unwrap()
-}
-
-fn counter(db: &Db, name: &str) -> u64 {
-    metrics(db)["counters"][name].as_u64().unwrap()
-}
-
 /// Bytes that merges wrote, for each byte of `rows` rows, in hundredths.
 fn merged(db: &Db, rows: u64) -> u64 {
-    let levels = metrics(db)["compaction_write_bytes_by_level"].clone();
-    let bytes: u64 = levels.as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).sum();
-    bytes * 100 / (rows * ROW_BYTES)
+    merged_bytes(db) * 100 / (rows * ROW_BYTES)
 }
 
 /// Bytes of logs and flushed tables, the same.

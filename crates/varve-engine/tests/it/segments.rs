@@ -28,7 +28,7 @@ fn open_with(env: &Arc<SimEnv>, options: DbOptions) -> (Db, KeyspaceId) {
     (db, space)
 }
 
-fn key(row: u64) -> Vec<u8> {
+pub(crate) fn key(row: u64) -> Vec<u8> {
     (u128::from(row / 8) << 64 | u128::from(row)).to_be_bytes().to_vec()
 }
 
@@ -45,23 +45,10 @@ fn put(db: &Db, space: KeyspaceId, row: u64, round: u64) {
     db.write(batch).unwrap();
 }
 
-fn segments(env: &SimEnv) -> Vec<PathBuf> {
+pub(crate) fn segments(env: &SimEnv) -> Vec<PathBuf> {
     let mut files = env.files_raw();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
     files
-}
-
-fn metrics(db: &Db) -> serde_json::Value {
-    serde_json::from_str(&db.metrics_json()).unwrap()
-}
-
-fn counter(db: &Db, name: &str) -> u64 {
-    metrics(db)["counters"][name].as_u64().unwrap()
-}
-
-fn merged_bytes(db: &Db) -> u64 {
-    let by_level = metrics(db)["compaction_write_bytes_by_level"].clone();
-    by_level.as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).sum()
 }
 
 /// TableFS 4.2.8: values are written once, however often merges write the rows again.

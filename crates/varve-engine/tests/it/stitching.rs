@@ -69,17 +69,6 @@ fn fill(db: &Db, id: KeyspaceId, dirs: u64, overwritten: u64) {
     db.compact().unwrap();
 }
 
-fn counter(db: &Db, name: &str) -> u64 {
-    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    metrics["counters"][name].as_u64().unwrap()
-}
-
-fn compaction_bytes(db: &Db) -> u64 {
-    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    let levels = metrics["compaction_write_bytes_by_level"].as_array().unwrap();
-    levels.iter().map(|bytes| bytes.as_u64().unwrap()).sum()
-}
-
 fn check(db: &Db, id: KeyspaceId, dirs: u64) {
     let rows = db.scan(id, KeyRange::all(), Direction::Forward).unwrap();
     let expected = (0..dirs).flat_map(|dir| (0..ROWS).map(move |row| (dir, row)));
@@ -112,7 +101,7 @@ fn directories_that_were_created_at_once_are_not_copied() {
             fill(&db, id, 120, 0);
             check(&db, id, 120);
             assert_eq!(counter(&db, "stitched_bytes") > 0, stitch_threshold_bytes > 0);
-            compaction_bytes(&db)
+            merged_bytes(&db)
         });
         assert!(written[1] * 2 < written[0], "{policy:?}: {written:?} without and with stitching");
     }

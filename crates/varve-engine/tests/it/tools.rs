@@ -91,8 +91,9 @@ fn every_file_can_be_inspected() {
 fn a_store_is_described_by_its_levels() {
     let (env, db) = sample();
     let report = inspect_store(&*env, &store_dir()).unwrap();
-    let metrics: serde_json::Value = serde_json::from_str(&db.metrics_json()).unwrap();
-    for (space, counted) in report.keyspaces.iter().zip(metrics["keyspaces"].as_array().unwrap()) {
+    for (space, counted) in
+        report.keyspaces.iter().zip(metrics(&db)["keyspaces"].as_array().unwrap())
+    {
         assert_eq!(counted["name"], space.name.as_str());
         for level in &space.levels {
             let counted = &counted["levels"][level.level];
