@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{CommitError, FormatOptions, Isolation, TransactionOptions, VarveFs, ViewName};
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
@@ -15,6 +14,7 @@ use varve_vfs::{Caller, FsError, FsResult, SetAttr, Vfs};
 
 use crate::crash::{open, sim_store};
 use crate::support::{Calls, ROOT, name};
+use crate::views::sound;
 
 /// A file by its directory and its name, both by number.
 type Place = (usize, usize);
@@ -318,14 +318,6 @@ impl Schedule<'_> {
 fn make_dirs(fs: &VarveFs, number: u64) -> [InodeId; 2] {
     let top = fs.mk_dir(ROOT, &format!("s{number}"));
     DIRS.map(|dir| fs.mk_dir(top, dir))
-}
-
-fn sound(fs: &VarveFs) {
-    let report = fs.check(&mut |_| ()).unwrap();
-    let broken = report.findings.into_iter().filter(|found| {
-        found.severity() != Severity::Waste && !matches!(found, Finding::Pending { .. })
-    });
-    assert_eq!(broken.collect::<Vec<_>>(), []);
 }
 
 /// Main calls that are one call each: a file that is made and then filled is two.

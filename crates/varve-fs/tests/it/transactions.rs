@@ -8,7 +8,6 @@ use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::dictionaries::PairChange;
 use varve_fs::fsck::repair::{dropped_views, repair_engine};
-use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{CommitError, Dictionaries, FormatOptions, MountOptions, VarveFs};
 use varve_fs::{TransactionOptions, ViewKind, ViewName};
 use varve_types::InodeId;
@@ -16,6 +15,7 @@ use varve_vfs::{FsError, FsResult, Vfs};
 
 use crate::crash::{STORE, open, sim_store};
 use crate::support::{Calls, ROOT, Rig, name};
+use crate::views::sound;
 
 fn view_of(id: &str) -> ViewName {
     ViewName { kind: ViewKind::Transaction, name: id.to_owned() }
@@ -48,16 +48,6 @@ fn conflict(committed: Result<varve_fs::Committed, CommitError>) -> Vec<String> 
         Err(CommitError::Conflict(told)) => told,
         other => panic!("{other:?}"),
     }
-}
-
-/// Nothing is broken. What these tests have looked up and others have removed waits to be forgotten.
-#[track_caller]
-fn sound(fs: &VarveFs) {
-    let report = fs.check(&mut |_| ()).unwrap();
-    let broken = report.findings.into_iter().filter(|found| {
-        found.severity() != Severity::Waste && !matches!(found, Finding::Pending { .. })
-    });
-    assert_eq!(broken.collect::<Vec<_>>(), []);
 }
 
 #[test]

@@ -93,6 +93,7 @@ fn state(fs: &VarveFs) -> Result<bool, String> {
 }
 
 /// Nothing is broken. What these tests have looked up and others have removed waits to be forgotten.
+#[track_caller]
 pub(crate) fn sound(fs: &VarveFs) {
     let report = fs.check(&mut |_| ()).unwrap();
     let broken = report.findings.into_iter().filter(|found| {
