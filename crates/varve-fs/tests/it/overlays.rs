@@ -249,7 +249,7 @@ fn every_crash_of_keeping_and_ending_leaves_views_as_they_were() {
             }
         }
         world.fs.sync().unwrap();
-        world.env.crash_after(n);
+        world.env.crash_after(world.env.op_count() + n);
         let inos: Vec<InodeId> = world.main.keys().copied().collect();
         let ended = keep_and_end(&world.fs, &inos);
         let crashed = world.env.crashed();

@@ -139,7 +139,7 @@ fn every_crash_of_a_commit_leaves_all_of_it_or_nothing() {
     for n in 0.. {
         let env = sim_store(n, &FormatOptions::default());
         let Scene { fs, id, view } = scene(&env);
-        env.crash_after(n);
+        env.crash_after(env.op_count() + n);
         let committed = fs.commit_transaction(&id, &view);
         let crashed = env.crashed();
         assert!(crashed || committed.is_ok(), "{committed:?}");
@@ -162,14 +162,14 @@ fn every_crash_of_a_commit_leaves_all_of_it_or_nothing() {
 }
 
 /// A serializable transaction ends with the process, as what it has looked at is not protected after that: its commit
-/// is there or it is.
+/// is there, or nothing of it.
 #[test]
 fn every_crash_of_a_serializable_transaction_leaves_all_of_it_or_nothing() {
     let (mut whole, mut absent) = (0, 0);
     for n in 0.. {
         let env = sim_store(n, &FormatOptions::default());
         let Scene { fs, id, view } = scene_as(&env, Isolation::Serializable);
-        env.crash_after(n);
+        env.crash_after(env.op_count() + n);
         let aborts = n % 4 == 0;
         let ended = match aborts {
             true => fs.abort_transaction(&id).is_ok(),
