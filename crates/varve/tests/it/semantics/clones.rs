@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use super::views::begin;
 use super::{Place, names, pattern, refused_io, semantics};
 use crate::harness::{run, varve};
 
@@ -72,11 +73,12 @@ fn clones(place: &Place) {
         let link = fs::symlink_metadata(copy.join("link")).unwrap();
         (link.ctime(), link.ctime_nsec())
     });
-    for name in ["small", "large"] {
+    for (name, len) in [("small", 40_000), ("large", 300_000)] {
         let file = fs::OpenOptions::new().write(true).open(copy.join(name)).unwrap();
         file.write_all_at(b"other", 5).unwrap();
-        let found = fs::read(copy.join(name)).unwrap();
-        assert_eq!((&found[5..10], found.len()), (&b"other"[..], found.len()));
+        let mut expected = pattern(len as u64, len);
+        expected[5..10].copy_from_slice(b"other");
+        assert!(fs::read(copy.join(name)).unwrap() == expected, "{name}");
     }
     let ino = fs::metadata(second.join("sub/deeper/file")).unwrap().ino();
     place.remount();
@@ -135,9 +137,7 @@ fn clone_refusals(place: &Place) {
     run(varve().args(["quota", "set", "--bytes", "100K"]).arg(dir.join("limited")));
     assert!(fails(&dir.join("top"), &dir.join("limited/copy")).contains("limits"));
     assert!(names(&dir.join("limited")).is_empty());
-    let begun = run(varve().args(["txn", "begin"]).arg(&dir)).stdout;
-    let begun = String::from_utf8_lossy(&begun).trim().to_owned();
-    let view = Path::new(&begun);
+    let view = begin(&dir);
     assert!(fails(&view.join("top"), &view.join("copy")).contains("main view"));
     assert!(fails(&view.join("top"), &dir.join("copy")).contains("transaction"));
 }

@@ -1,9 +1,10 @@
 //! A commit on a file system below that is full.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use super::views::{begin, id};
 use super::{Place, semantics};
 use crate::harness::{run, varve};
 
@@ -32,15 +33,13 @@ fn transaction_on_full_disk(place: &Place) {
     run(varve().arg("format").arg(&store));
     run(varve().arg("mount").args([&store, &mnt]));
     fs::write(mnt.join("large"), vec![1; 2_000_000]).unwrap();
-    let begun = run(varve().args(["txn", "begin"]).arg(&mnt)).stdout;
-    let view = PathBuf::from(String::from_utf8(begun).unwrap().trim_end());
-    let id = view.file_name().unwrap();
+    let view = begin(&mnt);
     fs::write(view.join("large"), vec![2; 3_000_000]).unwrap();
     for n in 0..100 {
         fs::write(view.join(format!("small{n}")), vec![3; 9000]).unwrap();
     }
     assert!(fs::write(&filler, vec![0; 24 << 20]).is_err(), "there was room for more");
-    let commit = || varve().args(["txn", "commit"]).arg(&mnt).arg(id).output().unwrap();
+    let commit = || varve().args(["txn", "commit"]).arg(&mnt).arg(id(&view)).output().unwrap();
     let refused = commit();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1), "{said}");
