@@ -19,6 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -74,6 +75,8 @@ pub struct Dictionaries {
     /// `None` until they are first asked for. Held for reading by each operation, so that none ends in a key space
     /// that has another owner by then.
     known: RwLock<Option<Names>>,
+    /// They are others now.
+    expired: AtomicBool,
 }
 
 /// How the pairs of dictionaries are kept.
@@ -108,7 +111,16 @@ impl Dictionaries {
         ids: Arc<IdAllocator>,
     ) -> Dictionaries {
         let (options, known) = (pairs_options(compression), RwLock::new(None));
-        Dictionaries { store, names, options, read_only, ids, main: None, known }
+        Dictionaries {
+            store,
+            names,
+            options,
+            read_only,
+            ids,
+            main: None,
+            known,
+            expired: AtomicBool::new(false),
+        }
     }
 
     /// The same as the transaction of the epoch `epoch` has them, whose tree is `store`.
@@ -116,7 +128,16 @@ impl Dictionaries {
         let (ids, known) = (Arc::clone(&self.ids), RwLock::new(None));
         let main = Some((Arc::clone(self), epoch));
         let Dictionaries { names, options, read_only, .. } = **self;
-        Dictionaries { store, names, options, read_only, ids, main, known }
+        Dictionaries {
+            store,
+            names,
+            options,
+            read_only,
+            ids,
+            main,
+            known,
+            expired: AtomicBool::new(false),
+        }
     }
 
     /// The key space of the names.
@@ -160,6 +181,11 @@ impl Dictionaries {
         Ok(names)
     }
 
+    /// Has the names read again, after rows changed by another way. Whoever has them held goes on with what was.
+    pub(crate) fn expire_names(&self) {
+        self.expired.store(true, Ordering::Release);
+    }
+
     /// The names, for reading. Whoever waits to change them does not stand in the way, as the commit of a transaction, which
     /// reads them, lets go of locks that such a one may wait for.
     fn known(&self) -> FsResult<RwLockReadGuard<'_, Option<Names>>> {
@@ -167,7 +193,7 @@ impl Dictionaries {
             return main.known();
         }
         let known = self.known.read_recursive();
-        if known.is_some() {
+        if known.is_some() && !self.expired.load(Ordering::Acquire) {
             return Ok(known);
         }
         drop(known);
@@ -177,7 +203,7 @@ impl Dictionaries {
     /// The names, for changing; read under the same lock, as nobody may take a name or number for free before.
     fn known_mut(&self) -> FsResult<RwLockWriteGuard<'_, Option<Names>>> {
         let mut known = self.known.write();
-        if known.is_none() {
+        if self.expired.swap(false, Ordering::AcqRel) || known.is_none() {
             *known = Some(self.load()?);
         }
         Ok(known)

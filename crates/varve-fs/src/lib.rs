@@ -61,6 +61,6 @@ pub use options::{Atime, FormatOptions, MountOptions};
 pub use overlay::{OverlayReport, inspect_overlay};
 pub use superblock::Superblock;
 pub use views::{
-    ChangeKind, CommitError, Committed, Diff, Isolation, OnConflict, PathChange, Transaction,
-    TransactionLocks, TransactionOptions, ViewKind, ViewName,
+    ChangeKind, CommitError, Committed, Diff, Isolation, OnConflict, PathChange, RollBackError,
+    Transaction, TransactionLocks, TransactionOptions, ViewKind, ViewName,
 };

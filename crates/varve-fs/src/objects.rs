@@ -204,6 +204,20 @@ impl Objects {
         stat.map_err(|error| error::object("stat", &path, error))
     }
 
+    /// Of a view: makes all that it sees of the object of `ino` a file of its own. REQUIRES: it has nothing of that.
+    pub(crate) fn copy_own(self: &Arc<Self>, ino: InodeId) -> FsResult<()> {
+        let path = self.path(ino);
+        let begun = path.with_extension("begun");
+        let copy = || {
+            self.create_dirs(&path)?;
+            // Asks for each piece anew, so that whoever changes the object need not wait for all.
+            let seen = ViewFile::new(Arc::clone(self), ino);
+            copy_file(self.env.as_ref(), &seen, &begun)?;
+            self.env.rename(&begun, &path)
+        };
+        copy().map_err(|error| error::object("copy", &path, error))
+    }
+
     /// Of a view: what it has of the object of `ino`.
     pub(crate) fn own(&self, ino: InodeId) -> io::Result<Option<Own>> {
         let path = self.path(ino);
@@ -307,8 +321,12 @@ impl Objects {
         }
         for (ino, file) in files {
             self.sync_one(ino, file.as_ref(), true)?;
-            if let Some(dir) = self.path(ino).parent() {
-                dirs.insert(dir.to_path_buf());
+            match self.path(ino).parent() {
+                // A view need not have anything of its own there.
+                Some(dir) if self.kept().is_some() || exists(self.env.as_ref(), dir)? => {
+                    dirs.insert(dir.to_path_buf());
+                }
+                _ => {}
             }
         }
         self.sync_dirs(&dirs)

@@ -7,8 +7,8 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use varve_fs::{
-    ChangeKind, CommitError, Committed, MountOptions, Original, Transaction, TransactionLocks,
-    TransactionOptions, VarveFs, ViewKind, ViewName,
+    ChangeKind, CommitError, Committed, MountOptions, Original, RollBackError, Transaction,
+    TransactionLocks, TransactionOptions, VarveFs, ViewKind, ViewName,
 };
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, Vfs};
@@ -40,6 +40,13 @@ pub enum ViewRequest {
         from: String,
         /// The later one up to which, or none for now.
         to: Option<String>,
+    },
+    /// Take the file system back to a named state.
+    Rollback {
+        /// Its name.
+        name: String,
+        /// Only tell what would happen.
+        dry_run: bool,
     },
     /// Begin a transaction that shows a directory.
     Begin {
@@ -145,6 +152,8 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         ViewRequest::DeleteSnapshot { name } => delete_snapshot(&fs, name).map(|()| Value::Null),
         ViewRequest::ListSnapshots => list_snapshots(&fs, None),
         ViewRequest::DiffSnapshots { from, to } => diff_snapshots(&fs, from, to.as_deref()),
+        ViewRequest::Rollback { name, dry_run: true } => rollback_diff(&fs, name),
+        ViewRequest::Rollback { name, dry_run: false } => roll_back(&fs, name).map(|_| Value::Null),
         ViewRequest::Commit { id } => commit(&fs, id, None)
             .map(|_| Value::Null)
             .map_err(|error| not_committed(&fs, id, error)),
@@ -298,6 +307,56 @@ fn commit_in_time(
         }
         fs.wait_for_locks(blocked, left);
     }
+}
+
+/// Takes the file system back to a snapshot.
+pub(crate) fn roll_back(fs: &VarveFs, name: &str) -> Result<Committed> {
+    let instead = "copy the files out of the snapshot instead, below .varve/snapshots";
+    fs.roll_back(name).map_err(|error| match error {
+        RollBackError::Cloned => Error::failed(
+            "nothing was rolled back, as clones were made, looked at or removed since the snapshot",
+        )
+        .hint(instead),
+        RollBackError::Dropped(names) => Error::failed(format!(
+            "nothing was rolled back, as dictionaries of the snapshot were dropped since, with their pairs:\n  {}",
+            names.join("\n  ")
+        ))
+        .hint(instead),
+        RollBackError::NotCommitted(error) => not_rolled_back(name, error),
+    })
+}
+
+fn not_rolled_back(name: &str, error: CommitError) -> Error {
+    match error {
+        CommitError::Conflict(paths) => Error::failed(format!(
+            "nothing was rolled back, as programs keep changing:\n  {}",
+            paths.join("\n  ")
+        ))
+        .hint("stop them, and try again"),
+        CommitError::InUse(paths) => Error::failed(format!(
+            "nothing was rolled back, as what would change is in use: large files that are open for writing, removed, \
+             or to be small again, and removed directories:\n  {}",
+            paths.join("\n  ")
+        ))
+        .hint("close the files, leave the directories, and try again"),
+        // The limits of the snapshot hold, and a rollback locks nothing.
+        CommitError::OverLimits(trees) => Error::failed(trees.join(", ")),
+        CommitError::GaveWay(why) => Error::failed(why),
+        CommitError::Failed(FsError::Blocked(_)) => {
+            Error::failed("nothing was rolled back, as transactions have locked what would change")
+                .hint("try again when they have ended; `varve txn list` tells of their locks")
+        }
+        CommitError::Failed(FsError::NoSpace(text)) => {
+            Error::failed(format!("nothing was rolled back: {text}")).hint("make room and try again")
+        }
+        CommitError::Failed(error) => no_snapshot(name, error),
+    }
+}
+
+/// The paths that a rollback would change.
+pub(crate) fn rollback_diff(fs: &VarveFs, name: &str) -> Result<Value> {
+    let diff = fs.roll_back_diff(name).map_err(|error| no_snapshot(name, error))?;
+    Ok(json!({ "changes": diff.changes, "complete": diff.complete }))
 }
 
 /// Drops a transaction.

@@ -29,7 +29,7 @@ use varve_vfs::{FsError, FsResult};
 use super::merge::{merge, merge_unfolded};
 use super::paths::names_in;
 use super::plan::{Committed, Plan};
-use super::txn::Transaction;
+use super::txn::{Purpose, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
@@ -82,10 +82,17 @@ impl VarveFs {
             serial.settle().map_err(error::store)?;
         }
         let mut plan = self.plan(&txn, &branch)?;
-        let _held = self.check_dictionaries(&txn, &branch, &plan)?;
+        // A state that was is to be again with its dictionaries and its limits.
+        let is_state = txn.purpose != Purpose::User;
+        let _held = match is_state {
+            true => self.dictionaries().stand_still()?,
+            false => self.check_dictionaries(&txn, &branch, &plan)?,
+        };
         self.check_use(view, &plan)?;
         self.check_loops(view, &txn, &plan)?;
-        self.check_limits(&txn, &branch, &plan)?;
+        if !is_state {
+            self.check_limits(&txn, &branch, &plan)?;
+        }
         let own = view.objects.own_inodes()?;
         view.objects.sync_claimed().map_err(error::sync)?;
         let is_gone =
@@ -187,7 +194,9 @@ impl VarveFs {
         })
     }
 
-    /// Refuses while large files are open for writing whose bytes would be lost or change without notice.
+    /// Refuses while large files are open for writing whose bytes would be lost or change without notice, or straight
+    /// that would be small: the kernel opens no file through us that it has open straight. And while somebody is in a removed
+    /// directory that would come back, as the kernel takes it for dead until all have left.
     fn check_use(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
         let writing = view.handles.written_objects();
         let mut used: Vec<String> =
@@ -197,7 +206,20 @@ impl VarveFs {
                 used.push(self.path_of_inode(node.ino));
             }
         }
+        for ino in plan.removed_objects.iter().filter(|ino| plan.arrived.contains_key(ino)) {
+            if self.locator.node(*ino).is_some_and(|node| node.state().passthrough > 0) {
+                used.push(self.path_of_inode(*ino));
+            }
+        }
+        for ino in plan.arrived.keys() {
+            if let Some(Place::Detached(inode)) = self.locator.place(*ino)?
+                && let Content::Directory(_) = inode.content
+            {
+                used.push(view.path_of_inode(*ino));
+            }
+        }
         used.sort();
+        used.dedup();
         match used.is_empty() {
             true => Ok(()),
             false => Err(CommitError::InUse(used)),
@@ -268,6 +290,10 @@ impl VarveFs {
         batch.reclaims_space();
         for (ino, place) in &plan.arrived {
             self.locator.moved(*ino, place.clone())?;
+            match plan.nameless.contains(ino) {
+                true => drop(self.locator.mark_orphan(*ino, true)?),
+                false => self.locator.unmark_orphan(*ino),
+            }
         }
         for ino in installs {
             batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
@@ -299,6 +325,12 @@ impl VarveFs {
             plan.removed_objects.retain(|removed| *removed != ino);
             self.locator.moved(ino, Place::Own)?;
         }
+        // What is removed of a file that stays has become small.
+        for node in plan.removed_objects.iter().filter_map(|ino| self.locator.node(*ino)) {
+            let mut state = node.state();
+            (state.object, state.has_object) = (None, false);
+        }
+        self.dictionaries().expire_names();
         if !batch.is_empty() {
             self.store.write(batch).map_err(error::store)?;
         }

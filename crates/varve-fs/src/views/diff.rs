@@ -179,7 +179,28 @@ impl VarveFs {
             Walk::new(new_from, Side::new(&before, self.meta), Side::new(&after, self.meta));
         walk.written.extend(written);
         let spaces = [self.meta, self.data];
-        self.tell(walk, &|each| after.changes_since(&before, &spaces, each))
+        self.tell(walk, &|each| {
+            after.changes_since(&before, &spaces, &mut |keyspace, key, is| {
+                // Whoever wrote a row as it was changed nothing.
+                let was = before.get(keyspace, key);
+                was.is_ok_and(|was| was == is) || each(keyspace, key, is)
+            })
+        })
+    }
+
+    /// What a rollback to the snapshot `name` would do ([`VarveFs::roll_back`]).
+    pub fn roll_back_diff(&self, name: &str) -> FsResult<Diff> {
+        let Diff { mut changes, complete } = self.snapshot_diff(name, None)?;
+        for told in &mut changes {
+            match (told.change, &mut told.from) {
+                (ChangeKind::Added, _) => told.change = ChangeKind::Removed,
+                (ChangeKind::Removed, _) => told.change = ChangeKind::Added,
+                (_, Some(from)) => std::mem::swap(from, &mut told.path),
+                _ => {}
+            }
+        }
+        changes.sort();
+        Ok(Diff { changes, complete })
     }
 
     /// Steps 1 to 5.

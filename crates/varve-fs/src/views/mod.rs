@@ -28,6 +28,7 @@ mod names;
 mod pairs;
 mod paths;
 mod plan;
+mod rollback;
 mod serial;
 mod txn;
 
@@ -50,6 +51,7 @@ pub use diff::{ChangeKind, Diff, PathChange};
 pub(crate) use file::{Own, ViewFile};
 pub(crate) use names::is_place;
 pub use plan::Committed;
+pub use rollback::RollBackError;
 pub use serial::TransactionLocks;
 pub use txn::{Isolation, OnConflict, Transaction, TransactionOptions};
 
@@ -247,7 +249,7 @@ impl VarveFs {
                 kept.begin(epoch);
             }
         }
-        for txn in self.transactions().map_err(invalid)? {
+        for txn in self.all_transactions().map_err(invalid)? {
             txn.sees_objects_of().into_iter().for_each(|epoch| kept.begin(epoch));
         }
         let fail = |error| invalid(error::object("list", &self.dir.join("kept"), error));
@@ -407,10 +409,18 @@ impl VarveFs {
             None => (None, db.present()),
         };
         let after = after.map_err(error::store)?;
+        Ok(Span { before, after, written: self.written_between(from, until)? })
+    }
+
+    /// Large files that may have been written to after the view of epoch `from` began, and before that of `until` did.
+    fn written_between(
+        &self,
+        from: InodeId,
+        until: Option<InodeId>,
+    ) -> FsResult<BTreeSet<InodeId>> {
         let Some(kept) = self.objects.kept() else { return Err(FsError::Stale) };
         let written = kept.changed_between(from, until);
-        let written = written.map_err(|e| error::object("list", &self.dir.join("kept"), e))?;
-        Ok(Span { before, after, written })
+        written.map_err(|error| error::object("list", &self.dir.join("kept"), error))
     }
 
     fn view_on(&self, view: ViewParts, read_only: bool) -> StoreResult<VarveFs> {

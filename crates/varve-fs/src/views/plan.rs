@@ -33,6 +33,8 @@ pub(super) struct Plan {
     pub(super) told: Committed,
     /// Where inodes of the main view are to be found.
     pub(super) arrived: BTreeMap<InodeId, Place>,
+    /// Those of them that have no name.
+    pub(super) nameless: BTreeSet<InodeId>,
     /// Inodes that left a place, which are gone if they arrive nowhere.
     pub(super) left: Vec<Inode>,
     /// Directories with something untold.
@@ -188,6 +190,9 @@ impl VarveFs {
             }
         }
         if may_know {
+            if ours.nlink == 0 {
+                plan.nameless.insert(ino);
+            }
             plan.arrived.insert(ino, Place::Own);
         }
         Ok(())

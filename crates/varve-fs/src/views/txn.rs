@@ -77,6 +77,17 @@ impl Default for TransactionOptions {
     }
 }
 
+/// What a transaction is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Purpose {
+    /// Programs work in it.
+    #[default]
+    User,
+    /// It takes the main view back to a snapshot ([`super::rollback`]), and nobody else sees it.
+    Rollback,
+}
+
 /// What is kept with a branch.
 #[derive(Serialize, Deserialize)]
 struct Info {
@@ -85,6 +96,23 @@ struct Info {
     begun: i64,
     #[serde(default)]
     options: TransactionOptions,
+    #[serde(default)]
+    purpose: Purpose,
+}
+
+impl Info {
+    /// The transaction whose branch is `branch`.
+    fn transaction(&self, branch: BranchId) -> Transaction {
+        let Info { epoch, root, begun, options, purpose } = *self;
+        let (epoch, root) = (InodeId::new(epoch), InodeId::new(root));
+        let wait_ms = match options.on_conflict {
+            OnConflict::Wait => options.lock_wait_ms,
+            OnConflict::Restart | OnConflict::Fail => 0,
+        };
+        let TransactionOptions { isolation, idle_abort_s, .. } = options;
+        let lock_wait = Duration::from_millis(wait_ms);
+        Transaction { branch, epoch, root, begun, isolation, lock_wait, idle_abort_s, purpose }
+    }
 }
 
 /// An open transaction.
@@ -101,6 +129,7 @@ pub struct Transaction {
     lock_wait: Duration,
     /// Seconds without use after which a mount aborts it; `None`: it does not.
     pub idle_abort_s: Option<u64>,
+    pub(super) purpose: Purpose,
 }
 
 impl Transaction {
@@ -136,6 +165,15 @@ impl VarveFs {
         root: InodeId,
         options: &TransactionOptions,
     ) -> FsResult<ViewName> {
+        self.begin_transaction_for(root, options, Purpose::User).map(|txn| txn.name())
+    }
+
+    pub(super) fn begin_transaction_for(
+        &self,
+        root: InodeId,
+        options: &TransactionOptions,
+        purpose: Purpose,
+    ) -> FsResult<Transaction> {
         self.writable()?;
         let views = self.views()?;
         self.dir_row(root)?;
@@ -144,8 +182,9 @@ impl VarveFs {
         let _held = self.dictionaries().stand_still()?;
         let begun = self.now().secs();
         let pin = |epoch: InodeId| {
-            let info = Info { epoch: epoch.get(), root: root.get(), begun, options: *options };
-            let info = serde_json::to_vec(&info).unwrap_or_default().into();
+            let options = *options;
+            let kept = Info { epoch: epoch.get(), root: root.get(), begun, options, purpose };
+            let info = serde_json::to_vec(&kept).unwrap_or_default().into();
             let mut branch_options =
                 BranchOptions { private: vec![self.lookups], info, ..BranchOptions::default() };
             if options.isolation == Isolation::Serializable {
@@ -158,41 +197,38 @@ impl VarveFs {
                 branch_options.unlocked = vec![(self.data, Bytes::new()), (self.meta, marks)];
             }
             let branch = views.db.branch(&branch_options)?;
-            let name = ViewName { kind: ViewKind::Transaction, name: epoch.get().to_string() };
-            Ok((branch, name))
+            let txn = kept.transaction(branch.id());
+            Ok((branch, txn))
         };
         if options.isolation == Isolation::Serializable {
             // It sees what is, so there is nothing to keep.
             return Ok(pin(self.ids.allocate()?).map_err(error::store)?.1);
         }
-        let (_, name) = self.begin_view(pin, |(branch, _)| branch.abort())?;
-        Ok(name)
+        let (_, txn) = self.begin_view(pin, |(branch, _)| branch.abort())?;
+        Ok(txn)
     }
 
     /// The open transactions, oldest first.
     pub fn transactions(&self) -> FsResult<Vec<Transaction>> {
+        let all = self.all_transactions()?.into_iter();
+        Ok(all.filter(|txn| txn.purpose == Purpose::User).collect())
+    }
+
+    /// Those too that nobody is to see.
+    pub(super) fn all_transactions(&self) -> FsResult<Vec<Transaction>> {
         let branches = self.views()?.db.branches();
         Ok(branches
             .into_iter()
             .filter_map(|about| {
                 let info: Info = serde_json::from_slice(&about.info).ok()?;
-                let Info { epoch, root, begun, options } = info;
-                let (epoch, root) = (InodeId::new(epoch), InodeId::new(root));
-                let wait_ms = match options.on_conflict {
-                    OnConflict::Wait => options.lock_wait_ms,
-                    OnConflict::Restart | OnConflict::Fail => 0,
-                };
-                let (branch, isolation) = (about.id, options.isolation);
-                let lock_wait = Duration::from_millis(wait_ms);
-                let idle_abort_s = options.idle_abort_s;
-                Some(Transaction { branch, epoch, root, begun, isolation, lock_wait, idle_abort_s })
+                Some(info.transaction(about.id))
             })
             .collect())
     }
 
     /// An open transaction.
     pub fn transaction(&self, id: &str) -> FsResult<Transaction> {
-        let open = self.transactions()?;
+        let open = self.all_transactions()?;
         open.into_iter().find(|txn| txn.name().name == id).ok_or(FsError::NotFound)
     }
 
@@ -254,6 +290,19 @@ impl VarveFs {
         }
     }
 
+    /// Drops what rollbacks had begun when an earlier process died.
+    pub(crate) fn drop_unfinished(&self) -> FsResult<()> {
+        if self.views.is_none() || self.options.read_only {
+            return Ok(());
+        }
+        for txn in self.all_transactions()? {
+            if txn.purpose == Purpose::Rollback {
+                self.abort_transaction(&txn.name().name)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Lets go of the files of transactions that ended while an earlier process died.
     pub(crate) fn forget_ended_transactions(&self) -> FsResult<()> {
         let Some(views) = &self.views else { return Ok(()) };
@@ -264,7 +313,7 @@ impl VarveFs {
         };
         // A commit may be in the log alone, which knows the branch no more.
         views.db.sync().map_err(error::store)?;
-        let open = self.transactions()?;
+        let open = self.all_transactions()?;
         for item in items {
             let epoch = item.name.to_str().and_then(|name| name.parse().ok()).map(InodeId::new);
             if let Some(epoch) = epoch.filter(|epoch| open.iter().all(|txn| txn.epoch != *epoch)) {

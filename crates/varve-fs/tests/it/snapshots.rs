@@ -5,8 +5,14 @@ use std::sync::Arc;
 
 use varve_env::Env;
 use varve_env::sim::SimEnv;
-use varve_fs::{ChangeKind, Diff, FormatOptions, MountOptions, VarveFs, ViewKind, ViewName};
-use varve_testkit::fsops::{Generator, NodeDump, Session, TreePath, Universe, tree};
+use varve_fs::fsck::{Finding, Severity};
+use varve_fs::{
+    ChangeKind, CommitError, Diff, FormatOptions, MountOptions, RollBackError, VarveFs, ViewKind,
+    ViewName,
+};
+use varve_testkit::fsops::{
+    Generator, NodeDump, Session, Times, TreeDump, TreePath, Universe, tree,
+};
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
 use varve_vfs::{FileType, FsError, Vfs};
@@ -170,6 +176,201 @@ fn what_changed_between_snapshots_is_what_differs() {
             }
         }
         assert!(matches!(fs.snapshot_diff("none", None), Err(FsError::NotFound)));
+    }
+}
+
+/// Nothing is broken; what was looked up or is open may wait to be forgotten.
+fn sound(fs: &VarveFs) {
+    let report = fs.check(&mut |_| ()).unwrap();
+    let broken = report.findings.into_iter().filter(|found| {
+        found.severity() != Severity::Waste && !matches!(found, Finding::Pending { .. })
+    });
+    assert_eq!(broken.collect::<Vec<_>>(), []);
+}
+
+/// Both trees are the same, with the same inode numbers and times.
+fn same(one: &VarveFs, other: &VarveFs) {
+    let differences = tree(one).unwrap().differences(&tree(other).unwrap(), Times::Compare);
+    assert_eq!(differences, Vec::<String>::new());
+    let (one, other) = (seen(one), seen(other));
+    assert_eq!(one.names, other.names);
+}
+
+#[test]
+fn a_rollback_brings_back_what_the_snapshot_is() {
+    let mut in_use = 0;
+    for seed in 100..116 {
+        let low = FormatOptions { large_file_threshold_bytes: 4096, ..FormatOptions::default() };
+        let env = sim_store(seed, &if seed % 2 == 0 { low } else { FormatOptions::default() });
+        let mut fs = open_with(&env, tight());
+        let (mut work, mut states, mut rng) = (Work::new(seed), Vec::new(), Rng::new(seed));
+        for round in 0..6 {
+            work.run(&fs, 20 + rng.below(150));
+            fs.create_snapshot(&format!("{round}")).unwrap();
+            states.push((format!("{round}"), tree(&view(&fs, &format!("{round}"))).unwrap()));
+            work.run(&fs, rng.below(100));
+            let (name, _) = &states[rng.below(states.len() as u64) as usize];
+            let done = fs.roll_back(name);
+            if let Err(error) = done {
+                let RollBackError::NotCommitted(CommitError::InUse(paths)) = error else {
+                    panic!("{error:?}");
+                };
+                assert!(!paths.is_empty());
+                in_use += 1;
+                work.release_all(&fs);
+                fs.roll_back(name).unwrap();
+            }
+            same(&fs, &view(&fs, name));
+            // Large files that were being written to when the snapshot was made may be told.
+            let told = fs.roll_back_diff(name).unwrap().changes;
+            assert!(told.iter().all(|told| told.change == ChangeKind::Changed), "{told:?}");
+            sound(&fs);
+            for (name, then) in &states {
+                let now = tree(&view(&fs, name)).unwrap();
+                assert_eq!(then.differences(&now, Times::Compare), Vec::<String>::new());
+            }
+            if rng.below(2) == 0 {
+                work.release_all(&fs);
+                fs.close().unwrap();
+                fs = open_with(&env, tight());
+                sound(&fs);
+            }
+        }
+    }
+    assert!(in_use > 0);
+}
+
+/// A store with a snapshot and changes after it, to small and large files and to a dictionary.
+fn changed_store(seed: u64) -> (Arc<SimEnv>, VarveFs) {
+    let env = sim_store(seed, &FormatOptions::default());
+    let fs = open_with(&env, MountOptions::default());
+    let dir = fs.mk_dir(ROOT, "dir");
+    for (name, len) in [("large", 70_000), ("gone", 70_000), ("small", 100), ("same", 50)] {
+        let ino = fs.mk(dir, name);
+        fs.put_at(ino, 0, &vec![1; len]);
+    }
+    fs.dictionaries().create(b"pairs").unwrap();
+    fs.dictionaries().change(b"pairs", vec![("key".into(), Some("then".into()))]).unwrap();
+    fs.sync().unwrap();
+    fs.create_snapshot("before").unwrap();
+    fs.put_at(fs.find(dir, "large").unwrap().ino, 10, b"changed");
+    fs.put_at(fs.find(dir, "small").unwrap().ino, 0, &vec![2; 70_000]);
+    fs.unlink(dir, crate::support::name("gone")).unwrap();
+    let made = fs.mk_dir(ROOT, "made");
+    let new = fs.mk(made, "new");
+    fs.put_at(new, 0, &vec![3; 70_000]);
+    fs.dictionaries().change(b"pairs", vec![("key".into(), Some("now".into()))]).unwrap();
+    fs.dictionaries().create(b"later").unwrap();
+    fs.sync().unwrap();
+    (env, fs)
+}
+
+/// Whether a store is as it was before the changes; it is as after them otherwise.
+fn is_before(fs: &VarveFs, before: &TreeDump, after: &TreeDump) -> bool {
+    let now = tree(fs).unwrap();
+    let is_before = before.differences(&now, Times::Compare).is_empty();
+    let pairs = fs.dictionaries().get(b"pairs", b"key").unwrap();
+    let names = fs.dictionaries().list().unwrap().len();
+    if is_before {
+        assert_eq!((pairs.as_deref(), names), (Some(&b"then"[..]), 1));
+    } else {
+        assert_eq!(after.differences(&now, Times::Compare), Vec::<String>::new());
+        assert_eq!((pairs.as_deref(), names), (Some(&b"now"[..]), 2));
+    }
+    is_before
+}
+
+#[test]
+fn every_crash_of_a_rollback_leaves_all_of_it_or_nothing() {
+    let (mut whole, mut absent) = (0, 0);
+    for n in 0.. {
+        let (env, fs) = changed_store(n);
+        let (before, after) = (tree(&view(&fs, "before")).unwrap(), tree(&fs).unwrap());
+        env.crash_after(n);
+        let done = fs.roll_back("before");
+        let crashed = env.crashed();
+        assert!(crashed || done.is_ok(), "{done:?}");
+        for image in [
+            env.process_kill(),
+            env.power_cut_keep_nothing(),
+            env.power_cut_keep_all(),
+            env.power_cut(n),
+        ] {
+            let fs = open_with(&image, MountOptions::default());
+            assert_eq!(fs.transactions().unwrap().len(), 0);
+            sound(&fs);
+            let rolled = is_before(&fs, &before, &after);
+            assert!(rolled || done.is_err(), "a rollback that returned is lost");
+            if rolled {
+                whole += 1
+            } else {
+                absent += 1
+            }
+            let kept = tree(&view(&fs, "before")).unwrap();
+            assert_eq!(before.differences(&kept, Times::Compare), Vec::<String>::new());
+            fs.roll_back("before").unwrap();
+            assert!(is_before(&fs, &before, &after));
+            sound(&fs);
+        }
+        if !crashed {
+            break;
+        }
+    }
+    assert!(whole > 20 && absent > 20, "{whole} whole, {absent} absent");
+}
+
+#[test]
+fn a_rollback_that_meets_a_full_disk_or_a_dropped_dictionary_changes_nothing() {
+    let (env, fs) = changed_store(1);
+    let (before, after) = (tree(&view(&fs, "before")).unwrap(), tree(&fs).unwrap());
+    let mut refused = 0;
+    for room in 0..20 {
+        env.set_capacity(env.used_bytes() + room * 8192);
+        let done = fs.roll_back("before");
+        env.set_capacity(u64::MAX);
+        if done.is_ok() {
+            break;
+        }
+        refused += 1;
+        assert!(!is_before(&fs, &before, &after));
+        sound(&fs);
+    }
+    assert!(refused > 0);
+    fs.roll_back("before").unwrap();
+    assert!(is_before(&fs, &before, &after));
+    fs.dictionaries().remove(b"pairs").unwrap();
+    let done = fs.roll_back("before");
+    assert!(matches!(&done, Err(RollBackError::Dropped(names)) if names == &["pairs"]), "{done:?}");
+}
+
+/// Clones that changed stand in the way, those that did not are left alone.
+#[test]
+fn a_rollback_over_clones_is_refused_and_changes_nothing() {
+    let (_, fs) = changed_store(1);
+    let clone = |to| {
+        let original = varve_fs::Original {
+            snapshot: None,
+            dir: ROOT,
+            name: Some(crate::support::name("dir")),
+        };
+        fs.do_clone(original, ROOT, crate::support::name(to)).unwrap()
+    };
+    let made = clone("clone");
+    fs.create_snapshot("folded").unwrap();
+    let then = tree(&view(&fs, "folded")).unwrap();
+    let large = fs.find(fs.find(ROOT, "dir").unwrap().ino, "large").unwrap().ino;
+    fs.put_at(large, 0, b"again");
+    fs.roll_back("folded").unwrap();
+    sound(&fs);
+    fs.create_snapshot("again").unwrap();
+    assert_eq!(then.differences(&tree(&view(&fs, "again")).unwrap(), Times::Compare), [""; 0]);
+    assert_eq!(fs.list(made).len(), 3);
+    for name in ["before", "folded"] {
+        let now = tree(&fs).unwrap();
+        let done = fs.roll_back(name);
+        assert!(matches!(done, Err(RollBackError::Cloned)), "{name}: {done:?}");
+        assert_eq!(now.differences(&tree(&fs).unwrap(), Times::Compare), [""; 0]);
+        sound(&fs);
     }
 }
 

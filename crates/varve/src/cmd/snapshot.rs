@@ -25,6 +25,8 @@ enum Action {
     Delete(NameArguments),
     /// Tell the paths that changed since a snapshot, or between two: A added, D removed, M changed, R renamed
     Diff(DiffArguments),
+    /// Make the whole tree what it was in a snapshot, at once; all snapshots stay
+    Rollback(RollbackArguments),
 }
 
 #[derive(Args)]
@@ -60,6 +62,21 @@ struct DiffArguments {
     json: bool,
 }
 
+#[derive(Args)]
+struct RollbackArguments {
+    /// A directory of a mount, or a store
+    #[arg(value_name = "DIR|STORE")]
+    path: PathBuf,
+    /// The snapshot's name
+    name: String,
+    /// Only tell what would happen: A comes back, D goes, M changes, R is renamed
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON
+    #[arg(long, requires = "dry_run")]
+    json: bool,
+}
+
 /// Does it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
@@ -77,6 +94,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Action::Diff(DiffArguments { path, from, to, json }) => {
             let request = ViewRequest::DiffSnapshots { from: from.clone(), to: to.clone() };
             output::changes(&ask(path, request)?, *json)
+        }
+        Action::Rollback(RollbackArguments { path, name, dry_run, json }) => {
+            let done = ask(path, ViewRequest::Rollback { name: name.clone(), dry_run: *dry_run })?;
+            if *dry_run { output::changes(&done, *json) } else { Ok(()) }
         }
     }
 }

@@ -15,7 +15,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use varve_fs::{CommitError, TransactionOptions, VarveFs, ViewKind, ViewName};
+use varve_fs::{CommitError, Committed, TransactionOptions, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
     MountOptions, Notifier, Session, SessionOptions, UnmountError, UnmountMode, find_mounts,
     mount_within, unmount,
@@ -217,6 +217,11 @@ impl ViewDesk {
             ViewRequest::DiffSnapshots { from, to } => {
                 views::diff_snapshots(&self.fs, from, to.as_deref())
             }
+            ViewRequest::Rollback { name, dry_run: true } => views::rollback_diff(&self.fs, name),
+            ViewRequest::Rollback { name, dry_run: false } => {
+                self.follow(&views::roll_back(&self.fs, name)?);
+                Ok(Value::Null)
+            }
             ViewRequest::Begin { root, options } => {
                 let name = views::begin(&self.fs, *root, options)?;
                 self.name_changed(&name);
@@ -313,13 +318,18 @@ impl ViewDesk {
         let open = self.sync(name)?;
         let committed =
             views::commit(&self.fs, &name.name, open.as_deref()).map_err(NotCommitted::Refused)?;
+        self.follow(&committed);
+        Ok(self.end(name)?)
+    }
+
+    /// Has the kernel forget what it knows of the main view that has changed without it.
+    fn follow(&self, committed: &Committed) {
         for (dir, changed) in &committed.names {
             self.told(self.notifier.name_changed(*dir, changed));
         }
         for ino in &committed.inodes {
             self.told(self.notifier.inode_changed(*ino));
         }
-        Ok(self.end(name)?)
     }
 
     /// Has what programs have changed in the mapped memory of a view written. Gives its file system if it is attached.

@@ -14,6 +14,7 @@ mod locks;
 mod names;
 mod programs;
 mod rights;
+mod rollback;
 mod serial;
 mod trees;
 mod views;

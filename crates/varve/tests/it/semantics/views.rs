@@ -35,7 +35,7 @@ pub(super) fn text(output: &Output) -> String {
 }
 
 /// Makes a snapshot; gives the directory where it is seen.
-fn snapshot(place: &Place, name: &str) -> PathBuf {
+pub(super) fn snapshot(place: &Place, name: &str) -> PathBuf {
     PathBuf::from(text(&run(varve().args(["snapshot", "create"]).arg(place.dir()).arg(name))))
 }
 
@@ -509,7 +509,7 @@ fn diff(path: &Path, id: &str) -> Vec<String> {
 }
 
 /// Files and directories to change.
-fn make_files(dir: &Path) {
+pub(super) fn make_files(dir: &Path) {
     for name in ["a/b", "moved/deep", "gone/deep", "mode", "linked.d"] {
         fs::create_dir_all(dir.join(name)).unwrap();
     }
