@@ -26,7 +26,7 @@ use varve_schema::{Content, Inode, Loan, Mark, Pending, RowKey, encode_inode_row
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::merge::{merge, merge_unfolded};
+use super::merge::merge_rows;
 use super::paths::names_in;
 use super::plan::{Committed, Plan};
 use super::txn::{Purpose, Transaction};
@@ -158,8 +158,7 @@ impl VarveFs {
         let mut names = BTreeSet::new();
         let mut decide = |clash: &Clash<'_>| {
             let merged = match self.is_of_files(clash.keyspace) {
-                true => merge_unfolded(clash, self.meta, txn.epoch)
-                    .unwrap_or_else(|| merge(clash, self.meta)),
+                true => merge_rows(clash, self.meta, txn.epoch),
                 // The first to commit a pair wins, whatever both have made of it.
                 false => Merged::Conflict,
             };

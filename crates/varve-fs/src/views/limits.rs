@@ -17,7 +17,7 @@ use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use super::commit::CommitError;
-use super::merge::merge;
+use super::merge::merge_rows;
 use super::plan::Plan;
 use super::txn::{Isolation, Transaction};
 use crate::error;
@@ -37,7 +37,7 @@ impl VarveFs {
         }
         let base = branch.base().map_err(error::store)?;
         let after = |key: RowKey| match txn.isolation {
-            Isolation::Snapshot => self.row_after(branch, &base, key),
+            Isolation::Snapshot => self.row_after(txn, branch, &base, key),
             // It sees the newest state, and its own rows are brought up to date.
             Isolation::Serializable => branch.get(self.meta, &key.to_bytes()).map_err(error::store),
         };
@@ -64,6 +64,7 @@ impl VarveFs {
     /// A row of `meta` as the commit would leave it; as it is if the commit is a conflict because of it.
     fn row_after(
         &self,
+        txn: &Transaction,
         branch: &Branch,
         base: &SnapshotStore,
         key: RowKey,
@@ -78,7 +79,7 @@ impl VarveFs {
             return Ok(ours);
         }
         let clash = Clash { keyspace, key: &key, base, theirs: theirs.clone(), ours };
-        Ok(match merge(&clash, keyspace) {
+        Ok(match merge_rows(&clash, keyspace, txn.epoch) {
             Merged::Value(value) => Some(value),
             Merged::Deleted => None,
             Merged::Conflict => theirs,

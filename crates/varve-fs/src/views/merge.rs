@@ -23,12 +23,19 @@ use varve_schema::{
     Body, Content, DecodeError, DirInfo, EntryRow, Inode, RowKey, UsageChange, decode_inode_row,
     encode_inode_row,
 };
-use varve_types::KeyspaceId;
+use varve_types::{InodeId, KeyspaceId};
 
-pub(super) use unfolded::{is_untouched, merge_unfolded};
+pub(super) use unfolded::is_untouched;
+use unfolded::merge_unfolded;
 
-/// Decides about a row of which `meta` is the key space of metadata.
-pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
+/// Decides about a row that both a transaction of `epoch` and the main view have changed, or have got by unfolding the same
+/// directory of a clone. `meta` is the key space of metadata.
+pub(super) fn merge_rows(clash: &Clash<'_>, meta: KeyspaceId, epoch: InodeId) -> Merged {
+    merge_unfolded(clash, meta, epoch).unwrap_or_else(|| merge(clash, meta))
+}
+
+/// Decides about a row that both have changed.
+fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
     let Clash { base, theirs, ours, .. } = clash;
     let key = RowKey::from_bytes(clash.key).map(RowKey::meta_kind);
     let key = key.filter(|_| clash.keyspace == meta);

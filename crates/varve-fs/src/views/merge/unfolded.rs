@@ -18,7 +18,7 @@ use super::merge_directory;
 
 /// Decides about a row that came by unfolding, if it is one: ids of `epoch` and later were handed out after the
 /// transaction began.
-pub(in crate::views) fn merge_unfolded(
+pub(super) fn merge_unfolded(
     clash: &Clash<'_>,
     meta: KeyspaceId,
     epoch: InodeId,
