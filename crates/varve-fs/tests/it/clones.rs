@@ -6,7 +6,7 @@ use std::sync::Arc;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::dump::{dump_store, load_store};
-use varve_fs::fsck::{Finding, Severity};
+use varve_fs::fsck::Finding;
 use varve_fs::{
     ChangeKind, FormatOptions, MountOptions, TransactionOptions, VarveFs, ViewKind, ViewName,
     format,
@@ -20,6 +20,7 @@ use varve_vfs::{FsError, TreeLimits, Vfs};
 
 use crate::bench::{Rows, check, repair};
 use crate::crash::{STORE, open, sim_store};
+use crate::crash_points;
 use crate::support::{Calls, ROOT, Rig, name, os_env, store_of};
 
 /// Clones `from` in `dir` as `to` in `parent`.
@@ -224,13 +225,11 @@ impl Subject for Cloning {
     }
 
     fn problems(&self, fs: &VarveFs) -> Result<Vec<String>, String> {
-        let report = fs.check(&mut |_| ()).map_err(|error| format!("check: {error}"))?;
-        let broken = report.findings.iter().filter(|f| f.severity() != Severity::Waste);
-        Ok(broken.map(ToString::to_string).collect())
+        crash_points::Store.problems(fs)
     }
 
     fn close(&self, fs: VarveFs) -> Result<(), String> {
-        fs.close().map_err(|error| error.to_string())
+        crash_points::Store.close(fs)
     }
 }
 

@@ -133,6 +133,11 @@ fn a_name_that_was_absent_before_a_commit_is_there_after_it() {
     assert!(matches!(made, Err(FsError::Exists)), "{made:?}");
 }
 
+/// What the end of the process, or a power cut, may leave.
+fn images(env: &Arc<SimEnv>, n: u64) -> [Arc<SimEnv>; 4] {
+    [env.process_kill(), env.power_cut_keep_nothing(), env.power_cut_keep_all(), env.power_cut(n)]
+}
+
 #[test]
 fn every_crash_of_a_commit_leaves_all_of_it_or_nothing() {
     let (mut whole, mut absent) = (0, 0);
@@ -143,12 +148,7 @@ fn every_crash_of_a_commit_leaves_all_of_it_or_nothing() {
         let committed = fs.commit_transaction(&id, &view);
         let crashed = env.crashed();
         assert!(crashed || committed.is_ok(), "{committed:?}");
-        for image in [
-            env.process_kill(),
-            env.power_cut_keep_nothing(),
-            env.power_cut_keep_all(),
-            env.power_cut(n),
-        ] {
+        for image in images(&env, n) {
             let fs = open(&image);
             let found = check(&fs, &id);
             assert!(found || committed.is_err(), "a commit that returned is lost");
@@ -177,12 +177,7 @@ fn every_crash_of_a_serializable_transaction_leaves_all_of_it_or_nothing() {
         };
         let crashed = env.crashed();
         assert!(crashed || ended);
-        for image in [
-            env.process_kill(),
-            env.power_cut_keep_nothing(),
-            env.power_cut_keep_all(),
-            env.power_cut(n),
-        ] {
+        for image in images(&env, n) {
             let fs = open(&image);
             let found = state(&fs).unwrap();
             assert!(!found || !aborts, "what was aborted is there");
