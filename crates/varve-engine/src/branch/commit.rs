@@ -91,11 +91,13 @@ impl Branch {
                 self.inner.forget_ended()
             }
             None => {
-                let locked = record.parent.is_none() && record.shared.locks.is_none();
+                let meets_locks = record.parent.is_none() && record.shared.locks.is_none();
+                let locked = meets_locks && self.inner.locks.is_used();
                 if locked {
                     self.inner.lock_changes_of(&view, record, commutes)?;
                 }
-                let joined = self.inner.join_branch(record, &mut clashes);
+                let unlocked = meets_locks && !locked;
+                let joined = self.inner.join_branch(record, &mut clashes, unlocked);
                 if locked {
                     self.inner.locks.end(self.id);
                 }

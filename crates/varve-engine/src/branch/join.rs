@@ -32,12 +32,13 @@ type Placed = Vec<(KeyspaceId, Place, Arc<Table>)>;
 impl Inner {
     /// Commits a branch by reference.
     ///
-    /// REQUIRES: the branch takes no writes and has no branches, and its parent does not end; if that is the store, what
-    /// the branch changed is locked.
+    /// REQUIRES: the branch takes no writes and has no branches, and its parent does not end. If that is the store, what
+    /// the branch changed is locked, or `unlocked`: nobody had locked anything, and it is refused if somebody has by now.
     pub(super) fn join_branch(
         &self,
         record: &BranchRecord,
         clashes: &mut Clashes<'_, '_>,
+        unlocked: bool,
     ) -> StoreResult<()> {
         let mut checked = self.snapshots.last_seq();
         clashes.look_first(checked)?;
@@ -48,6 +49,10 @@ impl Inner {
         let compaction = self.compaction_job.try_lock();
         let may_go_deep = compaction.is_some();
         self.when_flushed(|writer, view| {
+            if unlocked {
+                let mut changed = record.spaces.iter().filter(|own| !own.private);
+                changed.try_for_each(|own| self.refuse_locked(own.base))?;
+            }
             clashes.look(checked)?;
             self.put_branch_in_force(writer, view, record, clashes, may_go_deep)
         })?;

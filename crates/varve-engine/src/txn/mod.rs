@@ -5,7 +5,7 @@
 //! 2. Who writes to the store itself, and the commit of any other branch, waits while a lock is in the way. While there
 //!    is no serializable transaction that costs one look at a number.
 //!    A change that commutes asks for no more than a read ([`Batch::put_commuting`]). A commit by reference, too large to be
-//!    looked through while writers wait, takes locks for as long as it takes.
+//!    looked through while writers wait, takes locks for as long as it takes, if there are others.
 //! 3. A wait ends with the lock, with the choice of a victim among those that wait in a circle, or after the time
 //!    that the transaction gave; or calls are refused and wait elsewhere ([`LockOptions::wait`]). Locks go when the branch
 //!    has ended, its commit included, or when it gives way.
@@ -243,6 +243,7 @@ impl Inner {
         drop(table);
         // Whoever asked before this lock was granted has published what he writes.
         drop(self.writer.lock());
+        self.locks.table.lock().settled(id);
         Ok(())
     }
 
@@ -277,12 +278,7 @@ impl Inner {
             }
             let request = key_request(*keyspace, key, mode_of(batch, at));
             let holders = table.in_the_way(id, &request);
-            let blocked = || Blocked {
-                granule: waited_for(&request),
-                holders: holders.to_vec(),
-                released: table.released(),
-            };
-            (!holders.is_empty()).then(blocked)
+            (!holders.is_empty()).then(|| blocked_by(&request, &holders, table.released()))
         })
     }
 
@@ -307,9 +303,7 @@ impl Inner {
         holders: Holders,
     ) -> StoreResult<()> {
         let released = table.released();
-        let blocked =
-            || Blocked { granule: waited_for(request), holders: holders.to_vec(), released };
-        self.wait_for_moment(table, patience, blocked)
+        self.wait_for_moment(table, patience, || blocked_by(request, &holders, released))
     }
 
     fn wait_for_moment(
@@ -347,13 +341,12 @@ impl Inner {
             return Ok(());
         }
         let table = self.locks.table.lock();
-        if table.is_free(space) {
+        let request = space_request(space, Mode::Exclusive);
+        let holders = table.in_the_way(None, &request);
+        if holders.is_empty() {
             return Ok(());
         }
-        let request = space_request(space, Mode::Exclusive);
-        let holders = table.in_the_way(None, &request).to_vec();
-        let granule = waited_for(&request);
-        Err(StoreError::Blocked(Blocked { granule, holders, released: table.released() }))
+        Err(StoreError::Blocked(blocked_by(&request, &holders, table.released())))
     }
 
     /// Waits until nothing in a key space is locked.
@@ -366,6 +359,10 @@ impl Inner {
             }
         }
     }
+}
+
+fn blocked_by(request: &Request, holders: &Holders, released: u64) -> Blocked {
+    Blocked { granule: waited_for(request), holders: holders.to_vec(), released }
 }
 
 impl GaveWay {
