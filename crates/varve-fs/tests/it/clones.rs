@@ -8,8 +8,8 @@ use varve_env::sim::SimEnv;
 use varve_fs::dump::{dump_store, load_store};
 use varve_fs::fsck::Finding;
 use varve_fs::{
-    ChangeKind, FormatOptions, MountOptions, TransactionOptions, VarveFs, ViewKind, ViewName,
-    format,
+    ChangeKind, CommitError, FormatOptions, MountOptions, TransactionOptions, VarveFs, ViewKind,
+    ViewName, format,
 };
 use varve_schema::key::MetaRow;
 use varve_schema::{Loan, RowKey};
@@ -202,6 +202,32 @@ fn clones_go_on_in_transactions() {
         assert_eq!(rig.find(c, text).unwrap().ino, ino);
         assert_eq!(&rig.contents(ino)[..5], b"minex");
     }
+    sound(&rig.fs);
+}
+
+/// What a transaction adds in a directory that both it and the main view have got by looking counts at its commit.
+#[test]
+fn limits_hold_for_clones_that_both_sides_have_looked_into() {
+    let rig = Rig::new();
+    tree(&rig.fs);
+    let top = rig.mk_dir(ROOT, "top");
+    let c = clone(&rig.fs, ROOT, "d", top, "c");
+    let before = rig.usage(top).unwrap().bytes;
+    let limits = TreeLimits { bytes: Some(before + 10_000), inodes: None };
+    rig.set_limits(top, limits).unwrap();
+    let txn = rig.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let view = rig.open_view(&txn).unwrap();
+    assert_eq!((rig.list(c).len(), view.list(c).len()), (4, 4));
+    let made = view.mk(c, "made");
+    view.put_at(made, 0, &[1; 6000]);
+    let beside = rig.mk(top, "beside");
+    rig.put_at(beside, 0, &[1; 6000]);
+    let refused = rig.commit_transaction(&txn.name, &view);
+    assert!(matches!(refused, Err(CommitError::OverLimits(_))), "{refused:?}");
+    view.cut(made, 3000);
+    rig.commit_transaction(&txn.name, &view).unwrap();
+    drop(view);
+    assert_eq!(rig.usage(top).unwrap().bytes, before + 9000);
     sound(&rig.fs);
 }
 
