@@ -29,11 +29,9 @@ use crate::filter::SubLevel;
 use crate::filter::multi_level::MultiLevelFilter;
 use crate::filter::parent::ParentFilter;
 use crate::header::{FILE_HEADER_BYTES, file_salt, put_file_header};
-use crate::section::seal_section;
-use crate::segment::RECORD_PREFIX_BYTES;
+use crate::section::{open_section, seal_section};
+use crate::segment::{RECORD_PREFIX_BYTES, record_at};
 use crate::{FormatError, FormatResult, Problem};
-
-pub use crate::segment::record_at;
 
 /// Bytes of the file before its sections.
 pub const MAP_HEADER_BYTES: usize = FILE_HEADER_BYTES;
@@ -76,6 +74,20 @@ pub fn put_map_header(out: &mut Vec<u8>, salt: FileSalt) {
 /// The salt that the header of the file, its first [`MAP_HEADER_BYTES`], says its checksums hold.
 pub fn map_salt(header: &[u8]) -> FormatResult<FileSalt> {
     file_salt(header, MAGIC, "not the beginning of a file of maps: the magic is missing")
+}
+
+/// The map whose record begins at `offset` of the file, all of which is `bytes`, and where the record ends.
+pub fn map_at(bytes: &Bytes, salt: FileSalt, offset: usize) -> FormatResult<(SavedMap, usize)> {
+    let len = bytes.len();
+    let prefix = bytes.get(offset..len.min(offset + RECORD_PREFIX_BYTES)).unwrap_or_default();
+    let handle = record_at(prefix, offset as u64, len as u64)
+        .map_err(|error| error.shifted(offset as u64))?;
+    let end = handle.end() as usize;
+    let section = bytes.slice(handle.offset as usize..end);
+    let map = open_section(&section, salt, handle.offset)
+        .and_then(|content| SavedMap::decode(&content))
+        .map_err(|error| error.shifted(handle.offset))?;
+    Ok((map, end))
 }
 
 /// Appends the content of the section of a key space.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use varve_format::table::Zones;
 
+use super::CLOSE_CHECK_VERSIONS;
 use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit, LIVE_PERCENT_MIN, Rewrite, Room};
 use super::stitch::{StitchRule, Stitcher};
@@ -28,9 +29,6 @@ use crate::table::Admission;
 use crate::version::{Place, Table, Version};
 use crate::view::Keyspace;
 use crate::{Db, Direction, StoreError, StoreResult};
-
-/// A rewrite asks whether the store closes every such many versions.
-const CLOSE_CHECK_VERSIONS: u64 = 4096;
 
 /// What the files of tables hold beside what is needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use varve_types::{FileNo, KeyspaceId, SublevelId};
 
+use super::CLOSE_CHECK_VERSIONS;
 use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit};
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
@@ -33,8 +34,6 @@ use crate::version::{LEVELS, Place, Table};
 use crate::view::Keyspace;
 use crate::{Direction, StoreResult, ValuePolicy};
 
-/// A merge asks whether the store closes every such many versions.
-const CLOSE_CHECK_VERSIONS: u64 = 4096;
 pub(crate) const ALL_KEYS: crate::iter::KeyBounds<'static> =
     (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
 

@@ -23,3 +23,6 @@ pub(crate) mod redesign;
 pub(crate) mod replaced;
 pub(crate) mod retain;
 pub(crate) mod stitch;
+
+/// What goes through versions asks whether the store closes each time it has seen so many.
+const CLOSE_CHECK_VERSIONS: u64 = 4096;

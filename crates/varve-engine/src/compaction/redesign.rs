@@ -21,6 +21,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use varve_types::FileNo;
 
+use super::CLOSE_CHECK_VERSIONS;
 use super::execute::{ALL_KEYS, Purpose};
 use super::policy::{Job, States};
 use crate::db::Inner;
@@ -34,8 +35,6 @@ use crate::{Db, Direction, StoreResult, ValuePolicy};
 
 /// A step copies a table, and of values at most this many tables' worth and what one key more brings.
 const STEP_TABLES: u64 = 4;
-/// A search for large values asks whether the store closes every such many versions.
-const CLOSE_CHECK_VERSIONS: u64 = 4096;
 
 /// What is known of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -216,7 +216,7 @@ impl Inner {
                 match self.compact_one(rested) {
                     Ok(true) => {}
                     Ok(false) => {
-                        if !told {
+                        if rested {
                             self.save_maps();
                         }
                         break;

@@ -15,6 +15,7 @@
 //! Source: thesis 6.1.3 and 6.1.4 (clients build tables, servers insert them in bulk). Departure: the moment of the
 //! insertion orders the rows, not the numbers that the client gave them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -190,10 +191,10 @@ impl Inner {
         }
         // No compaction may be on its way to the level that is chosen; while one is, level 0 is right.
         let compaction = self.compaction_job.try_lock();
-        let mut spaces = written.tables.iter().map(|table| table.keyspace());
-        spaces.clone().try_for_each(|space| self.wait_until_unlocked(space))?;
+        let spaces: BTreeSet<_> = written.tables.iter().map(|table| table.keyspace()).collect();
+        spaces.iter().try_for_each(|space| self.wait_until_unlocked(*space))?;
         self.when_flushed(|writer, view| {
-            spaces.try_for_each(|space| self.refuse_locked(space))?;
+            spaces.iter().try_for_each(|space| self.refuse_locked(*space))?;
             self.put_in_force(writer, view, written, compaction.is_some())
         })?;
         drop(compaction);

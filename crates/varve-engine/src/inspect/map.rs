@@ -3,14 +3,12 @@
 use std::fmt;
 use std::path::Path;
 
-use bytes::Bytes;
 use serde::Serialize;
 use varve_env::Env;
 use varve_format::filter::parent::ParentFilter;
-use varve_format::saved_map::{MAP_HEADER_BYTES, SavedMap, map_salt, record_at};
-use varve_format::section::open_section;
-use varve_format::{FormatResult, section::SECTION_BYTES_MAX};
-use varve_types::{FileNo, FileSalt};
+use varve_format::saved_map::{MAP_HEADER_BYTES, SavedMap, map_at, map_salt};
+use varve_format::section::SECTION_BYTES_MAX;
+use varve_types::FileNo;
 
 use crate::StoreResult;
 use crate::files::format_error;
@@ -60,28 +58,18 @@ pub(super) fn describe(env: &dyn Env, path: &Path, no: FileNo) -> StoreResult<Ma
     let mut report = MapFileReport { number, length_bytes, maps: Vec::new(), broken: None };
     let mut offset = MAP_HEADER_BYTES;
     while offset < bytes.len() {
-        match next(&bytes, salt, offset) {
+        match map_at(&bytes, salt, offset) {
             Ok((map, end)) => {
                 report.maps.push(describe_map(&map));
                 offset = end;
             }
             Err(error) => {
-                let error = format_error(path, error.shifted(offset as u64));
-                report.broken = Some(error.to_string());
+                report.broken = Some(format_error(path, error).to_string());
                 break;
             }
         }
     }
     Ok(report)
-}
-
-/// The map whose record begins at `offset`, and where the record ends.
-fn next(bytes: &Bytes, salt: FileSalt, offset: usize) -> FormatResult<(SavedMap, usize)> {
-    let handle =
-        record_at(&bytes[offset..bytes.len().min(offset + 4)], offset as u64, bytes.len() as u64)?;
-    let end = handle.end() as usize;
-    let content = open_section(&bytes.slice(handle.offset as usize..end), salt, handle.offset)?;
-    Ok((SavedMap::decode(&content)?, end))
 }
 
 fn describe_map(map: &SavedMap) -> MapReport {

@@ -18,13 +18,13 @@ use std::sync::atomic::Ordering;
 use varve_env::{Env, OpenMode};
 use varve_format::filter::parent::ParentFilter;
 use varve_format::saved_map::{
-    MAP_HEADER_BYTES, NumberedTable, SavedMap, encode_map, map_salt, put_map_header,
-    put_map_section, record_at,
+    MAP_HEADER_BYTES, NumberedTable, SavedMap, encode_map, map_at, map_salt, put_map_header,
+    put_map_section,
 };
-use varve_format::section::open_section;
 use varve_types::{FileNo, FileSalt};
 
 use super::{MapId, MapNumber, NUMBER_MAX, SublevelMap, WIDTHS};
+use crate::StoreResult;
 use crate::db::Inner;
 use crate::files::{StoreFile, format_error, io_error};
 use crate::options::DbOptions;
@@ -32,7 +32,6 @@ use crate::read::{open, read_part};
 use crate::table::TableCache;
 use crate::version::Version;
 use crate::view::{Keyspace, View};
-use crate::{StoreError, StoreResult};
 
 /// The longest file: what a disk reads in a moment.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -167,22 +166,13 @@ fn read_maps(
     let header = bytes.get(..MAP_HEADER_BYTES).unwrap_or_default();
     let salt = map_salt(header).map_err(at)?;
     let (mut offset, mut taken) = (MAP_HEADER_BYTES, false);
-    while let Some(prefix) = bytes.get(offset..).and_then(|rest| rest.first_chunk::<4>()) {
-        let handle = record_at(prefix, offset as u64, len)
-            .map_err(|error| format_error(path, error.shifted(offset as u64)))?;
-        let section = bytes.slice(handle.offset as usize..handle.end() as usize);
-        let map = open_section(&section, salt, handle.offset)
-            .and_then(|content| SavedMap::decode(&content))
-            .map_err(|error| format_error(path, error.shifted(handle.offset)))?;
+    while offset < bytes.len() {
+        let (map, end) = map_at(&bytes, salt, offset).map_err(at)?;
         let place = view.keyspaces.iter().position(|space| space.id == map.keyspace);
         if let Some(place) = place {
             taken |= take_up(&mut view.keyspaces[place], map, MapId(place as u64), cache);
         }
-        offset = handle.end() as usize;
-    }
-    if offset as u64 != len {
-        let (path, detail) = (path.to_path_buf(), "bytes after the last section".to_owned());
-        return Err(StoreError::Damaged { path, offset: offset as u64, detail });
+        offset = end;
     }
     Ok(taken)
 }

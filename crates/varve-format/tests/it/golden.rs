@@ -13,7 +13,7 @@ use varve_format::edit::VersionEdit;
 use varve_format::filter::{Filter, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{LogHeader, LogKind, LogReader, NextRecord, RecordKind};
-use varve_format::saved_map::{MAP_HEADER_BYTES, SavedMap, map_salt, record_at};
+use varve_format::saved_map::{MAP_HEADER_BYTES, map_at, map_salt};
 use varve_format::section::{Compression, Handle, open_section};
 use varve_format::segment::{SEGMENT_HEADER_BYTES, SegmentShare, ValuePointer, segment_salt};
 use varve_format::table::{FOOTER_BYTES, Footer, Properties, Zones};
@@ -192,11 +192,8 @@ fn map_file() {
     let bytes = golden("maps.map", &encoded);
     assert_eq!(bytes, encoded);
     assert_eq!(map_salt(&bytes[..MAP_HEADER_BYTES]), Ok(SALT));
-    let (at, end) = (MAP_HEADER_BYTES, bytes.len() as u64);
-    let handle = record_at(&bytes[at..at + 4], at as u64, end).unwrap();
-    assert_eq!(handle.end(), end);
-    let map = SavedMap::decode(&section_of(&bytes, SALT, handle)).unwrap();
-    assert_eq!(map, sample::saved_map());
+    let (map, end) = map_at(&bytes, SALT, MAP_HEADER_BYTES).unwrap();
+    assert_eq!((map, end), (sample::saved_map(), bytes.len()));
     for bit in 0..MAP_HEADER_BYTES * 8 {
         let mut header = bytes[..MAP_HEADER_BYTES].to_vec();
         header[bit / 8] ^= 1 << (bit % 8);
