@@ -285,7 +285,7 @@ impl ViewDesk {
                     NotCommitted::Refused(CommitError::Conflict(told)) => {
                         FsError::Conflict(told.join(", "))
                     }
-                    NotCommitted::Refused(CommitError::GaveWay(why)) => FsError::Conflict(why),
+                    NotCommitted::Refused(CommitError::GaveWay(_)) => FsError::GaveWay,
                     NotCommitted::Refused(CommitError::InUse(_)) => FsError::TextBusy,
                     NotCommitted::Refused(CommitError::OverLimits(_)) => FsError::QuotaExceeded,
                     NotCommitted::Refused(CommitError::Failed(error)) => error,

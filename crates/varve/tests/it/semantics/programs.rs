@@ -174,7 +174,25 @@ fn refusals(dir: &Path, helper: &Path) {
     drop(writer);
     varve_testkit::eventually("it is closed", || transact(&root, COMMIT, id).is_ok());
     assert_eq!(fs::read(dir.join("large")).unwrap()[..18], *b"in the transaction");
+    gave_way(dir, |command, id| transact(&root, command, id));
     drop(root);
     fs::set_permissions(dir.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(transact_as(1000, helper, &open, BEGIN, 0), Err(Errno::PERM));
+}
+
+/// The commit of a transaction that gave way says so, as its calls do.
+fn gave_way(dir: &Path, transact: impl Fn(u32, u64) -> Result<u64, Errno>) {
+    let serializable = |options: &[&str]| {
+        let mut command = varve();
+        command.args(["txn", "begin", "--isolation", "serializable"]).args(options).arg(dir);
+        PathBuf::from(text(&run(&mut command)))
+    };
+    let (holds, gives) = (serializable(&[]), serializable(&["--on-conflict", "restart"]));
+    fs::write(holds.join("held"), "by the first").unwrap();
+    refused_io(fs::write(gives.join("held"), "by the second"), Errno::DEADLK);
+    let [holds, gives] = [holds, gives].map(|view| id(&view).parse().unwrap());
+    assert_eq!(transact(COMMIT, gives), Err(Errno::DEADLK));
+    transact(ABORT, gives).unwrap();
+    transact(COMMIT, holds).unwrap();
+    assert_eq!(fs::read(dir.join("held")).unwrap(), b"by the first");
 }
