@@ -80,8 +80,8 @@ impl FileSystem {
     /// The open transaction with this id.
     pub fn transaction(&self, id: &str) -> Result<Transaction> {
         let main = self.inner();
-        let name = ViewName { kind: ViewKind::Transaction, name: id.to_owned() };
-        let view = main.open_view(&name).map_err(|error| views::no_transaction(id, error))?;
+        let opened = main.open_view(&ViewName::transaction(id));
+        let view = opened.map_err(|error| views::no_transaction(id, error))?;
         Ok(Transaction { main, view: Arc::new(view), id: id.to_owned() })
     }
 

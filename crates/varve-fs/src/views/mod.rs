@@ -98,6 +98,11 @@ impl ViewName {
         Path::new(self.kind.dir()).join(&self.name)
     }
 
+    /// That of the transaction `id`.
+    pub fn transaction(id: impl Into<String>) -> ViewName {
+        ViewName { kind: ViewKind::Transaction, name: id.into() }
+    }
+
     /// The name of the snapshot that the store knows as `stored`.
     pub(crate) fn stored(stored: &str) -> Option<ViewName> {
         let (_, name) = parse_name(stored)?;

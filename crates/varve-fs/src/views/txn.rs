@@ -19,7 +19,7 @@ use varve_types::{BranchId, InodeId};
 use varve_vfs::{FsError, FsResult};
 
 use super::serial::SerialStore;
-use super::{ViewKind, ViewName, ViewParts};
+use super::{ViewName, ViewParts};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::kept::remove_tree;
@@ -136,12 +136,12 @@ impl Transaction {
     /// The name of the transaction of which `info` was kept with its branch.
     pub(crate) fn name_in(info: &str) -> Option<ViewName> {
         let Info { epoch, .. } = serde_json::from_str(info).ok()?;
-        Some(ViewName { kind: ViewKind::Transaction, name: epoch.to_string() })
+        Some(ViewName::transaction(epoch.to_string()))
     }
 
     /// Its name among the views.
     pub fn name(&self) -> ViewName {
-        ViewName { kind: ViewKind::Transaction, name: self.epoch.get().to_string() }
+        ViewName::transaction(self.epoch.get().to_string())
     }
 
     /// The first id that only the transaction itself can have given to an inode it knows.

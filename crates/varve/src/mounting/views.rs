@@ -228,7 +228,7 @@ impl ViewDesk {
                 Ok(json!({ "id": name.name, "path": self.dir.join(name.path()) }))
             }
             ViewRequest::Commit { id } => {
-                let name = ViewName { kind: ViewKind::Transaction, name: id.clone() };
+                let name = ViewName::transaction(id);
                 self.commit(&name).map_err(|error| match error {
                     NotCommitted::Refused(error) => views::not_committed(&self.fs, id, error),
                     NotCommitted::Failed(error) => error,
@@ -236,7 +236,7 @@ impl ViewDesk {
                 Ok(Value::Null)
             }
             ViewRequest::Abort { id } => {
-                self.abort(&ViewName { kind: ViewKind::Transaction, name: id.clone() })?;
+                self.abort(&ViewName::transaction(id))?;
                 Ok(Value::Null)
             }
             ViewRequest::Clone(request) => {
@@ -253,11 +253,11 @@ impl ViewDesk {
                 Ok(each.filter_map(|told| self.with_use(told).ok()).collect())
             }
             ViewRequest::Diff { id } => {
-                self.sync(&ViewName { kind: ViewKind::Transaction, name: id.clone() })?;
+                self.sync(&ViewName::transaction(id))?;
                 views::diff(&self.fs, id)
             }
             ViewRequest::Status { id } => {
-                self.sync(&ViewName { kind: ViewKind::Transaction, name: id.clone() })?;
+                self.sync(&ViewName::transaction(id))?;
                 self.with_use(views::status(&self.fs, id, Some(&self.dir))?)
             }
         }
@@ -271,7 +271,7 @@ impl ViewDesk {
 
     /// Does what a program on the mount asks.
     fn transact(&self, what: Transact) -> FsResult<u64> {
-        let name = |id: u64| ViewName { kind: ViewKind::Transaction, name: id.to_string() };
+        let name = |id: u64| ViewName::transaction(id.to_string());
         let failed = |error: Error| FsError::Storage(error.message().to_owned());
         match what {
             Transact::Begin(dir) => {
