@@ -1,26 +1,25 @@
 //! Cloning by paths: finds out what they stand for and asks the daemon of the mount.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
+use varve_fs::{ViewKind, ViewName};
 
+use crate::error::next_step;
 use crate::mounting::find_mount;
 use crate::store::is_store;
-use crate::views::{CloneRequest, ViewRequest, ask};
+use crate::views::{CloneRequest, ViewRequest, ask, store_and_view};
 use crate::{Error, Result};
-
-/// What separates the store from the place of a snapshot in the source of its mount.
-const SNAPSHOTS: &str = "#.varve/snapshots/";
 
 /// Where a path lies: the directory with its name, resolved, and the name; none for the root of a mount.
 struct Place {
     dir: PathBuf,
     name: Option<Vec<u8>>,
     /// What is mounted there.
-    source: PathBuf,
+    source: OsString,
 }
 
 /// Makes `to`, which must not exist, a copy of the file or directory `from` at once, however large that is. Both lie on
@@ -32,25 +31,29 @@ pub fn clone(from: &Path, to: &Path) -> Result<()> {
     if to.symlink_metadata().is_ok() {
         return Err(exists(to));
     }
-    let failed = |error: std::io::Error| Error::io("clone to", to, &error);
+    let failed = |error: std::io::Error| failed_at("clone to", to, &error);
     let may = Access::WRITE_OK | Access::EXEC_OK;
     rustix::fs::access(&target.dir, may).map_err(|error| failed(error.into()))?;
-    if !is_store(&target.source) {
+    if !is_store(Path::new(&target.source)) {
         let text = format!("{} does not lie in the main view of a Varve mount", to.display());
         return Err(Error::failed(text).hint("clone to a directory of the mount itself"));
     }
-    let (store, snapshot) = split_source(&original.source);
-    if !is_store(&store) {
-        let text = format!("{} lies in a transaction", from.display());
-        return Err(Error::failed(text).hint("commit it first"));
-    }
+    let (store, view) = store_and_view(&original.source);
+    let snapshot = match view {
+        None => None,
+        Some(ViewName { kind: ViewKind::Snapshot, name }) => Some(name),
+        Some(ViewName { kind: ViewKind::Transaction, .. }) => {
+            let text = format!("{} lies in a transaction", from.display());
+            return Err(Error::failed(text).hint("commit it first"));
+        }
+    };
     if store != target.source {
         let text =
             format!("{} and {} are not on mounts of one store", from.display(), to.display());
         return Err(Error::failed(text).hint("copy it with `cp -a`"));
     }
     let into = std::fs::metadata(&target.dir).map_err(failed)?.ino();
-    let read = |error: std::io::Error| Error::io("clone", from, &error);
+    let read = |error: std::io::Error| failed_at("clone", from, &error);
     let dir = std::fs::metadata(&original.dir).map_err(read)?.ino();
     let request = CloneRequest { snapshot, dir, name: original.name, into, to: name };
     ask(&target.dir, ViewRequest::Clone(request)).map(drop)
@@ -58,7 +61,7 @@ pub fn clone(from: &Path, to: &Path) -> Result<()> {
 
 /// What is to be cloned, which the caller must be able to read.
 fn original(path: &Path) -> Result<Place> {
-    let failed = |error: std::io::Error| Error::io("clone", path, &error);
+    let failed = |error: std::io::Error| failed_at("clone", path, &error);
     let facts = path.symlink_metadata().map_err(failed)?;
     let wanted = match facts.file_type() {
         kind if kind.is_dir() => Access::READ_OK | Access::EXEC_OK,
@@ -72,7 +75,7 @@ fn original(path: &Path) -> Result<Place> {
 }
 
 fn place(path: &Path) -> Result<Place> {
-    let failed = |error: std::io::Error| Error::io("find", path, &error);
+    let failed = |error: std::io::Error| failed_at("find", path, &error);
     let nowhere = || {
         Error::failed(format!("{} is not on a Varve mount", path.display()))
             .hint("`findmnt -t fuse.varve` lists the mounts")
@@ -84,7 +87,7 @@ fn place(path: &Path) -> Result<Place> {
         Err(_) => None,
     };
     if let Some(mount) = mount {
-        return Ok(Place { dir: mount.dir, name: None, source: mount.source.into() });
+        return Ok(Place { dir: mount.dir, name: None, source: mount.source });
     }
     let Some(name) = path.file_name() else {
         let whole = path.canonicalize().map_err(failed)?;
@@ -93,19 +96,11 @@ fn place(path: &Path) -> Result<Place> {
     let above = path.parent().filter(|above| *above != Path::new(""));
     let dir = above.unwrap_or(Path::new(".")).canonicalize().map_err(failed)?;
     let mount = find_mount(&dir)?.ok_or_else(nowhere)?;
-    Ok(Place { dir, name: Some(name.as_bytes().to_vec()), source: mount.source.into() })
+    Ok(Place { dir, name: Some(name.as_bytes().to_vec()), source: mount.source })
 }
 
-/// The store whose main view or snapshot is mounted from `source`, and the name of the snapshot.
-fn split_source(source: &Path) -> (PathBuf, Option<String>) {
-    let text = source.to_string_lossy();
-    match text.rsplit_once(SNAPSHOTS).filter(|_| !is_store(source)) {
-        Some((store, name)) => {
-            let store = &source.as_os_str().as_bytes()[..store.len()];
-            (PathBuf::from(OsStr::from_bytes(store)), Some(name.to_owned()))
-        }
-        None => (source.to_path_buf(), None),
-    }
+fn failed_at(action: &str, path: &Path, error: &std::io::Error) -> Error {
+    Error::io(action, path, error).hint(next_step(error.kind(), path))
 }
 
 fn exists(path: &Path) -> Error {

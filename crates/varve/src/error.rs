@@ -112,6 +112,16 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// What to do about a failure of this kind at `path`.
+pub(crate) fn next_step(kind: io::ErrorKind, path: &Path) -> String {
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound, PermissionDenied};
+    match kind {
+        PermissionDenied => format!("`ls -ld {}` shows who may use it", path.display()),
+        NotFound | NotADirectory | InvalidFilename => "check the path".to_owned(),
+        _ => "check the device and its file system; the kernel's log may say more".to_owned(),
+    }
+}
+
 /// Messages of the rooms below name the next step after a semicolon; here it becomes the hint.
 pub(crate) fn split_hint(message: &str) -> Error {
     match message.rsplit_once("; ") {
@@ -126,14 +136,10 @@ impl From<StoreError> for Error {
         match &error {
             StoreError::Io { source, path, .. } => {
                 let hint = match source.kind() {
-                    io::ErrorKind::PermissionDenied => {
-                        format!("`ls -ld {}` shows who may use it", path.display())
-                    }
                     io::ErrorKind::NotFound => {
                         "check the path, or make a store with `varve format`".to_owned()
                     }
-                    _ => "check the device and its file system; the kernel's log may say more"
-                        .to_owned(),
+                    kind => next_step(kind, path),
                 };
                 Error::failed(text).hint(hint)
             }

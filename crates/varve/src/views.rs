@@ -1,6 +1,8 @@
 //! Snapshots and transactions, as the command line asks for them: of the daemon if the store is mounted
 //! ([`crate::mounting`]), else on the store itself.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -126,20 +128,26 @@ pub(crate) fn place_of(path: &Path) -> Result<(PathBuf, Option<ViewName>)> {
         let text = format!("{} is neither a store nor on a Varve mount", path.display());
         return Err(Error::failed(text).hint("`findmnt -t fuse.varve` lists the mounts"));
     };
-    let source = PathBuf::from(&mount.source);
-    if store::is_store(&source) {
-        return Ok((source, None));
+    match store_and_view(&mount.source) {
+        (store, None) if !store::is_store(&store) => {
+            let text = format!("the store {} is not to be found", store.display());
+            Err(Error::failed(text).hint("was it moved while it is mounted?"))
+        }
+        found => Ok(found),
     }
-    // Mounts of views name their store and their place (`mounting::views`).
-    let named = mount.source.to_str().and_then(|source| source.rsplit_once('#'));
-    let view = named.and_then(|(store, place)| {
-        let view = ViewName::at(Path::new(place))?;
-        Some((PathBuf::from(store), Some(view)))
+}
+
+/// The store of a mount with this source, and the view of it: mounts of views name their store and their place
+/// (`mounting::views`).
+pub(crate) fn store_and_view(source: &OsStr) -> (PathBuf, Option<ViewName>) {
+    let bytes = source.as_bytes();
+    let mut marks = bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'#');
+    // The name of a store may have the mark in it, and so may that of a snapshot.
+    let found = marks.find_map(|(mark, _)| {
+        let view = ViewName::at(Path::new(OsStr::from_bytes(&bytes[mark + 1..])))?;
+        Some((PathBuf::from(OsStr::from_bytes(&bytes[..mark])), Some(view)))
     });
-    view.ok_or_else(|| {
-        Error::failed(format!("the store {} is not to be found", source.display()))
-            .hint("was it moved while it is mounted?")
-    })
+    found.filter(|_| !store::is_store(Path::new(source))).unwrap_or_else(|| (source.into(), None))
 }
 
 fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
@@ -239,8 +247,7 @@ pub(crate) fn commit(
     match open {
         Some(view) => commit_in_time(fs, id, view),
         None => {
-            let name = ViewName { kind: ViewKind::Transaction, name: id.to_owned() };
-            let view = fs.open_view(&name)?;
+            let view = fs.open_view(&ViewName::transaction(id))?;
             let committed = commit_in_time(fs, id, &view);
             // Of one that has ended nothing is left to sync.
             let _ = view.close();
@@ -420,4 +427,35 @@ pub(crate) fn list_snapshots(fs: &VarveFs, dir: Option<&Path>) -> Result<Value> 
         .iter()
         .map(|view| json!({ "name": view.name, "path": dir.map(|dir| dir.join(view.path())) }));
     Ok(described.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_of_a_mount_names_store_and_view() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().as_os_str().as_bytes();
+        for name in [&b"plain"[..], b"not \xff UTF-8", b"with#mark"] {
+            let store = [base, b"/", name].concat();
+            let path = PathBuf::from(OsStr::from_bytes(&store));
+            let at = |place: &str| {
+                let source = [&store[..], place.as_bytes()].concat();
+                store_and_view(OsStr::from_bytes(&source))
+            };
+            assert_eq!(at(""), (path.clone(), None));
+            assert_eq!(at("#.varve/txn/17"), (path.clone(), Some(ViewName::transaction("17"))));
+            for snapshot in ["before", "#1", "a#b", "\u{fc}"] {
+                let name = ViewName { kind: ViewKind::Snapshot, name: snapshot.to_owned() };
+                let place = format!("#.varve/snapshots/{snapshot}");
+                assert_eq!(at(&place), (path.clone(), Some(name)));
+            }
+            assert!(at("#.varve/other/x").1.is_none());
+        }
+        let path = dir.path().join("s#.varve/txn/17");
+        std::fs::create_dir_all(&path).unwrap();
+        store::format(&path, &varve_fs::FormatOptions::default()).unwrap();
+        assert_eq!(store_and_view(path.as_os_str()), (path.clone(), None));
+    }
 }

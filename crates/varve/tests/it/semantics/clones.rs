@@ -18,10 +18,7 @@ fn clone(from: &Path, to: &Path) {
 
 /// What `varve clone` says when it fails, with a hint.
 fn fails(from: &Path, to: &Path) -> String {
-    let output = varve().arg("clone").args([from, to]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    said
+    super::views::fails(&["clone"], from, &[to.to_str().unwrap()])
 }
 
 /// A directory with a file of each size, a symbolic link, a fifo and another directory.
