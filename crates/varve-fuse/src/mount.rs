@@ -212,6 +212,12 @@ pub fn mount_within(dir: &Path, options: &MountOptions) -> Result<Mounted, Mount
     }
 }
 
+/// Whether the server of the mount on `dir` is gone.
+pub fn is_dead(dir: &Path) -> bool {
+    // Attributes may come from the kernel's cache; the room never does.
+    matches!(rustix::fs::statfs(dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
+}
+
 /// The most dead mounts on one directory that are taken away, one after the other.
 const DEAD_MOUNTS_MAX: usize = 64;
 
@@ -221,10 +227,9 @@ fn remove_dead(dir: &Path, source: &OsStr) -> Result<(), String> {
         let at = dir.canonicalize().or_else(|_| std::path::absolute(dir));
         let at = at.map_err(|err| err.to_string())?;
         let mounts = find_mounts().map_err(|err| format!("/proc/self/mountinfo: {err}"))?;
-        // Of several on one directory the last one covers the others. Attributes may come from the kernel's
-        // cache; the room never does.
+        // Of several on one directory the last one covers the others.
         let Some(mount) = mounts.iter().rfind(|mount| mount.dir == at) else { return Ok(()) };
-        if !matches!(rustix::fs::statfs(&at), Err(Errno::NOTCONN | Errno::CONNABORTED)) {
+        if !is_dead(&at) {
             return Ok(());
         }
         if mount.source != source {

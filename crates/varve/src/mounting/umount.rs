@@ -42,7 +42,9 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<MountPoint> {
         .and_then(|()| varve_fuse::unmount(&mount.dir, mode));
     match unmounted {
         // Nobody gets to the mounts of views through a dead mount; they go with it.
-        Err(_) if is_dead(&mount.dir) => varve_fuse::unmount(&mount.dir, UnmountMode::Force)?,
+        Err(_) if varve_fuse::is_dead(&mount.dir) => {
+            varve_fuse::unmount(&mount.dir, UnmountMode::Force)?
+        }
         unmounted => unmounted?,
     }
     if mode == UnmountMode::Lazy {
@@ -67,11 +69,6 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<MountPoint> {
         thread::sleep(RELEASE_POLL);
     }
     Ok(mount)
-}
-
-/// Whether the daemon of the mount on `dir` is gone.
-fn is_dead(dir: &Path) -> bool {
-    rustix::fs::statfs(dir).err() == Some(rustix::io::Errno::NOTCONN)
 }
 
 fn is_at(mount: &MountPoint, dir: &Path) -> bool {
