@@ -113,6 +113,9 @@ pub enum FsError {
     /// The transaction has lost its locks, so that others could go on; it can only be aborted.
     #[error("the transaction gave way to others; abort it and begin again")]
     GaveWay,
+    /// Not at this moment; the same call will do soon.
+    #[error("not at this moment, as the mount is being upgraded; try again")]
+    TryAgain,
     /// A large file is open for writing outside of the transaction.
     #[error("the file is open for writing outside of the transaction")]
     Busy,
@@ -157,6 +160,7 @@ impl FsError {
             FsError::NotImplemented => Errno::NoSys,
             FsError::Blocked(_) | FsError::Busy => Errno::Busy,
             FsError::GaveWay => Errno::Deadlock,
+            FsError::TryAgain => Errno::Again,
             FsError::Storage(_) => Errno::Io,
         }
     }

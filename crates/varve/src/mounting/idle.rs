@@ -74,6 +74,7 @@ pub(super) fn watch(desk: &Arc<ViewDesk>) {
 impl ViewDesk {
     /// Says whether any transaction may have to be aborted later.
     fn look(&self) -> bool {
+        let Some(_working) = self.door.enter() else { return true };
         let open = self.fs.transactions().unwrap_or_default();
         let ids: Vec<String> = open.iter().map(|txn| txn.name().name).collect();
         self.claims.used.lock().retain(|id, _| ids.contains(id));

@@ -14,6 +14,7 @@
 //! [`background`] runs the same in a process of its own.
 
 mod background;
+mod door;
 mod idle;
 mod options;
 mod report;
@@ -35,11 +36,12 @@ use varve_fuse::{
 };
 
 pub use background::{daemon, start_in_background};
+pub(crate) use door::{Closed, Working};
 pub use options::{Choices, memory};
 pub(crate) use report::Report;
 pub use succession::take_over;
 pub use umount::{find_mount, unmount_and_wait};
-pub(crate) use views::ViewDesk;
+pub(crate) use views::{ViewDesk, being_upgraded};
 
 use crate::store::{self, FileSystem};
 use crate::{Error, Result};

@@ -12,6 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -23,10 +24,14 @@ use varve_fuse::{
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Transact};
 
+use super::door::{Closed, Door, NotClosed, Working};
 use super::idle::{self, Claims};
 use super::{Attached, Choices, mount_options, session_options};
 use crate::views::{self, ViewRequest};
 use crate::{Error, Result};
+
+/// How long an upgrade waits for requests about views: longer than a commit waits for locks.
+const LEAVE_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Why a transaction goes on.
 enum NotCommitted {
@@ -52,6 +57,7 @@ pub(crate) struct ViewDesk {
     /// The views that are being committed or taken away, which are not attached meanwhile.
     ending: Mutex<HashSet<ViewName>>,
     pub(super) claims: Claims,
+    pub(super) door: Arc<Door>,
 }
 
 impl ViewDesk {
@@ -66,6 +72,7 @@ impl ViewDesk {
             attached: Mutex::default(),
             ending: Mutex::default(),
             claims: Claims::default(),
+            door: Arc::default(),
         });
         let weak = Arc::downgrade(&desk);
         desk.fs.attach_views_by(move |name| match weak.upgrade() {
@@ -83,6 +90,8 @@ impl ViewDesk {
 
     /// Mounts a view on its place, unless it is mounted.
     fn attach(self: &Arc<Self>, name: &ViewName) -> FsResult<()> {
+        // As if it was gone already, to be looked up again, and by the successor.
+        let _working = self.door.enter().ok_or(FsError::Stale)?;
         let mut attached = self.attached.lock();
         if attached.contains_key(name) {
             return Ok(());
@@ -162,11 +171,26 @@ impl ViewDesk {
         }
     }
 
-    /// Takes all mounts of views away before another program takes the main one over.
-    pub(crate) fn leave(&self) -> Result<()> {
+    /// For who is about to [`ViewDesk::answer`] or [`ViewDesk::redesign`].
+    pub(crate) fn enter(&self) -> Result<Working> {
+        self.door.enter().ok_or_else(being_upgraded)
+    }
+
+    /// Takes all mounts of views away before another program takes the main one over, when nobody works with them any more.
+    /// As long as what it gives is there nobody begins to.
+    pub(crate) fn leave(&self) -> Result<Closed> {
+        let closed = self.door.close(LEAVE_WAIT_MAX).map_err(|error| match error {
+            NotClosed::Already => being_upgraded(),
+            NotClosed::Busy => Error::failed(format!(
+                "snapshots or transactions are being made or ended, for {} seconds now",
+                LEAVE_WAIT_MAX.as_secs()
+            ))
+            .hint("upgrade again when they are done"),
+        })?;
         unmount_below(&self.dir, UnmountMode::Plain).map_err(|error| {
             Error::from(error).hint("leave the views below .varve first: upgrade again then")
-        })
+        })?;
+        Ok(closed)
     }
 
     /// The main mount is gone: ends what is left.
@@ -185,7 +209,7 @@ impl ViewDesk {
         self.attached.lock().get(name).cloned()
     }
 
-    /// Does what a client asks.
+    /// Does what a client asks. REQUIRES: the caller has entered.
     pub(crate) fn answer(self: &Arc<Self>, request: &ViewRequest) -> Result<Value> {
         self.answered(request).map_err(|error| match request {
             ViewRequest::Commit { id }
@@ -263,7 +287,7 @@ impl ViewDesk {
         }
     }
 
-    /// Takes the next step to make all tables what the store's design says.
+    /// Takes the next step to make all tables what the store's design says. REQUIRES: the caller has entered.
     pub(crate) fn redesign(&self) -> Result<Value> {
         serde_json::to_value(self.fs.redesign()?)
             .map_err(|error| Error::failed(format!("cannot tell what was done: {error}")))
@@ -271,6 +295,7 @@ impl ViewDesk {
 
     /// Does what a program on the mount asks.
     fn transact(&self, what: Transact) -> FsResult<u64> {
+        let _working = self.door.enter().ok_or(FsError::TryAgain)?;
         let name = |id: u64| ViewName::transaction(id.to_string());
         let failed = |error: Error| FsError::Storage(error.message().to_owned());
         match what {
@@ -363,6 +388,11 @@ impl ViewDesk {
         self.told(self.notifier.name_changed(dir, view.name.as_bytes()));
         self.told(self.notifier.inode_changed(dir));
     }
+}
+
+/// Why nothing goes for a moment.
+pub(crate) fn being_upgraded() -> Error {
+    Error::failed("the mount is being upgraded already").hint("wait a moment")
 }
 
 /// Unmounts the views of the mount on `dir`.

@@ -9,8 +9,11 @@
 //! ```
 //!
 //! 1. A thread takes one client after the other. Only root and the daemon's own user are heard.
-//! 2. The binary is asked whether it can take over (`--probe`); nothing has been stopped until then.
-//! 3. The order is left for the serving thread and the session paused. Whoever serves next answers the client.
+//! 2. Requests about views have threads of their own, as one may wait for what another has locked, and that for its commit;
+//!    so has an upgrade, which waits for those that are under way.
+//! 3. The binary is asked whether it can take over (`--probe`); nothing has been stopped until then.
+//! 4. Nobody works with views any more, until the mount is served again (`mounting::door`), and their mounts are taken away.
+//! 5. The order is left for the serving thread and the session paused. Whoever serves next answers the client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -26,7 +29,7 @@ use serde_json::Value;
 use varve_fuse::PauseHandle;
 
 use super::{Abilities, PROBE, successor};
-use crate::mounting::{Report, ViewDesk};
+use crate::mounting::{Closed, Report, ViewDesk, Working, being_upgraded};
 use crate::views::ViewRequest;
 use crate::{Error, Result, socket};
 
@@ -59,6 +62,8 @@ pub(crate) enum Request {
 pub(crate) struct Order {
     pub(crate) binary: PathBuf,
     pub(crate) client: UnixStream,
+    /// Until the order is refused.
+    _nobody_works: Closed,
 }
 
 impl Order {
@@ -157,48 +162,65 @@ pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
 }
 
 /// Hears one client.
-fn hear(mut client: UnixStream, desk: &Mutex<Desk>) {
-    let request = understand(&client);
-    if let Ok(Request::Views(request)) = request {
-        let views = views(desk);
-        // One may wait for what another has locked, and that for its commit.
-        let work = move || {
-            let done = views.and_then(|views| views.answer(&request));
-            let report = done.map_or_else(|error| Report::of(&error), Report::Done);
-            answer(&mut client, &report);
-        };
-        if let Err(error) = thread::Builder::new().name("varve-desk".to_owned()).spawn(work) {
-            log::warn!("a request about views is not answered: {error}");
+fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>) {
+    match understand(&client) {
+        Ok(Request::Views(request)) => match views(desk) {
+            Ok((views, working)) => beside(move || {
+                answer(&mut client, &report(views.answer(&request)));
+                drop(working);
+            }),
+            Err(error) => answer(&mut client, &Report::of(&error)),
+        },
+        Ok(Request::Redesign) => {
+            let done = views(desk).and_then(|(views, _working)| views.redesign());
+            answer(&mut client, &report(done));
         }
-        return;
-    }
-    if let Ok(Request::Redesign) = request {
-        let done = views(desk).and_then(|views| views.redesign());
-        let report = done.map_or_else(|error| Report::of(&error), Report::Done);
-        return answer(&mut client, &report);
-    }
-    match request.and_then(|request| prepare(request, desk)) {
-        Ok((binary, pause)) => {
-            desk.lock().order = Some(Order { binary, client });
-            if let Err(error) = pause.pause() {
-                let error = Error::failed(format!("the mount cannot be paused: {error}"))
-                    .hint("try again, or unmount and mount again");
-                if let Some(order) = desk.lock().order.take() {
-                    order.refuse(&error);
-                }
-            }
+        Ok(Request::Upgrade { binary }) => {
+            let desk = Arc::clone(desk);
+            beside(move || upgrade(client, binary, &desk));
         }
         Err(error) => {
-            log::warn!("not upgraded: {}", error.message());
+            log::warn!("{}", error.message());
             answer(&mut client, &Report::of(&error));
         }
     }
 }
 
-/// Who knows of the views of the session that serves now.
-fn views(desk: &Mutex<Desk>) -> Result<Arc<ViewDesk>> {
-    let busy = || Error::failed("the mount is being upgraded").hint("wait a moment");
-    desk.lock().views.clone().ok_or_else(busy)
+fn report(done: Result<Value>) -> Report {
+    done.map_or_else(|error| Report::of(&error), Report::Done)
+}
+
+/// Does `work` in a thread. Without one the client is hung up on.
+fn beside(work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = thread::Builder::new().name("varve-desk".to_owned()).spawn(work) {
+        log::warn!("a request is not answered: {error}");
+    }
+}
+
+/// Leaves an order for the thread that serves, and has it look.
+fn upgrade(mut client: UnixStream, binary: PathBuf, desk: &Mutex<Desk>) {
+    let (pause, nobody_works) = match prepare(&binary, desk) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            log::warn!("not upgraded: {}", error.message());
+            return answer(&mut client, &Report::of(&error));
+        }
+    };
+    desk.lock().order = Some(Order { binary, client, _nobody_works: nobody_works });
+    if let Err(error) = pause.pause() {
+        let error = Error::failed(format!("the mount cannot be paused: {error}"))
+            .hint("try again, or unmount and mount again");
+        if let Some(order) = desk.lock().order.take() {
+            order.refuse(&error);
+        }
+    }
+}
+
+/// Who knows of the views of the session that serves now, who goes on as long as the caller is at work.
+fn views(desk: &Mutex<Desk>) -> Result<(Arc<ViewDesk>, Working)> {
+    let desk = desk.lock();
+    let views = desk.views.as_ref().ok_or_else(being_upgraded)?;
+    Ok((Arc::clone(views), views.enter()?))
 }
 
 /// What an allowed client wants.
@@ -219,21 +241,24 @@ fn understand(client: &UnixStream) -> Result<Request> {
     serde_json::from_str(&line).map_err(|error| failed(&error))
 }
 
-/// Everything that may be wrong before the mount is paused.
-fn prepare(request: Request, desk: &Mutex<Desk>) -> Result<(PathBuf, PauseHandle)> {
-    let Request::Upgrade { binary } = request else {
-        return Err(Error::failed("a request is not understood"));
+/// Everything that may be wrong before the mount is paused. From then on nobody works with views.
+fn prepare(binary: &Path, desk: &Mutex<Desk>) -> Result<(PauseHandle, Closed)> {
+    let serving = || {
+        let desk = desk.lock();
+        desk.pause.clone().zip(desk.views.clone()).ok_or_else(being_upgraded)
     };
-    let Some(pause) = desk.lock().pause.clone() else {
-        return Err(Error::failed("the mount is being upgraded already").hint("wait a moment"));
-    };
-    pause.check().map_err(|error| {
+    serving()?.0.check().map_err(|error| {
         Error::failed(format!("this mount cannot be upgraded: {error}"))
             .hint("mount with `-o transport=dev` to upgrade without unmounting")
     })?;
-    probe(&binary)?;
-    views(desk)?.leave()?;
-    Ok((binary, pause))
+    probe(binary)?;
+    let (pause, views) = serving()?;
+    let nobody_works = views.leave()?;
+    // Another upgrade may have failed meanwhile, and a new session serve. From now on none does.
+    match serving() {
+        Ok((_, still)) if Arc::ptr_eq(&views, &still) => Ok((pause, nobody_works)),
+        _ => Err(being_upgraded()),
+    }
 }
 
 /// Asks `binary` whether it could be this process with this command line and take this baton.

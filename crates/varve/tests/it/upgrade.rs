@@ -328,6 +328,53 @@ fn a_program_that_cannot_be_started_leaves_the_old_one_serving() {
     assert_eq!(fs::read(mount.path().join("held")).unwrap(), b"still herestill here.");
 }
 
+/// An upgrade took the mounts of views away and paused the session while a commit was under way, as requests about views have
+/// threads of their own: the commit was cut off, and its client never heard of it.
+#[test]
+fn an_upgrade_waits_for_a_commit_under_way() {
+    let Some(mount) = mounted() else { return };
+    let (dir, elsewhere) = (mount.path().to_path_buf(), tempfile::tempdir().unwrap());
+    fs::write(dir.join("file"), "before").unwrap();
+    let begin = |isolation: &str| {
+        let mut command = varve();
+        let said = run(command.args(["txn", "begin", "--isolation", isolation]).arg(&dir)).stdout;
+        PathBuf::from(String::from_utf8(said).unwrap().trim())
+    };
+    let (looks, writes) = (begin("serializable"), begin("snapshot"));
+    fs::write(writes.join("file"), "after").unwrap();
+    assert_eq!(fs::read(looks.join("file")).unwrap(), b"before");
+    let spawn = |arguments: &[&str], last: &Path| {
+        let mut command = varve();
+        command.args(arguments).arg(&dir).arg(last);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // The one who is refused knows that the other waits for the lock of who has looked.
+    let id = |view: &Path| PathBuf::from(view.file_name().unwrap());
+    let mut commits = [0; 2].map(|_| spawn(&["txn", "commit"], &id(&writes)));
+    let mut refused = None;
+    eventually("the other one is refused", || {
+        refused = commits.iter_mut().position(|commit| commit.try_wait().unwrap().is_some());
+        refused.is_some()
+    });
+    let [first, second] = commits;
+    let (refused, commit) = if refused == Some(0) { (first, second) } else { (second, first) };
+    let refused = refused.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("is being ended already"), "{said}");
+    let heard = elsewhere.path().join("heard");
+    let body = format!("touch {}; exec {BINARY} \"$@\"", heard.display());
+    let binary = script(elsewhere.path(), "binary", &body);
+    let mut command = varve();
+    command.arg("upgrade").arg(&dir).arg("--binary").arg(&binary);
+    let upgrade = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the upgrade has begun", || heard.exists());
+    run(varve().args(["txn", "commit"]).arg(&dir).arg(id(&looks)));
+    succeeded(commit);
+    succeeded(upgrade);
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"after");
+    assert_eq!(run(varve().args(["txn", "list"]).arg(&dir)).stdout, b"");
+}
+
 /// A program that says it can and then cannot: it must become the one before, even if that has no name any more.
 #[test]
 fn a_program_that_cannot_go_on_becomes_the_one_before() {
