@@ -166,9 +166,10 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
             .map(|_| Value::Null)
             .map_err(|error| not_committed(&fs, id, error)),
         ViewRequest::Abort { id } => abort(&fs, id).map(|()| Value::Null),
-        ViewRequest::ListTransactions => list_transactions(&fs, None),
+        ViewRequest::ListTransactions => list_transactions(&fs, None)
+            .map(|listed| listed.into_iter().map(|(_, told)| told).collect()),
         ViewRequest::Diff { id } => diff(&fs, id),
-        ViewRequest::Status { id } => status(&fs, id, None),
+        ViewRequest::Status { id } => status(&fs, id, None).map(|(_, told)| told),
         ViewRequest::Begin { .. } => Err(Error::failed("a transaction is begun on a mount")
             .hint("`varve mount STORE DIR` first")),
         ViewRequest::Clone(_) => {
@@ -380,9 +381,13 @@ pub(crate) fn no_transaction(id: &str, error: FsError) -> Error {
 }
 
 /// The open transactions; with their paths if the store is mounted on `dir`.
-pub(crate) fn list_transactions(fs: &VarveFs, dir: Option<&Path>) -> Result<Value> {
+pub(crate) fn list_transactions(
+    fs: &VarveFs,
+    dir: Option<&Path>,
+) -> Result<Vec<(Transaction, Value)>> {
     let locks = fs.lock_status()?;
-    Ok(fs.transactions()?.iter().map(|txn| described(txn, &locks, dir)).collect())
+    let described = |txn: Transaction| (txn, described(&txn, &locks, dir));
+    Ok(fs.transactions()?.into_iter().map(described).collect())
 }
 
 fn described(txn: &Transaction, locks: &[TransactionLocks], dir: Option<&Path>) -> Value {
@@ -406,7 +411,7 @@ pub(crate) fn diff(fs: &VarveFs, id: &str) -> Result<Value> {
 }
 
 /// A transaction and how much it has changed; with its path if the store is mounted on `dir`.
-pub(crate) fn status(fs: &VarveFs, id: &str, dir: Option<&Path>) -> Result<Value> {
+pub(crate) fn status(fs: &VarveFs, id: &str, dir: Option<&Path>) -> Result<(Transaction, Value)> {
     let txn = fs.transaction(id).map_err(|error| no_transaction(id, error))?;
     let diff = fs.transaction_diff(id).map_err(|error| no_transaction(id, error))?;
     let count = |kind| diff.changes.iter().filter(|change| change.change == kind).count();
@@ -417,7 +422,7 @@ pub(crate) fn status(fs: &VarveFs, id: &str, dir: Option<&Path>) -> Result<Value
     status["changed"] = count(ChangeKind::Changed).into();
     status["renamed"] = count(ChangeKind::Renamed).into();
     status["complete"] = diff.complete.into();
-    Ok(status)
+    Ok((txn, status))
 }
 
 /// The snapshots; with their paths if the store is mounted on `dir`.

@@ -1,6 +1,6 @@
 //! Which transactions somebody uses, and the end of those that nobody claims any more.
 //!
-//! 1. Every [`INTERVAL`] a thread looks at the open transactions. One is in use while programs have files open in its
+//! 1. Every [`INTERVAL`] a thread looks at the open transactions, if there are any. One is in use while programs have files open in its
 //!    mount or their working directory there, which the kernel knows; it was used if its mount or its pairs were asked for
 //!    anything since the last look.
 //! 2. One that was begun to be aborted without use (`varve txn begin --idle-abort`), and has not been used for so long, is,
@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -22,7 +22,7 @@ use varve_fs::{Transaction, ViewName};
 use varve_fuse::UnmountMode;
 
 use super::views::ViewDesk;
-use crate::{Error, Result, views};
+use crate::Error;
 
 /// How often to look while transactions may have to be aborted.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -40,9 +40,47 @@ pub(super) struct Claims {
     aborted: Mutex<VecDeque<(String, u64)>>,
     /// Held while the kernel is asked who is in a mount: two who ask at once would take it away.
     asking: Mutex<()>,
+    bell: Arc<Bell>,
+}
+
+/// Wakes the thread that looks.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock() = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the bell, not longer than `wait_max`.
+    fn wait(&self, wait_max: Option<Duration>) {
+        let mut rung = self.rung.lock();
+        match wait_max {
+            None => self.changed.wait_while(&mut rung, |rung| !*rung),
+            Some(wait_max) => {
+                self.changed.wait_while_for(&mut rung, |rung| !*rung, wait_max);
+            }
+        }
+        *rung = false;
+    }
+}
+
+impl Drop for Claims {
+    fn drop(&mut self) {
+        self.bell.ring();
+    }
 }
 
 impl Claims {
+    /// A transaction has begun.
+    pub(super) fn begun(&self) {
+        self.bell.ring();
+    }
+
     /// `error`, or what has become of the transaction `id`.
     pub(super) fn explain(&self, id: &str, error: Error) -> Error {
         let aborted = self.aborted.lock();
@@ -58,12 +96,12 @@ impl Claims {
 
 /// Looks after the transactions of `desk` until it is gone.
 pub(super) fn watch(desk: &Arc<ViewDesk>) {
-    let weak: Weak<ViewDesk> = Arc::downgrade(desk);
+    let (weak, bell) = (Arc::downgrade(desk), Arc::clone(&desk.claims.bell));
     let watch = move || {
-        while let Some(desk) = weak.upgrade() {
-            let any_limits = desk.look();
+        while let Some(desk) = Weak::upgrade(&weak) {
+            let next = desk.look();
             drop(desk);
-            thread::sleep(if any_limits { INTERVAL } else { REST });
+            bell.wait(next);
         }
     };
     if let Err(error) = thread::Builder::new().name("varve-idle".to_owned()).spawn(watch) {
@@ -72,28 +110,31 @@ pub(super) fn watch(desk: &Arc<ViewDesk>) {
 }
 
 impl ViewDesk {
-    /// Says whether any transaction may have to be aborted later.
-    fn look(&self) -> bool {
-        let Some(_working) = self.door.enter() else { return true };
+    /// Says when to look again; `None`: when a transaction has begun.
+    fn look(&self) -> Option<Duration> {
+        let Some(_working) = self.door.enter() else { return Some(INTERVAL) };
         let open = self.fs.transactions().unwrap_or_default();
         let ids: Vec<String> = open.iter().map(|txn| txn.name().name).collect();
         self.claims.used.lock().retain(|id, _| ids.contains(id));
         for txn in &open {
-            let idle = self.idle(txn);
+            let in_use = txn.idle_abort_s.is_some() && self.is_in_use(&txn.name());
+            let idle = self.idle(txn, in_use);
             if let Some(limit_s) = txn.idle_abort_s.filter(|limit_s| idle.as_secs() >= *limit_s) {
                 self.abort_idle(&txn.name(), limit_s);
             }
         }
-        open.iter().any(|txn| txn.idle_abort_s.is_some())
+        match open.iter().any(|txn| txn.idle_abort_s.is_some()) {
+            true => Some(INTERVAL),
+            false if open.is_empty() => None,
+            false => Some(REST),
+        }
     }
 
-    /// For how long nobody has used a transaction.
-    fn idle(&self, txn: &Transaction) -> Duration {
+    /// For how long nobody has used a transaction, which is `in_use` as far as the kernel knows.
+    fn idle(&self, txn: &Transaction, in_use: bool) -> Duration {
         let name = txn.name();
         let asked = self.attached(&name).is_some_and(|fs| fs.take_used());
-        let used = self.fs.take_pairs_used(txn)
-            || asked
-            || (txn.idle_abort_s.is_some() && self.is_in_use(&name));
+        let used = self.fs.take_pairs_used(txn) || asked || in_use;
         let mut all = self.claims.used.lock();
         let last = all.entry(name.name).or_insert_with(Instant::now);
         if used {
@@ -117,12 +158,7 @@ impl ViewDesk {
     }
 
     fn abort_idle(&self, name: &ViewName, limit_s: u64) {
-        let aborted = self.ending(name, || {
-            self.detach(name, UnmountMode::Plain)?;
-            self.let_go(name, |_| true);
-            views::abort(&self.fs, &name.name)
-        });
-        match aborted {
+        match self.abort(name, UnmountMode::Plain) {
             Ok(()) => {
                 log::warn!(
                     "transaction {} is aborted: nobody has used it for {limit_s} s",
@@ -136,16 +172,13 @@ impl ViewDesk {
             }
             Err(error) => log::info!("transaction {} stays: {}", name.name, error.message()),
         }
-        self.name_changed(name);
     }
 
     /// Adds to what is told of a transaction whether anybody uses it.
-    pub(super) fn with_use(&self, mut told: Value) -> Result<Value> {
-        let id = told["id"].as_str().unwrap_or_default().to_owned();
-        let txn = self.fs.transaction(&id).map_err(|error| views::no_transaction(&id, error))?;
-        let idle = self.idle(&txn);
-        told["in_use"] = self.is_in_use(&txn.name()).into();
-        told["idle_s"] = idle.as_secs().into();
-        Ok(told)
+    pub(super) fn with_use(&self, txn: &Transaction, mut told: Value) -> Value {
+        let in_use = self.is_in_use(&txn.name());
+        told["in_use"] = in_use.into();
+        told["idle_s"] = self.idle(txn, in_use).as_secs().into();
+        told
     }
 }

@@ -134,7 +134,7 @@ impl ViewDesk {
     }
 
     /// Lets go of the file system of a view that is not mounted any more, if it `is_it` and that has not happened yet.
-    pub(super) fn let_go(&self, name: &ViewName, is_it: impl FnOnce(&Arc<VarveFs>) -> bool) {
+    fn let_go(&self, name: &ViewName, is_it: impl FnOnce(&Arc<VarveFs>) -> bool) {
         let mut attached = self.attached.lock();
         if !attached.get(name).is_some_and(is_it) {
             return;
@@ -147,7 +147,7 @@ impl ViewDesk {
     }
 
     /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it.
-    pub(super) fn ending<E: From<Error>>(
+    fn ending<E: From<Error>>(
         &self,
         name: &ViewName,
         work: impl FnOnce() -> std::result::Result<(), E>,
@@ -164,7 +164,7 @@ impl ViewDesk {
     }
 
     /// Takes the mount of a view away, as `mode` says.
-    pub(super) fn detach(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
+    fn detach(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
         match unmount(&self.dir.join(name.path()), mode) {
             Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -230,8 +230,7 @@ impl ViewDesk {
             ViewRequest::DeleteSnapshot { name } => {
                 let view = ViewName { kind: ViewKind::Snapshot, name: name.clone() };
                 self.ending(&view, || {
-                    self.detach(&view, UnmountMode::Plain)?;
-                    self.let_go(&view, |_| true);
+                    self.end(&view, UnmountMode::Plain)?;
                     views::delete_snapshot(&self.fs, name)
                 })?;
                 self.name_changed(&view);
@@ -248,7 +247,7 @@ impl ViewDesk {
             }
             ViewRequest::Begin { root, options } => {
                 let name = views::begin(&self.fs, *root, options)?;
-                self.name_changed(&name);
+                self.begun(&name);
                 Ok(json!({ "id": name.name, "path": self.dir.join(name.path()) }))
             }
             ViewRequest::Commit { id } => {
@@ -260,7 +259,7 @@ impl ViewDesk {
                 Ok(Value::Null)
             }
             ViewRequest::Abort { id } => {
-                self.abort(&ViewName::transaction(id))?;
+                self.abort(&ViewName::transaction(id), UnmountMode::Force)?;
                 Ok(Value::Null)
             }
             ViewRequest::Clone(request) => {
@@ -272,9 +271,7 @@ impl ViewDesk {
             }
             ViewRequest::ListTransactions => {
                 let listed = views::list_transactions(&self.fs, Some(&self.dir))?;
-                let each = listed.as_array().into_iter().flatten().cloned();
-                // One may end meanwhile.
-                Ok(each.filter_map(|told| self.with_use(told).ok()).collect())
+                Ok(listed.into_iter().map(|(txn, told)| self.with_use(&txn, told)).collect())
             }
             ViewRequest::Diff { id } => {
                 self.sync(&ViewName::transaction(id))?;
@@ -282,7 +279,8 @@ impl ViewDesk {
             }
             ViewRequest::Status { id } => {
                 self.sync(&ViewName::transaction(id))?;
-                self.with_use(views::status(&self.fs, id, Some(&self.dir))?)
+                let (txn, told) = views::status(&self.fs, id, Some(&self.dir))?;
+                Ok(self.with_use(&txn, told))
             }
         }
     }
@@ -301,7 +299,7 @@ impl ViewDesk {
         match what {
             Transact::Begin(dir) => {
                 let name = self.fs.begin_transaction(dir, &TransactionOptions::default())?;
-                self.name_changed(&name);
+                self.begun(&name);
                 name.name.parse().map_err(|_| FsError::Stale)
             }
             Transact::Commit(id) => {
@@ -319,14 +317,15 @@ impl ViewDesk {
             }
             Transact::Abort(id) => {
                 self.fs.transaction(&id.to_string())?;
-                self.abort(&name(id)).map(|()| id).map_err(failed)
+                self.abort(&name(id), UnmountMode::Force).map(|()| id).map_err(failed)
             }
         }
     }
 
-    fn abort(&self, name: &ViewName) -> Result<()> {
+    /// Drops a transaction; not if the mode is plain and programs are in it.
+    pub(super) fn abort(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
         self.ending(name, || {
-            self.end(name)?;
+            self.end(name, mode)?;
             views::abort(&self.fs, &name.name)
         })?;
         self.name_changed(name);
@@ -344,7 +343,7 @@ impl ViewDesk {
         let committed =
             views::commit(&self.fs, &name.name, open.as_deref()).map_err(NotCommitted::Refused)?;
         self.follow(&committed);
-        Ok(self.end(name)?)
+        Ok(self.end(name, UnmountMode::Force)?)
     }
 
     /// Has the kernel forget what it knows of the main view that has changed without it.
@@ -369,9 +368,9 @@ impl ViewDesk {
         Ok(open)
     }
 
-    /// Takes the mount of a transaction away that ends. Programs still in it get errors.
-    fn end(&self, name: &ViewName) -> Result<()> {
-        self.detach(name, UnmountMode::Force)?;
+    /// Takes the mount of a view away that ends. Programs still in it get errors, unless the mode is plain: then it stays.
+    fn end(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
+        self.detach(name, mode)?;
         self.let_go(name, |_| true);
         Ok(())
     }
@@ -382,8 +381,13 @@ impl ViewDesk {
         }
     }
 
+    fn begun(&self, name: &ViewName) {
+        self.name_changed(name);
+        self.claims.begun();
+    }
+
     /// Has the kernel forget what it knows of the place of a view.
-    pub(super) fn name_changed(&self, view: &ViewName) {
+    fn name_changed(&self, view: &ViewName) {
         let dir = view.dir();
         self.told(self.notifier.name_changed(dir, view.name.as_bytes()));
         self.told(self.notifier.inode_changed(dir));
