@@ -95,12 +95,12 @@ fn transaction(fs: &VarveFs, sums: &Sums, place: (u64, u64), files: u64, meets: 
         let since = Instant::now();
         let committed = match done {
             Ok(()) => fs.commit_transaction(&txn.name, &view).map(drop),
-            Err(error) => Err(CommitError::Failed(error)),
+            Err(error) => Err(error.into()),
         };
         Sums::add(&sums.commits, since);
         match committed {
             Ok(()) => return,
-            Err(CommitError::GaveWay(_) | CommitError::Failed(FsError::GaveWay)) => {
+            Err(CommitError::GaveWay(_)) => {
                 sums.again.fetch_add(1, Ordering::Relaxed);
                 drop(view);
                 fs.abort_transaction(&txn.name).unwrap();

@@ -55,7 +55,11 @@ pub enum CommitError {
 
 impl From<FsError> for CommitError {
     fn from(error: FsError) -> CommitError {
-        CommitError::Failed(error)
+        match error {
+            // Since the commit began.
+            FsError::GaveWay => CommitError::GaveWay("others needed what it had locked".to_owned()),
+            other => CommitError::Failed(other),
+        }
     }
 }
 
@@ -189,7 +193,7 @@ impl VarveFs {
                 }
                 CommitError::Conflict(told)
             }
-            other => CommitError::Failed(error::store(other)),
+            other => error::store(other).into(),
         })
     }
 

@@ -43,7 +43,7 @@ use varve_types::{BranchId, InodeId, KeyspaceId};
 use varve_vfs::{Blocked, FsError, FsResult};
 
 use super::merge::merge_inodes;
-use super::txn::Transaction;
+use super::txn::{Isolation, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locks::RowGuards;
@@ -261,6 +261,9 @@ impl VarveFs {
 
     /// Why a transaction has lost its locks, if it has.
     pub(super) fn gave_way(&self, txn: &Transaction) -> FsResult<Option<String>> {
+        if txn.isolation != Isolation::Serializable {
+            return Ok(None);
+        }
         let all = self.lock_status()?;
         Ok(all
             .into_iter()
