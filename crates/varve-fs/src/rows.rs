@@ -14,6 +14,9 @@ use crate::error;
 use crate::fs::{Keyspaces, VarveFs};
 use crate::locks::RowGuards;
 
+/// Directories above one another before they are taken for a loop.
+pub(crate) const DEPTH_MAX: usize = 1 << 20;
+
 /// The writes of one operation. Inodes of directories are kept apart until the commit, which adds to them what
 /// the operation charges ([`crate::usage`]).
 pub(crate) struct Changes {

@@ -15,7 +15,7 @@ use varve_engine::{Store, StoreDesign, StoreError, StoreResult};
 use varve_env::{Env, OpenMode};
 use varve_schema::key::STORE_ID;
 use varve_schema::{EntrySuffix, NameHasher, STORED_FILE_BYTES_MAX, StoreId};
-use varve_types::KeyspaceId;
+use varve_types::{InodeId, KeyspaceId};
 
 use crate::fs::take_lock;
 use crate::{EngineKind, FormatOptions};
@@ -238,6 +238,11 @@ pub(crate) fn kept_dir(dir: &Path) -> PathBuf {
 /// The directory of the object files of views' own, within a store.
 pub(crate) fn views_dir(dir: &Path) -> PathBuf {
     dir.join("views")
+}
+
+/// That of the view of this epoch.
+pub(crate) fn view_dir(dir: &Path, epoch: InodeId) -> PathBuf {
+    views_dir(dir).join(epoch.get().to_string())
 }
 
 /// The file that is locked while a store is open.

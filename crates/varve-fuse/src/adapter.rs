@@ -125,12 +125,14 @@ impl Adapter {
     ) -> Answer {
         match self.serve_now(origin, header, body, reply) {
             Ok(answer) => answer,
-            Err(blocked) if self.vfs.lock_wait_max().is_zero() => {
-                self.vfs.wait_is_over(&blocked);
-                self.failed(header, &FsError::Blocked(blocked))
+            Err(blocked) => {
+                let waits = !self.vfs.lock_wait_max().is_zero()
+                    && self.parked.add(origin, header, body, &blocked);
+                match waits {
+                    true => Answer::Later,
+                    false => parked::insist(self, (origin, header, body), blocked, reply),
+                }
             }
-            Err(blocked) if self.parked.add(origin, header, body, &blocked) => Answer::Later,
-            Err(blocked) => parked::insist(self, (origin, header, body), blocked, reply),
         }
     }
 

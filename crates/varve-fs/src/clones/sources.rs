@@ -27,7 +27,7 @@ use crate::ids::IdAllocator;
 use crate::objects::Objects;
 use crate::options::{Atime, MountOptions};
 use crate::spill::Spill;
-use crate::superblock::{Superblock, views_dir};
+use crate::superblock::{Superblock, view_dir};
 use crate::views::{ViewParts, parse_name};
 
 /// Sources that are kept open.
@@ -104,7 +104,7 @@ impl Sources {
             located_inodes_max: Some(self.options.located_inodes() / LOCATED_SHARE),
             ..self.options.clone()
         };
-        let own = views_dir(&self.dir).join(epoch.get().to_string());
+        let own = view_dir(&self.dir, epoch);
         let parts = Parts {
             env: Arc::clone(&self.env),
             dir: self.dir.clone(),

@@ -18,10 +18,7 @@ use varve_vfs::{FsError, FsResult, TreeUsage};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
-use crate::rows::Standing;
-
-/// Levels that a directory may lie below the root before its parents are taken for a loop.
-const DEPTH_MAX: usize = 1 << 20;
+use crate::rows::{DEPTH_MAX, Standing};
 
 /// Gives rows of `meta`, all as of one moment.
 pub(crate) type Rows<'a> = dyn Fn(RowKey) -> FsResult<Option<Bytes>> + 'a;

@@ -33,10 +33,8 @@ use super::txn::{Purpose, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
-use crate::superblock::views_dir;
-
-/// Directories above one another before they are taken for a loop.
-const DEPTH_MAX: usize = 1 << 20;
+use crate::rows::DEPTH_MAX;
+use crate::superblock::view_dir;
 
 /// Why a transaction is not committed. It goes on.
 #[derive(Debug)]
@@ -103,7 +101,7 @@ impl VarveFs {
             |ino: &InodeId| plan.removed_objects.contains(ino) || plan.orphans.contains(ino);
         let installs: Vec<InodeId> = own.into_iter().filter(|ino| !is_gone(ino)).collect();
         let survivors = self.survivors(&plan)?;
-        let own_dir = views_dir(&self.dir).join(txn.epoch.get().to_string());
+        let own_dir = view_dir(&self.dir, txn.epoch);
         for ino in &installs {
             self.objects.prepare(*ino, &own_dir, txn.epoch)?;
         }
@@ -341,7 +339,7 @@ impl VarveFs {
     }
 
     fn install(&self, ino: InodeId, epoch: InodeId) -> FsResult<()> {
-        let own = views_dir(&self.dir).join(epoch.get().to_string());
+        let own = view_dir(&self.dir, epoch);
         // What the kernel reads straight cannot wait until all is written.
         let straight = self.locator.node(ino).is_some_and(|node| node.state().passthrough > 0);
         self.objects.install(ino, &own, straight)

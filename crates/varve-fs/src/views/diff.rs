@@ -29,14 +29,11 @@ use super::merge::is_untouched;
 use super::txn::Isolation;
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::{read_entry_row, read_inode_row, read_path};
-use crate::superblock::views_dir;
+use crate::rows::{DEPTH_MAX, read_entry_row, read_inode_row, read_path};
+use crate::superblock::view_dir;
 
 /// Changes that are told, about; those beyond are not looked at.
 const CHANGES_MAX: usize = 100_000;
-
-/// Directories above one another before they are taken for a loop.
-const DEPTH_MAX: usize = 1 << 20;
 
 /// What has become of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -142,6 +139,8 @@ struct Walk<'a> {
     changed: BTreeSet<Name>,
     /// Directories with other attributes.
     dirs: BTreeSet<InodeId>,
+    /// What [`Walk::folded_before`] has said last, and of which directory.
+    folded: Option<(InodeId, Option<Timestamp>)>,
 }
 
 /// Hands over the rows that changed.
@@ -161,7 +160,7 @@ impl VarveFs {
             // What it has looked at and changed is as it was in the store.
             Isolation::Serializable => self.views()?.db.as_ref(),
         };
-        let own = views_dir(&self.dir).join(txn.epoch.get().to_string());
+        let own = view_dir(&self.dir, txn.epoch);
         let own = self.objects.of_view(own, txn.sees_objects_of()).own_inodes()?;
         let mut walk =
             Walk::new(txn.own_from(), Side::new(base, self.meta), Side::new(&branch, self.meta));
@@ -252,6 +251,7 @@ impl<'a> Walk<'a> {
             added: BTreeMap::new(),
             changed: BTreeSet::new(),
             dirs: BTreeSet::new(),
+            folded: None,
         }
     }
 
@@ -310,8 +310,8 @@ impl<'a> Walk<'a> {
                 Some(_) => {}
             }
         }
-        let made = self.folded_before(dir)?;
         for is in ours.names().iter().filter(|is| base.find(&is.name).is_none()) {
+            let made = self.folded_before(dir)?;
             if made.is_some()
                 && let Some(inode) = self.after.inode_of(&is.body)?
                 && Some(inode.times.btime) == made
@@ -328,7 +328,17 @@ impl<'a> Walk<'a> {
     }
 
     /// If the directory `dir` was or lay in a folded one of a clone ([`crate::clones`]): when that was made.
-    fn folded_before(&self, dir: InodeId) -> FsResult<Option<Timestamp>> {
+    fn folded_before(&mut self, dir: InodeId) -> FsResult<Option<Timestamp>> {
+        // Rows come directory by directory.
+        if let Some((_, made)) = self.folded.filter(|(last, _)| *last == dir) {
+            return Ok(made);
+        }
+        let made = self.when_folded(dir)?;
+        self.folded = Some((dir, made));
+        Ok(made)
+    }
+
+    fn when_folded(&self, dir: InodeId) -> FsResult<Option<Timestamp>> {
         let Some(is) = self.after.inode(dir)? else { return Ok(None) };
         let mut at = is.clone();
         for _ in 0..DEPTH_MAX {

@@ -33,7 +33,7 @@ use super::txn::{Purpose, Transaction, TransactionOptions};
 use crate::dictionaries::unreadable;
 use crate::error;
 use crate::fs::VarveFs;
-use crate::superblock::views_dir;
+use crate::superblock::view_dir;
 
 /// How often a rollback that meets changes of others, or files that are just being removed, is tried.
 const ATTEMPTS: u32 = 20;
@@ -128,7 +128,7 @@ impl VarveFs {
             return Err(error.into());
         }
         undo.finish(&written)?;
-        let own = views_dir(&self.dir).join(txn.epoch.get().to_string());
+        let own = view_dir(&self.dir, txn.epoch);
         let staged = Arc::new(self.objects.of_view(own, Some(epoch)));
         for ino in undo.objects_then.intersection(&written) {
             staged.copy_own(*ino)?;

@@ -23,7 +23,7 @@ use super::{ViewName, ViewParts};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::kept::remove_tree;
-use crate::superblock::views_dir;
+use crate::superblock::{view_dir, views_dir};
 
 /// What of others a transaction is kept apart from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -283,7 +283,7 @@ impl VarveFs {
     /// Lets go of the files of a transaction that has ended.
     pub(super) fn forget_transaction(&self, epoch: InodeId) {
         self.end_view(epoch);
-        let own = views_dir(&self.dir).join(epoch.get().to_string());
+        let own = view_dir(&self.dir, epoch);
         self.objects.forget_below(&own);
         if let Err(error) = remove_tree(self.env.as_ref(), &own) {
             log::warn!("{} stays until the next mount: {error}", own.display());

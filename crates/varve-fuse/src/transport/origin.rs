@@ -37,25 +37,17 @@ impl Origin {
     pub(crate) fn reply(&self, unique: u64, answer: Answer, reply: &mut Reply) {
         match (self, answer) {
             (_, Answer::Later) => {}
-            (_, Answer::Errno(errno)) => self.answer(unique, errno),
+            (Origin::Device(device), Answer::Errno(errno)) => device.reply_errno(unique, errno),
             (Origin::Device(device), Answer::Body) => device.reply(unique, reply),
             (Origin::Device(device), Answer::Data(data)) => device.reply_data(unique, &data),
+            (Origin::Ring { mailbox, entry, .. }, Answer::Errno(errno)) => {
+                mailbox.answer(*entry, unique, errno, Bytes::new());
+            }
             (Origin::Ring { mailbox, entry, .. }, Answer::Body) => {
                 mailbox.answer(*entry, unique, 0, Bytes::copy_from_slice(reply.body()));
             }
             (Origin::Ring { mailbox, entry, .. }, Answer::Data(data)) => {
                 mailbox.answer(*entry, unique, 0, data);
-            }
-        }
-    }
-
-    /// Answers request `unique` from another thread than the one that took it: that it failed (`errno`
-    /// positive) or went well (0).
-    pub(crate) fn answer(&self, unique: u64, errno: i32) {
-        match self {
-            Origin::Device(device) => device.reply_errno(unique, errno),
-            Origin::Ring { mailbox, entry, .. } => {
-                mailbox.answer(*entry, unique, errno, Bytes::new());
             }
         }
     }

@@ -3,12 +3,13 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::Value;
 use varve::views::{ViewRequest, ask};
 use varve::{Result, transaction};
 use varve_fs::{Isolation, OnConflict, TransactionOptions};
 
+use super::design::named;
 use crate::output;
 
 /// What to do.
@@ -44,12 +45,12 @@ enum Action {
 struct HowArguments {
     /// What it is kept apart from: `snapshot` sees its beginning, and of two that changed the same the first to commit wins;
     /// `serializable` locks what it looks at and changes until it ends
-    #[arg(long, value_enum, default_value_t)]
-    isolation: IsolationArgument,
-    /// What a serializable one does where others have locked what it asks for: wait, give way and begin again, or have the
-    /// one call fail (EBUSY)
-    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
-    on_conflict: OnConflictArgument,
+    #[arg(long, value_name = "FROM", default_value = "snapshot", value_parser = named::<Isolation>)]
+    isolation: Isolation,
+    /// What a serializable one does where others have locked what it asks for: `wait`, give way and begin again
+    /// (`restart`), or have the one call `fail` (EBUSY)
+    #[arg(long, value_name = "WHAT", default_value = "wait", value_parser = named::<OnConflict>)]
+    on_conflict: OnConflict,
     /// How long one call waits for locks; then it fails (EBUSY)
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
     lock_timeout: f64,
@@ -59,33 +60,11 @@ struct HowArguments {
     priority: u32,
 }
 
-#[derive(Clone, Copy, Default, ValueEnum)]
-enum IsolationArgument {
-    #[default]
-    Snapshot,
-    Serializable,
-}
-
-#[derive(Clone, Copy, Default, ValueEnum)]
-enum OnConflictArgument {
-    #[default]
-    Wait,
-    Restart,
-    Fail,
-}
-
 impl HowArguments {
     fn options(&self) -> TransactionOptions {
         TransactionOptions {
-            isolation: match self.isolation {
-                IsolationArgument::Snapshot => Isolation::Snapshot,
-                IsolationArgument::Serializable => Isolation::Serializable,
-            },
-            on_conflict: match self.on_conflict {
-                OnConflictArgument::Wait => OnConflict::Wait,
-                OnConflictArgument::Restart => OnConflict::Restart,
-                OnConflictArgument::Fail => OnConflict::Fail,
-            },
+            isolation: self.isolation,
+            on_conflict: self.on_conflict,
             lock_wait_ms: (self.lock_timeout * 1000.0) as u64,
             priority: self.priority,
             ..TransactionOptions::default()
