@@ -287,14 +287,24 @@ impl Dictionaries {
         self.changeable()?;
         let mut known = self.known_mut()?;
         let names = known.get_or_insert_default();
-        let Known { number, made, .. } = *names.get(name).ok_or(FsError::NotFound)?;
+        let was = *names.get(name).ok_or(FsError::NotFound)?;
+        let Known { number, made, .. } = was;
         let row = DictionaryRow { number, going: true, made };
         self.put_row(name, row)?;
         names.remove(name);
         let finished = self.finish_removal(name, row);
-        if finished.is_err() {
+        match finished {
+            Err(FsError::Blocked(_)) => {
+                // Transactions have locked pairs of it, of which none has gone: it stays as it was.
+                if let Err(error) = self.put_row(name, DictionaryRow { going: false, ..row }) {
+                    *known = None;
+                    return Err(error);
+                }
+                names.insert(name.to_vec(), was);
+            }
             // The number stays taken until the removal is finished, at the next question.
-            *known = None;
+            Err(_) => *known = None,
+            Ok(()) => {}
         }
         finished
     }

@@ -27,8 +27,6 @@ use crate::transport::Origin;
 const PARKED_MAX: usize = 40;
 /// The longest wait before the clock is looked at.
 const MOMENT: Duration = Duration::from_millis(50);
-/// How often those who are in the way of one request may be others than before.
-const OVERRULED_MAX: usize = 16;
 
 /// A request that waits.
 struct Waiting {
@@ -142,18 +140,10 @@ fn again(
 pub(crate) fn insist(
     adapter: &Adapter,
     (origin, header, body): (&Origin, &Header, &[u8]),
-    mut blocked: Blocked,
+    blocked: Blocked,
     reply: &mut Reply,
 ) -> Answer {
-    for _ in 0..OVERRULED_MAX {
-        if !adapter.vfs().overrule(&blocked) {
-            break;
-        }
-        match adapter.serve_now(origin, header, body, reply) {
-            Ok(answer) => return answer,
-            Err(others) => blocked = others,
-        }
-    }
-    adapter.vfs().wait_is_over(&blocked);
-    adapter.failed(header, &FsError::Blocked(blocked))
+    let call = || adapter.serve_now(origin, header, body, reply);
+    let served = varve_vfs::insist(adapter.vfs(), blocked, call);
+    served.unwrap_or_else(|blocked| adapter.failed(header, &FsError::Blocked(blocked)))
 }

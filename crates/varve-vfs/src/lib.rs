@@ -6,10 +6,12 @@
 
 mod attr;
 mod error;
+mod locks;
 mod ops;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, TreeLimits, TreeQuota, TreeUsage};
 pub use error::{Blocked, FsError, FsResult};
+pub use locks::insist;
 pub use ops::{
     AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, Position,
     RenameMode, SeekFrom, StatFs, Transact, Vfs, XattrMode,

@@ -434,9 +434,9 @@ pub trait Vfs: Send + Sync {
         Err(FsError::NotSupported("limits on directory trees"))
     }
 
-    /// Begins or ends a transaction; gives its id. `Conflict`, `QuotaExceeded`, `TextBusy` (large files are open for
-    /// writing) and `NoSpace` say why a commit has changed nothing; the transaction goes on. `NotFound` if no such
-    /// transaction is open. May wait for requests that are served meanwhile.
+    /// Begins or ends a transaction; gives its id. `Conflict`, `GaveWay`, `QuotaExceeded`, `TextBusy` (large files are open
+    /// for writing) and `NoSpace` say why a commit has changed nothing; the transaction goes on. `NotFound` if no such
+    /// transaction is open, `TryAgain` if it cannot be said at the moment. May wait for requests that are served meanwhile.
     fn transact(&self, _what: Transact) -> FsResult<u64> {
         Err(FsError::NotSupported("transactions"))
     }

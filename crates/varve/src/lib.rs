@@ -34,6 +34,7 @@ pub mod trees;
 pub mod upgrade;
 mod uri;
 pub mod views;
+mod waiting;
 pub mod work;
 
 pub use embedded::Transaction;

@@ -4,7 +4,6 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -18,6 +17,7 @@ use varve_vfs::{FsError, Vfs};
 use crate::mounting::find_mount;
 use crate::store::{self, FileSystem};
 use crate::upgrade::control::{self, Request};
+use crate::waiting::in_time;
 use crate::{Error, Result, exit_status};
 
 /// What a client may ask for.
@@ -303,18 +303,12 @@ fn commit_in_time(
     id: &str,
     view: &VarveFs,
 ) -> std::result::Result<Committed, CommitError> {
-    let since = Instant::now();
-    loop {
-        let committed = fs.commit_transaction(id, view);
-        let Err(CommitError::Failed(FsError::Blocked(blocked))) = &committed else {
-            return committed;
-        };
-        let left = fs.lock_wait_max().saturating_sub(since.elapsed());
-        if left.is_zero() {
-            return committed;
-        }
-        fs.wait_for_locks(blocked, left);
-    }
+    let commit = || match fs.commit_transaction(id, view) {
+        Err(CommitError::Failed(FsError::Blocked(blocked))) => Err(blocked),
+        committed => Ok(committed),
+    };
+    let committed = in_time(fs, fs.lock_wait_max(), commit);
+    committed.unwrap_or_else(|blocked| Err(FsError::Blocked(blocked).into()))
 }
 
 /// Takes the file system back to a snapshot.

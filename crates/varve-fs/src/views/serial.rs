@@ -250,6 +250,14 @@ impl VarveFs {
         }
     }
 
+    /// A call of a transaction that was refused as `blocked`, and did not come through a file system of its own, is made no
+    /// more.
+    pub fn give_up(&self, txn: &Transaction, blocked: &Blocked) {
+        if let Some(views) = &self.views {
+            views.db.stop_waiting(txn.branch, blocked.what);
+        }
+    }
+
     /// See [`varve_vfs::Vfs::overrule`].
     pub(crate) fn do_overrule(&self, blocked: &Blocked) -> bool {
         let Some((db, None)) = self.locking() else { return false };

@@ -139,6 +139,11 @@ impl Transaction {
         Some(ViewName::transaction(epoch.to_string()))
     }
 
+    /// The longest that one of its calls waits for locks.
+    pub fn lock_wait_max(&self) -> Duration {
+        self.lock_wait
+    }
+
     /// Its name among the views.
     pub fn name(&self) -> ViewName {
         ViewName::transaction(self.epoch.get().to_string())

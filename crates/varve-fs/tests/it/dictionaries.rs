@@ -11,9 +11,10 @@ use varve_env::sim::SimEnv;
 use varve_fs::dictionaries::{PAIR_VALUE_BYTES_MAX, PairChange};
 use varve_fs::fsck::repair::repair_engine;
 use varve_fs::fsck::{CheckOptions, Finding};
-use varve_fs::{Dictionaries, FormatOptions, MountOptions, VarveFs};
+use varve_fs::{Dictionaries, FormatOptions, Isolation, MountOptions, TransactionOptions, VarveFs};
 use varve_schema::{DICTIONARIES, DictionaryRow};
 use varve_testkit::rng::Rng;
+use varve_types::InodeId;
 use varve_types::limits::KEY_BYTES_MAX;
 use varve_vfs::{FsError, FsResult};
 
@@ -142,6 +143,32 @@ fn run(env: &Arc<SimEnv>, seed: u64, steps: usize) -> (Vec<Model>, usize, usize)
         }
     }
     (states, acknowledged, durable)
+}
+
+/// A removal that met locks was marked as begun: until they had gone no dictionary could be asked for anything.
+#[test]
+fn a_dictionary_with_locked_pairs_is_removed_later() {
+    let env = sim_store(7, &FormatOptions::default());
+    let fs = open(&env);
+    let tags = fs.dictionaries();
+    tags.create(b"tags").unwrap();
+    tags.create(b"others").unwrap();
+    tags.change(b"tags", vec![put(b"key", b"1")]).unwrap();
+    let isolation = Isolation::Serializable;
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let id = fs.begin_transaction(InodeId::ROOT, &options).unwrap().name;
+    let own = fs.transaction_dictionaries(&id).unwrap();
+    assert_eq!(own.get(b"tags", b"key").unwrap().as_deref(), Some(&b"1"[..]));
+    for _ in 0..2 {
+        assert!(matches!(tags.remove(b"tags"), Err(FsError::Blocked(_))));
+        assert_eq!(tags.get(b"tags", b"key").unwrap().as_deref(), Some(&b"1"[..]));
+        tags.change(b"others", vec![put(b"key", b"2")]).unwrap();
+    }
+    assert_eq!(tags.list().unwrap(), [&b"others"[..], b"tags"]);
+    drop(own);
+    fs.abort_transaction(&id).unwrap();
+    tags.remove(b"tags").unwrap();
+    assert_eq!(tags.list().unwrap(), [b"others"]);
 }
 
 #[test]

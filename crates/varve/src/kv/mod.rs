@@ -18,13 +18,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
 use varve_engine::{Direction, KeyRange};
 use varve_fs::{Dictionaries, MountOptions, VarveFs, ViewKind};
-use varve_vfs::{FsError, FsResult};
+use varve_vfs::{Blocked, FsError, FsResult, Vfs, insist};
 
 use crate::error::split_hint;
 use crate::store::{self, FileSystem};
 use crate::views::place_of;
+use crate::waiting::in_time;
 use crate::{Error, Result};
 use protocol::{End, Failure, MESSAGE_BYTES_MAX, Request, Response};
 pub(crate) use server::Server;
@@ -34,68 +36,106 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
 /// Bytes of the keys and values of an answer, unless one pair is larger.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// Does what `request` asks for, in a transaction unless its number is 0.
-fn answer(fs: &VarveFs, transaction: u64, request: Request) -> Response {
-    if transaction == 0 {
-        return answer_on(fs.dictionaries(), request);
+/// Does what `request` asks for, in a transaction unless its number is 0. Waits for what transactions have locked, as long
+/// as calls about files do.
+fn answer(fs: &VarveFs, transaction: u64, request: &Request) -> Response {
+    match transaction {
+        0 => answer_in_main(fs, fs.lock_wait_max(), request),
+        _ => answer_in_transaction(fs, transaction, request),
     }
+}
+
+/// What is in the way for longer than `wait_max` gives way.
+fn answer_in_main(fs: &VarveFs, wait_max: Duration, request: &Request) -> Response {
+    let call = || attempt(fs.dictionaries(), request);
+    let done = in_time(fs, wait_max, call).or_else(|blocked| insist(fs, blocked, call));
+    done.unwrap_or_else(|blocked| Err(FsError::Blocked(blocked)))
+        .unwrap_or_else(|e| failure(fs, &e))
+}
+
+fn answer_in_transaction(fs: &VarveFs, transaction: u64, request: &Request) -> Response {
     let ended = || {
         let text = format!("no transaction {transaction} is open");
         Response::Failed(Failure::NoTransaction, text)
     };
-    match fs.transaction_dictionaries(&transaction.to_string()) {
+    let id = transaction.to_string();
+    let found = fs.transaction(&id).and_then(|txn| Ok((fs.transaction_dictionaries(&id)?, txn)));
+    let (dictionaries, txn) = match found {
+        Ok(found) => found,
+        Err(FsError::NotFound | FsError::Stale) => return ended(),
+        Err(error) => return failure(fs, &error),
+    };
+    match in_time(fs, txn.lock_wait_max(), || attempt(&dictionaries, request)) {
         // It may end meanwhile.
-        Ok(dictionaries) => match answer_on(&dictionaries, request) {
-            Response::Failed(Failure::NoTransaction, _) => ended(),
-            answered => answered,
-        },
-        Err(FsError::NotFound | FsError::Stale) => ended(),
-        Err(error) => Response::Failed(Failure::Storage, error.to_string()),
+        Ok(Err(FsError::Stale)) => ended(),
+        Ok(done) => done.unwrap_or_else(|error| failure(fs, &error)),
+        Err(blocked) => {
+            fs.give_up(&txn, &blocked);
+            failure(fs, &FsError::Blocked(blocked))
+        }
     }
 }
 
-fn answer_on(dictionaries: &Dictionaries, request: Request) -> Response {
-    let answered = match request {
-        Request::Create(name) => dictionaries.create(&name).map(|()| Response::Done),
-        Request::Drop(name) => dictionaries.remove(&name).map(|()| Response::Done),
+/// Does it, unless locks are in the way.
+fn attempt(
+    dictionaries: &Dictionaries,
+    request: &Request,
+) -> std::result::Result<FsResult<Response>, Blocked> {
+    match done(dictionaries, request) {
+        Err(FsError::Blocked(blocked)) => Err(blocked),
+        done => Ok(done),
+    }
+}
+
+fn done(dictionaries: &Dictionaries, request: &Request) -> FsResult<Response> {
+    match request {
+        Request::Create(name) => dictionaries.create(name).map(|()| Response::Done),
+        Request::Drop(name) => dictionaries.remove(name).map(|()| Response::Done),
         Request::List => dictionaries.list().map(Response::Names),
         Request::Get { name, key } => {
-            dictionaries.get(&name, &key).map(|value| Response::Value(value.map(Into::into)))
+            dictionaries.get(name, key).map(|value| Response::Value(value.map(Into::into)))
         }
         Request::Change { name, changes } => {
-            let changes = changes.into_iter().map(|(k, v)| (k.into(), v.map(Into::into)));
-            dictionaries.change(&name, changes.collect()).map(|()| Response::Done)
+            let copy = |bytes: &Vec<u8>| Bytes::copy_from_slice(bytes);
+            let changes = changes.iter().map(|(key, value)| (copy(key), value.as_ref().map(copy)));
+            dictionaries.change(name, changes.collect()).map(|()| Response::Done)
         }
         Request::Scan { name, start, end, reverse } => {
             let range = KeyRange { start: bound(start), end: bound(end) };
-            page(dictionaries, &name, range, reverse)
+            page(dictionaries, name, range, *reverse)
         }
         Request::Sync => dictionaries.sync().map(|()| Response::Done),
-    };
-    answered.unwrap_or_else(|error| {
-        let failure = match error {
-            FsError::NotFound => Failure::NotFound,
-            FsError::Exists => Failure::Exists,
-            FsError::ReadOnly => Failure::ReadOnly,
-            FsError::NoSpace(_) => Failure::NoSpace,
-            FsError::Invalid(_) | FsError::Name(_) => Failure::Invalid,
-            FsError::Stale => Failure::NoTransaction,
-            _ => Failure::Storage,
-        };
-        let text = match failure {
-            Failure::NotFound => "no such dictionary".to_owned(),
-            Failure::Exists => "there is a dictionary of that name".to_owned(),
-            _ => error.to_string(),
-        };
-        Response::Failed(failure, text)
-    })
+    }
 }
 
-fn bound(end: End) -> Bound<Vec<u8>> {
+fn failure(fs: &VarveFs, error: &FsError) -> Response {
+    let failure = match error {
+        FsError::NotFound => Failure::NotFound,
+        FsError::Exists => Failure::Exists,
+        FsError::ReadOnly => Failure::ReadOnly,
+        FsError::NoSpace(_) => Failure::NoSpace,
+        FsError::Invalid(_) | FsError::Name(_) => Failure::Invalid,
+        FsError::Blocked(_) => Failure::Locked,
+        FsError::GaveWay => Failure::GaveWay,
+        _ => Failure::Storage,
+    };
+    let text = match error {
+        FsError::NotFound => "no such dictionary".to_owned(),
+        FsError::Exists => "there is a dictionary of that name".to_owned(),
+        FsError::Blocked(blocked) => {
+            let holders = fs.transactions_of(blocked).join(", ");
+            format!("transaction {holders} has locked it; try again when that one has ended")
+        }
+        _ => error.to_string(),
+    };
+    Response::Failed(failure, text)
+}
+
+fn bound(end: &End) -> Bound<Vec<u8>> {
     match end {
         End::Open => Bound::Unbounded,
-        End::Included(key) => Bound::Included(key),
-        End::Excluded(key) => Bound::Excluded(key),
+        End::Included(key) => Bound::Included(key.clone()),
+        End::Excluded(key) => Bound::Excluded(key.clone()),
     }
 }
 
@@ -183,7 +223,7 @@ impl Client {
     /// Asks, and waits for the answer; a failure is an error.
     pub fn ask(&mut self, request: Request) -> Result<Response> {
         let response = match &mut self.way {
-            Way::Store(file_system) => answer(&file_system.inner(), self.transaction, request),
+            Way::Store(file_system) => answer(&file_system.inner(), self.transaction, &request),
             Way::Daemon(daemon) => {
                 let lost = |reason: &dyn std::fmt::Display| {
                     Error::failed(format!("the daemon does not answer: {reason}"))
@@ -220,6 +260,84 @@ fn failed(failure: Failure, text: String) -> Error {
         Failure::Exists => error.hint("choose another name, or drop that one with `varve kv drop`"),
         Failure::ReadOnly => error.hint("`mount -o remount,rw` lets it be changed"),
         Failure::NoTransaction => error.hint("`varve txn list` tells those that are"),
-        Failure::Invalid | Failure::NoSpace | Failure::Storage => error,
+        Failure::Invalid
+        | Failure::NoSpace
+        | Failure::Storage
+        | Failure::Locked
+        | Failure::GaveWay => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_fs::{FormatOptions, Isolation, TransactionOptions};
+    use varve_types::InodeId;
+
+    use super::*;
+
+    const TAGS: &[u8] = b"tags";
+
+    fn put(value: &[u8]) -> Request {
+        let changes = vec![(b"key".to_vec(), Some(value.to_vec()))];
+        Request::Change { name: TAGS.to_vec(), changes }
+    }
+
+    fn get() -> Request {
+        Request::Get { name: TAGS.to_vec(), key: b"key".to_vec() }
+    }
+
+    fn begin(fs: &VarveFs, lock_wait_ms: u64) -> u64 {
+        let isolation = Isolation::Serializable;
+        let options = TransactionOptions { isolation, lock_wait_ms, ..Default::default() };
+        fs.begin_transaction(InodeId::ROOT, &options).unwrap().name.parse().unwrap()
+    }
+
+    /// With a dictionary that has one pair.
+    fn on_store(test: impl FnOnce(&VarveFs)) {
+        let dir = tempfile::tempdir().unwrap();
+        store::format(dir.path(), &FormatOptions::default()).unwrap();
+        let file_system = FileSystem::open(dir.path(), &MountOptions::default()).unwrap();
+        let fs = file_system.inner();
+        assert_eq!(answer(&fs, 0, &Request::Create(TAGS.to_vec())), Response::Done);
+        assert_eq!(answer(&fs, 0, &put(b"first")), Response::Done);
+        test(&fs);
+        drop(fs);
+        file_system.close().unwrap();
+    }
+
+    #[test]
+    fn who_is_in_the_way_for_too_long_gives_way() {
+        for request in [put(b"second"), Request::Drop(TAGS.to_vec())] {
+            on_store(|fs| {
+                let txn = begin(fs, 0);
+                let value = |bytes: &[u8]| Response::Value(Some(bytes.to_vec()));
+                assert_eq!(answer(fs, txn, &get()), value(b"first"));
+                assert_eq!(answer(fs, 0, &get()), value(b"first"), "readers do not wait");
+                assert_eq!(answer_in_main(fs, Duration::ZERO, &request), Response::Done);
+                let gone = matches!(request, Request::Drop(_));
+                let expected = if gone { Failure::NotFound } else { Failure::GaveWay };
+                match answer(fs, txn, &get()) {
+                    Response::Failed(failure, text) => assert_eq!(failure, expected, "{text}"),
+                    other => panic!("{other:?}"),
+                }
+            });
+        }
+    }
+
+    /// A request that was given up counted as waiting on, so that another transaction was taken to wait for its own holder.
+    #[test]
+    fn a_request_that_was_refused_waits_no_more() {
+        on_store(|fs| {
+            let (holds, asks) = (begin(fs, 0), begin(fs, 1));
+            assert_eq!(answer(fs, holds, &put(b"held")), Response::Done);
+            match answer(fs, asks, &get()) {
+                Response::Failed(Failure::Locked, text) => {
+                    assert!(text.contains(&format!("transaction {holds} has locked it")), "{text}");
+                }
+                other => panic!("{other:?}"),
+            }
+            let waits = |fs: &VarveFs| fs.lock_status().unwrap();
+            assert!(waits(fs).iter().all(|status| status.waits_for.is_empty()));
+        });
     }
 }

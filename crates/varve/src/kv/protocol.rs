@@ -82,10 +82,14 @@ pub enum Failure {
     Storage = 6,
     /// There is no such transaction, or it has ended.
     NoTransaction = 7,
+    /// Transactions have locked what is asked for, and have not ended in time.
+    Locked = 8,
+    /// The transaction has lost its locks, so that others could go on; it can only be aborted.
+    GaveWay = 9,
 }
 
 impl Failure {
-    const ALL: [Failure; 7] = [
+    const ALL: [Failure; 9] = [
         Failure::NotFound,
         Failure::Exists,
         Failure::Invalid,
@@ -93,6 +97,8 @@ impl Failure {
         Failure::NoSpace,
         Failure::Storage,
         Failure::NoTransaction,
+        Failure::Locked,
+        Failure::GaveWay,
     ];
 }
 

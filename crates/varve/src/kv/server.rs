@@ -122,7 +122,7 @@ fn serve(mut client: UnixStream, desk: &Desk, idle_max: Duration) -> std::io::Re
         };
         let fs = desk.lock().clone();
         let response = match fs {
-            Some(fs) => answer(&fs, transaction, request),
+            Some(fs) => answer(&fs, transaction, &request),
             None => {
                 Response::Failed(Failure::Storage, "the mount is being upgraded or ends".to_owned())
             }

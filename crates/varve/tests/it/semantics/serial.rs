@@ -14,6 +14,7 @@ use crate::harness::{run, varve};
 semantics!(
     serializable_transactions,
     serializable_conflicts,
+    serializable_pairs,
     serializable_runs,
     serializable_large_files,
     serializable_crashes
@@ -146,6 +147,50 @@ fn serializable_conflicts(place: &Place) {
     for txn in [hasty, brief, restarts] {
         assert!(txn.end("abort").status.success());
     }
+}
+
+/// Requests about pairs wait as calls about files do.
+fn serializable_pairs(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    let kv = {
+        let dir = dir.clone();
+        move |arguments: &[&str]| {
+            let (action, rest) = arguments.split_first().unwrap();
+            varve().args(["kv", action]).arg(&dir).args(rest).output().unwrap()
+        }
+    };
+    let said = |output: &Output| {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    said(&kv(&["create", "tags"]));
+    said(&kv(&["put", "tags", "k", "before"]));
+    let (one, two) = (Txn::begin(&dir, &[]), Txn::begin(&dir, &[]));
+    assert_eq!(said(&kv(&["get", "tags", "k", "--txn", one.id()])), "before");
+    let put = kv.clone();
+    let write = beside(move || put(&["put", "tags", "k", "after"]));
+    let (put, id) = (kv.clone(), two.id().to_owned());
+    let within = beside(move || put(&["put", "tags", "k", "by the second", "--txn", &id]));
+    eventually("it waits", || two.status()["waits_for"] == serde_json::json!([one.id()]));
+    for n in 0..20 {
+        said(&kv(&["put", "tags", "beside", &n.to_string()]));
+    }
+    assert!(!write.is_finished() && !within.is_finished());
+    assert_eq!(said(&kv(&["get", "tags", "k"])), "before", "readers do not wait");
+    let brief = Txn::begin(&dir, &["--lock-timeout", "0.1"]);
+    let refused = kv(&["put", "tags", "k", "x", "--txn", brief.id()]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("has locked it\nhint: "), "{told}");
+    assert!(brief.end("abort").status.success());
+    one.commit();
+    said(&within.join().unwrap());
+    two.commit();
+    said(&write.join().unwrap());
+    let last = said(&kv(&["get", "tags", "k"]));
+    assert!(["after", "by the second"].contains(&last.as_str()), "{last}");
 }
 
 /// Runs two programs at once, each of which adds up two files and puts the sum into one of them.
