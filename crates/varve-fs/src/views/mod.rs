@@ -35,7 +35,7 @@ mod txn;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use varve_engine::{Db, SnapshotStore, Store, StoreError, StoreResult};
@@ -124,17 +124,17 @@ impl ViewName {
 }
 
 /// Attaches a mount of the view to its place, or says why it cannot.
-type Attach = Box<dyn Fn(&ViewName) -> FsResult<()> + Send + Sync>;
+type Attach = Arc<dyn Fn(&ViewName) -> FsResult<()> + Send + Sync>;
 
 /// Begins or ends a transaction, with its mount and all who know of it.
-type Transacting = Box<dyn Fn(Transact) -> FsResult<u64> + Send + Sync>;
+type Transacting = Arc<dyn Fn(Transact) -> FsResult<u64> + Send + Sync>;
 
 /// What the main view knows of the others.
 pub(crate) struct Views {
     db: Arc<Db>,
     places: names::Places,
-    attach: OnceLock<Attach>,
-    transacting: OnceLock<Transacting>,
+    attach: Mutex<Option<Attach>>,
+    transacting: Mutex<Option<Transacting>>,
     /// Transactions whose pairs somebody has asked for.
     pairs_used: Mutex<BTreeSet<InodeId>>,
     /// Held while a view begins or ends.
@@ -147,8 +147,8 @@ impl Views {
         Views {
             db,
             places: names::Places::default(),
-            attach: OnceLock::new(),
-            transacting: OnceLock::new(),
+            attach: Mutex::default(),
+            transacting: Mutex::default(),
             pairs_used: Mutex::default(),
             changing: Mutex::default(),
         }
@@ -209,25 +209,25 @@ pub(crate) struct ViewParts {
 }
 
 impl VarveFs {
-    /// Says how views are attached to their places. Once, before the file system is served.
+    /// Says how views are attached to their places, by the session that serves the file system from now on.
     pub fn attach_views_by(
         &self,
         attach: impl Fn(&ViewName) -> FsResult<()> + Send + Sync + 'static,
     ) {
         if let Some(views) = &self.views {
-            views.attach.get_or_init(|| Box::new(attach));
+            *views.attach.lock() = Some(Arc::new(attach));
         }
     }
 
-    /// Says how transactions are begun and ended for programs on the mount. Once, before the file system is served.
+    /// Says how transactions are begun and ended for programs on the mount, by the session that serves it from now on.
     pub fn transact_by(&self, work: impl Fn(Transact) -> FsResult<u64> + Send + Sync + 'static) {
         if let Some(views) = &self.views {
-            views.transacting.get_or_init(|| Box::new(work));
+            *views.transacting.lock() = Some(Arc::new(work));
         }
     }
 
     pub(crate) fn do_transact(&self, what: Transact) -> FsResult<u64> {
-        let work = self.views()?.transacting.get();
+        let work = self.views()?.transacting.lock().clone();
         work.ok_or(FsError::NotSupported("transactions by this mount"))?(what)
     }
 
@@ -239,7 +239,8 @@ impl VarveFs {
     pub(crate) fn do_arrive(&self, id: InodeId) -> FsResult<()> {
         let views = self.views()?;
         let name = views.places.name(id).ok_or(FsError::Stale)?;
-        let attach = views.attach.get().ok_or(FsError::NotSupported("views by this mount"))?;
+        let attach = views.attach.lock().clone();
+        let attach = attach.ok_or(FsError::NotSupported("views by this mount"))?;
         attach(&name)?;
         Err(FsError::Stale)
     }
