@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use varve_engine::{
-    Branch, BranchOptions, Clash, Db, Direction, KeyRange, Merged, Store, StoreError, StoreResult,
+    Branch, BranchOptions, Clash, Db, Direction, Fit, KeyRange, Merged, Store, StoreError,
+    StoreResult,
 };
 use varve_env::sim::SimEnv;
 use varve_types::{BranchId, KeyspaceId};
@@ -26,10 +27,12 @@ struct Tree {
     changed: BTreeMap<(usize, Vec<u8>), u64>,
 }
 
-struct World {
-    env: Arc<SimEnv>,
+pub(crate) struct World {
+    pub(crate) env: Arc<SimEnv>,
+    /// What the store is opened with from the next time on.
+    pub(crate) designs: Designs,
     db: Option<Db>,
-    ids: Vec<KeyspaceId>,
+    pub(crate) ids: Vec<KeyspaceId>,
     trees: Vec<Tree>,
     /// What they see, and the step in which they were made.
     snapshots: BTreeMap<String, (Model, u64)>,
@@ -52,15 +55,16 @@ fn merged(clash: &Clash<'_>) -> Vec<u8> {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    pub(crate) fn new(designs: Designs, seed: u64) -> World {
         let env = SimEnv::new(seed);
-        let db = open(&env).unwrap();
+        let db = open_as(&env, designs).unwrap();
         let ids = make_spaces(&db).unwrap();
         let (rows, changed) = (Model::new(), BTreeMap::new());
         let store = Tree { id: None, parent: 0, base: rows.clone(), rows, begun: 0, changed };
         let (trees, snapshots) = (vec![store], BTreeMap::new());
         World {
             env,
+            designs,
             db: Some(db),
             ids,
             trees,
@@ -72,7 +76,7 @@ impl World {
         }
     }
 
-    fn db(&self) -> &Db {
+    pub(crate) fn db(&self) -> &Db {
         self.db.as_ref().unwrap()
     }
 
@@ -91,6 +95,11 @@ impl World {
         let at = rng.below(self.trees.len() as u64) as usize;
         let ops = random_ops(rng);
         self.with_store(at, |store| store.write(to_batch(&self.ids, &ops))).unwrap();
+        self.note(at, ops);
+    }
+
+    /// Notes what was done to a tree; the store itself is the first.
+    pub(crate) fn note(&mut self, at: usize, ops: Vec<ModelOp>) {
         let tree = &mut self.trees[at];
         tree.rows.apply(&ops);
         for op in ops {
@@ -200,7 +209,8 @@ impl World {
         }
     }
 
-    fn reopen(&mut self, rng: &mut Rng) {
+    /// Ends the process, in one of several ways, and opens the store again.
+    pub(crate) fn reopen(&mut self, rng: &mut Rng) {
         self.count_ways();
         match rng.below(3) {
             0 => self.db().close().unwrap(),
@@ -212,12 +222,27 @@ impl World {
         }
         self.db = None;
         self.env = self.env.process_kill();
-        self.db = Some(open(&self.env).unwrap());
+        self.db = Some(open_as(&self.env, self.designs).unwrap());
         let branches: Vec<BranchId> = self.db().branches().iter().map(|info| info.id).collect();
         let expected: Vec<BranchId> = self.trees.iter().filter_map(|tree| tree.id).collect();
         assert_eq!(branches, expected);
         let names: Vec<String> = self.db().snapshots().into_iter().map(|info| info.name).collect();
         assert_eq!(names, self.snapshots.keys().cloned().collect::<Vec<_>>());
+    }
+
+    /// Compares all rows of all trees and snapshots; gives how many branches and snapshots there are.
+    pub(crate) fn check_all(&self, when: &str) -> [usize; 2] {
+        for (at, tree) in self.trees.iter().enumerate() {
+            let found = self.with_store(at, |store| contents(store, &self.ids).unwrap());
+            assert_eq!(found, tree.rows, "{when}: {:?}", tree.id);
+        }
+        for (name, (rows, _)) in &self.snapshots {
+            let snapshot = self.db().open_snapshot(name).unwrap();
+            assert_eq!(contents(&snapshot, &self.ids).unwrap(), *rows, "{when}: {name}");
+        }
+        let report = self.db().verify(&mut |_| {}).unwrap();
+        assert!(report.errors.is_empty(), "{when}: {:?}", report.errors);
+        [self.trees.len() - 1, self.snapshots.len()]
     }
 
     fn check(&self, rng: &mut Rng) {
@@ -284,13 +309,10 @@ impl World {
         let run = random_run(rng);
         insert_run(self.env.as_ref(), std::path::Path::new("/"), self.db(), &self.ids, &run)
             .unwrap();
-        self.trees[0].rows.apply(&run);
-        for op in run {
-            self.trees[0].changed.insert((op.space, op.key), self.step);
-        }
+        self.note(0, run);
     }
 
-    fn run(&mut self, rng: &mut Rng, steps: u64) {
+    pub(crate) fn run(&mut self, rng: &mut Rng, steps: u64) {
         for _ in 0..steps {
             self.step += 1;
             match rng.below(100) {
@@ -309,6 +331,8 @@ impl World {
                 86 => self.reopen(rng),
                 87 => self.insert(rng),
                 88..91 => self.check_changes(rng),
+                91 => drop(self.db().redesign().unwrap()),
+                92 => drop(self.db().defragment(Fit::Best).unwrap()),
                 _ => self.check(rng),
             }
         }
@@ -345,9 +369,9 @@ fn check_rows(
 #[test]
 fn branches_and_snapshots_agree_with_the_model() {
     let (mut commits, mut ways, mut told) = ([0; 3], [0; 2], 0);
-    for seed in 0..12 {
+    for seed in 0..16 {
         let mut rng = Rng::new(seed);
-        let mut world = World::new(seed);
+        let mut world = World::new(Designs::Drawn, seed);
         world.run(&mut rng, 1200);
         let report = world.db().verify(&mut |_| {}).unwrap();
         assert!(report.errors.is_empty(), "{:?}", report.errors);

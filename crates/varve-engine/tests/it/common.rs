@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use varve_engine::{
-    Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreDesign, StoreResult,
-    ValuePolicy,
-};
+use varve_engine::{Batch, Db, Direction, KeyRange, KeyspaceOptions, Store, StoreResult};
 use varve_env::Env;
 use varve_types::KeyspaceId;
+
+pub(crate) use crate::designs::{Designs, small_options};
 
 /// A small generator of random numbers (splitmix64).
 pub(crate) struct Rng(u64);
@@ -36,72 +35,20 @@ impl Rng {
     }
 }
 
-/// Everything is small, so that a few hundred writes reach every level.
-pub(crate) fn small_options() -> DbOptions {
-    DbOptions {
-        memtable_bytes: 8 << 10,
-        table_bytes: 4 << 10,
-        block_bytes: 512,
-        sublevels_trigger: 2,
-        level_base_bytes: 12 << 10,
-        level_multiplier: 3,
-        space_reserve_bytes: 0,
-        manifest_bytes_max: 1500,
-        ..DbOptions::with_memory_budget(1 << 20)
-    }
-}
-
 pub(crate) fn store_dir() -> PathBuf {
     PathBuf::from("/store")
 }
 
-/// [`small_options`] with one of all designs, chosen by a number, and other sizes.
-pub(crate) fn options_by(number: u64) -> DbOptions {
-    use varve_engine::design::{Compaction, TableFilter, TableIndex, Values};
-    use varve_engine::options::{FilteredLevels, Tuning};
-    let pick = |n: u64, of: u64| (number / n % of) as usize;
-    let design = StoreDesign {
-        compaction: [
-            Compaction::Leveled,
-            Compaction::Stepped,
-            Compaction::LazyLeveled,
-            Compaction::Stitched,
-        ][pick(1, 4)],
-        index: [TableIndex::EliasFano, TableIndex::Plain, TableIndex::ThreeLevel][pick(7, 3)],
-        filter: [
-            TableFilter::Fuse,
-            TableFilter::Bloom,
-            TableFilter::Cuckoo,
-            TableFilter::Quotient,
-            TableFilter::None,
-            TableFilter::MultiLevelCuckoo,
-        ][pick(5, 6)],
-        filtered_levels: [FilteredLevels::All, FilteredLevels::Upper(1)][pick(11, 2)],
-        tuning: [Tuning::Fixed, Tuning::Auto][pick(13, 2)],
-        values: [Values::Separated, Values::InRow, Values::InRow][pick(2, 3)],
-        ..StoreDesign::default()
-    };
-    let mut options = small_options();
-    design.apply(&mut options);
-    if options.stitch_threshold_bytes > 0 {
-        options.stitch_threshold_bytes = 1 << (9 + pick(4, 4));
-    }
-    options.dead_percent_max = [0, 25, 100][pick(2, 3)];
-    options.sublevels_trigger = 2 + pick(3, 2);
-    options.level_base_bytes = small_options().level_base_bytes;
-    options.table_bytes = 1 << (10 + pick(6, 3));
-    if design.values == Values::Separated {
-        options.values = ValuePolicy::Separated { bytes_min: [25, 1, 50, 200][pick(3, 4)] };
-    }
-    options
+/// Opens the store, each time with the policies that the machine's randomness happens to choose: a store may change
+/// them at every open.
+pub(crate) fn open(env: &Arc<impl Env + 'static>) -> StoreResult<Db> {
+    open_as(env, Designs::Drawn)
 }
 
-/// Opens the store, each time with the policy that the number of its files happens to choose: a store may
-/// change its policy at every open.
-pub(crate) fn open(env: &Arc<impl Env + 'static>) -> StoreResult<Db> {
+pub(crate) fn open_as(env: &Arc<impl Env + 'static>, designs: Designs) -> StoreResult<Db> {
     let env: Arc<dyn Env> = Arc::clone(env) as Arc<dyn Env>;
-    let files = env.list(&store_dir()).map_or(0, |items| items.len());
-    Db::open(env, &store_dir(), options_by(files as u64))
+    let options = designs.options(&mut |below| env.random() % below);
+    Db::open(env, &store_dir(), options)
 }
 
 /// The key spaces of the tests: of prefixed keys, of any keys, and one that is compressed.
@@ -228,11 +175,11 @@ pub(crate) fn insert_run(
     outcome
 }
 
-/// All rows of the store, by a scan of each key space.
-pub(crate) fn contents(db: &Db, ids: &[KeyspaceId]) -> StoreResult<Model> {
+/// All rows of a store, by a scan of each key space.
+pub(crate) fn contents(store: &dyn Store, ids: &[KeyspaceId]) -> StoreResult<Model> {
     let mut model = Model { spaces: Vec::new() };
     for id in ids {
-        let rows = db.scan(*id, KeyRange::all(), Direction::Forward)?;
+        let rows = store.scan(*id, KeyRange::all(), Direction::Forward)?;
         let rows = rows.map(|row| row.map(|(key, value)| (key.to_vec(), value.to_vec())));
         model.spaces.push(rows.collect::<StoreResult<Rows>>()?);
     }

@@ -11,7 +11,7 @@ use varve_format::index::IndexPolicy;
 use varve_types::KeyspaceId;
 
 use crate::common::*;
-use crate::redesign::options_of;
+use crate::designs::options_of;
 
 const ROWS: KeyspaceOptions = KeyspaceOptions { prefixed: true, compressed: false };
 

@@ -10,6 +10,7 @@ use varve_env::{Env, File, OpenMode};
 use varve_types::KeyspaceId;
 
 use crate::common::*;
+use crate::designs::PRESETS;
 use crate::threaded::threaded;
 
 /// Where the data outside of the store are.
@@ -36,10 +37,20 @@ impl History {
     }
 }
 
+/// How a store is opened.
+#[derive(Clone, Copy)]
+struct How {
+    designs: Designs,
+    /// Whether it runs its threads.
+    threads: bool,
+}
+
+/// Other policies at each open, and no threads.
+const DRAWN: How = How { designs: Designs::Drawn, threads: false };
+
 struct Run<'a> {
     env: &'a Arc<SimEnv>,
-    /// Whether the store runs its threads.
-    threads: bool,
+    how: How,
     history: History,
     /// States that count as acknowledged.
     acknowledged: usize,
@@ -48,7 +59,10 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn open(&mut self) -> StoreResult<(Db, Vec<KeyspaceId>)> {
-        let db = if self.threads { open(&Arc::new(threaded(self.env)))? } else { open(self.env)? };
+        let db = match self.how.threads {
+            true => open_as(&Arc::new(threaded(self.env)), self.how.designs)?,
+            false => open_as(self.env, self.how.designs)?,
+        };
         if let Some(file) = &self.outside {
             let file = Arc::clone(file);
             db.set_external_sync(Box::new(move || file.sync_data()));
@@ -174,13 +188,13 @@ fn outside_file(env: &SimEnv) -> std::io::Result<Arc<dyn File>> {
 /// Works on `env` until it crashes or all is done.
 fn work(
     env: &Arc<SimEnv>,
+    how: How,
     seed: u64,
     steps: usize,
     from: Model,
-    threads: bool,
 ) -> Result<(History, usize), String> {
     let outside = outside_file(env).ok();
-    let mut run = Run { env, threads, history: History::new(from), acknowledged: 0, outside };
+    let mut run = Run { env, how, history: History::new(from), acknowledged: 0, outside };
     match run.work(&mut Rng::new(seed), steps) {
         Err(error) if !env.crashed() => Err(format!("failed without a crash: {error}")),
         _ => Ok((run.history, run.acknowledged)),
@@ -188,8 +202,13 @@ fn work(
 }
 
 /// Opens what a crash left and finds which state it is; it must be one from `least` on.
-fn recovered(env: &Arc<SimEnv>, history: &History, least: usize) -> Result<Model, String> {
-    let db = open(env).map_err(|error| format!("open: {error}"))?;
+fn recovered(
+    env: &Arc<SimEnv>,
+    designs: Designs,
+    history: &History,
+    least: usize,
+) -> Result<Model, String> {
+    let db = open_as(env, designs).map_err(|error| format!("open: {error}"))?;
     // Nothing calls it: what is uncovered after a power cut must be gone already.
     db.set_external_sync(Box::new(|| Ok(())));
     let found = make_spaces(&db).and_then(|ids| contents(&db, &ids));
@@ -214,47 +233,63 @@ fn recovered(env: &Arc<SimEnv>, history: &History, least: usize) -> Result<Model
 }
 
 /// After one crash: every kind of end, and a second crash after some more work.
-fn check_ends(env: &Arc<SimEnv>, seed: u64, history: &History, acked: usize) -> Result<(), String> {
+fn check_ends(
+    env: &Arc<SimEnv>,
+    designs: Designs,
+    seed: u64,
+    history: &History,
+    acked: usize,
+) -> Result<(), String> {
+    let how = How { designs, threads: false };
     let named = |end: &'static str| move |error: String| format!("{end}: {error}");
+    let found =
+        |env: &Arc<SimEnv>, history: &History, least| recovered(env, designs, history, least);
     let synced = history.synced;
-    recovered(&env.power_cut_keep_nothing(), history, synced).map_err(named("nothing kept"))?;
-    recovered(&env.power_cut_keep_all(), history, synced).map_err(named("all kept"))?;
+    found(&env.power_cut_keep_nothing(), history, synced).map_err(named("nothing kept"))?;
+    found(&env.power_cut_keep_all(), history, synced).map_err(named("all kept"))?;
     for cut in 0..3 {
         let next = env.power_cut(seed ^ cut << 32);
-        let found = recovered(&next, history, synced).map_err(named("power cut"))?;
+        let rows = found(&next, history, synced).map_err(named("power cut"))?;
         if cut == 0 {
             let killed = next.process_kill();
-            let (history, _) = work(&killed, seed + 1, 12, found, false)?;
+            let (history, _) = work(&killed, how, seed + 1, 12, rows)?;
             let again = killed.power_cut(seed + 2);
-            recovered(&again, &history, history.synced).map_err(named("second crash"))?;
+            found(&again, &history, history.synced).map_err(named("second crash"))?;
         }
     }
     let killed = env.process_kill();
-    let found = recovered(&killed, history, acked).map_err(named("process kill"))?;
+    let rows = found(&killed, history, acked).map_err(named("process kill"))?;
     // The process died without a word: the next one works on, and then the power fails.
     let killed = killed.process_kill();
-    let (history, acked) = work(&killed, seed + 3, 12, found, false)?;
-    recovered(&killed.power_cut_keep_nothing(), &history, history.synced)
+    let (history, acked) = work(&killed, how, seed + 3, 12, rows)?;
+    found(&killed.power_cut_keep_nothing(), &history, history.synced)
         .map_err(named("power cut after a kill"))?;
-    recovered(&killed.process_kill(), &history, acked).map_err(named("second kill"))?;
+    found(&killed.process_kill(), &history, acked).map_err(named("second kill"))?;
     Ok(())
 }
 
 const STEPS: usize = 120;
 
 /// Crashes the same run at many places; returns the first violation.
-fn crash_everywhere(seed: u64, stride: u64, lying_disk: bool) -> Result<(), String> {
+pub(crate) fn crash_everywhere(
+    designs: Designs,
+    seed: u64,
+    stride: u64,
+    lying_disk: bool,
+) -> Result<(), String> {
+    let how = How { designs, threads: false };
     let new_env = || {
         let env = SimEnv::new(seed);
         env.set_ignore_syncs(lying_disk);
         env
     };
     let env = new_env();
-    work(&env, seed, STEPS, Model::new(), false)?;
+    work(&env, how, seed, STEPS, Model::new())?;
     let (ops, syncs) = (env.op_count(), env.sync_count());
     assert!(syncs > 30, "the run syncs {syncs} times");
     let points = (1..=syncs).map(|n| (n, true));
-    let points = points.chain((1..ops).step_by(stride as usize).map(|n| (n, false)));
+    let points =
+        points.chain((1 + seed % stride..ops).step_by(stride as usize).map(|n| (n, false)));
     for (n, at_sync) in points {
         let env = new_env();
         if at_sync {
@@ -262,8 +297,8 @@ fn crash_everywhere(seed: u64, stride: u64, lying_disk: bool) -> Result<(), Stri
         } else {
             env.crash_after(n)
         }
-        let (history, acked) = work(&env, seed, STEPS, Model::new(), false)?;
-        check_ends(&env, seed ^ n, &history, acked).map_err(|error| {
+        let (history, acked) = work(&env, how, seed, STEPS, Model::new())?;
+        check_ends(&env, designs, seed ^ n, &history, acked).map_err(|error| {
             let point = if at_sync { "sync" } else { "operation" };
             format!("seed {seed}, crash at {point} {n}: {error}")
         })?;
@@ -274,22 +309,31 @@ fn crash_everywhere(seed: u64, stride: u64, lying_disk: bool) -> Result<(), Stri
 #[test]
 fn every_crash_leaves_a_state_that_existed() {
     for seed in 0..4 {
-        crash_everywhere(seed, 11, false).unwrap();
+        crash_everywhere(Designs::Drawn, seed, 11, false).unwrap();
+    }
+}
+
+#[test]
+fn every_crash_of_every_preset_leaves_a_state_that_existed() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        crash_everywhere(Designs::Always(design), seed, 31, false)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 
 /// The same with flush, compaction and sync on their own threads, at random places.
 #[test]
 fn crashes_with_threads_leave_a_state_that_existed() {
+    let how = How { threads: true, ..DRAWN };
     let env = SimEnv::new(0);
-    work(&env, 0, STEPS, Model::new(), true).unwrap();
+    work(&env, how, 0, STEPS, Model::new()).unwrap();
     let env_ops = env.op_count();
     let mut rng = Rng::new(77);
     for round in 0..60 {
         let env = SimEnv::new(round);
         env.crash_after(1 + rng.below(env_ops));
-        let (history, acked) = work(&env, round, STEPS, Model::new(), true).unwrap();
-        check_ends(&env, round, &history, acked).unwrap();
+        let (history, acked) = work(&env, how, round, STEPS, Model::new()).unwrap();
+        check_ends(&env, how.designs, round, &history, acked).unwrap();
     }
 }
 
@@ -301,7 +345,8 @@ fn crashes_on_a_full_disk_leave_a_state_that_existed() {
         let mut rng = Rng::new(seed);
         env.crash_after(60 + rng.below(300));
         let (history, outside) = (History::new(Model::new()), outside_file(&env).ok());
-        let mut run = Run { env: &env, threads: seed % 2 == 1, history, acknowledged: 0, outside };
+        let how = How { threads: seed % 2 == 1, ..DRAWN };
+        let mut run = Run { env: &env, how, history, acknowledged: 0, outside };
         let steps = 2 * STEPS;
         match run.work_on_a_full_disk(&mut rng, steps) {
             Err(error) if !env.crashed() => panic!("seed {seed}: failed without a crash: {error}"),
@@ -309,7 +354,7 @@ fn crashes_on_a_full_disk_leave_a_state_that_existed() {
         }
         refused += usize::from(run.history.states.len() < steps / 3);
         env.set_capacity(1 << 30);
-        check_ends(&env, seed, &run.history, run.acknowledged).unwrap();
+        check_ends(&env, how.designs, seed, &run.history, run.acknowledged).unwrap();
     }
     assert!(refused > 5, "{refused} runs were refused much");
 }
@@ -317,7 +362,7 @@ fn crashes_on_a_full_disk_leave_a_state_that_existed() {
 /// The canary: on a disk that ignores syncs the test above must fail.
 #[test]
 fn a_lying_disk_is_noticed() {
-    let violation = (0..4).find_map(|seed| crash_everywhere(seed, 11, true).err());
+    let violation = (0..4).find_map(|seed| crash_everywhere(Designs::Drawn, seed, 11, true).err());
     assert!(violation.is_some_and(|error| error.contains("crash at")));
 }
 

@@ -129,7 +129,7 @@ fn corrupt_and_foreign_tables_are_refused_whole() {
 
 /// A table of a store that made its key spaces in another order.
 fn table_of_another_shape(db: &Db, ids: &[KeyspaceId], env: &Arc<SimEnv>, path: &Path) {
-    let other = Db::open(env.clone(), Path::new("/other"), options_by(0)).unwrap();
+    let other = Db::open(env.clone(), Path::new("/other"), small_options()).unwrap();
     let (name, options) = SPACES[1];
     let first = other.keyspace(name, options).unwrap();
     assert_eq!(first, ids[0]);

@@ -1,17 +1,17 @@
 //! Random operations on a store and on a `BTreeMap` show the same rows.
 
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::Arc;
 
-use varve_engine::{Db, DbOptions, Direction, Fit, KeyRange, Store, StoreSnapshot};
+use varve_engine::{Db, Direction, Fit, KeyRange, Store, StoreSnapshot, ValuePolicy};
 use varve_env::Env;
 use varve_env::os::OsEnv;
 use varve_env::sim::SimEnv;
-use varve_format::filter::FilterPolicy;
-use varve_format::index::IndexPolicy;
 use varve_types::KeyspaceId;
 
 use crate::common::*;
+use crate::designs::{PRESETS, options_of};
 
 fn random_bound(rng: &mut Rng, space: usize) -> Bound<Vec<u8>> {
     let key = random_key(rng, space);
@@ -51,27 +51,6 @@ fn expected(rows: &Rows, range: &KeyRange, direction: Direction) -> Vec<(Vec<u8>
         rows.reverse();
     }
     rows
-}
-
-/// Options of one of the kinds that a store may be opened with, whatever it was opened with before.
-fn random_options(rng: &mut Rng) -> DbOptions {
-    let index = [IndexPolicy::Plain, IndexPolicy::EliasFano, IndexPolicy::ThreeLevel];
-    let filter = [
-        FilterPolicy::None,
-        FilterPolicy::Bloom { bits_per_key: 10 },
-        FilterPolicy::Cuckoo { fingerprint_bits: 8 },
-        FilterPolicy::Quotient { remainder_bits: 6 },
-        FilterPolicy::Fuse { fingerprint_bits: 8 },
-    ];
-    let (index, filter) = (index[rng.below(3) as usize], filter[rng.below(5) as usize]);
-    let sublevel_map = rng.chance(2);
-    let mut options = DbOptions { index, filter, sublevel_map, ..options_by(rng.next()) };
-    if rng.chance(2) {
-        // Large enough for an index that needs whole pages, and for tables of several of them.
-        (options.block_bytes, options.table_bytes) = (4096, 40 << 10);
-        (options.memtable_bytes, options.level_base_bytes) = (24 << 10, 48 << 10);
-    }
-    options
 }
 
 fn random_fit(rng: &mut Rng) -> Fit {
@@ -116,7 +95,7 @@ fn check_reads(rng: &mut Rng, reader: &Reader<'_>, ids: &[KeyspaceId], model: &M
 
 /// How often tables were clipped, tables moved as they are, tables spared by the map of the sub-levels; bytes that merges
 /// left where they were; how often tables were defragmented, segments cleaned, and values read out of segments.
-type Counts = [u64; 7];
+pub(crate) type Counts = [u64; 7];
 
 const COUNTED: [&str; 7] = [
     "table_clips",
@@ -132,10 +111,13 @@ fn counts_of(db: &Db) -> Counts {
     COUNTED.map(|name| counter(db, name))
 }
 
-fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> Counts {
+fn run(env: &Arc<dyn Env>, dir: &Path, designs: Designs, seed: u64, steps: usize) -> Counts {
     let mut rng = Rng::new(seed);
     let mut model = Model::new();
-    let open = |rng: &mut Rng| Db::open(Arc::clone(env), dir, random_options(rng)).unwrap();
+    let open = |rng: &mut Rng| {
+        let options = designs.options(&mut |below| rng.below(below));
+        Db::open(Arc::clone(env), dir, options).unwrap()
+    };
     let mut db = open(&mut rng);
     let mut ids = make_spaces(&db).unwrap();
     let (mut step, mut counts) = (0, Counts::default());
@@ -193,12 +175,17 @@ fn run(env: &Arc<dyn Env>, dir: &std::path::Path, seed: u64, steps: usize) -> Co
     counts
 }
 
+/// A run on a simulated machine.
+pub(crate) fn run_on_sim(designs: Designs, seed: u64, steps: usize) -> Counts {
+    let env: Arc<dyn Env> = SimEnv::new(seed);
+    run(&env, &store_dir(), designs, seed, steps)
+}
+
 #[test]
 fn a_simulated_store_agrees_with_the_model() {
     let mut counts = Counts::default();
     for seed in 0..9 {
-        let env: Arc<dyn Env> = SimEnv::new(seed);
-        let new = run(&env, &store_dir(), seed, 2500);
+        let new = run_on_sim(Designs::Drawn, seed, 2500);
         counts.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
     }
     let [clips, moves, spared, stitched, defragmentations, cleanings, values] = counts;
@@ -209,12 +196,26 @@ fn a_simulated_store_agrees_with_the_model() {
     assert!(cleanings > 5 && values > 10_000, "{cleanings} cleanings, {values} values read");
 }
 
+/// Each stays what it is over many opens, and does what it is for.
+#[test]
+fn every_preset_agrees_with_the_model() {
+    for (name, design) in PRESETS {
+        let [_, _, spared, stitched, _, _, values] = run_on_sim(Designs::Always(design), 40, 1200);
+        let options = options_of(design);
+        let stitches = options.stitch_threshold_bytes > 0;
+        let apart = options.values != ValuePolicy::InRow;
+        assert_eq!(spared > 1000, options.sublevel_map, "{name}: the map spared {spared} tables");
+        assert_eq!(stitched > 10_000, stitches, "{name}: {stitched} bytes stitched");
+        assert_eq!(values > 1000, apart, "{name}: {values} values read");
+    }
+}
+
 #[test]
 fn a_real_store_agrees_with_the_model() {
     for seed in 100..102 {
         let dir = tempfile::tempdir().unwrap();
         let env: Arc<dyn Env> = OsEnv::new();
-        run(&env, &dir.path().join("store"), seed, 1500);
+        run(&env, &dir.path().join("store"), Designs::Drawn, seed, 1500);
     }
 }
 

@@ -9,7 +9,8 @@ use varve_env::Env;
 use varve_env::sim::SimEnv;
 
 use crate::common::*;
-use crate::redesign::{PRESETS, finish, options_of};
+use crate::designs::{PRESETS, options_of};
+use crate::redesign::finish;
 
 const PREFIXES: u64 = 120;
 

@@ -3,54 +3,14 @@
 
 use std::sync::Arc;
 
-use varve_engine::design::{Compaction, TableFilter, TableIndex, Values};
-use varve_engine::{Db, DbOptions, Redesign, Store, StoreDesign, ValuePolicy, inspect_store};
+use varve_engine::design::Compaction;
+use varve_engine::{Db, Redesign, Store, StoreDesign, ValuePolicy, inspect_store};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_types::KeyspaceId;
 
 use crate::common::*;
-
-pub(crate) const PRESETS: [(&str, StoreDesign); 6] = [
-    ("tablefs", StoreDesign::TABLEFS),
-    ("tablefs-column", StoreDesign::TABLEFS_COLUMN),
-    ("slimfs", StoreDesign::SLIMFS),
-    ("kvfs", StoreDesign::KVFS),
-    (
-        "default",
-        StoreDesign {
-            compaction: Compaction::LazyLeveled,
-            index: TableIndex::EliasFano,
-            filter: TableFilter::Fuse,
-            ..StoreDesign::TABLEFS
-        },
-    ),
-    (
-        "stepped without filters",
-        StoreDesign {
-            compaction: Compaction::Stepped,
-            index: TableIndex::ThreeLevel,
-            filter: TableFilter::None,
-            values: Values::Separated,
-            ..StoreDesign::TABLEFS
-        },
-    ),
-];
-
-/// A store of `design` whose tables are small, but have blocks of whole pages, which most indexes need.
-pub(crate) fn options_of(design: StoreDesign) -> DbOptions {
-    let mut options = small_options();
-    design.apply(&mut options);
-    let small = small_options();
-    (options.sublevels_trigger, options.level_multiplier) = (3, small.level_multiplier);
-    (options.block_bytes, options.memtable_bytes) = (4096, 16 << 10);
-    (options.table_bytes, options.level_base_bytes) = (24 << 10, 48 << 10);
-    options.stitch_threshold_bytes = options.stitch_threshold_bytes.min(4096);
-    if design.values == Values::Separated {
-        options.values = ValuePolicy::Separated { bytes_min: 200 };
-    }
-    options
-}
+use crate::designs::{PRESETS, options_of};
 
 struct Run {
     env: Arc<SimEnv>,
@@ -106,12 +66,12 @@ pub(crate) fn finish(db: &Db) -> Redesign {
 }
 
 /// Every table of the store is as `design` says, by what inspection shows.
-fn assert_is_of(env: &SimEnv, design: StoreDesign, when: &str) {
+pub(crate) fn assert_is_of(env: &SimEnv, design: StoreDesign, when: &str) {
     let report = inspect_store(env, &store_dir()).unwrap();
     let options = options_of(design);
     let mut tables = 0;
     for space in &report.keyspaces {
-        let compressed = space.name == "data";
+        let compressed = space.name.starts_with("data");
         let index = if space.prefixed && !compressed { options.index.name() } else { "plain" };
         for table in space.levels.iter().flat_map(|l| &l.sublevels).flat_map(|s| &s.tables) {
             tables += 1;

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use varve_engine::{Batch, Db, Direction, KeyRange, Store};
+use varve_engine::{Batch, Db, DbOptions, Direction, KeyRange, Store};
 use varve_env::os::OsEnv;
 use varve_types::KeyspaceId;
 
 use crate::common::*;
+use crate::designs::{PRESETS, options_of};
 
 const WRITERS: u64 = 3;
-const ROUNDS: u64 = 1500;
+const ROUNDS: u64 = 600;
 
 fn key(writer: u64, row: u64) -> Vec<u8> {
     [writer.to_be_bytes(), row.to_be_bytes()].concat()
@@ -78,9 +79,21 @@ fn read_rounds(
 
 #[test]
 fn readers_see_whole_batches_while_writers_write() {
+    whole_batches(&small_options());
+}
+
+#[test]
+fn readers_see_whole_batches_in_every_preset() {
+    for (name, design) in PRESETS {
+        println!("{name}");
+        whole_batches(&options_of(design));
+    }
+}
+
+fn whole_batches(options: &DbOptions) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let open = || Db::open(OsEnv::new(), &path, small_options()).unwrap();
+    let open = || Db::open(OsEnv::new(), &path, options.clone()).unwrap();
     let db = open();
     let ids = make_spaces(&db).unwrap();
     let stop = AtomicBool::new(false);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use varve_engine::{Db, Inspection, Store, StoreError, inspect, inspect_store};
+use varve_engine::{
+    Db, DbOptions, Inspection, Store, StoreError, ValuePolicy, inspect, inspect_store,
+};
 use varve_env::sim::SimEnv;
 
 use crate::common::*;
@@ -11,7 +13,9 @@ use crate::common::*;
 fn sample() -> (Arc<SimEnv>, Db) {
     let env = SimEnv::new(1);
     let mut rng = Rng::new(1);
-    let db = open(&env).unwrap();
+    let apart = ValuePolicy::Separated { bytes_min: 25 };
+    let options = DbOptions { values: apart, ..small_options() };
+    let db = Db::open(env.clone(), &store_dir(), options).unwrap();
     let ids = make_spaces(&db).unwrap();
     for i in 0..400 {
         db.write(to_batch(&ids, &random_ops(&mut rng))).unwrap();
