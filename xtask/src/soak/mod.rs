@@ -27,6 +27,11 @@ const VERBS: &[Verb] = &[
         run: crash,
     },
     Verb {
+        name: "designs",
+        about: "the engine under random combinations of policies, on the simulated machine",
+        run: designs,
+    },
+    Verb {
         name: "kills",
         about: "the daemon killed under load, on this machine; nothing acknowledged may be lost",
         run: kills::run,
@@ -99,9 +104,18 @@ fn run_suite(suite: &suites::Suite, task: &Task) -> Outcome {
 }
 
 fn crash(task: &Task) -> Outcome {
+    test(task, "varve-fs", "crash_points::soak")
+}
+
+fn designs(task: &Task) -> Outcome {
+    test(task, "varve-engine", "soak::soak")
+}
+
+/// Runs a test that goes on for as long as it is told.
+fn test(task: &Task, package: &str, test: &str) -> Outcome {
     Step::new("cargo")
-        .args(["test", "--release", "--quiet", "--package", "varve-fs", "--test", "it", "--"])
-        .args(["--ignored", "--exact", "--nocapture", "crash_points::soak"])
+        .args(["test", "--release", "--quiet", "--package", package, "--test", "it", "--"])
+        .args(["--ignored", "--exact", "--nocapture", test])
         .env("VARVE_SOAK_SECONDS", task.time().as_secs().to_string())
         .env("VARVE_SOAK_SEED", task.how.seed.to_string())
         .dir(workspace_root())

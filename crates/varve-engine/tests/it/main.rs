@@ -25,6 +25,7 @@ mod repair;
 mod retune;
 mod row_work;
 mod segments;
+mod soak;
 mod stitching;
 mod sublevel_map;
 mod threaded;
