@@ -41,6 +41,14 @@ impl VarveFs {
             return Err(FsError::BadHandle);
         }
         let mut inode = self.read_inode(ino)?;
+        // What borrows its bytes may get chunks of its own, but nothing with chunks ever borrows.
+        while let Content::Borrowed(_) = inode.content {
+            if let Some(bytes) = self.read_borrowed(&inode, offset, len)? {
+                self.touch_atime(&inode);
+                return Ok(bytes);
+            }
+            inode = self.read_inode(ino)?;
+        }
         if let Content::Chunks = inode.content {
             let held = self.hold(ino)?;
             inode = held.inode.clone();
@@ -50,13 +58,6 @@ impl VarveFs {
                 self.touch_atime(&inode);
                 return Ok(bytes);
             }
-        }
-        while let Content::Borrowed(_) = inode.content {
-            if let Some(bytes) = self.read_borrowed(&inode, offset, len)? {
-                self.touch_atime(&inode);
-                return Ok(bytes);
-            }
-            inode = self.read_inode(ino)?;
         }
         let bytes = if let Content::Object { .. } = inode.content {
             let object = self.object_file(&file.node)?;
