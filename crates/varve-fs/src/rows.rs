@@ -35,6 +35,8 @@ pub(crate) struct Changes {
     pub(crate) counted: SmallVec<[InodeId; 2]>,
     /// Rows only say what has become of objects, which serializable transactions do not rely on while they are written to.
     pub(crate) settles: bool,
+    /// A loan is returned: whether its source is still needed is asked after the commit.
+    returns_loan: bool,
     meta: KeyspaceId,
     data: KeyspaceId,
 }
@@ -167,7 +169,13 @@ impl VarveFs {
     /// Writes all of `changes` or nothing. REQUIRES: the locks of the rows in it, and of the inode rows of
     /// the directories charged.
     pub(crate) fn commit(&self, changes: Changes) -> FsResult<()> {
-        self.accounts.commit(changes)
+        let returns_loan = changes.returns_loan;
+        self.accounts.commit(changes)?;
+        // No sooner: who is told looks for loans at once, and would still find this one.
+        if returns_loan && let Some(sources) = &self.sources {
+            sources.note_returned();
+        }
+        Ok(())
     }
 }
 
@@ -188,6 +196,7 @@ impl Changes {
             standing: Standing::Asked,
             counted: SmallVec::new(),
             settles: false,
+            returns_loan: false,
             meta,
             data,
         }
@@ -282,6 +291,14 @@ impl Changes {
     /// Notes that nothing is pending on an inode.
     pub(crate) fn delete_pending(&mut self, ino: InodeId) {
         self.delete_meta(RowKey::pending(ino));
+    }
+
+    /// Notes that `inode` borrows nothing any more, if it did.
+    pub(crate) fn return_loan(&mut self, inode: &Inode) {
+        if let Content::Borrowed(borrowed) = inode.content {
+            self.delete_meta(RowKey::loan(borrowed.source, inode.ino));
+            self.returns_loan = true;
+        }
     }
 
     /// Writes a row of the key space `meta`.

@@ -12,7 +12,6 @@ use varve_vfs::{FsError, FsResult, SeekFrom};
 
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::rows::Changes;
 
 /// The most bytes given back by one read.
 const READ_BYTES_MAX: u64 = 16 << 20;
@@ -92,7 +91,7 @@ impl VarveFs {
                 changes.put_data(RowKey::chunk(ino, index), chunk);
             }
         }
-        self.return_loan(&mut changes, &held.inode);
+        changes.return_loan(&held.inode);
         held.inode.content = Content::Chunks;
         self.stage(&mut changes, held)?;
         self.commit(changes)
@@ -129,16 +128,6 @@ impl VarveFs {
             at += bytes.len().max(1) as u64;
         }
         Ok(())
-    }
-
-    /// Adds to `changes` that `inode` borrows nothing any more, if it did.
-    pub(crate) fn return_loan(&self, changes: &mut Changes, inode: &Inode) {
-        if let Content::Borrowed(borrowed) = inode.content {
-            changes.delete_meta(RowKey::loan(borrowed.source, inode.ino));
-            if let Some(sources) = &self.sources {
-                sources.note_returned();
-            }
-        }
     }
 }
 

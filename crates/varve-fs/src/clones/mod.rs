@@ -169,7 +169,7 @@ impl VarveFs {
     /// Lets go of the sources that nothing needs any more. Failures leave them until the next time.
     pub(crate) fn drop_sources(&self, _changing: &parking_lot::MutexGuard<'_, ()>) {
         let Some(sources) = &self.sources else { return };
-        if self.options.read_only || !sources.returned.swap(false, Ordering::Relaxed) {
+        if self.options.read_only || !sources.returned.swap(false, Ordering::AcqRel) {
             return;
         }
         if let Err(error) = self.drop_unneeded() {

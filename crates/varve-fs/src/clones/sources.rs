@@ -235,8 +235,9 @@ impl Sources {
         Ok(false)
     }
 
-    pub(super) fn note_returned(&self) {
-        self.returned.store(true, Ordering::Relaxed);
+    /// Notes that a loan was returned. REQUIRES: that is committed.
+    pub(crate) fn note_returned(&self) {
+        self.returned.store(true, Ordering::Release);
     }
 }
 

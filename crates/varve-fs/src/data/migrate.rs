@@ -66,7 +66,7 @@ impl VarveFs {
         object.set_len(held.inode.size).map_err(fail)?;
         object.set_times(None, Some(held.inode.times.mtime)).map_err(fail)?;
         let mut second = self.changes();
-        self.return_loan(&mut second, &held.inode);
+        second.return_loan(&held.inode);
         if let Content::Chunks = held.inode.content {
             second.delete_chunks(ino, 0, held.inode.size);
         }

@@ -142,7 +142,7 @@ impl VarveFs {
             return Ok(());
         }
         if size == 0 && matches!(held.inode.content, Content::Borrowed(_)) {
-            self.return_loan(changes, &held.inode);
+            changes.return_loan(&held.inode);
             held.inode.content = Content::None;
         }
         self.own_bytes(held)?;

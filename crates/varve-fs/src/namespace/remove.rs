@@ -237,7 +237,7 @@ impl VarveFs {
                 Ok(true)
             }
             Content::Borrowed(_) => {
-                self.return_loan(changes, inode);
+                changes.return_loan(inode);
                 Ok(false)
             }
             _ => Ok(false),
