@@ -209,10 +209,11 @@ impl Sources {
         stored.into_iter().find(|stored| is_it(&stored.name)).map(|stored| stored.name)
     }
 
-    /// Whether something in `state` reads from the source of the epoch `source`.
+    /// Whether something in `state` reads from the source of the epoch `source`. From the end on, as files are
+    /// often rewritten in the order of their ids: the tombstones of the loans that they returned lie in front.
     pub(crate) fn lends(&self, source: InodeId, state: &dyn Store) -> FsResult<bool> {
         let mut loans = state
-            .scan(self.keyspaces.meta, loans_of(source, InodeId::new(0)), Direction::Forward)
+            .scan(self.keyspaces.meta, loans_of(source, InodeId::new(0)), Direction::Reverse)
             .map_err(error::store)?;
         loans.next().transpose().map(|first| first.is_some()).map_err(error::store)
     }
