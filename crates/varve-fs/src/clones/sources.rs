@@ -10,7 +10,7 @@
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -50,10 +50,28 @@ pub(crate) struct Sources {
     keyspaces: Keyspaces,
     /// The open ones by epoch, the one used last at the end. Held while one is opened.
     open: Mutex<Vec<(InodeId, Arc<VarveFs>)>>,
-    /// A directory was unfolded since the store was opened.
-    pub(crate) unfolded: AtomicBool,
+    /// Batches of unfolding, in any view.
+    pub(super) unfoldings: Unfoldings,
     /// A loan was given back since it was last seen which sources are needed.
     pub(super) returned: AtomicBool,
+}
+
+/// Batches of unfolding that have begun and that have ended, each counted for good: so that whoever reads rows can tell
+/// whether one was written meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Unfoldings {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Unfoldings {
+    /// Calls `unfold`, which writes one batch or none.
+    pub(super) fn count<T>(&self, unfold: impl FnOnce() -> T) -> T {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let unfolded = unfold();
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        unfolded
+    }
 }
 
 /// What of a file system sources are made of.
@@ -73,7 +91,7 @@ impl Sources {
     pub(crate) fn new(ground: Ground) -> Sources {
         let Ground { db, env, dir, options, superblock, objects, ids, keyspaces } = ground;
         let open = Mutex::default();
-        let (unfolded, returned) = (AtomicBool::new(false), AtomicBool::new(true));
+        let (unfoldings, returned) = (Unfoldings::default(), AtomicBool::new(true));
         Sources {
             db,
             env,
@@ -84,9 +102,20 @@ impl Sources {
             ids,
             keyspaces,
             open,
-            unfolded,
+            unfoldings,
             returned,
         }
+    }
+
+    /// How many batches of unfolding have ended.
+    pub(crate) fn unfoldings_ended(&self) -> u64 {
+        self.unfoldings.ended.load(Ordering::SeqCst)
+    }
+
+    /// Whether a batch of unfolding may have been written since `ended` of them had ended. One that the caller has seen
+    /// the rows of had begun before it was written; if as many have begun as had ended, those are the same ones.
+    pub(crate) fn unfolds_since(&self, ended: u64) -> bool {
+        self.unfoldings.begun.load(Ordering::SeqCst) != ended
     }
 
     /// The file system of a view.

@@ -13,7 +13,6 @@
 //! get.
 
 use std::ops::Bound;
-use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 use varve_engine::{Direction, KeyRange};
@@ -90,8 +89,8 @@ impl VarveFs {
                 continue;
             };
             from.unfold(folded.dir)?;
-            sources.unfolded.store(true, Ordering::SeqCst);
-            match self.unfold_some(dir, source, &from, &keys)? {
+            let unfold = || self.unfold_some(dir, source, &from, &keys);
+            match sources.unfoldings.count(unfold)? {
                 Step::Done => {
                     sources.note_returned();
                     return Ok(());

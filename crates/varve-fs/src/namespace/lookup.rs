@@ -1,13 +1,9 @@
 //! Finding names.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
 use varve_schema::{Body, Content, EntryRow, FileKind, Named, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Entry, FsError, FsResult};
 
-use crate::clones::Sources;
 use crate::fs::VarveFs;
 use crate::locator::Place;
 
@@ -19,6 +15,7 @@ impl VarveFs {
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
         loop {
             let mut guards = self.lock_rows(&[key])?;
+            let ended = self.sources.as_ref().map(|sources| sources.unfoldings_ended());
             let row = self.locked_entry_row(&guards, key)?;
             if let Some(named) = row.find(name.as_bytes()) {
                 return self.found(key, named);
@@ -34,8 +31,8 @@ impl VarveFs {
                 self.unfold(parent)?;
                 continue;
             }
-            let unfolds = |all: &Arc<Sources>| all.unfolded.load(Ordering::SeqCst);
-            let row = match self.sources.as_ref().is_some_and(unfolds) {
+            let unfolds = self.sources.as_ref().zip(ended);
+            let row = match unfolds.is_some_and(|(sources, ended)| sources.unfolds_since(ended)) {
                 // It may have come between the two reads, with the last names of a folded directory.
                 true => self.entry_row(key)?,
                 false => row,
