@@ -56,8 +56,7 @@ impl File for MainFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let cut = len..self.file.stat()?.len.max(len);
-        self.change(cut, || self.file.set_len(len))
+        self.change(len..u64::MAX, || self.file.set_len(len))
     }
 
     fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()> {
