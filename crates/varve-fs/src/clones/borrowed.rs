@@ -5,19 +5,17 @@
 //! does ([`crate::data`]). Cut to nothing, neither is copied.
 
 use bytes::Bytes;
-use varve_env::Seek;
+use varve_env::File;
 use varve_schema::{Borrowed, CHUNK_BYTES, Content, Inode, RowKey};
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, SeekFrom};
+use varve_vfs::{FsResult, SeekFrom};
 
 use crate::fs::VarveFs;
 use crate::held::Held;
+use crate::overlay::copy_bytes;
 
 /// The most bytes given back by one read.
 const READ_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of a large file that are copied at a time.
-const COPY_BYTES: usize = 1 << 20;
-const ENXIO: i32 = 6;
 
 impl VarveFs {
     /// Bytes of a file that borrows them. `None` if it does so no more.
@@ -66,15 +64,8 @@ impl VarveFs {
         if blocks.is_none() {
             return from.seek_small(&lent_small(inode, ino), offset, what);
         }
-        let what = match what {
-            SeekFrom::Data => Seek::Data,
-            SeekFrom::Hole => Seek::Hole,
-        };
-        let found = from.objects.read_origin(ino, |file| file.seek(what, offset));
-        found.map_err(|error| match error.raw_os_error() {
-            Some(ENXIO) => FsError::NoSuchOffset,
-            _ => from.object_error("seek in", ino, error),
-        })
+        let seek = |what| from.objects.read_origin(ino, |file| file.seek(what, offset));
+        from.seek_object(ino, what, seek)
     }
 
     /// Makes the bytes of the held file its own, if it borrows them. Commits.
@@ -97,37 +88,16 @@ impl VarveFs {
         self.commit(changes)
     }
 
-    /// Copies the bytes that `inode` borrows to `object`.
+    /// Copies the bytes of the large file that `inode` borrows from to `object`, holes as holes.
     pub(crate) fn copy_lent(
         &self,
         inode: &Inode,
-        borrowed: Borrowed,
-        object: &dyn varve_env::File,
+        Borrowed { source, ino, .. }: Borrowed,
+        object: &dyn File,
     ) -> FsResult<()> {
-        let Borrowed { source, ino, blocks } = borrowed;
         let from = self.sources()?.open(source)?;
-        if blocks.is_some() {
-            let copy = |file: &dyn varve_env::File| {
-                let mut at = 0;
-                while at < inode.size {
-                    match object.copy_from(file, at, at, inode.size - at)? {
-                        0 => break,
-                        count => at += count,
-                    }
-                }
-                Ok(())
-            };
-            let copied = from.objects.read_origin(ino, copy);
-            return copied.map_err(|error| from.object_error("copy", ino, error));
-        }
-        let mut at = 0;
-        while at < inode.size {
-            let bytes = from.read_small(&lent_small(inode, ino), at, COPY_BYTES)?;
-            let fail = |error| self.object_error("write", inode.ino, error);
-            object.write_all_at(&bytes, at).map_err(fail)?;
-            at += bytes.len().max(1) as u64;
-        }
-        Ok(())
+        let copied = from.objects.read_origin(ino, |file| copy_bytes(file, object, inode.size));
+        copied.map_err(|error| from.object_error("copy", ino, error))
     }
 }
 

@@ -1,6 +1,8 @@
 //! SEEK_DATA and SEEK_HOLE: by the rows that exist, or by the object file. The end of a file counts as a
 //! hole.
 
+use std::io;
+
 use varve_env::Seek;
 use varve_schema::{CHUNK_BYTES, Content, Inode};
 use varve_types::InodeId;
@@ -29,13 +31,23 @@ impl VarveFs {
                 return self.seek_small(&held.inode, offset, what);
             }
         }
+        let object = self.object_file(&file.node)?;
+        let _no_commit = self.objects.installing.read();
+        self.seek_object(ino, what, |what| object.seek(what, offset))
+    }
+
+    /// What `seek` finds in the object of `ino`.
+    pub(crate) fn seek_object(
+        &self,
+        ino: InodeId,
+        what: SeekFrom,
+        seek: impl FnOnce(Seek) -> io::Result<u64>,
+    ) -> FsResult<u64> {
         let what = match what {
             SeekFrom::Data => Seek::Data,
             SeekFrom::Hole => Seek::Hole,
         };
-        let object = self.object_file(&file.node)?;
-        let _no_commit = self.objects.installing.read();
-        object.seek(what, offset).map_err(|error| match error.raw_os_error() {
+        seek(what).map_err(|error| match error.raw_os_error() {
             Some(ENXIO) => FsError::NoSuchOffset,
             _ => self.object_error("seek in", ino, error),
         })
