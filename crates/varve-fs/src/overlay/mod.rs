@@ -20,8 +20,7 @@
 //!
 //! How a base is given: as a [`Base`], which is asked with a closure for each piece that the overlay does not own, so
 //! that it may be opened when it is needed and lie elsewhere at the next question. [`FileBase`] is one that is open. What
-//! a Written one gives must be the same bytes each time; so a clone of the file I as epoch E sees it is an
-//! overlay over a base that asks [`crate::kept::Kept::read`] for E and I.
+//! a Written one gives must be the same bytes each time.
 //!
 //! How it survives: (1) Bytes go to the overlay before the record that makes their block its own, so that the death of
 //! the process leaves each block whole, from one side or the other. (2) A sync makes the bytes and records
