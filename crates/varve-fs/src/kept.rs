@@ -175,8 +175,7 @@ impl Kept {
         object: &dyn File,
     ) -> io::Result<Option<Arc<Overlay>>> {
         let _keeping = self.keeping.lock();
-        self.settle(newest, ino)?;
-        if self.has_all(newest, ino)? {
+        if self.settled_all(newest, ino)? {
             return Ok(None);
         }
         if let Some(begun) = self.blocks(newest, ino)? {
@@ -201,6 +200,12 @@ impl Kept {
             self.pass_on(ino, pair[1], pair[0])?;
         }
         Ok(())
+    }
+
+    /// The same; says whether all of the object is kept there then. REQUIRES: `keeping`.
+    fn settled_all(&self, newest: InodeId, ino: InodeId) -> io::Result<bool> {
+        self.settle(newest, ino)?;
+        self.has_all(newest, ino)
     }
 
     /// Keeps all of an object at `path` if the storage below shares its room.
@@ -252,7 +257,7 @@ impl Kept {
             return Ok(());
         }
         let blocks = blocks_path(&self.path(newest, ino));
-        below(&later, object, &mut |seen| {
+        through(&later.blocks, object, &mut |seen| {
             let overlay = match self.overlays.get(&blocks)? {
                 Some(overlay) => overlay,
                 None => {
@@ -272,8 +277,7 @@ impl Kept {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(true) };
         let _keeping = self.keeping.lock();
-        self.settle(newest, ino)?;
-        if self.has_all(newest, ino)? {
+        if self.settled_all(newest, ino)? {
             return Ok(true);
         }
         let path = self.path(newest, ino);
@@ -286,8 +290,7 @@ impl Kept {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(()) };
         let _keeping = self.keeping.lock();
-        self.settle(newest, ino)?;
-        if self.has_all(newest, ino)? {
+        if self.settled_all(newest, ino)? {
             return Ok(());
         }
         let original = match self.env.open(object, OpenMode::Read) {
@@ -306,8 +309,7 @@ impl Kept {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(false) };
         let _keeping = self.keeping.lock();
-        self.settle(newest, ino)?;
-        if self.has_all(newest, ino)? {
+        if self.settled_all(newest, ino)? {
             return Ok(false);
         }
         let path = self.path(newest, ino);
@@ -346,13 +348,13 @@ impl Kept {
         with: impl FnOnce(&dyn File) -> io::Result<T>,
     ) -> io::Result<T> {
         let epochs = self.epochs.read();
-        let mut layers = self.layers(&epochs, epoch.get(), ino)?;
-        let bottom = match layers.all.take() {
+        let Layers { blocks, all } = self.layers(&epochs, epoch.get(), ino)?;
+        let bottom = match all {
             Some(all) => all,
             None => self.env.open(object, OpenMode::Read)?,
         };
         let (mut with, mut answer) = (Some(with), None);
-        below(&layers, bottom.as_ref(), &mut |file| {
+        through(&blocks, bottom.as_ref(), &mut |file| {
             answer = with.take().map(|with| with(file)).transpose()?;
             Ok(())
         })?;
@@ -491,26 +493,19 @@ struct Layers {
     all: Option<Arc<dyn File>>,
 }
 
-/// Calls `with` with what is seen through the layers: below them is `object` if nothing else is.
-fn below(
-    layers: &Layers,
-    object: &dyn File,
+/// Calls `with` with what is seen through `blocks`, the uppermost first, over `bottom`.
+fn through(
+    blocks: &[Arc<Overlay>],
+    bottom: &dyn File,
     with: &mut dyn FnMut(&dyn File) -> io::Result<()>,
 ) -> io::Result<()> {
-    fn through(
-        blocks: &[Arc<Overlay>],
-        bottom: &dyn File,
-        with: &mut dyn FnMut(&dyn File) -> io::Result<()>,
-    ) -> io::Result<()> {
-        match blocks.split_last() {
-            None => with(bottom),
-            Some((lowest, upper)) => {
-                let base = FileBase(bottom);
-                through(upper, &lowest.over(&base), with)
-            }
+    match blocks.split_last() {
+        None => with(bottom),
+        Some((lowest, upper)) => {
+            let base = FileBase(bottom);
+            through(upper, &lowest.over(&base), with)
         }
     }
-    through(&layers.blocks, layers.all.as_deref().unwrap_or(object), with)
 }
 
 /// The inodes of which something is among these files.
@@ -527,6 +522,7 @@ pub(crate) fn exists(env: &dyn Env, path: &Path) -> io::Result<bool> {
         Err(error) => Err(error),
     }
 }
+
 /// Makes the directories between `top`, which exists, and the file `path`.
 pub(crate) fn create_dirs_between(
     env: &dyn Env,

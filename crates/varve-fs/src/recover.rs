@@ -1,15 +1,14 @@
 //! What a mount finishes before it is usable: the work that pending rows name, besides removals. Costs what was
 //! open at the crash, nothing else.
 
-use std::ops::Bound;
-
-use varve_engine::{Direction, KeyRange, Store};
+use varve_engine::{Direction, Store};
 use varve_schema::{EntrySuffix, META, Pending, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use crate::error;
 use crate::fs::VarveFs;
+use crate::rows::rows_from;
 
 /// Pending rows read at a time.
 const PENDING_BATCH: usize = 1000;
@@ -21,8 +20,7 @@ pub(crate) fn pending_rows(
     from: InodeId,
     max: usize,
 ) -> FsResult<Vec<(InodeId, Pending)>> {
-    let start = Bound::Included(RowKey::pending(from).to_bytes().to_vec());
-    let range = KeyRange { start, ..KeyRange::prefix(&RowKey::pending_prefix()) };
+    let range = rows_from(RowKey::pending(from));
     let rows = store.scan(meta, range, Direction::Forward).map_err(error::store)?;
     let mut found = Vec::new();
     for row in rows.take(max) {

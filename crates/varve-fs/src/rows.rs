@@ -1,8 +1,10 @@
 //! Rows of the store, typed; and the changes of one operation, which become one batch.
 
+use std::ops::Bound;
+
 use bytes::Bytes;
 use smallvec::SmallVec;
-use varve_engine::{Batch, Store};
+use varve_engine::{Batch, KeyRange, Store};
 use varve_schema::{
     Body, CHUNK_BYTES, Content, EntryRow, EntrySuffix, Inode, META, Pending, RowKey, UsageChange,
     decode_inode_row, encode_inode_row,
@@ -62,6 +64,12 @@ pub(crate) fn differ_by_counts(one: &Inode, other: &Inode) -> bool {
         _ => None,
     };
     rest(one).is_some_and(|one| Some(one) == rest(other))
+}
+
+/// The rows from `key` on with the same prefix.
+pub(crate) fn rows_from(key: RowKey) -> KeyRange {
+    let start = Bound::Included(key.to_bytes().to_vec());
+    KeyRange { start, ..KeyRange::prefix(&key.prefix().to_be_bytes()) }
 }
 
 /// The inode in its own row.

@@ -181,7 +181,6 @@ impl Vfs for VarveFs {
 
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
         self.enter();
-        self.touch();
         self.do_open(ino, flags)
     }
 

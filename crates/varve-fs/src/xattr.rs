@@ -2,10 +2,9 @@
 //! inode knows whether it has any, so that asking a file without costs nothing more than the file.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
 use bytes::Bytes;
-use varve_engine::{Direction, KeyRange};
+use varve_engine::Direction;
 use varve_schema::{DATA, FileKind, Inode, RowKey, XattrRow};
 use varve_types::InodeId;
 use varve_types::limits::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
@@ -14,7 +13,7 @@ use varve_vfs::{FsError, FsResult, XattrMode};
 use crate::acl::{ListChange, accept_list, is_list};
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::Changes;
+use crate::rows::{Changes, rows_from};
 
 /// The namespaces whose attributes are stored.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
@@ -188,8 +187,7 @@ impl VarveFs {
         ino: InodeId,
         visit: &mut dyn FnMut(RowKey, &XattrRow),
     ) -> FsResult<()> {
-        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
-        range.start = Bound::Included(RowKey::xattr(ino, 0).to_bytes().to_vec());
+        let range = rows_from(RowKey::xattr(ino, 0));
         let rows = self.store.scan(self.data, range, Direction::Forward).map_err(error::store)?;
         for row in rows {
             let (key, value) = row.map_err(error::store)?;

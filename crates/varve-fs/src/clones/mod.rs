@@ -33,10 +33,10 @@ use varve_vfs::{FsError, FsResult};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::namespace::{adjust_dir, dangling, row_full};
+use crate::rows::rows_from;
 use crate::views::HIDDEN_NAME;
 use names::Copying;
-use sources::loans_of;
-pub(crate) use sources::{Ground, Sources};
+pub(crate) use sources::{Ground, Sources, epochs_of};
 
 /// Inode ids that are set aside for one clone at most.
 const BELOW_MAX: u64 = 1 << 40;
@@ -86,8 +86,7 @@ impl VarveFs {
         let cloned = self.clone_from(source, original, parent, name);
         if !sources.lends(source, self.store.as_ref())? {
             // It failed, or has copied everything already.
-            sources.note_returned();
-            self.drop_sources(&changing);
+            self.drop_sources_after_view(&changing);
         }
         cloned
     }
@@ -211,7 +210,8 @@ impl VarveFs {
 
     /// The first folded directory from `from` on that reads from the state of the epoch `source`.
     fn next_folded(&self, source: InodeId, from: InodeId) -> FsResult<Option<InodeId>> {
-        let loans = self.store.scan(self.meta, loans_of(source, from), Direction::Forward);
+        let loans =
+            self.store.scan(self.meta, rows_from(RowKey::loan(source, from)), Direction::Forward);
         for loan in loans.map_err(error::store)? {
             let (key, value) = loan.map_err(error::store)?;
             let Some(key) = RowKey::from_bytes(&key) else { continue };

@@ -10,10 +10,9 @@
 //!   the clone, and a twin row by which the others find it. It counts where the first name is that was copied.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
 use smallvec::SmallVec;
-use varve_engine::{Direction, KeyRange};
+use varve_engine::Direction;
 use varve_schema::{
     Body, Borrowed, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Folded, Home, Inode, Loan,
     META, ParentRow, RowKey, Times, Twin, UsageChange, encode_inode_row,
@@ -23,7 +22,7 @@ use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::Changes;
+use crate::rows::{Changes, rows_from};
 use crate::usage::Parents;
 
 /// Names that are being copied by one batch.
@@ -201,8 +200,7 @@ impl<'a> Copying<'a> {
     fn like(&mut self, old: &Inode, ino: InodeId) -> FsResult<Inode> {
         let made = self.folded.made;
         if old.has_xattrs {
-            let mut range = KeyRange::prefix(&RowKey::prefix_bytes(old.ino));
-            range.start = Bound::Included(RowKey::xattr(old.ino, 0).to_bytes().to_vec());
+            let range = rows_from(RowKey::xattr(old.ino, 0));
             let rows = self.from.store.scan(self.from.data, range, Direction::Forward);
             for row in rows.map_err(error::store)? {
                 let (key, value) = row.map_err(error::store)?;
@@ -271,8 +269,7 @@ impl<'a> Copying<'a> {
 
     /// How many names of `file` lie within what was cloned; those that the source has not copied itself are taken to.
     fn names_within(&self, file: &Inode) -> FsResult<u64> {
-        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(file.ino));
-        range.start = Bound::Included(RowKey::parent(file.ino, 0).to_bytes().to_vec());
+        let range = rows_from(RowKey::parent(file.ino, 0));
         let (mut known, mut within) = (0, 0);
         let rows = self.from.store.scan(self.from.meta, range, Direction::Forward);
         for row in rows.map_err(error::store)? {

@@ -7,14 +7,13 @@
 //! What a source or a snapshot itself has not copied is unfolded in a branch over it, which belongs to it and stays as
 //! long as it does: so the inode ids that it shows never change.
 
-use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use varve_engine::{BranchOptions, Db, Direction, KeyRange, Store, StoreResult};
+use varve_engine::{BranchOptions, Db, Direction, Store, StoreResult};
 use varve_env::Env;
 use varve_schema::RowKey;
 use varve_types::InodeId;
@@ -26,6 +25,7 @@ use crate::fs::{Keyspaces, Parts, VarveFs};
 use crate::ids::IdAllocator;
 use crate::objects::Objects;
 use crate::options::{Atime, MountOptions};
+use crate::rows::rows_from;
 use crate::spill::Spill;
 use crate::superblock::{Superblock, view_dir};
 use crate::views::{ViewParts, parse_name};
@@ -228,8 +228,7 @@ impl Sources {
 
     /// The epochs of all named snapshots.
     pub(crate) fn epochs(&self) -> Vec<InodeId> {
-        let stored = self.db.snapshots();
-        stored.iter().filter_map(|stored| Some(parse_name(&stored.name)?.0)).collect()
+        epochs_of(&self.db)
     }
 
     fn name_of(&self, epoch: InodeId) -> Option<String> {
@@ -242,7 +241,11 @@ impl Sources {
     /// often rewritten in the order of their ids: the tombstones of the loans that they returned lie in front.
     pub(crate) fn lends(&self, source: InodeId, state: &dyn Store) -> FsResult<bool> {
         let mut loans = state
-            .scan(self.keyspaces.meta, loans_of(source, InodeId::new(0)), Direction::Reverse)
+            .scan(
+                self.keyspaces.meta,
+                rows_from(RowKey::loan(source, InodeId::new(0))),
+                Direction::Reverse,
+            )
             .map_err(error::store)?;
         loans.next().transpose().map(|first| first.is_some()).map_err(error::store)
     }
@@ -271,14 +274,14 @@ impl Sources {
     }
 }
 
-fn info_of(epoch: InodeId) -> Bytes {
-    format!("{UNFOLDED}{}", epoch.get()).into_bytes().into()
+/// The epochs of all named snapshots of a store.
+pub(crate) fn epochs_of<C: FromIterator<InodeId>>(db: &Db) -> C {
+    let stored = db.snapshots();
+    stored.iter().filter_map(|stored| Some(parse_name(&stored.name)?.0)).collect()
 }
 
-/// The loans of a source, those of `from` and later inodes.
-pub(crate) fn loans_of(source: InodeId, from: InodeId) -> KeyRange {
-    let start = Bound::Included(RowKey::loan(source, from).to_bytes().to_vec());
-    KeyRange { start, ..KeyRange::prefix(&RowKey::prefix_bytes(source)) }
+fn info_of(epoch: InodeId) -> Bytes {
+    format!("{UNFOLDED}{}", epoch.get()).into_bytes().into()
 }
 
 fn missing(epoch: InodeId) -> FsError {

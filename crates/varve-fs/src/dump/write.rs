@@ -10,7 +10,6 @@
 //! secret key of each store decides.
 
 use std::io::Write;
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,6 +37,7 @@ use crate::error;
 use crate::fs::{VarveFs, invalid};
 use crate::fsck::sorter::{Record, Sorter, SpillPlace};
 use crate::options::MountOptions;
+use crate::rows::rows_from;
 
 /// A name of a directory, to be sorted.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -271,8 +271,7 @@ impl Dump<'_> {
 
     /// The first of the names of `ino` in `dir`.
     fn home(&self, ino: InodeId, dir: InodeId) -> FsResult<Bytes> {
-        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
-        range.start = Bound::Included(RowKey::parent(ino, 0).to_bytes().to_vec());
+        let range = rows_from(RowKey::parent(ino, 0));
         let rows = self.snapshot.scan(self.fs.meta, range, Direction::Forward);
         let mut first: Option<Bytes> = None;
         for row in rows.map_err(error::store)? {
@@ -286,8 +285,7 @@ impl Dump<'_> {
     }
 
     fn xattr_names(&self, ino: InodeId) -> FsResult<Vec<Bytes>> {
-        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
-        range.start = Bound::Included(RowKey::xattr(ino, 0).to_bytes().to_vec());
+        let range = rows_from(RowKey::xattr(ino, 0));
         let mut names = Vec::new();
         let rows = self.snapshot.scan(self.fs.data, range, Direction::Forward);
         for row in rows.map_err(error::store)? {

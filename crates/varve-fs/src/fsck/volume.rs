@@ -13,12 +13,12 @@ use varve_env::{Env, FileLock};
 use varve_schema::{NameHasher, StoreId};
 use varve_types::{InodeId, KeyspaceId};
 
+use crate::clones::epochs_of;
 use crate::engine::Engine;
 use crate::fs::{Keyspaces, VarveFs, take_lock};
 use crate::objects::Objects;
 use crate::rows::Changes;
 use crate::superblock::{Superblock, engine_dir};
-use crate::views::parse_name;
 
 /// An open store.
 pub(crate) struct Volume {
@@ -85,10 +85,7 @@ impl Volume {
             DbOptions { create_if_missing, ..DbOptions::with_memory_budget(engine_bytes) };
         superblock.design.apply(&mut options);
         let Engine { store, db } = superblock.engine.open(&env, &engine_dir(dir), options)?;
-        let sources = db.map(|db| {
-            let stored = db.snapshots();
-            stored.iter().filter_map(|stored| Some(parse_name(&stored.name)?.0)).collect()
-        });
+        let sources = db.map(|db| epochs_of(&db));
         let objects = Arc::new(Objects::new(Arc::clone(&env), dir));
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || {

@@ -13,7 +13,6 @@
 
 use std::sync::atomic::Ordering;
 
-use varve_engine::KeyRange;
 use varve_schema::{Body, Content, FileKind, Home, Inode, Pending, RowKey, UsageChange};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
@@ -23,7 +22,7 @@ use super::lookup::dangling;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
-use crate::rows::{Changes, Standing};
+use crate::rows::{Changes, Standing, rows_from};
 
 /// Orphans that closing removes: each costs one batch.
 const ORPHANS_AT_CLOSE_MAX: usize = 4096;
@@ -248,9 +247,7 @@ impl VarveFs {
         if !inode.has_xattrs {
             return Ok(());
         }
-        let first = RowKey::xattr(inode.ino, 0).to_bytes().to_vec();
-        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(inode.ino));
-        range.start = std::ops::Bound::Included(first);
+        let range = rows_from(RowKey::xattr(inode.ino, 0));
         for key in self.store.keys(self.data, range).map_err(error::store)? {
             changes.batch.delete(self.data, key.map_err(error::store)?);
         }

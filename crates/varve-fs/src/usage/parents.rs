@@ -9,8 +9,6 @@
 //! Source: XFS, `xfs_parent.c` (parent pointers as attributes of the child). Departure: only inodes with several
 //! names have them; of all others the place of the row says it.
 
-use std::ops::Bound;
-
 use smallvec::SmallVec;
 use varve_engine::{Direction, KeyRange};
 use varve_schema::{Home, META, ParentRow, RowKey};
@@ -19,7 +17,7 @@ use varve_vfs::FsResult;
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::Changes;
+use crate::rows::{Changes, rows_from};
 
 /// Parent pointers of one inode that change together. REQUIRES: the lock of its row.
 pub(crate) struct Parents<'a> {
@@ -75,10 +73,8 @@ impl Parents<'_> {
         if self.row(home.hash)?.pointers.iter().any(|pointer| pointer.dir == home.dir) {
             return Ok(Some(home));
         }
-        let prefix = KeyRange::prefix(&RowKey::prefix_bytes(self.ino));
-        let from = |hash| Bound::Included(RowKey::parent(self.ino, hash).to_bytes().to_vec());
         for start in [home.hash, 0] {
-            let range = KeyRange { start: from(start), end: prefix.end.clone() };
+            let range = rows_from(RowKey::parent(self.ino, start));
             if let Some(next) = self.first_in(range)? {
                 return Ok(Some(next));
             }

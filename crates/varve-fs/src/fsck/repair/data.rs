@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use varve_engine::{Direction, KeyRange};
+use varve_engine::Direction;
 use varve_schema::{Body, CHUNK_BYTES, Content, DATA, META, RowKey, XattrRow};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
@@ -12,6 +12,7 @@ use super::edit::{Edit, row_key};
 use crate::error;
 use crate::fsck::Finding;
 use crate::fsck::finding::At;
+use crate::rows::rows_from;
 use crate::xattr::check_name;
 
 /// The unit of a row's count of blocks.
@@ -143,8 +144,7 @@ impl Repair<'_> {
         if Edit::new(self.volume).inode_at(id, at)?.is_some() {
             return self.set_has_xattrs(ino, at, true);
         }
-        let mut range = KeyRange::prefix(&RowKey::prefix_bytes(id));
-        range.start = std::ops::Bound::Included(RowKey::xattr(id, 0).to_bytes().to_vec());
+        let range = rows_from(RowKey::xattr(id, 0));
         let rows = self.volume.store.scan(self.volume.data, range, Direction::Forward);
         let mut changes = self.volume.changes();
         for row in rows.map_err(error::store)? {
