@@ -25,6 +25,9 @@
 //!
 //! Source: the deadlists of ZFS (`dsl_deadlist.c`) for 5; KVFS, thesis section 3.3, keeps whole tables instead.
 
+mod ending;
+mod files;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
@@ -33,12 +36,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use varve_env::{Env, File, FileKind, OpenMode};
+use varve_env::{Env, File, OpenMode};
 use varve_schema::overlay::OverlayKind;
 use varve_types::InodeId;
 
 use crate::objects::object_path;
-use crate::overlay::{FileBase, Overlay, Overlays, blocks_path, copy_bytes};
+use crate::overlay::{FileBase, Overlay, Overlays, blocks_path};
+pub(crate) use files::{copy_file, create_dirs_between, exists, remove_tree};
 
 /// The kept versions of a store's objects.
 #[derive(Debug)]
@@ -361,112 +365,6 @@ impl Kept {
         answer.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// No view of this epoch is left: what nobody else needs goes. Costs what is kept there.
-    pub(crate) fn end(&self, epoch: InodeId) -> io::Result<()> {
-        self.retire(epoch);
-        let before = self.epochs.read().all.range(..epoch).next_back().copied();
-        let top = self.dir.join(epoch.get().to_string());
-        let mut failed = None;
-        for upper in self.list(&top)? {
-            for lower in self.list(&upper)? {
-                for ino in inodes_in(&self.list(&lower)?) {
-                    let Some(before) = before.filter(|before| ino < *before) else { continue };
-                    let _keeping = self.keeping.lock();
-                    // The others need not wait for one that cannot be read.
-                    failed = failed.or(self.pass_on(ino, epoch, before).err());
-                }
-            }
-        }
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        self.alter(|epochs| {
-            epochs.all.remove(&epoch);
-            epochs.ended.remove(&epoch);
-        });
-        self.overlays.forget_below(&top);
-        remove_tree(self.env.as_ref(), &top)
-    }
-
-    /// Gives what is kept at `epoch` to the one before it, as far as that one needs it. REQUIRES: `keeping`.
-    fn pass_on(&self, ino: InodeId, epoch: InodeId, before: InodeId) -> io::Result<()> {
-        let (later, earlier) = (self.path(epoch, ino), self.path(before, ino));
-        let (later_blocks, earlier_blocks) = (blocks_path(&later), blocks_path(&earlier));
-        let has_all = exists(self.env.as_ref(), &later)?;
-        if !has_all && self.overlays.get(&later_blocks)?.is_none() {
-            return Ok(());
-        }
-        if !self.has_all(before, ino)? {
-            self.create_dirs(&earlier)?;
-            match (self.overlays.get(&earlier_blocks)?, self.overlays.get(&later_blocks)?) {
-                (Some(earlier), Some(later)) => earlier.adopt(&later)?,
-                (None, Some(_)) => {
-                    let _nobody_reads = self.epochs.write();
-                    self.overlays.rename(&later_blocks, &earlier_blocks)?;
-                    self.sync_dirs(&earlier)?;
-                }
-                (_, None) => {}
-            }
-            if has_all {
-                let _nobody_reads = self.epochs.write();
-                self.env.rename(&later, &earlier)?;
-                self.sync_dirs(&earlier)?;
-            }
-        }
-        let _nobody_reads = self.epochs.write();
-        self.overlays.remove(&later_blocks)?;
-        self.remove(&later)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        match self.env.remove_file(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
-    }
-
-    /// The objects that changed after the view `from` began and before the view `until` did, or until now: those that were
-    /// kept in between. What was kept because a writer had it open may be as it was. Costs what is kept.
-    pub(crate) fn changed_between(
-        &self,
-        from: InodeId,
-        until: Option<InodeId>,
-    ) -> io::Result<BTreeSet<InodeId>> {
-        let _keeping = self.keeping.lock();
-        let until = until.unwrap_or(InodeId::new(u64::MAX));
-        let epochs: Vec<InodeId> = self.epochs.read().all.range(from..until).copied().collect();
-        let mut changed = BTreeSet::new();
-        for epoch in epochs {
-            for upper in self.list(&self.dir.join(epoch.get().to_string()))? {
-                for lower in self.list(&upper)? {
-                    changed.extend(inodes_in(&self.list(&lower)?));
-                }
-            }
-        }
-        Ok(changed)
-    }
-
-    /// The epochs of which something is kept although no such view is there any more: of views that were ending.
-    /// The newest first, as what they pass on must pass all of them.
-    pub(crate) fn ended(&self) -> io::Result<Vec<InodeId>> {
-        let epochs = self.epochs.read();
-        let listed = self.list(&self.dir)?.into_iter().filter_map(|path| {
-            let epoch = InodeId::new(path.file_name()?.to_str()?.parse().ok()?);
-            (!epochs.all.contains(&epoch)).then_some(epoch)
-        });
-        let mut ended: Vec<InodeId> = listed.collect();
-        ended.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(ended)
-    }
-
-    /// What is in a directory, or nothing.
-    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        match self.env.list(dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            items => Ok(items?.into_iter().map(|item| dir.join(item.name)).collect()),
-        }
-    }
-
     /// Makes the directories above `path`, durably: a name that moves must not arrive in one that a power cut takes away.
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
         if path.parent().is_some_and(|dir| self.env.stat(dir).is_ok()) {
@@ -506,64 +404,4 @@ fn through(
             through(upper, &lowest.over(&base), with)
         }
     }
-}
-
-/// The inodes of which something is among these files.
-fn inodes_in(paths: &[PathBuf]) -> BTreeSet<InodeId> {
-    let number = |path: &PathBuf| path.file_stem()?.to_str()?.parse().ok().map(InodeId::new);
-    paths.iter().filter_map(number).collect()
-}
-
-/// Whether there is something at `path`.
-pub(crate) fn exists(env: &dyn Env, path: &Path) -> io::Result<bool> {
-    match env.stat(path) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Makes the directories between `top`, which exists, and the file `path`.
-pub(crate) fn create_dirs_between(
-    env: &dyn Env,
-    top: Option<&Path>,
-    path: &Path,
-) -> io::Result<()> {
-    let is_below = |dir: &&Path| top.is_none_or(|top| *dir != top && dir.starts_with(top));
-    let mut dirs: Vec<&Path> = path.ancestors().skip(1).take_while(is_below).collect();
-    dirs.reverse();
-    for dir in dirs {
-        match env.create_dir(dir) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made?,
-        }
-    }
-    Ok(())
-}
-
-/// Copies all of `original`, with the time of its last change, to `path`, durably but for the name.
-pub(crate) fn copy_file(env: &dyn Env, original: &dyn File, path: &Path) -> io::Result<()> {
-    let copy = env.open(path, OpenMode::CreateOrOpen)?;
-    let stat = original.stat()?;
-    copy.set_len(0)?;
-    copy_bytes(original, copy.as_ref(), stat.len)?;
-    copy.set_len(stat.len)?;
-    copy.set_times(None, Some(stat.modified))?;
-    copy.sync_all()
-}
-
-/// Removes the directory `dir` with all that is in it, if it exists.
-pub(crate) fn remove_tree(env: &dyn Env, dir: &Path) -> io::Result<()> {
-    let items = match env.list(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        items => items?,
-    };
-    for item in items {
-        let path = dir.join(&item.name);
-        match item.kind {
-            FileKind::Dir => remove_tree(env, &path)?,
-            FileKind::File | FileKind::Other => env.remove_file(&path)?,
-        }
-    }
-    env.remove_dir(dir)
 }

@@ -13,6 +13,10 @@
 //!
 //! Source: TableFS 4.2.1.
 
+mod durable;
+mod install;
+mod walk;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,9 +29,9 @@ use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use crate::error;
-use crate::kept::{Kept, copy_file, create_dirs_between, exists};
+use crate::kept::{Kept, copy_file, create_dirs_between};
 use crate::main_file::MainFile;
-use crate::overlay::{EXTENSION, Overlay, Overlays, blocks_path};
+use crate::overlay::{Overlays, blocks_path};
 use crate::superblock::{kept_dir, objects_dir};
 use crate::views::{Own, ViewFile};
 
@@ -258,128 +262,6 @@ impl Objects {
         }
     }
 
-    /// Notes that a row is about to claim the bytes now in `file`. Comes before that row's batch.
-    pub(crate) fn claim(&self, ino: InodeId, file: Arc<dyn File>) {
-        let mut claimed = self.claimed.lock();
-        if claimed.files.len() < CLAIMED_OPEN_MAX {
-            claimed.files.insert(ino, file);
-        } else {
-            claimed.more = true;
-        }
-    }
-
-    /// Makes the bytes of an object durable, and with `data_only` unset its times. After a failure
-    /// every later sync fails.
-    pub(crate) fn sync(&self, ino: InodeId, object: &dyn File, data_only: bool) -> FsResult<()> {
-        let synced = self.sync_one(ino, object, data_only).and_then(|()| self.sync_own_names());
-        synced.map_err(error::sync)
-    }
-
-    /// Of a view: makes the names of its own files durable, which no row waits for.
-    fn sync_own_names(&self) -> io::Result<()> {
-        if self.kept().is_some() {
-            return Ok(());
-        }
-        let _others_wait = self.earlier_synced.lock();
-        let dirs = std::mem::take(&mut self.claimed.lock().dirs);
-        self.sync_dirs(&dirs)
-    }
-
-    /// The deepest first, so that a name is never durable in a directory that is not.
-    fn sync_dirs(&self, dirs: &BTreeSet<PathBuf>) -> io::Result<()> {
-        let mut dirs = dirs.iter().rev();
-        dirs.try_for_each(|dir| self.env.sync_dir(dir).map_err(|error| self.fail(dir, error)))
-    }
-
-    fn sync_one(&self, ino: InodeId, object: &dyn File, data_only: bool) -> io::Result<()> {
-        self.check_failed()?;
-        let synced = if data_only { object.sync_data() } else { object.sync_all() };
-        synced.map_err(|error| self.fail(&self.path(ino), error))
-    }
-
-    fn check_failed(&self) -> io::Result<()> {
-        match self.failed.get() {
-            Some(failure) => Err(io::Error::other(format!("an earlier sync failed: {failure}"))),
-            None => Ok(()),
-        }
-    }
-
-    /// Remembers a failed sync of `path`; returns the error with the path in its text.
-    fn fail(&self, path: &Path, error: io::Error) -> io::Error {
-        let text = format!("cannot sync {}: {error}", path.display());
-        self.failed.get_or_init(|| text.clone());
-        io::Error::new(error.kind(), text)
-    }
-
-    /// Makes durable all that was claimed before the call.
-    pub(crate) fn sync_claimed(&self) -> io::Result<()> {
-        let mut earlier_synced = self.earlier_synced.lock();
-        self.check_failed()?;
-        let Claimed { files, mut dirs, more } = std::mem::take(&mut *self.claimed.lock());
-        if more || !*earlier_synced {
-            self.sync_tree(&mut earlier_synced)?;
-        }
-        for (ino, file) in files {
-            self.sync_one(ino, file.as_ref(), true)?;
-            match self.path(ino).parent() {
-                // A view need not have anything of its own there.
-                Some(dir) if self.kept().is_some() || exists(self.env.as_ref(), dir)? => {
-                    dirs.insert(dir.to_path_buf());
-                }
-                _ => {}
-            }
-        }
-        self.sync_dirs(&dirs)
-    }
-
-    /// Notes that an object was written to which nobody has open any more and no row claims: the next sync of
-    /// everything covers it.
-    pub(crate) fn note_unclaimed(&self) {
-        *self.earlier_synced.lock() = false;
-    }
-
-    /// Makes durable what no row claims and nobody has open, like what earlier processes wrote, unless a
-    /// sync of this process did.
-    pub(crate) fn sync_earlier(&self) -> FsResult<()> {
-        let mut earlier_synced = self.earlier_synced.lock();
-        if *earlier_synced {
-            return Ok(());
-        }
-        self.sync_tree(&mut earlier_synced).map_err(error::sync)
-    }
-
-    fn sync_tree(&self, earlier_synced: &mut bool) -> io::Result<()> {
-        match self.env.sync_below(&self.dir) {
-            // A view that has written to no large file has none of its own.
-            Err(error) if self.kept().is_none() && error.kind() == io::ErrorKind::NotFound => {
-                *earlier_synced = true;
-                return Ok(());
-            }
-            synced => synced.map_err(|error| self.fail(&self.dir, error))?,
-        }
-        if self.kept().is_none() {
-            self.sync_blocks()?;
-            // An earlier process may have made the directory.
-            let above = self.dir.ancestors().skip(1).take(2).map(Path::to_path_buf);
-            self.sync_dirs(&above.collect())?;
-        }
-        *earlier_synced = true;
-        Ok(())
-    }
-
-    /// Of a view: makes durable which blocks are its own, after their bytes. Costs the large files that it has changed.
-    fn sync_blocks(&self) -> io::Result<()> {
-        for ino in self.own_inodes().map_err(io::Error::other)? {
-            let path = blocks_path(&self.path(ino));
-            let synced = self.overlays.get(&path).and_then(|overlay| match overlay {
-                Some(overlay) if overlay.is_unsynced() => overlay.sync(false),
-                _ => Ok(()),
-            });
-            synced.map_err(|error| self.fail(&path, error))?;
-        }
-        Ok(())
-    }
-
     /// Removes the objects of `inos`, durably; those that are not there are no error.
     pub(crate) fn remove(&self, inos: &[InodeId]) -> FsResult<()> {
         self.remove_while(inos, &|| true).map(drop)
@@ -422,107 +304,6 @@ impl Objects {
         }
     }
 
-    /// Of a view: the inodes of which it has something of its own, in order.
-    pub(crate) fn own_inodes(&self) -> FsResult<Vec<InodeId>> {
-        if !exists(self.env.as_ref(), &self.dir).map_err(|e| error::object("stat", &self.dir, e))? {
-            return Ok(Vec::new());
-        }
-        let mut own = Vec::new();
-        for found in self.walk()? {
-            match found? {
-                Ok(ino) => own.push(ino),
-                // What else is no object was begun.
-                Err(path) if path.extension().is_some_and(|e| e == EXTENSION) => {
-                    let number = path.file_stem().and_then(|name| name.to_str()?.parse().ok());
-                    own.extend(number.map(InodeId::new));
-                }
-                Err(_) => {}
-            }
-        }
-        own.sort_unstable();
-        own.dedup();
-        Ok(own)
-    }
-
-    /// Does what [`Objects::install`] of a view of `epoch` may have no room for: keeps for other views what it will change,
-    /// and takes the room of what it will write.
-    pub(crate) fn prepare(&self, ino: InodeId, dir: &Path, epoch: InodeId) -> FsResult<()> {
-        let (from, to) = (object_path(dir, ino), self.path(ino));
-        let prepare = || {
-            let Some(overlay) = self.overlays.get(&blocks_path(&from))? else { return Ok(()) };
-            let object = self.env.open(&to, OpenMode::ReadWrite)?;
-            if let Some(kept) = self.kept() {
-                let changes = overlay.changes(object.stat()?.len)?;
-                kept.keep_besides(epoch, ino, object.as_ref(), &changes)?;
-            }
-            overlay.reserve(object.as_ref())
-        };
-        prepare().map_err(|error| error::object("prepare", &to, error))
-    }
-
-    /// Makes the object of `ino` what a view, whose own are in `dir`, has made of it, durably, unless that has happened:
-    /// writes the blocks to it that the view has changed, or puts the view's file in its place. With `others_read`, who
-    /// has the object open goes on reading it as it was.
-    pub(crate) fn install(&self, ino: InodeId, dir: &Path, others_read: bool) -> FsResult<()> {
-        let (from, to) = (object_path(dir, ino), self.path(ino));
-        let blocks = blocks_path(&from);
-        let install = || {
-            if let Some(overlay) = self.overlays.get(&blocks)? {
-                let is_whole = exists(self.env.as_ref(), &from)?;
-                if !is_whole && !others_read {
-                    let object = self.wrap(ino, self.env.open(&to, OpenMode::ReadWrite)?);
-                    overlay.apply(object.as_ref())?;
-                    object.sync_all()?;
-                    return self.remove_blocks(&blocks);
-                }
-                if !is_whole {
-                    self.make_whole(&overlay, &from, &to)?;
-                }
-            }
-            if exists(self.env.as_ref(), &from)? {
-                self.install_whole(ino, &from, &to)?;
-            }
-            self.remove_blocks(&blocks)
-        };
-        install().map_err(|error| error::object("install", &from, error))
-    }
-
-    fn remove_blocks(&self, blocks: &Path) -> io::Result<()> {
-        if !exists(self.env.as_ref(), blocks)? {
-            return Ok(());
-        }
-        self.overlays.remove(blocks)?;
-        blocks.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))
-    }
-
-    /// Makes a view's file `from` of the object `to` and the view's blocks over it.
-    fn make_whole(&self, overlay: &Overlay, from: &Path, to: &Path) -> io::Result<()> {
-        let begun = from.with_extension("begun");
-        let object = self.env.open(to, OpenMode::Read)?;
-        copy_file(self.env.as_ref(), object.as_ref(), &begun)?;
-        let copy = self.env.open(&begun, OpenMode::ReadWrite)?;
-        overlay.apply(copy.as_ref())?;
-        copy.sync_all()?;
-        self.env.rename(&begun, from)?;
-        from.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))
-    }
-
-    fn install_whole(&self, ino: InodeId, from: &Path, to: &Path) -> io::Result<()> {
-        if let Some(kept) = self.kept() {
-            kept.take(ino, to)?;
-        }
-        if to.parent().is_some_and(|dir| self.env.stat(dir).is_err()) {
-            self.create_dirs(to)?;
-            // Or a power cut could take the directory away with the name in it.
-            self.sync_claimed()?;
-        }
-        self.env.rename(from, to)?;
-        for path in [to, from] {
-            path.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))?;
-        }
-        Ok(())
-    }
-
     /// Lets go of the overlays below `dir`, which nobody uses any more.
     pub(crate) fn forget_below(&self, dir: &Path) {
         self.overlays.forget_below(dir);
@@ -540,71 +321,6 @@ impl Objects {
             self.sync_claimed()
         };
         rename().map_err(|error| error::object("rename", &from, error))
-    }
-
-    /// Every object there is, in the order of ids, and the paths of files that are none.
-    pub(crate) fn walk(&self) -> FsResult<ObjectWalk<'_>> {
-        let mut walk = ObjectWalk { objects: self, levels: Default::default() };
-        walk.levels[0] = walk.list(self.dir.clone())?;
-        Ok(walk)
-    }
-}
-
-/// A walk over the object files, one directory of each level in memory.
-pub(crate) struct ObjectWalk<'a> {
-    objects: &'a Objects,
-    /// What is left of the directory of each level, last first.
-    levels: [Vec<Listed>; 3],
-}
-
-/// Something in the directories of objects; what is no number comes first.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Listed {
-    number: Option<u64>,
-    path: PathBuf,
-    is_dir: bool,
-}
-
-impl ObjectWalk<'_> {
-    fn list(&self, dir: PathBuf) -> FsResult<Vec<Listed>> {
-        let items = self.objects.env.list(&dir).map_err(|e| error::object("list", &dir, e))?;
-        let mut listed: Vec<Listed> = items
-            .into_iter()
-            .map(|item| Listed {
-                number: item.name.to_str().and_then(|name| name.parse().ok()),
-                path: dir.join(&item.name),
-                is_dir: item.kind == varve_env::FileKind::Dir,
-            })
-            .collect();
-        listed.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(listed)
-    }
-}
-
-impl Iterator for ObjectWalk<'_> {
-    type Item = FsResult<Result<InodeId, PathBuf>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(Listed { number, path, is_dir }) = self.levels[2].pop() {
-                let ino = number.map(InodeId::new).filter(|_| !is_dir);
-                return Some(Ok(ino.filter(|ino| self.objects.path(*ino) == path).ok_or(path)));
-            }
-            let (level, item) = match self.levels[1].pop() {
-                Some(item) => (2, item),
-                None => (1, self.levels[0].pop()?),
-            };
-            if !item.is_dir || item.number.is_none() {
-                return Some(Ok(Err(item.path)));
-            }
-            match self.list(item.path) {
-                Ok(listed) => self.levels[level] = listed,
-                Err(error) => {
-                    self.levels = Default::default();
-                    return Some(Err(error));
-                }
-            }
-        }
     }
 }
 

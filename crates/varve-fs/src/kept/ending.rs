@@ -1,0 +1,126 @@
+//! What becomes of kept versions when views end, and what they tell of changes.
+//!
+//! A version at the epoch of a view that ends goes to the view before it, block by block; what nobody needs then goes.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use varve_types::InodeId;
+
+use super::{Kept, exists, remove_tree};
+use crate::overlay::blocks_path;
+
+impl Kept {
+    /// No view of this epoch is left: what nobody else needs goes. Costs what is kept there.
+    pub(crate) fn end(&self, epoch: InodeId) -> io::Result<()> {
+        self.retire(epoch);
+        let before = self.epochs.read().all.range(..epoch).next_back().copied();
+        let top = self.dir.join(epoch.get().to_string());
+        let mut failed = None;
+        for upper in self.list(&top)? {
+            for lower in self.list(&upper)? {
+                for ino in inodes_in(&self.list(&lower)?) {
+                    let Some(before) = before.filter(|before| ino < *before) else { continue };
+                    let _keeping = self.keeping.lock();
+                    // The others need not wait for one that cannot be read.
+                    failed = failed.or(self.pass_on(ino, epoch, before).err());
+                }
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        self.alter(|epochs| {
+            epochs.all.remove(&epoch);
+            epochs.ended.remove(&epoch);
+        });
+        self.overlays.forget_below(&top);
+        remove_tree(self.env.as_ref(), &top)
+    }
+
+    /// Gives what is kept at `epoch` to the one before it, as far as that one needs it. REQUIRES: `keeping`.
+    pub(super) fn pass_on(&self, ino: InodeId, epoch: InodeId, before: InodeId) -> io::Result<()> {
+        let (later, earlier) = (self.path(epoch, ino), self.path(before, ino));
+        let (later_blocks, earlier_blocks) = (blocks_path(&later), blocks_path(&earlier));
+        let has_all = exists(self.env.as_ref(), &later)?;
+        if !has_all && self.overlays.get(&later_blocks)?.is_none() {
+            return Ok(());
+        }
+        if !self.has_all(before, ino)? {
+            self.create_dirs(&earlier)?;
+            match (self.overlays.get(&earlier_blocks)?, self.overlays.get(&later_blocks)?) {
+                (Some(earlier), Some(later)) => earlier.adopt(&later)?,
+                (None, Some(_)) => {
+                    let _nobody_reads = self.epochs.write();
+                    self.overlays.rename(&later_blocks, &earlier_blocks)?;
+                    self.sync_dirs(&earlier)?;
+                }
+                (_, None) => {}
+            }
+            if has_all {
+                let _nobody_reads = self.epochs.write();
+                self.env.rename(&later, &earlier)?;
+                self.sync_dirs(&earlier)?;
+            }
+        }
+        let _nobody_reads = self.epochs.write();
+        self.overlays.remove(&later_blocks)?;
+        self.remove(&later)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        match self.env.remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// The objects that changed after the view `from` began and before the view `until` did, or until now: those that were
+    /// kept in between. What was kept because a writer had it open may be as it was. Costs what is kept.
+    pub(crate) fn changed_between(
+        &self,
+        from: InodeId,
+        until: Option<InodeId>,
+    ) -> io::Result<BTreeSet<InodeId>> {
+        let _keeping = self.keeping.lock();
+        let until = until.unwrap_or(InodeId::new(u64::MAX));
+        let epochs: Vec<InodeId> = self.epochs.read().all.range(from..until).copied().collect();
+        let mut changed = BTreeSet::new();
+        for epoch in epochs {
+            for upper in self.list(&self.dir.join(epoch.get().to_string()))? {
+                for lower in self.list(&upper)? {
+                    changed.extend(inodes_in(&self.list(&lower)?));
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    /// The epochs of which something is kept although no such view is there any more: of views that were ending.
+    /// The newest first, as what they pass on must pass all of them.
+    pub(crate) fn ended(&self) -> io::Result<Vec<InodeId>> {
+        let epochs = self.epochs.read();
+        let listed = self.list(&self.dir)?.into_iter().filter_map(|path| {
+            let epoch = InodeId::new(path.file_name()?.to_str()?.parse().ok()?);
+            (!epochs.all.contains(&epoch)).then_some(epoch)
+        });
+        let mut ended: Vec<InodeId> = listed.collect();
+        ended.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(ended)
+    }
+
+    /// What is in a directory, or nothing.
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        match self.env.list(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            items => Ok(items?.into_iter().map(|item| dir.join(item.name)).collect()),
+        }
+    }
+}
+
+/// The inodes of which something is among these files.
+fn inodes_in(paths: &[PathBuf]) -> BTreeSet<InodeId> {
+    let number = |path: &PathBuf| path.file_stem()?.to_str()?.parse().ok().map(InodeId::new);
+    paths.iter().filter_map(number).collect()
+}

@@ -1,0 +1,139 @@
+//! Making objects durable: those that a row is about to claim, one that is open, and what earlier processes left.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use varve_env::File;
+use varve_types::InodeId;
+use varve_vfs::FsResult;
+
+use super::{CLAIMED_OPEN_MAX, Claimed, Objects};
+use crate::error;
+use crate::kept::exists;
+use crate::overlay::blocks_path;
+
+impl Objects {
+    /// Notes that a row is about to claim the bytes now in `file`. Comes before that row's batch.
+    pub(crate) fn claim(&self, ino: InodeId, file: Arc<dyn File>) {
+        let mut claimed = self.claimed.lock();
+        if claimed.files.len() < CLAIMED_OPEN_MAX {
+            claimed.files.insert(ino, file);
+        } else {
+            claimed.more = true;
+        }
+    }
+
+    /// Makes the bytes of an object durable, and with `data_only` unset its times. After a failure
+    /// every later sync fails.
+    pub(crate) fn sync(&self, ino: InodeId, object: &dyn File, data_only: bool) -> FsResult<()> {
+        let synced = self.sync_one(ino, object, data_only).and_then(|()| self.sync_own_names());
+        synced.map_err(error::sync)
+    }
+
+    /// Of a view: makes the names of its own files durable, which no row waits for.
+    fn sync_own_names(&self) -> io::Result<()> {
+        if self.kept().is_some() {
+            return Ok(());
+        }
+        let _others_wait = self.earlier_synced.lock();
+        let dirs = std::mem::take(&mut self.claimed.lock().dirs);
+        self.sync_dirs(&dirs)
+    }
+
+    /// The deepest first, so that a name is never durable in a directory that is not.
+    fn sync_dirs(&self, dirs: &BTreeSet<PathBuf>) -> io::Result<()> {
+        let mut dirs = dirs.iter().rev();
+        dirs.try_for_each(|dir| self.env.sync_dir(dir).map_err(|error| self.fail(dir, error)))
+    }
+
+    fn sync_one(&self, ino: InodeId, object: &dyn File, data_only: bool) -> io::Result<()> {
+        self.check_failed()?;
+        let synced = if data_only { object.sync_data() } else { object.sync_all() };
+        synced.map_err(|error| self.fail(&self.path(ino), error))
+    }
+
+    fn check_failed(&self) -> io::Result<()> {
+        match self.failed.get() {
+            Some(failure) => Err(io::Error::other(format!("an earlier sync failed: {failure}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Remembers a failed sync of `path`; returns the error with the path in its text.
+    fn fail(&self, path: &Path, error: io::Error) -> io::Error {
+        let text = format!("cannot sync {}: {error}", path.display());
+        self.failed.get_or_init(|| text.clone());
+        io::Error::new(error.kind(), text)
+    }
+
+    /// Makes durable all that was claimed before the call.
+    pub(crate) fn sync_claimed(&self) -> io::Result<()> {
+        let mut earlier_synced = self.earlier_synced.lock();
+        self.check_failed()?;
+        let Claimed { files, mut dirs, more } = std::mem::take(&mut *self.claimed.lock());
+        if more || !*earlier_synced {
+            self.sync_tree(&mut earlier_synced)?;
+        }
+        for (ino, file) in files {
+            self.sync_one(ino, file.as_ref(), true)?;
+            match self.path(ino).parent() {
+                // A view need not have anything of its own there.
+                Some(dir) if self.kept().is_some() || exists(self.env.as_ref(), dir)? => {
+                    dirs.insert(dir.to_path_buf());
+                }
+                _ => {}
+            }
+        }
+        self.sync_dirs(&dirs)
+    }
+
+    /// Notes that an object was written to which nobody has open any more and no row claims: the next sync of
+    /// everything covers it.
+    pub(crate) fn note_unclaimed(&self) {
+        *self.earlier_synced.lock() = false;
+    }
+
+    /// Makes durable what no row claims and nobody has open, like what earlier processes wrote, unless a
+    /// sync of this process did.
+    pub(crate) fn sync_earlier(&self) -> FsResult<()> {
+        let mut earlier_synced = self.earlier_synced.lock();
+        if *earlier_synced {
+            return Ok(());
+        }
+        self.sync_tree(&mut earlier_synced).map_err(error::sync)
+    }
+
+    fn sync_tree(&self, earlier_synced: &mut bool) -> io::Result<()> {
+        match self.env.sync_below(&self.dir) {
+            // A view that has written to no large file has none of its own.
+            Err(error) if self.kept().is_none() && error.kind() == io::ErrorKind::NotFound => {
+                *earlier_synced = true;
+                return Ok(());
+            }
+            synced => synced.map_err(|error| self.fail(&self.dir, error))?,
+        }
+        if self.kept().is_none() {
+            self.sync_blocks()?;
+            // An earlier process may have made the directory.
+            let above = self.dir.ancestors().skip(1).take(2).map(Path::to_path_buf);
+            self.sync_dirs(&above.collect())?;
+        }
+        *earlier_synced = true;
+        Ok(())
+    }
+
+    /// Of a view: makes durable which blocks are its own, after their bytes. Costs the large files that it has changed.
+    fn sync_blocks(&self) -> io::Result<()> {
+        for ino in self.own_inodes().map_err(io::Error::other)? {
+            let path = blocks_path(&self.path(ino));
+            let synced = self.overlays.get(&path).and_then(|overlay| match overlay {
+                Some(overlay) if overlay.is_unsynced() => overlay.sync(false),
+                _ => Ok(()),
+            });
+            synced.map_err(|error| self.fail(&path, error))?;
+        }
+        Ok(())
+    }
+}
