@@ -12,8 +12,10 @@ use varve_vfs::{FsResult, SeekFrom};
 
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::overlay::copy_bytes;
+use crate::overlay::copy_part;
 
+/// The most bytes copied in one go: meanwhile nothing can be kept for views, and so nothing they see be changed.
+const COPY_BYTES_MAX: u64 = 16 << 20;
 /// The most bytes given back by one read.
 const READ_BYTES_MAX: u64 = 16 << 20;
 
@@ -88,7 +90,7 @@ impl VarveFs {
         self.commit(changes)
     }
 
-    /// Copies the bytes of the large file that `inode` borrows from to `object`, holes as holes.
+    /// Copies the bytes of the large file that `inode` borrows from to `object`, which nobody else has yet, holes as holes.
     pub(crate) fn copy_lent(
         &self,
         inode: &Inode,
@@ -96,8 +98,20 @@ impl VarveFs {
         object: &dyn File,
     ) -> FsResult<()> {
         let from = self.sources()?.open(source)?;
-        let copied = from.objects.read_origin(ino, |file| copy_bytes(file, object, inode.size));
-        copied.map_err(|error| from.object_error("copy", ino, error))
+        let fail = |error| from.object_error("copy", ino, error);
+        object
+            .set_len(inode.size)
+            .map_err(|error| self.object_error("extend", inode.ino, error))?;
+        let mut at = 0;
+        while at < inode.size {
+            let len = (inode.size - at).min(COPY_BYTES_MAX);
+            let copy = |file: &dyn File| copy_part((file, at), (object, at), len);
+            match from.objects.read_origin(ino, copy).map_err(fail)? {
+                (0, _) => break,
+                (copied, _) => at += copied,
+            }
+        }
+        Ok(())
     }
 }
 

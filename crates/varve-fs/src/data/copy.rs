@@ -1,16 +1,24 @@
 //! Copying from file to file without the bytes leaving this program, and between large files without their
 //! coming here: the storage below copies those, or shares their room.
 //!
-//! One call copies no more than a thread should be taken for. A hole of a small source becomes zeros.
+//! 1. What is asked for ends where the source does; what then is left must not overlap.
+//! 2. If the source is large, and the target is or becomes so, the target moves to an object first, so that all of it is
+//!    copied there ([`crate::overlay::copy_part`]). Holes stay holes.
+//! 3. Else the bytes are read and written like those of a program; a hole of a small source becomes zeros. So is
+//!    what a clone's large file borrows: while that is read nothing may be kept of what changes ([`crate::kept`]).
+//!
+//! One call copies no more than a thread should be taken for, and says how much.
 
+use varve_schema::Content;
 use varve_vfs::{FsError, FsResult, Position};
 
 use super::end_of;
 use crate::fs::VarveFs;
 use crate::node::OpenFile;
+use crate::overlay::copy_part;
 
 /// The most bytes one call copies from large file to large file.
-const LARGE_BYTES_MAX: u64 = 128 << 20;
+const LARGE_BYTES_MAX: u64 = 16 << 20;
 /// The most bytes one call copies otherwise.
 const SMALL_BYTES_MAX: u64 = 1 << 20;
 
@@ -22,18 +30,39 @@ impl VarveFs {
         if !source.flags.read || !target.flags.write || target.flags.append {
             return Err(FsError::BadHandle);
         }
-        let overlaps = from.offset.abs_diff(to.offset) < len;
-        if from.ino == to.ino && overlaps {
+        let size = self.attr(&self.read_inode(from.ino)?)?.size;
+        let len = len.min(size.saturating_sub(from.offset));
+        if len == 0 {
+            return Ok(0);
+        }
+        if from.ino == to.ino && from.offset.abs_diff(to.offset) < len {
             return Err(FsError::Invalid("the ranges overlap"));
         }
         end_of(to.offset, len)?;
-        if source.node.has_object() && target.node.has_object() {
-            return self.copy_large((&source, from), (&target, to), len.min(LARGE_BYTES_MAX));
+        let part = len.min(LARGE_BYTES_MAX);
+        if source.node.has_object() && self.is_large_to(&target, to.offset + part)? {
+            return self.copy_large((&source, from), (&target, to), part);
         }
         let len = usize::try_from(len.min(SMALL_BYTES_MAX)).unwrap_or(usize::MAX);
         let bytes = self.do_read(from.ino, from.handle, from.offset, len)?;
         let copied = self.write_what_fits(to.ino, to.handle, to.offset, &bytes, false)?;
         Ok(copied as u64)
+    }
+
+    /// Whether the bytes of a file are in an object, or are now, as they are about to reach to `end`.
+    fn is_large_to(&self, file: &OpenFile, end: u64) -> FsResult<bool> {
+        if file.node.has_object() {
+            return Ok(true);
+        }
+        if end <= self.superblock.large_file_threshold_bytes {
+            return Ok(false);
+        }
+        let mut held = self.hold_counted(file.node.ino)?;
+        self.own_bytes(&mut held)?;
+        if !matches!(held.inode.content, Content::Object { .. }) {
+            self.migrate(&mut held)?;
+        }
+        Ok(true)
     }
 
     fn copy_large(
@@ -44,15 +73,19 @@ impl VarveFs {
     ) -> FsResult<u64> {
         let read = self.object_file(&source.node)?;
         let written = self.object_file(&target.node)?;
+        let fail = |error| self.object_error("copy to", to.ino, error);
         let copy = |len| {
             let _no_commit = self.objects.installing.read();
-            let copied = written.copy_from(read.as_ref(), from.offset, to.offset, len);
-            copied.map_err(|error| self.object_error("copy to", to.ino, error))
+            let part = copy_part((read.as_ref(), from.offset), (written.as_ref(), to.offset), len);
+            let (copied, is_written) = part.map_err(fail)?;
+            if copied > 0 && !is_written {
+                // Holes over holes: nothing below has noted a change.
+                written.set_times(None, Some(self.now())).map_err(fail)?;
+            }
+            Ok(copied)
         };
         let copied = if self.accounts.has_quotas() {
-            let fail = |error| self.object_error("stat", from.ino, error);
-            let left = read.stat().map_err(fail)?.len.saturating_sub(from.offset);
-            self.copy_counted(written.as_ref(), to, len.min(left), copy)?
+            self.copy_counted(written.as_ref(), to, len, copy)?
         } else {
             copy(len)?
         };

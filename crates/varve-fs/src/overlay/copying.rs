@@ -22,6 +22,49 @@ pub(crate) fn copy_bytes(source: &dyn File, target: &dyn File, len: u64) -> io::
     copy_range(&Shifted { file: source, by: 0 }, &Shifted { file: target, by: 0 }, 0..len)
 }
 
+/// Copies up to `len` bytes from one place to another, holes as holes; the target grows as by a write. Gives how many,
+/// fewer only where the source ends or what follows failed, and whether any were written.
+pub(crate) fn copy_part(
+    (source, from): (&dyn File, u64),
+    (target, to): (&dyn File, u64),
+    len: u64,
+) -> io::Result<(u64, bool)> {
+    let (source, target) = (Shifted { file: source, by: from }, Shifted { file: target, by: to });
+    let len = len.min(source.file.stat()?.len.saturating_sub(from));
+    let (mut at, mut written) = (0, false);
+    // With holes in between at once, so that no power cut leaves a length that comes from the holes.
+    if next(&source, Seek::Hole, 0)? < len && target.file.stat()?.len < to + len {
+        target.file.write_all_at(&[0], to + len - 1)?;
+        written = true;
+    }
+    while at < len {
+        match copy_run(&source, &target, at..len) {
+            Ok((0, _)) => break,
+            Ok((copied, is_data)) => (at, written) = (at + copied, written || is_data),
+            Err(error) if at == 0 => return Err(error),
+            // The next call meets it again.
+            Err(_) => break,
+        }
+    }
+    Ok((at, written))
+}
+
+/// Copies the data that a range begins with, or the hole; gives how many bytes, and whether it was data.
+fn copy_run(
+    source: &Shifted<'_>,
+    target: &Shifted<'_>,
+    Range { start, end }: Range<u64>,
+) -> io::Result<(u64, bool)> {
+    let data = next(source, Seek::Data, start)?.min(end);
+    if start < data {
+        clear(target, start..data)?;
+        return Ok((data - start, false));
+    }
+    let len = next(source, Seek::Hole, start)?.min(end) - start;
+    let (from, to) = (source.by + start, target.by + start);
+    Ok((target.file.copy_from(source.file, from, to, len)?, true))
+}
+
 /// Copies a range of bytes. What `source` does not reach is a hole; the target's length is left to the caller where
 /// the range ends in one.
 pub(super) fn copy_range(

@@ -53,7 +53,7 @@ use varve_env::{Env, File, FileKind, FileStat, OpenMode, Seek};
 use varve_schema::overlay::{BLOCK_BYTES, OverlayHeader, OverlayKind};
 
 use blocks::Blocks;
-pub(crate) use copying::copy_bytes;
+pub(crate) use copying::{copy_bytes, copy_part};
 use journal::Journal;
 pub(crate) use layered::Layered;
 pub use report::{OverlayReport, inspect_overlay};

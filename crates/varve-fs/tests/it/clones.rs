@@ -268,6 +268,7 @@ fn a_crash_while_cloning_or_unfolding_leaves_a_state_that_existed() {
             large_file_threshold_bytes: 8 << 10,
             restarts: true,
             clones_percent: 12,
+            copies_percent: 0,
         };
         let script = Script::new(seed, &options).unwrap();
         let exploration =

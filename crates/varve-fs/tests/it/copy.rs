@@ -3,7 +3,7 @@
 use varve_types::InodeId;
 use varve_vfs::{FsError, Handle, Position, Vfs};
 
-use crate::support::{BOTH, Calls, READ, ROOT, Rig};
+use crate::support::{BOTH, Calls, READ, ROOT, Rig, name};
 
 const SIZES: [usize; 4] = [0, 300, 30_000, 300_000];
 
@@ -69,4 +69,71 @@ fn copies_that_make_no_sense_are_refused() {
     for handle in [both, read, append] {
         rig.release(file, handle).unwrap();
     }
+}
+
+#[test]
+fn a_copy_ends_where_the_source_does() {
+    let rig = Rig::new();
+    for size in SIZES {
+        let file = rig.mk(ROOT, &format!("f-{size}"));
+        rig.put_at(file, 0, &bytes(size));
+        let handle = rig.open_as(file, BOTH);
+        // The whole file behind itself: what is asked for reaches further, and what there is does not overlap.
+        let mut copied = 0;
+        while copied < size as u64 {
+            let (from, to) = (at(file, handle, copied), at(file, handle, size as u64 + copied));
+            copied += rig.copy_range(from, to, size as u64 - copied).unwrap();
+        }
+        let past = at(file, handle, 2 * size as u64 + 5);
+        assert_eq!(rig.copy_range(past, at(file, handle, 0), 1 << 40).unwrap(), 0);
+        rig.release(file, handle).unwrap();
+        assert!(rig.contents(file) == [bytes(size), bytes(size)].concat(), "{size}");
+    }
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn a_large_file_is_copied_into_an_object_from_the_first_byte() {
+    let rig = Rig::new();
+    let (from, to) = (rig.mk(ROOT, "from"), rig.mk(ROOT, "to"));
+    let size: u64 = (16 << 20) + 70_000;
+    rig.cut(from, size);
+    rig.put_at(from, 16 << 20, &bytes(70_000));
+    let (source, target) = (rig.open_as(from, READ), rig.open_as(to, BOTH));
+    let copy = |place| rig.copy_range(at(from, source, place), at(to, target, place), 1 << 40);
+    assert_eq!((copy(0).unwrap(), copy(16 << 20).unwrap()), (16 << 20, 70_000));
+    rig.release(to, target).unwrap();
+    rig.release(from, source).unwrap();
+    let attr = rig.find(ROOT, "to").unwrap();
+    assert_eq!(attr.size, size);
+    assert!(attr.blocks * 512 < 1 << 20, "holes take room: {attr:?}");
+    assert!(rig.contents(to) == rig.contents(from));
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn what_a_clone_has_not_copied_is_copied_from_its_source() {
+    let rig = Rig::new();
+    let d = rig.mk_dir(ROOT, "d");
+    for size in SIZES {
+        let file = rig.mk(d, &size.to_string());
+        rig.put_at(file, 0, &bytes(size));
+    }
+    let clone = rig.clone_tree(ROOT, name("d"), ROOT, name("c")).unwrap().attr.ino;
+    for size in SIZES {
+        rig.put_at(rig.find(d, &size.to_string()).unwrap().ino, 0, b"changed");
+        let (from, to) = (rig.find(clone, &size.to_string()).unwrap().ino, rig.mk(ROOT, "to"));
+        let (source, target) = (rig.open_as(from, READ), rig.open_as(to, BOTH));
+        let mut copied = 0;
+        while copied < size as u64 {
+            let place = (at(from, source, copied), at(to, target, copied));
+            copied += rig.copy_range(place.0, place.1, 1 << 40).unwrap();
+        }
+        rig.release(from, source).unwrap();
+        rig.release(to, target).unwrap();
+        assert!(rig.contents(to) == bytes(size), "{size}");
+        rig.unlink(ROOT, name("to")).unwrap();
+    }
+    rig.sync().unwrap();
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
 }

@@ -24,7 +24,7 @@ use crate::crash::STORE;
 use crate::support::{Calls, ROOT, os_env};
 
 /// Small enough for a few pages of writes to cross it.
-const THRESHOLD_BYTES: u64 = 16 << 10;
+pub(crate) const THRESHOLD_BYTES: u64 = 16 << 10;
 const THREADS: usize = 2;
 
 /// A store whose logs, tables and manifests are so small that all of them are replaced during one run.
@@ -87,7 +87,14 @@ impl Subject for Store {
 
 pub(crate) fn script(seed: u64, steps: usize, restarts: bool) -> Script {
     let large_file_threshold_bytes = THRESHOLD_BYTES;
-    let options = ScriptOptions { steps, large_file_threshold_bytes, restarts, clones_percent: 0 };
+    let (clones_percent, copies_percent) = (0, 0);
+    let options = ScriptOptions {
+        steps,
+        large_file_threshold_bytes,
+        restarts,
+        clones_percent,
+        copies_percent,
+    };
     Script::new(seed, &options).unwrap()
 }
 

@@ -22,6 +22,7 @@ enum Op {
     Close { slot: usize },
     Write { slot: usize, offset: u64, fill: u8, len: usize },
     Read { slot: usize, offset: u64, len: usize },
+    Copy { from: usize, from_offset: u64, slot: usize, offset: u64, len: usize },
     Resize { slot: usize, size: u64 },
     Allocate { slot: usize, flags: FallocateFlags, offset: u64, len: u64 },
     Sync { slot: usize },
@@ -61,7 +62,7 @@ fn open_flags(rng: &mut Rng) -> OFlags {
 fn generate(rng: &mut Rng) -> Op {
     let slot = rng.below(4) as usize;
     let (offset, len) = (rng.below(20_000), rng.between(1, 9000));
-    match rng.below(30) {
+    match rng.below(32) {
         0..=5 => Op::Open { path: path(rng), flags: open_flags(rng), slot },
         6 => Op::Close { slot },
         7..=9 => Op::Write { slot, offset, fill: rng.below(256) as u8, len: len as usize },
@@ -103,6 +104,10 @@ fn generate(rng: &mut Rng) -> Op {
         }
         28 if rng.chance(30) => Op::RemoveXattr { path: path(rng) },
         28 => Op::GetXattr { path: path(rng) },
+        30..=31 => {
+            let (from, from_offset) = (rng.below(4) as usize, rng.below(20_000));
+            Op::Copy { from, from_offset, slot, offset, len: len as usize }
+        }
         _ if rng.chance(50) => Op::Stat { path: path(rng) },
         _ => Op::List { path: path(rng) },
     }
@@ -145,6 +150,9 @@ impl Side {
                 let mut data = vec![0; *len];
                 let read = self.slot(*slot)?.read_at(&mut data, *offset)?;
                 return Ok(format!("{:?}", &data[..read]));
+            }
+            Op::Copy { from, from_offset, slot, offset, len } => {
+                return copy((self.slot(*from)?, *from_offset), (self.slot(*slot)?, *offset), *len);
             }
             Op::Resize { slot, size } => self.slot(*slot)?.set_len(*size)?,
             Op::Allocate { slot, flags, offset, len } => {
@@ -222,6 +230,15 @@ impl Side {
         }
         tree
     }
+}
+
+fn copy(
+    (from, mut at): (&File, u64),
+    (to, mut to_at): (&File, u64),
+    len: usize,
+) -> io::Result<String> {
+    let copied = rustix::fs::copy_file_range(from, Some(&mut at), to, Some(&mut to_at), len)?;
+    Ok(format!("{copied} bytes"))
 }
 
 fn set_times(path: &Path, secs: i64) -> io::Result<()> {

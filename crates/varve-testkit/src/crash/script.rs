@@ -39,6 +39,8 @@ pub struct ScriptOptions {
     pub restarts: bool,
     /// How many percent of the operations clone something.
     pub clones_percent: u64,
+    /// How many percent copy from file to file.
+    pub copies_percent: u64,
 }
 
 /// A sequence of steps and what must be found of it.
@@ -76,8 +78,7 @@ struct Maker {
 impl Script {
     /// The script of `seed`.
     pub fn new(seed: u64, options: &ScriptOptions) -> FsResult<Script> {
-        let threshold = options.large_file_threshold_bytes;
-        let mut maker = Maker::new(seed, threshold, options.clones_percent)?;
+        let mut maker = Maker::new(seed, options)?;
         while maker.script.steps.len() < options.steps {
             maker.step(options.restarts)?;
         }
@@ -86,10 +87,12 @@ impl Script {
 }
 
 impl Maker {
-    fn new(seed: u64, threshold: u64, clones_percent: u64) -> FsResult<Maker> {
+    fn new(seed: u64, options: &ScriptOptions) -> FsResult<Maker> {
+        let &ScriptOptions { large_file_threshold_bytes: threshold, .. } = options;
+        let &ScriptOptions { clones_percent, copies_percent, .. } = options;
         let large = [threshold / 2, threshold - 1, threshold + 1, 2 * threshold];
         let sizes = [&[0, 1, 500, 513, 4096], &large[..]].concat();
-        let universe = Universe { sizes, clones_percent, ..Universe::default() };
+        let universe = Universe { sizes, clones_percent, copies_percent, ..Universe::default() };
         let model = ModelFs::new(SimEnv::new(seed));
         let history = History::new(&model)?;
         Ok(Maker {
@@ -187,7 +190,7 @@ impl Maker {
                 history.note_end(ino, at, end, self.threshold);
             }
             self.generator.observe(&op);
-            self.note_done(&op, before, at);
+            self.note_done(&op, before, at, end.is_some());
         }
         self.script.steps.push(Step::Op(op));
         self.script.outcomes.push(Some(outcome));
@@ -205,6 +208,11 @@ impl Maker {
                 let start = if appends { history.newest_len(ino) } else { *offset };
                 Some((ino, start + *len as u64)).filter(|_| *len > 0)
             }
+            Op::CopyRange { from, from_offset, offset, len, .. } => {
+                let left =
+                    history.newest_len(self.session.inode(*from)?).saturating_sub(*from_offset);
+                Some((slot?, offset + left.min(*len))).filter(|_| left.min(*len) > 0)
+            }
             Op::Fallocate {
                 mode: AllocateMode::Extend | AllocateMode::ZeroRange,
                 offset,
@@ -217,7 +225,7 @@ impl Maker {
         }
     }
 
-    fn note_done(&mut self, op: &Op, before: Option<InodeId>, at: usize) {
+    fn note_done(&mut self, op: &Op, before: Option<InodeId>, at: usize, is_changed: bool) {
         let history = &mut self.script.history;
         match op {
             Op::Sync => history.sync_all(at),
@@ -225,7 +233,7 @@ impl Maker {
             Op::Fsync { .. } => {
                 before.iter().for_each(|ino| history.sync_file(*ino, at));
             }
-            Op::Write { slot, len, .. } if *len > 0 => {
+            Op::Write { slot, .. } | Op::CopyRange { slot, .. } if is_changed => {
                 let syncs = self.open.get(slot).is_some_and(|open| open.syncs);
                 if let Some(ino) = before.filter(|_| syncs) {
                     history.sync_file(ino, at);
@@ -293,7 +301,14 @@ mod tests {
 
     /// What is found of the steps `ops` if the file has `len` bytes, and whether a power cut may leave that.
     fn may_be_found(ops: &[Op], len: u64) -> Result<usize, String> {
-        let mut maker = Maker::new(1, THRESHOLD, 0).unwrap();
+        let options = ScriptOptions {
+            steps: 0,
+            large_file_threshold_bytes: THRESHOLD,
+            restarts: false,
+            clones_percent: 0,
+            copies_percent: 0,
+        };
+        let mut maker = Maker::new(1, &options).unwrap();
         ops.iter().for_each(|op| maker.op(op.clone()).unwrap());
         let (disk, mut session) = (ModelFs::new(SimEnv::new(2)), Session::default());
         let set = SetAttr { size: Some(len), ..SetAttr::default() };

@@ -26,6 +26,8 @@ pub struct Universe {
     pub xattrs: Vec<Vec<u8>>,
     /// How many percent of the operations clone something.
     pub clones_percent: u64,
+    /// How many percent copy from file to file.
+    pub copies_percent: u64,
 }
 
 /// Paths above which nothing is cloned, as each clone may double them.
@@ -44,6 +46,7 @@ impl Default for Universe {
             sizes: vec![0, 1, 512, 4096, 16_384, 32_768, 65_536, 100_000],
             xattrs: [&b"user.a"[..], b"user.b", b"trusted.t"].map(<[u8]>::to_vec).into(),
             clones_percent: 0,
+            copies_percent: 0,
         }
     }
 }
@@ -70,6 +73,10 @@ impl Generator {
         if clones > 0 && self.rng.below(100) < clones && self.known() < CLONED_PATHS_MAX {
             let from = if self.rng.chance(60) { self.dir() } else { self.any() };
             return Op::Clone { from, to: self.fresh() };
+        }
+        let copies = self.universe.copies_percent;
+        if copies > 0 && self.rng.below(100) < copies {
+            return self.copy_op();
         }
         match self.rng.below(100) {
             0..35 => self.name_op(),
@@ -165,6 +172,16 @@ impl Generator {
             19 => Op::Fsync { slot, data_only: self.rng.chance(50) },
             _ => Op::Release { slot },
         }
+    }
+
+    /// A copy of any range, or often of all of a file to the beginning of another.
+    fn copy_op(&mut self) -> Op {
+        let (from, slot) = (self.slot(), self.slot());
+        if self.rng.chance(30) {
+            return Op::CopyRange { from, from_offset: 0, slot, offset: 0, len: 1 << 20 };
+        }
+        let (from_offset, offset) = (self.size(), self.size());
+        Op::CopyRange { from, from_offset, slot, offset, len: self.rng.below(70_000) }
     }
 
     fn attr_op(&mut self) -> Op {

@@ -89,6 +89,7 @@ pub enum Op {
     SlotLink { slot: Slot, to: TreePath },
     Read { slot: Slot, offset: u64, len: usize },
     Write { slot: Slot, offset: u64, len: usize, fill: u64, kill_set_id: bool },
+    CopyRange { from: Slot, from_offset: u64, slot: Slot, offset: u64, len: u64 },
     Fallocate { slot: Slot, mode: AllocateMode, offset: u64, len: u64 },
     Seek { slot: Slot, offset: u64, what: SeekFrom },
     Fsync { slot: Slot, data_only: bool },
@@ -104,6 +105,7 @@ impl Op {
             | Op::SlotLink { slot, .. }
             | Op::Read { slot, .. }
             | Op::Write { slot, .. }
+            | Op::CopyRange { slot, .. }
             | Op::Fallocate { slot, .. }
             | Op::Seek { slot, .. }
             | Op::Fsync { slot, .. }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
-    Attr, FsError, FsResult, Handle, OpenFlags, Opened, SeekFrom, SetAttr, SetTime, Vfs,
+    Attr, FsError, FsResult, Handle, OpenFlags, Opened, Position, SeekFrom, SetAttr, SetTime, Vfs,
 };
 
 use super::op::{Op, Slot, TreePath};
@@ -338,6 +338,14 @@ impl Session {
             Op::Write { offset, len, fill, kill_set_id, .. } => {
                 let data = pattern(*fill, *len);
                 Ok(Answer::Count(fs.write(ino, handle, *offset, &data, *kill_set_id)?))
+            }
+            Op::CopyRange { from, from_offset, offset, len, .. } => {
+                let Some((source, open)) = self.slots.get(from).copied() else {
+                    return Ok(Answer::Skipped);
+                };
+                let from = Position { ino: source, handle: open, offset: *from_offset };
+                let to = Position { ino, handle, offset: *offset };
+                Ok(Answer::Count(fs.copy_range(from, to, *len)? as usize))
             }
             Op::Fallocate { mode, offset, len, .. } => {
                 fs.fallocate(ino, handle, *mode, *offset, *len).map(|()| Answer::Done)

@@ -275,6 +275,17 @@ impl Vfs for ModelFs {
     }
 
     fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64> {
+        let (source, target) = {
+            let state = self.state.lock();
+            (state.flags(from.ino, from.handle)?, state.flags(to.ino, to.handle)?)
+        };
+        if !source.read || !target.write || target.append {
+            return Err(FsError::BadHandle);
+        }
+        let len = len.min(self.getattr(from.ino)?.size.saturating_sub(from.offset));
+        if len == 0 {
+            return Ok(0);
+        }
         if from.ino == to.ino && from.offset.abs_diff(to.offset) < len {
             return Err(FsError::Invalid("the ranges overlap"));
         }
