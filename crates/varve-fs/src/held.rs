@@ -163,6 +163,31 @@ impl VarveFs {
         Err(lost(ino))
     }
 
+    /// The inode `ino`, whose row is locked too as long as `held` is; `None` if that would mean waiting.
+    pub(crate) fn try_hold_also<'a>(
+        &'a self,
+        held: &mut Held<'a>,
+        ino: InodeId,
+    ) -> FsResult<Option<Inode>> {
+        let place = self.locator.place(ino)?;
+        let key = match &place {
+            Some(Place::Entry { key, .. }) => *key,
+            _ => RowKey::inode(ino),
+        };
+        if !self.locks.try_extend(&mut held.guards, key) {
+            return Ok(None);
+        }
+        self.prepare_rows(&[key])?;
+        match place {
+            Some(Place::Detached(_)) => Ok(None),
+            // If it has moved meanwhile, it is not found there.
+            Some(Place::Entry { key, slot }) => {
+                Ok(inline_at(&self.entry_row(key)?, slot, ino).cloned())
+            }
+            Some(Place::Own) | None => self.inode_row(ino),
+        }
+    }
+
     /// Gives a detached inode its row back, as an orphan, so that it can be opened and changed like one that
     /// was open when its last name went.
     pub(crate) fn revive(&self, held: &mut Held<'_>) -> FsResult<()> {

@@ -2,14 +2,15 @@
 //! somebody writes.
 //!
 //! A small file's chunks are copied in one batch with the end of the loan; a large file gets an object as one that grows
-//! does ([`crate::data`]). Cut to nothing, neither is copied.
+//! does ([`crate::data`]). Cut to nothing, neither is copied. A copy of all of a large file borrows the same bytes.
 
 use bytes::Bytes;
 use varve_env::File;
-use varve_schema::{Borrowed, CHUNK_BYTES, Content, Inode, RowKey};
+use varve_schema::{Borrowed, CHUNK_BYTES, Content, Inode, Loan, RowKey};
 use varve_types::InodeId;
-use varve_vfs::{FsResult, SeekFrom};
+use varve_vfs::{FsError, FsResult, SeekFrom};
 
+use crate::data::changed;
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::overlay::copy_part;
@@ -88,6 +89,34 @@ impl VarveFs {
         held.inode.content = Content::Chunks;
         self.stage(&mut changes, held)?;
         self.commit(changes)
+    }
+
+    /// Lets the file `to`, if it is empty, borrow the `size` bytes that the large file `from` borrows, all of them. False if
+    /// that is not how it is, or locks are in the way. Commits. As `from` cannot return its loan meanwhile, the source stays.
+    pub(crate) fn lend_on(&self, from: InodeId, to: InodeId, size: u64) -> FsResult<bool> {
+        let mut held = self.hold_counted(to)?;
+        let is_empty = held.inode.content == Content::None && held.inode.size == 0;
+        if !is_empty || held.is_detached() {
+            return Ok(false);
+        }
+        let Some(lent) = self.try_hold_also(&mut held, from)? else { return Ok(false) };
+        let Content::Borrowed(borrowed @ Borrowed { blocks: Some(_), .. }) = lent.content else {
+            return Ok(false);
+        };
+        if lent.size != size {
+            return Ok(false);
+        }
+        held.inode.content = lent.content;
+        held.inode.size = size;
+        changed(&mut held.inode, self.now());
+        let mut changes = self.changes();
+        changes.put_meta(RowKey::loan(borrowed.source, to), Loan::File.encode());
+        self.stage(&mut changes, &mut held)?;
+        match self.commit(changes) {
+            // A part may fit.
+            Err(FsError::QuotaExceeded) => Ok(false),
+            committed => committed.map(|()| true),
+        }
     }
 
     /// Copies the bytes of the large file that `inode` borrows from to `object`, which nobody else has yet, holes as holes.

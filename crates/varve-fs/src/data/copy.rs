@@ -2,9 +2,10 @@
 //! coming here: the storage below copies those, or shares their room.
 //!
 //! 1. What is asked for ends where the source does; what then is left must not overlap.
-//! 2. If the source is large, and the target is or becomes so, the target moves to an object first, so that all of it is
+//! 2. All of a clone's large file that has no bytes of its own yet is borrowed by an empty target too ([`crate::clones`]).
+//! 3. If the source is large, and the target is or becomes so, the target moves to an object first, so that all of it is
 //!    copied there ([`crate::overlay::copy_part`]). Holes stay holes.
-//! 3. Else the bytes are read and written like those of a program; a hole of a small source becomes zeros. So is
+//! 4. Else the bytes are read and written like those of a program; a hole of a small source becomes zeros. So is
 //!    what a clone's large file borrows: while that is read nothing may be kept of what changes ([`crate::kept`]).
 //!
 //! One call copies no more than a thread should be taken for, and says how much.
@@ -30,7 +31,8 @@ impl VarveFs {
         if !source.flags.read || !target.flags.write || target.flags.append {
             return Err(FsError::BadHandle);
         }
-        let size = self.attr(&self.read_inode(from.ino)?)?.size;
+        let inode = self.read_inode(from.ino)?;
+        let size = self.attr(&inode)?.size;
         let len = len.min(size.saturating_sub(from.offset));
         if len == 0 {
             return Ok(0);
@@ -39,6 +41,17 @@ impl VarveFs {
             return Err(FsError::Invalid("the ranges overlap"));
         }
         end_of(to.offset, len)?;
+        let is_whole = len == size && from.offset == 0 && to.offset == 0;
+        if is_whole
+            && matches!(inode.content, Content::Borrowed(_))
+            && self.lend_on(from.ino, to.ino, size)?
+        {
+            self.touch_atime(&inode);
+            if target.flags.sync {
+                self.sync_file(&target, true)?;
+            }
+            return Ok(size);
+        }
         let part = len.min(LARGE_BYTES_MAX);
         if source.node.has_object() && self.is_large_to(&target, to.offset + part)? {
             return self.copy_large((&source, from), (&target, to), part);

@@ -199,7 +199,7 @@ impl VarveFs {
 }
 
 /// Sets the times that a change of the bytes sets.
-fn changed(inode: &mut Inode, now: Timestamp) {
+pub(crate) fn changed(inode: &mut Inode, now: Timestamp) {
     inode.times.mtime = now;
     inode.times.ctime = now;
 }

@@ -1,9 +1,14 @@
 //! Copying between files of every size class, without a kernel in between.
 
+use varve_fs::FormatOptions;
+use varve_testkit::crash::{Exploration, Script, ScriptOptions, explore};
+use varve_testkit::fsops::{Lockstep, Universe};
 use varve_types::InodeId;
 use varve_vfs::{FsError, Handle, Position, Vfs};
 
-use crate::support::{BOTH, Calls, READ, ROOT, Rig, name};
+use crate::crash::{open, sim_store};
+use crate::crash_points::{Store, THRESHOLD_BYTES};
+use crate::support::{BOTH, Calls, READ, ROOT, Rig, name, os_env, store_of};
 
 const SIZES: [usize; 4] = [0, 300, 30_000, 300_000];
 
@@ -132,8 +137,105 @@ fn what_a_clone_has_not_copied_is_copied_from_its_source() {
         rig.release(from, source).unwrap();
         rig.release(to, target).unwrap();
         assert!(rig.contents(to) == bytes(size), "{size}");
+        rig.forget(to, 1);
         rig.unlink(ROOT, name("to")).unwrap();
     }
     rig.sync().unwrap();
     assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn a_copy_of_a_clones_large_file_borrows_what_that_borrows() {
+    let rig = Rig::new();
+    let d = rig.mk_dir(ROOT, "d");
+    let original = rig.mk(d, "large");
+    rig.put_at(original, 0, &bytes(300_000));
+    let c = rig.clone_tree(ROOT, name("d"), ROOT, name("c")).unwrap().attr.ino;
+    let lent = rig.find(c, "large").unwrap().ino;
+    let copy = |to: InodeId| {
+        let (source, target) = (rig.open_as(lent, READ), rig.open_as(to, BOTH));
+        let copied = rig.copy_range(at(lent, source, 0), at(to, target, 0), 1 << 40).unwrap();
+        rig.write(to, target, 1, b"own", false).unwrap();
+        assert_eq!(&rig.read(to, target, 0, 6).unwrap()[..], [1, b'o', b'w', b'n', 5, 6]);
+        rig.release(lent, source).unwrap();
+        rig.release(to, target).unwrap();
+        copied
+    };
+    let (first, second) = (rig.mk(ROOT, "first"), rig.mk(ROOT, "second"));
+    assert_eq!(copy(first), 300_000, "at once");
+    let (source, target) = (rig.open_as(lent, READ), rig.open_as(second, BOTH));
+    let whole = (at(lent, source, 0), at(second, target, 0));
+    assert_eq!(rig.copy_range(whole.0, whole.1, 300_000).unwrap(), 300_000);
+    // Not over what is there.
+    assert_eq!(rig.copy_range(at(lent, source, 5), at(second, target, 0), 10).unwrap(), 10);
+    rig.release(lent, source).unwrap();
+    rig.release(second, target).unwrap();
+    let third = rig.mk(ROOT, "third");
+    let (source, target) = (rig.open_as(lent, READ), rig.open_as(third, BOTH));
+    let whole = (at(lent, source, 0), at(third, target, 0));
+    assert_eq!(rig.copy_range(whole.0, whole.1, 300_000).unwrap(), 300_000);
+    rig.release(lent, source).unwrap();
+    rig.release(third, target).unwrap();
+    // The lenders go, and the last that borrows still has the bytes, also after a remount.
+    rig.cut(original, 0);
+    rig.forget(lent, 1);
+    rig.unlink(c, name("large")).unwrap();
+    rig.sync().unwrap();
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+    let rig = rig.remount();
+    let again = |text| rig.find(ROOT, text).unwrap().ino;
+    assert_eq!([again("second"), again("third")], [second, third]);
+    assert!(rig.contents(third) == bytes(300_000));
+    let mut changed = bytes(300_000);
+    changed[..10].copy_from_slice(&bytes(300_000)[5..15]);
+    assert!(rig.contents(second) == changed);
+    rig.forget(third, 1);
+    rig.unlink(ROOT, name("third")).unwrap();
+    rig.mk(ROOT, "afterwards");
+    let kept = os_env().list(&store_of(rig.dir.path()).join("kept")).unwrap();
+    assert!(kept.is_empty(), "{kept:?}");
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn random_copies_answer_as_the_model_does() {
+    for (seed, clones_percent) in (200..212).zip([0, 3].into_iter().cycle()) {
+        let large_file_threshold_bytes = if seed % 3 == 0 { 4096 } else { 65_536 };
+        let options = FormatOptions { large_file_threshold_bytes, ..FormatOptions::default() };
+        let env = sim_store(seed, &options);
+        let universe = Universe { clones_percent, copies_percent: 15, ..Universe::default() };
+        let mut lockstep = Lockstep::with_universe(seed, universe);
+        for _ in 0..3 {
+            let fs = open(&env);
+            lockstep.run(&fs, 200).unwrap();
+            lockstep.check_tree(&fs).unwrap();
+            lockstep.check_usage(&fs).unwrap();
+            lockstep.release_all(&fs).unwrap();
+            fs.sync().unwrap();
+            assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "seed {seed}");
+            fs.close().unwrap();
+        }
+        lockstep.check_tree(&open(&env)).unwrap();
+    }
+}
+
+#[test]
+fn a_crash_while_copying_leaves_bytes_that_were_there() {
+    let mut points = 0;
+    for seed in 0..4 {
+        let options = ScriptOptions {
+            steps: 80,
+            large_file_threshold_bytes: THRESHOLD_BYTES,
+            restarts: true,
+            clones_percent: 0,
+            copies_percent: 25,
+        };
+        let script = Script::new(seed, &options).unwrap();
+        let exploration =
+            Exploration { cuts: 1, stride: 2, only: None, left_out: Vec::new(), threads: 2 };
+        let tally = explore(&Store, &script, &exploration)
+            .unwrap_or_else(|v| panic!("seed {seed}, point {}: {}", v.point, v.what));
+        points += tally.points;
+    }
+    assert!(points > 200, "{points}");
 }
