@@ -267,8 +267,19 @@ impl<'a> Copying<'a> {
         Ok(ino)
     }
 
-    /// How many names of `file` lie within what was cloned; those that the source has not copied itself are taken to.
+    /// How many names of `file` lie within what was cloned. If the source is a clone itself that has not copied all of them, it
+    /// does so now, as nothing else tells where they lie.
     fn names_within(&self, file: &Inode) -> FsResult<u64> {
+        let (mut known, mut within) = self.count_names(file)?;
+        if known < u64::from(file.nlink) {
+            self.from.unfold_all()?;
+            (known, within) = self.count_names(file)?;
+        }
+        Ok((within + u64::from(file.nlink).saturating_sub(known)).max(1))
+    }
+
+    /// How many names of `file` are known, and how many of them lie within what was cloned.
+    fn count_names(&self, file: &Inode) -> FsResult<(u64, u64)> {
         let range = rows_from(RowKey::parent(file.ino, 0));
         let (mut known, mut within) = (0, 0);
         let rows = self.from.store.scan(self.from.meta, range, Direction::Forward);
@@ -281,6 +292,6 @@ impl<'a> Copying<'a> {
                 within += u64::from(self.from.lies_within(pointer.dir, self.folded.top)?);
             }
         }
-        Ok((within + u64::from(file.nlink).saturating_sub(known)).max(1))
+        Ok((known, within))
     }
 }

@@ -145,6 +145,23 @@ fn names_of_one_file_stay_names_of_one_file() {
     sound(&rig.fs);
 }
 
+/// A file with names in two directories of a clone, of which one was cloned before anybody had looked at the other: the
+/// second clone counted that name as its own, so that the file stayed when its only name went.
+#[test]
+fn a_name_outside_of_a_clone_of_a_clone_is_no_name_of_its_file() {
+    let rig = Rig::new();
+    let d = rig.mk_dir(ROOT, "d");
+    let (a, b) = (rig.mk_dir(d, "a"), rig.mk_dir(d, "b"));
+    let file = rig.mk(a, "one");
+    rig.link(file, b, name("two")).unwrap();
+    let c = clone(&rig.fs, ROOT, "d", ROOT, "c");
+    let e = clone(&rig.fs, c, "a", ROOT, "e");
+    assert_eq!(rig.find(e, "one").unwrap().nlink, 1);
+    let ca = rig.find(c, "a").unwrap().ino;
+    assert_eq!(rig.find(ca, "one").unwrap().nlink, 2);
+    sound(&rig.fs);
+}
+
 #[test]
 fn clones_are_in_snapshots_and_of_them() {
     let rig = Rig::new();
