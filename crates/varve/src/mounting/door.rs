@@ -16,6 +16,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use varve_fuse::UnmountMode;
+
+use super::views::{ViewDesk, unmount_below};
+use crate::Error;
+
+/// How long an upgrade waits for requests about views: longer than a commit waits for locks.
+const LEAVE_WAIT_MAX: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
 struct State {
@@ -88,6 +95,35 @@ impl Drop for Closed {
     fn drop(&mut self) {
         self.0.state.lock().closed = false;
     }
+}
+
+impl ViewDesk {
+    /// For who is about to [`ViewDesk::answer`] or [`ViewDesk::redesign`].
+    pub(crate) fn enter(&self) -> crate::Result<Working> {
+        self.door.enter().ok_or_else(being_upgraded)
+    }
+
+    /// Takes all mounts of views away before another program takes the main one over, when nobody works with them any more.
+    /// As long as what it gives is there nobody begins to.
+    pub(crate) fn leave(&self) -> crate::Result<Closed> {
+        let closed = self.door.close(LEAVE_WAIT_MAX).map_err(|error| match error {
+            NotClosed::Already => being_upgraded(),
+            NotClosed::Busy => Error::failed(format!(
+                "snapshots or transactions are being made or ended, for {} seconds now",
+                LEAVE_WAIT_MAX.as_secs()
+            ))
+            .hint("upgrade again when they are done"),
+        })?;
+        unmount_below(&self.dir, UnmountMode::Plain).map_err(|error| {
+            Error::from(error).hint("leave the views below .varve first: upgrade again then")
+        })?;
+        Ok(closed)
+    }
+}
+
+/// Why nothing goes for a moment.
+pub(crate) fn being_upgraded() -> Error {
+    Error::failed("the mount is being upgraded already").hint("wait a moment")
 }
 
 #[cfg(test)]

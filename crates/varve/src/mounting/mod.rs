@@ -36,12 +36,12 @@ use varve_fuse::{
 };
 
 pub use background::{daemon, start_in_background};
-pub(crate) use door::{Closed, Working};
+pub(crate) use door::{Closed, Working, being_upgraded};
 pub use options::{Choices, memory};
 pub(crate) use report::Report;
 pub use succession::take_over;
 pub use umount::{find_mount, unmount_and_wait};
-pub(crate) use views::{ViewDesk, being_upgraded};
+pub(crate) use views::ViewDesk;
 
 use crate::store::{self, FileSystem};
 use crate::{Error, Result};

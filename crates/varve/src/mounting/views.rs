@@ -12,7 +12,6 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -24,14 +23,11 @@ use varve_fuse::{
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Transact};
 
-use super::door::{Closed, Door, NotClosed, Working};
+use super::door::Door;
 use super::idle::{self, Claims};
 use super::{Attached, Choices, mount_options, session_options};
 use crate::views::{self, ViewRequest};
 use crate::{Error, Result};
-
-/// How long an upgrade waits for requests about views: longer than a commit waits for locks.
-const LEAVE_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Why a transaction goes on.
 enum NotCommitted {
@@ -169,28 +165,6 @@ impl ViewDesk {
             Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// For who is about to [`ViewDesk::answer`] or [`ViewDesk::redesign`].
-    pub(crate) fn enter(&self) -> Result<Working> {
-        self.door.enter().ok_or_else(being_upgraded)
-    }
-
-    /// Takes all mounts of views away before another program takes the main one over, when nobody works with them any more.
-    /// As long as what it gives is there nobody begins to.
-    pub(crate) fn leave(&self) -> Result<Closed> {
-        let closed = self.door.close(LEAVE_WAIT_MAX).map_err(|error| match error {
-            NotClosed::Already => being_upgraded(),
-            NotClosed::Busy => Error::failed(format!(
-                "snapshots or transactions are being made or ended, for {} seconds now",
-                LEAVE_WAIT_MAX.as_secs()
-            ))
-            .hint("upgrade again when they are done"),
-        })?;
-        unmount_below(&self.dir, UnmountMode::Plain).map_err(|error| {
-            Error::from(error).hint("leave the views below .varve first: upgrade again then")
-        })?;
-        Ok(closed)
     }
 
     /// The main mount is gone: ends what is left.
@@ -392,11 +366,6 @@ impl ViewDesk {
         self.told(self.notifier.name_changed(dir, view.name.as_bytes()));
         self.told(self.notifier.inode_changed(dir));
     }
-}
-
-/// Why nothing goes for a moment.
-pub(crate) fn being_upgraded() -> Error {
-    Error::failed("the mount is being upgraded already").hint("wait a moment")
 }
 
 /// Unmounts the views of the mount on `dir`.
