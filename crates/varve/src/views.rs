@@ -313,17 +313,12 @@ fn commit_in_time(
 
 /// Takes the file system back to a snapshot.
 pub(crate) fn roll_back(fs: &VarveFs, name: &str) -> Result<Committed> {
-    let instead = "copy the files out of the snapshot instead, below .varve/snapshots";
     fs.roll_back(name).map_err(|error| match error {
-        RollBackError::Cloned => Error::failed(
-            "nothing was rolled back, as clones were made, looked at or removed since the snapshot",
-        )
-        .hint(instead),
         RollBackError::Dropped(names) => Error::failed(format!(
             "nothing was rolled back, as dictionaries of the snapshot were dropped since, with their pairs:\n  {}",
             names.join("\n  ")
         ))
-        .hint(instead),
+        .hint("copy the files out of the snapshot instead, below .varve/snapshots"),
         RollBackError::NotCommitted(error) => not_rolled_back(name, error),
     })
 }

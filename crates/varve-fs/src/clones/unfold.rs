@@ -16,7 +16,7 @@ use std::ops::Bound;
 
 use smallvec::SmallVec;
 use varve_engine::{Direction, KeyRange};
-use varve_schema::{EntryRow, EntrySuffix, Inode, Loan, META, RowKey};
+use varve_schema::{Body, EntryRow, EntrySuffix, FileKind, Inode, Loan, META, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
@@ -102,6 +102,21 @@ impl VarveFs {
                 }
             }
         }
+    }
+
+    /// The directories in `dir` that are folded.
+    pub(crate) fn folded_in(&self, dir: InodeId) -> FsResult<Vec<InodeId>> {
+        let mut folded = Vec::new();
+        for row in self.names_after(dir, None)? {
+            for named in row?.1.names() {
+                if let Body::Reference { ino, kind: FileKind::Directory } = named.body
+                    && self.dir_row(ino)?.source().is_some()
+                {
+                    folded.push(ino);
+                }
+            }
+        }
+        Ok(folded)
     }
 
     /// A loan row.

@@ -26,7 +26,7 @@ use varve_schema::{Content, Inode, Loan, Mark, Pending, RowKey, encode_inode_row
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::merge::merge_rows;
+use super::merge::{merge, merge_rows};
 use super::paths::names_in;
 use super::plan::{Committed, Plan};
 use super::txn::{Purpose, Transaction};
@@ -159,10 +159,11 @@ impl VarveFs {
         };
         let mut names = BTreeSet::new();
         let mut decide = |clash: &Clash<'_>| {
-            let merged = match self.is_of_files(clash.keyspace) {
-                true => merge_rows(clash, self.meta, txn.epoch),
+            let merged = match (self.is_of_files(clash.keyspace), txn.purpose) {
+                (true, Purpose::User) => merge_rows(clash, self.meta, txn.epoch),
+                (true, Purpose::Rollback) => merge(clash, self.meta),
                 // The first to commit a pair wins, whatever both have made of it.
-                false => Merged::Conflict,
+                (false, _) => Merged::Conflict,
             };
             if merged == Merged::Conflict {
                 names.extend(names_in(clash, self.meta));

@@ -35,7 +35,7 @@ pub(super) fn merge_rows(clash: &Clash<'_>, meta: KeyspaceId, epoch: InodeId) ->
 }
 
 /// Decides about a row that both have changed.
-fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
+pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
     let Clash { base, theirs, ours, .. } = clash;
     let key = RowKey::from_bytes(clash.key).map(RowKey::meta_kind);
     let key = key.filter(|_| clash.keyspace == meta);

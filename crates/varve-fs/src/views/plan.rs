@@ -12,7 +12,7 @@ use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use super::merge::is_untouched;
-use super::txn::Transaction;
+use super::txn::{Purpose, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
@@ -146,7 +146,10 @@ impl VarveFs {
             if let Body::Inline(inode) = &named.body
                 && self.may_know(txn, inode.ino)?
             {
-                let stays = |named: &Named| named.body.ino() == inode.ino && is_untouched(inode);
+                let stays = |named: &Named| {
+                    let is_same = named.body.ino() == inode.ino;
+                    txn.purpose == Purpose::User && is_same && is_untouched(inode)
+                };
                 if theirs.at(named.slot).is_some_and(stays) {
                     // It came by unfolding, and the main view has what has become of it.
                     plan.told.inodes.remove(&inode.ino);

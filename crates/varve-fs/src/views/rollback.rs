@@ -7,12 +7,15 @@
 //!    the snapshot. Files that were open then without a name are no part of the tree, and do not come back.
 //! 3. Large files that changed come, as the snapshot sees them, to where a transaction keeps its own; those that the
 //!    snapshot does not have are to be removed.
-//! 4. The transaction is committed ([`super::commit`]): names and inodes of the kernel, open files, quotas and the
+//! 4. Directories of clones that have copied their names since do so in the transaction ([`folded`]).
+//! 5. The transaction is committed ([`super::commit`]): names and inodes of the kernel, open files, quotas and the
 //!    accounts of directories follow, and a crash leaves all of it or nothing. What was begun and not committed when
 //!    the process died is dropped by the next mount.
 //!
 //! What programs change meanwhile counts as changed after the rollback if the two can both be, else all is done again.
 //! All snapshots stay, those after this one too. Costs the changes, and copies of the large files that changed.
+
+mod folded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +25,7 @@ use bytes::Bytes;
 use varve_engine::{Batch, Branch, Direction, KeyRange, SnapshotStore, Store};
 use varve_schema::key::MetaRow;
 use varve_schema::{
-    Body, Content, DictionaryRow, EntryRow, Inode, META, Pending, RowKey, decode_inode_row,
+    Body, Content, DictionaryRow, EntryRow, Inode, Loan, META, Pending, RowKey, decode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -34,6 +37,7 @@ use crate::dictionaries::unreadable;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::superblock::view_dir;
+use folded::FoldedThen;
 
 /// How often a rollback that meets changes of others, or files that are just being removed, is tried.
 const ATTEMPTS: u32 = 20;
@@ -47,8 +51,6 @@ const BATCH_BYTES: usize = 1 << 20;
 pub enum RollBackError {
     /// Dictionaries would have to come back that were dropped, with their pairs: the names.
     Dropped(Vec<String>),
-    /// Clones are in the way: one was made, has copied something, or went.
-    Cloned,
     /// It could not be committed: others keep changing the same, or files are in use.
     NotCommitted(CommitError),
 }
@@ -91,11 +93,12 @@ impl VarveFs {
         let before = self.views()?.db.open_snapshot(&stored).map_err(error::store)?;
         let options = TransactionOptions::default();
         let txn = self.begin_transaction_for(InodeId::ROOT, &options, Purpose::Rollback)?;
-        let done = self.undo(&txn, epoch, &before).and_then(|()| {
+        let done = self.undo(&txn, epoch, &before).and_then(|(now, folded)| {
+            let view = self.open_transaction(&txn)?;
+            self.unfold_known(&view, (&before, &now), folded)?;
             // What it sees of large files was kept only if it is still there.
             let still = self.find_snapshot(name)?.map(|(epoch, _)| epoch);
             still.filter(|still| *still == epoch).ok_or(FsError::NotFound)?;
-            let view = self.open_transaction(&txn)?;
             Ok(self.commit_transaction(&txn.name().name, &view)?)
         });
         if done.is_err()
@@ -106,13 +109,13 @@ impl VarveFs {
         done
     }
 
-    /// Steps 2 and 3.
+    /// Steps 2 and 3. Gives the state that is undone, and what of it step 4 is about.
     fn undo(
         &self,
         txn: &Transaction,
         epoch: InodeId,
         before: &SnapshotStore,
-    ) -> Result<(), RollBackError> {
+    ) -> Result<(SnapshotStore, FoldedThen), RollBackError> {
         let views = self.views()?;
         let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
         let now = branch.base().map_err(error::store)?;
@@ -134,7 +137,8 @@ impl VarveFs {
             staged.copy_own(*ino)?;
         }
         staged.sync_claimed().map_err(error::sync)?;
-        Ok(())
+        let folded = undo.folded;
+        Ok((now, folded))
     }
 
     /// The key spaces that hold what users see: files, and the dictionaries of any of `states`.
@@ -175,8 +179,8 @@ struct Undo<'a> {
     in_use: BTreeSet<String>,
     /// Dictionaries whose pairs are gone.
     dropped: BTreeSet<String>,
-    /// Clones were made, copied something, or went.
-    clones_changed: bool,
+    /// What clones had yet to copy then, and have copied since.
+    folded: FoldedThen,
 }
 
 impl<'a> Undo<'a> {
@@ -200,7 +204,7 @@ impl<'a> Undo<'a> {
             objects_now: BTreeSet::new(),
             in_use: BTreeSet::new(),
             dropped: BTreeSet::new(),
-            clones_changed: false,
+            folded: FoldedThen::default(),
         }
     }
 
@@ -261,8 +265,12 @@ impl<'a> Undo<'a> {
                     note_object(&mut self.objects_then, &Body::Inline(inode));
                 }
             }
-            MetaRow::Loan(..) | MetaRow::Twin(..) => self.clones_changed = true,
-            MetaRow::Limits(_) | MetaRow::Parent(..) | MetaRow::Unknown => {}
+            MetaRow::Loan(_, ino) => {
+                let loan = then.as_ref().map(Loan::decode).transpose();
+                let loan = loan.map_err(|error| error::row(META, key, error))?;
+                loan.into_iter().for_each(|loan| self.folded.add(ino, loan));
+            }
+            MetaRow::Limits(_) | MetaRow::Parent(..) | MetaRow::Twin(..) | MetaRow::Unknown => {}
         }
         self.put(self.fs.meta, &key.to_bytes(), then)
     }
@@ -339,8 +347,10 @@ impl<'a> Undo<'a> {
                 self.in_use.insert(self.fs.path_of_inode(*ino));
             }
         }
+        for ino in self.going.iter().filter(|ino| self.folded.concerns(**ino)) {
+            self.in_use.insert(self.fs.path_of_inode(*ino));
+        }
         match () {
-            () if self.clones_changed => Err(RollBackError::Cloned),
             () if !self.dropped.is_empty() => Err(RollBackError::Dropped(all(&mut self.dropped))),
             () if !self.in_use.is_empty() => Err(CommitError::InUse(all(&mut self.in_use)).into()),
             () => Ok(()),

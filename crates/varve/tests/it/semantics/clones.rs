@@ -10,7 +10,13 @@ use super::views::begin;
 use super::{Place, names, pattern, refused_io, semantics};
 use crate::harness::{run, varve};
 
-semantics!(clones, clones_of_snapshots, clone_refusals, clones_of_linked_files);
+semantics!(
+    clones,
+    clones_of_snapshots,
+    clone_refusals,
+    clones_of_linked_files,
+    snapshot_rollback_of_clones
+);
 
 fn clone(from: &Path, to: &Path) {
     run(varve().arg("clone").args([from, to]));
@@ -157,4 +163,44 @@ fn clones_of_linked_files(place: &Place) {
     assert_eq!(fs::read(dir.join("copy/b/two")).unwrap(), b"changed");
     assert_eq!(fs::metadata(dir.join("copy/b/two")).unwrap().ino(), one.ino());
     assert_eq!(fs::read(dir.join("outside")).unwrap(), b"both");
+}
+
+/// Clones that were looked at, changed, removed or made since a snapshot go back with all else.
+fn snapshot_rollback_of_clones(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    let [top, copy, second] = ["top", "copy", "second"].map(|name| dir.join(name));
+    tree(&top);
+    clone(&top, &copy);
+    clone(&top, &second);
+    let snapshot = |deed: &str| run(varve().args(["snapshot", deed]).arg(&dir).arg("one"));
+    snapshot("create");
+    is_tree(&copy);
+    let before = fs::metadata(copy.join("small")).unwrap().ino();
+    snapshot("rollback");
+    is_tree(&copy);
+    let reader = fs::File::open(copy.join("small")).unwrap();
+    fs::write(copy.join("small"), "changed").unwrap();
+    fs::write(copy.join("large"), pattern(1, 400_000)).unwrap();
+    fs::remove_file(copy.join("tiny")).unwrap();
+    refused_io(fs::metadata(copy.join("tiny")), Errno::NOENT);
+    fs::remove_dir_all(&second).unwrap();
+    clone(&copy, &dir.join("third"));
+    fs::remove_file(dir.join("third/tiny")).unwrap_err();
+    fs::write(dir.join("third/small"), "changed").unwrap();
+    snapshot("rollback");
+    is_tree(&copy);
+    is_tree(&second);
+    refused_io(fs::metadata(dir.join("third")), Errno::NOENT);
+    assert_eq!(fs::metadata(copy.join("small")).unwrap().ino(), before);
+    let mut bytes = [0; 7];
+    reader.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes[..], pattern(40_000, 40_000)[..7]);
+    drop(reader);
+    place.remount();
+    is_tree(&copy);
+    is_tree(&second);
+    is_tree(&top);
 }
