@@ -11,6 +11,7 @@ mod files;
 mod full_disk;
 mod limits;
 mod locks;
+mod misuse;
 mod names;
 mod programs;
 mod rights;
