@@ -6,7 +6,7 @@
 //! 2. What the commit means for the main view is found out from the rows that the transaction changed ([`Plan`]): names
 //!    and inodes that the kernel may know, places of inodes, directories that move.
 //! 3. Rows join those changes: a mark for each directory with something untold, and for each large file that the view has
-//!    something of its own of a pending row `ObjectInstall`.
+//!    something of its own of a pending row `ObjectInstall`; for each that is small again `ObjectMaking`.
 //! 4. The branch commits, with [`super::merge`] for what both have changed. A conflict takes step 3 back; the
 //!    transaction goes on.
 //! 5. The store is synced, then the blocks that the view has changed are written to the objects, and files that it made
@@ -111,6 +111,8 @@ impl VarveFs {
             kept.retire(txn.epoch);
         }
         self.store.sync().map_err(error::store)?;
+        // Before any of them can grow again.
+        self.objects.remove(&plan.shrunk)?;
         for ino in &installs {
             self.install(*ino, txn.epoch)?;
         }
@@ -126,15 +128,13 @@ impl VarveFs {
         Ok(plan.told)
     }
 
-    /// Steps 3 and 4.
-    fn join(
+    /// The rows of step 3, what takes them back, and the directories that have marks among them.
+    fn joining(
         &self,
-        branch: &Branch,
-        view: &VarveFs,
         txn: &Transaction,
         plan: &Plan,
         installs: &[InodeId],
-    ) -> Result<(), CommitError> {
+    ) -> (Batch, Batch, Vec<InodeId>) {
         let (mut batch, mut undo, mut marked) = (Batch::new(), Batch::new(), Vec::new());
         for (key, value) in &plan.marks {
             batch.delete(self.meta, bytes_of(*key));
@@ -153,6 +153,25 @@ impl VarveFs {
             batch.put(self.meta, key.clone(), Pending::ObjectInstall { view: txn.epoch }.encode());
             undo.delete(self.meta, key);
         }
+        for ino in &plan.shrunk {
+            let key = bytes_of(RowKey::pending(*ino));
+            // Its object is as one that was begun: the next mount removes it before anybody comes.
+            batch.put(self.meta, key.clone(), Pending::ObjectMaking.encode());
+            undo.put(self.meta, key, Pending::ObjectDelete.encode());
+        }
+        (batch, undo, marked)
+    }
+
+    /// Steps 3 and 4.
+    fn join(
+        &self,
+        branch: &Branch,
+        view: &VarveFs,
+        txn: &Transaction,
+        plan: &Plan,
+        installs: &[InodeId],
+    ) -> Result<(), CommitError> {
+        let (batch, undo, marked) = self.joining(txn, plan, installs);
         let committed = match batch.is_empty() {
             true => Ok(()),
             false => branch.write(batch),
@@ -208,7 +227,7 @@ impl VarveFs {
                 used.push(self.path_of_inode(node.ino));
             }
         }
-        for ino in plan.removed_objects.iter().filter(|ino| plan.arrived.contains_key(ino)) {
+        for ino in &plan.shrunk {
             if self.locator.node(*ino).is_some_and(|node| node.state().passthrough > 0) {
                 used.push(self.path_of_inode(*ino));
             }
@@ -327,10 +346,12 @@ impl VarveFs {
             plan.removed_objects.retain(|removed| *removed != ino);
             self.locator.moved(ino, Place::Own)?;
         }
-        // What is removed of a file that stays has become small.
-        for node in plan.removed_objects.iter().filter_map(|ino| self.locator.node(*ino)) {
-            let mut state = node.state();
-            (state.object, state.has_object) = (None, false);
+        for ino in &plan.shrunk {
+            batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
+            if let Some(node) = self.locator.node(*ino) {
+                let mut state = node.state();
+                (state.object, state.has_object) = (None, false);
+            }
         }
         self.dictionaries().expire_names();
         if !batch.is_empty() {

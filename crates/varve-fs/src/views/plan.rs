@@ -42,6 +42,8 @@ pub(super) struct Plan {
     /// Directories whose parent is another.
     pub(super) moved: BTreeMap<InodeId, InodeId>,
     pub(super) removed_objects: Vec<InodeId>,
+    /// Large files that are small again, as a rollback has them.
+    pub(super) shrunk: Vec<InodeId>,
     pub(super) orphans: Vec<InodeId>,
     /// Rows of directories that change in no other way than by what they count.
     pub(super) counted: HashSet<RowKey>,
@@ -77,11 +79,13 @@ impl VarveFs {
         if let Some(error) = failed {
             return Err(error);
         }
-        let Plan { left, arrived, orphans, counted, with_xattrs, .. } = &mut plan;
+        let Plan { left, arrived, orphans, counted, with_xattrs, removed_objects, shrunk, .. } =
+            &mut plan;
         counted.retain(|key| !with_xattrs.contains(&InodeId::new(key.prefix())));
         // What only programs in the transaction still had is gone with it.
         orphans.iter().for_each(|ino| drop(arrived.remove(ino)));
         left.retain(|inode| !arrived.contains_key(&inode.ino));
+        shrunk.extend(removed_objects.extract_if(.., |ino| arrived.contains_key(ino)));
         Ok(plan)
     }
 
