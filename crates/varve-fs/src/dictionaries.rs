@@ -62,6 +62,11 @@ pub(crate) struct Held<'a>(
     #[allow(dead_code, reason = "a lock")] RwLockReadGuard<'a, Option<Names>>,
 );
 
+/// Keeps dictionaries and their pairs as they are.
+pub(crate) struct Stopped<'a>(
+    #[allow(dead_code, reason = "a lock")] RwLockWriteGuard<'a, Option<Names>>,
+);
+
 /// See the module's comment.
 #[derive(Debug)]
 pub struct Dictionaries {
@@ -85,7 +90,7 @@ pub(crate) fn pairs_options(compression: bool) -> KeyspaceOptions {
 }
 
 /// Why a pair or a name is none.
-fn check_pair(key: &[u8], value: Option<&[u8]>) -> FsResult<()> {
+pub(crate) fn check_pair(key: &[u8], value: Option<&[u8]>) -> FsResult<()> {
     if key.len() > KEY_BYTES_MAX {
         return Err(FsError::Invalid("a key of more than 65536 bytes"));
     }
@@ -224,6 +229,11 @@ impl Dictionaries {
     /// None is made or dropped as long as the guard is there.
     pub(crate) fn stand_still(&self) -> FsResult<Held<'_>> {
         self.known().map(Held)
+    }
+
+    /// The same, and no pair is read or changed either.
+    pub(crate) fn stop(&self) -> FsResult<Stopped<'_>> {
+        self.known_mut().map(Stopped)
     }
 
     /// Those of the key spaces `changed`, of a transaction of the epoch `epoch`, that are no dictionary's any more, nor can

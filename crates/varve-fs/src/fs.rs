@@ -303,6 +303,9 @@ impl VarveFs {
         let fs = VarveFs::assemble(env, dir, options, lock, open_store)?;
         fs.store.clear_keyspace(fs.lookups)?;
         fs.finish_pending().map_err(invalid)?;
+        if !fs.options.read_only {
+            fs.name_received().map_err(invalid)?;
+        }
         fs.drop_unfinished().map_err(invalid)?;
         fs.forget_ended_transactions().map_err(invalid)?;
         fs.load_quotas().map_err(invalid)?;

@@ -84,6 +84,19 @@ impl IdAllocator {
         Ok((InodeId::new(first), InodeId::new(end)))
     }
 
+    /// Hands out no id up to `end` any more. If it had not come so far, it goes on `gap` ids behind.
+    pub(crate) fn pass(&self, end: u64, gap: u64) -> FsResult<()> {
+        let mut state = self.state.lock();
+        if state.next > end {
+            return Ok(());
+        }
+        let used_up = || FsError::NoSpace("inode ids are used up".to_owned());
+        let next = end.checked_add(gap).ok_or_else(used_up)?;
+        self.write_mark(&mut state, next.checked_add(RESERVE).ok_or_else(used_up)?)?;
+        state.next = next;
+        Ok(())
+    }
+
     fn write_mark(&self, state: &mut State, mark: u64) -> FsResult<()> {
         let mut value = vec![ROW_VERSION];
         put_varint(&mut value, mark);

@@ -62,5 +62,5 @@ pub use overlay::{OverlayReport, inspect_overlay};
 pub use superblock::Superblock;
 pub use views::{
     ChangeKind, CommitError, Committed, Diff, Isolation, OnConflict, PathChange, RollBackError,
-    Transaction, TransactionLocks, TransactionOptions, ViewKind, ViewName,
+    Transaction, TransactionLocks, TransactionOptions, ViewKind, ViewName, stream,
 };

@@ -37,6 +37,9 @@ pub struct FormatOptions {
     pub force: bool,
     /// Owner and group of the root directory.
     pub root_owner: (u32, u32),
+    /// Key of the hash of names, 32 hexadecimal digits, for a store that is to receive what others send
+    /// ([`crate::stream`]); a random one otherwise.
+    pub name_hash_key: Option<String>,
 }
 
 impl Default for FormatOptions {
@@ -49,6 +52,7 @@ impl Default for FormatOptions {
             design: StoreDesign::default(),
             force: false,
             root_owner: (0, 0),
+            name_hash_key: None,
         }
     }
 }

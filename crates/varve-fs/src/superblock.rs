@@ -74,7 +74,10 @@ impl Superblock {
         Superblock {
             format_version: FORMAT_VERSION,
             uuid: format!("{:032x}", wide()),
-            name_hash_key: format!("{:032x}", wide()),
+            name_hash_key: options
+                .name_hash_key
+                .clone()
+                .unwrap_or_else(|| format!("{:032x}", wide())),
             name_hash_bits: options.name_hash_bits.clamp(1, EntrySuffix::HASH_BITS_MAX),
             large_file_threshold_bytes: options.large_file_threshold_bytes,
             compression: options.compression,

@@ -31,6 +31,8 @@ pub const ID_MARK: RowKey = RowKey { prefix: BOOKKEEPING, suffix: 1 };
 
 /// The row that says which store it belongs to.
 pub const STORE_ID: RowKey = RowKey { prefix: BOOKKEEPING, suffix: 2 };
+/// The row that says which snapshot the present state is to be, as it was received and has no name yet.
+pub const RECEIVED: RowKey = RowKey { prefix: BOOKKEEPING, suffix: 3 };
 
 /// The key of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -259,7 +259,7 @@ impl VarveFs {
 
 /// Copies size and times. The time of the last change of attributes follows only if the bytes changed
 /// since the row noted their time, because that time can be set to anything.
-fn copy_stat(inode: &mut Inode, stat: &FileStat) {
+pub(crate) fn copy_stat(inode: &mut Inode, stat: &FileStat) {
     inode.size = stat.len;
     if stat.modified != inode.times.mtime {
         inode.times.mtime = stat.modified;

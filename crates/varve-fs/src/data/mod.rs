@@ -17,6 +17,8 @@ mod migrate;
 mod seek;
 mod small;
 
+pub(crate) use large::copy_stat;
+
 use bytes::Bytes;
 use varve_schema::{Content, Inode};
 use varve_types::limits::FILE_BYTES_MAX;

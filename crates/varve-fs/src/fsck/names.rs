@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use varve_engine::{Direction, KeyRange};
-use varve_schema::key::{ID_MARK, MetaRow, STORE_ID};
+use varve_schema::key::{ID_MARK, MetaRow, RECEIVED, STORE_ID};
 use varve_schema::{
     Body, Content, DirInfo, EntryRow, FileKind, Inode, Limits, Loan, META, Mark, Named, ParentRow,
     Pending, Reader, RowKey, StoreId, Twin, UsageChange, decode_inode_row,
@@ -17,6 +17,7 @@ use super::accounts::Account;
 use super::fact::{Fact, Pointed, Seen, Spot, Up, What};
 use super::{At, Check, Finding, ID_MAX};
 use crate::error;
+use crate::stream::frame::SnapshotId;
 
 const PHASE: &str = "names";
 
@@ -181,6 +182,10 @@ impl Check<'_> {
                 }
                 Err(error) => self.unreadable(META, bytes, &error),
             };
+        }
+        // The next mount makes the snapshot.
+        if key == RECEIVED && SnapshotId::of_row(value).is_some() {
+            return Ok(());
         }
         if key != ID_MARK {
             return self.unknown(META, bytes);

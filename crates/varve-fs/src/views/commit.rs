@@ -26,7 +26,7 @@ use varve_schema::{Content, Inode, Loan, Mark, Pending, RowKey, encode_inode_row
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::merge::{merge, merge_rows};
+use super::merge::{merge, merge_rows, taken};
 use super::paths::names_in;
 use super::plan::{Committed, Plan};
 use super::txn::{Purpose, Transaction};
@@ -61,6 +61,16 @@ impl From<FsError> for CommitError {
     }
 }
 
+/// What happens at the end of a transaction besides, while nothing else can change anything.
+pub(super) struct Ending<'a> {
+    /// Whether it is to be committed.
+    pub(super) check: &'a mut dyn FnMut() -> bool,
+    /// Done when it is committed.
+    pub(super) then: &'a dyn Fn() -> FsResult<()>,
+    /// Inodes from this one on are unknown to the main view, if that is said.
+    pub(super) new_from: Option<InodeId>,
+}
+
 /// Rows of a file that the main view still knows, though its last name is gone.
 struct Survivor {
     inode: Inode,
@@ -71,6 +81,15 @@ impl VarveFs {
     /// Makes all that was changed in the transaction `id`, whose file system is `view`, part of this one at once, durably,
     /// and ends it. Costs the number of changes.
     pub fn commit_transaction(&self, id: &str, view: &VarveFs) -> Result<Committed, CommitError> {
+        self.commit_with(id, view, Ending { check: &mut || true, then: &|| Ok(()), new_from: None })
+    }
+
+    pub(super) fn commit_with(
+        &self,
+        id: &str,
+        view: &VarveFs,
+        ending: Ending<'_>,
+    ) -> Result<Committed, CommitError> {
         let views = self.views()?;
         let changing = views.changing.lock();
         let txn = self.transaction(id)?;
@@ -83,15 +102,20 @@ impl VarveFs {
         if let Some(serial) = &view.serial {
             serial.settle().map_err(error::store)?;
         }
-        let mut plan = self.plan(&txn, &branch)?;
+        let known = txn.with_new_from(ending.new_from.unwrap_or(txn.epoch));
+        let mut plan = self.plan(&known, &branch)?;
         // A state that was is to be again with its dictionaries and its limits.
         let is_state = txn.purpose != Purpose::User;
-        let _held = match is_state {
-            true => self.dictionaries().stand_still()?,
-            false => self.check_dictionaries(&txn, &branch, &plan)?,
+        let (_held, _stopped) = match txn.purpose {
+            Purpose::User => (Some(self.check_dictionaries(&txn, &branch, &plan)?), None),
+            Purpose::Rollback => (Some(self.dictionaries().stand_still()?), None),
+            Purpose::Receive => (None, Some(self.dictionaries().stop()?)),
         };
+        if !(ending.check)() {
+            return Err(CommitError::Conflict(Vec::new()));
+        }
         self.check_use(view, &plan)?;
-        self.check_loops(view, &txn, &plan)?;
+        self.check_loops(view, &known, &plan)?;
         if !is_state {
             self.check_limits(&txn, &branch, &plan)?;
         }
@@ -117,7 +141,9 @@ impl VarveFs {
             self.install(*ino, txn.epoch)?;
         }
         self.follow_commit(&mut plan, &installs, survivors)?;
-        drop((nobody_reads, guards, quiet));
+        drop(nobody_reads);
+        (ending.then)()?;
+        drop((guards, quiet));
         plan.removed_objects.iter().for_each(|ino| self.reaper.enqueue(*ino));
         for ino in &plan.orphans {
             self.reap_orphan(*ino)?;
@@ -179,6 +205,8 @@ impl VarveFs {
         let mut names = BTreeSet::new();
         let mut decide = |clash: &Clash<'_>| {
             let merged = match (self.is_of_files(clash.keyspace), txn.purpose) {
+                // Nothing but times of last access has changed beside it.
+                (_, Purpose::Receive) => taken(clash.ours.clone()),
                 (true, Purpose::User) => merge_rows(clash, self.meta, txn.epoch),
                 (true, Purpose::Rollback) => merge(clash, self.meta),
                 // The first to commit a pair wins, whatever both have made of it.

@@ -65,7 +65,8 @@ pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
     merged.ok().flatten().map_or(Merged::Conflict, |value| Merged::Value(value.into()))
 }
 
-fn taken(value: Option<Bytes>) -> Merged {
+/// What becomes of a row of which one value counts.
+pub(super) fn taken(value: Option<Bytes>) -> Merged {
     value.map_or(Merged::Deleted, Merged::Value)
 }
 
@@ -178,6 +179,23 @@ fn merge_entries(
         merged.set_body(t.slot, body);
     }
     Ok(Some(merged.encode()))
+}
+
+/// Whether two rows of metadata are there and differ at most by times of last access.
+pub(super) fn same_but_access_times(
+    key: &[u8],
+    one: &Option<Bytes>,
+    other: &Option<Bytes>,
+) -> bool {
+    let (Some(one), Some(other)) = (one, other) else { return false };
+    match RowKey::from_bytes(key).map(RowKey::meta_kind) {
+        Some(MetaRow::Entry(..)) => matches!(same_but_access(one, other), Ok(true)),
+        Some(MetaRow::Inode(_)) => {
+            let read = |row| decode_inode_row(row).map(|inode| but_access(&inode));
+            matches!((read(one), read(other)), (Ok(one), Ok(other)) if one == other)
+        }
+        _ => false,
+    }
 }
 
 /// Whether two rows of names differ at most by times of last access.

@@ -12,7 +12,8 @@
 //!    ([`file`]).
 //! 3. The volatile key space, where each view has its own part of each key ([`crate::spill`]).
 //!
-//! The epoch of a snapshot is part of the name by which the store knows it: `EPOCH@NAME`.
+//! The epoch of a snapshot is part of the name by which the store knows it, and so is what other stores know it by if they
+//! have it too ([`stream`]): `EPOCH:ID@NAME`; without an id if it was made by an earlier version of this program.
 //!
 //! [`names`] has the directory by which mounts of views are reached.
 //!
@@ -30,6 +31,7 @@ mod paths;
 mod plan;
 mod rollback;
 mod serial;
+pub mod stream;
 mod txn;
 
 use std::collections::BTreeSet;
@@ -139,6 +141,28 @@ pub(crate) struct Views {
     pairs_used: Mutex<BTreeSet<InodeId>>,
     /// Held while a view begins or ends.
     changing: Mutex<()>,
+    /// Epochs of the snapshots that are being sent or received, once for each time.
+    held: Mutex<Vec<InodeId>>,
+    /// Held while a snapshot is received.
+    receiving: Mutex<()>,
+}
+
+/// Keeps snapshots from being deleted until it is dropped.
+struct HeldSnapshots<'a> {
+    views: &'a Views,
+    /// Their epochs, and how the store calls them.
+    snapshots: Vec<(InodeId, String)>,
+}
+
+impl Drop for HeldSnapshots<'_> {
+    fn drop(&mut self) {
+        let mut held = self.views.held.lock();
+        for (epoch, _) in &self.snapshots {
+            if let Some(at) = held.iter().position(|other| other == epoch) {
+                held.swap_remove(at);
+            }
+        }
+    }
 }
 
 impl Views {
@@ -151,6 +175,8 @@ impl Views {
             transacting: Mutex::default(),
             pairs_used: Mutex::default(),
             changing: Mutex::default(),
+            held: Mutex::default(),
+            receiving: Mutex::default(),
         }
     }
 
@@ -181,7 +207,28 @@ struct Span {
 /// Cuts the name by which the store knows a snapshot into epoch and name.
 pub(crate) fn parse_name(stored: &str) -> Option<(InodeId, &str)> {
     let (epoch, name) = stored.split_once('@')?;
+    let epoch = epoch.split_once(':').map_or(epoch, |(epoch, _)| epoch);
     Some((InodeId::new(epoch.parse().ok()?), name))
+}
+
+/// The name by which the store knows a snapshot.
+fn stored_name(epoch: InodeId, id: &str, name: &str) -> String {
+    format!("{}:{id}@{name}", epoch.get())
+}
+
+/// What all stores know a snapshot by that this store, with this uuid, knows as `stored`.
+fn stored_id(stored: &str, uuid: &str) -> String {
+    let epoch = stored.split_once('@').map_or(stored, |(epoch, _)| epoch);
+    match epoch.split_once(':') {
+        Some((_, id)) => id.to_owned(),
+        None => format!("{uuid}-{epoch}"),
+    }
+}
+
+/// How other stores know the snapshot that this one, with this uuid, knows as `stored`.
+fn snapshot_id(stored: &str, uuid: &str) -> stream::frame::SnapshotId {
+    let name = parse_name(stored).map_or("", |(_, name)| name).to_owned();
+    stream::frame::SnapshotId { id: stored_id(stored, uuid), name }
 }
 
 /// Refuses what cannot be the name of a snapshot.
@@ -279,7 +326,7 @@ impl VarveFs {
             return Err(FsError::Exists);
         }
         let pin = |epoch: InodeId| {
-            let stored = format!("{}@{name}", epoch.get());
+            let stored = stored_name(epoch, &format!("{:016x}", self.env.random()), name);
             views.db.create_snapshot(&stored)?;
             Ok(stored)
         };
@@ -356,6 +403,17 @@ impl VarveFs {
         }))
     }
 
+    /// Keeps these snapshots until the guard is dropped. `NotFound` if one is not there.
+    fn hold_snapshots(&self, names: &[Option<&str>]) -> FsResult<HeldSnapshots<'_>> {
+        let views = self.views()?;
+        let _changing = views.changing.lock();
+        let found = names.iter().flatten().map(|name| self.find_snapshot(name));
+        let found = found.map(|found| found?.ok_or(FsError::NotFound));
+        let snapshots = found.collect::<FsResult<Vec<_>>>()?;
+        views.held.lock().extend(snapshots.iter().map(|(epoch, _)| *epoch));
+        Ok(HeldSnapshots { views, snapshots })
+    }
+
     /// The snapshots that clones alone read from: their epochs and how the store calls them.
     pub(crate) fn hidden_snapshots(&self) -> FsResult<Vec<(InodeId, String)>> {
         let stored = self.views()?.db.snapshots();
@@ -373,6 +431,11 @@ impl VarveFs {
         let views = self.views()?;
         let changing = views.changing.lock();
         let (epoch, stored) = self.find_snapshot(name)?.ok_or(FsError::NotFound)?;
+        if views.held.lock().contains(&epoch) {
+            return Err(FsError::NotSupported(
+                "deleting a snapshot that is being sent or received upon",
+            ));
+        }
         if self.is_source(epoch)? {
             let hidden = format!("{}@{HIDDEN_NAME}", epoch.get());
             return views.db.rename_snapshot(&stored, &hidden).map_err(error::store);

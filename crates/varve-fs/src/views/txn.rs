@@ -86,6 +86,8 @@ pub(super) enum Purpose {
     User,
     /// It takes the main view back to a snapshot ([`super::rollback`]), and nobody else sees it.
     Rollback,
+    /// It takes what is received ([`super::stream`]), and nobody else sees it.
+    Receive,
 }
 
 /// What is kept with a branch.
@@ -155,6 +157,11 @@ impl Transaction {
             Isolation::Snapshot => self.epoch,
             Isolation::Serializable => InodeId::FIRST_MADE_UP,
         }
+    }
+
+    /// The same, of which is known that no inode from `first` on is in the main view.
+    pub(super) fn with_new_from(self, first: InodeId) -> Transaction {
+        Transaction { epoch: first, ..self }
     }
 
     /// The epoch as of which it sees large files; `None`: it sees them as they are.

@@ -26,6 +26,7 @@ mod overlays;
 mod quota;
 mod random_damage;
 mod repairs;
+mod sent;
 mod serial;
 mod snapshots;
 mod store;

@@ -140,7 +140,7 @@ impl Work {
     }
 }
 
-fn view(fs: &VarveFs, name: &str) -> VarveFs {
+pub(crate) fn view(fs: &VarveFs, name: &str) -> VarveFs {
     fs.open_view(&ViewName { kind: ViewKind::Snapshot, name: name.to_owned() }).unwrap()
 }
 
@@ -195,7 +195,7 @@ fn sound(fs: &VarveFs) {
 }
 
 /// Both trees are the same, with the same inode numbers and times.
-fn same(one: &VarveFs, other: &VarveFs) {
+pub(crate) fn same(one: &VarveFs, other: &VarveFs) {
     let differences = tree(one).unwrap().differences(&tree(other).unwrap(), Times::Compare);
     assert_eq!(differences, Vec::<String>::new());
     let (one, other) = (seen(one), seen(other));

@@ -1,0 +1,94 @@
+//! What is being received: a transaction that nobody sees, which survives the death of its process.
+//!
+//! 1. With its rows it holds the [`Receipt`]: what comes, and how far it is.
+//! 2. It is gone on with by a stream that begins there, or dropped ([`VarveFs::discard_receipt`]).
+//! 3. Its commit brings a row that says which snapshot the present state is to be. The snapshot is made before anything
+//!    else can change, after a crash by the next mount ([`VarveFs::name_received`]).
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use varve_engine::{Batch, Store};
+use varve_schema::RowKey;
+use varve_vfs::{FsError, FsResult};
+
+use super::frame::{Position, SnapshotId};
+use crate::error;
+use crate::fs::VarveFs;
+use crate::views::stored_name;
+use crate::views::txn::{Purpose, Transaction};
+
+/// Where a transaction keeps its receipt, in its private key space, whose keys have 16 bytes.
+pub(super) const RECEIPT_KEY: &[u8] = b"received so far.";
+/// The row that says which snapshot the present state is to be.
+pub(super) const TO_BE_NAMED: RowKey = varve_schema::key::RECEIVED;
+
+/// What is being received.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// What comes.
+    pub snapshot: SnapshotId,
+    /// Since when.
+    pub base: Option<SnapshotId>,
+    /// What has come; `None` if nothing.
+    pub position: Option<Position>,
+}
+
+impl VarveFs {
+    /// What was being received when it was interrupted.
+    pub fn interrupted_receipt(&self) -> FsResult<Option<Receipt>> {
+        Ok(self.open_receipt()?.map(|(_, receipt)| receipt))
+    }
+
+    pub(super) fn open_receipt(&self) -> FsResult<Option<(Transaction, Receipt)>> {
+        for txn in self.all_transactions()? {
+            if txn.purpose == Purpose::Receive {
+                let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
+                let noted = branch.get(self.lookups, RECEIPT_KEY).map_err(error::store)?;
+                let receipt = noted.and_then(|noted| serde_json::from_slice(&noted).ok());
+                return Ok(receipt.map(|receipt| (txn, receipt)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Drops what was being received.
+    pub fn discard_receipt(&self) -> FsResult<()> {
+        self.writable()?;
+        for txn in self.all_transactions()? {
+            if txn.purpose == Purpose::Receive {
+                self.abort_transaction(&txn.name().name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 3. REQUIRES: nothing changes.
+    pub(crate) fn name_received(&self) -> FsResult<()> {
+        let key = TO_BE_NAMED.to_bytes();
+        let Some(row) = self.store.get(self.meta, &key).map_err(error::store)? else {
+            return Ok(());
+        };
+        let (Some(views), Some(kept)) = (&self.views, self.objects.kept()) else { return Ok(()) };
+        let unreadable = || {
+            FsError::Storage(
+                "the row of a received snapshot cannot be read; run `varve fsck`".to_owned(),
+            )
+        };
+        let SnapshotId { id, name } = SnapshotId::of_row(&row).ok_or_else(unreadable)?;
+        if self.find_snapshot(&name)?.is_none() {
+            let epoch = self.ids.allocate()?;
+            kept.begin(epoch);
+            if let Err(error) = views.db.create_snapshot(&stored_name(epoch, &id, &name)) {
+                self.end_view(epoch);
+                return Err(error::store(error));
+            }
+            for node in self.handles.written_objects() {
+                self.objects.keep_all(node.ino)?;
+            }
+        }
+        let mut batch = Batch::new();
+        batch.delete(self.meta, Bytes::copy_from_slice(&key));
+        // Else a later state might be taken for it, once the snapshot is deleted.
+        self.store.write(batch).and_then(|()| self.store.sync()).map_err(error::store)
+    }
+}

@@ -1,0 +1,310 @@
+//! Sends a snapshot as a stream, or what has changed since an earlier one.
+//!
+//! 1. The header says what is sent, what the receiver must have, and how names are hashed ([`super::frame`]).
+//! 2. The rows come, one key space after the other, in their plain form ([`super::plain`]): all of the snapshot, or those that
+//!    differ from the earlier one ([`super::differences`]). Behind a row come its large files, those that may have
+//!    other bytes than in the earlier snapshot.
+//! 3. The end says how much there was.
+//!
+//! What is sent depends on the two snapshots alone, and so does its order: an interrupted stream goes on at any
+//! [`Position`]. Costs what is sent; memory for a frame, and the large files that moved or went since the earlier snapshot.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use varve_engine::Store;
+use varve_env::{File, Seek};
+use varve_schema::DictionaryRow;
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult};
+
+use super::differences::Differences;
+use super::frame::{FilePosition, Frame, FrameWriter, Header, Position, STREAM_VERSION, SentRow};
+use super::plain::{Plain, objects_in};
+use super::receipt::Receipt;
+use super::{META_SPACE, Space, unhex};
+use crate::dictionaries::unreadable;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::views::snapshot_id;
+
+/// Bytes of rows in one frame, about.
+const ROWS_BYTES: usize = 256 << 10;
+/// Bytes of a large file in one frame.
+const PIECE_BYTES: u64 = 1 << 20;
+/// ENXIO: there is nothing more to seek.
+const NO_MORE: i32 = 6;
+
+/// What was sent or received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Rows.
+    pub rows: u64,
+    /// Large files.
+    pub files: u64,
+    /// Bytes of large files, without holes.
+    pub bytes: u64,
+}
+
+/// Told of the work as it goes on.
+pub type Progress<'a> = &'a mut dyn FnMut(&Totals);
+
+/// The error of a stream that cannot be written.
+fn broken(error: std::io::Error) -> FsError {
+    FsError::Storage(format!("the stream cannot be written: {error}"))
+}
+
+/// One snapshot on its way.
+struct Sending<'a> {
+    out: FrameWriter<'a>,
+    progress: Progress<'a>,
+    totals: Totals,
+    /// Large files that may have changed since the earlier snapshot.
+    written: BTreeSet<InodeId>,
+    /// Large files of the earlier snapshot that are not where they were.
+    moved: BTreeSet<InodeId>,
+    space: u32,
+    rows: Vec<SentRow>,
+    rows_bytes: usize,
+    /// Large files of the first row up to here have come.
+    begun: Option<FilePosition>,
+}
+
+impl VarveFs {
+    /// Writes the snapshot `name` to `out`, or what has changed since the snapshot `since`; with `resumed`, what comes after
+    /// what was received of that stream. `NotFound` if there is no such snapshot, `Invalid` if `since` is the later one.
+    pub fn send_snapshot(
+        &self,
+        name: &str,
+        since: Option<&str>,
+        resumed: Option<&Receipt>,
+        out: &mut dyn Write,
+        progress: Progress<'_>,
+    ) -> FsResult<Totals> {
+        let held = self.hold_snapshots(&[Some(name), since])?;
+        let [(epoch, stored), earlier @ ..] = &held.snapshots[..] else {
+            return Err(FsError::NotFound);
+        };
+        let earlier = earlier.first();
+        if earlier.is_some_and(|(since, _)| since >= epoch) {
+            return Err(FsError::Invalid("the snapshot to begin with is not the older one"));
+        }
+        let uuid = &self.superblock.uuid;
+        let snapshot = snapshot_id(stored, uuid);
+        let base = earlier.map(|(_, stored)| snapshot_id(stored, uuid));
+        let is_other = |receipt: &Receipt| (&receipt.snapshot, &receipt.base) != (&snapshot, &base);
+        if resumed.is_some_and(is_other) {
+            return Err(FsError::Invalid("the snapshot was deleted and made anew since"));
+        }
+        let from = resumed.and_then(|receipt| receipt.position.clone());
+        let new_from = earlier.map_or(InodeId::FIRST_FREE, |(since, _)| *since);
+        let receipt = Receipt { snapshot, base, position: from.clone() };
+        let header = self.stream_header(receipt, *epoch, new_from);
+        let plain = |(epoch, stored): &(InodeId, String)| {
+            let rows = self.views()?.db.open_snapshot(stored).map_err(error::store)?;
+            self.plain(rows, *epoch)
+        };
+        let differences = Differences {
+            before: earlier.map(plain).transpose()?,
+            after: plain(&held.snapshots[0])?,
+        };
+        self.check_pairs(&differences.after)?;
+        let written = match earlier {
+            Some((since, _)) => self.written_between(*since, Some(*epoch))?,
+            None => BTreeSet::new(),
+        };
+        let mut sending = Sending {
+            out: FrameWriter::new(out).map_err(broken)?,
+            progress,
+            totals: Totals::default(),
+            written,
+            moved: BTreeSet::new(),
+            space: META_SPACE,
+            rows: Vec::new(),
+            rows_bytes: 0,
+            begun: from.as_ref().and_then(|from| from.file),
+        };
+        sending.frame(&Frame::Header(header))?;
+        let spaces = differences.spaces(self)?;
+        sending.find_moved(&differences, &spaces)?;
+        sending.rows(&differences, &spaces, from.as_ref())?;
+        self.check_pairs(&differences.after)?;
+        let Totals { rows, bytes, .. } = sending.totals;
+        let frames = sending.out.frames();
+        sending.frame(&Frame::End { frames, rows, bytes })?;
+        Ok(sending.totals)
+    }
+
+    fn stream_header(&self, sent: Receipt, inodes_end: InodeId, new_from: InodeId) -> Header {
+        Header {
+            version: STREAM_VERSION,
+            snapshot: sent.snapshot,
+            base: sent.base,
+            inodes_end: inodes_end.get(),
+            new_from: new_from.get(),
+            name_hash_key: self.superblock.name_hash_key.clone(),
+            name_hash_bits: self.superblock.name_hash_bits,
+            large_file_threshold_bytes: self.superblock.large_file_threshold_bytes,
+            compression: self.superblock.compression,
+            from: sent.position,
+        }
+    }
+
+    /// Refuses to send dictionaries that were dropped since: their pairs are gone, whatever snapshots there are.
+    fn check_pairs(&self, state: &Plain<'_>) -> FsResult<()> {
+        let present = self.views()?.db.present().map_err(error::store)?;
+        for (name, then) in &state.dictionaries {
+            let now = present.get(self.dictionaries().names(), name).map_err(error::store)?;
+            let now = now.as_ref().map(DictionaryRow::decode).transpose();
+            if now.map_err(|cause| unreadable(name, &cause))? != Some(*then) {
+                let name = name.escape_ascii();
+                return Err(FsError::Conflict(format!(
+                    "dictionary {name} of the snapshot was dropped since, and its pairs with it"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sending<'_> {
+    fn frame(&mut self, frame: &Frame) -> FsResult<()> {
+        self.out.write(frame).map_err(broken)
+    }
+
+    /// Notes what large files are to be found elsewhere than in the earlier snapshot.
+    fn find_moved(&mut self, differences: &Differences<'_>, spaces: &[Space]) -> FsResult<()> {
+        if differences.before.is_none() {
+            return Ok(());
+        }
+        let meta = spaces.iter().filter(|(number, _)| *number == META_SPACE);
+        for space in meta {
+            differences.each(*space, Bound::Unbounded, &mut |key, was, is| {
+                let is = objects_in(key, is.as_ref())?;
+                let was = objects_in(key, was.as_ref())?.into_iter().map(|(ino, _)| ino);
+                self.moved.extend(was.filter(|ino| is.iter().all(|(other, _)| other != ino)));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Step 2, from a place on.
+    fn rows(
+        &mut self,
+        differences: &Differences<'_>,
+        spaces: &[Space],
+        from: Option<&Position>,
+    ) -> FsResult<()> {
+        let first = from.map_or(META_SPACE, |from| from.space);
+        let key = from.map(|from| unhex(&from.key)).transpose()?;
+        for space in spaces.iter().filter(|(number, _)| *number >= first) {
+            let from = match (&key, from) {
+                (Some(key), Some(from)) if space.0 == first => match from.file {
+                    Some(_) => Bound::Included(key.as_slice()),
+                    None => Bound::Excluded(key.as_slice()),
+                },
+                _ => Bound::Unbounded,
+            };
+            self.space = space.0;
+            differences.each(*space, from, &mut |key, was, is| {
+                self.row(key, was, is, &differences.after)
+            })?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn row(
+        &mut self,
+        key: &[u8],
+        was: Option<Bytes>,
+        is: Option<Bytes>,
+        after: &Plain<'_>,
+    ) -> FsResult<()> {
+        let begun = self.begun.take();
+        let files = match self.space {
+            META_SPACE => self.files_of(key, was.as_ref(), is.as_ref())?,
+            _ => Vec::new(),
+        };
+        if was == is && files.is_empty() {
+            return Ok(());
+        }
+        self.rows_bytes += key.len() + is.as_ref().map_or(0, Bytes::len);
+        self.rows.push((key.to_vec(), is.map(|is| is.to_vec())));
+        if self.rows_bytes >= ROWS_BYTES || !files.is_empty() {
+            self.flush()?;
+        }
+        let whole = files.iter().position(|ino| begun.is_some_and(|begun| begun.ino == ino.get()));
+        for (at, ino) in files.iter().enumerate().skip(whole.unwrap_or(0)) {
+            let offset = begun.filter(|_| whole == Some(at)).map_or(0, |begun| begun.offset);
+            self.file(after, *ino, offset)?;
+        }
+        Ok(())
+    }
+
+    /// The large files of a row that are to be sent.
+    fn files_of(
+        &self,
+        key: &[u8],
+        was: Option<&Bytes>,
+        is: Option<&Bytes>,
+    ) -> FsResult<Vec<InodeId>> {
+        let was = objects_in(key, was)?;
+        let is = objects_in(key, is)?.into_iter().map(|(ino, _)| ino);
+        let is_new = |ino: &InodeId| {
+            self.written.contains(ino)
+                || !(self.moved.contains(ino) || was.iter().any(|(other, _)| other == ino))
+        };
+        Ok(is.filter(is_new).collect())
+    }
+
+    fn flush(&mut self) -> FsResult<()> {
+        let rows = std::mem::take(&mut self.rows);
+        self.rows_bytes = 0;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.totals.rows += rows.len() as u64;
+        self.frame(&Frame::Rows { space: self.space, rows })?;
+        (self.progress)(&self.totals);
+        Ok(())
+    }
+
+    /// Sends the bytes of a large file from `offset` on.
+    fn file(&mut self, after: &Plain<'_>, ino: InodeId, offset: u64) -> FsResult<()> {
+        let (mut at, mut modified, mut len) = (offset, (0, 0), 0);
+        loop {
+            // Opened for each piece, as the version may change places.
+            let piece = after.read_object(ino, |file| {
+                let stat = file.stat()?;
+                (len, modified) = (stat.len, (stat.modified.secs(), stat.modified.nanos()));
+                next_piece(file, at, len)
+            })?;
+            let Some((from, bytes)) = piece else { break };
+            at = from + bytes.len() as u64;
+            self.totals.bytes += bytes.len() as u64;
+            self.frame(&Frame::Bytes { ino: ino.get(), offset: from, bytes })?;
+            (self.progress)(&self.totals);
+        }
+        self.totals.files += 1;
+        self.frame(&Frame::File { ino: ino.get(), len, modified })
+    }
+}
+
+/// The next bytes of a file from `at` on that are no hole.
+fn next_piece(file: &dyn File, at: u64, len: u64) -> std::io::Result<Option<(u64, Vec<u8>)>> {
+    if at >= len {
+        return Ok(None);
+    }
+    let from = match file.seek(Seek::Data, at) {
+        Err(error) if error.raw_os_error() == Some(NO_MORE) => return Ok(None),
+        from => from?,
+    };
+    let end = file.seek(Seek::Hole, from)?.min(len).min(from + PIECE_BYTES);
+    let mut bytes = vec![0; end.saturating_sub(from) as usize];
+    file.read_exact_at(&mut bytes, from)?;
+    Ok(Some((from, bytes)).filter(|(_, bytes)| !bytes.is_empty()))
+}

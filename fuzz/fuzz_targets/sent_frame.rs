@@ -1,0 +1,21 @@
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../../crates/varve-fs/src/views/stream/frame.rs"]
+mod frame;
+
+use frame::{Frame, FrameReader, FrameWriter};
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let Some((kind, content)) = data.split_first() else { return };
+    if let Some(decoded) = Frame::decode(*kind, content) {
+        let mut stream = Vec::new();
+        FrameWriter::new(&mut stream).unwrap().write(&decoded).unwrap();
+        let mut input = &stream[..];
+        assert_eq!(FrameReader::new(&mut input).unwrap().next_frame().unwrap(), decoded);
+    }
+    let mut input = data;
+    if let Ok(mut reader) = FrameReader::new(&mut input) {
+        while reader.next_frame().is_ok() {}
+    }
+});
