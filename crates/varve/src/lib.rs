@@ -30,6 +30,7 @@ mod socket;
 pub mod status;
 pub mod store;
 pub mod transaction;
+pub mod transfer;
 pub mod trees;
 pub mod upgrade;
 mod uri;

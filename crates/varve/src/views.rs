@@ -16,6 +16,7 @@ use varve_vfs::{FsError, Vfs};
 
 use crate::mounting::find_mount;
 use crate::store::{self, FileSystem};
+use crate::transfer::{self, SendRequest};
 use crate::upgrade::control::{self, Request};
 use crate::waiting::in_time;
 use crate::{Error, Result, exit_status};
@@ -50,6 +51,14 @@ pub enum ViewRequest {
         /// Only tell what would happen.
         dry_run: bool,
     },
+    /// Send a named state ([`crate::transfer`]).
+    Send(SendRequest),
+    /// Receive one.
+    Receive,
+    /// Tell where an interrupted receipt is to go on.
+    Receipt,
+    /// Drop what came of an interrupted receipt.
+    DiscardReceipt,
     /// Begin a transaction that shows a directory.
     Begin {
         /// Its inode number.
@@ -165,6 +174,11 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         ViewRequest::Commit { id } => commit(&fs, id, None)
             .map(|_| Value::Null)
             .map_err(|error| not_committed(&fs, id, error)),
+        ViewRequest::Receipt => transfer::token(&fs),
+        ViewRequest::DiscardReceipt => Ok(fs.discard_receipt().map(|()| Value::Null)?),
+        ViewRequest::Send(_) | ViewRequest::Receive => {
+            Err(Error::usage("a stream is sent and received otherwise".to_owned()))
+        }
         ViewRequest::Abort { id } => abort(&fs, id).map(|()| Value::Null),
         ViewRequest::ListTransactions => list_transactions(&fs, None)
             .map(|listed| listed.into_iter().map(|(_, told)| told).collect()),

@@ -1,12 +1,14 @@
 //! `varve snapshot`: named states of a store, which do not change.
 
+use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use varve::Result;
+use varve::transfer::{self, SendRequest};
 use varve::views::{ViewRequest, ask};
+use varve::{Error, Result};
 
-use crate::output;
+use crate::output::{self, Progress};
 
 /// What to do.
 #[derive(Args)]
@@ -27,6 +29,10 @@ enum Action {
     Diff(DiffArguments),
     /// Make the whole tree what it was in a snapshot, at once; all snapshots stay
     Rollback(RollbackArguments),
+    /// Write a snapshot to the standard output, or what has changed since another
+    Send(SendArguments),
+    /// Take over a snapshot from the standard input: into a store that has the one before, or a new one
+    Receive(ReceiveArguments),
 }
 
 #[derive(Args)]
@@ -77,6 +83,119 @@ struct RollbackArguments {
     json: bool,
 }
 
+#[derive(Args)]
+struct SendArguments {
+    /// A directory of a mount, or a store
+    #[arg(value_name = "DIR|STORE")]
+    path: PathBuf,
+    /// The snapshot's name
+    #[arg(required_unless_present = "resume")]
+    name: Option<String>,
+    /// Send only what has changed since this one, which the receiver has
+    #[arg(long, value_name = "NAME")]
+    since: Option<String>,
+    /// Go on where a receipt was interrupted, which printed this
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["name", "since"])]
+    resume: Option<String>,
+}
+
+#[derive(Args)]
+struct ReceiveArguments {
+    /// A directory of a mount, a store, or where a new store is to be
+    #[arg(value_name = "DIR|STORE")]
+    path: PathBuf,
+    /// Only print with what `send --resume` goes on
+    #[arg(long)]
+    token: bool,
+    /// Only drop what came of an interrupted receipt
+    #[arg(long, conflicts_with = "token")]
+    discard: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Sends to the standard output, which must be no terminal.
+fn send(arguments: &SendArguments) -> Result<()> {
+    let SendArguments { path, name, since, resume } = arguments;
+    let request = match (resume, name) {
+        (Some(token), _) => SendRequest::of_token(token)?,
+        (None, name) => {
+            let name = name.clone().unwrap_or_default();
+            SendRequest { name, since: since.clone(), resumed: None }
+        }
+    };
+    if std::io::stdout().is_terminal() {
+        return Err(Error::usage("a stream is no text for a terminal".to_owned())
+            .hint("write it to a file with `> FILE`, or pipe it to `varve snapshot receive`"));
+    }
+    let mut out = Counted { inner: std::io::stdout().lock(), bytes: 0, progress: Progress::new() };
+    transfer::send(path, &request, &mut out).map(drop)
+}
+
+fn receive(arguments: &ReceiveArguments) -> Result<()> {
+    let ReceiveArguments { path, token, discard, json } = arguments;
+    if *discard {
+        return ask(path, ViewRequest::DiscardReceipt).map(drop);
+    }
+    if *token {
+        let told = ask(path, ViewRequest::Receipt)?;
+        return match told["token"].as_str() {
+            Some(token) => {
+                output::line(token);
+                Ok(())
+            }
+            None => Err(Error::failed(format!("nothing was interrupted at {}", path.display()))
+                .hint("send the snapshot from its beginning")),
+        };
+    }
+    let mut input = Counted { inner: std::io::stdin().lock(), bytes: 0, progress: Progress::new() };
+    let received = transfer::receive(path, &mut input)?;
+    if *json {
+        return output::json(&received);
+    }
+    let name = received["name"].as_str().unwrap_or_default();
+    output::line(format!(
+        "received {name}: {} rows, {} large files",
+        received["rows"], received["files"]
+    ));
+    Ok(())
+}
+
+/// Tells how many bytes have passed.
+struct Counted<T> {
+    inner: T,
+    bytes: u64,
+    progress: Progress,
+}
+
+impl<T> Counted<T> {
+    fn count(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+        self.progress.show(&format!("{} MiB", self.bytes >> 20));
+    }
+}
+
+impl<T: Write> Write for Counted<T> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let count = self.inner.write(bytes)?;
+        self.count(count);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<T: Read> Read for Counted<T> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.count(count);
+        Ok(count)
+    }
+}
+
 /// Does it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
@@ -99,5 +218,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let done = ask(path, ViewRequest::Rollback { name: name.clone(), dry_run: *dry_run })?;
             if *dry_run { output::changes(&done, *json) } else { Ok(()) }
         }
+        Action::Send(arguments) => send(arguments),
+        Action::Receive(arguments) => receive(arguments),
     }
 }

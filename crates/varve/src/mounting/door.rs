@@ -98,7 +98,7 @@ impl Drop for Closed {
 }
 
 impl ViewDesk {
-    /// For who is about to [`ViewDesk::answer`] or [`ViewDesk::redesign`].
+    /// For who is about to [`ViewDesk::answer`], [`ViewDesk::transfer`] or [`ViewDesk::redesign`].
     pub(crate) fn enter(&self) -> crate::Result<Working> {
         self.door.enter().ok_or_else(being_upgraded)
     }
@@ -109,7 +109,7 @@ impl ViewDesk {
         let closed = self.door.close(LEAVE_WAIT_MAX).map_err(|error| match error {
             NotClosed::Already => being_upgraded(),
             NotClosed::Busy => Error::failed(format!(
-                "snapshots or transactions are being made or ended, for {} seconds now",
+                "snapshots or transactions are being made, ended or sent, for {} seconds now",
                 LEAVE_WAIT_MAX.as_secs()
             ))
             .hint("upgrade again when they are done"),

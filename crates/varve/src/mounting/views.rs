@@ -9,6 +9,7 @@
 //! It takes CAP_SYS_ADMIN, which root has, and so has whoever mounts in a private namespace.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -26,6 +27,7 @@ use varve_vfs::{FsError, FsResult, Transact};
 use super::door::Door;
 use super::idle::{self, Claims};
 use super::{Attached, Choices, mount_options, session_options};
+use crate::transfer;
 use crate::views::{self, ViewRequest};
 use crate::{Error, Result};
 
@@ -214,6 +216,11 @@ impl ViewDesk {
             ViewRequest::DiffSnapshots { from, to } => {
                 views::diff_snapshots(&self.fs, from, to.as_deref())
             }
+            ViewRequest::Receipt => transfer::token(&self.fs),
+            ViewRequest::DiscardReceipt => Ok(self.fs.discard_receipt().map(|()| Value::Null)?),
+            ViewRequest::Send(_) | ViewRequest::Receive => {
+                Err(Error::failed("a stream is sent and received otherwise"))
+            }
             ViewRequest::Rollback { name, dry_run: true } => views::rollback_diff(&self.fs, name),
             ViewRequest::Rollback { name, dry_run: false } => {
                 self.follow(&views::roll_back(&self.fs, name)?);
@@ -263,6 +270,15 @@ impl ViewDesk {
     pub(crate) fn redesign(&self) -> Result<Value> {
         serde_json::to_value(self.fs.redesign()?)
             .map_err(|error| Error::failed(format!("cannot tell what was done: {error}")))
+    }
+
+    /// Serves a client who sends or receives a stream.
+    pub(crate) fn transfer(&self, request: &ViewRequest, client: &mut UnixStream) {
+        transfer::serve(&self.fs, request, client, |received| {
+            self.follow(&received.committed);
+            let name = received.snapshot.name.clone();
+            self.name_changed(&ViewName { kind: ViewKind::Snapshot, name });
+        });
     }
 
     /// Does what a program on the mount asks.

@@ -5,7 +5,7 @@
 //! client: {"views": ...} LF              -->  daemon
 //! client: "redesign" LF                  -->  daemon
 //! client <--  {"ready": ...} LF  or  {"failed": ...} LF      by the daemon, or by its successor
-//! client <--  {"done": ...} LF  or  {"failed": ...} LF       if it is about views or a step of a redesign
+//! client <--  {"done": ...} LF  or  {"failed": ...} LF       if it is about views or a step of a redesign; streams: `transfer.rs`
 //! ```
 //!
 //! 1. A thread takes one client after the other. Only root and the daemon's own user are heard.
@@ -166,7 +166,12 @@ fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>) {
     match understand(&client) {
         Ok(Request::Views(request)) => match views(desk) {
             Ok((views, working)) => beside(move || {
-                answer(&mut client, &report(views.answer(&request)));
+                match request {
+                    ViewRequest::Send(_) | ViewRequest::Receive => {
+                        views.transfer(&request, &mut client);
+                    }
+                    _ => answer(&mut client, &report(views.answer(&request))),
+                }
                 drop(working);
             }),
             Err(error) => answer(&mut client, &Report::of(&error)),

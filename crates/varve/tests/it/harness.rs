@@ -56,6 +56,13 @@ impl Mount {
         Some(mount)
     }
 
+    /// A place for a store and its mount, where mounting is possible.
+    pub(crate) fn unformatted() -> Mount {
+        let mount = Mount { dir: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(mount.path()).unwrap();
+        mount
+    }
+
     /// Where the store lies.
     pub(crate) fn store(&self) -> PathBuf {
         self.dir.path().join("store")

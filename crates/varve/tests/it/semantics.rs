@@ -16,6 +16,7 @@ mod names;
 mod programs;
 mod rights;
 mod rollback;
+mod sent;
 mod serial;
 mod trees;
 mod views;

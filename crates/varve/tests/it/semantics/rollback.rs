@@ -13,12 +13,12 @@ use crate::harness::{run, varve};
 semantics!(snapshot_rollback, snapshot_rollback_of_open_files, snapshot_rollback_cut_short);
 
 /// Takes the file system back to a snapshot.
-fn roll_back(path: &Path, name: &str) {
+pub(super) fn roll_back(path: &Path, name: &str) {
     run(varve().args(["snapshot", "rollback"]).arg(path).arg(name));
 }
 
 /// Changes what [`make_files`] made.
-fn change_files(dir: &Path) {
+pub(super) fn change_files(dir: &Path) {
     fs::write(dir.join("a/new"), pattern(9, LARGE)).unwrap();
     fs::rename(dir.join("moved"), dir.join("a/moved")).unwrap();
     write_at(&dir.join("large"), b"in place", 200_000);

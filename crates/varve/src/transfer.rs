@@ -1,0 +1,346 @@
+//! Snapshots sent to streams and received from them, on a store itself or by the daemon that has it mounted.
+//!
+//! ```text
+//! client: {"views": {"send": ...}} LF      -->  daemon
+//! client <--  blocks, then a report LF           each block: u32 length, bytes; the last has none
+//!
+//! client: {"views": "receive"} LF          -->  daemon
+//! client <--  {"done": ...} LF                   the daemon is ready
+//! client: blocks                           -->  daemon
+//! client <--  a report LF
+//! ```
+//!
+//! A daemon serves such a client on a thread of its own, so that others are heard meanwhile.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use varve_fs::stream::frame::{FrameReader, Header};
+use varve_fs::stream::{Receipt, ReceiveError, Received, Totals, read_header};
+use varve_fs::{CommitError, FormatOptions, MountOptions, VarveFs};
+use varve_vfs::FsError;
+
+use crate::mounting::Report;
+use crate::store::{self, FileSystem};
+use crate::upgrade::control::{self, Request};
+use crate::views::{ViewRequest, no_snapshot, store_at};
+use crate::{Error, Result};
+
+/// How long either side may wait for the other within a stream.
+const STREAM_PATIENCE: Duration = Duration::from_secs(600);
+/// The most bytes of a block.
+const BLOCK_BYTES_MAX: usize = 1 << 20;
+
+/// Which snapshot is sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SendRequest {
+    /// Its name.
+    pub name: String,
+    /// The one that the receiver has.
+    pub since: Option<String>,
+    /// What was received of it.
+    pub resumed: Option<Receipt>,
+}
+
+impl SendRequest {
+    /// What goes on with the receipt that `token` stands for.
+    pub fn of_token(token: &str) -> Result<SendRequest> {
+        let wrong = || {
+            Error::usage("this is no token of an interrupted receipt".to_owned())
+                .hint("`varve snapshot receive --token STORE` prints it, where it is received")
+        };
+        let digit = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let bytes: Option<Vec<u8>> = token.trim().as_bytes().chunks(2).map(digit).collect();
+        let receipt: Receipt =
+            bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or_else(wrong)?;
+        let (name, since) = (receipt.snapshot.name.clone(), receipt.base.as_ref());
+        let since = since.map(|base| base.name.clone());
+        Ok(SendRequest { name, since, resumed: Some(receipt) })
+    }
+}
+
+/// What stands for a receipt on command lines.
+fn token_of(receipt: &Receipt) -> String {
+    let bytes = serde_json::to_vec(receipt).unwrap_or_default();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes a snapshot of the store at `path`, or the one mounted there, to `out`.
+pub fn send(path: &Path, request: &SendRequest, out: &mut dyn Write) -> Result<Value> {
+    let store = store_at(path)?;
+    if store::holder(&store)?.is_none() {
+        let file_system = FileSystem::open(&store, &MountOptions::default())?;
+        let sent = send_from(&file_system.inner(), request, out);
+        file_system.close()?;
+        return sent;
+    }
+    let mut daemon = ask_for(&store, ViewRequest::Send(request.clone()))?;
+    let mut blocks = BlockReader::new(&mut daemon);
+    io::copy(&mut blocks, out).map_err(|error| {
+        Error::failed(format!("the stream cannot be written: {error}"))
+            .hint("is there room where it goes, and is its reader still there?")
+    })?;
+    out.flush().map_err(|error| Error::failed(format!("the stream cannot be written: {error}")))?;
+    report(daemon)
+}
+
+/// Receives a snapshot into the store at `path`, the one mounted there, or a new one.
+pub fn receive(path: &Path, input: &mut dyn Read) -> Result<Value> {
+    let held = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        _ => {
+            let store = store_at(path)?;
+            store::holder(&store)?.map(|_| store)
+        }
+    };
+    let Some(store) = held else { return receive_here(path, input) };
+    let mut daemon = ask_for(&store, ViewRequest::Receive)?;
+    let ready = daemon.try_clone().map_err(|error| lost(&store, &error))?;
+    report(ready)?;
+    // A daemon that has had enough says why.
+    let mut blocks = BlockWriter(&mut daemon);
+    if io::copy(input, &mut blocks).is_ok() {
+        let _ = blocks.end();
+    }
+    report(daemon)
+}
+
+fn receive_here(path: &Path, input: &mut dyn Read) -> Result<Value> {
+    let mut stream = FrameReader::new(input).map_err(|error| unreadable(&error))?;
+    let header = read_header(&mut stream).map_err(|error| refused(None, error))?;
+    if !path.exists() {
+        if let Some(base) = &header.base {
+            return Err(Error::failed(format!(
+                "there is no store at {}, and the stream has only what changed since snapshot `{}`",
+                path.display(),
+                base.name
+            ))
+            .hint("send and receive that one first, or send this one without --since"));
+        }
+        let options = FormatOptions {
+            large_file_threshold_bytes: header.large_file_threshold_bytes,
+            name_hash_bits: header.name_hash_bits,
+            compression: header.compression,
+            name_hash_key: Some(header.name_hash_key.clone()),
+            ..FormatOptions::default()
+        };
+        store::format(path, &options)?;
+    }
+    let file_system = FileSystem::open(path, &MountOptions::default())?;
+    let received = receive_into(&file_system.inner(), &header, &mut stream);
+    file_system.close()?;
+    received.map(|received| told(&received))
+}
+
+fn told(received: &Received) -> Value {
+    let Totals { rows, files, bytes } = received.totals;
+    json!({ "name": received.snapshot.name, "id": received.snapshot.id, "rows": rows, "files": files, "bytes": bytes })
+}
+
+/// Sends from an open store.
+fn send_from(fs: &VarveFs, request: &SendRequest, out: &mut dyn Write) -> Result<Value> {
+    let SendRequest { name, since, resumed } = request;
+    let sent = fs.send_snapshot(name, since.as_deref(), resumed.as_ref(), out, &mut |_| ());
+    let Totals { rows, files, bytes } = sent.map_err(|error| match error {
+        FsError::NotFound => {
+            let known = fs.view_names(varve_fs::ViewKind::Snapshot).unwrap_or_default();
+            let is_missing = |name: &&String| known.iter().all(|view| view.name != **name);
+            no_snapshot(since.as_ref().filter(is_missing).unwrap_or(name), error)
+        }
+        FsError::Invalid(rule) if resumed.is_some() => {
+            Error::failed(rule).hint("send the snapshot from its beginning")
+        }
+        FsError::Invalid(rule) => {
+            Error::failed(rule).hint("name the later snapshot, and the older one with --since")
+        }
+        FsError::Conflict(dropped) => {
+            Error::failed(dropped).hint("make a snapshot of what is there now, and send that")
+        }
+        other => Error::from(other),
+    })?;
+    Ok(json!({ "name": name, "rows": rows, "files": files, "bytes": bytes }))
+}
+
+/// Receives into an open store.
+fn receive_into(fs: &VarveFs, header: &Header, stream: &mut FrameReader<'_>) -> Result<Received> {
+    fs.receive_snapshot(header, stream, &mut |_| ()).map_err(|error| refused(Some(fs), error))
+}
+
+fn refused(fs: Option<&VarveFs>, error: ReceiveError) -> Error {
+    match error {
+        ReceiveError::Refused(text, hint) => Error::failed(text).hint(hint),
+        ReceiveError::Stream(text) => Error::failed(format!("nothing was received: {text}"))
+            .hint("send it again; `varve snapshot send` says whether it could write all of it"),
+        ReceiveError::Interrupted(error) => {
+            let receipt = fs.and_then(|fs| fs.interrupted_receipt().ok().flatten());
+            let error = Error::failed(format!("nothing was received yet: {error}"));
+            match receipt.filter(|receipt| receipt.position.is_some()) {
+                Some(receipt) => error.hint(format!(
+                    "go on with `varve snapshot send STORE --resume {}`",
+                    token_of(&receipt)
+                )),
+                None => error.hint("send it again"),
+            }
+        }
+        ReceiveError::Commit(CommitError::InUse(paths)) => Error::failed(format!(
+            "nothing was received, as large files are open for writing:\n  {}",
+            paths.join("\n  ")
+        ))
+        .hint("close them, and receive again"),
+        ReceiveError::Commit(CommitError::Conflict(paths)) => Error::failed(format!(
+            "nothing was received, as programs have changed:\n  {}",
+            paths.join("\n  ")
+        ))
+        .hint("stop them, roll back to the last snapshot, and receive again"),
+        // The limits of the snapshot hold.
+        ReceiveError::Commit(CommitError::OverLimits(trees)) => Error::failed(trees.join(", ")),
+        ReceiveError::Commit(CommitError::GaveWay(why)) => {
+            Error::failed(format!("nothing was received: {why}"))
+        }
+        ReceiveError::Commit(CommitError::Failed(error)) => match error {
+            FsError::Invalid(rule) => Error::failed("the snapshot's name cannot be one").hint(rule),
+            other => Error::from(other),
+        },
+    }
+}
+
+/// The token of what was interrupted at an open store, or nothing.
+pub(crate) fn token(fs: &VarveFs) -> Result<Value> {
+    let receipt = fs.interrupted_receipt()?;
+    let receipt = receipt.filter(|receipt| receipt.position.is_some());
+    Ok(json!({ "token": receipt.as_ref().map(token_of) }))
+}
+
+/// Serves a client who asked a daemon for a stream; `received` is told of what has changed.
+pub(crate) fn serve(
+    fs: &VarveFs,
+    request: &ViewRequest,
+    client: &mut UnixStream,
+    received: impl FnOnce(&Received),
+) {
+    let patient = client
+        .set_read_timeout(Some(STREAM_PATIENCE))
+        .and_then(|()| client.set_write_timeout(Some(STREAM_PATIENCE)));
+    let done = match (patient, request) {
+        (Err(error), _) => Err(unreadable(&error)),
+        (Ok(()), ViewRequest::Send(request)) => {
+            let mut blocks = BlockWriter(client);
+            let sent = send_from(fs, request, &mut blocks);
+            let _ = blocks.end();
+            sent
+        }
+        (Ok(()), _) => {
+            control::answer(client, &Report::Done(Value::Null));
+            let done = take(fs, client).inspect(received);
+            done.map(|received| told(&received))
+        }
+    };
+    control::answer(client, &done.map_or_else(|error| Report::of(&error), Report::Done));
+    // What is still on its way would cut the answer off.
+    let _ = client.shutdown(std::net::Shutdown::Write);
+    let _ = io::copy(client, &mut io::sink());
+}
+
+fn take(fs: &VarveFs, client: &mut UnixStream) -> Result<Received> {
+    let mut blocks = BlockReader::new(client);
+    let mut stream = FrameReader::new(&mut blocks).map_err(|error| unreadable(&error))?;
+    let header = read_header(&mut stream).map_err(|error| refused(None, error))?;
+    receive_into(fs, &header, &mut stream)
+}
+
+fn unreadable(error: &io::Error) -> Error {
+    Error::failed(format!("nothing was received: {error}"))
+        .hint("give what `varve snapshot send` has written")
+}
+
+fn lost(store: &Path, error: &io::Error) -> Error {
+    Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
+        .hint("`varve status` tells whether it runs; its log is varve.log in the store")
+}
+
+fn ask_for(store: &Path, request: ViewRequest) -> Result<UnixStream> {
+    let mut daemon = control::connect(store).map_err(|error| lost(store, &error))?;
+    let patient = daemon.set_read_timeout(Some(STREAM_PATIENCE));
+    patient.map_err(|error| lost(store, &error))?;
+    let mut line = serde_json::to_string(&Request::Views(request))
+        .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
+    line.push('\n');
+    daemon.write_all(line.as_bytes()).map_err(|error| lost(store, &error))?;
+    Ok(daemon)
+}
+
+/// Reads one line, no byte more.
+fn report(daemon: UnixStream) -> Result<Value> {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    let mut daemon = daemon;
+    while !line.ends_with(b"\n") && matches!(daemon.read(&mut byte), Ok(1)) {
+        line.push(byte[0]);
+    }
+    let report = serde_json::from_slice::<Report>(&line);
+    report
+        .map_err(|_| {
+            Error::failed("the daemon has gone").hint("its log is varve.log in the store")
+        })?
+        .into_value()
+}
+
+/// Cuts what is written into blocks.
+struct BlockWriter<'a>(&'a mut UnixStream);
+
+impl BlockWriter<'_> {
+    fn end(&mut self) -> io::Result<()> {
+        self.0.write_all(&0_u32.to_le_bytes())
+    }
+}
+
+impl Write for BlockWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let block = &bytes[..bytes.len().min(BLOCK_BYTES_MAX)];
+        if !block.is_empty() {
+            self.0.write_all(&(block.len() as u32).to_le_bytes())?;
+            self.0.write_all(block)?;
+        }
+        Ok(block.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Puts blocks together again.
+struct BlockReader<'a> {
+    input: &'a mut UnixStream,
+    left: usize,
+    ended: bool,
+}
+
+impl<'a> BlockReader<'a> {
+    fn new(input: &'a mut UnixStream) -> BlockReader<'a> {
+        BlockReader { input, left: 0, ended: false }
+    }
+}
+
+impl Read for BlockReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 && !self.ended {
+            let mut len = [0; 4];
+            self.input.read_exact(&mut len)?;
+            self.left = u32::from_le_bytes(len) as usize;
+            self.ended = self.left == 0;
+        }
+        if self.ended {
+            return Ok(0);
+        }
+        let wanted = buffer.len().min(self.left);
+        let count = self.input.read(&mut buffer[..wanted])?;
+        if count == 0 && wanted > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.left -= count;
+        Ok(count)
+    }
+}
