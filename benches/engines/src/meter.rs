@@ -1,7 +1,7 @@
 //! Counts what the process takes of the machine, from outside of the stores and alike for all.
 //!
 //! - Processor time: of all threads of the process.
-//! - Bytes written: given to write calls, from /proc/self/io (wchar). No store here writes through mapped files.
+//! - Bytes written: given to write calls, from /proc/self/io (wchar), and what a store says that it wrote through mapped files.
 //! - Bytes read: fetched from the device for this process (read_bytes). The page cache is emptied of the store's files
 //!   every few operations, so that a store has no more memory than its own; what LevelDB has mapped cannot be, which
 //!   favours it a little.

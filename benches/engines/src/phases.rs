@@ -109,6 +109,7 @@ impl Run<'_> {
     fn create(&mut self, row: impl Fn(u64) -> u64) -> Outcome<Creates> {
         let count = self.plan.rows;
         let (start, before) = (Instant::now(), Meter::now()?);
+        let mapped_before = self.store.mapped_bytes();
         let (mut second, mut done, mut worst) = (start, 0, f64::MAX);
         for index in 0..count {
             let number = row(index);
@@ -125,10 +126,11 @@ impl Run<'_> {
         self.store.flush()?;
         wait_until_still()?;
         let taken = before.since()?;
+        let written = taken.written + self.store.mapped_bytes() - mapped_before;
         self.tell();
         Ok(Creates {
             cpu_us: taken.cpu_ns as f64 / 1000.0 / count as f64,
-            write_amplification: taken.written as f64 / (count * ROW_BYTES) as f64,
+            write_amplification: written as f64 / (count * ROW_BYTES) as f64,
             worst_second: worst.min(rate) / rate,
             rate,
             space: space_bytes(self.dir)? as f64 / (self.rows * ROW_BYTES) as f64,

@@ -37,6 +37,11 @@ pub(crate) trait Store {
     /// Turns what is in memory into tables, if the store can be told to.
     fn flush(&self) -> Outcome<()>;
 
+    /// Bytes that it has written through mapped files, which the machine does not count.
+    fn mapped_bytes(&self) -> u64 {
+        0
+    }
+
     /// Bytes of memory that all indexes and filters take, if the store says.
     fn index_bytes(&self) -> Option<u64>;
 

@@ -77,6 +77,10 @@ impl Store for Varve {
         Ok(self.db.flush()?)
     }
 
+    fn mapped_bytes(&self) -> u64 {
+        self.metrics()["counters"]["log_window_bytes"].as_u64().unwrap_or(0)
+    }
+
     fn index_bytes(&self) -> Option<u64> {
         let tables = self.env.list(&self.dir).ok()?.into_iter().filter_map(|item| {
             match inspect(&*self.env, &self.dir.join(&item.name), false) {

@@ -29,6 +29,8 @@ pub(crate) struct Metrics {
     pub(crate) syncs: Counter,
     pub(crate) log_syncs: Counter,
     pub(crate) log_bytes: Counter,
+    /// Those that were written as memory, without a system call.
+    pub(crate) log_window_bytes: Counter,
     pub(crate) flushes: Counter,
     pub(crate) flush_bytes: Counter,
     pub(crate) ingest_bytes: Counter,
@@ -176,6 +178,7 @@ impl Metrics {
             ("syncs", &self.syncs),
             ("log_syncs", &self.log_syncs),
             ("log_bytes", &self.log_bytes),
+            ("log_window_bytes", &self.log_window_bytes),
             ("flushes", &self.flushes),
             ("flush_bytes", &self.flush_bytes),
             ("ingest_bytes", &self.ingest_bytes),

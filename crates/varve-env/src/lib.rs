@@ -5,7 +5,7 @@
 //!
 //! What an implementation promises, and what the rest of Varve builds its crash safety on:
 //!
-//! 1. Bytes handed to [`File::write_all_at`] survive the death of the process, not of the machine.
+//! 1. Bytes handed to [`File::write_all_at`] or [`Window::write`] survive the death of the process, not of the machine.
 //! 2. Bytes and length survive a power cut once [`File::sync_data`] returns.
 //! 3. A name (created, renamed, linked, removed) survives a power cut once [`Env::sync_dir`] of its
 //!    directory returns; until then either state may be found.
@@ -164,6 +164,15 @@ pub trait File: Send + Sync + fmt::Debug {
         Ok(false)
     }
 
+    /// A window over `len` bytes from `offset` on, through which they are written without a system call. `None` where a
+    /// write through it could fail for want of room.
+    ///
+    /// REQUIRES: the range is allocated and within the file's length, and the file is not cut below its end as long as
+    /// the window is open.
+    fn window(&self, _offset: u64, _len: u64) -> io::Result<Option<Box<dyn Window>>> {
+        Ok(None)
+    }
+
     /// Says that reads go to places of no order: nothing beside what they ask for is worth fetching. A hint,
     /// which may do nothing.
     fn expect_random_reads(&self) {}
@@ -184,6 +193,14 @@ pub trait File: Send + Sync + fmt::Debug {
             )),
         }
     }
+}
+
+/// A part of a file that is open for writing, see [`File::window`]. What is written is the file's at once, for all who read
+/// it; it survives the death of the process, and a power cut after the next sync of the file.
+pub trait Window: Send + Sync + fmt::Debug {
+    /// Writes `bytes` at `offset` of the file, all of which is within the window. On an error any part of them may
+    /// have been written, and every further write fails.
+    fn write(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
 }
 
 /// Held while a store is open; dropping it lets the next opener in. The operating system drops it when

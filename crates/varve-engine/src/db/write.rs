@@ -9,6 +9,7 @@ use varve_types::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use super::{IMMUTABLES_MAX, Inner, Writer};
 use crate::memtable::Memtable;
+use crate::wal::Appended;
 use crate::{Batch, Op, StoreError, StoreResult};
 
 /// Bytes of an operation in the log besides key and value, nearly.
@@ -177,8 +178,8 @@ impl Inner {
     /// Logs and applies a batch.
     fn commit(&self, writer: &mut Writer, batch: Batch) -> StoreResult<()> {
         let first_seq = writer.next_seq;
-        let logged = match writer.log.append_batch(first_seq, &batch) {
-            Ok(logged) => logged,
+        let Appended { bytes, in_window } = match writer.log.append_batch(first_seq, &batch) {
+            Ok(appended) => appended,
             Err(error @ StoreError::NoSpace { .. }) => {
                 self.metrics.refused_no_space.add(1);
                 return Err(error);
@@ -192,7 +193,8 @@ impl Inner {
         let ops = batch.into_ops();
         self.metrics.batches.add(1);
         self.metrics.writes.add(ops.len() as u64);
-        self.metrics.log_bytes.add(logged);
+        self.metrics.log_bytes.add(bytes);
+        self.metrics.log_window_bytes.add(if in_window { bytes } else { 0 });
         writer.next_seq = first_seq.advanced(ops.len() as u64);
         let last_seq = first_seq.advanced(ops.len() as u64 - 1);
         self.snapshots.publish(last_seq, |newest_snapshot| {

@@ -29,7 +29,7 @@ pub struct LogReport {
     pub durable_bytes: u64,
     /// The valid records.
     pub records: Vec<RecordReport>,
-    /// What stands after them, if the file does not end there.
+    /// What stands after them, if it is not the room that a log takes ahead.
     pub broken: Option<String>,
 }
 
@@ -78,6 +78,9 @@ pub(super) fn describe(
                 report.records.push(describe_record(&record, rows));
             }
             NextRecord::End => return Ok(report),
+            NextRecord::Bad { offset, .. } if bytes[offset as usize..].iter().all(|b| *b == 0) => {
+                return Ok(report);
+            }
             NextRecord::Bad { offset, why } => {
                 let log = reader.log();
                 report.broken = Some(describe_break(bytes, log, offset, &why.problem.to_string()));

@@ -1,7 +1,7 @@
 //! The write-ahead log: batches reach it before anything else sees them.
 //!
-//! 1. [`LogWriter::append_batch`] writes one record with one `pwrite`; the batch then survives the death of
-//!    the process.
+//! 1. [`LogWriter::append_batch`] writes one record, through a window of memory where the storage has such (see
+//!    [`varve_env::File::window`]), else with one `pwrite`; the batch then survives the death of the process.
 //! 2. A sync (see [`crate::db`]) takes the [`SyncTargets`], fsyncs them without holding the writer, and
 //!    reports back with [`LogWriter::mark_synced`], which appends a marker record.
 //! 3. [`LogWriter::rotate`] begins the next log when the memtable is full.
@@ -13,8 +13,9 @@
 //! - An fsync of a log counts only after those of all earlier logs and of the directory, so that what is
 //!   durable is always a prefix of the history.
 //! - A failed append changes nothing: the next one begins at the same offset.
-//! - The log has room of its own ahead of its end. When the device gives no more, because others filled it, what
-//!   is left is for batches that free room; so a file can be removed where nothing can be made.
+//! - The log has room of its own ahead of its end, which reads as zeros until it is closed in order. When the device gives
+//!   no more, because others filled it, what is left is for batches that free room; so a file can be removed where nothing
+//!   can be made.
 //!
 //! ```text
 //! barrier record, payload: 8 bytes, the largest sequence number whose external data is durable
@@ -24,10 +25,11 @@ pub(crate) mod plan;
 pub(crate) mod recovery;
 pub(crate) mod scan;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use varve_env::{Allocate, Env, File, OpenMode};
+use varve_env::{Allocate, Env, File, OpenMode, Window};
 use varve_format::batch::{encode_batch_start, encode_branch_end, encode_delete, encode_put};
 use varve_format::log::{
     LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, begin_record, finish_record,
@@ -56,10 +58,34 @@ struct Log {
     len: u64,
     /// The end of the room taken for it.
     room_end: u64,
+    /// A window up to there from before the end of the last record, if the storage has windows.
+    window: Option<Box<dyn Window>>,
     /// Bytes known durable.
     synced_len: u64,
     /// Whether its name is known durable.
     named: bool,
+}
+
+impl Log {
+    /// Writes `record` behind the end, through the window if it fits.
+    fn write(&mut self, record: &[u8]) -> io::Result<Appended> {
+        let bytes = record.len() as u64;
+        let window = self.window.as_mut().filter(|_| self.len + bytes <= self.room_end);
+        let in_window = window.is_some();
+        match window {
+            Some(window) => window.write(record, self.len)?,
+            None => self.file.write_all_at(record, self.len)?,
+        }
+        self.len += bytes;
+        Ok(Appended { bytes, in_window })
+    }
+
+    /// Cuts what is behind the end.
+    fn give_back_room(&mut self) -> io::Result<()> {
+        self.window = None;
+        self.room_end = self.room_end.min(self.len);
+        self.file.set_len(self.len)
+    }
 }
 
 /// A log as a sync found it.
@@ -69,6 +95,15 @@ pub(crate) struct SyncTarget {
     pub(crate) path: PathBuf,
     no: FileNo,
     len: u64,
+}
+
+/// What appending a record took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Appended {
+    /// Bytes of the log.
+    pub(crate) bytes: u64,
+    /// Whether they went through a window.
+    pub(crate) in_window: bool,
 }
 
 /// What a sync has to make durable, oldest log first.
@@ -147,11 +182,15 @@ impl LogWriter {
         self.external_seq
     }
 
-    /// Appends `batch`, whose first write gets `first_seq`; returns the bytes it takes in the log.
-    pub(crate) fn append_batch(&mut self, first_seq: SeqNo, batch: &Batch) -> StoreResult<u64> {
+    /// Appends `batch`, whose first write gets `first_seq`.
+    pub(crate) fn append_batch(
+        &mut self,
+        first_seq: SeqNo,
+        batch: &Batch,
+    ) -> StoreResult<Appended> {
         self.take_room(batch.is_reclaiming())?;
         let ops = batch.ops();
-        let bytes = self.append(RecordKind::Batch, batch.is_external(), |out| {
+        let appended = self.append(RecordKind::Batch, batch.is_external(), |out| {
             encode_batch_start(out, first_seq, ops.len() as u32);
             for op in ops {
                 match op {
@@ -163,11 +202,11 @@ impl LogWriter {
                 encode_branch_end(out, branch);
             }
         })?;
-        self.position += bytes;
+        self.position += appended.bytes;
         if batch.is_external() {
             self.external_seq = SeqNo::new(first_seq.get() + ops.len() as u64 - 1);
         }
-        Ok(bytes)
+        Ok(appended)
     }
 
     /// Takes the next piece of room if little is left. Fails if there is none, unless the batch to be appended
@@ -177,8 +216,12 @@ impl LogWriter {
         if log.room_end.saturating_sub(log.len) >= AHEAD_BYTES_MIN {
             return Ok(());
         }
-        match log.file.allocate(Allocate::KeepSize, log.len, AHEAD_BYTES) {
-            Ok(()) => log.room_end = log.len + AHEAD_BYTES,
+        match log.file.allocate(Allocate::Extend, log.len, AHEAD_BYTES) {
+            Ok(()) => {
+                log.room_end = log.len + AHEAD_BYTES;
+                // Without one the log is written as other files are.
+                log.window = log.file.window(log.len, AHEAD_BYTES).unwrap_or_default();
+            }
             Err(error) if is_no_space(&error) && !reclaims => {
                 return Err(io_error("take room for the log", &log.path, error));
             }
@@ -192,15 +235,16 @@ impl LogWriter {
     /// Appends that the external data of all batches up to `covered` is durable.
     pub(crate) fn append_barrier(&mut self, covered: SeqNo) -> StoreResult<()> {
         let payload = covered.get().to_le_bytes();
-        let bytes =
+        let appended =
             self.append(RecordKind::Barrier, false, |out| out.extend_from_slice(&payload))?;
-        self.position += bytes;
+        self.position += appended.bytes;
         Ok(())
     }
 
-    /// Appends that the log was closed in order.
+    /// Appends that the log was closed in order, and gives back the room behind it.
     pub(crate) fn append_close(&mut self) -> StoreResult<()> {
-        self.append(RecordKind::CloseClean, false, |_| ()).map(|_| ())
+        self.append(RecordKind::CloseClean, false, |_| ())?;
+        self.log.give_back_room().map_err(|error| io_error("cut the log", &self.log.path, error))
     }
 
     fn append(
@@ -208,7 +252,7 @@ impl LogWriter {
         kind: RecordKind,
         external: bool,
         fill: impl FnOnce(&mut Vec<u8>),
-    ) -> StoreResult<u64> {
+    ) -> StoreResult<Appended> {
         let log = &mut self.log;
         self.buffer.clear();
         let start = begin_record(&mut self.buffer);
@@ -217,18 +261,15 @@ impl LogWriter {
         let id = LogId { file: log.no, salt: self.salt };
         let stamp = Stamp { log: id, offset, kind, external, synced_len };
         finish_record(&mut self.buffer, start, stamp);
-        if let Err(error) = log.file.write_all_at(&self.buffer, log.len) {
-            // Gives back what was written of the record. If that fails too the next append overwrites it.
-            let _ = log.file.set_len(log.len);
-            log.room_end = log.room_end.min(log.len);
-            return Err(io_error("append to the log", &log.path, error));
-        }
-        let bytes = self.buffer.len() as u64;
-        log.len += bytes;
+        let appended = log.write(&self.buffer).map_err(|error| {
+            // What was written of the record goes. If that fails too the next append overwrites it.
+            let _ = log.give_back_room();
+            io_error("append to the log", &log.path, error)
+        })?;
         if self.buffer.capacity() > BUFFER_BYTES_KEPT {
             self.buffer = Vec::new();
         }
-        Ok(bytes)
+        Ok(appended)
     }
 
     /// Begins the log `no`; no write in it has a smaller sequence number than `first_seq`.
@@ -237,7 +278,8 @@ impl LogWriter {
         let id = LogId { file: no, salt: self.salt };
         let next =
             begin_log(&self.env, &self.dir, id, first_seq, Some(previous), None, &mut self.buffer)?;
-        let full = std::mem::replace(&mut self.log, next);
+        let mut full = std::mem::replace(&mut self.log, next);
+        full.window = None;
         self.older.push(full.no);
         if full.synced_len < full.len || !full.named {
             self.behind.push(full);
@@ -327,5 +369,5 @@ fn begin_log(
         return Err(io_error("begin the log", &path, error));
     }
     let len = buffer.len() as u64;
-    Ok(Log { file, no, path, len, room_end: len, synced_len: 0, named: false })
+    Ok(Log { file, no, path, len, room_end: len, synced_len: 0, named: false, window: None })
 }

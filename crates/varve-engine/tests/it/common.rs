@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use varve_engine::{Batch, Db, Direction, KeyRange, KeyspaceOptions, Store, StoreResult};
+use varve_engine::{
+    Batch, Db, Direction, Inspection, KeyRange, KeyspaceOptions, Store, StoreResult, inspect,
+};
 use varve_env::Env;
+use varve_env::sim::SimEnv;
 use varve_types::KeyspaceId;
 
 pub(crate) use crate::designs::{Designs, small_options};
@@ -198,4 +201,12 @@ pub(crate) fn counter(db: &Db, name: &str) -> u64 {
 pub(crate) fn merged_bytes(db: &Db) -> u64 {
     let by_level = metrics(db)["compaction_write_bytes_by_level"].clone();
     by_level.as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).sum()
+}
+
+/// Where the last record of a log ends; behind it is the room that it has taken ahead.
+pub(crate) fn log_end(env: &SimEnv, log: &Path) -> u64 {
+    match inspect(env, log, false).unwrap() {
+        Inspection::Wal(report) => report.valid_bytes,
+        other => panic!("{} is no log: {other}", log.display()),
+    }
 }

@@ -128,7 +128,7 @@ fn a_barrier_after_a_torn_record_is_not_forgotten() {
     db.write(external(space, "kept")).unwrap();
     let log = env.files_raw().into_iter().find(|path| path.extension().is_some_and(|e| e == "wal"));
     let log = log.unwrap();
-    let torn_at = env.read_raw(&log).unwrap().len() as u64;
+    let torn_at = log_end(&env, &log);
     let mut torn = Batch::new();
     torn.put(space, &b"torn"[..], &b"value"[..]);
     db.write(torn).unwrap();
@@ -177,8 +177,7 @@ fn a_barrier_in_a_dropped_log_is_not_forgotten() {
     db.sync().unwrap_err();
     let first = logs().remove(0);
     let env = env.power_cut_keep_all();
-    let len = env.read_raw(&first).unwrap().len() as u64;
-    env.damage(&first, len - 100, 1).unwrap();
+    env.damage(&first, log_end(&env, &first) - 100, 1).unwrap();
     let kept = rows(&env);
     assert_eq!(kept as u64, number - 1, "all but the torn batch and the one of the dropped log");
     assert_eq!(rows(&env.power_cut_keep_nothing()), kept);

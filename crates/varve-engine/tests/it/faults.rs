@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use varve_engine::{Batch, Db, Store, StoreError};
+use varve_env::os::OsEnv;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_env::{Env, OpenMode};
 use varve_types::KeyspaceId;
@@ -217,4 +218,36 @@ fn a_failed_append_to_the_log_poisons() {
     assert!(matches!(store.write(1), Err(StoreError::Poisoned { .. })));
     store.check();
     assert_eq!(reopened(&env.process_kill()), store.model);
+}
+
+/// A log that somebody cuts fails as a disk does: the copy into its mapped room raises a signal, which becomes an error.
+#[test]
+fn a_log_that_is_cut_below_its_mapped_room_poisons() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(OsEnv::new(), dir.path(), small_options()).unwrap();
+    let space = make_spaces(&db).unwrap()[1];
+    let put = |row: u8| {
+        let mut batch = Batch::new();
+        batch.put(space, vec![row], vec![row; 100]);
+        db.write(batch)
+    };
+    (0..20).for_each(|row| put(row).unwrap());
+    assert!(counter(&db, "log_window_bytes") <= counter(&db, "log_bytes"));
+    if counter(&db, "log_window_bytes") == 0 {
+        eprintln!("skipped: the storage of temporary files is not written as memory");
+        return;
+    }
+    let env = OsEnv::new();
+    for file in env.list(dir.path()).unwrap() {
+        let path = dir.path().join(file.name);
+        if path.extension().is_some_and(|extension| extension == "wal") {
+            env.open(&path, OpenMode::ReadWrite).unwrap().set_len(0).unwrap();
+        }
+    }
+    let failed = put(20).unwrap_err();
+    assert!(matches!(&failed, StoreError::Poisoned { .. }), "{failed}");
+    assert!(failed.to_string().contains(".wal"), "{failed}");
+    assert!(put(21).is_err());
+    assert_eq!(db.get(space, &[7]).unwrap().as_deref(), Some(&[7; 100][..]));
+    assert_eq!(db.get(space, &[20]).unwrap(), None);
 }

@@ -65,7 +65,8 @@ fn every_file_can_be_inspected() {
         assert!(report.to_string().lines().count() > 0);
         match report {
             Inspection::Wal(log) => {
-                assert_eq!((log.broken, log.valid_bytes), (None, log.length_bytes));
+                assert_eq!(log.broken, None);
+                assert!(log.valid_bytes <= log.length_bytes);
                 assert!(log.durable_bytes > 0);
                 let batches = log.records.iter().filter(|record| record.kind == "batch");
                 counted += batches.map(|record| record.rows.len()).sum::<usize>();

@@ -9,7 +9,8 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::time::Timespec;
 use varve_types::Timestamp;
 
-use crate::{Allocate, File, FileKind, FileStat, Seek, copy_through_memory};
+use super::window::OsWindow;
+use crate::{Allocate, File, FileKind, FileStat, Seek, Window, copy_through_memory};
 
 /// A file descriptor. Reads and writes are positional, so that threads share it freely.
 #[derive(Debug)]
@@ -120,6 +121,11 @@ impl File for OsFile {
             }
             shared => Ok(shared.map(|()| true)?),
         }
+    }
+
+    fn window(&self, offset: u64, len: u64) -> io::Result<Option<Box<dyn Window>>> {
+        let window = OsWindow::open(&self.fd, offset, len)?;
+        Ok(window.map(|window| Box::new(window) as Box<dyn Window>))
     }
 
     fn expect_random_reads(&self) {

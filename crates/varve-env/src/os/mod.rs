@@ -16,6 +16,7 @@
 mod file;
 mod lock;
 mod path;
+mod window;
 
 use std::ffi::OsStr;
 use std::hash::BuildHasher;

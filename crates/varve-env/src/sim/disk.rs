@@ -26,6 +26,7 @@ use crate::FileKind;
 // Error numbers, as the kernel gives them in each case.
 pub(super) const EPERM: i32 = 1;
 pub(super) const ENOENT: i32 = 2;
+pub(super) const EIO: i32 = 5;
 pub(super) const ENXIO: i32 = 6;
 pub(super) const EBADF: i32 = 9;
 pub(super) const EEXIST: i32 = 17;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use varve_types::Timestamp;
 
 use super::content::{Change, PAGE_BYTES};
-use super::disk::{Disk, EBADF, EFBIG, EINVAL, ENXIO, NodeId, errno};
+use super::disk::{Disk, EBADF, EFBIG, EINVAL, EIO, ENXIO, NodeId, errno};
 use super::fault::{SimOp, is_crash};
 use super::{Shared, State};
-use crate::{Allocate, File, FileKind, FileLock, FileStat, Seek};
+use crate::{Allocate, File, FileKind, FileLock, FileStat, Seek, Window};
 
 /// An open file.
 pub(super) struct SimFile {
@@ -147,8 +147,30 @@ impl File for SimFile {
         Ok(())
     }
 
+    fn window(&self, _offset: u64, _len: u64) -> io::Result<Option<Box<dyn Window>>> {
+        let mut state = self.shared.state.lock();
+        let file = SimFile::open(&self.shared, &mut state, self.node, &self.path, self.writable);
+        Ok(Some(Box::new(SimWindow { file, failed: false })))
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+}
+
+/// A window that is written as the file is: each write is an operation that may fail or be the last.
+#[derive(Debug)]
+struct SimWindow {
+    file: SimFile,
+    failed: bool,
+}
+
+impl Window for SimWindow {
+    fn write(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if self.failed {
+            return errno(EIO);
+        }
+        self.file.write_all_at(bytes, offset).inspect_err(|_| self.failed = true)
     }
 }
 

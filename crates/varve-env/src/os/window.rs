@@ -1,0 +1,253 @@
+//! Parts of files that are written as memory.
+//!
+//! A store to shared memory of the page cache survives the death of the process as a write(2) does, and costs a copy in
+//! place of a system call. What a system call would report as an error, a store reports as SIGBUS:
+//!
+//! - No room: a window is opened only over room that is allocated, on file systems that never move a file's blocks
+//!   when they are written (ext4, XFS, tmpfs).
+//! - A failing disk, a file that was cut by somebody else: the handler of SIGBUS puts memory of no file in the window's
+//!   place and notes it; the store is repeated there, and [`Window::write`] fails when it sees the note. Faults elsewhere go to
+//!   the handler that was there before.
+//!
+//! A handler may touch little: the windows stand in an array of fixed length ([`PLACES`]), of atomics.
+
+#![allow(
+    unsafe_code,
+    reason = "a mapping, and the handler of the signal that a failing one raises"
+)]
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::fs::{self, FsWord};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::param::page_size;
+
+use crate::Window;
+
+/// `f_type` of file systems on which a write to allocated room takes no other room: ext4, XFS, tmpfs.
+const STEADY: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// The windows that are open, for the handler. A process with more open logs writes the others as usual.
+static PLACES: [Place; 64] = [const { Place::empty() }; 64];
+/// What was to be done at SIGBUS before. `None` if the handler could not be set.
+static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
+
+/// Where a window is.
+struct Place {
+    taken: AtomicBool,
+    /// Its first address; 0 while there is none.
+    start: AtomicUsize,
+    len: AtomicUsize,
+    /// The storage failed below it.
+    failed: AtomicBool,
+}
+
+impl Place {
+    const fn empty() -> Place {
+        Place {
+            taken: AtomicBool::new(false),
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    fn has(&self, address: usize) -> bool {
+        let start = self.start.load(Ordering::Acquire);
+        start != 0 && (start..start + self.len.load(Ordering::Acquire)).contains(&address)
+    }
+}
+
+/// A mapped part of a file.
+#[derive(Debug)]
+pub(super) struct OsWindow {
+    memory: NonNull<u8>,
+    len: usize,
+    /// Where in the file it begins.
+    offset: u64,
+    place: &'static Place,
+}
+
+// SAFETY: the mapping is this value's alone, and is reached through `&mut self`.
+unsafe impl Send for OsWindow {}
+// SAFETY: nothing is done through `&self`.
+unsafe impl Sync for OsWindow {}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("failed", &self.failed).finish_non_exhaustive()
+    }
+}
+
+impl OsWindow {
+    /// A window over `len` bytes of `fd` from `offset` on, which are allocated and within its length. `None` where stores
+    /// could fail for other reasons than a failing disk, or too many windows are open.
+    pub(super) fn open(fd: &OwnedFd, offset: u64, len: u64) -> io::Result<Option<OsWindow>> {
+        if !STEADY.contains(&fs::fstatfs(fd)?.f_type) || !handles_faults() {
+            return Ok(None);
+        }
+        let lead = offset % page_size() as u64;
+        let (offset, Ok(len)) = (offset - lead, usize::try_from(len + lead)) else {
+            return Ok(None);
+        };
+        let is_free = |place: &&Place| !place.taken.swap(true, Ordering::AcqRel);
+        let Some(place) = PLACES.iter().find(is_free) else { return Ok(None) };
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let mapped = unsafe { mmap(ptr::null_mut(), len, ACCESS, MapFlags::SHARED, fd, offset) };
+        let memory = match mapped.map(|start| NonNull::new(start.cast())) {
+            Ok(Some(memory)) => memory,
+            failed => {
+                place.taken.store(false, Ordering::Release);
+                return failed.map(|_| None).map_err(io::Error::from);
+            }
+        };
+        place.failed.store(false, Ordering::Release);
+        place.len.store(len, Ordering::Release);
+        place.start.store(memory.as_ptr() as usize, Ordering::Release);
+        Ok(Some(OsWindow { memory, len, offset, place }))
+    }
+}
+
+impl Window for OsWindow {
+    fn write(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let at = offset.checked_sub(self.offset).and_then(|at| usize::try_from(at).ok());
+        let Some(at) =
+            at.filter(|at| self.len.checked_sub(*at).is_some_and(|room| bytes.len() <= room))
+        else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        // SAFETY: `bytes.len()` bytes from `at` on are within the mapping, which nothing borrows.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.as_ptr().add(at), bytes.len())
+        };
+        // The handler runs on this thread, before the store that raised the signal is over.
+        match self.place.failed.load(Ordering::Acquire) {
+            true => Err(io::Error::from_raw_os_error(libc::EIO)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for OsWindow {
+    fn drop(&mut self) {
+        self.place.start.store(0, Ordering::Release);
+        // SAFETY: the mapping of this value, or what the handler put in its place; nothing borrows it.
+        let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.len) };
+        self.place.taken.store(false, Ordering::Release);
+    }
+}
+
+/// Sets the handler, once in the life of the process; false if that is not allowed.
+fn handles_faults() -> bool {
+    let set = || {
+        // SAFETY: all zeros is a valid value of this plain structure of C.
+        let (mut ours, mut before): (libc::sigaction, libc::sigaction) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        ours.sa_sigaction = on_fault as extern "C" fn(_, _, _) as usize;
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        // SAFETY: both point to such structures; the handler does only what a handler may.
+        let result = unsafe { libc::sigaction(libc::SIGBUS, &ours, &mut before) };
+        (result == 0).then_some(before)
+    };
+    BEFORE.get_or_init(set).is_some()
+}
+
+extern "C" fn on_fault(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel passes what SA_SIGINFO promises.
+    let address = unsafe { (*info).si_addr() } as usize;
+    if let Some(place) = PLACES.iter().find(|place| place.has(address)) {
+        let (start, len) = (place.start.load(Ordering::Acquire), place.len.load(Ordering::Acquire));
+        // SAFETY: the range is that of a window, whose owner is the interrupted thread or at least has not unmapped
+        // it; a system call without the C library's errno.
+        let replaced = unsafe {
+            mmap_anonymous(start as *mut _, len, ACCESS, MapFlags::PRIVATE | MapFlags::FIXED)
+        };
+        if replaced.is_ok() {
+            place.failed.store(true, Ordering::Release);
+            return;
+        }
+    }
+    // SAFETY: the handler of before is called as it would have been, or the default put back, which ends the process
+    // when the fault is repeated.
+    unsafe {
+        match BEFORE.get().copied().flatten() {
+            Some(before) if before.sa_sigaction > libc::SIG_IGN => {
+                if before.sa_flags & libc::SA_SIGINFO != 0 {
+                    let call: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                        std::mem::transmute(before.sa_sigaction);
+                    call(signal, info, context);
+                } else {
+                    let call: extern "C" fn(libc::c_int) = std::mem::transmute(before.sa_sigaction);
+                    call(signal);
+                }
+            }
+            _ => {
+                libc::signal(libc::SIGBUS, libc::SIG_DFL);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    const LEN: u64 = 3 << 16;
+
+    /// A file of which `LEN` bytes are allocated, and a window over all but its first 5000 bytes. Nothing on storage that
+    /// cannot have one.
+    fn open() -> Option<(OwnedFd, OsWindow)> {
+        let fd = OwnedFd::from(tempfile::tempfile().unwrap());
+        fs::fallocate(&fd, fs::FallocateFlags::empty(), 0, LEN).unwrap();
+        let window = OsWindow::open(&fd, 5000, LEN - 5000).unwrap();
+        if window.is_none() {
+            eprintln!("skipped: the storage of temporary files has no windows");
+        }
+        Some((fd, window?))
+    }
+
+    #[test]
+    fn what_is_written_is_in_the_file() {
+        let Some((fd, mut window)) = open() else { return };
+        for (offset, byte) in [(5000, 1), (70_000, 2), (LEN - 8, 3)] {
+            window.write(&[byte; 8], offset).unwrap();
+            let mut read = [0; 8];
+            assert_eq!(rustix::io::pread(&fd, &mut read, offset), Ok(8));
+            assert_eq!(read, [byte; 8]);
+        }
+        for (offset, len) in [(0, 8), (LEN - 7, 8), (LEN, 1), (u64::MAX, 1)] {
+            assert!(window.write(&vec![9; len], offset).is_err(), "{offset}");
+        }
+    }
+
+    /// A file that somebody cuts raises what a failing disk raises.
+    #[test]
+    fn a_store_that_fails_is_an_error_and_others_go_on() {
+        let (Some((fd, mut window)), Some((other_fd, mut other))) = (open(), open()) else {
+            return;
+        };
+        window.write(b"before", 8192).unwrap();
+        fs::ftruncate(&fd, 4096).unwrap();
+        let failed = window.write(b"after", 9000).unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(libc::EIO));
+        assert!(window.write(b"later", 5000).is_err());
+        other.write(b"whole", 9000).unwrap();
+        let mut read = [0; 5];
+        assert_eq!(rustix::io::pread(&other_fd, &mut read, 9000), Ok(5));
+        assert_eq!(&read, b"whole");
+        drop(window);
+        let (_, mut next) = open().unwrap();
+        next.write(b"new", 9000).unwrap();
+    }
+}
