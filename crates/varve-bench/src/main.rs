@@ -1,7 +1,8 @@
 //! `varve-bench`: workloads measured side by side on Varve and on other file systems.
 //!
 //! `compare` takes targets ([`target`]) and a workload ([`workload`]), runs the one on the other by workers
-//! ([`crew`], [`meter`]), checks what was done, and reports ([`report`]).
+//! ([`crew`], [`meter`]), checks what was done, and reports ([`report`]). `versions` measures what it costs to keep, copy
+//! and take back whole trees ([`versions`]).
 #![allow(clippy::disallowed_methods, reason = "a benchmark drives the machine itself")]
 
 mod compare;
@@ -20,6 +21,7 @@ mod run;
 mod scratch;
 mod target;
 mod tree;
+mod versions;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -51,6 +53,8 @@ struct Arguments {
 enum Command {
     /// Run a workload on targets in turn, and compare
     Compare(Box<Comparison>),
+    /// Measure transactions, snapshots and clones on trees of several sizes, beside what others have for it
+    Versions(Box<versions::Options>),
     /// Make a tree of files like those that were found in use
     Generate(generate::Options),
     /// The sizes, depths and skew of a tree of files
@@ -153,20 +157,33 @@ fn rate(text: &str) -> Result<f64, Failure> {
     }
 }
 
+/// The path of the program `given`, or of the one beside this one.
+fn program(given: Option<&Path>, default: &str) -> Result<PathBuf, Failure> {
+    let Some(path) = given else {
+        return Ok(std::env::current_exe()?.with_file_name(default));
+    };
+    Ok(std::fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()))?)
+}
+
+fn versions(options: &versions::Options) -> Result<(), Failure> {
+    let ground = Ground {
+        base: options.base.clone(),
+        varve: program(options.varve.as_deref(), "varve")?,
+        null: program(None, "examples/null")?,
+        image_bytes: options.image_size,
+    };
+    machine::enter_private_namespace()?;
+    handle_signals()?;
+    versions::run(options, &ground)
+}
+
 fn compare(options: &Comparison) -> Result<(), Failure> {
     let crew =
         Crew { workers: options.workers, as_processes: options.processes, rate: options.rate };
-    let beside = std::env::current_exe()?.parent().map(Path::to_path_buf).unwrap_or_default();
-    let program = |given: &Option<PathBuf>, default: &str| match given {
-        Some(path) => {
-            std::fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()))
-        }
-        None => Ok(beside.join(default)),
-    };
     let ground = Ground {
         base: options.base.clone(),
-        varve: program(&options.varve, "varve")?,
-        null: program(&options.null, "examples/null")?,
+        varve: program(options.varve.as_deref(), "varve")?,
+        null: program(options.null.as_deref(), "examples/null")?,
         image_bytes: options.image_size,
     };
     if options.targets.iter().any(Spec::mounts) {
@@ -206,6 +223,7 @@ fn handle_signals() -> Result<(), Failure> {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Compare(options) => compare(&options),
+        Command::Versions(options) => versions(&options),
         Command::Generate(options) => generate::run(&options),
         Command::Fsstats { dir, json } => fsstats::run(&dir, json),
         Command::GiveBack { pages } => memory::give_back(pages),

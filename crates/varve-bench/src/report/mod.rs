@@ -16,6 +16,8 @@ use crate::meter::{self, BUCKET, Tally};
 use crate::target::Spec;
 use crate::workload::Phase;
 
+pub(crate) use table::print;
+
 /// What one round measured of one phase on one target.
 pub(crate) struct Figure {
     /// Operations, or names where the phase counts those.
@@ -172,15 +174,15 @@ impl Report {
 
 /// The middle and the ends of several values.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-struct Spread {
-    median: f64,
+pub(crate) struct Spread {
+    pub(crate) median: f64,
     min: f64,
     max: f64,
 }
 
 impl Spread {
     /// Of some values; all zero of none.
-    fn of(mut values: Vec<f64>) -> Spread {
+    pub(crate) fn of(mut values: Vec<f64>) -> Spread {
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
         let last = values.len().saturating_sub(1);

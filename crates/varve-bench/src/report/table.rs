@@ -143,7 +143,7 @@ impl Report {
 }
 
 /// Prints rows in columns, the first to the left and the others to the right.
-fn print(rows: &[Vec<String>]) {
+pub(crate) fn print(rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell =
         |row: &[String], column: usize| row.get(column).map_or(0, |text| text.chars().count());
