@@ -9,7 +9,9 @@ use varve_env::Env;
 use varve_format::FormatResult;
 use varve_format::batch::decode_batch;
 use varve_format::edit::{Change, VersionEdit, ZoneMeta};
-use varve_format::log::{LogHeader, LogId, LogReader, NextRecord, Record, RecordKind, resync};
+use varve_format::log::{
+    LogHeader, LogId, LogReader, NextRecord, Record, RecordKind, is_room, resync,
+};
 use varve_types::FileNo;
 
 use super::{show_key, show_value};
@@ -78,7 +80,7 @@ pub(super) fn describe(
                 report.records.push(describe_record(&record, rows));
             }
             NextRecord::End => return Ok(report),
-            NextRecord::Bad { offset, .. } if bytes[offset as usize..].iter().all(|b| *b == 0) => {
+            NextRecord::Bad { offset, .. } if is_room(&bytes[offset as usize..]) => {
                 return Ok(report);
             }
             NextRecord::Bad { offset, why } => {

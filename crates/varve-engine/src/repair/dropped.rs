@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use varve_format::batch::decode_batch;
 use varve_format::edit::{Change, VersionEdit};
-use varve_format::log::{LogReader, NextRecord, RecordKind};
+use varve_format::log::{LogReader, NextRecord, RecordKind, is_room};
 use varve_types::{BranchId, FileNo};
 
 use super::Repair;
@@ -94,12 +94,13 @@ impl Repair<'_> {
                 Err(StoreError::Damaged { .. }) => return Ok(()),
                 bytes => bytes?,
             };
-            let mut reader = LogReader::new(bytes, no);
+            let mut reader = LogReader::new(bytes.clone(), no);
             loop {
                 match reader.next_record() {
                     NextRecord::Record(record) if record.kind == kind => each(&record.payload),
                     NextRecord::Record(_) => {}
                     NextRecord::End => break,
+                    NextRecord::Bad { offset, .. } if is_room(&bytes[offset as usize..]) => break,
                     NextRecord::Bad { .. } => return Ok(()),
                 }
             }

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use varve_format::batch::decode_batch;
-use varve_format::log::{LogReader, NextRecord, RecordKind, resync};
+use varve_format::log::{LogReader, NextRecord, RecordKind, is_room, resync};
 use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
 use super::{CutLog, Placed, Repair};
@@ -118,6 +118,7 @@ impl Repair<'_> {
                 }
                 NextRecord::Record(_) => {}
                 NextRecord::End => break,
+                NextRecord::Bad { offset, .. } if is_room(&bytes[offset as usize..]) => break,
                 NextRecord::Bad { offset, why } => {
                     let later = resync(bytes, reader.log(), offset);
                     let batches = later.filter(|record| record.kind == RecordKind::Batch).count();

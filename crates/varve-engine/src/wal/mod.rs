@@ -13,9 +13,8 @@
 //! - An fsync of a log counts only after those of all earlier logs and of the directory, so that what is
 //!   durable is always a prefix of the history.
 //! - A failed append changes nothing: the next one begins at the same offset.
-//! - The log has room of its own ahead of its end, which reads as zeros until it is closed in order. When the device gives
-//!   no more, because others filled it, what is left is for batches that free room; so a file can be removed where nothing
-//!   can be made.
+//! - The log has room of its own ahead of its end, which reads as zeros. When the device gives no more, because others
+//!   filled it, what is left is for batches that free room; so a file can be removed where nothing can be made.
 //!
 //! ```text
 //! barrier record, payload: 8 bytes, the largest sequence number whose external data is durable
@@ -227,7 +226,7 @@ impl LogWriter {
             }
             Err(error) if is_no_space(&error) => {}
             // The storage below has no such thing, so the log grows as it is written.
-            Err(_) => log.room_end = u64::MAX,
+            Err(_) => (log.room_end, log.window) = (u64::MAX, None),
         }
         Ok(())
     }
@@ -241,10 +240,9 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Appends that the log was closed in order, and gives back the room behind it.
+    /// Appends that the log was closed in order.
     pub(crate) fn append_close(&mut self) -> StoreResult<()> {
-        self.append(RecordKind::CloseClean, false, |_| ())?;
-        self.log.give_back_room().map_err(|error| io_error("cut the log", &self.log.path, error))
+        self.append(RecordKind::CloseClean, false, |_| ()).map(|_| ())
     }
 
     fn append(

@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
 use rustix::fs::{self, FsWord};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
@@ -126,6 +126,7 @@ impl Window for OsWindow {
             ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.as_ptr().add(at), bytes.len())
         };
         // The handler runs on this thread, before the store that raised the signal is over.
+        compiler_fence(Ordering::SeqCst);
         match self.place.failed.load(Ordering::Acquire) {
             true => Err(io::Error::from_raw_os_error(libc::EIO)),
             false => Ok(()),

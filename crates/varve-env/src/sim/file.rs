@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,10 +148,10 @@ impl File for SimFile {
         Ok(())
     }
 
-    fn window(&self, _offset: u64, _len: u64) -> io::Result<Option<Box<dyn Window>>> {
+    fn window(&self, offset: u64, len: u64) -> io::Result<Option<Box<dyn Window>>> {
         let mut state = self.shared.state.lock();
         let file = SimFile::open(&self.shared, &mut state, self.node, &self.path, self.writable);
-        Ok(Some(Box::new(SimWindow { file, failed: false })))
+        Ok(Some(Box::new(SimWindow { file, range: offset..offset + len, failed: false })))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -162,11 +163,15 @@ impl File for SimFile {
 #[derive(Debug)]
 struct SimWindow {
     file: SimFile,
+    range: Range<u64>,
     failed: bool,
 }
 
 impl Window for SimWindow {
     fn write(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if offset < self.range.start || offset + bytes.len() as u64 > self.range.end {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         if self.failed {
             return errno(EIO);
         }

@@ -22,7 +22,7 @@ mod record;
 mod resync;
 
 pub use header::{LogHeader, LogId, LogKind, PreviousLog};
-pub use reader::{LogReader, NextRecord};
+pub use reader::{LogReader, NextRecord, is_room};
 pub use record::{
     ALIGN_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX, Record, RecordKind, RecordStart, Stamp,
     begin_record, encode_record, encoded_len, finish_record,

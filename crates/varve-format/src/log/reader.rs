@@ -23,6 +23,11 @@ pub enum NextRecord {
     },
 }
 
+/// Whether `rest`, what stands behind the last record of a log, is room that was taken ahead and not written to.
+pub fn is_room(rest: &[u8]) -> bool {
+    rest.iter().all(|byte| *byte == 0)
+}
+
 /// Reads a log's records in order, up to the first bad one.
 #[derive(Clone, Debug)]
 pub struct LogReader {
