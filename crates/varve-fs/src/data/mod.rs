@@ -42,33 +42,30 @@ impl VarveFs {
         if !file.flags.read {
             return Err(FsError::BadHandle);
         }
-        let mut inode = self.read_inode(ino)?;
-        // What borrows its bytes may get chunks of its own, but nothing with chunks ever borrows.
-        while let Content::Borrowed(_) = inode.content {
-            if let Some(bytes) = self.read_borrowed(&inode, offset, len)? {
+        // Where the bytes are may change between the looks, also back and forth: by a write, a commit, a rollback.
+        loop {
+            let mut inode = self.read_inode(ino)?;
+            let bytes = match inode.content {
+                Content::Borrowed(_) => self.read_borrowed(&inode, offset, len)?,
+                Content::Chunks => {
+                    let held = self.hold(ino)?;
+                    inode = held.inode.clone();
+                    match inode.content {
+                        Content::Borrowed(_) | Content::Object { .. } => None,
+                        _ => Some(self.read_small(&inode, offset, len)?),
+                    }
+                }
+                Content::Object { .. } => {
+                    let object = self.object_file(&file.node)?;
+                    Some(self.read_object(ino, object.as_ref(), offset, len)?)
+                }
+                _ => Some(self.read_small(&inode, offset, len)?),
+            };
+            if let Some(bytes) = bytes {
                 self.touch_atime(&inode);
                 return Ok(bytes);
             }
-            inode = self.read_inode(ino)?;
         }
-        if let Content::Chunks = inode.content {
-            let held = self.hold(ino)?;
-            inode = held.inode.clone();
-            if let Content::Chunks = inode.content {
-                let bytes = self.read_small(&inode, offset, len)?;
-                drop(held);
-                self.touch_atime(&inode);
-                return Ok(bytes);
-            }
-        }
-        let bytes = if let Content::Object { .. } = inode.content {
-            let object = self.object_file(&file.node)?;
-            self.read_object(ino, object.as_ref(), offset, len)?
-        } else {
-            self.read_small(&inode, offset, len)?
-        };
-        self.touch_atime(&inode);
-        Ok(bytes)
     }
 
     pub(crate) fn do_write(
@@ -97,6 +94,8 @@ impl VarveFs {
             self.own_bytes(&mut held)?;
             if file.flags.append || offset.saturating_add(data.len() as u64) > held.inode.size {
                 held = self.and_directory(held)?;
+                // It may have given up its locks meanwhile.
+                self.own_bytes(&mut held)?;
             }
             let offset = if file.flags.append { held.inode.size } else { offset };
             let end = end_of(offset, data.len() as u64)?;

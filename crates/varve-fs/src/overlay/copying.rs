@@ -32,21 +32,30 @@ pub(crate) fn copy_part(
     let (source, target) = (Shifted { file: source, by: from }, Shifted { file: target, by: to });
     let len = len.min(source.file.stat()?.len.saturating_sub(from));
     let (mut at, mut written) = (0, false);
+    let len_before = target.file.stat()?.len;
     // With holes in between at once, so that no power cut leaves a length that comes from the holes.
-    if next(&source, Seek::Hole, 0)? < len && target.file.stat()?.len < to + len {
+    let grows = next(&source, Seek::Hole, 0)? < len && len_before < to + len;
+    if grows {
         target.file.write_all_at(&[0], to + len - 1)?;
         written = true;
     }
-    while at < len {
+    let mut failed = None;
+    while at < len && failed.is_none() {
         match copy_run(&source, &target, at..len) {
             Ok((0, _)) => break,
             Ok((copied, is_data)) => (at, written) = (at + copied, written || is_data),
-            Err(error) if at == 0 => return Err(error),
-            // The next call meets it again.
-            Err(_) => break,
+            Err(error) => failed = Some(error),
         }
     }
-    Ok((at, written))
+    // Nor does a copy that ends early leave one.
+    if grows && at < len && target.file.stat()?.len == to + len {
+        target.file.set_len(len_before.max(to + at))?;
+    }
+    match failed {
+        Some(error) if at == 0 => Err(error),
+        // The next call meets it again.
+        _ => Ok((at, written)),
+    }
 }
 
 /// Copies the data that a range begins with, or the hole; gives how many bytes, and whether it was data.
