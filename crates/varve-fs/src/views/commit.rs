@@ -81,6 +81,7 @@ impl VarveFs {
     /// Makes all that was changed in the transaction `id`, whose file system is `view`, part of this one at once, durably,
     /// and ends it. Costs the number of changes.
     pub fn commit_transaction(&self, id: &str, view: &VarveFs) -> Result<Committed, CommitError> {
+        self.transaction(id)?;
         self.commit_with(id, view, Ending { check: &mut || true, then: &|| Ok(()), new_from: None })
     }
 
@@ -92,7 +93,7 @@ impl VarveFs {
     ) -> Result<Committed, CommitError> {
         let views = self.views()?;
         let changing = views.changing.lock();
-        let txn = self.transaction(id)?;
+        let txn = self.any_transaction(id)?;
         let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
         if let Some(why) = self.gave_way(&txn)? {
             return Err(CommitError::GaveWay(why));

@@ -30,7 +30,7 @@ use varve_schema::{
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
-use super::commit::CommitError;
+use super::commit::{CommitError, Ending};
 use super::plan::Committed;
 use super::txn::{Purpose, Transaction, TransactionOptions};
 use crate::dictionaries::unreadable;
@@ -99,10 +99,11 @@ impl VarveFs {
             // What it sees of large files was kept only if it is still there.
             let still = self.find_snapshot(name)?.map(|(epoch, _)| epoch);
             still.filter(|still| *still == epoch).ok_or(FsError::NotFound)?;
-            Ok(self.commit_transaction(&txn.name().name, &view)?)
+            let ending = Ending { check: &mut || true, then: &|| Ok(()), new_from: None };
+            Ok(self.commit_with(&txn.name().name, &view, ending)?)
         });
         if done.is_err()
-            && let Err(error) = self.abort_transaction(&txn.name().name)
+            && let Err(error) = self.drop_transaction(&txn.name().name)
         {
             log::warn!("what a rollback had begun stays until the next mount: {error}");
         }

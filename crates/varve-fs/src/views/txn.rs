@@ -238,8 +238,15 @@ impl VarveFs {
             .collect())
     }
 
-    /// An open transaction.
+    /// An open transaction that somebody began.
     pub fn transaction(&self, id: &str) -> FsResult<Transaction> {
+        Some(self.any_transaction(id)?)
+            .filter(|txn| txn.purpose == Purpose::User)
+            .ok_or(FsError::NotFound)
+    }
+
+    /// One that nobody is to see, too.
+    pub(super) fn any_transaction(&self, id: &str) -> FsResult<Transaction> {
         let open = self.all_transactions()?;
         open.into_iter().find(|txn| txn.name().name == id).ok_or(FsError::NotFound)
     }
@@ -282,9 +289,15 @@ impl VarveFs {
 
     /// Drops a transaction and all that was changed in it. REQUIRES: it is not open.
     pub fn abort_transaction(&self, id: &str) -> FsResult<()> {
+        self.transaction(id)?;
+        self.drop_transaction(id)
+    }
+
+    /// [`VarveFs::abort_transaction`] for any.
+    pub(super) fn drop_transaction(&self, id: &str) -> FsResult<()> {
         let views = self.views()?;
         let changing = views.changing.lock();
-        let txn = self.transaction(id)?;
+        let txn = self.any_transaction(id)?;
         let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
         branch.abort().map_err(error::store)?;
         self.forget_transaction(txn.epoch);
@@ -309,7 +322,7 @@ impl VarveFs {
         }
         for txn in self.all_transactions()? {
             if txn.purpose == Purpose::Rollback {
-                self.abort_transaction(&txn.name().name)?;
+                self.drop_transaction(&txn.name().name)?;
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use varve_env::sim::SimEnv;
 use varve_fs::fsck::Finding;
 use varve_fs::stream::frame::FrameReader;
 use varve_fs::stream::{ReceiveError, Received, read_header};
-use varve_fs::{CommitError, FormatOptions, MountOptions, VarveFs, ViewKind, format};
+use varve_fs::{CommitError, FormatOptions, MountOptions, VarveFs, ViewKind, ViewName, format};
 use varve_testkit::rng::Rng;
 use varve_vfs::{Caller, FsError, TreeLimits, Vfs};
 
@@ -224,7 +224,7 @@ fn a_damaged_stream_changes_nothing() {
 fn an_interrupted_stream_goes_on() {
     let fs = source();
     let whole = sent(&fs, "two", None);
-    let (mut gone_on, mut rng) = (0, Rng::new(3));
+    let (mut gone_on, mut hidden, mut rng) = (0, 0, Rng::new(3));
     for n in 0..24_usize {
         let env = target(11, &fs);
         let there = open_with(&env, MountOptions::default());
@@ -237,6 +237,7 @@ fn an_interrupted_stream_goes_on() {
         let there = open_with(&env, MountOptions::default());
         sound(&there);
         assert_eq!(there.transactions().unwrap().len(), 0);
+        hidden += u32::from(assert_nobody_gets_at_receipts(&env, &there));
         let receipt = there.interrupted_receipt().unwrap();
         let mut rest = Vec::new();
         fs.send_snapshot("two", None, receipt.as_ref(), &mut rest, &mut |_| ()).unwrap();
@@ -247,7 +248,54 @@ fn an_interrupted_stream_goes_on() {
         sound(&there);
         assert_eq!(there.interrupted_receipt().unwrap(), None);
     }
-    assert!(gone_on > 8, "{gone_on}");
+    assert!(gone_on > 8 && hidden > 8, "{gone_on} gone on, {hidden} hidden");
+}
+
+/// What is being received is a transaction for nobody else. Whether there is one with files of its own.
+fn assert_nobody_gets_at_receipts(env: &SimEnv, fs: &VarveFs) -> bool {
+    let views = env.list(&Path::new(STORE).join("views")).unwrap_or_default();
+    for view in &views {
+        let id = view.name.to_str().unwrap();
+        assert!(matches!(fs.transaction(id), Err(FsError::NotFound)));
+        assert!(matches!(fs.open_view(&ViewName::transaction(id)), Err(FsError::NotFound)));
+        assert!(matches!(fs.abort_transaction(id), Err(FsError::NotFound)));
+    }
+    !views.is_empty()
+}
+
+/// Files are noted while one of them is half there: its rest is as durable as what stood before.
+#[test]
+fn a_file_that_was_noted_in_the_middle_is_whole_after_a_power_cut() {
+    let fs = open_with(&sim_store(7, &FormatOptions::default()), MountOptions::default());
+    let files = [("first", 66_u64 << 20), ("second", 70 << 20)];
+    for (name, len) in files {
+        let ino = fs.mk(ROOT, name);
+        let piece = vec![name.len() as u8; 1 << 20];
+        (0..len >> 20).for_each(|at| fs.put_at(ino, at << 20, &piece));
+    }
+    fs.create_snapshot("both").unwrap();
+    let whole = sent(&fs, "both", None);
+    let env = target(11, &fs);
+    let there = open_with(&env, MountOptions::default());
+    let broken = receive(&there, &whole[..whole.len() - (1 << 20)]);
+    assert!(matches!(broken, Err(ReceiveError::Interrupted(_))), "{broken:?}");
+    // What notes it is durable, as after some seconds on a machine.
+    there.sync().unwrap();
+    let there = open_with(&env.power_cut_keep_nothing(), MountOptions::default());
+    let (receipt, mut rest) = (there.interrupted_receipt().unwrap(), Vec::new());
+    fs.send_snapshot("both", None, receipt.as_ref(), &mut rest, &mut |_| ()).unwrap();
+    assert!(rest.len() < whole.len() / 4, "{} of {} again", rest.len(), whole.len());
+    receive(&there, &rest).unwrap();
+    for (name, len) in files {
+        let attr = there.find(ROOT, name).unwrap();
+        assert_eq!(attr.size, len);
+        let handle = there.open_as(attr.ino, READ);
+        for at in (0..len).step_by(1 << 20) {
+            let piece = there.read(attr.ino, handle, at, 1 << 20).unwrap();
+            assert!(piece.iter().all(|byte| *byte == name.len() as u8), "{name} at {at}");
+        }
+        there.release(attr.ino, handle).unwrap();
+    }
 }
 
 #[test]

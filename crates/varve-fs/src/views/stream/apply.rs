@@ -138,7 +138,11 @@ impl<'a> Receiving<'a> {
             _ => Vec::new(),
         };
         // Whoever goes on gets that row again, unless it has no files.
-        let file = self.expected.first().map(|(ino, _)| FilePosition { ino: ino.get(), offset: 0 });
+        let begun =
+            |known: &FilePosition| self.expected.iter().any(|(ino, _)| ino.get() == known.ino);
+        let first =
+            self.expected.first().map(|(ino, _)| FilePosition { ino: ino.get(), offset: 0 });
+        let file = self.begun.filter(begun).or(first);
         self.receipt.position = Some(Position { file, ..position });
         if self.unsynced == Totals::default() {
             self.put_receipt(&mut batch);
@@ -233,6 +237,8 @@ impl<'a> Receiving<'a> {
         }
         file.set_len(len).map_err(fail)?;
         file.set_times(None, Some(modified)).map_err(fail)?;
+        // What was claimed when it was opened may have been synced when half of it had come.
+        self.staged.sync(ino, file.as_ref(), false)?;
         self.file = None;
         self.totals.files += 1;
         self.unsynced.files += 1;
@@ -273,7 +279,7 @@ impl<'a> Receiving<'a> {
                 if keyspace == meta {
                     let was = base.get(meta, key).map_err(error::store)?;
                     then.extend(objects_in(key, was.as_ref())?.into_iter().map(|(ino, _)| ino));
-                    now.extend(objects_in(key, is.as_ref())?.into_iter().map(|(ino, _)| ino));
+                    now.extend(objects_in(key, is.as_ref())?);
                 }
                 Ok(())
             };
@@ -286,9 +292,15 @@ impl<'a> Receiving<'a> {
         now.sort_unstable();
         let own = self.staged.own_inodes()?;
         let is_in = |set: &[InodeId], ino: &InodeId| set.binary_search(ino).is_ok();
-        if !now.iter().all(|ino| is_in(&then, ino) || is_in(&own, ino)) {
-            return Err(wrong("a large file has not come"));
+        for (ino, len) in &now {
+            let fail = |error| error::object("look at", &self.staged.path(*ino), error);
+            match self.staged.own(*ino).map_err(fail)? {
+                Some(Own::All(file)) if file.stat().map_err(fail)?.len == *len => {}
+                None if is_in(&then, ino) && !is_in(&own, ino) => {}
+                _ => return Err(wrong("a large file has not come, or not all of it")),
+            }
         }
+        let now: Vec<InodeId> = now.into_iter().map(|(ino, _)| ino).collect();
         let mut batch = Batch::new();
         for ino in then.iter().filter(|ino| !is_in(&now, ino)) {
             let key = Bytes::copy_from_slice(&RowKey::pending(*ino).to_bytes());

@@ -51,12 +51,20 @@ impl VarveFs {
         Ok(None)
     }
 
-    /// Drops what was being received.
+    /// Drops what was being received when it was interrupted.
     pub fn discard_receipt(&self) -> FsResult<()> {
+        let Some(_alone) = self.views()?.receiving.try_lock() else {
+            return Err(FsError::Busy);
+        };
+        self.drop_receipt()
+    }
+
+    /// REQUIRES: nobody receives but the caller.
+    pub(super) fn drop_receipt(&self) -> FsResult<()> {
         self.writable()?;
         for txn in self.all_transactions()? {
             if txn.purpose == Purpose::Receive {
-                self.abort_transaction(&txn.name().name)?;
+                self.drop_transaction(&txn.name().name)?;
             }
         }
         Ok(())

@@ -121,7 +121,7 @@ impl VarveFs {
         let came = receiving.take_all(stream, progress);
         match &came {
             Err(ReceiveError::Interrupted(_)) => receiving.note_all()?,
-            Err(ReceiveError::Stream(_)) => self.discard_receipt()?,
+            Err(ReceiveError::Stream(_)) => self.drop_receipt()?,
             _ => {}
         }
         came?;
@@ -202,13 +202,13 @@ impl VarveFs {
             let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
             return Ok(self.receiving(txn, branch, receipt));
         }
-        self.discard_receipt()?;
+        self.drop_receipt()?;
         self.ids.pass(header.inodes_end, IDS_LEFT + self.env.random() % IDS_CHANCE)?;
         let (txn, branch) = self.begin_at_rest()?;
         let mut receiving = self.receiving(txn, branch, receipt);
         let begun = self.become_base(&receiving, base).and_then(|()| Ok(receiving.note_all()?));
         if begun.is_err() {
-            self.discard_receipt()?;
+            self.drop_receipt()?;
         }
         begun.map(|()| receiving)
     }
@@ -229,7 +229,7 @@ impl VarveFs {
             let now = now.and_then(|now| self.plain(now, txn.epoch));
             match now.map(|now| now.is_settled()) {
                 Ok(true) => return Ok((txn, branch)),
-                other => self.discard_receipt().and(other.map(drop))?,
+                other => self.drop_receipt().and(other.map(drop))?,
             }
             self.env.sleep(PAUSE);
         }
@@ -347,7 +347,8 @@ impl VarveFs {
                 self.same_but_access(&differences, &written, &mut |_, _, _| Ok(()))
             };
             match unchanged() {
-                Ok(true) => {}
+                // Somebody may have made a snapshot of that name meanwhile.
+                Ok(true) => failed = self.check_header(header).err(),
                 Ok(false) => {
                     let text = "the store has changed while the snapshot was received".to_owned();
                     let hint = "undo that with `varve snapshot rollback`, then go on with what `varve snapshot receive --token` prints";
