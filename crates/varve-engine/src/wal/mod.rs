@@ -13,8 +13,9 @@
 //! - An fsync of a log counts only after those of all earlier logs and of the directory, so that what is
 //!   durable is always a prefix of the history.
 //! - A failed append changes nothing: the next one begins at the same offset.
-//! - The log has room of its own ahead of its end, which reads as zeros. When the device gives no more, because others
-//!   filled it, what is left is for batches that free room; so a file can be removed where nothing can be made.
+//! - The log has room of its own ahead of its end, which reads as zeros; an orderly close cuts it. When the device gives no
+//!   more, because others filled it, what is left is for batches that free room; so a file can be removed where nothing can
+//!   be made.
 //!
 //! ```text
 //! barrier record, payload: 8 bytes, the largest sequence number whose external data is durable
@@ -240,9 +241,10 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Appends that the log was closed in order.
+    /// Appends that the log was closed in order, and gives back the room behind it.
     pub(crate) fn append_close(&mut self) -> StoreResult<()> {
-        self.append(RecordKind::CloseClean, false, |_| ()).map(|_| ())
+        self.append(RecordKind::CloseClean, false, |_| ())?;
+        self.log.give_back_room().map_err(|error| io_error("cut the log", &self.log.path, error))
     }
 
     fn append(
