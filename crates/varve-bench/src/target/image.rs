@@ -7,13 +7,19 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::statvfs;
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::Failure;
 use crate::machine::Traffic;
 use crate::run::Step;
+
+/// How long an image may be in use when it is to be unmounted.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Which file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +101,14 @@ impl Image {
 
     /// Unmounts it, which also writes everything back.
     pub(super) fn unmount(&mut self) -> Result<(), Failure> {
-        unmount(&self.mount_point, UnmountFlags::empty())?;
+        let begin = Instant::now();
+        // An overlay lets go of what is below it some moments after it was unmounted itself.
+        while let Err(error) = unmount(&self.mount_point, UnmountFlags::empty()) {
+            if error != Errno::BUSY || begin.elapsed() > BUSY_WAIT_MAX {
+                return Err(format!("unmount {}: {error}", self.mount_point.display()).into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
         self.device = None;
         Ok(())
     }
