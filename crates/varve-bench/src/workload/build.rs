@@ -1,4 +1,5 @@
-//! Programs at work on a source tree (Ren, thesis, 4.3.2): untar, grep, make, gzip.
+//! Programs at work on a source tree: untar, grep, make and gzip (Ren, thesis, 4.3.2), then what else is done with such
+//! a tree: copying it, git, removing it.
 //!
 //! The tarball should not be compressed, or it is the decompression that is measured. It has one directory at
 //! its top.
@@ -36,7 +37,11 @@ pub(super) struct Build {
     inodes: u64,
 }
 
-const PHASES: [&str; 4] = ["untar", "grep", "make", "gzip"];
+const PHASES: [&str; 9] =
+    ["untar", "grep", "make", "gzip", "copy", "commit", "status", "clone", "remove"];
+/// Git with nothing of the user's, and no work in the background.
+const GIT: &str =
+    "git -c user.name=bench -c user.email=bench@localhost -c gc.auto=0 -c maintenance.auto=false";
 
 impl Build {
     /// With these options.
@@ -53,10 +58,16 @@ impl Build {
         let first = |line: &str| Some(below(line)?.split('/').next()?.to_owned());
         let names: std::collections::BTreeSet<String> =
             list.lines().filter_map(first).filter(|name| !name.is_empty()).collect();
-        let inodes = 2 * list.lines().count() as u64 + 10_000;
+        // The tree, its copy, its clone, and what is made in them.
+        let inodes = 4 * list.lines().count() as u64 + 10_000;
         let (top, names) = (top.to_owned(), names.len() as u64);
         Ok(Build { tarball, make: options.make.clone(), top, names, inodes })
     }
+}
+
+/// A script that succeeds if git finds all of the tree as it was committed.
+fn clean(tree: &str) -> String {
+    format!("cd '{tree}' && test -z \"$({GIT} status --porcelain)\"")
 }
 
 impl Plan for Build {
@@ -71,7 +82,14 @@ impl Plan for Build {
             "untar" => format!("tar -xf '{tarball}'"),
             "grep" => format!("if grep -rq 'no such pattern is in it' '{top}'; then exit 1; fi"),
             "make" => format!("cd '{top}' && {make}"),
-            _ => format!("tar -cf - '{top}' | gzip -1 > tree.tar.gz"),
+            "gzip" => format!("tar -cf - '{top}' | gzip -1 > tree.tar.gz"),
+            "copy" => format!("cp -a '{top}' copy"),
+            "commit" => format!(
+                "cd '{top}' && git init -q . && {GIT} add -f . && {GIT} commit -qm all && {GIT} repack -adq"
+            ),
+            "status" => format!("cd '{top}' && {GIT} status --porcelain"),
+            "clone" => format!("{GIT} clone -q '{top}' clone"),
+            _ => "rm -r copy".to_owned(),
         };
         // However many workers there are, it is one tree.
         let script = (worker.index == 0).then_some(Op::Run(script));
@@ -85,6 +103,12 @@ impl Plan for Build {
                 Expect::Succeeds(format!("tar -df '{}'", self.tarball)),
             ],
             "gzip" => vec![Expect::Succeeds("gzip -t tree.tar.gz".to_owned())],
+            "copy" => {
+                vec![Expect::Succeeds(format!("diff -r --no-dereference '{}' copy", self.top))]
+            }
+            "status" => vec![Expect::Succeeds(clean(&self.top))],
+            "clone" => vec![Expect::Succeeds(clean("clone"))],
+            "remove" => vec![Expect::Absent("copy".to_owned())],
             _ => Vec::new(),
         };
         Box::new(expect.into_iter())

@@ -6,6 +6,7 @@ mod mdtest;
 mod mix;
 mod namespace;
 mod postmark;
+mod script;
 mod slimfs;
 mod streams;
 
@@ -88,8 +89,10 @@ pub(crate) enum Choice {
     Slimfs(slimfs::Options),
     /// Small files of mail and web services (Postmark; thesis, 4.3.2)
     Postmark(postmark::Options),
-    /// Unpack, search, build and pack a source tree (thesis, 4.3.2)
+    /// Unpack, search, build and pack a source tree (thesis, 4.3.2), then copy, commit, clone and remove it
     Build(build::Options),
+    /// Shell scripts of your own, each a phase
+    Script(script::Options),
     /// Read and write one large file in order and at random (KVFS, 4.3.1)
     Streams(streams::Options),
     /// A file, video, mail or web server (KVFS, 4.3.2)
@@ -105,6 +108,7 @@ impl Choice {
             Choice::Slimfs(options) => Box::new(slimfs::Slimfs::new(options)),
             Choice::Postmark(options) => Box::new(postmark::Postmark::new(options)),
             Choice::Build(options) => Box::new(build::Build::new(options)?),
+            Choice::Script(options) => Box::new(script::Script::new(options)?),
             Choice::Streams(options) => Box::new(streams::Streams::new(options)?),
             Choice::Mix(options) => mix::plan(options),
         })

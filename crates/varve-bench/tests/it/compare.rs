@@ -87,7 +87,8 @@ fn build() {
     let found =
         report(dir.path(), &[&course[..], &["build", &tarball, "--make", "make -s"]].concat());
     let names: Vec<String> = phases(&found).into_iter().map(|phase| phase.0).collect();
-    assert_eq!(names, ["untar", "grep", "make", "gzip"]);
+    let expected = ["untar", "grep", "make", "gzip", "copy", "commit", "status", "clone", "remove"];
+    assert_eq!(names, expected);
     // Programs do not run in a library, and a script that fails fails the run.
     let library = format!("library@{path}");
     let course = ["compare", "--rounds", "1", "--warm", "-t", &library, "build", &tarball];
@@ -95,6 +96,20 @@ fn build() {
     let course =
         ["compare", "--rounds", "1", "--warm", "-t", path, "build", &tarball, "--make", "false"];
     assert!(!bench(dir.path(), &course).status.success());
+}
+
+#[test]
+fn scripts() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().to_str().expect("a path of text");
+    let course = ["compare", "--rounds", "1", "--warm", "-t", path, "script"];
+    let given = ["write=echo text > made", "read=grep -q text made"];
+    let found = report(dir.path(), &[&course[..1], &["--json"], &course[1..], &given].concat());
+    let names: Vec<String> = phases(&found).into_iter().map(|phase| phase.0).collect();
+    assert_eq!(names, ["write", "read"]);
+    for refused in [&["read=test -e made"][..], &["no name"], &["one=true", "one=true"]] {
+        assert!(!bench(dir.path(), &[&course[..], refused].concat()).status.success());
+    }
 }
 
 #[test]
