@@ -224,14 +224,17 @@ impl VarveFs {
         Ok(None)
     }
 
-    /// Unfolds everything: afterwards all names are there, though files may still borrow their bytes.
-    pub(crate) fn unfold_all(&self) -> FsResult<()> {
+    /// Unfolds everything within `top`: afterwards all names are there, though files may still borrow their bytes. REQUIRES:
+    /// nobody moves directories meanwhile.
+    pub(crate) fn unfold_within(&self, top: InodeId) -> FsResult<()> {
         let Some(sources) = self.sources.clone() else { return Ok(()) };
         for source in sources.epochs() {
             let mut from = InodeId::new(0);
             // What is unfolded has ids above that of its directory.
             while let Some(ino) = self.next_folded(source, from)? {
-                self.unfold(ino)?;
+                if self.lies_within(ino, top)? {
+                    self.unfold(ino)?;
+                }
                 from = InodeId::new(ino.get() + 1);
             }
         }

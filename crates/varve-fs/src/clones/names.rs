@@ -36,6 +36,8 @@ pub(super) struct Copying<'a> {
     pub(super) changes: Changes,
     /// Bytes of what was copied, about.
     pub(super) bytes: usize,
+    /// All that lies within what was cloned is unfolded in the source, so that all names in it are known.
+    pub(super) all_known: bool,
     linked: BTreeMap<InodeId, Linked<'a>>,
 }
 
@@ -55,7 +57,7 @@ impl<'a> Copying<'a> {
         folded: Folded,
     ) -> Copying<'a> {
         let (changes, linked) = (fs.changes(), BTreeMap::new());
-        Copying { fs, from, source, folded, changes, bytes: 0, linked }
+        Copying { fs, from, source, folded, changes, bytes: 0, all_known: false, linked }
     }
 
     /// The rows that must be locked to copy `names`, as far as they are known.
@@ -72,13 +74,14 @@ impl<'a> Copying<'a> {
         Ok(keys)
     }
 
-    /// Copies the names of one row into that of `dir` with the same suffix. REQUIRES: the locks of [`Copying::needed`].
+    /// Copies the names of one row into that of `dir` with the same suffix. False, and nothing of this may be used, if a
+    /// file among them may have names that are not known. REQUIRES: the locks of [`Copying::needed`].
     pub(super) fn copy_row(
         &mut self,
         dir: InodeId,
         suffix: EntrySuffix,
         names: &EntryRow,
-    ) -> FsResult<()> {
+    ) -> FsResult<bool> {
         let mut copied = EntryRow::default();
         for named in names.names() {
             let body = match &named.body {
@@ -98,8 +101,10 @@ impl<'a> Copying<'a> {
                     Body::Reference { ino, kind: FileKind::Directory }
                 }
                 Body::Reference { ino, kind } => {
-                    let new = self.name_of_linked(dir, FileName::new(&named.name)?, *ino)?;
-                    Body::Reference { ino: new, kind: *kind }
+                    match self.name_of_linked(dir, FileName::new(&named.name)?, *ino)? {
+                        Some(new) => Body::Reference { ino: new, kind: *kind },
+                        None => return Ok(false),
+                    }
                 }
             };
             copied.insert(&named.name, body);
@@ -108,7 +113,7 @@ impl<'a> Copying<'a> {
         self.bytes += row.len();
         self.changes.put_meta(RowKey::entry(dir, suffix), row);
         self.folded.after = Some(suffix);
-        Ok(())
+        Ok(true)
     }
 
     /// All that was copied, but for what is known of the directory itself.
@@ -219,13 +224,14 @@ impl<'a> Copying<'a> {
         value.map(decode).transpose()
     }
 
-    /// The name `name` in `dir` of the file `old` of several names; gives what that is called here.
+    /// The name `name` in `dir` of the file `old` of several names; gives what that is called here. `None` if not all of its
+    /// names are known.
     fn name_of_linked(
         &mut self,
         dir: InodeId,
         name: FileName<'_>,
         old: InodeId,
-    ) -> FsResult<InodeId> {
+    ) -> FsResult<Option<InodeId>> {
         let gone = |ino| {
             FsError::Storage(format!("inode {ino} of a cloned tree has no row; run `varve fsck`"))
         };
@@ -242,12 +248,12 @@ impl<'a> Copying<'a> {
                     Linked { inode, left: twin.left, parents: self.fs.parents(twin.ino) }
                 }
                 None => {
+                    let Some(left) = self.names_within(&then)? else { return Ok(None) };
                     let ino = match own {
                         Some(ino) => ino,
                         None => self.fs.ids.allocate()?,
                     };
                     let mut inode = self.file(&then, ino)?;
-                    let left = self.names_within(&then)?;
                     inode.nlink = u32::try_from(left).unwrap_or(u32::MAX);
                     Linked { inode, left, parents: self.fs.parents(ino) }
                 }
@@ -264,18 +270,15 @@ impl<'a> Copying<'a> {
         self.recount(dir, before, counts);
         let ino = linked.inode.ino;
         self.linked.insert(old, linked);
-        Ok(ino)
+        Ok(Some(ino))
     }
 
-    /// How many names of `file` lie within what was cloned. If the source is a clone itself that has not copied all of them, it
-    /// does so now, as nothing else tells where they lie.
-    fn names_within(&self, file: &Inode) -> FsResult<u64> {
-        let (mut known, mut within) = self.count_names(file)?;
-        if known < u64::from(file.nlink) {
-            self.from.unfold_all()?;
-            (known, within) = self.count_names(file)?;
-        }
-        Ok((within + u64::from(file.nlink).saturating_sub(known)).max(1))
+    /// How many names of `file` lie within what was cloned. `None` if some may of which nothing tells where they lie: those that
+    /// the source, a clone itself, has not copied.
+    fn names_within(&self, file: &Inode) -> FsResult<Option<u64>> {
+        let (known, within) = self.count_names(file)?;
+        let all_known = self.all_known || known >= u64::from(file.nlink);
+        Ok(all_known.then_some(within.max(1)))
     }
 
     /// How many names of `file` are known, and how many of them lie within what was cloned.

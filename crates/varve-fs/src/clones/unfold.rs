@@ -3,6 +3,8 @@
 //! 1. Whoever needs the names of a directory, because one is looked for and not there, or is to be added or removed, or all
 //!    are to be listed, sees from its row that it is folded, lets go of its locks and calls [`VarveFs::unfold`].
 //! 2. That unfolds the directory of the source first, if it is folded itself: a clone of a clone.
+//!    Where a file has names that the source has not copied either, all of it that was cloned is unfolded there, before
+//!    anything is locked here: nothing else tells how many names lie within the clone.
 //! 3. Rows of names are copied in their order, with new inode ids ([`super::names`]), some at a time: each batch has
 //!    the names, what belongs to them, and in the loan row how far it came. The last one ends the loan.
 //!
@@ -40,6 +42,8 @@ enum Step {
     More,
     /// The next name can only be copied while these rows are locked.
     Needs(SmallVec<[RowKey; 4]>),
+    /// The next name is one of several, of which not all are known.
+    Unknown,
 }
 
 impl VarveFs {
@@ -73,6 +77,7 @@ impl VarveFs {
     /// Gives `dir` all its names, if it is folded. REQUIRES: the caller holds no row lock.
     pub(crate) fn unfold(&self, dir: InodeId) -> FsResult<()> {
         let mut keys: SmallVec<[RowKey; 4]> = SmallVec::from_slice(&[RowKey::inode(dir)]);
+        let mut all_known = false;
         loop {
             let Some(source) = self.inode_row(dir)?.and_then(|row| row.source()) else {
                 return Ok(());
@@ -89,7 +94,7 @@ impl VarveFs {
                 continue;
             };
             from.unfold(folded.dir)?;
-            let unfold = || self.unfold_some(dir, source, &from, &keys);
+            let unfold = || self.unfold_some(dir, (source, &from), &keys, all_known);
             match sources.unfoldings.count(unfold)? {
                 Step::Done => {
                     sources.note_returned();
@@ -99,6 +104,10 @@ impl VarveFs {
                 Step::Needs(others) => {
                     keys.truncate(1);
                     keys.extend(others);
+                }
+                Step::Unknown => {
+                    from.unfold_within(folded.top)?;
+                    all_known = true;
                 }
             }
         }
@@ -127,13 +136,14 @@ impl VarveFs {
         value.map(decode).transpose()
     }
 
-    /// One batch, under the locks of `keys`.
+    /// One batch from the source `from`, under the locks of `keys`. If `all_known`, the source has all names of what was
+    /// cloned.
     fn unfold_some(
         &self,
         dir: InodeId,
-        source: InodeId,
-        from: &VarveFs,
+        (source, from): (InodeId, &VarveFs),
         keys: &[RowKey],
+        all_known: bool,
     ) -> FsResult<Step> {
         let mut guards = self.lock_rows(keys)?;
         let mut row = match self.inode_row(dir)? {
@@ -144,6 +154,7 @@ impl VarveFs {
             return Ok(Step::More);
         };
         let mut copying = Copying::new(self, from, source, folded);
+        copying.all_known = all_known;
         if folded.after.is_none() {
             // The source may have corrected its account since, by unfolding itself.
             let then = dir_info_mut(&mut from.dir_row(folded.dir)?)?.usage;
@@ -164,7 +175,9 @@ impl VarveFs {
                 done = false;
                 break;
             }
-            copying.copy_row(dir, suffix, &names)?;
+            if !copying.copy_row(dir, suffix, &names)? {
+                return Ok(Step::Unknown);
+            }
             rows += 1;
         }
         let (mut changes, folded) = copying.finish();

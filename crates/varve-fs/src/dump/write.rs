@@ -89,7 +89,7 @@ pub fn dump_store(
     let options = MountOptions { memory_budget_bytes: memory_bytes / 2, ..MountOptions::default() };
     let fs = VarveFs::open(Arc::clone(&env), dir, options)?;
     fs.accounts.tell_all();
-    let unfolded = fs.unfold_all().map_err(invalid);
+    let unfolded = fs.unfold_within(InodeId::ROOT).map_err(invalid);
     let dumped = unfolded.and_then(|()| fs.store.snapshot()).and_then(|snapshot| {
         let place = SpillPlace { env, dir: dir.to_path_buf() };
         let dump = Dump {
