@@ -14,6 +14,7 @@
 //!
 //! Invariants:
 //! - An edit takes effect in memory only after it is durable.
+//! - The newest log that it names, and all before it, were durable when it said so: one that is missing is damage.
 //! - After each sync a marker record says how much is durable, so that a torn last edit (never in
 //!   effect, cut) is told from a damaged one (an error).
 
@@ -76,6 +77,8 @@ pub(crate) struct ManifestState {
     /// What tables may point into; those that none does are gone.
     pub(crate) segments: BTreeMap<FileNo, SegmentMeta>,
     pub(crate) oldest_log: FileNo,
+    /// The newest log that is known to have been synced; 0: none is.
+    pub(crate) newest_log: FileNo,
     pub(crate) next_file: FileNo,
     /// The newest write that tables hold.
     pub(crate) last_seq: SeqNo,
@@ -120,6 +123,7 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
         branches: BTreeMap::new(),
         segments: BTreeMap::new(),
         oldest_log: FileNo::new(0),
+        newest_log: FileNo::new(0),
         next_file: FileNo::new(0),
         last_seq: SeqNo::ZERO,
         salt: 0,
@@ -222,6 +226,7 @@ fn apply_change(state: &mut ManifestState, change: Change) -> Result<(), String>
             state.keyspaces.push(ManifestKeyspace { name, options, tables: Vec::new() });
         }
         Change::OldestLog(no) => state.oldest_log = no,
+        Change::NewestLog(no) => state.newest_log = no,
         Change::NextFile(no) => state.next_file = no,
         Change::LastSeq(seq) => state.last_seq = seq,
         Change::AddTable { keyspace, level, sublevel, meta } => {
@@ -302,6 +307,7 @@ pub(crate) struct Manifest {
     len: u64,
     synced_len: u64,
     tables_seq: SeqNo,
+    newest_log: FileNo,
     buffer: Vec<u8>,
 }
 
@@ -350,7 +356,14 @@ impl Manifest {
         env.rename(&temporary, &current).map_err(|e| io_error("rename", &temporary, e))?;
         env.sync_dir(dir)
             .map_err(|error| poison.set(&format_args!("cannot sync {}: {error}", dir.display())))?;
-        let mut manifest = Manifest { file, log, path, len, synced_len: len, tables_seq, buffer };
+        let named = |change: &Change| match change {
+            Change::NewestLog(log) => Some(*log),
+            _ => None,
+        };
+        let newest_log = state.changes.iter().find_map(named).unwrap_or(FileNo::new(0));
+        let synced_len = len;
+        let mut manifest =
+            Manifest { file, log, path, len, synced_len, tables_seq, newest_log, buffer };
         manifest.append_marker();
         Ok(manifest)
     }
@@ -373,6 +386,20 @@ impl Manifest {
     /// Notes that tables hold all writes up to `seq`.
     pub(crate) fn note_tables_seq(&mut self, seq: SeqNo) {
         self.tables_seq = self.tables_seq.max(seq);
+    }
+
+    /// The newest log that it names.
+    pub(crate) fn newest_log(&self) -> FileNo {
+        self.newest_log
+    }
+
+    /// Names the log `no`, which is durable, as are those before it. Fails as [`Manifest::append`] does.
+    pub(crate) fn name_log(&mut self, no: FileNo, poison: &Poison) -> StoreResult<()> {
+        if no > self.newest_log {
+            self.append(&VersionEdit { changes: vec![Change::NewestLog(no)] }, poison)?;
+            self.newest_log = no;
+        }
+        Ok(())
     }
 
     /// Bytes of the file.

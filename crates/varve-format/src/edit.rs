@@ -21,6 +21,7 @@
 //!  10 branch key space   branch, key space that it stands over, its own key space, options byte (bit 0 private)
 //!  11 end branch         branch: it is gone, and with it the tables of its key spaces
 //!  12 add segment        file number, salt, size in bytes
+//!  13 newest log         file number: the log with this number and those before it were synced
 //! ```
 //!
 //! The key spaces of branches have numbers of their own kind ([`KeyspaceId::of_branch`]). The tables of a branch that
@@ -69,6 +70,7 @@ const CREATE_BRANCH: u8 = 9;
 const CREATE_BRANCH_SPACE: u8 = 10;
 const END_BRANCH: u8 = 11;
 const ADD_SEGMENT: u8 = 12;
+const NEWEST_LOG: u8 = 13;
 
 /// The fewest bytes that a zone takes.
 const ZONE_BYTES_MIN: usize = 5;
@@ -223,6 +225,8 @@ pub enum Change {
     EndBranch(BranchId),
     /// A segment is there for tables to point into.
     AddSegment(SegmentMeta),
+    /// A log is there durably, and those before it to their ends; later ones may not be.
+    NewestLog(FileNo),
 }
 
 /// Changes that happen together, in order.
@@ -319,6 +323,10 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
             put_varint(out, meta.salt.get());
             put_varint(out, meta.size_bytes);
         }
+        Change::NewestLog(file) => {
+            out.push(NEWEST_LOG);
+            put_varint(out, file.get());
+        }
     }
 }
 
@@ -386,6 +394,7 @@ fn decode_change(reader: &mut Reader<'_>) -> FormatResult<Change> {
             salt: FileSalt::new(reader.varint()?),
             size_bytes: reader.varint()?,
         }),
+        NEWEST_LOG => Change::NewestLog(FileNo::new(reader.varint()?)),
         tag => {
             let problem = Problem::Unknown { what: "manifest change", id: tag.into() };
             return Err(FormatError::new(start, problem));
@@ -592,6 +601,7 @@ mod tests {
                 private: false,
             },
             Change::EndBranch(BranchId::new(2)),
+            Change::NewestLog(FileNo::new(13)),
         ];
         VersionEdit { changes }
     }

@@ -241,7 +241,8 @@ impl Inner {
         let no = self.new_file_no();
         let view = self.views.get();
         let tables_seq = manifest.tables_seq();
-        let state = state_edit(&view, view.oldest_log(), self.next_file_no(), tables_seq);
+        let newest_log = manifest.newest_log();
+        let state = state_edit(&view, newest_log, self.next_file_no(), tables_seq);
         let log = LogId { file: no, salt: manifest.salt() };
         match Manifest::create(&*self.env, &self.dir, log, &state, tables_seq, &self.poison) {
             Ok(next) => {
@@ -319,12 +320,13 @@ fn add_change(keyspace: KeyspaceId, place: Place, table: &Table) -> Change {
 /// The edit that says everything.
 pub(crate) fn state_edit(
     view: &View,
-    oldest_log: FileNo,
+    newest_log: FileNo,
     next_file: FileNo,
     last_seq: SeqNo,
 ) -> VersionEdit {
     let mut changes: Vec<Change> = view.keyspaces.iter().map(create_change).collect();
-    changes.push(Change::OldestLog(oldest_log));
+    changes.push(Change::OldestLog(view.oldest_log()));
+    changes.push(Change::NewestLog(newest_log));
     changes.push(Change::NextFile(next_file));
     changes.push(Change::LastSeq(last_seq));
     changes.extend(view.snapshots.iter().map(|(name, pin)| name_change(name, pin)));

@@ -81,7 +81,8 @@ impl Db {
             let _ = thread.join();
         }
         self.inner.save_maps();
-        let outcome = self.inner.sync().and_then(|()| {
+        let synced = self.inner.sync().and_then(|()| self.inner.name_last_log());
+        let outcome = synced.and_then(|()| {
             match self.inner.writer.lock().log.append_close() {
                 // The record is a courtesy to whoever inspects the log.
                 Err(StoreError::NoSpace { .. }) => Ok(()),
@@ -208,7 +209,7 @@ fn build(
     let mut view = first_view(&recovered, log_no, options.memtable_bytes);
     view = loaded_view(&env, dir, state.as_ref(), files, view, &snapshots)?;
     let poison = Poison::default();
-    let edit = state_edit(&view, view.oldest_log(), manifest_no.next(), tables_seq);
+    let edit = state_edit(&view, log_no, manifest_no.next(), tables_seq);
     let manifest_id = LogId { file: manifest_no, salt };
     let manifest = Manifest::create(&*env, dir, manifest_id, &edit, tables_seq, &poison)?;
     remove_unreferenced(&*env, dir, files, &view, &recovered)?;
@@ -269,6 +270,7 @@ fn recovery_input<'a>(
         env,
         dir,
         oldest_log: state.oldest_log,
+        newest_log: state.newest_log,
         logs,
         tables_seq: state.last_seq,
         pinned: state.pinned(),

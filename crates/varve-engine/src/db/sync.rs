@@ -5,14 +5,16 @@
 //!    up to which batch those data are durable.
 //! 3. fsync every log that is not durable to its end, oldest first, then the directory if it holds a
 //!    new log.
-//! 4. Append a marker record that says how much is durable.
+//! 4. Append a marker record that says how much is durable, and name in the manifest a log that is new.
 //!
 //! Calls that come while a sync runs wait for it and then share the next one: each is served by the first
 //! sync that begins after its call.
 
-use varve_types::SeqNo;
+use parking_lot::MutexGuard;
+use varve_types::{FileNo, SeqNo};
 
 use super::Inner;
+use crate::manifest::Manifest;
 use crate::wal::SyncTargets;
 use crate::{StoreError, StoreResult};
 
@@ -23,6 +25,8 @@ pub(crate) struct SyncState {
     position: u64,
     /// The newest batch whose outside data is covered by a barrier.
     covered: SeqNo,
+    /// The newest log that is, as are those before it.
+    log: Option<FileNo>,
 }
 
 impl Inner {
@@ -38,14 +42,34 @@ impl Inner {
         let reached = self.cover_external(&mut state)?;
         let targets = self.writer.lock().log.sync_targets();
         self.fsync(&targets)?;
+        state.log = targets.newest();
         // Batches that depend on data written after the hook ran are not covered yet.
         let all_covered = targets.external_seq <= state.covered;
         let durable = if all_covered { targets.position } else { reached };
         state.position = state.position.max(durable);
+        // The log is durable all the same where only the proof of it is missing.
         match self.writer.lock().log.mark_synced(&targets) {
-            // The log is durable all the same; only the proof of it is missing.
-            Ok(()) | Err(StoreError::NoSpace { .. }) => Ok(()),
-            Err(error) => Err(self.poison.set(&error)),
+            Ok(()) | Err(StoreError::NoSpace { .. }) => {}
+            Err(error) => return Err(self.poison.set(&error)),
+        }
+        // Whoever changes the manifest may take his time; the next sync names the log then.
+        self.manifest.try_lock().map_or(Ok(()), |manifest| self.name_log(manifest, state.log))
+    }
+
+    /// Names in the manifest the newest log that was synced, unless it is. REQUIRES: no sync comes after this one.
+    pub(crate) fn name_last_log(&self) -> StoreResult<()> {
+        let log = self.sync_state.lock().log;
+        self.name_log(self.manifest.lock(), log)
+    }
+
+    fn name_log(
+        &self,
+        mut manifest: MutexGuard<'_, Manifest>,
+        log: Option<FileNo>,
+    ) -> StoreResult<()> {
+        match log.map_or(Ok(()), |log| manifest.name_log(log, &self.poison)) {
+            Err(StoreError::NoSpace { .. }) => Ok(()),
+            named => named,
         }
     }
 

@@ -181,6 +181,7 @@ fn show_change(change: &Change) -> String {
             )
         }
         Change::OldestLog(no) => format!("oldest log {no}"),
+        Change::NewestLog(no) => format!("newest log that was synced {no}"),
         Change::NextFile(no) => format!("next file {no}"),
         Change::LastSeq(seq) => format!("tables hold writes up to {seq}"),
         Change::AddTable { keyspace, level, sublevel, meta } => format!(

@@ -15,7 +15,7 @@ use super::{CutLog, Placed, Repair};
 use crate::files::StoreFile;
 use crate::iter::Source;
 use crate::iter::memory::MemorySource;
-use crate::manifest::ManifestKeyspace;
+use crate::manifest::{ManifestKeyspace, ManifestState};
 use crate::memtable::Memtable;
 use crate::read::read_log;
 use crate::table::TableWriter;
@@ -33,29 +33,32 @@ struct Replay {
 }
 
 impl Repair<'_> {
-    /// Adds to `tables` what the logs hold that they do not. `None` if the logs are sound and the manifest still
-    /// says where they begin: the next open recovers them.
+    /// Adds to `tables` what the logs hold that they do not. `None` if the logs are sound and the manifest, whose `state` is
+    /// known, still says where they begin: the next open recovers them.
     pub(super) fn logs(
         &mut self,
         files: &[StoreFile],
-        oldest: Option<FileNo>,
-        tables_seq: SeqNo,
+        state: Option<&ManifestState>,
         spaces: &[ManifestKeyspace],
         tables: &mut [Placed],
     ) -> StoreResult<Option<()>> {
         let mut logs: Vec<FileNo> = files
             .iter()
             .filter_map(|file| if let StoreFile::Wal(no) = file { Some(*no) } else { None })
-            .filter(|no| oldest.is_none_or(|oldest| *no >= oldest))
+            .filter(|no| state.is_none_or(|state| *no >= state.oldest_log))
             .collect();
         logs.sort_unstable();
-        if let Some(oldest_log) = oldest {
+        let mut missing = None;
+        if let Some(state) = state {
+            let needed = [state.oldest_log, state.newest_log.max(state.oldest_log)];
+            missing = needed.into_iter().find(|no| !logs.contains(no));
             let input = RecoveryInput {
                 env: self.env,
                 dir: self.dir,
-                oldest_log,
+                oldest_log: state.oldest_log,
+                newest_log: state.newest_log,
                 logs: logs.clone(),
-                tables_seq,
+                tables_seq: state.last_seq,
                 pinned: Vec::new(),
                 keyspaces: spaces.len(),
                 salt: self.salt,
@@ -70,15 +73,15 @@ impl Repair<'_> {
                 Err(error) => return Err(error),
             }
         }
-        let is_gap = oldest.is_some_and(|oldest| logs.first() != Some(&oldest));
         let mut replay = Replay {
             memtable: self.empty_memtable(),
-            last_seq: tables_seq,
+            last_seq: state.map_or(SeqNo::ZERO, |state| state.last_seq),
             begun: false,
             keyspaces: spaces.len(),
         };
-        let mut is_cut = is_gap;
+        let mut is_cut = false;
         for no in logs {
+            is_cut |= missing.is_some_and(|missing| no > missing);
             self.damaged.push(StoreFile::Wal(no).path(self.dir));
             is_cut = self.replay(no, is_cut, &mut replay, spaces, tables)?;
         }

@@ -189,7 +189,7 @@ pub fn repair(
             repair.segments = Segments::new(env, dir, state.segments.values().copied());
             let mut tables = repair.check_tables(&state.keyspaces)?;
             let (oldest, seq) = (state.oldest_log, state.last_seq);
-            let replayed = repair.logs(&files, Some(oldest), seq, &state.keyspaces, &mut tables)?;
+            let replayed = repair.logs(&files, Some(state), &state.keyspaces, &mut tables)?;
             if repair.report.did_nothing() && replayed.is_none() {
                 return Ok(repair.report);
             }
@@ -203,7 +203,7 @@ pub fn repair(
             // Tables of a repair that was cut short may hold some of the logs' newest rows and not others, so what
             // is in tables is no measure of what the logs are needed for: all their rows are merged with the tables.
             let mut replayed = vec![Placed::new(); spaces.len()];
-            repair.logs(&files, None, SeqNo::ZERO, &spaces, &mut replayed)?;
+            repair.logs(&files, None, &spaces, &mut replayed)?;
             let seq = largest(&replayed);
             let mut tables = repair.rebuild(&files, &spaces, replayed)?;
             let seq = seq.max(largest(&tables));

@@ -118,6 +118,13 @@ pub(crate) struct SyncTargets {
     pub(crate) external_seq: SeqNo,
 }
 
+impl SyncTargets {
+    /// The log that is durable once these are, as are those before it.
+    pub(crate) fn newest(&self) -> Option<FileNo> {
+        self.logs.last().map(|log| log.no)
+    }
+}
+
 /// The end of the log. One writer at a time holds it.
 #[derive(Debug)]
 pub(crate) struct LogWriter {

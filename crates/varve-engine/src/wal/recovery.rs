@@ -35,6 +35,8 @@ pub(crate) struct RecoveryInput<'a> {
     pub(crate) dir: &'a Path,
     /// The oldest log that holds rows which are in no table.
     pub(crate) oldest_log: FileNo,
+    /// The newest log that is known to have been synced, as were those before it; 0: none is.
+    pub(crate) newest_log: FileNo,
     /// The logs found, from that one on, sorted.
     pub(crate) logs: Vec<FileNo>,
     /// The newest write that tables hold.
@@ -73,11 +75,19 @@ pub(crate) fn recover(input: &RecoveryInput<'_>) -> StoreResult<Recovered> {
         let detail = "the manifest needs this log, but it is missing".to_owned();
         return Err(StoreError::Damaged { path: path_of(input.oldest_log), offset: 0, detail });
     }
-    let scans = input
-        .logs
-        .iter()
-        .map(|no| scan_log(&**input.env, input.dir, LogId { file: *no, salt: input.salt }))
-        .collect::<StoreResult<Vec<_>>>()?;
+    let named = input.newest_log;
+    if named > input.oldest_log && !input.logs.contains(&named) {
+        let detail = "the manifest says that this log was synced, but it is missing".to_owned();
+        return Err(StoreError::Damaged { path: path_of(named), offset: 0, detail });
+    }
+    let scan = |no: &FileNo| {
+        let id = LogId { file: *no, salt: input.salt };
+        let mut scan = scan_log(&**input.env, input.dir, id)?;
+        // Its header at least.
+        scan.durable_len = scan.durable_len.max(u64::from(*no == named));
+        Ok(scan)
+    };
+    let scans = input.logs.iter().map(scan).collect::<StoreResult<Vec<_>>>()?;
     let plan = plan(&scans, input.env.boot_id()).map_err(|damage| StoreError::Damaged {
         path: path_of(damage.no),
         offset: damage.offset,

@@ -123,7 +123,7 @@ fn a_missing_or_cut_file_is_an_error_or_harmless() {
             "{error}"
         );
         // The end of a log is the one place where a cut cannot be told from a crash.
-        if path.extension().is_some_and(|extension| extension == "wal") {
+        if is_log(&path) {
             continue;
         }
         for _ in 0..20 {
@@ -136,6 +136,51 @@ fn a_missing_or_cut_file_is_an_error_or_harmless() {
             }
         }
     }
+}
+
+fn is_log(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "wal")
+}
+
+/// Fails unless a store whose log `path` was tampered with says so, or as much with the logs that it names.
+fn refuses(copy: &Arc<SimEnv>, logs: &[PathBuf], path: &Path, what: &str) {
+    let Err(error) = read_all(copy) else { panic!("{}: {what}, unnoticed", path.display()) };
+    let named = logs.iter().any(|log| names(&error, log, u64::MAX));
+    assert!(named, "{}: {what}: {error}", path.display());
+}
+
+/// The newest log of a store that was opened and closed: if it was gone the store went back to what it had been before.
+#[test]
+fn a_log_that_is_missing_or_another_is_noticed() {
+    let mut several = 0;
+    for seed in 10..30 {
+        let (env, mut model) = sample(seed);
+        let mut rng = Rng::new(seed);
+        for _ in 0..seed % 4 {
+            let db = open(&env).unwrap();
+            let (ids, ops) = (make_spaces(&db).unwrap(), random_ops(&mut rng));
+            db.write(to_batch(&ids, &ops)).unwrap();
+            model.apply(&ops);
+            db.close().unwrap();
+        }
+        let logs: Vec<PathBuf> =
+            store_files(&env).into_iter().filter(|path| is_log(path)).collect();
+        several += usize::from(logs.len() > 2);
+        for path in &logs {
+            for copy in [env.power_cut_keep_all(), env.process_kill()] {
+                copy.remove_raw(path).unwrap();
+                refuses(&copy, std::slice::from_ref(path), path, "missing");
+            }
+            for other in logs.iter().filter(|other| *other != path) {
+                let copy = env.power_cut_keep_all();
+                copy.truncate_raw(path, 0).unwrap();
+                copy.write_raw(path, 0, &env.read_raw(other).unwrap()).unwrap();
+                refuses(&copy, &logs, path, "another log");
+            }
+        }
+        assert_eq!(read_all(&env.power_cut_keep_all()).unwrap(), model);
+    }
+    assert!(several > 5, "{several} stores with more than two logs");
 }
 
 #[test]

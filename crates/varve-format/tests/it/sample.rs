@@ -135,6 +135,7 @@ pub(crate) fn edit() -> VersionEdit {
             private: true,
         },
         Change::EndBranch(BranchId::new(4)),
+        Change::NewestLog(FileNo::new(9)),
     ];
     VersionEdit { changes }
 }
