@@ -62,6 +62,7 @@ pub(super) fn power_cut(disk: &Disk, survival: &mut Survival) -> Disk {
         next_node: disk.next_node,
         capacity_pages: disk.capacity_pages,
         freed: disk.freed.clone(),
+        shares_room: disk.shares_room,
     }
 }
 

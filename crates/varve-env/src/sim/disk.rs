@@ -111,6 +111,8 @@ pub(super) struct Disk {
     pub(super) capacity_pages: u64,
     /// The bytes of files that went lately: what a sector that was never written may still hold.
     pub(super) freed: VecDeque<Content>,
+    /// Copies of files may share room.
+    pub(super) shares_room: bool,
 }
 
 impl Disk {
@@ -131,6 +133,7 @@ impl Disk {
             used_pages: 0,
             capacity_pages: capacity_bytes / PAGE_BYTES,
             freed: VecDeque::new(),
+            shares_room: false,
         }
     }
 

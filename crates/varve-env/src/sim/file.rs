@@ -122,6 +122,25 @@ impl File for SimFile {
         crate::copy_through_memory(source, from, self, to, len)
     }
 
+    fn share_all(&self, source: &dyn File) -> io::Result<bool> {
+        if !self.shared.state.lock().disk.shares_room {
+            return Ok(false);
+        }
+        let (len, mut at) = (source.stat()?.len, 0);
+        while at < len {
+            at = match source.seek(Seek::Data, at) {
+                Err(error) if error.raw_os_error() == Some(ENXIO) => break,
+                data => data?,
+            };
+            let end = source.seek(Seek::Hole, at)?;
+            while at < end {
+                at += self.copy_from(source, at, at, end - at)?;
+            }
+        }
+        self.set_len(len)?;
+        Ok(true)
+    }
+
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
         let mut state = self.shared.state.lock();
         state.begin(SimOp::Stat, &[&self.path], Some((offset, 0)))?;

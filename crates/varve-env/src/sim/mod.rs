@@ -264,6 +264,11 @@ impl SimEnv {
         self.shared.state.lock().disk.capacity_pages = bytes / PAGE_BYTES;
     }
 
+    /// From now on copies of files share room, as far as callers can tell; each takes its own all the same.
+    pub fn set_shares_room(&self, shares: bool) {
+        self.shared.state.lock().disk.shares_room = shares;
+    }
+
     /// Bytes in use, in units of 4096.
     pub fn used_bytes(&self) -> u64 {
         self.shared.state.lock().disk.used_pages * PAGE_BYTES
