@@ -25,6 +25,7 @@
 //!
 //! Source: the deadlists of ZFS (`dsl_deadlist.c`) for 5; KVFS, thesis section 3.3, keeps whole tables instead.
 
+mod changes;
 mod ending;
 mod files;
 
@@ -331,16 +332,24 @@ impl Kept {
     fn layers(&self, epochs: &Epochs, from: u64, ino: InodeId) -> io::Result<Layers> {
         let mut layers = Layers::default();
         for epoch in epochs.all.range(InodeId::new(from)..) {
-            layers.blocks.extend(self.blocks(*epoch, ino)?);
-            match self.env.open(&self.path(*epoch, ino), OpenMode::Read) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                all => {
-                    layers.all = Some(all?);
-                    break;
-                }
+            let Layers { blocks, all } = self.layers_at(*epoch, ino)?;
+            layers.blocks.extend(blocks);
+            if all.is_some() {
+                layers.all = all;
+                break;
             }
         }
         Ok(layers)
+    }
+
+    /// The versions of an object at one epoch.
+    fn layers_at(&self, epoch: InodeId, ino: InodeId) -> io::Result<Layers> {
+        let blocks = self.blocks(epoch, ino)?.into_iter().collect();
+        let all = match self.env.open(&self.path(epoch, ino), OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            all => Some(all?),
+        };
+        Ok(Layers { blocks, all })
     }
 
     /// Calls `with` with the object `ino` as a view of `epoch` sees it, which lies at `object` where it is not kept.

@@ -1,4 +1,4 @@
-//! What becomes of kept versions when views end, and what they tell of changes.
+//! What becomes of kept versions when views end.
 //!
 //! A version at the epoch of a view that ends goes to the view before it, block by block; what nobody needs then goes.
 
@@ -76,27 +76,6 @@ impl Kept {
         }
     }
 
-    /// The objects that changed after the view `from` began and before the view `until` did, or until now: those that were
-    /// kept in between. What was kept because a writer had it open may be as it was. Costs what is kept.
-    pub(crate) fn changed_between(
-        &self,
-        from: InodeId,
-        until: Option<InodeId>,
-    ) -> io::Result<BTreeSet<InodeId>> {
-        let _keeping = self.keeping.lock();
-        let until = until.unwrap_or(InodeId::new(u64::MAX));
-        let epochs: Vec<InodeId> = self.epochs.read().all.range(from..until).copied().collect();
-        let mut changed = BTreeSet::new();
-        for epoch in epochs {
-            for upper in self.list(&self.dir.join(epoch.get().to_string()))? {
-                for lower in self.list(&upper)? {
-                    changed.extend(inodes_in(&self.list(&lower)?));
-                }
-            }
-        }
-        Ok(changed)
-    }
-
     /// The epochs of which something is kept although no such view is there any more: of views that were ending.
     /// The newest first, as what they pass on must pass all of them.
     pub(crate) fn ended(&self) -> io::Result<Vec<InodeId>> {
@@ -111,7 +90,7 @@ impl Kept {
     }
 
     /// What is in a directory, or nothing.
-    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+    pub(super) fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         match self.env.list(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             items => Ok(items?.into_iter().map(|item| dir.join(item.name)).collect()),
@@ -120,7 +99,7 @@ impl Kept {
 }
 
 /// The inodes of which something is among these files.
-fn inodes_in(paths: &[PathBuf]) -> BTreeSet<InodeId> {
+pub(super) fn inodes_in(paths: &[PathBuf]) -> BTreeSet<InodeId> {
     let number = |path: &PathBuf| path.file_stem()?.to_str()?.parse().ok().map(InodeId::new);
     paths.iter().filter_map(number).collect()
 }

@@ -22,6 +22,16 @@ pub(crate) fn copy_bytes(source: &dyn File, target: &dyn File, len: u64) -> io::
     copy_range(&Shifted { file: source, by: 0 }, &Shifted { file: target, by: 0 }, 0..len)
 }
 
+/// The parts of a range that are no holes.
+pub(crate) fn data_of(file: &dyn File, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    data_in(&Shifted { file, by: 0 }, range)
+}
+
+/// Makes a hole of a range, as far as the file reaches.
+pub(crate) fn clear_range(file: &dyn File, range: Range<u64>) -> io::Result<()> {
+    clear(&Shifted { file, by: 0 }, range)
+}
+
 /// Copies up to `len` bytes from one place to another, holes as holes; the target grows as by a write. Gives how many,
 /// fewer only where the source ends or what follows failed, and whether any were written.
 pub(crate) fn copy_part(

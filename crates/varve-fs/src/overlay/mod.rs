@@ -53,7 +53,7 @@ use varve_env::{Env, File, FileKind, FileStat, OpenMode, Seek};
 use varve_schema::overlay::{BLOCK_BYTES, OverlayHeader, OverlayKind};
 
 use blocks::Blocks;
-pub(crate) use copying::{copy_bytes, copy_part};
+pub(crate) use copying::{clear_range, copy_bytes, copy_part, data_of};
 use journal::Journal;
 pub(crate) use layered::Layered;
 pub use report::{OverlayReport, inspect_overlay};
@@ -216,6 +216,11 @@ impl Overlay {
     pub(crate) fn owns(&self, bytes: &Range<u64>) -> bool {
         let end = bytes.end.min(self.header.base_len);
         self.state.read().owns(&(bytes.start.min(end)..end))
+    }
+
+    /// The length of its base when it was made.
+    pub(crate) fn base_len(&self) -> u64 {
+        self.header.base_len
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -27,6 +27,8 @@ mod quota;
 mod random_damage;
 mod repairs;
 mod sent;
+mod sent_files;
+mod sent_forged;
 mod serial;
 mod snapshots;
 mod store;

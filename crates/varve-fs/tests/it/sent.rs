@@ -7,7 +7,7 @@ use std::sync::Arc;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::fsck::Finding;
-use varve_fs::stream::frame::FrameReader;
+use varve_fs::stream::frame::{Frame, FrameReader};
 use varve_fs::stream::{ReceiveError, Received, read_header};
 use varve_fs::{CommitError, FormatOptions, MountOptions, VarveFs, ViewKind, ViewName, format};
 use varve_testkit::rng::Rng;
@@ -26,13 +26,13 @@ fn tight() -> MountOptions {
     MountOptions { memory_budget_bytes: 1 << 19, ..MountOptions::default() }
 }
 
-fn sent(fs: &VarveFs, name: &str, since: Option<&str>) -> Vec<u8> {
+pub(crate) fn sent(fs: &VarveFs, name: &str, since: Option<&str>) -> Vec<u8> {
     let mut out = Vec::new();
     fs.send_snapshot(name, since, None, &mut out, &mut |_| ()).unwrap();
     out
 }
 
-fn receive(fs: &VarveFs, mut stream: &[u8]) -> Result<Received, ReceiveError> {
+pub(crate) fn receive(fs: &VarveFs, mut stream: &[u8]) -> Result<Received, ReceiveError> {
     receive_from(fs, &mut stream)
 }
 
@@ -43,7 +43,7 @@ fn receive_from(fs: &VarveFs, stream: &mut dyn Read) -> Result<Received, Receive
 }
 
 /// A store that can receive what the store of `fs` sends.
-fn target(seed: u64, fs: &VarveFs) -> Arc<SimEnv> {
+pub(crate) fn target(seed: u64, fs: &VarveFs) -> Arc<SimEnv> {
     let superblock = fs.superblock();
     let options = FormatOptions {
         name_hash_key: Some(superblock.name_hash_key.clone()),
@@ -116,7 +116,7 @@ fn received_snapshots_are_what_was_sent() {
 }
 
 /// Two snapshots of a store with large and small files and a dictionary.
-fn source() -> VarveFs {
+pub(crate) fn source() -> VarveFs {
     source_of(&FormatOptions::default(), LARGE)
 }
 
@@ -344,29 +344,41 @@ fn every_crash_of_a_receipt_leaves_all_of_it_or_nothing() {
     );
 }
 
-/// Streams that the first version wrote are read for ever.
-#[test]
-fn a_golden_stream() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/whole-1.sent");
-    let low = FormatOptions { large_file_threshold_bytes: 4096, ..FormatOptions::default() };
-    let fs = source_of(&low, 5000);
+/// The golden file of this name, which `VARVE_BLESS` makes anew of what is `sent` now.
+fn golden(name: &str, sent: &dyn Fn() -> Vec<u8>) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     let env = crate::support::os_env();
-    if std::env::var_os("VARVE_BLESS").is_some() {
+    if std::env::var_os("VARVE_BLESS").is_some_and(|blessed| blessed == *name) {
         let file = env.open(&path, varve_env::OpenMode::CreateOrOpen).unwrap();
         file.set_len(0).unwrap();
-        file.write_all_at(&sent(&fs, "two", None), 0).unwrap();
+        file.write_all_at(&sent(), 0).unwrap();
     }
     let file = env.open(&path, varve_env::OpenMode::Read).unwrap();
     let mut stream = vec![0; file.stat().unwrap().len as usize];
     file.read_exact_at(&mut stream, 0).unwrap();
+    stream
+}
+
+/// A store that has received the golden stream of the first version.
+fn golden_store() -> VarveFs {
+    let low = FormatOptions { large_file_threshold_bytes: 4096, ..FormatOptions::default() };
+    let stream = golden("whole-1.sent", &|| sent(&source_of(&low, 5000), "two", None));
     let mut golden = &stream[..];
     let mut reader = FrameReader::new(&mut golden).unwrap();
     let header = read_header(&mut reader).unwrap();
+    assert_eq!(header.version, 1);
     let sim: Arc<dyn Env> = SimEnv::new(1);
     let options = FormatOptions { name_hash_key: Some(header.name_hash_key.clone()), ..low };
     format(&sim, Path::new(STORE), &options).unwrap();
     let there = VarveFs::open(sim, Path::new(STORE), MountOptions::default()).unwrap();
     there.receive_snapshot(&header, &mut reader, &mut |_| ()).unwrap();
+    there
+}
+
+/// Streams that the first version wrote are read for ever.
+#[test]
+fn a_golden_stream() {
+    let there = golden_store();
     assert_eq!(there.list(ROOT), ["dir", "made", "moved"]);
     let moved = there.find(ROOT, "moved").unwrap().ino;
     assert_eq!(there.contents(moved), vec![1; 5000]);
@@ -378,6 +390,43 @@ fn a_golden_stream() {
     );
     assert_eq!(there.find(dir, "sparse").unwrap().size, (3 << 20) + 1000);
     assert_eq!(there.dictionaries().get(b"pairs", b"key").unwrap().as_deref(), Some(&b"now"[..]));
+    sound(&there);
+}
+
+/// And so are those with changes of large files, which the second version began with.
+#[test]
+fn a_golden_stream_of_changes() {
+    let stream = golden("changes-2.sent", &|| {
+        let fs = golden_store();
+        let dir = fs.find(ROOT, "dir").unwrap().ino;
+        let sparse = fs.find(dir, "sparse").unwrap().ino;
+        fs.put_at(sparse, 1 << 20, &[6; 1000]);
+        let handle = fs.open_as(sparse, BOTH);
+        fs.fallocate(sparse, handle, varve_vfs::AllocateMode::PunchHole, 3 << 20, 4096).unwrap();
+        fs.release(sparse, handle).unwrap();
+        fs.cut(fs.find(dir, "large").unwrap().ino, 4500);
+        fs.create_snapshot("three").unwrap();
+        sent(&fs, "three", Some("two"))
+    });
+    let there = golden_store();
+    let kinds = crate::sent_forged::frames(&stream).into_iter().map(|frame| match frame {
+        Frame::Changed { .. } => 'c',
+        Frame::Hole { .. } => 'h',
+        Frame::Bytes { .. } => 'b',
+        Frame::File { .. } => 'f',
+        _ => '-',
+    });
+    let mut kinds: Vec<char> = kinds.collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    assert_eq!(kinds, ['-', 'b', 'c', 'f', 'h']);
+    receive(&there, &stream).unwrap();
+    let dir = there.find(ROOT, "dir").unwrap().ino;
+    let large = there.contents(there.find(dir, "large").unwrap().ino);
+    assert!(large.len() == 4500 && large[10..20] == *b"changed\x01\x01\x01");
+    let sparse = there.contents(there.find(dir, "sparse").unwrap().ino);
+    assert_eq!(sparse.len(), (3 << 20) + 1000);
+    assert!(sparse[1 << 20..][..1000] == [6; 1000] && sparse[3 << 20..] == [0; 1000]);
     sound(&there);
 }
 

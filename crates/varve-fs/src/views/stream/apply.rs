@@ -1,35 +1,37 @@
 //! Takes the frames of a stream into the transaction that receives it.
 //!
-//! 1. Rows are checked, and written to its branch. A dictionary that goes, or is made anew, loses its pairs.
-//! 2. Large files come beside it, as any transaction's own.
+//! 1. Rows are checked ([`super::checks`]), and written to its branch. A dictionary that goes, or is made anew, loses its
+//!    pairs.
+//! 2. Large files come beside it, as any transaction's own: those that are whole as files, changes of what the base has as
+//!    blocks over that ([`crate::overlay`]).
 //! 3. How far it is stands with its rows: behind rows at once, behind files when they are durable, every so often.
 //! 4. At the end every large file must be there that is new, and those that no row has any more are to be removed.
 //!
 //! Rows and bytes may come twice, after what was noted last: they are the same.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use varve_engine::{Batch, Branch, Store};
-use varve_env::File;
-use varve_schema::key::MetaRow;
-use varve_schema::{
-    Body, Content, DICTIONARIES_MAX, DictionaryRow, EntryRow, Inode, Limits, ParentRow, Pending,
-    RowKey, decode_inode_row,
-};
-use varve_types::{FileName, InodeId, KeyspaceId, Timestamp};
-use varve_vfs::FsResult;
+use varve_engine::{Batch, Branch, Direction, KeyRange, Store};
+use varve_env::{File, OpenMode};
+use varve_schema::{DictionaryRow, Pending, RowKey};
+use varve_types::{InodeId, KeyspaceId, Timestamp};
+use varve_vfs::{FsError, FsResult};
 
-use super::frame::{FilePosition, Frame, FrameReader, Position, SentRow};
+use super::checks::{check_row, wrong};
+use super::frame::{FilePosition, Frame, FrameReader, Header, Position, STREAM_VERSION, SentRow};
 use super::plain::objects_in;
 use super::receipt::{RECEIPT_KEY, Receipt, TO_BE_NAMED};
 use super::receive::ReceiveError;
 use super::send::{Progress, Totals};
 use super::{DATA_SPACE, META_SPACE, NAMES_SPACE, PAIRS_SPACE, hex};
-use crate::dictionaries::check_pair;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::objects::Objects;
+use crate::overlay::clear_range;
 use crate::views::Own;
 use crate::views::txn::Transaction;
 
@@ -45,6 +47,10 @@ pub(super) struct Receiving<'a> {
     pub(super) branch: Branch,
     staged: Arc<Objects>,
     receipt: Receipt,
+    version: u32,
+    inodes_end: InodeId,
+    /// The numbers of the dictionaries that have names, once their pairs come.
+    numbers: Option<BTreeSet<u32>>,
     /// The large files of the last row, with their lengths.
     expected: Vec<(InodeId, u64)>,
     /// The one that is coming.
@@ -55,10 +61,6 @@ pub(super) struct Receiving<'a> {
     pub(super) totals: Totals,
 }
 
-fn wrong(what: &str) -> ReceiveError {
-    ReceiveError::Stream(format!("the stream makes no sense: {what}"))
-}
-
 impl<'a> Receiving<'a> {
     pub(super) fn new(
         fs: &'a VarveFs,
@@ -66,6 +68,7 @@ impl<'a> Receiving<'a> {
         branch: Branch,
         staged: Arc<Objects>,
         receipt: Receipt,
+        header: &Header,
     ) -> Receiving<'a> {
         let begun = receipt.position.as_ref().and_then(|position| position.file);
         Receiving {
@@ -74,6 +77,9 @@ impl<'a> Receiving<'a> {
             branch,
             staged,
             receipt,
+            version: header.version,
+            inodes_end: InodeId::new(header.inodes_end),
+            numbers: None,
             expected: Vec::new(),
             file: None,
             begun,
@@ -94,6 +100,12 @@ impl<'a> Receiving<'a> {
                 Frame::Rows { space, rows } => self.rows(space, rows)?,
                 Frame::Bytes { ino, offset, bytes } => {
                     self.bytes(InodeId::new(ino), offset, &bytes)?;
+                }
+                Frame::Changed { ino, base_len } => {
+                    self.begin_changed(InodeId::new(ino), base_len)?;
+                }
+                Frame::Hole { ino, offset, len } => {
+                    self.hole(InodeId::new(ino), offset..offset + len)?;
                 }
                 Frame::File { ino, len, modified } => {
                     self.end_file(InodeId::new(ino), len, modified)?;
@@ -116,6 +128,9 @@ impl<'a> Receiving<'a> {
         if self.file.is_some() {
             return Err(wrong("rows before a file is whole"));
         }
+        if self.receipt.position.as_ref().is_some_and(|position| space < position.space) {
+            return Err(wrong("its key spaces are out of order"));
+        }
         let keyspace = self.keyspace(space)?;
         let Some((last, value)) = rows.last() else { return Err(wrong("a frame without rows")) };
         let position = Position { space, key: hex(last), file: None };
@@ -124,7 +139,7 @@ impl<'a> Receiving<'a> {
         let mut batch = Batch::new();
         for (key, value) in rows {
             let value = value.map(Bytes::from);
-            check_row(space, &key, value.as_ref())?;
+            check_row(self.inodes_end, space, &key, value.as_ref())?;
             if space == NAMES_SPACE {
                 self.clear_pairs(&key, value.as_ref())?;
             }
@@ -150,7 +165,7 @@ impl<'a> Receiving<'a> {
         Ok(self.branch.write(batch).map_err(error::store)?)
     }
 
-    fn keyspace(&self, space: u32) -> Result<KeyspaceId, ReceiveError> {
+    fn keyspace(&mut self, space: u32) -> Result<KeyspaceId, ReceiveError> {
         let fs = self.fs;
         match space {
             META_SPACE => Ok(fs.meta),
@@ -158,17 +173,38 @@ impl<'a> Receiving<'a> {
             NAMES_SPACE => Ok(fs.dictionaries().names()),
             _ => {
                 let number = space - PAIRS_SPACE;
-                if number >= DICTIONARIES_MAX {
-                    return Err(wrong("rows of a key space that no store has"));
+                if !self.numbers()?.contains(&number) {
+                    return Err(wrong(&format!(
+                        "pairs of the dictionary number {number}, which has no name"
+                    )));
                 }
                 // They are made in the order of their numbers.
-                let mut pairs = None;
-                for number in 0..=number {
-                    pairs = Some(fs.dictionaries().pairs(DictionaryRow::found(number))?);
+                let mut pairs = fs.dictionaries().pairs(DictionaryRow::found(0))?;
+                for number in 1..=number {
+                    pairs = fs.dictionaries().pairs(DictionaryRow::found(number))?;
                 }
-                pairs.ok_or_else(|| wrong("rows of no key space"))
+                Ok(pairs)
             }
         }
+    }
+
+    /// The numbers of dictionaries. REQUIRES: all names have come.
+    fn numbers(&mut self) -> Result<&BTreeSet<u32>, ReceiveError> {
+        if self.numbers.is_none() {
+            let names = self.fs.dictionaries().names();
+            let rows = self.branch.scan(names, KeyRange::all(), Direction::Forward);
+            let mut numbers = BTreeSet::new();
+            for row in rows.map_err(error::store)? {
+                let (name, row) = row.map_err(error::store)?;
+                let row = DictionaryRow::decode(&row);
+                let row = row.map_err(|cause| crate::dictionaries::unreadable(&name, &cause))?;
+                if !numbers.insert(row.number) {
+                    return Err(wrong("two dictionaries of one number"));
+                }
+            }
+            self.numbers = Some(numbers);
+        }
+        Ok(self.numbers.get_or_insert_default())
     }
 
     /// The pairs of a dictionary that was here under this name go, if it is another now. REQUIRES: no pairs have come yet.
@@ -190,36 +226,98 @@ impl<'a> Receiving<'a> {
 
     /// Step 2.
     fn bytes(&mut self, ino: InodeId, offset: u64, bytes: &[u8]) -> Result<(), ReceiveError> {
-        let file = self.file(ino)?;
-        let fail = |error| error::object("write", &self.staged.path(ino), error);
-        file.write_all_at(bytes, offset).map_err(fail)?;
+        let end = offset + bytes.len() as u64;
+        let file = self.file(ino, end)?;
+        file.write_all_at(bytes, offset).map_err(|error| self.fail("write", ino, error))?;
         self.totals.bytes += bytes.len() as u64;
         self.unsynced.bytes += bytes.len() as u64;
-        self.came(ino, offset + bytes.len() as u64)
+        self.came(ino, end)
+    }
+
+    fn hole(&mut self, ino: InodeId, range: Range<u64>) -> Result<(), ReceiveError> {
+        if self.version < STREAM_VERSION {
+            return Err(wrong("a hole in a file of a stream that has none"));
+        }
+        let file = self.file(ino, range.end)?;
+        let end = range.end;
+        clear_range(file.as_ref(), range).map_err(|error| self.fail("punch", ino, error))?;
+        self.came(ino, end)
+    }
+
+    fn fail(&self, action: &str, ino: InodeId, error: io::Error) -> FsError {
+        error::object(action, &self.staged.path(ino), error)
+    }
+
+    /// Refuses what is out of turn: a file of which something comes up to `end`.
+    fn check_turn(&self, ino: InodeId, end: u64) -> Result<(), ReceiveError> {
+        match &self.file {
+            Some((coming, _)) if *coming != ino => {
+                return Err(wrong("bytes of a file before the last was whole"));
+            }
+            _ => {}
+        }
+        match self.expected.iter().find(|(known, _)| *known == ino) {
+            None => Err(wrong("bytes of a file that is not of the last row")),
+            Some((_, len)) if end > *len => Err(wrong("bytes beyond the end of a file")),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Where the file goes on, if it is the one that was interrupted.
+    fn take_begun(&mut self, ino: InodeId) -> Option<u64> {
+        let begun = self.begun.take().filter(|begun| begun.ino == ino.get() && begun.offset > 0);
+        begun.map(|begun| begun.offset)
     }
 
     /// The file that something comes for: a new one, or one that was interrupted.
-    fn file(&mut self, ino: InodeId) -> Result<Arc<dyn File>, ReceiveError> {
-        match &self.file {
-            Some((known, file)) if *known == ino => return Ok(Arc::clone(file)),
-            Some(_) => return Err(wrong("bytes of a file before the last was whole")),
-            None if self.expected.iter().all(|(known, _)| *known != ino) => {
-                return Err(wrong("bytes of a file that is not of the last row"));
-            }
-            None => {}
+    fn file(&mut self, ino: InodeId, end: u64) -> Result<Arc<dyn File>, ReceiveError> {
+        self.check_turn(ino, end)?;
+        if let Some((_, file)) = &self.file {
+            return Ok(Arc::clone(file));
         }
-        let begun = self.begun.take().filter(|begun| begun.ino == ino.get() && begun.offset > 0);
-        let fail = |error| error::object("open", &self.staged.path(ino), error);
-        let file = match begun {
-            Some(_) => match self.staged.own(ino).map_err(fail)? {
+        let file = match self.take_begun(ino) {
+            Some(_) => match self.staged.own(ino).map_err(|error| self.fail("open", ino, error))? {
                 Some(Own::All(file)) => file,
                 _ => return Err(wrong("the rest of a file whose beginning is not here")),
             },
             None => self.staged.create(ino)?,
         };
-        self.staged.claim(ino, Arc::clone(&file));
-        self.file = Some((ino, Arc::clone(&file)));
+        self.coming(ino, &file);
         Ok(file)
+    }
+
+    fn coming(&mut self, ino: InodeId, file: &Arc<dyn File>) {
+        self.staged.claim(ino, Arc::clone(file));
+        self.file = Some((ino, Arc::clone(file)));
+    }
+
+    /// A file begins with what the base has, `base_len` bytes: it gets blocks of its own over that.
+    fn begin_changed(&mut self, ino: InodeId, base_len: u64) -> Result<(), ReceiveError> {
+        self.check_turn(ino, 0)?;
+        if self.version < STREAM_VERSION || self.file.is_some() {
+            return Err(wrong("changes of a file in a place where none can be"));
+        }
+        let begun = self.take_begun(ino);
+        let fail = |error| self.fail("open", ino, error);
+        match self.staged.read_origin(ino, |file| file.stat()) {
+            Ok(stat) if stat.len >= base_len => {}
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error).into()),
+            _ => return Err(wrong("changes of a file that the base has not, or not as long")),
+        }
+        match (self.staged.own(ino).map_err(fail)?, begun) {
+            (Some(Own::All(_)), _) | (None, Some(_)) => {
+                return Err(wrong("the rest of a file whose beginning is not here"));
+            }
+            (Some(Own::Blocks(_)), _) | (None, None) => {}
+        }
+        self.staged.make_own(ino, false).map_err(fail)?;
+        let file = self.staged.open(ino, OpenMode::ReadWrite)?;
+        // What a power cut may have left beyond the end of the base is no part of it.
+        if begun.is_none() && file.stat().map_err(fail)?.len > base_len {
+            file.set_len(base_len).map_err(fail)?;
+        }
+        self.coming(ino, &file);
+        Ok(())
     }
 
     fn end_file(
@@ -228,11 +326,11 @@ impl<'a> Receiving<'a> {
         len: u64,
         modified: (i64, u32),
     ) -> Result<(), ReceiveError> {
-        let file = self.file(ino)?;
-        let fail = |error| error::object("complete", &self.staged.path(ino), error);
+        let file = self.file(ino, len)?;
+        let fail = |error| self.fail("complete", ino, error);
         let modified = Timestamp::new(modified.0, modified.1)
             .ok_or_else(|| wrong("a time that does not exist"))?;
-        if !self.expected.contains(&(ino, len)) || file.stat().map_err(fail)?.len > len {
+        if !self.expected.contains(&(ino, len)) {
             return Err(wrong("a file of another length than its row says"));
         }
         file.set_len(len).map_err(fail)?;
@@ -272,13 +370,13 @@ impl<'a> Receiving<'a> {
     pub(super) fn finish(&mut self) -> Result<(), ReceiveError> {
         self.note_all()?;
         let base = self.branch.base().map_err(error::store)?;
-        let (meta, mut then, mut now) = (self.fs.meta, Vec::new(), Vec::new());
+        let (meta, mut then, mut now) = (self.fs.meta, BTreeMap::new(), BTreeMap::new());
         let mut failed = None;
         let walked = self.branch.changes(&mut |keyspace, key, is| {
             let mut compare = || -> FsResult<()> {
                 if keyspace == meta {
                     let was = base.get(meta, key).map_err(error::store)?;
-                    then.extend(objects_in(key, was.as_ref())?.into_iter().map(|(ino, _)| ino));
+                    then.extend(objects_in(key, was.as_ref())?);
                     now.extend(objects_in(key, is.as_ref())?);
                 }
                 Ok(())
@@ -288,79 +386,31 @@ impl<'a> Receiving<'a> {
         });
         walked.map_err(error::store)?;
         failed.map_or(Ok(()), Err)?;
-        then.sort_unstable();
-        now.sort_unstable();
-        let own = self.staged.own_inodes()?;
-        let is_in = |set: &[InodeId], ino: &InodeId| set.binary_search(ino).is_ok();
         for (ino, len) in &now {
-            let fail = |error| error::object("look at", &self.staged.path(*ino), error);
-            match self.staged.own(*ino).map_err(fail)? {
-                Some(Own::All(file)) if file.stat().map_err(fail)?.len == *len => {}
-                None if is_in(&then, ino) && !is_in(&own, ino) => {}
-                _ => return Err(wrong("a large file has not come, or not all of it")),
+            let fail = |error| self.fail("look at", *ino, error);
+            let came = match self.staged.own(*ino).map_err(fail)? {
+                Some(Own::All(file)) => file.stat().map_err(fail)?.len == *len,
+                Some(Own::Blocks(_)) => {
+                    then.contains_key(ino) && self.staged.stat(*ino)?.len == *len
+                }
+                None => match then.get(ino) {
+                    Some(known) if known == len => true,
+                    // The row of one that is being written to does not say how long it is.
+                    Some(_) => self.staged.stat(*ino)?.len == *len,
+                    None => false,
+                },
+            };
+            if !came {
+                return Err(wrong("a large file has not come, or not all of it"));
             }
         }
-        let now: Vec<InodeId> = now.into_iter().map(|(ino, _)| ino).collect();
         let mut batch = Batch::new();
-        for ino in then.iter().filter(|ino| !is_in(&now, ino)) {
+        for ino in then.keys().filter(|ino| !now.contains_key(*ino)) {
             let key = Bytes::copy_from_slice(&RowKey::pending(*ino).to_bytes());
             batch.put(meta, key, Pending::ObjectDelete.encode());
         }
         let named = serde_json::to_vec(&self.receipt.snapshot).unwrap_or_default();
         batch.put(meta, Bytes::copy_from_slice(&TO_BE_NAMED.to_bytes()), named);
         Ok(self.branch.write(batch).map_err(error::store)?)
-    }
-}
-
-/// Refuses rows that no plain form has ([`super::plain`]), or that could not be read.
-fn check_row(space: u32, key: &[u8], value: Option<&Bytes>) -> Result<(), ReceiveError> {
-    let unreadable = |_| wrong("a row that cannot be read");
-    match space {
-        META_SPACE => return check_meta(key, value),
-        DATA_SPACE => {
-            RowKey::from_bytes(key).ok_or_else(|| wrong("a row of data with no such key"))?;
-        }
-        NAMES_SPACE => {
-            FileName::new(key).map_err(|_| wrong("a name that no dictionary has"))?;
-            let row = value.map(DictionaryRow::decode).transpose().map_err(unreadable)?;
-            if row.is_some_and(|row| row.going) {
-                return Err(wrong("a dictionary that is gone"));
-            }
-        }
-        _ => {
-            let pair = check_pair(key, value.map(AsRef::as_ref));
-            pair.map_err(|_| wrong("a pair that no dictionary has"))?;
-        }
-    }
-    Ok(())
-}
-
-fn check_meta(key: &[u8], value: Option<&Bytes>) -> Result<(), ReceiveError> {
-    let not_sent = || wrong("a row that is not to be sent");
-    let unreadable = |_| wrong("a row that cannot be read");
-    let check = |inode: &Inode| match &inode.content {
-        Content::Borrowed(_) | Content::Object { dirty: true, .. } => Err(not_sent()),
-        Content::Directory(info) if info.source.is_some() || !info.untold.is_zero() => {
-            Err(not_sent())
-        }
-        _ => Ok(()),
-    };
-    match (RowKey::from_bytes(key).ok_or_else(not_sent)?.meta_kind(), value) {
-        (MetaRow::Entry(..), Some(row)) => {
-            for named in EntryRow::decode(row).map_err(unreadable)?.names() {
-                if let Body::Inline(inode) = &named.body {
-                    check(inode)?;
-                }
-            }
-            Ok(())
-        }
-        (MetaRow::Inode(_), Some(row)) => check(&decode_inode_row(row).map_err(unreadable)?),
-        (MetaRow::Parent(..), Some(row)) => ParentRow::decode(row).map(drop).map_err(unreadable),
-        (MetaRow::Limits(_), Some(row)) => Limits::decode(row).map(drop).map_err(unreadable),
-        (
-            MetaRow::Entry(..) | MetaRow::Inode(_) | MetaRow::Parent(..) | MetaRow::Limits(_),
-            None,
-        ) => Ok(()),
-        _ => Err(not_sent()),
     }
 }

@@ -27,13 +27,12 @@ pub(super) struct Differences<'a> {
 }
 
 impl VarveFs {
-    /// The key spaces of all that users see in these states, in the order in which they are sent.
-    pub(super) fn sent_spaces(&self, states: &[&Plain<'_>]) -> FsResult<Vec<Space>> {
+    /// The key spaces of all that users see in a state, in the order in which they are sent.
+    fn sent_spaces(&self, state: &Plain<'_>) -> FsResult<Vec<Space>> {
         let names = self.dictionaries().names();
         let files = [(META_SPACE, self.meta), (DATA_SPACE, self.data), (NAMES_SPACE, names)];
         let mut spaces = Vec::from(files);
-        let rows = states.iter().flat_map(|state| state.dictionaries.values());
-        let numbers: BTreeSet<u32> = rows.map(|row| row.number).collect();
+        let numbers: BTreeSet<u32> = state.dictionaries.values().map(|row| row.number).collect();
         for number in numbers {
             let pairs = self.dictionaries().pairs(DictionaryRow::found(number))?;
             spaces.push((PAIRS_SPACE + number, pairs));
@@ -43,10 +42,9 @@ impl VarveFs {
 }
 
 impl Differences<'_> {
-    /// The key spaces in which there may be some.
+    /// The key spaces in which there may be some; the pairs of a dictionary that went are gone with its name.
     pub(super) fn spaces(&self, fs: &VarveFs) -> FsResult<Vec<Space>> {
-        let states: Vec<&Plain<'_>> = self.before.iter().chain([&self.after]).collect();
-        fs.sent_spaces(&states)
+        fs.sent_spaces(&self.after)
     }
 
     /// Calls `each` with the rows of a key space that may differ, those from `from` on, until it fails.

@@ -4,7 +4,7 @@
 //! stream   8 bytes "varvesnd", then frames
 //!
 //! frame    offset  bytes  field
-//!               0      1  kind: 1 header, 2 rows, 3 bytes, 4 file, 5 end
+//!               0      1  kind: 1 header, 2 rows, 3 bytes, 4 file, 5 end, 6 changed, 7 hole
 //!               1      4  bytes of the content, at most 4 MiB
 //!               5      n  content
 //!             5+n      4  crc32c of: number of the frame u64, kind, length, content
@@ -15,9 +15,13 @@
 //! bytes    varint inode, varint offset, then the bytes
 //! file     varint inode, varint length, varint seconds and nanoseconds of its last change
 //! end      varint number of frames before it, varint rows, varint bytes of files
+//! changed  varint inode, varint length that it has in the base
+//! hole     varint inode, varint offset, varint bytes
 //! ```
 //!
-//! The large files of a row come right behind the frame that ends with it.
+//! The large files of a row come right behind the frame that ends with it. A file begins with nothing, or, after a frame
+//! `changed`, with what it is in the base. Only streams of version 2 have frames `changed` and `hole`; those without a base
+//! are of version 1.
 //!
 //! Key spaces are 0 for metadata, 1 for data, 2 for the names of dictionaries, and 3 and up for the pairs of dictionary 0
 //! and up. Numbers are little-endian. What follows the end is no part of the stream.
@@ -28,8 +32,10 @@ use serde::{Deserialize, Serialize};
 
 /// How every stream begins.
 const MAGIC: [u8; 8] = *b"varvesnd";
-/// The version of the stream.
-pub const STREAM_VERSION: u32 = 1;
+/// The newest version of streams: large files come as what has changed in them.
+pub const STREAM_VERSION: u32 = 2;
+/// The version of streams whose large files all come whole.
+pub const WHOLE_FILES_VERSION: u32 = 1;
 /// The most bytes of a frame's content: more than a row can have beside a batch of others.
 const CONTENT_BYTES_MAX: usize = 4 << 20;
 
@@ -38,6 +44,8 @@ const ROWS: u8 = 2;
 const BYTES: u8 = 3;
 const FILE: u8 = 4;
 const END: u8 = 5;
+const CHANGED: u8 = 6;
+const HOLE: u8 = 7;
 
 /// A snapshot, as other stores know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +123,7 @@ pub enum Frame {
         /// The rows.
         rows: Vec<SentRow>,
     },
-    /// Bytes of a large file; between those that come are holes.
+    /// Bytes of a large file; between those that come it is as it began.
     Bytes {
         /// Its inode.
         ino: u64,
@@ -123,6 +131,22 @@ pub enum Frame {
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
+    },
+    /// A large file begins with what it is in the base.
+    Changed {
+        /// Its inode.
+        ino: u64,
+        /// How long it is there.
+        base_len: u64,
+    },
+    /// There are no bytes in this range of a large file any more.
+    Hole {
+        /// Its inode.
+        ino: u64,
+        /// Where it begins.
+        offset: u64,
+        /// How long it is.
+        len: u64,
     },
     /// All bytes of a large file have come.
     File {
@@ -150,6 +174,12 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     out.push(value as u8);
+}
+
+fn varints(numbers: &[u64]) -> Vec<u8> {
+    let mut out = Vec::new();
+    numbers.iter().for_each(|number| put_varint(&mut out, *number));
+    out
 }
 
 /// What is left of a content.
@@ -201,17 +231,12 @@ impl Frame {
                 out.extend_from_slice(bytes);
                 (BYTES, out)
             }
+            Frame::Changed { ino, base_len } => (CHANGED, varints(&[*ino, *base_len])),
+            Frame::Hole { ino, offset, len } => (HOLE, varints(&[*ino, *offset, *len])),
             Frame::File { ino, len, modified: (secs, nanos) } => {
-                put_varint(&mut out, *ino);
-                put_varint(&mut out, *len);
-                put_varint(&mut out, secs.cast_unsigned());
-                put_varint(&mut out, (*nanos).into());
-                (FILE, out)
+                (FILE, varints(&[*ino, *len, secs.cast_unsigned(), (*nanos).into()]))
             }
-            Frame::End { frames, rows, bytes } => {
-                [frames, rows, bytes].into_iter().for_each(|number| put_varint(&mut out, *number));
-                (END, out)
-            }
+            Frame::End { frames, rows, bytes } => (END, varints(&[*frames, *rows, *bytes])),
         }
     }
 
@@ -238,6 +263,12 @@ impl Frame {
                 offset.checked_add(rest.0.len() as u64)?;
                 let bytes = std::mem::take(&mut rest.0).to_vec();
                 Frame::Bytes { ino, offset, bytes }
+            }
+            CHANGED => Frame::Changed { ino: rest.varint()?, base_len: rest.varint()? },
+            HOLE => {
+                let (ino, offset, len) = (rest.varint()?, rest.varint()?, rest.varint()?);
+                offset.checked_add(len)?;
+                Frame::Hole { ino, offset, len }
             }
             FILE => {
                 let (ino, len, secs) = (rest.varint()?, rest.varint()?, rest.varint()?);

@@ -2,14 +2,17 @@
 //!
 //! 1. A state of a store is seen in its plain form ([`plain`]): what users see, and nothing of the store's own affairs. Two
 //!    stores that have received the same have the same rows in that form.
-//! 2. [`send`] writes the rows in which two states differ ([`differences`]), each with its large files.
+//! 2. [`send`] writes the rows in which two states differ ([`differences`]), each with its large files, whole or as the
+//!    [`pieces`] that differ.
 //! 3. [`receive`] takes them in a transaction that nobody sees, and commits it; what was interrupted goes on ([`receipt`]).
 //!
 //! Source: `zfs send -i` and `zfs receive -s`.
 
 mod apply;
+mod checks;
 mod differences;
 pub mod frame;
+mod pieces;
 mod plain;
 mod receipt;
 mod receive;

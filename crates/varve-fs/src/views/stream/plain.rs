@@ -11,6 +11,7 @@
 //! at the time. Clones that have not copied everything have no plain form, as they read from other states ([`cloned`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use bytes::Bytes;
 use varve_engine::{Direction, KeyRange, SnapshotStore, Store};
@@ -202,6 +203,19 @@ impl Plain<'_> {
         let Some(kept) = self.fs.objects.kept() else { return Err(FsError::Stale) };
         let read = kept.read(self.epoch, ino, &path, with);
         read.map_err(|error| error::object("read", &path, error))
+    }
+
+    /// Where the large file `ino` of `len` bytes may have other bytes than in an earlier state, in which it has as many as
+    /// is said there. REQUIRES: both are snapshots.
+    pub(super) fn may_differ(
+        &self,
+        (earlier, base_len): (&Plain<'_>, u64),
+        ino: InodeId,
+        len: u64,
+    ) -> FsResult<Vec<Range<u64>>> {
+        let Some(kept) = self.fs.objects.kept() else { return Err(FsError::Stale) };
+        let differ = kept.may_differ((earlier.epoch, base_len), (self.epoch, len), ino);
+        differ.map_err(|error| error::object("compare", &self.fs.objects.path(ino), error))
     }
 
     /// Whether directories have something to tell.

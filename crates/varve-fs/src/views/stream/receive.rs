@@ -86,10 +86,10 @@ pub struct Received {
 /// Reads what a stream says first.
 pub fn read_header(stream: &mut FrameReader<'_>) -> Result<Header, ReceiveError> {
     match stream.next_frame().map_err(ReceiveError::Interrupted)? {
-        Frame::Header(header) if header.version == STREAM_VERSION => Ok(header),
+        Frame::Header(header) if (1..=STREAM_VERSION).contains(&header.version) => Ok(header),
         Frame::Header(header) => Err(ReceiveError::Refused(
             format!(
-                "the stream is of version {}, this program knows {STREAM_VERSION}",
+                "the stream is of version {}, this program knows 1 to {STREAM_VERSION}",
                 header.version
             ),
             "receive it with the version of varve that sent it, or send it with this one",
@@ -118,14 +118,13 @@ impl VarveFs {
         let base = self.find_base(header)?;
         let _held = self.hold_snapshots(&[base.as_deref()])?;
         let mut receiving = self.begin_receiving(header, base.as_deref())?;
-        let came = receiving.take_all(stream, progress);
+        let came = receiving.take_all(stream, progress).and_then(|()| receiving.finish());
         match &came {
             Err(ReceiveError::Interrupted(_)) => receiving.note_all()?,
             Err(ReceiveError::Stream(_)) => self.drop_receipt()?,
             _ => {}
         }
         came?;
-        receiving.finish()?;
         let committed = self.commit_received(header, &receiving)?;
         let totals = receiving.totals;
         Ok(Received { snapshot: header.snapshot.clone(), totals, committed })
@@ -200,12 +199,12 @@ impl VarveFs {
         }
         if let Some((txn, _)) = open {
             let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
-            return Ok(self.receiving(txn, branch, receipt));
+            return Ok(self.receiving(txn, branch, receipt, header));
         }
         self.drop_receipt()?;
         self.ids.pass(header.inodes_end, IDS_LEFT + self.env.random() % IDS_CHANCE)?;
         let (txn, branch) = self.begin_at_rest()?;
-        let mut receiving = self.receiving(txn, branch, receipt);
+        let mut receiving = self.receiving(txn, branch, receipt, header);
         let begun = self.become_base(&receiving, base).and_then(|()| Ok(receiving.note_all()?));
         if begun.is_err() {
             self.drop_receipt()?;
@@ -213,10 +212,16 @@ impl VarveFs {
         begun.map(|()| receiving)
     }
 
-    fn receiving(&self, txn: Transaction, branch: Branch, receipt: Receipt) -> Receiving<'_> {
+    fn receiving(
+        &self,
+        txn: Transaction,
+        branch: Branch,
+        receipt: Receipt,
+        header: &Header,
+    ) -> Receiving<'_> {
         let own = views_dir(&self.dir).join(txn.epoch.get().to_string());
         let staged = Arc::new(self.objects.of_view(own, Some(txn.epoch)));
-        Receiving::new(self, txn, branch, staged, receipt)
+        Receiving::new(self, txn, branch, staged, receipt, header)
     }
 
     /// A transaction that begins when every directory has told what lies below it.

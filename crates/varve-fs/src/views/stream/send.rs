@@ -2,26 +2,30 @@
 //!
 //! 1. The header says what is sent, what the receiver must have, and how names are hashed ([`super::frame`]).
 //! 2. The rows come, one key space after the other, in their plain form ([`super::plain`]): all of the snapshot, or those that
-//!    differ from the earlier one ([`super::differences`]). Behind a row come its large files, those that may have
-//!    other bytes than in the earlier snapshot.
+//!    differ from the earlier one ([`super::differences`]). Behind a row come its large files: whole where they are new,
+//!    as pieces that differ where they may have other bytes than in the earlier snapshot ([`super::pieces`]).
 //! 3. The end says how much there was.
 //!
 //! What is sent depends on the two snapshots alone, and so does its order: an interrupted stream goes on at any
-//! [`Position`]. Costs what is sent; memory for a frame, and the large files that moved or went since the earlier snapshot.
+//! [`Position`]. Costs what is sent, and reading what may differ of large files, twice; memory for a few frames, and the
+//! large files that moved or went since the earlier snapshot.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::Bound;
 
 use bytes::Bytes;
 use varve_engine::Store;
-use varve_env::{File, Seek};
 use varve_schema::DictionaryRow;
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use super::differences::Differences;
-use super::frame::{FilePosition, Frame, FrameWriter, Header, Position, STREAM_VERSION, SentRow};
+use super::frame::{
+    FilePosition, Frame, FrameWriter, Header, Position, STREAM_VERSION, SentRow,
+    WHOLE_FILES_VERSION,
+};
+use super::pieces::{EachPiece, Piece, Seen};
 use super::plain::{Plain, objects_in};
 use super::receipt::Receipt;
 use super::{META_SPACE, Space, unhex};
@@ -32,10 +36,6 @@ use crate::views::snapshot_id;
 
 /// Bytes of rows in one frame, about.
 const ROWS_BYTES: usize = 256 << 10;
-/// Bytes of a large file in one frame.
-const PIECE_BYTES: u64 = 1 << 20;
-/// ENXIO: there is nothing more to seek.
-const NO_MORE: i32 = 6;
 
 /// What was sent or received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +56,14 @@ fn broken(error: std::io::Error) -> FsError {
     FsError::Storage(format!("the stream cannot be written: {error}"))
 }
 
+/// A large file that is to be sent.
+struct SentFile {
+    ino: InodeId,
+    len: u64,
+    /// How long it is in the earlier snapshot, if it is in that.
+    base_len: Option<u64>,
+}
+
 /// One snapshot on its way.
 struct Sending<'a> {
     out: FrameWriter<'a>,
@@ -63,8 +71,8 @@ struct Sending<'a> {
     totals: Totals,
     /// Large files that may have changed since the earlier snapshot.
     written: BTreeSet<InodeId>,
-    /// Large files of the earlier snapshot that are not where they were.
-    moved: BTreeSet<InodeId>,
+    /// Large files of the earlier snapshot that are not where they were, with their lengths then.
+    moved: BTreeMap<InodeId, u64>,
     space: u32,
     rows: Vec<SentRow>,
     rows_bytes: usize,
@@ -120,7 +128,7 @@ impl VarveFs {
             progress,
             totals: Totals::default(),
             written,
-            moved: BTreeSet::new(),
+            moved: BTreeMap::new(),
             space: META_SPACE,
             rows: Vec::new(),
             rows_bytes: 0,
@@ -139,7 +147,7 @@ impl VarveFs {
 
     fn stream_header(&self, sent: Receipt, inodes_end: InodeId, new_from: InodeId) -> Header {
         Header {
-            version: STREAM_VERSION,
+            version: if sent.base.is_some() { STREAM_VERSION } else { WHOLE_FILES_VERSION },
             snapshot: sent.snapshot,
             base: sent.base,
             inodes_end: inodes_end.get(),
@@ -183,8 +191,8 @@ impl Sending<'_> {
         for space in meta {
             differences.each(*space, Bound::Unbounded, &mut |key, was, is| {
                 let is = objects_in(key, is.as_ref())?;
-                let was = objects_in(key, was.as_ref())?.into_iter().map(|(ino, _)| ino);
-                self.moved.extend(was.filter(|ino| is.iter().all(|(other, _)| other != ino)));
+                let was = objects_in(key, was.as_ref())?.into_iter();
+                self.moved.extend(was.filter(|(ino, _)| is.iter().all(|(other, _)| other != ino)));
                 Ok(())
             })?;
         }
@@ -209,9 +217,8 @@ impl Sending<'_> {
                 _ => Bound::Unbounded,
             };
             self.space = space.0;
-            differences.each(*space, from, &mut |key, was, is| {
-                self.row(key, was, is, &differences.after)
-            })?;
+            differences
+                .each(*space, from, &mut |key, was, is| self.row(key, was, is, differences))?;
             self.flush()?;
         }
         Ok(())
@@ -222,7 +229,7 @@ impl Sending<'_> {
         key: &[u8],
         was: Option<Bytes>,
         is: Option<Bytes>,
-        after: &Plain<'_>,
+        states: &Differences<'_>,
     ) -> FsResult<()> {
         let begun = self.begun.take();
         let files = match self.space {
@@ -237,10 +244,11 @@ impl Sending<'_> {
         if self.rows_bytes >= ROWS_BYTES || !files.is_empty() {
             self.flush()?;
         }
-        let whole = files.iter().position(|ino| begun.is_some_and(|begun| begun.ino == ino.get()));
-        for (at, ino) in files.iter().enumerate().skip(whole.unwrap_or(0)) {
+        let is_begun = |file: &SentFile| begun.is_some_and(|begun| begun.ino == file.ino.get());
+        let whole = files.iter().position(is_begun);
+        for (at, file) in files.iter().enumerate().skip(whole.unwrap_or(0)) {
             let offset = begun.filter(|_| whole == Some(at)).map_or(0, |begun| begun.offset);
-            self.file(after, *ino, offset)?;
+            self.file(states, file, offset)?;
         }
         Ok(())
     }
@@ -251,14 +259,14 @@ impl Sending<'_> {
         key: &[u8],
         was: Option<&Bytes>,
         is: Option<&Bytes>,
-    ) -> FsResult<Vec<InodeId>> {
-        let was = objects_in(key, was)?;
-        let is = objects_in(key, is)?.into_iter().map(|(ino, _)| ino);
-        let is_new = |ino: &InodeId| {
-            self.written.contains(ino)
-                || !(self.moved.contains(ino) || was.iter().any(|(other, _)| other == ino))
-        };
-        Ok(is.filter(is_new).collect())
+    ) -> FsResult<Vec<SentFile>> {
+        let was: BTreeMap<InodeId, u64> = objects_in(key, was)?.into_iter().collect();
+        let sent = objects_in(key, is)?.into_iter().map(|(ino, len)| {
+            let base_len = was.get(&ino).or(self.moved.get(&ino)).copied();
+            SentFile { ino, len, base_len }
+        });
+        let is_sent = |file: &SentFile| file.base_len.is_none() || self.written.contains(&file.ino);
+        Ok(sent.filter(is_sent).collect())
     }
 
     fn flush(&mut self) -> FsResult<()> {
@@ -273,38 +281,39 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// Sends the bytes of a large file from `offset` on.
-    fn file(&mut self, after: &Plain<'_>, ino: InodeId, offset: u64) -> FsResult<()> {
-        let (mut at, mut modified, mut len) = (offset, (0, 0), 0);
-        loop {
-            // Opened for each piece, as the version may change places.
-            let piece = after.read_object(ino, |file| {
-                let stat = file.stat()?;
-                (len, modified) = (stat.len, (stat.modified.secs(), stat.modified.nanos()));
-                next_piece(file, at, len)
-            })?;
-            let Some((from, bytes)) = piece else { break };
-            at = from + bytes.len() as u64;
-            self.totals.bytes += bytes.len() as u64;
-            self.frame(&Frame::Bytes { ino: ino.get(), offset: from, bytes })?;
-            (self.progress)(&self.totals);
+    /// Sends a large file, or what has changed in it, from `offset` on.
+    fn file(&mut self, states: &Differences<'_>, file: &SentFile, offset: u64) -> FsResult<()> {
+        let SentFile { ino, len, base_len } = *file;
+        let now = Seen { state: &states.after, ino, len };
+        let base = states.before.as_ref().zip(base_len);
+        let base = base.map(|(state, len)| Seen { state, ino, len });
+        let modified = now.modified()?;
+        if let Some(base) = &base {
+            base.modified()?;
+            self.frame(&Frame::Changed { ino: ino.get(), base_len: base.len })?;
+        }
+        let each: &mut EachPiece<'_> = &mut |piece| self.piece(ino, piece);
+        match &base {
+            Some(base) => now.changes(base, offset, each)?,
+            None => now.all(offset, each)?,
         }
         self.totals.files += 1;
         self.frame(&Frame::File { ino: ino.get(), len, modified })
     }
-}
 
-/// The next bytes of a file from `at` on that are no hole.
-fn next_piece(file: &dyn File, at: u64, len: u64) -> std::io::Result<Option<(u64, Vec<u8>)>> {
-    if at >= len {
-        return Ok(None);
+    fn piece(&mut self, ino: InodeId, piece: Piece) -> FsResult<()> {
+        let ino = ino.get();
+        let frame = match piece {
+            Piece::Bytes(offset, bytes) => Frame::Bytes { ino, offset, bytes },
+            Piece::Hole(range) => {
+                Frame::Hole { ino, offset: range.start, len: range.end - range.start }
+            }
+        };
+        if let Frame::Bytes { bytes, .. } = &frame {
+            self.totals.bytes += bytes.len() as u64;
+        }
+        self.frame(&frame)?;
+        (self.progress)(&self.totals);
+        Ok(())
     }
-    let from = match file.seek(Seek::Data, at) {
-        Err(error) if error.raw_os_error() == Some(NO_MORE) => return Ok(None),
-        from => from?,
-    };
-    let end = file.seek(Seek::Hole, from)?.min(len).min(from + PIECE_BYTES);
-    let mut bytes = vec![0; end.saturating_sub(from) as usize];
-    file.read_exact_at(&mut bytes, from)?;
-    Ok(Some((from, bytes)).filter(|(_, bytes)| !bytes.is_empty()))
 }
