@@ -239,8 +239,9 @@ pub(crate) fn serve(
         }
     };
     control::answer(client, &done.map_or_else(|error| Report::of(&error), Report::Done));
-    // What is still on its way would cut the answer off.
-    let _ = client.shutdown(std::net::Shutdown::Write);
+    // Who is told that nothing is received need not send the rest of it. What has come but was not read would cut the
+    // answer off; nothing more comes after this.
+    let _ = client.shutdown(std::net::Shutdown::Both);
     let _ = io::copy(client, &mut io::sink());
 }
 
