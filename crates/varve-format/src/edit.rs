@@ -255,6 +255,12 @@ impl VersionEdit {
     }
 }
 
+/// A change that is one number.
+fn put_number(out: &mut Vec<u8>, kind: u8, number: u64) {
+    out.push(kind);
+    put_varint(out, number);
+}
+
 fn encode_change(out: &mut Vec<u8>, change: &Change) {
     match change {
         Change::CreateKeyspace { keyspace, name, prefixed, compressed } => {
@@ -264,18 +270,9 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
             let prefixed = if *prefixed { OPTION_PREFIXED } else { 0 };
             out.push(prefixed | if *compressed { OPTION_COMPRESSED } else { 0 });
         }
-        Change::OldestLog(file) => {
-            out.push(OLDEST_LOG);
-            put_varint(out, file.get());
-        }
-        Change::NextFile(file) => {
-            out.push(NEXT_FILE);
-            put_varint(out, file.get());
-        }
-        Change::LastSeq(seq) => {
-            out.push(LAST_SEQ);
-            put_varint(out, seq.get());
-        }
+        Change::OldestLog(file) => put_number(out, OLDEST_LOG, file.get()),
+        Change::NextFile(file) => put_number(out, NEXT_FILE, file.get()),
+        Change::LastSeq(seq) => put_number(out, LAST_SEQ, seq.get()),
         Change::AddTable { keyspace, level, sublevel, meta } => {
             out.push(ADD_TABLE);
             put_varint(out, keyspace.get().into());
@@ -313,20 +310,14 @@ fn encode_change(out: &mut Vec<u8>, change: &Change) {
             put_varint(out, keyspace.get().into());
             out.push(if *private { OPTION_PRIVATE } else { 0 });
         }
-        Change::EndBranch(branch) => {
-            out.push(END_BRANCH);
-            put_varint(out, branch.get());
-        }
+        Change::EndBranch(branch) => put_number(out, END_BRANCH, branch.get()),
         Change::AddSegment(meta) => {
             out.push(ADD_SEGMENT);
             put_varint(out, meta.file.get());
             put_varint(out, meta.salt.get());
             put_varint(out, meta.size_bytes);
         }
-        Change::NewestLog(file) => {
-            out.push(NEWEST_LOG);
-            put_varint(out, file.get());
-        }
+        Change::NewestLog(file) => put_number(out, NEWEST_LOG, file.get()),
     }
 }
 
@@ -535,6 +526,8 @@ mod tests {
     use super::*;
 
     fn sample() -> VersionEdit {
+        let (file, salt) = (FileNo::new(3), FileSalt::new(1 << 63));
+        let zone = Zone { file, salt, size_bytes: 1 << 20 };
         let meta = TableMeta {
             file: FileNo::new(12),
             salt: FileSalt::new(u64::MAX),
@@ -547,15 +540,7 @@ mod tests {
             smallest_key: Bytes::from_static(b"a"),
             largest_key: Bytes::from_static(b"zebra"),
             segments: [3, 9].map(|no| SegmentShare { segment: FileNo::new(no), bytes: no }).into(),
-            zones: vec![ZoneMeta {
-                zone: Zone {
-                    file: FileNo::new(3),
-                    salt: FileSalt::new(1 << 63),
-                    size_bytes: 1 << 20,
-                },
-                live_bytes: 1 << 19,
-                runs: 3,
-            }],
+            zones: vec![ZoneMeta { zone, live_bytes: 1 << 19, runs: 3 }],
             zones_at: Some(Handle { offset: 1 << 33, len: 100 }),
         };
         let seq = SeqNo::new(7);
