@@ -226,7 +226,7 @@ impl VarveFs {
         let unreachable = last && self.locator.is_unreachable_orphan(ino);
         if last_writer && !unreachable {
             // The row stays dirty, which is right as well, if this fails.
-            if let Err(error) = self.settle_object(node) {
+            if let Err(error) = self.settle_object(ino) {
                 log::warn!("the row of inode {ino} stays dirty: {error}");
                 self.objects.note_unclaimed();
             }

@@ -200,9 +200,11 @@ impl VarveFs {
     }
 
     /// Makes the row clean after the last writer's release, unless someone writes again already.
-    pub(crate) fn settle_object(&self, node: &Arc<OpenNode>) -> FsResult<()> {
-        let mut held = self.hold_counted(node.ino)?;
-        if node.state().writers > 0 {
+    pub(crate) fn settle_object(&self, ino: InodeId) -> FsResult<()> {
+        let mut held = self.hold_counted(ino)?;
+        // Not that of the release: if its last handle ended meanwhile, whoever opened the file since has another.
+        let node = self.locator.node(ino);
+        if node.as_ref().is_some_and(|node| node.state().writers > 0) {
             return Ok(());
         }
         if !matches!(held.inode.content, Content::Object { dirty: true, .. })
@@ -210,8 +212,10 @@ impl VarveFs {
         {
             return Ok(());
         }
-        self.commit_clean(&mut held, self.object_file(node)?)?;
-        node.state().dirty_is_durable = false;
+        self.commit_clean(&mut held, self.any_object(ino)?)?;
+        if let Some(node) = node {
+            node.state().dirty_is_durable = false;
+        }
         Ok(())
     }
 

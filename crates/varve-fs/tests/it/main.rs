@@ -21,6 +21,7 @@ mod faults;
 mod findings;
 mod handover;
 mod interposed;
+mod large_races;
 mod names;
 mod overlays;
 mod quota;
