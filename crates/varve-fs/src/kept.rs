@@ -241,13 +241,14 @@ impl Kept {
     }
 
     /// Keeps ranges of the object of `ino` for the views besides that of `epoch`, which may change them when it has ended
-    /// without room being taken then.
+    /// without room being taken then. The caller syncs the directories that become `unsynced`, before the object changes.
     pub(crate) fn keep_besides(
         &self,
         epoch: InodeId,
         ino: InodeId,
         object: &dyn File,
         ranges: &[Range<u64>],
+        unsynced: &mut BTreeSet<PathBuf>,
     ) -> io::Result<()> {
         let _writing = self.writing.read();
         let epochs = self.epochs.read().live().find(|other| *other != epoch);
@@ -267,9 +268,8 @@ impl Kept {
                 Some(overlay) => overlay,
                 None => {
                     self.create_dirs(&blocks)?;
-                    let begun = self.overlays.create(&blocks, OverlayKind::Kept, &seen.stat()?)?;
-                    self.sync_dirs(&blocks)?;
-                    begun
+                    unsynced.extend(self.dirs_of(&blocks));
+                    self.overlays.create(&blocks, OverlayKind::Kept, &seen.stat()?)?
                 }
             };
             overlay.keep_ranges(&FileBase(seen), ranges)
@@ -309,8 +309,14 @@ impl Kept {
         self.put_all(&begun, &path)
     }
 
-    /// Moves the object `ino`, which lies at `object` and is to be removed, to where it is kept. False if no view sees it.
-    pub(crate) fn take(&self, ino: InodeId, object: &Path) -> io::Result<bool> {
+    /// Moves the object `ino`, which lies at `object` and is to be removed, to where it is kept; the caller syncs the
+    /// directories that become `unsynced`. False if no view sees it.
+    pub(crate) fn take(
+        &self,
+        ino: InodeId,
+        object: &Path,
+        unsynced: &mut BTreeSet<PathBuf>,
+    ) -> io::Result<bool> {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(false) };
         let _keeping = self.keeping.lock();
@@ -324,7 +330,7 @@ impl Kept {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             moved => moved?,
         }
-        self.sync_dirs(&path)?;
+        unsynced.extend(self.dirs_of(&path));
         Ok(true)
     }
 
@@ -385,9 +391,13 @@ impl Kept {
 
     /// Makes the name `path` durable, and those of the directories above it.
     fn sync_dirs(&self, path: &Path) -> io::Result<()> {
+        self.dirs_of(path).iter().try_for_each(|dir| self.env.sync_dir(dir))
+    }
+
+    /// The directories from that of `path` up to that of the store.
+    fn dirs_of(&self, path: &Path) -> Vec<PathBuf> {
         let dirs = path.ancestors().skip(1).take_while(|dir| dir.starts_with(&self.dir));
-        let above = self.dir.parent();
-        dirs.chain(above).try_for_each(|dir| self.env.sync_dir(dir))
+        dirs.chain(self.dir.parent()).map(Path::to_path_buf).collect()
     }
 }
 

@@ -273,11 +273,11 @@ impl Objects {
         inos: &[InodeId],
         go_on: &dyn Fn() -> bool,
     ) -> FsResult<usize> {
-        let (mut dirs, mut removed) = (BTreeSet::new(), 0);
+        let (mut kept, mut dirs, mut removed) = (BTreeSet::new(), BTreeSet::new(), 0);
         for ino in inos.iter().take_while(|_| go_on()) {
             self.claimed.lock().files.remove(ino);
             let path = self.path(*ino);
-            match self.remove_one(*ino, &path) {
+            match self.remove_one(*ino, &path, &mut kept) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(error::object("remove", &path, error));
                 }
@@ -285,7 +285,8 @@ impl Objects {
             }
             removed += 1;
         }
-        for dir in dirs {
+        // What is kept has its new name before it loses the old one.
+        for dir in kept.into_iter().rev().chain(dirs) {
             match self.env.sync_dir(&dir) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(error::object("sync", &dir, error));
@@ -297,9 +298,14 @@ impl Objects {
     }
 
     /// Removes the object at `path`, or moves it to where it is kept.
-    fn remove_one(&self, ino: InodeId, path: &Path) -> io::Result<()> {
+    fn remove_one(
+        &self,
+        ino: InodeId,
+        path: &Path,
+        unsynced: &mut BTreeSet<PathBuf>,
+    ) -> io::Result<()> {
         match self.kept() {
-            Some(kept) if kept.take(ino, path)? => Ok(()),
+            Some(kept) if kept.take(ino, path, unsynced)? => Ok(()),
             _ => self.env.remove_file(path),
         }
     }

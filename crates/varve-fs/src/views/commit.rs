@@ -11,13 +11,14 @@
 //!    transaction goes on.
 //! 5. The store is synced, then the blocks that the view has changed are written to the objects, and files that it made
 //!    take their places ([`crate::objects::Objects::install`]); whoever reads them waits. A crash before that leaves the
-//!    pending rows, by which the next mount does it ([`VarveFs::install_pending`]).
+//!    pending rows, by which the next mount does it ([`VarveFs::install_pending`]). As everybody waits, what the view has
+//!    written is synced before step 1, and each directory once.
 //! 6. What is known in memory follows: places, and what the main view has open of files that are gone, which stay as
 //!    orphans.
 //!
 //! The kernel is told by the caller, who must hold no locks then.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -98,6 +99,8 @@ impl VarveFs {
         if let Some(why) = self.gave_way(&txn)? {
             return Err(CommitError::GaveWay(why));
         }
+        // Most of what step 5 needs to be durable, before everybody waits.
+        view.objects.sync_claimed().map_err(error::sync)?;
         let quiet = view.locks.lock_all();
         let guards = self.locks.lock_all();
         if let Some(serial) = &view.serial {
@@ -122,14 +125,10 @@ impl VarveFs {
         }
         let own = view.objects.own_inodes()?;
         view.objects.sync_claimed().map_err(error::sync)?;
-        let is_gone =
-            |ino: &InodeId| plan.removed_objects.contains(ino) || plan.orphans.contains(ino);
-        let installs: Vec<InodeId> = own.into_iter().filter(|ino| !is_gone(ino)).collect();
+        let gone: HashSet<&InodeId> = plan.removed_objects.iter().chain(&plan.orphans).collect();
+        let installs: Vec<InodeId> = own.into_iter().filter(|ino| !gone.contains(ino)).collect();
         let survivors = self.survivors(&plan)?;
-        let own_dir = view_dir(&self.dir, txn.epoch);
-        for ino in &installs {
-            self.objects.prepare(*ino, &own_dir, txn.epoch)?;
-        }
+        self.objects.prepare(&installs, &view_dir(&self.dir, txn.epoch), txn.epoch)?;
         let nobody_reads = self.objects.installing.write();
         self.join(&branch, view, &txn, &plan, &installs)?;
         if let Some(kept) = self.objects.kept() {
@@ -138,9 +137,7 @@ impl VarveFs {
         self.store.sync().map_err(error::store)?;
         // Before any of them can grow again.
         self.objects.remove(&plan.shrunk)?;
-        for ino in &installs {
-            self.install(*ino, txn.epoch)?;
-        }
+        self.install(&installs, txn.epoch)?;
         self.follow_commit(&mut plan, &installs, survivors)?;
         drop(nobody_reads);
         (ending.then)()?;
@@ -358,6 +355,7 @@ impl VarveFs {
                 batch.delete(self.meta, bytes_of(RowKey::mark(slot)));
             }
         }
+        let mut orphans = HashSet::new();
         for Survivor { inode, data } in survivors {
             let ino = inode.ino;
             let elsewhere = matches!(inode.content, Content::Object { .. } | Content::Borrowed(_));
@@ -372,9 +370,10 @@ impl VarveFs {
             if let Some(source) = inode.source() {
                 batch.put(self.meta, bytes_of(RowKey::loan(source, ino)), Loan::File.encode());
             }
-            plan.removed_objects.retain(|removed| *removed != ino);
+            orphans.insert(ino);
             self.locator.moved(ino, Place::Own)?;
         }
+        plan.removed_objects.retain(|removed| !orphans.contains(removed));
         for ino in &plan.shrunk {
             batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
             if let Some(node) = self.locator.node(*ino) {
@@ -389,16 +388,17 @@ impl VarveFs {
         self.reload_quotas()
     }
 
-    fn install(&self, ino: InodeId, epoch: InodeId) -> FsResult<()> {
+    fn install(&self, inos: &[InodeId], epoch: InodeId) -> FsResult<()> {
         let own = view_dir(&self.dir, epoch);
         // What the kernel reads straight cannot wait until all is written.
-        let straight = self.locator.node(ino).is_some_and(|node| node.state().passthrough > 0);
-        self.objects.install(ino, &own, straight)
+        let straight =
+            |ino| self.locator.node(ino).is_some_and(|node| node.state().passthrough > 0);
+        self.objects.install(inos, &own, &straight)
     }
 
     /// Finishes the commit of a transaction that had written to the large file `ino`.
     pub(crate) fn install_pending(&self, ino: InodeId, view: InodeId) -> FsResult<()> {
-        self.install(ino, view)?;
+        self.install(&[ino], view)?;
         let mut changes = self.changes();
         changes.batch.reclaims_space();
         changes.delete_pending(ino);

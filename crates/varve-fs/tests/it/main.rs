@@ -7,6 +7,7 @@ mod bench;
 mod bounds;
 mod clones;
 mod closing;
+mod commits;
 mod concurrent;
 mod copy;
 mod crash;
