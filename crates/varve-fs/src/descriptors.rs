@@ -34,7 +34,7 @@ impl Descriptors {
         Descriptors { max: max.max(1), queue: Mutex::default() }
     }
 
-    /// The object of `node`, opened with `open` if it is closed.
+    /// The object of `node`, opened with `open` if it is closed. REQUIRES: no commit can change which file that is meanwhile.
     pub(crate) fn object(
         &self,
         node: &Arc<OpenNode>,

@@ -84,21 +84,25 @@ impl Held<'_> {
 impl VarveFs {
     /// The inode, as of some moment during the call.
     pub(crate) fn read_inode(&self, ino: InodeId) -> FsResult<Inode> {
-        if ino.is_made_up() {
-            return self.made_up(ino).ok_or(FsError::Stale);
-        }
-        let found = match self.locator.place(ino)? {
-            Some(Place::Detached(inode)) => return Ok(*inode),
-            Some(Place::Entry { key, slot }) => {
-                inline_at(&self.entry_row(key)?, slot, ino).cloned()
-            }
-            Some(Place::Own) => self.inode_row(ino)?,
-            None => return self.inode_row(ino)?.ok_or(FsError::Stale),
-        };
-        match found {
+        match self.peek_inode(ino)? {
             Some(inode) => Ok(inode),
-            // Another operation has moved it and is about to say so: wait for its locks.
+            // Wait for the locks of who moves it.
             None => Ok(self.hold(ino)?.inode),
+        }
+    }
+
+    /// The same without waiting for anybody: `None` while another operation has moved it and is about to say so.
+    pub(crate) fn peek_inode(&self, ino: InodeId) -> FsResult<Option<Inode>> {
+        if ino.is_made_up() {
+            return self.made_up(ino).ok_or(FsError::Stale).map(Some);
+        }
+        match self.locator.place(ino)? {
+            Some(Place::Detached(inode)) => Ok(Some(*inode)),
+            Some(Place::Entry { key, slot }) => {
+                Ok(inline_at(&self.entry_row(key)?, slot, ino).cloned())
+            }
+            Some(Place::Own) => self.inode_row(ino),
+            None => self.inode_row(ino)?.ok_or(FsError::Stale).map(Some),
         }
     }
 

@@ -17,6 +17,9 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// After a file was opened, before the caller has it.
+    fn after_open(&self, _path: &Path, _mode: OpenMode) {}
+
     /// Before a file is removed.
     fn before_removal(&self, _path: &Path) {}
 
@@ -42,7 +45,9 @@ impl<H: Hooks> HookedEnv<H> {
 impl<H: Hooks> Env for HookedEnv<H> {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
         self.hooks.before_open(path, mode)?;
-        self.sim.open(path, mode)
+        let opened = self.sim.open(path, mode);
+        self.hooks.after_open(path, mode);
+        opened
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

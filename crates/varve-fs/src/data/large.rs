@@ -37,9 +37,32 @@ impl VarveFs {
         error::object(action, &self.objects.path(ino), error)
     }
 
-    /// The object of an open inode, opened if it is not yet.
+    /// The object of an open inode, opened if it is not yet. REQUIRES: its bytes are in one.
     pub(crate) fn object_file(&self, node: &Arc<OpenNode>) -> FsResult<Arc<dyn File>> {
-        self.descriptors.object(node, || self.open_object(node.ino))
+        self.find_object(node)?.ok_or(FsError::Stale)
+    }
+
+    /// The same; `None` if its bytes are in no object, as after a rollback. REQUIRES: no row is locked but its own.
+    pub(crate) fn find_object(&self, node: &Arc<OpenNode>) -> FsResult<Option<Arc<dyn File>>> {
+        loop {
+            if let Some(object) = node.object() {
+                return Ok(Some(object));
+            }
+            {
+                // Else a commit could remove or replace what is opened before it is known as the node's.
+                let _no_commit = self.objects.installing.read();
+                match self.peek_inode(node.ino)?.map(|inode| inode.content) {
+                    Some(Content::Object { .. }) => {
+                        let open = || self.open_object(node.ino);
+                        return self.descriptors.object(node, open).map(Some);
+                    }
+                    Some(_) => return Ok(None),
+                    None => {}
+                }
+            }
+            // Who moves it is about to be done.
+            drop(self.hold(node.ino)?);
+        }
     }
 
     fn open_object(&self, ino: InodeId) -> FsResult<Arc<dyn File>> {

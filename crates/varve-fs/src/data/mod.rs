@@ -55,10 +55,10 @@ impl VarveFs {
                         _ => Some(self.read_small(&inode, offset, len)?),
                     }
                 }
-                Content::Object { .. } => {
-                    let object = self.object_file(&file.node)?;
-                    Some(self.read_object(ino, object.as_ref(), offset, len)?)
-                }
+                Content::Object { .. } => match self.find_object(&file.node)? {
+                    Some(object) => Some(self.read_object(ino, object.as_ref(), offset, len)?),
+                    None => None,
+                },
                 _ => Some(self.read_small(&inode, offset, len)?),
             };
             if let Some(bytes) = bytes {

@@ -22,18 +22,21 @@ impl VarveFs {
         what: SeekFrom,
     ) -> FsResult<u64> {
         let file = self.handles.get(ino, handle)?;
-        if !file.node.has_object() {
-            let held = self.hold(ino)?;
-            if let Content::Borrowed(borrowed) = held.inode.content {
-                return self.seek_borrowed(&held.inode, borrowed, offset, what);
+        loop {
+            if !file.node.has_object() {
+                let held = self.hold(ino)?;
+                if let Content::Borrowed(borrowed) = held.inode.content {
+                    return self.seek_borrowed(&held.inode, borrowed, offset, what);
+                }
+                if !matches!(held.inode.content, Content::Object { .. }) {
+                    return self.seek_small(&held.inode, offset, what);
+                }
             }
-            if !matches!(held.inode.content, Content::Object { .. }) {
-                return self.seek_small(&held.inode, offset, what);
-            }
+            // It may have become small again meanwhile.
+            let Some(object) = self.find_object(&file.node)? else { continue };
+            let _no_commit = self.objects.installing.read();
+            return self.seek_object(ino, what, |what| object.seek(what, offset));
         }
-        let object = self.object_file(&file.node)?;
-        let _no_commit = self.objects.installing.read();
-        self.seek_object(ino, what, |what| object.seek(what, offset))
     }
 
     /// What `seek` finds in the object of `ino`.

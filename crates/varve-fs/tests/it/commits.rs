@@ -1,15 +1,72 @@
-//! What commits cost.
+//! Commits and rollbacks beside readers, and what they cost.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use varve_env::Env;
 use varve_env::sim::SimOp;
-use varve_fs::{FormatOptions, TransactionOptions, VarveFs};
+use varve_fs::{FormatOptions, MountOptions, TransactionOptions, VarveFs};
 use varve_vfs::Vfs;
 
-use crate::crash::{open, sim_store};
-use crate::snapshots::view;
-use crate::support::{Calls, ROOT};
+use crate::crash::{STORE, open, sim_store};
+use crate::interposed::{Interposed, interposed};
+use crate::snapshots::{same, view};
+use crate::support::{BOTH, Calls, READ, ROOT};
 use crate::views::sound;
 
 const LARGE: usize = 70_000;
+
+/// A reader's object was closed as too many were open. While it is opened again, a rollback makes the file small; the
+/// reader kept the object as that of the file, and what was written later went there.
+#[test]
+fn a_reader_does_not_bring_back_an_object_that_a_rollback_removes() {
+    let sim = sim_store(71, &FormatOptions::default());
+    let env = Arc::new(interposed(&sim));
+    let few = MountOptions { open_files_max: 2, ..MountOptions::default() };
+    let dyn_env: Arc<dyn Env> = Arc::<Interposed>::clone(&env);
+    let fs = VarveFs::open(dyn_env, Path::new(STORE), few).unwrap();
+    let ino = fs.mk(ROOT, "file");
+    fs.put_at(ino, 0, b"small");
+    let others = ["a", "b", "c"].map(|text| {
+        let other = fs.mk(ROOT, text);
+        fs.put_at(other, 0, &[1; LARGE]);
+        other
+    });
+    fs.create_snapshot("small").unwrap();
+    fs.put_at(ino, 0, &[2; LARGE]);
+    let reader = fs.open_as(ino, READ);
+    let others = others.map(|other| (other, fs.open_as(other, READ)));
+    std::thread::scope(|scope| {
+        let ((begin, is_begun), (done, is_done)) = (channel::<()>(), channel::<()>());
+        *env.hooks.after_open.lock() = Some(Box::new(move || {
+            drop(begin);
+            // The rollback waits for the reader, or is done before.
+            let _ = is_done.recv_timeout(Duration::from_secs(1));
+        }));
+        let back = &fs;
+        scope.spawn(move || {
+            let _ = is_begun.recv();
+            back.roll_back("small").unwrap();
+            drop(done);
+        });
+        let bytes = fs.read(ino, reader, 0, 5).unwrap();
+        assert!(bytes == [2; 5][..] || bytes == b"small"[..], "{bytes:?}");
+        assert!(env.hooks.after_open.lock().take().is_none(), "the object was open");
+    });
+    same(&view(&fs, "small"), &fs);
+    let writer = fs.open_as(ino, BOTH);
+    fs.write(ino, writer, 0, b"SMALL", false).unwrap();
+    fs.release(ino, writer).unwrap();
+    assert_eq!(fs.contents(ino), b"SMALL");
+    assert_eq!(fs.read(ino, reader, 0, 100).unwrap(), b"SMALL"[..]);
+    fs.release(ino, reader).unwrap();
+    others.into_iter().for_each(|(other, handle)| fs.release(other, handle).unwrap());
+    let then = view(&fs, "small");
+    assert_eq!(then.contents(then.find(ROOT, "file").unwrap().ino), b"small");
+    sound(&fs);
+}
 
 /// Everybody waits for a commit. It synced four directories for each large file.
 #[test]

@@ -20,6 +20,8 @@ pub(crate) type BeforeRemoval = Arc<dyn Fn() + Send + Sync>;
 pub(crate) struct OnObjects {
     pub(crate) instead: Mutex<Option<Instead>>,
     pub(crate) before_removal: Mutex<Option<BeforeRemoval>>,
+    /// Happens once, behind an opening.
+    pub(crate) after_open: Mutex<Option<Instead>>,
     threads: bool,
 }
 
@@ -38,7 +40,8 @@ pub(crate) fn with_threads(sim: &Arc<SimEnv>) -> Interposed {
 
 impl OnObjects {
     fn new(threads: bool) -> OnObjects {
-        OnObjects { instead: Mutex::new(None), before_removal: Mutex::new(None), threads }
+        let (instead, before_removal) = (Mutex::new(None), Mutex::new(None));
+        OnObjects { instead, before_removal, after_open: Mutex::new(None), threads }
     }
 }
 
@@ -62,6 +65,14 @@ impl Hooks for OnObjects {
             return Err(io::Error::from_raw_os_error(EIO));
         }
         Ok(())
+    }
+
+    fn after_open(&self, path: &Path, _mode: OpenMode) {
+        if is_object(path)
+            && let Some(after) = self.after_open.lock().take()
+        {
+            after();
+        }
     }
 
     fn before_removal(&self, path: &Path) {
