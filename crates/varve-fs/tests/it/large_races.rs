@@ -302,6 +302,19 @@ fn change(fs: &VarveFs, ino: InodeId, version: u32, rng: &mut Rng, history: &mut
     }
 }
 
+/// Opens a file for writing and closes it again, and changes its mode, until it is over.
+fn come_and_go(fs: &VarveFs, ino: InodeId, mut rng: Rng, is_over: &dyn Fn() -> bool) {
+    while !is_over() {
+        let handle = fs.open_as(ino, WRITE);
+        if rng.below(4) == 0 {
+            fs.fsync(ino, handle, rng.below(2) == 0).unwrap();
+        }
+        fs.release(ino, handle).unwrap();
+        let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+        fs.setattr(Caller::ROOT, ino, set).unwrap();
+    }
+}
+
 #[test]
 fn a_file_that_is_cut_and_grows_again_reads_as_it_was_at_some_moment() {
     const CHANGES: usize = 150;
@@ -343,18 +356,7 @@ fn a_file_that_is_cut_and_grows_again_reads_as_it_was_at_some_moment() {
                     })
                 })
                 .collect();
-            scope.spawn(move || {
-                let mut rng = Rng::new(seed * 4 + 3);
-                while !is_over() {
-                    let handle = fs.open_as(ino, WRITE);
-                    if rng.below(4) == 0 {
-                        fs.fsync(ino, handle, rng.below(2) == 0).unwrap();
-                    }
-                    fs.release(ino, handle).unwrap();
-                    let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-                    fs.setattr(Caller::ROOT, ino, set).unwrap();
-                }
-            });
+            scope.spawn(move || come_and_go(fs, ino, Rng::new(seed * 4 + 3), &is_over));
             let mut rng = Rng::new(seed * 4 + 2);
             for version in 1..=CHANGES {
                 begun.store(version as u64, Ordering::SeqCst);
