@@ -6,7 +6,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use varve_engine::options::DbOptions;
@@ -69,8 +70,8 @@ pub struct VarveFs {
     /// The states that clones read from; `None` if the store has no views.
     pub(crate) sources: Option<Arc<Sources>>,
     pub(crate) lookups: KeyspaceId,
-    /// Somebody has asked for something since [`VarveFs::take_used`].
-    pub(crate) used: AtomicBool,
+    /// When somebody last asked for something of a view, as [`Env::monotonic`] tells the time, in milliseconds.
+    pub(crate) used: AtomicU64,
     reaper_thread: Mutex<Option<Box<dyn JoinHandle>>>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
 }
@@ -391,6 +392,7 @@ impl VarveFs {
         let books = Arc::clone(&accounts);
         let reaper =
             Reaper::new(Arc::clone(&env), Arc::clone(&store), meta, Arc::clone(&objects), books);
+        let used = AtomicU64::new(env.monotonic().as_millis() as u64);
         Ok(VarveFs {
             meta,
             data: keyspaces.data,
@@ -405,7 +407,7 @@ impl VarveFs {
             dictionaries: Arc::new(dictionaries),
             tree: Mutex::new(()),
             moves: AtomicU64::new(0),
-            used: AtomicBool::new(false),
+            used,
             reaper_thread: Mutex::new(None),
             lookups: keyspaces.lookups,
             views,
@@ -441,9 +443,18 @@ impl VarveFs {
         &self.superblock
     }
 
-    /// Whether names, attributes or files were asked for since the last call, or files are open.
-    pub fn take_used(&self) -> bool {
-        self.used.swap(false, Ordering::Relaxed) || self.handles.count() > 0
+    /// For how long nobody has asked for names, attributes or files of a view; nothing while files are open in it.
+    pub fn unused_for(&self) -> Duration {
+        if self.handles.count() > 0 {
+            return Duration::ZERO;
+        }
+        let used = self.used.load(Ordering::Relaxed);
+        Duration::from_millis(self.monotonic_ms().saturating_sub(used))
+    }
+
+    /// [`Env::monotonic`] in milliseconds.
+    pub(crate) fn monotonic_ms(&self) -> u64 {
+        self.env.monotonic().as_millis() as u64
     }
 
     /// The dictionaries of its users.

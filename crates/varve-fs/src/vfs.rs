@@ -32,10 +32,10 @@ impl VarveFs {
         self.drop_returned_sources();
     }
 
-    /// Notes that somebody uses it.
+    /// Notes that somebody uses it, which nobody asks of the main view.
     fn touch(&self) {
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
+        if self.views.is_none() {
+            self.used.store(self.monotonic_ms(), Ordering::Relaxed);
         }
     }
 }

@@ -34,7 +34,7 @@ mod serial;
 pub mod stream;
 mod txn;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -137,8 +137,8 @@ pub(crate) struct Views {
     places: names::Places,
     attach: Mutex<Option<Attach>>,
     transacting: Mutex<Option<Transacting>>,
-    /// Transactions whose pairs somebody has asked for.
-    pairs_used: Mutex<BTreeSet<InodeId>>,
+    /// When somebody last asked for pairs of a transaction, as [`VarveFs::unused_for`] counts.
+    pairs_used: Mutex<BTreeMap<InodeId, u64>>,
     /// Held while a view begins or ends.
     changing: Mutex<()>,
     /// Epochs of the snapshots that are being sent or received, once for each time.

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use varve_engine::Branch;
@@ -34,13 +35,14 @@ impl VarveFs {
         let txn = self.transaction(id)?;
         let views = self.views()?;
         let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
-        views.pairs_used.lock().insert(txn.epoch);
+        views.pairs_used.lock().insert(txn.epoch, self.monotonic_ms());
         Ok(Arc::new(self.dictionaries().within(Arc::new(branch), txn.epoch)))
     }
 
-    /// Whether pairs of a transaction were asked for since the last call.
-    pub fn take_pairs_used(&self, txn: &Transaction) -> bool {
-        self.views.as_ref().is_some_and(|views| views.pairs_used.lock().remove(&txn.epoch))
+    /// For how long nobody has asked for pairs of a transaction; `None`: nobody has since the store was opened.
+    pub fn pairs_unused_for(&self, txn: &Transaction) -> Option<Duration> {
+        let used = *self.views.as_ref()?.pairs_used.lock().get(&txn.epoch)?;
+        Some(Duration::from_millis(self.monotonic_ms().saturating_sub(used)))
     }
 
     /// How many pairs of dictionaries a transaction has changed.

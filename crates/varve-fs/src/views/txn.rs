@@ -307,6 +307,9 @@ impl VarveFs {
 
     /// Lets go of the files of a transaction that has ended.
     pub(super) fn forget_transaction(&self, epoch: InodeId) {
+        if let Some(views) = &self.views {
+            views.pairs_used.lock().remove(&epoch);
+        }
         self.end_view(epoch);
         let own = view_dir(&self.dir, epoch);
         self.objects.forget_below(&own);

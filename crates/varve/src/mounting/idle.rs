@@ -1,14 +1,14 @@
 //! Which transactions somebody uses, and the end of those that nobody claims any more.
 //!
-//! 1. Every [`INTERVAL`] a thread looks at the open transactions, if there are any. One is in use while programs have files open in its
-//!    mount or their working directory there, which the kernel knows; it was used if its mount or its pairs were asked for
-//!    anything since the last look.
+//! 1. A transaction is in use while programs have files open in its mount or their working directory there, which the kernel
+//!    knows; it was used when its mount or its pairs were last asked for anything.
 //! 2. One that was begun to be aborted without use (`varve txn begin --idle-abort`), and has not been used for so long, is,
 //!    unless a program turns out to be in it. The log says so, and whoever names it later is told.
+//! 3. A thread looks when the first can be due ([`look_after`]), and sleeps where none ever will be.
 //!
 //! When a mount begins, so does the time without use. It is counted in memory alone.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,10 +24,10 @@ use varve_fuse::UnmountMode;
 use super::views::ViewDesk;
 use crate::Error;
 
-/// How often to look while transactions may have to be aborted.
+/// The shortest time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How often else.
-const REST: Duration = Duration::from_secs(5);
+/// While programs are in a transaction, one looks so often within the time that it may be without use.
+const LOOKS_IN_USE: u32 = 8;
 /// Transactions that were aborted, at most, of which is known why.
 const TOLD_MAX: usize = 256;
 
@@ -36,6 +36,8 @@ const TOLD_MAX: usize = 256;
 pub(super) struct Claims {
     /// When each was used last, or this mount began.
     used: Mutex<HashMap<String, Instant>>,
+    /// Those in which programs were at the last look.
+    in_use: Mutex<HashSet<String>>,
     /// The ids of those that were aborted, and after how many seconds.
     aborted: Mutex<VecDeque<(String, u64)>>,
     /// Held while the kernel is asked who is in a mount: two who ask at once would take it away.
@@ -81,6 +83,25 @@ impl Claims {
         self.bell.ring();
     }
 
+    /// Notes that the transaction `id` has not been used for `unused`.
+    pub(super) fn note(&self, id: &str, unused: Duration) {
+        let now = Instant::now();
+        if let (Some(last), Some(used)) = (self.used.lock().get_mut(id), now.checked_sub(unused)) {
+            *last = used.max(*last);
+        }
+    }
+
+    /// Notes whether programs are in the transaction `id`. If they were at the last look, they may have left a moment ago,
+    /// which counts as well.
+    fn note_in_use(&self, id: &str, in_use: bool) -> bool {
+        let mut all = self.in_use.lock();
+        if !in_use {
+            return all.remove(id);
+        }
+        all.insert(id.to_owned());
+        true
+    }
+
     /// `error`, or what has become of the transaction `id`.
     pub(super) fn explain(&self, id: &str, error: Error) -> Error {
         let aborted = self.aborted.lock();
@@ -109,38 +130,48 @@ pub(super) fn watch(desk: &Arc<ViewDesk>) {
     }
 }
 
+/// In what time to look again at a transaction that is to be aborted after `limit` without use, and has not been used for
+/// `idle`. Programs that are in it may leave at any moment.
+fn look_after(limit: Duration, idle: Duration, in_use: bool) -> Duration {
+    let after = if in_use || idle >= limit { limit / LOOKS_IN_USE } else { limit - idle };
+    after.max(INTERVAL)
+}
+
 impl ViewDesk {
-    /// Says when to look again; `None`: when a transaction has begun.
+    /// Says in what time to look again; `None`: when a transaction has begun.
     fn look(&self) -> Option<Duration> {
         let Some(_working) = self.door.enter() else { return Some(INTERVAL) };
         let open = self.fs.transactions().unwrap_or_default();
         let ids: Vec<String> = open.iter().map(|txn| txn.name().name).collect();
         self.claims.used.lock().retain(|id, _| ids.contains(id));
+        self.claims.in_use.lock().retain(|id| ids.contains(id));
+        let mut next = None;
         for txn in &open {
-            let in_use = txn.idle_abort_s.is_some() && self.is_in_use(&txn.name());
+            let Some(limit_s) = txn.idle_abort_s else { continue };
+            let limit = Duration::from_secs(limit_s);
+            let name = txn.name();
+            let in_use = self.claims.note_in_use(&name.name, self.is_in_use(&name));
             let idle = self.idle(txn, in_use);
-            if let Some(limit_s) = txn.idle_abort_s.filter(|limit_s| idle.as_secs() >= *limit_s) {
-                self.abort_idle(&txn.name(), limit_s);
+            if idle >= limit {
+                self.abort_idle(&name, limit_s);
             }
+            let after = look_after(limit, idle, in_use);
+            next = Some(next.map_or(after, |next: Duration| next.min(after)));
         }
-        match open.iter().any(|txn| txn.idle_abort_s.is_some()) {
-            true => Some(INTERVAL),
-            false if open.is_empty() => None,
-            false => Some(REST),
-        }
+        next
     }
 
     /// For how long nobody has used a transaction, which is `in_use` as far as the kernel knows.
     fn idle(&self, txn: &Transaction, in_use: bool) -> Duration {
         let name = txn.name();
-        let asked = self.attached(&name).is_some_and(|fs| fs.take_used());
-        let used = self.fs.take_pairs_used(txn) || asked || in_use;
-        let mut all = self.claims.used.lock();
-        let last = all.entry(name.name).or_insert_with(Instant::now);
-        if used {
-            *last = Instant::now();
+        let of_mount = self.attached(&name).map(|fs| fs.unused_for());
+        let of_pairs = self.fs.pairs_unused_for(txn);
+        let of_programs = in_use.then_some(Duration::ZERO);
+        self.claims.used.lock().entry(name.name.clone()).or_insert_with(Instant::now);
+        if let Some(unused) = [of_mount, of_pairs, of_programs].into_iter().flatten().min() {
+            self.claims.note(&name.name, unused);
         }
-        last.elapsed()
+        self.claims.used.lock().get(&name.name).map(Instant::elapsed).unwrap_or_default()
     }
 
     /// Whether the kernel knows of programs in the mount of a view.
@@ -180,5 +211,32 @@ impl ViewDesk {
         told["in_use"] = in_use.into();
         told["idle_s"] = self.idle(txn, in_use).as_secs().into();
         told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_looks_when_something_can_be_due() {
+        let seconds = Duration::from_secs;
+        let hour = seconds(3600);
+        assert_eq!(look_after(hour, seconds(600), false), seconds(3000));
+        assert_eq!(look_after(hour, seconds(600), true), seconds(450));
+        assert_eq!(look_after(hour, hour - Duration::from_millis(1), false), INTERVAL);
+        // It could not be aborted.
+        assert_eq!(look_after(hour, hour, false), seconds(450));
+        assert_eq!(look_after(seconds(1), Duration::ZERO, true), INTERVAL);
+    }
+
+    #[test]
+    fn who_was_in_a_transaction_at_the_last_look_may_have_left_just_now() {
+        let claims = Claims::default();
+        let looks = [false, true, true, false, false];
+        assert_eq!(
+            looks.map(|in_use| claims.note_in_use("7", in_use)),
+            [false, true, true, true, false]
+        );
     }
 }

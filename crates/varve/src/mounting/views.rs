@@ -139,6 +139,9 @@ impl ViewDesk {
         }
         let gone = attached.remove(name);
         drop(attached);
+        if let Some(fs) = &gone {
+            self.claims.note(&name.name, fs.unused_for());
+        }
         if let Some(Err(error)) = gone.map(|fs| fs.close()) {
             log::warn!("{}: {error}", name.path().display());
         }
