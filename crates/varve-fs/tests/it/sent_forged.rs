@@ -26,6 +26,47 @@ fn stream_of(frames: &[Frame]) -> Vec<u8> {
     out
 }
 
+/// The first version sent files whole that were in the base.
+#[test]
+fn a_stream_of_the_first_version_with_a_base_is_received() {
+    let (fs, one, two) = changed_files(64, false);
+    let there = open_with(&target(65, &fs), MountOptions::default());
+    receive(&there, &one).unwrap();
+    let whole = frames(&sent(&fs, "two", None));
+    let of = |wanted: u64| {
+        let bytes = whole.iter().filter(move |frame| {
+            matches!(frame, Frame::Bytes { ino, .. } | Frame::File { ino, .. } if *ino == wanted)
+        });
+        bytes.cloned()
+    };
+    let mut old = Vec::new();
+    for frame in frames(&two) {
+        match frame {
+            Frame::Header(mut header) => {
+                header.version = 1;
+                old.push(Frame::Header(header));
+            }
+            Frame::Changed { ino, .. } => old.extend(of(ino)),
+            Frame::Rows { .. } => old.push(frame),
+            _ => {}
+        }
+    }
+    let (mut rows, mut bytes) = (0, 0);
+    for frame in &old {
+        match frame {
+            Frame::Rows { rows: more, .. } => rows += more.len() as u64,
+            Frame::Bytes { bytes: more, .. } => bytes += more.len() as u64,
+            _ => {}
+        }
+    }
+    old.push(Frame::End { frames: old.len() as u64, rows, bytes });
+    let old = stream_of(&old);
+    assert!(old.len() > 5 * two.len(), "{} and {}", old.len(), two.len());
+    receive(&there, &old).unwrap();
+    same(&view(&fs, "two"), &there);
+    same(&view(&fs, "one"), &view(&there, "one"));
+}
+
 /// What a forger makes of good frames is refused, and leaves nothing to go on with.
 fn refused(there: &VarveFs, good: &[Frame], why: &str, forge: &dyn Fn(&mut Vec<Frame>)) {
     let mut frames = good.to_vec();
