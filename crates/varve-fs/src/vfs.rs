@@ -316,6 +316,10 @@ impl Vfs for VarveFs {
         crate::views::is_place(ino)
     }
 
+    fn is_fleeting(&self, ino: InodeId) -> bool {
+        crate::views::is_fleeting(ino)
+    }
+
     fn arrive(&self, ino: InodeId) -> FsResult<()> {
         self.do_arrive(ino)
     }
@@ -350,6 +354,10 @@ impl Vfs for VarveFs {
 
     fn transact(&self, what: Transact) -> FsResult<u64> {
         self.do_transact(what)
+    }
+
+    fn controlled(&self, ino: InodeId) -> FsResult<u64> {
+        self.do_controlled(ino)
     }
 
     fn status_json(&self) -> String {

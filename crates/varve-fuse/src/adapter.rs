@@ -195,9 +195,14 @@ impl Adapter {
         if ino == InodeId::ROOT { self.options.root } else { ino }
     }
 
-    /// Whether `ino` is a place where another mount is to appear, so that nothing known of it holds for long.
+    /// Whether `ino` is a place where another mount is to appear.
     fn is_awaited(&self, ino: InodeId) -> bool {
         ino.is_made_up() && self.vfs.is_awaited(ino)
+    }
+
+    /// Whether nothing known of `ino` holds for long.
+    fn is_fleeting(&self, ino: InodeId) -> bool {
+        ino.is_made_up() && self.vfs.is_fleeting(ino)
     }
 
     fn dispatch(&self, call: &mut Call<'_>, request: &Request<'_>) -> Served {

@@ -180,10 +180,15 @@ pub struct StatFs {
 }
 
 /// What to do about a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transact {
-    /// Begin one that shows a directory.
-    Begin(InodeId),
+    /// Begin one.
+    Begin {
+        /// The directory that it shows.
+        dir: InodeId,
+        /// How it is to be: options of the file system's own, with commas between them; empty for what is usual.
+        how: String,
+    },
     /// Make what was changed in the one with this id part of the file system.
     Commit(u64),
     /// Drop it.
@@ -391,6 +396,12 @@ pub trait Vfs: Send + Sync {
         false
     }
 
+    /// Whether what is known of `ino`, a made-up id, may end at any moment without the front end being told, so that it
+    /// is to ask each time.
+    fn is_fleeting(&self, ino: InodeId) -> bool {
+        self.is_awaited(ino)
+    }
+
     /// Waits until the file system that belongs at `ino` is mounted there. Then the path is to be walked again,
     /// which is `Stale`; another error says why it is not mounted.
     fn arrive(&self, _ino: InodeId) -> FsResult<()> {
@@ -436,9 +447,15 @@ pub trait Vfs: Send + Sync {
 
     /// Begins or ends a transaction; gives its id. `Conflict`, `GaveWay`, `QuotaExceeded`, `TextBusy` (large files are open
     /// for writing) and `NoSpace` say why a commit has changed nothing; the transaction goes on. `NotFound` if no such
-    /// transaction is open, `TryAgain` if it cannot be said at the moment. May wait for requests that are served meanwhile.
+    /// transaction is open, `Invalid` for options that there are not, `TryAgain` if it cannot be said at the moment. May wait
+    /// for requests that are served meanwhile.
     fn transact(&self, _what: Transact) -> FsResult<u64> {
         Err(FsError::NotSupported("transactions"))
+    }
+
+    /// The id of the transaction that attributes set on `ino` end; it may have ended. `NotSupported` for all other files.
+    fn controlled(&self, _ino: InodeId) -> FsResult<u64> {
+        Err(FsError::NotSupported("the end of transactions by attributes"))
     }
 
     /// What the file system says of its own state, as one JSON object.

@@ -24,6 +24,7 @@ mod commit;
 mod diff;
 mod file;
 mod limits;
+mod made_up;
 mod merge;
 mod names;
 mod pairs;
@@ -51,7 +52,7 @@ use crate::fs::{VarveFs, invalid};
 pub use commit::CommitError;
 pub use diff::{ChangeKind, Diff, PathChange};
 pub(crate) use file::{Own, ViewFile};
-pub(crate) use names::is_place;
+pub(crate) use names::{is_fleeting, is_place};
 pub use plan::Committed;
 pub use rollback::RollBackError;
 pub use serial::TransactionLocks;
@@ -122,6 +123,12 @@ impl ViewName {
     /// The directory of the main view in which its place is.
     pub fn dir(&self) -> InodeId {
         names::dir_of(self.kind)
+    }
+
+    /// The directories of the main view of which the listings tell of it.
+    pub fn listed_in(&self) -> impl Iterator<Item = InodeId> {
+        let control = (self.kind == ViewKind::Transaction).then_some(names::CONTROLS);
+        [self.dir()].into_iter().chain(control)
     }
 }
 

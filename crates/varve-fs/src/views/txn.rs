@@ -188,6 +188,9 @@ impl VarveFs {
     ) -> FsResult<Transaction> {
         self.writable()?;
         let views = self.views()?;
+        if root.is_made_up() {
+            return Err(FsError::NotSupported("a transaction that shows views"));
+        }
         self.dir_row(root)?;
         let _changing = views.changing.lock();
         // None is half made when it begins.

@@ -2,6 +2,7 @@
 
 use varve_vfs::{FsError, FsResult, SetAttr, XattrMode};
 
+use super::transactions::{beginning, ending};
 use super::trees::is_of_tree;
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
@@ -72,6 +73,9 @@ impl Adapter {
         let SetXattr { flags, kill_set_gid, name, value } = request
             .decode(self.agreement.setxattr_ext())
             .map_err(|_| FsError::Invalid("a SETXATTR that ends too early"))?;
+        if let Some(end) = ending(name) {
+            return self.end_by_attribute(call, end, value);
+        }
         if is_of_tree(name) {
             self.set_of_tree(call.header.uid, call.ino, name, Some(value))?;
             return Ok(DONE);
@@ -96,6 +100,9 @@ impl Adapter {
         }
         if call.ino == self.root() && name == SESSION_XATTR {
             return Ok(sized(call, self.agreement.status_json().as_bytes(), size));
+        }
+        if let Some(how) = beginning(name) {
+            return self.begin_by_attribute(call, how, size);
         }
         if is_of_tree(name) {
             let value = self.get_of_tree(call.ino, name)?;

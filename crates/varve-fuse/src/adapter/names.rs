@@ -13,13 +13,13 @@ use crate::protocol::request::{Mknod, Read, Rename};
 impl Adapter {
     /// How long the kernel may believe a name and its attributes.
     pub(super) fn validity(&self, ino: InodeId) -> Validity {
-        let entry = if self.is_awaited(ino) { Duration::ZERO } else { self.options.entry_timeout };
+        let entry = if self.is_fleeting(ino) { Duration::ZERO } else { self.options.entry_timeout };
         Validity { entry, attr: self.attr_validity(ino) }
     }
 
-    /// How long it may believe attributes: where another mount is to appear, not at all.
+    /// How long it may believe attributes: not at all where another mount is to appear, or a name goes by itself.
     pub(super) fn attr_validity(&self, ino: InodeId) -> Duration {
-        if self.is_awaited(ino) { Duration::ZERO } else { self.options.attr_timeout }
+        if self.is_fleeting(ino) { Duration::ZERO } else { self.options.attr_timeout }
     }
 
     /// Answers a request that has found or made a name.
@@ -29,8 +29,10 @@ impl Adapter {
     }
 
     pub(super) fn lookup(&self, call: &mut Call<'_>, name: &[u8]) -> Served {
+        // Names come by themselves in directories that are made up.
+        let lasts = !self.options.negative_timeout.is_zero() && !call.ino.is_made_up();
         match self.vfs.lookup(call.ino, convert::name(name)?) {
-            Err(FsError::NotFound) if !self.options.negative_timeout.is_zero() => {
+            Err(FsError::NotFound) if lasts => {
                 call.reply.absent(self.options.negative_timeout);
                 Ok(Answer::Body)
             }

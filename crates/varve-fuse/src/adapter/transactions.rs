@@ -1,4 +1,6 @@
-//! Transactions for programs that have nothing but the mount: ioctls on any directory of it.
+//! Transactions for programs that have nothing but the mount.
+//!
+//! By ioctls on any directory of it:
 //!
 //! ```text
 //! | id u64 | flags u64: 0 |     what all of them bring or take, in the machine's order of bytes
@@ -8,17 +10,31 @@
 //! abort   _IOW('V', 3, 16 bytes)
 //! ```
 //!
-//! An ioctl, as the kernel holds no lock of the directory meanwhile: a commit tells the kernel which names have changed, and
-//! for that takes the locks of directories. With extended attributes, KVFS's way, it would wait for its own caller.
-//! They are done by a thread that may wait, since ending a transaction takes other requests to this mount.
+//! By extended attributes, for programs that have no ioctl, as shells:
 //!
+//! ```text
+//! begin   getxattr varve.txn-begin[,OPTION=VALUE...] of the directory    its value is the id, in digits
+//! commit  setxattr varve.txn-commit of the transaction's own file, empty
+//! abort   setxattr varve.txn-abort  of the transaction's own file, empty
+//! ```
+//!
+//! A commit tells the kernel which names have changed, and for that takes the locks of directories. It holds no lock during
+//! an ioctl nor while an attribute is asked for. While one is set it locks the file: so there is one for each transaction
+//! (`Vfs::controlled`), whose lock nobody else needs. On the directory that has changed, or on one on the way to the
+//! transaction's mount, a commit would wait for its own caller; on one file for all, for the commits of others.
+//!
+//! Whoever asks how long the value is, as getfattr does first, is told the most and begins nothing.
+//!
+//! All of them are done by a thread that may wait, since ending a transaction takes other requests to this mount.
 //! Whoever may set limits on trees may begin and end transactions. docs/transactions-api.md is for those who write programs.
 //!
-//! Source: KVFS, thesis section 3.3 (calls for transactions without a change of the kernel).
+//! Source: KVFS, thesis section 3.3 (calls for transactions without a change of the kernel; it has attributes that are set
+//! for all three).
 
 use bytes::Bytes;
 use varve_vfs::{FsError, FsResult, Transact};
 
+use super::trees::check_may_manage;
 use super::{Adapter, Answer, Call, Served};
 use crate::protocol::request::Ioctl;
 
@@ -30,24 +46,81 @@ const TXN_BYTES: usize = 16;
 /// What stands before what an ioctl takes: result, flags, and two counts that only unrestricted ones have, all 0.
 const IOCTL_OUT_BYTES: usize = 16;
 
+const BEGIN_XATTR: &[u8] = b"varve.txn-begin";
+const COMMIT_XATTR: &[u8] = b"varve.txn-commit";
+const ABORT_XATTR: &[u8] = b"varve.txn-abort";
+/// The most digits that an id has.
+const ID_DIGITS_MAX: u32 = 20;
+
+/// If the attribute `name` begins a transaction: how that is to be.
+pub(super) fn beginning(name: &[u8]) -> Option<&[u8]> {
+    match name.strip_prefix(BEGIN_XATTR)? {
+        [] => Some(&[]),
+        [b',', how @ ..] => Some(how),
+        _ => None,
+    }
+}
+
+/// If the attribute `name` ends a transaction: how.
+pub(super) fn ending(name: &[u8]) -> Option<fn(u64) -> Transact> {
+    match name {
+        COMMIT_XATTR => Some(Transact::Commit),
+        ABORT_XATTR => Some(Transact::Abort),
+        _ => None,
+    }
+}
+
 impl Adapter {
     pub(super) fn ioctl(&self, call: &Call<'_>, ioctl: &Ioctl<'_>) -> Served {
         let what = match ioctl.command {
-            BEGIN if ioctl.out_bytes as usize >= TXN_BYTES => Transact::Begin(call.ino),
+            BEGIN if ioctl.out_bytes as usize >= TXN_BYTES => {
+                Transact::Begin { dir: call.ino, how: String::new() }
+            }
             COMMIT => Transact::Commit(id_in(ioctl.brought)?),
             ABORT => Transact::Abort(id_in(ioctl.brought)?),
             _ => return Ok(Answer::Errno(libc::ENOTTY)),
         };
-        super::trees::check_may_manage(call.header.uid)?;
+        check_may_manage(call.header.uid)?;
         Ok(self.later_with(call, move |vfs| {
+            let begins = matches!(what, Transact::Begin { .. });
             let id = vfs.transact(what)?;
             let mut body = vec![0; IOCTL_OUT_BYTES];
-            if matches!(what, Transact::Begin(_)) {
+            if begins {
                 body.extend_from_slice(&id.to_ne_bytes());
                 body.extend_from_slice(&[0; 8]);
             }
             Ok(Bytes::from(body))
         }))
+    }
+
+    /// Begins a transaction for who asks for the attribute of which `how` follows the name, with room for `size` bytes.
+    pub(super) fn begin_by_attribute(&self, call: &mut Call<'_>, how: &[u8], size: u32) -> Served {
+        check_may_manage(call.header.uid)?;
+        if size == 0 {
+            call.reply.size_out(ID_DIGITS_MAX);
+            return Ok(Answer::Body);
+        }
+        if size < ID_DIGITS_MAX {
+            return Ok(Answer::Errno(libc::ERANGE));
+        }
+        let how = std::str::from_utf8(how).map_err(|_| FsError::Invalid("options are text"))?;
+        let begin = Transact::Begin { dir: call.ino, how: how.to_owned() };
+        Ok(self.later_with(call, move |vfs| Ok(vfs.transact(begin)?.to_string().into())))
+    }
+
+    /// Ends the transaction whose own file the call is about.
+    pub(super) fn end_by_attribute(
+        &self,
+        call: &Call<'_>,
+        end: fn(u64) -> Transact,
+        value: &[u8],
+    ) -> Served {
+        check_may_manage(call.header.uid)?;
+        let id = self.vfs.controlled(call.ino)?;
+        if !value.is_empty() {
+            return Err(FsError::Invalid("the file says which transaction ends, not a value"));
+        }
+        Ok(self.later(call, move |vfs| vfs.transact(end(id)).map(drop)))
     }
 }
 
@@ -64,6 +137,15 @@ fn id_in(brought: &[u8]) -> FsResult<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attributes_that_begin_may_say_how() {
+        assert_eq!(beginning(b"varve.txn-begin"), Some(&b""[..]));
+        assert_eq!(beginning(b"varve.txn-begin,a=b,c=d"), Some(&b"a=b,c=d"[..]));
+        for other in ["varve.txn", "varve.txn-beginning", "varve.txn-commit", "user.txn-begin"] {
+            assert_eq!(beginning(other.as_bytes()), None, "{other}");
+        }
+    }
 
     #[test]
     fn what_an_ioctl_brings_is_an_id_and_no_flags() {

@@ -52,8 +52,8 @@ struct HowArguments {
     #[arg(long, value_name = "WHAT", default_value = "wait", value_parser = named::<OnConflict>)]
     on_conflict: OnConflict,
     /// How long one call waits for locks; then it fails (EBUSY)
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
-    lock_timeout: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = transaction::lock_wait_ms)]
+    lock_timeout: u64,
     /// Of transactions that wait for each other the one with the smallest number gives way (EDEADLK), of equal ones the
     /// youngest
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -65,20 +65,10 @@ impl HowArguments {
         TransactionOptions {
             isolation: self.isolation,
             on_conflict: self.on_conflict,
-            lock_wait_ms: (self.lock_timeout * 1000.0) as u64,
+            lock_wait_ms: self.lock_timeout,
             priority: self.priority,
             ..TransactionOptions::default()
         }
-    }
-}
-
-/// The longest that a call may wait for locks, in seconds.
-const LOCK_TIMEOUT_MAX: f64 = 3600.0;
-
-fn seconds(text: &str) -> std::result::Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=LOCK_TIMEOUT_MAX).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("give seconds from 0 to {LOCK_TIMEOUT_MAX}")),
     }
 }
 
@@ -87,7 +77,7 @@ struct BeginArguments {
     #[command(flatten)]
     how: HowArguments,
     /// Abort it when nobody has used it for so long: 90s, 10m, 2h, 7d [default: never]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = transaction::idle_s)]
     idle_abort: Option<u64>,
     /// The directory to work in, on a mount
     dir: PathBuf,
@@ -144,22 +134,6 @@ struct EnterArguments {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
-}
-
-/// Reads a time: at least a second.
-fn time(text: &str) -> std::result::Result<u64, String> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit = match unit {
-        "s" => Some(1),
-        "m" => Some(60),
-        "h" => Some(3600),
-        "d" => Some(24 * 3600),
-        _ => None,
-    };
-    let number = number.parse().ok().filter(|number: &u64| *number > 0);
-    let seconds = number.zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
-    seconds.ok_or_else(|| "write a time as 90s, 10m, 2h or 7d".to_owned())
 }
 
 /// Does it.

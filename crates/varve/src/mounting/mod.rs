@@ -19,6 +19,7 @@ mod idle;
 mod options;
 mod report;
 mod succession;
+mod transact;
 mod umount;
 mod views;
 

@@ -16,13 +16,13 @@ use std::thread;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use varve_fs::{CommitError, Committed, TransactionOptions, VarveFs, ViewKind, ViewName};
+use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
     MountOptions, Notifier, Session, SessionOptions, UnmountError, UnmountMode, find_mounts,
     mount_within, unmount,
 };
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, Transact};
+use varve_vfs::{FsError, FsResult};
 
 use super::door::Door;
 use super::idle::{self, Claims};
@@ -32,7 +32,7 @@ use crate::views::{self, ViewRequest};
 use crate::{Error, Result};
 
 /// Why a transaction goes on.
-enum NotCommitted {
+pub(super) enum NotCommitted {
     Refused(CommitError),
     Failed(Error),
 }
@@ -284,37 +284,6 @@ impl ViewDesk {
         });
     }
 
-    /// Does what a program on the mount asks.
-    fn transact(&self, what: Transact) -> FsResult<u64> {
-        let _working = self.door.enter().ok_or(FsError::TryAgain)?;
-        let name = |id: u64| ViewName::transaction(id.to_string());
-        let failed = |error: Error| FsError::Storage(error.message().to_owned());
-        match what {
-            Transact::Begin(dir) => {
-                let name = self.fs.begin_transaction(dir, &TransactionOptions::default())?;
-                self.begun(&name);
-                name.name.parse().map_err(|_| FsError::Stale)
-            }
-            Transact::Commit(id) => {
-                self.fs.transaction(&id.to_string())?;
-                self.commit(&name(id)).map(|()| id).map_err(|error| match error {
-                    NotCommitted::Refused(CommitError::Conflict(told)) => {
-                        FsError::Conflict(told.join(", "))
-                    }
-                    NotCommitted::Refused(CommitError::GaveWay(_)) => FsError::GaveWay,
-                    NotCommitted::Refused(CommitError::InUse(_)) => FsError::TextBusy,
-                    NotCommitted::Refused(CommitError::OverLimits(_)) => FsError::QuotaExceeded,
-                    NotCommitted::Refused(CommitError::Failed(error)) => error,
-                    NotCommitted::Failed(error) => failed(error),
-                })
-            }
-            Transact::Abort(id) => {
-                self.fs.transaction(&id.to_string())?;
-                self.abort(&name(id), UnmountMode::Force).map(|()| id).map_err(failed)
-            }
-        }
-    }
-
     /// Drops a transaction; not if the mode is plain and programs are in it.
     pub(super) fn abort(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
         self.ending(name, || {
@@ -325,7 +294,7 @@ impl ViewDesk {
         Ok(())
     }
 
-    fn commit(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
+    pub(super) fn commit(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
         self.ending(name, || self.commit_ending(name))?;
         self.name_changed(name);
         Ok(())
@@ -374,16 +343,17 @@ impl ViewDesk {
         }
     }
 
-    fn begun(&self, name: &ViewName) {
+    pub(super) fn begun(&self, name: &ViewName) {
         self.name_changed(name);
         self.claims.begun();
     }
 
-    /// Has the kernel forget what it knows of the place of a view.
+    /// Has the kernel forget what it knows of the place of a view, and of who else lists it.
     fn name_changed(&self, view: &ViewName) {
-        let dir = view.dir();
-        self.told(self.notifier.name_changed(dir, view.name.as_bytes()));
-        self.told(self.notifier.inode_changed(dir));
+        self.told(self.notifier.name_changed(view.dir(), view.name.as_bytes()));
+        for dir in view.listed_in() {
+            self.told(self.notifier.inode_changed(dir));
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod rollback;
 mod sent;
 mod serial;
 mod trees;
+mod txn_attributes;
 mod views;
 mod ways;
 

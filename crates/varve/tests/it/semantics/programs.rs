@@ -82,11 +82,21 @@ fn compiled(source: &str, dir: &Path, name: &str) -> PathBuf {
     program
 }
 
-/// The program in a language that docs/transactions-api.md shows.
-fn shown(language: &str) -> &'static str {
+/// The program that docs/transactions-api.md shows below a heading.
+pub(super) fn shown(heading: &str) -> &'static str {
     let page = include_str!("../../../../../docs/transactions-api.md");
-    let (_, begin) = page.split_once(&format!("```{language}\n")).unwrap();
-    begin.split_once("```").unwrap().0
+    let (_, begin) = page.split_once(&format!("\n## {heading}\n\n```")).unwrap();
+    let (_, program) = begin.split_once('\n').unwrap();
+    program.split_once("```").unwrap().0
+}
+
+/// Whether there is such a program on this machine; says if not.
+pub(super) fn there_is(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        println!("not tried: there is no {program} on this machine");
+    }
+    found
 }
 
 fn transaction_ioctls(place: &Place) {
@@ -103,11 +113,10 @@ fn transaction_ioctls(place: &Place) {
 
 /// The programs of docs/transactions-api.md do what it says, and say what is in the way.
 fn shown_programs(dir: &Path, beside: &Path) {
-    let in_c = compiled(shown("c"), beside, "in_c");
+    let in_c = compiled(shown("C, by ioctl"), beside, "in_c");
     let mut lines = String::new();
     for language in ["c", "python"] {
-        if language == "python" && Command::new("python3").arg("--version").output().is_err() {
-            println!("not tried: there is no python3 on this machine");
+        if language == "python" && !there_is("python3") {
             continue;
         }
         for n in 0..3 {
@@ -117,7 +126,7 @@ fn shown_programs(dir: &Path, beside: &Path) {
                 _ => Command::new("python3"),
             };
             if language == "python" {
-                command.args(["-c", shown(language)]);
+                command.args(["-c", shown("Python, by ioctl")]);
             }
             run(command.arg(dir).arg(&line));
             lines = format!("{lines}{line}\n");

@@ -167,8 +167,8 @@ fn view_places(place: &Place) {
     }
     let (dir, top) = (place.dir(), place.dir().join(".varve"));
     assert_eq!(names(&dir), Vec::<&str>::new());
-    assert_eq!(names(&top), ["snapshots", "txn"]);
-    for path in [top.join("x"), top.join("snapshots/x"), top.join("txn/x")] {
+    assert_eq!(names(&top), ["control", "snapshots", "txn"]);
+    for path in ["x", "control/x", "snapshots/x", "txn/x"].map(|name| top.join(name)) {
         refused_io(fs::write(&path, "x"), Errno::PERM);
         refused_io(fs::create_dir(&path), Errno::PERM);
     }
