@@ -350,7 +350,7 @@ impl VarveFs {
             let ground = Ground { db, env, dir, options, superblock, objects, ids, keyspaces };
             Arc::new(Sources::new(ground))
         });
-        let views = db.map(Views::new);
+        let views = db.map(|db| Views::new(db, env.random()));
         let lock = Mutex::new(Some(lock));
         let serial = None;
         let parts = Parts {

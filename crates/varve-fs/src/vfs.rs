@@ -71,7 +71,9 @@ impl Vfs for VarveFs {
         let Content::Symlink(target) = &inode.content else {
             return Err(FsError::Invalid("not a symbolic link"));
         };
-        self.touch_atime(&inode);
+        if !ino.is_made_up() {
+            self.touch_atime(&inode);
+        }
         Ok(target.clone())
     }
 
@@ -137,12 +139,12 @@ impl Vfs for VarveFs {
 
     fn unlink(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
         self.enter();
-        self.remove_name(parent, name, Remove::File)
+        self.moving(parent, name, self.remove_name(parent, name, Remove::File))
     }
 
     fn rmdir(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
         self.enter();
-        self.remove_name(parent, name, Remove::Directory)
+        self.moving(parent, name, self.remove_name(parent, name, Remove::Directory))
     }
 
     fn rename(
@@ -154,7 +156,8 @@ impl Vfs for VarveFs {
         mode: RenameMode,
     ) -> FsResult<()> {
         self.enter();
-        self.do_rename(parent, name, new_parent, new_name, mode)
+        let renamed = self.do_rename(parent, name, new_parent, new_name, mode);
+        self.moving(new_parent, new_name, self.moving(parent, name, renamed))
     }
 
     fn create(
@@ -318,6 +321,10 @@ impl Vfs for VarveFs {
 
     fn is_fleeting(&self, ino: InodeId) -> bool {
         crate::views::is_fleeting(ino)
+    }
+
+    fn may_appear(&self, parent: InodeId, name: FileName<'_>) -> bool {
+        self.name_may_appear(parent, name)
     }
 
     fn arrive(&self, ino: InodeId) -> FsResult<()> {

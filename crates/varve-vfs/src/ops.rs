@@ -402,6 +402,11 @@ pub trait Vfs: Send + Sync {
         self.is_awaited(ino)
     }
 
+    /// Whether `name`, which was not found in `parent`, may come to be there without the front end being told.
+    fn may_appear(&self, parent: InodeId, _name: FileName<'_>) -> bool {
+        parent.is_made_up()
+    }
+
     /// Waits until the file system that belongs at `ino` is mounted there. Then the path is to be walked again,
     /// which is `Stale`; another error says why it is not mounted.
     fn arrive(&self, _ino: InodeId) -> FsResult<()> {

@@ -195,8 +195,7 @@ impl VarveFs {
             }
             // A power cut must not bring the loans back without what they are of.
             self.store.sync().map_err(error::store)?;
-            sources.end(epoch)?;
-            sources.db.delete_snapshot(&stored).map_err(error::store)?;
+            sources.delete(epoch, &stored)?;
             self.end_view(epoch);
         }
         Ok(())

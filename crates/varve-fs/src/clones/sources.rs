@@ -183,15 +183,20 @@ impl Sources {
         self.state(epoch, stored)
     }
 
+    /// Whether `state`, which is of the epoch `epoch`, has anything that clones have yet to copy.
+    pub(crate) fn has_folded(&self, epoch: InodeId, state: &dyn Store) -> FsResult<bool> {
+        for source in self.epochs().into_iter().filter(|source| *source < epoch) {
+            if self.lends(source, state)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// REQUIRES: `open` is held, so that a state gets one branch.
     fn state(&self, epoch: InodeId, stored: &str) -> FsResult<Arc<dyn Store>> {
         let snapshot = self.db.open_snapshot(stored).map_err(error::store)?;
-        let earlier = self.epochs().into_iter().filter(|source| *source < epoch);
-        let mut folded = false;
-        for source in earlier {
-            folded |= self.lends(source, &snapshot)?;
-        }
-        if !folded {
+        if !self.has_folded(epoch, &snapshot)? {
             return Ok(Arc::new(snapshot));
         }
         let info = info_of(epoch);
@@ -208,8 +213,9 @@ impl Sources {
         Ok(Arc::new(branch.map_err(error::store)?))
     }
 
-    /// Forgets what was unfolded in the state of the epoch `epoch`, which ends.
-    pub(crate) fn end(&self, epoch: InodeId) -> FsResult<()> {
+    /// Deletes the state of the epoch `epoch`, which the store calls `stored`, with what was unfolded in it. Nobody can begin
+    /// to unfold more meanwhile.
+    pub(crate) fn delete(&self, epoch: InodeId, stored: &str) -> FsResult<()> {
         let mut open = self.open.lock();
         open.retain(|(known, _)| *known != epoch);
         let info = info_of(epoch);
@@ -217,7 +223,7 @@ impl Sources {
             let branch = self.db.open_branch(branch.id).map_err(error::store)?;
             branch.abort().map_err(error::store)?;
         }
-        Ok(())
+        self.db.delete_snapshot(stored).map_err(error::store)
     }
 
     /// Lets go of all that are open.

@@ -6,12 +6,20 @@ use varve_vfs::{Entry, FsError, FsResult};
 
 use crate::fs::VarveFs;
 use crate::locator::Place;
+use crate::views::is_made_up_below;
 
 impl VarveFs {
     pub(crate) fn do_lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
         if let Some(found) = self.look_up_made_up(parent, name) {
             return found;
         }
+        match self.look_up_stored(parent, name) {
+            Err(FsError::NotFound) if is_made_up_below(name) => self.look_up_below(parent),
+            found => found,
+        }
+    }
+
+    fn look_up_stored(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
         loop {
             let mut guards = self.lock_rows(&[key])?;

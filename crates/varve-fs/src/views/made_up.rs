@@ -5,6 +5,9 @@
 //!
 //! kind 0   0 to 3: a directory at the top; from 16 on: a place for a mount, counted
 //!      1   what ends the transaction with that id
+//!      2   `.varve` of the directory with that id
+//!      3   `snapshots` in there
+//!      4   a link in there; they are numbered ([`super::below`])
 //! ```
 
 use varve_schema::FileKind;
@@ -12,6 +15,8 @@ use varve_types::InodeId;
 
 /// How many bits the number has.
 const NUMBER_BITS: u32 = 60;
+/// The largest number.
+pub(super) const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
 /// The first number of a place for a mount.
 const FIRST_PLACE: u64 = 16;
 
@@ -30,13 +35,19 @@ pub(super) enum MadeUp {
     Place(u64),
     /// `.varve/control/ID`.
     Control(u64),
+    /// `.varve` of a directory below the root.
+    Below(InodeId),
+    /// `.varve/snapshots` of a directory below the root.
+    SnapshotsOf(InodeId),
+    /// A link in there.
+    Link(u64),
 }
 
 impl MadeUp {
     /// What `id` stands for, if it is made up and stands for anything.
     pub(super) fn of(id: InodeId) -> Option<MadeUp> {
         let bits = id.get().checked_sub(InodeId::FIRST_MADE_UP.get())?;
-        let number = bits & ((1 << NUMBER_BITS) - 1);
+        let number = bits & NUMBER_MAX;
         Some(match (bits >> NUMBER_BITS, number) {
             (0, 0) => MadeUp::Top,
             (0, 1) => MadeUp::Snapshots,
@@ -44,6 +55,9 @@ impl MadeUp {
             (0, 3) => MadeUp::Controls,
             (0, place) => MadeUp::Place(place.checked_sub(FIRST_PLACE)?),
             (1, transaction) => MadeUp::Control(transaction),
+            (2, dir) => MadeUp::Below(InodeId::new(dir)),
+            (3, dir) => MadeUp::SnapshotsOf(InodeId::new(dir)),
+            (4, link) => MadeUp::Link(link),
             _ => return None,
         })
     }
@@ -57,6 +71,9 @@ impl MadeUp {
             MadeUp::Controls => (0, 3),
             MadeUp::Place(place) => (0, FIRST_PLACE + place),
             MadeUp::Control(transaction) => (1, transaction),
+            MadeUp::Below(dir) => (2, dir.get()),
+            MadeUp::SnapshotsOf(dir) => (3, dir.get()),
+            MadeUp::Link(link) => (4, link),
         };
         InodeId::new(InodeId::FIRST_MADE_UP.get() + (kind << NUMBER_BITS) + number)
     }
@@ -65,13 +82,15 @@ impl MadeUp {
     pub(super) fn kind(self) -> FileKind {
         match self {
             MadeUp::Control(_) => FileKind::Regular,
+            MadeUp::Link(_) => FileKind::Symlink,
             _ => FileKind::Directory,
         }
     }
 
     /// Whether what is known of it may end at any moment, without anybody telling the kernel.
     pub(super) fn is_fleeting(self) -> bool {
-        matches!(self, MadeUp::Place(_) | MadeUp::Control(_))
+        let at_the_top = [MadeUp::Top, MadeUp::Snapshots, MadeUp::Transactions, MadeUp::Controls];
+        !at_the_top.contains(&self)
     }
 }
 
@@ -81,7 +100,7 @@ mod tests {
 
     #[test]
     fn each_id_stands_for_one_thing() {
-        let number = (1 << NUMBER_BITS) - 1;
+        let number = NUMBER_MAX;
         let all = [
             MadeUp::Top,
             MadeUp::Snapshots,
@@ -91,7 +110,15 @@ mod tests {
             MadeUp::Place(number - FIRST_PLACE),
             MadeUp::Control(16),
             MadeUp::Control(number),
+            MadeUp::Below(InodeId::new(16)),
+            MadeUp::Below(InodeId::new(number)),
+            MadeUp::SnapshotsOf(InodeId::new(16)),
+            MadeUp::SnapshotsOf(InodeId::new(number)),
+            MadeUp::Link(0),
+            MadeUp::Link(number),
         ];
+        let ids: std::collections::BTreeSet<InodeId> = all.iter().map(|what| what.id()).collect();
+        assert_eq!(ids.len(), all.len());
         for what in all {
             assert_eq!(MadeUp::of(what.id()), Some(what));
         }

@@ -15,11 +15,12 @@
 //! The epoch of a snapshot is part of the name by which the store knows it, and so is what other stores know it by if they
 //! have it too ([`stream`]): `EPOCH:ID@NAME`; without an id if it was made by an earlier version of this program.
 //!
-//! [`names`] has the directory by which mounts of views are reached.
+//! [`names`] has the directory by which mounts of views are reached, [`below`] what leads there from other directories.
 //!
 //! Source: KVFS, thesis sections 3.3 and 4.2. Departure: a view is a mount, not a process's way of seeing one, so that
 //! every program works in it unchanged and several share it.
 
+mod below;
 mod commit;
 mod diff;
 mod file;
@@ -49,6 +50,7 @@ use crate::dictionaries::Dictionaries;
 use crate::error;
 use crate::fs::{VarveFs, invalid};
 
+pub(crate) use below::is_made_up_below;
 pub use commit::CommitError;
 pub use diff::{ChangeKind, Diff, PathChange};
 pub(crate) use file::{Own, ViewFile};
@@ -142,6 +144,7 @@ type Transacting = Arc<dyn Fn(Transact) -> FsResult<u64> + Send + Sync>;
 pub(crate) struct Views {
     db: Arc<Db>,
     places: names::Places,
+    links: below::Links,
     attach: Mutex<Option<Attach>>,
     transacting: Mutex<Option<Transacting>>,
     /// When somebody last asked for pairs of a transaction, as [`VarveFs::unused_for`] counts.
@@ -173,11 +176,12 @@ impl Drop for HeldSnapshots<'_> {
 }
 
 impl Views {
-    /// Of the store `db`.
-    pub(crate) fn new(db: Arc<Db>) -> Views {
+    /// Of the store `db`; `random` is drawn anew each time.
+    pub(crate) fn new(db: Arc<Db>, random: u64) -> Views {
         Views {
             db,
             places: names::Places::default(),
+            links: below::Links::new(random),
             attach: Mutex::default(),
             transacting: Mutex::default(),
             pairs_used: Mutex::default(),
@@ -447,8 +451,7 @@ impl VarveFs {
             let hidden = format!("{}@{HIDDEN_NAME}", epoch.get());
             return views.db.rename_snapshot(&stored, &hidden).map_err(error::store);
         }
-        self.sources()?.end(epoch)?;
-        views.db.delete_snapshot(&stored).map_err(error::store)?;
+        self.sources()?.delete(epoch, &stored)?;
         self.end_view(epoch);
         self.drop_sources_after_view(&changing);
         Ok(())

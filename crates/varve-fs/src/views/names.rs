@@ -9,7 +9,8 @@
 //!
 //! Behind each of the lowest names of the first two belongs a mount of its own, which the front end attaches when somebody
 //! comes by ([`VarveFs::do_arrive`]). The third is a file for each transaction, and none of them on the way to the
-//! mounts, as the kernel locks what attributes are set on until that is answered.
+//! mounts, as the kernel locks what attributes are set on until that is answered. Directories below the root have a
+//! `.varve` of another kind ([`super::below`]).
 
 use std::collections::HashMap;
 
@@ -24,7 +25,7 @@ use crate::attrs::file_type;
 use crate::fs::VarveFs;
 
 /// Name of the directory in the root.
-const TOP_NAME: &[u8] = b".varve";
+pub(super) const TOP_NAME: &[u8] = b".varve";
 /// The directory of the files by which transactions end.
 pub(super) const CONTROLS: InodeId = MadeUp::Controls.id();
 
@@ -69,6 +70,11 @@ pub(super) fn dir_of(kind: ViewKind) -> InodeId {
     }
 }
 
+/// A name of a view.
+pub(super) fn text(name: &[u8]) -> FsResult<&str> {
+    std::str::from_utf8(name).map_err(|_| FsError::NotFound)
+}
+
 impl VarveFs {
     /// `NotPermitted` for a name in `parent` that is not to be given away.
     pub(crate) fn check_name(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
@@ -84,35 +90,33 @@ impl VarveFs {
         name: FileName<'_>,
     ) -> Option<FsResult<Entry>> {
         let found = match (MadeUp::of(parent), name.as_bytes()) {
-            (None, TOP_NAME) if parent == InodeId::ROOT && self.views.is_some() => {
-                Some(MadeUp::Top)
-            }
+            (None, TOP_NAME) if parent == InodeId::ROOT && self.views.is_some() => Ok(MadeUp::Top),
             (None, _) => return None,
-            (Some(MadeUp::Top), b"snapshots") => Some(MadeUp::Snapshots),
-            (Some(MadeUp::Top), b"txn") => Some(MadeUp::Transactions),
-            (Some(MadeUp::Top), b"control") => Some(MadeUp::Controls),
+            (Some(MadeUp::Top), b"snapshots") => Ok(MadeUp::Snapshots),
+            (Some(MadeUp::Top), b"txn") => Ok(MadeUp::Transactions),
+            (Some(MadeUp::Top), b"control") => Ok(MadeUp::Controls),
             (Some(MadeUp::Snapshots), name) => self.place(ViewKind::Snapshot, name),
             (Some(MadeUp::Transactions), name) => self.place(ViewKind::Transaction, name),
             (Some(MadeUp::Controls), name) => self.control(name),
-            (Some(_), _) => None,
+            (Some(MadeUp::Below(dir)), b"snapshots") => Ok(MadeUp::SnapshotsOf(dir)),
+            (Some(MadeUp::SnapshotsOf(dir)), name) => self.link_of(dir, name),
+            (Some(_), _) => Err(FsError::NotFound),
         };
-        let entry = found.and_then(|what| self.made_up(what.id())).ok_or(FsError::NotFound);
-        Some(entry.and_then(|inode| Ok(Entry { attr: self.attr(&inode)? })))
+        let inode = found.and_then(|what| self.made_up(what.id()).ok_or(FsError::NotFound));
+        Some(inode.and_then(|inode| Ok(Entry { attr: self.attr(&inode)? })))
     }
 
-    fn place(&self, kind: ViewKind, name: &[u8]) -> Option<MadeUp> {
-        let name = ViewName { kind, name: String::from_utf8(name.to_vec()).ok()? };
-        let exists = match kind {
-            ViewKind::Snapshot => self.find_snapshot(&name.name).ok()?.is_some(),
-            ViewKind::Transaction => self.transaction(&name.name).is_ok(),
-        };
-        exists.then(|| self.views.as_ref().map(|views| views.places.of(&name)))?
+    fn place(&self, kind: ViewKind, name: &[u8]) -> FsResult<MadeUp> {
+        let name = ViewName { kind, name: text(name)?.to_owned() };
+        match kind {
+            ViewKind::Snapshot => drop(self.find_snapshot(&name.name)?.ok_or(FsError::NotFound)?),
+            ViewKind::Transaction => drop(self.transaction(&name.name)?),
+        }
+        Ok(self.views()?.places.of(&name))
     }
 
-    fn control(&self, name: &[u8]) -> Option<MadeUp> {
-        let name = std::str::from_utf8(name).ok()?;
-        let transaction = self.transaction(name).ok()?;
-        Some(MadeUp::Control(transaction.epoch.get()))
+    fn control(&self, name: &[u8]) -> FsResult<MadeUp> {
+        Ok(MadeUp::Control(self.transaction(text(name)?)?.epoch.get()))
     }
 
     /// The transaction that attributes set on `id` end.
@@ -126,33 +130,43 @@ impl VarveFs {
     /// The inode with a made-up id.
     pub(crate) fn made_up(&self, id: InodeId) -> Option<Inode> {
         let what = MadeUp::of(id)?;
-        let parent = match what {
-            MadeUp::Top => InodeId::ROOT,
-            MadeUp::Snapshots | MadeUp::Transactions | MadeUp::Controls => MadeUp::Top.id(),
-            MadeUp::Place(_) => dir_of(self.views.as_ref()?.places.name(id)?.kind),
+        let views = self.views.as_ref()?;
+        let dir = |parent| Content::Directory(DirInfo::new(parent, None));
+        let content = match what {
+            MadeUp::Top => dir(InodeId::ROOT),
+            MadeUp::Snapshots | MadeUp::Transactions | MadeUp::Controls => dir(MadeUp::Top.id()),
+            MadeUp::Place(_) => dir(dir_of(views.places.name(id)?.kind)),
             MadeUp::Control(transaction) => {
                 self.transaction(&transaction.to_string()).ok()?;
-                MadeUp::Controls.id()
+                Content::None
             }
+            MadeUp::Below(of) => dir(self.is_there(of).then_some(of)?),
+            MadeUp::SnapshotsOf(of) => dir(self.is_there(of).then(|| MadeUp::Below(of).id())?),
+            MadeUp::Link(link) => Content::Symlink(views.links.target(link)?),
         };
-        let is_dir = what.kind() == FileKind::Directory;
+        let time = match what {
+            MadeUp::SnapshotsOf(_) => self.time_of_listing(),
+            _ => Timestamp::default(),
+        };
+        let (perm, nlink, size) = match &content {
+            Content::Directory(_) => (0o755, 2, 0),
+            Content::Symlink(target) => (0o777, 1, target.len() as u64),
+            // Who may set attributes on it is asked when it is done, so that all are told the same.
+            _ => (0o666, 1, 0),
+        };
         Some(Inode {
             ino: id,
             kind: what.kind(),
-            // Who may set attributes on a file is asked when it is done, so that all are told the same.
-            perm: if is_dir { 0o755 } else { 0o666 },
-            nlink: if is_dir { 2 } else { 1 },
+            perm,
+            nlink,
             uid: 0,
             gid: 0,
             rdev: 0,
-            size: 0,
-            times: Times::all(Timestamp::default()),
+            size,
+            times: Times::all(time),
             has_xattrs: false,
             home: None,
-            content: match is_dir {
-                true => Content::Directory(DirInfo::new(parent, None)),
-                false => Content::None,
-            },
+            content,
         })
     }
 
@@ -209,6 +223,8 @@ impl VarveFs {
                 let id = |txn: super::Transaction| txn.epoch.get();
                 Ok(open.map(|txn| (MadeUp::Control(id(txn)), id(txn).to_string())).collect())
             }
+            Some(MadeUp::Below(dir)) => Ok(vec![fixed((MadeUp::SnapshotsOf(dir), "snapshots"))]),
+            Some(MadeUp::SnapshotsOf(dir)) => self.links_of(dir),
             _ => Ok(Vec::new()),
         }
     }

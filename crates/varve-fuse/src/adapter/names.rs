@@ -29,11 +29,12 @@ impl Adapter {
     }
 
     pub(super) fn lookup(&self, call: &mut Call<'_>, name: &[u8]) -> Served {
-        // Names come by themselves in directories that are made up.
-        let lasts = !self.options.negative_timeout.is_zero() && !call.ino.is_made_up();
-        match self.vfs.lookup(call.ino, convert::name(name)?) {
-            Err(FsError::NotFound) if lasts => {
-                call.reply.absent(self.options.negative_timeout);
+        let (name, timeout) = (convert::name(name)?, self.options.negative_timeout);
+        match self.vfs.lookup(call.ino, name) {
+            Err(FsError::NotFound)
+                if !timeout.is_zero() && !self.vfs.may_appear(call.ino, name) =>
+            {
+                call.reply.absent(timeout);
                 Ok(Answer::Body)
             }
             found => Ok(self.entry(call, found?)),

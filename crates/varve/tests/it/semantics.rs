@@ -13,6 +13,7 @@ mod limits;
 mod locks;
 mod misuse;
 mod names;
+mod past;
 mod programs;
 mod rights;
 mod rollback;

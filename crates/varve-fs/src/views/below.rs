@@ -1,0 +1,240 @@
+//! The directory `.varve` of each directory below the root of a mount: links to what that was in each snapshot.
+//!
+//! ```text
+//! D/.varve/snapshots/NAME -> ../../../.varve/snapshots/NAME/where/D/was
+//!                            to D, and to the root from there
+//! ```
+//!
+//! 1. Who looks for `.varve` in D and finds no such name finds this directory, if there are snapshots. Its inode id, and that of
+//!    `snapshots` in it, are made of D's. A file or directory of that name goes before.
+//! 2. Who looks for a snapshot's name there finds a link if D, known by its inode id, was in that snapshot: to the path that
+//!    D had then, by as many steps up as D is deep now.
+//! 3. The kernel keeps the target of a link as long as it knows the inode. So another target is another inode: links are
+//!    numbered, and the [`LINKS_MAX`] that were looked up last are known.
+//!
+//! None of these names is believed for any time, so whatever is renamed, removed or no snapshot any more is seen at once.
+//!
+//! A directory of a clone has no row in snapshots that began before somebody looked into the directory that holds it. It is
+//! found there, and gets one, by the way that leads to it now; if it was moved to another directory since, it is not.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use varve_schema::{Content, Inode};
+use varve_types::limits::SYMLINK_BYTES_MAX;
+use varve_types::{FileName, InodeId, Timestamp};
+use varve_vfs::{Entry, FsError, FsResult};
+
+use super::made_up::{MadeUp, NUMBER_MAX};
+use super::names::{TOP_NAME, text};
+use super::{ViewKind, ViewName};
+use crate::error;
+use crate::fs::VarveFs;
+use crate::rows::read_path;
+
+/// Links that are known at a time. One that is not any more is looked up again.
+const LINKS_MAX: usize = 1024;
+/// One step up.
+const UP: &str = "../";
+/// Deeper than that no link leads to the root.
+const DEPTH_MAX: usize = SYMLINK_BYTES_MAX / UP.len();
+
+/// The links that were looked up last, the newest at the end.
+#[derive(Debug)]
+pub(super) struct Links {
+    known: Mutex<(u64, VecDeque<(u64, Bytes)>)>,
+}
+
+impl Links {
+    /// None yet. They are numbered from `first` on, which is not what an earlier process has told the kernel if it is drawn
+    /// at random.
+    pub(super) fn new(first: u64) -> Links {
+        Links { known: Mutex::new((first & NUMBER_MAX, VecDeque::new())) }
+    }
+
+    /// The number of the link to `target`.
+    fn number(&self, target: Vec<u8>) -> u64 {
+        let (next, links) = &mut *self.known.lock();
+        if let Some((number, _)) = links.iter().find(|(_, known)| *known == target) {
+            return *number;
+        }
+        if links.len() >= LINKS_MAX {
+            links.pop_front();
+        }
+        let number = *next;
+        links.push_back((number, target.into()));
+        *next = (number + 1) & NUMBER_MAX;
+        number
+    }
+
+    /// Where the link with this number leads.
+    pub(super) fn target(&self, number: u64) -> Option<Bytes> {
+        let known = self.known.lock();
+        known.1.iter().find(|link| link.0 == number).map(|(_, target)| target.clone())
+    }
+}
+
+/// Whether `name` is that of the made-up directory.
+pub(crate) fn is_made_up_below(name: FileName<'_>) -> bool {
+    name.as_bytes() == TOP_NAME
+}
+
+impl VarveFs {
+    /// The made-up directory `.varve` in `dir`, which has no such name. `NotFound` if there is nothing to be found in it.
+    pub(crate) fn look_up_below(&self, dir: InodeId) -> FsResult<Entry> {
+        if self.views.is_none() || dir.get() > NUMBER_MAX {
+            return Err(FsError::NotFound);
+        }
+        if self.view_names(ViewKind::Snapshot)?.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        let inode = self.made_up(MadeUp::Below(dir).id()).ok_or(FsError::NotFound)?;
+        Ok(Entry { attr: self.attr(&inode)? })
+    }
+
+    /// Whether `name`, which is not in `parent`, may come to be there without anybody making it.
+    pub(crate) fn name_may_appear(&self, parent: InodeId, name: FileName<'_>) -> bool {
+        parent.is_made_up() || (is_made_up_below(name) && self.views.is_some())
+    }
+
+    /// The result of moving or removing `name` in `dir`, where the made-up directory stays.
+    pub(crate) fn moving<T>(
+        &self,
+        dir: InodeId,
+        name: FileName<'_>,
+        result: FsResult<T>,
+    ) -> FsResult<T> {
+        match result {
+            Err(FsError::NotFound) if is_made_up_below(name) && self.look_up_below(dir).is_ok() => {
+                Err(FsError::NotPermitted)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether `dir` is a directory of the main view.
+    pub(super) fn is_there(&self, dir: InodeId) -> bool {
+        let row = self.inode_row(dir);
+        row.is_ok_and(|row| row.is_some_and(|row| matches!(row.content, Content::Directory(_))))
+    }
+
+    /// A time that is another one when there are other snapshots, by which the kernel knows that a listing has changed.
+    pub(super) fn time_of_listing(&self) -> Timestamp {
+        let mut hasher = DefaultHasher::new();
+        let snapshots = self.views().map(|views| views.db().snapshots()).unwrap_or_default();
+        snapshots.iter().for_each(|snapshot| snapshot.name.hash(&mut hasher));
+        Timestamp::new(0, (hasher.finish() % 1_000_000_000) as u32).unwrap_or_default()
+    }
+
+    /// The snapshots in which `dir` was, each with the link to it there.
+    pub(super) fn links_of(&self, dir: InodeId) -> FsResult<Vec<(MadeUp, String)>> {
+        let mut links = Vec::new();
+        for ViewName { name, .. } in self.view_names(ViewKind::Snapshot)? {
+            match self.link_of(dir, name.as_bytes()) {
+                Ok(link) => links.push((link, name)),
+                Err(FsError::NotFound | FsError::TargetTooLong) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(links)
+    }
+
+    /// The link to what `dir` was in the snapshot `name`; `NotFound` if it was not there, or there is no such snapshot.
+    pub(super) fn link_of(&self, dir: InodeId, name: &[u8]) -> FsResult<MadeUp> {
+        let name = text(name)?;
+        let (epoch, stored) = self.find_snapshot(name)?.ok_or(FsError::NotFound)?;
+        let then = match self.path_in(dir, epoch, &stored) {
+            Ok(path) => path.ok_or(FsError::NotFound)?,
+            // It was deleted meanwhile.
+            Err(_) if self.find_snapshot(name)?.is_none_or(|now| now.0 != epoch) => {
+                return Err(FsError::NotFound);
+            }
+            Err(error) => return Err(error),
+        };
+        // Out of `.varve` and `snapshots` too.
+        let up = UP.repeat(self.way_up(dir)?.len() + 2);
+        let place = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() }.path();
+        let target = [up.as_bytes(), place.as_os_str().as_encoded_bytes(), &then].concat();
+        if target.len() > SYMLINK_BYTES_MAX {
+            return Err(FsError::TargetTooLong);
+        }
+        Ok(MadeUp::Link(self.views()?.links.number(target)))
+    }
+
+    /// The path of `dir` in a snapshot, if it was there.
+    fn path_in(&self, dir: InodeId, epoch: InodeId, stored: &str) -> FsResult<Option<Vec<u8>>> {
+        let then = self.views()?.db().open_snapshot(stored).map_err(error::store)?;
+        let path = read_path(&then, self.meta, dir)?;
+        let sources = self.sources()?;
+        if path.is_some() || !sources.has_folded(epoch, &then)? {
+            return Ok(path);
+        }
+        let then = sources.open(epoch)?;
+        match then.path_of(dir)? {
+            None if self.unfold_way(&then, dir)? => then.path_of(dir),
+            path => Ok(path),
+        }
+    }
+
+    /// Unfolds in the snapshot `then` the directories on the way to `dir`, as that is now; whether it was there.
+    fn unfold_way(&self, then: &VarveFs, dir: InodeId) -> FsResult<bool> {
+        let way = self.way_up(dir)?;
+        let mut known = way.len();
+        for (at, ino) in way.iter().enumerate().skip(1) {
+            if then.inode_row(*ino)?.is_some() {
+                known = at;
+                break;
+            }
+        }
+        if known == way.len() {
+            return Ok(false);
+        }
+        for below in (0..known).rev() {
+            then.unfolded_row(way[below + 1])?;
+            if then.inode_row(way[below])?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// `dir` and the directories above it, but not the root. Each was right at a moment of its own.
+    fn way_up(&self, dir: InodeId) -> FsResult<Vec<InodeId>> {
+        let (mut way, mut at) = (Vec::new(), dir);
+        while at != InodeId::ROOT {
+            if way.len() > DEPTH_MAX {
+                return Err(FsError::TargetTooLong);
+            }
+            let Some(Inode { content: Content::Directory(info), .. }) = self.inode_row(at)? else {
+                return Err(FsError::NotFound);
+            };
+            way.push(at);
+            at = info.parent;
+        }
+        Ok(way)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_stands_for_one_target_only() {
+        let links = Links::new(u64::MAX - 1);
+        let target = |n: usize| format!("../{n}").into_bytes();
+        let first = links.number(target(0));
+        assert_eq!(first, NUMBER_MAX - 1);
+        assert_eq!(links.number(target(0)), first);
+        let numbers: Vec<u64> = (1..LINKS_MAX).map(|n| links.number(target(n))).collect();
+        assert_eq!(links.target(first).unwrap(), target(0));
+        assert_eq!(numbers[1], 0);
+        let last = links.number(target(LINKS_MAX));
+        assert_eq!(links.target(first), None);
+        assert_eq!(links.target(last).unwrap(), target(LINKS_MAX));
+        assert_eq!(links.target(numbers[0]).unwrap(), target(1));
+        assert_eq!(links.number(target(0)), last + 1);
+    }
+}
