@@ -81,14 +81,14 @@ pub(crate) fn cpu() -> Result<Duration, Failure> {
 const NAMESPACE_MARK: &str = "VARVE_BENCH_NAMESPACE";
 
 /// Replaces this process by the same one in a mount namespace of its own, so that every mount goes away with
-/// the last process of the run, however it ends. Without root it is also in a user namespace of its own, where
-/// it may mount.
+/// the last process of the run, however it ends, and what others unmount meanwhile goes from it too. Without root it is also
+/// in a user namespace of its own, where it may mount.
 pub(crate) fn enter_private_namespace() -> Result<(), Failure> {
     if std::env::var_os(NAMESPACE_MARK).is_some() {
         return Ok(());
     }
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private"]);
+    command.args(["--mount", "--propagation", "slave"]);
     if !rustix::process::geteuid().is_root() {
         command.args(["--user", "--map-root-user"]);
     }

@@ -2,7 +2,7 @@
 //!
 //! `compare` takes targets ([`target`]) and a workload ([`workload`]), runs the one on the other by workers
 //! ([`crew`], [`meter`]), checks what was done, and reports ([`report`]). `versions` measures what it costs to keep, copy
-//! and take back whole trees ([`versions`]).
+//! and take back whole trees ([`versions`]), `transactions` what it costs to build in one ([`transactions`]).
 #![allow(clippy::disallowed_methods, reason = "a benchmark drives the machine itself")]
 
 mod compare;
@@ -20,6 +20,7 @@ mod report;
 mod run;
 mod scratch;
 mod target;
+mod transactions;
 mod tree;
 mod versions;
 mod workload;
@@ -55,6 +56,8 @@ enum Command {
     Compare(Box<Comparison>),
     /// Measure transactions, snapshots and clones on trees of several sizes, beside what others have for it
     Versions(Box<versions::Options>),
+    /// Measure builds in transactions beside builds without, alone and side by side
+    Transactions(Box<transactions::Options>),
     /// Make a tree of files like those that were found in use
     Generate(generate::Options),
     /// The sizes, depths and skew of a tree of files
@@ -165,16 +168,27 @@ fn program(given: Option<&Path>, default: &str) -> Result<PathBuf, Failure> {
     Ok(std::fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()))?)
 }
 
-fn versions(options: &versions::Options) -> Result<(), Failure> {
-    let ground = Ground {
-        base: options.base.clone(),
-        varve: program(options.varve.as_deref(), "varve")?,
-        null: program(None, "examples/null")?,
-        image_bytes: options.image_size,
-    };
+/// Gets ready for what mounts stores alone.
+fn ground(
+    base: Option<&PathBuf>,
+    varve: Option<&Path>,
+    image_bytes: u64,
+) -> Result<Ground, Failure> {
+    let (base, varve) = (base.cloned(), program(varve, "varve")?);
+    let null = program(None, "examples/null")?;
     machine::enter_private_namespace()?;
     handle_signals()?;
-    versions::run(options, &ground)
+    Ok(Ground { base, varve, null, image_bytes })
+}
+
+fn versions(options: &versions::Options) -> Result<(), Failure> {
+    let varve = options.varve.as_deref();
+    versions::run(options, &ground(options.base.as_ref(), varve, options.image_size)?)
+}
+
+fn transactions(options: &transactions::Options) -> Result<(), Failure> {
+    let varve = options.varve.as_deref();
+    transactions::run(options, &ground(options.base.as_ref(), varve, options.image_size)?)
 }
 
 fn compare(options: &Comparison) -> Result<(), Failure> {
@@ -224,6 +238,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Compare(options) => compare(&options),
         Command::Versions(options) => versions(&options),
+        Command::Transactions(options) => transactions(&options),
         Command::Generate(options) => generate::run(&options),
         Command::Fsstats { dir, json } => fsstats::run(&dir, json),
         Command::GiveBack { pages } => memory::give_back(pages),

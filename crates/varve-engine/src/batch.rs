@@ -26,6 +26,13 @@ pub enum Op {
 
 impl Op {
     /// Where it goes.
+    pub(crate) fn keyspace(&self) -> KeyspaceId {
+        match self {
+            Op::Put { keyspace, .. } | Op::Delete { keyspace, .. } => *keyspace,
+        }
+    }
+
+    /// The same, to be changed.
     pub(crate) fn keyspace_mut(&mut self) -> &mut KeyspaceId {
         match self {
             Op::Put { keyspace, .. } | Op::Delete { keyspace, .. } => keyspace,

@@ -18,8 +18,8 @@ use crate::{Error, Result};
 /// The most bytes of a lock file that are read.
 const NOTE_BYTES_MAX: usize = 4096;
 
-/// How long to wait before a lock that is held counts as held: longer than [`holder`] of another process
-/// holds it to see whether it is free.
+/// How long to wait before a store that cannot be locked counts as locked: longer than [`holder`] of another process takes
+/// to see whether it is.
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// An open store.
@@ -130,21 +130,13 @@ pub fn holder(dir: &Path) -> Result<Option<Holder>> {
     let path = lock_path(dir);
     // What is no directory is no store either, and says so when it is opened.
     let _ = env.confine(dir);
-    // A store that was never opened has no lock file, and asking must not make one.
+    // A store that was never opened has no lock file.
     if env.stat(&path).is_err() {
         return Ok(None);
     }
-    let first = env.lock(&path);
-    let lock = match first {
-        Ok(None) => {
-            env.sleep(GLANCE);
-            env.lock(&path)
-        }
-        first => first,
-    };
-    match lock {
-        Ok(Some(_released_at_once)) => Ok(None),
-        Ok(None) => {
+    match env.is_locked(&path) {
+        Ok(false) => Ok(None),
+        Ok(true) => {
             let mut note = vec![0; NOTE_BYTES_MAX];
             let length = env
                 .open(&path, OpenMode::Read)

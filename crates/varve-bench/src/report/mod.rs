@@ -192,6 +192,12 @@ impl Spread {
             max: at(last),
         }
     }
+
+    /// The middle with so many decimals, and the ends in brackets.
+    pub(crate) fn told(self, decimals: usize) -> String {
+        let Spread { median, min, max } = self;
+        format!("{median:.decimals$} ({min:.decimals$}-{max:.decimals$})")
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +209,7 @@ mod tests {
         assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
         assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]).median, 2.5);
         assert_eq!(Spread::of(Vec::new()).max, 0.0);
+        assert_eq!(Spread::of(vec![3.0, 1.0, 2.06]).told(1), "2.1 (1.0-3.0)");
     }
 
     #[test]

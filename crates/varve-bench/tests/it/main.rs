@@ -6,3 +6,4 @@ mod faults;
 mod support;
 mod targets;
 mod tools;
+mod transactions;

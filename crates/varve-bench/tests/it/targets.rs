@@ -22,7 +22,7 @@ fn may_mount() -> bool {
 }
 
 /// Those of some targets that can be made here.
-fn possible(targets: &[&'static str]) -> Vec<&'static str> {
+pub(crate) fn possible(targets: &[&'static str]) -> Vec<&'static str> {
     let program =
         |name: &str| Command::new("sh").args(["-c", &format!("command -v {name}")]).output();
     let is_possible = |target: &&str| match *target {

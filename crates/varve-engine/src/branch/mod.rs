@@ -29,8 +29,8 @@ mod since;
 mod store;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -44,7 +44,7 @@ pub use store::SnapshotStore;
 use crate::db::Inner;
 use crate::db::install::Changes;
 use crate::snapshot::Pin;
-use crate::txn::LockOptions;
+use crate::txn::{Held, LockOptions};
 use crate::version::Version;
 use crate::view::{Keyspace, View};
 use crate::{Db, StoreError, StoreResult};
@@ -115,6 +115,8 @@ pub(crate) struct Shared {
     adding: Mutex<()>,
     /// It locks what it reads and writes.
     pub(crate) locks: Option<LockOptions>,
+    /// What of that it is known to hold, since it began.
+    pub(crate) held: OnceLock<Held>,
     /// But not these.
     unlocked: Vec<(KeyspaceId, Bytes)>,
 }
@@ -137,7 +139,10 @@ impl Shared {
 
     /// Whether a row is read and written without locks.
     pub(crate) fn is_unlocked(&self, space: KeyspaceId, key: &[u8]) -> bool {
-        self.unlocked.iter().any(|(unlocked, prefix)| *unlocked == space && key.starts_with(prefix))
+        let unlocked = |(unlocked, prefix): &(KeyspaceId, Bytes)| {
+            *unlocked == space && (prefix.is_empty() || key.starts_with(prefix))
+        };
+        self.unlocked.iter().any(unlocked)
     }
 }
 
@@ -366,7 +371,7 @@ fn begin(
     let branch = Some(Arc::new(record));
     inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
     if let Some(locks) = options.locks {
-        inner.locks.begin(id, locks);
+        shared.held.get_or_init(|| inner.locks.begin(id, locks));
     }
     inner.metrics.branches_begun.add(1);
     Ok(Branch { inner: Arc::clone(inner), id, shared })

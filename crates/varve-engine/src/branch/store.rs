@@ -13,7 +13,7 @@ use crate::db::Inner;
 use crate::db::read::DbSnapshot;
 use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
-use crate::txn::LockOptions;
+use crate::txn::Asker;
 use crate::{
     Batch, Db, Direction, KeyRange, KeyspaceOptions, Store, StoreError, StoreResult, StoreSnapshot,
 };
@@ -32,9 +32,21 @@ impl Branch {
         Ok(SnapshotStore { inner: Arc::clone(&self.inner), pin: Pin::clone(&record.base) })
     }
 
-    /// The locks to take for reads of what begins with `key`, if any.
-    fn locks_of(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<LockOptions> {
-        self.shared.locks.filter(|_| !self.shared.is_unlocked(keyspace, key))
+    /// Who asks for locks of what begins with `key`, if they are to be taken.
+    fn asker_of(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<Asker<'_>> {
+        Asker::new(self.id, &self.shared).filter(|_| !self.shared.is_unlocked(keyspace, key))
+    }
+
+    /// Fails if the branch was committed or dropped.
+    pub fn check(&self) -> StoreResult<()> {
+        self.shared.check()
+    }
+
+    /// Takes the lock to read `key` without reading it, if the branch takes any.
+    pub fn lock_to_read(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<()> {
+        self.check()?;
+        let asker = self.asker_of(keyspace, key);
+        asker.map_or(Ok(()), |asker| self.inner.lock_key(asker, keyspace, key))
     }
 
     /// Takes the locks to read `range`, if the branch takes any.
@@ -43,8 +55,8 @@ impl Branch {
             Bound::Included(start) | Bound::Excluded(start) => start.as_slice(),
             Bound::Unbounded => &[],
         };
-        self.locks_of(keyspace, start)
-            .map_or(Ok(()), |locks| self.inner.lock_range(self.id, locks, keyspace, range))
+        let asker = self.asker_of(keyspace, start);
+        asker.map_or(Ok(()), |asker| self.inner.lock_range(asker, keyspace, range))
     }
 }
 
@@ -99,22 +111,26 @@ impl Store for Branch {
     }
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
-        if let Some(locks) = self.locks_of(keyspace, key) {
-            self.inner.lock_key(self.id, locks, keyspace, key)?;
-        }
+        self.lock_to_read(keyspace, key)?;
         self.inner.get(Some(self.id), keyspace, key, SeqNo::MAX)
     }
 
     fn write(&self, mut batch: Batch) -> StoreResult<()> {
         let _gate = self.shared.gate.read();
         self.shared.check()?;
-        if let Some(locks) = self.shared.locks {
-            self.inner.lock_batch(self.id, &self.shared, locks, &batch)?;
+        if let Some(asker) = Asker::new(self.id, &self.shared) {
+            self.inner.lock_batch(asker, &self.shared, &batch)?;
         }
+        let view = self.inner.views.get();
+        let record = view.branch(self.id)?;
         for op in batch.ops_mut() {
             let keyspace = op.keyspace_mut();
-            *keyspace = self.own_space(*keyspace)?.id;
+            *keyspace = match record.space(*keyspace) {
+                Some(own) => own.id,
+                None => self.own_space(*keyspace)?.id,
+            };
         }
+        drop(view);
         if batch.is_external() {
             self.shared.external.store(true, Ordering::Relaxed);
         }

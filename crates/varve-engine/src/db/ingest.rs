@@ -226,6 +226,7 @@ impl Inner {
         self.install(&Changes { added, segments, ingested, ..Changes::default() })?;
         writer.next_seq = seq.advanced(1);
         self.snapshots.publish(seq, |_| {});
+        self.locks.store_has_changed();
         Ok(true)
     }
 

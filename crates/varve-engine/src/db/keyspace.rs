@@ -70,7 +70,9 @@ impl Inner {
             let removed: Vec<_> =
                 tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();
             // A compaction that ends just now changes the list: look again.
-            self.install(&Changes { removed, ..Changes::default() })
+            let done = self.install(&Changes { removed, ..Changes::default() })?;
+            self.locks.store_has_changed();
+            Ok(done)
         })
     }
 

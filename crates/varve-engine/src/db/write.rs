@@ -191,6 +191,7 @@ impl Inner {
         }
         batch.ended().iter().for_each(|branch| writer.active.note_ended(*branch));
         let ops = batch.into_ops();
+        let changes_store = ops.iter().any(|op| !op.keyspace().is_of_branch());
         self.metrics.batches.add(1);
         self.metrics.writes.add(ops.len() as u64);
         self.metrics.log_bytes.add(bytes);
@@ -200,6 +201,9 @@ impl Inner {
         self.snapshots.publish(last_seq, |newest_snapshot| {
             writer.active.apply(first_seq, ops.into_iter(), newest_snapshot);
         });
+        if changes_store {
+            self.locks.store_has_changed();
+        }
         Ok(())
     }
 }

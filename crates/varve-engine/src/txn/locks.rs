@@ -24,6 +24,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use varve_format::filter::filter_hash;
@@ -98,6 +100,11 @@ impl Mode {
         }
     }
 
+    /// The modes of which each grants what this one asks for.
+    pub(super) fn enough(self) -> u8 {
+        Mode::Exclusive as u8 | if self == Mode::Shared { Mode::Shared as u8 } else { 0 }
+    }
+
     /// How the granules around one that is locked so are locked.
     fn around(self) -> Mode {
         match self {
@@ -110,10 +117,15 @@ impl Mode {
 /// A granule and those around it, with modes; the largest first.
 pub(super) type Request = SmallVec<[(Granule, Mode); 3]>;
 
+/// The granule of one key.
+pub(super) fn key_granule(space: KeyspaceId, key: &[u8]) -> Granule {
+    granule(Size::Key, space, key)
+}
+
 /// The request for one key.
 pub(super) fn key_request(space: KeyspaceId, key: &[u8], mode: Mode) -> Request {
     let mut request = prefix_request(space, key, mode.around());
-    request.push((granule(Size::Key, space, key), mode));
+    request.push((key_granule(space, key), mode));
     request
 }
 
@@ -175,6 +187,8 @@ struct Owner {
     restarts: bool,
     held: Vec<Granule>,
     gave_way: Option<GaveWay>,
+    /// Set once it gave way.
+    lost: Arc<AtomicBool>,
     waits: Vec<Wait>,
     /// Grants after which writes from before may still be on their way.
     settling: u32,
@@ -210,12 +224,14 @@ pub(super) struct LockTable {
 
 impl LockTable {
     /// A transaction begins. Of two that wait for each other the one with the larger `give_way` loses, of equal ones
-    /// the younger; one that `restarts` gives way to anybody.
-    pub(super) fn begin(&mut self, id: BranchId, give_way: u64, restarts: bool) {
-        let (held, waits) = (Vec::new(), Vec::new());
+    /// the younger; one that `restarts` gives way to anybody. What is returned is set once it has lost its locks.
+    pub(super) fn begin(&mut self, id: BranchId, give_way: u64, restarts: bool) -> Arc<AtomicBool> {
+        let (held, waits, lost) = (Vec::new(), Vec::new(), Arc::default());
         let rank = (give_way, id);
-        let owner = Owner { rank, restarts, held, gave_way: None, waits, settling: 0 };
+        let told = Arc::clone(&lost);
+        let owner = Owner { rank, restarts, held, gave_way: None, lost, waits, settling: 0 };
         self.owners.insert(id, owner);
+        told
     }
 
     /// A transaction ends; its locks go.
@@ -241,6 +257,9 @@ impl LockTable {
 
     /// Takes the locks of a transaction away, which it is told at its next request.
     pub(super) fn overrule(&mut self, id: BranchId, why: GaveWay) {
+        if let Some(owner) = self.owners.get(&id) {
+            owner.lost.store(true, Ordering::Release);
+        }
         self.release(id);
         if let Some(owner) = self.owners.get_mut(&id) {
             owner.gave_way.get_or_insert(why);
@@ -267,8 +286,7 @@ impl LockTable {
         if self.owners.get(&id).is_none_or(|owner| owner.settling > 0) {
             return false;
         }
-        let is_read = request.last().is_some_and(|(_, mode)| *mode == Mode::Shared);
-        let enough = Mode::Exclusive as u8 | if is_read { Mode::Shared as u8 } else { 0 };
+        let enough = request.last().map_or(0, |(_, mode)| mode.enough());
         request.iter().any(|(granule, _)| {
             let mut holders = self.granted.get(granule).into_iter().flatten();
             holders.any(|(holder, modes)| *holder == id && modes & enough != 0)

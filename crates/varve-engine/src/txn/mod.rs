@@ -15,9 +15,10 @@
 //!
 //! Source: KVFS (thesis 3.3), strong strict two-phase locking.
 
+mod held;
 mod locks;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -27,8 +28,9 @@ use crate::branch::Shared;
 use crate::db::Inner;
 use crate::db::read::common_prefix;
 use crate::{Batch, Db, KeyRange, Op, StoreError, StoreResult};
+pub(crate) use held::Held;
 use locks::{
-    Answer, Holders, LOCKS_MAX, LockTable, Mode, Request, key_request, prefix_request,
+    Answer, Holders, LOCKS_MAX, LockTable, Mode, Request, key_granule, key_request, prefix_request,
     space_request, waited_for,
 };
 pub use locks::{GaveWay, LockStatus};
@@ -86,6 +88,8 @@ pub(crate) struct Locks {
     released: Condvar,
     /// Serializable transactions.
     open: AtomicUsize,
+    /// See [`Db::store_changes`].
+    store_changes: AtomicU64,
 }
 
 impl Locks {
@@ -94,10 +98,18 @@ impl Locks {
         self.open.load(Ordering::Acquire) > 0
     }
 
-    /// A transaction begins.
-    pub(crate) fn begin(&self, id: BranchId, options: LockOptions) {
-        self.table.lock().begin(id, options.give_way, options.restarts);
+    /// A transaction begins; nothing is known to be held by it yet.
+    pub(crate) fn begin(&self, id: BranchId, options: LockOptions) -> Held {
+        let lost = self.table.lock().begin(id, options.give_way, options.restarts);
         self.open.fetch_add(1, Ordering::AcqRel);
+        Held::new(lost)
+    }
+
+    /// Rows of the store itself have changed, and are published.
+    ///
+    /// REQUIRES: the writer's lock has been held since before that.
+    pub(crate) fn store_has_changed(&self) {
+        self.store_changes.fetch_add(1, Ordering::Release);
     }
 
     /// A transaction ends.
@@ -136,6 +148,13 @@ impl Db {
         self.inner.locks.released.notify_all();
     }
 
+    /// How often rows of the store itself have changed. Whatever of that a serializable branch can see in rows that it has
+    /// been granted locks of is counted by then, so what it has read in the store between two looks at the same number
+    /// is still so, even what changes commute with.
+    pub fn store_changes(&self) -> u64 {
+        self.inner.locks.store_changes.load(Ordering::Acquire)
+    }
+
     /// What serializable branches have locked, and for whom they wait.
     pub fn lock_status(&self) -> Vec<LockStatus> {
         self.inner.locks.table.lock().status()
@@ -150,24 +169,37 @@ fn mode_of(batch: &Batch, at: usize) -> Mode {
     if batch.commutes(at) { Mode::Shared } else { Mode::Exclusive }
 }
 
+/// Who asks for locks.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker<'a> {
+    id: BranchId,
+    options: LockOptions,
+    /// What it is known to hold.
+    held: Option<&'a Held>,
+}
+
+impl<'a> Asker<'a> {
+    /// The branch `id`, of which `shared` tells more; `None` if it takes no locks.
+    pub(crate) fn new(id: BranchId, shared: &'a Shared) -> Option<Asker<'a>> {
+        shared.locks.map(|options| Asker { id, options, held: shared.held.get() })
+    }
+}
+
 impl Inner {
-    /// Locks `key` for reading by the transaction `id`.
+    /// Locks `key` for reading.
     pub(crate) fn lock_key(
         &self,
-        id: BranchId,
-        options: LockOptions,
+        asker: Asker<'_>,
         space: KeyspaceId,
         key: &[u8],
     ) -> StoreResult<()> {
-        let request = key_request(space, key, Mode::Shared);
-        self.lock(id, options, space, (key, Mode::Shared), request)
+        self.lock_one(asker, space, (key, Mode::Shared))
     }
 
     /// Locks what a scan of `range` may find.
     pub(crate) fn lock_range(
         &self,
-        id: BranchId,
-        options: LockOptions,
+        asker: Asker<'_>,
         space: KeyspaceId,
         range: &KeyRange,
     ) -> StoreResult<()> {
@@ -175,37 +207,53 @@ impl Inner {
         let prefix = common_prefix((start, range.end.as_ref().map(|key| key.as_slice())));
         let prefix = prefix.as_ref().map_or(&[][..], |prefix| prefix);
         let request = prefix_request(space, prefix, Mode::Shared);
-        self.lock(id, options, space, (prefix, Mode::Shared), request)
+        self.lock(asker, space, (prefix, Mode::Shared), request)
     }
 
-    /// Locks what `batch`, of the store's key spaces, writes: by the transaction `id`, of which `shared` tells more.
+    /// Locks what `batch`, of the store's key spaces, writes but `shared` does not say to be unlocked.
     pub(crate) fn lock_batch(
         &self,
-        id: BranchId,
+        asker: Asker<'_>,
         shared: &Shared,
-        options: LockOptions,
         batch: &Batch,
     ) -> StoreResult<()> {
         for (at, op) in batch.ops().iter().enumerate() {
             let (Op::Put { keyspace, key, .. } | Op::Delete { keyspace, key }) = op;
             if !shared.is_unlocked(*keyspace, key) {
-                let mode = mode_of(batch, at);
-                let request = key_request(*keyspace, key, mode);
-                self.lock(id, options, *keyspace, (key, mode), request)?;
+                self.lock_one(asker, *keyspace, (key, mode_of(batch, at)))?;
             }
         }
         Ok(())
     }
 
-    /// Grants `request`, which is for `name` in `mode`, or for what holds it if there are many locks.
+    /// Locks one key, unless that is known to be held.
+    fn lock_one(
+        &self,
+        asker: Asker<'_>,
+        space: KeyspaceId,
+        (key, mode): (&[u8], Mode),
+    ) -> StoreResult<()> {
+        let Some(held) = asker.held else {
+            return self.lock(asker, space, (key, mode), key_request(space, key, mode));
+        };
+        let granule = key_granule(space, key);
+        if !held.covers(granule, mode) {
+            self.lock(asker, space, (key, mode), key_request(space, key, mode))?;
+            held.note(granule, mode);
+        }
+        Ok(())
+    }
+
+    /// Grants `request`, which is for `name` in `mode`, or for what holds it if there are many locks. What is granted is
+    /// settled when this returns.
     fn lock(
         &self,
-        id: BranchId,
-        options: LockOptions,
+        asker: Asker<'_>,
         space: KeyspaceId,
         (name, mode): (&[u8], Mode),
         mut request: Request,
     ) -> StoreResult<()> {
+        let Asker { id, options, .. } = asker;
         let mut table = self.locks.table.lock();
         if let Some(why) = table.gave_way(id) {
             return Err(StoreError::GaveWay { why });
@@ -255,10 +303,11 @@ impl Inner {
         walk: impl FnOnce(&mut LockRow<'_>) -> StoreResult<()>,
     ) -> StoreResult<()> {
         let options = LockOptions { wait: Some(Duration::ZERO), ..LockOptions::default() };
-        self.locks.begin(id, options);
+        let held = self.locks.begin(id, options);
+        let asker = Asker { id, options, held: Some(&held) };
         let locked = walk(&mut |space, key, commutes| {
             let mode = if commutes { Mode::Shared } else { Mode::Exclusive };
-            self.lock(id, options, space, (key, mode), key_request(space, key, mode))
+            self.lock_one(asker, space, (key, mode))
         });
         locked.inspect_err(|_| self.locks.end(id))
     }

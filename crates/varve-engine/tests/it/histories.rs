@@ -331,3 +331,75 @@ fn large_commits_wait_for_locks_of_what_they_changed() {
     assert_eq!(counter(&db, "branches_joined"), 1);
     reader.commit(&mut |_| Merged::Conflict).unwrap();
 }
+
+/// All ways to change the store count, and what only branches see does not.
+#[test]
+fn the_store_counts_its_own_changes() {
+    let db = open(&SimEnv::new(5)).unwrap();
+    let id = make_spaces(&db).unwrap()[0];
+    let mut known = db.store_changes();
+    let mut has_changed = |when: &str, expected: bool| {
+        assert_eq!(std::mem::replace(&mut known, db.store_changes()) != known, expected, "{when}");
+    };
+    let write = |store: &dyn Store, n: u64, bytes: usize| {
+        let mut batch = Batch::new();
+        batch.put(id, key(n), vec![n as u8; bytes]);
+        store.write(batch).unwrap();
+    };
+    write(&db, 1, 1);
+    has_changed("a write", true);
+    for (large, way) in [(false, "branches_logged"), (true, "branches_joined")] {
+        let branch = db.branch(&BranchOptions::default()).unwrap();
+        let (rows, bytes) = if large { (100, 120_000) } else { (3, 10) };
+        (0..rows).for_each(|n| write(&branch, n, bytes));
+        db.flush().unwrap();
+        has_changed("writes of a branch", false);
+        branch.commit(&mut |_| Merged::Conflict).unwrap();
+        assert_eq!(counter(&db, way), 1);
+        has_changed("a commit", true);
+    }
+    let (branch, within) = {
+        let branch = db.branch(&BranchOptions::default()).unwrap();
+        let within = branch.branch(&BranchOptions::default()).unwrap();
+        (branch, within)
+    };
+    write(&within, 1, 1);
+    within.commit(&mut |_| Merged::Conflict).unwrap();
+    has_changed("a commit into a branch", false);
+    branch.abort().unwrap();
+    has_changed("an abort", false);
+    db.clear_keyspace(id).unwrap();
+    has_changed("a key space emptied", true);
+}
+
+/// A transaction that is known to hold what it asks for is still told that it has lost it.
+#[test]
+fn what_was_held_is_not_held_once_it_is_lost() {
+    let db = open(&SimEnv::new(6)).unwrap();
+    let id = make_spaces(&db).unwrap()[0];
+    let locks = Some(LockOptions { wait: None, ..LockOptions::default() });
+    let branch = db.branch(&BranchOptions { locks, ..BranchOptions::default() }).unwrap();
+    let write = |store: &dyn Store| {
+        let mut batch = Batch::new();
+        batch.put(id, key(1), vec![1]);
+        store.write(batch)
+    };
+    for _ in 0..2 {
+        branch.lock_to_read(id, &key(1)).unwrap();
+        assert!(matches!(write(&db), Err(StoreError::Blocked(_))));
+        write(&branch).unwrap();
+    }
+    assert_eq!(branch.get(id, &key(1)).unwrap(), Some(vec![1].into()));
+    db.overrule(branch.id());
+    write(&db).unwrap();
+    for told in [
+        branch.get(id, &key(1)).map(drop),
+        branch.lock_to_read(id, &key(1)),
+        write(&branch),
+        branch.commit(&mut |_| Merged::Conflict),
+    ] {
+        assert!(matches!(told, Err(StoreError::GaveWay { .. })), "{told:?}");
+    }
+    branch.abort().unwrap();
+    assert!(matches!(branch.lock_to_read(id, &key(1)), Err(StoreError::Ended)));
+}

@@ -46,7 +46,9 @@ fn what_is_disjoint_goes_deep_and_what_overlaps_hides_what_was() {
     let mut model = Model::new();
     let take = |model: &mut Model, rows: &[ModelOp]| {
         table(&db, ids[0], &path, rows);
+        let changes = db.store_changes();
         db.ingest(std::slice::from_ref(&path)).unwrap();
+        assert_ne!(db.store_changes(), changes);
         env.remove_file(&path).unwrap();
         model.apply(rows);
         assert_eq!(contents(&db, &ids).unwrap(), *model);

@@ -32,6 +32,15 @@ pub(super) fn acquire(fd: OwnedFd) -> io::Result<Option<OsLock>> {
     }
 }
 
+/// Whether somebody holds the lock of `fd`'s file. Those who ask are not in each other's way.
+pub(super) fn is_held(fd: OwnedFd) -> io::Result<bool> {
+    match fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(Errno::WOULDBLOCK) => Ok(true),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 impl FileLock for OsLock {
     fn write_note(&self, note: &[u8]) -> io::Result<()> {
         self.file.write_all_at(note, 0)?;

@@ -66,9 +66,13 @@ impl OsEnv {
     pub fn adopt_lock(fd: OwnedFd) -> Box<dyn FileLock> {
         Box::new(lock::adopt(fd))
     }
-}
 
-impl OsEnv {
+    /// Whether somebody has the file locked ([`Env::lock`]). While that is looked at nobody can lock it, but others may look
+    /// too.
+    pub fn is_locked(&self, path: &Path) -> io::Result<bool> {
+        lock::is_held(self.roots.open_file(path, OFlags::RDONLY)?)
+    }
+
     /// What a name stands for, by asking for it alone.
     fn kind_of(&self, path: &Path) -> io::Result<FileKind> {
         let (dir, name) = self.roots.parent(path)?;

@@ -50,3 +50,19 @@ fn threads_run_and_panics_are_seen() {
         env.spawn("bad", Box::new(|| std::panic::resume_unwind(Box::new("planned")))).unwrap();
     assert_eq!(bad.join(), Err(ThreadPanicked));
 }
+
+#[test]
+fn who_only_asks_for_a_lock_is_not_taken_for_its_holder() {
+    let (env, dir) = (OsEnv::new(), tempfile::tempdir().unwrap());
+    let path = dir.path().join("LOCK");
+    assert!(env.is_locked(&path).is_err(), "there is none");
+    let lock = env.lock(&path).unwrap().unwrap();
+    assert!(env.is_locked(&path).unwrap());
+    drop(lock);
+    assert!(!env.is_locked(&path).unwrap());
+    // As another who asks at the same time.
+    let asker = std::fs::File::open(&path).unwrap();
+    rustix::fs::flock(&asker, rustix::fs::FlockOperation::LockShared).unwrap();
+    assert!(!env.is_locked(&path).unwrap());
+    assert!(env.lock(&path).unwrap().is_none());
+}

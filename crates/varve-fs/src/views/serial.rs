@@ -15,7 +15,7 @@
 //! for each such row,
 //!
 //! ```text
-//! its base    the store's row as the view last took it over, in the volatile key space, which is private to the view
+//! its base    the store's row as the view last took it over, in the volatile key space, which is private to the view ([`bases`])
 //! its own     base with what the view has added, once it has changed the row
 //! ```
 //!
@@ -27,12 +27,15 @@
 //! Source: KVFS, thesis section 3.3 (strong strict two-phase locking). Departure: counts commute, after escrow locking
 //! (O'Neil 1986).
 
+mod bases;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use varve_engine::{
     Batch, Branch, Db, Direction, GaveWay, KeyIter, KeyRange, KeyspaceOptions, Op, ScanIter, Store,
     StoreError, StoreResult, StoreSnapshot,
@@ -47,6 +50,7 @@ use super::txn::{Isolation, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locks::RowGuards;
+use bases::{Base, Bases};
 
 /// How long a change of the main view waits for locks, before those who have them give way.
 const PLAIN_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -58,30 +62,18 @@ pub(crate) struct SerialStore {
     db: Arc<Db>,
     branch: Branch,
     meta: KeyspaceId,
-    /// The key space of bases.
-    private: KeyspaceId,
+    bases: Bases,
     /// The longest that a call waits for locks.
     lock_wait: Duration,
     /// Held while a base is taken over.
     taking: Mutex<()>,
 }
 
-/// The base of a row.
-struct Base {
-    /// The view has a row of its own.
-    changed: bool,
-    /// The store's row; empty if it had none.
-    row: Bytes,
-}
-
-impl Base {
-    fn encode(&self) -> Bytes {
-        [&[u8::from(self.changed)], self.row.as_ref()].concat().into()
-    }
-
-    fn decode(value: &Bytes) -> Base {
-        Base { changed: value.first() == Some(&1), row: value.slice(1.min(value.len())..) }
-    }
+/// What is about to be written.
+#[derive(Default)]
+struct Changes {
+    batch: Batch,
+    bases: Vec<(RowKey, Base)>,
 }
 
 impl SerialStore {
@@ -91,57 +83,68 @@ impl SerialStore {
         (meta, private): (KeyspaceId, KeyspaceId),
         lock_wait: Duration,
     ) -> SerialStore {
-        SerialStore { db, branch, meta, private, lock_wait, taking: Mutex::new(()) }
+        let bases = Bases::new(private);
+        SerialStore { db, branch, meta, bases, lock_wait, taking: Mutex::new(()) }
     }
 
-    fn is_counted(&self, keyspace: KeyspaceId, key: &[u8]) -> bool {
-        let kind = || RowKey::from_bytes(key).map(RowKey::meta_kind);
-        keyspace == self.meta && matches!(kind(), Some(MetaRow::Inode(_)))
-    }
-
-    fn base(&self, key: &[u8]) -> StoreResult<Option<Base>> {
-        Ok(self.branch.get(self.private, key)?.as_ref().map(Base::decode))
+    /// The key as that of an inode's row, if it is one.
+    fn counted_key(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<RowKey> {
+        let key = RowKey::from_bytes(key).filter(|_| keyspace == self.meta)?;
+        matches!(key.meta_kind(), MetaRow::Inode(_)).then_some(key)
     }
 
     /// The row of an inode, whose base is taken over if there is none.
-    fn counted(&self, key: &[u8]) -> StoreResult<Option<Bytes>> {
-        match self.base(key)? {
-            Some(Base { changed: false, row }) => Ok(Some(row)),
-            Some(_) => self.branch.get(self.meta, key),
+    fn counted(&self, key: RowKey) -> StoreResult<Option<Bytes>> {
+        match self.bases.get(&self.branch, key)? {
+            Some(Base { changed: false, row, .. }) => Ok(Some(row)),
+            Some(_) => self.branch.get(self.meta, &key.to_bytes()),
             None => {
                 let _taking = self.taking.lock();
-                if self.base(key)?.is_some() {
+                if self.bases.get(&self.branch, key)?.is_some() {
                     return self.counted(key);
                 }
-                let row = self.branch.get(self.meta, key)?;
+                let as_of = Some(self.db.store_changes());
+                let row = self.branch.get(self.meta, &key.to_bytes())?;
                 if let Some(row) = &row {
-                    let mut batch = Batch::new();
-                    batch.reclaims_space();
-                    let base = Base { changed: false, row: row.clone() };
-                    batch.put(self.private, Bytes::copy_from_slice(key), base.encode());
-                    self.branch.write(batch)?;
+                    let mut changes = Changes::default();
+                    changes.batch.reclaims_space();
+                    self.put(key, Base { changed: false, row: row.clone(), as_of }, &mut changes);
+                    self.apply(changes)?;
                 }
                 Ok(row)
             }
         }
     }
 
+    fn put(&self, key: RowKey, base: Base, changes: &mut Changes) {
+        self.bases.put(key, &base, &mut changes.batch);
+        changes.bases.push((key, base));
+    }
+
+    fn apply(&self, Changes { batch, bases }: Changes) -> StoreResult<()> {
+        if !batch.is_empty() {
+            self.branch.write(batch)?;
+            self.bases.written(bases);
+        }
+        Ok(())
+    }
+
     /// Locks the rows that a call is about to read and change, and brings the bases among them up to date. REQUIRES: the
     /// view's own locks of them.
     pub(crate) fn prepare(&self, keys: &[RowKey]) -> StoreResult<()> {
-        keys.iter().try_for_each(|key| self.branch.get(self.meta, &key.to_bytes()).map(drop))?;
-        let mut batch = Batch::new();
+        keys.iter().try_for_each(|key| self.branch.lock_to_read(self.meta, &key.to_bytes()))?;
+        let mut changes = Changes::default();
         for key in keys.iter().filter(|key| matches!(key.meta_kind(), MetaRow::Inode(_))) {
-            self.renew(&key.to_bytes(), &mut batch)?;
+            self.renew(*key, &mut changes)?;
         }
-        if batch.is_empty() { Ok(()) } else { self.branch.write(batch) }
+        self.apply(changes)
     }
 
     /// Locks the row of a directory that is to be moved or removed against all others, and brings it up to date. REQUIRES: the
     /// view's own lock of it.
     pub(crate) fn claim(&self, key: RowKey) -> StoreResult<()> {
         let bytes = key.to_bytes();
-        let Some(row) = self.counted(&bytes)? else { return Ok(()) };
+        let Some(row) = self.counted(key)? else { return Ok(()) };
         let mut batch = Batch::new();
         batch.reclaims_space();
         batch.put(self.meta, Bytes::copy_from_slice(&bytes), row);
@@ -151,35 +154,42 @@ impl SerialStore {
 
     /// Brings all bases up to date. REQUIRES: nothing changes in the view or below.
     pub(super) fn settle(&self) -> StoreResult<()> {
-        let mut batch = Batch::new();
-        for row in self.branch.scan(self.private, KeyRange::all(), Direction::Forward)? {
-            self.renew(&row?.0, &mut batch)?;
-            if batch.ops().len() >= SETTLED_ROWS {
-                self.branch.write(std::mem::take(&mut batch))?;
+        let mut changes = Changes::default();
+        for row in self.branch.scan(self.bases.space(), KeyRange::all(), Direction::Forward)? {
+            if let Some(key) = self.counted_key(self.meta, &row?.0) {
+                self.renew(key, &mut changes)?;
+            }
+            if changes.batch.ops().len() >= SETTLED_ROWS {
+                self.apply(std::mem::take(&mut changes))?;
             }
         }
-        if batch.is_empty() { Ok(()) } else { self.branch.write(batch) }
+        self.apply(changes)
     }
 
-    /// Adds to `batch` what brings a row up to date, if it has a base and that is old.
-    fn renew(&self, key: &[u8], batch: &mut Batch) -> StoreResult<()> {
-        let Some(base) = self.base(key)?.filter(|base| !base.row.is_empty()) else { return Ok(()) };
-        let now = self.db.get(self.meta, key)?.unwrap_or_default();
-        if now == base.row {
+    /// Adds to `changes` what brings a row up to date, if it has a base and that is old.
+    fn renew(&self, key: RowKey, changes: &mut Changes) -> StoreResult<()> {
+        let as_of = self.db.store_changes();
+        let base = self.bases.get(&self.branch, key)?;
+        let Some(base) = base.filter(|base| !base.row.is_empty()) else { return Ok(()) };
+        if base.as_of == Some(as_of) {
             return Ok(());
         }
-        let key = Bytes::copy_from_slice(key);
-        batch.reclaims_space();
+        let bytes = Bytes::copy_from_slice(&key.to_bytes());
+        let now = self.db.get(self.meta, &bytes)?.unwrap_or_default();
+        if now == base.row {
+            self.bases.seen(key, as_of);
+            return Ok(());
+        }
+        changes.batch.reclaims_space();
         if base.changed
-            && let Some(own) = self.branch.get(self.meta, &key)?
+            && let Some(own) = self.branch.get(self.meta, &bytes)?
         {
             let merged = merge_inodes(&base.row, &now, &own).ok().flatten();
-            let keys = vec![(self.meta, key.clone())];
+            let keys = vec![(self.meta, bytes.clone())];
             let merged = merged.ok_or(StoreError::Conflict { keys })?;
-            batch.put_commuting(self.meta, key.clone(), merged);
+            changes.batch.put_commuting(self.meta, bytes, merged);
         }
-        let base = Base { row: now, ..base };
-        batch.put(self.private, key, base.encode());
+        self.put(key, Base { row: now, as_of: Some(as_of), ..base }, changes);
         Ok(())
     }
 }
@@ -330,30 +340,29 @@ pub struct TransactionLocks {
 
 impl Store for SerialStore {
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
-        match self.is_counted(keyspace, key) {
-            true => self.counted(key),
-            false => self.branch.get(keyspace, key),
+        match self.counted_key(keyspace, key) {
+            Some(key) => self.counted(key),
+            None => self.branch.get(keyspace, key),
         }
     }
 
-    fn write(&self, mut batch: Batch) -> StoreResult<()> {
-        let counted: Vec<Bytes> = batch
-            .ops()
-            .iter()
-            .filter_map(|op| {
-                let (Op::Put { keyspace, key, .. } | Op::Delete { keyspace, key }) = op;
-                self.is_counted(*keyspace, key).then(|| key.clone())
-            })
-            .collect();
+    fn write(&self, batch: Batch) -> StoreResult<()> {
+        let mut changes = Changes { batch, bases: Vec::new() };
+        let counted = |op: &Op| {
+            let (Op::Put { keyspace, key, .. } | Op::Delete { keyspace, key }) = op;
+            self.counted_key(*keyspace, key)
+        };
+        let counted: SmallVec<[RowKey; 4]> =
+            changes.batch.ops().iter().filter_map(counted).collect();
         for key in counted {
-            let row = match self.base(&key)? {
-                Some(Base { changed: true, .. }) => continue,
-                Some(base) => base.row,
-                None => Bytes::new(),
-            };
-            batch.put(self.private, key, Base { changed: true, row }.encode());
+            let base = self.bases.get(&self.branch, key)?;
+            if base.as_ref().is_some_and(|base| base.changed) {
+                continue;
+            }
+            let (row, as_of) = base.map_or_else(Default::default, |base| (base.row, base.as_of));
+            self.put(key, Base { changed: true, row, as_of }, &mut changes);
         }
-        self.branch.write(batch)
+        self.apply(changes)
     }
 
     fn meets_locks(&self) -> bool {

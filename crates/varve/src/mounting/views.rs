@@ -9,12 +9,15 @@
 //! It takes CAP_SYS_ADMIN, which root has, and so has whoever mounts in a private namespace.
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
 
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::UnmountFlags;
 use serde_json::{Value, json};
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
@@ -301,10 +304,13 @@ impl ViewDesk {
     }
 
     fn commit_ending(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
-        let open = self.sync(name)?;
+        let (open, root) = self.sync(name)?.unzip();
         let committed =
             views::commit(&self.fs, &name.name, open.as_deref()).map_err(NotCommitted::Refused)?;
         self.follow(&committed);
+        if let Some(root) = root {
+            take_away(root);
+        }
         Ok(self.end(name, UnmountMode::Force)?)
     }
 
@@ -318,16 +324,16 @@ impl ViewDesk {
         }
     }
 
-    /// Has what programs have changed in the mapped memory of a view written. Gives its file system if it is attached.
-    fn sync(&self, name: &ViewName) -> Result<Option<Arc<VarveFs>>> {
-        let open = self.attached.lock().get(name).cloned();
-        if open.is_some() {
-            let path = self.dir.join(name.path());
-            let synced = std::fs::File::open(&path)
-                .and_then(|root| rustix::fs::syncfs(root).map_err(std::io::Error::from));
-            synced.map_err(|error| Error::io("sync", &path, &error))?;
-        }
-        Ok(open)
+    /// Has what programs have changed in the mapped memory of a view written. Gives its file system and the root of its mount,
+    /// if it is attached.
+    fn sync(&self, name: &ViewName) -> Result<Option<(Arc<VarveFs>, OwnedFd)>> {
+        let Some(open) = self.attached.lock().get(name).cloned() else { return Ok(None) };
+        let path = self.dir.join(name.path());
+        let synced = std::fs::File::open(&path).and_then(|root| {
+            rustix::fs::syncfs(root)?;
+            Ok(rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+        });
+        Ok(Some((open, synced.map_err(|error| Error::io("sync", &path, &error))?)))
     }
 
     /// Takes the mount of a view away that ends. Programs still in it get errors, unless the mode is plain: then it stays.
@@ -354,6 +360,19 @@ impl ViewDesk {
         for dir in view.listed_in() {
             self.told(self.notifier.inode_changed(dir));
         }
+    }
+}
+
+/// Takes the mount with this root away. What the kernel has in memory of it, it drops beside: that takes its time after many
+/// files, and nobody need wait for it. Without the right to do that nothing happens.
+fn take_away(root: OwnedFd) {
+    let place = format!("/proc/self/fd/{}", root.as_raw_fd());
+    let taken = rustix::mount::unmount(place, UnmountFlags::DETACH | UnmountFlags::FORCE);
+    let named = thread::Builder::new().name("varve-view-end".to_owned());
+    if taken.is_ok()
+        && let Err(error) = named.spawn(move || drop(root))
+    {
+        log::warn!("who commits waits for the kernel: {error}");
     }
 }
 
