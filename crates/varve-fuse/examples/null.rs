@@ -2,9 +2,10 @@
 //! operation costs here is what the kernel's interface and this crate cost, whatever the file system.
 //!
 //! ```text
-//! cargo run --release -p varve-fuse --example null DIR [auto|dev|uring]
+//! cargo run --release -p varve-fuse --example null DIR [auto|dev|uring [noallow_other]]
 //! ```
 //!
+//! With `noallow_other` the mount is one of root alone, where no permissions are checked.
 //! Serves until the directory is unmounted; everything is gone then. `varve-bench` drives it as the target `null`.
 #![allow(clippy::disallowed_methods, reason = "a measurement drives the machine itself")]
 
@@ -17,9 +18,10 @@ use varve_testkit::model::ModelFs;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (dir, transport) = match &arguments[..] {
-        [dir] => (dir, "auto"),
-        [dir, transport] => (dir, transport.as_str()),
+    let (dir, transport, root_alone) = match &arguments[..] {
+        [dir] => (dir, "auto", false),
+        [dir, transport] => (dir, transport.as_str(), false),
+        [dir, transport, alone] if alone == "noallow_other" => (dir, transport.as_str(), true),
         _ => return usage(),
     };
     let transport = match transport {
@@ -28,7 +30,7 @@ fn main() -> ExitCode {
         "uring" => Some(Transport::Uring),
         _ => return usage(),
     };
-    match serve(Path::new(dir), transport) {
+    match serve(Path::new(dir), transport, root_alone) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -38,12 +40,22 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: null DIR [auto|dev|uring]");
+    eprintln!("usage: null DIR [auto|dev|uring [noallow_other]]");
     ExitCode::from(2)
 }
 
-fn serve(dir: &Path, transport: Option<Transport>) -> Result<(), Box<dyn std::error::Error>> {
-    let mounted = mount(dir, &MountOptions::new("null"))?;
+fn serve(
+    dir: &Path,
+    transport: Option<Transport>,
+    root_alone: bool,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let defaults = MountOptions::new("null");
+    let options = MountOptions {
+        allow_other: defaults.allow_other && !root_alone,
+        default_permissions: !root_alone,
+        ..defaults
+    };
+    let mounted = mount(dir, &options)?;
     let options = SessionOptions { transport, ..SessionOptions::default() };
     let session = Session::new(Arc::new(ModelFs::on_this_machine()), mounted, &options)?;
     eprintln!("{} is served over {}", dir.display(), session.transport());

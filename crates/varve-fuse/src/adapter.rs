@@ -2,12 +2,12 @@
 //!
 //! [`Adapter::serve`] sends a request to the method for it: `names` for what changes or finds names,
 //! `attributes` for attributes of both kinds, `trees` for those that stand for what is known of trees, `files` for what is open,
-//! `transactions` for what programs do about those; `rules` has what they share.
+//! `arrivals` for places of mounts to come, `transactions` for what programs do about those; `rules` has what they share.
 //!
 //! Rules that the kernel's protocol adds to the calls:
 //!
 //! - Names that are absent are answered with inode number 0, so that the kernel remembers the absence.
-//! - FLUSH, OPENDIR, INTERRUPT and what is not served are answered with ENOSYS, after which the kernel stops
+//! - FLUSH, OPENDIR (but see [`Adapter::opendir`]), INTERRUPT and what is not served are answered with ENOSYS, after which the kernel stops
 //!   asking. Locks are not claimed, so the kernel keeps them itself, which is right for a single mount.
 //! - The kernel leaves the removal of set-id bits to the file system (FUSE_HANDLE_KILLPRIV_V2) and says by a
 //!   flag of SETATTR, OPEN and WRITE when.
@@ -16,11 +16,13 @@
 //! - Every handle given is released once, however the request ended.
 //! - Syncs leave the reader threads (`waiters`), so that nobody waits behind them and many share one commit.
 //! - A request that locks of transactions are in the way of leaves the reader threads too (`parked`).
+//! - On a mount of root alone, where the kernel checks nothing, only root is served ([`Adapter::admit`]).
 //! - The mount options `sync` and `dirsync` are kept here; the kernel does nothing about them.
 //!
 //! Failures of the storage are logged here, where they are turned into an errno; the others are the
 //! caller's everyday business.
 
+mod arrivals;
 mod attributes;
 mod files;
 mod names;
@@ -47,6 +49,7 @@ use crate::protocol::request::{DecodeError, Header, Request};
 use crate::session::SessionOptions;
 use crate::transport::Origin;
 use crate::waiters::Waiters;
+use arrivals::Arrivals;
 use rules::errno;
 
 /// How to answer a request.
@@ -84,13 +87,14 @@ pub(crate) struct Adapter {
     backing: BackingTable,
     waiters: Waiters,
     parked: Parked,
+    arrivals: Arc<Arrivals>,
 }
 
 impl Adapter {
     pub(crate) fn new(vfs: Arc<dyn Vfs>, options: SessionOptions, agreement: Agreement) -> Adapter {
         let backing = BackingTable::new(agreement.passthrough());
         let (waiters, parked) = (Waiters::new(), Parked::default());
-        Adapter { vfs, options, backing, waiters, parked, agreement }
+        Adapter { vfs, options, backing, waiters, parked, agreement, arrivals: Arc::default() }
     }
 
     /// Goes on where the session that left `state` on the connection of `device` stopped.
@@ -103,7 +107,7 @@ impl Adapter {
     ) -> Adapter {
         let backing = BackingTable::restore(agreement.passthrough(), device, &state.open);
         let (waiters, parked) = (Waiters::new(), Parked::default());
-        Adapter { vfs, options, backing, waiters, parked, agreement }
+        Adapter { vfs, options, backing, waiters, parked, agreement, arrivals: Arc::default() }
     }
 
     /// Finishes the syncs under way and gives what the next session must know. REQUIRES: no request is being
@@ -156,7 +160,10 @@ impl Adapter {
         };
         let ino = self.inode(header.node);
         let mut call = Call { origin, header, ino, reply };
-        let served = catch_unwind(AssertUnwindSafe(|| self.dispatch(&mut call, &request)));
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            self.admit(header, &request)?;
+            self.dispatch(&mut call, &request)
+        }));
         match served {
             Ok(Ok(answer)) => Ok(answer),
             // Of a handle that has ended nothing is left to be done again.
@@ -189,6 +196,11 @@ impl Adapter {
         self.options.root
     }
 
+    /// Whether the mount is one of root alone.
+    pub(crate) fn is_for_root_alone(&self) -> bool {
+        self.agreement.root_alone()
+    }
+
     /// The inode that the kernel calls `node`: for it the root is always number 1.
     fn inode(&self, node: u64) -> InodeId {
         let ino = InodeId::new(node);
@@ -209,7 +221,7 @@ impl Adapter {
         let ino = call.ino;
         let is_forget = matches!(request, Request::Forget { .. } | Request::BatchForget(_));
         if self.is_awaited(ino) && !is_forget {
-            return Ok(self.later(call, move |vfs| vfs.arrive(ino)));
+            return self.awaited(call, request);
         }
         match *request {
             Request::Lookup { name } => self.lookup(call, name),
@@ -263,8 +275,10 @@ impl Adapter {
             Request::Lseek { handle, offset, whence } => {
                 self.lseek(call, Handle(handle), offset, whence)
             }
+            Request::Opendir => self.opendir(call),
             Request::Releasedir | Request::Destroy => Ok(DONE),
             Request::Ioctl(ioctl) => self.ioctl(call, &ioctl),
+            Request::Access { mask } => self.access(call, mask),
             Request::Init(_) => Err(FsError::Invalid("a second INIT")),
             Request::Other => Err(FsError::NotImplemented),
         }

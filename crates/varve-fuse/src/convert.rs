@@ -2,7 +2,8 @@
 
 use varve_types::{FileName, Timestamp};
 use varve_vfs::{
-    AllocateMode, Caller, FsError, FsResult, OpenFlags, RenameMode, SeekFrom, SetTime, XattrMode,
+    AccessMode, AllocateMode, Caller, FsError, FsResult, OpenFlags, RenameMode, SeekFrom, SetTime,
+    XattrMode,
 };
 
 use crate::protocol::request::{Header, Time};
@@ -18,6 +19,12 @@ pub(crate) fn caller(header: &Header, umask: u32) -> Caller {
 /// A length in bytes that the kernel asks for.
 pub(crate) fn length(size: u32) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+/// The rights that access(2) asks for.
+pub(crate) fn access_mode(mask: u32) -> AccessMode {
+    let has = |right| signed(mask) & right != 0;
+    AccessMode { read: has(libc::R_OK), write: has(libc::W_OK), execute: has(libc::X_OK) }
 }
 
 /// The protocol's numbers are unsigned where the system's constants are not.

@@ -32,10 +32,13 @@ const STACK_DEPTH_MAX: u32 = 1;
 /// The oldest protocol served: Linux 5.4.
 const MINOR_MIN: u32 = 31;
 
+/// Beside the capabilities: the kernel checks no permissions, as only root gets in. The kernel's own numbers are far below.
+const ROOT_ALONE: u64 = 1 << 63;
+
 /// What was agreed on, once for the life of the mount.
 #[derive(Debug)]
 pub(crate) struct Agreement {
-    /// The capabilities.
+    /// The capabilities, and [`ROOT_ALONE`].
     flags: u64,
     /// The largest write in one request.
     write_bytes_max: u32,
@@ -71,6 +74,11 @@ impl Agreement {
         self.flags & FUSE_POSIX_ACL != 0
     }
 
+    /// Permissions are not checked, as only root gets in.
+    pub(crate) fn root_alone(&self) -> bool {
+        self.flags & ROOT_ALONE != 0
+    }
+
     /// Backing files may be registered.
     pub(crate) fn passthrough(&self) -> bool {
         self.flags & FUSE_PASSTHROUGH != 0
@@ -82,6 +90,9 @@ impl Agreement {
         if let Some(reason) = &self.no_uring {
             let reason = reason.to_string().replace(['"', '\\'], "'");
             status.push_str(&format!(",\"no_io_uring\":\"{reason}\""));
+        }
+        if self.root_alone() {
+            status.push_str(",\"root_alone\":true");
         }
         status.push('}');
         status
@@ -103,10 +114,11 @@ impl<E: Into<io::Error>> From<E> for Refusal {
     }
 }
 
-/// Receives INIT, chooses the transport and answers.
+/// Receives INIT, chooses the transport and answers. With `root_alone` the mount is one without checks of permissions.
 pub(crate) fn shake_hands(
     device: &Device,
     options: &SessionOptions,
+    root_alone: bool,
 ) -> Result<(Agreement, Carrier), Refusal> {
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
     let ended = || io::Error::other("the file system was unmounted before it was served");
@@ -125,11 +137,12 @@ pub(crate) fn shake_hands(
     let (carrier, no_uring) = transport::choose(device, options.transport, offered)
         .inspect_err(|_| device.reply_errno(header.unique, libc::EPROTO))
         .map_err(Refusal::NoUring)?;
-    let answer = answer(&offer, options, carrier.transport());
+    let answer = answer(&offer, options, carrier.transport(), root_alone);
     let mut reply = Reply::new();
     reply.init_out(&answer);
     device.reply(header.unique, &mut reply);
-    let (flags, write_bytes_max) = (answer.flags, answer.max_write);
+    let (mut flags, write_bytes_max) = (answer.flags, answer.max_write);
+    flags |= if root_alone { ROOT_ALONE } else { 0 };
     let transport = carrier.transport();
     Ok((Agreement { flags, write_bytes_max, transport, no_uring }, carrier))
 }
@@ -146,7 +159,12 @@ fn check_version(offer: &Init) -> Result<(), String> {
 }
 
 /// What is wanted of what the kernel offers.
-fn answer(offer: &Init, options: &SessionOptions, transport: Transport) -> InitOut {
+fn answer(
+    offer: &Init,
+    options: &SessionOptions,
+    transport: Transport,
+    root_alone: bool,
+) -> InitOut {
     let mut wanted = FUSE_ASYNC_READ
         | FUSE_BIG_WRITES
         | FUSE_ATOMIC_O_TRUNC
@@ -159,7 +177,8 @@ fn answer(offer: &Init, options: &SessionOptions, transport: Transport) -> InitO
     if options.xattr {
         wanted |= FUSE_SETXATTR_EXT;
     }
-    if options.xattr && options.acl {
+    // With it the kernel checks permissions, whatever the mount says.
+    if options.xattr && options.acl && !root_alone {
         wanted |= FUSE_POSIX_ACL;
     }
     wanted |= match options.readdir_plus {
@@ -203,7 +222,8 @@ mod tests {
     #[test]
     fn only_what_is_offered_is_asked_for() {
         let options = SessionOptions::default();
-        let answer = answer(&offer(FUSE_ASYNC_READ | FUSE_INIT_EXT), &options, Transport::Dev);
+        let answer =
+            answer(&offer(FUSE_ASYNC_READ | FUSE_INIT_EXT), &options, Transport::Dev, false);
         assert_eq!((answer.flags, answer.max_stack_depth), (FUSE_ASYNC_READ, 0));
         assert_eq!(answer.max_readahead, 131_072);
     }
@@ -222,25 +242,35 @@ mod tests {
     fn passthrough_and_listings_follow_the_options() {
         let mut options =
             SessionOptions { readdir_plus: ReaddirPlus::Never, ..SessionOptions::default() };
-        let granted = answer(&offer(u64::MAX), &options, Transport::Dev);
+        let granted = answer(&offer(u64::MAX), &options, Transport::Dev, false);
         assert_eq!(granted.flags & (FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO), 0);
         assert_ne!(granted.flags & FUSE_PASSTHROUGH, 0);
         assert_eq!(granted.max_stack_depth, 1);
         options.sync_writes = true;
-        let granted = answer(&offer(u64::MAX), &options, Transport::Dev);
+        let granted = answer(&offer(u64::MAX), &options, Transport::Dev, false);
         assert_eq!(granted.flags & FUSE_PASSTHROUGH, 0);
     }
 
     #[test]
     fn rings_are_asked_for_with_room_for_the_largest_request() {
         let options = SessionOptions::default();
-        let plain = answer(&offer(u64::MAX), &options, Transport::Dev);
+        let plain = answer(&offer(u64::MAX), &options, Transport::Dev, false);
         assert_eq!(plain.flags & FUSE_OVER_IO_URING, 0);
         assert_eq!((plain.max_write, plain.max_pages), (1 << 20, 256));
-        let rings = answer(&offer(u64::MAX), &options, Transport::Uring);
+        let rings = answer(&offer(u64::MAX), &options, Transport::Uring, false);
         assert_ne!(rings.flags & FUSE_OVER_IO_URING, 0);
         assert_eq!(rings.max_write as usize, PAYLOAD_BYTES_MAX);
         assert_eq!(usize::from(rings.max_pages) * 4096, PAYLOAD_BYTES_MAX);
+    }
+
+    #[test]
+    fn lists_are_not_the_kernels_where_it_checks_nothing() {
+        let options = SessionOptions::default();
+        let lists = |root_alone| {
+            let granted = answer(&offer(u64::MAX), &options, Transport::Dev, root_alone);
+            granted.flags & FUSE_POSIX_ACL != 0
+        };
+        assert!(lists(false) && !lists(true));
     }
 
     #[test]
@@ -249,6 +279,9 @@ mod tests {
         let mut agreement =
             Agreement { flags: 0, write_bytes_max: 0, transport: Transport::Uring, no_uring: None };
         assert_eq!(agreement.status_json(), r#"{"transport":"io_uring"}"#);
+        agreement.flags = ROOT_ALONE;
+        assert_eq!(agreement.status_json(), r#"{"transport":"io_uring","root_alone":true}"#);
+        agreement.flags = 0;
         agreement.transport = Transport::Dev;
         agreement.no_uring = Some(NoUring::Refused(reason));
         assert_eq!(

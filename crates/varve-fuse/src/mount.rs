@@ -8,8 +8,10 @@
 //!    children then see the mount.
 //!
 //! A method that fails leaves a [`Refusal`] with its reason; only when all fail is it an error, which lists
-//! every reason. Permission checks are always the kernel's (`default_permissions`).
+//! every reason. Permission checks are the kernel's (`default_permissions`), except on mounts of root alone (`alone`), where there
+//! are none.
 
+mod alone;
 mod direct;
 mod fusermount;
 mod namespace;
@@ -66,6 +68,9 @@ pub struct MountOptions {
     /// Let other users than the one who mounts in. fusermount needs `user_allow_other` in /etc/fuse.conf
     /// for it.
     pub allow_other: bool,
+    /// Have the kernel check permissions even where only root gets in, whom they do not bind. Otherwise it does so on every
+    /// mount except one by root, with all of root's rights, that does not let others in: that is [`Mounted::is_for_root_alone`].
+    pub default_permissions: bool,
     /// Ignore set-user-id and set-group-id bits. fusermount always does.
     pub no_suid: bool,
     /// Ignore device nodes. fusermount always does.
@@ -81,12 +86,13 @@ pub struct MountOptions {
 
 impl MountOptions {
     /// A mount of `source` for reading and writing, open to other users exactly if root mounts it, as with
-    /// any file system.
+    /// any file system; the kernel checks permissions.
     pub fn new(source: impl Into<OsString>) -> MountOptions {
         MountOptions {
             source: source.into(),
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),
+            default_permissions: true,
             no_suid: false,
             no_dev: false,
             no_exec: false,
@@ -111,10 +117,18 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// An attached connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) device: OwnedFd,
+    /// Only root gets in, and the kernel checks no permissions.
+    pub(crate) root_alone: bool,
+}
+
 /// A directory with a FUSE connection attached that nobody serves yet.
 #[derive(Debug)]
 pub struct Mounted {
-    pub(crate) device: OwnedFd,
+    pub(crate) connection: Connection,
     pub(crate) dir: PathBuf,
     method: MountMethod,
     refusals: Vec<Refusal>,
@@ -129,6 +143,11 @@ impl Mounted {
     /// The method that worked.
     pub fn method(&self) -> MountMethod {
         self.method
+    }
+
+    /// Whether permissions are not checked, because only root gets in.
+    pub fn is_for_root_alone(&self) -> bool {
+        self.connection.root_alone
     }
 
     /// The methods that were tried before and why they did not work.
@@ -195,7 +214,7 @@ pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> 
             MountMethod::Namespace => namespace::mount(&dir, options),
         };
         match attempt {
-            Ok(device) => return Ok(Mounted { device, dir, method, refusals }),
+            Ok(connection) => return Ok(Mounted { connection, dir, method, refusals }),
             Err(reason) => refusals.push(Refusal { method, reason }),
         }
     }
@@ -207,7 +226,7 @@ pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> 
 pub fn mount_within(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let (dir, method) = (dir.to_path_buf(), MountMethod::Direct);
     match direct::mount(&dir, options) {
-        Ok(device) => Ok(Mounted { device, dir, method, refusals: Vec::new() }),
+        Ok(connection) => Ok(Mounted { connection, dir, method, refusals: Vec::new() }),
         Err(reason) => Err(MountError::Refused { dir, refusals: vec![Refusal { method, reason }] }),
     }
 }

@@ -7,8 +7,9 @@
 //! name (3):  | directory u64 | length u32 | flags u32 | name | 0 |
 //! ```
 //!
-//! The kernel takes its own lock of a directory to forget a name in it, so whoever tells it must hold no lock that a
-//! request could wait for, and must not be a thread that serves requests.
+//! With an offset below 0 an inode keeps its bytes. The kernel takes its own lock of a directory to forget a name in it, and
+//! of pages to forget bytes, so whoever tells it that must hold no lock that a request could wait for, and must not be a
+//! thread that serves requests. Of attributes alone it is told by any thread.
 
 use std::io;
 
@@ -37,8 +38,18 @@ impl Notifier {
     /// The attributes and bytes of `ino`, or the listing of a directory, may be others now. No error if the kernel
     /// does not know it.
     pub fn inode_changed(&self, ino: InodeId) -> io::Result<()> {
+        self.invalidate(ino, 0)
+    }
+
+    /// The same for its attributes alone.
+    pub(crate) fn attributes_changed(&self, ino: InodeId) -> io::Result<()> {
+        self.invalidate(ino, -1)
+    }
+
+    fn invalidate(&self, ino: InodeId, offset: i64) -> io::Result<()> {
         let mut body = self.node(ino).to_ne_bytes().to_vec();
-        body.extend_from_slice(&[0; 16]);
+        body.extend_from_slice(&offset.to_ne_bytes());
+        body.extend_from_slice(&[0; 8]);
         self.send(INVAL_INODE, &body)
     }
 

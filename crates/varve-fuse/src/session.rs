@@ -15,7 +15,6 @@
 use std::fmt;
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +27,7 @@ use crate::device::Device;
 use crate::handover::{Gate, PauseHandle, Paused};
 use crate::handshake::{self, Agreement, Refusal};
 use crate::idle_poll::{Governor, IdlePoll};
-use crate::mount::{Mounted, UnmountError, UnmountMode, unmount};
+use crate::mount::{Connection, Mounted, UnmountError, UnmountMode, unmount};
 use crate::notify::Notifier;
 use crate::readers::{Placement, Readers, usable_cpus};
 use crate::transport::{self, Carrier, NoUring, Transport};
@@ -71,7 +70,7 @@ pub struct SessionOptions {
     pub xattr: bool,
     /// Have the kernel obey access control lists, which are extended attributes. It then asks once for the
     /// list of each inode that somebody else than the owner wants access to, and for that of the root each
-    /// time.
+    /// time. Where it checks nothing ([`Mounted::is_for_root_alone`]) they are kept and obeyed by nobody.
     pub acl: bool,
     /// Attributes with listings.
     pub readdir_plus: ReaddirPlus,
@@ -172,8 +171,8 @@ impl Session {
         mounted: Mounted,
         options: &SessionOptions,
     ) -> Result<Session, SessionError> {
-        let Mounted { device, dir, .. } = mounted;
-        match start(device, options) {
+        let Mounted { connection, dir, .. } = mounted;
+        match start(connection, options) {
             Ok((devices, agreement, carrier)) => {
                 if let Some(reason) = &agreement.no_uring {
                     log::info!("requests travel over {}: {reason}", agreement.transport);
@@ -239,6 +238,11 @@ impl Session {
         Notifier::new(self.devices[0].clone(), self.adapter.root())
     }
 
+    /// Whether the mount is one of root alone, on which no permissions are checked.
+    pub fn is_for_root_alone(&self) -> bool {
+        self.adapter.is_for_root_alone()
+    }
+
     /// How requests travel.
     pub fn transport(&self) -> Transport {
         self.carrier.transport()
@@ -259,11 +263,11 @@ impl Session {
 
 /// Shakes hands and takes a descriptor for each reader.
 fn start(
-    descriptor: OwnedFd,
+    connection: Connection,
     options: &SessionOptions,
 ) -> Result<(Vec<Device>, Agreement, Carrier), Refusal> {
-    let device = Device::new(descriptor);
-    let (agreement, carrier) = handshake::shake_hands(&device, options)?;
+    let device = Device::new(connection.device);
+    let (agreement, carrier) = handshake::shake_hands(&device, options, connection.root_alone)?;
     Ok((one_each(&device, options)?, agreement, carrier))
 }
 

@@ -215,8 +215,8 @@ impl Target {
 
 fn null(spec: &Spec, ground: &Ground, scratch: &Scratch) -> Result<Daemon, Failure> {
     let dir = scratch.dir("null")?;
-    let transport = spec.options.first().map_or("auto", String::as_str);
-    let args = [dir.to_string_lossy().into_owned(), transport.to_owned()];
+    let mut args = vec![dir.to_string_lossy().into_owned()];
+    args.extend(spec.options.iter().cloned());
     Daemon::start(&ground.null, &args, &dir, &scratch.path().join("null.log"))
 }
 

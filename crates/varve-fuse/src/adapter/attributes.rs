@@ -6,6 +6,7 @@ use super::transactions::{beginning, ending};
 use super::trees::is_of_tree;
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
+use crate::notify::Notifier;
 use crate::protocol::request::{SetAttrIn, SetXattr, SetXattrIn};
 
 /// The attribute of the root directory that holds [`varve_vfs::Vfs::status_json`]; no listing shows it.
@@ -15,6 +16,9 @@ const SESSION_XATTR: &[u8] = b"user.varve.session";
 
 /// XATTR_CREATE and XATTR_REPLACE together, which nothing satisfies.
 const BOTH_XATTR_FLAGS: u32 = 3;
+
+/// The list that is a file's own, and sets its mode.
+const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// Attributes of this namespace are for the superuser alone.
 const TRUSTED: &[u8] = b"trusted.";
@@ -68,6 +72,14 @@ impl Adapter {
         Ok(Answer::Body)
     }
 
+    /// What access(2) asks, and chdir(2): the kernel answers that itself where it checks permissions.
+    pub(super) fn access(&self, call: &Call<'_>, mask: u32) -> Served {
+        // Groups would matter to others than root, who do not get here.
+        let caller = convert::caller(call.header, 0);
+        self.vfs.access(caller, &[], call.ino, convert::access_mode(mask))?;
+        Ok(DONE)
+    }
+
     pub(super) fn setxattr(&self, call: &Call<'_>, request: SetXattrIn<'_>) -> Served {
         self.serves_xattr()?;
         let SetXattr { flags, kill_set_gid, name, value } = request
@@ -90,6 +102,13 @@ impl Adapter {
             mode => mode,
         };
         self.vfs.setxattr(call.ino, name, value, mode)?;
+        if name == ACCESS_LIST && self.agreement.root_alone() {
+            // The mode, which a list sets. Elsewhere the kernel knows that.
+            let notifier = Notifier::new(call.origin.device().clone(), self.root());
+            if let Err(error) = notifier.attributes_changed(call.ino) {
+                log::warn!("the kernel may not see the mode of inode {}: {error}", call.ino);
+            }
+        }
         Ok(DONE)
     }
 
@@ -133,9 +152,10 @@ impl Adapter {
         Ok(DONE)
     }
 
-    /// Refuses access control lists if the kernel would have them stored and not obey them.
+    /// Refuses access control lists if the kernel would have them stored and not obey them, unless they bind nobody anyway.
     fn check_xattr_name(&self, name: &[u8]) -> FsResult<()> {
-        if name.starts_with(b"system.") && !self.agreement.posix_acl() {
+        let kept = self.agreement.posix_acl() || self.agreement.root_alone() && self.options.acl;
+        if name.starts_with(b"system.") && !kept {
             Err(FsError::NotSupported("access control lists by this mount"))
         } else {
             Ok(())

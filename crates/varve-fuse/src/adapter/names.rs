@@ -7,13 +7,18 @@ use varve_vfs::{Entry, FsError};
 
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
-use crate::protocol::reply::Validity;
+use crate::protocol::constants::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
+use crate::protocol::reply::{OpenOut, Validity};
 use crate::protocol::request::{Mknod, Read, Rename};
 
 impl Adapter {
     /// How long the kernel may believe a name and its attributes.
     pub(super) fn validity(&self, ino: InodeId) -> Validity {
-        let entry = if self.is_fleeting(ino) { Duration::ZERO } else { self.options.entry_timeout };
+        // Without checks of permissions a place is not asked about before what is in it, and the second walk to it (see
+        // [`super::arrivals`]) must find what the first has learned. It asks again in any case.
+        let is_kept = self.agreement.root_alone() && self.is_awaited(ino);
+        let asks_again = self.is_fleeting(ino) && !is_kept;
+        let entry = if asks_again { Duration::ZERO } else { self.options.entry_timeout };
         Validity { entry, attr: self.attr_validity(ino) }
     }
 
@@ -37,7 +42,11 @@ impl Adapter {
                 call.reply.absent(timeout);
                 Ok(Answer::Body)
             }
-            found => Ok(self.entry(call, found?)),
+            found => {
+                let found = found?;
+                let waits = self.found_place(call, found.attr.ino);
+                Ok(waits.unwrap_or_else(|| self.entry(call, found)))
+            }
         }
     }
 
@@ -72,6 +81,17 @@ impl Adapter {
         let renamed = self.vfs.rename(call.ino, name, new_parent, new_name, mode);
         self.settled(new_parent, self.settled(call.ino, renamed))?;
         Ok(DONE)
+    }
+
+    /// Opening a directory means nothing, so the kernel is told not to ask. On a mount of root alone it goes on asking, because
+    /// there nothing else is asked of a place before it is open ([`super::arrivals`]).
+    pub(super) fn opendir(&self, call: &mut Call<'_>) -> Served {
+        if !self.agreement.root_alone() {
+            return Err(FsError::NotImplemented);
+        }
+        let flags = FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR;
+        call.reply.open_out(OpenOut { handle: 0, flags, backing: None });
+        Ok(Answer::Body)
     }
 
     pub(super) fn readdir(&self, call: &mut Call<'_>, request: &Read) -> Served {

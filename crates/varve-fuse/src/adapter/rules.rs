@@ -7,6 +7,7 @@ use super::{Adapter, Call};
 use crate::backing::Route;
 use crate::convert;
 use crate::device::Device;
+use crate::protocol::request::{Header, Request};
 
 /// The errno for `error`, after logging what the administrator must know.
 pub(super) fn errno(operation: &str, error: &FsError) -> i32 {
@@ -17,6 +18,34 @@ pub(super) fn errno(operation: &str, error: &FsError) -> i32 {
 }
 
 impl Adapter {
+    /// Refuses, on a mount of root alone, whoever acts as somebody else: the kernel lets root's programs in while they do, and
+    /// checks nothing. What is open already may be used and closed, as permissions are asked for when something is opened.
+    pub(super) fn admit(&self, header: &Header, request: &Request<'_>) -> FsResult<()> {
+        if header.uid == 0 || !self.agreement.root_alone() {
+            return Ok(());
+        }
+        match request {
+            Request::Forget { .. }
+            | Request::BatchForget(_)
+            | Request::Getattr
+            | Request::Statx
+            | Request::Read(_)
+            | Request::Write(_)
+            | Request::Lseek { .. }
+            | Request::Fallocate(_)
+            | Request::CopyRange(_)
+            | Request::Fsync { .. }
+            | Request::Fsyncdir
+            | Request::Syncfs
+            | Request::Statfs
+            | Request::Release { .. }
+            | Request::Releasedir
+            | Request::Destroy
+            | Request::Other => Ok(()),
+            _ => Err(FsError::AccessDenied),
+        }
+    }
+
     /// How to open `ino`, which the file system has opened as `opened`.
     pub(super) fn route(&self, device: &Device, ino: InodeId, opened: Opened) -> Route {
         self.backing.opened(ino, || {

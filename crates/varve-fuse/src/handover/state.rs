@@ -5,8 +5,8 @@
 //! open inode: | ino u64 | open files u64 | backing file u32 |     0: through the page cache
 //! ```
 //!
-//! Little-endian. `flags` are the capabilities agreed on with the kernel, under its numbers. The fuzz target
-//! `session_state` builds this file by itself.
+//! Little-endian. `flags` are the capabilities agreed on with the kernel, under its numbers, and in the highest bit whether
+//! the mount is one of root alone. The fuzz target `session_state` builds this file by itself.
 
 /// Changes when the bytes below change their meaning.
 const VERSION: u32 = 1;

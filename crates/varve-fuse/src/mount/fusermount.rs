@@ -16,13 +16,13 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 
-use super::MountOptions;
+use super::{Connection, MountOptions};
 
 /// The names the helper goes by, the newer one first.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
 /// Mounts by the helper and receives its descriptor. The reason, if it cannot.
-pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, String> {
+pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection, String> {
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -41,7 +41,7 @@ pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Strin
     drop(ours);
     let message = finish(&mut helper)?;
     match received {
-        Ok(Some(device)) => Ok(device),
+        Ok(Some(device)) => Ok(Connection { device, root_alone: false }),
         Ok(None) if message.is_empty() => Err("it passed no descriptor".into()),
         Ok(None) => Err(message),
         Err(err) => Err(format!("receiving the descriptor: {err}")),

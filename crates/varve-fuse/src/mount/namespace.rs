@@ -5,16 +5,15 @@
 //! processes it starts, and goes away with the last of them; mounts made outside still show up inside.
 
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::UnshareFlags;
 
-use super::{MountOptions, direct};
+use super::{Connection, MountOptions, direct};
 
 /// Enters new namespaces and mounts there. The reason, if it cannot.
-pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<OwnedFd, String> {
+pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection, String> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     enter().map_err(|err| match err {
         rustix::io::Errno::INVAL => "unshare: the process has several threads already".to_owned(),

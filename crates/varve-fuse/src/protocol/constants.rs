@@ -56,6 +56,7 @@ opcodes! {
     FUSE_READDIR = 28,
     FUSE_RELEASEDIR = 29,
     FUSE_FSYNCDIR = 30,
+    FUSE_ACCESS = 34,
     FUSE_CREATE = 35,
     FUSE_INTERRUPT = 36,
     FUSE_DESTROY = 38,
@@ -112,5 +113,6 @@ numbers! { u32:
     FUSE_FSYNC_FDATASYNC = 1 << 0,
     FUSE_SETXATTR_ACL_KILL_SGID = 1 << 0,
     FOPEN_KEEP_CACHE = 1 << 1,
+    FOPEN_CACHE_DIR = 1 << 3,
     FOPEN_PASSTHROUGH = 1 << 7,
 }

@@ -40,6 +40,8 @@ pub(crate) struct Header {
     pub(crate) uid: u32,
     /// The caller's file-system group id.
     pub(crate) gid: u32,
+    /// The calling thread.
+    pub(crate) pid: u32,
 }
 
 impl Header {
@@ -49,11 +51,11 @@ impl Header {
         let _len = fields.u32()?;
         let opcode = fields.u32()?;
         let (unique, node) = (fields.u64()?, fields.u64()?);
-        let (uid, gid, _pid) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let (uid, gid, pid) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let extension = usize::from(fields.u16()?) * 8;
         let _padding = fields.u16()?;
         let body = fields.0.len().checked_sub(extension).ok_or(DecodeError::Truncated)?;
-        Ok((Header { opcode, unique, node, uid, gid }, &fields.0[..body]))
+        Ok((Header { opcode, unique, node, uid, gid, pid }, &fields.0[..body]))
     }
 }
 
@@ -245,6 +247,10 @@ pub(crate) enum Request<'a> {
         name: &'a [u8],
     },
     Init(Init),
+    Access {
+        mask: u32,
+    },
+    Opendir,
     Readdir(Read),
     ReaddirPlus(Read),
     Releasedir,
@@ -289,6 +295,7 @@ impl<'a> Request<'a> {
             FUSE_CREATE => Request::Create(f.create()?),
             FUSE_TMPFILE => Request::Tmpfile(f.create()?),
             FUSE_READ => Request::Read(f.read()?),
+            FUSE_OPENDIR => Request::Opendir,
             FUSE_READDIR => Request::Readdir(f.read()?),
             FUSE_READDIRPLUS => Request::ReaddirPlus(f.read()?),
             FUSE_WRITE => Request::Write(f.write()?),
@@ -305,6 +312,7 @@ impl<'a> Request<'a> {
             FUSE_LISTXATTR => Request::Listxattr { size: f.size_and_padding()? },
             FUSE_REMOVEXATTR => Request::Removexattr { name: f.name()? },
             FUSE_INIT => Request::Init(f.init()?),
+            FUSE_ACCESS => Request::Access { mask: f.u32()? },
             FUSE_DESTROY => Request::Destroy,
             FUSE_IOCTL => Request::Ioctl(f.ioctl()?),
             FUSE_FALLOCATE => Request::Fallocate(f.fallocate()?),

@@ -50,9 +50,10 @@ fn samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
         (FUSE_SYNCFS, Request::Syncfs),
         (FUSE_STATX, Request::Statx),
         (FUSE_FLUSH, Request::Other),
-        (FUSE_OPENDIR, Request::Other),
+        (FUSE_OPENDIR, Request::Opendir),
         (FUSE_INTERRUPT, Request::Other),
         (u32::MAX, Request::Other),
+        (FUSE_ACCESS, Request::Access { mask: 0 }),
     ] {
         all.push((opcode, vec![0; 24], request));
     }
@@ -210,7 +211,7 @@ fn a_request_that_ends_too_early_is_refused() {
 fn headers_are_read_and_extensions_left_out() {
     let mut bytes = fields! { u32: 58, FUSE_LOOKUP; u64: 2, 3; u32: 4, 5, 6; u16: 1, 0; => b"a\0" };
     bytes.extend_from_slice(&[0xff; 8]);
-    let meant = Header { opcode: FUSE_LOOKUP, unique: 2, node: 3, uid: 4, gid: 5 };
+    let meant = Header { opcode: FUSE_LOOKUP, unique: 2, node: 3, uid: 4, gid: 5, pid: 6 };
     assert_eq!(Header::decode(&bytes), Ok((meant, b"a\0".as_slice())));
     assert_eq!(Header::decode(&bytes[..39]), Err(DecodeError::Truncated));
     assert_eq!(Header::decode(&bytes[..47]), Err(DecodeError::Truncated), "extension of 8 bytes");

@@ -86,6 +86,9 @@ impl Attached {
         refuse_nesting(&store, dir)?;
         let mounted = varve_fuse::mount(dir, &mount_options(&store, choices))?;
         let ready = describe(&store, &mounted);
+        if mounted.is_for_root_alone() {
+            log::info!("{} is for root alone: no permissions are checked", ready.dir.display());
+        }
         let file_system = match FileSystem::open(&store, &fs_options(choices, &ready.dir)) {
             Ok(file_system) => file_system,
             Err(error) => {
@@ -205,6 +208,7 @@ fn mount_options(store: &Path, choices: &Choices) -> MountOptions {
     MountOptions {
         read_only: choices.read_only,
         allow_other: choices.allow_other.unwrap_or(defaults.allow_other),
+        default_permissions: choices.default_permissions,
         no_suid: choices.no_suid,
         no_dev: choices.no_dev,
         no_exec: choices.no_exec,

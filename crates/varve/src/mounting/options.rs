@@ -8,7 +8,7 @@ use varve_fuse::Transport;
 use crate::{Error, Result, size};
 
 /// What `-o` may say, for messages.
-const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other suid nosuid dev nodev exec noexec \
+const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec \
                      lazytime sync async acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough idlepoll noidlepoll \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
@@ -21,6 +21,8 @@ pub struct Choices {
     pub atime: Atime,
     /// Let other users in; `None` does so exactly for root.
     pub allow_other: Option<bool>,
+    /// Have the kernel check permissions even where only root gets in.
+    pub default_permissions: bool,
     /// Ignore set-user-id and set-group-id bits.
     pub no_suid: bool,
     /// Ignore device nodes.
@@ -103,8 +105,8 @@ impl Choices {
                 self.no_dev = true;
                 self.no_exec |= matches!(name, "user" | "users");
             }
-            // Served whatever is asked: the kernel always checks permissions.
-            ("default_permissions" | "defaults", None) => {}
+            ("default_permissions", None) => self.default_permissions = true,
+            ("defaults", None) => {}
             // Times reach the disk with the next sync in any case.
             ("lazytime" | "nolazytime", None) => {}
             // For mount(8) and systemd only.
@@ -148,6 +150,8 @@ mod tests {
         assert_eq!(choices.atime, Atime::Noatime);
         assert!(!choices.read_only);
         assert_eq!(Choices::parse("defaults", false).unwrap(), Choices::default());
+        let alone = Choices::parse("noallow_other,default_permissions", false).unwrap();
+        assert!(alone.allow_other == Some(false) && alone.default_permissions);
         assert_eq!(Choices::parse("", false).unwrap(), Choices::default());
         let transport = |options| Choices::parse(options, false).unwrap().transport;
         assert_eq!(transport("transport=uring"), Some(Transport::Uring));

@@ -1,5 +1,7 @@
 //! Transactions begun and ended by programs on the mount: the same as for clients, with an errno for each refusal.
 
+use std::sync::Arc;
+
 use varve_fs::{CommitError, ViewName};
 use varve_fuse::UnmountMode;
 use varve_vfs::{FsError, FsResult, Transact};
@@ -9,7 +11,7 @@ use crate::{Error, transaction};
 
 impl ViewDesk {
     /// Does what a program on the mount asks.
-    pub(super) fn transact(&self, what: Transact) -> FsResult<u64> {
+    pub(super) fn transact(self: &Arc<Self>, what: Transact) -> FsResult<u64> {
         let _working = self.door.enter().ok_or(FsError::TryAgain)?;
         let name = |id: u64| ViewName::transaction(id.to_string());
         let failed = |error: Error| FsError::Storage(error.message().to_owned());
@@ -20,6 +22,7 @@ impl ViewDesk {
                     options.ok_or(FsError::Invalid("a transaction has no such option"))?;
                 let name = self.fs.begin_transaction(dir, &options)?;
                 self.begun(&name);
+                self.attach_begun_soon(&name);
                 name.name.parse().map_err(|_| FsError::Stale)
             }
             Transact::Commit(id) => {

@@ -53,6 +53,8 @@ pub(crate) struct ViewDesk {
     mount: MountOptions,
     session: SessionOptions,
     notifier: Notifier,
+    /// Nothing is asked of the place of a view before something is made in it, when it is too late to mount it.
+    root_alone: bool,
     /// Those that are attached. Held while one is being attached.
     attached: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
     /// The views that are being committed or taken away, which are not attached meanwhile.
@@ -70,6 +72,7 @@ impl ViewDesk {
             mount: mount_options(&attached.store, choices),
             session: SessionOptions { passthrough: false, ..session_options(choices) },
             notifier: attached.session.notifier(),
+            root_alone: attached.session.is_for_root_alone(),
             attached: Mutex::default(),
             ending: Mutex::default(),
             claims: Claims::default(),
@@ -235,6 +238,7 @@ impl ViewDesk {
             ViewRequest::Begin { root, options } => {
                 let name = views::begin(&self.fs, *root, options)?;
                 self.begun(&name);
+                self.attach_begun(&name);
                 Ok(json!({ "id": name.name, "path": self.dir.join(name.path()) }))
             }
             ViewRequest::Commit { id } => {
@@ -352,6 +356,28 @@ impl ViewDesk {
     pub(super) fn begun(&self, name: &ViewName) {
         self.name_changed(name);
         self.claims.begun();
+    }
+
+    /// Mounts the view that has just begun, where nobody coming by would.
+    fn attach_begun(self: &Arc<Self>, name: &ViewName) {
+        if self.root_alone
+            && let Err(error) = self.attach(name)
+        {
+            log::warn!("{} is not mounted yet: {error}", name.path().display());
+        }
+    }
+
+    /// The same from a request on the mount, which must be answered first: the kernel may have locked what the way to the
+    /// view leads through.
+    pub(super) fn attach_begun_soon(self: &Arc<Self>, name: &ViewName) {
+        if !self.root_alone {
+            return;
+        }
+        let (desk, view) = (Arc::clone(self), name.clone());
+        let attach = move || desk.attach_begun(&view);
+        if let Err(error) = thread::Builder::new().name("varve-arrive".to_owned()).spawn(attach) {
+            log::warn!("{} is not mounted yet: {error}", name.path().display());
+        }
     }
 
     /// Has the kernel forget what it knows of the place of a view, and of who else lists it.

@@ -73,11 +73,12 @@ impl Mount {
         self.dir.path().join("mnt")
     }
 
-    /// Mounts the store, over the transport that VARVE_TEST_TRANSPORT names (auto, dev or uring).
+    /// Mounts the store, over the transport that VARVE_TEST_TRANSPORT names (auto, dev or uring), with further options of
+    /// VARVE_TEST_OPTIONS.
     pub(crate) fn mount(&self) {
         let transport = std::env::var("VARVE_TEST_TRANSPORT").unwrap_or_else(|_| "auto".to_owned());
-        let options = format!("transport={transport}");
-        run(varve().args(["mount", "-o", &options]).arg(self.store()).arg(self.path()));
+        let further = std::env::var("VARVE_TEST_OPTIONS").unwrap_or_default();
+        self.mount_with(&format!("transport={transport},{further}"));
     }
 
     /// Mounts the store with options.

@@ -4,6 +4,7 @@
 //! that the expectation is the platform's and not ours.
 
 mod acl;
+mod alone;
 mod attributes;
 mod clones;
 mod copy;

@@ -13,8 +13,8 @@ use crate::harness::run;
 
 semantics!(acl_checks, acl_and_mode, acl_inheritance, acl_refusals, acl_set_group_id);
 
-const ACCESS: &str = "system.posix_acl_access";
-const DEFAULT: &str = "system.posix_acl_default";
+pub(super) const ACCESS: &str = "system.posix_acl_access";
+pub(super) const DEFAULT: &str = "system.posix_acl_default";
 
 const OWNER: u16 = 1;
 const USER: u16 = 2;
@@ -36,7 +36,7 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 }
 
 /// Owner, user 1000, owning group, group 2000, mask, others.
-fn six(perms: [u16; 6]) -> Vec<u8> {
+pub(super) fn six(perms: [u16; 6]) -> Vec<u8> {
     let tags = [
         (OWNER, NO_ID),
         (USER, 1000),
@@ -50,7 +50,7 @@ fn six(perms: [u16; 6]) -> Vec<u8> {
     list(&entries)
 }
 
-fn three(perms: [u16; 3]) -> Vec<u8> {
+pub(super) fn three(perms: [u16; 3]) -> Vec<u8> {
     list(&[(OWNER, perms[0], NO_ID), (OWNING_GROUP, perms[1], NO_ID), (OTHERS, perms[2], NO_ID)])
 }
 
@@ -58,7 +58,7 @@ fn set(path: &Path, name: &str, value: &[u8]) -> rustix::io::Result<()> {
     rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())
 }
 
-fn get(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
+pub(super) fn get(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
     let mut value = vec![0u8; 4096];
     let len = rustix::fs::lgetxattr(path, name, &mut value[..])?;
     value.truncate(len);

@@ -1,0 +1,162 @@
+//! Places where another mount appears when somebody comes by ([`varve_vfs::Vfs::arrive`]).
+//!
+//! A request about a place brings the mount and is then answered ESTALE, upon which the kernel walks the path once more and
+//! crosses into it:
+//!
+//! ```text
+//! GETATTR, OPENDIR, ACCESS of the place:  wait for the mount --> ESTALE
+//! LOOKUP, READDIR ... in the place:       ESTALE at once, and the mount comes by itself
+//! LOOKUP of the place, while it comes:    waits for it, unless it is the mount's own walk
+//! ```
+//!
+//! The middle line is for requests that the kernel makes with the place's directory locked, a lock that mounting takes too.
+//! Where permissions are checked a GETATTR precedes them. The last one makes the second walk find the mount. It does not wait
+//! for ever: the kernel may have forgotten the place, and then mounting waits for this very answer.
+//!
+//! What makes a directory, link or special file in a place is not tried again by the kernel, so it fails if nothing else has
+//! come by before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use rustix::thread::gettid;
+use varve_types::InodeId;
+use varve_vfs::{FsError, Vfs};
+
+use super::{Adapter, Answer, Call, Served};
+use crate::protocol::reply::Reply;
+use crate::protocol::request::Request;
+
+/// How long a walk waits for a mount that is coming.
+const WALK_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// Mounts that are coming.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    coming: Mutex<Vec<Coming>>,
+    changed: Condvar,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+struct Coming {
+    place: InodeId,
+    /// The thread that mounts it, once it does.
+    thread: Option<u32>,
+}
+
+/// Ends with the arrival, however that went.
+struct Expected {
+    arrivals: Arc<Arrivals>,
+    place: InodeId,
+}
+
+impl Arrivals {
+    /// Notes that `place` is about to be mounted on.
+    fn expect(self: &Arc<Self>, place: InodeId) -> Expected {
+        self.coming.lock().push(Coming { place, thread: None });
+        Expected { arrivals: Arc::clone(self), place }
+    }
+
+    /// Whether `thread` has to wait for the mount on `place`.
+    fn is_coming(&self, place: InodeId, thread: u32) -> bool {
+        let coming = self.coming.lock();
+        coming.iter().any(|one| one.place == place) && !is_mounting(&coming, thread)
+    }
+
+    /// Waits until nothing is about to be mounted on `place`, or for too long.
+    fn wait(&self, place: InodeId) {
+        let is_coming = |coming: &mut Vec<Coming>| coming.iter().any(|one| one.place == place);
+        self.changed.wait_while_for(&mut self.coming.lock(), is_coming, WALK_WAIT_MAX);
+    }
+}
+
+fn is_mounting(coming: &[Coming], thread: u32) -> bool {
+    coming.iter().any(|one| one.thread == Some(thread))
+}
+
+impl Expected {
+    /// Has this thread mount it. Never "done": what was asked is to be asked again.
+    fn arrive(self, vfs: &dyn Vfs) -> Result<(), FsError> {
+        let own = u32::try_from(gettid().as_raw_nonzero().get()).ok();
+        let mut coming = self.arrivals.coming.lock();
+        if let Some(one) =
+            coming.iter_mut().find(|one| one.place == self.place && one.thread.is_none())
+        {
+            one.thread = own;
+        }
+        drop(coming);
+        vfs.arrive(self.place)
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        let own = u32::try_from(gettid().as_raw_nonzero().get()).ok();
+        let mut coming = self.arrivals.coming.lock();
+        let is_it = |one: &Coming| one.place == self.place && (one.thread == own);
+        let at = coming.iter().position(is_it);
+        let at = at.or_else(|| coming.iter().position(|one| one.place == self.place));
+        if let Some(at) = at {
+            coming.swap_remove(at);
+        }
+        drop(coming);
+        self.arrivals.changed.notify_all();
+    }
+}
+
+/// Whether the kernel makes this request with its directory locked.
+fn holds_the_directory(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Lookup { .. }
+            | Request::Create(_)
+            | Request::Mknod(_)
+            | Request::Mkdir { .. }
+            | Request::Symlink { .. }
+            | Request::Link { .. }
+            | Request::Unlink { .. }
+            | Request::Rmdir { .. }
+            | Request::Rename(_)
+            | Request::Readdir(_)
+            | Request::ReaddirPlus(_)
+            | Request::Setattr(_)
+            | Request::Setxattr(_)
+            | Request::Removexattr { .. }
+    )
+}
+
+impl Adapter {
+    /// Answers a request about a place.
+    pub(super) fn awaited(&self, call: &Call<'_>, request: &Request<'_>) -> Served {
+        let expected = self.arrivals.expect(call.ino);
+        if !holds_the_directory(request) {
+            return Ok(self.later(call, move |vfs| expected.arrive(vfs)));
+        }
+        let vfs = self.vfs.clone();
+        self.waiters.run(Box::new(move || {
+            if let Err(error) = expected.arrive(&*vfs)
+                && !matches!(error, FsError::Stale)
+            {
+                log::warn!("a view is not mounted: {error}");
+            }
+        }));
+        Err(FsError::Stale)
+    }
+
+    /// Answers the LOOKUP that has found the place `ino` once a mount that is coming there has come; `None` if none is.
+    pub(super) fn found_place(&self, call: &Call<'_>, ino: InodeId) -> Option<Answer> {
+        if !self.is_awaited(ino) || !self.arrivals.is_coming(ino, call.header.pid) {
+            return None;
+        }
+        let (arrivals, validity) = (Arc::clone(&self.arrivals), self.validity(ino));
+        Some(self.later_with(call, move |vfs| {
+            arrivals.wait(ino);
+            let mut reply = Reply::new();
+            reply.entry_out(validity, &vfs.getattr(ino)?);
+            Ok(Bytes::copy_from_slice(reply.body()))
+        }))
+    }
+}
