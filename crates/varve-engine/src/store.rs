@@ -133,6 +133,23 @@ pub trait Store: Send + Sync + fmt::Debug {
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>>;
 
+    /// Calls `visit` with the rows of `range` as of now, smallest key first, until it says false. It costs less than
+    /// [`Store::scan`], whose rows may be kept.
+    fn each_row(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        visit: &mut dyn FnMut(&[u8], Bytes) -> bool,
+    ) -> StoreResult<()> {
+        for row in self.scan(keyspace, range, Direction::Forward)? {
+            let (key, value) = row?;
+            if !visit(&key, value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The keys of the rows of `range` as of now; values that stand apart from their rows are not read.
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>>;
 

@@ -94,11 +94,18 @@ impl<'a> Reader<'a> {
 
     /// The next `len` bytes, shared with the row.
     pub fn take(&mut self, len: usize) -> Result<Bytes, DecodeError> {
+        let at = self.at;
+        self.borrow(len)?;
+        Ok(self.bytes.slice(at..self.at))
+    }
+
+    /// The next `len` bytes, as long as the row lives.
+    pub fn borrow(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let end = self.at.checked_add(len).filter(|end| *end <= self.bytes.len());
         let end = end.ok_or(self.error("the row ends too early"))?;
-        let taken = self.bytes.slice(self.at..end);
+        let borrowed = &self.bytes[self.at..end];
         self.at = end;
-        Ok(taken)
+        Ok(borrowed)
     }
 
     /// The version byte that every row starts with.

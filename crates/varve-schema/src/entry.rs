@@ -13,6 +13,7 @@
 use bytes::Bytes;
 use varve_types::InodeId;
 
+use crate::inode::take_identity;
 use crate::{DecodeError, FileKind, Inode, ROW_VERSION, Reader, put_varint};
 
 /// The most names that may share a hash within one directory.
@@ -63,6 +64,50 @@ pub struct Named {
     pub name: Bytes,
     /// What it stands for.
     pub body: Body,
+}
+
+/// A name, and no more of its inode than a listing shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed<'a> {
+    /// Its number among the names of the row.
+    pub slot: u8,
+    /// The name.
+    pub name: &'a [u8],
+    /// The inode's identity.
+    pub ino: InodeId,
+    /// What the inode is.
+    pub kind: FileKind,
+}
+
+impl<'a> Listed<'a> {
+    /// The name of a row that has just one, without a look at the rest of its inode; `None` if there
+    /// are several, or nothing that could be read.
+    pub fn only(bytes: &'a Bytes) -> Option<Listed<'a>> {
+        let mut reader = Reader::new(bytes);
+        reader.version().ok()?;
+        if reader.u8().ok()? != 0 {
+            return None;
+        }
+        let slot = reader.u8().ok()?;
+        let name_len = reader.u8().ok().filter(|len| *len > 0)?;
+        let name = reader.borrow(usize::from(name_len)).ok()?;
+        let (ino, kind) = match reader.u8().ok()? {
+            REFERENCE => {
+                let kind = FileKind::from_u8(reader.u8().ok()?)?;
+                (InodeId::new(reader.varint().ok()?), kind)
+            }
+            INLINE => take_identity(&mut reader).ok().map(|(ino, kind, _)| (ino, kind))?,
+            _ => return None,
+        };
+        Some(Listed { slot, name, ino, kind })
+    }
+}
+
+impl<'a> From<&'a Named> for Listed<'a> {
+    fn from(named: &'a Named) -> Listed<'a> {
+        let (ino, kind) = (named.body.ino(), named.body.kind());
+        Listed { slot: named.slot, name: &named.name, ino, kind }
+    }
 }
 
 /// The names of one row, in the order of their slots.

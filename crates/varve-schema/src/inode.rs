@@ -247,10 +247,7 @@ impl Inode {
 
     /// Reads what [`Inode::encode_to`] wrote.
     pub fn decode_from(reader: &mut Reader<'_>) -> Result<Inode, DecodeError> {
-        let ino = InodeId::new(reader.varint()?);
-        let mode = reader.u16()?;
-        let kind = FileKind::from_u8((mode >> 12) as u8)
-            .ok_or_else(|| reader.error("an unknown file type"))?;
+        let (ino, kind, mode) = take_identity(reader)?;
         let flags = reader.u8()?;
         if flags & !FLAGS_KNOWN != 0 {
             return Err(reader.error("unknown inode flags"));
@@ -397,6 +394,17 @@ impl Content {
             _ => return Err(reader.error("an unknown kind of content")),
         })
     }
+}
+
+/// The beginning of an inode: which, what it is, and its mode.
+pub(crate) fn take_identity(
+    reader: &mut Reader<'_>,
+) -> Result<(InodeId, FileKind, u16), DecodeError> {
+    let ino = InodeId::new(reader.varint()?);
+    let mode = reader.u16()?;
+    let kind = FileKind::from_u8((mode >> 12) as u8)
+        .ok_or_else(|| reader.error("an unknown file type"))?;
+    Ok((ino, kind, mode))
 }
 
 pub(crate) fn put_time(out: &mut Vec<u8>, time: Timestamp) {

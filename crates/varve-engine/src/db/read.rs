@@ -125,7 +125,10 @@ impl Inner {
         Ok(Box::new(Keys(self.walk(pin, view, tree, keyspace, range, Direction::Forward)?)))
     }
 
-    fn walk(
+    /// The same, not yet taken apart.
+    ///
+    /// REQUIRES: `view` was taken after `pin`.
+    pub(crate) fn walk(
         &self,
         pin: Pin,
         view: Arc<View>,

@@ -59,6 +59,16 @@ impl Store for Db {
         self.inner.scan(pin, view, None, keyspace, range, direction)
     }
 
+    fn each_row(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        visit: &mut dyn FnMut(&[u8], Bytes) -> bool,
+    ) -> StoreResult<()> {
+        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
+        self.inner.walk(pin, view, None, keyspace, &range, Direction::Forward)?.each(visit)
+    }
+
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
         let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
         self.inner.keys(pin, view, None, keyspace, &range)

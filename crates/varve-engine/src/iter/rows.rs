@@ -101,6 +101,26 @@ impl Rows {
         None
     }
 
+    /// The next row with its value at hand; `None` after the last, and after an error.
+    fn next_value(&mut self) -> Option<StoreResult<(Key, Bytes)>> {
+        let row = self.next_row()?.and_then(|(key, found)| {
+            Ok((key, self.cache.value_of(found, Admission::Pass)?.unwrap_or_default()))
+        });
+        self.done |= row.is_err();
+        Some(row)
+    }
+
+    /// Calls `visit` with each row until it says false.
+    pub(crate) fn each(mut self, visit: &mut dyn FnMut(&[u8], Bytes) -> bool) -> StoreResult<()> {
+        while let Some(row) = self.next_value() {
+            let (key, value) = row?;
+            if !visit(key.as_slice(), value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The order in the walk of the next keys of two layers, of which `b` has one.
     fn compare(&self, a: usize, b: usize) -> Ordering {
         match (&self.layers[a].head, &self.layers[b].head) {
@@ -153,12 +173,8 @@ impl Iterator for Rows {
     type Item = StoreResult<Pair>;
 
     fn next(&mut self) -> Option<StoreResult<Pair>> {
-        let row = self.next_row()?.and_then(|(key, found)| {
-            let value = self.cache.value_of(found, Admission::Pass)?.unwrap_or_default();
-            Ok((Bytes::copy_from_slice(key.as_slice()), value))
-        });
-        self.done |= row.is_err();
-        Some(row)
+        let row = self.next_value()?;
+        Some(row.map(|(key, value)| (Bytes::copy_from_slice(key.as_slice()), value)))
     }
 }
 

@@ -10,8 +10,9 @@
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
-use varve_engine::{Direction, KeyRange};
-use varve_schema::{Body, Content, EntryRow, META, Named, RowKey};
+use bytes::Bytes;
+use varve_engine::KeyRange;
+use varve_schema::{Body, Content, EntryRow, Listed, META, Named, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{Attr, DirEntry, FileType, FsResult};
 
@@ -51,41 +52,50 @@ impl VarveFs {
         let mut range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
         let first = (cookie & !0xff).max(1);
         range.start = Bound::Included([RowKey::prefix_bytes(ino), first.to_be_bytes()].concat());
-        let rows = self.store.scan(self.meta, range, Direction::Forward).map_err(error::store)?;
-        for row in rows {
-            let (key, value) = row.map_err(error::store)?;
-            let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let row = EntryRow::decode(&value).map_err(|error| error::row(META, key, error))?;
-            for named in row.names() {
-                let at = key.suffix() | u64::from(named.slot);
-                if at > cookie && !self.emit_entry(key, named, at, with_attr, moves, emit)? {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
+        let mut listed = Ok(());
+        let mut visit = |key: &[u8], value: Bytes| {
+            let Some(key) = RowKey::from_bytes(key) else { return true };
+            let emitted = match with_attr {
+                true => self.emit_row(key, &value, cookie, moves, emit),
+                false => emit_names(key, &value, cookie, emit),
+            };
+            emitted.unwrap_or_else(|error| {
+                listed = Err(error);
+                false
+            })
+        };
+        self.store.each_row(self.meta, range, &mut visit).map_err(error::store)?;
+        listed
     }
 
-    /// Emits one entry; false if it was not taken.
+    /// Emits the names of a row behind `cookie` with their attributes; false once one was not taken.
+    fn emit_row(
+        &self,
+        key: RowKey,
+        value: &Bytes,
+        cookie: u64,
+        moves: u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> FsResult<bool> {
+        let row = EntryRow::decode(value).map_err(|error| error::row(META, key, error))?;
+        for named in row.names() {
+            let entry = entry_of(key, named.into());
+            if entry.cookie > cookie && !self.emit_entry(key, named, entry, moves, emit)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Emits one entry with its attributes; false if it was not taken.
     fn emit_entry(
         &self,
         key: RowKey,
         named: &Named,
-        cookie: u64,
-        with_attr: bool,
+        mut entry: DirEntry<'_>,
         moves: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> FsResult<bool> {
-        let mut entry = DirEntry {
-            ino: named.body.ino(),
-            kind: file_type(named.body.kind()),
-            name: &named.name,
-            cookie,
-            attr: None,
-        };
-        if !with_attr {
-            return Ok(emit(&entry));
-        }
         let Some(attr) = self.look_up_scanned(key, named, moves)? else { return Ok(true) };
         (entry.ino, entry.kind, entry.attr) = (attr.ino, attr.kind, Some(attr));
         let taken = emit(&entry);
@@ -114,4 +124,29 @@ impl VarveFs {
             Body::Reference { .. } => Ok(Some(self.found(key, named)?.attr)),
         }
     }
+}
+
+/// A name of the row `key`, as it is listed.
+fn entry_of(key: RowKey, listed: Listed<'_>) -> DirEntry<'_> {
+    let Listed { slot, name, ino, kind } = listed;
+    let cookie = key.suffix() | u64::from(slot);
+    DirEntry { ino, kind: file_type(kind), name, cookie, attr: None }
+}
+
+/// Emits the names of a row behind `cookie`; false once one was not taken.
+fn emit_names(
+    key: RowKey,
+    value: &Bytes,
+    cookie: u64,
+    emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+) -> FsResult<bool> {
+    let mut taken = |listed| {
+        let entry = entry_of(key, listed);
+        entry.cookie <= cookie || emit(&entry)
+    };
+    if let Some(only) = Listed::only(value) {
+        return Ok(taken(only));
+    }
+    let row = EntryRow::decode(value).map_err(|error| error::row(META, key, error))?;
+    Ok(row.names().iter().all(|named| taken(named.into())))
 }

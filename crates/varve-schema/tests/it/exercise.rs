@@ -6,8 +6,8 @@ use varve_schema::overlay::{
     OverlayHeader, OverlayRecord, OverlaySlot, RECORD_BYTES, RECORDS_START, SLOT_OFFSETS,
 };
 use varve_schema::{
-    DecodeError, DictionaryRow, EntryRow, Handover, Limits, Loan, Mark, ParentRow, Pending, RowKey,
-    StoreId, Twin, XattrRow, decode_inode_row, encode_inode_row,
+    DecodeError, DictionaryRow, EntryRow, Handover, Limits, Listed, Loan, Mark, ParentRow, Pending,
+    RowKey, StoreId, Twin, XattrRow, decode_inode_row, encode_inode_row,
 };
 
 /// Decodes a row and encodes what it found.
@@ -15,7 +15,15 @@ pub(crate) type Recode = fn(&Bytes) -> Result<Vec<u8>, DecodeError>;
 
 /// An entry row.
 pub(crate) fn entry(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
-    EntryRow::decode(bytes).map(|row| row.encode())
+    EntryRow::decode(bytes).map(|row| {
+        // What a listing reads of a row is what it says.
+        let only = match row.names() {
+            [only] => Some(Listed::from(only)),
+            _ => None,
+        };
+        assert_eq!(Listed::only(bytes), only);
+        row.encode()
+    })
 }
 
 /// An inode's own row.
