@@ -115,34 +115,24 @@ impl Dictionaries {
         read_only: bool,
         ids: Arc<IdAllocator>,
     ) -> Dictionaries {
-        let (options, known) = (pairs_options(compression), RwLock::new(None));
         Dictionaries {
             store,
             names,
-            options,
+            options: pairs_options(compression),
             read_only,
             ids,
             main: None,
-            known,
+            known: RwLock::new(None),
             expired: AtomicBool::new(false),
         }
     }
 
     /// The same as the transaction of the epoch `epoch` has them, whose tree is `store`.
     pub(crate) fn within(self: &Arc<Self>, store: Arc<dyn Store>, epoch: InodeId) -> Dictionaries {
-        let (ids, known) = (Arc::clone(&self.ids), RwLock::new(None));
-        let main = Some((Arc::clone(self), epoch));
-        let Dictionaries { names, options, read_only, .. } = **self;
-        Dictionaries {
-            store,
-            names,
-            options,
-            read_only,
-            ids,
-            main,
-            known,
-            expired: AtomicBool::new(false),
-        }
+        let ids = Arc::clone(&self.ids);
+        let of_store =
+            Dictionaries::new(store, self.names, self.options.compressed, self.read_only, ids);
+        Dictionaries { main: Some((Arc::clone(self), epoch)), ..of_store }
     }
 
     /// The key space of the names.

@@ -4,7 +4,7 @@
 //! systems, runs them in lockstep with the model and compares answers and trees. [`kvops`] does the same
 //! for key-value stores, and knows which states may be found after a crash; [`crash`] enumerates crash
 //! points and what may be found after them. [`hooked`] puts hooks before calls of a simulated machine.
-//! [`eventually`] waits for what other threads and processes do.
+//! [`eventually`] waits for what other threads and processes do; [`soak()`] goes on with other seeds.
 
 pub mod crash;
 pub mod fsops;
@@ -12,6 +12,8 @@ pub mod hooked;
 pub mod kvops;
 pub mod model;
 pub mod rng;
+mod soak;
 mod wait;
 
+pub use soak::soak;
 pub use wait::{PATIENCE, eventually};

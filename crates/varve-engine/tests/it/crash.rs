@@ -10,7 +10,7 @@ use varve_env::{Env, File, OpenMode};
 use varve_types::KeyspaceId;
 
 use crate::common::*;
-use crate::designs::PRESETS;
+use crate::designs::try_presets;
 use crate::threaded::threaded;
 
 /// Where the data outside of the store are.
@@ -315,10 +315,7 @@ fn every_crash_leaves_a_state_that_existed() {
 
 #[test]
 fn every_crash_of_every_preset_leaves_a_state_that_existed() {
-    for (seed, (name, design)) in (0..).zip(PRESETS) {
-        crash_everywhere(Designs::Always(design), seed, 31, false)
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
-    }
+    try_presets(|designs, seed| crash_everywhere(designs, seed, 31, false));
 }
 
 /// The same with flush, compaction and sync on their own threads, at random places.

@@ -41,6 +41,13 @@ pub(crate) const PRESETS: [(&str, StoreDesign); 6] = [
     ),
 ];
 
+/// Calls `try_one` with each preset, and a seed of its own.
+pub(crate) fn try_presets(try_one: impl Fn(Designs, u64) -> Result<(), String>) {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        try_one(Designs::Always(design), seed).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
 /// What a store is opened with over its life.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Designs {

@@ -1,11 +1,6 @@
 //! Random combinations of policies for as long as one likes: the store against its model, with branches and snapshots,
 //! crashed and damaged, seed by seed.
 
-use std::time::Duration;
-
-use varve_env::Env;
-use varve_env::os::OsEnv;
-
 use crate::common::*;
 use crate::designs::PRESETS;
 use crate::{branch_crash, branches, crash, damage, oracle};
@@ -30,24 +25,15 @@ fn everything(seed: u64) {
     damage::flip_bits(designs, seed, 8);
 }
 
-/// Goes on for `VARVE_SOAK_SECONDS` from the seed `VARVE_SOAK_SEED` on; with 0 seconds it is that seed alone.
 #[test]
 #[ignore = "takes as long as it is told"]
 fn soak() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let limit = Duration::from_secs(number("VARVE_SOAK_SECONDS").unwrap_or(60));
-    let first = number("VARVE_SOAK_SEED").unwrap_or(1_000_000);
-    let clock = OsEnv::new();
-    let begin = clock.monotonic();
-    for seed in first.. {
+    let told = varve_testkit::soak(|seed| {
         println!(
             "seed {seed}; to see it again: VARVE_SOAK_SEED={seed} VARVE_SOAK_SECONDS=0 cargo test \
              -p varve-engine --test it -- --ignored --exact soak::soak --nocapture"
         );
         everything(seed);
-        let elapsed = clock.monotonic().saturating_sub(begin);
-        if elapsed >= limit {
-            return println!("seeds {first} to {seed} in {elapsed:?}");
-        }
-    }
+    });
+    println!("{told}");
 }

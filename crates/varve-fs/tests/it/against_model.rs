@@ -9,7 +9,7 @@ use varve_engine::options::Tuning;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
-use varve_testkit::fsops::Lockstep;
+use varve_testkit::fsops::{Lockstep, Mismatch};
 use varve_vfs::Vfs;
 
 const STORE: &str = "/store";
@@ -17,6 +17,29 @@ const STORE: &str = "/store";
 fn open(env: &Arc<SimEnv>, options: &MountOptions) -> VarveFs {
     let env: Arc<dyn Env> = env.clone();
     VarveFs::open(env, Path::new(STORE), options.clone()).unwrap()
+}
+
+/// Does `run` in lockstep `rounds` times, with a check and a remount after each, and compares the trees.
+pub(crate) fn run_rounds(
+    mut lockstep: Lockstep,
+    open: &dyn Fn() -> VarveFs,
+    rounds: u64,
+    run: &dyn Fn(&mut Lockstep, &VarveFs) -> Result<(), Mismatch>,
+) {
+    for round in 0..rounds {
+        let fs = open();
+        run(&mut lockstep, &fs).unwrap();
+        lockstep.check_tree(&fs).unwrap();
+        lockstep.check_usage(&fs).unwrap();
+        lockstep.release_all(&fs).unwrap();
+        fs.sync().unwrap();
+        let report = fs.check(&mut |_| ()).unwrap();
+        assert_eq!(report.findings, [], "round {round}");
+        fs.close().unwrap();
+    }
+    let fs = open();
+    lockstep.check_tree(&fs).unwrap();
+    lockstep.check_usage(&fs).unwrap();
 }
 
 /// Runs `rounds` times `ops` operations with a remount after each round, and compares the trees.
@@ -30,21 +53,8 @@ fn lockstep(
     let env = SimEnv::new(seed);
     let dyn_env: Arc<dyn Env> = env.clone();
     format(&dyn_env, Path::new(STORE), format_options).unwrap();
-    let mut lockstep = Lockstep::new(seed);
-    for _ in 0..rounds {
-        let fs = open(&env, options);
-        lockstep.run(&fs, ops).unwrap();
-        lockstep.check_tree(&fs).unwrap();
-        lockstep.check_usage(&fs).unwrap();
-        lockstep.release_all(&fs).unwrap();
-        fs.sync().unwrap();
-        let report = fs.check(&mut |_| ()).unwrap();
-        assert_eq!(report.findings, [], "seed {seed}");
-        fs.close().unwrap();
-    }
-    let fs = open(&env, options);
-    lockstep.check_tree(&fs).unwrap();
-    lockstep.check_usage(&fs).unwrap();
+    let open = || open(&env, options);
+    run_rounds(Lockstep::new(seed), &open, rounds, &|lockstep, fs| lockstep.run(fs, ops));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use varve_fs::{
 };
 use varve_schema::key::MetaRow;
 use varve_schema::{Loan, RowKey};
-use varve_testkit::crash::{Exploration, Script, ScriptOptions, Subject, explore};
+use varve_testkit::crash::{ScriptOptions, Subject};
 use varve_testkit::fsops::{Lockstep, Universe};
 use varve_types::InodeId;
 use varve_vfs::{FsError, TreeLimits, Vfs};
@@ -314,22 +314,14 @@ impl Subject for Cloning {
 
 #[test]
 fn a_crash_while_cloning_or_unfolding_leaves_a_state_that_existed() {
-    let mut points = 0;
-    for seed in 0..3 {
-        let options = ScriptOptions {
-            steps: 70,
-            large_file_threshold_bytes: 8 << 10,
-            restarts: true,
-            clones_percent: 12,
-            copies_percent: 0,
-        };
-        let script = Script::new(seed, &options).unwrap();
-        let exploration =
-            Exploration { cuts: 1, stride: 2, only: None, left_out: Vec::new(), threads: 2 };
-        let tally = explore(&Cloning, &script, &exploration)
-            .unwrap_or_else(|v| panic!("seed {seed}, point {}: {}", v.point, v.what));
-        points += tally.points;
-    }
+    let options = ScriptOptions {
+        steps: 70,
+        large_file_threshold_bytes: 8 << 10,
+        restarts: true,
+        clones_percent: 12,
+        copies_percent: 0,
+    };
+    let points = crash_points::explore_seeds(&Cloning, 0..3, &options);
     assert!(points > 200, "{points}");
 }
 

@@ -1,13 +1,14 @@
 //! Copying between files of every size class, without a kernel in between.
 
 use varve_fs::FormatOptions;
-use varve_testkit::crash::{Exploration, Script, ScriptOptions, explore};
+use varve_testkit::crash::ScriptOptions;
 use varve_testkit::fsops::{Lockstep, Universe};
 use varve_types::InodeId;
 use varve_vfs::{FsError, Handle, Position, Vfs};
 
+use crate::against_model::run_rounds;
 use crate::crash::{open, sim_store};
-use crate::crash_points::{Store, THRESHOLD_BYTES};
+use crate::crash_points::{Store, THRESHOLD_BYTES, explore_seeds};
 use crate::support::{BOTH, Calls, READ, ROOT, Rig, name, os_env, store_of};
 
 const SIZES: [usize; 4] = [0, 300, 30_000, 300_000];
@@ -204,38 +205,20 @@ fn random_copies_answer_as_the_model_does() {
         let options = FormatOptions { large_file_threshold_bytes, ..FormatOptions::default() };
         let env = sim_store(seed, &options);
         let universe = Universe { clones_percent, copies_percent: 15, ..Universe::default() };
-        let mut lockstep = Lockstep::with_universe(seed, universe);
-        for _ in 0..3 {
-            let fs = open(&env);
-            lockstep.run(&fs, 200).unwrap();
-            lockstep.check_tree(&fs).unwrap();
-            lockstep.check_usage(&fs).unwrap();
-            lockstep.release_all(&fs).unwrap();
-            fs.sync().unwrap();
-            assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "seed {seed}");
-            fs.close().unwrap();
-        }
-        lockstep.check_tree(&open(&env)).unwrap();
+        let lockstep = Lockstep::with_universe(seed, universe);
+        run_rounds(lockstep, &|| open(&env), 3, &|lockstep, fs| lockstep.run(fs, 200));
     }
 }
 
 #[test]
 fn a_crash_while_copying_leaves_bytes_that_were_there() {
-    let mut points = 0;
-    for seed in 0..4 {
-        let options = ScriptOptions {
-            steps: 80,
-            large_file_threshold_bytes: THRESHOLD_BYTES,
-            restarts: true,
-            clones_percent: 0,
-            copies_percent: 25,
-        };
-        let script = Script::new(seed, &options).unwrap();
-        let exploration =
-            Exploration { cuts: 1, stride: 2, only: None, left_out: Vec::new(), threads: 2 };
-        let tally = explore(&Store, &script, &exploration)
-            .unwrap_or_else(|v| panic!("seed {seed}, point {}: {}", v.point, v.what));
-        points += tally.points;
-    }
+    let options = ScriptOptions {
+        steps: 80,
+        large_file_threshold_bytes: THRESHOLD_BYTES,
+        restarts: true,
+        clones_percent: 0,
+        copies_percent: 25,
+    };
+    let points = explore_seeds(&Store, 0..4, &options);
     assert!(points > 200, "{points}");
 }

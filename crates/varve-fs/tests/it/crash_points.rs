@@ -5,7 +5,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use varve_engine::db::Db;
@@ -21,7 +20,7 @@ use varve_testkit::fsops::Session;
 use varve_vfs::Vfs;
 
 use crate::crash::STORE;
-use crate::support::{Calls, ROOT, os_env};
+use crate::support::{Calls, ROOT};
 
 /// Small enough for a few pages of writes to cross it.
 pub(crate) const THRESHOLD_BYTES: u64 = 16 << 10;
@@ -101,6 +100,20 @@ pub(crate) fn script(seed: u64, steps: usize, restarts: bool) -> Script {
 /// How much is explored of one script.
 fn everything() -> Exploration {
     Exploration { cuts: 1, stride: 1, only: None, left_out: Vec::new(), threads: THREADS }
+}
+
+/// Explores every second point of seeded scripts; gives how many points there were.
+pub(crate) fn explore_seeds<S: Subject + Sync>(
+    subject: &S,
+    seeds: std::ops::Range<u64>,
+    options: &ScriptOptions,
+) -> u64 {
+    let exploration = Exploration { stride: 2, ..everything() };
+    let explored = |seed| {
+        explore(subject, &Script::new(seed, options).unwrap(), &exploration)
+            .unwrap_or_else(|v| panic!("seed {seed}, point {}: {}", v.point, v.what))
+    };
+    seeds.map(|seed| explored(seed).points).sum()
 }
 
 const STEPS: usize = 150;
@@ -196,28 +209,19 @@ fn replay() {
     println!("{tally:?}: the promises are kept");
 }
 
-/// Goes on for `VARVE_SOAK_SECONDS` from the seed `VARVE_SOAK_SEED` on.
 #[test]
 #[ignore = "takes as long as it is told"]
 fn soak() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let limit = Duration::from_secs(number("VARVE_SOAK_SECONDS").unwrap_or(60));
-    let first = number("VARVE_SOAK_SEED").unwrap_or(1_000_000);
-    let clock = os_env();
-    let begin = clock.monotonic();
     let mut sum = Tally::default();
-    for seed in first.. {
+    let told = varve_testkit::soak(|seed| {
         // Longer runs now and then, which reach more levels.
         let steps = if seed % 4 == 0 { 6 * STEPS } else { STEPS };
         let exploration = Exploration { cuts: 2, ..everything() };
         let tally = explore(&Store, &script(seed, steps, true), &exploration);
         let tally = tally.unwrap_or_else(|violation| panic!("{}", report(&violation, steps)));
         sum.add(tally);
-        let elapsed = clock.monotonic().saturating_sub(begin);
-        if elapsed > limit {
-            return println!("seeds {first} to {seed}: {sum:?} in {elapsed:?}");
-        }
-    }
+    });
+    println!("{told}: {sum:?}");
 }
 
 /// A replay needs the same operations below in the same order, byte for byte.

@@ -28,6 +28,7 @@ mod with_fjall {
     use varve_vfs::Vfs;
 
     use super::*;
+    use crate::against_model::run_rounds;
     use crate::support::Calls;
 
     const OPS: u64 = 150;
@@ -39,22 +40,13 @@ mod with_fjall {
         let store = dir.path().join("store");
         format(&env, &store, options).unwrap();
         let open = || VarveFs::open(Arc::clone(&env), &store, MountOptions::default()).unwrap();
-        let mut lockstep = Lockstep::new(seed);
-        for _ in 0..3 {
-            let fs = open();
-            for _ in 0..OPS {
-                lockstep.run(&fs, 1).unwrap();
+        run_rounds(Lockstep::new(seed), &open, 3, &|lockstep, fs| {
+            (0..OPS).try_for_each(|_| {
                 // The real clock gives the same time for some milliseconds; the model expects times to move.
                 env.sleep(TICK);
-            }
-            lockstep.check_tree(&fs).unwrap();
-            lockstep.check_usage(&fs).unwrap();
-            lockstep.release_all(&fs).unwrap();
-            fs.sync().unwrap();
-            assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "seed {seed}");
-            fs.close().unwrap();
-        }
-        lockstep.check_tree(&open()).unwrap();
+                lockstep.run(fs, 1)
+            })
+        });
     }
 
     fn on_fjall() -> FormatOptions {

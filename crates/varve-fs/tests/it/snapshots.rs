@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use varve_env::Env;
 use varve_env::sim::SimEnv;
-use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{
     ChangeKind, CommitError, Diff, FormatOptions, MountOptions, RollBackError, VarveFs, ViewKind,
     ViewName,
@@ -21,6 +20,7 @@ use varve_vfs::{FileType, FsError, Vfs};
 use crate::bench::Rows;
 use crate::crash::{STORE, sim_store};
 use crate::support::{Calls, ROOT, name};
+use crate::views::sound;
 
 /// Names with what they stand for.
 struct Seen {
@@ -183,15 +183,6 @@ fn what_changed_between_snapshots_is_what_differs() {
         }
         assert!(matches!(fs.snapshot_diff("none", None), Err(FsError::NotFound)));
     }
-}
-
-/// Nothing is broken; what was looked up or is open may wait to be forgotten.
-fn sound(fs: &VarveFs) {
-    let report = fs.check(&mut |_| ()).unwrap();
-    let broken = report.findings.into_iter().filter(|found| {
-        found.severity() != Severity::Waste && !matches!(found, Finding::Pending { .. })
-    });
-    assert_eq!(broken.collect::<Vec<_>>(), []);
 }
 
 /// Both trees are the same, with the same inode numbers and times.
