@@ -24,9 +24,13 @@ impl Promises {
                 self.on_page.extend(marks(line).map(|mark| (mark.to_owned(), at + 1)));
             }
         } else if name.starts_with(TESTS) {
-            let tests = content
-                .lines()
-                .filter_map(|line| line.strip_prefix("fn ")?.strip_suffix("(place: &Place) {"));
+            // Those that are tried in several places, and those that stand for themselves.
+            let before = std::iter::once("").chain(content.lines());
+            let tests = before.zip(content.lines()).filter_map(|(before, line)| {
+                let begun = line.strip_prefix("fn ")?;
+                let alone = begun.strip_suffix("() {").filter(|_| before == "#[test]");
+                alone.or_else(|| begun.strip_suffix("(place: &Place) {"))
+            });
             self.tested.extend(tests.map(|test| (test.to_owned(), name.to_owned())));
         }
     }
@@ -74,5 +78,8 @@ mod tests {
         assert_eq!(findings("- A. `[a]`\n", tests), Vec::<String>::new());
         assert_eq!(findings("- A. `[a]` `[b]`\n", tests).len(), 1);
         assert_eq!(findings("- Nothing.\n", tests).len(), 1);
+        let alone = "#[test]\nfn a() {\n}\nfn helper() {\n}\n";
+        assert_eq!(findings("- A. `[a]`\n", alone), Vec::<String>::new());
+        assert_eq!(findings("- A. `[helper]`\n", alone).len(), 2);
     }
 }

@@ -33,8 +33,8 @@ fn chmod(path: &Path, mode: u32) {
 }
 
 /// What root may do with files of others that let nobody do anything.
-fn rights_of_root(place: &Place) {
-    let dir = place.dir().join("dir");
+fn rights_of_root(at: &Place) {
+    let dir = at.dir().join("dir");
     let (file, program) = (dir.join("file"), dir.join("program"));
     fs::create_dir(&dir).unwrap();
     fs::write(&file, "x").unwrap();
