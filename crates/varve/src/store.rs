@@ -149,8 +149,11 @@ pub fn holder(dir: &Path) -> Result<Option<Holder>> {
     }
 }
 
-/// An error if somebody has the store in `dir` open.
+/// An error if somebody has the store in `dir` open. Who has just been killed lets go of it in a moment.
 pub fn require_free(dir: &Path) -> Result<()> {
+    if holder(dir)?.is_some() {
+        OsEnv::new().sleep(GLANCE);
+    }
     let Some(holder) = holder(dir)? else { return Ok(()) };
     let error = Error::failed(format!("{} is in use by {}", dir.display(), holder.describe()));
     Err(match &holder.mount_point {
