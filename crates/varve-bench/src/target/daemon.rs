@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::Failure;
@@ -15,6 +16,9 @@ use crate::machine::memory_bytes;
 
 /// How long a mount may take to answer: it may have a log to replay.
 const MOUNT_WAIT_MAX: Duration = Duration::from_secs(120);
+
+/// How long its mount may be in use by who is about to leave it.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// How long the daemon may take to end after its mount is gone.
 const EXIT_WAIT_MAX: Duration = Duration::from_secs(600);
@@ -75,8 +79,14 @@ impl Daemon {
 
     /// Unmounts and waits for its end, which must be clean.
     pub(super) fn unmount(&mut self) -> Result<(), Failure> {
-        unmount(&self.mount_point, UnmountFlags::empty())?;
         let begin = Instant::now();
+        // The daemon itself looks at its mount once it serves.
+        while let Err(error) = unmount(&self.mount_point, UnmountFlags::empty()) {
+            if error != Errno::BUSY || begin.elapsed() > BUSY_WAIT_MAX {
+                return Err(format!("cannot unmount the target: {error}").into());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
         while begin.elapsed() < EXIT_WAIT_MAX {
             let Some(child) = &mut self.child else { return Ok(()) };
             if let Some(status) = child.try_wait()? {
