@@ -315,7 +315,15 @@ impl ViewDesk {
         if let Some(root) = root {
             take_away(root);
         }
-        Ok(self.end(name, UnmountMode::Force)?)
+        // What it was is part of the main view now, whatever becomes of its mount.
+        if let Err(error) = self.end(name, UnmountMode::Force) {
+            log::warn!(
+                "{} is committed, but still mounted: {}",
+                name.path().display(),
+                error.message()
+            );
+        }
+        Ok(())
     }
 
     /// Has the kernel forget what it knows of the main view that has changed without it.
