@@ -65,11 +65,9 @@ impl Branch {
         let _gate = self.shared.gate.write();
         self.shared.check()?;
         self.check_childless()?;
-        if self.shared.locks.is_some() {
-            self.inner.locks.check(self.id)?;
-        }
         let view = self.inner.views.get();
         let record = view.branch(self.id)?;
+        self.inner.check_locks(record)?;
         let parent = record.parent.map(|id| view.branch(id)).transpose()?.cloned();
         let _parent_gate = parent.as_ref().map(|parent| parent.shared.gate.read());
         if let Some(parent) = &parent {
@@ -132,6 +130,15 @@ impl Inner {
         self.rows(view, &[layer], &KeyRange::all(), Direction::Forward)
     }
 
+    /// Fails if a branch that takes locks has lost them. Once nobody else can write until it is committed, they count as kept:
+    /// whoever is given them then reads what it has written.
+    pub(super) fn check_locks(&self, record: &BranchRecord) -> StoreResult<()> {
+        match record.shared.locks {
+            Some(_) => self.locks.check(record.id),
+            None => Ok(()),
+        }
+    }
+
     /// Locks what a branch changed that takes no locks of its own. Costs the number of rows.
     fn lock_changes_of(
         &self,
@@ -188,6 +195,7 @@ impl Inner {
         clashes.look_first(checked)?;
         let bytes = rows.iter().map(|(_, key, found)| key.len() + found.len()).sum::<usize>();
         self.write_made(bytes as u64, false, Some(record.id), |_| {
+            self.check_locks(record)?;
             clashes.look(checked)?;
             let view = self.views.get();
             let mut batch = Batch::new();

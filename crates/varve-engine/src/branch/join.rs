@@ -44,11 +44,15 @@ impl Inner {
         clashes.look_first(checked)?;
         self.flush_all()?;
         let newest = self.snapshots.last_seq();
-        clashes.look(std::mem::replace(&mut checked, newest))?;
+        // Who has lost its locks meets those who got them.
+        clashes
+            .look(std::mem::replace(&mut checked, newest))
+            .map_err(|error| self.check_locks(record).err().unwrap_or(error))?;
         // No compaction may be on its way to a level that is chosen; while one is, level 0 is right.
         let compaction = self.compaction_job.try_lock();
         let may_go_deep = compaction.is_some();
         self.when_flushed(|writer, view| {
+            self.check_locks(record)?;
             if unlocked {
                 let mut changed = record.spaces.iter().filter(|own| !own.private);
                 changed.try_for_each(|own| self.refuse_locked(own.base))?;

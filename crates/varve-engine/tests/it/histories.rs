@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use varve_engine::{
     Batch, Branch, BranchOptions, Db, Direction, KeyRange, LockOptions, Merged, Store, StoreError,
 };
@@ -402,4 +403,56 @@ fn what_was_held_is_not_held_once_it_is_lost() {
     }
     branch.abort().unwrap();
     assert!(matches!(branch.lock_to_read(id, &key(1)), Err(StoreError::Ended)));
+}
+
+/// A transaction that loses its locks while its commit is under way, as a large one is for long, is committed before whoever gets
+/// them reads, or not at all.
+#[test]
+fn locks_are_lost_before_a_large_commit_or_after_it() {
+    let db = open(&Arc::new(threaded(&SimEnv::new(7)))).unwrap();
+    let id = make_spaces(&db).unwrap()[0];
+    let locks = Some(LockOptions { wait: Some(Duration::from_secs(5)), ..LockOptions::default() });
+    let options = BranchOptions { locks, ..BranchOptions::default() };
+    let add = |branch: &Branch| -> Result<(), StoreError> {
+        let count = branch.get(id, &key(0))?.map_or(0, |value| number(&value));
+        let mut batch = Batch::new();
+        batch.put(id, key(0), (count + 1).to_be_bytes().to_vec());
+        branch.write(batch)
+    };
+    let pause = |micros: u64| {
+        let nobody_tells = (Mutex::new(()), Condvar::new());
+        let _ = nobody_tells.1.wait_for(&mut nobody_tells.0.lock(), Duration::from_micros(micros));
+    };
+    let (mut rng, mut done, mut gave_way) = (Rng::new(7), 0, 0);
+    for round in 0..40 {
+        let large = db.branch(&options).unwrap();
+        add(&large).unwrap();
+        for n in 1..=100 {
+            let mut batch = Batch::new();
+            batch.put(id, key(n), vec![round; 120_000]);
+            large.write(batch).unwrap();
+        }
+        let committed = std::thread::scope(|scope| {
+            let committing = scope.spawn(|| large.commit(&mut |_| Merged::Conflict));
+            pause(rng.below(20_000));
+            db.overrule(large.id());
+            let small = db.branch(&options).unwrap();
+            add(&small).unwrap();
+            pause(rng.below(5_000));
+            small.commit(&mut |_| Merged::Conflict).unwrap();
+            committing.join().unwrap()
+        });
+        done += 1;
+        match committed {
+            Ok(()) => done += 1,
+            Err(StoreError::GaveWay { .. }) => {
+                gave_way += 1;
+                large.abort().unwrap();
+            }
+            Err(error) => panic!("{error}"),
+        }
+        let count = number(&db.get(id, &key(0)).unwrap().unwrap());
+        assert_eq!(count, done, "round {round}, {gave_way} gave way");
+    }
+    assert!((1..40).contains(&gave_way), "{gave_way} of 40 gave way");
 }
