@@ -49,6 +49,8 @@ impl Known {
         if self.bases.len() >= KNOWN_MAX {
             self.bases.clear();
         }
+        // A row out of a table would keep all of its block in memory.
+        let base = base.map(|base| Base { row: Bytes::copy_from_slice(&base.row), ..base });
         self.bases.insert(key, base);
     }
 }
