@@ -3,11 +3,13 @@
 //! ```text
 //! | 1 | kind: 3 bits | number: 60 bits |
 //!
-//! kind 0   0 to 3: a directory at the top; from 16 on: a place for a mount, counted
+//! kind 0   0 to 3: a directory at the top
 //!      1   what ends the transaction with that id
 //!      2   `.varve` of the directory with that id
 //!      3   `snapshots` in there
 //!      4   a link in there; they are numbered ([`super::below`])
+//!      5   the place for the mount of the snapshot of that epoch
+//!      6   the place for the mount of the transaction with that id
 //! ```
 
 use varve_schema::FileKind;
@@ -17,8 +19,6 @@ use varve_types::InodeId;
 const NUMBER_BITS: u32 = 60;
 /// The largest number.
 pub(super) const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
-/// The first number of a place for a mount.
-const FIRST_PLACE: u64 = 16;
 
 /// What a made-up id stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,10 @@ pub(super) enum MadeUp {
     Transactions,
     /// `.varve/control`.
     Controls,
-    /// A place for a mount; they are counted.
-    Place(u64),
+    /// `.varve/snapshots/NAME`, by epoch, so that it stands for the same whoever serves the mount.
+    Snapshot(InodeId),
+    /// `.varve/txn/ID`.
+    Transaction(InodeId),
     /// `.varve/control/ID`.
     Control(u64),
     /// `.varve` of a directory below the root.
@@ -53,11 +55,12 @@ impl MadeUp {
             (0, 1) => MadeUp::Snapshots,
             (0, 2) => MadeUp::Transactions,
             (0, 3) => MadeUp::Controls,
-            (0, place) => MadeUp::Place(place.checked_sub(FIRST_PLACE)?),
             (1, transaction) => MadeUp::Control(transaction),
             (2, dir) => MadeUp::Below(InodeId::new(dir)),
             (3, dir) => MadeUp::SnapshotsOf(InodeId::new(dir)),
             (4, link) => MadeUp::Link(link),
+            (5, epoch) => MadeUp::Snapshot(InodeId::new(epoch)),
+            (6, epoch) => MadeUp::Transaction(InodeId::new(epoch)),
             _ => return None,
         })
     }
@@ -69,11 +72,12 @@ impl MadeUp {
             MadeUp::Snapshots => (0, 1),
             MadeUp::Transactions => (0, 2),
             MadeUp::Controls => (0, 3),
-            MadeUp::Place(place) => (0, FIRST_PLACE + place),
             MadeUp::Control(transaction) => (1, transaction),
             MadeUp::Below(dir) => (2, dir.get()),
             MadeUp::SnapshotsOf(dir) => (3, dir.get()),
             MadeUp::Link(link) => (4, link),
+            MadeUp::Snapshot(epoch) => (5, epoch.get()),
+            MadeUp::Transaction(epoch) => (6, epoch.get()),
         };
         InodeId::new(InodeId::FIRST_MADE_UP.get() + (kind << NUMBER_BITS) + number)
     }
@@ -106,8 +110,10 @@ mod tests {
             MadeUp::Snapshots,
             MadeUp::Transactions,
             MadeUp::Controls,
-            MadeUp::Place(0),
-            MadeUp::Place(number - FIRST_PLACE),
+            MadeUp::Snapshot(InodeId::new(16)),
+            MadeUp::Snapshot(InodeId::new(number)),
+            MadeUp::Transaction(InodeId::new(16)),
+            MadeUp::Transaction(InodeId::new(number)),
             MadeUp::Control(16),
             MadeUp::Control(number),
             MadeUp::Below(InodeId::new(16)),
@@ -122,7 +128,7 @@ mod tests {
         for what in all {
             assert_eq!(MadeUp::of(what.id()), Some(what));
         }
-        for id in [16, (1 << 63) - 1, (1 << 63) + 4, (1 << 63) + 15, u64::MAX] {
+        for id in [16, (1 << 63) - 1, (1 << 63) + 4, (1 << 63) + 16, u64::MAX] {
             assert_eq!(MadeUp::of(InodeId::new(id)), None, "{id:#x}");
         }
     }

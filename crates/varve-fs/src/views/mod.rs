@@ -143,7 +143,6 @@ type Transacting = Arc<dyn Fn(Transact) -> FsResult<u64> + Send + Sync>;
 /// What the main view knows of the others.
 pub(crate) struct Views {
     db: Arc<Db>,
-    places: names::Places,
     links: below::Links,
     attach: Mutex<Option<Attach>>,
     transacting: Mutex<Option<Transacting>>,
@@ -180,7 +179,6 @@ impl Views {
     pub(crate) fn new(db: Arc<Db>, random: u64) -> Views {
         Views {
             db,
-            places: names::Places::default(),
             links: below::Links::new(random),
             attach: Mutex::default(),
             transacting: Mutex::default(),
@@ -296,7 +294,7 @@ impl VarveFs {
     /// Attaches the view whose place is `id`.
     pub(crate) fn do_arrive(&self, id: InodeId) -> FsResult<()> {
         let views = self.views()?;
-        let name = views.places.name(id).ok_or(FsError::Stale)?;
+        let name = self.view_at(id).ok_or(FsError::Stale)?;
         let attach = views.attach.lock().clone();
         let attach = attach.ok_or(FsError::NotSupported("views by this mount"))?;
         attach(&name)?;
@@ -391,17 +389,26 @@ impl VarveFs {
 
     /// The names of all views of a kind, in order.
     pub fn view_names(&self, kind: ViewKind) -> FsResult<Vec<ViewName>> {
-        let mut names: Vec<ViewName> = match kind {
+        Ok(self.views_of(kind)?.into_iter().map(|(_, name)| name).collect())
+    }
+
+    /// All views of a kind, with their epochs, in the order of their names.
+    fn views_of(&self, kind: ViewKind) -> FsResult<Vec<(InodeId, ViewName)>> {
+        let mut views: Vec<(InodeId, ViewName)> = match kind {
             ViewKind::Snapshot => {
                 let stored = self.views()?.db.snapshots();
                 let names = stored.iter().filter_map(|stored| parse_name(&stored.name));
                 let names = names.filter(|(_, name)| *name != HIDDEN_NAME);
-                names.map(|(_, name)| ViewName { kind, name: name.to_owned() }).collect()
+                names
+                    .map(|(epoch, name)| (epoch, ViewName { kind, name: name.to_owned() }))
+                    .collect()
             }
-            ViewKind::Transaction => self.transactions()?.iter().map(Transaction::name).collect(),
+            ViewKind::Transaction => {
+                self.transactions()?.iter().map(|txn| (txn.epoch, txn.name())).collect()
+            }
         };
-        names.sort();
-        Ok(names)
+        views.sort_by(|(_, one), (_, other)| one.cmp(other));
+        Ok(views)
     }
 
     /// The epoch of a snapshot and how the store calls it, if there is such a snapshot.
@@ -512,6 +519,6 @@ impl VarveFs {
 
 impl fmt::Debug for Views {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Views").field("places", &self.places).finish_non_exhaustive()
+        f.debug_struct("Views").finish_non_exhaustive()
     }
 }

@@ -12,9 +12,6 @@
 //! mounts, as the kernel locks what attributes are set on until that is answered. Directories below the root have a
 //! `.varve` of another kind ([`super::below`]).
 
-use std::collections::HashMap;
-
-use parking_lot::Mutex;
 use varve_schema::{Content, DirInfo, FileKind, Inode, Times};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{DirEntry, Entry, FsError, FsResult};
@@ -29,32 +26,9 @@ pub(super) const TOP_NAME: &[u8] = b".varve";
 /// The directory of the files by which transactions end.
 pub(super) const CONTROLS: InodeId = MadeUp::Controls.id();
 
-/// The ids made up for views so far. An id stays with its name as long as the store is open.
-#[derive(Debug, Default)]
-pub(super) struct Places {
-    table: Mutex<(HashMap<ViewName, MadeUp>, HashMap<InodeId, ViewName>)>,
-}
-
-impl Places {
-    fn of(&self, name: &ViewName) -> MadeUp {
-        let (places, names) = &mut *self.table.lock();
-        if let Some(place) = places.get(name) {
-            return *place;
-        }
-        let place = MadeUp::Place(places.len() as u64);
-        places.insert(name.clone(), place);
-        names.insert(place.id(), name.clone());
-        place
-    }
-
-    pub(super) fn name(&self, id: InodeId) -> Option<ViewName> {
-        self.table.lock().1.get(&id).cloned()
-    }
-}
-
 /// Whether `id` stands for a place for a mount.
 pub(crate) fn is_place(id: InodeId) -> bool {
-    matches!(MadeUp::of(id), Some(MadeUp::Place(_)))
+    matches!(MadeUp::of(id), Some(MadeUp::Snapshot(_) | MadeUp::Transaction(_)))
 }
 
 /// Whether what is known of `id` may end at any moment.
@@ -107,12 +81,24 @@ impl VarveFs {
     }
 
     fn place(&self, kind: ViewKind, name: &[u8]) -> FsResult<MadeUp> {
-        let name = ViewName { kind, name: text(name)?.to_owned() };
-        match kind {
-            ViewKind::Snapshot => drop(self.find_snapshot(&name.name)?.ok_or(FsError::NotFound)?),
-            ViewKind::Transaction => drop(self.transaction(&name.name)?),
-        }
-        Ok(self.views()?.places.of(&name))
+        let name = text(name)?;
+        Ok(match kind {
+            ViewKind::Snapshot => {
+                MadeUp::Snapshot(self.find_snapshot(name)?.ok_or(FsError::NotFound)?.0)
+            }
+            ViewKind::Transaction => MadeUp::Transaction(self.transaction(name)?.epoch),
+        })
+    }
+
+    /// The view whose place is `id`, if there is one.
+    pub(super) fn view_at(&self, id: InodeId) -> Option<ViewName> {
+        let (kind, epoch) = match MadeUp::of(id)? {
+            MadeUp::Snapshot(epoch) => (ViewKind::Snapshot, epoch),
+            MadeUp::Transaction(epoch) => (ViewKind::Transaction, epoch),
+            _ => return None,
+        };
+        let mut views = self.views_of(kind).ok()?.into_iter();
+        views.find(|(known, _)| *known == epoch).map(|(_, name)| name)
     }
 
     fn control(&self, name: &[u8]) -> FsResult<MadeUp> {
@@ -135,7 +121,7 @@ impl VarveFs {
         let content = match what {
             MadeUp::Top => dir(InodeId::ROOT),
             MadeUp::Snapshots | MadeUp::Transactions | MadeUp::Controls => dir(MadeUp::Top.id()),
-            MadeUp::Place(_) => dir(dir_of(views.places.name(id)?.kind)),
+            MadeUp::Snapshot(_) | MadeUp::Transaction(_) => dir(dir_of(self.view_at(id)?.kind)),
             MadeUp::Control(transaction) => {
                 self.transaction(&transaction.to_string()).ok()?;
                 Content::None
@@ -203,9 +189,12 @@ impl VarveFs {
     /// What lies in a made-up directory.
     fn names_in(&self, dir: InodeId) -> FsResult<Vec<(MadeUp, String)>> {
         let places = |kind| -> FsResult<Vec<(MadeUp, String)>> {
-            let Some(views) = &self.views else { return Ok(Vec::new()) };
-            let names = self.view_names(kind)?.into_iter();
-            Ok(names.map(|name| (views.places.of(&name), name.name)).collect())
+            let place = match kind {
+                ViewKind::Snapshot => MadeUp::Snapshot,
+                ViewKind::Transaction => MadeUp::Transaction,
+            };
+            let views = self.views_of(kind)?.into_iter();
+            Ok(views.map(|(epoch, name)| (place(epoch), name.name)).collect())
         };
         let fixed = |(what, name): (MadeUp, &str)| (what, name.to_owned());
         match MadeUp::of(dir) {
