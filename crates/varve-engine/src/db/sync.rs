@@ -13,7 +13,7 @@
 use parking_lot::MutexGuard;
 use varve_types::{FileNo, SeqNo};
 
-use super::Inner;
+use super::{Db, Inner};
 use crate::manifest::Manifest;
 use crate::wal::SyncTargets;
 use crate::{StoreError, StoreResult};
@@ -27,6 +27,14 @@ pub(crate) struct SyncState {
     covered: SeqNo,
     /// The newest log that is, as are those before it.
     log: Option<FileNo>,
+}
+
+impl Db {
+    /// Takes no writes any more until it is opened again, since what stands outside of the store and its rows do not agree
+    /// because of `cause`, and opening it makes them. Gives what writers are told.
+    pub fn refuse_writes(&self, cause: &dyn std::fmt::Display) -> StoreError {
+        self.inner.poison.set(cause)
+    }
 }
 
 impl Inner {

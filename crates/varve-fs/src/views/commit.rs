@@ -119,6 +119,9 @@ impl VarveFs {
             return Err(CommitError::Conflict(Vec::new()));
         }
         self.check_use(view, &plan)?;
+        if is_state {
+            self.check_returning(view, &plan)?;
+        }
         self.check_loops(view, &known, &plan)?;
         if !is_state {
             self.check_limits(&txn, &branch, &plan)?;
@@ -134,11 +137,14 @@ impl VarveFs {
         if let Some(kept) = self.objects.kept() {
             kept.retire(txn.epoch);
         }
-        self.store.sync().map_err(error::store)?;
-        // Before any of them can grow again.
-        self.objects.remove(&plan.shrunk)?;
-        self.install(&installs, txn.epoch)?;
-        self.follow_commit(&mut plan, &installs, survivors)?;
+        self.finish(&mut plan, &installs, survivors, txn.epoch).map_err(|error| {
+            // It is committed. What is missing is done again when the store is opened; until then nothing may come between.
+            let cause = format!(
+                "a transaction is committed, but not all of its large files are in place: {error}; mount the store \
+                 again, which finishes that"
+            );
+            error::store(views.db.refuse_writes(&cause))
+        })?;
         drop(nobody_reads);
         (ending.then)()?;
         drop((guards, quiet));
@@ -150,6 +156,21 @@ impl VarveFs {
         self.forget_transaction(txn.epoch);
         self.drop_sources_after_view(&changing);
         Ok(plan.told)
+    }
+
+    /// Makes what is outside of the rows as a commit that has joined wants it, durably, then what is known in memory.
+    fn finish(
+        &self,
+        plan: &mut Plan,
+        installs: &[InodeId],
+        survivors: Vec<Survivor>,
+        epoch: InodeId,
+    ) -> FsResult<()> {
+        self.store.sync().map_err(error::store)?;
+        // Before any of them can grow again.
+        self.objects.remove(&plan.shrunk)?;
+        self.install(installs, epoch)?;
+        self.follow_commit(plan, installs, survivors)
     }
 
     /// The rows of step 3, what takes them back, and the directories that have marks among them.
@@ -242,8 +263,7 @@ impl VarveFs {
     }
 
     /// Refuses while large files are open for writing whose bytes would be lost or change without notice, or straight
-    /// that would be small: the kernel opens no file through us that it has open straight. And while somebody is in a removed
-    /// directory that would come back, as the kernel takes it for dead until all have left.
+    /// that would be small: the kernel opens no file through us that it has open straight.
     fn check_use(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
         let writing = view.handles.written_objects();
         let mut used: Vec<String> =
@@ -258,6 +278,13 @@ impl VarveFs {
                 used.push(self.path_of_inode(*ino));
             }
         }
+        in_use(used)
+    }
+
+    /// Refuses while somebody is in a removed directory that would come back, as the kernel takes it for dead until all have
+    /// left. Only an earlier state brings one back; that a transaction has changed one is a conflict.
+    fn check_returning(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
+        let mut used = Vec::new();
         for ino in plan.arrived.keys() {
             if let Some(Place::Detached(inode)) = self.locator.place(*ino)?
                 && let Content::Directory(_) = inode.content
@@ -265,12 +292,7 @@ impl VarveFs {
                 used.push(view.path_of_inode(*ino));
             }
         }
-        used.sort();
-        used.dedup();
-        match used.is_empty() {
-            true => Ok(()),
-            false => Err(CommitError::InUse(used)),
-        }
+        in_use(used)
     }
 
     /// A conflict if a directory would end up below itself, as another was moved in the main view meanwhile.
@@ -408,4 +430,14 @@ impl VarveFs {
 
 fn bytes_of(key: RowKey) -> Bytes {
     Bytes::copy_from_slice(&key.to_bytes())
+}
+
+/// Refuses if these paths are any.
+fn in_use(mut paths: Vec<String>) -> Result<(), CommitError> {
+    paths.sort();
+    paths.dedup();
+    match paths.is_empty() {
+        true => Ok(()),
+        false => Err(CommitError::InUse(paths)),
+    }
 }
