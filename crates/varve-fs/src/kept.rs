@@ -320,10 +320,12 @@ impl Kept {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(false) };
         let _keeping = self.keeping.lock();
+        let path = self.path(newest, ino);
         if self.settled_all(newest, ino)? {
+            // Who has taken it may not have come to sync them.
+            unsynced.extend(self.dirs_of(&path));
             return Ok(false);
         }
-        let path = self.path(newest, ino);
         self.create_dirs(&path)?;
         let _nobody_reads = self.epochs.write();
         match self.env.rename(object, &path) {

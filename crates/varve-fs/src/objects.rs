@@ -274,12 +274,14 @@ impl Objects {
         go_on: &dyn Fn() -> bool,
     ) -> FsResult<usize> {
         let (mut kept, mut dirs, mut removed) = (BTreeSet::new(), BTreeSet::new(), 0);
+        let mut failed = Ok(());
         for ino in inos.iter().take_while(|_| go_on()) {
             self.claimed.lock().files.remove(ino);
             let path = self.path(*ino);
             match self.remove_one(*ino, &path, &mut kept) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(error::object("remove", &path, error));
+                    failed = Err(error::object("remove", &path, error));
+                    break;
                 }
                 _ => dirs.extend(path.parent().map(Path::to_path_buf)),
             }
@@ -294,7 +296,7 @@ impl Objects {
                 _ => {}
             }
         }
-        Ok(removed)
+        failed.map(|()| removed)
     }
 
     /// Removes the object at `path`, or moves it to where it is kept.

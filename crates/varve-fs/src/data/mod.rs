@@ -191,8 +191,9 @@ impl VarveFs {
     }
 
     fn sync_file(&self, file: &crate::node::OpenFile, data_only: bool) -> FsResult<()> {
-        if file.node.has_object() {
-            let object = self.object_file(&file.node)?;
+        if file.node.has_object()
+            && let Some(object) = self.find_object(&file.node)?
+        {
             self.objects.sync(file.node.ino, object.as_ref(), data_only)?;
         }
         self.reaper.sync_and_drain()
