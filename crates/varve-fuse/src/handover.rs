@@ -31,7 +31,7 @@ use crate::device::Device;
 use crate::handshake::Agreement;
 use crate::transport::Transport;
 pub(crate) use gate::Gate;
-pub(crate) use state::{OpenInode, SessionState};
+pub(crate) use state::{OpenInode, ROOT_ALONE, SessionState};
 
 /// A mount that nobody serves at the moment.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 use std::io;
 
 use crate::device::Device;
-use crate::handover::{OpenInode, SessionState};
+use crate::handover::{OpenInode, ROOT_ALONE, SessionState};
 use crate::protocol::constants::*;
 use crate::protocol::reply::{InitOut, Reply};
 use crate::protocol::request::{Header, Init, Request};
@@ -31,9 +31,6 @@ const BACKGROUND_REQUESTS_CONGESTED: u16 = BACKGROUND_REQUESTS_MAX / 4 * 3;
 const STACK_DEPTH_MAX: u32 = 1;
 /// The oldest protocol served: Linux 5.4.
 const MINOR_MIN: u32 = 31;
-
-/// Beside the capabilities: the kernel checks no permissions, as only root gets in. The kernel's own numbers are far below.
-const ROOT_ALONE: u64 = 1 << 63;
 
 /// What was agreed on, once for the life of the mount.
 #[derive(Debug)]

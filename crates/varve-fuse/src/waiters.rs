@@ -53,22 +53,29 @@ impl Waiters {
 
     /// Runs `job` on another thread; on this one if there is no other.
     pub(crate) fn run(&self, job: Job) {
+        if let Err(job) = self.try_run(job) {
+            job();
+        }
+    }
+
+    /// The same for a job that this thread must not wait for; gives it back if there is no other.
+    pub(crate) fn try_run(&self, job: Job) -> Result<(), Job> {
         let mut queue = self.shared.queue.lock();
         if queue.jobs.len() >= JOBS_MAX {
+            return Err(job);
+        }
+        if queue.idle <= queue.jobs.len() {
             drop(queue);
-            return job();
+            self.start();
+            if self.threads.lock().is_empty() {
+                return Err(job);
+            }
+            queue = self.shared.queue.lock();
         }
         queue.jobs.push_back(job);
-        let covered = queue.idle >= queue.jobs.len();
         drop(queue);
-        if !covered {
-            self.start();
-        }
         self.shared.changed.notify_one();
-        if self.threads.lock().is_empty() {
-            let job = self.shared.queue.lock().jobs.pop_front();
-            job.into_iter().for_each(|job| job());
-        }
+        Ok(())
     }
 
     fn start(&self) {

@@ -136,7 +136,8 @@ impl Adapter {
             return Ok(self.later(call, move |vfs| expected.arrive(vfs)));
         }
         let vfs = self.vfs.clone();
-        self.waiters.run(Box::new(move || {
+        // Never on this thread, for whose answer mounting would wait: without another the next request brings the mount.
+        let _ = self.waiters.try_run(Box::new(move || {
             if let Err(error) = expected.arrive(&*vfs)
                 && !matches!(error, FsError::Stale)
             {

@@ -6,10 +6,15 @@
 //! ```
 //!
 //! Little-endian. `flags` are the capabilities agreed on with the kernel, under its numbers, and in the highest bit whether
-//! the mount is one of root alone. The fuzz target `session_state` builds this file by itself.
+//! the mount is one of root alone. Such a state is of version 2, so that no program takes it that would let others in.
+//! The fuzz target `session_state` builds this file by itself.
 
-/// Changes when the bytes below change their meaning.
+/// A state that any program can go on from.
 const VERSION: u32 = 1;
+/// One of a mount of root alone.
+const VERSION_ROOT_ALONE: u32 = 2;
+/// Beside the capabilities: the kernel checks no permissions, as only root gets in. The kernel's own numbers are far below.
+pub(crate) const ROOT_ALONE: u64 = 1 << 63;
 /// Bytes of one open inode.
 const OPEN_INODE_BYTES: usize = 20;
 
@@ -38,7 +43,7 @@ impl SessionState {
     /// The bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(20 + self.open.len() * OPEN_INODE_BYTES);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&version_of(self.flags).to_le_bytes());
         out.extend_from_slice(&self.flags.to_le_bytes());
         out.extend_from_slice(&self.write_bytes_max.to_le_bytes());
         out.extend_from_slice(&(self.open.len() as u32).to_le_bytes());
@@ -53,10 +58,11 @@ impl SessionState {
     /// Reads what [`SessionState::encode`] wrote; the reason, if it is something else.
     pub(crate) fn decode(bytes: &[u8]) -> Result<SessionState, &'static str> {
         let mut fields = Fields(bytes);
-        if fields.u32()? != VERSION {
+        let version = fields.u32()?;
+        let (flags, write_bytes_max) = (fields.u64()?, fields.u32()?);
+        if version != version_of(flags) {
             return Err("written by another version");
         }
-        let (flags, write_bytes_max) = (fields.u64()?, fields.u32()?);
         let count = fields.u32()? as usize;
         if count.checked_mul(OPEN_INODE_BYTES) != Some(fields.0.len()) {
             return Err("a wrong number of open inodes");
@@ -68,6 +74,10 @@ impl SessionState {
         }
         Ok(SessionState { flags, write_bytes_max, open })
     }
+}
+
+fn version_of(flags: u64) -> u32 {
+    if flags & ROOT_ALONE == 0 { VERSION } else { VERSION_ROOT_ALONE }
 }
 
 /// Takes bytes apart from front to back.
@@ -125,9 +135,13 @@ mod tests {
         }
         let longer = [&bytes[..], &[0]].concat();
         assert!(SessionState::decode(&longer).is_err());
-        let mut other = bytes;
-        other[0] += 1;
-        assert_eq!(SessionState::decode(&other), Err("written by another version"));
+        for (at, bit) in [(0, 3), (11, 0x80)] {
+            let mut other = bytes.clone();
+            other[at] ^= bit;
+            assert_eq!(SessionState::decode(&other), Err("written by another version"));
+        }
+        let alone = SessionState { flags: example().flags | ROOT_ALONE, ..example() };
+        assert_eq!(SessionState::decode(&alone.encode()), Ok(alone));
     }
 
     #[test]

@@ -66,10 +66,13 @@ pub(crate) struct ViewDesk {
 impl ViewDesk {
     /// For a mount that is about to be served.
     pub(super) fn open(attached: &Attached, choices: &Choices) -> Arc<ViewDesk> {
+        let mut mount = mount_options(&attached.store, choices);
+        // As the mount is, which an older program may have made.
+        mount.default_permissions |= !attached.session.is_for_root_alone();
         let desk = Arc::new(ViewDesk {
             fs: attached.file_system.inner(),
             dir: attached.ready.dir.clone(),
-            mount: mount_options(&attached.store, choices),
+            mount,
             session: SessionOptions { passthrough: false, ..session_options(choices) },
             notifier: attached.session.notifier(),
             root_alone: attached.session.is_for_root_alone(),
