@@ -264,13 +264,23 @@ fn transaction_attributes_meanwhile(place: &Place) {
     for name in ["shared/a", "shared/b", "moved"] {
         fs::create_dir_all(dir.join(name)).unwrap();
     }
-    let (done, finished) = mpsc::channel();
+    let (progress, made) = mpsc::channel();
     let at = dir.clone();
     // Apart, since threads that wait for each other within the kernel cannot be joined.
-    std::thread::spawn(move || done.send(commits_meanwhile(&at)));
-    let Ok(committed) = finished.recv_timeout(varve_testkit::PATIENCE) else {
-        place.kill_daemon();
-        panic!("commits wait for each other, or for who looks names up");
+    std::thread::spawn(move || {
+        let committed = commits_meanwhile(&at, &progress);
+        progress.send(Some(committed))
+    });
+    // However slow the machine is, one of them comes on.
+    let committed = loop {
+        match made.recv_timeout(varve_testkit::PATIENCE) {
+            Ok(Some(committed)) => break committed,
+            Ok(None) => {}
+            Err(_) => {
+                place.kill_daemon();
+                panic!("commits wait for each other, or for who looks names up");
+            }
+        }
     };
     assert!(committed > 0);
     assert_eq!(names(&dir.join("shared")).len(), 2 + committed);
@@ -278,8 +288,9 @@ fn transaction_attributes_meanwhile(place: &Place) {
     checked(place);
 }
 
-/// Commits changes of the same directories over and over while others look at them; gives how many went well.
-fn commits_meanwhile(dir: &Path) -> usize {
+/// Commits changes of the same directories over and over while others look at them; gives how many went well, and tells of
+/// each that was ended.
+fn commits_meanwhile(dir: &Path, progress: &mpsc::Sender<Option<usize>>) -> usize {
     let (committed, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for kind in 0..4 {
@@ -291,7 +302,7 @@ fn commits_meanwhile(dir: &Path) -> usize {
             });
         }
         let committers = (0..COMMITTERS).map(|thread| {
-            let committed = &committed;
+            let (committed, progress) = (&committed, progress.clone());
             scope.spawn(move || {
                 for n in 0..COMMITS {
                     // Some of the whole tree, some of a part of it.
@@ -309,6 +320,7 @@ fn commits_meanwhile(dir: &Path) -> usize {
                         Err(Errno::BUSY) => end(dir, &id, "abort").unwrap(),
                         Err(error) => panic!("{error}"),
                     }
+                    let _ = progress.send(None);
                 }
             })
         });
