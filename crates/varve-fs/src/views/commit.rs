@@ -137,14 +137,7 @@ impl VarveFs {
         if let Some(kept) = self.objects.kept() {
             kept.retire(txn.epoch);
         }
-        self.finish(&mut plan, &installs, survivors, txn.epoch).map_err(|error| {
-            // It is committed. What is missing is done again when the store is opened; until then nothing may come between.
-            let cause = format!(
-                "a transaction is committed, but not all of its large files are in place: {error}; mount the store \
-                 again, which finishes that"
-            );
-            error::store(views.db.refuse_writes(&cause))
-        })?;
+        self.finish(&mut plan, &installs, survivors, txn.epoch)?;
         drop(nobody_reads);
         (ending.then)()?;
         drop((guards, quiet));
@@ -158,7 +151,8 @@ impl VarveFs {
         Ok(plan.told)
     }
 
-    /// Makes what is outside of the rows as a commit that has joined wants it, durably, then what is known in memory.
+    /// Makes what is outside of the rows as a commit that has joined wants it, durably, then what is known in memory. Where it
+    /// fails the store takes no more changes: what is missing is done again when it is opened, and nothing may come between.
     fn finish(
         &self,
         plan: &mut Plan,
@@ -166,11 +160,21 @@ impl VarveFs {
         survivors: Vec<Survivor>,
         epoch: InodeId,
     ) -> FsResult<()> {
-        self.store.sync().map_err(error::store)?;
-        // Before any of them can grow again.
-        self.objects.remove(&plan.shrunk)?;
-        self.install(installs, epoch)?;
-        self.follow_commit(plan, installs, survivors)
+        let views = self.views()?;
+        let finish = || {
+            self.store.sync().map_err(error::store)?;
+            // Before any of them can grow again.
+            self.objects.remove(&plan.shrunk)?;
+            self.install(installs, epoch)?;
+            self.follow_commit(plan, installs, survivors)
+        };
+        finish().map_err(|error| {
+            let cause = format!(
+                "a transaction is committed, but not all of its large files are in place: {error}; mount the store \
+                 again, which finishes that"
+            );
+            error::store(views.db.refuse_writes(&cause))
+        })
     }
 
     /// The rows of step 3, what takes them back, and the directories that have marks among them.
