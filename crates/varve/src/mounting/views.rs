@@ -16,7 +16,6 @@ use std::sync::{Arc, Weak};
 use std::thread;
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
 use serde_json::{Value, json};
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
@@ -315,8 +314,11 @@ impl ViewDesk {
         let committed =
             views::commit(&self.fs, &name.name, open.as_deref()).map_err(NotCommitted::Refused)?;
         self.follow(&committed);
-        if let Some(root) = root {
-            take_away(root);
+        // Without a walk to it where that can be: whoever kills this program while it walks over its own mount leaves a thread
+        // that nobody answers.
+        if root.is_some_and(take_away) {
+            self.let_go(name, |_| true);
+            return Ok(());
         }
         // What it was is part of the main view now, whatever becomes of its mount.
         if let Err(error) = self.end(name, UnmountMode::Force) {
@@ -345,8 +347,8 @@ impl ViewDesk {
         let Some(open) = self.attached.lock().get(name).cloned() else { return Ok(None) };
         let path = self.dir.join(name.path());
         let synced = std::fs::File::open(&path).and_then(|root| {
-            rustix::fs::syncfs(root)?;
-            Ok(rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+            rustix::fs::syncfs(&root)?;
+            Ok(OwnedFd::from(root))
         });
         Ok(Some((open, synced.map_err(|error| Error::io("sync", &path, &error))?)))
     }
@@ -400,17 +402,18 @@ impl ViewDesk {
     }
 }
 
-/// Takes the mount with this root away. What the kernel has in memory of it, it drops beside: that takes its time after many
-/// files, and nobody need wait for it. Without the right to do that nothing happens.
-fn take_away(root: OwnedFd) {
+/// Takes the mount with this root away; false without the right to do that. What the kernel has in memory of it, it drops beside:
+/// that takes its time after many files, and nobody need wait for it.
+fn take_away(root: OwnedFd) -> bool {
     let place = format!("/proc/self/fd/{}", root.as_raw_fd());
-    let taken = rustix::mount::unmount(place, UnmountFlags::DETACH | UnmountFlags::FORCE);
+    if rustix::mount::unmount(place, UnmountFlags::DETACH | UnmountFlags::FORCE).is_err() {
+        return false;
+    }
     let named = thread::Builder::new().name("varve-view-end".to_owned());
-    if taken.is_ok()
-        && let Err(error) = named.spawn(move || drop(root))
-    {
+    if let Err(error) = named.spawn(move || drop(root)) {
         log::warn!("who commits waits for the kernel: {error}");
     }
+    true
 }
 
 /// Unmounts the views of the mount on `dir`.
