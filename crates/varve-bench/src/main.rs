@@ -19,6 +19,7 @@ mod random;
 mod report;
 mod run;
 mod scratch;
+mod source_tree;
 mod target;
 mod transactions;
 mod tree;

@@ -20,20 +20,14 @@ use crate::Failure;
 use crate::machine;
 use crate::report::Spread;
 use crate::run::Step;
+use crate::source_tree::{SourceOptions, SourceTree};
 use crate::target::{Ground, Kind, Spec, Target};
 
 /// What to measure.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The source tree: a tarball with one directory at its top, without compression
-    tarball: PathBuf,
-    /// What builds it, as a shell script that runs within it
-    #[arg(
-        long,
-        value_name = "SCRIPT",
-        default_value = "make -s defconfig && make -s -j2 init/ lib/"
-    )]
-    make: String,
+    #[command(flatten)]
+    tree: SourceOptions,
     /// A file that the build makes, from the top of the tree (repeatable)
     #[arg(long = "makes", value_name = "PATH")]
     made: Vec<PathBuf>,
@@ -84,7 +78,7 @@ pub(crate) fn run(options: &Options, ground: &Ground) -> Result<(), Failure> {
     if options.at_once.contains(&0) {
         return Err("--at-once 0: at least one has to build".into());
     }
-    let tree = SourceTree::read(options)?;
+    let tree = SourceTree::read(&options.tree)?;
     let mut found = Found::new();
     for round in 1..=options.rounds {
         for at_once in &options.at_once {
@@ -106,34 +100,14 @@ pub(crate) fn run(options: &Options, ground: &Ground) -> Result<(), Failure> {
     }
 }
 
-/// What is unpacked, built and checked.
-struct SourceTree {
-    tarball: String,
-    /// The directory at its top.
-    top: String,
-    /// Names in it.
-    names: u64,
-    /// What a builder runs, in its directory.
-    script: String,
-}
-
 impl SourceTree {
-    fn read(options: &Options) -> Result<SourceTree, Failure> {
-        let tarball = std::fs::canonicalize(&options.tarball)
-            .map_err(|error| format!("{}: {error}", options.tarball.display()))?;
-        let tarball = tarball.to_string_lossy().into_owned();
-        let list = Step::new("tar").args(["-tf", &tarball]).capture()?;
-        let top = list.lines().next().and_then(|line| line.split('/').next()).unwrap_or_default();
-        if tarball.contains('\'') || top.contains('\'') {
-            return Err(format!("{tarball}: a quote in a path is too much for the shell").into());
-        }
-        let names = list.lines().count() as u64;
-        let make = &options.make;
-        let script = format!(
+    /// What a builder runs, in its directory.
+    fn script(&self) -> String {
+        let SourceTree { tarball, top, make, .. } = self;
+        format!(
             "set -e; tar -xf '{tarball}'; cd '{top}'; ({make}) >/dev/null 2>&1; \
              find . -ls >/dev/null; find . -type f -print0 | xargs -0 cat >/dev/null"
-        );
-        Ok(SourceTree { top: top.to_owned(), tarball, names, script })
+        )
     }
 
     /// Fails unless the tree in `dir` is there, with what was built.
@@ -157,7 +131,7 @@ fn measure(
     at_once: u32,
     isolation: Option<&str>,
 ) -> Result<Measured, Failure> {
-    let inodes = 2 * u64::from(at_once) * (tree.names + 10_000);
+    let inodes = 2 * u64::from(at_once) * (tree.inodes + 10_000);
     let mut target = Target::new(&options.target, ground, inodes)?;
     let root = |target: &Target| -> Result<PathBuf, Failure> {
         Ok(target.place()?.root().ok_or("the target has no directory")?.to_path_buf())
@@ -179,7 +153,7 @@ fn measure(
     }
     let measured = Measured { took: began.elapsed(), cpu: machine::cpu()?.saturating_sub(cpu) };
     if let Some(status) = statuses.iter().find(|status| !status.success()) {
-        return Err(format!("a builder ended: {status}; what it runs is: {}", tree.script).into());
+        return Err(format!("a builder ended: {status}; what it runs is: {}", tree.script()).into());
     }
     dirs.iter().try_for_each(|dir| tree.check(dir, &options.made))?;
     target.finish(true)?;
@@ -201,7 +175,11 @@ fn start(
             command
         }
     };
-    command.args(["-c", &tree.script]).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+        .args(["-c", &tree.script()])
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     Ok(command.spawn().map_err(|error| format!("cannot start a builder: {error}"))?)
 }
 

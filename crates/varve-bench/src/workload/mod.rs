@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::op::{Expect, Op};
+use crate::source_tree::SourceOptions;
 
 /// One of the workers of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +91,7 @@ pub(crate) enum Choice {
     /// Small files of mail and web services (Postmark; thesis, 4.3.2)
     Postmark(postmark::Options),
     /// Unpack, search, build and pack a source tree (thesis, 4.3.2), then copy, commit, clone and remove it
-    Build(build::Options),
+    Build(SourceOptions),
     /// Shell scripts of your own, each a phase
     Script(script::Options),
     /// Read and write one large file in order and at random (KVFS, 4.3.1)
