@@ -15,6 +15,8 @@
 use varve_schema::FileKind;
 use varve_types::InodeId;
 
+use super::ViewKind;
+
 /// How many bits the number has.
 const NUMBER_BITS: u32 = 60;
 /// The largest number.
@@ -31,10 +33,8 @@ pub(super) enum MadeUp {
     Transactions,
     /// `.varve/control`.
     Controls,
-    /// `.varve/snapshots/NAME`, by epoch, so that it stands for the same whoever serves the mount.
-    Snapshot(InodeId),
-    /// `.varve/txn/ID`.
-    Transaction(InodeId),
+    /// `.varve/snapshots/NAME` or `.varve/txn/ID`, by epoch, so that it stands for the same whoever serves the mount.
+    Place(ViewKind, InodeId),
     /// `.varve/control/ID`.
     Control(u64),
     /// `.varve` of a directory below the root.
@@ -59,8 +59,8 @@ impl MadeUp {
             (2, dir) => MadeUp::Below(InodeId::new(dir)),
             (3, dir) => MadeUp::SnapshotsOf(InodeId::new(dir)),
             (4, link) => MadeUp::Link(link),
-            (5, epoch) => MadeUp::Snapshot(InodeId::new(epoch)),
-            (6, epoch) => MadeUp::Transaction(InodeId::new(epoch)),
+            (5, epoch) => MadeUp::Place(ViewKind::Snapshot, InodeId::new(epoch)),
+            (6, epoch) => MadeUp::Place(ViewKind::Transaction, InodeId::new(epoch)),
             _ => return None,
         })
     }
@@ -76,8 +76,8 @@ impl MadeUp {
             MadeUp::Below(dir) => (2, dir.get()),
             MadeUp::SnapshotsOf(dir) => (3, dir.get()),
             MadeUp::Link(link) => (4, link),
-            MadeUp::Snapshot(epoch) => (5, epoch.get()),
-            MadeUp::Transaction(epoch) => (6, epoch.get()),
+            MadeUp::Place(ViewKind::Snapshot, epoch) => (5, epoch.get()),
+            MadeUp::Place(ViewKind::Transaction, epoch) => (6, epoch.get()),
         };
         InodeId::new(InodeId::FIRST_MADE_UP.get() + (kind << NUMBER_BITS) + number)
     }
@@ -110,10 +110,10 @@ mod tests {
             MadeUp::Snapshots,
             MadeUp::Transactions,
             MadeUp::Controls,
-            MadeUp::Snapshot(InodeId::new(16)),
-            MadeUp::Snapshot(InodeId::new(number)),
-            MadeUp::Transaction(InodeId::new(16)),
-            MadeUp::Transaction(InodeId::new(number)),
+            MadeUp::Place(ViewKind::Snapshot, InodeId::new(16)),
+            MadeUp::Place(ViewKind::Snapshot, InodeId::new(number)),
+            MadeUp::Place(ViewKind::Transaction, InodeId::new(16)),
+            MadeUp::Place(ViewKind::Transaction, InodeId::new(number)),
             MadeUp::Control(16),
             MadeUp::Control(number),
             MadeUp::Below(InodeId::new(16)),

@@ -28,7 +28,7 @@ pub(super) const CONTROLS: InodeId = MadeUp::Controls.id();
 
 /// Whether `id` stands for a place for a mount.
 pub(crate) fn is_place(id: InodeId) -> bool {
-    matches!(MadeUp::of(id), Some(MadeUp::Snapshot(_) | MadeUp::Transaction(_)))
+    matches!(MadeUp::of(id), Some(MadeUp::Place(..)))
 }
 
 /// Whether what is known of `id` may end at any moment.
@@ -82,21 +82,16 @@ impl VarveFs {
 
     fn place(&self, kind: ViewKind, name: &[u8]) -> FsResult<MadeUp> {
         let name = text(name)?;
-        Ok(match kind {
-            ViewKind::Snapshot => {
-                MadeUp::Snapshot(self.find_snapshot(name)?.ok_or(FsError::NotFound)?.0)
-            }
-            ViewKind::Transaction => MadeUp::Transaction(self.transaction(name)?.epoch),
-        })
+        let epoch = match kind {
+            ViewKind::Snapshot => self.find_snapshot(name)?.ok_or(FsError::NotFound)?.0,
+            ViewKind::Transaction => self.transaction(name)?.epoch,
+        };
+        Ok(MadeUp::Place(kind, epoch))
     }
 
     /// The view whose place is `id`, if there is one.
     pub(super) fn view_at(&self, id: InodeId) -> Option<ViewName> {
-        let (kind, epoch) = match MadeUp::of(id)? {
-            MadeUp::Snapshot(epoch) => (ViewKind::Snapshot, epoch),
-            MadeUp::Transaction(epoch) => (ViewKind::Transaction, epoch),
-            _ => return None,
-        };
+        let MadeUp::Place(kind, epoch) = MadeUp::of(id)? else { return None };
         let mut views = self.views_of(kind).ok()?.into_iter();
         views.find(|(known, _)| *known == epoch).map(|(_, name)| name)
     }
@@ -121,7 +116,7 @@ impl VarveFs {
         let content = match what {
             MadeUp::Top => dir(InodeId::ROOT),
             MadeUp::Snapshots | MadeUp::Transactions | MadeUp::Controls => dir(MadeUp::Top.id()),
-            MadeUp::Snapshot(_) | MadeUp::Transaction(_) => dir(dir_of(self.view_at(id)?.kind)),
+            MadeUp::Place(kind, _) => dir(self.view_at(id).map(|_| dir_of(kind))?),
             MadeUp::Control(transaction) => {
                 self.transaction(&transaction.to_string()).ok()?;
                 Content::None
@@ -189,12 +184,8 @@ impl VarveFs {
     /// What lies in a made-up directory.
     fn names_in(&self, dir: InodeId) -> FsResult<Vec<(MadeUp, String)>> {
         let places = |kind| -> FsResult<Vec<(MadeUp, String)>> {
-            let place = match kind {
-                ViewKind::Snapshot => MadeUp::Snapshot,
-                ViewKind::Transaction => MadeUp::Transaction,
-            };
             let views = self.views_of(kind)?.into_iter();
-            Ok(views.map(|(epoch, name)| (place(epoch), name.name)).collect())
+            Ok(views.map(|(epoch, name)| (MadeUp::Place(kind, epoch), name.name)).collect())
         };
         let fixed = |(what, name): (MadeUp, &str)| (what, name.to_owned());
         match MadeUp::of(dir) {
