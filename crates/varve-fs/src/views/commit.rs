@@ -63,11 +63,12 @@ impl From<FsError> for CommitError {
 }
 
 /// What happens at the end of a transaction besides, while nothing else can change anything.
+#[derive(Default)]
 pub(super) struct Ending<'a> {
-    /// Whether it is to be committed.
-    pub(super) check: &'a mut dyn FnMut() -> bool,
+    /// Whether it is to be committed, if that is asked.
+    pub(super) check: Option<&'a mut dyn FnMut() -> bool>,
     /// Done when it is committed.
-    pub(super) then: &'a dyn Fn() -> FsResult<()>,
+    pub(super) then: Option<&'a dyn Fn() -> FsResult<()>>,
     /// Inodes from this one on are unknown to the main view, if that is said.
     pub(super) new_from: Option<InodeId>,
 }
@@ -83,7 +84,7 @@ impl VarveFs {
     /// and ends it. Costs the number of changes.
     pub fn commit_transaction(&self, id: &str, view: &VarveFs) -> Result<Committed, CommitError> {
         self.transaction(id)?;
-        self.commit_with(id, view, Ending { check: &mut || true, then: &|| Ok(()), new_from: None })
+        self.commit_with(id, view, Ending::default())
     }
 
     pub(super) fn commit_with(
@@ -115,7 +116,7 @@ impl VarveFs {
             Purpose::Rollback => (Some(self.dictionaries().stand_still()?), None),
             Purpose::Receive => (None, Some(self.dictionaries().stop()?)),
         };
-        if !(ending.check)() {
+        if ending.check.is_some_and(|check| !check()) {
             return Err(CommitError::Conflict(Vec::new()));
         }
         self.check_use(view, &plan)?;
@@ -139,7 +140,7 @@ impl VarveFs {
         }
         self.finish(&mut plan, &installs, survivors, txn.epoch)?;
         drop(nobody_reads);
-        (ending.then)()?;
+        ending.then.map_or(Ok(()), |then| then())?;
         drop((guards, quiet));
         plan.removed_objects.iter().for_each(|ino| self.reaper.enqueue(*ino));
         for ino in &plan.orphans {

@@ -99,8 +99,7 @@ impl VarveFs {
             // What it sees of large files was kept only if it is still there.
             let still = self.find_snapshot(name)?.map(|(epoch, _)| epoch);
             still.filter(|still| *still == epoch).ok_or(FsError::NotFound)?;
-            let ending = Ending { check: &mut || true, then: &|| Ok(()), new_from: None };
-            Ok(self.commit_with(&txn.name().name, &view, ending)?)
+            Ok(self.commit_with(&txn.name().name, &view, Ending::default())?)
         });
         if done.is_err()
             && let Err(error) = self.drop_transaction(&txn.name().name)

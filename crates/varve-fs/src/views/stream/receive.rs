@@ -375,7 +375,7 @@ impl VarveFs {
         };
         // What is not in the base nobody here can know.
         let new_from = Some(InodeId::new(header.new_from));
-        let ending = Ending { check: &mut check, then: &then, new_from };
+        let ending = Ending { check: Some(&mut check), then: Some(&then), new_from };
         let committed = self.commit_with(&txn.name().name, &view, ending);
         match failed {
             Some(failed) => Err(failed),
