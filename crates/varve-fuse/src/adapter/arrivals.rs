@@ -16,7 +16,7 @@
 //! What makes a directory, link or special file in a place is not tried again by the kernel, so it fails if nothing else has
 //! come by before.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,74 +35,57 @@ const WALK_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Mounts that are coming.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    coming: Mutex<Vec<Coming>>,
+    coming: Mutex<Vec<Arc<Coming>>>,
     changed: Condvar,
 }
 
 /// One of them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Coming {
     place: InodeId,
     /// The thread that mounts it, once it does.
-    thread: Option<u32>,
+    thread: OnceLock<u32>,
 }
 
 /// Ends with the arrival, however that went.
 struct Expected {
     arrivals: Arc<Arrivals>,
-    place: InodeId,
+    coming: Arc<Coming>,
 }
 
 impl Arrivals {
     /// Notes that `place` is about to be mounted on.
     fn expect(self: &Arc<Self>, place: InodeId) -> Expected {
-        self.coming.lock().push(Coming { place, thread: None });
-        Expected { arrivals: Arc::clone(self), place }
+        let coming = Arc::new(Coming { place, thread: OnceLock::new() });
+        self.coming.lock().push(Arc::clone(&coming));
+        Expected { arrivals: Arc::clone(self), coming }
     }
 
     /// Whether `thread` has to wait for the mount on `place`.
     fn is_coming(&self, place: InodeId, thread: u32) -> bool {
         let coming = self.coming.lock();
-        coming.iter().any(|one| one.place == place) && !is_mounting(&coming, thread)
+        coming.iter().any(|one| one.place == place)
+            && !coming.iter().any(|one| one.thread.get() == Some(&thread))
     }
 
     /// Waits until nothing is about to be mounted on `place`, or for too long.
     fn wait(&self, place: InodeId) {
-        let is_coming = |coming: &mut Vec<Coming>| coming.iter().any(|one| one.place == place);
+        let is_coming = |coming: &mut Vec<Arc<Coming>>| coming.iter().any(|one| one.place == place);
         self.changed.wait_while_for(&mut self.coming.lock(), is_coming, WALK_WAIT_MAX);
     }
-}
-
-fn is_mounting(coming: &[Coming], thread: u32) -> bool {
-    coming.iter().any(|one| one.thread == Some(thread))
 }
 
 impl Expected {
     /// Has this thread mount it. Never "done": what was asked is to be asked again.
     fn arrive(self, vfs: &dyn Vfs) -> Result<(), FsError> {
-        let own = u32::try_from(gettid().as_raw_nonzero().get()).ok();
-        let mut coming = self.arrivals.coming.lock();
-        if let Some(one) =
-            coming.iter_mut().find(|one| one.place == self.place && one.thread.is_none())
-        {
-            one.thread = own;
-        }
-        drop(coming);
-        vfs.arrive(self.place)
+        self.coming.thread.get_or_init(|| gettid().as_raw_nonzero().get().cast_unsigned());
+        vfs.arrive(self.coming.place)
     }
 }
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        let own = u32::try_from(gettid().as_raw_nonzero().get()).ok();
-        let mut coming = self.arrivals.coming.lock();
-        let is_it = |one: &Coming| one.place == self.place && (one.thread == own);
-        let at = coming.iter().position(is_it);
-        let at = at.or_else(|| coming.iter().position(|one| one.place == self.place));
-        if let Some(at) = at {
-            coming.swap_remove(at);
-        }
-        drop(coming);
+        self.arrivals.coming.lock().retain(|one| !Arc::ptr_eq(one, &self.coming));
         self.arrivals.changed.notify_all();
     }
 }
