@@ -52,8 +52,6 @@ pub(crate) struct ViewDesk {
     mount: MountOptions,
     session: SessionOptions,
     notifier: Notifier,
-    /// Nothing is asked of the place of a view before something is made in it, when it is too late to mount it.
-    root_alone: bool,
     /// Those that are attached. Held while one is being attached.
     attached: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
     /// The views that are being committed or taken away, which are not attached meanwhile.
@@ -74,7 +72,6 @@ impl ViewDesk {
             mount,
             session: SessionOptions { passthrough: false, ..session_options(choices) },
             notifier: attached.session.notifier(),
-            root_alone: attached.session.is_for_root_alone(),
             attached: Mutex::default(),
             ending: Mutex::default(),
             claims: Claims::default(),
@@ -371,9 +368,15 @@ impl ViewDesk {
         self.claims.begun();
     }
 
+    /// Whether the mount is one of root alone: nothing is asked of the place of a view there before something is made in it,
+    /// when it is too late to mount it.
+    fn is_for_root_alone(&self) -> bool {
+        !self.mount.default_permissions
+    }
+
     /// Mounts the view that has just begun, where nobody coming by would.
     fn attach_begun(self: &Arc<Self>, name: &ViewName) {
-        if self.root_alone
+        if self.is_for_root_alone()
             && let Err(error) = self.attach(name)
         {
             log::warn!("{} is not mounted yet: {error}", name.path().display());
@@ -383,7 +386,7 @@ impl ViewDesk {
     /// The same from a request on the mount, which must be answered first: the kernel may have locked what the way to the
     /// view leads through.
     pub(super) fn attach_begun_soon(self: &Arc<Self>, name: &ViewName) {
-        if !self.root_alone {
+        if !self.is_for_root_alone() {
             return;
         }
         let (desk, view) = (Arc::clone(self), name.clone());
