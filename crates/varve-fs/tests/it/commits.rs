@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use varve_env::Env;
-use varve_env::sim::SimOp;
+use varve_env::sim::{FaultRule, SimOp};
 use varve_fs::{FormatOptions, MountOptions, TransactionOptions, VarveFs};
 use varve_vfs::Vfs;
 
@@ -108,4 +108,38 @@ fn a_commit_syncs_each_directory_once_however_many_large_files_change() {
         sound(&fs);
     }
     assert!(syncs.iter().all(|syncs| *syncs < 60) && syncs[1] <= syncs[0] + 5, "{syncs:?}");
+}
+
+/// The storage fails when a commit is durable and its large files are not in place yet: whoever changed them now would
+/// change what they were before.
+#[test]
+fn a_commit_that_cannot_be_finished_is_finished_by_the_next_mount() {
+    let env = sim_store(73, &FormatOptions::default());
+    let fs = open(&env);
+    fs.put_at(fs.mk(ROOT, "changed"), 0, &[1; LARGE]);
+    let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let changing = fs.open_view(&txn).unwrap();
+    changing.put_at(changing.find(ROOT, "changed").unwrap().ino, 10, b"changed");
+    let new = changing.mk(ROOT, "new");
+    changing.put_at(new, 0, &[2; LARGE]);
+    changing.sync().unwrap();
+    let path_suffix = format!("/{}", new.get());
+    env.fail(FaultRule { path_suffix, op: SimOp::Rename, nth: 1, errno: 5, sticky: true });
+    let refused = format!("{:?}", fs.commit_transaction(&txn.name, &changing).unwrap_err());
+    assert!(refused.contains("is committed") && refused.contains("mount"), "{refused}");
+    let refused = format!("{:?}", fs.create_snapshot("later").unwrap_err());
+    assert!(refused.contains("is committed"), "{refused}");
+    drop(changing);
+    let _ = fs.close();
+    drop(fs);
+    env.clear_faults();
+    let fs = open(&env);
+    let changed = fs.find(ROOT, "changed").unwrap().ino;
+    let mut expected = vec![1; LARGE];
+    expected[10..17].copy_from_slice(b"changed");
+    assert!(fs.contents(changed) == expected);
+    assert!(fs.contents(fs.find(ROOT, "new").unwrap().ino) == [2; LARGE]);
+    assert!(fs.transactions().unwrap().is_empty());
+    fs.put_at(changed, 0, b"goes on");
+    sound(&fs);
 }
