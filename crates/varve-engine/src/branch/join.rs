@@ -76,8 +76,9 @@ impl Inner {
         may_go_deep: bool,
     ) -> StoreResult<bool> {
         let (first, mut last, mut added) = (writer.next_seq, writer.next_seq, Placed::new());
-        let mut merged = Written::default();
+        let (mut merged, mut seen) = (Written::default(), Vec::new());
         for own in record.spaces.iter().filter(|own| !own.private) {
+            seen.push((own.id, Arc::clone(&view.keyspace(own.id)?.version)));
             let space = top_space(view, record.parent, own.base)?.ok_or(StoreError::Ended)?;
             let next = self.join_space(view, *own, space, first, may_go_deep, &mut added)?;
             last = last.max(next);
@@ -97,7 +98,7 @@ impl Inner {
                 .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
             let (ingested, ended) = (Some(last), vec![record.id]);
             let segments = merged.segments.clone();
-            self.install(&Changes { added, segments, ingested, ended, ..Changes::default() })
+            self.install(&Changes { added, seen, segments, ingested, ended, ..Changes::default() })
         };
         let outcome = install();
         // After a failure that poisons, the edit may have reached the disk: keep the files.

@@ -372,3 +372,6 @@ impl Inner {
         Some(StitchRule { threshold_bytes, emptied })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,6 +31,8 @@ pub(crate) struct Changes {
     pub(crate) segments: Vec<Arc<Segment>>,
     /// Tables that leave a sub-level.
     pub(crate) removed: Vec<(KeyspaceId, Place, Arc<Table>)>,
+    /// Key spaces of which all tables were looked at, as they were then.
+    pub(crate) seen: Vec<(KeyspaceId, Arc<Version>)>,
     /// A memtable whose rows `added` holds.
     pub(crate) flushed: Option<(Arc<Memtable>, SeqNo)>,
     /// The sequence number of all rows of `added`, if they come from outside; tables hold all writes before it.
@@ -50,7 +52,22 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// The same without tables for key spaces of branches that are no longer there.
+    /// Whether what they were made for is still there.
+    fn holds_for(&self, view: &View) -> bool {
+        let version = |keyspace| view.keyspace(keyspace).map(|space| &space.version);
+        let removed = self.removed.iter().all(|(keyspace, place, table)| {
+            version(*keyspace).is_ok_and(|version| version.holds(*place, table.file_no()))
+        });
+        let is_same = |(keyspace, seen): &(KeyspaceId, Arc<Version>)| {
+            version(*keyspace).is_ok_and(|version| Arc::ptr_eq(version, seen))
+        };
+        removed && self.seen.iter().all(is_same)
+    }
+
+    /// The same without tables for key spaces of branches that are no longer there, whose files go.
+    ///
+    /// REQUIRES: [`Changes::holds_for`] the view. Else they may be files that serve tables elsewhere by now: of a merge
+    /// that leaves some in place, whose branch was committed meanwhile.
     fn for_view(&self, view: &View) -> Changes {
         let mut changes = self.clone();
         changes.added.retain(|(keyspace, _, table)| {
@@ -76,20 +93,16 @@ impl Changes {
 
 impl Inner {
     /// Makes `changes` durable and puts them in force. False, and nothing changed, if a table to be
-    /// removed is no longer there.
+    /// removed is no longer there, or a key space that was seen has other tables by now.
     ///
     /// REQUIRES: the added tables and segments and their names are durable.
     pub(crate) fn install(&self, changes: &Changes) -> StoreResult<bool> {
         let mut manifest = self.manifest.lock();
         let view = self.views.get();
-        let changes = &changes.for_view(&view);
-        let still_there = |(keyspace, place, table): &(KeyspaceId, Place, Arc<Table>)| {
-            let versions = view.keyspace(*keyspace).map(|space| &space.version);
-            versions.is_ok_and(|version| version.holds(*place, table.file_no()))
-        };
-        if !changes.removed.iter().all(still_there) {
+        if !changes.holds_for(&view) {
             return Ok(false);
         }
+        let changes = &changes.for_view(&view);
         let versions = self.changed_versions(&view, changes)?;
         for (keyspace, version) in &versions {
             // A broken version must not reach the disk: it would be found broken at every open.
