@@ -15,7 +15,8 @@ use varve_vfs::{FsError, FsResult, Handle, OpenFlags};
 #[derive(Debug)]
 pub(crate) struct OpenNode {
     pub(crate) ino: InodeId,
-    /// Held while bytes are appended to the object, so that each append finds the end.
+    /// Held while bytes are appended to the object, so that each append finds the end, and where limits hold while it grows
+    /// at all, after that was counted. No lock of a row is held by who waits for it.
     pub(crate) append: Mutex<()>,
     state: Mutex<NodeState>,
 }

@@ -46,6 +46,7 @@ impl VarveFs {
                 done.map_err(|error| self.object_error("allocate room in", ino, error))
             };
             if extends && self.accounts.has_quotas() {
+                let _growing = file.node.append.lock();
                 return self.growing(ino, object.as_ref(), end, allocate);
             }
             return allocate();

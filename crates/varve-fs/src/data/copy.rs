@@ -98,7 +98,7 @@ impl VarveFs {
             Ok(copied)
         };
         let copied = if self.accounts.has_quotas() {
-            self.copy_counted(written.as_ref(), to, len, copy)?
+            self.copy_counted((target, written.as_ref()), to, len, copy)?
         } else {
             copy(len)?
         };

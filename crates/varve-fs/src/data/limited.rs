@@ -6,7 +6,7 @@
 //! pending row of the dirty object.
 
 use varve_env::File;
-use varve_schema::Content;
+use varve_schema::{Content, Inode, UsageChange};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Handle, Position};
 
@@ -14,6 +14,7 @@ use super::end_of;
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::node::OpenFile;
+use crate::rows::Changes;
 
 impl VarveFs {
     /// [`VarveFs::do_write`], and where limits leave room for a part of `data` only, that part.
@@ -67,14 +68,15 @@ impl VarveFs {
         self.growing(ino, object, end.max(len), || object.write_all_at(data, offset).map_err(fail))
     }
 
-    /// Copies what limits leave room for, after counting what the object grows by.
+    /// Copies to `file` what limits leave room for, after counting what the object grows by.
     pub(super) fn copy_counted(
         &self,
-        object: &dyn File,
+        (file, object): (&OpenFile, &dyn File),
         to: Position,
         len: u64,
         copy: impl FnOnce(u64) -> FsResult<u64>,
     ) -> FsResult<u64> {
+        let _growing = file.node.append.lock();
         let fits =
             self.fitting(to.ino, false, to.offset, usize::try_from(len).unwrap_or(usize::MAX))?;
         if fits == 0 && len > 0 {
@@ -131,6 +133,22 @@ impl VarveFs {
         }
         held.inode.size = size;
         self.write_back(held)
+    }
+
+    /// Charges `dir`, where `inode` begins to count, with what a dirty object has beyond its row: that may have grown where
+    /// no limits hold, or where it counted nowhere.
+    pub(crate) fn charge_growth(
+        &self,
+        changes: &mut Changes,
+        inode: &mut Inode,
+        dir: InodeId,
+    ) -> FsResult<()> {
+        if matches!(inode.content, Content::Object { dirty: true, .. }) {
+            let len = self.object_stat(inode.ino)?.len;
+            changes.charge(dir, UsageChange::size(inode.size, len));
+            inode.size = len;
+        }
+        Ok(())
     }
 
     /// Changes the size that counts for a dirty object; says whether that is another than before.

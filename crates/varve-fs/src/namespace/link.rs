@@ -30,6 +30,9 @@ impl VarveFs {
         self.writable()?;
         self.check_name(parent, name)?;
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
+        // What has no name counts nowhere, so it must not grow between the look at its size and the name.
+        let node = self.locator.node(ino).filter(|node| node.state().linkable);
+        let _growing = node.as_ref().map(|node| node.append.lock());
         loop {
             let place = self.locator.place(ino)?.unwrap_or(Place::Own);
             let mut keys = vec![RowKey::inode(parent), key, RowKey::inode(ino)];
@@ -107,6 +110,7 @@ impl VarveFs {
         if inode.home.is_none() {
             inode.home = Some(added);
             changes.charge(parent, UsageChange::file(inode.size));
+            self.charge_growth(changes, inode, parent)?;
         }
         // It is pending as an orphan no more, or in another place than before.
         if inode.nlink == 0 || matches!(inode.content, Content::Object { dirty: true, .. }) {

@@ -340,6 +340,9 @@ impl VarveFs {
             if was_home {
                 inode.home = Some(added);
                 changes.move_charge(from.dir, to.dir, file);
+                if crosses {
+                    self.charge_growth(changes, inode, to.dir)?;
+                }
             }
             parents.stage(changes);
         } else {
@@ -347,9 +350,7 @@ impl VarveFs {
             if matches!(inode.content, Content::Object { dirty: true, .. }) {
                 changes.put_dirty(inode, Some(to.key()));
                 if crosses {
-                    let len = self.object_stat(inode.ino)?.len;
-                    changes.charge(to.dir, UsageChange::size(inode.size, len));
-                    inode.size = len;
+                    self.charge_growth(changes, inode, to.dir)?;
                 }
             }
         }

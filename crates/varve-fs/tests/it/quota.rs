@@ -165,6 +165,102 @@ fn what_moves_between_trees_counts_where_it_comes_to() {
     assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
 }
 
+/// A large file without a name counts nowhere, and its row says how large it was when it became one: limits were passed by
+/// writing to it first and naming it then.
+#[test]
+fn a_large_file_that_gets_a_name_counts_as_large_as_it_is() {
+    let rig = Rig::new();
+    let top = rig.mk_dir(ROOT, "top");
+    rig.set_limits(top, limits(Some(200_000), None)).unwrap();
+    let (entry, opened) = rig.tmpfile(Caller::ROOT, top, 0o600, WRITE).unwrap();
+    let (ino, handle) = (entry.attr.ino, opened.handle);
+    for at in 0..10 {
+        assert_eq!(rig.write(ino, handle, at * 30_000, &[1; 30_000], false).unwrap(), 30_000);
+    }
+    exceeded(rig.link(ino, top, name("f")));
+    assert_eq!(counted(&rig), [TreeUsage::default()]);
+    resize(&rig, ino, 150_000).unwrap();
+    rig.write(ino, handle, 150_000, &[1; 50_000], false).unwrap();
+    rig.link(ino, top, name("f")).unwrap();
+    exceeded(rig.write(ino, handle, 200_000, b"x", false));
+    assert_eq!(counted(&rig), [TreeUsage { bytes: 200_000, files: 1, dirs: 0 }]);
+    rig.release(ino, handle).unwrap();
+    assert_eq!(counted(&rig), [TreeUsage { bytes: 200_000, files: 1, dirs: 0 }]);
+    let rig = rig.remount();
+    assert_eq!(counted(&rig), [TreeUsage { bytes: 200_000, files: 1, dirs: 0 }]);
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// What is written to a large file where no limits hold is not in its row at once: a file that had several names could be
+/// moved below a limit with less than it holds.
+#[test]
+fn a_large_file_that_comes_below_a_limit_counts_as_large_as_it_is() {
+    for had_two_names in [false, true] {
+        let rig = Rig::new();
+        let top = rig.mk_dir(ROOT, "top");
+        rig.set_limits(top, limits(Some(200_000), None)).unwrap();
+        let file = rig.mk(ROOT, "f");
+        if had_two_names {
+            rig.link(file, ROOT, name("g")).unwrap();
+            rig.unlink(ROOT, name("f")).unwrap();
+            rig.mv(ROOT, "g", ROOT, "f").unwrap();
+        }
+        let handle = rig.open_as(file, WRITE);
+        for at in 0..10 {
+            rig.write(file, handle, at * 30_000, &[1; 30_000], false).unwrap();
+        }
+        exceeded(rig.mv(ROOT, "f", top, "f"));
+        resize(&rig, file, 150_000).unwrap();
+        rig.write(file, handle, 150_000, &[1; 50_000], false).unwrap();
+        rig.mv(ROOT, "f", top, "f").unwrap();
+        exceeded(rig.write(file, handle, 200_000, b"x", false));
+        rig.release(file, handle).unwrap();
+        assert_eq!(counted(&rig), [TreeUsage { bytes: 200_000, files: 1, dirs: 0 }]);
+        let rig = rig.remount();
+        assert_eq!(counted(&rig), [TreeUsage { bytes: 200_000, files: 1, dirs: 0 }]);
+        assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+    }
+}
+
+/// Naming a file while it grows: whichever comes first, the limit holds.
+#[test]
+fn a_file_that_is_named_while_it_grows_stays_within_the_limit() {
+    let rig = Rig::new();
+    let top = rig.mk_dir(ROOT, "top");
+    rig.set_limits(top, limits(Some(200_000), None)).unwrap();
+    let (mut named, mut refused) = (0, 0);
+    for round in 0..200 {
+        let (entry, opened) = rig.tmpfile(Caller::ROOT, top, 0o600, WRITE).unwrap();
+        let (ino, handle) = (entry.attr.ino, opened.handle);
+        rig.write(ino, handle, 0, &[1; 70_000], false).unwrap();
+        let linked = std::thread::scope(|scope| {
+            let grow = scope.spawn(|| match round % 2 {
+                0 => rig.write(ino, handle, 200_000, &[1; 100_000], false).map(drop),
+                _ => rig.fallocate(ino, handle, AllocateMode::Extend, 0, 300_000),
+            });
+            let linked = rig.link(ino, top, name("f"));
+            let _ = grow.join().unwrap();
+            linked
+        });
+        rig.release(ino, handle).unwrap();
+        rig.forget(ino, 1);
+        match linked {
+            Ok(_) => {
+                named += 1;
+                let usage = counted(&rig)[0];
+                assert!(usage.bytes <= 200_000, "round {round}: {usage:?}");
+                rig.unlink(top, name("f")).unwrap();
+                rig.forget(ino, 1);
+            }
+            other => {
+                exceeded(other);
+                refused += 1;
+            }
+        }
+    }
+    assert!(named > 0, "{named} named, {refused} refused");
+}
+
 #[test]
 fn limits_on_the_root_are_the_room_of_the_file_system() {
     let rig = Rig::new();
