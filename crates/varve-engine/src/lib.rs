@@ -28,6 +28,7 @@ mod memtable;
 mod metrics;
 pub mod options;
 mod pace;
+pub mod paths;
 mod poison;
 mod read;
 pub mod repair;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use varve_engine::options::DbOptions;
+use varve_engine::paths::WritePaths;
 use varve_engine::{KeyspaceOptions, Store, StoreError, StoreResult};
 use varve_env::{Env, FileLock, JoinHandle, OpenMode};
 use varve_schema::key::STORE_ID;
@@ -234,7 +235,7 @@ fn write_root(
 pub(crate) fn take_lock(
     env: &dyn Env,
     dir: &Path,
-    mount_point: Option<&str>,
+    mount_point: Option<&Path>,
 ) -> StoreResult<Box<dyn FileLock>> {
     let path = lock_path(dir);
     let io = |source: std::io::Error| match source.kind() {
@@ -247,7 +248,7 @@ pub(crate) fn take_lock(
     };
     match env.lock(&path).map_err(io)? {
         Some(lock) => {
-            let note = serde_json::json!({ "pid": std::process::id(), "mount_point": mount_point });
+            let note = serde_json::json!({ "pid": std::process::id(), "mount_point": mount_point.written() });
             lock.write_note(note.to_string().as_bytes()).map_err(io)?;
             Ok(lock)
         }
@@ -258,11 +259,14 @@ pub(crate) fn take_lock(
     }
 }
 
+/// The most bytes of a lock's note that are read; the longest path, which may have four for each of its own, fits.
+const NOTE_BYTES_MAX: usize = 32 << 10;
+
 /// What the process that has the store in `dir` open says of itself: a JSON object with `pid` and
 /// `mount_point`. An old note stays when nobody has it open.
 pub fn holder(env: &dyn Env, dir: &Path) -> Option<String> {
     let file = env.open(&lock_path(dir), OpenMode::Read).ok()?;
-    let mut note = vec![0; 4096];
+    let mut note = vec![0; NOTE_BYTES_MAX];
     let len = file.read_at(&mut note, 0).ok()?;
     note.truncate(len);
     String::from_utf8(note).ok().filter(|note| !note.is_empty())

@@ -1,5 +1,7 @@
 //! What a file system is formatted and mounted with.
 
+use std::path::PathBuf;
+
 use varve_engine::StoreDesign;
 use varve_engine::options::DbOptions;
 use varve_schema::EntrySuffix;
@@ -76,7 +78,7 @@ pub struct MountOptions {
     /// Directories that may have changes below them to tell their parents before they tell them at once.
     pub marked_dirs_max: usize,
     /// Where the front end makes the file system visible, to tell others who ask for the lock.
-    pub mount_point: Option<String>,
+    pub mount_point: Option<PathBuf>,
 }
 
 impl Default for MountOptions {

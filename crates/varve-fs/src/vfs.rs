@@ -6,6 +6,7 @@ use std::time::Duration;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use varve_engine::paths::WritePaths;
 use varve_schema::{Content, FileKind};
 use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{FileName, InodeId};
@@ -372,10 +373,10 @@ impl Vfs for VarveFs {
         let store: serde_json::Value =
             serde_json::from_str(&self.store.metrics_json()).unwrap_or_default();
         serde_json::json!({
-            "store": self.dir.display().to_string(),
+            "store": self.dir.written(),
             "superblock": self.superblock.public(),
             "read_only": self.options.read_only,
-            "mount_point": self.options.mount_point,
+            "mount_point": self.options.mount_point.written(),
             "inodes_known": known,
             "inodes_spilled": spilled,
             "files_open": self.handles.count(),

@@ -1,11 +1,14 @@
 //! What people and programs see.
 
 use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
 use varve::{Error, Result};
+use varve_engine::paths::ReadPaths;
 
 /// How often a progress line changes.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -13,8 +16,13 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 const BAR_CELLS: usize = 30;
 
 /// Writes a line to the standard output. A reader that has gone away (`varve ... | head`) is no failure.
-pub(crate) fn line(text: impl AsRef<str>) {
-    drop(writeln!(std::io::stdout(), "{}", text.as_ref()));
+pub(crate) fn line(text: impl AsRef<[u8]>) {
+    drop(std::io::stdout().write_all(&[text.as_ref(), b"\n"].concat()));
+}
+
+/// The path that is told, its bytes as they are, so that what reads them finds it; `-` for none.
+pub(crate) fn place(told: &Value) -> Vec<u8> {
+    PathBuf::read(told).map_or_else(|| b"-".into(), |path| path.into_os_string().into_vec())
 }
 
 /// Writes `value` as JSON.
@@ -31,8 +39,8 @@ pub(crate) fn places(views: &Value, key: &str, as_json: bool) -> Result<()> {
         return json(views);
     }
     for view in views.as_array().into_iter().flatten() {
-        let path = view["path"].as_str().unwrap_or("-");
-        line(format!("{}  {path}", view[key].as_str().unwrap_or_default()));
+        let name = view[key].as_str().unwrap_or_default().as_bytes();
+        line([name, b"  ", &place(&view["path"])].concat());
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ const STATUS_BYTES: usize = 64 << 10;
 #[derive(Debug, Serialize)]
 pub struct Status {
     /// The store.
+    #[serde(with = "varve_engine::paths")]
     pub store: PathBuf,
     /// What was fixed when it was formatted; shown without its secret.
     #[serde(serialize_with = "without_secret")]
@@ -32,6 +33,7 @@ pub struct Status {
     /// Who has it open.
     pub holder: Option<Holder>,
     /// Where it is mounted, as far as this process can see.
+    #[serde(with = "varve_engine::paths")]
     pub mount_point: Option<PathBuf>,
     /// Whether that mount is read-only.
     pub read_only: Option<bool>,

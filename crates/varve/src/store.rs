@@ -7,16 +7,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use varve_engine::tuning::layout::stored_rows;
 use varve_engine::{StoreDesign, StoreError};
+use varve_env::Env;
 use varve_env::os::OsEnv;
-use varve_env::{Env, OpenMode};
 use varve_fs::superblock::{SUPERBLOCK_NAME, engine_dir, lock_path};
 use varve_fs::{Dictionaries, FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
 use varve_vfs::Vfs;
 
 use crate::{Error, Result};
-
-/// The most bytes of a lock file that are read.
-const NOTE_BYTES_MAX: usize = 4096;
 
 /// How long to wait before a store that cannot be locked counts as locked: longer than [`holder`] of another process takes
 /// to see whether it is.
@@ -109,6 +106,7 @@ pub struct Holder {
     /// Its process id, if it said so.
     pub pid: Option<u32>,
     /// Where it has mounted the store, if it has.
+    #[serde(with = "varve_engine::paths")]
     pub mount_point: Option<PathBuf>,
 }
 
@@ -137,13 +135,9 @@ pub fn holder(dir: &Path) -> Result<Option<Holder>> {
     match env.is_locked(&path) {
         Ok(false) => Ok(None),
         Ok(true) => {
-            let mut note = vec![0; NOTE_BYTES_MAX];
-            let length = env
-                .open(&path, OpenMode::Read)
-                .and_then(|file| file.read_at(&mut note, 0))
-                .map_err(|error| Error::io("read", &path, &error))?;
             let unknown = Holder { pid: None, mount_point: None };
-            Ok(Some(serde_json::from_slice(&note[..length]).unwrap_or(unknown)))
+            let note = varve_fs::holder(&*env, dir);
+            Ok(Some(note.and_then(|note| serde_json::from_str(&note).ok()).unwrap_or(unknown)))
         }
         Err(error) => Err(Error::io("lock", &path, &error)),
     }

@@ -19,6 +19,7 @@ use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::UnshareFlags;
 use signal_hook::consts::{SIGINT, SIGQUIT};
 
+use varve_engine::paths::ReadPaths;
 use varve_fs::TransactionOptions;
 
 use crate::views::{ViewRequest, ask, store_at};
@@ -89,8 +90,12 @@ pub fn begin(dir: &Path, options: &TransactionOptions) -> Result<Begun> {
         return Err(failed(rustix::io::Errno::NOTDIR.into()).hint("name a directory on a mount"));
     }
     let begun = ask(dir, ViewRequest::Begin { root: facts.ino(), options: *options })?;
-    let text = |name: &str| begun[name].as_str().unwrap_or_default().to_owned();
-    Ok(Begun { id: text("id"), path: PathBuf::from(text("path")) })
+    let id = begun["id"].as_str().map(str::to_owned);
+    let begun = id.zip(PathBuf::read(&begun["path"])).map(|(id, path)| Begun { id, path });
+    begun.ok_or_else(|| {
+        Error::failed("the daemon does not say which transaction has begun")
+            .hint("`varve txn list` tells it; `varve upgrade` has the daemon be of this version")
+    })
 }
 
 /// Runs `command` so that it sees a transaction at `dir`; gives its exit status. The transaction is committed if that is

@@ -33,6 +33,7 @@ pub struct Usage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PathUsage {
     /// The path, as it was reached.
+    #[serde(with = "varve_engine::paths")]
     pub path: PathBuf,
     /// What lies below.
     #[serde(flatten)]
@@ -43,6 +44,7 @@ pub struct PathUsage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     /// The directory.
+    #[serde(with = "varve_engine::paths")]
     pub path: PathBuf,
     /// The most bytes that may lie below.
     pub bytes_max: Option<u64>,

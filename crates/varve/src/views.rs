@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use varve_engine::paths::WritePaths;
 use varve_fs::{
     ChangeKind, CommitError, Committed, MountOptions, Original, RollBackError, Transaction,
     TransactionLocks, TransactionOptions, VarveFs, ViewKind, ViewName,
@@ -394,7 +395,8 @@ pub(crate) fn list_transactions(
 }
 
 fn described(txn: &Transaction, locks: &[TransactionLocks], dir: Option<&Path>) -> Value {
-    let (id, path) = (txn.name().name, dir.map(|dir| dir.join(txn.name().path())));
+    let id = txn.name().name;
+    let path = dir.map(|dir| dir.join(txn.name().path())).written();
     let mut told = json!({
         "id": id, "path": path, "root": txn.root.get(), "begun": txn.begun, "isolation": txn.isolation,
         "idle_abort_s": txn.idle_abort_s,
@@ -433,7 +435,8 @@ pub(crate) fn list_snapshots(fs: &VarveFs, dir: Option<&Path>) -> Result<Value> 
     let names = fs.view_names(ViewKind::Snapshot)?;
     let described = names
         .iter()
-        .map(|view| json!({ "name": view.name, "path": dir.map(|dir| dir.join(view.path())) }));
+        .map(|view| (&view.name, dir.map(|dir| dir.join(view.path())).written()))
+        .map(|(name, path)| json!({ "name": name, "path": path }));
     Ok(described.collect())
 }
 

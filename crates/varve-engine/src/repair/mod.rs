@@ -68,6 +68,7 @@ pub struct LostRows {
     /// The key space.
     pub keyspace: String,
     /// The table.
+    #[serde(with = "crate::paths")]
     pub table: PathBuf,
     /// The last key before the lost ones; `None` at the table's beginning.
     pub after: Option<Vec<u8>>,
@@ -104,6 +105,7 @@ fn show_key(key: &[u8]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CutLog {
     /// The log.
+    #[serde(with = "crate::paths")]
     pub log: PathBuf,
     /// Where it was cut.
     pub offset: u64,
@@ -125,6 +127,7 @@ pub struct EngineRepair {
     /// The log that was cut, if one was.
     pub cut: Option<CutLog>,
     /// Damaged files that were put aside.
+    #[serde(with = "crate::paths")]
     pub aside: Vec<PathBuf>,
     /// The named snapshots that are gone, as far as that is known.
     pub snapshots_dropped: Vec<String>,

@@ -201,8 +201,7 @@ fn a_newer_format_is_refused_by_name() {
 #[test]
 fn a_second_opener_is_told_who_has_it_and_a_lock_of_the_dead_needs_no_hand() {
     let (env, expected) = sample(1);
-    let options =
-        MountOptions { mount_point: Some("/mnt/here".to_owned()), ..MountOptions::default() };
+    let options = MountOptions { mount_point: Some("/mnt/here".into()), ..MountOptions::default() };
     let fs = open_tiny(&env, options).unwrap();
     let second = open_tiny(&env, MountOptions::default()).unwrap_err();
     for part in ["/mnt/here", &std::process::id().to_string(), STORE] {

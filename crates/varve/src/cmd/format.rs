@@ -46,6 +46,7 @@ enum Compression {
 
 #[derive(Serialize)]
 struct Formatted<'a> {
+    #[serde(with = "varve_engine::paths")]
     store: &'a PathBuf,
     superblock: &'a varve_fs::Superblock,
 }

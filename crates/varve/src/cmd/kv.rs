@@ -161,7 +161,7 @@ fn list(client: &mut Client, arguments: &List) -> Result<()> {
     if arguments.json {
         return output::json(&names.iter().map(|name| shown(name)).collect::<Vec<_>>());
     }
-    names.iter().for_each(|name| output::line(String::from_utf8_lossy(name)));
+    names.iter().for_each(output::line);
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use serde_json::Value;
 use varve::transfer::{self, SendRequest};
 use varve::views::{ViewRequest, ask};
 use varve::{Error, Result};
@@ -201,7 +202,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
         Action::Create(NameArguments { path, name }) => {
             let created = ask(path, ViewRequest::CreateSnapshot { name: name.clone() })?;
-            output::line(created["path"].as_str().unwrap_or(name));
+            output::line(match &created["path"] {
+                Value::Null => name.clone().into_bytes(),
+                path => output::place(path),
+            });
             Ok(())
         }
         Action::List(ListArguments { path, json }) => {

@@ -129,6 +129,7 @@ struct StorePlanReport {
 /// What a store has become.
 #[derive(Serialize)]
 struct Redesigned<'a> {
+    #[serde(with = "varve_engine::paths")]
     store: &'a PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
     superblock: Option<serde_json::Value>,

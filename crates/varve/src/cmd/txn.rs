@@ -142,7 +142,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Action::Begin(BeginArguments { how, idle_abort, dir }) => {
             let options = TransactionOptions { idle_abort_s: *idle_abort, ..how.options() };
             let begun = transaction::begin(dir, &options)?;
-            output::line(begun.path.display().to_string());
+            output::line(begun.path.into_os_string().into_encoded_bytes());
             Ok(())
         }
         Action::Commit(IdArguments { path, id }) => {
@@ -178,9 +178,10 @@ fn list(told: &Value, json: bool) -> Result<()> {
         return output::json(told);
     }
     for txn in told.as_array().into_iter().flatten() {
-        let path = txn["path"].as_str().unwrap_or("-");
+        let path = output::place(&txn["path"]);
         let locks = locks(txn).map_or_else(String::new, |locks| format!("  serializable, {locks}"));
-        output::line(format!("{}  {path}{locks}", output::printable(&txn["id"])));
+        let id = output::printable(&txn["id"]);
+        output::line([id.as_bytes(), b"  ", &path, locks.as_bytes()].concat());
     }
     Ok(())
 }
@@ -205,7 +206,7 @@ fn status(told: &Value, json: bool) -> Result<()> {
     }
     let at_least = if told["complete"] == false { "at least " } else { "" };
     output::line(format!("transaction  {}", output::printable(&told["id"])));
-    output::line(format!("path         {}", told["path"].as_str().unwrap_or("-")));
+    output::line([b"path         ", &output::place(&told["path"])[..]].concat());
     output::line(format!("begun        {} s since 1970", told["begun"]));
     output::line(format!("isolation    {}", output::printable(&told["isolation"])));
     if let Some(locks) = locks(told) {

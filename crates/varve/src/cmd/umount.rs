@@ -27,7 +27,9 @@ pub(crate) struct Arguments {
 
 #[derive(Serialize)]
 struct Unmounted {
+    #[serde(with = "varve_engine::paths")]
     store: PathBuf,
+    #[serde(with = "varve_engine::paths")]
     dir: PathBuf,
     is_closed: bool,
 }

@@ -15,7 +15,9 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use log::LevelFilter;
 
@@ -23,6 +25,10 @@ use super::{Choices, Ready, Report, serve};
 use crate::logging;
 use crate::store;
 use crate::{Error, Result};
+
+/// How long a daemon that has closed its output may take to end.
+const END_WAIT_MAX: Duration = Duration::from_secs(10);
+const END_POLL: Duration = Duration::from_millis(5);
 
 /// Mounts `store` on `dir` with the options text `options` and returns when the mount answers.
 pub fn start_in_background(store: &Path, dir: &Path, options: &str) -> Result<Ready> {
@@ -48,12 +54,30 @@ pub fn start_in_background(store: &Path, dir: &Path, options: &str) -> Result<Re
     }
     match serde_json::from_str::<Report>(&line) {
         Ok(report) => report.into_result(),
-        Err(_) => {
-            let status =
-                child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            Err(Error::failed(format!("the daemon ended before the mount answered: {status}"))
-                .hint(format!("{} may say why", store.join(logging::LOG_NAME).display())))
-        }
+        Err(_) => Err(silent(&mut child, END_WAIT_MAX)
+            .hint(format!("{} may say why", store.join(logging::LOG_NAME).display()))),
+    }
+}
+
+/// What has become of a daemon that has closed its output and has said nothing that can be understood.
+fn silent(child: &mut Child, wait_max: Duration) -> Error {
+    let begin = Instant::now();
+    loop {
+        let ended = match child.try_wait() {
+            Ok(None) if begin.elapsed() < wait_max => {
+                thread::sleep(END_POLL);
+                continue;
+            }
+            Ok(None) => {
+                return Error::failed(format!(
+                    "the daemon (process {}) runs, but does not say whether the mount answers",
+                    child.id()
+                ));
+            }
+            Ok(Some(status)) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        return Error::failed(format!("the daemon ended before the mount answered: {ended}"));
     }
 }
 
@@ -76,11 +100,8 @@ pub fn daemon(store: &Path, dir: &Path, choices: &Choices, level: LevelFilter) -
 
 /// Writes one line and closes the pipe, so that no later output goes to a process that is gone.
 fn report(report: &Report) {
-    if let Ok(mut line) = serde_json::to_string(report) {
-        line.push('\n');
-        let mut output = std::io::stdout();
-        drop(output.write_all(line.as_bytes()).and_then(|()| output.flush()));
-    }
+    let mut output = std::io::stdout();
+    drop(output.write_all(report.line().as_bytes()).and_then(|()| output.flush()));
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         // The pipe then stays open, which only costs a descriptor.
         let _ = rustix::stdio::dup2_stdout(null);
@@ -89,4 +110,23 @@ fn report(report: &Report) {
 
 fn absolute(path: &Path) -> Result<std::path::PathBuf> {
     std::path::absolute(path).map_err(|error| Error::io("find", path, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who said nothing and lives is not waited for without end.
+    #[test]
+    fn a_daemon_that_says_nothing_is_told_of() {
+        let start = |script: &str| Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let mut ended = start("exit 3");
+        let said = silent(&mut ended, varve_testkit::PATIENCE);
+        assert!(said.message().contains("exit status: 3"), "{said}");
+        let mut living = start("exec sleep 600");
+        let said = silent(&mut living, Duration::from_millis(20));
+        assert!(said.message().contains(&format!("process {}) runs", living.id())), "{said}");
+        living.kill().unwrap();
+        living.wait().unwrap();
+    }
 }

@@ -56,8 +56,10 @@ const OPEN_FILES_MIN: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     /// The store.
+    #[serde(with = "varve_engine::paths")]
     pub store: PathBuf,
     /// Where it is mounted.
+    #[serde(with = "varve_engine::paths")]
     pub dir: PathBuf,
     /// The process that serves it.
     pub pid: u32,
@@ -258,7 +260,7 @@ fn fs_options(choices: &Choices, dir: &Path) -> FsOptions {
         memory_budget_bytes,
         passthrough: !choices.no_passthrough,
         open_files_max: open_files_max(),
-        mount_point: Some(dir.to_string_lossy().into_owned()),
+        mount_point: Some(dir.to_path_buf()),
         ..defaults
     }
 }

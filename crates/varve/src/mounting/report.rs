@@ -34,6 +34,17 @@ impl Report {
         }
     }
 
+    /// As it is written, with its end. What cannot be written is a failure too, so that whoever waits hears of it.
+    pub(crate) fn line(&self) -> String {
+        let failed = |error: serde_json::Error| {
+            Report::of(&Error::failed(format!("the answer cannot be written as JSON: {error}")))
+        };
+        let line = serde_json::to_string(self)
+            .or_else(|error| serde_json::to_string(&failed(error)))
+            .unwrap_or_default();
+        line + "\n"
+    }
+
     /// What it says of a mount.
     pub(crate) fn into_result(self) -> Result<Ready> {
         match self {

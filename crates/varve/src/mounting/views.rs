@@ -18,6 +18,7 @@ use std::thread;
 use parking_lot::Mutex;
 use rustix::mount::UnmountFlags;
 use serde_json::{Value, json};
+use varve_engine::paths::WritePaths;
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
     MountOptions, Notifier, Session, SessionOptions, UnmountError, UnmountMode, find_mounts,
@@ -209,7 +210,7 @@ impl ViewDesk {
             ViewRequest::CreateSnapshot { name } => {
                 let path = self.dir.join(views::create_snapshot(&self.fs, name)?.path());
                 self.name_changed(&ViewName { kind: ViewKind::Snapshot, name: name.clone() });
-                Ok(json!({ "name": name, "path": path }))
+                Ok(json!({ "name": name, "path": path.written() }))
             }
             ViewRequest::DeleteSnapshot { name } => {
                 let view = ViewName { kind: ViewKind::Snapshot, name: name.clone() };
@@ -238,7 +239,7 @@ impl ViewDesk {
                 let name = views::begin(&self.fs, *root, options)?;
                 self.begun(&name);
                 self.attach_begun(&name);
-                Ok(json!({ "id": name.name, "path": self.dir.join(name.path()) }))
+                Ok(json!({ "id": name.name, "path": self.dir.join(name.path()).written() }))
             }
             ViewRequest::Commit { id } => {
                 let name = ViewName::transaction(id);

@@ -36,7 +36,7 @@ use crate::{Error, Result, socket};
 /// Name of the socket within a store.
 const CONTROL_NAME: &str = "control";
 /// The longest request that is read.
-const REQUEST_BYTES_MAX: u64 = 16 << 10;
+const REQUEST_BYTES_MAX: u64 = 32 << 10;
 /// How long a client may take to say what it wants, and to hear.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a daemon may take to answer.
@@ -50,7 +50,10 @@ const PROBE_POLL: Duration = Duration::from_millis(5);
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
     /// Be replaced by this binary.
-    Upgrade { binary: PathBuf },
+    Upgrade {
+        #[serde(with = "varve_engine::paths")]
+        binary: PathBuf,
+    },
     /// Do something with views.
     Views(ViewRequest),
     /// Take the next step to make all tables what the store's design says.
@@ -76,10 +79,7 @@ impl Order {
 
 /// Writes one line; a client that has gone needs none.
 pub(crate) fn answer(client: &mut UnixStream, report: &Report) {
-    if let Ok(mut line) = serde_json::to_string(report) {
-        line.push('\n');
-        drop(client.write_all(line.as_bytes()));
-    }
+    drop(client.write_all(report.line().as_bytes()));
 }
 
 /// The socket of a mount and what was asked on it. Removed when dropped.

@@ -13,6 +13,7 @@ mod dump;
 mod fsck;
 mod harness;
 mod kv;
+mod odd_paths;
 mod redesign;
 mod semantics;
 mod untrusted;
