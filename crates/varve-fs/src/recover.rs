@@ -1,6 +1,8 @@
 //! What a mount finishes before it is usable: the work that pending rows name, besides removals. Costs what was
 //! open at the crash, nothing else.
 
+use std::collections::BTreeSet;
+
 use varve_engine::{Direction, Store};
 use varve_schema::{EntrySuffix, META, Pending, RowKey};
 use varve_types::{InodeId, KeyspaceId};
@@ -33,32 +35,57 @@ pub(crate) fn pending_rows(
 }
 
 impl VarveFs {
-    /// Reclaims orphans and objects half made, and settles files that were being written. Objects half removed
-    /// are the reaper's ([`crate::reaper`]), as that may take long.
-    pub(crate) fn finish_pending(&self) -> FsResult<()> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        let (mut next, mut finished) = (Some(InodeId::new(0)), 0);
+    /// Calls `visit` with every pending row, in the order of ids; it may write and remove those it is called with.
+    fn each_pending(
+        &self,
+        visit: &mut dyn FnMut(InodeId, Pending) -> FsResult<()>,
+    ) -> FsResult<()> {
+        let mut next = Some(InodeId::new(0));
         while let Some(from) = next {
             let pending = pending_rows(self.store.as_ref(), self.meta, from, PENDING_BATCH)?;
             let last = pending.last().map(|(ino, _)| ino.get());
             next = last.and_then(|ino| ino.checked_add(1)).map(InodeId::new);
-            for (ino, kind) in pending {
-                finished += u64::from(kind != Pending::ObjectDelete);
-                match kind {
-                    Pending::Orphan => self.drop_orphan(ino)?,
-                    Pending::ObjectMaking => self.drop_begun_object(ino)?,
-                    Pending::OrphanObjectMaking => {
-                        self.objects.remove(&[ino])?;
-                        self.drop_orphan(ino)?;
-                    }
-                    Pending::ObjectDelete => {}
-                    Pending::ObjectDirty { entry } => self.settle_pending(ino, entry)?,
-                    Pending::ObjectInstall { view } => self.install_pending(ino, view)?,
-                }
-            }
+            pending.into_iter().try_for_each(|(ino, kind)| visit(ino, kind))?;
         }
+        Ok(())
+    }
+
+    /// The views of which something is still to be put in place.
+    pub(crate) fn awaited_views(&self) -> FsResult<BTreeSet<InodeId>> {
+        let mut views = BTreeSet::new();
+        self.each_pending(&mut |_, kind| {
+            if let Pending::ObjectInstall { view } = kind {
+                views.insert(view);
+            }
+            Ok(())
+        })?;
+        Ok(views)
+    }
+
+    /// Reclaims orphans and objects half made, settles files that were being written, and puts in place what a commit has
+    /// made of large files. Objects half removed are the reaper's ([`crate::reaper`]), as that may take long.
+    ///
+    /// A mount that may not change anything does the last alone, as it recovers the log: rows say that the commit has
+    /// happened, and whoever reads large files must not see what was before it.
+    pub(crate) fn finish_pending(&self) -> FsResult<()> {
+        let (mut finished, read_only) = (0, self.options.read_only);
+        self.each_pending(&mut |ino, kind| {
+            if read_only && !matches!(kind, Pending::ObjectInstall { .. }) {
+                return Ok(());
+            }
+            finished += u64::from(kind != Pending::ObjectDelete);
+            match kind {
+                Pending::Orphan => self.drop_orphan(ino),
+                Pending::ObjectMaking => self.drop_begun_object(ino),
+                Pending::OrphanObjectMaking => {
+                    self.objects.remove(&[ino])?;
+                    self.drop_orphan(ino)
+                }
+                Pending::ObjectDelete => Ok(()),
+                Pending::ObjectDirty { entry } => self.settle_pending(ino, entry),
+                Pending::ObjectInstall { view } => self.install_pending(ino, view),
+            }
+        })?;
         if finished > 0 {
             log::info!("finished {finished} operations that a crash cut short");
             self.store.sync().map_err(error::store)?;

@@ -10,6 +10,7 @@ use super::fact::{Place, Seen};
 use super::inodes::{Known, PHASE, Row};
 use super::names::{is_inode_id, printable};
 use super::{At, Check, Finding};
+use crate::superblock::view_dir;
 use crate::xattr::check_name;
 
 impl Check<'_> {
@@ -102,7 +103,9 @@ impl Check<'_> {
 
     pub(super) fn check_object(&mut self, known: &Known, is_there: bool) -> FsResult<()> {
         let ino = known.ino.get();
-        if matches!(known.pending, Some(Pending::ObjectInstall { .. })) {
+        if let Some(Pending::ObjectInstall { view }) = known.pending
+            && self.volume.objects.is_staged(known.ino, &view_dir(&self.volume.dir, view))?
+        {
             // The next mount makes it what its row says.
             self.report.objects += u64::from(is_there);
             return Ok(());

@@ -43,6 +43,14 @@ impl Objects {
         overlay.reserve(object.as_ref())
     }
 
+    /// Whether a view, whose own are in `dir`, has anything of the object of `ino` that is not installed.
+    pub(crate) fn is_staged(&self, ino: InodeId, dir: &Path) -> FsResult<bool> {
+        let own = object_path(dir, ino);
+        let is_there = |path: &Path| exists(self.env.as_ref(), path);
+        let staged = is_there(&own).and_then(|all| Ok(all || is_there(&blocks_path(&own))?));
+        staged.map_err(|error| error::object("stat", &own, error))
+    }
+
     /// Makes the objects of `inos` what a view, whose own are in `dir`, has made of them, durably, those for which that has
     /// not happened: writes the blocks to them that the view has changed, or puts the view's files in their places. Of those
     /// that `others_read`, who has the object open goes on reading it as it was. Syncs each directory once.

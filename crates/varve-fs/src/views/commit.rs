@@ -423,13 +423,41 @@ impl VarveFs {
         self.objects.install(inos, &own, &straight)
     }
 
-    /// Finishes the commit of a transaction that had written to the large file `ino`.
+    /// Finishes the commit of a transaction that had written to the large file `ino`. If that cannot be, as what it had
+    /// written is gone, the pending row stays, for the check.
     pub(crate) fn install_pending(&self, ino: InodeId, view: InodeId) -> FsResult<()> {
+        let own = view_dir(&self.dir, view);
+        if !self.objects.is_staged(ino, &own)?
+            && let Some(size) = self.missing_in_object(ino)?
+        {
+            log::error!(
+                "{} is not what a commit has made of it: its row says {size}, and what was to be put there is not below {} any \
+                 more; run `varve fsck`, restore the file from a backup",
+                self.objects.path(ino).display(),
+                own.display()
+            );
+            return Ok(());
+        }
         self.install(&[ino], view)?;
         let mut changes = self.changes();
         changes.batch.reclaims_space();
         changes.delete_pending(ino);
         self.commit(changes)
+    }
+
+    /// What the row of a large file claims that its object does not have. Of one whose row is in the entry of its name only
+    /// the object is looked for; the rest is seen when it is opened.
+    fn missing_in_object(&self, ino: InodeId) -> FsResult<Option<String>> {
+        let claimed = match self.inode_row(ino)? {
+            Some(Inode { size, content: Content::Object { dirty: false, .. }, .. }) => size,
+            Some(Inode { content: Content::Object { .. }, .. }) | None => 0,
+            Some(_) => return Ok(None),
+        };
+        Ok(match self.objects.find(ino)? {
+            Some(object) if object.len >= claimed => None,
+            Some(object) => Some(format!("{claimed} bytes, it has {}", object.len)),
+            None => Some("that it is there".to_owned()),
+        })
     }
 }
 

@@ -334,7 +334,8 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Lets go of the files of transactions that ended while an earlier process died.
+    /// Lets go of the files of transactions that ended while an earlier process died, unless they are still to be put in
+    /// place.
     pub(crate) fn forget_ended_transactions(&self) -> FsResult<()> {
         let Some(views) = &self.views else { return Ok(()) };
         let dir = views_dir(&self.dir);
@@ -344,13 +345,13 @@ impl VarveFs {
         };
         // A commit may be in the log alone, which knows the branch no more.
         views.db.sync().map_err(error::store)?;
-        let open = self.all_transactions()?;
-        for item in items {
-            let epoch = item.name.to_str().and_then(|name| name.parse().ok()).map(InodeId::new);
-            if let Some(epoch) = epoch.filter(|epoch| open.iter().all(|txn| txn.epoch != *epoch)) {
-                self.forget_transaction(epoch);
-            }
-        }
+        let mut needed = self.awaited_views()?;
+        needed.extend(self.all_transactions()?.iter().map(|txn| txn.epoch));
+        let epochs = items.iter().filter_map(|item| item.name.to_str()?.parse().ok());
+        epochs
+            .map(InodeId::new)
+            .filter(|epoch| !needed.contains(epoch))
+            .for_each(|epoch| self.forget_transaction(epoch));
         Ok(())
     }
 }

@@ -161,6 +161,37 @@ fn every_crash_of_a_commit_leaves_all_of_it_or_nothing() {
     assert!(whole > 20 && absent > 20, "{whole} whole, {absent} absent");
 }
 
+/// What the store has after a crash in a commit is first looked at without writing. That mount threw away what the commit had not
+/// put in place yet.
+#[test]
+fn a_read_only_mount_after_a_crash_of_a_commit_shows_all_of_it_or_nothing() {
+    let (mut whole, mut absent) = (0, 0);
+    for n in 0.. {
+        let env = sim_store(n, &FormatOptions::default());
+        let Scene { fs, id, view } = scene(&env);
+        env.crash_after(env.op_count() + n);
+        let committed = fs.commit_transaction(&id, &view);
+        for image in images(&env, n) {
+            let dyn_env: Arc<dyn Env> = image.clone();
+            let read_only = MountOptions { read_only: true, ..MountOptions::default() };
+            let fs = VarveFs::open(dyn_env, Path::new(STORE), read_only).unwrap();
+            let found = state(&fs).unwrap();
+            assert_eq!(state(&snapshot(&fs, "before")), Ok(false), "crash {n}");
+            if n.is_multiple_of(2) {
+                fs.close().unwrap();
+            }
+            drop(fs);
+            let fs = open(&image.process_kill());
+            assert_eq!(check(&fs, &id), found, "crash {n}");
+            if found { whole += 1 } else { absent += 1 }
+        }
+        if committed.is_ok() {
+            break;
+        }
+    }
+    assert!(whole > 20 && absent > 20, "{whole} whole, {absent} absent");
+}
+
 /// A serializable transaction ends with the process, as what it has looked at is not protected after that: its commit
 /// is there, or nothing of it.
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use varve_engine::Direction;
-use varve_schema::{Body, CHUNK_BYTES, Content, DATA, META, RowKey, XattrRow};
+use varve_schema::{Body, CHUNK_BYTES, Content, DATA, META, Pending, RowKey, XattrRow};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -219,6 +219,10 @@ impl Repair<'_> {
         }
         let after = inode.size;
         edit.put_inode_at(inode, at)?;
+        if let Some(Pending::ObjectInstall { .. }) = edit.pending(id)? {
+            // There is nothing that could be installed.
+            edit.changes.delete_pending(id);
+        }
         edit.changes.batch.depends_on_external();
         edit.commit()?;
         Ok(Some(if after < before {
