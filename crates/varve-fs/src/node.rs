@@ -113,15 +113,22 @@ impl Handles {
         self.shard(handle.0).read().get(&handle.0).cloned().ok_or(FsError::BadHandle)
     }
 
-    /// The open inodes with object files that may be written to, in order.
-    pub(crate) fn written_objects(&self) -> Vec<Arc<OpenNode>> {
+    /// The open inodes that may be written to, in order.
+    pub(crate) fn written(&self) -> Vec<Arc<OpenNode>> {
         let mut nodes = BTreeMap::new();
         self.for_each(&mut |_, file| {
-            if file.flags.write && file.node.has_object() {
+            if file.flags.write {
                 nodes.insert(file.node.ino, Arc::clone(&file.node));
             }
         });
         nodes.into_values().collect()
+    }
+
+    /// Those of them with object files.
+    pub(crate) fn written_objects(&self) -> Vec<Arc<OpenNode>> {
+        let mut nodes = self.written();
+        nodes.retain(|node| node.has_object());
+        nodes
     }
 
     /// Calls `visit` with every handle's number and file.

@@ -267,14 +267,16 @@ impl VarveFs {
         })
     }
 
-    /// Refuses while large files are open for writing whose bytes would be lost or change without notice, or straight
-    /// that would be small: the kernel opens no file through us that it has open straight.
+    /// Refuses while files are open for writing that are large and whose bytes would be lost or change without notice, or that
+    /// would be large, as no row tells then that they are written to; and while files are open straight that would be small:
+    /// the kernel opens no file through us that it has open straight.
     fn check_use(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
         let writing = view.handles.written_objects();
         let mut used: Vec<String> =
             writing.iter().map(|node| view.path_of_inode(node.ino)).collect();
-        for node in self.handles.written_objects() {
-            if plan.told.inodes.contains(&node.ino) {
+        for node in self.handles.written() {
+            let is_large = node.has_object() || plan.large.contains(&node.ino);
+            if is_large && plan.told.inodes.contains(&node.ino) {
                 used.push(self.path_of_inode(node.ino));
             }
         }

@@ -42,6 +42,8 @@ pub(super) struct Plan {
     /// Directories whose parent is another.
     pub(super) moved: BTreeMap<InodeId, InodeId>,
     pub(super) removed_objects: Vec<InodeId>,
+    /// Files that the main view may know and that are large.
+    pub(super) large: BTreeSet<InodeId>,
     /// Large files that are small again, as a rollback has them.
     pub(super) shrunk: Vec<InodeId>,
     pub(super) orphans: Vec<InodeId>,
@@ -53,6 +55,14 @@ pub(super) struct Plan {
     pub(super) marks: Vec<(RowKey, Bytes)>,
     /// Key spaces of dictionaries.
     pub(super) pairs: BTreeSet<KeyspaceId>,
+}
+
+impl Plan {
+    fn note_large(&mut self, inode: &Inode) {
+        if let Content::Object { .. } = inode.content {
+            self.large.insert(inode.ino);
+        }
+    }
 }
 
 impl VarveFs {
@@ -160,6 +170,7 @@ impl VarveFs {
                     plan.arrived.insert(inode.ino, Place::Entry { key, slot: named.slot });
                     continue;
                 }
+                plan.note_large(inode);
                 plan.told.inodes.insert(inode.ino);
                 plan.arrived.insert(inode.ino, Place::Entry { key, slot: named.slot });
             }
@@ -197,6 +208,7 @@ impl VarveFs {
             }
         }
         if may_know {
+            plan.note_large(&ours);
             if ours.nlink == 0 {
                 plan.nameless.insert(ino);
             }

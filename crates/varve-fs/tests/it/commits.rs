@@ -8,14 +8,16 @@ use std::time::Duration;
 use varve_env::Env;
 use varve_env::sim::{FaultRule, SimOp};
 use varve_fs::fsck::Finding;
-use varve_fs::{FormatOptions, MountOptions, TransactionOptions, VarveFs};
+use varve_fs::{
+    CommitError, FormatOptions, MountOptions, RollBackError, TransactionOptions, VarveFs,
+};
 use varve_vfs::Vfs;
 
 use crate::bench::{check, repair};
 use crate::crash::{STORE, open, sim_store};
 use crate::interposed::{Interposed, interposed};
 use crate::snapshots::{same, view};
-use crate::support::{BOTH, Calls, READ, ROOT};
+use crate::support::{BOTH, Calls, READ, ROOT, name};
 use crate::views::sound;
 
 const LARGE: usize = 70_000;
@@ -183,4 +185,69 @@ fn a_committed_file_that_is_gone_is_found_and_repaired() {
     let fs = open(&env);
     assert_eq!(fs.contents(fs.find(ROOT, "new").unwrap().ino), b"");
     assert!(fs.check(&mut |_| ()).unwrap().is_spotless());
+}
+
+/// A small file is open for writing when a commit makes it large. Its row did not say that it is written to, so that what was
+/// written from then on, and synced, was cut off when the file was opened again.
+#[test]
+fn a_commit_makes_no_file_large_that_is_open_for_writing() {
+    let env = sim_store(75, &FormatOptions::default());
+    let fs = open(&env);
+    let (inline, linked) = (fs.mk(ROOT, "inline"), fs.mk(ROOT, "linked"));
+    fs.link(linked, ROOT, name("link")).unwrap();
+    for (ino, path) in [(inline, "inline"), (linked, "linked")] {
+        fs.put_at(ino, 0, b"small");
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let writer = fs.open_as(ino, BOTH);
+        let changing = fs.open_view(&txn).unwrap();
+        changing.put_at(changing.find(ROOT, path).unwrap().ino, 0, &[2; LARGE]);
+        let paths = in_use(fs.commit_transaction(&txn.name, &changing).map(drop));
+        assert_eq!(paths.len(), 1, "{paths:?}");
+        fs.fsync(ino, writer, false).unwrap();
+        fs.release(ino, writer).unwrap();
+        assert_eq!(fs.contents(ino), b"small");
+        fs.commit_transaction(&txn.name, &changing).unwrap();
+        let writer = fs.open_as(ino, BOTH);
+        fs.write(ino, writer, LARGE as u64, b"more", false).unwrap();
+        fs.fsync(ino, writer, false).unwrap();
+    }
+    let fs = open(&env.power_cut_keep_nothing());
+    for name in ["inline", "link", "linked"] {
+        let bytes = fs.contents(fs.find(ROOT, name).unwrap().ino);
+        assert!(bytes[..LARGE] == [2; LARGE] && bytes[LARGE..] == *b"more", "{name}");
+    }
+    sound(&fs);
+}
+
+/// The same of a rollback to a state in which the file was large.
+#[test]
+fn a_rollback_makes_no_file_large_that_is_open_for_writing() {
+    let env = sim_store(76, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "file");
+    fs.put_at(ino, 0, b"small");
+    fs.create_snapshot("small").unwrap();
+    fs.put_at(ino, 0, &[2; LARGE]);
+    fs.create_snapshot("large").unwrap();
+    fs.roll_back("small").unwrap();
+    let writer = fs.open_as(ino, BOTH);
+    let Err(RollBackError::NotCommitted(refused)) = fs.roll_back("large") else {
+        panic!("it is open for writing")
+    };
+    assert_eq!(in_use(Err(refused)), ["/file"]);
+    fs.write(ino, writer, 5, b" again", false).unwrap();
+    fs.release(ino, writer).unwrap();
+    assert_eq!(fs.contents(ino), b"small again");
+    fs.roll_back("large").unwrap();
+    assert!(fs.contents(ino) == [2; LARGE]);
+    sound(&fs);
+}
+
+/// The files that are in the way of a commit.
+#[track_caller]
+fn in_use(committed: Result<(), CommitError>) -> Vec<String> {
+    match committed {
+        Err(CommitError::InUse(paths)) => paths,
+        other => panic!("{other:?}"),
+    }
 }
