@@ -157,9 +157,10 @@ impl Accounts {
             if dir == InodeId::ROOT {
                 continue;
             }
-            let had_nothing = info.untold.is_zero();
             info.untold = info.untold.plus(change);
-            if had_nothing && let Some(slot) = self.marks.begin(dir) {
+            if !info.untold.is_zero()
+                && let Some(slot) = self.marks.begin(dir)
+            {
                 changes.put_meta(RowKey::mark(slot), Mark(dir).encode());
                 begun.push(dir);
             }
@@ -185,6 +186,11 @@ impl Accounts {
         let slot = self.marks.slot(dir);
         self.marks.end(dir);
         slot
+    }
+
+    /// Whether a directory had something to tell when the view began, or has had since.
+    pub(crate) fn is_marked(&self, dir: InodeId) -> bool {
+        self.marks.slot(dir).is_some()
     }
 
     /// The directories that have something to tell, and perhaps some that have not.

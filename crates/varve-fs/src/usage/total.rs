@@ -120,6 +120,9 @@ fn marked(snapshot: &dyn StoreSnapshot, meta: KeyspaceId) -> FsResult<Vec<InodeI
         let Mark(dir) = Mark::decode(&value).map_err(|error| error::row(META, key, error))?;
         dirs.push(dir);
     }
+    // The main view and a serializable one may both have marked it.
+    dirs.sort_unstable();
+    dirs.dedup();
     Ok(dirs)
 }
 

@@ -5,7 +5,7 @@
 //!    and dictionaries that are gone ([`super::pairs`]).
 //! 2. What the commit means for the main view is found out from the rows that the transaction changed ([`Plan`]): names
 //!    and inodes that the kernel may know, places of inodes, directories that move.
-//! 3. Rows join those changes: a mark for each directory with something untold, and for each large file that the view has
+//! 3. Rows join those changes: a mark for each directory that may have something untold then, and for each large file that the view has
 //!    something of its own of a pending row `ObjectInstall`; for each that is small again `ObjectMaking`.
 //! 4. The branch commits, with [`super::merge`] for what both have changed. A conflict takes step 3 back; the
 //!    transaction goes on.
@@ -108,7 +108,7 @@ impl VarveFs {
             serial.settle().map_err(error::store)?;
         }
         let known = txn.with_new_from(ending.new_from.unwrap_or(txn.epoch));
-        let mut plan = self.plan(&known, &branch)?;
+        let mut plan = self.plan(&known, &branch, view)?;
         // A state that was is to be again with its dictionaries and its limits.
         let is_state = txn.purpose != Purpose::User;
         let (_held, _stopped) = match txn.purpose {

@@ -37,7 +37,8 @@ pub(super) struct Plan {
     pub(super) nameless: BTreeSet<InodeId>,
     /// Inodes that left a place, which are gone if they arrive nowhere.
     pub(super) left: Vec<Inode>,
-    /// Directories with something untold.
+    /// Directories that may have something untold afterwards: in the transaction, or when it began, as the main view may
+    /// have told that since.
     pub(super) untold: Vec<InodeId>,
     /// Directories whose parent is another.
     pub(super) moved: BTreeMap<InodeId, InodeId>,
@@ -66,8 +67,13 @@ impl Plan {
 }
 
 impl VarveFs {
-    /// What the commit of `branch` means. REQUIRES: all row locks.
-    pub(super) fn plan(&self, txn: &Transaction, branch: &Branch) -> FsResult<Plan> {
+    /// What the commit of `branch` means, whose file system is `view`. REQUIRES: all row locks.
+    pub(super) fn plan(
+        &self,
+        txn: &Transaction,
+        branch: &Branch,
+        view: &VarveFs,
+    ) -> FsResult<Plan> {
         let (mut plan, mut failed) = (Plan::default(), None);
         let walked = branch.changes(&mut |keyspace, key, ours| {
             if !self.is_of_files(keyspace) {
@@ -82,7 +88,7 @@ impl VarveFs {
             if keyspace != self.meta {
                 return true;
             }
-            failed = self.plan_row(&mut plan, txn, key, ours).err();
+            failed = self.plan_row(&mut plan, (txn, view), key, ours).err();
             failed.is_none()
         });
         walked.map_err(error::store)?;
@@ -102,7 +108,7 @@ impl VarveFs {
     fn plan_row(
         &self,
         plan: &mut Plan,
-        txn: &Transaction,
+        (txn, view): (&Transaction, &VarveFs),
         key: RowKey,
         ours: Option<Bytes>,
     ) -> FsResult<()> {
@@ -114,7 +120,7 @@ impl VarveFs {
             }
             MetaRow::Inode(ino) => {
                 let ours = ours.as_ref().map(decode_inode_row).transpose().map_err(unreadable)?;
-                self.plan_inode(plan, txn, ino, ours)?;
+                self.plan_inode(plan, (txn, view), ino, ours)?;
             }
             MetaRow::Pending(ino) => match ours.as_ref().map(Pending::decode).transpose() {
                 Ok(Some(Pending::ObjectDelete)) => plan.removed_objects.push(ino),
@@ -181,7 +187,7 @@ impl VarveFs {
     fn plan_inode(
         &self,
         plan: &mut Plan,
-        txn: &Transaction,
+        (txn, view): (&Transaction, &VarveFs),
         ino: InodeId,
         ours: Option<Inode>,
     ) -> FsResult<()> {
@@ -196,7 +202,7 @@ impl VarveFs {
             return Ok(());
         };
         if let Content::Directory(info) = &ours.content {
-            if !info.untold.is_zero() {
+            if !info.untold.is_zero() || (theirs.is_some() && view.accounts.is_marked(ino)) {
                 plan.untold.push(ino);
             }
             if theirs.as_ref().is_some_and(|theirs| differ_by_counts(theirs, &ours)) {

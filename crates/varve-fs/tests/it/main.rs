@@ -23,6 +23,7 @@ mod findings;
 mod handover;
 mod interposed;
 mod large_races;
+mod marks;
 mod names;
 mod overlays;
 mod quota;

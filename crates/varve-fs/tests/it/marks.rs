@@ -1,0 +1,78 @@
+//! Directories with something untold: each has a mark, none keeps others from telling.
+
+use varve_fs::{FormatOptions, Isolation, TransactionOptions, VarveFs};
+use varve_vfs::{Caller, SetAttr, TreeUsage, Vfs};
+
+use crate::crash::{open, sim_store};
+use crate::support::{Calls, ROOT, name};
+
+fn of(bytes: u64, files: u64, dirs: u64) -> TreeUsage {
+    TreeUsage { bytes, files, dirs }
+}
+
+fn begin(fs: &VarveFs, isolation: Isolation) -> (String, VarveFs) {
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let txn = fs.begin_transaction(ROOT, &options).unwrap();
+    let view = fs.open_view(&txn).unwrap();
+    (txn.name, view)
+}
+
+/// Lets all directories tell that can.
+fn tell(fs: &VarveFs, snapshot: &str) {
+    fs.create_snapshot(snapshot).unwrap();
+    fs.delete_snapshot(snapshot).unwrap();
+}
+
+fn number(fs: &VarveFs, of: &[&str]) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&fs.status_json()).unwrap();
+    of.iter().fold(&status, |at, key| &at[*key]).as_u64().unwrap()
+}
+
+const MARKED: [&str; 1] = ["directories_marked"];
+
+/// A transaction took away what a directory had not told when it began, and the main view told it meanwhile: the commit left
+/// the directory with less than nothing untold, and no mark.
+#[test]
+fn what_a_commit_leaves_untold_has_a_mark() {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let top = fs.mk_dir(ROOT, "top");
+    let dir = fs.mk_dir(top, "dir");
+    tell(&fs, "s");
+    let (blocker, blocking) = begin(&fs, Isolation::Serializable);
+    let perm = SetAttr { perm: Some(0o700), ..SetAttr::default() };
+    blocking.setattr(Caller::ROOT, top, perm).unwrap();
+    fs.mk(dir, "f");
+    let (id, view) = begin(&fs, Isolation::Snapshot);
+    assert_eq!(number(&fs, &MARKED), 1, "it could not tell");
+    view.unlink(dir, name("f")).unwrap();
+    drop(blocking);
+    fs.abort_transaction(&blocker).unwrap();
+    tell(&fs, "s");
+    assert_eq!(number(&fs, &MARKED), 0);
+    fs.commit_transaction(&id, &view).unwrap();
+    for told in 0..2 {
+        assert_eq!(fs.usage(top).unwrap(), of(0, 0, 1), "{told}");
+        assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "{told}");
+        tell(&fs, "s");
+    }
+}
+
+/// What a serializable transaction and the main view have both changed in a directory counted twice in the transaction.
+#[test]
+fn what_is_untold_counts_once_however_many_marks_there_are() {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let top = fs.mk_dir(ROOT, "top");
+    let dir = fs.mk_dir(top, "dir");
+    tell(&fs, "s");
+    let (id, view) = begin(&fs, Isolation::Serializable);
+    view.mk(dir, "ours");
+    fs.mk(dir, "theirs");
+    assert_eq!(view.usage(dir).unwrap(), view.usage(top).map(|all| of(0, all.files, 0)).unwrap());
+    view.mk(dir, "ours too");
+    assert_eq!(view.usage(top).unwrap(), of(0, 3, 1));
+    fs.commit_transaction(&id, &view).unwrap();
+    assert_eq!(fs.usage(top).unwrap(), of(0, 3, 1));
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+}
