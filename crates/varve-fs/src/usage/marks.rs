@@ -100,7 +100,9 @@ impl Marks {
     /// Ends the mark of a directory, after its row is removed.
     pub(super) fn end(&self, dir: InodeId) {
         let mut table = self.table.lock();
-        if let Some(slot) = table.slots.remove(&dir) {
+        if let Some(slot) = table.slots.remove(&dir)
+            && self.of == MarksOf::Main
+        {
             table.free.push(slot);
         }
         self.count.store(table.slots.len(), Ordering::Relaxed);
@@ -119,5 +121,24 @@ impl Marks {
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Views kept a slot of each directory that was marked once, though they give none out again.
+    #[test]
+    fn slots_are_kept_by_who_gives_them_out_again() {
+        for (of, kept) in [(MarksOf::Main, 1), (MarksOf::View, 0), (MarksOf::SerialView, 0)] {
+            let (table, count, news) = Default::default();
+            let marks = Marks { table, count, news, of };
+            for dir in (20..1020).map(InodeId::new) {
+                assert!(marks.begin(dir).is_some());
+                marks.end(dir);
+            }
+            assert_eq!(marks.table.lock().free.len(), kept, "{of:?}");
+        }
     }
 }

@@ -58,6 +58,25 @@ use quota::Quotas;
 /// Directories that may have something untold before they tell it at once.
 pub(crate) const MARKS_MAX: usize = 1024;
 
+/// Directories marked in a batch that is not written yet: unless it is, their marks end.
+struct Begun<'a> {
+    marks: &'a Marks,
+    dirs: SmallVec<[InodeId; 1]>,
+}
+
+impl Begun<'_> {
+    /// The batch is written.
+    fn keep(mut self) {
+        self.dirs.clear();
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.dirs.iter().for_each(|dir| self.marks.end(*dir));
+    }
+}
+
 /// The accounts of all directories.
 pub(crate) struct Accounts {
     store: Arc<dyn Store>,
@@ -103,10 +122,8 @@ impl Accounts {
                 changes.delete_meta(RowKey::limits(*dir));
             }
         }
-        if let Err(error) = self.store.write(changes.into_batch()) {
-            begun.iter().for_each(|dir| self.marks.end(*dir));
-            return Err(error::store(error));
-        }
+        self.store.write(changes.into_batch()).map_err(error::store)?;
+        begun.keep();
         reserved.keep();
         for dir in told {
             self.marks.end(dir);
@@ -134,10 +151,9 @@ impl Accounts {
         Ok(())
     }
 
-    /// Adds the charges to the directories' rows, and marks those that now have something to tell; returns
-    /// the directories marked, whose marks end if the batch is not written.
-    fn settle_charges(&self, changes: &mut Changes) -> FsResult<SmallVec<[InodeId; 1]>> {
-        let mut begun = SmallVec::new();
+    /// Adds the charges to the directories' rows, and marks those that now have something to tell.
+    fn settle_charges(&self, changes: &mut Changes) -> FsResult<Begun<'_>> {
+        let mut begun = Begun { marks: &self.marks, dirs: SmallVec::new() };
         for (dir, change) in std::mem::take(&mut changes.charges) {
             if change.is_zero() {
                 continue;
@@ -162,7 +178,7 @@ impl Accounts {
                 && let Some(slot) = self.marks.begin(dir)
             {
                 changes.put_meta(RowKey::mark(slot), Mark(dir).encode());
-                begun.push(dir);
+                begun.dirs.push(dir);
             }
         }
         Ok(begun)
