@@ -11,7 +11,7 @@
 //! 1. An operation charges the directory it works in ([`Changes::charge`]): in the batch that it writes anyway,
 //!    usage and untold of that one row change ([`Accounts::commit`]).
 //! 2. A directory whose untold change is not zero is named by a mark row, written in the same batch
-//!    ([`marks`]). There are about [`MARKS_MAX`] at most.
+//!    ([`marks`]). There are about [`MARKS_MAX`] at most, besides those that cannot tell.
 //! 3. Every few seconds, or when there are more, each marked directory tells its parent, in one batch, up to the
 //!    root ([`tell`]).
 //! 4. The usage of a tree is that of its top and what the marked directories below have not told ([`total`]):
@@ -38,6 +38,7 @@ mod tell;
 pub(crate) mod total;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -85,6 +86,8 @@ pub(crate) struct Accounts {
     locks: Arc<RowLocks>,
     marks: Marks,
     marks_max: usize,
+    /// Marks beyond which directories tell at once.
+    room: AtomicUsize,
     quotas: Quotas,
     /// Held by the one who lets marked directories tell.
     telling: Mutex<()>,
@@ -101,7 +104,8 @@ impl Accounts {
     ) -> FsResult<Accounts> {
         let marks = Marks::load(store.as_ref(), meta, marks)?;
         let (quotas, telling) = (Quotas::default(), Mutex::new(()));
-        Ok(Accounts { store, meta, data, locks, marks, marks_max, quotas, telling })
+        let room = AtomicUsize::new(marks_max);
+        Ok(Accounts { store, meta, data, locks, marks, marks_max, room, quotas, telling })
     }
 
     /// Writes all of `changes` or nothing, with what they charge; `QuotaExceeded` if that does not fit. REQUIRES:
@@ -182,13 +186,6 @@ impl Accounts {
             }
         }
         Ok(begun)
-    }
-
-    /// Lets directories tell if too many have something to tell. REQUIRES: the caller holds no row lock.
-    pub(crate) fn make_room(&self) {
-        if self.marks.count() > self.marks_max {
-            self.tell_all();
-        }
     }
 
     /// A slot for a directory that begins to have something to tell, whose row the caller writes; `None` if it has one.

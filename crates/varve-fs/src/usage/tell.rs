@@ -3,8 +3,12 @@
 //! One directory at a time, under the locks of both rows, in one batch: the parent is charged with what the
 //! directory has not told, which thereby is told, and the directory's mark ends. The parent may be marked by
 //! that; younger directories, which mostly lie deeper, come first, so that few parents are told twice.
+//!
+//! One that cannot tell, as a transaction has locked it or its row cannot be read, keeps no other from telling. While such
+//! ones wait there is room for as many marks again, so that changes do not ask them each time.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use varve_schema::{Content, DirInfo, Inode, RowKey, UsageChange};
 use varve_types::InodeId;
@@ -25,22 +29,44 @@ impl Accounts {
     /// Lets every directory tell that is marked now. Failures leave marks, and are logged.
     pub(crate) fn tell_all(&self) {
         let _telling = self.telling.lock();
-        if let Err(error) = self.tell_marked() {
-            log::warn!("the usage of some directories is not summed up for now: {error}");
+        self.tell_marked();
+    }
+
+    /// Lets directories tell if more are marked than there is room for.
+    pub(crate) fn make_room(&self) {
+        if self.marks.count() <= self.room.load(Ordering::Relaxed) {
+            return;
+        }
+        let _telling = self.telling.lock();
+        // Somebody else may have done it meanwhile.
+        if self.marks.count() > self.room.load(Ordering::Relaxed) {
+            self.tell_marked();
         }
     }
 
-    fn tell_marked(&self) -> FsResult<()> {
+    /// REQUIRES: `telling` is held.
+    fn tell_marked(&self) {
         let mut left: BTreeSet<InodeId> = self.marks.dirs().into_iter().collect();
+        let (mut failed, mut failures) = (None, 0_usize);
         while let Some(dir) = left.pop_last() {
             match self.tell(dir) {
                 Ok(parent) => left.extend(parent),
                 // A transaction has it locked; the mark stays until another time.
                 Err(FsError::Blocked(_)) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    failures += 1;
+                    failed.get_or_insert((dir, error));
+                }
             }
         }
-        Ok(())
+        // Who cannot tell now is not asked again by each change that comes: not before as many more wait.
+        let room = self.marks_max.max(self.marks.count().saturating_mul(2));
+        self.room.store(room, Ordering::Relaxed);
+        if let Some((dir, error)) = failed {
+            log::warn!(
+                "the usage of {failures} directories is not summed up for now, of inode {dir} first: {error}"
+            );
+        }
     }
 
     /// Lets `dir` tell its parent; returns the parent if that now has something to tell.

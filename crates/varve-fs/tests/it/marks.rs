@@ -1,11 +1,16 @@
 //! Directories with something untold: each has a mark, none keeps others from telling.
 
-use varve_fs::{FormatOptions, Isolation, TransactionOptions, VarveFs};
+use std::path::Path;
+use std::sync::Arc;
+
+use varve_env::Env;
+use varve_env::sim::SimEnv;
+use varve_fs::{FormatOptions, Isolation, MountOptions, TransactionOptions, VarveFs};
 use varve_schema::RowKey;
 use varve_vfs::{Caller, SetAttr, TreeUsage, Vfs};
 
 use crate::bench::Rows;
-use crate::crash::{open, sim_store};
+use crate::crash::{STORE, open, sim_store};
 use crate::support::{Calls, ROOT, name};
 
 fn of(bytes: u64, files: u64, dirs: u64) -> TreeUsage {
@@ -77,6 +82,66 @@ fn what_is_untold_counts_once_however_many_marks_there_are() {
     fs.commit_transaction(&id, &view).unwrap();
     assert_eq!(fs.usage(top).unwrap(), of(0, 3, 1));
     assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// Where directories wait that cannot tell, each change asked every one of them again.
+#[test]
+fn directories_that_cannot_tell_keep_nobody_up() {
+    let env = sim_store(1, &FormatOptions::default());
+    let few = MountOptions { marked_dirs_max: 16, ..MountOptions::default() };
+    let dyn_env: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
+    let fs = VarveFs::open(dyn_env, Path::new(STORE), few).unwrap();
+    let top = fs.mk_dir(ROOT, "top");
+    let dirs: Vec<_> = (0..200).map(|i| fs.mk_dir(top, &format!("d{i}"))).collect();
+    let elsewhere = fs.mk_dir(ROOT, "elsewhere");
+    tell(&fs, "s");
+    let (blocker, blocking) = begin(&fs, Isolation::Serializable);
+    let perm = SetAttr { perm: Some(0o700), ..SetAttr::default() };
+    blocking.setattr(Caller::ROOT, top, perm).unwrap();
+    for dir in &dirs {
+        fs.mk(*dir, "f");
+    }
+    assert_eq!(number(&fs, &MARKED), 200);
+    let before = number(&fs, &["engine", "counters", "gets"]);
+    for i in 0..100 {
+        fs.mk(elsewhere, &format!("f{i}"));
+    }
+    let gets = number(&fs, &["engine", "counters", "gets"]) - before;
+    assert!(gets < 100 * 20, "{gets} reads for 100 files");
+    assert_eq!(fs.usage(ROOT).unwrap(), of(0, 300, 202));
+    drop(blocking);
+    fs.abort_transaction(&blocker).unwrap();
+    tell(&fs, "s");
+    for dir in &dirs {
+        fs.mk(*dir, "g");
+    }
+    assert!(number(&fs, &MARKED) <= 18, "as few as before wait again");
+    assert_eq!(fs.usage(ROOT).unwrap(), of(0, 500, 202));
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// One directory whose row cannot be read kept all others from telling.
+#[test]
+fn a_row_that_cannot_be_read_keeps_no_other_directory_from_telling() {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let top = fs.mk_dir(ROOT, "top");
+    let lost = fs.mk_dir(top, "lost");
+    let dirs: Vec<_> = (0..20).map(|i| fs.mk_dir(top, &format!("d{i}"))).collect();
+    let below = fs.mk_dir(lost, "below");
+    tell(&fs, "s");
+    for dir in dirs.iter().chain([&below]) {
+        fs.mk(*dir, "f");
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let rows = Rows::open(&env);
+    rows.put(rows.meta, RowKey::inode(lost), b"nothing".to_vec());
+    rows.close();
+    let fs = open(&env);
+    assert_eq!(number(&fs, &MARKED), 21);
+    tell(&fs, "s");
+    assert_eq!(number(&fs, &MARKED), 1, "only what lies below the unreadable one waits");
 }
 
 /// A change that failed after it had found a directory to be marked left it marked in memory alone: the next change wrote no
