@@ -344,17 +344,19 @@ impl VarveFs {
             options.read_only,
             Arc::clone(&ids),
         );
-        let spill = Spill::new(Arc::clone(&store), keyspaces.lookups, 0);
+        let spill = Spill::new(Arc::clone(&store), keyspaces.lookups);
+        let random = env.random();
         let dir = dir.to_path_buf();
         let sources = db.as_ref().map(|db| {
             let (db, env, dir, options) =
                 (Arc::clone(db), Arc::clone(&env), dir.clone(), options.clone());
             let (superblock, objects) = (superblock.clone(), Arc::clone(&objects));
             let ids = Arc::clone(&ids);
-            let ground = Ground { db, env, dir, options, superblock, objects, ids, keyspaces };
+            let ground =
+                Ground { db, env, dir, options, superblock, objects, ids, keyspaces, random };
             Arc::new(Sources::new(ground))
         });
-        let views = db.map(|db| Views::new(db, env.random()));
+        let views = db.map(|db| Views::new(db, random));
         let lock = Mutex::new(Some(lock));
         let serial = None;
         let parts = Parts {

@@ -26,7 +26,7 @@ use crate::ids::IdAllocator;
 use crate::objects::Objects;
 use crate::options::{Atime, MountOptions};
 use crate::rows::rows_from;
-use crate::spill::Spill;
+use crate::spill::Openings;
 use crate::superblock::{Superblock, view_dir};
 use crate::views::{ViewParts, parse_name};
 
@@ -48,6 +48,7 @@ pub(crate) struct Sources {
     objects: Arc<Objects>,
     ids: Arc<IdAllocator>,
     keyspaces: Keyspaces,
+    openings: Arc<Openings>,
     /// The open ones by epoch, the one used last at the end. Held while one is opened.
     open: Mutex<Vec<(InodeId, Arc<VarveFs>)>>,
     /// Batches of unfolding, in any view.
@@ -84,12 +85,16 @@ pub(crate) struct Ground {
     pub(crate) objects: Arc<Objects>,
     pub(crate) ids: Arc<IdAllocator>,
     pub(crate) keyspaces: Keyspaces,
+    /// Drawn anew each time.
+    pub(crate) random: u64,
 }
 
 impl Sources {
     /// Those of the store of which this is the main view's.
     pub(crate) fn new(ground: Ground) -> Sources {
-        let Ground { db, env, dir, options, superblock, objects, ids, keyspaces } = ground;
+        let Ground { db, env, dir, options, superblock, objects, ids, keyspaces, random } = ground;
+        let main: Arc<dyn Store> = Arc::<Db>::clone(&db);
+        let openings = Openings::new(Arc::clone(&env), main, keyspaces.lookups, random);
         let open = Mutex::default();
         let (unfoldings, returned) = (Unfoldings::default(), AtomicBool::new(true));
         Sources {
@@ -101,6 +106,7 @@ impl Sources {
             objects,
             ids,
             keyspaces,
+            openings: Arc::new(openings),
             open,
             unfoldings,
             returned,
@@ -148,9 +154,7 @@ impl Sources {
             sources: Some(Arc::clone(self)),
             serial,
         };
-        let main: Arc<dyn Store> = Arc::<Db>::clone(&self.db);
-        let spill = Spill::new(main, self.keyspaces.lookups, epoch.get());
-        VarveFs::build(parts, &self.keyspaces, spill)
+        VarveFs::build(parts, &self.keyspaces, self.openings.begin())
     }
 
     /// The source of the epoch `epoch`, opened if it is not.

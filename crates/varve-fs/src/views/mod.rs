@@ -10,7 +10,7 @@
 //! 1. Inode ids come from the one allocator. An id is handed out for each view that begins, its *epoch*.
 //! 2. Object files: what a view sees is kept before it changes ([`crate::kept`]); a view writes to blocks of its own
 //!    ([`file`]).
-//! 3. The volatile key space, where each view has its own part of each key ([`crate::spill`]).
+//! 3. The volatile key space, where each view has rows of its own ([`crate::spill`]).
 //!
 //! The epoch of a snapshot is part of the name by which the store knows it, and so is what other stores know it by if they
 //! have it too ([`stream`]): `EPOCH:ID@NAME`; without an id if it was made by an earlier version of this program.

@@ -1,8 +1,17 @@
 //! What is bounded: names that share a hash, inodes known in memory, descriptors.
 
-use varve_fs::{FormatOptions, MountOptions};
+use std::path::Path;
+use std::sync::Arc;
+
+use varve_engine::{KeyspaceOptions, Store};
+use varve_env::Env;
+use varve_env::sim::SimEnv;
+use varve_fs::{FormatOptions, MountOptions, TransactionOptions, VarveFs, ViewKind, ViewName};
+use varve_types::InodeId;
 use varve_vfs::{FsError, Vfs};
 
+use crate::bench::Rows;
+use crate::crash::{STORE, sim_store};
 use crate::support::{BOTH, Calls, ROOT, Rig, name};
 
 fn colliding() -> Rig {
@@ -74,6 +83,52 @@ fn inodes_beyond_the_limit_are_kept_in_the_store_and_found_again() {
     let rig = rig.remount();
     assert!(matches!(rig.getattr(inos[17]), Err(FsError::Stale)));
     assert_eq!(rig.find(ROOT, "g0").unwrap().ino, inos[0]);
+}
+
+/// Each file of a directory, looked up.
+fn look_up_all(fs: &VarveFs, count: usize) -> Vec<InodeId> {
+    (0..count).map(|i| fs.find(ROOT, &format!("f{i}")).unwrap().ino).collect()
+}
+
+/// What an earlier opening of a view had left in the store was taken for the next one's, and counted: files that the kernel knew
+/// were forgotten.
+#[test]
+fn a_view_that_is_opened_again_knows_what_was_looked_up_in_it() {
+    let options = MountOptions { located_inodes_max: Some(64), ..MountOptions::default() };
+    let env = sim_store(1, &FormatOptions::default());
+    let dyn_env: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
+    let fs = VarveFs::open(dyn_env, Path::new(STORE), options).unwrap();
+    for i in 0..2000 {
+        let ino = fs.mk(ROOT, &format!("f{i}"));
+        fs.forget(ino, 1);
+    }
+    fs.create_snapshot("s").unwrap();
+    let name = ViewName { kind: ViewKind::Snapshot, name: "s".to_owned() };
+    let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let beside = fs.open_view(&name).unwrap();
+    look_up_all(&beside, 2000);
+    for name in [&name, &txn] {
+        for _ in 0..2 {
+            let view = fs.open_view(name).unwrap();
+            let inos = look_up_all(&view, 2000);
+            inos[..1000].iter().for_each(|ino| view.forget(*ino, 1));
+            for ino in &inos[1000..] {
+                assert_eq!(view.getattr(*ino).unwrap().ino, *ino);
+            }
+            assert!(matches!(view.getattr(inos[17]), Err(FsError::Stale)));
+        }
+    }
+    for ino in look_up_all(&beside, 2000) {
+        beside.forget(ino, 1);
+        assert_eq!(beside.getattr(ino).unwrap().ino, ino, "it was looked up twice");
+    }
+    drop(beside);
+    fs.close().unwrap();
+    drop(fs);
+    let rows = Rows::open(&env);
+    let plain = KeyspaceOptions { prefixed: true, compressed: false };
+    let lookups = rows.db.keyspace("lookups", plain).unwrap();
+    assert_eq!(rows.all(lookups).len(), 0, "what views leave goes with them");
 }
 
 #[test]
