@@ -7,6 +7,9 @@
 //!    bytes.
 //! 3. Then the pending row goes.
 //!
+//! Who removes looks at the pending rows first, and nobody else removes meanwhile: an id that waits twice, or that came
+//! back with a received snapshot ([`Reaper::remove_all`]), may have another object by then.
+//!
 //! Every sync a caller asks for drains the queue; a thread does it every few seconds, and the queue is
 //! drained on the spot when it holds [`QUEUE_MAX`] ids, beyond which it does not grow.
 //!
@@ -24,9 +27,9 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use varve_engine::{Batch, Store};
 use varve_env::{Env, JoinHandle};
-use varve_schema::{Pending, RowKey};
+use varve_schema::{META, Pending, RowKey};
 use varve_types::{InodeId, KeyspaceId};
-use varve_vfs::FsResult;
+use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::objects::Objects;
@@ -51,6 +54,8 @@ pub(crate) struct Reaper {
     accounts: Arc<Accounts>,
     state: Mutex<State>,
     changed: Condvar,
+    /// Held from the look at pending rows to their end.
+    removing: Mutex<()>,
     /// On the monotonic clock; set when the store is being closed.
     give_up_at: OnceLock<Duration>,
 }
@@ -69,8 +74,9 @@ impl Reaper {
         objects: Arc<Objects>,
         accounts: Arc<Accounts>,
     ) -> Reaper {
-        let (state, changed, give_up_at) = (Mutex::default(), Condvar::new(), OnceLock::new());
-        Reaper { env, store, meta, objects, accounts, state, changed, give_up_at }
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let (removing, give_up_at) = (Mutex::default(), OnceLock::new());
+        Reaper { env, store, meta, objects, accounts, state, changed, removing, give_up_at }
     }
 
     /// Starts the thread, unless background work must run on the callers' threads.
@@ -145,21 +151,41 @@ impl Reaper {
         synced
     }
 
-    /// Removes the objects of the first pending rows from that of `from` on; returns where to go on. Rows written
-    /// meanwhile may be among them, as whatever is pending may be finished twice.
+    /// Removes every object that is to be removed, whoever queued it, or fails: none of these ids has an object then.
+    pub(crate) fn remove_all(&self) -> FsResult<()> {
+        let mut next = Some(InodeId::new(0));
+        while let Some(from) = next {
+            let (inos, rest) = self.pending_removals(from)?;
+            if self.try_remove(&inos)? < inos.len() {
+                return Err(FsError::Stale);
+            }
+            next = rest;
+        }
+        Ok(())
+    }
+
+    /// Removes the objects of the first pending rows from that of `from` on; returns where to go on.
     fn remove_earlier(&self, from: InodeId) -> Option<InodeId> {
-        let rows = pending_rows(self.store.as_ref(), self.meta, from, EARLIER_STEP);
-        let rows = rows.and_then(|rows| self.store.sync().map(|()| rows).map_err(error::store));
-        let rows = rows.unwrap_or_else(|error| {
+        let (mut inos, rest) = self.pending_removals(from).unwrap_or_else(|error| {
             log::warn!("files of removed inodes stay until the next mount: {error}");
-            Vec::new()
+            (Vec::new(), None)
         });
-        let (last, _) = rows.last()?;
-        let removals = rows.iter().filter(|(_, pending)| *pending == Pending::ObjectDelete);
-        let mut inos: Vec<InodeId> = removals.map(|(ino, _)| *ino).collect();
         let removed = self.remove(&inos);
         self.queue_again(inos.split_off(removed));
-        last.get().checked_add(1).map(InodeId::new)
+        rest
+    }
+
+    /// The removals among the first pending rows from that of `from` on, durable, and where the others begin. Rows written
+    /// meanwhile may be among them, as whatever is pending may be finished twice.
+    fn pending_removals(&self, from: InodeId) -> FsResult<(Vec<InodeId>, Option<InodeId>)> {
+        let rows = pending_rows(self.store.as_ref(), self.meta, from, EARLIER_STEP)?;
+        let rest = rows.last().and_then(|(last, _)| last.get().checked_add(1)).map(InodeId::new);
+        let removals = rows.iter().filter(|(_, pending)| *pending == Pending::ObjectDelete);
+        let inos: Vec<InodeId> = removals.map(|(ino, _)| *ino).collect();
+        if !inos.is_empty() {
+            self.store.sync().map_err(error::store)?;
+        }
+        Ok((inos, rest))
     }
 
     /// Puts ids back; those for which there is no room wait for the next mount, which finds their pending
@@ -183,20 +209,38 @@ impl Reaper {
     }
 
     fn try_remove(&self, inos: &[InodeId]) -> FsResult<usize> {
+        if inos.is_empty() {
+            return Ok(0);
+        }
+        let _alone = self.removing.lock();
+        let mut due = Vec::new();
+        for (at, ino) in inos.iter().enumerate() {
+            if self.is_due(*ino)? {
+                due.push((at, *ino));
+            }
+        }
+        let ids: Vec<InodeId> = due.iter().map(|(_, ino)| *ino).collect();
         let in_time = || self.give_up_at.get().is_none_or(|at| self.env.monotonic() < *at);
-        let removed = self.objects.remove_while(inos, &in_time)?;
-        if removed < inos.len() {
-            log::info!("{} files of removed inodes are left for later", inos.len() - removed);
+        let removed = self.objects.remove_while(&ids, &in_time)?;
+        if removed < ids.len() {
+            log::info!("{} files of removed inodes are left for later", ids.len() - removed);
         }
         if removed > 0 {
             let mut batch = Batch::new();
             batch.reclaims_space();
-            for ino in &inos[..removed] {
+            for ino in &ids[..removed] {
                 batch.delete(self.meta, Bytes::copy_from_slice(&RowKey::pending(*ino).to_bytes()));
             }
             self.store.write(batch).map_err(error::store)?;
         }
-        Ok(removed)
+        Ok(due.get(removed).map_or(inos.len(), |(at, _)| *at))
+    }
+
+    fn is_due(&self, ino: InodeId) -> FsResult<bool> {
+        let key = RowKey::pending(ino);
+        let row = self.store.get(self.meta, &key.to_bytes()).map_err(error::store)?;
+        let pending = row.as_ref().map(Pending::decode).transpose();
+        Ok(pending.map_err(|error| error::row(META, key, error))? == Some(Pending::ObjectDelete))
     }
 
     /// How many ids wait.

@@ -1,7 +1,7 @@
 //! What closing does not wait for, and what it leaves to the next mount.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -12,6 +12,7 @@ use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_vfs::Vfs;
 
 use crate::interposed::{Interposed, interposed, with_threads};
+use crate::sent::{receive, sent};
 use crate::support::{BOTH, Calls, ROOT, name};
 
 const STORE: &str = "/store";
@@ -129,6 +130,44 @@ fn a_mount_does_not_wait_for_the_removals_that_are_left() {
     assert_eq!(fs.contents(ino), b"here");
     fs.close().unwrap();
     assert_eq!((objects(&sim), findings(&sim)), (0, Vec::new()));
+}
+
+/// A removal that was left by another process, and is under way, meets a file that comes back with its inode id.
+#[test]
+fn a_removal_that_is_left_spares_what_is_received() {
+    let from = open(formatted());
+    let there = crate::sent::target(11, &from);
+    let fs = open(Arc::<SimEnv>::clone(&there));
+    let ino = from.mk(ROOT, "large");
+    from.put_at(ino, 0, &[7; 5000]);
+    from.create_snapshot("one").unwrap();
+    let whole = sent(&from, "one", None);
+    receive(&fs, &whole).unwrap();
+    fs.delete_snapshot("one").unwrap();
+    fs.unlink(ROOT, name("large")).unwrap();
+    drop(fs);
+    let there = there.process_kill();
+    assert_eq!(objects(&there), 1, "the object is left");
+    let (gate, env) = (Arc::new(Gate::default()), with_threads(&there));
+    let (begun, held) = (Arc::new(Gate::default()), Arc::clone(&gate));
+    begun.open();
+    let begins = Arc::clone(&begun);
+    *env.hooks.before_removal.lock() = Some(Arc::new(move || {
+        begins.pass();
+        held.pass();
+    }));
+    let fs = open(Arc::new(env));
+    begun.wait_for(1);
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| tell.send(receive(&fs, &whole).map(drop)).unwrap());
+        // It waits for the removal; it could be done long before.
+        let early = told.recv_timeout(Duration::from_millis(500));
+        gate.open();
+        early.or_else(|_| told.recv()).unwrap().unwrap();
+    });
+    fs.close().unwrap();
+    assert_eq!((objects(&there), findings(&there)), (1, Vec::new()));
 }
 
 /// A program that still had files open which have no names any more left work to the next mount.

@@ -189,6 +189,8 @@ impl VarveFs {
             base: header.base.clone(),
             position: header.from.clone(),
         };
+        // Ids come back with what is received.
+        self.reaper.remove_all()?;
         let open = self.open_receipt()?;
         let open = open.filter(|(_, open)| header.from.is_some() && *open == receipt);
         if header.from.is_some() && open.is_none() {
