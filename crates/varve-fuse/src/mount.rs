@@ -12,6 +12,7 @@
 //! are none.
 
 mod alone;
+mod apart;
 mod direct;
 mod fusermount;
 mod namespace;
@@ -23,6 +24,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+pub use apart::walk_apart;
 use rustix::io::Errno;
 pub use table::{MountPoint, find_mounts};
 pub use umount::{UnmountError, UnmountMode, unmount};
@@ -225,7 +227,7 @@ pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> 
 /// the directory, as it may answer only once this is mounted there. Takes CAP_SYS_ADMIN.
 pub fn mount_within(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let (dir, method) = (dir.to_path_buf(), MountMethod::Direct);
-    match direct::mount(&dir, options) {
+    match direct::mount_within(&dir, options) {
         Ok(connection) => Ok(Mounted { connection, dir, method, refusals: Vec::new() }),
         Err(reason) => Err(MountError::Refused { dir, refusals: vec![Refusal { method, reason }] }),
     }

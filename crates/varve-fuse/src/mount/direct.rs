@@ -1,38 +1,61 @@
 //! mount(2) by this process.
 
 use std::ffi::CString;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
+use super::apart::walk_apart;
 use super::{Connection, FS_TYPE, MountOptions, alone};
 
 const DEVICE: &str = "/dev/fuse";
 
 /// Opens the FUSE device and mounts it on `dir`. The reason, if it cannot.
 pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection, String> {
+    let connection = open(options)?;
+    attachment(&connection, options)?(dir).map(|()| connection)
+}
+
+/// The same if the way to `dir` leads over a mount that this process serves.
+pub(super) fn mount_within(dir: &Path, options: &MountOptions) -> Result<Connection, String> {
+    let connection = open(options)?;
+    let (dir, attach) = (dir.to_path_buf(), attachment(&connection, options)?);
+    let attached = walk_apart(Some(connection.device.as_fd()), move || (attach(&dir), ()));
+    attached.unwrap_or_else(|err| Err(err.to_string())).map(|()| connection)
+}
+
+fn open(options: &MountOptions) -> Result<Connection, String> {
     let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|err| format!("open {DEVICE}: {err}"))?;
+    Ok(Connection { device, root_alone: alone::is_for_root(options) })
+}
+
+/// What mounts `connection` on a directory.
+fn attachment(
+    connection: &Connection,
+    options: &MountOptions,
+) -> Result<impl FnOnce(&Path) -> Result<(), String> + use<>, String> {
     let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={}",
-        device.as_raw_fd(),
+        connection.device.as_raw_fd(),
         uid.as_raw(),
         gid.as_raw()
     );
-    let root_alone = alone::is_for_root(options);
-    if !root_alone {
+    if !connection.root_alone {
         data.push_str(",default_permissions");
     }
     if options.allow_other {
         data.push_str(",allow_other");
     }
     let data = CString::new(data).map_err(|err| err.to_string())?;
-    rustix::mount::mount(options.source.as_os_str(), dir, FS_TYPE, flags(options), data.as_c_str())
-        .map_err(|err| format!("mount: {err}"))?;
-    Ok(Connection { device, root_alone })
+    let (source, flags) = (options.source.clone(), flags(options));
+    Ok(move |dir: &Path| {
+        rustix::mount::mount(source.as_os_str(), dir, FS_TYPE, flags, data.as_c_str())
+            .map_err(|err| format!("mount: {err}"))
+    })
 }
 
 /// Gives the mount on `dir` other flags; the connection stays. The reason, if it cannot.

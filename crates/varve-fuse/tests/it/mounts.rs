@@ -1,12 +1,17 @@
 //! Mounting, finding and unmounting.
 
 use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use varve_fuse::{
     MountError, MountMethod, MountOptions, SessionOptions, UnmountError, UnmountMode, find_mounts,
-    mount, unmount,
+    mount, unmount, walk_apart,
 };
+use varve_testkit::eventually;
 
+use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model, mounted};
 
 #[test]
@@ -105,4 +110,54 @@ fn only_directories_can_be_mounted_on() {
     assert!(matches!(mount(file.path(), &options), Err(MountError::BadDirectory { .. })));
     let missing = file.path().join("missing");
     assert!(matches!(mount(&missing, &options), Err(MountError::BadDirectory { .. })));
+}
+
+/// Set in the process that a test kills.
+const TO_BE_KILLED: &str = "VARVE_TEST_TO_BE_KILLED";
+
+#[test]
+fn a_server_that_is_killed_while_it_waits_for_itself_is_gone() {
+    if std::env::var_os(TO_BE_KILLED).is_some() {
+        return wait_for_itself();
+    }
+    let Some(probe) = mounted() else { return };
+    probe.finish().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "mounts::a_server_that_is_killed_while_it_waits_for_itself_is_gone"])
+        .env(TO_BE_KILLED, "1")
+        .env("TMPDIR", dir.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let tasks = format!("/proc/{}/task", server.id());
+    eventually("a walk", || {
+        let names = fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().path().join("comm"));
+        names.flat_map(fs::read_to_string).any(|name| name.trim() == "varve-walk")
+    });
+    // Until the request is read.
+    std::thread::sleep(Duration::from_millis(300));
+    server.kill().unwrap();
+    let mut waited = 0;
+    while server.try_wait().unwrap().is_none() && waited < 100 {
+        std::thread::sleep(Duration::from_millis(100));
+        waited += 1;
+    }
+    let inside = dir.path().canonicalize().unwrap();
+    for found in find_mounts().unwrap().iter().filter(|found| found.dir.starts_with(&inside)) {
+        unmount(&found.dir, UnmountMode::Force).unwrap();
+    }
+    server.wait().unwrap();
+    assert!(waited < 100, "it was there until its mount was taken away");
+}
+
+/// Serves a mount and waits for an answer that never comes.
+fn wait_for_itself() {
+    let mut fs = ObjectFs::new();
+    fs.syncs_together = Some(Barrier::new(2));
+    let mount = TestMount::new(Arc::new(fs), &SessionOptions::default()).unwrap();
+    let path = mount.path("a");
+    fs::write(&path, b"x").unwrap();
+    let walk = move || (fs::File::open(&path).and_then(|file| file.sync_all()), ());
+    walk_apart(None, walk).unwrap().unwrap();
 }

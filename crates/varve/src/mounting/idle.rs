@@ -14,14 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
 use varve_fs::{Transaction, ViewName};
-use varve_fuse::UnmountMode;
+use varve_fuse::{UnmountMode, walk_apart};
 
-use super::views::ViewDesk;
+use super::views::{ViewDesk, open_path};
 use crate::Error;
 
 /// The shortest time between two looks.
@@ -183,9 +182,9 @@ impl ViewDesk {
         let _alone = self.claims.asking.lock();
         // Asked to take an unused mount away the kernel marks it first, and that it says. Whoever walks through it then
         // takes the mark off, as is done here.
-        let asked = rustix::mount::unmount(&path, UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW);
-        drop(rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()));
-        asked == Err(Errno::BUSY)
+        let flags = UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW;
+        let walk = move || (rustix::mount::unmount(&path, flags), open_path(&path));
+        walk_apart(None, walk).is_ok_and(|asked| asked == Err(Errno::BUSY))
     }
 
     fn abort_idle(&self, name: &ViewName, limit_s: u64) {

@@ -9,20 +9,20 @@
 //! It takes CAP_SYS_ADMIN, which root has, and so has whoever mounts in a private namespace.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
 
 use parking_lot::Mutex;
-use rustix::mount::UnmountFlags;
+use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
     MountOptions, Notifier, Session, SessionOptions, UnmountError, UnmountMode, find_mounts,
-    mount_within, unmount,
+    mount_within, unmount, walk_apart,
 };
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -172,10 +172,20 @@ impl ViewDesk {
 
     /// Takes the mount of a view away, as `mode` says.
     fn detach(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
-        match unmount(&self.dir.join(name.path()), mode) {
+        let path = self.dir.join(name.path());
+        let walk = move || {
+            // What the kernel has in memory of it, it drops when its root is closed: that takes its time after many files.
+            let root = (mode == UnmountMode::Force).then(|| open_path(&path));
+            (unmount(&path, mode), root)
+        };
+        match walk_apart(None, walk).map_err(|error| self.cannot_walk(name, &error))? {
             Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn cannot_walk(&self, name: &ViewName, error: &std::io::Error) -> Error {
+        Error::io("walk to", &self.dir.join(name.path()), error)
     }
 
     /// The main mount is gone: ends what is left.
@@ -308,16 +318,10 @@ impl ViewDesk {
     }
 
     fn commit_ending(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
-        let (open, root) = self.sync(name)?.unzip();
+        let open = self.sync(name)?;
         let committed =
             views::commit(&self.fs, &name.name, open.as_deref()).map_err(NotCommitted::Refused)?;
         self.follow(&committed);
-        // Without a walk to it where that can be: whoever kills this program while it walks over its own mount leaves a thread
-        // that nobody answers.
-        if root.is_some_and(take_away) {
-            self.let_go(name, |_| true);
-            return Ok(());
-        }
         // What it was is part of the main view now, whatever becomes of its mount.
         if let Err(error) = self.end(name, UnmountMode::Force) {
             log::warn!(
@@ -339,16 +343,17 @@ impl ViewDesk {
         }
     }
 
-    /// Has what programs have changed in the mapped memory of a view written. Gives its file system and the root of its mount,
-    /// if it is attached.
-    fn sync(&self, name: &ViewName) -> Result<Option<(Arc<VarveFs>, OwnedFd)>> {
-        let Some(open) = self.attached.lock().get(name).cloned() else { return Ok(None) };
+    /// Has what programs have changed in the mapped memory of a view written. Gives its file system, if it is attached.
+    fn sync(&self, name: &ViewName) -> Result<Option<Arc<VarveFs>>> {
+        let Some(open) = self.attached(name) else { return Ok(None) };
         let path = self.dir.join(name.path());
-        let synced = std::fs::File::open(&path).and_then(|root| {
-            rustix::fs::syncfs(&root)?;
-            Ok(OwnedFd::from(root))
-        });
-        Ok(Some((open, synced.map_err(|error| Error::io("sync", &path, &error))?)))
+        let walk = {
+            let path = path.clone();
+            move || (std::fs::File::open(&path).and_then(|root| Ok(rustix::fs::syncfs(&root)?)), ())
+        };
+        let synced = walk_apart(None, walk).and_then(|synced| synced);
+        synced.map_err(|error| Error::io("sync", &path, &error))?;
+        Ok(Some(open))
     }
 
     /// Takes the mount of a view away that ends. Programs still in it get errors, unless the mode is plain: then it stays.
@@ -406,18 +411,9 @@ impl ViewDesk {
     }
 }
 
-/// Takes the mount with this root away; false without the right to do that. What the kernel has in memory of it, it drops beside:
-/// that takes its time after many files, and nobody need wait for it.
-fn take_away(root: OwnedFd) -> bool {
-    let place = format!("/proc/self/fd/{}", root.as_raw_fd());
-    if rustix::mount::unmount(place, UnmountFlags::DETACH | UnmountFlags::FORCE).is_err() {
-        return false;
-    }
-    let named = thread::Builder::new().name("varve-view-end".to_owned());
-    if let Err(error) = named.spawn(move || drop(root)) {
-        log::warn!("who commits waits for the kernel: {error}");
-    }
-    true
+/// Opens what is at `path`, without asking a mount on it for anything.
+pub(super) fn open_path(path: &Path) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Unmounts the views of the mount on `dir`.
