@@ -66,14 +66,19 @@ impl Inner {
             if meets_locks {
                 self.refuse_locked(keyspace)?;
             }
-            let tables = view.keyspace(keyspace)?.version.tables();
-            let removed: Vec<_> =
-                tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();
-            // A compaction that ends just now changes the list: look again.
-            let done = self.install(&Changes { removed, ..Changes::default() })?;
+            let done = self.remove_tables(view, keyspace)?;
             self.locks.store_has_changed();
             Ok(done)
         })
+    }
+
+    /// Removes all tables that a key space has in `view`; false if a compaction that ended just now changed the list.
+    pub(crate) fn remove_tables(&self, view: &View, keyspace: KeyspaceId) -> StoreResult<bool> {
+        let version = &view.keyspace(keyspace)?.version;
+        let tables = version.tables();
+        let removed = tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();
+        let seen = vec![(keyspace, Arc::clone(version))];
+        self.install(&Changes { removed, seen, ..Changes::default() })
     }
 
     /// Runs `act` while no writer can add anything and all that was written is in tables, durably; again until it

@@ -1,4 +1,4 @@
-//! Compactions of a branch's tables while the branch is committed by reference.
+//! Compactions while the tables' key space goes: its branch is committed by reference, or it is cleared.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -134,4 +134,25 @@ fn a_commit_by_reference_that_a_compaction_overtakes_takes_the_new_tables() {
         drop(inner);
         check(&env, db, space);
     }
+}
+
+/// A merge that took the first keys out of tables left them in their places, so all tables that were to go were still
+/// there, and what the merge had written stayed behind.
+#[test]
+fn a_clearing_that_a_compaction_overtakes_looks_again() {
+    let env = SimEnv::new(1);
+    let db = open(&env);
+    let options = KeyspaceOptions { prefixed: false, compressed: false };
+    let space = db.keyspace("rows", options).unwrap();
+    for value in [b"old", b"new"] {
+        put(&db, space, 0..ROWS, value);
+        db.flush().unwrap();
+    }
+    let view = db.inner.views.get();
+    let tables = view.keyspace(space).unwrap();
+    db.inner.merge(tables, &job(tables, Some(0)), Purpose::Shape).unwrap();
+    assert!(!db.inner.remove_tables(&view, space).unwrap());
+    assert_eq!(db.get(space, &key(1)).unwrap().as_deref(), Some(&b"new"[..]));
+    db.clear_keyspace(space).unwrap();
+    assert_eq!(db.get(space, &key(0)).unwrap(), None);
 }
