@@ -116,7 +116,7 @@ impl Inner {
         Ok(bytes as u64)
     }
 
-    /// Rotates a full memtable. Waits while too many others wait for their flush.
+    /// Rotates a full memtable, unless there is no room for the next log and the write frees some. Waits while too many others wait for their flush.
     fn make_room(&self, writer: &mut MutexGuard<'_, Writer>, reclaims: bool) -> StoreResult<Room> {
         loop {
             let bytes = writer.active.bytes();
@@ -125,11 +125,17 @@ impl Inner {
             if !full {
                 return Ok(Room::Ready(false));
             }
+            // Writes that free room may use as much memory again, so that what gives the room back can go on.
+            let may_grow = reclaims
+                && bytes < 2 * self.options.memtable_bytes
+                && writer.log.len() < 2 * self.options.log_bytes_max();
             let view = self.views.get();
             if view.immutables.len() < IMMUTABLES_MAX {
                 drop(view);
-                self.rotate(writer)?;
-                return Ok(Room::Ready(true));
+                return match self.rotate(writer) {
+                    Err(StoreError::NoSpace { .. }) if may_grow => Ok(Room::Ready(false)),
+                    other => other.map(|()| Room::Ready(true)),
+                };
             }
             let waits_for_hook = view.immutables.iter().any(|memtable| memtable.has_external());
             if waits_for_hook && self.external_sync.get().is_none() {
@@ -138,10 +144,7 @@ impl Inner {
             }
             drop(view);
             if self.work.is_flush_blocked() {
-                // Writes that free room may use as much memory again, so that the flush can go on.
-                let is_short = bytes < 2 * self.options.memtable_bytes
-                    && writer.log.len() < 2 * self.options.log_bytes_max();
-                if reclaims && is_short {
+                if may_grow {
                     return Ok(Room::Ready(false));
                 }
                 if !self.env.is_deterministic() {

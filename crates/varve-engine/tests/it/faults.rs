@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use varve_engine::{Batch, Db, Store, StoreError};
+use varve_engine::{Batch, Db, DbOptions, Store, StoreError};
 use varve_env::os::OsEnv;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_env::{Env, OpenMode};
@@ -29,7 +29,14 @@ struct Store0 {
 
 impl Store0 {
     fn open(env: &Arc<SimEnv>, seed: u64) -> Store0 {
-        let db = open(env).unwrap();
+        Store0::of(open(env).unwrap(), seed)
+    }
+
+    fn open_with(env: &Arc<SimEnv>, seed: u64, options: DbOptions) -> Store0 {
+        Store0::of(Db::open(Arc::clone(env) as _, &store_dir(), options).unwrap(), seed)
+    }
+
+    fn of(db: Db, seed: u64) -> Store0 {
         let ids = make_spaces(&db).unwrap();
         Store0 { db, ids, model: Model::new(), rng: Rng::new(seed), refused: 0 }
     }
@@ -150,6 +157,43 @@ fn the_reserve_is_kept_for_writes_that_free_room() {
     assert!(put("more", false).is_err());
     filler.set_len(0).unwrap();
     put("more", false).unwrap();
+}
+
+/// Nothing could be removed any more on a full device once the memtable was full, as the next log found no room.
+#[test]
+fn writes_that_free_room_go_on_where_the_next_log_finds_none() {
+    let env = SimEnv::new(3);
+    let mut store = Store0::open_with(&env, 3, small_options());
+    env.fail(rule(SimOp::Create, 1, NO_SPACE, true));
+    let fill = |store: &mut Store0, reclaims: bool, rows: u32| {
+        let mut taken = 0;
+        for row in 0..rows {
+            let row = row | u32::from(reclaims) << 16;
+            let op =
+                ModelOp { space: 1, key: row.to_be_bytes().to_vec(), value: Some(vec![7; 100]) };
+            let mut batch = to_batch(&store.ids, std::slice::from_ref(&op));
+            if reclaims {
+                batch.reclaims_space();
+            }
+            match store.db.write(batch) {
+                Ok(()) => store.model.apply(&[op]),
+                Err(StoreError::NoSpace { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+            taken += 1;
+        }
+        taken
+    };
+    let ordinary = fill(&mut store, false, 1000);
+    assert!((20..200).contains(&ordinary), "{ordinary} rows in a memtable");
+    let freeing = fill(&mut store, true, 1000);
+    assert!(freeing > ordinary / 2 && freeing < ordinary * 3 / 2, "{freeing} and {ordinary} rows");
+    store.check();
+    env.clear_faults();
+    assert_eq!(fill(&mut store, false, 300), 300);
+    store.check();
+    store.db.sync().unwrap();
+    assert_eq!(reopened(&env.power_cut_keep_nothing()), store.model);
 }
 
 /// The flush that would make the next log's name durable finds no room, and then the power fails.
