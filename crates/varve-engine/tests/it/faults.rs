@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use varve_engine::{Batch, Db, DbOptions, Store, StoreError};
+use varve_engine::{Batch, BranchOptions, Db, DbOptions, Merged, Store, StoreError};
 use varve_env::os::OsEnv;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_env::{Env, OpenMode};
@@ -13,6 +13,7 @@ use crate::common::*;
 
 const NO_SPACE: i32 = 28;
 const IO_ERROR: i32 = 5;
+const TOO_MANY_FILES: i32 = 24;
 
 fn rule(op: SimOp, nth: u64, errno: i32, sticky: bool) -> FaultRule {
     FaultRule { path_suffix: String::new(), op, nth, errno, sticky }
@@ -194,6 +195,31 @@ fn writes_that_free_room_go_on_where_the_next_log_finds_none() {
     store.check();
     store.db.sync().unwrap();
     assert_eq!(reopened(&env.power_cut_keep_nothing()), store.model);
+}
+
+/// What was committed and synced long ago was reported as failed, because the flush that forgets ended branches found no
+/// descriptor.
+#[test]
+fn a_commit_does_not_fail_for_branches_that_cannot_be_forgotten() {
+    for errno in [NO_SPACE, IO_ERROR, TOO_MANY_FILES] {
+        let env = SimEnv::new(5);
+        let options = DbOptions { memtable_bytes: 256 << 10, ..small_options() };
+        let mut store = Store0::open_with(&env, 5, options);
+        env.fail(rule(SimOp::Create, 1, errno, true));
+        for row in 0..80u8 {
+            let branch = store.db.branch(&BranchOptions::default()).unwrap();
+            let op = ModelOp { space: 1, key: vec![row], value: Some(vec![row; 30]) };
+            branch.write(to_batch(&store.ids, std::slice::from_ref(&op))).unwrap();
+            branch.commit(&mut |_| Merged::Conflict).unwrap();
+            store.model.apply(&[op]);
+        }
+        assert!(env.fault_count() > 0);
+        store.check();
+        env.clear_faults();
+        store.db.flush().unwrap();
+        store.check();
+        assert_eq!(reopened(&env.process_kill()), store.model, "{errno}");
+    }
 }
 
 /// The flush that would make the next log's name durable finds no room, and then the power fails.
