@@ -3,8 +3,9 @@
 //! ```text
 //! run: begin --> the same program, `txn enter`: a mount namespace of its own, the view bound over the directory, CMD
 //!        ^         | ends with 0: commit --> done
-//!        |         |                +-- conflict: abort, and again if there are retries left
-//!        |         | ends otherwise, after it gave way to others: the same
+//!        |         |                +-- it met others: abort, and again if there are retries left
+//!        |         |                +-- refused otherwise: it stays open, for whoever makes room to commit it
+//!        |         | ends otherwise, after it gave way to others: as if it met others
 //!        +---------+ ends otherwise: abort
 //! ```
 
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::UnshareFlags;
+use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGQUIT};
 
 use varve_engine::paths::ReadPaths;
@@ -100,7 +102,7 @@ pub fn begin(dir: &Path, options: &TransactionOptions) -> Result<Begun> {
 
 /// Runs `command` so that it sees a transaction at `dir`; gives its exit status. The transaction is committed if that is
 /// 0, and aborted otherwise. If others have changed what it changed, or it gave way to them, it is run again, `retries` times
-/// at most, with a higher priority each time.
+/// at most, with a higher priority each time. If its commit fails for another reason the transaction stays open.
 pub fn run(
     dir: &Path,
     command: &[OsString],
@@ -120,11 +122,13 @@ pub fn run(
         let abort = || ask(&store, ViewRequest::Abort { id: id.clone() }).map(drop);
         let status = run_in(&path, &dir, command).inspect_err(|_| drop(abort()))?;
         let error = if status == 0 {
-            let committed = ask(&store, ViewRequest::Commit { id: id.clone() });
-            let Err(error) = committed else { return Ok(0) };
-            error
+            match ask(&store, ViewRequest::Commit { id: id.clone() }) {
+                Ok(_) => return Ok(0),
+                Err(error) if error.status() == exit_status::CONFLICT => error,
+                Err(error) => return Err(not_committed(&store, &dir, &id, error)),
+            }
         } else {
-            let Some(why) = gave_way(&store, &id)? else {
+            let Some(why) = gave_way(&store, &id).inspect_err(|_| drop(abort()))? else {
                 abort()?;
                 return Ok(status);
             };
@@ -132,7 +136,10 @@ pub fn run(
                 format!("the program ended with {status}, as its transaction gave way: {why}");
             Error::failed(text).with_status(exit_status::CONFLICT)
         };
-        abort()?;
+        if let Err(reason) = abort() {
+            log::warn!("transaction {id} is not aborted: {}", reason.message());
+            return Err(error);
+        }
         if left == 0 {
             return Err(error.hint("nothing has changed; run it again, or use --retry"));
         }
@@ -141,11 +148,35 @@ pub fn run(
     }
 }
 
+/// What is told of the transaction `id`, if it is open.
+fn open(store: &Path, id: &str) -> Result<Option<Value>> {
+    let open = ask(store, ViewRequest::ListTransactions)?;
+    let told = open.as_array().into_iter().flatten().find(|txn| txn["id"] == id);
+    Ok(told.cloned())
+}
+
 /// Why an open transaction has lost its locks, if it has.
 fn gave_way(store: &Path, id: &str) -> Result<Option<String>> {
-    let open = ask(store, ViewRequest::ListTransactions)?;
-    let found = open.as_array().into_iter().flatten().find(|txn| txn["id"] == id);
-    Ok(found.and_then(|txn| txn["gave_way"].as_str().map(str::to_owned)))
+    let told = open(store, id)?;
+    Ok(told.and_then(|txn| txn["gave_way"].as_str().map(str::to_owned)))
+}
+
+/// Adds to why a commit failed how to go on with the transaction, if there still is one.
+fn not_committed(store: &Path, dir: &Path, id: &str, error: Error) -> Error {
+    let dir = dir.display();
+    let next = match open(store, id) {
+        Ok(Some(_)) => {
+            format!(
+                "`varve txn commit {dir} {id}` commits it then, `varve txn abort {dir} {id}` drops it"
+            )
+        }
+        // It is durable, or another has ended it.
+        Ok(None) => format!("transaction {id} is not open any more"),
+        Err(_) => format!("`varve txn list {dir}` tells whether transaction {id} is still open"),
+    };
+    let next =
+        [error.next_step(), Some(&next)].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    error.hint(next)
 }
 
 /// Runs `command` in the view at `path`, which it sees at `dir`.

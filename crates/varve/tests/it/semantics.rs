@@ -18,6 +18,7 @@ mod past;
 mod programs;
 mod rights;
 mod rollback;
+mod runs;
 mod sent;
 mod serial;
 mod trees;

@@ -1,0 +1,87 @@
+//! `varve txn run`, when the commit fails for another reason than what others have changed.
+
+use std::fs;
+use std::process::Output;
+
+use varve_testkit::eventually;
+
+use super::views::{LARGE, text};
+use super::{Place, semantics};
+use crate::harness::{run, varve};
+
+semantics!(transaction_run_refused, transaction_run_unfinished);
+
+/// Runs `script` in a transaction, with retries; gives what became of it, and how often it ran.
+fn in_txn(place: &Place, script: &str) -> (Output, usize) {
+    let (dir, runs) = (place.dir(), place.dir().parent().unwrap().join("runs"));
+    let script = format!("echo x >> {}; {script}", runs.display());
+    let mut command = varve();
+    command.args(["txn", "run", "--retry", "3"]).arg(&dir).args(["--", "sh", "-c", &script]);
+    let output = command.current_dir(&dir).output().unwrap();
+    (output, fs::read_to_string(&runs).unwrap().lines().count())
+}
+
+/// The open transactions.
+fn listed(place: &Place) -> Vec<String> {
+    let said = text(&run(varve().args(["txn", "list"]).arg(place.dir())));
+    said.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+}
+
+/// Every failure was taken for a conflict: what the program had done was thrown away, and it was run again.
+fn transaction_run_refused(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let (dir, beside) = (place.dir(), place.dir().parent().unwrap().to_path_buf());
+    let below = dir.join("below");
+    fs::create_dir(&below).unwrap();
+    run(varve().args(["quota", "set", "--inodes", "2"]).arg(&below));
+    // Others fill the directory meanwhile.
+    let others = std::thread::spawn({
+        let (below, beside) = (below.clone(), beside.clone());
+        move || {
+            eventually("the program runs", || beside.join("runs").exists());
+            for name in ["two", "three"] {
+                fs::write(below.join(name), name).unwrap();
+            }
+            fs::write(beside.join("filled"), "").unwrap();
+        }
+    });
+    let filled = beside.join("filled");
+    let wait = format!("until [ -e {} ]; do sleep 0.02; done", filled.display());
+    let (refused, runs) = in_txn(place, &format!("echo 1 > below/one; timeout 60 sh -c '{wait}'"));
+    others.join().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!((refused.status.code(), runs), (Some(1), 1), "{said}");
+    let open = listed(place);
+    assert_eq!(open.len(), 1, "{said}");
+    let next = format!("varve txn commit {} {}", dir.display(), open[0]);
+    assert!(said.contains("limits") && said.contains(&next), "{said}");
+    fs::remove_file(below.join("two")).unwrap();
+    run(varve().args(["txn", "commit"]).arg(&dir).arg(&open[0]));
+    assert_eq!(fs::read(below.join("one")).unwrap(), b"1\n");
+    assert_eq!(fs::read(below.join("three")).unwrap(), b"three");
+}
+
+/// The error of the abort hid that there was nothing to abort.
+fn transaction_run_unfinished(place: &Place) {
+    let Place::Mount(mount) = place else { return };
+    let (dir, objects) = (place.dir(), mount.store().join("objects"));
+    // In the way of the large file that is to be put in place.
+    let way = objects.join("0");
+    assert!(!way.exists());
+    let script = format!("head -c {LARGE} /dev/zero > large; echo > {}", way.display());
+    let (failed, runs) = in_txn(place, &script);
+    let said = String::from_utf8(failed.stderr).unwrap();
+    assert_eq!((failed.status.code(), runs), (Some(1), 1), "{said}");
+    assert!(said.contains("is committed, but not all of its large files are in place"), "{said}");
+    assert!(
+        said.contains("mount the store again") && said.contains("is not open any more"),
+        "{said}"
+    );
+    mount.unmount();
+    fs::remove_file(way).unwrap();
+    mount.mount();
+    assert_eq!(fs::read(dir.join("large")).unwrap(), vec![0; LARGE]);
+    assert_eq!(listed(place), [""; 0]);
+}
