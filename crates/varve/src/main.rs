@@ -15,11 +15,10 @@ fn main() -> ExitCode {
         Some(arguments) => cmd::helper::run(&arguments),
         None => cmd::CommandLine::parse().run(),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            output::error(&error);
-            ExitCode::from(error.status())
-        }
+    let mut status = ExitCode::SUCCESS;
+    for error in [output::outcome().err(), outcome.err()].into_iter().flatten() {
+        output::error(&error);
+        status = ExitCode::from(error.status());
     }
+    status
 }

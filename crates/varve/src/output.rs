@@ -1,8 +1,9 @@
 //! What people and programs see.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -15,9 +16,38 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// Characters of a whole bar.
 const BAR_CELLS: usize = 30;
 
-/// Writes a line to the standard output. A reader that has gone away (`varve ... | head`) is no failure.
+/// The first failure to write to the standard output, after which nothing more is written there.
+static FAILURE: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Writes to the standard output. What becomes of that is told by [`is_wanted`], and in the end by [`outcome`].
+pub(crate) fn bytes(bytes: &[u8]) {
+    if is_wanted() {
+        let mut out = std::io::stdout().lock();
+        let written = out.write_all(bytes).and_then(|()| out.flush());
+        let _ = written.map_err(|error| FAILURE.set(error));
+    }
+}
+
+/// Writes a line to the standard output, like [`bytes`].
 pub(crate) fn line(text: impl AsRef<[u8]>) {
-    drop(std::io::stdout().write_all(&[text.as_ref(), b"\n"].concat()));
+    bytes(&[text.as_ref(), b"\n"].concat());
+}
+
+/// False when nobody gets what would be written from now on.
+pub(crate) fn is_wanted() -> bool {
+    FAILURE.get().is_none()
+}
+
+/// Whether all output was written. A reader that has gone away (`varve ... | head`) has what it wanted.
+pub(crate) fn outcome() -> Result<()> {
+    match FAILURE.get() {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+            let text = format!("cannot write to the standard output: {error}");
+            Err(Error::failed(text)
+                .hint("make room where it goes; what the command was to change it has changed"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The path that is told, its bytes as they are, so that what reads them finds it; `-` for none.

@@ -79,11 +79,10 @@ pub fn send(path: &Path, request: &SendRequest, out: &mut dyn Write) -> Result<V
     }
     let mut daemon = ask_for(&store, ViewRequest::Send(request.clone()))?;
     let mut blocks = BlockReader::new(&mut daemon);
-    io::copy(&mut blocks, out).map_err(|error| {
+    io::copy(&mut blocks, out).and_then(|_| out.flush()).map_err(|error| {
         Error::failed(format!("the stream cannot be written: {error}"))
             .hint("is there room where it goes, and is its reader still there?")
     })?;
-    out.flush().map_err(|error| Error::failed(format!("the stream cannot be written: {error}")))?;
     report(daemon)
 }
 

@@ -1,10 +1,10 @@
 //! `varve completions`: a completion script for a shell.
 
-use std::io::Write;
-
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
-use varve::{Error, Result};
+use varve::Result;
+
+use crate::output;
 
 /// For which shell.
 #[derive(Args)]
@@ -22,7 +22,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         "varve",
         &mut script,
     );
-    std::io::stdout()
-        .write_all(&script)
-        .map_err(|error| Error::failed(format!("cannot write the script: {error}")))
+    output::bytes(&script);
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! `varve kv`: dictionaries of pairs beside the files of a store.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -171,13 +171,7 @@ fn get(client: &mut Client, key: &Key) -> Result<()> {
     let Some(value) = value else {
         return Err(Error::failed("the key has no value").with_status(exit_status::FAILED));
     };
-    write(&value)
-}
-
-/// Writes to the standard output. A reader that has gone away is no failure.
-fn write(value: &[u8]) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    drop(out.write_all(value).and_then(|()| out.flush()));
+    output::bytes(&value);
     Ok(())
 }
 
@@ -191,14 +185,14 @@ fn scan(client: &mut Client, arguments: &Scan) -> Result<()> {
         let request = Request::Scan { name, start: start.clone(), end: stop.clone(), reverse };
         let Response::Pairs(pairs, more) = client.ask(request)? else { return Err(strange()) };
         for (key, value) in &pairs {
-            if left == 0 {
+            if left == 0 || !output::is_wanted() {
                 return Ok(());
             }
             left -= 1;
             if arguments.json {
                 output::line(json!({ "key": shown(key), "value": shown(value) }).to_string());
             } else {
-                write(&[&key[..], b"\t", &value[..], b"\n"].concat())?;
+                output::line([&key[..], b"\t", &value[..]].concat());
             }
         }
         let Some((last, _)) = pairs.into_iter().next_back().filter(|_| more) else { return Ok(()) };

@@ -14,6 +14,7 @@ mod fsck;
 mod harness;
 mod kv;
 mod odd_paths;
+mod output;
 mod redesign;
 mod semantics;
 mod untrusted;

@@ -53,7 +53,9 @@ pub type Progress<'a> = &'a mut dyn FnMut(&Totals);
 
 /// The error of a stream that cannot be written.
 fn broken(error: std::io::Error) -> FsError {
-    FsError::Storage(format!("the stream cannot be written: {error}"))
+    FsError::Storage(format!(
+        "the stream cannot be written: {error}; is there room where it goes, and is its reader still there?"
+    ))
 }
 
 /// A large file that is to be sent.
