@@ -18,9 +18,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use varve_fs::stream::frame::{FrameReader, Header};
+use varve_fs::stream::frame::{FrameReader, Header, SnapshotId};
 use varve_fs::stream::{Receipt, ReceiveError, Received, Totals, read_header};
-use varve_fs::{CommitError, FormatOptions, MountOptions, VarveFs};
+use varve_fs::{CommitError, Committed, FormatOptions, MountOptions, VarveFs};
 use varve_vfs::FsError;
 
 use crate::mounting::Report;
@@ -129,7 +129,7 @@ fn receive_here(path: &Path, input: &mut dyn Read) -> Result<Value> {
         store::format(path, &options)?;
     }
     let file_system = FileSystem::open(path, &MountOptions::default())?;
-    let received = receive_into(&file_system.inner(), &header, &mut stream);
+    let received = receive_into(&file_system.inner(), &header, &mut stream, |_| ());
     file_system.close()?;
     received.map(|received| told(&received))
 }
@@ -163,9 +163,22 @@ fn send_from(fs: &VarveFs, request: &SendRequest, out: &mut dyn Write) -> Result
     Ok(json!({ "name": name, "rows": rows, "files": files, "bytes": bytes }))
 }
 
-/// Receives into an open store.
-fn receive_into(fs: &VarveFs, header: &Header, stream: &mut FrameReader<'_>) -> Result<Received> {
-    fs.receive_snapshot(header, stream, &mut |_| ()).map_err(|error| refused(Some(fs), error))
+/// Receives into an open store. `follow` is told of what has changed.
+fn receive_into(
+    fs: &VarveFs,
+    header: &Header,
+    stream: &mut FrameReader<'_>,
+    follow: impl FnOnce(&Committed),
+) -> Result<Received> {
+    let done = fs.receive_snapshot(header, stream, &mut |_| ());
+    let committed = match &done {
+        Ok(received) => Some(&received.committed),
+        Err(error) => error.committed(),
+    };
+    if let Some(committed) = committed {
+        follow(committed);
+    }
+    done.map_err(|error| refused(Some(fs), error))
 }
 
 fn refused(fs: Option<&VarveFs>, error: ReceiveError) -> Error {
@@ -196,6 +209,7 @@ fn refused(fs: Option<&VarveFs>, error: ReceiveError) -> Error {
         .hint("stop them, roll back to the last snapshot, and receive again"),
         // The limits of the snapshot hold.
         ReceiveError::Commit(CommitError::OverLimits(trees)) => Error::failed(trees.join(", ")),
+        ReceiveError::Commit(CommitError::Unfinished(_, error)) => Error::from(error),
         ReceiveError::Commit(CommitError::GaveWay(why)) => {
             Error::failed(format!("nothing was received: {why}"))
         }
@@ -213,12 +227,13 @@ pub(crate) fn token(fs: &VarveFs) -> Result<Value> {
     Ok(json!({ "token": receipt.as_ref().map(token_of) }))
 }
 
-/// Serves a client who asked a daemon for a stream; `received` is told of what has changed.
+/// Serves a client who asked a daemon for a stream; `follow` is told of what has changed by which snapshot, also where not all
+/// went well.
 pub(crate) fn serve(
     fs: &VarveFs,
     request: &ViewRequest,
     client: &mut UnixStream,
-    received: impl FnOnce(&Received),
+    follow: impl FnOnce(&SnapshotId, &Committed),
 ) {
     let patient = client
         .set_read_timeout(Some(STREAM_PATIENCE))
@@ -233,8 +248,7 @@ pub(crate) fn serve(
         }
         (Ok(()), _) => {
             control::answer(client, &Report::Done(Value::Null));
-            let done = take(fs, client).inspect(received);
-            done.map(|received| told(&received))
+            take(fs, client, follow).map(|received| told(&received))
         }
     };
     control::answer(client, &done.map_or_else(|error| Report::of(&error), Report::Done));
@@ -244,11 +258,15 @@ pub(crate) fn serve(
     let _ = io::copy(client, &mut io::sink());
 }
 
-fn take(fs: &VarveFs, client: &mut UnixStream) -> Result<Received> {
+fn take(
+    fs: &VarveFs,
+    client: &mut UnixStream,
+    follow: impl FnOnce(&SnapshotId, &Committed),
+) -> Result<Received> {
     let mut blocks = BlockReader::new(client);
     let mut stream = FrameReader::new(&mut blocks).map_err(|error| unreadable(&error))?;
     let header = read_header(&mut stream).map_err(|error| refused(None, error))?;
-    receive_into(fs, &header, &mut stream)
+    receive_into(fs, &header, &mut stream, |committed| follow(&header.snapshot, committed))
 }
 
 fn unreadable(error: &io::Error) -> Error {

@@ -171,7 +171,9 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         ViewRequest::ListSnapshots => list_snapshots(&fs, None),
         ViewRequest::DiffSnapshots { from, to } => diff_snapshots(&fs, from, to.as_deref()),
         ViewRequest::Rollback { name, dry_run: true } => rollback_diff(&fs, name),
-        ViewRequest::Rollback { name, dry_run: false } => roll_back(&fs, name).map(|_| Value::Null),
+        ViewRequest::Rollback { name, dry_run: false } => {
+            roll_back(&fs, name, |_| ()).map(|()| Value::Null)
+        }
         ViewRequest::Commit { id } => commit(&fs, id, None)
             .map(|_| Value::Null)
             .map_err(|error| not_committed(&fs, id, error)),
@@ -272,7 +274,7 @@ pub(crate) fn commit(
     }
 }
 
-/// Why the transaction `id` is not committed.
+/// Why the transaction `id` is not committed, or what of it is missing.
 pub(crate) fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error {
     match error {
         CommitError::Conflict(paths) => Error::failed(format!(
@@ -308,6 +310,7 @@ pub(crate) fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error
         }
         CommitError::Failed(FsError::NoSpace(text)) => Error::failed(format!("not committed: {text}"))
             .hint("the transaction is still open: make room and commit again"),
+        CommitError::Unfinished(_, error) => Error::from(error),
         CommitError::Failed(error) => no_transaction(id, error),
     }
 }
@@ -326,9 +329,13 @@ fn commit_in_time(
     committed.unwrap_or_else(|blocked| Err(FsError::Blocked(blocked).into()))
 }
 
-/// Takes the file system back to a snapshot.
-pub(crate) fn roll_back(fs: &VarveFs, name: &str) -> Result<Committed> {
-    fs.roll_back(name).map_err(|error| match error {
+/// Takes the file system back to a snapshot. `follow` is told of what has changed, also where not all went well.
+pub(crate) fn roll_back(fs: &VarveFs, name: &str, follow: impl FnOnce(&Committed)) -> Result<()> {
+    let done = fs.roll_back(name);
+    if let Some(committed) = done.as_ref().map_or_else(RollBackError::committed, Some) {
+        follow(committed);
+    }
+    done.map(drop).map_err(|error| match error {
         RollBackError::Dropped(names) => Error::failed(format!(
             "nothing was rolled back, as dictionaries of the snapshot were dropped since, with their pairs:\n  {}",
             names.join("\n  ")
@@ -361,6 +368,7 @@ fn not_rolled_back(name: &str, error: CommitError) -> Error {
         CommitError::Failed(FsError::NoSpace(text)) => {
             Error::failed(format!("nothing was rolled back: {text}")).hint("make room and try again")
         }
+        CommitError::Unfinished(_, error) => Error::from(error),
         CommitError::Failed(error) => no_snapshot(name, error),
     }
 }

@@ -46,13 +46,23 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of one write to the transaction, about.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Why a rollback has changed nothing.
+/// Why a rollback has changed nothing, unless it is [`CommitError::Unfinished`].
 #[derive(Debug)]
 pub enum RollBackError {
     /// Dictionaries would have to come back that were dropped, with their pairs: the names.
     Dropped(Vec<String>),
     /// It could not be committed: others keep changing the same, or files are in use.
     NotCommitted(CommitError),
+}
+
+impl RollBackError {
+    /// What has changed all the same.
+    pub fn committed(&self) -> Option<&Committed> {
+        match self {
+            RollBackError::NotCommitted(error) => error.committed(),
+            RollBackError::Dropped(_) => None,
+        }
+    }
 }
 
 impl From<CommitError> for RollBackError {
@@ -101,7 +111,8 @@ impl VarveFs {
             still.filter(|still| *still == epoch).ok_or(FsError::NotFound)?;
             Ok(self.commit_with(&txn.name().name, &view, Ending::default())?)
         });
-        if done.is_err()
+        let has_ended = |error: &RollBackError| error.committed().is_some();
+        if done.as_ref().is_err_and(|error| !has_ended(error))
             && let Err(error) = self.drop_transaction(&txn.name().name)
         {
             log::warn!("what a rollback had begun stays until the next mount: {error}");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use varve_env::Env;
-use varve_env::sim::SimEnv;
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{
     CommitError, FormatOptions, Isolation, MountOptions, TransactionOptions, VarveFs, ViewKind,
@@ -222,6 +222,57 @@ fn every_crash_of_a_serializable_transaction_leaves_all_of_it_or_nothing() {
         }
     }
     assert!(whole > 20 && absent > 20, "{whole} whole, {absent} absent");
+}
+
+/// The storage fails once, anywhere in a commit. Who is told that it is not committed finds nothing of it, now and after mounting
+/// again; who is told that something of it is missing finds all of it after mounting again. Failures of what follows a commit
+/// were told as if it had not happened.
+#[test]
+fn a_commit_that_meets_a_failure_says_whether_it_has_happened() {
+    let (mut refused, mut unfinished) = (0, 0);
+    let kinds = [
+        (SimOp::Open, 5),
+        (SimOp::Stat, 5),
+        (SimOp::Read, 5),
+        (SimOp::Write, 5),
+        (SimOp::Write, 28),
+        (SimOp::Create, 28),
+        (SimOp::SetLen, 5),
+        (SimOp::Sync, 5),
+        (SimOp::SyncDir, 5),
+        (SimOp::Rename, 5),
+        (SimOp::Remove, 5),
+    ];
+    for (op, errno) in kinds {
+        for nth in 1.. {
+            let env = sim_store(1, &FormatOptions::default());
+            let Scene { fs, id, view } = scene(&env);
+            let path_suffix = String::new();
+            env.fail(FaultRule { path_suffix, op, nth, errno, sticky: false });
+            let committed = fs.commit_transaction(&id, &view);
+            let met = env.fault_count() > 0;
+            env.clear_faults();
+            let what = format!("{op:?} {nth}: {committed:?}");
+            let has_happened = match &committed {
+                Ok(_) => true,
+                Err(error) => error.committed().is_some(),
+            };
+            if !has_happened || committed.is_ok() {
+                assert_eq!(state(&fs), Ok(has_happened), "{what}");
+            }
+            refused += u32::from(!has_happened);
+            unfinished += u32::from(has_happened && committed.is_err());
+            drop((view, fs));
+            let fs = open(&env.process_kill());
+            assert_eq!(state(&fs), Ok(has_happened), "{what}");
+            assert_eq!(fs.transactions().unwrap().is_empty(), has_happened, "{what}");
+            sound(&fs);
+            if !met {
+                break;
+            }
+        }
+    }
+    assert!(refused > 20 && unfinished > 10, "{refused} refused, {unfinished} unfinished");
 }
 
 #[test]

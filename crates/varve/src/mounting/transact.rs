@@ -28,13 +28,7 @@ impl ViewDesk {
             Transact::Commit(id) => {
                 self.fs.transaction(&id.to_string())?;
                 self.commit(&name(id)).map(|()| id).map_err(|error| match error {
-                    NotCommitted::Refused(CommitError::Conflict(told)) => {
-                        FsError::Conflict(told.join(", "))
-                    }
-                    NotCommitted::Refused(CommitError::GaveWay(_)) => FsError::GaveWay,
-                    NotCommitted::Refused(CommitError::InUse(_)) => FsError::TextBusy,
-                    NotCommitted::Refused(CommitError::OverLimits(_)) => FsError::QuotaExceeded,
-                    NotCommitted::Refused(CommitError::Failed(error)) => error,
+                    NotCommitted::Refused(error) => refused(error),
                     NotCommitted::Failed(error) => failed(error),
                 })
             }
@@ -42,6 +36,46 @@ impl ViewDesk {
                 self.fs.transaction(&id.to_string())?;
                 self.abort(&name(id), UnmountMode::Force).map(|()| id).map_err(failed)
             }
+        }
+    }
+}
+
+/// What a program is told of a commit that does not go.
+fn refused(error: CommitError) -> FsError {
+    match error {
+        CommitError::Conflict(told) => FsError::Conflict(told.join(", ")),
+        CommitError::GaveWay(_) => FsError::GaveWay,
+        CommitError::InUse(_) => FsError::TextBusy,
+        CommitError::OverLimits(_) => FsError::QuotaExceeded,
+        // Nothing of it is lost by that: it can be committed when they have ended.
+        CommitError::Failed(FsError::Blocked(_)) => FsError::TryAgain,
+        CommitError::Failed(error) => error,
+        CommitError::Unfinished(_, error) => FsError::Storage(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_fs::Committed;
+    use varve_types::Errno;
+    use varve_vfs::Blocked;
+
+    use super::*;
+
+    /// What a program can do differs: commit again, abort, or look what there is.
+    #[test]
+    fn each_refusal_has_its_errno() {
+        let blocked = FsError::Blocked(Blocked { what: 1, by: vec![2], released: 0 });
+        let full = || FsError::NoSpace("full".to_owned());
+        for (error, errno) in [
+            (CommitError::Failed(blocked), Errno::Again),
+            (CommitError::Conflict(Vec::new()), Errno::Busy),
+            (CommitError::InUse(Vec::new()), Errno::TextBusy),
+            (CommitError::Failed(full()), Errno::NoSpace),
+            (CommitError::Unfinished(Committed::default(), full()), Errno::Io),
+        ] {
+            let told = format!("{error:?}");
+            assert_eq!(refused(error).errno(), errno, "{told}");
         }
     }
 }

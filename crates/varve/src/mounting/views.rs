@@ -34,10 +34,20 @@ use crate::transfer;
 use crate::views::{self, ViewRequest};
 use crate::{Error, Result};
 
-/// Why a transaction goes on.
+/// Why a transaction is not committed, or what of it is missing.
 pub(super) enum NotCommitted {
     Refused(CommitError),
     Failed(Error),
+}
+
+impl NotCommitted {
+    /// Whether the transaction goes on.
+    fn goes_on(&self) -> bool {
+        match self {
+            NotCommitted::Refused(error) => error.committed().is_none(),
+            NotCommitted::Failed(_) => true,
+        }
+    }
 }
 
 impl From<Error> for NotCommitted {
@@ -242,7 +252,7 @@ impl ViewDesk {
             }
             ViewRequest::Rollback { name, dry_run: true } => views::rollback_diff(&self.fs, name),
             ViewRequest::Rollback { name, dry_run: false } => {
-                self.follow(&views::roll_back(&self.fs, name)?);
+                views::roll_back(&self.fs, name, |committed| self.follow(committed))?;
                 Ok(Value::Null)
             }
             ViewRequest::Begin { root, options } => {
@@ -294,9 +304,9 @@ impl ViewDesk {
 
     /// Serves a client who sends or receives a stream.
     pub(crate) fn transfer(&self, request: &ViewRequest, client: &mut UnixStream) {
-        transfer::serve(&self.fs, request, client, |received| {
-            self.follow(&received.committed);
-            let name = received.snapshot.name.clone();
+        transfer::serve(&self.fs, request, client, |snapshot, committed| {
+            self.follow(committed);
+            let name = snapshot.name.clone();
             self.name_changed(&ViewName { kind: ViewKind::Snapshot, name });
         });
     }
@@ -312,16 +322,20 @@ impl ViewDesk {
     }
 
     pub(super) fn commit(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
-        self.ending(name, || self.commit_ending(name))?;
-        self.name_changed(name);
-        Ok(())
+        let done = self.ending(name, || self.commit_ending(name));
+        if !done.as_ref().is_err_and(NotCommitted::goes_on) {
+            self.name_changed(name);
+        }
+        done
     }
 
     fn commit_ending(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
         let open = self.sync(name)?;
-        let committed =
-            views::commit(&self.fs, &name.name, open.as_deref()).map_err(NotCommitted::Refused)?;
-        self.follow(&committed);
+        let done = views::commit(&self.fs, &name.name, open.as_deref());
+        let Some(committed) = done.as_ref().map_or_else(CommitError::committed, Some) else {
+            return done.map(drop).map_err(NotCommitted::Refused);
+        };
+        self.follow(committed);
         // What it was is part of the main view now, whatever becomes of its mount.
         if let Err(error) = self.end(name, UnmountMode::Force) {
             log::warn!(
@@ -330,7 +344,7 @@ impl ViewDesk {
                 error.message()
             );
         }
-        Ok(())
+        done.map(drop).map_err(NotCommitted::Refused)
     }
 
     /// Has the kernel forget what it knows of the main view that has changed without it.

@@ -85,13 +85,23 @@ impl VarveFs {
         let SnapshotId { id, name } = SnapshotId::of_row(&row).ok_or_else(unreadable)?;
         if self.find_snapshot(&name)?.is_none() {
             let epoch = self.ids.allocate()?;
+            let stored = stored_name(epoch, &id, &name);
             kept.begin(epoch);
-            if let Err(error) = views.db.create_snapshot(&stored_name(epoch, &id, &name)) {
+            let made = views.db.create_snapshot(&stored).map_err(error::store).and_then(|_| {
+                let open = self.handles.written_objects();
+                let kept = open.iter().try_for_each(|node| self.objects.keep_all(node.ino));
+                if kept.is_err()
+                    && let Err(error) = views.db.delete_snapshot(&stored)
+                {
+                    log::error!(
+                        "a received snapshot whose large files cannot be kept stays, with later bytes of them: {error}"
+                    );
+                }
+                kept
+            });
+            if made.is_err() {
                 self.end_view(epoch);
-                return Err(error::store(error));
-            }
-            for node in self.handles.written_objects() {
-                self.objects.keep_all(node.ino)?;
+                return made;
             }
         }
         let mut batch = Batch::new();

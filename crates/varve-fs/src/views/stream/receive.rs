@@ -53,7 +53,7 @@ const NOW: InodeId = InodeId::new(u64::MAX);
 /// Takes a row: its key space, its key and its value.
 type EachRow<'a> = dyn FnMut(KeyspaceId, &[u8], &Bytes) -> FsResult<()> + 'a;
 
-/// Why nothing was received.
+/// Why nothing was received, unless it is [`CommitError::Unfinished`].
 #[derive(Debug)]
 pub enum ReceiveError {
     /// The stream ended or is damaged from here on; what came is kept, to go on with.
@@ -64,6 +64,16 @@ pub enum ReceiveError {
     Refused(String, &'static str),
     /// The snapshot could not be taken over.
     Commit(CommitError),
+}
+
+impl ReceiveError {
+    /// What has changed all the same.
+    pub fn committed(&self) -> Option<&Committed> {
+        match self {
+            ReceiveError::Commit(error) => error.committed(),
+            _ => None,
+        }
+    }
 }
 
 impl From<FsError> for ReceiveError {
@@ -366,14 +376,19 @@ impl VarveFs {
             failed.is_none()
         };
         let then = || {
-            let named = self.name_received();
-            if named.is_err() {
-                // What the state is later has no such name.
-                let mut batch = Batch::new();
-                batch.delete(self.meta, Bytes::copy_from_slice(&TO_BE_NAMED.to_bytes()));
-                self.store.write(batch).map_err(error::store)?;
+            let Err(error) = self.name_received() else { return Ok(()) };
+            // What the state is later has no such name.
+            let mut batch = Batch::new();
+            batch.delete(self.meta, Bytes::copy_from_slice(&TO_BE_NAMED.to_bytes()));
+            if let Err(error) = self.store.write(batch) {
+                let cause = format!(
+                    "a snapshot is received, but cannot be named: {error}; mount the store again, which does that"
+                );
+                return Err(error::store(self.views()?.db.refuse_writes(&cause)));
             }
-            named
+            Err(FsError::Storage(format!(
+                "all of the snapshot is received, but cannot be named: {error}; roll back to the last one, and receive it again"
+            )))
         };
         // What is not in the base nobody here can know.
         let new_from = Some(InodeId::new(header.new_from));

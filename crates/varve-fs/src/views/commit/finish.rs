@@ -1,0 +1,198 @@
+//! What follows when a commit has joined: steps 5 and 6.
+//!
+//! From here on it is committed, whatever fails. What has to be done then is done again by the next mount, and until that
+//! nothing may change, or it would come between.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use varve_engine::{Batch, Direction, KeyRange};
+use varve_schema::{Content, Inode, Loan, Pending, RowKey, encode_inode_row};
+use varve_types::InodeId;
+use varve_vfs::FsResult;
+
+use super::bytes_of;
+use crate::error;
+use crate::fs::VarveFs;
+use crate::locator::Place;
+use crate::superblock::view_dir;
+use crate::views::plan::Plan;
+
+/// Rows of a file that the main view still knows, though its last name is gone.
+pub(super) struct Survivor {
+    inode: Inode,
+    data: Vec<(Bytes, Bytes)>,
+}
+
+impl VarveFs {
+    /// Makes what is outside of the rows as a commit that has joined wants it, durably, then what is known in memory. Where it
+    /// fails the store takes no more changes: what is missing is done again when it is opened, and nothing may come between.
+    pub(super) fn finish(
+        &self,
+        plan: &mut Plan,
+        installs: &[InodeId],
+        survivors: Vec<Survivor>,
+        epoch: InodeId,
+    ) -> FsResult<()> {
+        let views = self.views()?;
+        let finish = || {
+            self.store.sync().map_err(error::store)?;
+            // Before any of them can grow again.
+            self.objects.remove(&plan.shrunk)?;
+            self.install(installs, epoch)?;
+            self.follow_commit(plan, installs, survivors)
+        };
+        finish().map_err(|error| {
+            let cause = format!(
+                "a transaction is committed, but not all of its large files are in place: {error}; mount the store \
+                 again, which finishes that"
+            );
+            error::store(views.db.refuse_writes(&cause))
+        })
+    }
+
+    /// Does what may as well come later.
+    pub(super) fn clear_away(&self, plan: &Plan, epoch: InodeId) {
+        plan.removed_objects.iter().for_each(|ino| self.reaper.enqueue(*ino));
+        for ino in &plan.orphans {
+            if let Err(error) = self.reap_orphan(*ino) {
+                log::warn!("inode {ino}, which has no name, stays until the next mount: {error}");
+            }
+        }
+        if let Err(error) = self.store.sync() {
+            log::warn!("what follows a commit is not durable yet: {error}");
+        }
+        self.forget_transaction(epoch);
+    }
+
+    /// The inodes that are gone but that the main view still knows, with the rows that they may need. REQUIRES: the commit
+    /// is not written yet.
+    pub(super) fn survivors(&self, plan: &Plan) -> FsResult<Vec<Survivor>> {
+        let mut survivors = Vec::new();
+        for inode in &plan.left {
+            if self.locator.place(inode.ino)?.is_none() {
+                continue;
+            }
+            let inode = Inode { nlink: 0, home: None, ..inode.clone() };
+            let mut data = Vec::new();
+            if inode.has_xattrs || matches!(inode.content, Content::Chunks) {
+                let range = KeyRange::prefix(&RowKey::prefix_bytes(inode.ino));
+                let rows = self.store.scan(self.data, range, Direction::Forward);
+                for row in rows.map_err(error::store)? {
+                    data.push(row.map_err(error::store)?);
+                }
+            }
+            survivors.push(Survivor { inode, data });
+        }
+        Ok(survivors)
+    }
+
+    /// Step 6.
+    fn follow_commit(
+        &self,
+        plan: &mut Plan,
+        installs: &[InodeId],
+        survivors: Vec<Survivor>,
+    ) -> FsResult<()> {
+        self.moves.fetch_add(1, Ordering::AcqRel);
+        let mut batch = Batch::new();
+        batch.reclaims_space();
+        for (ino, place) in &plan.arrived {
+            self.locator.moved(*ino, place.clone())?;
+            match plan.nameless.contains(ino) {
+                true => drop(self.locator.mark_orphan(*ino, true)?),
+                false => self.locator.unmark_orphan(*ino),
+            }
+        }
+        for ino in installs {
+            batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
+            if let Some(node) = self.locator.node(*ino) {
+                node.state().object = None;
+            }
+        }
+        for inode in &plan.left {
+            if matches!(inode.content, Content::Directory(_))
+                && let Some(slot) = self.accounts.end_mark(inode.ino)
+            {
+                batch.delete(self.meta, bytes_of(RowKey::mark(slot)));
+            }
+        }
+        let mut orphans = HashSet::new();
+        for Survivor { inode, data } in survivors {
+            let ino = inode.ino;
+            let elsewhere = matches!(inode.content, Content::Object { .. } | Content::Borrowed(_));
+            let has_rows = elsewhere || !data.is_empty() || plan.orphans.contains(&ino);
+            if !self.locator.mark_orphan(ino, has_rows)? {
+                self.locator.detach(Box::new(inode))?;
+                continue;
+            }
+            batch.put(self.meta, bytes_of(RowKey::inode(ino)), encode_inode_row(&inode));
+            batch.put(self.meta, bytes_of(RowKey::pending(ino)), Pending::Orphan.encode());
+            data.into_iter().for_each(|(key, value)| batch.put(self.data, key, value));
+            if let Some(source) = inode.source() {
+                batch.put(self.meta, bytes_of(RowKey::loan(source, ino)), Loan::File.encode());
+            }
+            orphans.insert(ino);
+            self.locator.moved(ino, Place::Own)?;
+        }
+        plan.removed_objects.retain(|removed| !orphans.contains(removed));
+        for ino in &plan.shrunk {
+            batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
+            if let Some(node) = self.locator.node(*ino) {
+                let mut state = node.state();
+                (state.object, state.has_object) = (None, false);
+            }
+        }
+        self.dictionaries().expire_names();
+        if !batch.is_empty() {
+            self.store.write(batch).map_err(error::store)?;
+        }
+        self.reload_quotas()
+    }
+
+    fn install(&self, inos: &[InodeId], epoch: InodeId) -> FsResult<()> {
+        let own = view_dir(&self.dir, epoch);
+        // What the kernel reads straight cannot wait until all is written.
+        let straight =
+            |ino| self.locator.node(ino).is_some_and(|node| node.state().passthrough > 0);
+        self.objects.install(inos, &own, &straight)
+    }
+
+    /// Finishes the commit of a transaction that had written to the large file `ino`. If that cannot be, as what it had
+    /// written is gone, the pending row stays, for the check.
+    pub(crate) fn install_pending(&self, ino: InodeId, view: InodeId) -> FsResult<()> {
+        let own = view_dir(&self.dir, view);
+        if !self.objects.is_staged(ino, &own)?
+            && let Some(size) = self.missing_in_object(ino)?
+        {
+            log::error!(
+                "{} is not what a commit has made of it: its row says {size}, and what was to be put there is not below {} any \
+                 more; run `varve fsck`, restore the file from a backup",
+                self.objects.path(ino).display(),
+                own.display()
+            );
+            return Ok(());
+        }
+        self.install(&[ino], view)?;
+        let mut changes = self.changes();
+        changes.batch.reclaims_space();
+        changes.delete_pending(ino);
+        self.commit(changes)
+    }
+
+    /// What the row of a large file claims that its object does not have. Of one whose row is in the entry of its name only
+    /// the object is looked for; the rest is seen when it is opened.
+    fn missing_in_object(&self, ino: InodeId) -> FsResult<Option<String>> {
+        let claimed = match self.inode_row(ino)? {
+            Some(Inode { size, content: Content::Object { dirty: false, .. }, .. }) => size,
+            Some(Inode { content: Content::Object { .. }, .. }) | None => 0,
+            Some(_) => return Ok(None),
+        };
+        Ok(match self.objects.find(ino)? {
+            Some(object) if object.len >= claimed => None,
+            Some(object) => Some(format!("{claimed} bytes, it has {}", object.len)),
+            None => Some("that it is there".to_owned()),
+        })
+    }
+}
