@@ -11,19 +11,52 @@ use varve_vfs::FsResult;
 use super::{CLAIMED_OPEN_MAX, Objects, object_path};
 use crate::error;
 use crate::kept::{copy_file, exists};
-use crate::overlay::{Overlay, blocks_path};
+use crate::overlay::blocks_path;
+
+/// Where the copy lies that is to take the place of an object, beside what the view has of it at `own`.
+fn copy_path(own: &Path) -> PathBuf {
+    own.with_extension("begun")
+}
 
 impl Objects {
     /// Does what [`Objects::install`] of a view of `epoch` may have no room for: keeps for other views what it will change,
-    /// durably, and takes the room of what it will write. REQUIRES: nobody changes these objects until it is done.
-    pub(crate) fn prepare(&self, inos: &[InodeId], dir: &Path, epoch: InodeId) -> FsResult<()> {
-        let mut unsynced = BTreeSet::new();
+    /// durably, and takes the room of what it will write, or copies whole what `others_read`. Gives what it has copied.
+    /// REQUIRES: nobody changes these objects, or begins to read one past this program, until it is done.
+    pub(crate) fn prepare(
+        &self,
+        inos: &[InodeId],
+        dir: &Path,
+        epoch: InodeId,
+        others_read: &dyn Fn(InodeId) -> bool,
+    ) -> FsResult<BTreeSet<InodeId>> {
+        let (mut unsynced, mut copied) = (BTreeSet::new(), BTreeSet::new());
         let prepared = inos.iter().try_for_each(|ino| {
-            let prepare = self.prepare_one(*ino, dir, epoch, &mut unsynced);
+            let is_read = others_read(*ino);
+            if is_read {
+                copied.insert(*ino);
+            }
+            let prepare = self.prepare_one(*ino, dir, epoch, is_read, &mut unsynced);
             prepare.map_err(|error| error::object("prepare", &self.path(*ino), error))
         });
         // Whoever changes these objects later takes for durable what is kept.
-        self.sync_all_dirs(unsynced).and(prepared)
+        let prepared = self.sync_all_dirs(unsynced).and(prepared);
+        if prepared.is_err() {
+            self.drop_copies(&copied, dir);
+        }
+        prepared.map(|()| copied)
+    }
+
+    /// Gives back the room of what [`Objects::prepare`] has copied for an installation that does not come.
+    pub(crate) fn drop_copies(&self, copied: &BTreeSet<InodeId>, dir: &Path) {
+        for ino in copied {
+            let copy = copy_path(&object_path(dir, *ino));
+            match self.env.remove_file(&copy) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    log::warn!("{} stays until its transaction ends: {error}", copy.display());
+                }
+                _ => {}
+            }
+        }
     }
 
     fn prepare_one(
@@ -31,10 +64,20 @@ impl Objects {
         ino: InodeId,
         dir: &Path,
         epoch: InodeId,
+        is_read: bool,
         unsynced: &mut BTreeSet<PathBuf>,
     ) -> io::Result<()> {
-        let blocks = blocks_path(&object_path(dir, ino));
-        let Some(overlay) = self.overlays.get(&blocks)? else { return Ok(()) };
+        let own = object_path(dir, ino);
+        let Some(overlay) = self.overlays.get(&blocks_path(&own))? else { return Ok(()) };
+        if is_read {
+            // The object goes to where it is kept as a whole.
+            let object = self.env.open(&self.path(ino), OpenMode::Read)?;
+            let copy = copy_path(&own);
+            copy_file(self.env.as_ref(), object.as_ref(), &copy)?;
+            let copy = self.env.open(&copy, OpenMode::ReadWrite)?;
+            overlay.apply(copy.as_ref())?;
+            return copy.sync_all();
+        }
         let object = self.env.open(&self.path(ino), OpenMode::ReadWrite)?;
         if let Some(kept) = self.kept() {
             let changes = overlay.changes(object.stat()?.len)?;
@@ -52,26 +95,26 @@ impl Objects {
     }
 
     /// Makes the objects of `inos` what a view, whose own are in `dir`, has made of them, durably, those for which that has
-    /// not happened: writes the blocks to them that the view has changed, or puts the view's files in their places. Of those
-    /// that `others_read`, who has the object open goes on reading it as it was. Syncs each directory once.
+    /// not happened: writes the blocks to them that the view has changed, or puts the view's files in their places, and copies
+    /// that were `copied` for that: who has such an object open goes on reading it as it was. Syncs each directory once.
     pub(crate) fn install(
         &self,
         inos: &[InodeId],
         dir: &Path,
-        others_read: &dyn Fn(InodeId) -> bool,
+        copied: &BTreeSet<InodeId>,
     ) -> FsResult<()> {
-        let whole = self.apply(inos, dir, others_read)?;
+        let whole = self.apply(inos, dir, copied)?;
         let mut dirs = BTreeSet::new();
-        for ino in &whole {
+        for (ino, _) in &whole {
             self.make_way(*ino, &mut dirs)
                 .map_err(|e| error::object("keep", &self.path(*ino), e))?;
         }
         // What was there is durable where it is kept before anything else takes its place.
         self.sync_all_dirs(std::mem::take(&mut dirs))?;
         let mut left = BTreeSet::new();
-        for ino in &whole {
-            let (from, to) = (object_path(dir, *ino), self.path(*ino));
-            self.env.rename(&from, &to).map_err(|e| error::object("install", &from, e))?;
+        for (ino, from) in &whole {
+            let to = self.path(*ino);
+            self.env.rename(from, &to).map_err(|e| error::object("install", from, e))?;
             dirs.extend(to.parent().map(Path::to_path_buf));
             left.extend(from.parent().map(Path::to_path_buf));
         }
@@ -95,26 +138,26 @@ impl Objects {
         })
     }
 
-    /// Writes the blocks of a view to the objects `inos`, durably, or makes files of the view's own of both. Gives those of
-    /// which it has such a file.
+    /// Writes the blocks of a view to the objects `inos`, durably. Gives those of which there are whole files to take their
+    /// places instead, the view's own or copied, with these.
     fn apply(
         &self,
         inos: &[InodeId],
         dir: &Path,
-        others_read: &dyn Fn(InodeId) -> bool,
-    ) -> FsResult<Vec<InodeId>> {
+        copied: &BTreeSet<InodeId>,
+    ) -> FsResult<Vec<(InodeId, PathBuf)>> {
         let (mut whole, mut written, mut more) = (Vec::new(), Vec::new(), false);
         for ino in inos {
             let (from, to) = (object_path(dir, *ino), self.path(*ino));
             let apply = || {
                 if exists(self.env.as_ref(), &from)? {
-                    whole.push(*ino);
+                    whole.push((*ino, from.clone()));
                     return Ok(());
                 }
                 let Some(overlay) = self.overlays.get(&blocks_path(&from))? else { return Ok(()) };
-                if others_read(*ino) {
-                    whole.push(*ino);
-                    return self.make_whole(&overlay, &from, &to);
+                if copied.contains(ino) {
+                    whole.push((*ino, copy_path(&from)));
+                    return Ok(());
                 }
                 let object = self.wrap(*ino, self.env.open(&to, OpenMode::ReadWrite)?);
                 overlay.apply(object.as_ref())?;
@@ -137,18 +180,6 @@ impl Objects {
             object.sync_all().map_err(|error| error::object("sync", &path, error))?;
         }
         Ok(whole)
-    }
-
-    /// Makes a view's file `from` of the object `to` and the view's blocks over it.
-    fn make_whole(&self, overlay: &Overlay, from: &Path, to: &Path) -> io::Result<()> {
-        let begun = from.with_extension("begun");
-        let object = self.env.open(to, OpenMode::Read)?;
-        copy_file(self.env.as_ref(), object.as_ref(), &begun)?;
-        let copy = self.env.open(&begun, OpenMode::ReadWrite)?;
-        overlay.apply(copy.as_ref())?;
-        copy.sync_all()?;
-        self.env.rename(&begun, from)?;
-        from.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir))
     }
 
     /// Has the object of `ino` kept elsewhere if a view sees it, and makes the directory for another.

@@ -117,8 +117,7 @@ impl VarveFs {
         }
         let known = txn.with_new_from(ending.new_from.unwrap_or(txn.epoch));
         let mut plan = self.plan(&known, &branch, view)?;
-        // A state that was is to be again with its dictionaries and its limits.
-        let is_state = txn.purpose != Purpose::User;
+        // A state that was is to be again with its dictionaries.
         let (_held, _stopped) = match txn.purpose {
             Purpose::User => (Some(self.check_dictionaries(&txn, &branch, &plan)?), None),
             Purpose::Rollback => (Some(self.dictionaries().stand_still()?), None),
@@ -127,26 +126,27 @@ impl VarveFs {
         if ending.check.is_some_and(|check| !check()) {
             return Err(CommitError::Conflict(Vec::new()));
         }
-        self.check_use(view, &plan)?;
-        if is_state {
-            self.check_returning(view, &plan)?;
-        }
-        self.check_loops(view, &known, &plan)?;
-        if !is_state {
-            self.check_limits(&txn, &branch, &plan)?;
-        }
+        self.check_commit(&branch, view, (&txn, &known), &plan)?;
         let own = view.objects.own_inodes()?;
         view.objects.sync_claimed().map_err(error::sync)?;
         let gone: HashSet<&InodeId> = plan.removed_objects.iter().chain(&plan.orphans).collect();
         let installs: Vec<InodeId> = own.into_iter().filter(|ino| !gone.contains(ino)).collect();
         let survivors = self.survivors(&plan)?;
-        self.objects.prepare(&installs, &view_dir(&self.dir, txn.epoch), txn.epoch)?;
+        let own = view_dir(&self.dir, txn.epoch);
+        // What the kernel reads straight cannot wait until all is written.
+        let straight =
+            |ino| self.locator.node(ino).is_some_and(|node| node.state().passthrough > 0);
+        let copied = self.objects.prepare(&installs, &own, txn.epoch, &straight)?;
         let nobody_reads = self.objects.installing.write();
-        self.join(&branch, view, &txn, &plan, &installs)?;
+        let joined = self.join(&branch, view, &txn, &plan, &installs);
+        if joined.is_err() {
+            self.objects.drop_copies(&copied, &own);
+        }
+        joined?;
         if let Some(kept) = self.objects.kept() {
             kept.retire(txn.epoch);
         }
-        let mut done = self.finish(&mut plan, &installs, survivors, txn.epoch);
+        let mut done = self.finish(&mut plan, (&installs, &copied), survivors, txn.epoch);
         drop(nobody_reads);
         let is_finished = done.is_ok();
         if let Some(then) = ending.then.filter(|_| is_finished) {
@@ -161,6 +161,24 @@ impl VarveFs {
             Ok(()) => Ok(plan.told),
             Err(error) => Err(CommitError::Unfinished(plan.told, error)),
         }
+    }
+
+    /// What step 1 refuses, besides what dictionaries are in the way of.
+    fn check_commit(
+        &self,
+        branch: &Branch,
+        view: &VarveFs,
+        (txn, known): (&Transaction, &Transaction),
+        plan: &Plan,
+    ) -> Result<(), CommitError> {
+        self.check_use(view, plan)?;
+        // A state that was is to be again with its limits.
+        let is_state = txn.purpose != Purpose::User;
+        if is_state {
+            self.check_returning(view, plan)?;
+        }
+        self.check_loops(view, known, plan)?;
+        if is_state { Ok(()) } else { self.check_limits(txn, branch, plan) }
     }
 
     /// The rows of step 3, what takes them back, and the directories that have marks among them.

@@ -1,5 +1,8 @@
 //! Commits and rollbacks beside readers, and what they cost.
 
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -17,7 +20,7 @@ use crate::bench::{check, repair};
 use crate::crash::{STORE, open, sim_store};
 use crate::interposed::{Interposed, interposed};
 use crate::snapshots::{same, view};
-use crate::support::{BOTH, Calls, READ, ROOT, name};
+use crate::support::{BOTH, Calls, READ, ROOT, Rig, name, os_env, store_of};
 use crate::views::sound;
 
 const LARGE: usize = 70_000;
@@ -146,6 +149,54 @@ fn a_commit_that_cannot_be_finished_is_finished_by_the_next_mount() {
     assert!(fs.transactions().unwrap().is_empty());
     fs.put_at(changed, 0, b"goes on");
     sound(&fs);
+}
+
+/// A commit copies a large file whole that somebody reads past this program. Where there was no room for the copy, the commit
+/// had happened already, and the store took no more changes.
+#[test]
+fn a_commit_that_cannot_copy_what_is_read_straight_has_not_happened() {
+    let rig = Rig::new();
+    let (file, other) = (rig.mk(ROOT, "file"), rig.mk(ROOT, "other"));
+    rig.put_at(file, 0, &[1; LARGE]);
+    let reader = rig.open(file, READ).unwrap();
+    let mut open = None;
+    let take = &mut |fd: BorrowedFd<'_>| open = fd.try_clone_to_owned().ok().map(File::from);
+    rig.with_passthrough(reader.handle, take).unwrap();
+    let begin = || {
+        let txn = rig.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let changing = rig.open_view(&txn).unwrap();
+        changing.put_at(changing.find(ROOT, "file").unwrap().ino, 10, b"changed");
+        (txn.name, changing)
+    };
+    let mut changed = vec![1; LARGE];
+    changed[10..17].copy_from_slice(b"changed");
+    let (id, changing) = begin();
+    let own = store_of(rig.dir.path()).join("views").join(&id).join("0/0");
+    let copy = own.join(format!("{file}.begun"));
+    os_env().create_dir(&copy).unwrap();
+    let refused = rig.commit_transaction(&id, &changing);
+    assert!(matches!(refused, Err(CommitError::Failed(_))), "{refused:?}");
+    assert!(rig.contents(file) == [1; LARGE] && changing.contents(file) == changed);
+    rig.put_at(other, 0, b"goes on");
+    // Neither a conflict leaves the copy, nor what the view sees in another way.
+    os_env().remove_dir(&copy).unwrap();
+    changing.put_at(changing.find(ROOT, "other").unwrap().ino, 0, b"other");
+    let refused = rig.commit_transaction(&id, &changing);
+    assert!(matches!(refused, Err(CommitError::Conflict(_))), "{refused:?}");
+    assert!(changing.contents(file) == changed && !copy.exists());
+    rig.abort_transaction(&id).unwrap();
+    drop(changing);
+    let (id, changing) = begin();
+    rig.commit_transaction(&id, &changing).unwrap();
+    drop(changing);
+    let mut seen = vec![0; LARGE];
+    open.unwrap().read_exact_at(&mut seen, 0).unwrap();
+    assert!(seen == [1; LARGE], "it is read as it was");
+    rig.release(file, reader.handle).unwrap();
+    assert!(rig.contents(file) == changed);
+    sound(&rig);
+    let rig = rig.remount();
+    assert!(rig.contents(rig.find(ROOT, "file").unwrap().ino) == changed);
 }
 
 /// What a transaction had made of a large file is gone before the commit has put it in place, which no crash does. The check

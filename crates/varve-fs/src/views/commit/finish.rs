@@ -3,7 +3,7 @@
 //! From here on it is committed, whatever fails. What has to be done then is done again by the next mount, and until that
 //! nothing may change, or it would come between.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -31,7 +31,7 @@ impl VarveFs {
     pub(super) fn finish(
         &self,
         plan: &mut Plan,
-        installs: &[InodeId],
+        (installs, copied): (&[InodeId], &BTreeSet<InodeId>),
         survivors: Vec<Survivor>,
         epoch: InodeId,
     ) -> FsResult<()> {
@@ -40,7 +40,7 @@ impl VarveFs {
             self.store.sync().map_err(error::store)?;
             // Before any of them can grow again.
             self.objects.remove(&plan.shrunk)?;
-            self.install(installs, epoch)?;
+            self.objects.install(installs, &view_dir(&self.dir, epoch), copied)?;
             self.follow_commit(plan, installs, survivors)
         };
         finish().map_err(|error| {
@@ -151,14 +151,6 @@ impl VarveFs {
         self.reload_quotas()
     }
 
-    fn install(&self, inos: &[InodeId], epoch: InodeId) -> FsResult<()> {
-        let own = view_dir(&self.dir, epoch);
-        // What the kernel reads straight cannot wait until all is written.
-        let straight =
-            |ino| self.locator.node(ino).is_some_and(|node| node.state().passthrough > 0);
-        self.objects.install(inos, &own, &straight)
-    }
-
     /// Finishes the commit of a transaction that had written to the large file `ino`. If that cannot be, as what it had
     /// written is gone, the pending row stays, for the check.
     pub(crate) fn install_pending(&self, ino: InodeId, view: InodeId) -> FsResult<()> {
@@ -174,7 +166,7 @@ impl VarveFs {
             );
             return Ok(());
         }
-        self.install(&[ino], view)?;
+        self.objects.install(&[ino], &own, &BTreeSet::new())?;
         let mut changes = self.changes();
         changes.batch.reclaims_space();
         changes.delete_pending(ino);
