@@ -14,7 +14,7 @@ use varve_fs::fsck::Finding;
 use varve_fs::{
     CommitError, FormatOptions, MountOptions, RollBackError, TransactionOptions, VarveFs,
 };
-use varve_vfs::Vfs;
+use varve_vfs::{Vfs, XattrMode};
 
 use crate::bench::{check, repair};
 use crate::crash::{STORE, open, sim_store};
@@ -301,4 +301,31 @@ fn in_use(committed: Result<(), CommitError>) -> Vec<String> {
         Err(CommitError::InUse(paths)) => paths,
         other => panic!("{other:?}"),
     }
+}
+
+/// What a transaction had made of a file that it then removed, while programs knew it there and outside, stayed in the store for
+/// good: attributes that its row does not know of, and chunks beyond its end.
+#[test]
+fn nothing_stays_of_what_a_transaction_made_of_a_file_that_it_removed() {
+    let env = sim_store(81, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "file");
+    fs.put_at(ino, 0, &[1; 5000]);
+    let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let view = fs.open_view(&txn).unwrap();
+    assert_eq!(view.find(ROOT, "file").unwrap().ino, ino);
+    view.setxattr(ino, b"user.a", b"1", XattrMode::Set).unwrap();
+    view.put_at(ino, 0, &[2; 40_000]);
+    view.unlink(ROOT, name("file")).unwrap();
+    let reader = fs.open_as(ino, READ);
+    fs.commit_transaction(&txn.name, &view).unwrap();
+    assert!(fs.find(ROOT, "file").is_err());
+    assert_eq!(fs.read(ino, reader, 0, 10_000).unwrap(), [1; 5000][..]);
+    fs.release(ino, reader).unwrap();
+    drop(view);
+    fs.forget(ino, 1);
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+    fs.close().unwrap();
+    drop(fs);
+    assert_eq!(check(&env).findings, []);
 }

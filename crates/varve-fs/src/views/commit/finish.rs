@@ -129,6 +129,13 @@ impl VarveFs {
             }
             batch.put(self.meta, bytes_of(RowKey::inode(ino)), encode_inode_row(&inode));
             batch.put(self.meta, bytes_of(RowKey::pending(ino)), Pending::Orphan.encode());
+            if plan.orphans.contains(&ino) {
+                // Brought by the commit, which has made something else of it before it took its last name.
+                let range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
+                for key in self.store.keys(self.data, range).map_err(error::store)? {
+                    batch.delete(self.data, key.map_err(error::store)?);
+                }
+            }
             data.into_iter().for_each(|(key, value)| batch.put(self.data, key, value));
             if let Some(source) = inode.source() {
                 batch.put(self.meta, bytes_of(RowKey::loan(source, ino)), Loan::File.encode());
