@@ -211,6 +211,11 @@ impl VarveFs {
     /// Adds the held inode, as it is now, to `changes`, and charges its directory if its size changed.
     /// REQUIRES: in that case the lock of the directory's row ([`VarveFs::hold_counted`]).
     pub(crate) fn stage(&self, changes: &mut Changes, held: &mut Held<'_>) -> FsResult<()> {
+        match &held.home {
+            Home::Entry { row, .. } => self.check_none_written_elsewhere(row)?,
+            Home::Own if held.stored.dirty => self.check_written_elsewhere(&held.inode)?,
+            Home::Own | Home::Detached => {}
+        }
         let (before, now) = (held.stored, Stored::of(&held.inode));
         if let Some(dir) = held.counted_in() {
             if before.size != now.size {

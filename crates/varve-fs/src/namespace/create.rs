@@ -95,6 +95,7 @@ impl VarveFs {
         if row.find(name.as_bytes()).is_some() {
             return Err(FsError::Exists);
         }
+        self.check_none_written_elsewhere(&row)?;
         let now = self.now();
         let mut changes = self.changes();
         let mut inode = self.new_inode(&mut changes, caller, &dir, new, now)?;

@@ -50,6 +50,8 @@ impl VarveFs {
             let mut home = home_key.map(|key| self.entry_row(key)).transpose()?;
             let mut row = self.locked_entry_row(&guards, key)?;
             let mut inode = self.link_target(ino, &place, home.as_ref().unwrap_or(&row))?;
+            home.iter().chain([&row]).try_for_each(|row| self.check_none_written_elsewhere(row))?;
+            self.check_written_elsewhere(&inode)?;
             if row.find(name.as_bytes()).is_some() {
                 return Err(FsError::Exists);
             }

@@ -78,6 +78,7 @@ impl VarveFs {
                 (Remove::Directory, false) => return Err(FsError::NotDirectory),
                 _ => {}
             }
+            self.check_none_written_elsewhere(&row)?;
             let (inode, own) = match &named.body {
                 Body::Inline(inode) => (inode.clone(), false),
                 Body::Reference { ino, .. } => {
@@ -93,6 +94,7 @@ impl VarveFs {
                     (self.inode_row(*ino)?.ok_or_else(|| dangling(key, named))?, true)
                 }
             };
+            self.check_written_elsewhere(&inode)?;
             let lost = Lost { dir: parent, name, own };
             let home = self.home_without(&inode, lost)?.map(|home| RowKey::inode(home.dir));
             if let Some(home) = home.filter(|home| !guards.holds(*home)) {

@@ -181,6 +181,7 @@ impl VarveFs {
         if to.key() != from.key() {
             rows.entries.push(self.locked_entry_row(guards, to.key())?);
         }
+        rows.entries.iter().try_for_each(|row| self.check_none_written_elsewhere(row))?;
         Ok(rows)
     }
 
@@ -195,6 +196,7 @@ impl VarveFs {
                 self.inode_row(*ino)?.ok_or_else(|| dangling(end.key(), named))?
             }
         };
+        self.check_written_elsewhere(&inode)?;
         Ok(Some(Child { body: named.body.clone(), slot: named.slot, inode }))
     }
 

@@ -6,7 +6,7 @@
 //!
 //! - The bytes and extended attributes of files in the store: they change only together with the row that has the
 //!   attributes. Large files are read as they are, since opening one to write changes its row; one that is open for
-//!   writing in the main view cannot be opened.
+//!   writing in the main view can be neither opened nor changed.
 //! - Marks, which are the bookkeeping of [`crate::usage`], and what only the view knows.
 //!
 //! A directory's row is special, as it counts what is in it: with one lock for all of it, programs that merely pass
@@ -41,7 +41,7 @@ use varve_engine::{
     StoreError, StoreResult, StoreSnapshot,
 };
 use varve_schema::key::MetaRow;
-use varve_schema::{Content, Inode, RowKey};
+use varve_schema::{Body, Content, EntryRow, Inode, RowKey};
 use varve_types::{BranchId, InodeId, KeyspaceId};
 use varve_vfs::{Blocked, FsError, FsResult};
 
@@ -221,7 +221,8 @@ impl VarveFs {
         serial.claim(RowKey::inode(ino)).map_err(error::store)
     }
 
-    /// In a serializable view, refuses a large file that is open for writing in the main view, who does not ask us then.
+    /// In a serializable view, refuses a large file that is open for writing in the main view, who does not ask us then. Its
+    /// row too changes once more past our lock, when it is closed: who has read it may not write it.
     pub(crate) fn check_written_elsewhere(&self, inode: &Inode) -> FsResult<()> {
         let is_dirty = matches!(inode.content, Content::Object { dirty: true, .. });
         if self.serial.is_none() || !is_dirty {
@@ -232,6 +233,17 @@ impl VarveFs {
             Some(_) => Ok(()),
             None => Err(FsError::Busy),
         }
+    }
+
+    /// The same for all inodes of an entry row that is about to be written.
+    pub(crate) fn check_none_written_elsewhere(&self, row: &EntryRow) -> FsResult<()> {
+        if self.serial.is_none() {
+            return Ok(());
+        }
+        row.names().iter().try_for_each(|named| match &named.body {
+            Body::Inline(inode) => self.check_written_elsewhere(inode),
+            Body::Reference { .. } => Ok(()),
+        })
     }
 
     /// The store with the locks, and the branch if this is a serializable view.

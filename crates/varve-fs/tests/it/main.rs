@@ -33,6 +33,7 @@ mod sent;
 mod sent_files;
 mod sent_forged;
 mod serial;
+mod serial_large;
 mod snapshots;
 mod store;
 mod support;

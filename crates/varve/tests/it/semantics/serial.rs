@@ -233,6 +233,8 @@ fn serializable_large_files(place: &Place) {
     let txn = Txn::begin(&dir, &[]);
     let writer = OpenOptions::new().write(true).open(dir.join("large")).unwrap();
     refused_io(fs::read(txn.path.join("large")).map(drop), Errno::BUSY);
+    refused_io(fs::rename(txn.path.join("large"), txn.path.join("moved")), Errno::BUSY);
+    refused_io(fs::remove_file(txn.path.join("large")), Errno::BUSY);
     drop(writer);
     eventually("the main view has let go of it", || fs::read(txn.path.join("large")).is_ok());
     assert_eq!(fs::read(txn.path.join("large")).unwrap(), pattern(1, LARGE));

@@ -1,0 +1,74 @@
+//! Large files that the main view writes to beside serializable transactions.
+
+use varve_fs::{Isolation, TransactionOptions, VarveFs};
+use varve_types::InodeId;
+use varve_vfs::{Caller, FsError, FsResult, RenameMode, SetAttr, Vfs, XattrMode};
+
+use crate::concurrent::assert_sound;
+use crate::support::{Calls, ROOT, Rig, WRITE, name};
+
+const LARGE: usize = 70_000;
+
+fn begin(fs: &VarveFs) -> (String, VarveFs) {
+    let isolation = Isolation::Serializable;
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let txn = fs.begin_transaction(ROOT, &options).unwrap();
+    let view = fs.open_view(&txn).unwrap();
+    (txn.name, view)
+}
+
+fn chmod(fs: &VarveFs, ino: InodeId, perm: u32) -> FsResult<()> {
+    let set = SetAttr { perm: Some(perm), ..SetAttr::default() };
+    fs.setattr(Caller::ROOT, ino, set).map(drop)
+}
+
+/// The row of a file that is being written to is changed once more when it is closed, past the locks of transactions: one that
+/// had read it before and wrote it after put the old size back.
+#[test]
+fn a_large_file_that_is_being_written_to_is_not_changed_by_a_serializable_transaction() {
+    for linked in [false, true] {
+        let rig = Rig::new();
+        let dir = rig.mk_dir(ROOT, "dir");
+        let file = rig.mk(dir, "f");
+        rig.put_at(file, 0, &vec![1; LARGE]);
+        rig.mk(dir, "other");
+        if linked {
+            rig.link(file, dir, name("g")).unwrap();
+        }
+        let handle = rig.open_as(file, WRITE);
+        rig.write(file, handle, LARGE as u64, &[1; 100], false).unwrap();
+        let (id, view) = begin(&rig);
+        let seen = view.find(dir, "f").unwrap().ino;
+        assert_eq!(view.getattr(seen).unwrap().size, LARGE as u64 + 100);
+        let calls: [(&str, &dyn Fn() -> FsResult<()>); 7] = [
+            ("chmod", &|| chmod(&view, seen, 0o600)),
+            ("cut", &|| {
+                let set = SetAttr { size: Some(10), ..SetAttr::default() };
+                view.setattr(Caller::ROOT, seen, set).map(drop)
+            }),
+            ("setxattr", &|| view.setxattr(seen, b"user.a", b"1", XattrMode::Set)),
+            ("link", &|| view.link(seen, dir, name("h")).map(drop)),
+            ("rename", &|| view.mv(dir, "f", dir, "h")),
+            ("exchange", &|| view.rename(dir, name("other"), dir, name("f"), RenameMode::Exchange)),
+            ("unlink", &|| view.unlink(dir, name("f"))),
+        ];
+        for (what, call) in &calls {
+            let refused = call();
+            assert!(matches!(refused, Err(FsError::Busy)), "{what}: {refused:?}");
+        }
+        rig.release(file, handle).unwrap();
+        for (what, call) in &calls {
+            call().unwrap_or_else(|error| panic!("{what}: {error}"));
+            if *what == "link" {
+                view.unlink(dir, name("h")).unwrap();
+            } else if *what == "rename" {
+                view.mv(dir, "h", dir, "f").unwrap();
+            } else if *what == "exchange" {
+                view.rename(dir, name("other"), dir, name("f"), RenameMode::Exchange).unwrap();
+            }
+        }
+        rig.commit_transaction(&id, &view).unwrap();
+        assert!(rig.find(dir, "f").is_err());
+        assert_sound(&rig, "after the commit");
+    }
+}
