@@ -98,7 +98,8 @@ pub struct ViewName {
 }
 
 impl ViewName {
-    /// Where it is seen below the mount point of the main view.
+    /// Where it is seen below the mount point of the main view; if there is none of this name ([`VarveFs::check_view`]), it may
+    /// be anywhere.
     pub fn path(&self) -> PathBuf {
         Path::new(self.kind.dir()).join(&self.name)
     }
@@ -419,6 +420,16 @@ impl VarveFs {
             let is_it = known == name && known != HIDDEN_NAME;
             is_it.then(|| (epoch, stored.name.clone()))
         }))
+    }
+
+    /// `NotFound` unless there is such a view.
+    pub fn check_view(&self, view: &ViewName) -> FsResult<()> {
+        match view.kind {
+            ViewKind::Transaction => self.transaction(&view.name).map(drop),
+            ViewKind::Snapshot => {
+                self.find_snapshot(&view.name)?.map(drop).ok_or(FsError::NotFound)
+            }
+        }
     }
 
     /// Keeps these snapshots until the guard is dropped. `NotFound` if one is not there.

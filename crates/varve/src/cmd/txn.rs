@@ -88,7 +88,7 @@ struct IdArguments {
     /// A directory of the mount, or the store
     #[arg(value_name = "DIR|STORE")]
     path: PathBuf,
-    /// The transaction: the last part of what `begin` printed
+    /// The transaction: what `begin` printed, or the last part of it
     id: String,
 }
 

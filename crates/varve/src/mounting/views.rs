@@ -163,7 +163,8 @@ impl ViewDesk {
         }
     }
 
-    /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it.
+    /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it. REQUIRES: `work` looks first whether
+    /// there is such a view: its name may be anything that a client has sent, and so may the path where it would be mounted.
     fn ending<E: From<Error>>(
         &self,
         name: &ViewName,
@@ -220,9 +221,16 @@ impl ViewDesk {
             ViewRequest::Commit { id }
             | ViewRequest::Abort { id }
             | ViewRequest::Diff { id }
-            | ViewRequest::Status { id } => self.claims.explain(id, error),
+            | ViewRequest::Status { id } => self.claims.explain(&self.transaction(id).name, error),
             _ => error,
         })
+    }
+
+    /// What a client means by `id`: a transaction's id, or the path at which it is mounted.
+    fn transaction(&self, id: &str) -> ViewName {
+        let place = Path::new(id).strip_prefix(&self.dir).ok().and_then(ViewName::at);
+        let named = place.filter(|view| view.kind == ViewKind::Transaction);
+        named.unwrap_or_else(|| ViewName::transaction(id))
     }
 
     fn answered(self: &Arc<Self>, request: &ViewRequest) -> Result<Value> {
@@ -235,6 +243,8 @@ impl ViewDesk {
             ViewRequest::DeleteSnapshot { name } => {
                 let view = ViewName { kind: ViewKind::Snapshot, name: name.clone() };
                 self.ending(&view, || {
+                    let found = self.fs.check_view(&view);
+                    found.map_err(|error| views::no_snapshot(name, error))?;
                     self.end(&view, UnmountMode::Plain)?;
                     views::delete_snapshot(&self.fs, name)
                 })?;
@@ -262,15 +272,17 @@ impl ViewDesk {
                 Ok(json!({ "id": name.name, "path": self.dir.join(name.path()).written() }))
             }
             ViewRequest::Commit { id } => {
-                let name = ViewName::transaction(id);
+                let name = self.transaction(id);
                 self.commit(&name).map_err(|error| match error {
-                    NotCommitted::Refused(error) => views::not_committed(&self.fs, id, error),
+                    NotCommitted::Refused(error) => {
+                        views::not_committed(&self.fs, &name.name, error)
+                    }
                     NotCommitted::Failed(error) => error,
                 })?;
                 Ok(Value::Null)
             }
             ViewRequest::Abort { id } => {
-                self.abort(&ViewName::transaction(id), UnmountMode::Force)?;
+                self.abort(&self.transaction(id), UnmountMode::Force)?;
                 Ok(Value::Null)
             }
             ViewRequest::Clone(request) => {
@@ -285,12 +297,14 @@ impl ViewDesk {
                 Ok(listed.into_iter().map(|(txn, told)| self.with_use(&txn, told)).collect())
             }
             ViewRequest::Diff { id } => {
-                self.sync(&ViewName::transaction(id))?;
-                views::diff(&self.fs, id)
+                let name = self.transaction(id);
+                self.sync(&name)?;
+                views::diff(&self.fs, &name.name)
             }
             ViewRequest::Status { id } => {
-                self.sync(&ViewName::transaction(id))?;
-                let (txn, told) = views::status(&self.fs, id, Some(&self.dir))?;
+                let name = self.transaction(id);
+                self.sync(&name)?;
+                let (txn, told) = views::status(&self.fs, &name.name, Some(&self.dir))?;
                 Ok(self.with_use(&txn, told))
             }
         }
@@ -314,6 +328,8 @@ impl ViewDesk {
     /// Drops a transaction; not if the mode is plain and programs are in it.
     pub(super) fn abort(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
         self.ending(name, || {
+            let found = self.fs.check_view(name);
+            found.map_err(|error| views::no_transaction(&name.name, error))?;
             self.end(name, mode)?;
             views::abort(&self.fs, &name.name)
         })?;
@@ -330,6 +346,7 @@ impl ViewDesk {
     }
 
     fn commit_ending(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
+        self.fs.check_view(name).map_err(|error| NotCommitted::Refused(error.into()))?;
         let open = self.sync(name)?;
         let done = views::commit(&self.fs, &name.name, open.as_deref());
         let Some(committed) = done.as_ref().map_or_else(CommitError::committed, Some) else {

@@ -1,7 +1,8 @@
 //! What bad use of snapshots and transactions gets: an error that says what to do, and nothing else.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::io::Errno;
 
@@ -16,6 +17,29 @@ fn make(dir: &Path) {
     fs::write(dir.join("d/file"), "first").unwrap();
 }
 
+/// A mount that is none of ours, unmounted when dropped.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn new(place: &Place) -> Tmpfs {
+        let at = place.dir().parent().unwrap().join("beside");
+        fs::create_dir(&at).unwrap();
+        run(Command::new("mount").args(["-t", "tmpfs", "varve-test"]).arg(&at));
+        fs::write(at.join("file"), "x").unwrap();
+        Tmpfs(at)
+    }
+
+    fn is_there(&self) {
+        assert_eq!(names(&self.0), ["file"]);
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
 fn misused_transactions(place: &Place) {
     if !place.is_varve() {
         return;
@@ -28,13 +52,29 @@ fn misused_transactions(place: &Place) {
     fs::write(open.join("d/file"), "open").unwrap();
     commit(place, &committed);
     run(varve().args(["txn", "abort"]).arg(&dir).arg(id(&aborted)));
-    for ended in [id(&committed), id(&aborted), "17", "no-number", ""] {
+    // Paths too, which were unmounted before anybody asked whether there is such a transaction.
+    let beside = Tmpfs::new(place);
+    let open_file = File::open(open.join("d/file")).unwrap();
+    let [beside_path, committed_path] = [&beside.0, &committed].map(|path| path.to_str().unwrap());
+    let inside = format!("{}/d", id(&open));
+    let paths = [beside_path, committed_path, "../..", "..", ".", &inside];
+    for ended in [id(&committed), id(&aborted), "17", "no-number", ""].into_iter().chain(paths) {
         for deed in ["commit", "abort", "status", "diff"] {
             let said = fails(&["txn", deed], &dir, &[ended]);
             assert!(said.contains("no transaction"), "{deed} {ended:?}: {said}");
             assert!(said.contains("varve txn list"), "{deed} {ended:?}: {said}");
         }
     }
+    beside.is_there();
+    assert_eq!(super::content(&open_file), b"open", "its mount is still there");
+    drop(open_file);
+    // What `begin` printed is as good as the id.
+    let path = begin(&dir);
+    fs::write(path.join("by path"), "new").unwrap();
+    for deed in ["status", "diff", "commit"] {
+        run(varve().args(["txn", deed]).arg(&dir).arg(&path));
+    }
+    assert_eq!(fs::read(dir.join("by path")).unwrap(), b"new");
     // In a view nothing else begins or ends.
     for args in [["txn", "begin"], ["snapshot", "list"]] {
         let said = fails(&args, &open, &[]);
@@ -81,6 +121,12 @@ fn misused_snapshots(place: &Place) {
     }
     let used = File::open(seen.join("d/file")).unwrap();
     assert!(fails(&["snapshot", "delete"], &dir, &["one"]).contains("in use"));
+    let beside = Tmpfs::new(place);
+    for wrong in [beside.0.to_str().unwrap(), "../..", "../txn", "..", "", "one/d"] {
+        let said = fails(&["snapshot", "delete"], &dir, &[wrong]);
+        assert!(said.contains("no snapshot"), "{wrong:?}: {said}");
+    }
+    beside.is_there();
     // A rollback leaves those alone who read in the snapshot.
     run(varve().args(["snapshot", "rollback"]).arg(&dir).arg("one"));
     assert_eq!(super::content(&used), b"first");
