@@ -14,7 +14,8 @@
 //! - A listing that has already handed out entries with attributes ends well, whatever happens after: each
 //!   entry counts as a lookup that the kernel must learn of. The next request meets the error again.
 //! - Every handle given is released once, however the request ended.
-//! - Syncs leave the reader threads (`waiters`), so that nobody waits behind them and many share one commit.
+//! - Syncs leave the reader threads (`waiters`), so that nobody waits behind them and many share one commit. So does what takes
+//!   other requests to the same mount ([`Adapter::ask`]).
 //! - A request that locks of transactions are in the way of leaves the reader threads too (`parked`).
 //! - On a mount of root alone, where the kernel checks nothing, only root is served ([`Adapter::admit`]).
 //! - The mount options `sync` and `dirsync` are kept here; the kernel does nothing about them.
@@ -47,8 +48,8 @@ use crate::protocol::constants::{FUSE_RELEASE, opcode_name};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::{DecodeError, Header, Request};
 use crate::session::SessionOptions;
-use crate::transport::Origin;
-use crate::waiters::Waiters;
+use crate::transport::{Hold, Origin, Until};
+use crate::waiters::{Job, Waiters};
 use arrivals::Arrivals;
 use rules::errno;
 
@@ -85,7 +86,10 @@ pub(crate) struct Adapter {
     options: SessionOptions,
     agreement: Agreement,
     backing: BackingTable,
+    /// For syncs.
     waiters: Waiters,
+    /// For what takes other requests to this mount.
+    askers: Waiters,
     parked: Parked,
     arrivals: Arc<Arrivals>,
 }
@@ -93,8 +97,18 @@ pub(crate) struct Adapter {
 impl Adapter {
     pub(crate) fn new(vfs: Arc<dyn Vfs>, options: SessionOptions, agreement: Agreement) -> Adapter {
         let backing = BackingTable::new(agreement.passthrough());
-        let (waiters, parked) = (Waiters::new(), Parked::default());
-        Adapter { vfs, options, backing, waiters, parked, agreement, arrivals: Arc::default() }
+        Adapter::with(vfs, options, agreement, backing)
+    }
+
+    fn with(
+        vfs: Arc<dyn Vfs>,
+        options: SessionOptions,
+        agreement: Agreement,
+        backing: BackingTable,
+    ) -> Adapter {
+        let (waiters, askers) = (Waiters::new("varve-wait"), Waiters::new("varve-ask"));
+        let (parked, arrivals) = (Parked::default(), Arc::default());
+        Adapter { vfs, options, agreement, backing, waiters, askers, parked, arrivals }
     }
 
     /// Goes on where the session that left `state` on the connection of `device` stopped.
@@ -106,15 +120,14 @@ impl Adapter {
         state: &SessionState,
     ) -> Adapter {
         let backing = BackingTable::restore(agreement.passthrough(), device, &state.open);
-        let (waiters, parked) = (Waiters::new(), Parked::default());
-        Adapter { vfs, options, backing, waiters, parked, agreement, arrivals: Arc::default() }
+        Adapter::with(vfs, options, agreement, backing)
     }
 
     /// Finishes the syncs under way and gives what the next session must know. REQUIRES: no request is being
     /// served.
     pub(crate) fn leave(self) -> SessionState {
-        let Adapter { backing, waiters, agreement, .. } = self;
-        drop(waiters);
+        let Adapter { backing, waiters, askers, agreement, .. } = self;
+        drop((waiters, askers));
         agreement.state(backing.leave())
     }
 
@@ -290,18 +303,32 @@ impl Adapter {
         call: &Call<'_>,
         sync: impl FnOnce(&dyn Vfs) -> FsResult<()> + Send + 'static,
     ) -> Answer {
-        self.later_with(call, move |vfs| sync(vfs).map(|()| Bytes::new()))
+        self.waiters.run(self.answering(call, move |vfs| sync(vfs).map(|()| Bytes::new()), None));
+        Answer::Later
     }
 
-    /// The same for what has something to say.
-    fn later_with(
+    /// The same for what takes other requests to this mount, and for who waits for it. `TryAgain` if so many wait that these
+    /// requests might not come through.
+    fn ask(
         &self,
         call: &Call<'_>,
         work: impl FnOnce(&dyn Vfs) -> FsResult<Bytes> + Send + 'static,
-    ) -> Answer {
+    ) -> Served {
+        let hold = call.origin.hold(Until::Asked).ok_or(FsError::TryAgain)?;
+        let asked = self.askers.try_run(self.answering(call, work, Some(hold)));
+        asked.map(|()| Answer::Later).map_err(|_| FsError::TryAgain)
+    }
+
+    /// A job that does `work` and answers with what it gives; lets go of `hold` then.
+    fn answering(
+        &self,
+        call: &Call<'_>,
+        work: impl FnOnce(&dyn Vfs) -> FsResult<Bytes> + Send + 'static,
+        hold: Option<Hold>,
+    ) -> Job {
         let (vfs, origin) = (self.vfs.clone(), call.origin.clone());
         let (unique, operation) = (call.header.unique, opcode_name(call.header.opcode));
-        self.waiters.run(Box::new(move || {
+        Box::new(move || {
             let answer = match catch_unwind(AssertUnwindSafe(|| work(&*vfs))) {
                 Ok(Ok(body)) if body.is_empty() => DONE,
                 Ok(Ok(body)) => Answer::Data(body),
@@ -312,7 +339,7 @@ impl Adapter {
                 }
             };
             origin.reply(unique, answer, &mut Reply::new());
-        }));
-        Answer::Later
+            drop(hold);
+        })
     }
 }

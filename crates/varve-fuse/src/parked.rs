@@ -4,7 +4,8 @@
 //! request that was refused ([`FsError::Blocked`]) is kept as it came, and a thread of its own makes it again when locks
 //! have gone:
 //!
-//! 1. [`Parked::add`] keeps it, [`PARKED_MAX`] at most, fewer than a ring has entries; of one more the wait is over at once.
+//! 1. [`Parked::add`] keeps it, [`PARKED_MAX`] at most, and of each ring as many as may be (`transport::held`); of one more the
+//!    wait is over at once.
 //! 2. [`serve`] waits for locks to go and has those served again whose locks may be among them. What is refused once
 //!    more goes on waiting.
 //! 3. A request that has waited as long as it may (`Vfs::lock_wait_max`) is made a last time: those in its way give way to
@@ -21,7 +22,7 @@ use varve_vfs::{Blocked, FsError};
 use crate::adapter::{Adapter, Answer};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
-use crate::transport::Origin;
+use crate::transport::{Hold, Origin, Until};
 
 /// Requests that may wait at a time.
 const PARKED_MAX: usize = 40;
@@ -35,6 +36,7 @@ struct Waiting {
     body: Vec<u8>,
     since: Instant,
     blocked: Blocked,
+    _hold: Hold,
 }
 
 #[derive(Default)]
@@ -65,10 +67,11 @@ impl Parked {
         if queue.closed || queue.count >= PARKED_MAX {
             return false;
         }
+        let Some(hold) = origin.hold(Until::Unlocked) else { return false };
         queue.count += 1;
         let (since, body) = (Instant::now(), body.to_vec());
         let (origin, header, blocked) = (origin.clone(), *header, blocked.clone());
-        queue.waiting.push(Waiting { origin, header, body, since, blocked });
+        queue.waiting.push(Waiting { origin, header, body, since, blocked, _hold: hold });
         self.changed.notify_one();
         true
     }

@@ -12,6 +12,7 @@
 //! goes on.
 
 mod dev;
+mod held;
 mod origin;
 mod uring;
 
@@ -20,6 +21,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
+pub(crate) use held::{Hold, Until};
 pub(crate) use origin::Origin;
 pub(crate) use uring::PAYLOAD_BYTES_MAX;
 

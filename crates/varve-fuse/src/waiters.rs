@@ -1,4 +1,4 @@
-//! Threads for requests that wait for the disk.
+//! Threads for requests that take long: for syncs, and for what takes further requests to the same mount.
 //!
 //! A sync takes milliseconds. On a reader thread it would keep everybody else waiting, and no more syncs
 //! could share one commit than there are readers. So a reader hands a sync over and goes on:
@@ -8,6 +8,9 @@
 //! 2. A thread takes jobs until the session ends, then leaves. Jobs beyond the limit wait their turn; when
 //!    [`JOBS_MAX`] wait, the reader does the next itself, which holds callers back.
 //! 3. Dropping the [`Waiters`] finishes what is queued and waits for the threads.
+//!
+//! What takes further requests has threads of its own, and the reader, who is to serve these requests, never does it
+//! ([`Waiters::try_run`]): so syncs end whoever waits, and keep no entry of a ring for long (`transport::held`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,12 +21,13 @@ use rustix::thread::CpuSet;
 
 use crate::readers::usable_cpus;
 
-/// The most syncs under way at one time.
+/// The most jobs under way at one time.
 const THREADS_MAX: usize = 32;
-/// The most syncs that wait for a thread. Each has a caller of its own that waits for it.
+/// The most jobs that wait for a thread. Each has a caller of its own that waits for it.
 const JOBS_MAX: usize = 1024;
 
-type Job = Box<dyn FnOnce() + Send>;
+/// What a thread does.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Queue {
@@ -38,8 +42,9 @@ struct Shared {
     changed: Condvar,
 }
 
-/// The threads and the queue of one session.
+/// Threads of one session, and their queue.
 pub(crate) struct Waiters {
+    name: &'static str,
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     cpus: Vec<usize>,
@@ -47,8 +52,9 @@ pub(crate) struct Waiters {
 
 impl Waiters {
     /// No threads yet. REQUIRES: called by a thread that is not pinned.
-    pub(crate) fn new() -> Waiters {
-        Waiters { shared: Arc::default(), threads: Mutex::new(Vec::new()), cpus: usable_cpus() }
+    pub(crate) fn new(name: &'static str) -> Waiters {
+        let threads = Mutex::new(Vec::new());
+        Waiters { name, shared: Arc::default(), threads, cpus: usable_cpus() }
     }
 
     /// Runs `job` on another thread; on this one if there is no other.
@@ -84,10 +90,10 @@ impl Waiters {
             return;
         }
         let (shared, cpus) = (self.shared.clone(), self.cpus.clone());
-        let name = format!("varve-wait-{}", threads.len());
+        let name = format!("{}-{}", self.name, threads.len());
         match std::thread::Builder::new().name(name).spawn(move || serve(&shared, &cpus)) {
             Ok(thread) => threads.push(thread),
-            Err(err) => log::warn!("cannot start a thread for syncs: {err}"),
+            Err(err) => log::warn!("cannot start a thread for requests that take long: {err}"),
         }
     }
 }
@@ -98,7 +104,7 @@ impl Drop for Waiters {
         self.shared.changed.notify_all();
         for thread in self.threads.get_mut().drain(..) {
             if thread.join().is_err() {
-                log::error!("a sync panicked");
+                log::error!("a request that took long panicked");
             }
         }
     }
@@ -136,7 +142,7 @@ mod tests {
 
     #[test]
     fn all_jobs_are_done_and_the_queue_is_bounded() {
-        let (waiters, done) = (Waiters::new(), Arc::new(AtomicUsize::new(0)));
+        let (waiters, done) = (Waiters::new("varve-wait"), Arc::new(AtomicUsize::new(0)));
         let gate = Arc::new(Mutex::new(()));
         let held = gate.lock();
         let submit = |blocks: bool| {

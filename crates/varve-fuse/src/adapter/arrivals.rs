@@ -9,6 +9,8 @@
 //! LOOKUP of the place, while it comes:    waits for it, unless it is the mount's own walk
 //! ```
 //!
+//! Of those who would wait for a mount some are told ESTALE at once where too many do already (`transport::held`).
+//!
 //! The middle line is for requests that the kernel makes with the place's directory locked, a lock that mounting takes too.
 //! Where permissions are checked a GETATTR precedes them. The last one makes the second walk find the mount. It does not wait
 //! for ever: the kernel may have forgotten the place, and then mounting waits for this very answer.
@@ -16,16 +18,16 @@
 //! What makes a directory, link or special file in a place is not tried again by the kernel, so it fails if nothing else has
 //! come by before.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use rustix::thread::gettid;
 use varve_types::InodeId;
 use varve_vfs::{FsError, Vfs};
 
 use super::{Adapter, Answer, Call, Served};
+use crate::mount::walks_apart;
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Request;
 
@@ -43,8 +45,6 @@ pub(super) struct Arrivals {
 #[derive(Debug)]
 struct Coming {
     place: InodeId,
-    /// The thread that mounts it, once it does.
-    thread: OnceLock<u32>,
 }
 
 /// Ends with the arrival, however that went.
@@ -56,16 +56,13 @@ struct Expected {
 impl Arrivals {
     /// Notes that `place` is about to be mounted on.
     fn expect(self: &Arc<Self>, place: InodeId) -> Expected {
-        let coming = Arc::new(Coming { place, thread: OnceLock::new() });
+        let coming = Arc::new(Coming { place });
         self.coming.lock().push(Arc::clone(&coming));
         Expected { arrivals: Arc::clone(self), coming }
     }
 
-    /// Whether `thread` has to wait for the mount on `place`.
-    fn is_coming(&self, place: InodeId, thread: u32) -> bool {
-        let coming = self.coming.lock();
-        coming.iter().any(|one| one.place == place)
-            && !coming.iter().any(|one| one.thread.get() == Some(&thread))
+    fn is_coming(&self, place: InodeId) -> bool {
+        self.coming.lock().iter().any(|one| one.place == place)
     }
 
     /// Waits until nothing is about to be mounted on `place`, or for too long.
@@ -78,7 +75,6 @@ impl Arrivals {
 impl Expected {
     /// Has this thread mount it. Never "done": what was asked is to be asked again.
     fn arrive(self, vfs: &dyn Vfs) -> Result<(), FsError> {
-        self.coming.thread.get_or_init(|| gettid().as_raw_nonzero().get().cast_unsigned());
         vfs.arrive(self.coming.place)
     }
 }
@@ -116,11 +112,12 @@ impl Adapter {
     pub(super) fn awaited(&self, call: &Call<'_>, request: &Request<'_>) -> Served {
         let expected = self.arrivals.expect(call.ino);
         if !holds_the_directory(request) {
-            return Ok(self.later(call, move |vfs| expected.arrive(vfs)));
+            let asked = self.ask(call, move |vfs| expected.arrive(vfs).map(|()| Bytes::new()));
+            return asked.map_err(|_| FsError::Stale);
         }
         let vfs = self.vfs.clone();
         // Never on this thread, for whose answer mounting would wait: without another the next request brings the mount.
-        let _ = self.waiters.try_run(Box::new(move || {
+        let _ = self.askers.try_run(Box::new(move || {
             if let Err(error) = expected.arrive(&*vfs)
                 && !matches!(error, FsError::Stale)
             {
@@ -130,17 +127,20 @@ impl Adapter {
         Err(FsError::Stale)
     }
 
-    /// Answers the LOOKUP that has found the place `ino` once a mount that is coming there has come; `None` if none is.
+    /// Answers the LOOKUP that has found the place `ino` once a mount that is coming there has come; `None` if none is, or the
+    /// LOOKUP is of who brings one.
     pub(super) fn found_place(&self, call: &Call<'_>, ino: InodeId) -> Option<Answer> {
-        if !self.is_awaited(ino) || !self.arrivals.is_coming(ino, call.header.pid) {
+        let waits = self.is_awaited(ino) && self.arrivals.is_coming(ino);
+        if !waits || walks_apart(call.header.pid) {
             return None;
         }
         let (arrivals, validity) = (Arc::clone(&self.arrivals), self.validity(ino));
-        Some(self.later_with(call, move |vfs| {
+        let found = self.ask(call, move |vfs| {
             arrivals.wait(ino);
             let mut reply = Reply::new();
             reply.entry_out(validity, &vfs.getattr(ino)?);
             Ok(Bytes::copy_from_slice(reply.body()))
-        }))
+        });
+        found.ok()
     }
 }

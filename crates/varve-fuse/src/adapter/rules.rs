@@ -7,6 +7,7 @@ use super::{Adapter, Call};
 use crate::backing::Route;
 use crate::convert;
 use crate::device::Device;
+use crate::protocol::constants::{FUSE_SETXATTR, opcode_name};
 use crate::protocol::request::{Header, Request};
 
 /// The errno for `error`, after logging what the administrator must know.
@@ -14,7 +15,11 @@ pub(super) fn errno(operation: &str, error: &FsError) -> i32 {
     if matches!(error, FsError::Storage(_) | FsError::NoSpace(_)) {
         log::error!("{operation}: {error}");
     }
-    error.errno().get()
+    match error {
+        // The kernel makes EOPNOTSUPP of EAGAIN there (`__vfs_setxattr_noperm` in its fs/xattr.c).
+        FsError::TryAgain if operation == opcode_name(FUSE_SETXATTR) => libc::EINTR,
+        _ => error.errno().get(),
+    }
 }
 
 impl Adapter {

@@ -25,7 +25,8 @@
 //!
 //! Whoever asks how long the value is, as getfattr does first, is told the most and begins nothing.
 //!
-//! All of them are done by a thread that may wait, since ending a transaction takes other requests to this mount.
+//! All of them are done by a thread that may wait, since ending a transaction takes other requests to this mount. Where too many
+//! wait for that already they are refused (EAGAIN).
 //! Whoever may set limits on trees may begin and end transactions. docs/transactions-api.md is for those who write programs.
 //!
 //! Source: KVFS, thesis section 3.3 (calls for transactions without a change of the kernel; it has attributes that are set
@@ -81,7 +82,7 @@ impl Adapter {
             _ => return Ok(Answer::Errno(libc::ENOTTY)),
         };
         check_may_manage(call.header.uid)?;
-        Ok(self.later_with(call, move |vfs| {
+        self.ask(call, move |vfs| {
             let begins = matches!(what, Transact::Begin { .. });
             let id = vfs.transact(what)?;
             let mut body = vec![0; IOCTL_OUT_BYTES];
@@ -90,7 +91,7 @@ impl Adapter {
                 body.extend_from_slice(&[0; 8]);
             }
             Ok(Bytes::from(body))
-        }))
+        })
     }
 
     /// Begins a transaction for who asks for the attribute of which `how` follows the name, with room for `size` bytes.
@@ -105,7 +106,7 @@ impl Adapter {
         }
         let how = std::str::from_utf8(how).map_err(|_| FsError::Invalid("options are text"))?;
         let begin = Transact::Begin { dir: call.ino, how: how.to_owned() };
-        Ok(self.later_with(call, move |vfs| Ok(vfs.transact(begin)?.to_string().into())))
+        self.ask(call, move |vfs| Ok(vfs.transact(begin)?.to_string().into()))
     }
 
     /// Ends the transaction whose own file the call is about.
@@ -120,7 +121,7 @@ impl Adapter {
         if !value.is_empty() {
             return Err(FsError::Invalid("the file says which transaction ends, not a value"));
         }
-        Ok(self.later(call, move |vfs| vfs.transact(end(id)).map(drop)))
+        self.ask(call, move |vfs| vfs.transact(end(id)).map(|_| Bytes::new()))
     }
 }
 

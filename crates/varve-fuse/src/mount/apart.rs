@@ -11,6 +11,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::mpsc;
 use std::thread;
 
+use parking_lot::Mutex;
+use rustix::thread::gettid;
+
 /// The first descriptor behind the standard ones.
 const FIRST: u32 = 3;
 
@@ -25,6 +28,7 @@ pub fn walk_apart<T: Send + 'static, Left>(
     let kept = kept.map(|kept| kept.as_raw_fd().unsigned_abs());
     let (tell, told) = mpsc::sync_channel(1);
     thread::Builder::new().name("varve-walk".to_owned()).spawn(move || {
+        let _walking = Walking::begin();
         let (walked, _left) = match leave_descriptors(kept) {
             Ok(()) => {
                 let (walked, left) = walk();
@@ -36,6 +40,31 @@ pub fn walk_apart<T: Send + 'static, Left>(
         let _ = tell.send(walked);
     })?;
     told.recv().map_err(|_| io::Error::other("the thread that walked has panicked"))?
+}
+
+/// The threads that walk now, as the kernel calls them.
+static WALKING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// One of them, until dropped.
+struct Walking(u32);
+
+impl Walking {
+    fn begin() -> Walking {
+        let thread = gettid().as_raw_nonzero().get().cast_unsigned();
+        WALKING.lock().push(thread);
+        Walking(thread)
+    }
+}
+
+impl Drop for Walking {
+    fn drop(&mut self) {
+        WALKING.lock().retain(|thread| *thread != self.0);
+    }
+}
+
+/// Whether the thread that made a request walks over mounts of this process: what it asks must not wait for what it does.
+pub(crate) fn walks_apart(thread: u32) -> bool {
+    WALKING.lock().contains(&thread)
 }
 
 /// Gives the calling thread a table of descriptors of its own, with the standard ones and `kept`.

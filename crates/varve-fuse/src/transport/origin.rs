@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::held::{Held, Hold, Until};
 use super::uring::Mailbox;
 use crate::adapter::Answer;
 use crate::device::Device;
@@ -20,6 +21,8 @@ pub(crate) enum Origin {
         device: Device,
         /// Takes answers to the thread of the ring.
         mailbox: Arc<Mailbox>,
+        /// Which entries of the ring are kept.
+        held: Arc<Held>,
         /// The entry.
         entry: usize,
     },
@@ -30,6 +33,15 @@ impl Origin {
     pub(crate) fn device(&self) -> &Device {
         match self {
             Origin::Device(device) | Origin::Ring { device, .. } => device,
+        }
+    }
+
+    /// Keeps the request without an answer as long as what this gives is there; `None` if that would be one too many.
+    pub(crate) fn hold(&self, until: Until) -> Option<Hold> {
+        match self {
+            // Whoever reads the descriptor takes the next request into the same memory.
+            Origin::Device(_) => Some(Hold::free()),
+            Origin::Ring { held, .. } => held.hold(until),
         }
     }
 

@@ -27,9 +27,10 @@ use bytes::Bytes;
 use mailbox::LateAnswer;
 pub(crate) use mailbox::Mailbox;
 pub(crate) use ring::PAYLOAD_BYTES_MAX;
-use ring::{Arrival, ENTRIES, Ring};
+use ring::{Arrival, Ring};
 
 use super::Origin;
+use super::held::{ENTRIES, Held};
 use crate::adapter::{Adapter, Answer};
 use crate::device::Device;
 use crate::idle_poll::Pulse;
@@ -77,9 +78,10 @@ fn count_cpus(text: &str) -> Option<u16> {
 impl Queue {
     fn new(device: &Device, cpu: u16) -> io::Result<Queue> {
         let mailbox = Arc::new(Mailbox::new()?);
+        let held = Arc::<Held>::default();
         let origin = |entry| {
-            let (device, mailbox) = (device.clone(), mailbox.clone());
-            Origin::Ring { device, mailbox, entry }
+            let (device, mailbox, held) = (device.clone(), mailbox.clone(), held.clone());
+            Origin::Ring { device, mailbox, held, entry }
         };
         let origins = (0..ENTRIES).map(origin).collect();
         Ok(Queue { cpu, ring: Ring::new(device, cpu)?, mailbox, origins, swollen: Vec::new() })

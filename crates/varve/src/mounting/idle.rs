@@ -20,7 +20,8 @@ use serde_json::Value;
 use varve_fs::{Transaction, ViewName};
 use varve_fuse::{UnmountMode, walk_apart};
 
-use super::views::{ViewDesk, open_path};
+use super::attach::open_path;
+use super::views::ViewDesk;
 use crate::Error;
 
 /// The shortest time between two looks.

@@ -13,6 +13,7 @@
 //!
 //! [`background`] runs the same in a process of its own.
 
+mod attach;
 mod background;
 mod door;
 mod idle;
@@ -20,6 +21,7 @@ mod options;
 mod report;
 mod succession;
 mod transact;
+mod turns;
 mod umount;
 mod views;
 

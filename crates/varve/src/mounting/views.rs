@@ -1,4 +1,4 @@
-//! The mounts of views, within the mount of the store.
+//! The mounts of views, within the mount of the store, and what clients ask about views.
 //!
 //! ```text
 //! somebody comes by --arrive--> attached, served by a thread --unmounted, or its view ends--> gone
@@ -6,29 +6,28 @@
 //!
 //! A view is attached when somebody first comes by its place (`varve_fs`, `views`), as a FUSE connection of its own: so
 //! it has its own `st_dev`, node ids and caches. Within the process it is a file system beside the main one.
+//! How they come and go is in `attach`, and who may do that in `turns`.
 //! It takes CAP_SYS_ADMIN, which root has, and so has whoever mounts in a private namespace.
 
-use std::collections::{HashMap, HashSet};
-use std::os::fd::OwnedFd;
+use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread;
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    MountOptions, Notifier, Session, SessionOptions, UnmountError, UnmountMode, find_mounts,
-    mount_within, unmount, walk_apart,
+    MountOptions, Notifier, SessionOptions, UnmountError, UnmountMode, find_mounts, unmount,
 };
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult};
+use varve_vfs::FsError;
 
 use super::door::Door;
 use super::idle::{self, Claims};
+use super::turns::Turns;
 use super::{Attached, Choices, mount_options, session_options};
 use crate::transfer;
 use crate::views::{self, ViewRequest};
@@ -60,13 +59,12 @@ impl From<Error> for NotCommitted {
 pub(crate) struct ViewDesk {
     pub(super) fs: Arc<VarveFs>,
     pub(super) dir: PathBuf,
-    mount: MountOptions,
-    session: SessionOptions,
+    pub(super) mount: MountOptions,
+    pub(super) session: SessionOptions,
     notifier: Notifier,
-    /// Those that are attached. Held while one is being attached.
-    attached: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
-    /// The views that are being committed or taken away, which are not attached meanwhile.
-    ending: Mutex<HashSet<ViewName>>,
+    /// Those that are attached.
+    pub(super) attached: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
+    pub(super) turns: Turns,
     pub(super) claims: Claims,
     pub(super) door: Arc<Door>,
 }
@@ -84,7 +82,7 @@ impl ViewDesk {
             session: SessionOptions { passthrough: false, ..session_options(choices) },
             notifier: attached.session.notifier(),
             attached: Mutex::default(),
-            ending: Mutex::default(),
+            turns: Turns::default(),
             claims: Claims::default(),
             door: Arc::default(),
         });
@@ -100,119 +98,6 @@ impl ViewDesk {
         });
         idle::watch(&desk);
         desk
-    }
-
-    /// Mounts a view on its place, unless it is mounted.
-    fn attach(self: &Arc<Self>, name: &ViewName) -> FsResult<()> {
-        // As if it was gone already, to be looked up again, and by the successor.
-        let _working = self.door.enter().ok_or(FsError::Stale)?;
-        let mut attached = self.attached.lock();
-        if attached.contains_key(name) {
-            return Ok(());
-        }
-        if self.ending.lock().contains(name) {
-            return Err(FsError::Stale);
-        }
-        let fs = Arc::new(self.fs.open_view(name)?);
-        let failed = |reason: &dyn std::fmt::Display| {
-            FsError::Storage(format!("{} cannot be mounted: {reason}", name.path().display()))
-        };
-        let mut mount = self.mount.clone();
-        mount.read_only |= name.kind == ViewKind::Snapshot;
-        mount.source.push(format!("#{}", name.path().display()));
-        let mounted = mount_within(&self.dir.join(name.path()), &mount).map_err(|e| failed(&e))?;
-        let root = match name.kind {
-            ViewKind::Transaction => self.fs.transaction(&name.name)?.root,
-            ViewKind::Snapshot => InodeId::ROOT,
-        };
-        let options = SessionOptions { root, ..self.session.clone() };
-        let session = Session::new(Arc::<VarveFs>::clone(&fs), mounted, &options);
-        let session = session.map_err(|error| failed(&error))?;
-        let (desk, view, served) = (Arc::downgrade(self), name.clone(), Arc::downgrade(&fs));
-        let serve = move || {
-            if let Err(error) = session.run() {
-                log::warn!("{error}");
-            }
-            if let Some(desk) = desk.upgrade() {
-                desk.let_go(&view, |fs| Weak::ptr_eq(&Arc::downgrade(fs), &served));
-            }
-        };
-        if let Err(error) = thread::Builder::new().name("varve-view".to_owned()).spawn(serve) {
-            if let Err(error) = self.detach(name, UnmountMode::Force) {
-                log::warn!("{}", error.message());
-            }
-            return Err(failed(&error));
-        }
-        attached.insert(name.clone(), fs);
-        Ok(())
-    }
-
-    /// Lets go of the file system of a view that is not mounted any more, if it `is_it` and that has not happened yet.
-    fn let_go(&self, name: &ViewName, is_it: impl FnOnce(&Arc<VarveFs>) -> bool) {
-        let mut attached = self.attached.lock();
-        if !attached.get(name).is_some_and(is_it) {
-            return;
-        }
-        let gone = attached.remove(name);
-        drop(attached);
-        if let Some(fs) = &gone {
-            self.claims.note(&name.name, fs.unused_for());
-        }
-        if let Some(Err(error)) = gone.map(|fs| fs.close()) {
-            log::warn!("{}: {error}", name.path().display());
-        }
-    }
-
-    /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it. REQUIRES: `work` looks first whether
-    /// there is such a view: its name may be anything that a client has sent, and so may the path where it would be mounted.
-    fn ending<E: From<Error>>(
-        &self,
-        name: &ViewName,
-        work: impl FnOnce() -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
-        if !self.ending.lock().insert(name.clone()) {
-            let text = format!("{} is being ended already", name.path().display());
-            return Err(Error::failed(text).into());
-        }
-        // Whoever is attaching it has not seen that yet.
-        drop(self.attached.lock());
-        let done = work();
-        self.ending.lock().remove(name);
-        done
-    }
-
-    /// Takes the mount of a view away, as `mode` says.
-    fn detach(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
-        let path = self.dir.join(name.path());
-        let walk = move || {
-            // What the kernel has in memory of it, it drops when its root is closed: that takes its time after many files.
-            let root = (mode == UnmountMode::Force).then(|| open_path(&path));
-            (unmount(&path, mode), root)
-        };
-        match walk_apart(None, walk).map_err(|error| self.cannot_walk(name, &error))? {
-            Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn cannot_walk(&self, name: &ViewName, error: &std::io::Error) -> Error {
-        Error::io("walk to", &self.dir.join(name.path()), error)
-    }
-
-    /// The main mount is gone: ends what is left.
-    pub(super) fn close(&self) {
-        let left: Vec<ViewName> = self.attached.lock().keys().cloned().collect();
-        for name in left {
-            if let Err(error) = self.detach(&name, UnmountMode::Force) {
-                log::warn!("{}", error.message());
-            }
-            self.let_go(&name, |_| true);
-        }
-    }
-
-    /// The file system of a view, if it is mounted.
-    pub(super) fn attached(&self, name: &ViewName) -> Option<Arc<VarveFs>> {
-        self.attached.lock().get(name).cloned()
     }
 
     /// Does what a client asks. REQUIRES: the caller has entered.
@@ -374,26 +259,6 @@ impl ViewDesk {
         }
     }
 
-    /// Has what programs have changed in the mapped memory of a view written. Gives its file system, if it is attached.
-    fn sync(&self, name: &ViewName) -> Result<Option<Arc<VarveFs>>> {
-        let Some(open) = self.attached(name) else { return Ok(None) };
-        let path = self.dir.join(name.path());
-        let walk = {
-            let path = path.clone();
-            move || (std::fs::File::open(&path).and_then(|root| Ok(rustix::fs::syncfs(&root)?)), ())
-        };
-        let synced = walk_apart(None, walk).and_then(|synced| synced);
-        synced.map_err(|error| Error::io("sync", &path, &error))?;
-        Ok(Some(open))
-    }
-
-    /// Takes the mount of a view away that ends. Programs still in it get errors, unless the mode is plain: then it stays.
-    fn end(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
-        self.detach(name, mode)?;
-        self.let_go(name, |_| true);
-        Ok(())
-    }
-
     fn told(&self, told: std::io::Result<()>) {
         if let Err(error) = told {
             log::warn!("the kernel may not see all that changed: {error}");
@@ -440,11 +305,6 @@ impl ViewDesk {
             self.told(self.notifier.inode_changed(dir));
         }
     }
-}
-
-/// Opens what is at `path`, without asking a mount on it for anything.
-pub(super) fn open_path(path: &Path) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Unmounts the views of the mount on `dir`.

@@ -9,6 +9,7 @@
 mod bounds;
 mod cli;
 mod conformance;
+mod crowds;
 mod dump;
 mod fsck;
 mod harness;

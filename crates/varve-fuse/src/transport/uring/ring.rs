@@ -26,10 +26,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::device::Device;
 use crate::protocol::ring::{self, HEADERS_BYTES, LEAD_BYTES};
+use crate::transport::held::ENTRIES;
 
-/// Requests of one CPU that may be under way at one time; further ones wait in the kernel. More than syncs
-/// may be waiting, which hold an entry for milliseconds.
-pub(super) const ENTRIES: usize = 48;
 /// The longest payload: a write's data, a listing.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 256 << 10;
 const ENTRY_BYTES: usize = LEAD_BYTES + PAYLOAD_BYTES_MAX;

@@ -1,0 +1,162 @@
+//! How a view gets its mount, and how it loses it.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::thread;
+
+use rustix::fs::{Mode, OFlags};
+use varve_fs::{VarveFs, ViewKind, ViewName};
+use varve_fuse::{
+    MountOptions, Session, SessionOptions, UnmountError, UnmountMode, mount_within, unmount,
+    walk_apart,
+};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult};
+
+use super::turns::Deed;
+use super::views::ViewDesk;
+use crate::{Error, Result};
+
+impl ViewDesk {
+    /// Mounts a view on its place, unless it is mounted.
+    pub(super) fn attach(self: &Arc<Self>, name: &ViewName) -> FsResult<()> {
+        // As if it was gone already, to be looked up again, and by the successor.
+        let _working = self.door.enter().ok_or(FsError::Stale)?;
+        if self.attached(name).is_some() {
+            return Ok(());
+        }
+        let _turn = self.turns.take(name, Deed::Attach).ok_or(FsError::Stale)?;
+        if self.attached(name).is_some() {
+            return Ok(());
+        }
+        let fs = Arc::new(self.fs.open_view(name)?);
+        let failed = |reason: &dyn std::fmt::Display| {
+            FsError::Storage(format!("{} cannot be mounted: {reason}", name.path().display()))
+        };
+        let mounted = mount_within(&self.dir.join(name.path()), &self.options_for(name))
+            .map_err(|error| failed(&error))?;
+        let root = match name.kind {
+            ViewKind::Transaction => self.fs.transaction(&name.name)?.root,
+            ViewKind::Snapshot => InodeId::ROOT,
+        };
+        let options = SessionOptions { root, ..self.session.clone() };
+        let session = Session::new(Arc::<VarveFs>::clone(&fs), mounted, &options);
+        let session = session.map_err(|error| failed(&error))?;
+        let (desk, view, served) = (Arc::downgrade(self), name.clone(), Arc::downgrade(&fs));
+        let serve = move || {
+            if let Err(error) = session.run() {
+                log::warn!("{error}");
+            }
+            if let Some(desk) = desk.upgrade() {
+                desk.let_go(&view, |fs| Weak::ptr_eq(&Arc::downgrade(fs), &served));
+            }
+        };
+        self.attached.lock().insert(name.clone(), fs);
+        if let Err(error) = thread::Builder::new().name("varve-view".to_owned()).spawn(serve) {
+            if let Err(error) = self.end(name, UnmountMode::Force) {
+                log::warn!("{}", error.message());
+            }
+            return Err(failed(&error));
+        }
+        Ok(())
+    }
+
+    fn options_for(&self, name: &ViewName) -> MountOptions {
+        let mut mount = self.mount.clone();
+        mount.read_only |= name.kind == ViewKind::Snapshot;
+        mount.source.push(format!("#{}", name.path().display()));
+        mount
+    }
+
+    /// Lets go of the file system of a view that is not mounted any more, if it `is_it` and that has not happened yet.
+    fn let_go(&self, name: &ViewName, is_it: impl FnOnce(&Arc<VarveFs>) -> bool) {
+        let mut attached = self.attached.lock();
+        if !attached.get(name).is_some_and(is_it) {
+            return;
+        }
+        let gone = attached.remove(name);
+        drop(attached);
+        if let Some(fs) = &gone {
+            self.claims.note(&name.name, fs.unused_for());
+        }
+        if let Some(Err(error)) = gone.map(|fs| fs.close()) {
+            log::warn!("{}: {error}", name.path().display());
+        }
+    }
+
+    /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it. REQUIRES: `work` looks first whether
+    /// there is such a view: its name may be anything that a client has sent, and so may the path where it would be mounted.
+    pub(super) fn ending<E: From<Error>>(
+        &self,
+        name: &ViewName,
+        work: impl FnOnce() -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        match self.turns.take(name, Deed::End) {
+            Some(_turn) => work(),
+            None => {
+                let text = format!("{} is being ended already", name.path().display());
+                Err(Error::failed(text).into())
+            }
+        }
+    }
+
+    /// Takes the mount of a view away that ends. Programs still in it get errors, unless the mode is plain: then it stays.
+    pub(super) fn end(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
+        self.detach(name, mode)?;
+        self.let_go(name, |_| true);
+        Ok(())
+    }
+
+    /// Takes the mount of a view away, as `mode` says.
+    fn detach(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
+        let path = self.dir.join(name.path());
+        let walk = move || {
+            // What the kernel has in memory of it, it drops when its root is closed: that takes its time after many files.
+            let root = (mode == UnmountMode::Force).then(|| open_path(&path));
+            (unmount(&path, mode), root)
+        };
+        match walk_apart(None, walk).map_err(|error| self.cannot_walk(name, &error))? {
+            Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn cannot_walk(&self, name: &ViewName, error: &std::io::Error) -> Error {
+        Error::io("walk to", &self.dir.join(name.path()), error)
+    }
+
+    /// The main mount is gone: ends what is left.
+    pub(super) fn close(&self) {
+        let left: Vec<ViewName> = self.attached.lock().keys().cloned().collect();
+        for name in left {
+            if let Err(error) = self.detach(&name, UnmountMode::Force) {
+                log::warn!("{}", error.message());
+            }
+            self.let_go(&name, |_| true);
+        }
+    }
+
+    /// The file system of a view, if it is mounted.
+    pub(super) fn attached(&self, name: &ViewName) -> Option<Arc<VarveFs>> {
+        self.attached.lock().get(name).cloned()
+    }
+
+    /// Has what programs have changed in the mapped memory of a view written. Gives its file system, if it is attached.
+    pub(super) fn sync(&self, name: &ViewName) -> Result<Option<Arc<VarveFs>>> {
+        let Some(open) = self.attached(name) else { return Ok(None) };
+        let path = self.dir.join(name.path());
+        let walk = {
+            let path = path.clone();
+            move || (std::fs::File::open(&path).and_then(|root| Ok(rustix::fs::syncfs(&root)?)), ())
+        };
+        let synced = walk_apart(None, walk).and_then(|synced| synced);
+        synced.map_err(|error| Error::io("sync", &path, &error))?;
+        Ok(Some(open))
+    }
+}
+
+/// Opens what is at `path`, without asking a mount on it for anything.
+pub(super) fn open_path(path: &Path) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}
