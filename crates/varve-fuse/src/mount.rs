@@ -16,6 +16,7 @@ mod apart;
 mod direct;
 mod fusermount;
 mod namespace;
+mod place;
 mod table;
 mod umount;
 
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 pub use apart::walk_apart;
 pub(crate) use apart::walks_apart;
+pub use place::Place;
 use rustix::io::Errno;
 pub use table::{MountPoint, find_mounts};
 pub use umount::{UnmountError, UnmountMode, unmount};
@@ -133,6 +135,8 @@ pub(crate) struct Connection {
 pub struct Mounted {
     pub(crate) connection: Connection,
     pub(crate) dir: PathBuf,
+    /// If it lies on another mount of this process.
+    pub(crate) place: Option<Place>,
     method: MountMethod,
     refusals: Vec<Refusal>,
 }
@@ -217,19 +221,24 @@ pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> 
             MountMethod::Namespace => namespace::mount(&dir, options),
         };
         match attempt {
-            Ok(connection) => return Ok(Mounted { connection, dir, method, refusals }),
+            Ok(connection) => {
+                return Ok(Mounted { connection, dir, place: None, method, refusals });
+            }
             Err(reason) => refusals.push(Refusal { method, reason }),
         }
     }
     Err(MountError::Refused { dir, refusals })
 }
 
-/// Attaches a new FUSE connection to `dir`, an absolute path on a mount that this process serves: nothing is asked of
-/// the directory, as it may answer only once this is mounted there. Takes CAP_SYS_ADMIN.
-pub fn mount_within(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
-    let (dir, method) = (dir.to_path_buf(), MountMethod::Direct);
-    match direct::mount_within(&dir, options) {
-        Ok(connection) => Ok(Mounted { connection, dir, method, refusals: Vec::new() }),
+/// Attaches a new FUSE connection to a place on a mount that this process serves: nothing is asked of it, as it may answer
+/// only once this is mounted there. Takes CAP_SYS_ADMIN.
+pub fn mount_within(place: &Place, options: &MountOptions) -> Result<Mounted, MountError> {
+    let (dir, method) = (place.path(), MountMethod::Direct);
+    match direct::mount_within(place, options) {
+        Ok(connection) => {
+            let place = Some(place.clone());
+            Ok(Mounted { connection, dir, place, method, refusals: Vec::new() })
+        }
         Err(reason) => Err(MountError::Refused { dir, refusals: vec![Refusal { method, reason }] }),
     }
 }

@@ -27,7 +27,7 @@ use crate::device::Device;
 use crate::handover::{Gate, PauseHandle, Paused};
 use crate::handshake::{self, Agreement, Refusal};
 use crate::idle_poll::{Governor, IdlePoll};
-use crate::mount::{Connection, Mounted, UnmountError, UnmountMode, unmount};
+use crate::mount::{Connection, Mounted, Place, UnmountError, UnmountMode, unmount};
 use crate::notify::Notifier;
 use crate::readers::{Placement, Readers, usable_cpus};
 use crate::transport::{self, Carrier, NoUring, Transport};
@@ -156,6 +156,7 @@ pub struct Session {
     governor: Governor,
     gate: Arc<Gate>,
     dir: PathBuf,
+    place: Option<Place>,
 }
 
 impl fmt::Debug for Session {
@@ -171,17 +172,18 @@ impl Session {
         mounted: Mounted,
         options: &SessionOptions,
     ) -> Result<Session, SessionError> {
-        let Mounted { connection, dir, .. } = mounted;
+        let Mounted { connection, dir, place, .. } = mounted;
         match start(connection, options) {
             Ok((devices, agreement, carrier)) => {
                 if let Some(reason) = &agreement.no_uring {
                     log::info!("requests travel over {}: {reason}", agreement.transport);
                 }
                 let adapter = Adapter::new(vfs, options.clone(), agreement);
-                Ok(Session::with(adapter, carrier, devices, options, dir))
+                let session = Session::with(adapter, carrier, devices, options, dir);
+                Ok(Session { place, ..session })
             }
             Err(refusal) => {
-                detach(&dir);
+                detach(&dir, place.as_ref());
                 Err(match refusal {
                     Refusal::Exchange(source) => SessionError::Handshake { dir, source },
                     Refusal::NoUring(source) => SessionError::NoUring { dir, source },
@@ -204,7 +206,7 @@ impl Session {
                 Ok(Session::with(adapter, Carrier::Dev, devices, options, dir))
             }
             Err(source) => {
-                detach(&dir);
+                detach(&dir, None);
                 Err(SessionError::Handshake { dir, source })
             }
         }
@@ -220,7 +222,7 @@ impl Session {
         let readers = Readers::new(options.placement);
         let governor = Governor::new(options.idle_poll);
         let gate = Arc::new(Gate::new(carrier.threads(devices.len())));
-        Session { adapter, readers, carrier, devices, governor, gate, dir }
+        Session { adapter, readers, carrier, devices, governor, gate, dir, place: None }
     }
 
     /// A handle by which another thread can pause the session.
@@ -250,9 +252,9 @@ impl Session {
 
     /// Serves requests until the file system is unmounted or the session paused.
     pub fn run(self) -> Result<Ended, SessionError> {
-        let Session { adapter, readers, carrier, devices, governor, gate, dir } = self;
+        let Session { adapter, readers, carrier, devices, governor, gate, dir, place } = self;
         let device = devices[0].clone();
-        let on_failure = || detach(&dir);
+        let on_failure = || detach(&dir, place.as_ref());
         match transport::serve(&adapter, carrier, devices, &gate, &readers, &governor, on_failure) {
             Ok(true) => Ok(Ended::Unmounted),
             Ok(false) => Ok(Ended::Paused(Paused { device, state: adapter.leave(), dir })),
@@ -282,8 +284,12 @@ fn one_each(device: &Device, options: &SessionOptions) -> io::Result<Vec<Device>
     Ok(devices)
 }
 
-fn detach(dir: &Path) {
-    if let Err(err) = unmount(dir, UnmountMode::Force) {
+fn detach(dir: &Path, place: Option<&Place>) {
+    let unmounted = match place {
+        Some(place) => place.unmount(UnmountMode::Force),
+        None => unmount(dir, UnmountMode::Force),
+    };
+    if let Err(err) = unmounted {
         log::warn!("{err}");
     }
 }

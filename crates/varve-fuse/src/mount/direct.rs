@@ -7,8 +7,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
-use super::apart::walk_apart;
-use super::{Connection, FS_TYPE, MountOptions, alone};
+use super::{Connection, FS_TYPE, MountOptions, Place, alone};
 
 const DEVICE: &str = "/dev/fuse";
 
@@ -18,11 +17,11 @@ pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection, St
     attachment(&connection, options)?(dir).map(|()| connection)
 }
 
-/// The same if the way to `dir` leads over a mount that this process serves.
-pub(super) fn mount_within(dir: &Path, options: &MountOptions) -> Result<Connection, String> {
+/// The same on a place of a mount that this process serves.
+pub(super) fn mount_within(place: &Place, options: &MountOptions) -> Result<Connection, String> {
     let connection = open(options)?;
-    let (dir, attach) = (dir.to_path_buf(), attachment(&connection, options)?);
-    let attached = walk_apart(Some(connection.device.as_fd()), move || (attach(&dir), ()));
+    let attach = attachment(&connection, options)?;
+    let attached = place.walk(Some(connection.device.as_fd()), move |at| (attach(at), ()));
     attached.unwrap_or_else(|err| Err(err.to_string())).map(|()| connection)
 }
 

@@ -16,6 +16,8 @@ use super::FS_TYPE;
 /// One mounted Varve file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
+    /// The kernel's number of it; another mount may have it later.
+    pub id: u64,
     /// Where it is mounted.
     pub dir: PathBuf,
     /// What was mounted: [`super::MountOptions::source`].
@@ -35,7 +37,8 @@ pub fn find_mounts() -> std::io::Result<Vec<MountPoint>> {
 
 fn parse_line(line: &[u8]) -> Option<MountPoint> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = std::str::from_utf8(fields.nth(1)?).ok()?;
     let dir = fields.nth(1)?;
     let options = fields.next()?;
     let mut described = fields.skip_while(|&field| field != b"-").skip(1);
@@ -44,6 +47,7 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     }
     let source = described.next()?;
     Some(MountPoint {
+        id,
         dir: PathBuf::from(OsString::from_vec(unescape(dir))),
         source: OsString::from_vec(unescape(source)),
         read_only: options.split(|&byte| byte == b',').any(|option| option == b"ro"),
@@ -81,7 +85,7 @@ mod tests {
         assert_eq!(found.dir, PathBuf::from("/mnt/with space"));
         assert_eq!(found.source, OsString::from("/srv/store\\x"));
         assert!(found.read_only);
-        assert_eq!(found.connection, 47);
+        assert_eq!((found.id, found.connection), (98, 47));
     }
 
     #[test]

@@ -39,13 +39,8 @@ pub enum UnmountError {
 
 /// Detaches what is mounted on `dir`.
 pub fn unmount(dir: &Path, mode: UnmountMode) -> Result<(), UnmountError> {
-    let flags = match mode {
-        UnmountMode::Plain => UnmountFlags::NOFOLLOW,
-        UnmountMode::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-        UnmountMode::Force => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
-    };
     let failed = |reason: String| UnmountError::Failed { dir: dir.to_path_buf(), reason };
-    match rustix::mount::unmount(dir, flags) {
+    match rustix::mount::unmount(dir, flags(mode)) {
         Ok(()) => Ok(()),
         Err(Errno::INVAL | Errno::NOENT) => Err(UnmountError::NotMounted(dir.to_path_buf())),
         Err(Errno::BUSY) => Err(UnmountError::Busy(dir.to_path_buf())),
@@ -57,5 +52,13 @@ pub fn unmount(dir: &Path, mode: UnmountMode) -> Result<(), UnmountError> {
             })
         }
         Err(err) => Err(failed(err.to_string())),
+    }
+}
+
+pub(super) fn flags(mode: UnmountMode) -> UnmountFlags {
+    match mode {
+        UnmountMode::Plain => UnmountFlags::NOFOLLOW,
+        UnmountMode::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        UnmountMode::Force => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH | UnmountFlags::FORCE,
     }
 }

@@ -1,15 +1,11 @@
 //! How a view gets its mount, and how it loses it.
 
-use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use rustix::fs::{Mode, OFlags};
 use varve_fs::{VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    MountOptions, Session, SessionOptions, UnmountError, UnmountMode, mount_within, unmount,
-    walk_apart,
+    MountOptions, Place, Session, SessionOptions, UnmountError, UnmountMode, mount_within,
 };
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -34,8 +30,9 @@ impl ViewDesk {
         let failed = |reason: &dyn std::fmt::Display| {
             FsError::Storage(format!("{} cannot be mounted: {reason}", name.path().display()))
         };
-        let mounted = mount_within(&self.dir.join(name.path()), &self.options_for(name))
-            .map_err(|error| failed(&error))?;
+        let place = self.place(name).map_err(|error| failed(&error.message()))?;
+        let mounted = mount_within(&place, &self.options_for(name));
+        let mounted = mounted.map_err(|error| failed(&error))?;
         let root = match name.kind {
             ViewKind::Transaction => self.fs.transaction(&name.name)?.root,
             ViewKind::Snapshot => InodeId::ROOT,
@@ -108,22 +105,29 @@ impl ViewDesk {
         Ok(())
     }
 
-    /// Takes the mount of a view away, as `mode` says.
+    /// Takes the mount of a view away, if it has one, as `mode` says.
     fn detach(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
-        let path = self.dir.join(name.path());
-        let walk = move || {
-            // What the kernel has in memory of it, it drops when its root is closed: that takes its time after many files.
-            let root = (mode == UnmountMode::Force).then(|| open_path(&path));
-            (unmount(&path, mode), root)
-        };
-        match walk_apart(None, walk).map_err(|error| self.cannot_walk(name, &error))? {
+        if self.attached(name).is_none() {
+            return Ok(());
+        }
+        match self.place(name)?.unmount(mode) {
             Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(()),
+            Err(error @ UnmountError::Failed { .. }) => Err(Error::failed(error.to_string())
+                .hint("the path to the mount must be what it was when it was mounted")),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn cannot_walk(&self, name: &ViewName, error: &std::io::Error) -> Error {
-        Error::io("walk to", &self.dir.join(name.path()), error)
+    /// Where a view is mounted. REQUIRES: there is such a view, or was.
+    pub(super) fn place(&self, name: &ViewName) -> Result<Place> {
+        let path = self.dir.join(name.path());
+        match (self.main, path.parent()) {
+            (Some(main), Some(dir)) => Ok(Place::new(main, dir, name.name.as_str())),
+            _ => {
+                let text = format!("{} is not to be found in the mount table", self.dir.display());
+                Err(Error::failed(text).hint("unmount and mount again"))
+            }
+        }
     }
 
     /// The main mount is gone: ends what is left.
@@ -145,18 +149,8 @@ impl ViewDesk {
     /// Has what programs have changed in the mapped memory of a view written. Gives its file system, if it is attached.
     pub(super) fn sync(&self, name: &ViewName) -> Result<Option<Arc<VarveFs>>> {
         let Some(open) = self.attached(name) else { return Ok(None) };
-        let path = self.dir.join(name.path());
-        let walk = {
-            let path = path.clone();
-            move || (std::fs::File::open(&path).and_then(|root| Ok(rustix::fs::syncfs(&root)?)), ())
-        };
-        let synced = walk_apart(None, walk).and_then(|synced| synced);
-        synced.map_err(|error| Error::io("sync", &path, &error))?;
+        let synced = self.place(name)?.sync();
+        synced.map_err(|error| Error::io("sync", &self.dir.join(name.path()), &error))?;
         Ok(Some(open))
     }
-}
-
-/// Opens what is at `path`, without asking a mount on it for anything.
-pub(super) fn open_path(path: &Path) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }

@@ -14,13 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
 use serde_json::Value;
 use varve_fs::{Transaction, ViewName};
-use varve_fuse::{UnmountMode, walk_apart};
+use varve_fuse::UnmountMode;
 
-use super::attach::open_path;
 use super::views::ViewDesk;
 use crate::Error;
 
@@ -179,13 +176,8 @@ impl ViewDesk {
         if self.attached(name).is_none() {
             return false;
         }
-        let path = self.dir.join(name.path());
         let _alone = self.claims.asking.lock();
-        // Asked to take an unused mount away the kernel marks it first, and that it says. Whoever walks through it then
-        // takes the mark off, as is done here.
-        let flags = UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW;
-        let walk = move || (rustix::mount::unmount(&path, flags), open_path(&path));
-        walk_apart(None, walk).is_ok_and(|asked| asked == Err(Errno::BUSY))
+        self.place(name).is_ok_and(|place| place.is_in_use().unwrap_or(false))
     }
 
     fn abort_idle(&self, name: &ViewName, limit_s: u64) {

@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    MountOptions, Notifier, SessionOptions, UnmountError, UnmountMode, find_mounts, unmount,
+    MountOptions, MountPoint, Notifier, SessionOptions, UnmountError, UnmountMode, find_mounts,
+    unmount,
 };
 use varve_types::InodeId;
 use varve_vfs::FsError;
@@ -59,6 +60,8 @@ impl From<Error> for NotCommitted {
 pub(crate) struct ViewDesk {
     pub(super) fs: Arc<VarveFs>,
     pub(super) dir: PathBuf,
+    /// The id of the main mount; `None`: the kernel does not tell, and no view can be mounted.
+    pub(super) main: Option<u64>,
     pub(super) mount: MountOptions,
     pub(super) session: SessionOptions,
     notifier: Notifier,
@@ -78,6 +81,7 @@ impl ViewDesk {
         let desk = Arc::new(ViewDesk {
             fs: attached.file_system.inner(),
             dir: attached.ready.dir.clone(),
+            main: find_main(attached),
             mount,
             session: SessionOptions { passthrough: false, ..session_options(choices) },
             notifier: attached.session.notifier(),
@@ -126,15 +130,7 @@ impl ViewDesk {
                 Ok(json!({ "name": name, "path": path.written() }))
             }
             ViewRequest::DeleteSnapshot { name } => {
-                let view = ViewName { kind: ViewKind::Snapshot, name: name.clone() };
-                self.ending(&view, || {
-                    let found = self.fs.check_view(&view);
-                    found.map_err(|error| views::no_snapshot(name, error))?;
-                    self.end(&view, UnmountMode::Plain)?;
-                    views::delete_snapshot(&self.fs, name)
-                })?;
-                self.name_changed(&view);
-                Ok(Value::Null)
+                self.delete_snapshot(name).map(|()| Value::Null)
             }
             ViewRequest::ListSnapshots => views::list_snapshots(&self.fs, Some(&self.dir)),
             ViewRequest::DiffSnapshots { from, to } => {
@@ -167,8 +163,7 @@ impl ViewDesk {
                 Ok(Value::Null)
             }
             ViewRequest::Abort { id } => {
-                self.abort(&self.transaction(id), UnmountMode::Force)?;
-                Ok(Value::Null)
+                self.abort(&self.transaction(id), UnmountMode::Force).map(|()| Value::Null)
             }
             ViewRequest::Clone(request) => {
                 let ino = views::clone(&self.fs, request)?;
@@ -193,6 +188,19 @@ impl ViewDesk {
                 Ok(self.with_use(&txn, told))
             }
         }
+    }
+
+    /// Deletes a snapshot that nobody uses.
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
+        self.ending(&view, || {
+            let found = self.fs.check_view(&view);
+            found.map_err(|error| views::no_snapshot(name, error))?;
+            self.end(&view, UnmountMode::Plain)?;
+            views::delete_snapshot(&self.fs, name)
+        })?;
+        self.name_changed(&view);
+        Ok(())
     }
 
     /// Takes the next step to make all tables what the store's design says. REQUIRES: the caller has entered.
@@ -305,6 +313,15 @@ impl ViewDesk {
             self.told(self.notifier.inode_changed(dir));
         }
     }
+}
+
+/// The id of the mount that is about to be served.
+fn find_main(attached: &Attached) -> Option<u64> {
+    let mounts = find_mounts().inspect_err(|error| log::warn!("no views: {error}")).ok()?;
+    let is_it = |mount: &&MountPoint| {
+        mount.dir == attached.ready.dir && mount.source == attached.store.as_os_str()
+    };
+    mounts.iter().rfind(is_it).map(|mount| mount.id)
 }
 
 /// Unmounts the views of the mount on `dir`.

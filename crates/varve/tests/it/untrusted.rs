@@ -280,3 +280,57 @@ fn other_users_and_namespaces_are_kept_out() {
     let stranger = format!("stat {0}/root-only || ls {0}", mount.path().display());
     assert!(root_sees && !as_user(Path::new("/"), 1000, "1000", &stranger));
 }
+
+/// The daemon mounted views, and took their mounts away, by the path that it was started with: whoever owned a directory above
+/// could have it do that elsewhere.
+#[test]
+fn a_path_that_leads_elsewhere_by_now_is_not_followed() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name);
+    let (store, home, dir) = (at("store"), at("home"), at("home/above/mnt"));
+    fs::create_dir_all(&dir).unwrap();
+    fs::set_permissions(base.path(), Permissions::from_mode(0o755)).unwrap();
+    chown(&home, Some(1000), Some(1000)).unwrap();
+    run(varve().arg("format").arg(&store));
+    run(varve().arg("mount").arg(&store).arg(&dir));
+    fs::write(dir.join("file"), "x").unwrap();
+    let begin = || {
+        let begun = run(varve().args(["txn", "begin"]).arg(&dir)).stdout;
+        let view = String::from_utf8(begun).unwrap();
+        Path::new(view.trim()).file_name().unwrap().to_str().unwrap().to_owned()
+    };
+    let (attached, later) = (begin(), begin());
+    let in_txn = |mount: &Path, id: &str| mount.join(".varve/txn").join(id).join("file");
+    assert_eq!(fs::read(in_txn(&dir, &attached)).unwrap(), b"x");
+    // Of root, with the names that the daemon will look for.
+    let precious = ["attached", "later"].map(|name| at("elsewhere").join(name));
+    for (id, path) in [&attached, &later].into_iter().zip(&precious) {
+        let txn = at("elsewhere/mnt/.varve/txn");
+        fs::create_dir_all(txn.join(id)).unwrap();
+        symlink(txn.join(id), path).unwrap();
+    }
+    run(Command::new("mount").args(["-t", "tmpfs", "varve-test"]).arg(&precious[0]));
+    precious.iter().for_each(|path| fs::write(path.join("precious"), "").unwrap());
+    assert!(as_user(&home, 1000, "1000", "mv above moved && ln -s ../elsewhere above"));
+    let moved = at("home/moved/mnt");
+    let reached = fs::read(in_txn(&moved, &later));
+    let aborted = varve().args(["txn", "abort"]).arg(&store).arg(&attached).output().unwrap();
+    let left: Vec<bool> = precious.iter().map(|path| path.join("precious").exists()).collect();
+    // As it was.
+    assert!(as_user(&home, 1000, "1000", "rm above && mv moved above"));
+    let works = fs::read(in_txn(&dir, &later));
+    run(varve().args(["txn", "abort"]).arg(&store).arg(&later));
+    let listed = run(varve().args(["txn", "list"]).arg(&store)).stdout;
+    let _ = rustix::mount::unmount(&precious[1], rustix::mount::UnmountFlags::DETACH);
+    let _ = rustix::mount::unmount(&precious[0], rustix::mount::UnmountFlags::DETACH);
+    run(varve().arg("umount").arg(&dir));
+    assert_eq!(left, [true, true]);
+    assert_eq!(reached.unwrap_err().raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+    let said = String::from_utf8_lossy(&aborted.stderr);
+    assert!(said.contains("does not lead to the mount any more"), "{said}");
+    assert_eq!(works.unwrap(), b"x");
+    assert!(String::from_utf8_lossy(&listed).contains(&attached), "it has not ended");
+}

@@ -1,0 +1,134 @@
+//! Places on a mount that this process serves, where it mounts others and takes them away.
+//!
+//! The path to the mount may lead elsewhere by now: whoever owns a directory above can rename that and put a link in its place, and
+//! this process may mount and unmount where he may not. So nothing is done by the path alone:
+//!
+//! 1. The directory of the place is opened without following links.
+//! 2. It must lie on the mount, as the kernel numbers mounts: so what is in it is what this process says.
+//! 3. The rest is done by its descriptor and the last name.
+//!
+//! All on a thread apart ([`walk_apart`]), since it takes requests to the mount.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use super::apart::walk_apart;
+use super::umount::{UnmountError, UnmountMode, flags};
+
+/// A name in a directory of a mount that this process serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    mount: u64,
+    dir: PathBuf,
+    name: OsString,
+}
+
+impl Place {
+    /// `name` in the directory `dir`, an absolute path without symbolic links, which lies on the mount with this id
+    /// ([`super::MountPoint::id`]).
+    pub fn new(mount: u64, dir: impl Into<PathBuf>, name: impl Into<OsString>) -> Place {
+        Place { mount, dir: dir.into(), name: name.into() }
+    }
+
+    /// Where it is, for people.
+    pub fn path(&self) -> PathBuf {
+        self.dir.join(&self.name)
+    }
+
+    /// Does `work` with a path that leads to the place whatever is renamed meanwhile; on the terms of [`walk_apart`]. What is mounted
+    /// there is found by it as well.
+    ///
+    /// An error if its directory is not to be found on the mount.
+    pub fn walk<T: Send + 'static, Left>(
+        &self,
+        kept: Option<BorrowedFd<'_>>,
+        work: impl FnOnce(&Path) -> (T, Left) + Send + 'static,
+    ) -> io::Result<T> {
+        let Place { mount, dir, name } = self.clone();
+        walk_apart(kept, move || match open_on(mount, &dir) {
+            Ok(dir) => {
+                let (done, left) = work(&within(&dir, &name));
+                (Ok(done), Some(left))
+            }
+            Err(error) => (Err(error), None),
+        })?
+    }
+
+    /// Detaches what is mounted on it.
+    pub fn unmount(&self, mode: UnmountMode) -> Result<(), UnmountError> {
+        let walk = move |at: &Path| {
+            // What the kernel has in memory of it, it drops when its root is closed: that takes its time after many files.
+            let path = OFlags::PATH | OFlags::CLOEXEC;
+            let root =
+                (mode == UnmountMode::Force).then(|| rustix::fs::open(at, path, Mode::empty()));
+            (rustix::mount::unmount(at, flags(mode)), root)
+        };
+        let unmounted = self.walk(None, walk);
+        let failed = |reason: String| Err(UnmountError::Failed { dir: self.path(), reason });
+        match unmounted {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Errno::INVAL | Errno::NOENT)) => Err(UnmountError::NotMounted(self.path())),
+            Ok(Err(Errno::BUSY)) => Err(UnmountError::Busy(self.path())),
+            Ok(Err(error)) => failed(error.to_string()),
+            Err(error) => failed(error.to_string()),
+        }
+    }
+
+    /// Whether programs have files or their working directory on what is mounted on it, as far as the kernel knows. Nobody else may
+    /// ask at the same time: two who do would take it away.
+    pub fn is_in_use(&self) -> io::Result<bool> {
+        // Asked to take an unused mount away the kernel marks it first, and that it says. Whoever walks through it then
+        // takes the mark off, as is done here.
+        let asks = UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW;
+        let path = OFlags::PATH | OFlags::CLOEXEC;
+        let walk = move |at: &Path| {
+            let asked = rustix::mount::unmount(at, asks);
+            (asked, rustix::fs::open(at, path, Mode::empty()))
+        };
+        Ok(self.walk(None, walk)? == Err(Errno::BUSY))
+    }
+
+    /// Has what is in memory alone of the file system that is mounted on it written.
+    pub fn sync(&self) -> io::Result<()> {
+        let walk = |at: &Path| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let root = rustix::fs::open(at, flags, Mode::empty());
+            (root.and_then(rustix::fs::syncfs), ())
+        };
+        Ok(self.walk(None, walk)??)
+    }
+}
+
+/// Opens the directory `dir` if it lies on the mount with the id `mount`.
+fn open_on(mount: u64, dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat2(CWD, dir, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    match opened {
+        Ok(opened) if mount_of(opened.as_fd())? == mount => Ok(opened),
+        Ok(_) | Err(Errno::LOOP | Errno::NOENT | Errno::NOTDIR) => {
+            let text = format!("{} does not lead to the mount any more", dir.display());
+            Err(io::Error::other(text))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The path to `name` in the opened directory `dir`.
+fn within(dir: &OwnedFd, name: &OsStr) -> PathBuf {
+    PathBuf::from(format!("/proc/thread-self/fd/{}", dir.as_raw_fd())).join(name)
+}
+
+/// The id of the mount on which a file lies, from proc_pid_fdinfo(5): no question to who serves it.
+#[allow(clippy::disallowed_methods, reason = "descriptors belong to the machine")]
+fn mount_of(file: BorrowedFd<'_>) -> io::Result<u64> {
+    let told = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", file.as_raw_fd()))?;
+    let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    let id = id.and_then(|id| id.trim().parse().ok());
+    id.ok_or_else(|| io::Error::other("the kernel does not tell on which mount a file lies"))
+}
