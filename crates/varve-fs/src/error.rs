@@ -17,8 +17,12 @@ pub(crate) fn store(error: StoreError) -> FsError {
             by: blocked.holders.iter().map(|id| id.get()).collect(),
             released: blocked.released,
         }),
+        StoreError::Damaged { .. } => FsError::Damaged(error.to_string()),
+        // What its manifest names is there as long as the store is.
+        StoreError::Io { ref source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            FsError::Damaged(error.to_string())
+        }
         StoreError::Io { .. }
-        | StoreError::Damaged { .. }
         | StoreError::Poisoned { .. }
         | StoreError::Locked { .. }
         | StoreError::NewerFormat { .. }
@@ -53,7 +57,7 @@ pub(crate) fn sync(error: io::Error) -> FsError {
 
 /// A row that the store gave back whole but that makes no sense.
 pub(crate) fn row(keyspace: &str, key: RowKey, error: DecodeError) -> FsError {
-    FsError::Storage(format!(
+    FsError::Damaged(format!(
         "row ({}, {:#x}) of key space {keyspace} cannot be read: {error}; run `varve fsck`",
         key.prefix(),
         key.suffix()
@@ -70,7 +74,12 @@ mod tests {
         assert!(matches!(full, FsError::NoSpace(text) if text.contains("/s")));
         let damaged =
             StoreError::Damaged { path: "/s/1.table".into(), offset: 77, detail: "x".into() };
-        assert!(matches!(store(damaged), FsError::Storage(text) if text.contains("offset 77")));
+        assert!(matches!(store(damaged), FsError::Damaged(text) if text.contains("offset 77")));
+        let failed = |kind: io::ErrorKind| {
+            store(StoreError::Io { action: "read", path: "/s/1.table".into(), source: kind.into() })
+        };
+        assert!(matches!(failed(io::ErrorKind::NotFound), FsError::Damaged(_)));
+        assert!(matches!(failed(io::ErrorKind::TimedOut), FsError::Storage(_)));
         let raw = io::Error::from_raw_os_error(28);
         assert!(matches!(object("write", "/o".as_ref(), raw), FsError::NoSpace(_)));
     }

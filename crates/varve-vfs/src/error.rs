@@ -119,10 +119,12 @@ pub enum FsError {
     /// A large file is open for writing outside of the transaction.
     #[error("the file is open for writing outside of the transaction")]
     Busy,
-    /// The storage below failed, or what it holds is damaged. The text names the file, the offset and
-    /// the next step.
+    /// The storage below failed. The text names the file and the next step.
     #[error("{0}")]
     Storage(String),
+    /// The storage below does not hold what was written. The text names the file, the offset and the next step.
+    #[error("{0}")]
+    Damaged(String),
 }
 
 impl FsError {
@@ -161,7 +163,7 @@ impl FsError {
             FsError::Blocked(_) | FsError::Busy => Errno::Busy,
             FsError::GaveWay => Errno::Deadlock,
             FsError::TryAgain => Errno::Again,
-            FsError::Storage(_) => Errno::Io,
+            FsError::Storage(_) | FsError::Damaged(_) => Errno::Io,
         }
     }
 }

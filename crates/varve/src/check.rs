@@ -17,9 +17,10 @@ use varve_engine::{Db, DbOptions, Store, StoreError};
 use varve_env::Env;
 use varve_env::os::OsEnv;
 use varve_fs::EngineKind;
-use varve_fs::fsck::{self, repair::RepairReport};
+use varve_fs::fsck::{self, CheckError, repair::RepairReport};
 pub use varve_fs::fsck::{CheckOptions, Progress};
 use varve_fs::superblock::{Superblock, engine_dir, objects_dir};
+use varve_vfs::FsError;
 
 use crate::{Result, store};
 
@@ -127,7 +128,9 @@ pub fn check(
     }
     match fsck::check_store(OsEnv::new(), dir, options, progress) {
         Ok(found) => report.file_system = Some(found),
-        Err(error) => report.file_system_error = Some(damage(error)?),
+        Err(CheckError::Store(error)) => report.file_system_error = Some(damage(error)?),
+        Err(CheckError::Files(FsError::Damaged(text))) => report.file_system_error = Some(text),
+        Err(CheckError::Files(error)) => return Err(error.into()),
     }
     Ok(report)
 }

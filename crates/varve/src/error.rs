@@ -162,7 +162,9 @@ impl From<StoreError> for Error {
 impl From<FsError> for Error {
     fn from(error: FsError) -> Error {
         match error {
-            FsError::Storage(text) | FsError::NoSpace(text) => split_hint(&text),
+            FsError::Storage(text) | FsError::Damaged(text) | FsError::NoSpace(text) => {
+                split_hint(&text)
+            }
             other => Error::failed(other.to_string()),
         }
     }
@@ -225,7 +227,7 @@ mod tests {
         let error = Error::from(StoreError::NotAStore { path: "/srv/x".into() });
         assert_eq!(error.to_string(), "/srv/x holds no store\nhint: make one with `varve format`");
         assert_eq!(error.status(), exit_status::FAILED);
-        let error = Error::from(FsError::Storage("a; b is damaged; run `varve fsck`".to_owned()));
+        let error = Error::from(FsError::Damaged("a; b is damaged; run `varve fsck`".to_owned()));
         assert_eq!(error.message(), "a; b is damaged");
     }
 }

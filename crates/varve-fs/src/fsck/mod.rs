@@ -30,14 +30,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
-use varve_engine::{StoreError, StoreResult, StoreSnapshot};
+use varve_engine::{StoreError, StoreSnapshot};
 use varve_env::Env;
-use varve_vfs::FsResult;
+use varve_vfs::{FsError, FsResult};
 
 pub use finding::{Finding, Severity};
 
 use crate::error;
-use crate::fs::VarveFs;
+use crate::fs::{VarveFs, invalid};
 use accounts::Account;
 use fact::Fact;
 use finding::At;
@@ -247,6 +247,27 @@ impl VarveFs {
     }
 }
 
+/// Why a check has not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The store cannot be opened, or not closed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It cannot be read to the end: [`FsError::Damaged`] is damage, anything else a failure of the check, for which there may
+    /// have been no room.
+    #[error(transparent)]
+    Files(#[from] FsError),
+}
+
+impl From<CheckError> for StoreError {
+    fn from(error: CheckError) -> StoreError {
+        match error {
+            CheckError::Store(error) => error,
+            CheckError::Files(error) => invalid(error),
+        }
+    }
+}
+
 /// Checks the file system in the store `dir`, which nobody may have open. Changes nothing, and leaves
 /// unfinished work to the next mount.
 pub fn check_store(
@@ -254,9 +275,9 @@ pub fn check_store(
     dir: &Path,
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
-) -> StoreResult<Report> {
+) -> Result<Report, CheckError> {
     let volume = Volume::open(env, dir, options.engine_bytes(), AlsoSync::default())?;
     let report = check_volume(&volume, options, progress, &mut |_, _| Ok(()));
     volume.store.close()?;
-    report.map_err(|error| StoreError::Invalid(error.to_string()))
+    Ok(report?)
 }

@@ -12,7 +12,7 @@ use crate::protocol::request::{Header, Request};
 
 /// The errno for `error`, after logging what the administrator must know.
 pub(super) fn errno(operation: &str, error: &FsError) -> i32 {
-    if matches!(error, FsError::Storage(_) | FsError::NoSpace(_)) {
+    if matches!(error, FsError::Storage(_) | FsError::Damaged(_) | FsError::NoSpace(_)) {
         log::error!("{operation}: {error}");
     }
     match error {

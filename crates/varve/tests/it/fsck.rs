@@ -179,3 +179,28 @@ fn a_store_in_use_is_not_repaired() {
     assert!(said.contains("in use by process"), "{said}");
     file_system.close().unwrap();
 }
+
+/// What the check could not do was taken for damage of the store, and a repair of it offered.
+#[test]
+fn a_check_without_room_has_failed_and_has_found_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    store_with_files(&store);
+    let file_system = varve::open(store.to_str().unwrap()).unwrap();
+    for n in 0..20_000 {
+        let name = format!("file{n}");
+        let name = FileName::new(name.as_bytes()).unwrap();
+        file_system.vfs().mkdir(Caller::ROOT, InodeId::ROOT, name, 0o755).unwrap();
+    }
+    file_system.close().unwrap();
+    let spill = dir.path().join("spill");
+    let small = ["--memory", "1M", "--spill-dir", spill.to_str().unwrap()];
+    for repair in [&[][..], &["--repair", "--yes"]] {
+        let (status, said, hint) = fsck(&store, &[&small, repair].concat());
+        assert_eq!(status, 1, "{said}{hint}");
+        assert!(hint.contains("spill (sorted data") && hint.contains("hint: make room"), "{hint}");
+    }
+    fs::create_dir(&spill).unwrap();
+    let (status, said, hint) = fsck(&store, &small);
+    assert_eq!(status, 0, "{said}{hint}");
+}

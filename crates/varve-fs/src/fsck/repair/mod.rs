@@ -29,7 +29,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
-use varve_engine::{StoreError, StoreResult};
+use varve_engine::StoreResult;
 use varve_env::Env;
 use varve_schema::key::{ID_MARK, STORE_ID};
 use varve_schema::{DATA, DICTIONARIES, DictionaryRow, ROW_VERSION, put_varint};
@@ -39,7 +39,7 @@ use varve_vfs::FsResult;
 use super::finding::At;
 use super::volume::{AlsoSync, Volume};
 use super::{CheckOptions, Finding, Progress, Report, check_volume};
-use crate::fs::VarveFs;
+use crate::fs::{VarveFs, invalid};
 use crate::options::MountOptions;
 use crate::{error, ids};
 use aside::Aside;
@@ -103,7 +103,6 @@ pub fn repair_store(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> StoreResult<RepairReport> {
-    let invalid = |error: varve_vfs::FsError| StoreError::Invalid(error.to_string());
     let also = AlsoSync::default();
     let volume = Volume::open(Arc::clone(&env), dir, options.engine_bytes(), Arc::clone(&also))?;
     let aside = Aside::new(Arc::clone(&env), dir, also);
