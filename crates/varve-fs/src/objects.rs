@@ -26,7 +26,7 @@ use parking_lot::{Mutex, RwLock};
 use varve_env::{Env, File, FileStat, OpenMode};
 use varve_schema::overlay::OverlayKind;
 use varve_types::InodeId;
-use varve_vfs::FsResult;
+use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::kept::{Kept, copy_file, create_dirs_between};
@@ -39,6 +39,9 @@ use crate::views::{Own, ViewFile};
 const FAN_OUT: u64 = 10_000;
 /// Claimed objects held open until the next sync.
 const CLAIMED_OPEN_MAX: usize = 64;
+
+/// Objects that are not removed, with why if it was tried.
+pub(crate) type Left = Vec<(InodeId, Option<FsError>)>;
 
 /// The object files of a store.
 #[derive(Debug)]
@@ -264,28 +267,31 @@ impl Objects {
 
     /// Removes the objects of `inos`, durably; those that are not there are no error.
     pub(crate) fn remove(&self, inos: &[InodeId]) -> FsResult<()> {
-        self.remove_while(inos, &|| true).map(drop)
+        let left = self.remove_while(inos, &|| true)?;
+        left.into_iter().find_map(|(_, failed)| failed).map_or(Ok(()), Err)
     }
 
-    /// The same until `go_on` says no before one; returns how many, from the first on.
+    /// The same until `go_on` says no before one. Gives those that are still there, each with why it could not be removed, if it
+    /// was tried: none waits for another.
     pub(crate) fn remove_while(
         &self,
         inos: &[InodeId],
         go_on: &dyn Fn() -> bool,
-    ) -> FsResult<usize> {
-        let (mut kept, mut dirs, mut removed) = (BTreeSet::new(), BTreeSet::new(), 0);
-        let mut failed = Ok(());
-        for ino in inos.iter().take_while(|_| go_on()) {
+    ) -> FsResult<Left> {
+        let (mut kept, mut dirs, mut left) = (BTreeSet::new(), BTreeSet::new(), Left::new());
+        for ino in inos {
+            if !go_on() {
+                left.push((*ino, None));
+                continue;
+            }
             self.claimed.lock().files.remove(ino);
             let path = self.path(*ino);
             match self.remove_one(*ino, &path, &mut kept) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    failed = Err(error::object("remove", &path, error));
-                    break;
+                    left.push((*ino, Some(error::object("remove", &path, error))));
                 }
                 _ => dirs.extend(path.parent().map(Path::to_path_buf)),
             }
-            removed += 1;
         }
         // What is kept has its new name before it loses the old one.
         for dir in kept.into_iter().rev().chain(dirs) {
@@ -296,7 +302,7 @@ impl Objects {
                 _ => {}
             }
         }
-        failed.map(|()| removed)
+        Ok(left)
     }
 
     /// Removes the object at `path`, or moves it to where it is kept.

@@ -20,6 +20,7 @@
 //! The storage below may take long to remove a file, as where it discards blocks at once. From [`Reaper::stop`] on
 //! no removal begins after [`CLOSING_MAX`]; the rest keeps its pending rows.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
-use crate::objects::Objects;
+use crate::objects::{Left, Objects};
 use crate::recover::pending_rows;
 use crate::usage::Accounts;
 
@@ -144,10 +145,9 @@ impl Reaper {
     /// Makes the store durable and removes the objects queued before the call. An error means that the
     /// store could not be synced; objects that cannot be removed stay queued.
     pub(crate) fn sync_and_drain(&self) -> FsResult<()> {
-        let mut ready = std::mem::take(&mut self.state.lock().queue);
+        let ready = std::mem::take(&mut self.state.lock().queue);
         let synced = self.store.sync().map_err(error::store);
-        let removed = if synced.is_ok() { self.remove(&ready) } else { 0 };
-        self.queue_again(ready.split_off(removed));
+        self.queue_again(if synced.is_ok() { self.remove(ready) } else { ready });
         synced
     }
 
@@ -156,8 +156,8 @@ impl Reaper {
         let mut next = Some(InodeId::new(0));
         while let Some(from) = next {
             let (inos, rest) = self.pending_removals(from)?;
-            if self.try_remove(&inos)? < inos.len() {
-                return Err(FsError::Stale);
+            if let Some((_, failed)) = self.try_remove(&inos)?.into_iter().next() {
+                return Err(failed.unwrap_or(FsError::Stale));
             }
             next = rest;
         }
@@ -166,12 +166,11 @@ impl Reaper {
 
     /// Removes the objects of the first pending rows from that of `from` on; returns where to go on.
     fn remove_earlier(&self, from: InodeId) -> Option<InodeId> {
-        let (mut inos, rest) = self.pending_removals(from).unwrap_or_else(|error| {
+        let (inos, rest) = self.pending_removals(from).unwrap_or_else(|error| {
             log::warn!("files of removed inodes stay until the next mount: {error}");
             (Vec::new(), None)
         });
-        let removed = self.remove(&inos);
-        self.queue_again(inos.split_off(removed));
+        self.queue_again(self.remove(inos));
         rest
     }
 
@@ -199,41 +198,48 @@ impl Reaper {
         state.queue.extend(ids.into_iter().take(room));
     }
 
-    /// Removes objects and then their pending rows; returns how many, from the first on. REQUIRES: the store was
-    /// synced after the pending rows were written.
-    fn remove(&self, inos: &[InodeId]) -> usize {
-        self.try_remove(inos).unwrap_or_else(|error| {
-            log::warn!("files of removed inodes stay for now: {error}");
-            0
-        })
+    /// Removes objects and then their pending rows; returns those that are left. REQUIRES: the store was synced after the
+    /// pending rows were written.
+    fn remove(&self, inos: Vec<InodeId>) -> Vec<InodeId> {
+        let left = match self.try_remove(&inos) {
+            Ok(left) => left,
+            Err(error) => {
+                log::warn!("files of removed inodes stay for now: {error}");
+                return inos;
+            }
+        };
+        if let Some(error) = left.iter().find_map(|(_, failed)| failed.as_ref()) {
+            log::warn!("{} files of removed inodes stay for now: {error}", left.len());
+        } else if !left.is_empty() {
+            log::info!("{} files of removed inodes are left for later", left.len());
+        }
+        left.into_iter().map(|(ino, _)| ino).collect()
     }
 
-    fn try_remove(&self, inos: &[InodeId]) -> FsResult<usize> {
+    fn try_remove(&self, inos: &[InodeId]) -> FsResult<Left> {
         if inos.is_empty() {
-            return Ok(0);
+            return Ok(Left::new());
         }
         let _alone = self.removing.lock();
         let mut due = Vec::new();
-        for (at, ino) in inos.iter().enumerate() {
+        for ino in inos {
             if self.is_due(*ino)? {
-                due.push((at, *ino));
+                due.push(*ino);
             }
         }
-        let ids: Vec<InodeId> = due.iter().map(|(_, ino)| *ino).collect();
         let in_time = || self.give_up_at.get().is_none_or(|at| self.env.monotonic() < *at);
-        let removed = self.objects.remove_while(&ids, &in_time)?;
-        if removed < ids.len() {
-            log::info!("{} files of removed inodes are left for later", ids.len() - removed);
-        }
-        if removed > 0 {
+        let left = self.objects.remove_while(&due, &in_time)?;
+        let there: HashSet<InodeId> = left.iter().map(|(ino, _)| *ino).collect();
+        due.retain(|ino| !there.contains(ino));
+        if !due.is_empty() {
             let mut batch = Batch::new();
             batch.reclaims_space();
-            for ino in &ids[..removed] {
+            for ino in &due {
                 batch.delete(self.meta, Bytes::copy_from_slice(&RowKey::pending(*ino).to_bytes()));
             }
             self.store.write(batch).map_err(error::store)?;
         }
-        Ok(due.get(removed).map_or(inos.len(), |(at, _)| *at))
+        Ok(left)
     }
 
     fn is_due(&self, ino: InodeId) -> FsResult<bool> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use varve_env::sim::SimEnv;
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_env::{Env, FileKind};
 use varve_fs::fsck::{CheckOptions, Finding, check_store};
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
@@ -187,4 +187,30 @@ fn closing_removes_what_only_open_files_kept() {
     assert_eq!(objects(&sim), 2, "large files without names are there");
     fs.close().unwrap();
     assert_eq!((objects(&sim), findings(&sim)), (0, Vec::new()));
+}
+
+/// The object of one removed file cannot be removed. Those after it had to wait for it, whoever asked, and for good.
+#[test]
+fn an_object_that_cannot_be_removed_keeps_no_other_there() {
+    let env = formatted();
+    let dyn_env: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
+    let fs = open(dyn_env);
+    let inos = ["first", "second", "third"].map(|name| {
+        let ino = fs.mk(ROOT, name);
+        fs.put_at(ino, 0, &[1; 5000]);
+        ino
+    });
+    let path_suffix = format!("/objects/0/0/{}", inos[0]);
+    env.fail(FaultRule { path_suffix, op: SimOp::Remove, nth: 1, errno: 5, sticky: true });
+    for (file, ino) in ["first", "second", "third"].into_iter().zip(inos) {
+        fs.unlink(ROOT, name(file)).unwrap();
+        fs.forget(ino, 1);
+    }
+    assert_eq!(objects(&env), 3);
+    fs.sync().unwrap();
+    assert_eq!(objects(&env), 1);
+    env.clear_faults();
+    fs.sync().unwrap();
+    assert_eq!(objects(&env), 0);
+    assert!(fs.check(&mut |_| ()).unwrap().is_spotless());
 }
