@@ -177,10 +177,9 @@ impl Objects {
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
         let Some(upper) = path.parent().and_then(Path::parent) else { return Ok(()) };
         let top = self.dir.parent().and_then(Path::parent);
-        create_dirs_between(self.env.as_ref(), top, path)?;
-        // Both parents are synced with the next claim, also if someone else made the directory a moment
-        // ago.
+        // Whoever claims a file in what is made here has both parents synced, also if someone else made it a moment ago.
         let mut claimed = self.claimed.lock();
+        create_dirs_between(self.env.as_ref(), top, path)?;
         claimed.dirs.insert(self.dir.clone());
         if self.kept().is_none() {
             // The directory of a view's own is made with its first object.

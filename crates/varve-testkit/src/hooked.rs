@@ -20,6 +20,9 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
     /// After a file was opened, before the caller has it.
     fn after_open(&self, _path: &Path, _mode: OpenMode) {}
 
+    /// After a directory was made, before the caller knows.
+    fn after_create_dir(&self, _path: &Path) {}
+
     /// Before a file is removed.
     fn before_removal(&self, _path: &Path) {}
 
@@ -64,7 +67,9 @@ impl<H: Hooks> Env for HookedEnv<H> {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.sim.create_dir(path)
+        let made = self.sim.create_dir(path);
+        self.hooks.after_create_dir(path);
+        made
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {

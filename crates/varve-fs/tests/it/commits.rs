@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use varve_env::Env;
 use varve_env::sim::{FaultRule, SimOp};
 use varve_fs::fsck::Finding;
@@ -328,4 +329,42 @@ fn nothing_stays_of_what_a_transaction_made_of_a_file_that_it_removed() {
     fs.close().unwrap();
     drop(fs);
     assert_eq!(check(&env).findings, []);
+}
+
+/// Two make the first large files of a directory at once. One found it when the other had made it and not noted yet that the
+/// directory above is to be synced: what that one synced was gone with a power cut.
+#[test]
+fn a_large_file_is_durable_in_a_directory_that_another_is_making() {
+    let sim = sim_store(78, &FormatOptions::default());
+    let env = Arc::new(interposed(&sim));
+    let dyn_env: Arc<dyn Env> = Arc::<Interposed>::clone(&env);
+    let fs = VarveFs::open(dyn_env, Path::new(STORE), MountOptions::default()).unwrap();
+    let dirs = ["one", "other"].map(|dir| fs.mk_dir(ROOT, dir));
+    let [one, other] = dirs.map(|dir| fs.mk(dir, "file"));
+    let handle = fs.open_as(other, BOTH);
+    // Or the first sync would cover all that there is.
+    fs.sync().unwrap();
+    let ((begin, is_begun), (done, is_done)) = (channel::<()>(), channel::<()>());
+    *env.hooks.after_create_dir.lock() = Some(Box::new(move || {
+        drop(begin);
+        // The other waits for this one, or is done before.
+        let _ = is_done.recv_timeout(Duration::from_secs(1));
+    }));
+    let (image, shared, machine) = (Mutex::new(None), &fs, &sim);
+    std::thread::scope(|scope| {
+        let image = &image;
+        scope.spawn(move || {
+            let _ = is_begun.recv();
+            shared.write(other, handle, 0, &[2; LARGE], false).unwrap();
+            shared.fsync(other, handle, false).unwrap();
+            *image.lock() = Some(machine.power_cut_keep_nothing());
+            drop(done);
+        });
+        fs.put_at(one, 0, &[1; LARGE]);
+    });
+    assert!(env.hooks.after_create_dir.lock().is_none(), "no directory was made");
+    let fs = open(&image.into_inner().unwrap());
+    let dir = fs.find(ROOT, "other").unwrap().ino;
+    assert!(fs.contents(fs.find(dir, "file").unwrap().ino) == [2; LARGE]);
+    sound(&fs);
 }

@@ -22,6 +22,8 @@ pub(crate) struct OnObjects {
     pub(crate) before_removal: Mutex<Option<BeforeRemoval>>,
     /// Happens once, behind an opening.
     pub(crate) after_open: Mutex<Option<Instead>>,
+    /// Happens once, behind the making of a directory for objects.
+    pub(crate) after_create_dir: Mutex<Option<Instead>>,
     threads: bool,
 }
 
@@ -41,7 +43,8 @@ pub(crate) fn with_threads(sim: &Arc<SimEnv>) -> Interposed {
 impl OnObjects {
     fn new(threads: bool) -> OnObjects {
         let (instead, before_removal) = (Mutex::new(None), Mutex::new(None));
-        OnObjects { instead, before_removal, after_open: Mutex::new(None), threads }
+        let (after_open, after_create_dir) = (Mutex::new(None), Mutex::new(None));
+        OnObjects { instead, before_removal, after_open, after_create_dir, threads }
     }
 }
 
@@ -70,6 +73,16 @@ impl Hooks for OnObjects {
     fn after_open(&self, path: &Path, _mode: OpenMode) {
         if is_object(path)
             && let Some(after) = self.after_open.lock().take()
+        {
+            after();
+        }
+    }
+
+    fn after_create_dir(&self, path: &Path) {
+        // Those above hold directories alone.
+        let top = path.parent().and_then(Path::parent);
+        if top.is_some_and(|top| top.ends_with("objects"))
+            && let Some(after) = self.after_create_dir.lock().take()
         {
             after();
         }
