@@ -22,13 +22,15 @@
 mod finish;
 
 use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
 
 use bytes::Bytes;
 use varve_engine::{Batch, Branch, Clash, Merged, Store, StoreError};
-use varve_schema::{Content, Mark, Pending, RowKey};
+use varve_schema::{Body, Content, Inode, Mark, Pending, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
+use super::Own;
 use super::merge::{merge, merge_rows, taken};
 use super::paths::names_in;
 use super::plan::{Committed, Plan};
@@ -133,10 +135,7 @@ impl VarveFs {
         let installs: Vec<InodeId> = own.into_iter().filter(|ino| !gone.contains(ino)).collect();
         let survivors = self.survivors(&plan)?;
         let own = view_dir(&self.dir, txn.epoch);
-        // What the kernel reads straight cannot wait until all is written.
-        let straight =
-            |ino| self.locator.node(ino).is_some_and(|node| node.state().passthrough > 0);
-        let copied = self.objects.prepare(&installs, &own, txn.epoch, &straight)?;
+        let copied = self.prepare_objects(view, &plan, (&installs, &own), txn.epoch)?;
         let nobody_reads = self.objects.installing.write();
         let joined = self.join(&branch, view, &txn, &plan, &installs);
         if joined.is_err() {
@@ -303,6 +302,52 @@ impl VarveFs {
             }
         }
         in_use(used)
+    }
+
+    /// [`crate::objects::Objects::prepare`] for the commit of what lies in `own`.
+    fn prepare_objects(
+        &self,
+        view: &VarveFs,
+        plan: &Plan,
+        (installs, own): (&[InodeId], &Path),
+        epoch: InodeId,
+    ) -> Result<BTreeSet<InodeId>, CommitError> {
+        // What the kernel reads straight cannot wait until all is written.
+        let straight =
+            |ino| self.locator.node(ino).is_some_and(|node| node.state().passthrough > 0);
+        self.objects.prepare(installs, own, epoch, &straight).or_else(|error| {
+            self.check_gone(view, plan, installs)?;
+            Err(error.into())
+        })
+    }
+
+    /// A conflict if large files that the transaction has changed are gone in the main view, with their objects.
+    fn check_gone(
+        &self,
+        view: &VarveFs,
+        plan: &Plan,
+        installs: &[InodeId],
+    ) -> Result<(), CommitError> {
+        let mut gone = Vec::new();
+        for ino in installs {
+            let is_large = |inode: &Inode| matches!(inode.content, Content::Object { .. });
+            let claimed = match plan.arrived.get(ino) {
+                Some(Place::Entry { key, .. }) => self.entry_row(*key)?.names().iter().any(|named| {
+                    matches!(&named.body, Body::Inline(inode) if inode.ino == *ino && is_large(inode))
+                }),
+                _ => self.inode_row(*ino)?.as_ref().is_some_and(is_large),
+            };
+            let own = view.objects.own(*ino);
+            let own = own.map_err(|error| view.object_error("open", *ino, error))?;
+            if !claimed && matches!(own, Some(Own::Blocks(_))) && self.objects.find(*ino)?.is_none()
+            {
+                gone.push(view.path_of_inode(*ino));
+            }
+        }
+        match gone.is_empty() {
+            true => Ok(()),
+            false => Err(CommitError::Conflict(gone)),
+        }
     }
 
     /// A conflict if a directory would end up below itself, as another was moved in the main view meanwhile.

@@ -200,6 +200,37 @@ fn a_commit_that_cannot_copy_what_is_read_straight_has_not_happened() {
     assert!(rig.contents(rig.find(ROOT, "file").unwrap().ino) == changed);
 }
 
+/// A large file that a transaction has changed was removed, with its object, in the main view. That the object cannot be opened
+/// was told as a failure of the storage.
+#[test]
+fn a_large_file_that_is_gone_is_a_conflict() {
+    let fs = open(&sim_store(77, &FormatOptions::default()));
+    for file in ["inline", "linked"] {
+        let ino = fs.mk(ROOT, file);
+        fs.put_at(ino, 0, &[1; LARGE]);
+        if file == "linked" {
+            fs.link(ino, ROOT, name("link")).unwrap();
+        }
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let changing = fs.open_view(&txn).unwrap();
+        changing.put_at(changing.find(ROOT, file).unwrap().ino, 10, b"changed");
+        fs.unlink(ROOT, name(file)).unwrap();
+        if file == "linked" {
+            fs.unlink(ROOT, name("link")).unwrap();
+            fs.forget(ino, 1);
+        }
+        fs.forget(ino, 1);
+        fs.sync().unwrap();
+        match fs.commit_transaction(&txn.name, &changing) {
+            Err(CommitError::Conflict(paths)) => assert_eq!(paths.len(), 1, "{paths:?}"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(fs.list(ROOT), [""; 0]);
+        fs.abort_transaction(&txn.name).unwrap();
+    }
+    sound(&fs);
+}
+
 /// What a transaction had made of a large file is gone before the commit has put it in place, which no crash does. The check
 /// took for granted that the next mount would do that.
 #[test]
