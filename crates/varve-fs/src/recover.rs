@@ -75,15 +75,8 @@ impl VarveFs {
             }
             finished += u64::from(kind != Pending::ObjectDelete);
             match kind {
-                Pending::Orphan => self.drop_orphan(ino),
-                Pending::ObjectMaking => self.drop_begun_object(ino),
-                Pending::OrphanObjectMaking => {
-                    self.objects.remove(&[ino])?;
-                    self.drop_orphan(ino)
-                }
-                Pending::ObjectDelete => Ok(()),
-                Pending::ObjectDirty { entry } => self.settle_pending(ino, entry),
                 Pending::ObjectInstall { view } => self.install_pending(ino, view),
+                other => self.finish_work(ino, other),
             }
         })?;
         if finished > 0 {
@@ -91,6 +84,29 @@ impl VarveFs {
             self.store.sync().map_err(error::store)?;
         }
         Ok(())
+    }
+
+    /// Of a view, which nobody has open yet: the same for what the process that had it left, among these pending rows. Removals and
+    /// what is to be installed are the commit's.
+    pub(crate) fn finish_pending_of_view(&self, pending: Vec<(InodeId, Pending)>) -> FsResult<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        pending.into_iter().try_for_each(|(ino, kind)| self.finish_work(ino, kind))
+    }
+
+    /// Finishes what a pending row names, unless it is a removal or an installation.
+    fn finish_work(&self, ino: InodeId, kind: Pending) -> FsResult<()> {
+        match kind {
+            Pending::Orphan => self.drop_orphan(ino),
+            Pending::ObjectMaking => self.drop_begun_object(ino),
+            Pending::OrphanObjectMaking => {
+                self.objects.remove(&[ino])?;
+                self.drop_orphan(ino)
+            }
+            Pending::ObjectDirty { entry } => self.settle_pending(ino, entry),
+            Pending::ObjectDelete | Pending::ObjectInstall { .. } => Ok(()),
+        }
     }
 
     /// An orphan's row and data go; an orphan that got a name again only loses the pending row.

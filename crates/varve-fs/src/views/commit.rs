@@ -131,7 +131,8 @@ impl VarveFs {
         self.check_commit(&branch, view, (&txn, &known), &plan)?;
         let own = view.objects.own_inodes()?;
         view.objects.sync_claimed().map_err(error::sync)?;
-        let gone: HashSet<&InodeId> = plan.removed_objects.iter().chain(&plan.orphans).collect();
+        let gone = plan.removed_objects.iter().chain(&plan.orphans).chain(&plan.begun);
+        let gone: HashSet<&InodeId> = gone.collect();
         let installs: Vec<InodeId> = own.into_iter().filter(|ino| !gone.contains(ino)).collect();
         let survivors = self.survivors(&plan)?;
         let own = view_dir(&self.dir, txn.epoch);
@@ -183,11 +184,20 @@ impl VarveFs {
     /// The rows of step 3, what takes them back, and the directories that have marks among them.
     fn joining(
         &self,
+        branch: &Branch,
         txn: &Transaction,
         plan: &Plan,
         installs: &[InodeId],
-    ) -> (Batch, Batch, Vec<InodeId>) {
+    ) -> FsResult<(Batch, Batch, Vec<InodeId>)> {
         let (mut batch, mut undo, mut marked) = (Batch::new(), Batch::new(), Vec::new());
+        for ino in installs {
+            let key = bytes_of(RowKey::pending(*ino));
+            match branch.get(self.meta, &key).map_err(error::store)? {
+                Some(before) => undo.put(self.meta, key.clone(), before),
+                None => undo.delete(self.meta, key.clone()),
+            }
+            batch.put(self.meta, key, Pending::ObjectInstall { view: txn.epoch }.encode());
+        }
         for (key, value) in &plan.marks {
             batch.delete(self.meta, bytes_of(*key));
             undo.put(self.meta, bytes_of(*key), value.clone());
@@ -200,18 +210,13 @@ impl VarveFs {
                 marked.push(*dir);
             }
         }
-        for ino in installs {
-            let key = bytes_of(RowKey::pending(*ino));
-            batch.put(self.meta, key.clone(), Pending::ObjectInstall { view: txn.epoch }.encode());
-            undo.delete(self.meta, key);
-        }
         for ino in &plan.shrunk {
             let key = bytes_of(RowKey::pending(*ino));
             // Its object is as one that was begun: the next mount removes it before anybody comes.
             batch.put(self.meta, key.clone(), Pending::ObjectMaking.encode());
             undo.put(self.meta, key, Pending::ObjectDelete.encode());
         }
-        (batch, undo, marked)
+        Ok((batch, undo, marked))
     }
 
     /// Steps 3 and 4.
@@ -223,7 +228,7 @@ impl VarveFs {
         plan: &Plan,
         installs: &[InodeId],
     ) -> Result<(), CommitError> {
-        let (batch, undo, marked) = self.joining(txn, plan, installs);
+        let (batch, undo, marked) = self.joining(branch, txn, plan, installs)?;
         let committed = match batch.is_empty() {
             true => Ok(()),
             false => branch.write(batch),

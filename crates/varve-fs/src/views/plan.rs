@@ -48,6 +48,8 @@ pub(super) struct Plan {
     /// Large files that are small again, as a rollback has them.
     pub(super) shrunk: Vec<InodeId>,
     pub(super) orphans: Vec<InodeId>,
+    /// Files of which the view has an object that is half made.
+    pub(super) begun: HashSet<InodeId>,
     /// Rows of directories that change in no other way than by what they count.
     pub(super) counted: HashSet<RowKey>,
     /// Files and directories of which extended attributes change.
@@ -125,6 +127,9 @@ impl VarveFs {
             MetaRow::Pending(ino) => match ours.as_ref().map(Pending::decode).transpose() {
                 Ok(Some(Pending::ObjectDelete)) => plan.removed_objects.push(ino),
                 Ok(Some(Pending::Orphan)) => plan.orphans.push(ino),
+                Ok(Some(Pending::ObjectMaking | Pending::OrphanObjectMaking)) => {
+                    plan.begun.insert(ino);
+                }
                 _ => {}
             },
             MetaRow::Mark(_) => plan.marks.extend(ours.map(|value| (key, value))),

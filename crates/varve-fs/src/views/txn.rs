@@ -257,14 +257,14 @@ impl VarveFs {
     /// The file system of an open transaction.
     pub(super) fn open_transaction(&self, txn: &Transaction) -> FsResult<VarveFs> {
         let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
-        let mut written = Vec::new();
+        let mut pending = Vec::new();
         let walked = branch.changes(&mut |keyspace, key, value| {
             let key = RowKey::from_bytes(key).filter(|_| keyspace == self.meta);
             if let Some(MetaRow::Pending(ino)) = key.map(RowKey::meta_kind)
-                && let Some(Ok(Pending::ObjectDirty { entry })) =
-                    value.as_ref().map(Pending::decode)
+                && let Some(Ok(kind)) = value.as_ref().map(Pending::decode)
+                && kind != Pending::ObjectDelete
             {
-                written.push((ino, entry));
+                pending.push((ino, kind));
             }
             true
         });
@@ -282,10 +282,7 @@ impl VarveFs {
         let (sees_objects_of, epoch) = (txn.sees_objects_of(), txn.epoch);
         let view = ViewParts { store, dictionaries, sees_objects_of, epoch, serial };
         let fs = self.view_on(view, read_only).map_err(error::store)?;
-        // Large files that were being written to when an earlier process died.
-        for (ino, entry) in written {
-            fs.settle_pending(ino, entry)?;
-        }
+        fs.finish_pending_of_view(pending)?;
         fs.load_quotas()?;
         Ok(fs)
     }

@@ -161,6 +161,70 @@ fn every_crash_of_a_commit_leaves_all_of_it_or_nothing() {
     assert!(whole > 20 && absent > 20, "{whole} whole, {absent} absent");
 }
 
+/// In a transaction a file becomes large, and others that are open there lose their names. The process dies anywhere in that;
+/// what it left was installed as a large file that no row claims, or stayed for good.
+#[test]
+fn a_transaction_that_a_crash_left_commits_what_its_rows_say() {
+    let (mut large, mut small) = (0, 0);
+    for n in 0.. {
+        let env = sim_store(1, &FormatOptions::default());
+        let fs = open(&env);
+        for (name, len) in [("grows", 100), ("goes", 100), ("large goes", LARGE)] {
+            fs.put_at(fs.mk(ROOT, name), 0, &vec![1; len]);
+        }
+        let id = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap().name;
+        let view = fs.open_view(&txn(&id)).unwrap();
+        fs.sync().unwrap();
+        env.crash_after(env.op_count() + n);
+        let work = || -> FsResult<()> {
+            let new = view.create(Caller::ROOT, ROOT, name("new"), 0o644, BOTH)?.0.attr.ino;
+            for file in ["goes", "large goes"] {
+                let ino = view.find(ROOT, file)?.ino;
+                let handle = view.open(ino, BOTH)?.handle;
+                view.unlink(ROOT, name(file))?;
+                view.write(ino, handle, 0, &vec![2; LARGE], false)?;
+            }
+            for ino in [view.find(ROOT, "grows")?.ino, new] {
+                let handle = view.open(ino, BOTH)?.handle;
+                view.write(ino, handle, 50, &vec![2; LARGE], false)?;
+            }
+            Ok(())
+        };
+        let done = work();
+        let crashed = env.crashed();
+        assert!(crashed || done.is_ok(), "{done:?}");
+        drop((view, fs));
+        let image = env.process_kill();
+        let fs = open(&image);
+        let view = fs.open_view(&txn(&id)).unwrap();
+        let found = |fs: &VarveFs| -> Vec<(String, Vec<u8>)> {
+            let names = fs.list(ROOT).into_iter();
+            names
+                .map(|name| (name.clone(), fs.contents(fs.find(ROOT, &name).unwrap().ino)))
+                .collect()
+        };
+        let expected = found(&view);
+        fs.commit_transaction(&id, &view).unwrap();
+        drop(view);
+        assert!(found(&fs) == expected, "crash {n}");
+        fs.close().unwrap();
+        drop(fs);
+        let fs = open(&image);
+        assert!(found(&fs) == expected, "crash {n}");
+        assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "crash {n}");
+        let grown = expected.iter().any(|(name, bytes)| name == "grows" && bytes.len() > LARGE);
+        if grown {
+            large += 1
+        } else {
+            small += 1
+        }
+        if !crashed {
+            break;
+        }
+    }
+    assert!(large > 2 && small > 10, "{large} large, {small} small");
+}
+
 /// What the store has after a crash in a commit is first looked at without writing. That mount threw away what the commit had not
 /// put in place yet.
 #[test]
