@@ -143,7 +143,8 @@ fn has_successor(later: &[&LogScan]) -> bool {
     later.iter().any(|log| log.header.is_some())
 }
 
-fn same_boot(scan: &LogScan, boot_id: u128) -> bool {
+/// Whether a log was written since the machine started.
+pub(super) fn same_boot(scan: &LogScan, boot_id: u128) -> bool {
     scan.header.as_ref().is_some_and(|header| header.boot_id == boot_id)
 }
 

@@ -3,7 +3,9 @@
 //! 1. Scan every log from the oldest needed one on ([`super::scan`]).
 //! 2. Decide how much of each counts ([`super::plan`]).
 //! 3. Replay that much into memtables.
-//! 4. fsync the logs that count.
+//! 4. fsync the logs that count, after writing once more what no sync is known to have made durable and was written
+//!    since the machine started: a sync that failed leaves bytes in memory that the disk lacks and that no later one
+//!    writes. It costs the bytes since the last sync.
 //!
 //! Nothing is cut or removed here. What decides (torn ends, barriers after them, logs that are dropped)
 //! must stay until the next log is durable: its header says how much of the last log counts, and its
@@ -12,21 +14,25 @@
 //! The work is bounded by the logs, which are bounded by the memtables; it does not depend on the
 //! number of rows in the store.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use varve_env::{Env, OpenMode};
+use varve_env::{Env, File, OpenMode};
 use varve_format::batch::{LoggedBatch, decode_batch};
 use varve_format::log::{HEADER_BYTES, LogId, LogReader, NextRecord, PreviousLog, RecordKind};
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
-use super::plan::{Plan, covered, plan};
-use super::scan::scan_log;
+use super::plan::{Plan, covered, plan, same_boot};
+use super::scan::{LogScan, scan_log};
 use crate::files::{StoreFile, format_error, io_error};
 use crate::memtable::Memtable;
 use crate::read::read_log;
 use crate::{Op, StoreError, StoreResult};
+
+/// Bytes of a log that are written once more at a time.
+const REWRITE_BYTES: usize = 1 << 20;
 
 /// What recovery starts from.
 #[derive(Debug)]
@@ -106,7 +112,7 @@ pub(crate) fn recover(input: &RecoveryInput<'_>) -> StoreResult<Recovered> {
         replay.log(*no, *len)?;
     }
     let Replay { memtables, last_seq, external_seq, covered, .. } = replay;
-    settle(input, &plan)?;
+    settle(input, &plan, &scans)?;
     let logs = plan.keep.iter().map(|(no, _)| *no).collect();
     let previous = plan.keep.last().map(|(file, len)| PreviousLog { file: *file, final_len: *len });
     Ok(Recovered { memtables, last_seq, external_seq, previous, covered, logs })
@@ -210,15 +216,35 @@ impl Replay<'_> {
 }
 
 /// Makes the logs that count durable: the next log, once synced, is proof that they are.
-fn settle(input: &RecoveryInput<'_>, plan: &Plan) -> StoreResult<()> {
-    for (no, _) in &plan.keep {
+fn settle(input: &RecoveryInput<'_>, plan: &Plan, scans: &[LogScan]) -> StoreResult<()> {
+    for (no, len) in &plan.keep {
         let path = StoreFile::Wal(*no).path(input.dir);
-        let sync = || input.env.open(&path, OpenMode::ReadWrite)?.sync_data();
+        let scan = scans.iter().find(|scan| scan.no == *no);
+        let is_in_memory = scan.is_some_and(|scan| same_boot(scan, input.env.boot_id()));
+        let is_durable = !is_in_memory || *no < input.newest_log;
+        let durable = if is_durable { *len } else { scan.map_or(0, |scan| scan.durable_len) };
+        let sync = || {
+            let file = input.env.open(&path, OpenMode::ReadWrite)?;
+            rewrite(&*file, durable, *len)?;
+            file.sync_data()
+        };
         sync().map_err(|error| io_error("sync the log", &path, error))?;
     }
     for no in &plan.drop {
         let path = StoreFile::Wal(*no).path(input.dir);
         log::warn!("{} was never synced and follows a torn log; dropped", path.display());
+    }
+    Ok(())
+}
+
+/// Writes the bytes from `at` to `end` of a file where they are, so that the next sync writes them.
+fn rewrite(file: &dyn File, mut at: u64, end: u64) -> io::Result<()> {
+    let mut piece = vec![0; REWRITE_BYTES.min(end.saturating_sub(at) as usize)];
+    while at < end {
+        let len = piece.len().min((end - at) as usize);
+        file.read_exact_at(&mut piece[..len], at)?;
+        file.write_all_at(&piece[..len], at)?;
+        at += len as u64;
     }
     Ok(())
 }
