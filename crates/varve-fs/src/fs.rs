@@ -22,6 +22,7 @@ use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsError;
 
 use crate::clones::{Ground, Sources};
+use crate::data::Unsettled;
 use crate::descriptors::Descriptors;
 use crate::dictionaries::Dictionaries;
 use crate::engine::Engine;
@@ -55,6 +56,7 @@ pub struct VarveFs {
     pub(crate) locator: Locator,
     pub(crate) handles: Handles,
     pub(crate) descriptors: Descriptors,
+    pub(crate) unsettled: Unsettled,
     pub(crate) ids: Arc<IdAllocator>,
     pub(crate) objects: Arc<Objects>,
     pub(crate) reaper: Arc<Reaper>,
@@ -408,6 +410,7 @@ impl VarveFs {
             locator: Locator::new(spill, options.located_inodes()),
             handles: Handles::new(),
             descriptors: Descriptors::new(options.open_objects_max()),
+            unsettled: Unsettled::default(),
             ids,
             reaper: Arc::new(reaper),
             dictionaries: Arc::new(dictionaries),

@@ -36,6 +36,7 @@ impl VarveFs {
     /// Closes the store for a successor. REQUIRES: no call is under way, none follows, and the store was
     /// synced: so the successor finds everything even if the closing fails, which is only logged.
     pub fn hand_over(&self) -> StoreResult<HandedOver> {
+        self.abandon_unsettled();
         let handover = self.volatile_state();
         let (lock, closed) = self.shut_down(false);
         if let Err(error) = closed {

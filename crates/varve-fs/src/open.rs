@@ -227,8 +227,13 @@ impl VarveFs {
         if last_writer && !unreachable {
             // The row stays dirty, which is right as well, if this fails.
             if let Err(error) = self.settle_object(ino) {
-                log::warn!("the row of inode {ino} stays dirty: {error}");
                 self.objects.note_unclaimed();
+                match error {
+                    FsError::Blocked(blocked) if self.serial.is_none() => {
+                        self.settle_later(ino, &blocked);
+                    }
+                    error => log::warn!("the row of inode {ino} stays dirty: {error}"),
+                }
             }
         }
         if last { self.let_go(ino) } else { Ok(()) }

@@ -30,6 +30,7 @@ impl VarveFs {
     fn enter(&self) {
         self.touch();
         self.accounts.make_room();
+        self.settle_waiting();
         self.drop_returned_sources();
     }
 

@@ -16,8 +16,10 @@ mod limited;
 mod migrate;
 mod seek;
 mod small;
+mod unsettled;
 
 pub(crate) use large::copy_stat;
+pub(crate) use unsettled::Unsettled;
 
 use bytes::Bytes;
 use varve_schema::{Content, Inode};

@@ -72,3 +72,33 @@ fn a_large_file_that_is_being_written_to_is_not_changed_by_a_serializable_transa
         assert_sound(&rig, "after the commit");
     }
 }
+
+/// A file that was closed while a transaction had its directory locked counted with its old size until the next mount.
+#[test]
+fn a_large_file_that_is_closed_beside_locks_counts_once_they_have_gone() {
+    for committed in [true, false] {
+        let rig = Rig::new();
+        let dir = rig.mk_dir(ROOT, "dir");
+        let file = rig.mk(dir, "f");
+        rig.put_at(file, 0, &vec![1; LARGE]);
+        let handle = rig.open_as(file, WRITE);
+        rig.write(file, handle, LARGE as u64, &[1; 100], false).unwrap();
+        let (id, view) = begin(&rig);
+        view.mv(ROOT, "dir", ROOT, "moved").unwrap();
+        rig.release(file, handle).unwrap();
+        rig.forget(file, 1);
+        rig.mk_dir(ROOT, "elsewhere");
+        assert_eq!(rig.usage(dir).unwrap().bytes, LARGE as u64, "it is locked");
+        if committed {
+            rig.commit_transaction(&id, &view).unwrap();
+            drop(view);
+        } else {
+            drop(view);
+            rig.abort_transaction(&id).unwrap();
+        }
+        rig.mk_dir(ROOT, "and again");
+        assert_eq!(rig.usage(dir).unwrap().bytes, LARGE as u64 + 100);
+        assert!(matches!(rig.getattr(file), Err(FsError::Stale)), "the kernel has forgotten it");
+        assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+    }
+}

@@ -1,0 +1,102 @@
+//! Large files whose rows could not follow them when they were closed, as a transaction had locked what that changes.
+//!
+//! 1. Such a file waits here, and stays known as if it was looked up, so that its row is found ([`VarveFs::settle_later`]).
+//! 2. Once locks have gone, who next changes anything brings the row up to date ([`VarveFs::settle_waiting`]).
+//!
+//! Until then it counts with the size that it had before. What still waits when the store is closed, and what there is no room
+//! for here, is left to the next writer's release or the next mount, which finds the pending row.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use varve_types::InodeId;
+use varve_vfs::{Blocked, FsError, FsResult};
+
+use crate::fs::VarveFs;
+
+/// Files that may wait.
+const UNSETTLED_MAX: usize = 1024;
+
+/// Files that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Unsettled {
+    any: AtomicBool,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    inos: BTreeSet<InodeId>,
+    /// What the one of them that was refused first met.
+    blocked: Option<Blocked>,
+}
+
+impl Unsettled {
+    fn add(&self, ino: InodeId, blocked: &Blocked) {
+        let mut waiting = self.waiting.lock();
+        waiting.inos.insert(ino);
+        waiting.blocked.get_or_insert_with(|| blocked.clone());
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> BTreeSet<InodeId> {
+        let mut waiting = self.waiting.lock();
+        self.any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *waiting).inos
+    }
+}
+
+impl VarveFs {
+    /// Has the row of a file that was closed brought up to date once locks have gone. What cannot wait is only logged.
+    pub(crate) fn settle_later(&self, ino: InodeId, blocked: &Blocked) {
+        if let Err(error) = self.try_settle_later(ino, blocked) {
+            log::warn!("the row of inode {ino} stays dirty: {error}");
+        }
+    }
+
+    fn try_settle_later(&self, ino: InodeId, blocked: &Blocked) -> FsResult<()> {
+        let held = self.hold(ino)?;
+        let known = {
+            let waiting = self.unsettled.waiting.lock();
+            if waiting.inos.len() >= UNSETTLED_MAX {
+                return Err(FsError::TryAgain);
+            }
+            waiting.inos.contains(&ino)
+        };
+        if !known {
+            self.locator.note_lookup(ino, held.place())?;
+        }
+        self.unsettled.add(ino, blocked);
+        Ok(())
+    }
+
+    /// Brings up to date what waits for that, if locks have gone. REQUIRES: the caller holds no row lock.
+    pub(crate) fn settle_waiting(&self) {
+        if !self.unsettled.any.load(Ordering::Relaxed) {
+            return;
+        }
+        let blocked = self.unsettled.waiting.lock().blocked.clone();
+        if blocked.is_none_or(|blocked| !self.do_wait_for_locks(&blocked, Duration::ZERO)) {
+            return;
+        }
+        for ino in self.unsettled.take() {
+            match self.settle_object(ino) {
+                Err(FsError::Blocked(blocked)) => self.unsettled.add(ino, &blocked),
+                settled => self.waits_no_more(ino, settled),
+            }
+        }
+    }
+
+    /// Lets nothing wait any more.
+    pub(crate) fn abandon_unsettled(&self) {
+        self.unsettled.take().into_iter().for_each(|ino| self.waits_no_more(ino, Ok(())));
+    }
+
+    fn waits_no_more(&self, ino: InodeId, settled: FsResult<()>) {
+        if let Err(error) = settled.and_then(|()| self.do_forget(ino, 1)) {
+            log::warn!("the row of inode {ino} stays dirty: {error}");
+        }
+    }
+}
