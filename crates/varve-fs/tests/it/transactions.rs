@@ -168,7 +168,7 @@ fn files_with_tags(env: &Arc<SimEnv>) -> Option<u32> {
             view.write(ino, handle, 0, b"abc", false)?;
             view.release(ino, handle)?;
             fs.commit_transaction(&id, &view).map(drop).map_err(|error| match error {
-                CommitError::Failed(error) => error,
+                CommitError::Failed(error) | CommitError::Unfinished(_, error) => error,
                 other => panic!("{other:?}"),
             })
         };
