@@ -94,6 +94,21 @@ impl Objects {
         staged.map_err(|error| error::object("stat", &own, error))
     }
 
+    /// The length that the object of `ino` has when it is installed from there; `None` if it is not, or if what is there is
+    /// damaged.
+    pub(crate) fn staged_len(&self, ino: InodeId, dir: &Path) -> FsResult<Option<u64>> {
+        let own = object_path(dir, ino);
+        let fail = |error| error::object("look at", &own, error);
+        match self.env.stat(&own) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            stat => return stat.map(|stat| Some(stat.len)).map_err(fail),
+        }
+        match self.overlays.get(&blocks_path(&own)) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+            overlay => overlay.and_then(|o| o.map(|o| o.len()).transpose()).map_err(fail),
+        }
+    }
+
     /// Makes the objects of `inos` what a view, whose own are in `dir`, has made of them, durably, those for which that has
     /// not happened: writes the blocks to them that the view has changed, or puts the view's files in their places, and copies
     /// that were `copied` for that: who has such an object open goes on reading it as it was. Syncs each directory once.

@@ -223,7 +223,8 @@ impl Overlay {
         self.header.base_len
     }
 
-    fn len(&self) -> io::Result<u64> {
+    /// The length of what lies under and over each other.
+    pub(crate) fn len(&self) -> io::Result<u64> {
         match self.header.kind {
             OverlayKind::Kept => Ok(self.header.base_len),
             OverlayKind::Written => Ok(self.file.stat()?.len.saturating_sub(self.data_start)),

@@ -15,9 +15,11 @@ use varve_fs::fsck::Finding;
 use varve_fs::{
     CommitError, FormatOptions, MountOptions, RollBackError, TransactionOptions, VarveFs,
 };
+use varve_schema::RowKey;
+use varve_types::InodeId;
 use varve_vfs::{Vfs, XattrMode};
 
-use crate::bench::{check, repair};
+use crate::bench::{Rows, check, hasher_of, repair};
 use crate::crash::{STORE, open, sim_store};
 use crate::interposed::{Interposed, interposed};
 use crate::snapshots::{same, view};
@@ -324,6 +326,52 @@ fn a_rollback_makes_no_file_large_that_is_open_for_writing() {
     fs.roll_back("large").unwrap();
     assert!(fs.contents(ino) == [2; LARGE]);
     sound(&fs);
+}
+
+/// A crash in a commit, and rows of its large files are lost: what the commit has made of them was taken for gone, or dropped with
+/// what was pending.
+#[test]
+fn a_repair_keeps_what_a_commit_has_yet_to_put_in_place() {
+    for loses_names in [false, true] {
+        let env = sim_store(82, &FormatOptions::default());
+        let fs = open(&env);
+        let changed = fs.mk(ROOT, "changed");
+        fs.put_at(changed, 0, &[1; LARGE]);
+        fs.link(changed, ROOT, name("changed2")).unwrap();
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        view.put_at(view.find(ROOT, "changed").unwrap().ino, LARGE as u64, &[2; LARGE]);
+        let new = view.mk(ROOT, "new");
+        view.put_at(new, 0, &[3; LARGE]);
+        view.link(new, ROOT, name("new2")).unwrap();
+        view.sync().unwrap();
+        let path_suffix = format!("/objects/0/0/{changed}");
+        env.fail(FaultRule { path_suffix, op: SimOp::Write, nth: 1, errno: 5, sticky: true });
+        let refused = fs.commit_transaction(&txn.name, &view).unwrap_err();
+        assert!(refused.committed().is_some(), "{refused:?}");
+        drop((view, fs));
+        let env = env.process_kill();
+        let (rows, hasher) = (Rows::open(&env), hasher_of(&env));
+        for (ino, names) in [(changed, ["changed", "changed2"]), (new, ["new", "new2"])] {
+            if !loses_names {
+                rows.delete(rows.meta, RowKey::inode(ino));
+                continue;
+            }
+            for name in names {
+                rows.delete(rows.meta, RowKey::entry(ROOT, hasher.entry(name.as_bytes())));
+            }
+        }
+        rows.close();
+        assert_eq!(repair(&env).left.findings, []);
+        let fs = open(&env);
+        let dir = if loses_names { fs.find(ROOT, "lost+found").unwrap().ino } else { ROOT };
+        let bytes = |ino: InodeId, text: &str| {
+            let lost = format!("#{ino}");
+            fs.contents(fs.find(dir, if loses_names { &lost } else { text }).unwrap().ino)
+        };
+        assert!(bytes(changed, "changed2") == [[1; LARGE], [2; LARGE]].concat(), "{loses_names}");
+        assert!(bytes(new, "new") == [3; LARGE], "{loses_names}");
+    }
 }
 
 /// The files that are in the way of a commit.

@@ -219,7 +219,7 @@ impl Repair<'_> {
         }
         let after = inode.size;
         edit.put_inode_at(inode, at)?;
-        if let Some(Pending::ObjectInstall { .. }) = edit.pending(id)? {
+        if let Some(Pending::ObjectInstall { .. }) = self.pending(id)? {
             // There is nothing that could be installed.
             edit.changes.delete_pending(id);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use varve_schema::{Body, Content, EntryRow, FileKind, Inode, Pending, RowKey, decode_inode_row};
+use varve_schema::{Body, Content, EntryRow, FileKind, Inode, RowKey, decode_inode_row};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -76,13 +76,6 @@ impl<'a> Edit<'a> {
             self.inodes.insert(ino, inode.map(|inode| Inode { ino, ..inode }));
         }
         Ok(self.inodes.get_mut(&ino).and_then(Option::as_mut))
-    }
-
-    /// What is pending of an inode; `None` if that cannot be read.
-    pub(super) fn pending(&self, ino: InodeId) -> FsResult<Option<Pending>> {
-        let key = RowKey::pending(ino).to_bytes();
-        let row = self.volume.store.get(self.volume.meta, &key).map_err(error::store)?;
-        Ok(row.and_then(|row| Pending::decode(&row).ok()))
     }
 
     /// The row of a directory; `None` if there is none, or if it is something else.

@@ -2,7 +2,7 @@
 
 use varve_engine::{Direction, KeyRange};
 use varve_schema::key::DataRow;
-use varve_schema::{Body, CHUNK_BYTES, Content, FileKind, Inode, RowKey};
+use varve_schema::{Body, CHUNK_BYTES, Content, FileKind, Inode, Pending, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -12,6 +12,7 @@ use crate::error;
 use crate::fsck::fact::{Place, Spot};
 use crate::fsck::finding::At;
 use crate::fsck::names::is_inode_id;
+use crate::superblock::view_dir;
 
 impl Repair<'_> {
     /// Mends a name whose inode has no row: if data of it is left, it gets a row, else the name goes.
@@ -56,11 +57,22 @@ impl Repair<'_> {
                 _ => break,
             }
         }
-        let object = self.volume.objects.find(ino)?;
+        let objects = &self.volume.objects;
+        // What a commit has made of it is put in its place by the next mount.
+        let staged = match self.pending(ino)? {
+            Some(Pending::ObjectInstall { view }) => {
+                objects.staged_len(ino, &view_dir(&self.volume.dir, view))?
+            }
+            _ => None,
+        };
+        let object = match staged {
+            Some(len) => Some((len, len)),
+            None => objects.find(ino)?.map(|object| (object.len, object.allocated)),
+        };
         let (size, content) = match object {
-            Some(object) if object.len > 0 && object.len >= size => {
-                let blocks = object.allocated.div_ceil(512);
-                (object.len, Content::Object { dirty: false, blocks })
+            Some((len, allocated)) if len > 0 && len >= size => {
+                let blocks = allocated.div_ceil(512);
+                (len, Content::Object { dirty: false, blocks })
             }
             _ if size > 0 => (size.min(varve_types::limits::FILE_BYTES_MAX), Content::Chunks),
             _ => return Ok(None),

@@ -2,7 +2,7 @@
 
 use varve_engine::{Direction, KeyRange};
 use varve_schema::key::MetaRow;
-use varve_schema::{Body, Content, EntryRow, EntrySuffix, FileKind, META, RowKey};
+use varve_schema::{Body, Content, EntryRow, EntrySuffix, FileKind, META, Pending, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::FsResult;
 
@@ -207,8 +207,9 @@ impl Repair<'_> {
         if kind != FileKind::Directory {
             inode.nlink = 1;
         }
-        let mut depends = false;
+        let (pending, mut depends) = (self.pending(ino)?, false);
         if let Content::Object { dirty: true, .. } = inode.content
+            && !matches!(pending, Some(Pending::ObjectInstall { .. }))
             && let Some(object) = self.volume.objects.find(ino)?
         {
             inode.size = object.len;
@@ -219,7 +220,12 @@ impl Repair<'_> {
         if depends {
             edit.changes.batch.depends_on_external();
         }
-        edit.changes.delete_pending(ino);
+        // What is pending of its object is left to the next mount.
+        if let Some(Pending::Orphan | Pending::OrphanObjectMaking | Pending::ObjectDirty { .. }) =
+            pending
+        {
+            edit.changes.delete_pending(ino);
+        }
         let name = self.name_lost(&mut edit, lost_found, Body::Reference { ino, kind })?;
         edit.commit()?;
         Ok(Some(format!("it is now {name}")))
