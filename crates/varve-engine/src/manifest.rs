@@ -305,6 +305,8 @@ pub(crate) struct Manifest {
     log: LogId,
     path: PathBuf,
     len: u64,
+    /// Its length when it held one state and no more.
+    first_len: u64,
     synced_len: u64,
     tables_seq: SeqNo,
     newest_log: FileNo,
@@ -361,9 +363,18 @@ impl Manifest {
             _ => None,
         };
         let newest_log = state.changes.iter().find_map(named).unwrap_or(FileNo::new(0));
-        let synced_len = len;
-        let mut manifest =
-            Manifest { file, log, path, len, synced_len, tables_seq, newest_log, buffer };
+        let (first_len, synced_len) = (len, len);
+        let mut manifest = Manifest {
+            file,
+            log,
+            path,
+            len,
+            first_len,
+            synced_len,
+            tables_seq,
+            newest_log,
+            buffer,
+        };
         manifest.append_marker();
         Ok(manifest)
     }
@@ -402,9 +413,10 @@ impl Manifest {
         Ok(())
     }
 
-    /// Bytes of the file.
-    pub(crate) fn len(&self) -> u64 {
-        self.len
+    /// Whether it is to be replaced by one that holds the present state only: it has more than `bytes_max` bytes, and
+    /// more of changes than of the state that it began with, so that what is written stays in proportion to the changes.
+    pub(crate) fn is_long(&self, bytes_max: u64) -> bool {
+        self.len > bytes_max.max(2 * self.first_len)
     }
 
     /// Appends `edit` and makes it durable. `NoSpace` changes nothing; any other failure poisons.

@@ -162,7 +162,8 @@ pub struct DbOptions {
     pub space_reserve_bytes: u64,
     /// The part of the bytes of tables' files, in percent, that nobody may need before files are emptied.
     pub dead_percent_max: u8,
-    /// Bytes of the manifest at which it is replaced by one that holds the present state only.
+    /// Bytes of the manifest at which it is replaced by one that holds the present state only, or twice that state if it
+    /// is more.
     pub manifest_bytes_max: u64,
     /// Bytes of compaction debt at which writes begin to be slowed down.
     pub debt_soft_bytes: u64,

@@ -129,8 +129,8 @@ impl Inner {
         let removed = changes.removed.iter().map(|(_, _, table)| table).chain(&ended);
         self.let_go(removed.clone());
         self.release_segments(removed);
-        if manifest.len() > self.options.manifest_bytes_max {
-            self.rewrite_manifest(&mut manifest)?;
+        if manifest.is_long(self.options.manifest_bytes_max) {
+            self.rewrite_manifest(&mut manifest);
         }
         Ok(true)
     }
@@ -248,9 +248,9 @@ impl Inner {
         VersionEdit { changes: list }
     }
 
-    /// Replaces a long manifest by one that holds the present state only. Failing to is no reason to
-    /// stop, unless what is on disk is unknown.
-    fn rewrite_manifest(&self, manifest: &mut Manifest) -> StoreResult<()> {
+    /// Replaces a long manifest by one that holds the present state only. Failing to undoes nothing of what the old one
+    /// holds; if it is unknown which of the two is in force, the store is poisoned.
+    fn rewrite_manifest(&self, manifest: &mut Manifest) {
         let no = self.new_file_no();
         let view = self.views.get();
         let tables_seq = manifest.tables_seq();
@@ -264,12 +264,8 @@ impl Inner {
                 if let Err(error) = self.env.remove_file(&path) {
                     log::warn!("cannot remove {}: {error}", path.display());
                 }
-                Ok(())
             }
-            Err(error) => {
-                log::warn!("cannot rewrite the manifest: {error}");
-                self.poison.check()
-            }
+            Err(error) => log::warn!("cannot rewrite the manifest: {error}"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use varve_env::sim::SimEnv;
+use varve_env::sim::{JournalEntry, SimEnv, SimOp};
 use varve_format::edit::TableMeta;
 use varve_types::SublevelId;
 
@@ -91,4 +91,35 @@ fn a_sequence_override_holds_for_reads_merges_verification_and_the_next_open() {
     let view = db.inner.views.get();
     let tables = view.keyspace(space).unwrap().version.tables();
     assert!(tables.into_iter().all(|(_, table)| table.meta().seq_override.is_none()));
+}
+
+/// Once the state alone was longer than the limit, each edit wrote all of it anew.
+#[test]
+fn the_manifest_is_rewritten_in_proportion_to_its_edits() {
+    let env = SimEnv::new(3);
+    let options = DbOptions {
+        sublevels_trigger: 1000,
+        level_base_bytes: 1 << 40,
+        manifest_bytes_max: 500,
+        ..DbOptions::default()
+    };
+    let db = Db::open(env.clone(), Path::new("/store"), options).unwrap();
+    let space = KeyspaceOptions { prefixed: true, compressed: false };
+    let space = db.keyspace("rows", space).unwrap();
+    for row in 0..100 {
+        put(&db, space, row..row + 1, b"value");
+        db.flush().unwrap();
+    }
+    let manifests = || {
+        let created = |entry: &&JournalEntry| {
+            entry.op == SimOp::Create && entry.path.to_string_lossy().contains("MANIFEST")
+        };
+        env.journal().iter().filter(created).count()
+    };
+    let before = manifests();
+    assert!((2..12).contains(&before), "{before} manifests");
+    for name in 0..40 {
+        db.create_snapshot(&name.to_string()).unwrap();
+    }
+    assert!(manifests() <= before + 1, "{} manifests", manifests());
 }
