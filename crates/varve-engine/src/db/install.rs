@@ -110,7 +110,8 @@ impl Inner {
                 self.poison.set(&format_args!("key space {keyspace}: {broken}"))
             })?;
         }
-        manifest.append(&self.edit(&view, changes), &self.poison)?;
+        let edit = self.edit(&view, changes, manifest.tables_seq());
+        manifest.append(&edit, &self.poison)?;
         if let Some(last_seq) = changes.flushed.as_ref().map(|(_, seq)| *seq).or(changes.ingested) {
             manifest.note_tables_seq(last_seq);
         }
@@ -208,8 +209,8 @@ impl Inner {
         }
     }
 
-    /// The manifest edit that says what `changes` do to `view`.
-    fn edit(&self, view: &View, changes: &Changes) -> VersionEdit {
+    /// The manifest edit that says what `changes` do to `view`, of whose writes tables hold all up to `tables_seq`.
+    fn edit(&self, view: &View, changes: &Changes, tables_seq: SeqNo) -> VersionEdit {
         let mut list = Vec::new();
         list.extend(changes.created.iter().map(create_change));
         list.extend(changes.segments.iter().map(|segment| Change::AddSegment(*segment.meta())));
@@ -241,7 +242,8 @@ impl Inner {
         if let Some((flushed, last_seq)) = &changes.flushed {
             let oldest = view.memtables().rfind(|memtable| !Arc::ptr_eq(memtable, flushed));
             list.extend(oldest.map(|memtable| Change::OldestLog(memtable.first_log())));
-            list.push(Change::LastSeq(*last_seq));
+            // Of rows of branches that are gone there may be no table, and no number.
+            list.push(Change::LastSeq(tables_seq.max(*last_seq)));
         }
         list.extend(changes.ingested.map(Change::LastSeq));
         list.push(Change::NextFile(self.next_file_no()));

@@ -8,7 +8,7 @@ use varve_format::edit::TableMeta;
 use varve_types::SublevelId;
 
 use super::*;
-use crate::{Batch, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store};
+use crate::{Batch, BranchOptions, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store};
 
 const ROWS: u64 = 300;
 
@@ -122,4 +122,26 @@ fn the_manifest_is_rewritten_in_proportion_to_its_edits() {
         db.create_snapshot(&name.to_string()).unwrap();
     }
     assert!(manifests() <= before + 1, "{} manifests", manifests());
+}
+
+/// A flush of rows of branches that were gone took the number of the newest write in tables back to zero.
+#[test]
+fn what_tables_hold_never_goes_back() {
+    let env = SimEnv::new(3);
+    let dir = Path::new("/store");
+    let db = Db::open(env.clone(), dir, DbOptions::default()).unwrap();
+    let space = KeyspaceOptions { prefixed: true, compressed: false };
+    let space = db.keyspace("rows", space).unwrap();
+    put(&db, space, 0..ROWS, b"value");
+    db.flush().unwrap();
+    let last_seq = || crate::manifest::load(&*env, dir).unwrap().unwrap().last_seq;
+    assert_eq!(last_seq(), SeqNo::new(ROWS));
+    let branch = db.branch(&BranchOptions::default()).unwrap();
+    let mut batch = Batch::new();
+    batch.put(space, key(0).to_vec(), Bytes::from_static(b"gone"));
+    branch.write(batch).unwrap();
+    branch.abort().unwrap();
+    db.flush().unwrap();
+    assert_eq!(db.inner.metrics.flushes.get(), 2);
+    assert_eq!(last_seq(), SeqNo::new(ROWS));
 }
