@@ -14,6 +14,7 @@
 mod alone;
 mod apart;
 mod direct;
+mod elsewhere;
 mod fusermount;
 mod namespace;
 mod place;
@@ -27,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 pub use apart::walk_apart;
 pub(crate) use apart::walks_apart;
+pub use elsewhere::{Elsewhere, seen_elsewhere};
 pub use place::Place;
 use rustix::io::Errno;
 pub use table::{MountPoint, find_mounts};

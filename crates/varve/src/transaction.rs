@@ -181,8 +181,8 @@ fn not_committed(store: &Path, dir: &Path, id: &str, error: Error) -> Error {
 
 /// Runs `command` in the view at `path`, which it sees at `dir`.
 fn run_in(path: &Path, dir: &Path, command: &[OsString]) -> Result<i32> {
-    // Has it mounted before the mounts of the program are its own.
-    std::fs::metadata(path).map_err(|error| Error::io("enter", path, &error))?;
+    // Has it mounted before the mounts of the program are its own, and in use where the daemon looks.
+    let _used = std::fs::File::open(path).map_err(|error| Error::io("enter", path, &error))?;
     let program = std::env::current_exe()
         .map_err(|error| Error::failed(format!("cannot find this program's file: {error}")))?;
     let status = Command::new(program)

@@ -24,6 +24,8 @@ pub struct MountPoint {
     pub source: OsString,
     /// Mounted read-only.
     pub read_only: bool,
+    /// The groups of mounts from which it gets what is mounted and unmounted.
+    pub peers: Vec<u32>,
     /// The number behind `/sys/fs/fuse/connections`: the minor number of the file system's `st_dev`.
     pub connection: u32,
 }
@@ -31,8 +33,12 @@ pub struct MountPoint {
 /// Every Varve mount this process can see, in the order in which they were made.
 #[allow(clippy::disallowed_methods, reason = "the mount table belongs to the machine")]
 pub fn find_mounts() -> std::io::Result<Vec<MountPoint>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(table.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The Varve mounts in a mount table.
+pub(super) fn parse(table: &[u8]) -> Vec<MountPoint> {
+    table.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
 
 fn parse_line(line: &[u8]) -> Option<MountPoint> {
@@ -41,7 +47,11 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     let device = std::str::from_utf8(fields.nth(1)?).ok()?;
     let dir = fields.nth(1)?;
     let options = fields.next()?;
-    let mut described = fields.skip_while(|&field| field != b"-").skip(1);
+    let groups = fields.by_ref().take_while(|&field| field != b"-").filter_map(|field| {
+        let (_, group) = std::str::from_utf8(field).ok()?.split_once(':')?;
+        group.parse().ok()
+    });
+    let (peers, mut described) = (groups.collect(), fields);
     if described.next()? != FS_TYPE.as_bytes() {
         return None;
     }
@@ -51,6 +61,7 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
         dir: PathBuf::from(OsString::from_vec(unescape(dir))),
         source: OsString::from_vec(unescape(source)),
         read_only: options.split(|&byte| byte == b',').any(|option| option == b"ro"),
+        peers,
         connection: device.split_once(':')?.1.parse().ok()?,
     })
 }
@@ -86,6 +97,7 @@ mod tests {
         assert_eq!(found.source, OsString::from("/srv/store\\x"));
         assert!(found.read_only);
         assert_eq!((found.id, found.connection), (98, 47));
+        assert_eq!(found.peers, [5]);
     }
 
     #[test]

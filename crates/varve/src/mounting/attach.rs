@@ -132,13 +132,16 @@ impl ViewDesk {
 
     /// The main mount is gone: ends what is left.
     pub(super) fn close(&self) {
-        let left: Vec<ViewName> = self.attached.lock().keys().cloned().collect();
-        for name in left {
+        for name in self.all_attached() {
             if let Err(error) = self.detach(&name, UnmountMode::Force) {
                 log::warn!("{}", error.message());
             }
             self.let_go(&name, |_| true);
         }
+    }
+
+    pub(super) fn all_attached(&self) -> Vec<ViewName> {
+        self.attached.lock().keys().cloned().collect()
     }
 
     /// The file system of a view, if it is mounted.

@@ -8,17 +8,19 @@
 //!    kernel forget some: while the session is paused nobody answers either, and the pause would wait for who waits for it.
 //! 2. An upgrade closes the door, for a limited time, before it takes the mounts of views away. As long as it waits others
 //!    still go in, since one at work may wait for what only another's commit lets go of.
+//!    Views that are mounted elsewhere too, as in mount namespaces of programs, would not end by that: they keep it from beginning.
 //! 3. From then on whoever comes is sent away, until the upgrade is given up. The successor has a door of its own.
 //!
 //! Invariant: closed implies that nobody is at work.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use varve_fuse::UnmountMode;
+use varve_fuse::{UnmountMode, seen_elsewhere};
 
-use super::views::{ViewDesk, unmount_below};
+use super::views::ViewDesk;
 use crate::Error;
 
 /// How long an upgrade waits for requests about views: longer than a commit waits for locks.
@@ -114,9 +116,19 @@ impl ViewDesk {
             ))
             .hint("upgrade again when they are done"),
         })?;
-        unmount_below(&self.dir, UnmountMode::Plain).map_err(|error| {
-            Error::from(error).hint("leave the views below .varve first: upgrade again then")
-        })?;
+        let attached = self.all_attached();
+        let places: Vec<PathBuf> = attached.iter().map(|name| self.dir.join(name.path())).collect();
+        let seen = seen_elsewhere(&places)
+            .map_err(|error| Error::io("look for mounts in", Path::new("/proc"), &error))?;
+        if let Some(seen) = seen {
+            return Err(Error::failed(format!("{seen}"))
+                .hint("end what runs there, or unmount it there: upgrade again then"));
+        }
+        for name in attached {
+            self.end(&name, UnmountMode::Plain).map_err(|error| {
+                error.hint("leave the views below .varve first: upgrade again then")
+            })?;
+        }
         Ok(closed)
     }
 }

@@ -1,7 +1,7 @@
 //! Which transactions somebody uses, and the end of those that nobody claims any more.
 //!
 //! 1. A transaction is in use while programs have files open in its mount or their working directory there, which the kernel
-//!    knows; it was used when its mount or its pairs were last asked for anything.
+//!    knows, or it is mounted elsewhere too, as in their own mount namespaces; it was used when its mount or its pairs were last asked for anything.
 //! 2. One that was begun to be aborted without use (`varve txn begin --idle-abort`), and has not been used for so long, is,
 //!    unless a program turns out to be in it. The log says so, and whoever names it later is told.
 //! 3. A thread looks when the first can be due ([`look_after`]), and sleeps where none ever will be.
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 use varve_fs::{Transaction, ViewName};
-use varve_fuse::UnmountMode;
+use varve_fuse::{UnmountMode, seen_elsewhere};
 
 use super::views::ViewDesk;
 use crate::Error;
@@ -177,7 +177,9 @@ impl ViewDesk {
             return false;
         }
         let _alone = self.claims.asking.lock();
-        self.place(name).is_ok_and(|place| place.is_in_use().unwrap_or(false))
+        let Ok(place) = self.place(name) else { return false };
+        place.is_in_use().unwrap_or(false)
+            || seen_elsewhere(&[place.path()]).is_ok_and(|seen| seen.is_some())
     }
 
     fn abort_idle(&self, name: &ViewName, limit_s: u64) {

@@ -484,3 +484,57 @@ fn rings_are_refused_with_a_way_out() {
     assert!(said.contains("io_uring") && said.contains("transport=dev"), "{said}");
     fs::write(mount.path().join("f"), "x").unwrap();
 }
+
+/// Programs in mount namespaces of their own were not seen: an upgrade took the mounts of views away for itself alone, and they got
+/// errors from then on.
+#[test]
+fn an_upgrade_is_refused_while_a_view_is_used_in_another_namespace() {
+    let Some(mount) = mounted() else { return };
+    let (dir, beside) = (mount.path(), tempfile::tempdir().unwrap());
+    fs::write(dir.join("file"), "before").unwrap();
+    run(varve().args(["snapshot", "create"]).arg(&dir).arg("s"));
+    let (started, goes_on) = (beside.path().join("started"), beside.path().join("goes-on"));
+    let script = |work: &str| {
+        let (started, goes_on) = (started.display(), goes_on.display());
+        format!("touch {started}; while [ ! -e {goes_on} ]; do sleep 0.02; done; {work}")
+    };
+    let in_txn = |work: &str| {
+        let mut command = varve();
+        command.args(["txn", "run"]).arg(&dir).args(["--", "sh", "-c", &script(work)]);
+        command.current_dir(&dir);
+        command
+    };
+    let elsewhere = |work: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script(work)]);
+        command.current_dir(dir.join(".varve/snapshots/s"));
+        command
+    };
+    let bound = |work: &str| {
+        let at = beside.path().join("at");
+        let work = format!(
+            "mount --bind {0}/.varve/snapshots/s {1} && cd {1} && {2}",
+            dir.display(),
+            at.display(),
+            script(work)
+        );
+        fs::create_dir(&at).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &work]);
+        command
+    };
+    let works =
+        [in_txn("echo after > file"), elsewhere("grep before file"), bound("grep before file")];
+    for mut program in works {
+        let program = program.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        eventually("it works in the view", || started.exists());
+        let said = refused(&mount, Path::new(BINARY));
+        assert!(said.contains("is in use") || said.contains("is also mounted on"), "{said}");
+        fs::write(&goes_on, "").unwrap();
+        succeeded(program);
+        upgrade(&mount, Path::new(BINARY));
+        fs::read_dir(dir.join(".varve/snapshots/s")).unwrap().count();
+        [&started, &goes_on].iter().for_each(|path| fs::remove_file(path).unwrap());
+    }
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"after\n");
+}

@@ -1,0 +1,75 @@
+//! Mounts that stay when the same is unmounted here.
+//!
+//! A file system ends with its last mount. The same may be bound to other places, and mounts are copied whenever a process gets a mount
+//! namespace of its own. A copy goes along with what it was copied from if it gets what is mounted and unmounted there (its
+//! groups, mount_namespaces(7)); all others stay, and whoever works there goes on.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use super::table::{MountPoint, parse};
+
+/// Such a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Where it is mounted here.
+    pub place: PathBuf,
+    /// A process that sees it elsewhere.
+    pub process: u32,
+    /// Where that sees it.
+    pub dir: PathBuf,
+}
+
+impl fmt::Display for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Elsewhere { place, process, dir } = self;
+        let (place, dir) = (place.display(), dir.display());
+        write!(f, "{place} is also mounted on {dir}, as process {process} sees it")
+    }
+}
+
+/// Finds a mount that stays if those on `places` are unmounted. What this process may not look at is passed over.
+#[allow(clippy::disallowed_methods, reason = "processes and mounts belong to the machine")]
+pub fn seen_elsewhere(places: &[PathBuf]) -> io::Result<Option<Elsewhere>> {
+    if places.is_empty() {
+        return Ok(None);
+    }
+    let own = parse(&std::fs::read("/proc/self/mountinfo")?);
+    let asked: Vec<&MountPoint> = own.iter().filter(|mount| places.contains(&mount.dir)).collect();
+    let found = |asked: &MountPoint, other: &MountPoint, process| Elsewhere {
+        place: asked.dir.clone(),
+        process,
+        dir: other.dir.clone(),
+    };
+    let same = |one: &MountPoint, other: &MountPoint| one.connection == other.connection;
+    for asked in &asked {
+        if let Some(other) = own.iter().find(|other| same(asked, other) && other.id != asked.id) {
+            return Ok(Some(found(asked, other, std::process::id())));
+        }
+    }
+    let mut known = HashSet::from([std::fs::read_link("/proc/self/ns/mnt")?]);
+    for process in std::fs::read_dir("/proc")? {
+        let process = process?;
+        let Some(id) = process.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let Ok(namespace) = std::fs::read_link(process.path().join("ns/mnt")) else { continue };
+        if known.contains(&namespace) {
+            continue;
+        }
+        let Ok(table) = std::fs::read(process.path().join("mountinfo")) else { continue };
+        known.insert(namespace);
+        for other in parse(&table) {
+            let goes_along =
+                |asked: &MountPoint| asked.peers.iter().any(|group| other.peers.contains(group));
+            if let Some(asked) =
+                asked.iter().find(|asked| same(asked, &other) && !goes_along(asked))
+            {
+                return Ok(Some(found(asked, &other, id)));
+            }
+        }
+    }
+    Ok(None)
+}
