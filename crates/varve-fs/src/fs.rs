@@ -250,8 +250,7 @@ pub(crate) fn take_lock(
     };
     match env.lock(&path).map_err(io)? {
         Some(lock) => {
-            let note = serde_json::json!({ "pid": std::process::id(), "mount_point": mount_point.written() });
-            lock.write_note(note.to_string().as_bytes()).map_err(io)?;
+            write_note(lock.as_ref(), mount_point).map_err(io)?;
             Ok(lock)
         }
         None => {
@@ -259,6 +258,13 @@ pub(crate) fn take_lock(
             Err(StoreError::Locked { path: dir.to_path_buf(), holder })
         }
     }
+}
+
+/// Notes at a lock who holds it.
+fn write_note(lock: &dyn FileLock, mount_point: Option<&Path>) -> std::io::Result<()> {
+    let note =
+        serde_json::json!({ "pid": std::process::id(), "mount_point": mount_point.written() });
+    lock.write_note(note.to_string().as_bytes())
 }
 
 /// The most bytes of a lock's note that are read; the longest path, which may have four for each of its own, fits.
@@ -282,10 +288,29 @@ pub(crate) fn invalid(error: FsError) -> StoreError {
 impl VarveFs {
     /// Opens the store in `dir`. `NotAStore`, `Locked`, `NewerFormat` and `Damaged` say why not.
     pub fn open(env: Arc<dyn Env>, dir: &Path, options: MountOptions) -> StoreResult<VarveFs> {
+        Superblock::read(env.as_ref(), dir)?;
+        let lock = take_lock(env.as_ref(), dir, options.mount_point.as_deref())?;
+        VarveFs::open_locked(env, dir, options, lock)
+    }
+
+    /// Takes the lock of the store in `dir`, for [`VarveFs::open_locked`].
+    pub fn lock(env: &dyn Env, dir: &Path) -> StoreResult<Box<dyn FileLock>> {
+        Superblock::read(env, dir)?;
+        take_lock(env, dir, None)
+    }
+
+    /// [`VarveFs::open`] for who has the store's lock.
+    pub fn open_locked(
+        env: Arc<dyn Env>,
+        dir: &Path,
+        options: MountOptions,
+        lock: Box<dyn FileLock>,
+    ) -> StoreResult<VarveFs> {
         let Superblock { engine, design, .. } = Superblock::read(env.as_ref(), dir)?;
+        write_note(lock.as_ref(), options.mount_point.as_deref()).map_err(io("lock", dir))?;
         let (db_env, db_options) = (Arc::clone(&env), options.engine(design));
         let open = |engine_dir: &Path| engine.open(&db_env, engine_dir, db_options);
-        VarveFs::open_on(env, dir, options, open)
+        VarveFs::open_on(env, dir, options, lock, open)
     }
 
     /// [`VarveFs::open`] on the store that `open_store` opens in the directory it is given. Such a store has no views.
@@ -296,17 +321,18 @@ impl VarveFs {
         open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
     ) -> StoreResult<VarveFs> {
         let open = |dir: &Path| Ok(Engine { store: open_store(dir)?, db: None });
-        VarveFs::open_on(env, dir, options, open)
+        Superblock::read(env.as_ref(), dir)?;
+        let lock = take_lock(env.as_ref(), dir, options.mount_point.as_deref())?;
+        VarveFs::open_on(env, dir, options, lock, open)
     }
 
     fn open_on(
         env: Arc<dyn Env>,
         dir: &Path,
         options: MountOptions,
+        lock: Box<dyn FileLock>,
         open_store: impl FnOnce(&Path) -> StoreResult<Engine>,
     ) -> StoreResult<VarveFs> {
-        Superblock::read(env.as_ref(), dir)?;
-        let lock = take_lock(env.as_ref(), dir, options.mount_point.as_deref())?;
         let fs = VarveFs::assemble(env, dir, options, lock, open_store)?;
         fs.store.clear_keyspace(fs.lookups)?;
         fs.finish_pending().map_err(invalid)?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use varve_engine::tuning::layout::stored_rows;
 use varve_engine::{StoreDesign, StoreError};
-use varve_env::Env;
 use varve_env::os::OsEnv;
+use varve_env::{Env, FileLock};
 use varve_fs::superblock::{SUPERBLOCK_NAME, engine_dir, lock_path};
 use varve_fs::{Dictionaries, FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
 use varve_vfs::Vfs;
@@ -28,15 +28,22 @@ pub struct FileSystem {
 impl FileSystem {
     /// Opens the store in `dir`. Fails if another process has it open.
     pub fn open(dir: &Path, options: &MountOptions) -> Result<FileSystem> {
-        let env = OsEnv::new();
-        let open = || VarveFs::open(OsEnv::new(), dir, options.clone());
-        let fs = match open() {
-            Err(StoreError::Locked { .. }) => {
-                env.sleep(GLANCE);
-                open()?
-            }
-            outcome => outcome?,
-        };
+        let fs = unless_locked(|| VarveFs::open(OsEnv::new(), dir, options.clone()))?;
+        Ok(FileSystem { fs: Arc::new(fs) })
+    }
+
+    /// Locks the store in `dir`, to be opened. Fails if another process has it open.
+    pub(crate) fn lock(dir: &Path) -> Result<Box<dyn FileLock>> {
+        Ok(unless_locked(|| VarveFs::lock(&*OsEnv::new(), dir))?)
+    }
+
+    /// Opens the store in `dir`, of which the caller has the lock.
+    pub(crate) fn open_locked(
+        dir: &Path,
+        options: &MountOptions,
+        lock: Box<dyn FileLock>,
+    ) -> Result<FileSystem> {
+        let fs = VarveFs::open_locked(OsEnv::new(), dir, options.clone(), lock)?;
         Ok(FileSystem { fs: Arc::new(fs) })
     }
 
@@ -70,6 +77,19 @@ impl FileSystem {
     /// Makes everything durable and lets go of the store. Calls of a [`Vfs`] that is still around fail.
     pub fn close(self) -> Result<()> {
         Ok(self.fs.close()?)
+    }
+}
+
+/// Does `open`, once more if the store seemed locked.
+fn unless_locked<T>(
+    open: impl Fn() -> std::result::Result<T, StoreError>,
+) -> std::result::Result<T, StoreError> {
+    match open() {
+        Err(StoreError::Locked { .. }) => {
+            OsEnv::new().sleep(GLANCE);
+            open()
+        }
+        outcome => outcome,
     }
 }
 

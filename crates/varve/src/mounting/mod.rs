@@ -2,7 +2,8 @@
 //!
 //! In the foreground ([`serve`]):
 //!
-//! 1. Check the store: its superblock, and that nobody has it open.
+//! 1. Check the store: its superblock, and that nobody has it open. Take its lock: of two who mount it on one directory at
+//!    once the other must not touch the mount of the first.
 //! 2. Attach a FUSE connection to the directory. This comes before the store is opened because a private
 //!    namespace can only be entered while the process has a single thread.
 //! 3. Open the store; if that fails take the mount away again.
@@ -88,12 +89,14 @@ impl Attached {
         store::require_free(store)?;
         let store = store.canonicalize().map_err(|error| Error::io("find", store, &error))?;
         refuse_nesting(&store, dir)?;
+        let lock = FileSystem::lock(&store)?;
         let mounted = varve_fuse::mount(dir, &mount_options(&store, choices))?;
         let ready = describe(&store, &mounted);
         if mounted.is_for_root_alone() {
             log::info!("{} is for root alone: no permissions are checked", ready.dir.display());
         }
-        let file_system = match FileSystem::open(&store, &fs_options(choices, &ready.dir)) {
+        let options = fs_options(choices, &ready.dir);
+        let file_system = match FileSystem::open_locked(&store, &options, lock) {
             Ok(file_system) => file_system,
             Err(error) => {
                 drop(mounted);

@@ -470,3 +470,28 @@ fn the_status_keeps_the_key_of_the_name_hash() {
     let len = rustix::fs::getxattr(mount.path(), "user.varve.status", &mut status[..]).unwrap();
     assert!(!String::from_utf8_lossy(&status[..len]).contains(key));
 }
+
+/// The one whom the other was ahead of had mounted before it knew, and took away what was on top: the mount of the other.
+#[test]
+fn of_those_who_mount_a_store_at_once_one_does() {
+    let Some(mount) = Mount::new() else { return };
+    fs::write(mount.path().join("f"), "x").unwrap();
+    let mut mounts = 0;
+    for _ in 0..15 {
+        mount.unmount();
+        let tries = [0; 3].map(|_| {
+            let mut command = varve();
+            command.arg("mount").arg(mount.store()).arg(mount.path());
+            std::thread::spawn(move || command.output().unwrap().status.success())
+        });
+        let mounted = tries.into_iter().map(|tried| tried.join().unwrap());
+        let mounted = mounted.filter(|done| *done).count();
+        assert!(mounted <= 1);
+        mounts += mounted;
+        if mounted == 0 {
+            mount.mount();
+        }
+        assert_eq!(fs::read(mount.path().join("f")).unwrap(), b"x");
+    }
+    assert!(mounts > 0);
+}
