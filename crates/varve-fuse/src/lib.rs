@@ -35,9 +35,9 @@ mod waiters;
 pub use handover::{PauseHandle, Paused, StateError};
 pub use idle_poll::IdlePoll;
 pub use mount::{
-    Elsewhere, FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, Mounted, Place, Refusal,
-    UnmountError, UnmountMode, find_mounts, is_dead, mount, mount_within, remount, seen_elsewhere,
-    unmount, walk_apart,
+    Elsewhere, FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, MountWatch, Mounted,
+    Place, Refusal, UnmountError, UnmountMode, find_mounts, is_dead, mount, mount_within, remount,
+    seen_elsewhere, unmount, walk_apart,
 };
 pub use notify::Notifier;
 pub use readers::Placement;

@@ -20,6 +20,7 @@ mod namespace;
 mod place;
 mod table;
 mod umount;
+mod watch;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -33,6 +34,7 @@ pub use place::Place;
 use rustix::io::Errno;
 pub use table::{MountPoint, find_mounts};
 pub use umount::{UnmountError, UnmountMode, unmount};
+pub use watch::MountWatch;
 
 /// The file system type that mount tables show.
 pub const FS_TYPE: &str = "fuse.varve";

@@ -94,6 +94,21 @@ pub enum ViewRequest {
     Clone(CloneRequest),
 }
 
+impl ViewRequest {
+    /// Whether it changes what is seen of files and snapshots.
+    pub(crate) fn is_change(&self) -> bool {
+        matches!(
+            self,
+            ViewRequest::CreateSnapshot { .. }
+                | ViewRequest::DeleteSnapshot { .. }
+                | ViewRequest::Rollback { dry_run: false, .. }
+                | ViewRequest::Begin { .. }
+                | ViewRequest::Commit { .. }
+                | ViewRequest::Clone(_)
+        )
+    }
+}
+
 /// What is to be copied, and where to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CloneRequest {

@@ -24,6 +24,12 @@ pub struct MountPoint {
     pub source: OsString,
     /// Mounted read-only.
     pub read_only: bool,
+    /// Set-user-id and set-group-id bits are ignored.
+    pub no_suid: bool,
+    /// Device nodes are ignored.
+    pub no_dev: bool,
+    /// No program is executed.
+    pub no_exec: bool,
     /// The groups of mounts from which it gets what is mounted and unmounted.
     pub peers: Vec<u32>,
     /// The number behind `/sys/fs/fuse/connections`: the minor number of the file system's `st_dev`.
@@ -56,11 +62,15 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
         return None;
     }
     let source = described.next()?;
+    let has = |word: &[u8]| options.split(|&byte| byte == b',').any(|option| option == word);
     Some(MountPoint {
         id,
         dir: PathBuf::from(OsString::from_vec(unescape(dir))),
         source: OsString::from_vec(unescape(source)),
-        read_only: options.split(|&byte| byte == b',').any(|option| option == b"ro"),
+        read_only: has(b"ro"),
+        no_suid: has(b"nosuid"),
+        no_dev: has(b"nodev"),
+        no_exec: has(b"noexec"),
         peers,
         connection: device.split_once(':')?.1.parse().ok()?,
     })
@@ -95,7 +105,7 @@ mod tests {
         let found = parse_line(line).unwrap();
         assert_eq!(found.dir, PathBuf::from("/mnt/with space"));
         assert_eq!(found.source, OsString::from("/srv/store\\x"));
-        assert!(found.read_only);
+        assert!(found.read_only && found.no_suid && !found.no_dev && !found.no_exec);
         assert_eq!((found.id, found.connection), (98, 47));
         assert_eq!(found.peers, [5]);
     }

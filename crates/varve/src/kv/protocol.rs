@@ -223,6 +223,11 @@ impl Parts<'_> {
 }
 
 impl Request {
+    /// Whether it changes dictionaries.
+    pub(crate) fn is_change(&self) -> bool {
+        matches!(self, Request::Create(_) | Request::Drop(_) | Request::Change { .. })
+    }
+
     /// The body, for the transaction of this number, or 0 for none.
     pub fn encode(&self, transaction: u64) -> Vec<u8> {
         let mut out = transaction.to_le_bytes().to_vec();

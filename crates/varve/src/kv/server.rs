@@ -17,10 +17,10 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use varve_fs::VarveFs;
 
 use super::protocol::{Failure, Request, Response};
-use super::{answer, receive, send};
+use super::{answer, failure, receive, send};
+use crate::mounting::ViewDesk;
 use crate::{Error, Result, socket};
 
 /// Name of the socket within a store.
@@ -32,8 +32,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client may say nothing: longer than a person reads one page of a scan.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// The file system that is served now; `None` while there is none.
-type Desk = Mutex<Option<Arc<VarveFs>>>;
+/// Who knows of the file system that is served now; `None` while there is none.
+type Desk = Mutex<Option<Arc<ViewDesk>>>;
 
 /// See the module's comment. Stops to listen for new requests when dropped.
 pub(crate) struct Server {
@@ -60,8 +60,8 @@ impl Server {
     }
 
     /// Says whose dictionaries are served from now on, if any.
-    pub(crate) fn serves(&self, fs: Option<Arc<VarveFs>>) {
-        *self.desk.lock() = fs;
+    pub(crate) fn serves(&self, served: Option<Arc<ViewDesk>>) {
+        *self.desk.lock() = served;
     }
 }
 
@@ -120,9 +120,15 @@ fn serve(mut client: UnixStream, desk: &Desk, idle_max: Duration) -> std::io::Re
                 return Ok(());
             }
         };
-        let fs = desk.lock().clone();
-        let response = match fs {
-            Some(fs) => answer(&fs, transaction, &request),
+        let served = desk.lock().clone();
+        let response = match served {
+            Some(served) => {
+                let checked = if request.is_change() { served.check_writable() } else { Ok(()) };
+                match checked {
+                    Ok(()) => answer(&served.fs, transaction, &request),
+                    Err(error) => failure(&served.fs, &error),
+                }
+            }
             None => {
                 Response::Failed(Failure::Storage, "the mount is being upgraded or ends".to_owned())
             }

@@ -5,7 +5,8 @@ use std::thread;
 
 use varve_fs::{VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    MountOptions, Place, Session, SessionOptions, UnmountError, UnmountMode, mount_within,
+    MountOptions, MountWatch, Place, Session, SessionOptions, UnmountError, UnmountMode,
+    mount_within,
 };
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -61,6 +62,11 @@ impl ViewDesk {
 
     fn options_for(&self, name: &ViewName) -> MountOptions {
         let mut mount = self.mount.clone();
+        // As the main mount is now.
+        if let Some(now) = self.main.as_ref().map(MountWatch::now) {
+            mount.read_only = now.read_only;
+            (mount.no_suid, mount.no_dev, mount.no_exec) = (now.no_suid, now.no_dev, now.no_exec);
+        }
         mount.read_only |= name.kind == ViewKind::Snapshot;
         mount.source.push(format!("#{}", name.path().display()));
         mount
@@ -121,8 +127,8 @@ impl ViewDesk {
     /// Where a view is mounted. REQUIRES: there is such a view, or was.
     pub(super) fn place(&self, name: &ViewName) -> Result<Place> {
         let path = self.dir.join(name.path());
-        match (self.main, path.parent()) {
-            (Some(main), Some(dir)) => Ok(Place::new(main, dir, name.name.as_str())),
+        match (&self.main, path.parent()) {
+            (Some(main), Some(dir)) => Ok(Place::new(main.id(), dir, name.name.as_str())),
             _ => {
                 let text = format!("{} is not to be found in the mount table", self.dir.display());
                 Err(Error::failed(text).hint("unmount and mount again"))

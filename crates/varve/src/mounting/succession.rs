@@ -60,8 +60,8 @@ pub(super) fn serve_on(
     let facts = attached.ready.clone();
     let mut ready = Some(ready);
     loop {
-        serve_pairs(Some(attached.file_system.inner()));
         let desk = ViewDesk::open(&attached, choices);
+        serve_pairs(Some(Arc::clone(&desk)));
         if let Some(control) = &control {
             control.serves(attached.session.pause_handle(), Arc::clone(&desk));
         }

@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    MountOptions, MountPoint, Notifier, SessionOptions, UnmountError, UnmountMode, find_mounts,
+    MountOptions, MountWatch, Notifier, SessionOptions, UnmountError, UnmountMode, find_mounts,
     unmount,
 };
 use varve_types::InodeId;
-use varve_vfs::FsError;
+use varve_vfs::{FsError, FsResult};
 
 use super::door::Door;
 use super::idle::{self, Claims};
@@ -58,10 +58,10 @@ impl From<Error> for NotCommitted {
 
 /// The views of one mount.
 pub(crate) struct ViewDesk {
-    pub(super) fs: Arc<VarveFs>,
+    pub(crate) fs: Arc<VarveFs>,
     pub(super) dir: PathBuf,
-    /// The id of the main mount; `None`: the kernel does not tell, and no view can be mounted.
-    pub(super) main: Option<u64>,
+    /// The main mount; `None`: the kernel does not tell of it, and no view can be mounted.
+    pub(super) main: Option<MountWatch>,
     pub(super) mount: MountOptions,
     pub(super) session: SessionOptions,
     notifier: Notifier,
@@ -122,7 +122,18 @@ impl ViewDesk {
         named.unwrap_or_else(|| ViewName::transaction(id))
     }
 
+    /// Refuses changes by other ways than the mount while that is read-only.
+    pub(crate) fn check_writable(&self) -> FsResult<()> {
+        match self.main.as_ref().is_some_and(|main| main.now().read_only) {
+            true => Err(FsError::ReadOnly),
+            false => Ok(()),
+        }
+    }
+
     fn answered(self: &Arc<Self>, request: &ViewRequest) -> Result<Value> {
+        if request.is_change() {
+            self.check_writable()?;
+        }
         match request {
             ViewRequest::CreateSnapshot { name } => {
                 let path = self.dir.join(views::create_snapshot(&self.fs, name)?.path());
@@ -315,13 +326,10 @@ impl ViewDesk {
     }
 }
 
-/// The id of the mount that is about to be served.
-fn find_main(attached: &Attached) -> Option<u64> {
-    let mounts = find_mounts().inspect_err(|error| log::warn!("no views: {error}")).ok()?;
-    let is_it = |mount: &&MountPoint| {
-        mount.dir == attached.ready.dir && mount.source == attached.store.as_os_str()
-    };
-    mounts.iter().rfind(is_it).map(|mount| mount.id)
+/// The mount that is about to be served.
+fn find_main(attached: &Attached) -> Option<MountWatch> {
+    let found = MountWatch::find(&attached.ready.dir, attached.store.as_os_str());
+    found.inspect_err(|error| log::warn!("no views: {error}")).ok().flatten()
 }
 
 /// Unmounts the views of the mount on `dir`.

@@ -334,3 +334,48 @@ fn a_path_that_leads_elsewhere_by_now_is_not_followed() {
     assert_eq!(works.unwrap(), b"x");
     assert!(String::from_utf8_lossy(&listed).contains(&attached), "it has not ended");
 }
+
+/// Views that were mounted after `mount -o remount` had the flags with which the daemon had begun, and what goes past the mount still
+/// changed everything.
+#[test]
+fn flags_that_are_changed_hold_for_views_and_all_other_ways() {
+    let Some(mount) = Mount::new() else { return };
+    let dir = mount.path();
+    fs::copy("/bin/true", dir.join("true")).unwrap();
+    run(varve().args(["kv", "create"]).arg(&dir).arg("tags"));
+    let [one, two] = [0; 2].map(|_| {
+        let begun = run(varve().args(["txn", "begin"]).arg(&dir)).stdout;
+        std::path::PathBuf::from(String::from_utf8(begun).unwrap().trim())
+    });
+    let remount = |options: &str| {
+        let options = format!("rw,remount,{options}");
+        run(varve().arg(mount.store()).arg(&dir).args(["-o", &options]));
+    };
+    remount("ro,nosuid,nodev,noexec");
+    let refused = fs::write(one.join("new"), "x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+    let refused = Command::new(one.join("true")).status().unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ACCESS.raw_os_error()));
+    let id = two.file_name().unwrap().to_str().unwrap();
+    let changes: [&[&str]; 7] = [
+        &["txn", "begin"],
+        &["txn", "commit", id],
+        &["snapshot", "create", "s"],
+        &["snapshot", "rollback", "s"],
+        &["kv", "create", "more"],
+        &["kv", "put", "tags", "k", "v"],
+        &["kv", "drop", "tags"],
+    ];
+    for change in changes {
+        let output = varve().args(&change[..2]).arg(&dir).args(&change[2..]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("read-only"), "{change:?}: {said}");
+    }
+    assert_eq!(run(varve().args(["kv", "scan"]).arg(&dir).arg("tags")).stdout, b"");
+    remount("exec");
+    fs::write(two.join("new"), "x").unwrap();
+    assert!(Command::new(two.join("true")).status().unwrap().success());
+    run(varve().args(["txn", "commit"]).arg(&dir).arg(id));
+    run(varve().args(["kv", "put"]).arg(&dir).args(["tags", "k", "v"]));
+    assert_eq!(fs::read(dir.join("new")).unwrap(), b"x");
+}
