@@ -1,19 +1,27 @@
 //! How a view gets its mount, and how it loses it.
+//!
+//! Snapshots come and stay, as nobody says that he is done with one, and each costs threads and descriptors: when one is attached and
+//! there are more than [`ATTACHED_MAX`] views, those that nobody uses and has used for longest are let go of.
 
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Weak};
 use std::thread;
 
 use varve_fs::{VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    MountOptions, MountWatch, Place, Session, SessionOptions, UnmountError, UnmountMode,
-    mount_within,
+    IdlePoll, MountOptions, MountWatch, Place, Session, SessionOptions, Transport, UnmountError,
+    UnmountMode, mount_within, seen_elsewhere,
 };
-use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use super::turns::Deed;
 use super::views::ViewDesk;
 use crate::{Error, Result};
+
+/// Views that stay attached though nobody uses them.
+const ATTACHED_MAX: usize = 64;
+/// Threads that read the requests of a snapshot: with few, many snapshots cost little.
+const SNAPSHOT_THREADS: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 
 impl ViewDesk {
     /// Mounts a view on its place, unless it is mounted.
@@ -23,6 +31,12 @@ impl ViewDesk {
         if self.attached(name).is_some() {
             return Ok(());
         }
+        self.attach_now(name)?;
+        self.make_room();
+        Ok(())
+    }
+
+    fn attach_now(self: &Arc<Self>, name: &ViewName) -> FsResult<()> {
         let _turn = self.turns.take(name, Deed::Attach).ok_or(FsError::Stale)?;
         if self.attached(name).is_some() {
             return Ok(());
@@ -34,11 +48,7 @@ impl ViewDesk {
         let place = self.place(name).map_err(|error| failed(&error.message()))?;
         let mounted = mount_within(&place, &self.options_for(name));
         let mounted = mounted.map_err(|error| failed(&error))?;
-        let root = match name.kind {
-            ViewKind::Transaction => self.fs.transaction(&name.name)?.root,
-            ViewKind::Snapshot => InodeId::ROOT,
-        };
-        let options = SessionOptions { root, ..self.session.clone() };
+        let options = self.session_for(name)?;
         let session = Session::new(Arc::<VarveFs>::clone(&fs), mounted, &options);
         let session = session.map_err(|error| failed(&error))?;
         let (desk, view, served) = (Arc::downgrade(self), name.clone(), Arc::downgrade(&fs));
@@ -58,6 +68,45 @@ impl ViewDesk {
             return Err(failed(&error));
         }
         Ok(())
+    }
+
+    /// Lets go of snapshots that nobody uses if there are too many views.
+    fn make_room(&self) {
+        let attached = self.attached.lock();
+        let Some(too_many) = attached.len().checked_sub(ATTACHED_MAX) else { return };
+        let mut snapshots: Vec<_> = attached
+            .iter()
+            .filter(|(name, _)| name.kind == ViewKind::Snapshot)
+            .map(|(name, fs)| (fs.unused_for(), name.clone()))
+            .collect();
+        drop(attached);
+        snapshots.sort_unstable_by(|one, other| other.cmp(one));
+        // Those that are in use are passed over.
+        let let_go = snapshots.iter().filter(|(unused_for, name)| {
+            let Some(_turn) = self.turns.try_end(name) else { return false };
+            let is_elsewhere = || {
+                let seen = seen_elsewhere(&[self.dir.join(name.path())]);
+                seen.map_or(true, |seen| seen.is_some())
+            };
+            !unused_for.is_zero() && !is_elsewhere() && self.end(name, UnmountMode::Plain).is_ok()
+        });
+        let let_go = let_go.take(too_many).count();
+        log::debug!("{let_go} views that nobody uses are let go of");
+    }
+
+    fn session_for(&self, name: &ViewName) -> FsResult<SessionOptions> {
+        let options = self.session.clone();
+        Ok(match name.kind {
+            ViewKind::Transaction => {
+                SessionOptions { root: self.fs.transaction(&name.name)?.root, ..options }
+            }
+            ViewKind::Snapshot => SessionOptions {
+                transport: Some(Transport::Dev),
+                threads: Some(SNAPSHOT_THREADS),
+                idle_poll: IdlePoll::Never,
+                ..options
+            },
+        })
     }
 
     fn options_for(&self, name: &ViewName) -> MountOptions {

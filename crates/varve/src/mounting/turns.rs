@@ -37,6 +37,16 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
+    /// Takes the turn with the view `name` to end it; `None` if somebody else has it.
+    pub(super) fn try_end(&self, name: &ViewName) -> Option<Turn<'_>> {
+        let mut taken = self.taken.lock();
+        if taken.contains_key(name) {
+            return None;
+        }
+        taken.insert(name.clone(), Deed::End);
+        Some(Turn { turns: self, name: name.clone() })
+    }
+
     /// Takes the turn with the view `name`; `None` if it is being ended.
     pub(super) fn take(&self, name: &ViewName, deed: Deed) -> Option<Turn<'_>> {
         let mut taken = self.taken.lock();
@@ -71,6 +81,7 @@ mod tests {
         let turns = Arc::new(Turns::default());
         let [one, other] = ["1", "2"].map(ViewName::transaction);
         let first = turns.take(&one, Deed::Attach).unwrap();
+        assert!(turns.try_end(&one).is_none() && turns.try_end(&other).is_some());
         drop(turns.take(&other, Deed::Attach).unwrap());
         let over = Arc::new(AtomicBool::new(false));
         let end = std::thread::spawn({

@@ -91,3 +91,37 @@ fn memory_stays_within_the_budget_however_many_inodes_are_known() {
         fs::metadata(mount.path().join(format!("d{dir}/999"))).unwrap();
     }
 }
+
+/// Whoever listed the snapshots had all of them mounted, each with threads and descriptors, until the end of the mount.
+#[test]
+fn many_snapshots_that_are_looked_at_cost_little() {
+    const SNAPSHOTS: usize = 200;
+    let Some(mount) = Mount::new() else { return };
+    let dir = mount.path();
+    let seen = |n: usize| dir.join(format!(".varve/snapshots/{n:03}"));
+    for n in 0..SNAPSHOTS {
+        fs::write(dir.join("file"), format!("{n}")).unwrap();
+        run(varve().args(["snapshot", "create"]).arg(&dir).arg(format!("{n:03}")));
+    }
+    let used = File::open(seen(0).join("file")).unwrap();
+    run(Command::new("ls").arg("-l").arg(dir.join(".varve/snapshots")));
+    let of_daemon = |what: &str| {
+        let pid = mount.daemon().as_raw_nonzero();
+        fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count()
+    };
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let place = format!("{}/.varve/snapshots/", dir.display());
+    assert!(table.matches(&place).count() <= 65 * 2, "as mount point and within the source");
+    let mut counts = (0, 0);
+    varve_testkit::eventually("those that were let go of have ended", || {
+        counts = (of_daemon("task"), of_daemon("fd"));
+        println!("{counts:?}");
+        counts.0 < 64 * 5 + 40 && counts.1 < 64 * 5 + 60
+    });
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut &used, &mut said).unwrap();
+    assert_eq!(said, "0", "it is in use and stays");
+    for n in [1, 100, SNAPSHOTS - 1] {
+        assert_eq!(fs::read_to_string(seen(n).join("file")).unwrap(), format!("{n}"));
+    }
+}
