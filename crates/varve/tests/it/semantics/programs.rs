@@ -47,12 +47,14 @@ fn transaction_idle(place: &Place) {
         let all: Vec<serde_json::Value> = serde_json::from_str(&text(&output)).unwrap();
         all.into_iter().find(|txn| txn["id"] == id)
     };
-    let [kept, patient, used, left] =
-        [begin(&dir), begin_for("1h"), begin_for("2s"), begin_for("2s")];
-    for view in [&kept, &patient, &used, &left] {
+    let change = |view: PathBuf| {
         fs::write(view.join("file"), "x").unwrap();
-    }
+        view
+    };
+    let (kept, patient) = (change(begin(&dir)), change(begin_for("1h")));
+    let used = change(begin_for("2s"));
     let inside = File::open(&used).unwrap();
+    let left = change(begin_for("2s"));
     assert_eq!(listed(id(&used)).unwrap()["in_use"], true);
     assert_eq!(listed(id(&left)).unwrap()["in_use"], false);
     varve_testkit::eventually("the one that nobody uses is aborted", || {
