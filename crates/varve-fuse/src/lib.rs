@@ -37,7 +37,7 @@ pub use idle_poll::IdlePoll;
 pub use mount::{
     Elsewhere, FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, MountWatch, Mounted,
     Place, Refusal, UnmountError, UnmountMode, find_mounts, is_dead, mount, mount_within, remount,
-    seen_elsewhere, unmount, walk_apart,
+    seen_elsewhere, unmount, unmount_that, walk_apart,
 };
 pub use notify::Notifier;
 pub use readers::Placement;

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 pub use apart::walk_apart;
 pub(crate) use apart::walks_apart;
 pub use elsewhere::{Elsewhere, seen_elsewhere};
-pub use place::Place;
+pub use place::{Place, unmount_that};
 use rustix::io::Errno;
 pub use table::{MountPoint, find_mounts};
 pub use umount::{UnmountError, UnmountMode, unmount};

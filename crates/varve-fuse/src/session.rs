@@ -27,7 +27,9 @@ use crate::device::Device;
 use crate::handover::{Gate, PauseHandle, Paused};
 use crate::handshake::{self, Agreement, Refusal};
 use crate::idle_poll::{Governor, IdlePoll};
-use crate::mount::{Connection, Mounted, Place, UnmountError, UnmountMode, unmount};
+use crate::mount::{
+    Connection, Mounted, Place, UnmountError, UnmountMode, find_mounts, unmount, unmount_that,
+};
 use crate::notify::Notifier;
 use crate::readers::{Placement, Readers, usable_cpus};
 use crate::transport::{self, Carrier, NoUring, Transport};
@@ -183,7 +185,7 @@ impl Session {
                 Ok(Session { place, ..session })
             }
             Err(refusal) => {
-                detach(&dir, place.as_ref());
+                detach(&dir, mount_on(&dir), place.as_ref());
                 Err(match refusal {
                     Refusal::Exchange(source) => SessionError::Handshake { dir, source },
                     Refusal::NoUring(source) => SessionError::NoUring { dir, source },
@@ -206,7 +208,7 @@ impl Session {
                 Ok(Session::with(adapter, Carrier::Dev, devices, options, dir))
             }
             Err(source) => {
-                detach(&dir, None);
+                detach(&dir, mount_on(&dir), None);
                 Err(SessionError::Handshake { dir, source })
             }
         }
@@ -232,7 +234,7 @@ impl Session {
 
     /// A handle by which another thread can end the session.
     pub fn stop_handle(&self) -> StopHandle {
-        StopHandle { dir: self.dir.clone() }
+        StopHandle { dir: self.dir.clone(), mount: mount_on(&self.dir) }
     }
 
     /// By which the kernel is told that what it knows no longer holds.
@@ -254,7 +256,8 @@ impl Session {
     pub fn run(self) -> Result<Ended, SessionError> {
         let Session { adapter, readers, carrier, devices, governor, gate, dir, place } = self;
         let device = devices[0].clone();
-        let on_failure = || detach(&dir, place.as_ref());
+        let mount = if place.is_none() { mount_on(&dir) } else { None };
+        let on_failure = || detach(&dir, mount, place.as_ref());
         match transport::serve(&adapter, carrier, devices, &gate, &readers, &governor, on_failure) {
             Ok(true) => Ok(Ended::Unmounted),
             Ok(false) => Ok(Ended::Paused(Paused { device, state: adapter.leave(), dir })),
@@ -284,10 +287,23 @@ fn one_each(device: &Device, options: &SessionOptions) -> io::Result<Vec<Device>
     Ok(devices)
 }
 
-fn detach(dir: &Path, place: Option<&Place>) {
+/// The id of the mount on `dir`, if it is in the mount table.
+fn mount_on(dir: &Path) -> Option<u64> {
+    find_mounts().ok()?.iter().rfind(|mount| mount.dir == dir).map(|mount| mount.id)
+}
+
+/// Detaches the mount with this id from `dir`, or what is there if that is not known.
+fn unmount_from(dir: &Path, mount: Option<u64>, mode: UnmountMode) -> Result<(), UnmountError> {
+    match mount {
+        Some(mount) => unmount_that(mount, dir, mode),
+        None => unmount(dir, mode),
+    }
+}
+
+fn detach(dir: &Path, mount: Option<u64>, place: Option<&Place>) {
     let unmounted = match place {
         Some(place) => place.unmount(UnmountMode::Force),
-        None => unmount(dir, UnmountMode::Force),
+        None => unmount_from(dir, mount, UnmountMode::Force),
     };
     if let Err(err) = unmounted {
         log::warn!("{err}");
@@ -298,11 +314,12 @@ fn detach(dir: &Path, place: Option<&Place>) {
 #[derive(Clone, Debug)]
 pub struct StopHandle {
     dir: PathBuf,
+    mount: Option<u64>,
 }
 
 impl StopHandle {
     /// Unmounts; [`Session::run`] then returns, with `Lazy` as soon as the last program is done.
     pub fn stop(&self, mode: UnmountMode) -> Result<(), UnmountError> {
-        unmount(&self.dir, mode)
+        unmount_from(&self.dir, self.mount, mode)
     }
 }

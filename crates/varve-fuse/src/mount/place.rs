@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use super::apart::walk_apart;
-use super::umount::{UnmountError, UnmountMode, flags};
+use super::umount::{UnmountError, UnmountMode, flags, unmount};
 
 /// A name in a directory of a mount that this process serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +102,36 @@ impl Place {
             (root.and_then(rustix::fs::syncfs), ())
         };
         Ok(self.walk(None, walk)??)
+    }
+}
+
+/// Detaches the mount with the id `mount` from `dir`, an absolute path without symbolic links; no other that the path may lead to by
+/// now.
+pub fn unmount_that(mount: u64, dir: &Path, mode: UnmountMode) -> Result<(), UnmountError> {
+    let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return unmount(dir, mode);
+    };
+    let gone = || UnmountError::NotMounted(dir.to_path_buf());
+    let flags_above = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let links = ResolveFlags::NO_SYMLINKS;
+    let above = rustix::fs::openat2(CWD, above, flags_above, Mode::empty(), links);
+    let above = above.map_err(|_| gone())?;
+    let at = within(&above, name);
+    let path = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(&at, path, Mode::empty()).map_err(|_| gone())?;
+    if !mount_of(root.as_fd()).is_ok_and(|id| id == mount) {
+        return Err(gone());
+    }
+    // It would be in use by that. What is mounted on it keeps the name from becoming another's.
+    drop(root);
+    match rustix::mount::unmount(&at, flags(mode)) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(UnmountError::Busy(dir.to_path_buf())),
+        // Without the right to, the helper sees to it that it is the user's.
+        Err(Errno::PERM) => unmount(dir, mode),
+        Err(error) => {
+            Err(UnmountError::Failed { dir: dir.to_path_buf(), reason: error.to_string() })
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use varve_engine::paths::WritePaths;
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
     MountOptions, MountWatch, Notifier, SessionOptions, UnmountError, UnmountMode, find_mounts,
-    unmount,
+    unmount_that,
 };
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -340,7 +340,7 @@ pub(super) fn unmount_below(
     let views = dir.join(".varve");
     let mounts = find_mounts().unwrap_or_default();
     for mount in mounts.iter().rev().filter(|mount| mount.dir.starts_with(&views)) {
-        match unmount(&mount.dir, mode) {
+        match unmount_that(mount.id, &mount.dir, mode) {
             Ok(()) | Err(UnmountError::NotMounted(_)) => {}
             Err(error) => return Err(error),
         }

@@ -379,3 +379,33 @@ fn flags_that_are_changed_hold_for_views_and_all_other_ways() {
     run(varve().args(["kv", "put"]).arg(&dir).args(["tags", "k", "v"]));
     assert_eq!(fs::read(dir.join("new")).unwrap(), b"x");
 }
+
+/// Nor when the daemon is told to end: it took away what was at the path by then.
+#[test]
+fn a_daemon_that_ends_takes_its_own_mount_away_alone() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name);
+    let (store, dir, other) = (at("store"), at("above/mnt"), at("elsewhere/mnt"));
+    [&dir, &other].iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+    run(varve().arg("format").arg(&store));
+    run(varve().arg("mount").arg(&store).arg(&dir));
+    run(Command::new("mount").args(["-t", "tmpfs", "varve-test"]).arg(&other));
+    fs::write(other.join("precious"), "").unwrap();
+    fs::rename(at("above"), at("moved")).unwrap();
+    symlink("elsewhere", at("above")).unwrap();
+    let status = run(varve().args(["status", "--json"]).arg(&store)).stdout;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    let pid = i32::try_from(status["holder"]["pid"].as_i64().unwrap()).unwrap();
+    let daemon = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(daemon, rustix::process::Signal::TERM).unwrap();
+    let log = store.join("varve.log");
+    let noticed = || fs::read_to_string(&log).unwrap().contains("nothing is mounted on");
+    varve_testkit::eventually("it does what it was told", noticed);
+    let left = other.join("precious").exists();
+    let _ = rustix::mount::unmount(&other, rustix::mount::UnmountFlags::DETACH);
+    run(varve().arg("umount").arg(at("moved/mnt")));
+    assert!(left);
+}
