@@ -36,7 +36,8 @@ use crate::reaper::Reaper;
 use crate::rows::Changes;
 use crate::spill::{LOOKUPS, Spill};
 use crate::superblock::{
-    LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, lock_path, objects_dir,
+    COPY_NAME, LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, lock_path,
+    objects_dir,
 };
 use crate::usage::{Accounts, MarksOf};
 use crate::views::{Serial, Views};
@@ -164,7 +165,7 @@ pub(crate) fn begin_store(
     create_dir(env, dir)?;
     env.confine(dir).map_err(io("open", dir))?;
     let items = env.list(dir).map_err(io("list", dir))?;
-    if items.iter().any(|item| item.name == SUPERBLOCK_NAME) {
+    if items.iter().any(|item| [SUPERBLOCK_NAME, COPY_NAME].iter().any(|name| item.name == *name)) {
         let text = format!("{} holds a store already; remove it first", dir.display());
         return Err(StoreError::Invalid(text));
     }
@@ -333,10 +334,12 @@ impl VarveFs {
         lock: Box<dyn FileLock>,
         open_store: impl FnOnce(&Path) -> StoreResult<Engine>,
     ) -> StoreResult<VarveFs> {
+        let fs_env = Arc::clone(&env);
         let fs = VarveFs::assemble(env, dir, options, lock, open_store)?;
         fs.store.clear_keyspace(fs.lookups)?;
         fs.finish_pending().map_err(invalid)?;
         if !fs.options.read_only {
+            fs.superblock.keep_copy(fs_env.as_ref(), dir);
             fs.name_received().map_err(invalid)?;
         }
         fs.drop_unfinished().map_err(invalid)?;

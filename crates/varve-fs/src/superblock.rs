@@ -4,8 +4,10 @@
 //! | JSON object, one line | LF | crc32c of that line, 8 hex digits | LF |
 //! ```
 //!
-//! Written once, to a temporary name that is renamed when it is durable, so that a store either has a
-//! whole superblock or is not a store. Text, so that a person can read it.
+//! Written to a temporary name that is renamed when it is durable, so that a store either has a whole superblock or is not a
+//! store. Text, so that a person can read it. A second one beside it (`copy`) is for the day when it is lost.
+
+mod copy;
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,8 @@ use varve_env::{Env, OpenMode};
 use varve_schema::key::STORE_ID;
 use varve_schema::{EntrySuffix, NameHasher, STORED_FILE_BYTES_MAX, StoreId};
 use varve_types::{InodeId, KeyspaceId};
+
+pub use copy::COPY_NAME;
 
 use crate::fs::take_lock;
 use crate::{EngineKind, FormatOptions};
@@ -91,27 +95,47 @@ impl Superblock {
     /// wrong with it.
     pub fn read(env: &dyn Env, dir: &Path) -> StoreResult<Superblock> {
         let path = dir.join(SUPERBLOCK_NAME);
-        let io = |source| StoreError::Io { action: "read", path: path.clone(), source };
         match env.confine(dir) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            confined => confined.map_err(io)?,
+            confined => confined.map_err(|source| StoreError::Io {
+                action: "read",
+                path: path.clone(),
+                source,
+            })?,
         }
-        let file = match env.open(&path, OpenMode::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(StoreError::NotAStore { path: dir.to_path_buf() });
+        match Superblock::read_file(env, &path)? {
+            Some(superblock) => Ok(superblock),
+            None if env.stat(&dir.join(COPY_NAME)).is_ok() => {
+                let detail = format!("it is missing, and there is {COPY_NAME}");
+                Err(StoreError::Damaged { path, offset: 0, detail })
             }
+            None => Err(StoreError::NotAStore { path: dir.to_path_buf() }),
+        }
+    }
+
+    /// Reads the file `path` as a superblock, if there is one.
+    pub fn read_file(env: &dyn Env, path: &Path) -> StoreResult<Option<Superblock>> {
+        let io = |source| StoreError::Io { action: "read", path: path.to_path_buf(), source };
+        let file = match env.open(path, OpenMode::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io(error)),
         };
         let mut bytes = vec![0; SUPERBLOCK_BYTES_MAX];
         let len = file.read_at(&mut bytes, 0).map_err(io)?;
         bytes.truncate(len);
-        Superblock::decode(&bytes, &path)
+        Superblock::decode(&bytes, path).map(Some)
     }
 
-    /// Writes the superblock, durably, as the last step of formatting `dir`.
+    /// Writes the superblock and its copy, durably, as the last step of formatting `dir`.
     pub(crate) fn write(&self, env: &dyn Env, dir: &Path) -> StoreResult<()> {
-        let (path, temporary) = (dir.join(SUPERBLOCK_NAME), dir.join("VARVE.new"));
+        self.write_file(env, dir, SUPERBLOCK_NAME)?;
+        self.write_file(env, dir, COPY_NAME)
+    }
+
+    /// Has the file `name` in `dir` be this superblock, durably: before, or after a crash.
+    fn write_file(&self, env: &dyn Env, dir: &Path, name: &str) -> StoreResult<()> {
+        let (path, temporary) = (dir.join(name), dir.join(format!("{name}.new")));
         let io = |action| {
             let path = path.clone();
             move |source| StoreError::Io { action, path, source }
@@ -131,12 +155,15 @@ impl Superblock {
         dir: &Path,
         change: impl FnOnce(&mut StoreDesign),
     ) -> StoreResult<Superblock> {
+        // What is no store gets no lock.
+        Superblock::read(env, dir)?;
+        let _lock = take_lock(env, dir, None)?;
+        // Another may have changed it since.
         let mut superblock = Superblock::read(env, dir)?;
         if superblock.engine != EngineKind::Varve {
             let text = "the store is not on Varve's engine, and only that has a design to change; make a new store and copy the files";
             return Err(StoreError::Invalid(text.to_owned()));
         }
-        let _lock = take_lock(env, dir, None)?;
         change(&mut superblock.design);
         superblock.write(env, dir)?;
         Ok(superblock)
@@ -256,11 +283,12 @@ pub fn lock_path(dir: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use varve_env::sim::SimEnv;
+    use varve_testkit::hooked::{HookedEnv, Hooks};
     use varve_testkit::rng::Rng;
 
     use super::*;
 
-    fn example() -> Superblock {
+    pub(super) fn example() -> Superblock {
         Superblock {
             format_version: FORMAT_VERSION,
             uuid: "0".repeat(32),
@@ -360,6 +388,44 @@ mod tests {
         let lock = take_lock(&*env, dir, None).unwrap();
         assert!(matches!(change(&env), Err(StoreError::Locked { .. })));
         drop(lock);
+    }
+
+    type Once = parking_lot::Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+    /// Does something once, when the superblock has been opened.
+    struct OnSuperblock(Once);
+
+    impl Hooks for OnSuperblock {
+        fn after_open(&self, path: &Path, _mode: OpenMode) {
+            let then = self.0.lock().take_if(|_| path.ends_with(SUPERBLOCK_NAME));
+            then.into_iter().for_each(|then| then());
+        }
+
+        fn is_deterministic(&self) -> bool {
+            true
+        }
+    }
+
+    impl std::fmt::Debug for OnSuperblock {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("OnSuperblock").finish_non_exhaustive()
+        }
+    }
+
+    /// One that had read the superblock before another changed it wrote what it had read.
+    #[test]
+    fn of_two_changes_at_once_none_is_lost() {
+        let (env, dir) = (SimEnv::new(7), Path::new("/s"));
+        env.create_dir(dir).unwrap();
+        example().write(&*env, dir).unwrap();
+        let (filter, index) = (StoreDesign::SLIMFS.filter, StoreDesign::SLIMFS.index);
+        let (other, change) = (env.clone(), move |design: &mut StoreDesign| design.filter = filter);
+        let then = move || drop(Superblock::change_design(&*other, dir, change).unwrap());
+        let hooked = HookedEnv::new(&env, OnSuperblock(Once::new(Some(Box::new(then)))));
+        Superblock::change_design(&hooked, dir, |design| design.index = index).unwrap();
+        let expected = StoreDesign { filter, index, ..StoreDesign::default() };
+        assert_ne!(expected, StoreDesign { index, ..StoreDesign::default() });
+        assert_eq!(Superblock::read(&*env, dir).unwrap().design, expected);
     }
 
     #[test]

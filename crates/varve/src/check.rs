@@ -1,6 +1,6 @@
 //! Checking a whole store, from its bytes to its files.
 //!
-//! 1. Hold the store's lock, so that nobody changes it meanwhile.
+//! 1. Hold the store's lock, so that nobody changes it meanwhile. If its superblock cannot be read, its copy is.
 //! 2. The engine reads every table and compares it with its checksums and the manifest.
 //! 3. The file system reads every row and lists every large file.
 //!
@@ -43,6 +43,8 @@ pub struct EngineReport {
 /// What a check found.
 #[derive(Debug, Default, Serialize)]
 pub struct CheckReport {
+    /// What is wrong with the superblock or its copy, the other of which is sound.
+    pub superblock_error: Option<String>,
     /// The engine's files.
     pub engine: EngineReport,
     /// The file system's rows and large files; `None` if they could not be read to the end.
@@ -54,7 +56,8 @@ pub struct CheckReport {
 impl CheckReport {
     /// True if nothing is wrong.
     pub fn is_clean(&self) -> bool {
-        self.engine.errors.is_empty()
+        self.superblock_error.is_none()
+            && self.engine.errors.is_empty()
             && self.file_system.as_ref().is_some_and(fsck::Report::is_clean)
     }
 
@@ -66,13 +69,16 @@ impl CheckReport {
     /// Number of problems.
     pub fn problems(&self) -> u64 {
         let rows = self.file_system.as_ref().map_or(0, |report| report.errors);
-        self.engine.errors.len() as u64 + rows + u64::from(self.file_system_error.is_some())
+        let whole = [&self.superblock_error, &self.file_system_error];
+        self.engine.errors.len() as u64 + rows + whole.into_iter().flatten().count() as u64
     }
 }
 
 /// What a repair did.
 #[derive(Debug, Serialize)]
 pub struct Repaired {
+    /// Why the superblock and its copy were written anew, if they were.
+    pub superblock: Option<String>,
     /// The engine's files; `None` if they were sound.
     pub engine: Option<EngineRepair>,
     /// The rows and the large files.
@@ -84,7 +90,7 @@ pub struct Repaired {
 impl Repaired {
     /// True if nothing had to be done.
     pub fn did_nothing(&self) -> bool {
-        self.file_system.did_nothing() && self.engine.is_none()
+        self.superblock.is_none() && self.file_system.did_nothing() && self.engine.is_none()
     }
 }
 
@@ -95,9 +101,10 @@ pub fn repair(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Repaired> {
-    store::superblock(dir)?;
-    store::require_free(dir)?;
     let env: Arc<dyn Env> = OsEnv::new();
+    Superblock::read_or_copy(env.as_ref(), dir)?;
+    store::require_free(dir)?;
+    let superblock = Superblock::restore(env.as_ref(), dir)?.map(|error| error.to_string());
     let mut engine = None;
     if !found.engine.errors.is_empty() || found.file_system_error.is_some() {
         progress(Progress { phase: "tables and logs", done: 0, permille: None });
@@ -106,7 +113,7 @@ pub fn repair(
     }
     let file_system = fsck::repair::repair_store(env, dir, options, progress)?;
     let left = check(dir, options, progress)?;
-    Ok(Repaired { engine, file_system, left })
+    Ok(Repaired { superblock, engine, file_system, left })
 }
 
 /// Checks the store in `dir`, which must not be in use. Repairs nothing.
@@ -115,9 +122,10 @@ pub fn check(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CheckReport> {
-    store::superblock(dir)?;
+    let (_, error) = Superblock::read_or_copy(&*OsEnv::new(), dir)?;
     store::require_free(dir)?;
-    let mut report = CheckReport::default();
+    let superblock_error = error.map(|error| error.to_string());
+    let mut report = CheckReport { superblock_error, ..CheckReport::default() };
     match check_engine(dir, options, progress) {
         Ok(engine) => report.engine = engine,
         // What cannot even be opened cannot be looked at any further.
@@ -140,7 +148,7 @@ pub(crate) fn open_engine(dir: &Path, memory_bytes: usize) -> std::result::Resul
     let env: Arc<OsEnv> = OsEnv::new();
     let mut options =
         DbOptions { create_if_missing: false, ..DbOptions::with_memory_budget(memory_bytes) };
-    let superblock = Superblock::read(env.as_ref(), dir)?;
+    let (superblock, _) = Superblock::read_or_copy(env.as_ref(), dir)?;
     if superblock.engine != EngineKind::Varve {
         let text = format!("{} is not on Varve's engine, which this is about", dir.display());
         return Err(StoreError::Invalid(text));
@@ -158,7 +166,7 @@ fn check_engine(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<EngineReport, StoreError> {
-    if Superblock::read(&*OsEnv::new(), dir)?.engine != EngineKind::Varve {
+    if Superblock::read_or_copy(&*OsEnv::new(), dir)?.0.engine != EngineKind::Varve {
         return Ok(EngineReport::default());
     }
     let db = open_engine(dir, options.memory_bytes / 4)?;

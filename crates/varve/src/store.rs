@@ -9,7 +9,7 @@ use varve_engine::tuning::layout::stored_rows;
 use varve_engine::{StoreDesign, StoreError};
 use varve_env::os::OsEnv;
 use varve_env::{Env, FileLock};
-use varve_fs::superblock::{SUPERBLOCK_NAME, engine_dir, lock_path};
+use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME, engine_dir, lock_path};
 use varve_fs::{Dictionaries, FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
 use varve_vfs::Vfs;
 
@@ -115,9 +115,9 @@ pub fn rows(dir: &Path) -> Result<(u64, u64)> {
     Ok(stored_rows(&*OsEnv::new(), &engine_dir(dir))?)
 }
 
-/// Whether `dir` looks like a store: has a superblock, of whatever content.
+/// Whether `dir` looks like a store: has a superblock or its copy, of whatever content.
 pub fn is_store(dir: &Path) -> bool {
-    OsEnv::new().stat(&dir.join(SUPERBLOCK_NAME)).is_ok()
+    [SUPERBLOCK_NAME, COPY_NAME].iter().any(|name| OsEnv::new().stat(&dir.join(name)).is_ok())
 }
 
 /// What a process that has a store open says of itself.

@@ -57,7 +57,7 @@ impl Volume {
         }
     }
 
-    /// Opens the store in `dir`, which nobody else may have open; the engine takes `engine_bytes` of memory.
+    /// Opens the store in `dir`, which nobody else may have open, by the copy of its superblock if need be; the engine takes `engine_bytes` of memory.
     /// A sync also syncs the file in `also`, if there is one.
     pub(crate) fn open(
         env: Arc<dyn Env>,
@@ -65,7 +65,7 @@ impl Volume {
         engine_bytes: usize,
         also: AlsoSync,
     ) -> StoreResult<Volume> {
-        let superblock = Superblock::read(env.as_ref(), dir)?;
+        let (superblock, _) = Superblock::read_or_copy(env.as_ref(), dir)?;
         let lock = take_lock(env.as_ref(), dir, None)?;
         Volume::assemble(env, dir, &superblock, lock, (engine_bytes, false), also)
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
-use varve_fs::superblock::SUPERBLOCK_NAME;
+use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME};
 use varve_fs::{FormatOptions, MountOptions};
 use varve_testkit::crash::{Step, Subject};
 use varve_testkit::fsops::{Lockstep, Session, Times, TreeDump, tree};
@@ -114,8 +114,7 @@ fn a_missing_cut_or_zeroed_file_is_named_or_harmless() {
         let copy = env.copy().power_cut_keep_all();
         copy.remove_raw(path).unwrap();
         match path.file_name().unwrap().to_str().unwrap() {
-            "LOCK" => expect(&copy, path, &expected, "removal", &mut sum),
-            // Without it the directory is no store; the error names the directory.
+            "LOCK" | COPY_NAME => expect(&copy, path, &expected, "removal", &mut sum),
             SUPERBLOCK_NAME => expect(&copy, Path::new(STORE), &expected, "removal", &mut sum),
             _ => {
                 let error = read_all(&copy).unwrap_err();

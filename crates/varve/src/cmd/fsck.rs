@@ -141,6 +141,9 @@ fn ended(store: &Path, outcome: &Outcome) -> Result<()> {
 }
 
 fn show(report: &CheckReport) {
+    if let Some(error) = &report.superblock_error {
+        output::line(format!("superblock: error: {error}"));
+    }
     let engine = &report.engine;
     output::line(format!(
         "engine: {} tables, {} blocks, {} rows",
@@ -172,6 +175,9 @@ fn show(report: &CheckReport) {
 
 fn show_repair(repaired: &Repaired) {
     let files = &repaired.file_system;
+    if let Some(why) = &repaired.superblock {
+        output::line(format!("  repaired: the superblock and its copy are written anew: {why}"));
+    }
     repaired.engine.as_ref().inspect(|engine| show_engine_repair(engine));
     for mended in files.mended.iter().take(SHOWN_FINDINGS) {
         output::line(format!("  repaired: {}: {}", mended.finding, mended.done));

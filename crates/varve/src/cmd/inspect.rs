@@ -8,7 +8,7 @@ use serde::Serialize;
 use varve::{Error, Result, store};
 use varve_engine::Inspection;
 use varve_env::os::OsEnv;
-use varve_fs::superblock::{SUPERBLOCK_NAME, engine_dir};
+use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME, Superblock, engine_dir};
 
 use crate::output;
 
@@ -61,6 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         SUPERBLOCK_NAME => {
             output::json(&store::superblock(path.parent().unwrap_or(Path::new(".")))?)
         }
+        COPY_NAME => output::json(&Superblock::read_file(&*OsEnv::new(), path)?),
         "LOCK" | "varve.log" | "varve.log.old" => show_text(path, arguments.json),
         _ if name.ends_with(".blocks") => show_overlay(arguments),
         _ => match object_inode(path) {
