@@ -24,6 +24,7 @@ pub mod gc;
 pub mod kv;
 pub mod logging;
 pub mod mounting;
+mod passing;
 pub mod redesign;
 pub mod size;
 mod socket;

@@ -17,6 +17,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGQUIT};
@@ -24,6 +25,7 @@ use signal_hook::consts::{SIGINT, SIGQUIT};
 use varve_engine::paths::ReadPaths;
 use varve_fs::TransactionOptions;
 
+use crate::passing::Passing;
 use crate::views::{ViewRequest, ask, store_at};
 use crate::{Error, Result, exit_status};
 
@@ -103,6 +105,8 @@ pub fn begin(dir: &Path, options: &TransactionOptions) -> Result<Begun> {
 /// Runs `command` so that it sees a transaction at `dir`; gives its exit status. The transaction is committed if that is
 /// 0, and aborted otherwise. If others have changed what it changed, or it gave way to them, it is run again, `retries` times
 /// at most, with a higher priority each time. If its commit fails for another reason the transaction stays open.
+///
+/// SIGTERM and SIGHUP go to the program, too, and what becomes of it decides; but it is not run again.
 pub fn run(
     dir: &Path,
     command: &[OsString],
@@ -116,11 +120,15 @@ pub fn run(
         signal_hook::flag::register(signal, Arc::default())
             .map_err(|error| Error::failed(format!("cannot handle signals: {error}")))?;
     }
+    let passing = Passing::begin()?;
     let (mut left, mut options) = (retries, *options);
     loop {
+        if let Some(signal) = passing.came() {
+            return Ok(SIGNALED + signal);
+        }
         let Begun { id, path } = begin(&dir, &options)?;
         let abort = || ask(&store, ViewRequest::Abort { id: id.clone() }).map(drop);
-        let status = run_in(&path, &dir, command).inspect_err(|_| drop(abort()))?;
+        let status = run_in(&path, &dir, command, &passing).inspect_err(|_| drop(abort()))?;
         let error = if status == 0 {
             match ask(&store, ViewRequest::Commit { id: id.clone() }) {
                 Ok(_) => return Ok(0),
@@ -140,7 +148,7 @@ pub fn run(
             log::warn!("transaction {id} is not aborted: {}", reason.message());
             return Err(error);
         }
-        if left == 0 {
+        if left == 0 || passing.came().is_some() {
             return Err(error.hint("nothing has changed; run it again, or use --retry"));
         }
         left -= 1;
@@ -180,18 +188,14 @@ fn not_committed(store: &Path, dir: &Path, id: &str, error: Error) -> Error {
 }
 
 /// Runs `command` in the view at `path`, which it sees at `dir`.
-fn run_in(path: &Path, dir: &Path, command: &[OsString]) -> Result<i32> {
+fn run_in(path: &Path, dir: &Path, command: &[OsString], passing: &Passing) -> Result<i32> {
     // Has it mounted before the mounts of the program are its own, and in use where the daemon looks.
     let _used = std::fs::File::open(path).map_err(|error| Error::io("enter", path, &error))?;
     let program = std::env::current_exe()
         .map_err(|error| Error::failed(format!("cannot find this program's file: {error}")))?;
-    let status = Command::new(program)
-        .args(["txn", "enter"])
-        .args([path, dir])
-        .arg("--")
-        .args(command)
-        .status()
-        .map_err(|error| Error::failed(format!("cannot start a process: {error}")))?;
+    let mut enter = Command::new(program);
+    enter.args(["txn", "enter"]).args([path, dir]).arg("--").args(command);
+    let status = passing.run(&mut enter)?;
     Ok(status.code().unwrap_or_else(|| SIGNALED + status.signal().unwrap_or_default()))
 }
 
@@ -208,7 +212,9 @@ pub fn enter(path: &Path, dir: &Path, command: &[OsString]) -> Error {
     let bound = own
         .and_then(|()| mount_change("/", private))
         .and_then(|()| mount_bind(path, dir))
-        .and_then(|()| rustix::process::chdir(&here));
+        .and_then(|()| rustix::process::chdir(&here))
+        // Nobody would commit what it does once whoever runs it was killed.
+        .and_then(|()| set_parent_process_death_signal(Some(Signal::TERM)));
     if let Err(error) = bound {
         return Error::io("show a transaction at", dir, &error.into())
             .hint("that takes root; `varve txn begin` takes none");

@@ -1,15 +1,17 @@
-//! `varve txn run`, when the commit fails for another reason than what others have changed.
+//! `varve txn run`, when the commit fails for another reason than what others have changed, and when it is stopped.
 
 use std::fs;
+use std::path::Path;
 use std::process::Output;
 
+use rustix::process::{Pid, Signal, kill_process};
 use varve_testkit::eventually;
 
 use super::views::{LARGE, text};
 use super::{Place, semantics};
 use crate::harness::{run, varve};
 
-semantics!(transaction_run_refused, transaction_run_unfinished);
+semantics!(transaction_run_refused, transaction_run_unfinished, transaction_run_stopped);
 
 /// Runs `script` in a transaction, with retries; gives what became of it, and how often it ran.
 fn in_txn(place: &Place, script: &str) -> (Output, usize) {
@@ -84,4 +86,33 @@ fn transaction_run_unfinished(place: &Place) {
     mount.mount();
     assert_eq!(fs::read(dir.join("large")).unwrap(), vec![0; LARGE]);
     assert_eq!(listed(place), [""; 0]);
+}
+
+/// The program went on for ever, and the transaction stayed open.
+fn transaction_run_stopped(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let (dir, pid) = (place.dir(), place.dir().parent().unwrap().join("pid"));
+    let script =
+        format!("echo 1 > file; echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid.display());
+    for signal in [Signal::TERM, Signal::HUP, Signal::KILL] {
+        let mut command = varve();
+        command.args(["txn", "run", "--retry", "3"]).arg(&dir).args(["--", "sh", "-c", &script]);
+        let mut running = command.current_dir(&dir).spawn().unwrap();
+        eventually("the program runs", || pid.exists());
+        let program = Path::new("/proc").join(fs::read_to_string(&pid).unwrap().trim());
+        fs::remove_file(&pid).unwrap();
+        kill_process(Pid::from_child(&running), signal).unwrap();
+        let status = running.wait().unwrap();
+        eventually("the program is gone", || !program.exists());
+        let open = listed(place);
+        if signal == Signal::KILL {
+            assert_eq!(open.len(), 1, "nobody was left to abort it");
+            run(varve().args(["txn", "abort"]).arg(&dir).arg(&open[0]));
+        } else {
+            assert_eq!((status.code(), open), (Some(128 + signal.as_raw()), Vec::new()));
+        }
+        assert!(!dir.join("file").exists());
+    }
 }
