@@ -239,14 +239,15 @@ const CASES: &[Case] = &[
         },
         None,
     ),
+    // Of 40 that it follows at most, the kernel counts those anew of a walk that it begins again, which it does twice at most.
     (
-        "40 links in a row",
+        "13 links in a row",
         |d| {
             rustix::fs::symlink("../file", d.join("dir/0"))?;
-            (1..40).try_for_each(|n| {
+            (1..13).try_for_each(|n| {
                 rustix::fs::symlink(&*(n - 1).to_string(), d.join(format!("dir/{n}")))
             })?;
-            open(d.join("dir/39"), OFlags::RDONLY).map(drop)
+            open(d.join("dir/12"), OFlags::RDONLY).map(drop)
         },
         None,
     ),
