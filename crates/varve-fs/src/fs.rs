@@ -340,7 +340,11 @@ impl VarveFs {
         fs.finish_pending().map_err(invalid)?;
         if !fs.options.read_only {
             fs.superblock.keep_copy(fs_env.as_ref(), dir);
-            fs.name_received().map_err(invalid)?;
+            if let Some(error) = fs.name_received().map_err(invalid)? {
+                log::error!(
+                    "all of a snapshot is received, but cannot be named: {error}; roll back to the last one, and receive it again"
+                );
+            }
         }
         fs.drop_unfinished().map_err(invalid)?;
         fs.forget_ended_transactions().map_err(invalid)?;

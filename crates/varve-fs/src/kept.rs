@@ -41,7 +41,7 @@ use varve_env::{Env, File, OpenMode};
 use varve_schema::overlay::OverlayKind;
 use varve_types::InodeId;
 
-use crate::objects::object_path;
+use crate::objects::{begun_path, object_path};
 use crate::overlay::{FileBase, Overlay, Overlays, blocks_path};
 pub(crate) use files::{copy_file, create_dirs_between, exists, remove_tree};
 
@@ -218,7 +218,7 @@ impl Kept {
         if !self.shares.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        let begun = path.with_extension("begun");
+        let begun = begun_path(path);
         let copy = self.env.open(&begun, OpenMode::CreateOrOpen)?;
         copy.set_len(0)?;
         if !copy.share_all(object)? {
@@ -304,7 +304,7 @@ impl Kept {
         };
         let path = self.path(newest, ino);
         self.create_dirs(&path)?;
-        let begun = path.with_extension("begun");
+        let begun = begun_path(&path);
         copy_file(self.env.as_ref(), original.as_ref(), &begun)?;
         self.put_all(&begun, &path)
     }

@@ -213,7 +213,7 @@ impl Objects {
     /// Of a view: makes all that it sees of the object of `ino` a file of its own. REQUIRES: it has nothing of that.
     pub(crate) fn copy_own(self: &Arc<Self>, ino: InodeId) -> FsResult<()> {
         let path = self.path(ino);
-        let begun = path.with_extension("begun");
+        let begun = begun_path(&path);
         let copy = || {
             self.create_dirs(&path)?;
             // Asks for each piece anew, so that whoever changes the object need not wait for all.
@@ -335,6 +335,11 @@ impl Objects {
         };
         rename().map_err(|error| error::object("rename", &from, error))
     }
+}
+
+/// Where a file is made that is to lie at `path` when it is whole.
+pub(crate) fn begun_path(path: &Path) -> PathBuf {
+    path.with_extension("begun")
 }
 
 pub(crate) fn object_path(dir: &Path, ino: InodeId) -> PathBuf {

@@ -86,7 +86,7 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Of a view, which nobody has open yet: the same for what the process that had it left, among these pending rows. Removals and
+    /// Of a view that is opened for the first time: the same for what an earlier process left, among these pending rows. Removals and
     /// what is to be installed are the commit's.
     pub(crate) fn finish_pending_of_view(&self, pending: Vec<(InodeId, Pending)>) -> FsResult<()> {
         if self.options.read_only {

@@ -12,7 +12,8 @@
 //!   the log before it and its final length. Both together tell a torn tail from damage.
 //! - An fsync of a log counts only after those of all earlier logs and of the directory, so that what is
 //!   durable is always a prefix of the history.
-//! - After a failed sync nothing is synced until the store was opened again, which writes anew what was not known durable.
+//! - After a failed sync nothing is synced until the store was opened again, which writes anew what of the logs was not
+//!   known durable; large files are not the log's.
 //! - A failed append changes nothing: the next one begins at the same offset.
 //! - The log has room of its own ahead of its end, which reads as zeros; an orderly close cuts it. When the device gives no
 //!   more, because others filled it, what is left is for batches that free room; so a file can be removed where nothing can

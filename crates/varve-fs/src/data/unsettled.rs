@@ -34,11 +34,13 @@ struct Waiting {
 }
 
 impl Unsettled {
-    fn add(&self, ino: InodeId, blocked: &Blocked) {
+    /// False if it waits already.
+    fn add(&self, ino: InodeId, blocked: &Blocked) -> bool {
         let mut waiting = self.waiting.lock();
-        waiting.inos.insert(ino);
+        let is_new = waiting.inos.insert(ino);
         waiting.blocked.get_or_insert_with(|| blocked.clone());
         self.any.store(true, Ordering::Relaxed);
+        is_new
     }
 
     fn take(&self) -> BTreeSet<InodeId> {
@@ -58,17 +60,14 @@ impl VarveFs {
 
     fn try_settle_later(&self, ino: InodeId, blocked: &Blocked) -> FsResult<()> {
         let held = self.hold(ino)?;
-        let known = {
-            let waiting = self.unsettled.waiting.lock();
-            if waiting.inos.len() >= UNSETTLED_MAX {
-                return Err(FsError::TryAgain);
-            }
-            waiting.inos.contains(&ino)
-        };
-        if !known {
-            self.locator.note_lookup(ino, held.place())?;
+        if self.unsettled.waiting.lock().inos.len() >= UNSETTLED_MAX {
+            return Err(FsError::TryAgain);
         }
-        self.unsettled.add(ino, blocked);
+        // Each that waits has one lookup, whoever adds it.
+        self.locator.note_lookup(ino, held.place())?;
+        if !self.unsettled.add(ino, blocked) {
+            self.locator.forget(ino, 1)?;
+        }
         Ok(())
     }
 
@@ -83,7 +82,11 @@ impl VarveFs {
         }
         for ino in self.unsettled.take() {
             match self.settle_object(ino) {
-                Err(FsError::Blocked(blocked)) => self.unsettled.add(ino, &blocked),
+                Err(FsError::Blocked(blocked)) => {
+                    if !self.unsettled.add(ino, &blocked) {
+                        self.waits_no_more(ino, Ok(()));
+                    }
+                }
                 settled => self.waits_no_more(ino, settled),
             }
         }

@@ -8,15 +8,10 @@ use varve_env::OpenMode;
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use super::{CLAIMED_OPEN_MAX, Objects, object_path};
+use super::{CLAIMED_OPEN_MAX, Objects, begun_path, object_path};
 use crate::error;
 use crate::kept::{copy_file, exists};
 use crate::overlay::blocks_path;
-
-/// Where the copy lies that is to take the place of an object, beside what the view has of it at `own`.
-fn copy_path(own: &Path) -> PathBuf {
-    own.with_extension("begun")
-}
 
 impl Objects {
     /// Does what [`Objects::install`] of a view of `epoch` may have no room for: keeps for other views what it will change,
@@ -49,7 +44,7 @@ impl Objects {
     /// Gives back the room of what [`Objects::prepare`] has copied for an installation that does not come.
     pub(crate) fn drop_copies(&self, copied: &BTreeSet<InodeId>, dir: &Path) {
         for ino in copied {
-            let copy = copy_path(&object_path(dir, *ino));
+            let copy = begun_path(&object_path(dir, *ino));
             match self.env.remove_file(&copy) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     log::warn!("{} stays until its transaction ends: {error}", copy.display());
@@ -72,7 +67,7 @@ impl Objects {
         if is_read {
             // The object goes to where it is kept as a whole.
             let object = self.env.open(&self.path(ino), OpenMode::Read)?;
-            let copy = copy_path(&own);
+            let copy = begun_path(&own);
             copy_file(self.env.as_ref(), object.as_ref(), &copy)?;
             let copy = self.env.open(&copy, OpenMode::ReadWrite)?;
             overlay.apply(copy.as_ref())?;
@@ -171,7 +166,7 @@ impl Objects {
                 }
                 let Some(overlay) = self.overlays.get(&blocks_path(&from))? else { return Ok(()) };
                 if copied.contains(ino) {
-                    whole.push((*ino, copy_path(&from)));
+                    whole.push((*ino, begun_path(&from)));
                     return Ok(());
                 }
                 let object = self.wrap(*ino, self.env.open(&to, OpenMode::ReadWrite)?);

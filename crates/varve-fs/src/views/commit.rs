@@ -336,7 +336,8 @@ impl VarveFs {
         let mut gone = Vec::new();
         for ino in installs {
             let is_large = |inode: &Inode| matches!(inode.content, Content::Object { .. });
-            let claimed = match plan.arrived.get(ino) {
+            let known = self.locator.place(*ino)?;
+            let claimed = match known.as_ref().or_else(|| plan.arrived.get(ino)) {
                 Some(Place::Entry { key, .. }) => self.entry_row(*key)?.names().iter().any(|named| {
                     matches!(&named.body, Body::Inline(inode) if inode.ino == *ino && is_large(inode))
                 }),

@@ -149,6 +149,8 @@ pub(crate) struct Views {
     transacting: Mutex<Option<Transacting>>,
     /// When somebody last asked for pairs of a transaction, as [`VarveFs::unused_for`] counts.
     pairs_used: Mutex<BTreeMap<InodeId, u64>>,
+    /// Transactions that were opened since the store was: nothing is left in them of an earlier process.
+    opened: Mutex<BTreeSet<InodeId>>,
     /// Held while a view begins or ends.
     changing: Mutex<()>,
     /// Epochs of the snapshots that are being sent or received, once for each time.
@@ -184,6 +186,7 @@ impl Views {
             attach: Mutex::default(),
             transacting: Mutex::default(),
             pairs_used: Mutex::default(),
+            opened: Mutex::default(),
             changing: Mutex::default(),
             held: Mutex::default(),
             receiving: Mutex::default(),

@@ -282,7 +282,12 @@ impl VarveFs {
         let (sees_objects_of, epoch) = (txn.sees_objects_of(), txn.epoch);
         let view = ViewParts { store, dictionaries, sees_objects_of, epoch, serial };
         let fs = self.view_on(view, read_only).map_err(error::store)?;
-        fs.finish_pending_of_view(pending)?;
+        let mut opened = self.views()?.opened.lock();
+        if !opened.contains(&epoch) {
+            fs.finish_pending_of_view(pending)?;
+            opened.insert(epoch);
+        }
+        drop(opened);
         fs.load_quotas()?;
         Ok(fs)
     }
@@ -309,6 +314,7 @@ impl VarveFs {
     pub(super) fn forget_transaction(&self, epoch: InodeId) {
         if let Some(views) = &self.views {
             views.pairs_used.lock().remove(&epoch);
+            views.opened.lock().remove(&epoch);
         }
         self.end_view(epoch);
         let own = view_dir(&self.dir, epoch);

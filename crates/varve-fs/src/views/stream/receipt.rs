@@ -70,8 +70,22 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Step 3. REQUIRES: nothing changes.
-    pub(crate) fn name_received(&self) -> FsResult<()> {
+    /// Step 3. Gives why what was received cannot have its name, which it then never gets: what the state is later is another.
+    /// REQUIRES: nothing changes.
+    pub(crate) fn name_received(&self) -> FsResult<Option<FsError>> {
+        let Err(error) = self.try_name_received() else { return Ok(None) };
+        self.is_not_to_be_named()?;
+        Ok(Some(error))
+    }
+
+    fn is_not_to_be_named(&self) -> FsResult<()> {
+        let mut batch = Batch::new();
+        batch.reclaims_space();
+        batch.delete(self.meta, Bytes::copy_from_slice(&TO_BE_NAMED.to_bytes()));
+        self.store.write(batch).map_err(error::store)
+    }
+
+    fn try_name_received(&self) -> FsResult<()> {
         let key = TO_BE_NAMED.to_bytes();
         let Some(row) = self.store.get(self.meta, &key).map_err(error::store)? else {
             return Ok(());
@@ -104,9 +118,8 @@ impl VarveFs {
                 return made;
             }
         }
-        let mut batch = Batch::new();
-        batch.delete(self.meta, Bytes::copy_from_slice(&key));
         // Else a later state might be taken for it, once the snapshot is deleted.
-        self.store.write(batch).and_then(|()| self.store.sync()).map_err(error::store)
+        self.is_not_to_be_named()?;
+        self.store.sync().map_err(error::store)
     }
 }

@@ -25,7 +25,7 @@ use super::apply::Receiving;
 use super::differences::Differences;
 use super::frame::{Frame, FrameReader, Header, STREAM_VERSION, SnapshotId};
 use super::plain::{Plain, objects_in};
-use super::receipt::{Receipt, TO_BE_NAMED};
+use super::receipt::Receipt;
 use super::send::{Progress, Totals};
 use crate::error;
 use crate::fs::VarveFs;
@@ -375,20 +375,17 @@ impl VarveFs {
             }
             failed.is_none()
         };
-        let then = || {
-            let Err(error) = self.name_received() else { return Ok(()) };
-            // What the state is later has no such name.
-            let mut batch = Batch::new();
-            batch.delete(self.meta, Bytes::copy_from_slice(&TO_BE_NAMED.to_bytes()));
-            if let Err(error) = self.store.write(batch) {
+        let then = || match self.name_received() {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) => Err(FsError::Storage(format!(
+                "all of the snapshot is received, but cannot be named: {error}; roll back to the last one, and receive it again"
+            ))),
+            Err(error) => {
                 let cause = format!(
                     "a snapshot is received, but cannot be named: {error}; mount the store again, which does that"
                 );
-                return Err(error::store(self.views()?.db.refuse_writes(&cause)));
+                Err(error::store(self.views()?.db.refuse_writes(&cause)))
             }
-            Err(FsError::Storage(format!(
-                "all of the snapshot is received, but cannot be named: {error}; roll back to the last one, and receive it again"
-            )))
         };
         // What is not in the base nobody here can know.
         let new_from = Some(InodeId::new(header.new_from));
