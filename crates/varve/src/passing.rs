@@ -11,7 +11,7 @@ use signal_hook::iterator::{Handle, Signals};
 
 use crate::{Error, Result};
 
-/// Passes SIGTERM and SIGHUP on, until it is dropped.
+/// Passes SIGTERM and SIGHUP on, until it is dropped. What whoever started this ignores (nohup) stays ignored, by the program too.
 pub(crate) struct Passing {
     shared: Arc<Mutex<Shared>>,
     handle: Handle,
@@ -40,7 +40,8 @@ impl Passing {
     /// From now on.
     pub(crate) fn begin() -> Result<Passing> {
         let failed = |error| Error::failed(format!("cannot handle signals: {error}"));
-        let mut signals = Signals::new([SIGTERM, SIGHUP]).map_err(failed)?;
+        let heard = [SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
+        let mut signals = Signals::new(heard.collect::<Vec<_>>()).map_err(failed)?;
         let (shared, handle) = (Arc::<Mutex<Shared>>::default(), signals.handle());
         let passing = Arc::clone(&shared);
         let pass = move || {
@@ -82,4 +83,13 @@ impl Drop for Passing {
     fn drop(&mut self) {
         self.handle.close();
     }
+}
+
+/// Whether this process ignores a signal, from proc_pid_status(5).
+#[allow(clippy::disallowed_methods, reason = "signals belong to the machine")]
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
