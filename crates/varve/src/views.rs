@@ -105,6 +105,8 @@ impl ViewRequest {
                 | ViewRequest::Begin { .. }
                 | ViewRequest::Commit { .. }
                 | ViewRequest::Clone(_)
+                | ViewRequest::Receive
+                | ViewRequest::DiscardReceipt
         )
     }
 }

@@ -89,7 +89,9 @@ impl Place {
         let path = OFlags::PATH | OFlags::CLOEXEC;
         let walk = move |at: &Path| {
             let asked = rustix::mount::unmount(at, asks);
-            (asked, rustix::fs::open(at, path, Mode::empty()))
+            // Closed before anybody asks again.
+            drop(rustix::fs::open(at, path, Mode::empty()));
+            (asked, ())
         };
         Ok(self.walk(None, walk)? == Err(Errno::BUSY))
     }
@@ -127,6 +129,8 @@ pub fn unmount_that(mount: u64, dir: &Path, mode: UnmountMode) -> Result<(), Unm
     match rustix::mount::unmount(&at, flags(mode)) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(UnmountError::Busy(dir.to_path_buf())),
+        // Somebody else has just taken it away.
+        Err(Errno::INVAL | Errno::NOENT) => Err(gone()),
         // Without the right to, the helper sees to it that it is the user's.
         Err(Errno::PERM) => unmount(dir, mode),
         Err(error) => {

@@ -1,7 +1,7 @@
 //! How a view gets its mount, and how it loses it.
 //!
 //! Snapshots come and stay, as nobody says that he is done with one, and each costs threads and descriptors: when one is attached and
-//! there are more than [`ATTACHED_MAX`] views, those that nobody uses and has used for longest are let go of.
+//! there are more than [`ATTACHED_MAX`], those that nobody uses and has used for longest are let go of.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Weak};
@@ -18,7 +18,7 @@ use super::turns::Deed;
 use super::views::ViewDesk;
 use crate::{Error, Result};
 
-/// Views that stay attached though nobody uses them.
+/// Snapshots that stay attached though nobody uses them.
 const ATTACHED_MAX: usize = 64;
 /// Threads that read the requests of a snapshot: with few, many snapshots cost little.
 const SNAPSHOT_THREADS: NonZeroUsize = NonZeroUsize::new(2).unwrap();
@@ -28,11 +28,10 @@ impl ViewDesk {
     pub(super) fn attach(self: &Arc<Self>, name: &ViewName) -> FsResult<()> {
         // As if it was gone already, to be looked up again, and by the successor.
         let _working = self.door.enter().ok_or(FsError::Stale)?;
-        if self.attached(name).is_some() {
-            return Ok(());
-        }
         self.attach_now(name)?;
-        self.make_room();
+        if name.kind == ViewKind::Snapshot {
+            self.make_room(name);
+        }
         Ok(())
     }
 
@@ -70,20 +69,23 @@ impl ViewDesk {
         Ok(())
     }
 
-    /// Lets go of snapshots that nobody uses if there are too many views.
-    fn make_room(&self) {
-        let attached = self.attached.lock();
-        let Some(too_many) = attached.len().checked_sub(ATTACHED_MAX) else { return };
-        let mut snapshots: Vec<_> = attached
+    /// Lets go of snapshots that nobody uses if there are too many beside `come`, which somebody is about to enter.
+    fn make_room(&self, come: &ViewName) {
+        let mut snapshots: Vec<_> = self
+            .attached
+            .lock()
             .iter()
-            .filter(|(name, _)| name.kind == ViewKind::Snapshot)
+            .filter(|(name, _)| name.kind == ViewKind::Snapshot && *name != come)
             .map(|(name, fs)| (fs.unused_for(), name.clone()))
             .collect();
-        drop(attached);
+        let too_many = (snapshots.len() + 1).saturating_sub(ATTACHED_MAX);
+        if too_many == 0 {
+            return;
+        }
         snapshots.sort_unstable_by(|one, other| other.cmp(one));
         // Those that are in use are passed over.
         let let_go = snapshots.iter().filter(|(unused_for, name)| {
-            let Some(_turn) = self.turns.try_end(name) else { return false };
+            let Some(_turn) = self.turns.try_let_go(name) else { return false };
             let is_elsewhere = || {
                 let seen = seen_elsewhere(&[self.dir.join(name.path())]);
                 seen.map_or(true, |seen| seen.is_some())

@@ -177,9 +177,10 @@ impl ViewDesk {
             return false;
         }
         let _alone = self.claims.asking.lock();
-        let Ok(place) = self.place(name) else { return false };
-        place.is_in_use().unwrap_or(false)
-            || seen_elsewhere(&[place.path()]).is_ok_and(|seen| seen.is_some())
+        // What cannot be looked at may be in use.
+        let Ok(place) = self.place(name) else { return true };
+        place.is_in_use().unwrap_or(true)
+            || seen_elsewhere(&[place.path()]).map_or(true, |seen| seen.is_some())
     }
 
     fn abort_idle(&self, name: &ViewName, limit_s: u64) {

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! nobody --take(Attach)--> it is being attached --dropped--> nobody
+//! nobody --try_let_go----> it is let go of      --dropped--> nobody
 //! nobody --take(End)-----> it is being ended    --dropped--> nobody
 //! ```
 //!
-//! Whoever comes while a view is being attached waits for that; whoever comes while it is being ended is sent away. Other views
+//! Whoever comes while a view is being attached or let go of waits for that; whoever comes while it is being ended is sent away. Other views
 //! have turns of their own: one that takes its time keeps nobody else waiting, and above all not those who walk past it.
 
 use std::collections::HashMap;
@@ -18,6 +19,8 @@ use varve_fs::ViewName;
 pub(super) enum Deed {
     /// Mounts it.
     Attach,
+    /// Takes it away until somebody comes by.
+    LetGo,
     /// Commits it or takes it away.
     End,
 }
@@ -37,13 +40,13 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
-    /// Takes the turn with the view `name` to end it; `None` if somebody else has it.
-    pub(super) fn try_end(&self, name: &ViewName) -> Option<Turn<'_>> {
+    /// Takes the turn with the view `name` to let go of it; `None` if somebody else has it.
+    pub(super) fn try_let_go(&self, name: &ViewName) -> Option<Turn<'_>> {
         let mut taken = self.taken.lock();
         if taken.contains_key(name) {
             return None;
         }
-        taken.insert(name.clone(), Deed::End);
+        taken.insert(name.clone(), Deed::LetGo);
         Some(Turn { turns: self, name: name.clone() })
     }
 
@@ -53,7 +56,7 @@ impl Turns {
         loop {
             match taken.get(name) {
                 Some(Deed::End) => return None,
-                Some(Deed::Attach) => self.changed.wait(&mut taken),
+                Some(Deed::Attach | Deed::LetGo) => self.changed.wait(&mut taken),
                 None => break,
             }
         }
@@ -81,7 +84,7 @@ mod tests {
         let turns = Arc::new(Turns::default());
         let [one, other] = ["1", "2"].map(ViewName::transaction);
         let first = turns.take(&one, Deed::Attach).unwrap();
-        assert!(turns.try_end(&one).is_none() && turns.try_end(&other).is_some());
+        assert!(turns.try_let_go(&one).is_none() && turns.try_let_go(&other).is_some());
         drop(turns.take(&other, Deed::Attach).unwrap());
         let over = Arc::new(AtomicBool::new(false));
         let end = std::thread::spawn({

@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use varve_fuse::PauseHandle;
+use varve_vfs::FsError;
 
 use super::{Abilities, PROBE, successor};
 use crate::mounting::{Closed, Report, ViewDesk, Working, being_upgraded};
@@ -167,6 +168,9 @@ fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>) {
         Ok(Request::Views(request)) => match views(desk) {
             Ok((views, working)) => beside(move || {
                 match request {
+                    ViewRequest::Receive if views.check_writable().is_err() => {
+                        answer(&mut client, &Report::of(&FsError::ReadOnly.into()));
+                    }
                     ViewRequest::Send(_) | ViewRequest::Receive => {
                         views.transfer(&request, &mut client);
                     }

@@ -124,4 +124,9 @@ fn many_snapshots_that_are_looked_at_cost_little() {
     for n in [1, 100, SNAPSHOTS - 1] {
         assert_eq!(fs::read_to_string(seen(n).join("file")).unwrap(), format!("{n}"));
     }
+    // More in use than stay otherwise: each is there for who comes by.
+    let all: Vec<File> = (0..80).map(|n| File::open(seen(n).join("file")).unwrap()).collect();
+    for (n, file) in all.iter().enumerate() {
+        assert_eq!(std::io::read_to_string(file).unwrap(), format!("{n}"));
+    }
 }
