@@ -1,88 +1,153 @@
-//! Walks of a server over mounts of its own, on threads that end when the process is killed.
+//! Walks of a server over mounts of its own, in processes that end when it is killed.
 //!
 //! A thread that waits for an answer to a request that was read cannot be killed. It is let go when its connection ends, which
-//! is when the device is closed: a killed process has that done once no thread with its descriptors is left. One that waits
-//! for its own process would be left for ever, and keep what the process has open and locked. So whoever walks over a mount of
-//! its own process has a table of descriptors of its own, without the device.
-#![allow(unsafe_code, reason = "close_range(2), which rustix has not")]
+//! is when the device is closed: a killed process has that done once no thread has its descriptors, or its memory, in which rings are.
+//! One that waits for its own process would be left for ever, and keep what the process has open and locked. So whoever walks over a
+//! mount of its own process does so in a child, which has neither the device nor rings.
+#![allow(unsafe_code, reason = "fork(2), and what its child may not keep")]
 
-use std::io;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::mpsc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 use parking_lot::Mutex;
-use rustix::thread::gettid;
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 /// The first descriptor behind the standard ones.
 const FIRST: u32 = 3;
+/// How the kernel calls the memory of rings in proc_pid_maps(5).
+const RING: &str = "anon_inode:[io_uring]";
 
-/// Does `walk` on a new thread, which has no descriptors but the standard ones and `kept`: `walk` may own none, nor log. What it
-/// opens is open on that thread alone. Gives the first part of what `walk` returns; the second is dropped on that thread, later.
+/// Does `walk` in a child process, which has no descriptors but the standard ones and `kept`: `walk` may own none, nor log or lock
+/// anything, as no other thread is there. Gives the first part of what `walk` returns; the second is dropped later.
 ///
-/// An error if there can be no such thread.
-pub fn walk_apart<T: Send + 'static, Left>(
+/// An error of the walk, or that there can be no such process.
+pub fn walk_apart<Left>(
     kept: Option<BorrowedFd<'_>>,
-    walk: impl FnOnce() -> (T, Left) + Send + 'static,
-) -> io::Result<T> {
-    let kept = kept.map(|kept| kept.as_raw_fd().unsigned_abs());
-    let (tell, told) = mpsc::sync_channel(1);
-    thread::Builder::new().name("varve-walk".to_owned()).spawn(move || {
-        let _walking = Walking::begin();
-        let (walked, _left) = match leave_descriptors(kept) {
+    walk: impl FnOnce() -> (io::Result<()>, Left),
+) -> io::Result<()> {
+    let (told, tell) = io::pipe()?;
+    let mut walking = WALKING.lock();
+    // SAFETY: the child uses its own copy of memory, and nothing that another thread may have locked: the allocator is made for
+    // that (fork(3) of the GNU C library), and `walk` keeps to what is said above. It never returns from here.
+    let child = match unsafe { libc::fork() } {
+        0 => be_child(kept, &tell, walk),
+        child => child,
+    };
+    let child = Pid::from_raw(child).ok_or_else(io::Error::last_os_error)?;
+    let number = child.as_raw_nonzero().get().cast_unsigned();
+    walking.push(number);
+    drop((walking, tell));
+    let walked = read_outcome(told);
+    let ended = move || {
+        // What is left ends with the child.
+        let _ = waitpid(Some(child), WaitOptions::empty());
+        WALKING.lock().retain(|walking| *walking != number);
+    };
+    if let Err(error) = thread::Builder::new().name("varve-walked".to_owned()).spawn(ended) {
+        log::warn!("process {number} has ended and stays listed: {error}");
+    }
+    walked
+}
+
+/// The processes that walk now. Held while one begins, so that none asks anything before it is here.
+static WALKING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// Whether the process that made a request walks over mounts of this one: what it asks must not wait for what it does.
+pub(crate) fn walks_apart(process: u32) -> bool {
+    WALKING.lock().contains(&process)
+}
+
+/// Walks, says what came of it, and ends.
+fn be_child<Left>(
+    kept: Option<BorrowedFd<'_>>,
+    tell: &PipeWriter,
+    walk: impl FnOnce() -> (io::Result<()>, Left),
+) -> ! {
+    let kept = kept.map(|kept| kept.as_raw_fd()).into_iter().chain([tell.as_raw_fd()]);
+    let kept = kept.map(i32::unsigned_abs).collect();
+    let walked = catch_unwind(AssertUnwindSafe(|| {
+        let left = leave_descriptors(kept).and_then(|()| leave_rings());
+        let (walked, left) = match left {
             Ok(()) => {
                 let (walked, left) = walk();
-                (Ok(walked), Some(left))
+                (walked, Some(left))
             }
             Err(error) => (Err(error), None),
         };
-        // Whoever asked waits for it.
-        let _ = tell.send(walked);
-    })?;
-    told.recv().map_err(|_| io::Error::other("the thread that walked has panicked"))?
+        let said = write_outcome(tell, walked);
+        drop(left);
+        said
+    }));
+    let status = i32::from(!matches!(walked, Ok(Ok(()))));
+    // SAFETY: it ends the process, without what the parent wants done at its end.
+    unsafe { libc::_exit(status) }
 }
 
-/// The threads that walk now, as the kernel calls them.
-static WALKING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+/// An errno, 0 for none, and what is to be said where there is none.
+fn write_outcome(mut tell: &PipeWriter, walked: io::Result<()>) -> io::Result<()> {
+    let (errno, text) = match &walked {
+        Ok(()) => (0, String::new()),
+        Err(error) => match error.raw_os_error() {
+            Some(errno) => (errno, String::new()),
+            None => (0, error.to_string()),
+        },
+    };
+    tell.write_all(
+        &[&errno.to_le_bytes()[..], &[u8::from(walked.is_ok())], text.as_bytes()].concat(),
+    )
+}
 
-/// One of them, until dropped.
-struct Walking(u32);
-
-impl Walking {
-    fn begin() -> Walking {
-        let thread = gettid().as_raw_nonzero().get().cast_unsigned();
-        WALKING.lock().push(thread);
-        Walking(thread)
+fn read_outcome(mut told: PipeReader) -> io::Result<()> {
+    // The child may have the pipe open for long; it writes once.
+    let mut outcome = [0; 4096];
+    let len = told.read(&mut outcome)?;
+    let Some((errno, [is_ok, text @ ..])) = outcome[..len].split_first_chunk() else {
+        return Err(io::Error::other("the process that walked over the mount has died"));
+    };
+    match (i32::from_le_bytes(*errno), is_ok) {
+        (0, 0) => Err(io::Error::other(String::from_utf8_lossy(text).into_owned())),
+        (0, _) => Ok(()),
+        (errno, _) => Err(io::Error::from_raw_os_error(errno)),
     }
 }
 
-impl Drop for Walking {
-    fn drop(&mut self) {
-        WALKING.lock().retain(|thread| *thread != self.0);
+/// Closes all descriptors but the standard ones and `kept`.
+fn leave_descriptors(mut kept: Vec<u32>) -> io::Result<()> {
+    kept.sort_unstable();
+    let mut from = FIRST;
+    for fd in kept {
+        if fd > from {
+            close_range(from, fd - 1)?;
+        }
+        from = from.max(fd + 1);
     }
+    close_range(from, u32::MAX)
 }
 
-/// Whether the thread that made a request walks over mounts of this process: what it asks must not wait for what it does.
-pub(crate) fn walks_apart(thread: u32) -> bool {
-    WALKING.lock().contains(&thread)
-}
-
-/// Gives the calling thread a table of descriptors of its own, with the standard ones and `kept`.
-fn leave_descriptors(kept: Option<u32>) -> io::Result<()> {
-    let behind = kept.map_or(FIRST, |kept| kept + 1);
-    close_range(behind, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
-    if behind > FIRST + 1 {
-        close_range(FIRST, behind - 2, 0)?;
-    }
-    Ok(())
-}
-
-fn close_range(first: u32, last: u32, flags: u32) -> io::Result<()> {
-    // SAFETY: the descriptors are closed in a table that only this thread has, which owns none of them.
-    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: the descriptors are closed in the table of a child, which owns none of them.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Lets go of the memory of rings, which keeps them open.
+#[allow(clippy::disallowed_methods, reason = "the map belongs to the machine")]
+fn leave_rings() -> io::Result<()> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    for line in maps.lines().filter(|line| line.ends_with(RING)) {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let hex = |text| usize::from_str_radix(text, 16).ok();
+        let range = range.and_then(|(from, to)| hex(from).zip(hex(to)));
+        let (from, to) =
+            range.ok_or_else(|| io::Error::other("/proc/self/maps is not to be read"))?;
+        // SAFETY: a ring is used by the threads that the parent has for it, of which the child has none.
+        unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(from), to - from)? };
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -91,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// Those of `descriptors` that the calling thread has open.
+    /// Those of `descriptors` that the calling process has open.
     fn open_among(descriptors: &[RawFd]) -> Vec<RawFd> {
         let is_open = |fd: &RawFd| {
             // SAFETY: it is only asked about, in the course of the call.
@@ -107,10 +172,23 @@ mod tests {
         let all: Vec<RawFd> =
             pipes.iter().flat_map(|(r, w)| [r.as_raw_fd(), w.as_raw_fd()]).collect();
         for kept in [None, Some(&pipes[0].0), Some(&pipes[2].1), Some(&pipes[3].1)] {
-            let (asked, left) = (all.clone(), kept.map(|kept| kept.as_raw_fd()));
-            let open = walk_apart(kept.map(|kept| kept.as_fd()), move || (open_among(&asked), ()));
-            assert_eq!(open.unwrap(), left.into_iter().collect::<Vec<_>>());
+            let left: Vec<RawFd> = kept.map(|kept| kept.as_raw_fd()).into_iter().collect();
+            let walk = || {
+                let open = open_among(&all);
+                let is_right = open == left;
+                (if is_right { Ok(()) } else { Err(io::Error::other(format!("{open:?}"))) }, ())
+            };
+            walk_apart(kept.map(|kept| kept.as_fd()), walk).unwrap();
         }
         assert_eq!(open_among(&all), all, "whoever asked has them still");
+    }
+
+    #[test]
+    fn a_walk_tells_what_came_of_it() {
+        let errno = walk_apart(None, || (Err(io::Error::from_raw_os_error(16)), ())).unwrap_err();
+        assert_eq!(errno.raw_os_error(), Some(16));
+        let text = walk_apart(None, || (Err(io::Error::other("why not")), ())).unwrap_err();
+        assert_eq!(text.to_string(), "why not");
+        assert!(walk_apart::<()>(None, || panic!("as the test wants it")).is_err());
     }
 }

@@ -21,8 +21,9 @@ pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection, St
 pub(super) fn mount_within(place: &Place, options: &MountOptions) -> Result<Connection, String> {
     let connection = open(options)?;
     let attach = attachment(&connection, options)?;
-    let attached = place.walk(Some(connection.device.as_fd()), move |at| (attach(at), ()));
-    attached.unwrap_or_else(|err| Err(err.to_string())).map(|()| connection)
+    let attach = |at: &Path| (attach(at).map_err(std::io::Error::other), ());
+    let attached = place.walk(Some(connection.device.as_fd()), attach);
+    attached.map(|()| connection).map_err(|err| err.to_string())
 }
 
 fn open(options: &MountOptions) -> Result<Connection, String> {

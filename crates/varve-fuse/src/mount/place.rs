@@ -7,7 +7,7 @@
 //! 2. It must lie on the mount, as the kernel numbers mounts: so what is in it is what this process says.
 //! 3. The rest is done by its descriptor and the last name.
 //!
-//! All on a thread apart ([`walk_apart`]), since it takes requests to the mount.
+//! All in a process apart ([`walk_apart`]), since it takes requests to the mount.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -45,19 +45,18 @@ impl Place {
     /// there is found by it as well.
     ///
     /// An error if its directory is not to be found on the mount.
-    pub fn walk<T: Send + 'static, Left>(
+    pub fn walk<Left>(
         &self,
         kept: Option<BorrowedFd<'_>>,
-        work: impl FnOnce(&Path) -> (T, Left) + Send + 'static,
-    ) -> io::Result<T> {
-        let Place { mount, dir, name } = self.clone();
-        walk_apart(kept, move || match open_on(mount, &dir) {
+        work: impl FnOnce(&Path) -> (io::Result<()>, Left),
+    ) -> io::Result<()> {
+        walk_apart(kept, || match open_on(self.mount, &self.dir) {
             Ok(dir) => {
-                let (done, left) = work(&within(&dir, &name));
-                (Ok(done), Some(left))
+                let (done, left) = work(&within(&dir, &self.name));
+                (done, Some(left))
             }
             Err(error) => (Err(error), None),
-        })?
+        })
     }
 
     /// Detaches what is mounted on it.
@@ -67,16 +66,13 @@ impl Place {
             let path = OFlags::PATH | OFlags::CLOEXEC;
             let root =
                 (mode == UnmountMode::Force).then(|| rustix::fs::open(at, path, Mode::empty()));
-            (rustix::mount::unmount(at, flags(mode)), root)
+            (rustix::mount::unmount(at, flags(mode)).map_err(io::Error::from), root)
         };
-        let unmounted = self.walk(None, walk);
-        let failed = |reason: String| Err(UnmountError::Failed { dir: self.path(), reason });
-        match unmounted {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(Errno::INVAL | Errno::NOENT)) => Err(UnmountError::NotMounted(self.path())),
-            Ok(Err(Errno::BUSY)) => Err(UnmountError::Busy(self.path())),
-            Ok(Err(error)) => failed(error.to_string()),
-            Err(error) => failed(error.to_string()),
+        let Err(error) = self.walk(None, walk) else { return Ok(()) };
+        match Errno::from_io_error(&error) {
+            Some(Errno::INVAL | Errno::NOENT) => Err(UnmountError::NotMounted(self.path())),
+            Some(Errno::BUSY) => Err(UnmountError::Busy(self.path())),
+            _ => Err(UnmountError::Failed { dir: self.path(), reason: error.to_string() }),
         }
     }
 
@@ -91,9 +87,13 @@ impl Place {
             let asked = rustix::mount::unmount(at, asks);
             // Closed before anybody asks again.
             drop(rustix::fs::open(at, path, Mode::empty()));
-            (asked, ())
+            (if asked == Err(Errno::BUSY) { Err(Errno::BUSY.into()) } else { Ok(()) }, ())
         };
-        Ok(self.walk(None, walk)? == Err(Errno::BUSY))
+        match self.walk(None, walk) {
+            Ok(()) => Ok(false),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Has what is in memory alone of the file system that is mounted on it written.
@@ -101,9 +101,9 @@ impl Place {
         let walk = |at: &Path| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let root = rustix::fs::open(at, flags, Mode::empty());
-            (root.and_then(rustix::fs::syncfs), ())
+            (root.and_then(rustix::fs::syncfs).map_err(io::Error::from), ())
         };
-        Ok(self.walk(None, walk)??)
+        self.walk(None, walk)
     }
 }
 
