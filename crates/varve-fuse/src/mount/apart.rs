@@ -137,9 +137,11 @@ fn close_range(first: u32, last: u32) -> io::Result<()> {
 /// Lets go of the memory of rings, which keeps them open.
 #[allow(clippy::disallowed_methods, reason = "the map belongs to the machine")]
 fn leave_rings() -> io::Result<()> {
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
-    for line in maps.lines().filter(|line| line.ends_with(RING)) {
-        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+    // Paths in it need not be text.
+    let maps = std::fs::read("/proc/self/maps")?;
+    for line in maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(RING.as_bytes())) {
+        let range = line.split(|byte| *byte == b' ').next();
+        let range = range.and_then(|range| std::str::from_utf8(range).ok()?.split_once('-'));
         let hex = |text| usize::from_str_radix(text, 16).ok();
         let range = range.and_then(|(from, to)| hex(from).zip(hex(to)));
         let (from, to) =
