@@ -41,12 +41,14 @@ pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
     let key = key.filter(|_| clash.keyspace == meta);
     // Two equal changes of what a directory holds are two changes, and a name goes once.
     let adds_up = matches!(key, Some(MetaRow::Inode(_) | MetaRow::Entry(..)));
+    if let Some(MetaRow::Mark(_)) = key {
+        // One like that of the base is a new one, too: the slot was given to the same directory again.
+        return taken(if ours.is_some() { ours.clone() } else { theirs.clone() });
+    }
     if ours == base || (ours == theirs && !adds_up) {
         return taken(theirs.clone());
     }
     let merged = match (key, base, theirs, ours) {
-        (Some(MetaRow::Mark(_)), _, theirs, None) => return taken(theirs.clone()),
-        (Some(MetaRow::Mark(_)), _, _, ours) => return taken(ours.clone()),
         (Some(MetaRow::Inode(_)), Some(base), Some(theirs), Some(ours)) => {
             merge_inodes(base, theirs, ours)
         }

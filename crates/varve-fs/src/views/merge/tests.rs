@@ -167,3 +167,12 @@ fn anything_else_is_a_conflict() {
     let clash = Clash { keyspace: KeyspaceId::new(2), key: b"k", base: a, theirs: b, ours: c };
     assert_eq!(merge(&clash, META), Merged::Conflict);
 }
+
+/// The main view had ended the mark since, so that the slot came to the same directory again.
+#[test]
+fn a_mark_that_a_commit_brings_is_there_also_if_there_was_such_a_one() {
+    let mark = Bytes::from(varve_schema::Mark(InodeId::new(100)).encode().to_vec());
+    let (key, is_there) = (RowKey::mark(5), Some(mark.clone()));
+    assert_eq!(merged(key, is_there.clone(), None, is_there.clone()), Merged::Value(mark.clone()));
+    assert_eq!(merged(key, is_there.clone(), is_there, None), Merged::Value(mark));
+}
