@@ -36,10 +36,10 @@ pub use handover::{PauseHandle, Paused, StateError};
 pub use idle_poll::IdlePoll;
 pub use mount::{
     Elsewhere, FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, MountWatch, Mounted,
-    Place, Refusal, UnmountError, UnmountMode, find_mounts, is_dead, mount, mount_within, remount,
-    seen_elsewhere, unmount, unmount_that, walk_apart,
+    Place, Refusal, StopHandle, UnmountError, UnmountMode, find_mounts, is_dead, mount,
+    mount_within, remount, seen_elsewhere, unmount, unmount_that, walk_apart,
 };
 pub use notify::Notifier;
 pub use readers::Placement;
-pub use session::{Ended, ReaddirPlus, Session, SessionError, SessionOptions, StopHandle};
+pub use session::{Ended, ReaddirPlus, Session, SessionError, SessionOptions};
 pub use transport::{NoUring, Transport};

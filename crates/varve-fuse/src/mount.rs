@@ -18,6 +18,7 @@ mod elsewhere;
 mod fusermount;
 mod namespace;
 mod place;
+mod stop;
 mod table;
 mod umount;
 mod watch;
@@ -32,6 +33,7 @@ pub(crate) use apart::walks_apart;
 pub use elsewhere::{Elsewhere, seen_elsewhere};
 pub use place::{Place, unmount_that};
 use rustix::io::Errno;
+pub use stop::StopHandle;
 pub use table::{MountPoint, find_mounts};
 pub use umount::{UnmountError, UnmountMode, unmount};
 pub use watch::MountWatch;
@@ -138,9 +140,7 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub struct Mounted {
     pub(crate) connection: Connection,
-    pub(crate) dir: PathBuf,
-    /// If it lies on another mount of this process.
-    pub(crate) place: Option<Place>,
+    pub(crate) stop: StopHandle,
     method: MountMethod,
     refusals: Vec<Refusal>,
 }
@@ -148,7 +148,12 @@ pub struct Mounted {
 impl Mounted {
     /// The mount point, as an absolute path without symbolic links.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.stop.dir()
+    }
+
+    /// By which it is taken away again, also when nobody will serve it.
+    pub fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
     }
 
     /// The method that worked.
@@ -226,7 +231,8 @@ pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> 
         };
         match attempt {
             Ok(connection) => {
-                return Ok(Mounted { connection, dir, place: None, method, refusals });
+                let stop = StopHandle::on(dir);
+                return Ok(Mounted { connection, stop, method, refusals });
             }
             Err(reason) => refusals.push(Refusal { method, reason }),
         }
@@ -237,13 +243,16 @@ pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> 
 /// Attaches a new FUSE connection to a place on a mount that this process serves: nothing is asked of it, as it may answer
 /// only once this is mounted there. Takes CAP_SYS_ADMIN.
 pub fn mount_within(place: &Place, options: &MountOptions) -> Result<Mounted, MountError> {
-    let (dir, method) = (place.path(), MountMethod::Direct);
+    let method = MountMethod::Direct;
     match direct::mount_within(place, options) {
         Ok(connection) => {
-            let place = Some(place.clone());
-            Ok(Mounted { connection, dir, place, method, refusals: Vec::new() })
+            let stop = StopHandle::within(place);
+            Ok(Mounted { connection, stop, method, refusals: Vec::new() })
         }
-        Err(reason) => Err(MountError::Refused { dir, refusals: vec![Refusal { method, reason }] }),
+        Err(reason) => Err(MountError::Refused {
+            dir: place.path(),
+            refusals: vec![Refusal { method, reason }],
+        }),
     }
 }
 

@@ -15,7 +15,7 @@
 use std::fmt;
 use std::io;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,9 +27,7 @@ use crate::device::Device;
 use crate::handover::{Gate, PauseHandle, Paused};
 use crate::handshake::{self, Agreement, Refusal};
 use crate::idle_poll::{Governor, IdlePoll};
-use crate::mount::{
-    Connection, Mounted, Place, UnmountError, UnmountMode, find_mounts, unmount, unmount_that,
-};
+use crate::mount::{Connection, Mounted, StopHandle};
 use crate::notify::Notifier;
 use crate::readers::{Placement, Readers, usable_cpus};
 use crate::transport::{self, Carrier, NoUring, Transport};
@@ -157,13 +155,12 @@ pub struct Session {
     devices: Vec<Device>,
     governor: Governor,
     gate: Arc<Gate>,
-    dir: PathBuf,
-    place: Option<Place>,
+    stop: StopHandle,
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("Session").field("dir", &self.stop.dir()).finish_non_exhaustive()
     }
 }
 
@@ -174,18 +171,18 @@ impl Session {
         mounted: Mounted,
         options: &SessionOptions,
     ) -> Result<Session, SessionError> {
-        let Mounted { connection, dir, place, .. } = mounted;
+        let Mounted { connection, stop, .. } = mounted;
         match start(connection, options) {
             Ok((devices, agreement, carrier)) => {
                 if let Some(reason) = &agreement.no_uring {
                     log::info!("requests travel over {}: {reason}", agreement.transport);
                 }
                 let adapter = Adapter::new(vfs, options.clone(), agreement);
-                let session = Session::with(adapter, carrier, devices, options, dir);
-                Ok(Session { place, ..session })
+                Ok(Session::with(adapter, carrier, devices, options, stop))
             }
             Err(refusal) => {
-                detach(&dir, mount_on(&dir), place.as_ref());
+                stop.give_up();
+                let dir = stop.dir().to_path_buf();
                 Err(match refusal {
                     Refusal::Exchange(source) => SessionError::Handshake { dir, source },
                     Refusal::NoUring(source) => SessionError::NoUring { dir, source },
@@ -201,15 +198,16 @@ impl Session {
         options: &SessionOptions,
     ) -> Result<Session, SessionError> {
         let Paused { device, dir, state } = paused;
+        let stop = StopHandle::on(dir);
         let agreement = Agreement::of(&state).map_err(io::Error::other);
         match agreement.and_then(|agreement| Ok((agreement, one_each(&device, options)?))) {
             Ok((agreement, devices)) => {
                 let adapter = Adapter::resume(vfs, options.clone(), agreement, &device, &state);
-                Ok(Session::with(adapter, Carrier::Dev, devices, options, dir))
+                Ok(Session::with(adapter, Carrier::Dev, devices, options, stop))
             }
             Err(source) => {
-                detach(&dir, mount_on(&dir), None);
-                Err(SessionError::Handshake { dir, source })
+                stop.give_up();
+                Err(SessionError::Handshake { dir: stop.dir().to_path_buf(), source })
             }
         }
     }
@@ -219,22 +217,22 @@ impl Session {
         carrier: Carrier,
         devices: Vec<Device>,
         options: &SessionOptions,
-        dir: PathBuf,
+        stop: StopHandle,
     ) -> Session {
         let readers = Readers::new(options.placement);
         let governor = Governor::new(options.idle_poll);
         let gate = Arc::new(Gate::new(carrier.threads(devices.len())));
-        Session { adapter, readers, carrier, devices, governor, gate, dir, place: None }
+        Session { adapter, readers, carrier, devices, governor, gate, stop }
     }
 
     /// A handle by which another thread can pause the session.
     pub fn pause_handle(&self) -> PauseHandle {
-        PauseHandle::new(Arc::clone(&self.gate), self.transport(), self.dir.clone())
+        PauseHandle::new(Arc::clone(&self.gate), self.transport(), self.stop.dir().to_path_buf())
     }
 
     /// A handle by which another thread can end the session.
     pub fn stop_handle(&self) -> StopHandle {
-        StopHandle { dir: self.dir.clone(), mount: mount_on(&self.dir) }
+        self.stop.clone()
     }
 
     /// By which the kernel is told that what it knows no longer holds.
@@ -254,10 +252,9 @@ impl Session {
 
     /// Serves requests until the file system is unmounted or the session paused.
     pub fn run(self) -> Result<Ended, SessionError> {
-        let Session { adapter, readers, carrier, devices, governor, gate, dir, place } = self;
-        let device = devices[0].clone();
-        let mount = if place.is_none() { mount_on(&dir) } else { None };
-        let on_failure = || detach(&dir, mount, place.as_ref());
+        let Session { adapter, readers, carrier, devices, governor, gate, stop } = self;
+        let (device, dir) = (devices[0].clone(), stop.dir().to_path_buf());
+        let on_failure = || stop.give_up();
         match transport::serve(&adapter, carrier, devices, &gate, &readers, &governor, on_failure) {
             Ok(true) => Ok(Ended::Unmounted),
             Ok(false) => Ok(Ended::Paused(Paused { device, state: adapter.leave(), dir })),
@@ -285,41 +282,4 @@ fn one_each(device: &Device, options: &SessionOptions) -> io::Result<Vec<Device>
         devices.push(if options.clone_device { device.duplicate()? } else { device.clone() });
     }
     Ok(devices)
-}
-
-/// The id of the mount on `dir`, if it is in the mount table.
-fn mount_on(dir: &Path) -> Option<u64> {
-    find_mounts().ok()?.iter().rfind(|mount| mount.dir == dir).map(|mount| mount.id)
-}
-
-/// Detaches the mount with this id from `dir`, or what is there if that is not known.
-fn unmount_from(dir: &Path, mount: Option<u64>, mode: UnmountMode) -> Result<(), UnmountError> {
-    match mount {
-        Some(mount) => unmount_that(mount, dir, mode),
-        None => unmount(dir, mode),
-    }
-}
-
-fn detach(dir: &Path, mount: Option<u64>, place: Option<&Place>) {
-    let unmounted = match place {
-        Some(place) => place.unmount(UnmountMode::Force),
-        None => unmount_from(dir, mount, UnmountMode::Force),
-    };
-    if let Err(err) = unmounted {
-        log::warn!("{err}");
-    }
-}
-
-/// Ends a session by unmounting its directory.
-#[derive(Clone, Debug)]
-pub struct StopHandle {
-    dir: PathBuf,
-    mount: Option<u64>,
-}
-
-impl StopHandle {
-    /// Unmounts; [`Session::run`] then returns, with `Lazy` as soon as the last program is done.
-    pub fn stop(&self, mode: UnmountMode) -> Result<(), UnmountError> {
-        unmount_from(&self.dir, self.mount, mode)
-    }
 }

@@ -95,21 +95,13 @@ impl Attached {
         if mounted.is_for_root_alone() {
             log::info!("{} is for root alone: no permissions are checked", ready.dir.display());
         }
-        // As long as the lock is held it is the one on top.
-        let mounts = varve_fuse::find_mounts().unwrap_or_default();
-        let id = mounts.iter().rfind(|mount| mount.dir == ready.dir).map(|mount| mount.id);
+        let stop = mounted.stop_handle();
         let options = fs_options(choices, &ready.dir);
         let file_system = match FileSystem::open_locked(&store, &options, lock) {
             Ok(file_system) => file_system,
             Err(error) => {
                 drop(mounted);
-                let unmounted = match id {
-                    Some(id) => varve_fuse::unmount_that(id, &ready.dir, UnmountMode::Force),
-                    None => varve_fuse::unmount(&ready.dir, UnmountMode::Force),
-                };
-                if let Err(left_behind) = unmounted {
-                    log::warn!("{left_behind}");
-                }
+                stop.give_up();
                 return Err(error);
             }
         };

@@ -1,0 +1,60 @@
+//! How a mount of this process is taken away again: that one, and no other to which its path leads by then.
+
+use std::path::{Path, PathBuf};
+
+use super::place::{Place, unmount_that};
+use super::table::find_mounts;
+use super::umount::{UnmountError, UnmountMode, unmount};
+
+/// Takes one mount away, from any thread. Whoever serves it then ends.
+#[derive(Clone, Debug)]
+pub struct StopHandle {
+    dir: PathBuf,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    /// The mount with this id.
+    Mount(u64),
+    /// What is mounted on the directory, as the mount table does not tell.
+    Any,
+    /// What is mounted on a place of another mount of this process.
+    Within(Place),
+}
+
+impl StopHandle {
+    /// For what is mounted last on `dir`, an absolute path without symbolic links.
+    pub(crate) fn on(dir: PathBuf) -> StopHandle {
+        let mounts = find_mounts().unwrap_or_default();
+        let mount = mounts.iter().rfind(|mount| mount.dir == dir);
+        let what = mount.map_or(What::Any, |mount| What::Mount(mount.id));
+        StopHandle { dir, what }
+    }
+
+    /// For what is mounted on `place`.
+    pub(super) fn within(place: &Place) -> StopHandle {
+        StopHandle { dir: place.path(), what: What::Within(place.clone()) }
+    }
+
+    /// The mount point.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Unmounts; [`crate::Session::run`] then returns, with `Lazy` as soon as the last program is done.
+    pub fn stop(&self, mode: UnmountMode) -> Result<(), UnmountError> {
+        match &self.what {
+            What::Mount(mount) => unmount_that(*mount, &self.dir, mode),
+            What::Any => unmount(&self.dir, mode),
+            What::Within(place) => place.unmount(mode),
+        }
+    }
+
+    /// Takes away by force what cannot be served. That it stays is only logged.
+    pub fn give_up(&self) {
+        if let Err(error) = self.stop(UnmountMode::Force) {
+            log::warn!("{error}");
+        }
+    }
+}
