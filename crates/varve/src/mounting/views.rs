@@ -104,7 +104,15 @@ impl ViewDesk {
         desk
     }
 
-    /// Does what a client asks. REQUIRES: the caller has entered.
+    /// Refuses a client who asks for a change while the mount is read-only.
+    pub(crate) fn admit(&self, request: &ViewRequest) -> Result<()> {
+        if request.is_change() {
+            self.check_writable()?;
+        }
+        Ok(())
+    }
+
+    /// Does what a client asks. REQUIRES: the caller has entered, and the request is admitted.
     pub(crate) fn answer(self: &Arc<Self>, request: &ViewRequest) -> Result<Value> {
         self.answered(request).map_err(|error| match request {
             ViewRequest::Commit { id }
@@ -131,9 +139,6 @@ impl ViewDesk {
     }
 
     fn answered(self: &Arc<Self>, request: &ViewRequest) -> Result<Value> {
-        if request.is_change() {
-            self.check_writable()?;
-        }
         match request {
             ViewRequest::CreateSnapshot { name } => {
                 let path = self.dir.join(views::create_snapshot(&self.fs, name)?.path());

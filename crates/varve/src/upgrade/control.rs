@@ -27,7 +27,6 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use varve_fuse::PauseHandle;
-use varve_vfs::FsError;
 
 use super::{Abilities, PROBE, successor};
 use crate::mounting::{Closed, Report, ViewDesk, Working, being_upgraded};
@@ -167,14 +166,12 @@ fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>) {
     match understand(&client) {
         Ok(Request::Views(request)) => match views(desk) {
             Ok((views, working)) => beside(move || {
-                match request {
-                    ViewRequest::Receive if views.check_writable().is_err() => {
-                        answer(&mut client, &Report::of(&FsError::ReadOnly.into()));
-                    }
-                    ViewRequest::Send(_) | ViewRequest::Receive => {
+                match (views.admit(&request), &request) {
+                    (Err(error), _) => answer(&mut client, &Report::of(&error)),
+                    (Ok(()), ViewRequest::Send(_) | ViewRequest::Receive) => {
                         views.transfer(&request, &mut client);
                     }
-                    _ => answer(&mut client, &report(views.answer(&request))),
+                    (Ok(()), _) => answer(&mut client, &report(views.answer(&request))),
                 }
                 drop(working);
             }),

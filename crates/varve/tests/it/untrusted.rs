@@ -357,11 +357,13 @@ fn flags_that_are_changed_hold_for_views_and_all_other_ways() {
     let refused = Command::new(one.join("true")).status().unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ACCESS.raw_os_error()));
     let id = two.file_name().unwrap().to_str().unwrap();
-    let changes: [&[&str]; 7] = [
+    let changes: [&[&str]; 9] = [
         &["txn", "begin"],
         &["txn", "commit", id],
         &["snapshot", "create", "s"],
         &["snapshot", "rollback", "s"],
+        &["snapshot", "receive"],
+        &["snapshot", "receive", "--discard"],
         &["kv", "create", "more"],
         &["kv", "put", "tags", "k", "v"],
         &["kv", "drop", "tags"],
