@@ -28,13 +28,14 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use varve_engine::{Batch, Store};
 use varve_env::{Env, JoinHandle};
-use varve_schema::{META, Pending, RowKey};
+use varve_schema::{Pending, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::objects::{Left, Objects};
 use crate::recover::pending_rows;
+use crate::rows::read_pending_row;
 use crate::usage::Accounts;
 
 /// Ids that may wait.
@@ -177,8 +178,7 @@ impl Reaper {
     /// The removals among the first pending rows from that of `from` on, durable, and where the others begin. Rows written
     /// meanwhile may be among them, as whatever is pending may be finished twice.
     fn pending_removals(&self, from: InodeId) -> FsResult<(Vec<InodeId>, Option<InodeId>)> {
-        let rows = pending_rows(self.store.as_ref(), self.meta, from, EARLIER_STEP)?;
-        let rest = rows.last().and_then(|(last, _)| last.get().checked_add(1)).map(InodeId::new);
+        let (rows, rest) = pending_rows(self.store.as_ref(), self.meta, from, EARLIER_STEP)?;
         let removals = rows.iter().filter(|(_, pending)| *pending == Pending::ObjectDelete);
         let inos: Vec<InodeId> = removals.map(|(ino, _)| *ino).collect();
         if !inos.is_empty() {
@@ -223,7 +223,8 @@ impl Reaper {
         let _alone = self.removing.lock();
         let mut due = Vec::new();
         for ino in inos {
-            if self.is_due(*ino)? {
+            let pending = read_pending_row(self.store.as_ref(), self.meta, *ino)?;
+            if pending == Some(Pending::ObjectDelete) {
                 due.push(*ino);
             }
         }
@@ -240,13 +241,6 @@ impl Reaper {
             self.store.write(batch).map_err(error::store)?;
         }
         Ok(left)
-    }
-
-    fn is_due(&self, ino: InodeId) -> FsResult<bool> {
-        let key = RowKey::pending(ino);
-        let row = self.store.get(self.meta, &key.to_bytes()).map_err(error::store)?;
-        let pending = row.as_ref().map(Pending::decode).transpose();
-        Ok(pending.map_err(|error| error::row(META, key, error))? == Some(Pending::ObjectDelete))
     }
 
     /// How many ids wait.

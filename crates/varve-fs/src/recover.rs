@@ -15,23 +15,27 @@ use crate::rows::rows_from;
 /// Pending rows read at a time.
 const PENDING_BATCH: usize = 1000;
 
-/// Up to `max` pending rows from that of `from` on, in the order of ids.
+/// Inodes of which something is pending.
+pub(crate) type PendingRows = Vec<(InodeId, Pending)>;
+
+/// Up to `max` pending rows from that of `from` on, in the order of ids, and where the rest begins, if any were found.
 pub(crate) fn pending_rows(
     store: &dyn Store,
     meta: KeyspaceId,
     from: InodeId,
     max: usize,
-) -> FsResult<Vec<(InodeId, Pending)>> {
+) -> FsResult<(PendingRows, Option<InodeId>)> {
     let range = rows_from(RowKey::pending(from));
     let rows = store.scan(meta, range, Direction::Forward).map_err(error::store)?;
-    let mut found = Vec::new();
+    let (mut found, mut rest) = (PendingRows::new(), None);
     for row in rows.take(max) {
         let (key, value) = row.map_err(error::store)?;
         let Some(key) = RowKey::from_bytes(&key) else { continue };
         let kind = Pending::decode(&value).map_err(|error| error::row(META, key, error))?;
         found.push((InodeId::new(key.suffix()), kind));
+        rest = key.suffix().checked_add(1).map(InodeId::new);
     }
-    Ok(found)
+    Ok((found, rest))
 }
 
 impl VarveFs {
@@ -42,9 +46,9 @@ impl VarveFs {
     ) -> FsResult<()> {
         let mut next = Some(InodeId::new(0));
         while let Some(from) = next {
-            let pending = pending_rows(self.store.as_ref(), self.meta, from, PENDING_BATCH)?;
-            let last = pending.last().map(|(ino, _)| ino.get());
-            next = last.and_then(|ino| ino.checked_add(1)).map(InodeId::new);
+            let (pending, rest) =
+                pending_rows(self.store.as_ref(), self.meta, from, PENDING_BATCH)?;
+            next = rest;
             pending.into_iter().try_for_each(|(ino, kind)| visit(ino, kind))?;
         }
         Ok(())
@@ -86,9 +90,9 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Of a view that is opened for the first time: the same for what an earlier process left, among these pending rows. Removals and
+    /// Of a view that nobody else has open: the same for what those who had it left, among these pending rows. Removals and
     /// what is to be installed are the commit's.
-    pub(crate) fn finish_pending_of_view(&self, pending: Vec<(InodeId, Pending)>) -> FsResult<()> {
+    pub(crate) fn finish_pending_of_view(&self, pending: PendingRows) -> FsResult<()> {
         if self.options.read_only {
             return Ok(());
         }

@@ -99,6 +99,18 @@ pub(crate) fn read_entry_row(
     }
 }
 
+/// What is pending of an inode.
+pub(crate) fn read_pending_row(
+    store: &dyn Store,
+    meta: KeyspaceId,
+    ino: InodeId,
+) -> FsResult<Option<Pending>> {
+    let key = RowKey::pending(ino);
+    let row = store.get(meta, &key.to_bytes()).map_err(error::store)?;
+    let pending = row.as_ref().map(Pending::decode).transpose();
+    pending.map_err(|error| error::row(META, key, error))
+}
+
 /// The path of a directory from the root on; `None` if it is being removed.
 pub(crate) fn read_path(
     store: &dyn Store,

@@ -116,7 +116,8 @@ impl Inner {
         Ok(bytes as u64)
     }
 
-    /// Rotates a full memtable, unless there is no room for the next log and the write frees some. Waits while too many others wait for their flush.
+    /// Rotates a full memtable, unless there is no room for the next log and the write frees some. Waits while too many others
+    /// wait for their flush.
     fn make_room(&self, writer: &mut MutexGuard<'_, Writer>, reclaims: bool) -> StoreResult<Room> {
         loop {
             let bytes = writer.active.bytes();

@@ -57,8 +57,8 @@ impl Volume {
         }
     }
 
-    /// Opens the store in `dir`, which nobody else may have open, by the copy of its superblock if need be; the engine takes `engine_bytes` of memory.
-    /// A sync also syncs the file in `also`, if there is one.
+    /// Opens the store in `dir`, which nobody else may have open, by the copy of its superblock if need be; the engine takes
+    /// `engine_bytes` of memory. A sync also syncs the file in `also`, if there is one.
     pub(crate) fn open(
         env: Arc<dyn Env>,
         dir: &Path,

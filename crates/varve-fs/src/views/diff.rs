@@ -29,7 +29,7 @@ use super::merge::is_untouched;
 use super::txn::Isolation;
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::{DEPTH_MAX, read_entry_row, read_inode_row, read_path};
+use crate::rows::{DEPTH_MAX, read_entry_row, read_inode_row, read_path, read_pending_row};
 use crate::superblock::view_dir;
 
 /// Changes that are told, about; those beyond are not looked at.
@@ -258,10 +258,7 @@ impl<'a> Walk<'a> {
     /// Step 3.
     fn still_written(&mut self) -> FsResult<()> {
         for ino in self.written.clone() {
-            let pending = RowKey::pending(ino);
-            let row = self.after.store.get(self.after.meta, &pending.to_bytes());
-            let row = row.map_err(error::store)?.as_ref().map(Pending::decode).transpose();
-            match row.map_err(|error| error::row(META, pending, error))? {
+            match read_pending_row(self.after.store, self.after.meta, ino)? {
                 Some(Pending::ObjectDirty { entry: Some((dir, suffix)) }) => {
                     let names = self.after.names(RowKey::entry(dir, suffix))?;
                     let named = names.names().iter().filter(|named| named.body.ino() == ino);

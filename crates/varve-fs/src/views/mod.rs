@@ -39,7 +39,7 @@ mod txn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 use varve_engine::{Db, SnapshotStore, Store, StoreError, StoreResult};
@@ -49,6 +49,8 @@ use varve_vfs::{FsError, FsResult, Transact};
 use crate::dictionaries::Dictionaries;
 use crate::error;
 use crate::fs::{VarveFs, invalid};
+use crate::node::OpenNode;
+use crate::objects::Objects;
 
 pub(crate) use below::is_made_up_below;
 pub use commit::CommitError;
@@ -149,8 +151,8 @@ pub(crate) struct Views {
     transacting: Mutex<Option<Transacting>>,
     /// When somebody last asked for pairs of a transaction, as [`VarveFs::unused_for`] counts.
     pairs_used: Mutex<BTreeMap<InodeId, u64>>,
-    /// Transactions that were opened since the store was: nothing is left in them of an earlier process.
-    opened: Mutex<BTreeSet<InodeId>>,
+    /// The open transactions, by the objects of each opening.
+    opened: Mutex<Vec<(InodeId, Weak<Objects>)>>,
     /// Held while a view begins or ends.
     changing: Mutex<()>,
     /// Epochs of the snapshots that are being sent or received, once for each time.
@@ -365,6 +367,17 @@ impl VarveFs {
         open.retain(|node| node.state().passthrough > 0);
         let pinned = pin(epoch).map_err(error::store);
         drop(guards);
+        self.keep_open(epoch, &open, pinned, unpin)
+    }
+
+    /// Keeps what is `open` for a view that has been `pinned` at `epoch`. Takes the view back if either failed.
+    fn keep_open<T>(
+        &self,
+        epoch: InodeId,
+        open: &[Arc<OpenNode>],
+        pinned: FsResult<T>,
+        unpin: impl FnOnce(&T) -> StoreResult<()>,
+    ) -> FsResult<T> {
         let begun = pinned.and_then(|pinned| {
             let kept = open.iter().try_for_each(|node| self.objects.keep_all(node.ino));
             if kept.is_err()

@@ -36,6 +36,7 @@ use super::txn::{Purpose, Transaction, TransactionOptions};
 use crate::dictionaries::unreadable;
 use crate::error;
 use crate::fs::VarveFs;
+use crate::rows::read_pending_row;
 use crate::superblock::view_dir;
 use folded::FoldedThen;
 
@@ -351,10 +352,8 @@ impl<'a> Undo<'a> {
         }
         self.flush()?;
         for ino in written {
-            let key = RowKey::pending(*ino);
-            let row = self.now.get(self.fs.meta, &key.to_bytes()).map_err(error::store)?;
-            let row = row.as_ref().map(Pending::decode).transpose();
-            if let Some(Pending::ObjectDirty { .. }) = row.map_err(|e| error::row(META, key, e))? {
+            let pending = read_pending_row(self.now, self.fs.meta, *ino)?;
+            if let Some(Pending::ObjectDirty { .. }) = pending {
                 self.in_use.insert(self.fs.path_of_inode(*ino));
             }
         }

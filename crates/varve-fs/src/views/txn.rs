@@ -283,10 +283,12 @@ impl VarveFs {
         let view = ViewParts { store, dictionaries, sees_objects_of, epoch, serial };
         let fs = self.view_on(view, read_only).map_err(error::store)?;
         let mut opened = self.views()?.opened.lock();
-        if !opened.contains(&epoch) {
+        opened.retain(|(_, objects)| objects.strong_count() > 0);
+        // What is pending while somebody has it open is his.
+        if opened.iter().all(|(open, _)| *open != epoch) {
             fs.finish_pending_of_view(pending)?;
-            opened.insert(epoch);
         }
+        opened.push((epoch, Arc::downgrade(&fs.objects)));
         drop(opened);
         fs.load_quotas()?;
         Ok(fs)
@@ -314,7 +316,6 @@ impl VarveFs {
     pub(super) fn forget_transaction(&self, epoch: InodeId) {
         if let Some(views) = &self.views {
             views.pairs_used.lock().remove(&epoch);
-            views.opened.lock().remove(&epoch);
         }
         self.end_view(epoch);
         let own = view_dir(&self.dir, epoch);

@@ -14,7 +14,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Vfs};
 
 use crate::crash::{STORE, open, sim_store};
-use crate::support::{Calls, ROOT, Rig, name};
+use crate::support::{Calls, READ, ROOT, Rig, WRITE, name};
 use crate::views::sound;
 
 fn view_of(id: &str) -> ViewName {
@@ -516,4 +516,31 @@ fn a_repair_names_the_views_that_it_drops() {
 
 fn inode(fs: &VarveFs, dir: InodeId, text: &str) -> InodeId {
     fs.find(dir, text).unwrap().ino
+}
+
+/// Whoever opened a transaction that was open already took what had lost its name from under those who had it open.
+#[test]
+fn a_transaction_that_is_opened_twice_is_settled_when_nobody_has_it_open() {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let (id, one) = begin(&fs);
+    let ino = one.mk(ROOT, "f");
+    one.put_at(ino, 0, &[7; 70_000]);
+    let handle = one.open_as(ino, READ);
+    one.unlink(ROOT, name("f")).unwrap();
+    let grown = one.mk(ROOT, "grown");
+    one.put_at(grown, 0, &[7; 70_000]);
+    let writer = one.open_as(grown, WRITE);
+    one.write(grown, writer, 70_000, &[7; 100], false).unwrap();
+    for _ in 0..2 {
+        let two = fs.open_view(&view_of(&id)).unwrap();
+        assert_eq!(one.read(ino, handle, 60_000, 100).unwrap(), [7; 100][..]);
+        drop(two);
+    }
+    drop(one);
+    let again = fs.open_view(&view_of(&id)).unwrap();
+    assert_eq!(again.usage(ROOT).unwrap().bytes, 70_100);
+    fs.commit_transaction(&id, &again).unwrap();
+    drop(again);
+    sound(&fs);
 }

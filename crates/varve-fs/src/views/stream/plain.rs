@@ -131,7 +131,7 @@ impl Plain<'_> {
 
     fn find_pending(&mut self) -> FsResult<()> {
         let none = InodeId::new(0);
-        for (ino, pending) in pending_rows(&self.rows, self.fs.meta, none, usize::MAX)? {
+        for (ino, pending) in pending_rows(&self.rows, self.fs.meta, none, usize::MAX)?.0 {
             match pending {
                 Pending::Orphan | Pending::OrphanObjectMaking => {
                     // One that got a name again may still be noted.

@@ -101,22 +101,9 @@ impl VarveFs {
             let epoch = self.ids.allocate()?;
             let stored = stored_name(epoch, &id, &name);
             kept.begin(epoch);
-            let made = views.db.create_snapshot(&stored).map_err(error::store).and_then(|_| {
-                let open = self.handles.written_objects();
-                let kept = open.iter().try_for_each(|node| self.objects.keep_all(node.ino));
-                if kept.is_err()
-                    && let Err(error) = views.db.delete_snapshot(&stored)
-                {
-                    log::error!(
-                        "a received snapshot whose large files cannot be kept stays, with later bytes of them: {error}"
-                    );
-                }
-                kept
-            });
-            if made.is_err() {
-                self.end_view(epoch);
-                return made;
-            }
+            let made = views.db.create_snapshot(&stored).map_err(error::store);
+            let unmake = |_: &_| views.db.delete_snapshot(&stored);
+            self.keep_open(epoch, &self.handles.written_objects(), made, unmake)?;
         }
         // Else a later state might be taken for it, once the snapshot is deleted.
         self.is_not_to_be_named()?;
