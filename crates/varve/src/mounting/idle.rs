@@ -1,7 +1,8 @@
 //! Which transactions somebody uses, and the end of those that nobody claims any more.
 //!
 //! 1. A transaction is in use while programs have files open in its mount or their working directory there, which the kernel
-//!    knows, or it is mounted elsewhere too, as in their own mount namespaces; it was used when its mount or its pairs were last asked for anything.
+//!    knows, or it is mounted elsewhere too, as in their own mount namespaces; it was used when its mount or its pairs were last
+//!    asked for anything.
 //! 2. One that was begun to be aborted without use (`varve txn begin --idle-abort`), and has not been used for so long, is,
 //!    unless a program turns out to be in it. The log says so, and whoever names it later is told.
 //! 3. A thread looks when the first can be due ([`look_after`]), and sleeps where none ever will be.

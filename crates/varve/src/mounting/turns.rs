@@ -6,8 +6,9 @@
 //! nobody --take(End)-----> it is being ended    --dropped--> nobody
 //! ```
 //!
-//! Whoever comes while a view is being attached or let go of waits for that; whoever comes while it is being ended is sent away. Other views
-//! have turns of their own: one that takes its time keeps nobody else waiting, and above all not those who walk past it.
+//! Whoever comes while a view is being attached or let go of waits for that; whoever comes while it is being ended is sent away.
+//! Other views have turns of their own: one that takes its time keeps nobody else waiting, and above all not those who walk
+//! past it.
 
 use std::collections::HashMap;
 

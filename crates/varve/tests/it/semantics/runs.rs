@@ -96,13 +96,19 @@ fn transaction_run_stopped(place: &Place) {
     let (dir, pid) = (place.dir(), place.dir().parent().unwrap().join("pid"));
     let script =
         format!("echo 1 > file; echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid.display());
-    for signal in [Signal::TERM, Signal::HUP, Signal::KILL] {
-        let mut command = varve();
+    let start = |ignored: &str| {
+        let mut command = std::process::Command::new("sh");
+        let run = format!("trap '' {ignored}; exec \"$@\"");
+        command.args(["-c", &run, "sh"]).arg(varve().get_program());
         command.args(["txn", "run", "--retry", "3"]).arg(&dir).args(["--", "sh", "-c", &script]);
-        let mut running = command.current_dir(&dir).spawn().unwrap();
+        let running = command.current_dir(&dir).spawn().unwrap();
         eventually("the program runs", || pid.exists());
         let program = Path::new("/proc").join(fs::read_to_string(&pid).unwrap().trim());
         fs::remove_file(&pid).unwrap();
+        (running, program)
+    };
+    for signal in [Signal::TERM, Signal::HUP, Signal::KILL] {
+        let (mut running, program) = start("USR1");
         kill_process(Pid::from_child(&running), signal).unwrap();
         let status = running.wait().unwrap();
         eventually("the program is gone", || !program.exists());
@@ -115,4 +121,11 @@ fn transaction_run_stopped(place: &Place) {
         }
         assert!(!dir.join("file").exists());
     }
+    // As under nohup.
+    let (mut running, program) = start("HUP");
+    kill_process(Pid::from_child(&running), Signal::HUP).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(program.exists() && listed(place).len() == 1);
+    kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
+    assert_eq!(running.wait().unwrap().code(), Some(128 + Signal::TERM.as_raw()));
 }
