@@ -37,7 +37,7 @@ pub struct Choices {
     pub memory_bytes: Option<u64>,
     /// How requests travel; `None` takes io_uring where the kernel offers it, else /dev/fuse.
     pub transport: Option<Transport>,
-    /// Reader threads of /dev/fuse; `None` takes one per CPU.
+    /// Reader threads of /dev/fuse; `None` takes one per CPU, at most 16.
     pub threads: Option<NonZeroUsize>,
     /// Keep the kernel from reading and writing large files straight.
     pub no_passthrough: bool,
@@ -94,7 +94,7 @@ impl Choices {
             ("threads", Some(text)) => {
                 let threads = text.parse().map_err(|_| {
                     Error::usage(format!("`{text}` is no number of threads"))
-                        .hint("threads=N takes 1 or more; without it there is one per CPU")
+                        .hint("threads=N takes 1 or more; else there is one per CPU, at most 16")
                 })?;
                 self.threads = Some(threads);
             }
