@@ -19,10 +19,10 @@ pub(crate) struct Options {
     #[arg(long)]
     dirs: Option<u32>,
     /// The median of file sizes
-    #[arg(long, value_name = "SIZE", default_value = "13K", value_parser = crate::size)]
+    #[arg(long, value_name = "SIZE", default_value = "13K", value_parser = varve::size::parse)]
     size_median: u64,
     /// The largest file
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = crate::size)]
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = varve::size::parse)]
     size_max: u64,
     /// Another seed makes another tree
     #[arg(long, default_value_t = 1)]
@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     require_empty(&options.dir)?;
     let dirs = match options.dirs {
         Some(dirs) => dirs,
-        None => u32::try_from(options.files / 11)?,
+        None => Tree::usual_dirs(options.files)?,
     };
     let tree = Tree::new(dirs, options.files, options.seed);
     let place = Kernel::new(&options.dir)?;

@@ -39,6 +39,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use target::{Ground, Spec};
 use workload::Choice;
+use varve::size;
 
 /// Why something failed, in words for the person who ran it.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -105,7 +106,7 @@ struct Comparison {
     #[arg(long)]
     warm: bool,
     /// Reserve huge pages until so much memory is left for everything on this machine
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
     /// End with this phase
     #[arg(long, value_name = "PHASE")]
@@ -117,7 +118,7 @@ struct Comparison {
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
     /// Bytes of an image; it is sparse
-    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = size::parse)]
     image_size: u64,
     /// The program varve [default: beside this one]
     #[arg(long, value_name = "PROGRAM")]
@@ -136,20 +137,6 @@ struct Comparison {
     json: bool,
     #[command(subcommand)]
     workload: Choice,
-}
-
-/// A size as people write it, in bytes.
-fn size(text: &str) -> Result<u64, Failure> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().trim_end_matches("IB") {
-        "" | "B" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        _ => return Err(format!("`{text}` is no size: write 4096, 64K, 256M or 2G").into()),
-    };
-    let number: u64 = digits.parse()?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large").into())
 }
 
 /// A rate that leaves time between two operations.

@@ -44,7 +44,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     pub(crate) base: Option<PathBuf>,
     /// Bytes of an image; it is sparse
-    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = crate::size)]
+    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = varve::size::parse)]
     pub(crate) image_size: u64,
     /// The program varve [default: beside this one]
     #[arg(long, value_name = "PROGRAM")]

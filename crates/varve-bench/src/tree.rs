@@ -11,7 +11,11 @@
 //!
 //! Directories are numbered depth first, so that each comes after its parent. Memory: 12 bytes per directory.
 
+use crate::Failure;
 use crate::random::{Random, Shuffle, mix};
+
+/// Files of a directory, on average, where nobody says how many directories there are.
+const FILES_PER_DIR: u64 = 11;
 
 /// The logarithm's standard deviation of file sizes.
 const SIZE_SIGMA: f64 = 2.46;
@@ -25,6 +29,12 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
+    /// How many directories a namespace of `files` files has, unless somebody says so.
+    pub(crate) fn usual_dirs(files: u64) -> Result<u32, Failure> {
+        let dirs = u32::try_from(files / FILES_PER_DIR);
+        Ok(dirs.map_err(|_| format!("{files} files are more than a tree can have"))?)
+    }
+
     /// A namespace of `dirs` directories, the root among them, and `files` files.
     pub(crate) fn new(dirs: u32, files: u64, seed: u64) -> Tree {
         let dirs = dirs.max(1);

@@ -27,9 +27,6 @@ use crate::tree::Tree;
 use clap::builder::PossibleValuesParser;
 use report::Report;
 
-/// Files of a directory, on average.
-const FILES_PER_DIR: u64 = 11;
-
 /// What to measure.
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -43,7 +40,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", default_values_t = [10, 10_000, 1_000_000])]
     changes: Vec<u64>,
     /// Bytes of a file
-    #[arg(long, value_name = "SIZE", default_value = "1K", value_parser = crate::size)]
+    #[arg(long, value_name = "SIZE", default_value = "1K", value_parser = varve::size::parse)]
     file_bytes: u64,
     /// Rounds; the report gives medians
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
@@ -55,7 +52,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     pub(crate) base: Option<std::path::PathBuf>,
     /// Bytes of an image; it is sparse
-    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = crate::size)]
+    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = varve::size::parse)]
     pub(crate) image_size: u64,
     /// The program varve [default: beside this one]
     #[arg(long, value_name = "PROGRAM")]
@@ -120,7 +117,7 @@ fn measure_target(
     files: u64,
 ) -> Result<Vec<Measured>, Failure> {
     eprintln!("{spec}, {files} files");
-    let tree = Tree::new(u32::try_from(files / FILES_PER_DIR)?, files, 1);
+    let tree = Tree::new(Tree::usual_dirs(files)?, files, 1);
     // Peers copy the tree in several ways.
     let copies = 4 * (u64::from(options.rounds) + 1);
     let target = Target::new(spec, ground, (files + tree.dirs()) * copies)?;

@@ -24,10 +24,10 @@ pub(crate) struct Options {
     #[arg(long)]
     subdirs: Option<u64>,
     /// Bytes of a file at least
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = crate::size)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = varve::size::parse)]
     size_min: u64,
     /// Bytes of a file at most [default: as at least]
-    #[arg(long, value_name = "SIZE", value_parser = crate::size)]
+    #[arg(long, value_name = "SIZE", value_parser = varve::size::parse)]
     size_max: Option<u64>,
     /// All workers in the same directories, instead of each in its own
     #[arg(long)]

@@ -46,7 +46,7 @@ enum Sizes {
 }
 
 fn sizes(text: &str) -> Result<Sizes, Failure> {
-    if text == "mixed" { Ok(Sizes::Mixed) } else { crate::size(text).map(Sizes::Fixed) }
+    if text == "mixed" { Ok(Sizes::Mixed) } else { Ok(Sizes::Fixed(varve::size::parse(text)?)) }
 }
 
 /// The most and the median bytes of files of mixed sizes.
@@ -75,7 +75,7 @@ impl Namespace {
     pub(super) fn new(options: &Options) -> Result<Namespace, Failure> {
         let dirs = match options.dirs {
             Some(dirs) => dirs,
-            None => u32::try_from(options.files / 11)?,
+            None => Tree::usual_dirs(options.files)?,
         };
         let tree = Tree::new(dirs, options.files, 1);
         let listings = options.listings.unwrap_or_else(|| tree.dirs().min(100_000));

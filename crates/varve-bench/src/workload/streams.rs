@@ -18,7 +18,7 @@ const SEQUENTIAL_BYTES: u64 = 16 << 10;
 #[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
 pub(crate) struct Options {
     /// Bytes of each worker's file; a multiple of 16K
-    #[arg(long, default_value = "1G", value_parser = crate::size)]
+    #[arg(long, default_value = "1G", value_parser = varve::size::parse)]
     size: u64,
     /// Random reads, and random writes, of each worker [default: as many as there are blocks, but no more than 100000]
     #[arg(long)]

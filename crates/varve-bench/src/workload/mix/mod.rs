@@ -27,7 +27,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20_000)]
     turns: u64,
     /// Bytes of a video
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = crate::size)]
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = varve::size::parse)]
     video_size: u64,
 }
 
