@@ -21,6 +21,7 @@ use crate::Failure;
 use crate::random::mix;
 use crate::run::Step;
 use crate::target::Kind;
+use crate::workload::{SAMPLES, samples};
 
 /// What there is to measure.
 pub(super) const ALL: [&str; 10] = [
@@ -31,6 +32,9 @@ pub(super) const ALL: [&str; 10] = [
 const FEW: u64 = 100;
 /// Bytes that a change writes, at the start of a file.
 const MARK_BYTES: usize = 8;
+
+/// What a change writes over.
+type Mark = [u8; MARK_BYTES];
 
 impl Stage<'_> {
     /// One round on Varve.
@@ -51,15 +55,16 @@ impl Stage<'_> {
         let dir = self.tree_dir()?.to_path_buf();
         for count in self.counts() {
             for end in ["commit", "abort"] {
+                let before = self.marks(&dir, count)?;
                 let begin = |stage: &Self| stage.varve_says("txn", "begin", &dir, &[]);
                 let begun = PathBuf::from(self.measure("begin", None, begin)?.trim());
                 let id = begun.file_name().ok_or("varve txn begin names no directory")?;
                 let id = id.to_string_lossy().into_owned();
                 let mark = self.mark(end, count);
                 self.measure("change", Some(count), |stage| stage.change(&begun, count, mark))?;
-                let expected = if end == "commit" { mark } else { self.first_bytes(&dir)? };
+                let expected = if end == "commit" { vec![mark; before.len()] } else { before };
                 self.measure(end, Some(count), |stage| stage.varve_says("txn", end, &dir, &[&id]))?;
-                self.expect(&dir, expected, end)?;
+                self.expect(&dir, count, &expected, end)?;
             }
         }
         Ok(())
@@ -68,13 +73,13 @@ impl Stage<'_> {
     fn snapshots(&mut self) -> Result<(), Failure> {
         let dir = self.tree_dir()?.to_path_buf();
         let name = format!("bench-{}", self.round);
-        let before = self.first_bytes(&dir)?;
+        let count = FEW.min(self.tree.files());
+        let before = self.marks(&dir, count)?;
         let snapshot = |act: &'static str| {
             let (dir, name) = (&dir, &name);
             move |stage: &Self| stage.varve_says("snapshot", act, dir, &[name])
         };
         self.measure("snapshot", None, snapshot("create"))?;
-        let count = FEW.min(self.tree.files());
         self.change(&dir, count, self.mark("few", count))?;
         let told = self.measure("diff", Some(count), snapshot("diff"))?;
         let told = told.lines().filter(|line| line.starts_with("M ")).count() as u64;
@@ -82,7 +87,7 @@ impl Stage<'_> {
             return Err(format!("check failed: diff tells {told} of {count} changes").into());
         }
         self.measure("rollback", Some(count), snapshot("rollback"))?;
-        self.expect(&dir, before, "rollback")?;
+        self.expect(&dir, count, &before, "rollback")?;
         snapshot("delete")(self).map(drop)
     }
 
@@ -94,7 +99,7 @@ impl Stage<'_> {
         self.measure("clone", None, |stage| {
             Step::new(&stage.ground.varve).arg("clone").args([&dir, &to]).quiet()
         })?;
-        self.expect(&to, self.first_bytes(&dir)?, "clone")?;
+        self.expect_copy(&to, &dir, "clone")?;
         // So that all rounds find the same.
         self.varve_says("snapshot", "rollback", &dir, &[&name])?;
         self.varve_says("snapshot", "delete", &dir, &[&name]).map(drop)
@@ -124,7 +129,7 @@ impl Stage<'_> {
         let dir = self.tree_dir()?.to_path_buf();
         let to = self.top()?.join(format!("{act}-{}", self.round));
         self.measure(act, None, |_| Step::new("cp").args(how).args([&dir, &to]).quiet())?;
-        self.expect(&to, self.first_bytes(&dir)?, act)
+        self.expect_copy(&to, &dir, act)
     }
 
     fn subvolumes(&mut self) -> Result<(), Failure> {
@@ -138,13 +143,13 @@ impl Stage<'_> {
         self.measure("snapshot", None, |_| {
             Step::new("btrfs").args(["subvolume", "snapshot"]).args([&from, &to]).quiet()
         })?;
-        self.expect(&to, self.first_bytes(&from)?, "snapshot")
+        self.expect_copy(&to, &from, "snapshot")
     }
 
     fn overlays(&mut self) -> Result<(), Failure> {
         let (dir, top) = (self.tree_dir()?.to_path_buf(), self.top()?.to_path_buf());
-        let before = self.first_bytes(&dir)?;
         for count in self.counts() {
+            let before = self.marks(&dir, count)?;
             let layers = top.join(format!("overlay-{}-{count}", self.round));
             let [upper, work, merged] = ["upper", "work", "merged"].map(|name| layers.join(name));
             for layer in [&upper, &work, &merged] {
@@ -162,13 +167,14 @@ impl Stage<'_> {
             let mark = self.mark("overlay", count);
             let changed =
                 self.measure("change", Some(count), |stage| stage.change(&merged, count, mark));
-            let checked = changed.and_then(|()| self.expect(&merged, mark, "change"));
+            let marks = vec![mark; before.len()];
+            let checked = changed.and_then(|()| self.expect(&merged, count, &marks, "change"));
             let ended = self.measure("abort", Some(count), |_| {
                 Step::new("umount").arg(&merged).quiet()?;
                 Ok(fs::remove_dir_all(&layers)?)
             });
             checked.and(ended)?;
-            self.expect(&dir, before, "abort")?;
+            self.expect(&dir, count, &before, "abort")?;
         }
         Ok(())
     }
@@ -189,7 +195,7 @@ impl Stage<'_> {
             let step = Step::new("git").arg("--git-dir").arg(&store);
             step.args(["worktree", "add", "--quiet", "--detach"]).arg(&to).quiet()
         })?;
-        self.expect(&to, self.first_bytes(&dir)?, "worktree")
+        self.expect_copy(&to, &dir, "worktree")
     }
 
     fn varve_says(
@@ -209,16 +215,21 @@ impl Stage<'_> {
     }
 
     /// Bytes that no other change writes.
-    fn mark(&self, what: &str, count: u64) -> [u8; MARK_BYTES] {
+    fn mark(&self, what: &str, count: u64) -> Mark {
         let key = what.bytes().fold(count, |key, byte| mix(key ^ u64::from(byte)));
         mix(key ^ u64::from(self.round)).to_le_bytes()
     }
 
-    /// Writes `mark` to the start of `count` files of the tree in `dir`, the first one and others spread over all of it.
-    fn change(&self, dir: &Path, count: u64, mark: [u8; MARK_BYTES]) -> Result<(), Failure> {
+    /// The path, below `dir`, of the file that is number `at` of `count` spread over the tree.
+    fn changed(&self, dir: &Path, at: u64, count: u64) -> PathBuf {
+        dir.join(self.tree.file(at * (self.tree.files() / count.max(1))))
+    }
+
+    /// Writes `mark` to the start of `count` files of the tree in `dir`, spread over all of it.
+    fn change(&self, dir: &Path, count: u64, mark: Mark) -> Result<(), Failure> {
         for at in 0..count {
             check_interrupt()?;
-            let path = dir.join(self.tree.file(at * (self.tree.files() / count)));
+            let path = self.changed(dir, at, count);
             let file = File::options().write(true).open(&path);
             let written = file.and_then(|file| file.write_all_at(&mark, 0));
             written.map_err(|error| format!("cannot write to {}: {error}", path.display()))?;
@@ -226,21 +237,35 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The bytes that a change would write over.
-    fn first_bytes(&self, dir: &Path) -> Result<[u8; MARK_BYTES], Failure> {
-        let (path, mut bytes) = (dir.join(self.tree.file(0)), [0; MARK_BYTES]);
-        let read = File::open(&path).and_then(|mut file| file.read_exact(&mut bytes));
-        read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        Ok(bytes)
+    /// What a change of `count` files would write over, of some of them.
+    fn marks(&self, dir: &Path, count: u64) -> Result<Vec<Mark>, Failure> {
+        samples(count, SAMPLES).map(|at| first_bytes(&self.changed(dir, at, count))).collect()
     }
 
-    fn expect(&self, dir: &Path, bytes: [u8; MARK_BYTES], act: &str) -> Result<(), Failure> {
-        match self.first_bytes(dir)? == bytes {
-            true => Ok(()),
-            false => {
-                Err(format!("check failed: {} is not as it should be after {act}", dir.display())
-                    .into())
+    /// An error unless those of `count` changed files in `dir` that [`Stage::marks`] looks at begin so.
+    fn expect(&self, dir: &Path, count: u64, marks: &[Mark], act: &str) -> Result<(), Failure> {
+        for (at, mark) in samples(count, SAMPLES).zip(marks) {
+            let path = self.changed(dir, at, count);
+            if first_bytes(&path)? != *mark {
+                let path = path.display();
+                return Err(
+                    format!("check failed: {path} is not as it should be after {act}").into()
+                );
             }
         }
+        Ok(())
     }
+
+    /// An error unless files of the copy `to` begin as those of `from`.
+    fn expect_copy(&self, to: &Path, from: &Path, act: &str) -> Result<(), Failure> {
+        let count = self.tree.files();
+        self.expect(to, count, &self.marks(from, count)?, act)
+    }
+}
+
+fn first_bytes(path: &Path) -> Result<Mark, Failure> {
+    let mut bytes = Mark::default();
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    Ok(bytes)
 }
