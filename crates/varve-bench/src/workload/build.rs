@@ -27,7 +27,7 @@ impl Build {
 
 /// A script that succeeds if git finds all of the tree as it was committed.
 fn clean(tree: &str) -> String {
-    format!("cd '{tree}' && test -z \"$({GIT} status --porcelain)\"")
+    format!("cd '{tree}' && said=$({GIT} status --porcelain) && test -z \"$said\"")
 }
 
 impl Plan for Build {
@@ -40,9 +40,13 @@ impl Plan for Build {
         let SourceTree { top, tarball, make, .. } = &self.tree;
         let script = match PHASES[phase] {
             "untar" => format!("tar -xf '{tarball}'"),
-            "grep" => format!("if grep -rq 'no such pattern is in it' '{top}'; then exit 1; fi"),
+            // Status 2 is an error.
+            "grep" => format!("grep -rq 'no such pattern is in it' '{top}'; test $? -eq 1"),
             "make" => format!("cd '{top}' && {make}"),
-            "gzip" => format!("tar -cf - '{top}' | gzip -1 > tree.tar.gz"),
+            // What ends a pipe tells nothing of what began it.
+            "gzip" => format!(
+                "{{ tar -cf - '{top}' && : > packed; }} | gzip -1 > tree.tar.gz && test -e packed"
+            ),
             "copy" => format!("cp -a '{top}' copy"),
             "commit" => format!(
                 "cd '{top}' && git init -q . && {GIT} add -f . && {GIT} commit -qm all && {GIT} repack -adq"
@@ -63,7 +67,10 @@ impl Plan for Build {
                 Expect::Names(top.clone(), self.tree.top_names),
                 Expect::Succeeds(format!("tar -df '{tarball}'")),
             ],
-            "gzip" => vec![Expect::Succeeds("gzip -t tree.tar.gz".to_owned())],
+            "gzip" => vec![
+                Expect::Succeeds("gzip -t tree.tar.gz".to_owned()),
+                Expect::Succeeds("gzip -dc tree.tar.gz | tar -df -".to_owned()),
+            ],
             "copy" => {
                 vec![Expect::Succeeds(format!("diff -r --no-dereference '{top}' copy"))]
             }

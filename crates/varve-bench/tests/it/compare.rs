@@ -1,6 +1,6 @@
 //! Each workload on a directory and on the library.
 
-use crate::support::{bench, compare, phases, report};
+use crate::support::{bench, compare, phases, program, report};
 
 /// The phases of a workload and their operations, on a directory and the library.
 fn counts(workload: &[&str]) -> Vec<(String, u64)> {
@@ -96,6 +96,51 @@ fn build() {
     let course =
         ["compare", "--rounds", "1", "--warm", "-t", path, "build", &tarball, "--make", "false"];
     assert!(!bench(dir.path(), &course).status.success());
+}
+
+/// Errors of grep, git and tar passed for their success.
+#[test]
+fn programs_that_fail_fail_the_build() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().to_str().expect("a path of text");
+    let script = "mkdir src tools && echo made > src/file && tar -cf src.tar src";
+    let made = std::process::Command::new("sh").args(["-c", script]).current_dir(path).status();
+    assert!(made.expect("sh starts").success());
+    let (tarball, tool) =
+        (format!("{path}/src.tar"), |name: &str| dir.path().join("tools").join(name));
+    let before = std::env::var("PATH").expect("a search path");
+    let run = || {
+        let course = ["compare", "--rounds", "1", "--warm", "-t", path];
+        let build = ["build", &tarball, "--make", "true"];
+        let mut run = program(dir.path(), &[&course[..], &build].concat());
+        run.env("PATH", format!("{path}/tools:{before}")).output().expect("the program starts")
+    };
+    for (name, fails, phase) in [
+        ("grep", "true", "grep"),
+        ("tar", "[ \"$1\" = -cf ] && $REAL \"$@\"", "gzip"),
+        // Only when it is checked.
+        (
+            "git",
+            "case \" $* \" in *' status '*) [ -e \"$0.1\" ] || ! : >\"$0.1\";; *) false;; esac",
+            "status",
+        ),
+    ] {
+        let find =
+            std::process::Command::new("sh").args(["-c", "command -v \"$0\"", name]).output();
+        let real = String::from_utf8(find.expect("sh starts").stdout).expect("a path of text");
+        let real = real.trim();
+        let script =
+            format!("#!/bin/sh\nREAL={real}\nif {fails}; then exit 2; fi\nexec $REAL \"$@\"\n");
+        std::fs::write(tool(name), script).expect("a script");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(tool(name), mode).expect("it may run");
+        let output = run();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(&format!("{phase}: ")), "{name}: {said}");
+        std::fs::remove_file(tool(name)).expect("it goes");
+    }
+    let output = run();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

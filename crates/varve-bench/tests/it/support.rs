@@ -7,11 +7,14 @@ use serde_json::Value;
 
 /// Runs the program with these arguments and a directory for temporary files.
 pub(crate) fn bench(temporary: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_varve-bench"))
-        .args(args)
-        .env("TMPDIR", temporary)
-        .output()
-        .expect("the program starts")
+    program(temporary, args).output().expect("the program starts")
+}
+
+/// The program with these arguments and a directory for temporary files.
+pub(crate) fn program(temporary: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_varve-bench"));
+    command.args(args).env("TMPDIR", temporary);
+    command
 }
 
 /// Its report as JSON; it must succeed.
