@@ -4,8 +4,9 @@
 //!    (A B A B), so that a slow minute of the machine meets all.
 //! 2. A phase that is to begin cold begins with the target taken away and brought back and caches dropped.
 //! 3. After the clock has stopped the target writes everything back, so that device counters hold all of the
-//!    phase; then what must hold is checked.
-//! 4. The first error ends everything: no figure is printed of a run with errors.
+//!    phase but what a store has in its memtables; then what must hold is checked.
+//! 4. A phase whose time is over ends the round of its target: those behind it are about what it would have left.
+//! 5. The first error ends everything: no figure is printed of a run with errors.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +15,9 @@ use crate::crew::Crew;
 use crate::machine;
 use crate::meter::Tally;
 use crate::place::check;
-use crate::report::{Costs, Figure, Report};
+use crate::report::{Costs, Figure, Report, Setup};
 use crate::target::{Ground, Spec, Target};
-use crate::workload::{Choice, Phase, Plan};
+use crate::workload::{Choice, Phase, Plan, begun};
 
 /// How a comparison runs.
 pub(crate) struct Course {
@@ -30,6 +31,8 @@ pub(crate) struct Course {
     pub(crate) crew: Crew,
     /// Whether phases begin with whatever is in memory.
     pub(crate) warm: bool,
+    /// To how many bytes the machine's memory is held down, if it is.
+    pub(crate) memory_bytes: Option<u64>,
     /// The last phase; all if it is not given.
     pub(crate) until: Option<String>,
     /// Whether stores are left unchecked at the end.
@@ -46,16 +49,34 @@ pub(crate) fn run(course: &Course, workload: &Choice) -> Result<Report, Failure>
         let last = last.ok_or_else(|| format!("no phase {until}: {}", names.join(", ")))?;
         phases.truncate(last + 1);
     }
-    let mut report = Report::new(&course.targets, phases.clone());
+    let begin = Instant::now();
+    let mut report = Report::new(course.setup(), &course.targets, phases.clone());
     for round in 1..=course.rounds {
         for (at, spec) in course.targets.iter().enumerate() {
             eprintln!("round {round} of {}: {spec}", course.rounds);
             let run = Run { course, workload, plan: &*plan };
-            let figures = run.on(spec, &phases).map_err(|error| format!("{spec}: {error}"))?;
-            report.add(at, figures);
+            let (figures, is_direct) =
+                run.on(spec, &phases).map_err(|error| format!("{spec}: {error}"))?;
+            report.add(at, figures, is_direct);
         }
     }
+    report.took(begin.elapsed());
     Ok(report)
+}
+
+impl Course {
+    fn setup(&self) -> Setup {
+        Setup {
+            rounds: self.rounds,
+            workers: self.crew.workers,
+            processes: self.crew.as_processes,
+            rate: self.crew.rate,
+            limit_seconds: self.crew.limit.map(|limit| limit.as_secs()),
+            warm: self.warm,
+            memory_bytes: self.memory_bytes,
+            image_bytes: self.ground.image_bytes,
+        }
+    }
 }
 
 /// One round on one target.
@@ -66,32 +87,50 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// A figure for each phase.
-    fn on(&self, spec: &Spec, phases: &[Phase]) -> Result<Vec<Figure>, Failure> {
+    /// A figure for each phase, and whether the target's device, if it has one, goes past the page cache.
+    fn on(&self, spec: &Spec, phases: &[Phase]) -> Result<(Vec<Figure>, Option<bool>), Failure> {
         let mut target = Target::new(spec, &self.course.ground, self.plan.inodes())?;
-        let mut figures = Vec::new();
+        let mut figures: Vec<Figure> = Vec::new();
         for (number, phase) in phases.iter().enumerate() {
             eprintln!("  {}", phase.name);
-            let figure = self.phase(&mut target, number, phase);
-            figures.push(figure.map_err(|error| format!("{}: {error}", phase.name))?);
+            let failed = |error: Failure| format!("{}: {error}", phase.name);
+            if phase.is_cold && !self.course.warm {
+                let closing = target.make_cold().map_err(failed)?;
+                if let Some(figure) = figures.last_mut() {
+                    figure.add_closing(closing);
+                }
+            }
+            let figure = self.phase(&target, number, phase).map_err(failed)?;
+            let is_cut = figure.is_cut();
+            figures.push(figure);
+            if is_cut {
+                eprintln!("  its time is over, and so is the round");
+                break;
+            }
         }
-        target.finish(!self.course.no_fsck)?;
-        Ok(figures)
+        let is_direct = target.is_direct();
+        let closing = target.finish(!self.course.no_fsck)?;
+        if let Some(figure) = figures.last_mut() {
+            figure.add_closing(closing);
+        }
+        Ok((figures, is_direct))
     }
 
-    fn phase(&self, target: &mut Target, number: usize, phase: &Phase) -> Result<Figure, Failure> {
-        if phase.is_cold && !self.course.warm {
-            target.make_cold()?;
-        }
+    fn phase(&self, target: &Target, number: usize, phase: &Phase) -> Result<Figure, Failure> {
         let workers = self.course.crew.workers.or(phase.workers).unwrap_or(1);
         let (tallies, costs) = self.measure(target, number, workers)?;
+        let place = target.place()?;
+        if tallies.iter().any(|tally| tally.is_cut) {
+            let done: Vec<u64> = tallies.iter().map(|tally| tally.ops).collect();
+            let expects = begun::expects(self.plan, number, &done);
+            expects.iter().try_for_each(|expect| check(place, expect))?;
+            return Figure::new(phase, &tallies, &costs);
+        }
         let names: u64 = tallies.iter().map(|tally| tally.names).sum();
         if let Some(expected) = phase.names.filter(|expected| *expected != names) {
             return Err(format!("check failed: {names} names instead of {expected}").into());
         }
-        for expect in self.plan.expects(number, workers) {
-            check(target.place()?, &expect)?;
-        }
+        self.plan.expects(number, workers).try_for_each(|expect| check(place, &expect))?;
         Figure::new(phase, &tallies, &costs)
     }
 
@@ -106,9 +145,10 @@ impl Run<'_> {
         let machine_cpu = machine::cpu()?;
         let tallies = self.course.crew.run(self.workload, self.plan, number, workers, place)?;
         let in_workers = tallies.iter().map(|tally| tally.thread_cpu).sum();
-        let daemon_cpu = target.daemon_cpu(in_workers)?.saturating_sub(cpu);
+        let daemon_cpu = target.daemon_cpu(in_workers)?.zip(cpu);
+        let daemon_cpu = daemon_cpu.map(|(after, before)| after.saturating_sub(before));
         let begin = Instant::now();
-        place.sync()?;
+        target.sync()?;
         let synced = begin.elapsed();
         let traffic = match (target.traffic()?, traffic) {
             (Some(after), Some(before)) => Some(after.since(before)),

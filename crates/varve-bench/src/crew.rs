@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
-use crate::meter::{self, Tally};
+use crate::meter::{self, Tally, Tempo};
 use crate::place::{Kernel, Place};
 use crate::workload::{Choice, Plan, Worker};
 
@@ -25,6 +25,8 @@ pub(crate) struct Crew {
     pub(crate) as_processes: bool,
     /// Operations per second of all together, if they come at a fixed rate.
     pub(crate) rate: Option<f64>,
+    /// The time after which a phase is ended, if it may be.
+    pub(crate) limit: Option<Duration>,
 }
 
 /// What a worker process is to do.
@@ -34,14 +36,15 @@ struct Task {
     phase: usize,
     worker: u64,
     of: u64,
-    interval: Option<Duration>,
+    tempo: Tempo,
     root: PathBuf,
 }
 
 impl Crew {
-    /// Time between two operations of one of `workers` workers.
-    fn interval(&self, workers: u64) -> Option<Duration> {
-        self.rate.map(|rate| Duration::from_secs_f64(workers as f64 / rate))
+    /// The clock of one of `workers` workers.
+    fn tempo(&self, workers: u64) -> Tempo {
+        let interval = self.rate.map(|rate| Duration::from_secs_f64(workers as f64 / rate));
+        Tempo { interval, limit: self.limit }
     }
 
     /// Runs phase number `phase` of `workload` by `workers` workers.
@@ -53,9 +56,9 @@ impl Crew {
         workers: u64,
         place: &dyn Place,
     ) -> Result<Vec<Tally>, Failure> {
-        let interval = self.interval(workers);
+        let tempo = self.tempo(workers);
         if !self.as_processes {
-            return run_threads(plan, phase, workers, interval, place);
+            return run_threads(plan, phase, workers, tempo, place);
         }
         let root = place.root().ok_or("worker processes need a mount, not the library")?;
         let tasks = (0..workers).map(|worker| Task {
@@ -63,7 +66,7 @@ impl Crew {
             phase,
             worker,
             of: workers,
-            interval,
+            tempo,
             root: root.to_path_buf(),
         });
         run_processes(tasks)
@@ -74,7 +77,7 @@ fn run_threads(
     plan: &dyn Plan,
     phase: usize,
     workers: u64,
-    interval: Option<Duration>,
+    tempo: Tempo,
     place: &dyn Place,
 ) -> Result<Vec<Tally>, Failure> {
     let barrier = Barrier::new(usize::try_from(workers)?);
@@ -84,7 +87,7 @@ fn run_threads(
             scope.spawn(move || {
                 let ops = plan.ops(phase, Worker { index, of: workers });
                 barrier.wait();
-                meter::measure(place, ops, interval)
+                meter::measure(place, ops, tempo)
             })
         };
         let threads: Vec<_> = (0..workers).map(start).collect();
@@ -149,7 +152,7 @@ pub(crate) fn work(text: &str) -> Result<(), Failure> {
     let ops = plan.ops(task.phase, Worker { index: task.worker, of: task.of });
     println!("ready");
     line(&mut std::io::stdin().lock())?;
-    let tally = meter::measure(&place, ops, task.interval)?;
+    let tally = meter::measure(&place, ops, task.tempo)?;
     println!("{}", serde_json::to_string(&tally)?);
     Ok(())
 }

@@ -30,17 +30,7 @@ impl Traffic {
             written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
         }
     }
-}
 
-/// Empties the kernel's caches of all that is written back; needs root.
-pub(crate) fn drop_caches() -> Result<(), Failure> {
-    fs::write("/proc/sys/vm/drop_caches", "3").map_err(|error| {
-        format!("cannot drop the kernel's caches: {error}\nhint: run as root, or give --warm")
-            .into()
-    })
-}
-
-impl Traffic {
     /// The counters of the block device `name` (the kernel's Documentation/block/stat.rst).
     pub(crate) fn of_device(name: &str) -> Result<Traffic, Failure> {
         let text = fs::read_to_string(format!("/sys/block/{name}/stat"))?;
@@ -56,12 +46,32 @@ impl Traffic {
     }
 }
 
+/// Empties the kernel's caches of all that is written back; needs root.
+pub(crate) fn drop_caches() -> Result<(), Failure> {
+    fs::write("/proc/sys/vm/drop_caches", "3").map_err(|error| {
+        format!("cannot drop the kernel's caches: {error}\nhint: run as root, or give --warm")
+            .into()
+    })
+}
+
 /// The value of `field` in a file of /proc that gives sizes in kB, in bytes.
 pub(crate) fn memory_bytes(file: &str, field: &str) -> Result<u64, Failure> {
     let text = fs::read_to_string(file)?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     Ok(kib.ok_or_else(|| format!("no {field} in {file}"))? * 1024)
+}
+
+/// Begins the peak of this process's memory (`VmHWM`) anew, at what it takes now (proc_pid_clear_refs(5)).
+pub(crate) fn forget_memory_peak() -> Result<(), Failure> {
+    Ok(fs::write("/proc/self/clear_refs", "5")?)
+}
+
+/// Whether the loop device `name` reads and writes its file past the page cache.
+pub(crate) fn is_direct(name: &str) -> Result<bool, Failure> {
+    let path = format!("/sys/block/{name}/loop/dio");
+    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    Ok(text.trim() == "1")
 }
 
 /// CPU time that the whole machine has spent on anything, the kernel's own threads included; counted in
@@ -109,5 +119,20 @@ mod tests {
         assert!(memory_bytes("/proc/meminfo", "MemTotal").expect("memory") > 1 << 20);
         assert!(memory_bytes("/proc/meminfo", "Nonsense").is_err());
         assert!(cpu().expect("CPU time") > Duration::ZERO);
+    }
+
+    /// What the library takes was the most that the whole run had taken, its first targets among it.
+    #[test]
+    fn a_peak_of_memory_can_be_forgotten() {
+        const BYTES: u64 = 256 << 20;
+        let peak = || memory_bytes("/proc/self/status", "VmHWM").expect("peak");
+        let taken = vec![1_u8; BYTES as usize];
+        assert!(taken.iter().step_by(4096).all(|byte| *byte == 1) && peak() > BYTES);
+        drop(taken);
+        if let Err(error) = forget_memory_peak() {
+            eprintln!("skipped: this kernel keeps peaks of memory: {error}");
+            return;
+        }
+        assert!(peak() < BYTES, "{}", peak());
     }
 }

@@ -29,6 +29,7 @@ mod workload;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -38,8 +39,8 @@ use meter::IS_INTERRUPTED;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use target::{Ground, Spec};
-use workload::Choice;
 use varve::size;
+use workload::Choice;
 
 /// Why something failed, in words for the person who ran it.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -108,6 +109,9 @@ struct Comparison {
     /// Reserve huge pages until so much memory is left for everything on this machine
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
+    /// End a phase after this time, and the run with it: 90s, 10m, 2h; what was done of it is checked and told
+    #[arg(long = "for", value_name = "TIME", value_parser = varve::transaction::idle_s)]
+    limit_s: Option<u64>,
     /// End with this phase
     #[arg(long, value_name = "PHASE")]
     until: Option<String>,
@@ -180,8 +184,12 @@ fn transactions(options: &transactions::Options) -> Result<(), Failure> {
 }
 
 fn compare(options: &Comparison) -> Result<(), Failure> {
-    let crew =
-        Crew { workers: options.workers, as_processes: options.processes, rate: options.rate };
+    let crew = Crew {
+        workers: options.workers,
+        as_processes: options.processes,
+        rate: options.rate,
+        limit: options.limit_s.map(Duration::from_secs),
+    };
     let ground = Ground {
         base: options.base.clone(),
         varve: program(options.varve.as_deref(), "varve")?,
@@ -200,6 +208,7 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
         rounds: options.rounds,
         crew,
         warm: options.warm,
+        memory_bytes: options.memory,
     };
     let hold = options.memory.map(memory::Hold::new).transpose()?;
     let report = compare::run(&course, &options.workload)?;

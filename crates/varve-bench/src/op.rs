@@ -15,6 +15,15 @@ pub(crate) enum Detail {
     Contents,
 }
 
+/// What is found where somebody looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Is {
+    /// A file of so many bytes.
+    File { bytes: u64 },
+    /// A directory.
+    Dir,
+}
+
 /// One operation. Paths are relative to the root of the place. `key` chooses the bytes of a file
 /// ([`crate::noise`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +39,9 @@ pub(crate) enum Op {
     /// Makes a file that must not exist, writes `bytes`, syncs, closes it.
     Deliver { path: String, bytes: u64, key: u64 },
     /// Reads a whole file, which must have `bytes`.
-    Read { path: String, bytes: u64 },
-    /// Asks for the attributes of a file or directory.
-    Stat(String),
+    Read { path: String, bytes: u64, key: u64 },
+    /// Asks for the attributes of a file or directory, which must be so.
+    Stat(String, Is),
     /// Sets permission bits.
     Chmod(String, u32),
     /// Sets the time of last change, in seconds.
@@ -44,7 +53,7 @@ pub(crate) enum Op {
     /// Lists a directory.
     List(String, Detail),
     /// Reads a part of a file, which stays open for the next operation on it.
-    ReadAt { path: String, offset: u64, bytes: u64 },
+    ReadAt { path: String, offset: u64, bytes: u64, key: u64 },
     /// Writes a part of a file, which stays open for the next operation on it.
     WriteAt { path: String, offset: u64, bytes: u64, key: u64 },
     /// Makes a file durable.
@@ -64,7 +73,7 @@ impl Op {
             Op::Append { durable: false, .. } => "append",
             Op::Append { durable: true, .. } => "append and sync",
             Op::Read { .. } => "read",
-            Op::Stat(_) => "stat",
+            Op::Stat(..) => "stat",
             Op::Chmod(..) => "chmod",
             Op::Utime(..) => "utime",
             Op::Rename(..) => "rename",
@@ -93,6 +102,8 @@ pub(crate) enum Expect {
     Mode(String, u32),
     /// A file was last changed at this time, in seconds.
     Changed(String, i64),
+    /// Something has this name.
+    Present(String),
     /// Nothing has this name.
     Absent(String),
 }

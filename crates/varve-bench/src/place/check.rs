@@ -2,8 +2,8 @@
 
 use super::{Opening, Place};
 use crate::Failure;
-use crate::noise::{CALL_BYTES_MAX, bytes_at};
-use crate::op::Expect;
+use crate::noise::{CALL_BYTES_MAX, differs_at};
+use crate::op::{Expect, Is};
 use crate::run::Step;
 
 /// An error that says what is not as expected.
@@ -24,6 +24,7 @@ pub(crate) fn check(place: &dyn Place, expect: &Expect) -> Result<(), Failure> {
         Expect::Changed(path, seconds) => {
             equal(path, "time of last change", &stat(place, path)?.changed, seconds)
         }
+        Expect::Present(path) => stat(place, path).map(drop),
         Expect::Absent(path) => match place.stat(path)? {
             None => Ok(()),
             Some(_) => Err(format!("check failed: {path} exists").into()),
@@ -33,6 +34,17 @@ pub(crate) fn check(place: &dyn Place, expect: &Expect) -> Result<(), Failure> {
 
 fn stat(place: &dyn Place, path: &str) -> Result<super::Stat, Failure> {
     Ok(place.stat(path)?.ok_or_else(|| format!("check failed: {path} does not exist"))?)
+}
+
+/// Asks for the attributes of `path`, which must be those of `is`.
+pub(super) fn look(place: &dyn Place, path: &str, is: Is) -> Result<(), Failure> {
+    let found = stat(place, path)?;
+    match is {
+        Is::Dir if found.is_dir => Ok(()),
+        Is::File { bytes } if !found.is_dir => equal(path, "size", &found.bytes, &bytes),
+        Is::Dir => Err(format!("check failed: {path} is no directory").into()),
+        Is::File { .. } => Err(format!("check failed: {path} is a directory").into()),
+    }
 }
 
 fn equal<T: PartialEq + std::fmt::Display>(
@@ -68,12 +80,21 @@ fn same_bytes(
     let mut offset = from;
     while offset < from + bytes {
         let length = buffer.len().min((from + bytes - offset) as usize);
-        let read = file.read_at(&mut buffer[..length], offset)?;
-        let expected = bytes_at(key, offset, read as u64);
-        if read == 0 || buffer.get(..read) != Some(expected) {
-            return Err(format!("check failed: {path} has other bytes from {offset} on").into());
+        match file.read_at(&mut buffer[..length], offset)? {
+            0 => return Err(format!("check failed: {path} ends at {offset}").into()),
+            read => {
+                require_noise(path, &buffer[..read], key, offset)?;
+                offset += read as u64;
+            }
         }
-        offset += read as u64;
     }
-    Ok(())
+    file.close()
+}
+
+/// An error unless `data` is what the file `path` of `key` has from `offset` on.
+pub(super) fn require_noise(path: &str, data: &[u8], key: u64, offset: u64) -> Result<(), Failure> {
+    match differs_at(data, key, offset) {
+        None => Ok(()),
+        Some(at) => Err(format!("check failed: {path} has other bytes from {at} on").into()),
+    }
 }

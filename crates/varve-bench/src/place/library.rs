@@ -115,7 +115,7 @@ impl Library {
             let opened = self.vfs.open(ino, flags).inspect_err(|_| self.vfs.forget(ino, 1))?;
             (ino, opened.handle)
         };
-        Ok(LibraryFile { vfs: Arc::clone(&self.vfs), ino, handle })
+        Ok(LibraryFile { vfs: Arc::clone(&self.vfs), ino, handle, is_closed: false })
     }
 }
 
@@ -148,8 +148,10 @@ impl Place for Library {
     }
 
     fn stat(&self, path: &str) -> Result<Option<Stat>, Failure> {
-        let stat =
-            |attr: Attr| Ok(Stat { bytes: attr.size, mode: attr.perm, changed: attr.mtime.secs() });
+        let stat = |attr: Attr| {
+            let is_dir = attr.kind == FileType::Directory;
+            Ok(Stat { is_dir, bytes: attr.size, mode: attr.perm, changed: attr.mtime.secs() })
+        };
         match self.on(path, stat) {
             Ok(stat) => Ok(Some(stat)),
             Err(FsError::NotFound) => Ok(None),
@@ -216,6 +218,16 @@ struct LibraryFile {
     vfs: Arc<dyn Vfs>,
     ino: InodeId,
     handle: Handle,
+    is_closed: bool,
+}
+
+impl LibraryFile {
+    fn end(&mut self) -> Found<()> {
+        self.is_closed = true;
+        let released = self.vfs.release(self.ino, self.handle);
+        self.vfs.forget(self.ino, 1);
+        released
+    }
 }
 
 impl OpenFile for LibraryFile {
@@ -233,17 +245,45 @@ impl OpenFile for LibraryFile {
     fn sync(&self) -> Result<(), Failure> {
         Ok(self.vfs.fsync(self.ino, self.handle, false)?)
     }
+
+    fn close(mut self: Box<Self>) -> Result<(), Failure> {
+        self.end().map_err(|error| format!("cannot close inode {}: {error}", self.ino).into())
+    }
 }
 
 impl Drop for LibraryFile {
     fn drop(&mut self) {
-        if let Err(error) = self.vfs.release(self.ino, self.handle) {
-            eprintln!("varve-bench: closing failed: {error}");
+        if !self.is_closed {
+            // Something else has failed and ends the run.
+            let _ = self.end();
         }
-        self.vfs.forget(self.ino, 1);
     }
 }
 
 fn file_name(name: &str) -> Found<FileName<'_>> {
     Ok(FileName::new(name.as_bytes())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that could not be closed left a line on stderr, and figures.
+    #[test]
+    fn a_failed_close_is_an_error() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = dir.path().join("store");
+        varve::store::format(&store, &varve_fs::FormatOptions::default()).expect("a store");
+        let options = varve_fs::MountOptions::default();
+        let file_system = varve::FileSystem::open(&store, &options).expect("it opens");
+        let library = Library::new(file_system.vfs());
+        let open = |name| library.open_file(name, Opening::Create).expect("a file");
+        Box::new(open("whole")).close().expect("it closes");
+        let gone = open("gone");
+        gone.vfs.release(gone.ino, gone.handle).expect("closed behind its back");
+        let error = Box::new(gone).close().expect_err("closed twice").to_string();
+        assert!(error.contains("cannot close inode"), "{error}");
+        drop(library);
+        file_system.close().expect("the store closes");
+    }
 }

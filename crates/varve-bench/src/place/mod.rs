@@ -18,6 +18,8 @@ use crate::Failure;
 /// The attributes that are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
+    /// Whether it is a directory.
+    pub(crate) is_dir: bool,
     /// Bytes.
     pub(crate) bytes: u64,
     /// Permission bits.
@@ -26,7 +28,7 @@ pub(crate) struct Stat {
     pub(crate) changed: i64,
 }
 
-/// A file that stays open.
+/// A file that stays open until it is closed, or dropped because something has failed.
 pub(crate) trait OpenFile: Send {
     /// Fills `buffer` from `offset`; fewer bytes only at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, Failure>;
@@ -34,6 +36,8 @@ pub(crate) trait OpenFile: Send {
     fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Failure>;
     /// Makes the file durable.
     fn sync(&self) -> Result<(), Failure>;
+    /// Closes it.
+    fn close(self: Box<Self>) -> Result<(), Failure>;
 }
 
 /// How a file is opened.

@@ -15,10 +15,17 @@ impl Report {
             for target in 0..self.targets.len() {
                 targets.push(self.target_json(target, number)?);
             }
-            let counted = if phase.names.is_some() { "names" } else { "operations" };
-            phases.push(json!({"phase": phase.name, "counted": counted, "targets": targets}));
+            phases.push(json!({
+                "phase": phase.name,
+                "counted": self.unit(number),
+                "workers": self.setup.workers.or(phase.workers).unwrap_or(1),
+                "cold": phase.is_cold && !self.setup.warm,
+                "targets": targets,
+            }));
         }
-        let all = json!({"workload": workload, "phases": phases});
+        let all = json!({
+            "workload": workload, "setup": self.setup, "seconds": self.seconds, "phases": phases,
+        });
         println!("{}", serde_json::to_string_pretty(&all)?);
         Ok(())
     }
@@ -31,6 +38,8 @@ impl Report {
             .map(|figure| {
                 json!({
                     "count": figure.count,
+                    "seconds": figure.seconds,
+                    "ended_early": figure.is_cut,
                     "per_second": figure.per_second,
                     "client_cpu_us": figure.client_cpu_us,
                     "daemon_cpu_us": figure.daemon_cpu_us,
@@ -43,15 +52,17 @@ impl Report {
                         "writes": traffic.writes,
                         "written_bytes": traffic.written_bytes,
                     })),
+                    "closing_written_bytes": figure.closing_bytes,
                     "memory_peak_bytes": figure.memory_peak_bytes,
                     "slab_bytes": figure.slab_bytes,
                     "space_bytes": figure.space_bytes,
-                    "operations_per_tenth_of_a_second": figure.buckets,
+                    "per_tenth_of_a_second": figure.buckets,
                 })
             })
             .collect();
         Ok(json!({
             "target": self.targets[target],
+            "direct_io": self.direct[target],
             "per_second": self.spread(target, phase, |figure| figure.per_second),
             "latency_us": {
                 "mean": latencies.mean() / 1e3, "p50": us(0.5), "p90": us(0.9), "p99": us(0.99),

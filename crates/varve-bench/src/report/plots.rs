@@ -15,7 +15,10 @@ impl Report {
     /// Writes them into the directory `dir`, which is made if it is missing.
     pub(crate) fn write_plots(&self, dir: &Path) -> Result<(), Failure> {
         std::fs::create_dir_all(dir)?;
-        for (number, phase) in self.phases.iter().enumerate() {
+        let has_figures = |phase: usize| {
+            (0..self.targets.len()).any(|it| self.rounds(it, phase).next().is_some())
+        };
+        for (number, phase) in self.phases.iter().enumerate().filter(|it| has_figures(it.0)) {
             let name: String = phase
                 .name
                 .chars()
@@ -36,9 +39,9 @@ impl Report {
             (name.clone(), self.rounds(target, phase).next().map(over_time).unwrap_or_default())
         };
         Chart {
-            title: format!("{}: rate over time", self.phases[phase].name),
+            title: format!("{}: rate over time, first round", self.phases[phase].name),
             x: Axis { name: "seconds", is_log: false },
-            y: Axis { name: "per second", is_log: false },
+            y: Axis { name: self.unit(phase), is_log: false },
             lines: self.targets.iter().enumerate().map(line).collect(),
         }
     }
@@ -59,7 +62,7 @@ impl Report {
         }
         Ok(Chart {
             title: format!(
-                "{}: part of the operations that take at least so long",
+                "{}: part of the operations of all rounds that take at least so long",
                 self.phases[phase].name
             ),
             x: Axis { name: "microseconds", is_log: true },
@@ -69,17 +72,18 @@ impl Report {
     }
 }
 
-/// Points of time and rate. What is left at the end of a bucket counts for the time that was measured.
-fn over_time(figure: &Figure) -> Vec<(f64, f64)> {
+/// Points of time and rate. The end of a phase, which is shorter than a bucket, has none, unless it is all there is.
+pub(super) fn over_time(figure: &Figure) -> Vec<(f64, f64)> {
     let merged = figure.buckets.len().div_ceil(POINTS_MAX).max(1);
-    // The last bucket is not full.
     let full = figure.buckets.len().saturating_sub(1).max(1);
     let seconds = BUCKET.as_secs_f64() * merged as f64;
     let parts = figure.buckets.get(..full).unwrap_or_default().chunks(merged).enumerate();
     parts
         .map(|(at, part)| {
-            let span = BUCKET.as_secs_f64() * part.len() as f64;
-            (at as f64 * seconds, part.iter().sum::<u64>() as f64 / span)
+            let begin = at * merged;
+            let span: f64 =
+                (begin..begin + part.len()).map(|number| figure.bucket_seconds(number)).sum();
+            (at as f64 * seconds, part.iter().sum::<u64>() as f64 / span.max(1e-9))
         })
         .collect()
 }

@@ -3,18 +3,22 @@
 use super::{Figure, Report};
 use crate::Failure;
 use crate::machine::Traffic;
+use crate::target::NOT_DIRECT;
 
 const MIB: f64 = (1 << 20) as f64;
 
 const LEGEND: &str = "\
-Medians over the rounds, with the slowest and the fastest. ratio: rate over that of the first target. us, p50 ...:
-latency of an operation in microseconds, mean and quantiles. CPU: microseconds for one operation (or name, where
-names are counted), client + daemon; all: of the whole machine, kernel threads and writing back included. read,
-written: MiB of the device, writing back included. amplified: bytes that the device wrote over those of the rows.
-memory: peak of the daemon, MiB. space: on the device, MiB. sync s: to write everything back afterwards.";
+Medians over the rounds, with the slowest and the fastest. Rates: of all workers, over the time of the longest. ratio: rate
+over that of the first target. us, p50 ...: latency of an operation in microseconds, mean and quantiles of the operations of
+all rounds together. CPU: microseconds for one operation (or name, where names are counted), client + daemon, until the last
+worker is done; all: of the whole machine, kernel threads and writing back included. read, written: MiB of the device,
+writing back included. closing: MiB that it wrote when the store was closed afterwards, which was in memory only.
+amplified: bytes that the device wrote, closing included, over those of the rows. memory: peak of the daemon, or of this
+program where it has the store open, since it was mounted or opened, MiB. space: on the device, MiB. sync s: to write
+everything back afterwards.";
 
 /// What the columns are called.
-const COLUMNS: [&str; 17] = [
+const COLUMNS: [&str; 18] = [
     "target",
     "per second",
     "slowest - fastest",
@@ -27,6 +31,7 @@ const COLUMNS: [&str; 17] = [
     "all",
     "read",
     "written",
+    "closing",
     "requests",
     "amplified",
     "memory",
@@ -38,16 +43,24 @@ impl Report {
     /// Prints a table for each phase with a row for each target, and rates over time by `step` operations.
     pub(crate) fn print_table(&self, step: Option<u64>) -> Result<(), Failure> {
         println!("{LEGEND}");
+        for (target, _) in self.targets.iter().zip(&self.direct).filter(|it| *it.1 == Some(false)) {
+            println!("{target}: {NOT_DIRECT}");
+        }
         for (number, phase) in self.phases.iter().enumerate() {
-            let unit = if phase.names.is_some() { "names" } else { "operations" };
-            let count = self.rounds(0, number).next().map_or(0, |figure| figure.count);
-            let rounds = self.rounds(0, number).count();
-            println!("\n{}: {count} {unit}, {rounds} rounds", phase.name);
+            let unit = self.unit(number);
+            let all = || (0..self.targets.len()).map(|target| self.rounds(target, number));
+            let Some(most) = all().flatten().map(|figure| figure.count).max() else { break };
+            let rounds = all().map(Iterator::count).max().unwrap_or(0);
+            println!("\n{}: {most} {unit}, {rounds} rounds", phase.name);
             let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
             for target in 0..self.targets.len() {
-                rows.push(self.row(target, number)?);
+                // A round that was ended early has no figures of later phases.
+                if self.rounds(target, number).next().is_some() {
+                    rows.push(self.row(target, number)?);
+                }
             }
             print(&rows);
+            self.print_cuts(number);
             self.print_kinds(number);
             if let Some(step) = step {
                 self.print_steps(number, step);
@@ -69,37 +82,52 @@ impl Report {
         };
         let rate = self.spread(target, phase, |figure| figure.per_second);
         let first = self.spread(0, phase, |figure| figure.per_second);
+        let ratio = (first.median > 0.0).then(|| rate.median / first.median);
         let latencies = self.latencies(target, phase)?;
         let at = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
         let row_bytes = self.phases[phase].row_bytes;
+        let closing = known(&|figure| figure.closing_bytes.map(|bytes| bytes as f64));
         let amplified =
             traffic(|traffic| traffic.written_bytes).zip(row_bytes).map(|(written, bytes)| {
+                let written = written + closing.unwrap_or(0.0);
                 written / (median(|figure| figure.count as f64) * bytes as f64)
             });
+        let daemon_cpu = known(&|figure| figure.daemon_cpu_us);
         let requests = traffic(|traffic| traffic.reads + traffic.writes);
         Ok(vec![
             self.targets[target].clone(),
             format!("{:.0}", rate.median),
             format!("{:.0} - {:.0}", rate.min, rate.max),
-            format!("{:.2}", rate.median / first.median.max(f64::MIN_POSITIVE)),
+            ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
             format!("{:.1}", latencies.mean() / 1e3),
             format!("{:.1}", at(0.5)),
             format!("{:.1}", at(0.99)),
             format!("{:.1}", at(0.999)),
             format!(
-                "{:.2} + {:.2}",
+                "{:.2} + {}",
                 median(|figure| figure.client_cpu_us),
-                median(|figure| figure.daemon_cpu_us)
+                daemon_cpu.map_or("-".to_owned(), |us| format!("{us:.2}"))
             ),
             format!("{:.1}", median(|figure| figure.machine_cpu_us)),
             shown(traffic(|traffic| traffic.read_bytes).map(|bytes| bytes / MIB)),
             shown(traffic(|traffic| traffic.written_bytes).map(|bytes| bytes / MIB)),
+            shown(closing.map(|bytes| bytes / MIB)),
             requests.map_or("-".to_owned(), |requests| format!("{requests:.0}")),
             shown(amplified),
             shown(known(&|figure| figure.memory_peak_bytes.map(|bytes| bytes as f64 / MIB))),
             shown(known(&|figure| figure.space_bytes.map(|bytes| bytes as f64 / MIB))),
             format!("{:.2}", median(|figure| figure.sync_seconds)),
         ])
+    }
+
+    /// How far those came whose time was over.
+    fn print_cuts(&self, phase: usize) {
+        for (target, name) in self.targets.iter().enumerate() {
+            for (round, figure) in self.rounds(target, phase).enumerate().filter(|it| it.1.is_cut) {
+                let (count, unit, round) = (figure.count, self.unit(phase), round + 1);
+                println!("{name}: ended after {count} {unit} of round {round}");
+            }
+        }
     }
 
     /// The mean latency of each kind of operation, where a phase has several.
@@ -124,7 +152,7 @@ impl Report {
 
     /// The rates of the first round, one for each `step` operations.
     fn print_steps(&self, phase: usize, step: u64) {
-        let mut rows = vec![vec!["operations".to_owned()]];
+        let mut rows = vec![vec![self.unit(phase).to_owned()]];
         rows[0].extend(self.targets.iter().cloned());
         for target in 0..self.targets.len() {
             let Some(figure) = self.rounds(target, phase).next() else { continue };
@@ -136,7 +164,8 @@ impl Report {
             }
         }
         if rows.len() > 1 {
-            println!("operations per second, by {step} operations");
+            let unit = self.unit(phase);
+            println!("{unit} per second, by {step} {unit}, first round");
             print(&rows);
         }
     }

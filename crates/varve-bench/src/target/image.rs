@@ -1,7 +1,8 @@
 //! A file system in a file, mounted over a loop device.
 //!
 //! The device reads and writes the file past the page cache, so that nothing of it stays in memory when its file
-//! system is unmounted, and its counters are those of the file system alone. As soon as the device is mounted it
+//! system is unmounted, and its counters are those of the file system alone; where the directory's file system cannot do
+//! that, reports say so. As soon as the device is mounted it
 //! is marked to be freed with its last mount, and mounts go with the run's own mount namespace: however the run
 //! ends nothing stays.
 
@@ -10,16 +11,20 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::statvfs;
+use rustix::fs::{CWD, Mode, OFlags, openat, statvfs, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::Failure;
-use crate::machine::Traffic;
+use crate::machine::{self, Traffic};
 use crate::run::Step;
 
 /// How long an image may be in use when it is to be unmounted.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// What it means if the device of an image does not go past the page cache, and what to do.
+pub(crate) const NOT_DIRECT: &str = "the loop device goes through the page cache of the machine, as its directory has no direct \
+     I/O: what is cold may come from memory\nhint: give --base a directory on a disk";
 
 /// Which file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub(super) struct Image {
     options: String,
     /// The loop device, while it is mounted.
     device: Option<String>,
+    /// Whether that went past the page cache whenever it was attached.
+    is_direct: bool,
     /// Bytes in use when it was new.
     used_when_new: u64,
 }
@@ -60,10 +67,14 @@ impl Image {
             Format::Btrfs => Step::new("mkfs.btrfs").arg("-q"),
         };
         make.arg(&file).quiet()?;
-        let device = None;
-        let mut image = Image { format, file, mount_point, options, device, used_when_new: 0 };
+        let (device, is_direct, used_when_new) = (None, true, 0);
+        let mut image =
+            Image { format, file, mount_point, options, device, is_direct, used_when_new };
         image.mount()?;
         image.used_when_new = image.used_bytes()?;
+        if !image.is_direct {
+            eprintln!("varve-bench: {}: {NOT_DIRECT}", image.file.display());
+        }
         Ok(image)
     }
 
@@ -92,10 +103,24 @@ impl Image {
             mount = mount.args(["-o", &self.options]);
         }
         let mounted = mount.arg(&device).arg(&self.mount_point).quiet();
+        let is_direct = machine::is_direct(name_of(&device));
         // Of a mounted device this frees it with the last mount.
         Step::new("losetup").args(["--detach", &device]).quiet()?;
         mounted?;
+        self.is_direct &= is_direct?;
         self.device = Some(device);
+        Ok(())
+    }
+
+    /// Whether the device goes past the page cache, so that what is cold comes from the disk.
+    pub(super) fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// Writes everything in it back to the device.
+    pub(super) fn sync(&self) -> Result<(), Failure> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        syncfs(openat(CWD, &self.mount_point, flags, Mode::empty())?)?;
         Ok(())
     }
 
@@ -126,10 +151,13 @@ impl Image {
 
     /// What went to and from the device since it was attached to something first.
     pub(super) fn traffic(&self) -> Result<Traffic, Failure> {
-        let device = self.device.as_deref().ok_or("the image is not mounted")?;
-        let name = device.rsplit('/').next().unwrap_or_default();
-        Traffic::of_device(name)
+        Traffic::of_device(name_of(self.device.as_deref().ok_or("the image is not mounted")?))
     }
+}
+
+/// The kernel's name of the device at a path.
+fn name_of(device: &str) -> &str {
+    device.rsplit('/').next().unwrap_or_default()
 }
 
 impl Drop for Image {

@@ -26,6 +26,7 @@ use crate::run::Step;
 use crate::scratch::Scratch;
 
 use daemon::Daemon;
+pub(crate) use image::NOT_DIRECT;
 use image::{Format, Image};
 pub(crate) use spec::{Kind, Spec};
 use store::Store;
@@ -94,11 +95,9 @@ impl Target {
             Kind::Ext4 => image(Format::Ext4, inodes, options)?,
             Kind::Xfs => image(Format::Xfs, inodes, options)?,
             Kind::Btrfs => image(Format::Btrfs, inodes, options)?,
+            // Only large files are files below.
             Kind::Varve | Kind::Library if spec.dir.is_none() => {
-                {
-                    // Only large files are files below.
-                    image(Format::Ext4, inodes.min(LARGE_FILES_MAX), String::new())?
-                }
+                image(Format::Ext4, inodes.min(LARGE_FILES_MAX), String::new())?
             }
             _ => None,
         };
@@ -143,10 +142,20 @@ impl Target {
         Ok(())
     }
 
-    /// Takes it away, drops the kernel's caches, brings it back: nothing is in memory.
-    pub(crate) fn make_cold(&mut self) -> Result<(), Failure> {
-        self.place = None;
-        self.disappear()?;
+    /// Writes everything back to the device: of a store what it has given to the file system below, which is not its memtables.
+    pub(crate) fn sync(&self) -> Result<(), Failure> {
+        self.place()?.sync()?;
+        match (&self.backing, &self.image) {
+            (Backing::Store(_), Some(image)) => image.sync(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes it away, drops the kernel's caches, brings it back: nothing is in memory. Returns what closing wrote, as
+    /// [`Target::close`] does.
+    pub(crate) fn make_cold(&mut self) -> Result<Option<u64>, Failure> {
+        let written = self.close()?;
+        self.image.as_mut().map_or(Ok(()), Image::unmount)?;
         machine::drop_caches()?;
         if let Some(image) = &mut self.image {
             image.mount()?;
@@ -154,37 +163,38 @@ impl Target {
         if let Backing::Store(store) = &mut self.backing {
             store.start()?;
         }
-        self.appear()
+        self.appear()?;
+        Ok(written)
     }
 
-    fn disappear(&mut self) -> Result<(), Failure> {
+    /// Closes the store, if it is one. Returns the bytes that its device wrote for that: what was in memory only.
+    fn close(&mut self) -> Result<Option<u64>, Failure> {
         self.place = None;
-        if let Backing::Store(store) = &mut self.backing {
-            store.stop()?;
-        }
-        self.image.as_mut().map_or(Ok(()), Image::unmount)
+        let Backing::Store(store) = &mut self.backing else { return Ok(None) };
+        let Some(image) = &self.image else { return store.stop().map(|()| None) };
+        let before = image.traffic()?;
+        store.stop()?;
+        image.sync()?;
+        Ok(Some(image.traffic()?.since(before).written_bytes))
     }
 
     /// CPU time of those who serve the workers, so far; `workers` is what the workers themselves took, for what
-    /// is served in their own process.
-    pub(crate) fn daemon_cpu(&self, workers: Duration) -> Result<Duration, Failure> {
+    /// is served in their own process. `None` if the kernel serves them.
+    pub(crate) fn daemon_cpu(&self, workers: Duration) -> Result<Option<Duration>, Failure> {
         match &self.backing {
             Backing::Store(store) => match store.daemon() {
-                Some(daemon) => daemon.cpu(),
-                None => Ok(cpu_of_this_process().saturating_sub(workers)),
+                Some(daemon) => daemon.cpu().map(Some),
+                None => Ok(Some(cpu_of_this_process().saturating_sub(workers))),
             },
-            Backing::Null(daemon) => daemon.cpu(),
-            Backing::None | Backing::Tmpfs(_) => Ok(Duration::ZERO),
+            Backing::Null(daemon) => daemon.cpu().map(Some),
+            Backing::None | Backing::Tmpfs(_) => Ok(None),
         }
     }
 
     /// The most memory that who serves the workers has taken, in bytes; `None` if that is the kernel.
     pub(crate) fn memory_peak_bytes(&self) -> Result<Option<u64>, Failure> {
         match &self.backing {
-            Backing::Store(store) => match store.daemon() {
-                Some(daemon) => daemon.memory_peak_bytes().map(Some),
-                None => machine::memory_bytes("/proc/self/status", "VmHWM").map(Some),
-            },
+            Backing::Store(store) => store.memory_peak_bytes(),
             Backing::Null(daemon) => daemon.memory_peak_bytes().map(Some),
             Backing::None | Backing::Tmpfs(_) => Ok(None),
         }
@@ -200,16 +210,21 @@ impl Target {
         self.image.as_ref().map(Image::grown_bytes).transpose()
     }
 
-    /// Takes it away; with `fsck` checks a store as a whole.
-    pub(crate) fn finish(mut self, fsck: bool) -> Result<(), Failure> {
-        self.place = None;
-        if let Backing::Store(store) = &mut self.backing {
-            store.stop()?;
-            if fsck {
-                store.fsck()?;
-            }
+    /// Whether its device goes past the page cache; `None` if it has none of its own.
+    pub(crate) fn is_direct(&self) -> Option<bool> {
+        self.image.as_ref().map(Image::is_direct)
+    }
+
+    /// Takes it away; with `fsck` checks a store as a whole. Returns what closing wrote, as [`Target::close`] does.
+    pub(crate) fn finish(mut self, fsck: bool) -> Result<Option<u64>, Failure> {
+        let written = self.close()?;
+        if let Backing::Store(store) = &self.backing
+            && fsck
+        {
+            store.fsck()?;
         }
-        self.image.as_mut().map_or(Ok(()), Image::unmount)
+        self.image.as_mut().map_or(Ok(()), Image::unmount)?;
+        Ok(written)
     }
 }
 

@@ -1,8 +1,7 @@
 //! A Varve store, mounted by a daemon or opened in this process.
 //!
-//! Options: `dev`, `uring` or `auto` choose the transport of a mount; `preset`, `compaction`, `index`, `filter`,
-//! `compression` and `large-file-threshold` with a value go to `varve format`; the rest are mount options, of which
-//! the library knows `memory=SIZE`.
+//! Options: `dev`, `uring` or `auto` choose the transport of a mount; those of [`FORMAT_OPTIONS`] with a value go to
+//! `varve format`; the rest are mount options, of which the library knows `memory=SIZE`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,12 +14,24 @@ use varve_vfs::Vfs;
 use super::daemon::Daemon;
 use super::{Ground, Spec};
 use crate::Failure;
+use crate::machine::{self, memory_bytes};
 use crate::run::Step;
 use crate::scratch::Scratch;
 
 /// Options that a store is formatted with.
-const FORMAT_OPTIONS: &[&str] =
-    &["preset", "compaction", "index", "filter", "compression", "large-file-threshold"];
+const FORMAT_OPTIONS: &[&str] = &[
+    "preset",
+    "compaction",
+    "stitch-threshold",
+    "index",
+    "filter",
+    "filtered-levels",
+    "values",
+    "tuning",
+    "compression",
+    "large-file-threshold",
+    "engine",
+];
 
 /// A store and what serves it.
 pub(super) struct Store {
@@ -37,8 +48,8 @@ enum Served {
         log: PathBuf,
         daemon: Option<Daemon>,
     },
-    /// By this process, while it is open.
-    Opened { options: MountOptions, file_system: Option<FileSystem> },
+    /// By this process, while it is open; whether its peak of memory counts from then.
+    Opened { options: MountOptions, file_system: Option<FileSystem>, has_own_peak: bool },
 }
 
 impl Store {
@@ -83,7 +94,8 @@ impl Store {
             };
             options.memory_budget_bytes = usize::try_from(varve::size::parse(size)?)?;
         }
-        let mut store = Store { path, served: Served::Opened { options, file_system: None } };
+        let served = Served::Opened { options, file_system: None, has_own_peak: false };
+        let mut store = Store { path, served };
         store.start()?;
         Ok(store)
     }
@@ -94,7 +106,9 @@ impl Store {
             Served::Mounted { program, args, mount_point, log, daemon } => {
                 *daemon = Some(Daemon::start(program, args, mount_point, log)?);
             }
-            Served::Opened { options, file_system } => {
+            Served::Opened { options, file_system, has_own_peak } => {
+                // Not every kernel does.
+                *has_own_peak = machine::forget_memory_peak().is_ok();
                 *file_system = Some(FileSystem::open(&self.path, options)?);
             }
         }
@@ -132,6 +146,19 @@ impl Store {
         match &self.served {
             Served::Mounted { daemon, .. } => daemon.as_ref(),
             Served::Opened { .. } => None,
+        }
+    }
+
+    /// The most memory that who serves it has taken since it was started, in bytes; `None` if that cannot be told.
+    pub(super) fn memory_peak_bytes(&self) -> Result<Option<u64>, Failure> {
+        match &self.served {
+            Served::Mounted { daemon, .. } => {
+                daemon.as_ref().map(Daemon::memory_peak_bytes).transpose()
+            }
+            Served::Opened { has_own_peak, .. } => {
+                let peak = has_own_peak.then(|| memory_bytes("/proc/self/status", "VmHWM"));
+                peak.transpose()
+            }
         }
     }
 

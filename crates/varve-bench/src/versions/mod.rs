@@ -182,14 +182,13 @@ impl Stage<'_> {
     ) -> Result<T, Failure> {
         check_interrupt()?;
         let target = self.target;
-        let place = target.place()?;
-        place.sync()?;
+        target.sync()?;
         let no_traffic = "the target has no device of its own";
         let before = target.traffic()?.ok_or(no_traffic)?;
         let begin = Instant::now();
         let done = work(self).map_err(|error| format!("{act}: {error}"))?;
         let took = begin.elapsed();
-        place.sync()?;
+        target.sync()?;
         let synced = begin.elapsed() - took;
         let traffic = target.traffic()?.ok_or(no_traffic)?.since(before);
         if self.wants(&[act]) {

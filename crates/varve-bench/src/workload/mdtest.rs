@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Expects, Ops, Phase, Plan, SAMPLES, Worker, samples};
 use crate::Failure;
-use crate::op::{Detail, Expect, Op};
+use crate::op::{Detail, Expect, Is, Op};
 use crate::random::{Shuffle, mix};
 
 /// The options.
@@ -145,6 +145,10 @@ impl Mdtest {
         }))
     }
 
+    fn whole(&self, key: u64) -> Expect {
+        Expect::File { path: self.file(key), bytes: self.size(key), key }
+    }
+
     fn sampled<'a>(&'a self, expect: impl Fn(u64) -> Expect + 'a) -> Expects<'a> {
         Box::new(samples(self.options.files, SAMPLES).map(expect))
     }
@@ -184,12 +188,14 @@ impl Plan for Mdtest {
                 bytes: self.size(key),
                 key,
             })),
-            Step::StatCold | Step::Stat => self.each(files, worker, |n| Op::Stat(self.file(n))),
+            Step::StatCold | Step::Stat => self
+                .each(files, worker, |n| Op::Stat(self.file(n), Is::File { bytes: self.size(n) })),
             Step::Readdir => Box::new(self.dirs(worker).map(|dir| Op::List(dir, Detail::Names))),
             Step::LsL => Box::new(self.dirs(worker).map(|dir| Op::List(dir, Detail::Attributes))),
             Step::Read => self.each(files, worker, |file| Op::Read {
                 path: self.file(file),
                 bytes: self.size(file),
+                key: file,
             }),
             Step::Chmod => self.each(files, worker, |n| Op::Chmod(self.file(n), MODE)),
             Step::Utime => self.each(files, worker, |n| Op::Utime(self.file(n), SECONDS)),
@@ -198,7 +204,7 @@ impl Plan for Mdtest {
             Step::DirCreate => {
                 Box::new(self.visits(subdirs, worker, true).map(subdir).map(Op::MakeDir))
             }
-            Step::DirStat => self.each(subdirs, worker, move |n| Op::Stat(subdir(n))),
+            Step::DirStat => self.each(subdirs, worker, move |n| Op::Stat(subdir(n), Is::Dir)),
             Step::DirRename => {
                 self.each(subdirs, worker, move |n| Op::Rename(subdir(n), moved_dir(n)))
             }
@@ -211,11 +217,8 @@ impl Plan for Mdtest {
         let (files, subdirs) = (self.options.files, self.subdirs());
         match self.steps[phase] {
             Step::Mkdir | Step::Unlink | Step::DirRemove => self.names(0),
-            Step::Create => Box::new(self.names(files).chain(self.sampled(|key| Expect::File {
-                path: self.file(key),
-                bytes: self.size(key),
-                key,
-            }))),
+            Step::Create => Box::new(self.names(files).chain(self.sampled(|key| self.whole(key)))),
+            Step::Read => self.sampled(|key| self.whole(key)),
             Step::Chmod => self.sampled(|n| Expect::Mode(self.file(n), MODE)),
             Step::Utime => self.sampled(|n| Expect::Changed(self.file(n), SECONDS)),
             Step::Rename => {
@@ -225,7 +228,10 @@ impl Plan for Mdtest {
             }
             Step::DirCreate | Step::DirRename => self.names(subdirs),
             Step::Rmdir => Box::new(std::iter::once(Expect::Names(".".to_owned(), 0))),
-            _ => Box::new(std::iter::empty()),
+            // What is looked at is checked as it is seen, listings by the number of their names.
+            Step::StatCold | Step::Stat | Step::DirStat | Step::Readdir | Step::LsL => {
+                Box::new(std::iter::empty())
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! What is done: named lists of phases. Each phase is a stream of operations per worker and a list of what must
 //! hold afterwards.
 
+pub(crate) mod begun;
 mod build;
 mod mdtest;
 mod mix;

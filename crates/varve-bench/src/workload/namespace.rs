@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Expects, Ops, Phase, Plan, SAMPLES, Worker, samples};
 use crate::Failure;
-use crate::op::{Detail, Expect, Op};
+use crate::op::{Detail, Expect, Is, Op};
 use crate::random::{Shuffle, mix};
 use crate::tree::{Tree, file_bytes};
 
@@ -104,12 +104,12 @@ impl Namespace {
     fn query(&self, index: u64) -> Op {
         let choice = mix(index);
         let at = (choice >> 2) % (self.tree.files() + self.tree.dirs());
-        let path = match at.checked_sub(self.tree.files()) {
-            Some(dir) => self.tree.dir(dir),
-            None => self.tree.file(at),
+        let (path, is) = match at.checked_sub(self.tree.files()) {
+            Some(dir) => (self.tree.dir(dir), Is::Dir),
+            None => (self.tree.file(at), Is::File { bytes: self.size(at) }),
         };
         match choice & 3 {
-            0 | 1 => Op::Stat(path),
+            0 | 1 => Op::Stat(path, is),
             2 => Op::Chmod(path, MODE),
             _ => Op::Utime(path, SECONDS),
         }
@@ -189,13 +189,15 @@ impl Plan for Namespace {
                     .map(|dir| Expect::Names(self.tree.dir(dir), self.names[dir as usize]));
                 Box::new(dirs.chain(files.map(move |key| file(self.tree.file(key), key))))
             }
+            "readdir+read" => Box::new(files.map(move |key| file(self.tree.file(key), key))),
             "query" => {
-                Box::new(samples(self.queries, SAMPLES).filter_map(
-                    |index| match self.query(index) {
-                        Op::Chmod(path, mode) => Some(Expect::Mode(path, mode)),
-                        _ => None,
-                    },
-                ))
+                let held = |index| match self.query(index) {
+                    Op::Chmod(path, mode) => Some(Expect::Mode(path, mode)),
+                    Op::Utime(path, seconds) => Some(Expect::Changed(path, seconds)),
+                    // Looks are checked as they are seen.
+                    _ => None,
+                };
+                Box::new(samples(self.queries, 4 * SAMPLES).filter_map(held))
             }
             "rename" => Box::new(samples(self.half(), SAMPLES).flat_map(move |index| {
                 let (from, to) = self.renamed(index);
@@ -205,6 +207,7 @@ impl Plan for Namespace {
                 (path, _) if index < self.half() => Expect::Absent(path),
                 (path, key) => file(path, key),
             })),
+            // Directories are found again with their files; listings must have met all their names.
             _ => Box::new(std::iter::empty()),
         }
     }

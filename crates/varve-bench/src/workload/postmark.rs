@@ -119,7 +119,7 @@ impl Mailbox<'_> {
         let (file, size) = self.files[at];
         let path = self.path(file);
         if !append {
-            return [first, Op::Read { path, bytes: size }];
+            return [first, Op::Read { path, bytes: size, key: self.key(file) }];
         }
         let bytes = self.size();
         self.files[at].1 += bytes;

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Expects, Ops, Phase, Plan, SAMPLES, Worker, samples};
-use crate::op::{Expect, Op};
+use crate::op::{Expect, Is, Op};
 use crate::random::{Shuffle, mix};
 
 /// Bytes of a row, in the terms of write amplification.
@@ -77,9 +77,11 @@ impl Plan for Slimfs {
                     Op::Create { path: self.file(key), bytes: 0, key }
                 }))
             }
-            _ => Box::new(
-                worker.share(self.stats).map(|index| Op::Stat(self.file(mix(index) % self.files))),
-            ),
+            _ => {
+                Box::new(worker.share(self.stats).map(|index| {
+                    Op::Stat(self.file(mix(index) % self.files), Is::File { bytes: 0 })
+                }))
+            }
         }
     }
 

@@ -88,10 +88,12 @@ impl Plan for Streams {
                 path: file(key),
                 offset,
                 bytes: SEQUENTIAL_BYTES,
+                key,
             })),
             "random read" => Box::new((0..self.operations).map(move |index| {
                 let block = mix(index ^ key << 32) % (self.size / RANDOM_BYTES);
-                Op::ReadAt { path: file(key), offset: block * RANDOM_BYTES, bytes: RANDOM_BYTES }
+                let (path, offset) = (file(key), block * RANDOM_BYTES);
+                Op::ReadAt { path, offset, bytes: RANDOM_BYTES, key }
             })),
             _ => {
                 let writes = (0..self.operations).map(move |index| Op::WriteAt {
@@ -120,7 +122,15 @@ impl Plan for Streams {
                     key: rewritten(worker),
                 })
             })),
-            _ => Box::new(std::iter::empty()),
+            // Some of what is read is compared as it comes, and so are samples once more.
+            _ => Box::new((0..workers).flat_map(move |key| {
+                samples(self.size / RANDOM_BYTES, SAMPLES).map(move |block| Expect::Part {
+                    path: file(key),
+                    offset: block * RANDOM_BYTES,
+                    bytes: RANDOM_BYTES,
+                    key,
+                })
+            })),
         }
     }
 

@@ -176,6 +176,34 @@ fn workers_may_be_processes_and_share_directories() {
 }
 
 #[test]
+fn a_phase_whose_time_is_over_is_told_as_far_as_it_came() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().to_str().expect("a path of text");
+    let course = ["compare", "--warm", "-t", path, "--rate", "50", "--for", "1s"];
+    let mdtest = ["mdtest", "--files", "1000", "--dirs", "1", "--size-min", "10"];
+    let found = report(dir.path(), &[&course[..], &["--json", "--rounds", "2"], &mdtest].concat());
+    assert_eq!(found["setup"]["limit_seconds"], 1);
+    let rounds = |phase: usize| {
+        let rounds = found["phases"][phase]["targets"][0]["rounds"].as_array().expect("rounds");
+        rounds
+            .iter()
+            .map(|it| (it["count"].as_u64(), it["ended_early"].as_bool()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(rounds(0), [(Some(1), Some(false)); 2]);
+    for (count, ended_early) in rounds(1) {
+        assert!(
+            (1..=51).contains(&count.expect("a count")) && ended_early == Some(true),
+            "{count:?}"
+        );
+    }
+    assert_eq!(rounds(2), [], "later phases are about what is not there");
+    let output = bench(dir.path(), &[&course[..], &["--rounds", "1"], &mdtest].concat());
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains(": ended after ") && !table.contains("stat cold"), "{table}");
+}
+
+#[test]
 fn a_rate_is_kept_and_runs_end_where_they_are_told() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let path = dir.path().to_str().expect("a path of text");
@@ -185,4 +213,12 @@ fn a_rate_is_kept_and_runs_end_where_they_are_told() {
     assert_eq!(phases(&found).len(), 2);
     let rate = found["phases"][1]["targets"][0]["per_second"]["median"].as_f64().expect("a rate");
     assert!((1.0..1010.0).contains(&rate), "{rate}");
+    assert_eq!((&found["setup"]["rate"], &found["setup"]["rounds"]), (&1000.0.into(), &1.into()));
+    assert_eq!(
+        (&found["setup"]["warm"], &found["phases"][1]["workers"]),
+        (&true.into(), &1.into())
+    );
+    let round = &found["phases"][1]["targets"][0]["rounds"][0];
+    assert!(round["seconds"].as_f64() > Some(0.19) && found["seconds"].as_f64() > Some(0.19));
+    assert!(round["daemon_cpu_us"].is_null(), "the kernel serves a directory: {round}");
 }

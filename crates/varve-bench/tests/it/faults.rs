@@ -18,11 +18,18 @@ fn wait_for(dir: &Path, name: &str) -> PathBuf {
     }
 }
 
-/// Runs mdtest slowly and calls `meddle` with the directory while files are created; returns what it complains.
+/// Runs mdtest slowly and calls `meddle` with the directory while it runs, mostly while files are created; returns what it
+/// complains.
 fn with_fault(meddle: impl FnOnce(&Path)) -> String {
+    with_fault_in(&[], meddle)
+}
+
+fn with_fault_in(more: &[&str], meddle: impl FnOnce(&Path)) -> String {
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut child = Command::new(env!("CARGO_BIN_EXE_varve-bench"))
-        .args(["compare", "--rounds", "1", "--warm", "--until", "readdir", "--rate", "30", "-t"])
+        .args(["compare", "--rounds", "1", "--warm", "--until", "readdir", "--rate", "30"])
+        .args(more)
+        .arg("-t")
         .arg(dir.path())
         .args(["mdtest", "--files", "60", "--dirs", "1", "--size-min", "100"])
         .stdout(Stdio::piped())
@@ -48,6 +55,15 @@ fn a_missing_file_is_found() {
 }
 
 #[test]
+fn a_missing_file_of_a_phase_that_was_ended_early_is_found() {
+    let said = with_fault_in(&["--for", "1s"], |dir| {
+        let file = wait_for(dir, "d00000/file-000000001");
+        std::fs::remove_file(file).expect("the file goes");
+    });
+    assert!(said.contains("file-000000001 does not exist"), "{said}");
+}
+
+#[test]
 fn other_bytes_are_found() {
     let said = with_fault(|dir| {
         // The file after it is there, so this one is written.
@@ -65,6 +81,21 @@ fn a_name_that_should_not_be_there_is_found() {
         std::fs::copy(&file, file.with_file_name("planted")).expect("the file is copied");
     });
     assert!(said.contains("d00000 has names 61 instead of 60"), "{said}");
+}
+
+/// What was looked at had only to exist.
+#[test]
+fn other_attributes_are_found_as_they_are_seen() {
+    let said = with_fault(|dir| {
+        let last = wait_for(dir, "d00000/file-000000059");
+        // Files are checked and the phase `stat cold` begins; it takes two seconds.
+        std::thread::sleep(Duration::from_millis(700));
+        for file in std::fs::read_dir(last.parent().expect("a directory")).expect("files") {
+            std::fs::write(file.expect("a file").path(), "").expect("the file is written");
+        }
+    });
+    assert!(said.contains("stat cold: check failed"), "{said}");
+    assert!(said.contains("has size 0 instead of 100"), "{said}");
 }
 
 #[test]

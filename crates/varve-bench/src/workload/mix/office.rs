@@ -4,7 +4,7 @@ use super::{
     APPEND_BYTES_MEAN, Expects, Ops, Phase, Plan, SAMPLES, TREE_WIDTH, Worker, bytes, phases,
     samples,
 };
-use crate::op::{Expect, Op};
+use crate::op::{Expect, Is, Op};
 use crate::random::Random;
 
 /// Who serves.
@@ -131,7 +131,7 @@ impl Desk<'_> {
 
     fn read(&self, at: usize) -> Op {
         let (file, bytes) = self.files[at];
-        Op::Read { path: self.path(file), bytes }
+        Op::Read { path: self.path(file), bytes, key: self.key(file) }
     }
 
     fn delete(&mut self) -> Option<Op> {
@@ -151,7 +151,10 @@ impl Desk<'_> {
                 }
                 ops.extend(self.pick().map(|at| self.read(at)));
                 ops.extend(self.delete());
-                let stat = self.pick().map(|at| Op::Stat(self.path(self.files[at].0)));
+                let stat = self.pick().map(|at| {
+                    let (file, bytes) = self.files[at];
+                    Op::Stat(self.path(file), Is::File { bytes })
+                });
                 ops.extend(stat);
             }
             Kind::Mail => {

@@ -13,7 +13,7 @@ const PASSIVE: u64 = 26;
 pub(super) struct Video {
     /// Bytes of a video.
     size: u64,
-    /// Videos that are served; for every 48 of them one is replaced.
+    /// Parts of videos that are served; for every 480 of them a video is replaced.
     turns: u64,
 }
 
@@ -77,12 +77,14 @@ impl Plan for Video {
             })),
             (_, reader) => {
                 let readers = Worker { index: reader - 1, of: worker.of - 1 };
-                let path = active(mix(reader) % ACTIVE);
+                let key = mix(reader) % ACTIVE;
+                let path = active(key);
                 let blocks = self.size / READ_BYTES;
                 Box::new(readers.share(self.turns).enumerate().map(move |(at, _)| Op::ReadAt {
                     path: path.clone(),
                     offset: (reader + at as u64) % blocks * READ_BYTES,
                     bytes: READ_BYTES,
+                    key,
                 }))
             }
         }

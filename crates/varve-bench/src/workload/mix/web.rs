@@ -85,7 +85,7 @@ impl Plan for Web {
                 let reads = (turns.end - turns.start) * READS;
                 Box::new((0..reads).map(move |_| {
                     let file = random.below(self.files);
-                    Op::Read { path: Self::file(file), bytes: Self::size(file) }
+                    Op::Read { path: Self::file(file), bytes: Self::size(file), key: file }
                 }))
             }
         }
