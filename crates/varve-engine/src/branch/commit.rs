@@ -21,11 +21,10 @@ use varve_types::{KeyspaceId, SeqNo};
 use super::clash::{Clashes, MergeHook, top_space};
 use super::{Branch, BranchRecord};
 use crate::db::Inner;
-use crate::iter::rows::Rows;
 use crate::memtable::Found;
 use crate::table::Admission;
 use crate::view::{Layer, View};
-use crate::{Batch, Direction, KeyRange, StoreError, StoreResult};
+use crate::{Batch, KeyRange, StoreError, StoreResult};
 
 /// Bytes that a row takes in a batch besides its key and value, at most.
 const ROW_OVERHEAD_BYTES: usize = 16;
@@ -33,9 +32,6 @@ const ROW_OVERHEAD_BYTES: usize = 16;
 const BATCH_COMMIT_BYTES_MAX: usize = 8 << 20;
 /// Branches that ended and wait for a flush to be forgotten; one more has it done at once.
 const ENDED_MAX: usize = 64;
-
-/// Takes one row after the other: the store's key space, the key, its value if it was not deleted; false to stop.
-pub type RowVisitor<'a> = dyn FnMut(KeyspaceId, &[u8], Option<Bytes>) -> bool + 'a;
 
 /// Whether a row, by the store's key space and its key, is changed in a way that commutes with what others do to it.
 pub type Commuting<'a> = dyn Fn(KeyspaceId, &[u8]) -> bool + 'a;
@@ -107,30 +103,9 @@ impl Branch {
             }
         }
     }
-
-    /// Calls `each` with the rows that the branch changed, without a value if it deleted one, until it says false: key
-    /// spaces in their order, within them keys. Private key spaces are left out. Costs the number of rows.
-    pub fn changes(&self, each: &mut RowVisitor<'_>) -> StoreResult<()> {
-        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
-        for own in view.branch(self.id)?.spaces.iter().filter(|own| !own.private) {
-            let layer = Layer { space: view.keyspace(own.id)?, seq: pin.seq() };
-            let mut walk = self.inner.changes(&view, layer)?;
-            while let Some((key, found)) = walk.next_found()? {
-                let value = self.inner.cache.value_of(found, Admission::Pass)?;
-                if !each(own.base, key.as_slice(), value) {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Inner {
-    fn changes(&self, view: &View, layer: Layer<'_>) -> StoreResult<Rows> {
-        self.rows(view, &[layer], &KeyRange::all(), Direction::Forward)
-    }
-
     /// Fails if a branch that takes locks has lost them. Once nobody else can write until it is committed, they count as kept:
     /// whoever is given them then reads what it has written.
     pub(super) fn check_locks(&self, record: &BranchRecord) -> StoreResult<()> {
@@ -150,7 +125,7 @@ impl Inner {
         self.lock_changes(record.id, |lock| {
             for own in record.spaces.iter().filter(|own| !own.private) {
                 let layer = Layer { space: view.keyspace(own.id)?, seq: SeqNo::MAX };
-                let mut walk = self.changes(view, layer)?;
+                let mut walk = self.changes(view, layer, &KeyRange::all())?;
                 while let Some((key, _)) = walk.next_found()? {
                     lock(own.base, key.as_slice(), commutes(own.base, key.as_slice()))?;
                 }
@@ -169,7 +144,7 @@ impl Inner {
         let (mut rows, mut bytes) = (Vec::new(), 0);
         for own in record.spaces.iter().filter(|own| !own.private) {
             let layer = Layer { space: view.keyspace(own.id)?, seq: SeqNo::MAX };
-            let mut walk = self.changes(view, layer)?;
+            let mut walk = self.changes(view, layer, &KeyRange::all())?;
             while let Some((key, found)) = walk.next_found()? {
                 let key = Bytes::copy_from_slice(key.as_slice());
                 let found = self.cache.at_hand(found)?;

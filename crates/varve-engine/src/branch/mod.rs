@@ -22,6 +22,7 @@
 //! Source: KVFS (thesis 3.3, 4.2): transactions as trees of their own over the store's. Departures: the rows of a
 //! branch stand in the common log instead of one of its own, so that one sync serves all; begin costs one manifest edit.
 
+mod changes;
 mod clash;
 mod commit;
 mod join;
@@ -37,8 +38,9 @@ use parking_lot::{Mutex, RwLock};
 use varve_format::edit::BRANCH_INFO_BYTES_MAX;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
+pub use changes::RowVisitor;
 pub use clash::{Clash, Merged};
-pub use commit::{Commuting, RowVisitor};
+pub use commit::Commuting;
 pub use store::SnapshotStore;
 
 use crate::db::Inner;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use varve_types::{KeyspaceId, SeqNo};
 
 use super::SnapshotStore;
-use super::commit::RowVisitor;
+use super::changes::RowVisitor;
 use crate::db::Inner;
 use crate::iter::Source;
 use crate::table::Admission;

@@ -1,9 +1,11 @@
 //! Branches and named snapshots against models: random operations on the store, on branches of it and on branches of
 //! those, over restarts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use varve_engine::{
     Branch, BranchOptions, Clash, Db, Direction, Fit, KeyRange, Merged, Store, StoreError,
     StoreResult,
@@ -251,6 +253,7 @@ impl World {
             check_rows(store, &self.ids, &self.trees[at].rows, rng).unwrap();
         });
         if let Some(branch) = self.branch(at) {
+            self.check_own(&branch, &self.trees[at], rng);
             match self.trees[at].parent {
                 0 => {
                     let base = branch.base().unwrap();
@@ -262,6 +265,43 @@ impl World {
         if let Some((name, (rows, _))) = self.snapshots.iter().nth(rng.below(4) as usize) {
             let store = self.db().open_snapshot(name).unwrap();
             check_rows(&store, &self.ids, rows, rng).unwrap();
+        }
+    }
+
+    /// Each row that was written in a branch is told, as the branch has it, and no other; of a range only what is in it.
+    fn check_own(&self, branch: &Branch, tree: &Tree, rng: &mut Rng) {
+        let (mut all, mut changed) = (Vec::new(), branch.changed_spaces().unwrap());
+        let keep = |all: &mut Vec<_>, id: KeyspaceId, key: &[u8], value: Option<Bytes>| {
+            all.push((id, key.to_vec(), value.map(|value| value.to_vec())));
+            true
+        };
+        branch.changes(&mut |id, key, value| keep(&mut all, id, key, value)).unwrap();
+        let spaces: BTreeSet<KeyspaceId> = all.iter().map(|(id, ..)| *id).collect();
+        changed.sort();
+        assert_eq!(changed, Vec::from_iter(spaces));
+        for (space, id) in self.ids.iter().enumerate() {
+            let own = all.iter().filter(|(of, ..)| of == id);
+            let own: BTreeMap<&Vec<u8>, _> = own.map(|(_, key, value)| (key, value)).collect();
+            let written = tree.changed.keys().filter(|(of, _)| *of == space).map(|(_, key)| key);
+            assert!(own.keys().copied().eq(written), "other rows than were written");
+            for (key, value) in &own {
+                assert_eq!(tree.rows.spaces[space].get(*key), value.as_ref(), "{key:?}");
+            }
+            let keys: Vec<_> = own.keys().collect();
+            let [from, to] = [(); 2].map(|()| match keys.len() {
+                0 => Vec::new(),
+                len => keys[rng.below(len as u64) as usize].to_vec(),
+            });
+            let range =
+                KeyRange { start: Bound::Included(from.clone()), end: Bound::Excluded(to.clone()) };
+            let mut part = Vec::new();
+            let told = branch
+                .changes_of(*id, &range, &mut |id, key, value| keep(&mut part, id, key, value));
+            told.unwrap();
+            let within = all.iter().filter(|(of, key, _)| of == id && *key >= from && *key < to);
+            let within: Vec<_> = within.cloned().collect();
+            assert_eq!(part, within);
+            assert_eq!(branch.count_changes(*id, &range, 3).unwrap(), within.len().min(3) as u64);
         }
     }
 
