@@ -153,6 +153,11 @@ impl RowKey {
         ino.get().to_be_bytes()
     }
 
+    /// The prefix shared by all pending rows, as bytes.
+    pub fn pending_prefix() -> [u8; 8] {
+        PENDING.to_be_bytes()
+    }
+
     /// The prefix shared by all mark rows, as bytes.
     pub fn mark_prefix() -> [u8; 8] {
         MARK.to_be_bytes()

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use varve_engine::Branch;
+use varve_engine::{Branch, KeyRange};
 use varve_types::KeyspaceId;
 use varve_vfs::FsResult;
 
@@ -50,12 +50,17 @@ impl VarveFs {
         let txn = self.transaction(id)?;
         let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
         let mut count = 0;
-        let walked = branch.changes(&mut |keyspace, _, _| {
-            count += u64::from(!self.is_of_files(keyspace));
-            true
-        });
-        walked.map_err(error::store)?;
+        for pairs in self.changed_pairs(&branch)? {
+            count +=
+                branch.count_changes(pairs, &KeyRange::all(), u64::MAX).map_err(error::store)?;
+        }
         Ok(count)
+    }
+
+    /// The key spaces of dictionaries in which a transaction has changed pairs.
+    pub(super) fn changed_pairs(&self, branch: &Branch) -> FsResult<Vec<KeyspaceId>> {
+        let changed = branch.changed_spaces().map_err(error::store)?;
+        Ok(changed.into_iter().filter(|keyspace| !self.is_of_files(*keyspace)).collect())
     }
 
     /// A conflict if pairs were changed of dictionaries that are gone; else none goes while the guard is there.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bytes::Bytes;
-use varve_engine::Branch;
-use varve_schema::key::{DataRow, MetaRow};
+use varve_engine::{Branch, KeyRange};
+use varve_schema::key::MetaRow;
 use varve_schema::{
     Body, Content, EntryRow, Inode, META, Named, Pending, RowKey, decode_inode_row,
 };
@@ -50,10 +50,8 @@ pub(super) struct Plan {
     pub(super) orphans: Vec<InodeId>,
     /// Files of which the view has an object that is half made.
     pub(super) begun: HashSet<InodeId>,
-    /// Rows of directories that change in no other way than by what they count.
+    /// Rows of directories that change in no other way than by what they count, and whose extended attributes do not change.
     pub(super) counted: HashSet<RowKey>,
-    /// Files and directories of which extended attributes change.
-    with_xattrs: BTreeSet<InodeId>,
     /// The view's own mark rows.
     pub(super) marks: Vec<(RowKey, Bytes)>,
     /// Key spaces of dictionaries.
@@ -77,29 +75,18 @@ impl VarveFs {
         view: &VarveFs,
     ) -> FsResult<Plan> {
         let (mut plan, mut failed) = (Plan::default(), None);
-        let walked = branch.changes(&mut |keyspace, key, ours| {
-            if !self.is_of_files(keyspace) {
-                plan.pairs.insert(keyspace);
-            }
+        plan.pairs.extend(self.changed_pairs(branch)?);
+        let all = KeyRange::all();
+        let walked = branch.changes_of(self.meta, &all, &mut |_, key, ours| {
             let Some(key) = RowKey::from_bytes(key) else { return true };
-            if keyspace == self.data
-                && let DataRow::Xattr(ino) = key.data_kind()
-            {
-                plan.with_xattrs.insert(ino);
-            }
-            if keyspace != self.meta {
-                return true;
-            }
-            failed = self.plan_row(&mut plan, (txn, view), key, ours).err();
+            failed = self.plan_row(&mut plan, (txn, branch, view), key, ours).err();
             failed.is_none()
         });
         walked.map_err(error::store)?;
         if let Some(error) = failed {
             return Err(error);
         }
-        let Plan { left, arrived, orphans, counted, with_xattrs, removed_objects, shrunk, .. } =
-            &mut plan;
-        counted.retain(|key| !with_xattrs.contains(&InodeId::new(key.prefix())));
+        let Plan { left, arrived, orphans, removed_objects, shrunk, .. } = &mut plan;
         // What only programs in the transaction still had is gone with it.
         orphans.iter().for_each(|ino| drop(arrived.remove(ino)));
         left.retain(|inode| !arrived.contains_key(&inode.ino));
@@ -110,7 +97,7 @@ impl VarveFs {
     fn plan_row(
         &self,
         plan: &mut Plan,
-        (txn, view): (&Transaction, &VarveFs),
+        (txn, branch, view): (&Transaction, &Branch, &VarveFs),
         key: RowKey,
         ours: Option<Bytes>,
     ) -> FsResult<()> {
@@ -122,7 +109,7 @@ impl VarveFs {
             }
             MetaRow::Inode(ino) => {
                 let ours = ours.as_ref().map(decode_inode_row).transpose().map_err(unreadable)?;
-                self.plan_inode(plan, (txn, view), ino, ours)?;
+                self.plan_inode(plan, (txn, branch, view), ino, ours)?;
             }
             MetaRow::Pending(ino) => match ours.as_ref().map(Pending::decode).transpose() {
                 Ok(Some(Pending::ObjectDelete)) => plan.removed_objects.push(ino),
@@ -192,7 +179,7 @@ impl VarveFs {
     fn plan_inode(
         &self,
         plan: &mut Plan,
-        (txn, view): (&Transaction, &VarveFs),
+        (txn, branch, view): (&Transaction, &Branch, &VarveFs),
         ino: InodeId,
         ours: Option<Inode>,
     ) -> FsResult<()> {
@@ -210,7 +197,9 @@ impl VarveFs {
             if !info.untold.is_zero() || (theirs.is_some() && view.accounts.is_marked(ino)) {
                 plan.untold.push(ino);
             }
-            if theirs.as_ref().is_some_and(|theirs| differ_by_counts(theirs, &ours)) {
+            if theirs.as_ref().is_some_and(|theirs| differ_by_counts(theirs, &ours))
+                && !(ours.has_xattrs && self.changes_xattrs(branch, ino)?)
+            {
                 plan.counted.insert(RowKey::inode(ino));
             }
             let before = theirs.map(|inode| inode.content);
@@ -226,6 +215,12 @@ impl VarveFs {
             plan.arrived.insert(ino, Place::Own);
         }
         Ok(())
+    }
+
+    /// Whether the transaction has changed extended attributes of a directory.
+    fn changes_xattrs(&self, branch: &Branch, dir: InodeId) -> FsResult<bool> {
+        let range = KeyRange::prefix(&RowKey::prefix_bytes(dir));
+        Ok(branch.count_changes(self.data, &range, 1).map_err(error::store)? > 0)
     }
 
     /// Whether the kernel may know an inode that the transaction has changed.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use varve_engine::{BranchOptions, LockOptions, Store};
+use varve_engine::{BranchOptions, KeyRange, LockOptions, Store};
 use varve_schema::key::MetaRow;
 use varve_schema::{Pending, RowKey};
 use varve_types::{BranchId, InodeId};
@@ -258,9 +258,9 @@ impl VarveFs {
     pub(super) fn open_transaction(&self, txn: &Transaction) -> FsResult<VarveFs> {
         let branch = self.views()?.db.open_branch(txn.branch).map_err(error::store)?;
         let mut pending = Vec::new();
-        let walked = branch.changes(&mut |keyspace, key, value| {
-            let key = RowKey::from_bytes(key).filter(|_| keyspace == self.meta);
-            if let Some(MetaRow::Pending(ino)) = key.map(RowKey::meta_kind)
+        let range = KeyRange::prefix(&RowKey::pending_prefix());
+        let walked = branch.changes_of(self.meta, &range, &mut |_, key, value| {
+            if let Some(MetaRow::Pending(ino)) = RowKey::from_bytes(key).map(RowKey::meta_kind)
                 && let Some(Ok(kind)) = value.as_ref().map(Pending::decode)
                 && kind != Pending::ObjectDelete
             {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use varve_fs::{CommitError, FormatOptions, Isolation, TransactionOptions, VarveFs, ViewName};
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
-use varve_vfs::{Caller, FsError, FsResult, SetAttr, Vfs};
+use varve_vfs::{Caller, FsError, FsResult, SetAttr, Vfs, XattrMode};
 
 use crate::crash::{open, sim_store};
 use crate::support::{Calls, ROOT, name};
@@ -459,4 +459,38 @@ fn who_keeps_the_main_view_waiting_gives_way() {
     }
     fs.abort_transaction(&txn.name).unwrap();
     assert_eq!(fs.lock_status().unwrap(), []);
+}
+
+/// Names in a directory commute with who has looked at it. Its extended attributes do not, whatever else is committed with them.
+#[test]
+fn extended_attributes_of_a_directory_do_not_commute() {
+    let env = sim_store(3, &FormatOptions::default());
+    let fs = open(&env);
+    let dir = fs.mk_dir(ROOT, "dir");
+    fs.setxattr(dir, b"user.a", b"1", XattrMode::Set).unwrap();
+    let isolation = Isolation::Serializable;
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let reader = fs.begin_transaction(ROOT, &options).unwrap();
+    let view = fs.open_view(&reader).unwrap();
+    let seen = view.find(ROOT, "dir").unwrap().ino;
+    assert_eq!(view.getxattr(seen, b"user.a").unwrap(), &b"1"[..]);
+    let commit = |file: &str, value: Option<&[u8]>| {
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let changing = fs.open_view(&txn).unwrap();
+        changing.mk(dir, file);
+        if let Some(value) = value {
+            changing.setxattr(dir, b"user.a", value, XattrMode::Set).unwrap();
+        }
+        fs.commit_transaction(&txn.name, &changing)
+    };
+    commit("first", None).unwrap();
+    match commit("second", Some(b"2")) {
+        Err(CommitError::Failed(FsError::Blocked(_))) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(view.getxattr(seen, b"user.a").unwrap(), &b"1"[..]);
+    drop(view);
+    fs.abort_transaction(&reader.name).unwrap();
+    commit("third", Some(b"3")).unwrap();
+    assert_eq!(fs.getxattr(dir, b"user.a").unwrap(), &b"3"[..]);
 }

@@ -372,13 +372,11 @@ impl<'a> Receiving<'a> {
         let base = self.branch.base().map_err(error::store)?;
         let (meta, mut then, mut now) = (self.fs.meta, BTreeMap::new(), BTreeMap::new());
         let mut failed = None;
-        let walked = self.branch.changes(&mut |keyspace, key, is| {
+        let walked = self.branch.changes_of(meta, &KeyRange::all(), &mut |_, key, is| {
             let mut compare = || -> FsResult<()> {
-                if keyspace == meta {
-                    let was = base.get(meta, key).map_err(error::store)?;
-                    then.extend(objects_in(key, was.as_ref())?);
-                    now.extend(objects_in(key, is.as_ref())?);
-                }
+                let was = base.get(meta, key).map_err(error::store)?;
+                then.extend(objects_in(key, was.as_ref())?);
+                now.extend(objects_in(key, is.as_ref())?);
                 Ok(())
             };
             failed = compare().err();
