@@ -134,7 +134,8 @@ impl VarveFs {
         let gone = plan.removed_objects.iter().chain(&plan.orphans).chain(&plan.begun);
         let gone: HashSet<&InodeId> = gone.collect();
         let installs: Vec<InodeId> = own.into_iter().filter(|ino| !gone.contains(ino)).collect();
-        let survivors = self.survivors(&plan)?;
+        let before = self.store.snapshot().map_err(error::store)?;
+        let survivors = (self.survivors(&plan)?, &*before);
         let own = view_dir(&self.dir, txn.epoch);
         let copied = self.prepare_objects(view, &plan, (&installs, &own), txn.epoch)?;
         let nobody_reads = self.objects.installing.write();
@@ -147,7 +148,7 @@ impl VarveFs {
             kept.retire(txn.epoch);
         }
         let mut done = self.finish(&mut plan, (&installs, &copied), survivors, txn.epoch);
-        drop(nobody_reads);
+        drop((nobody_reads, before));
         let is_finished = done.is_ok();
         if let Some(then) = ending.then.filter(|_| is_finished) {
             done = then();

@@ -47,7 +47,7 @@ pub(super) struct Plan {
     pub(super) large: BTreeSet<InodeId>,
     /// Large files that are small again, as a rollback has them.
     pub(super) shrunk: Vec<InodeId>,
-    pub(super) orphans: Vec<InodeId>,
+    pub(super) orphans: BTreeSet<InodeId>,
     /// Files of which the view has an object that is half made.
     pub(super) begun: HashSet<InodeId>,
     /// Rows of directories that change in no other way than by what they count, and whose extended attributes do not change.
@@ -113,7 +113,9 @@ impl VarveFs {
             }
             MetaRow::Pending(ino) => match ours.as_ref().map(Pending::decode).transpose() {
                 Ok(Some(Pending::ObjectDelete)) => plan.removed_objects.push(ino),
-                Ok(Some(Pending::Orphan)) => plan.orphans.push(ino),
+                Ok(Some(Pending::Orphan)) => {
+                    plan.orphans.insert(ino);
+                }
                 Ok(Some(Pending::ObjectMaking | Pending::OrphanObjectMaking)) => {
                     plan.begun.insert(ino);
                 }

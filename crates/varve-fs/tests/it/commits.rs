@@ -410,6 +410,88 @@ fn nothing_stays_of_what_a_transaction_made_of_a_file_that_it_removed() {
     assert_eq!(check(&env).findings, []);
 }
 
+/// A commit removed more bytes of small files than one write to the store may have, all of which the kernel knew: it read them all
+/// into memory, and was then refused to keep them, with the store.
+#[test]
+fn a_commit_keeps_any_amount_of_what_is_known_of_files_it_removes() {
+    const MIB: usize = 1 << 20;
+    const FILES: u8 = 20;
+    let format = FormatOptions { large_file_threshold_bytes: 16 << 20, ..FormatOptions::default() };
+    let rig = Rig::with(&format, MountOptions::default());
+    let name_of = |n: u8| format!("file {n}");
+    let files: Vec<InodeId> = (0..FILES).map(|n| rig.mk(ROOT, &name_of(n))).collect();
+    for (ino, n) in files.iter().zip(0..) {
+        let handle = rig.open_as(*ino, BOTH);
+        for at in 0..15 {
+            rig.write(*ino, handle, (at * MIB) as u64, &vec![n; MIB], false).unwrap();
+        }
+        rig.release(*ino, handle).unwrap();
+    }
+    rig.setxattr(files[1], b"user.kept", b"too", XattrMode::Set).unwrap();
+    let reader = rig.open_as(files[0], READ);
+    let txn = rig.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let view = rig.open_view(&txn).unwrap();
+    (0..FILES).for_each(|n| view.unlink(ROOT, name(&name_of(n))).unwrap());
+    rig.commit_transaction(&txn.name, &view).unwrap();
+    drop(view);
+    assert_eq!(rig.list(ROOT), Vec::<String>::new());
+    let all = |n: u8| vec![n; 15 * MIB];
+    assert!(rig.read(files[0], reader, 0, 16 << 20).unwrap() == all(0));
+    rig.release(files[0], reader).unwrap();
+    for n in [1, 10, FILES - 1] {
+        assert!(rig.contents(files[usize::from(n)]) == all(n), "{n}");
+    }
+    rig.mk(ROOT, "later");
+    files.iter().for_each(|ino| rig.forget(*ino, 1));
+    let rig = rig.remount();
+    assert_eq!(rig.list(ROOT), ["later"]);
+    sound(&rig);
+}
+
+/// What is kept of files that a commit removes is written in pieces. A crash between two leaves the commit, and nothing of them.
+#[test]
+fn a_crash_while_files_that_a_commit_removed_are_kept_leaves_nothing_of_them() {
+    let format = FormatOptions { large_file_threshold_bytes: 16 << 20, ..FormatOptions::default() };
+    let (mut whole, mut absent) = (0, 0);
+    for n in 0.. {
+        let env = sim_store(n, &format);
+        let fs = open(&env);
+        let files = ["a", "b", "c"];
+        let known = files.map(|text| {
+            let ino = fs.mk(ROOT, text);
+            fs.put_at(ino, 0, &vec![7; 1_500_000]);
+            ino
+        });
+        fs.sync().unwrap();
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        files.iter().for_each(|text| view.unlink(ROOT, name(text)).unwrap());
+        let before = env.op_count();
+        env.crash_after(before + n);
+        let committed = fs.commit_transaction(&txn.name, &view);
+        let crashed = env.crashed();
+        assert!(crashed || committed.is_ok(), "{committed:?}");
+        if !crashed {
+            known.iter().for_each(|ino| assert!(fs.contents(*ino) == vec![7; 1_500_000]));
+        }
+        drop((view, fs));
+        for image in [env.process_kill(), env.power_cut_keep_nothing(), env.power_cut_keep_all()] {
+            let fs = open(&image);
+            let found = fs.list(ROOT);
+            assert!(found.is_empty() || (committed.is_err() && found == files), "{found:?}");
+            fs.close().unwrap();
+            drop(fs);
+            let fs = open(&image);
+            assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "crash {n}");
+            if found.is_empty() { whole += 1 } else { absent += 1 }
+        }
+        if !crashed {
+            break;
+        }
+    }
+    assert!(whole > 20 && absent > 0, "{whole} whole, {absent} absent");
+}
+
 /// Two make the first large files of a directory at once. One found it when the other had made it and not noted yet that the
 /// directory above is to be synced: what that one synced was gone with a power cut.
 #[test]

@@ -7,9 +7,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use varve_engine::{Batch, Direction, KeyRange};
+use varve_engine::{Batch, Direction, KeyRange, Store, StoreSnapshot};
 use varve_schema::{Content, Inode, Loan, Pending, RowKey, encode_inode_row};
-use varve_types::InodeId;
+use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use super::bytes_of;
@@ -19,11 +19,12 @@ use crate::locator::Place;
 use crate::superblock::view_dir;
 use crate::views::plan::Plan;
 
-/// Rows of a file that the main view still knows, though its last name is gone.
-pub(super) struct Survivor {
-    inode: Inode,
-    data: Vec<(Bytes, Bytes)>,
-}
+/// Bytes of one write of rows that are kept, about.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// Files that are gone but that the main view still knows, without names, and the state before the commit, which has
+/// their rows.
+pub(super) type Survivors<'a> = (Vec<Inode>, &'a dyn StoreSnapshot);
 
 impl VarveFs {
     /// Makes what is outside of the rows as a commit that has joined wants it, durably, then what is known in memory. Where it
@@ -32,7 +33,7 @@ impl VarveFs {
         &self,
         plan: &mut Plan,
         (installs, copied): (&[InodeId], &BTreeSet<InodeId>),
-        survivors: Vec<Survivor>,
+        survivors: Survivors<'_>,
         epoch: InodeId,
     ) -> FsResult<()> {
         let views = self.views()?;
@@ -66,24 +67,13 @@ impl VarveFs {
         self.forget_transaction(epoch);
     }
 
-    /// The inodes that are gone but that the main view still knows, with the rows that they may need. REQUIRES: the commit
-    /// is not written yet.
-    pub(super) fn survivors(&self, plan: &Plan) -> FsResult<Vec<Survivor>> {
+    /// The inodes that are gone but that the main view still knows. REQUIRES: the commit is not written yet.
+    pub(super) fn survivors(&self, plan: &Plan) -> FsResult<Vec<Inode>> {
         let mut survivors = Vec::new();
         for inode in &plan.left {
-            if self.locator.place(inode.ino)?.is_none() {
-                continue;
+            if self.locator.place(inode.ino)?.is_some() {
+                survivors.push(Inode { nlink: 0, home: None, ..inode.clone() });
             }
-            let inode = Inode { nlink: 0, home: None, ..inode.clone() };
-            let mut data = Vec::new();
-            if inode.has_xattrs || matches!(inode.content, Content::Chunks) {
-                let range = KeyRange::prefix(&RowKey::prefix_bytes(inode.ino));
-                let rows = self.store.scan(self.data, range, Direction::Forward);
-                for row in rows.map_err(error::store)? {
-                    data.push(row.map_err(error::store)?);
-                }
-            }
-            survivors.push(Survivor { inode, data });
         }
         Ok(survivors)
     }
@@ -93,11 +83,10 @@ impl VarveFs {
         &self,
         plan: &mut Plan,
         installs: &[InodeId],
-        survivors: Vec<Survivor>,
+        survivors: Survivors<'_>,
     ) -> FsResult<()> {
         self.moves.fetch_add(1, Ordering::AcqRel);
-        let mut batch = Batch::new();
-        batch.reclaims_space();
+        let mut kept = Kept::new();
         for (ino, place) in &plan.arrived {
             self.locator.moved(*ino, place.clone())?;
             match plan.nameless.contains(ino) {
@@ -106,7 +95,7 @@ impl VarveFs {
             }
         }
         for ino in installs {
-            batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
+            kept.batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
             if let Some(node) = self.locator.node(*ino) {
                 node.state().object = None;
             }
@@ -115,47 +104,69 @@ impl VarveFs {
             if matches!(inode.content, Content::Directory(_))
                 && let Some(slot) = self.accounts.end_mark(inode.ino)
             {
-                batch.delete(self.meta, bytes_of(RowKey::mark(slot)));
+                kept.batch.delete(self.meta, bytes_of(RowKey::mark(slot)));
             }
         }
-        let mut orphans = HashSet::new();
-        for Survivor { inode, data } in survivors {
-            let ino = inode.ino;
-            let elsewhere = matches!(inode.content, Content::Object { .. } | Content::Borrowed(_));
-            let has_rows = elsewhere || !data.is_empty() || plan.orphans.contains(&ino);
-            if !self.locator.mark_orphan(ino, has_rows)? {
-                self.locator.detach(Box::new(inode))?;
-                continue;
-            }
-            batch.put(self.meta, bytes_of(RowKey::inode(ino)), encode_inode_row(&inode));
-            batch.put(self.meta, bytes_of(RowKey::pending(ino)), Pending::Orphan.encode());
-            if plan.orphans.contains(&ino) {
-                // Brought by the commit, which has made something else of it before it took its last name.
-                let range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
-                for key in self.store.keys(self.data, range).map_err(error::store)? {
-                    batch.delete(self.data, key.map_err(error::store)?);
-                }
-            }
-            data.into_iter().for_each(|(key, value)| batch.put(self.data, key, value));
-            if let Some(source) = inode.source() {
-                batch.put(self.meta, bytes_of(RowKey::loan(source, ino)), Loan::File.encode());
-            }
-            orphans.insert(ino);
-            self.locator.moved(ino, Place::Own)?;
-        }
+        let orphans = self.keep_survivors(plan, survivors, &mut kept)?;
         plan.removed_objects.retain(|removed| !orphans.contains(removed));
         for ino in &plan.shrunk {
-            batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
+            kept.batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
             if let Some(node) = self.locator.node(*ino) {
                 let mut state = node.state();
                 (state.object, state.has_object) = (None, false);
             }
         }
         self.dictionaries().expire_names();
-        if !batch.is_empty() {
-            self.store.write(batch).map_err(error::store)?;
-        }
+        kept.write(self.store.as_ref())?;
         self.reload_quotas()
+    }
+
+    /// Keeps what is known of files that are gone, as orphans if they have more than an inode; gives these. What that takes
+    /// may be more than fits into memory, and is written as it comes: of each file what makes it an orphan before the rest
+    /// of its rows, so that the next mount removes what a crash leaves.
+    fn keep_survivors(
+        &self,
+        plan: &Plan,
+        (survivors, before): Survivors<'_>,
+        kept: &mut Kept,
+    ) -> FsResult<HashSet<InodeId>> {
+        let mut orphans = HashSet::new();
+        for inode in survivors {
+            let ino = inode.ino;
+            let range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
+            let mut rows = None;
+            if inode.has_xattrs || matches!(inode.content, Content::Chunks) {
+                let scan = before.scan(self.data, range.clone(), Direction::Forward);
+                rows = Some(scan.map_err(error::store)?.peekable());
+            }
+            let has_data = rows.as_mut().is_some_and(|rows| rows.peek().is_some());
+            let elsewhere = matches!(inode.content, Content::Object { .. } | Content::Borrowed(_));
+            let was_orphan = plan.orphans.contains(&ino);
+            if !self.locator.mark_orphan(ino, elsewhere || has_data || was_orphan)? {
+                self.locator.detach(Box::new(inode))?;
+                continue;
+            }
+            kept.put(self.meta, bytes_of(RowKey::inode(ino)), encode_inode_row(&inode));
+            kept.put(self.meta, bytes_of(RowKey::pending(ino)), Pending::Orphan.encode());
+            if let Some(source) = inode.source() {
+                kept.put(self.meta, bytes_of(RowKey::loan(source, ino)), Loan::File.encode());
+            }
+            if was_orphan {
+                // Brought by the commit, which has made something else of it before it took its last name.
+                for key in self.store.keys(self.data, range).map_err(error::store)? {
+                    kept.batch.delete(self.data, key.map_err(error::store)?);
+                }
+            }
+            for row in rows.into_iter().flatten() {
+                let (key, value) = row.map_err(error::store)?;
+                kept.put(self.data, key, value);
+                kept.write_if_full(self.store.as_ref())?;
+            }
+            kept.write_if_full(self.store.as_ref())?;
+            orphans.insert(ino);
+            self.locator.moved(ino, Place::Own)?;
+        }
+        Ok(orphans)
     }
 
     /// Finishes the commit of a transaction that had written to the large file `ino`. If that cannot be, as what it had
@@ -193,5 +204,39 @@ impl VarveFs {
             Some(object) => Some(format!("{claimed} bytes, it has {}", object.len)),
             None => Some("that it is there".to_owned()),
         })
+    }
+}
+
+/// Rows of step 6 that are not written yet, though the disk be full.
+struct Kept {
+    batch: Batch,
+    bytes: usize,
+}
+
+impl Kept {
+    fn new() -> Kept {
+        let mut batch = Batch::new();
+        batch.reclaims_space();
+        Kept { batch, bytes: 0 }
+    }
+
+    fn put(&mut self, keyspace: KeyspaceId, key: Bytes, value: impl Into<Bytes>) {
+        let value = value.into();
+        self.bytes += key.len() + value.len();
+        self.batch.put(keyspace, key, value);
+    }
+
+    fn write_if_full(&mut self, store: &dyn Store) -> FsResult<()> {
+        if self.bytes < KEPT_BYTES {
+            return Ok(());
+        }
+        std::mem::replace(self, Kept::new()).write(store)
+    }
+
+    fn write(self, store: &dyn Store) -> FsResult<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        store.write(self.batch).map_err(error::store)
     }
 }
