@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub(super) arrived: BTreeMap<InodeId, Place>,
     /// Those of them that have no name.
     pub(super) nameless: BTreeSet<InodeId>,
-    /// Inodes that left a place, which are gone if they arrive nowhere.
+    /// Inodes that left a place, which are gone if they arrive nowhere: directories, and what the kernel knows.
     pub(super) left: Vec<Inode>,
     /// Directories that may have something untold afterwards: in the transaction, or when it began, as the main view may
     /// have told that since.
@@ -145,15 +145,20 @@ impl VarveFs {
                 let named = named.filter(|named| {
                     other.find(&named.name).is_none_or(|other| other.body.ino() != named.body.ino())
                 });
-                named.map(|named| (dir, named.name.clone())).collect()
+                // A part of the row would keep all of it in memory.
+                named.map(|named| (dir, Bytes::copy_from_slice(&named.name))).collect()
             };
             plan.told.names.extend(differs(&theirs, ours));
             plan.told.names.extend(differs(ours, &theirs));
         }
+        let is_inline = |named: &Named| matches!(named.body, Body::Inline(_));
         for named in theirs.names() {
             if let Body::Inline(inode) = &named.body {
                 plan.told.inodes.insert(inode.ino);
-                plan.left.push(inode.clone());
+                let stays = |own: &Named| is_inline(own) && own.body.ino() == inode.ino;
+                if !ours.names().iter().any(stays) {
+                    self.note_left(plan, inode)?;
+                }
             }
         }
         for named in ours.names() {
@@ -192,7 +197,7 @@ impl VarveFs {
             plan.told.inodes.insert(ino);
         }
         let Some(ours) = ours else {
-            plan.left.extend(theirs);
+            theirs.iter().try_for_each(|inode| self.note_left(plan, inode))?;
             return Ok(());
         };
         if let Content::Directory(info) = &ours.content {
@@ -215,6 +220,14 @@ impl VarveFs {
                 plan.nameless.insert(ino);
             }
             plan.arrived.insert(ino, Place::Own);
+        }
+        Ok(())
+    }
+
+    fn note_left(&self, plan: &mut Plan, inode: &Inode) -> FsResult<()> {
+        let is_dir = matches!(inode.content, Content::Directory(_));
+        if is_dir || self.locator.place(inode.ino)?.is_some() {
+            plan.left.push(inode.clone());
         }
         Ok(())
     }
