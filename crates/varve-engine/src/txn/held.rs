@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::Granule;
-use super::locks::Mode;
+use super::granules::Mode;
 
 /// Granules that are remembered, 8 bytes each; a power of two.
 const SLOTS: usize = 2048;

@@ -17,133 +17,32 @@
 //! lowest priority on it loses all its locks at once and is told so at its next request. A transaction may have many
 //! requests that wait, as many programs may be at work in it.
 //!
-//! Memory: granules are kept as hashes, some 100 bytes for each lock. Beyond [`LOCKS_MAX`] locks in all, keys are locked by
-//! their prefixes, and beyond half as many more by their key spaces.
+//! Memory: granules are kept as hashes, some 100 bytes for each lock. Beyond [`LOCKS_MAX`] locks in all, whoever has more
+//! than [`OWN_LOCKS_MIN`] of them gets prefixes instead of the keys of which it has locked many, where nobody is in the way
+//! ([`LockTable::gather`]). If that is not enough its keys are locked by their prefixes, and beyond half as many more by their key
+//! spaces. Who has few locks keeps to keys, whatever others have.
 //!
 //! Source: strong strict two-phase locking as KVFS has it (thesis 3.3); granular locks after Gray (1976).
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
-use varve_format::filter::filter_hash;
-use varve_types::{BranchId, KeyspaceId};
+use varve_types::BranchId;
 
 use super::Granule;
+use super::granules::{Hashed, Mode, Request, waited_for};
 
-/// Bytes of a key that name its prefix granule.
-const PREFIX_BYTES: usize = 8;
-/// Locks in all; beyond them a key is locked with its prefix, and beyond half as many more with its key space. Each takes
-/// some 100 bytes.
+/// Locks in all beyond which those who have many lock in larger pieces. Each takes some 100 bytes.
 pub(super) const LOCKS_MAX: usize = 100_000;
+/// Locks that each may have, whatever others have.
+pub(super) const OWN_LOCKS_MIN: usize = 4096;
+/// Keys of one prefix from which on a lock of the prefix may take their place.
+const GATHERED_MIN: usize = 16;
 /// Requests of one transaction that are remembered as waiting.
 const WAITS_MAX: usize = 1024;
-
-/// What can be locked.
-#[derive(Clone, Copy, Debug)]
-enum Size {
-    Space = 1,
-    Prefix = 2,
-    Key = 3,
-}
-
-/// A granule is known by the hash of its name: two that share one exclude each other without need, which is right.
-fn granule(size: Size, space: KeyspaceId, name: &[u8]) -> Granule {
-    let place = (u64::from(space.get()) << 2 | size as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    filter_hash(name) ^ place
-}
-
-/// Granules are hashes already.
-#[derive(Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-}
-
-/// How a granule is locked, as a bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Mode {
-    /// Something within is read.
-    ReadsWithin = 1,
-    /// Something within is written.
-    WritesWithin = 2,
-    /// All of it is read.
-    Shared = 4,
-    /// All of it is written.
-    Exclusive = 8,
-}
-
-impl Mode {
-    /// The modes of others that exclude it.
-    fn excluded(self) -> u8 {
-        let (writes, shared, exclusive) =
-            (Mode::WritesWithin as u8, Mode::Shared as u8, Mode::Exclusive as u8);
-        match self {
-            Mode::ReadsWithin => exclusive,
-            Mode::WritesWithin => shared | exclusive,
-            Mode::Shared => writes | exclusive,
-            Mode::Exclusive => u8::MAX,
-        }
-    }
-
-    /// The modes of which each grants what this one asks for.
-    pub(super) fn enough(self) -> u8 {
-        Mode::Exclusive as u8 | if self == Mode::Shared { Mode::Shared as u8 } else { 0 }
-    }
-
-    /// How the granules around one that is locked so are locked.
-    fn around(self) -> Mode {
-        match self {
-            Mode::Shared | Mode::ReadsWithin => Mode::ReadsWithin,
-            Mode::Exclusive | Mode::WritesWithin => Mode::WritesWithin,
-        }
-    }
-}
-
-/// A granule and those around it, with modes; the largest first.
-pub(super) type Request = SmallVec<[(Granule, Mode); 3]>;
-
-/// The granule of one key.
-pub(super) fn key_granule(space: KeyspaceId, key: &[u8]) -> Granule {
-    granule(Size::Key, space, key)
-}
-
-/// The request for one key.
-pub(super) fn key_request(space: KeyspaceId, key: &[u8], mode: Mode) -> Request {
-    let mut request = prefix_request(space, key, mode.around());
-    request.push((key_granule(space, key), mode));
-    request
-}
-
-/// The request for all keys that begin with the first 8 bytes of `prefix`, or for all keys if it is shorter.
-pub(super) fn prefix_request(space: KeyspaceId, prefix: &[u8], mode: Mode) -> Request {
-    match prefix.first_chunk::<PREFIX_BYTES>() {
-        Some(prefix) => {
-            let prefix = granule(Size::Prefix, space, prefix);
-            Request::from_iter([(granule(Size::Space, space, &[]), mode.around()), (prefix, mode)])
-        }
-        None => space_request(space, mode),
-    }
-}
-
-/// The request for all keys.
-pub(super) fn space_request(space: KeyspaceId, mode: Mode) -> Request {
-    Request::from_iter([(granule(Size::Space, space, &[]), mode)])
-}
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,7 +84,14 @@ struct Owner {
     rank: (u64, BranchId),
     /// It gives way to whoever is in its way.
     restarts: bool,
+    /// Key spaces and prefixes that it has locked, or something within.
     held: Vec<Granule>,
+    /// Keys that it has locked, by the granule of their prefix.
+    keys: HashMap<Granule, Keys, BuildHasherDefault<Hashed>>,
+    /// How many of both.
+    locks: usize,
+    /// The number of its locks from which on it is worth while to gather them.
+    gather_at: usize,
     gave_way: Option<GaveWay>,
     /// Set once it gave way.
     lost: Arc<AtomicBool>,
@@ -193,6 +99,9 @@ struct Owner {
     /// Grants after which writes from before may still be on their way.
     settling: u32,
 }
+
+/// Of each granule, who locks it in which modes.
+type Granted = HashMap<Granule, Modes, BuildHasherDefault<Hashed>>;
 
 /// What is told of a transaction's locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,14 +116,16 @@ pub struct LockStatus {
     pub gave_way: Option<GaveWay>,
 }
 
+/// Granules of keys.
+type Keys = SmallVec<[Granule; 2]>;
+
 /// Who locks a granule, in which modes.
 type Modes = SmallVec<[(BranchId, u8); 1]>;
 
 /// See the module's comment.
 #[derive(Debug, Default)]
 pub(super) struct LockTable {
-    /// Of each granule, who locks it in which modes.
-    granted: HashMap<Granule, Modes, BuildHasherDefault<Hashed>>,
+    granted: Granted,
     owners: HashMap<BranchId, Owner>,
     /// Granules that are locked, counted for each that locks them.
     locks: usize,
@@ -226,12 +137,21 @@ impl LockTable {
     /// A transaction begins. Of two that wait for each other the one with the larger `give_way` loses, of equal ones
     /// the younger; one that `restarts` gives way to anybody. What is returned is set once it has lost its locks.
     pub(super) fn begin(&mut self, id: BranchId, give_way: u64, restarts: bool) -> Arc<AtomicBool> {
-        let (held, waits, lost) = (Vec::new(), Vec::new(), Arc::default());
-        let rank = (give_way, id);
-        let told = Arc::clone(&lost);
-        let owner = Owner { rank, restarts, held, gave_way: None, lost, waits, settling: 0 };
+        let lost = Arc::default();
+        let owner = Owner {
+            rank: (give_way, id),
+            restarts,
+            held: Vec::new(),
+            keys: HashMap::default(),
+            locks: 0,
+            gather_at: OWN_LOCKS_MIN,
+            gave_way: None,
+            lost: Arc::clone(&lost),
+            waits: Vec::new(),
+            settling: 0,
+        };
         self.owners.insert(id, owner);
-        told
+        lost
     }
 
     /// A transaction ends; its locks go.
@@ -248,6 +168,12 @@ impl LockTable {
     /// Locks in all.
     pub(super) fn locks(&self) -> usize {
         self.locks
+    }
+
+    /// Whether `id` has to do with fewer and larger locks.
+    pub(super) fn has_too_many(&self, id: BranchId) -> bool {
+        let own = self.owners.get(&id).map_or(0, |owner| owner.locks);
+        self.locks >= LOCKS_MAX && own >= OWN_LOCKS_MIN
     }
 
     /// Why a transaction has no locks, if it lost them.
@@ -273,7 +199,7 @@ impl LockTable {
             let mut waits_for: Vec<BranchId> = holders.copied().collect();
             waits_for.sort_unstable();
             waits_for.dedup();
-            LockStatus { id: *id, locks: owner.held.len(), waits_for, gave_way: owner.gave_way }
+            LockStatus { id: *id, locks: owner.locks, waits_for, gave_way: owner.gave_way }
         };
         let mut all: Vec<LockStatus> = self.owners.iter().map(status).collect();
         all.sort_unstable_by_key(|status| status.id);
@@ -359,33 +285,78 @@ impl LockTable {
     fn grant(&mut self, id: BranchId, request: &Request) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         owner.settling += 1;
-        for (granule, mode) in request {
+        for (at, (granule, mode)) in request.iter().enumerate() {
             let holders = self.granted.entry(*granule).or_default();
             match holders.iter_mut().find(|(holder, _)| *holder == id) {
                 Some((_, modes)) => *modes |= *mode as u8,
                 None => {
                     holders.push((id, *mode as u8));
-                    owner.held.push(*granule);
+                    match &request[..] {
+                        [_, (prefix, _), _] if at == 2 => {
+                            owner.keys.entry(*prefix).or_default().push(*granule);
+                        }
+                        _ => owner.held.push(*granule),
+                    }
+                    owner.locks += 1;
                     self.locks += 1;
                 }
             }
         }
     }
 
+    /// Gives `id` locks of the prefixes of which it has locked most keys in place of those keys, up to half of its locks,
+    /// where nobody is in the way. True if there were any; then that is to be [`settled`](LockTable::settled) as
+    /// what is granted is.
+    pub(super) fn gather(&mut self, id: BranchId) -> bool {
+        let Some(owner) = self.owners.get_mut(&id).filter(|owner| owner.locks >= owner.gather_at)
+        else {
+            return false;
+        };
+        let (before, enough) = (owner.locks, owner.locks / 2);
+        let many = owner.keys.iter().filter(|(_, keys)| keys.len() >= GATHERED_MIN);
+        let mut fullest: Vec<(usize, Granule)> =
+            many.map(|(prefix, keys)| (keys.len(), *prefix)).collect();
+        fullest.sort_unstable_by(|one, other| other.cmp(one));
+        for (_, prefix) in fullest {
+            if owner.locks <= enough {
+                break;
+            }
+            let own = |granule: &Granule| {
+                let mut holders = self.granted.get(granule).into_iter().flatten();
+                holders.find(|(holder, _)| *holder == id).map_or(0, |(_, modes)| *modes)
+            };
+            let keys = owner.keys.get(&prefix).into_iter().flatten();
+            let is_written = keys.map(own).any(|modes| modes & Mode::Exclusive as u8 != 0);
+            let mode = if is_written { Mode::Exclusive } else { Mode::Shared };
+            let Some(holders) = self.granted.get_mut(&prefix) else { continue };
+            if holders.iter().any(|(holder, modes)| *holder != id && modes & mode.excluded() != 0) {
+                continue;
+            }
+            holders.iter_mut().filter(|(holder, _)| *holder == id).for_each(|(_, modes)| {
+                *modes |= mode as u8;
+            });
+            for key in owner.keys.remove(&prefix).into_iter().flatten() {
+                give_back(&mut self.granted, key, id);
+                owner.locks -= 1;
+                self.locks -= 1;
+            }
+        }
+        let is_less = owner.locks < before;
+        owner.gather_at = OWN_LOCKS_MIN.max(owner.locks + owner.locks / 4);
+        owner.settling += u32::from(is_less);
+        is_less
+    }
+
     fn release(&mut self, id: BranchId) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         owner.waits = Vec::new();
         let held = std::mem::take(&mut owner.held);
+        let keys = std::mem::take(&mut owner.keys);
         // Calls of its own that wait are told so, too.
         self.released += 1;
-        self.locks -= held.len();
-        for granule in held {
-            if let Some(holders) = self.granted.get_mut(&granule) {
-                holders.retain(|(holder, _)| *holder != id);
-                if holders.is_empty() {
-                    self.granted.remove(&granule);
-                }
-            }
+        self.locks -= std::mem::take(&mut owner.locks);
+        for granule in held.into_iter().chain(keys.into_values().flatten()) {
+            give_back(&mut self.granted, granule, id);
         }
         if self.granted.capacity() > 4 * self.granted.len().max(1024) {
             self.granted.shrink_to_fit();
@@ -422,135 +393,14 @@ impl LockTable {
     }
 }
 
-/// The granule by which a request that waits is known.
-pub(super) fn waited_for(request: &Request) -> Granule {
-    request.last().map_or(0, |(granule, _)| *granule)
+fn give_back(granted: &mut Granted, granule: Granule, id: BranchId) {
+    if let Some(holders) = granted.get_mut(&granule) {
+        holders.retain(|(holder, _)| *holder != id);
+        if holders.is_empty() {
+            granted.remove(&granule);
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SPACE: KeyspaceId = KeyspaceId::new(1);
-    const ONE: BranchId = BranchId::new(1);
-    const TWO: BranchId = BranchId::new(2);
-
-    fn table() -> LockTable {
-        let mut table = LockTable::default();
-        table.begin(ONE, 0, false);
-        table.begin(TWO, 0, false);
-        table
-    }
-
-    fn key(key: &[u8], mode: Mode) -> Request {
-        key_request(SPACE, key, mode)
-    }
-
-    #[test]
-    fn readers_share_and_writers_exclude() {
-        let mut table = table();
-        assert_eq!(table.request(ONE, &key(b"a", Mode::Shared)), Answer::Granted);
-        assert_eq!(table.request(TWO, &key(b"a", Mode::Shared)), Answer::Granted);
-        assert!(waits(table.request(TWO, &key(b"a", Mode::Exclusive))));
-        assert_eq!(table.request(ONE, &key(b"b", Mode::Exclusive)), Answer::Granted);
-        assert!(waits(table.request(TWO, &key(b"b", Mode::Shared))));
-        table.end(ONE);
-        assert_eq!(table.request(TWO, &key(b"b", Mode::Shared)), Answer::Granted);
-        table.end(TWO);
-        assert_eq!(table.locks(), 0);
-    }
-
-    #[test]
-    fn granules_of_all_sizes_meet() {
-        let prefix = |prefix: &[u8]| prefix_request(SPACE, prefix, Mode::Shared);
-        let mut table = table();
-        assert_eq!(table.request(ONE, &prefix(b"12345678")), Answer::Granted);
-        assert!(waits(table.request(TWO, &key(b"12345678x", Mode::Exclusive))));
-        assert_eq!(table.request(TWO, &key(b"12345678x", Mode::Shared)), Answer::Granted);
-        assert_eq!(table.request(TWO, &key(b"12345679x", Mode::Exclusive)), Answer::Granted);
-        assert!(waits(table.request(ONE, &prefix(b"123"))));
-        table.end(TWO);
-        assert_eq!(table.request(ONE, &prefix(b"123")), Answer::Granted);
-        assert_eq!(table.in_the_way(None, &key(b"zzzzzzzzz", Mode::Exclusive))[..], [ONE]);
-    }
-
-    #[test]
-    fn of_two_that_wait_for_each_other_the_lower_priority_gives_way() {
-        for (give_way, victim) in [([0, 0], TWO), ([1, 0], ONE)] {
-            let mut table = LockTable::default();
-            table.begin(ONE, give_way[0], false);
-            table.begin(TWO, give_way[1], false);
-            assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
-            assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
-            assert!(waits(table.request(ONE, &key(b"b", Mode::Shared))));
-            let answer = table.request(TWO, &key(b"a", Mode::Shared));
-            let other = if victim == TWO { ONE } else { TWO };
-            let why = GaveWay::Deadlock(other);
-            assert_eq!(answer, if victim == TWO { Answer::GaveWay(why) } else { Answer::Granted });
-            assert_eq!(table.gave_way(victim), Some(why));
-            let status = table.status().into_iter().find(|status| status.id == victim).unwrap();
-            assert_eq!((status.locks, status.waits_for), (0, vec![]));
-        }
-    }
-
-    #[test]
-    fn a_circle_of_three_is_found() {
-        let three = BranchId::new(3);
-        let mut table = table();
-        table.begin(three, 0, false);
-        for (id, name) in [(ONE, b"a"), (TWO, b"b"), (three, b"c")] {
-            assert_eq!(table.request(id, &key(name, Mode::Exclusive)), Answer::Granted);
-        }
-        assert!(waits(table.request(ONE, &key(b"b", Mode::Shared))));
-        assert!(waits(table.request(three, &key(b"a", Mode::Shared))));
-        assert_eq!(table.request(TWO, &key(b"c", Mode::Shared)), Answer::Granted);
-        assert_eq!(table.gave_way(three), Some(GaveWay::Deadlock(ONE)));
-    }
-
-    /// Requests of several threads of one transaction wait beside each other.
-    #[test]
-    fn a_request_that_is_granted_leaves_others_waiting() {
-        let mut table = table();
-        assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
-        assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
-        assert!(waits(table.request(ONE, &key(b"b", Mode::Shared))));
-        assert_eq!(table.request(ONE, &key(b"c", Mode::Shared)), Answer::Granted);
-        assert_eq!(table.status()[0].waits_for, [TWO]);
-        assert_eq!(
-            table.request(TWO, &key(b"a", Mode::Shared)),
-            Answer::GaveWay(GaveWay::Deadlock(ONE))
-        );
-        table.settled(ONE);
-        assert!(!table.holds(ONE, &key(b"a", Mode::Shared)), "a write may be on its way past c");
-        table.settled(ONE);
-        assert!(table.holds(ONE, &key(b"a", Mode::Shared)));
-        assert!(!table.holds(ONE, &key(b"c", Mode::Exclusive)));
-    }
-
-    #[test]
-    fn who_gives_up_a_request_waits_no_more() {
-        let mut table = table();
-        assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
-        assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
-        let wanted = key(b"b", Mode::Shared);
-        assert!(waits(table.request(ONE, &wanted)));
-        table.stop_waiting(ONE, waited_for(&wanted));
-        assert!(waits(table.request(TWO, &key(b"a", Mode::Shared))));
-    }
-
-    #[test]
-    fn who_restarts_waits_for_nobody() {
-        let three = BranchId::new(3);
-        let mut table = table();
-        table.begin(three, 0, true);
-        assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
-        assert_eq!(table.request(three, &key(b"b", Mode::Exclusive)), Answer::Granted);
-        let why = GaveWay::Restart(ONE);
-        assert_eq!(table.request(three, &key(b"a", Mode::Shared)), Answer::GaveWay(why));
-        assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
-    }
-
-    fn waits(answer: Answer) -> bool {
-        matches!(answer, Answer::Wait(_))
-    }
-}
+mod tests;

@@ -15,6 +15,7 @@
 //!
 //! Source: KVFS (thesis 3.3), strong strict two-phase locking.
 
+mod granules;
 mod held;
 mod locks;
 
@@ -28,11 +29,11 @@ use crate::branch::Shared;
 use crate::db::Inner;
 use crate::db::read::common_prefix;
 use crate::{Batch, Db, KeyRange, Op, StoreError, StoreResult};
-pub(crate) use held::Held;
-use locks::{
-    Answer, Holders, LOCKS_MAX, LockTable, Mode, Request, key_granule, key_request, prefix_request,
-    space_request, waited_for,
+use granules::{
+    Mode, Request, key_granule, key_request, prefix_request, space_request, waited_for,
 };
+pub(crate) use held::Held;
+use locks::{Answer, Holders, LOCKS_MAX, LockTable};
 pub use locks::{GaveWay, LockStatus};
 
 /// What is locked, as a number; equal ones may be of different things.
@@ -261,12 +262,19 @@ impl Inner {
         if table.holds(id, &request) {
             return Ok(());
         }
-        match table.locks() {
-            0..LOCKS_MAX => {}
-            locks if locks < LOCKS_MAX + LOCKS_MAX / 2 => {
-                request = prefix_request(space, name, mode);
+        if table.has_too_many(id) && table.gather(id) {
+            drop(table);
+            self.settle(id);
+            table = self.locks.table.lock();
+            if table.holds(id, &request) {
+                return Ok(());
             }
-            _ => request = space_request(space, mode),
+        }
+        if table.has_too_many(id) {
+            request = match table.locks() < LOCKS_MAX + LOCKS_MAX / 2 {
+                true => prefix_request(space, name, mode),
+                false => space_request(space, mode),
+            };
         }
         let mut patience = self.patience(options.wait.unwrap_or_default());
         loop {
@@ -289,10 +297,14 @@ impl Inner {
             }
         }
         drop(table);
-        // Whoever asked before this lock was granted has published what he writes.
+        self.settle(id);
+        Ok(())
+    }
+
+    /// Whoever asked before a lock was granted to `id` has published what he writes when this returns.
+    fn settle(&self, id: BranchId) {
         drop(self.writer.lock());
         self.locks.table.lock().settled(id);
-        Ok(())
     }
 
     /// Locks all that a branch that takes no locks of its own has changed, as long as its commit by reference takes, so

@@ -280,32 +280,6 @@ fn threads_keep_what_each_transaction_keeps() {
     assert_eq!(db.branches(), []);
 }
 
-/// Beyond a number of locks, keys are locked with all that begins like them.
-#[test]
-fn who_locks_much_locks_in_larger_pieces() {
-    const READ: u64 = 160_000;
-    let db = open(&SimEnv::new(3)).unwrap();
-    let id = make_spaces(&db).unwrap()[0];
-    let locks = Some(LockOptions { wait: None, ..LockOptions::default() });
-    let branch = db.branch(&BranchOptions { locks, ..BranchOptions::default() }).unwrap();
-    let write = |n: u64| {
-        let mut batch = Batch::new();
-        batch.put(id, key(n), vec![1]);
-        db.write(batch)
-    };
-    for n in 0..READ {
-        branch.get(id, &key(n)).unwrap();
-        if n == 1000 {
-            write(READ + 2).unwrap();
-        }
-    }
-    let locked = db.lock_status()[0].locks;
-    assert!((100_000..100_010).contains(&locked), "{locked}");
-    assert!(matches!(write(READ + 2), Err(StoreError::Blocked(_))), "its prefix is locked");
-    branch.abort().unwrap();
-    write(READ + 2).unwrap();
-}
-
 /// A commit by reference meets the locks of its keys, and no others.
 #[test]
 fn large_commits_wait_for_locks_of_what_they_changed() {

@@ -15,6 +15,7 @@ mod external;
 mod faults;
 mod histories;
 mod ingest;
+mod lock_sizes;
 mod migration;
 mod oracle;
 mod ordered;
