@@ -135,7 +135,9 @@ impl SerialStore {
         keys.iter().try_for_each(|key| self.branch.lock_to_read(self.meta, &key.to_bytes()))?;
         let mut changes = Changes::default();
         for key in keys.iter().filter(|key| matches!(key.meta_kind(), MetaRow::Inode(_))) {
-            self.renew(*key, &mut changes)?;
+            let as_of = self.db.store_changes();
+            let base = self.bases.get(&self.branch, *key)?;
+            self.renew(*key, (base, as_of), &mut changes)?;
         }
         self.apply(changes)
     }
@@ -156,8 +158,10 @@ impl SerialStore {
     pub(super) fn settle(&self) -> StoreResult<()> {
         let mut changes = Changes::default();
         for row in self.branch.scan(self.bases.space(), KeyRange::all(), Direction::Forward)? {
-            if let Some(key) = self.counted_key(self.meta, &row?.0) {
-                self.renew(key, &mut changes)?;
+            let (key, value) = row?;
+            if let Some(key) = self.counted_key(self.meta, &key) {
+                let as_of = self.db.store_changes();
+                self.renew(key, (self.bases.of_row(key, &value), as_of), &mut changes)?;
             }
             if changes.batch.ops().len() >= SETTLED_ROWS {
                 self.apply(std::mem::take(&mut changes))?;
@@ -166,10 +170,14 @@ impl SerialStore {
         self.apply(changes)
     }
 
-    /// Adds to `changes` what brings a row up to date, if it has a base and that is old.
-    fn renew(&self, key: RowKey, changes: &mut Changes) -> StoreResult<()> {
-        let as_of = self.db.store_changes();
-        let base = self.bases.get(&self.branch, key)?;
+    /// Adds to `changes` what brings a row up to date, if it has a base and that is old. `as_of` is what
+    /// [`Db::store_changes`] was before the base was read.
+    fn renew(
+        &self,
+        key: RowKey,
+        (base, as_of): (Option<Base>, u64),
+        changes: &mut Changes,
+    ) -> StoreResult<()> {
         let Some(base) = base.filter(|base| !base.row.is_empty()) else { return Ok(()) };
         if base.as_of == Some(as_of) {
             return Ok(());

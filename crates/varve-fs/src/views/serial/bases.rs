@@ -11,8 +11,8 @@ use varve_engine::{Batch, Branch, Store, StoreResult};
 use varve_schema::RowKey;
 use varve_types::KeyspaceId;
 
-/// Bases that are known in memory, of some 200 bytes each.
-const KNOWN_MAX: usize = 4096;
+/// Bases of a generation that are known in memory, of some 200 bytes each.
+const GENERATION_MAX: usize = 4096;
 
 /// The base of a row.
 #[derive(Clone)]
@@ -36,22 +36,38 @@ impl Base {
     }
 }
 
+/// Two generations: those that were not used lately go together.
 #[derive(Default)]
 struct Known {
-    /// `None`: there is none.
+    /// Those used lately; `None`: there is none.
     bases: HashMap<RowKey, Option<Base>>,
+    /// Those used before these.
+    older: HashMap<RowKey, Option<Base>>,
     /// How often one has changed.
     changes: u64,
 }
 
 impl Known {
     fn insert(&mut self, key: RowKey, base: Option<Base>) {
-        if self.bases.len() >= KNOWN_MAX {
-            self.bases.clear();
-        }
         // A row out of a table would keep all of its block in memory.
         let base = base.map(|base| Base { row: Bytes::copy_from_slice(&base.row), ..base });
+        self.older.remove(&key);
+        self.keep(key, base);
+    }
+
+    /// REQUIRES: it is not among the older ones.
+    fn keep(&mut self, key: RowKey, base: Option<Base>) {
+        if self.bases.len() >= GENERATION_MAX && !self.bases.contains_key(&key) {
+            self.older = std::mem::take(&mut self.bases);
+        }
         self.bases.insert(key, base);
+    }
+
+    fn get(&mut self, key: RowKey) -> Option<&mut Option<Base>> {
+        if let Some(base) = self.older.remove(&key) {
+            self.keep(key, base);
+        }
+        self.bases.get_mut(&key)
     }
 }
 
@@ -75,8 +91,8 @@ impl Bases {
     pub(super) fn get(&self, branch: &Branch, key: RowKey) -> StoreResult<Option<Base>> {
         branch.check()?;
         let changes = {
-            let known = self.known.lock();
-            if let Some(base) = known.bases.get(&key) {
+            let mut known = self.known.lock();
+            if let Some(base) = known.get(key) {
                 return Ok(base.clone());
             }
             known.changes
@@ -88,6 +104,12 @@ impl Bases {
             known.insert(key, found.clone());
         }
         Ok(found)
+    }
+
+    /// The same for a row of the key space that is at hand.
+    pub(super) fn of_row(&self, key: RowKey, value: &Bytes) -> Option<Base> {
+        let known = self.known.lock().get(key).cloned();
+        known.unwrap_or_else(|| Some(Base::decode(value)))
     }
 
     /// Adds to `batch` what makes `base` that of `key`; it is, once [`Bases::written`] is told so.
@@ -104,8 +126,39 @@ impl Bases {
 
     /// The base of `key` was up to date when the store had changed `as_of` times.
     pub(super) fn seen(&self, key: RowKey, as_of: u64) {
-        if let Some(Some(base)) = self.known.lock().bases.get_mut(&key) {
+        if let Some(Some(base)) = self.known.lock().get(key) {
             base.as_of = Some(as_of);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_types::InodeId;
+
+    use super::*;
+
+    /// Whoever walked through one directory more than were remembered forgot all of them.
+    #[test]
+    fn what_was_used_lately_stays_known() {
+        let mut known = Known::default();
+        let key = |n: u64| RowKey::inode(InodeId::new(n));
+        let base =
+            |n: u64| Some(Base { changed: false, row: Bytes::from(n.to_string()), as_of: Some(n) });
+        let max = GENERATION_MAX as u64;
+        for n in 0..3 * max {
+            known.insert(key(n), base(n));
+            let first =
+                known.get(key(0)).as_deref().and_then(Option::as_ref).map(|base| base.as_of);
+            assert_eq!(first, Some(Some(0)), "it is used all the time");
+            assert!(known.bases.len() <= GENERATION_MAX && known.older.len() <= GENERATION_MAX);
+            assert!(known.bases.keys().all(|key| !known.older.contains_key(key)));
+        }
+        assert!(known.get(key(1)).is_none(), "two generations ago");
+        for n in 2 * max + 2..3 * max {
+            assert_eq!(known.get(key(n)).unwrap().as_ref().unwrap().row, n.to_string());
+        }
+        known.insert(key(3 * max - 1), None);
+        assert!(known.get(key(3 * max - 1)).unwrap().is_none());
     }
 }
