@@ -4,7 +4,7 @@
 //!    (A B A B), so that a slow minute of the machine meets all.
 //! 2. A phase that is to begin cold begins with the target taken away and brought back and caches dropped.
 //! 3. After the clock has stopped the target writes everything back, so that device counters hold all of the
-//!    phase but what a store has in its memtables; then what must hold is checked.
+//!    phase, of rows in a store's memtables the log; then what must hold is checked.
 //! 4. A phase whose time is over ends the round of its target: those behind it are about what it would have left.
 //! 5. The first error ends everything: no figure is printed of a run with errors.
 

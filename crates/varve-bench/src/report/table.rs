@@ -12,8 +12,8 @@ Medians over the rounds, with the slowest and the fastest. Rates: of all workers
 over that of the first target. us, p50 ...: latency of an operation in microseconds, mean and quantiles of the operations of
 all rounds together. CPU: microseconds for one operation (or name, where names are counted), client + daemon, until the last
 worker is done; all: of the whole machine, kernel threads and writing back included. read, written: MiB of the device,
-writing back included. closing: MiB that it wrote when the store was closed afterwards, which was in memory only.
-amplified: bytes that the device wrote, closing included, over those of the rows. memory: peak of the daemon, or of this
+writing back included. closing: MiB that it wrote while the store was closed afterwards. amplified: bytes that the device
+wrote, closing included, over those of the rows; those still in memtables are in the log alone. memory: peak of the daemon, or of this
 program where it has the store open, since it was mounted or opened, MiB. space: on the device, MiB. sync s: to write
 everything back afterwards.";
 

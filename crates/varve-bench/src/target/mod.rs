@@ -142,7 +142,8 @@ impl Target {
         Ok(())
     }
 
-    /// Writes everything back to the device: of a store what it has given to the file system below, which is not its memtables.
+    /// Writes everything back to the device: of a store what it has given to the file system below. Rows of its memtables are in
+    /// its log by then, and not in tables.
     pub(crate) fn sync(&self) -> Result<(), Failure> {
         self.place()?.sync()?;
         match (&self.backing, &self.image) {
@@ -167,7 +168,7 @@ impl Target {
         Ok(written)
     }
 
-    /// Closes the store, if it is one. Returns the bytes that its device wrote for that: what was in memory only.
+    /// Closes the store, if it is one. Returns the bytes that its device wrote meanwhile. Memtables stay in the log.
     fn close(&mut self) -> Result<Option<u64>, Failure> {
         self.place = None;
         let Backing::Store(store) = &mut self.backing else { return Ok(None) };

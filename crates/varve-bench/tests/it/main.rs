@@ -7,3 +7,4 @@ mod support;
 mod targets;
 mod tools;
 mod transactions;
+mod versions;

@@ -73,7 +73,7 @@ fn targets_are_made_remounted_and_taken_away() {
         let is_served = ["varve", "library"].iter().any(|name| target["target"] == *name);
         assert_eq!(round["memory_peak_bytes"].is_u64(), is_served, "{target}");
         assert_eq!(round["daemon_cpu_us"].is_f64(), is_served, "{target}");
-        // What is in memtables is written before the phase that begins cold; it was not counted at all.
+        // What closing a store writes, before a phase that begins cold, was not counted at all.
         assert_eq!(round["closing_written_bytes"].as_u64() > Some(4096), is_served, "{target}");
         assert!(target["direct_io"].is_boolean(), "{target}");
     }
