@@ -30,6 +30,7 @@ mod fs;
 pub mod fsck;
 mod handover;
 mod held;
+mod id_hash;
 mod ids;
 mod kept;
 mod locator;

@@ -19,7 +19,6 @@
 //! Open, orphaned and detached inodes always stay in memory.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,6 +27,7 @@ use varve_schema::{Inode, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
+use crate::id_hash::{IdHash, RUN_IDS};
 use crate::node::OpenNode;
 use crate::spill::{Spill, Spilled};
 
@@ -72,7 +72,7 @@ pub(crate) struct Locator {
 
 #[derive(Default)]
 struct Shard {
-    map: HashMap<u64, Known, BuildHasherDefault<IdHasher>>,
+    map: HashMap<u64, Known, IdHash>,
 }
 
 pub(crate) struct Known {
@@ -98,27 +98,6 @@ impl Known {
     }
 }
 
-/// Ids of one shard agree in their low bits, and so does their product with anything: the high bits of
-/// it, which do not, are turned to where the table looks.
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte) ^ self.0);
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
-    }
-}
-
 impl Locator {
     pub(crate) fn new(spill: Spill, entries_max: usize) -> Locator {
         Locator {
@@ -129,8 +108,9 @@ impl Locator {
         }
     }
 
+    /// Neighbours are in one shard, as they lie together in its table.
     fn shard(&self, ino: InodeId) -> &Mutex<Shard> {
-        &self.shards[ino.get() as usize % SHARDS]
+        &self.shards[(ino.get() / RUN_IDS) as usize % SHARDS]
     }
 
     /// Where `ino` is, if it is known; a directory and a file with several names is in its own row
@@ -337,23 +317,5 @@ impl Locator {
             }
             Err(error) => log::warn!("the places of inodes stay in memory: {error}"),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn ids_of_one_shard_spread_over_the_table() {
-        let hash = |ino: u64| {
-            let mut hasher = IdHasher::default();
-            hasher.write_u64(ino);
-            hasher.finish()
-        };
-        let inos = (0..4096).map(|i| 1_048_576 + i * SHARDS as u64);
-        let buckets: HashSet<u64> = inos.map(|ino| hash(ino) % 4096).collect();
-        assert!(buckets.len() > 2000, "{} of 4096 buckets", buckets.len());
     }
 }
