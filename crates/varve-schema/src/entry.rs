@@ -146,6 +146,8 @@ impl EntryRow {
         }
         let at = self.names.iter().zip(0u8..).take_while(|(named, i)| named.slot == *i).count();
         let slot = at as u8;
+        // A row that was read gets one name and is written; room for more would be a kilobyte.
+        self.names.reserve_exact(1);
         self.names.insert(at, Named { slot, name: Bytes::copy_from_slice(name), body });
         Some(slot)
     }

@@ -13,6 +13,7 @@
 
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
 use varve_schema::{Body, Content, FileKind, Home, Inode, Pending, RowKey, UsageChange};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
@@ -67,7 +68,7 @@ impl VarveFs {
         self.writable()?;
         self.check_name(parent, name)?;
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
-        let mut keys = vec![RowKey::inode(parent), key];
+        let mut keys: SmallVec<[RowKey; 4]> = SmallVec::from_slice(&[RowKey::inode(parent), key]);
         loop {
             let (guards, mut dir) = self.lock_unfolded(parent, &keys)?;
             let mut row = self.entry_row(key)?;

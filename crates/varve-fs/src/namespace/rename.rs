@@ -44,7 +44,7 @@ impl End<'_> {
 impl<'a> End<'a> {
     /// The name at this end as one that `child` loses.
     fn lost(&self, child: &Child) -> Lost<'a> {
-        Lost { dir: self.dir, name: self.name, own: child.has_own_row() }
+        Lost { dir: self.dir, name: self.name, own: child.own }
     }
 }
 
@@ -67,21 +67,17 @@ impl Rows {
 }
 
 /// A name's inode as it is before the rename.
-#[derive(Clone)]
 struct Child {
-    body: Body,
     slot: u8,
     /// The inode, wherever it is.
     inode: Inode,
+    /// It is in a row of its own.
+    own: bool,
 }
 
 impl Child {
     fn is_dir(&self) -> bool {
         self.inode.kind == FileKind::Directory
-    }
-
-    fn has_own_row(&self) -> bool {
-        matches!(self.body, Body::Reference { .. })
     }
 }
 
@@ -112,7 +108,7 @@ impl VarveFs {
                 self.unfold(dir)?;
                 continue;
             }
-            let own = own_rows(&mut rows, &from, &to);
+            let own = own_rows(&rows, &from, &to);
             if !own.iter().all(|key| guards.holds(*key)) {
                 keys.truncate(base.len());
                 keys.extend(own);
@@ -187,17 +183,17 @@ impl VarveFs {
 
     fn child(&self, row: &EntryRow, end: &End<'_>) -> FsResult<Option<Child>> {
         let Some(named) = row.find(end.name.as_bytes()) else { return Ok(None) };
-        let inode = match &named.body {
-            Body::Inline(inode) => inode.clone(),
+        let (inode, own) = match &named.body {
+            Body::Inline(inode) => (inode.clone(), false),
             Body::Reference { ino, kind } => {
                 if *kind == FileKind::Directory {
                     self.claim_directory(*ino)?;
                 }
-                self.inode_row(*ino)?.ok_or_else(|| dangling(end.key(), named))?
+                (self.inode_row(*ino)?.ok_or_else(|| dangling(end.key(), named))?, true)
             }
         };
         self.check_written_elsewhere(&inode)?;
-        Ok(Some(Child { body: named.body.clone(), slot: named.slot, inode }))
+        Ok(Some(Child { slot: named.slot, inode, own }))
     }
 
     /// The row of the directory where a replaced file counts afterwards, if it has other names.
@@ -356,9 +352,9 @@ impl VarveFs {
                 }
             }
         }
-        if child.has_own_row() {
+        if child.own {
             changes.put_inode(&child.inode);
-            Ok(child.body.clone())
+            Ok(Body::Reference { ino: child.inode.ino, kind: child.inode.kind })
         } else {
             Ok(Body::Inline(child.inode.clone()))
         }
@@ -366,7 +362,7 @@ impl VarveFs {
 
     /// Tells the locator where a moved inode is now.
     fn follow(&self, child: &Child, end: &End<'_>, slot: u8) -> FsResult<()> {
-        if child.has_own_row() {
+        if child.own {
             return Ok(());
         }
         self.locator.moved(child.inode.ino, Place::Entry { key: end.key(), slot })
@@ -391,10 +387,10 @@ impl Rows {
 }
 
 /// The rows of the children that have one of their own.
-fn own_rows(rows: &mut Rows, from: &End<'_>, to: &End<'_>) -> SmallVec<[RowKey; 2]> {
-    let source = rows.entries[0].find(from.name.as_bytes()).map(|named| named.body.clone());
-    let target = rows.target_row().find(to.name.as_bytes()).map(|named| named.body.clone());
-    let own = [source, target].into_iter().flatten().filter_map(|body| match body {
+fn own_rows(rows: &Rows, from: &End<'_>, to: &End<'_>) -> SmallVec<[RowKey; 2]> {
+    let ends = [(rows.entries.first(), from), (rows.entries.last(), to)];
+    let found = ends.into_iter().filter_map(|(row, end)| row?.find(end.name.as_bytes()));
+    let own = found.filter_map(|named| match named.body {
         Body::Reference { ino, .. } => Some(RowKey::inode(ino)),
         Body::Inline(_) => None,
     });
