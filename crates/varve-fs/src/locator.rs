@@ -9,7 +9,7 @@
 //! 2. rename, link and unlink call [`Locator::moved`] or [`Locator::detach`] under the locks of all
 //!    rows involved. Whoever uses a place without locks checks that the row really holds the inode and
 //!    asks again if not.
-//! 3. [`Locator::forget`] ends an entry with its last lookup, [`Locator::close`] with its last handle. An
+//! 3. [`Locator::forget`] ends an entry with its last lookup, [`Locator::closed`] with its last handle. An
 //!    orphan's rows go when neither is left: whoever found a file before its last name went may still
 //!    open and read it, as on any file system.
 //!
@@ -19,6 +19,7 @@
 //! Open, orphaned and detached inodes always stay in memory.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -96,6 +97,21 @@ impl Known {
     fn is_reachable(&self) -> bool {
         self.lookups > 0 || self.is_open()
     }
+
+    /// Ends its node if no handle is left; true if nothing is left of it then.
+    fn end_node(&mut self) -> bool {
+        if !self.is_open() {
+            self.node = None;
+        }
+        self.node.is_none() && self.lookups == 0
+    }
+
+    /// Its node, with one handle more.
+    fn opened(&mut self, ino: InodeId) -> Arc<OpenNode> {
+        let node = self.node.get_or_insert_with(|| Arc::new(OpenNode::new(ino)));
+        node.state().handles += 1;
+        Arc::clone(node)
+    }
 }
 
 impl Locator {
@@ -122,18 +138,39 @@ impl Locator {
 
     /// Counts a lookup. REQUIRES: the lock of the row in `place`.
     pub(crate) fn note_lookup(&self, ino: InodeId, place: Place) -> FsResult<()> {
+        self.note(ino, place, |known| known.lookups += 1)
+    }
+
+    /// Counts a lookup and gives the node of `ino`, made if there is none, with one handle more. REQUIRES: the lock of the
+    /// row in `place`.
+    pub(crate) fn note_and_open(&self, ino: InodeId, place: Place) -> FsResult<Arc<OpenNode>> {
+        self.note(ino, place, |known| {
+            known.lookups += 1;
+            known.opened(ino)
+        })
+    }
+
+    /// Notes where `ino` is and what `change` says of it.
+    fn note<T>(
+        &self,
+        ino: InodeId,
+        place: Place,
+        change: impl FnOnce(&mut Known) -> T,
+    ) -> FsResult<T> {
         let mut shard = self.shard(ino).lock();
-        match self.load(&mut shard, ino)? {
-            Some(known) => {
-                known.lookups += 1;
-                known.place = place;
+        self.fetch(&mut shard, ino)?;
+        match shard.map.entry(ino.get()) {
+            Entry::Occupied(at) => {
+                let known = at.into_mut();
+                (known.place, known.used) = (place, true);
+                Ok(change(known))
             }
-            None => {
-                shard.map.insert(ino.get(), Known::new(place, 1));
+            Entry::Vacant(at) => {
+                let noted = change(at.insert(Known::new(place, 0)));
                 self.make_room(&mut shard, ino);
+                Ok(noted)
             }
         }
-        Ok(())
     }
 
     /// Takes back `lookups` lookups. True if that leaves an orphan that nobody can reach: its rows are to
@@ -171,11 +208,10 @@ impl Locator {
     /// `place`.
     pub(crate) fn open(&self, ino: InodeId, place: Place) -> FsResult<Arc<OpenNode>> {
         let mut shard = self.shard(ino).lock();
-        self.load(&mut shard, ino)?;
+        self.fetch(&mut shard, ino)?;
         let known = shard.map.entry(ino.get()).or_insert_with(|| Known::new(place, 0));
-        let node = known.node.get_or_insert_with(|| Arc::new(OpenNode::new(ino))).clone();
-        node.state().handles += 1;
-        Ok(node)
+        known.used = true;
+        Ok(known.opened(ino))
     }
 
     /// The node of `ino`, if it is open.
@@ -227,16 +263,25 @@ impl Locator {
         shard.map.get(&ino.get()).is_some_and(Known::is_reachable)
     }
 
+    /// After a handle ended: true if that leaves an orphan that nobody can reach. Its rows are to be removed, then
+    /// [`Locator::close`] is to be called. Else ends what `close` would end.
+    pub(crate) fn closed(&self, ino: InodeId) -> bool {
+        let mut shard = self.shard(ino).lock();
+        let Some(known) = shard.map.get_mut(&ino.get()) else { return false };
+        if known.orphan && !known.is_reachable() {
+            return true;
+        }
+        if known.end_node() {
+            shard.map.remove(&ino.get());
+        }
+        false
+    }
+
     /// Ends the node of `ino` if no handle is left, and its entry if no lookup is left either.
     pub(crate) fn close(&self, ino: InodeId) {
         let mut shard = self.shard(ino).lock();
-        if let Some(known) = shard.map.get_mut(&ino.get()) {
-            if known.node.as_ref().is_some_and(|node| node.state().handles == 0) {
-                known.node = None;
-            }
-            if known.node.is_none() && known.lookups == 0 {
-                shard.map.remove(&ino.get());
-            }
+        if shard.map.get_mut(&ino.get()).is_some_and(Known::end_node) {
+            shard.map.remove(&ino.get());
         }
     }
 
@@ -265,6 +310,14 @@ impl Locator {
 
     /// The entry of `ino`, fetched from the store if it was spilled.
     fn load<'a>(&self, shard: &'a mut Shard, ino: InodeId) -> FsResult<Option<&'a mut Known>> {
+        self.fetch(shard, ino)?;
+        let Some(known) = shard.map.get_mut(&ino.get()) else { return Ok(None) };
+        known.used = true;
+        Ok(Some(known))
+    }
+
+    /// Fetches the entry of `ino` from the store if it was spilled.
+    fn fetch(&self, shard: &mut Shard, ino: InodeId) -> FsResult<()> {
         if self.spilled.load(Ordering::Relaxed) > 0
             && !shard.map.contains_key(&ino.get())
             && let Some(Spilled { place, lookups }) = self.spill.take(ino)?
@@ -273,9 +326,7 @@ impl Locator {
             shard.map.insert(ino.get(), Known::new(place, lookups));
             self.make_room(shard, ino);
         }
-        let Some(known) = shard.map.get_mut(&ino.get()) else { return Ok(None) };
-        known.used = true;
-        Ok(Some(known))
+        Ok(())
     }
 
     /// Spills an eighth of the shard if it is beyond its share: entries not used since the last time

@@ -2,6 +2,7 @@
 //!
 //! Every handle of one inode shares one [`OpenNode`], which ends with the last handle.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,8 @@ use parking_lot::{Mutex, RwLock};
 use varve_env::File;
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Handle, OpenFlags};
+
+use crate::id_hash::IdHash;
 
 /// An inode with at least one handle.
 #[derive(Debug)]
@@ -78,13 +81,17 @@ pub(crate) struct OpenFile {
     pub(crate) passthrough: bool,
 }
 
-const SHARDS: usize = 16;
+const SHARDS: u64 = 16;
+
+/// The open files whose handles leave the same rest, by the quotient: handles given out one after the other are in
+/// different ones.
+type Shard = RwLock<HashMap<u64, Arc<OpenFile>, IdHash>>;
 
 /// All open files by handle.
 #[derive(Debug)]
 pub(crate) struct Handles {
     next: AtomicU64,
-    shards: [RwLock<HashMap<u64, Arc<OpenFile>>>; SHARDS],
+    shards: [Shard; SHARDS as usize],
 }
 
 impl Handles {
@@ -92,25 +99,31 @@ impl Handles {
         Handles { next: AtomicU64::new(1), shards: std::array::from_fn(|_| RwLock::default()) }
     }
 
-    fn shard(&self, number: u64) -> &RwLock<HashMap<u64, Arc<OpenFile>>> {
-        &self.shards[number as usize % SHARDS]
+    /// Where a handle is, and its key there.
+    fn shard(&self, number: u64) -> (&Shard, u64) {
+        (&self.shards[(number % SHARDS) as usize], number / SHARDS)
+    }
+
+    fn put(&self, number: u64, file: OpenFile) {
+        let (shard, key) = self.shard(number);
+        shard.write().insert(key, Arc::new(file));
     }
 
     pub(crate) fn insert(&self, file: OpenFile) -> Handle {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.shard(number).write().insert(number, Arc::new(file));
+        self.put(number, file);
         Handle(number)
     }
 
     /// The open file behind `handle`, which must belong to `ino`.
     pub(crate) fn get(&self, ino: InodeId, handle: Handle) -> FsResult<Arc<OpenFile>> {
-        let found = self.shard(handle.0).read().get(&handle.0).cloned();
-        found.filter(|file| file.node.ino == ino).ok_or(FsError::BadHandle)
+        self.any(handle).ok().filter(|file| file.node.ino == ino).ok_or(FsError::BadHandle)
     }
 
     /// The open file behind `handle`, of whatever inode.
     pub(crate) fn any(&self, handle: Handle) -> FsResult<Arc<OpenFile>> {
-        self.shard(handle.0).read().get(&handle.0).cloned().ok_or(FsError::BadHandle)
+        let (shard, key) = self.shard(handle.0);
+        shard.read().get(&key).cloned().ok_or(FsError::BadHandle)
     }
 
     /// The open inodes that may be written to, in order.
@@ -133,8 +146,8 @@ impl Handles {
 
     /// Calls `visit` with every handle's number and file.
     pub(crate) fn for_each(&self, visit: &mut dyn FnMut(u64, &OpenFile)) {
-        for shard in &self.shards {
-            shard.read().iter().for_each(|(number, file)| visit(*number, file));
+        for (rest, shard) in (0..).zip(&self.shards) {
+            shard.read().iter().for_each(|(key, file)| visit(key * SHARDS + rest, file));
         }
     }
 
@@ -147,21 +160,57 @@ impl Handles {
     pub(crate) fn restore(&self, next: u64, files: Vec<(u64, OpenFile)>) {
         self.next.store(next, Ordering::Relaxed);
         for (number, file) in files {
-            self.shard(number).write().insert(number, Arc::new(file));
+            self.put(number, file);
         }
     }
 
     pub(crate) fn remove(&self, ino: InodeId, handle: Handle) -> FsResult<Arc<OpenFile>> {
-        let mut shard = self.shard(handle.0).write();
-        match shard.get(&handle.0) {
-            Some(file) if file.node.ino == ino => {}
-            _ => return Err(FsError::BadHandle),
+        let (shard, key) = self.shard(handle.0);
+        match shard.write().entry(key) {
+            Entry::Occupied(at) if at.get().node.ino == ino => Ok(at.remove()),
+            _ => Err(FsError::BadHandle),
         }
-        shard.remove(&handle.0).ok_or(FsError::BadHandle)
     }
 
     /// The number of open files.
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(ino: u64) -> OpenFile {
+        let node = Arc::new(OpenNode::new(InodeId::new(ino)));
+        OpenFile { node, flags: OpenFlags::default(), passthrough: false }
+    }
+
+    /// A process that takes over finds each handle under the number that the kernel knows.
+    #[test]
+    fn handles_keep_their_numbers() {
+        let handles = Handles::new();
+        let given: Vec<Handle> = (0..100).map(|ino| handles.insert(open(ino))).collect();
+        for (ino, handle) in (0..).zip(&given) {
+            let (right, wrong) = (InodeId::new(ino), InodeId::new(ino + 1));
+            assert_eq!(handles.get(right, *handle).expect("open").node.ino, right);
+            assert!(
+                handles.get(wrong, *handle).is_err() && handles.remove(wrong, *handle).is_err()
+            );
+            if ino % 2 == 0 {
+                handles.remove(right, *handle).expect("open");
+                assert!(handles.any(*handle).is_err() && handles.remove(right, *handle).is_err());
+            }
+        }
+        assert_eq!(handles.count(), 50);
+        let taken_over = Handles::new();
+        let mut files = Vec::new();
+        handles.for_each(&mut |number, file| files.push((number, open(file.node.ino.get()))));
+        taken_over.restore(handles.next(), files);
+        for (ino, handle) in (0..).zip(&given).filter(|(ino, _)| ino % 2 == 1) {
+            assert_eq!(taken_over.any(*handle).expect("open").node.ino, InodeId::new(ino));
+        }
+        assert!(taken_over.insert(open(7)).0 > given[99].0);
     }
 }

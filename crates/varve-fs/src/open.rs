@@ -184,8 +184,7 @@ impl VarveFs {
         changes.put_inode(&inode);
         changes.put_pending(inode.ino, Pending::Orphan);
         self.commit(changes)?;
-        self.locator.note_lookup(inode.ino, Place::Own)?;
-        let node = self.locator.open(inode.ino, Place::Own)?;
+        let node = self.locator.note_and_open(inode.ino, Place::Own)?;
         self.locator.mark_orphan(inode.ino, true)?;
         node.state().linkable = !flags.exclusive;
         let opened = self.add_handle(&node, flags, false);
@@ -223,8 +222,7 @@ impl VarveFs {
             let last_writer = file.flags.write && state.writers == 0 && state.has_object;
             (state.handles == 0, last_writer)
         };
-        let unreachable = last && self.locator.is_unreachable_orphan(ino);
-        if last_writer && !unreachable {
+        if last_writer && !(last && self.locator.is_unreachable_orphan(ino)) {
             // The row stays dirty, which is right as well, if this fails.
             if let Err(error) = self.settle_object(ino) {
                 self.objects.note_unclaimed();
@@ -241,8 +239,10 @@ impl VarveFs {
 
     /// After a handle ended: an orphan that nobody can reach goes, and so does a node without handles.
     fn let_go(&self, ino: InodeId) -> FsResult<()> {
-        let reaped =
-            if self.locator.is_unreachable_orphan(ino) { self.reap_orphan(ino) } else { Ok(()) };
+        if !self.locator.closed(ino) {
+            return Ok(());
+        }
+        let reaped = self.reap_orphan(ino);
         self.locator.close(ino);
         reaped
     }

@@ -58,7 +58,8 @@ impl VarveFs {
         name: FileName<'_>,
         new: NewInode,
     ) -> FsResult<Entry> {
-        self.make_under_locks(caller, parent, name, new, |_, _| Ok(())).map(|(entry, ())| entry)
+        let note = |ino, place| self.locator.note_lookup(ino, place);
+        self.make_under_locks(caller, parent, name, new, note).map(|(entry, ())| entry)
     }
 
     /// Makes an empty regular file under `name` and opens it; the entry counts as a lookup.
@@ -72,12 +73,12 @@ impl VarveFs {
     ) -> FsResult<(Entry, Opened)> {
         let new = NewInode::regular(perm);
         self.make_under_locks(caller, parent, name, new, |ino, place| {
-            let node = self.locator.open(ino, place)?;
+            let node = self.locator.note_and_open(ino, place)?;
             Ok(self.add_handle(&node, flags, false))
         })
     }
 
-    /// Makes `new` and calls `then` before the locks are dropped.
+    /// Makes `new` and calls `then`, which counts the lookup, before the locks are dropped.
     fn make_under_locks<T>(
         &self,
         caller: Caller,
@@ -116,7 +117,6 @@ impl VarveFs {
         changes.put_entry_row(key, &row);
         self.commit(changes)?;
         let place = if is_dir { Place::Own } else { Place::Entry { key, slot } };
-        self.locator.note_lookup(inode.ino, place.clone())?;
         let then = then(inode.ino, place)?;
         Ok((Entry { attr: self.attr(&inode)? }, then))
     }
