@@ -98,9 +98,7 @@ impl VarveFs {
         }
         match self.locator.place(ino)? {
             Some(Place::Detached(inode)) => Ok(Some(*inode)),
-            Some(Place::Entry { key, slot }) => {
-                Ok(inline_at(&self.entry_row(key)?, slot, ino).cloned())
-            }
+            Some(Place::Entry { key, slot }) => self.inode_in(key, slot, ino),
             Some(Place::Own) => self.inode_row(ino),
             None => self.inode_row(ino)?.ok_or(FsError::Stale).map(Some),
         }
@@ -185,9 +183,7 @@ impl VarveFs {
         match place {
             Some(Place::Detached(_)) => Ok(None),
             // If it has moved meanwhile, it is not found there.
-            Some(Place::Entry { key, slot }) => {
-                Ok(inline_at(&self.entry_row(key)?, slot, ino).cloned())
-            }
+            Some(Place::Entry { key, slot }) => self.inode_in(key, slot, ino),
             Some(Place::Own) | None => self.inode_row(ino),
         }
     }

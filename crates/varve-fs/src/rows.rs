@@ -99,6 +99,22 @@ pub(crate) fn read_entry_row(
     }
 }
 
+/// The inode `ino` in `slot` of the row `key`, if it is there.
+fn inline_of(row: &Bytes, key: RowKey, slot: u8, ino: InodeId) -> FsResult<Option<Inode>> {
+    let damaged = |error| error::row(META, key, error);
+    let body = match EntryRow::only(row).transpose().map_err(damaged)? {
+        Some(only) => Some(only).filter(|only| only.slot == slot).map(|only| only.body),
+        None => {
+            let mut row = EntryRow::decode(row).map_err(damaged)?;
+            row.remove_at(slot).map(|named| named.body)
+        }
+    };
+    Ok(match body {
+        Some(Body::Inline(inode)) if inode.ino == ino => Some(inode),
+        _ => None,
+    })
+}
+
 /// What is pending of an inode.
 pub(crate) fn read_pending_row(
     store: &dyn Store,
@@ -151,6 +167,17 @@ impl VarveFs {
         key: RowKey,
     ) -> FsResult<EntryRow> {
         if guards.know_absent(key) { Ok(EntryRow::default()) } else { self.entry_row(key) }
+    }
+
+    /// The row `key` of names, as it is stored.
+    pub(crate) fn stored_entry_row(&self, key: RowKey) -> FsResult<Option<Bytes>> {
+        self.store.get(self.meta, &key.to_bytes()).map_err(error::store)
+    }
+
+    /// The inode `ino` in `slot` of the row `key`, if it is there.
+    pub(crate) fn inode_in(&self, key: RowKey, slot: u8, ino: InodeId) -> FsResult<Option<Inode>> {
+        let row = self.stored_entry_row(key)?;
+        row.map_or(Ok(None), |row| inline_of(&row, key, slot, ino))
     }
 
     /// The inode in its own row.

@@ -55,13 +55,13 @@ impl Body {
     }
 }
 
-/// One name.
+/// One name: its own bytes, or those of the row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct Named<Name = Bytes> {
     /// Its number among the names of the row.
     pub slot: u8,
     /// The name, 1 to 255 bytes.
-    pub name: Bytes,
+    pub name: Name,
     /// What it stands for.
     pub body: Body,
 }
@@ -103,10 +103,35 @@ impl<'a> Listed<'a> {
     }
 }
 
-impl<'a> From<&'a Named> for Listed<'a> {
-    fn from(named: &'a Named) -> Listed<'a> {
+impl<'a, Name: AsRef<[u8]>> From<&'a Named<Name>> for Listed<'a> {
+    fn from(named: &'a Named<Name>) -> Listed<'a> {
         let (ino, kind) = (named.body.ino(), named.body.kind());
-        Listed { slot: named.slot, name: &named.name, ino, kind }
+        Listed { slot: named.slot, name: named.name.as_ref(), ino, kind }
+    }
+}
+
+impl<'a> Named<&'a [u8]> {
+    /// The next name, whose slot comes after `last`.
+    fn read(reader: &mut Reader<'a>, last: Option<u8>) -> Result<Named<&'a [u8]>, DecodeError> {
+        let slot = reader.u8()?;
+        if last.is_some_and(|last| last >= slot) {
+            return Err(reader.error("slots out of order"));
+        }
+        let name_len = reader.u8()?;
+        if name_len == 0 {
+            return Err(reader.error("an empty name"));
+        }
+        let name = reader.borrow(usize::from(name_len))?;
+        let body = match reader.u8()? {
+            REFERENCE => {
+                let kind = FileKind::from_u8(reader.u8()?)
+                    .ok_or_else(|| reader.error("an unknown file type"))?;
+                Body::Reference { ino: InodeId::new(reader.varint()?), kind }
+            }
+            INLINE => Body::Inline(Inode::decode_from(reader)?),
+            _ => return Err(reader.error("an unknown kind of entry")),
+        };
+        Ok(Named { slot, name, body })
     }
 }
 
@@ -209,27 +234,27 @@ impl EntryRow {
         let count = usize::from(reader.u8()?) + 1;
         let mut names: Vec<Named> = Vec::with_capacity(count.min(4));
         for _ in 0..count {
-            let slot = reader.u8()?;
-            if names.last().is_some_and(|last| last.slot >= slot) {
-                return Err(reader.error("slots out of order"));
-            }
-            let name_len = reader.u8()?;
-            if name_len == 0 {
-                return Err(reader.error("an empty name"));
-            }
-            let name = reader.take(usize::from(name_len))?;
-            let body = match reader.u8()? {
-                REFERENCE => {
-                    let kind = FileKind::from_u8(reader.u8()?)
-                        .ok_or_else(|| reader.error("an unknown file type"))?;
-                    Body::Reference { ino: InodeId::new(reader.varint()?), kind }
-                }
-                INLINE => Body::Inline(Inode::decode_from(&mut reader)?),
-                _ => return Err(reader.error("an unknown kind of entry")),
-            };
-            names.push(Named { slot, name, body });
+            let last = names.last().map(|last| last.slot);
+            let Named { slot, name, body } = Named::read(&mut reader, last)?;
+            names.push(Named { slot, name: bytes.slice_ref(name), body });
         }
         reader.end()?;
         Ok(EntryRow { names })
+    }
+
+    /// Reads the name of a row that has just one, as [`EntryRow::decode`] would, and makes no row of it; `None` if there
+    /// are several.
+    pub fn only(bytes: &Bytes) -> Option<Result<Named<&[u8]>, DecodeError>> {
+        let mut reader = Reader::new(bytes);
+        let count = reader.version().and_then(|()| reader.u8());
+        if count.is_ok_and(|count| count > 0) {
+            return None;
+        }
+        let only = count.and_then(|_| {
+            let only = Named::read(&mut reader, None)?;
+            reader.end()?;
+            Ok(only)
+        });
+        Some(only)
     }
 }

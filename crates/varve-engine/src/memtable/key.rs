@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 pub(super) const SHORT_KEY_BYTES: usize = 16;
 
 /// A key of any length.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Key(SmallVec<[u8; SHORT_KEY_BYTES]>);
 
 impl Key {
@@ -25,6 +25,13 @@ impl Key {
     /// The bytes.
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.0
+    }
+}
+
+/// All bytes at once, where the vector's own would take them one by one.
+impl Clone for Key {
+    fn clone(&self) -> Key {
+        Key::from_slice(self.as_slice())
     }
 }
 

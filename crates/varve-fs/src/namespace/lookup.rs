@@ -1,9 +1,11 @@
 //! Finding names.
 
-use varve_schema::{Body, Content, EntryRow, FileKind, Named, RowKey};
+use bytes::Bytes;
+use varve_schema::{Body, Content, EntryRow, FileKind, META, Named, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Entry, FsError, FsResult};
 
+use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
 use crate::views::is_made_up_below;
@@ -24,9 +26,9 @@ impl VarveFs {
         loop {
             let mut guards = self.lock_rows(&[key])?;
             let ended = self.sources.as_ref().map(|sources| sources.unfoldings_ended());
-            let row = self.locked_entry_row(&guards, key)?;
-            if let Some(named) = row.find(name.as_bytes()) {
-                return self.found(key, named);
+            let row = if guards.know_absent(key) { None } else { self.stored_entry_row(key)? };
+            if let Some(entry) = self.find(key, row.as_ref(), name)? {
+                return Ok(entry);
             }
             let dir = self.inode_row(parent)?.filter(|dir| dir.kind == FileKind::Directory);
             let Some(dir) = dir else {
@@ -40,24 +42,48 @@ impl VarveFs {
                 continue;
             }
             let unfolds = self.sources.as_ref().zip(ended);
-            let row = match unfolds.is_some_and(|(sources, ended)| sources.unfolds_since(ended)) {
+            let again = match unfolds.is_some_and(|(sources, ended)| sources.unfolds_since(ended)) {
                 // It may have come between the two reads, with the last names of a folded directory.
-                true => self.entry_row(key)?,
-                false => row,
+                true => self.stored_entry_row(key)?,
+                false => None,
             };
-            if let Some(named) = row.find(name.as_bytes()) {
-                return self.found(key, named);
+            if let Some(entry) = self.find(key, again.as_ref(), name)? {
+                return Ok(entry);
             }
             // Nor will unfolding bring it, which takes no locks of names.
-            if row.is_empty() {
+            if row.is_none() && again.is_none() {
                 guards.note_absent(key);
             }
             return Err(FsError::NotFound);
         }
     }
 
+    /// Counts a lookup of what `name` stands for in `row`, which is that of `key`, and gives its attributes. REQUIRES: the
+    /// lock of `key`.
+    fn find(
+        &self,
+        key: RowKey,
+        row: Option<&Bytes>,
+        name: FileName<'_>,
+    ) -> FsResult<Option<Entry>> {
+        let Some(row) = row else { return Ok(None) };
+        let damaged = |error| error::row(META, key, error);
+        match EntryRow::only(row).transpose().map_err(damaged)? {
+            Some(only) if only.name == name.as_bytes() => self.found(key, &only).map(Some),
+            Some(_) => Ok(None),
+            None => {
+                let row = EntryRow::decode(row).map_err(damaged)?;
+                row.find(name.as_bytes()).map(|named| self.found(key, named)).transpose()
+            }
+        }
+    }
+
     /// Counts a lookup of what `named` stands for and gives its attributes. REQUIRES: the lock of `key`.
-    pub(crate) fn found(&self, key: RowKey, named: &Named) -> FsResult<Entry> {
+    pub(crate) fn found<Name: AsRef<[u8]>>(
+        &self,
+        key: RowKey,
+        named: &Named<Name>,
+    ) -> FsResult<Entry> {
         let (attr, place) = match &named.body {
             Body::Inline(inode) => (self.attr(inode)?, Place::Entry { key, slot: named.slot }),
             Body::Reference { ino, .. } => {
@@ -80,10 +106,10 @@ impl VarveFs {
 }
 
 /// A name whose inode has no row.
-pub(crate) fn dangling(key: RowKey, named: &Named) -> FsError {
+pub(crate) fn dangling<Name: AsRef<[u8]>>(key: RowKey, named: &Named<Name>) -> FsError {
     FsError::Storage(format!(
         "the entry {} of directory {} stands for inode {}, which has no row; run `varve fsck`",
-        named.name.escape_ascii(),
+        named.name.as_ref().escape_ascii(),
         key.prefix(),
         named.body.ino()
     ))

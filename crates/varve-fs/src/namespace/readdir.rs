@@ -77,25 +77,31 @@ impl VarveFs {
         moves: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> FsResult<bool> {
-        let row = EntryRow::decode(value).map_err(|error| error::row(META, key, error))?;
-        for named in row.names() {
-            let entry = entry_of(key, named.into());
-            if entry.cookie > cookie && !self.emit_entry(key, named, entry, moves, emit)? {
+        let damaged = |error| error::row(META, key, error);
+        if let Some(only) = EntryRow::only(value).transpose().map_err(damaged)? {
+            return self.emit_entry(key, &only, cookie, moves, emit);
+        }
+        for named in EntryRow::decode(value).map_err(damaged)?.names() {
+            if !self.emit_entry(key, named, cookie, moves, emit)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Emits one entry with its attributes; false if it was not taken.
-    fn emit_entry(
+    /// Emits an entry behind `cookie` with its attributes; false if it was not taken.
+    fn emit_entry<Name: AsRef<[u8]>>(
         &self,
         key: RowKey,
-        named: &Named,
-        mut entry: DirEntry<'_>,
+        named: &Named<Name>,
+        cookie: u64,
         moves: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> FsResult<bool> {
+        let mut entry = entry_of(key, named.into());
+        if entry.cookie <= cookie {
+            return Ok(true);
+        }
         let Some(attr) = self.look_up_scanned(key, named, moves)? else { return Ok(true) };
         (entry.ino, entry.kind, entry.attr) = (attr.ino, attr.kind, Some(attr));
         let taken = emit(&entry);
@@ -106,11 +112,16 @@ impl VarveFs {
     }
 
     /// The attributes behind a scanned name, counted as a lookup; `None` if the name is gone meanwhile.
-    fn look_up_scanned(&self, key: RowKey, named: &Named, moves: u64) -> FsResult<Option<Attr>> {
+    fn look_up_scanned<Name: AsRef<[u8]>>(
+        &self,
+        key: RowKey,
+        named: &Named<Name>,
+        moves: u64,
+    ) -> FsResult<Option<Attr>> {
         let _guards = self.lock_rows(&[key])?;
         if self.moves.load(Ordering::Acquire) != moves {
             let row = self.entry_row(key)?;
-            return match row.find(&named.name) {
+            return match row.find(named.name.as_ref()) {
                 Some(now) => Ok(Some(self.found(key, now)?.attr)),
                 None => Ok(None),
             };

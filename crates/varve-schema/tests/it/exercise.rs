@@ -15,7 +15,21 @@ pub(crate) type Recode = fn(&Bytes) -> Result<Vec<u8>, DecodeError>;
 
 /// An entry row.
 pub(crate) fn entry(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
-    EntryRow::decode(bytes).map(|row| {
+    let row = EntryRow::decode(bytes);
+    match (EntryRow::only(bytes), &row) {
+        (Some(Ok(only)), Ok(row)) => match row.names() {
+            [named] => {
+                assert_eq!((only.slot, only.name), (named.slot, named.name.as_ref()));
+                assert_eq!(only.body, named.body);
+            }
+            names => panic!("one name of {}", names.len()),
+        },
+        (Some(Err(error)), row) => assert_eq!(row.as_ref().err(), Some(&error)),
+        (Some(Ok(only)), Err(error)) => panic!("{only:?} of a row with {error}"),
+        (None, Ok(row)) => assert!(row.names().len() > 1),
+        (None, Err(_)) => {}
+    }
+    row.map(|row| {
         // What a listing reads of a row is what it says.
         let only = match row.names() {
             [only] => Some(Listed::from(only)),
