@@ -9,7 +9,8 @@
 //! - The rows of one batch appear at once: they are applied under one lock.
 //! - Versions of a key stand newest first. A version is overwritten in place unless a live snapshot may
 //!   see it, so that a row rewritten a thousand times takes the room of one.
-//! - The lock is held for at most one batch or one chunk, never during I/O.
+//! - The lock is held for at most one batch or one chunk, never during I/O; only of a memtable that no longer changes, so
+//!   that nobody waits for it, is it held for a walk over all rows ([`Memtable::each_version`]).
 //! - A filter knows every key. Most rows that are asked for are in tables or nowhere, and the filter says so with one
 //!   line of memory where a search of the tree would wait for ten.
 
@@ -29,8 +30,8 @@ use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 pub(crate) use key::Key;
 use key::SHORT_KEY_BYTES;
 
-use crate::Op;
 use crate::segment::Separated;
+use crate::{Op, StoreResult};
 
 /// Bytes that a row takes in the tree besides its key and value, measured with rows of 16 + 100 bytes.
 const ROW_OVERHEAD_BYTES: usize = 120;
@@ -89,6 +90,12 @@ impl Row {
         }
         let older = self.older.as_ref()?;
         older.0.iter().find(|(version, _)| *version <= seq).map(|(_, found)| found)
+    }
+
+    /// All versions, newest first.
+    fn versions(&self) -> impl Iterator<Item = (SeqNo, &Found)> {
+        let older = self.older.iter().flat_map(|older| &older.0);
+        std::iter::once((self.seq, &self.found)).chain(older.map(|(seq, found)| (*seq, found)))
     }
 }
 
@@ -286,6 +293,25 @@ impl Memtable {
         }
         true
     }
+
+    /// Calls `visit` with all versions of the rows of a key space, keys ascending with newest versions first, until it
+    /// fails.
+    ///
+    /// REQUIRES: nothing is applied to the memtable any more, as its lock is held meanwhile.
+    pub(crate) fn each_version(
+        &self,
+        keyspace: KeyspaceId,
+        mut visit: impl FnMut(&[u8], SeqNo, &Found) -> StoreResult<()>,
+    ) -> StoreResult<()> {
+        let contents = self.contents.read();
+        let Some(rows) = contents.spaces.get(keyspace) else { return Ok(()) };
+        for (key, row) in rows {
+            for (seq, found) in row.versions() {
+                visit(key.as_slice(), seq, found)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The hash of a key within its key space.
@@ -308,15 +334,8 @@ pub(crate) fn is_empty_range(range: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
 
 fn push_versions(key: &Key, row: &Row, seq: SeqNo, reverse: bool, out: &mut Vec<MemEntry>) {
     let first = out.len();
-    let mut push = |version: SeqNo, found: &Found| {
-        if version <= seq {
-            out.push(MemEntry { key: key.clone(), seq: version, found: found.clone() });
-        }
-    };
-    push(row.seq, &row.found);
-    if let Some(older) = &row.older {
-        older.0.iter().for_each(|(version, found)| push(*version, found));
-    }
+    let seen = row.versions().filter(|(version, _)| *version <= seq);
+    out.extend(seen.map(|(seq, found)| MemEntry { key: key.clone(), seq, found: found.clone() }));
     if reverse {
         out[first..].reverse();
     }
@@ -348,102 +367,4 @@ fn set(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SPACE: KeyspaceId = KeyspaceId::new(1);
-    const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
-
-    fn put(table: &Memtable, seq: u64, key: &'static str, value: &'static str, snap: Option<u64>) {
-        let op = Op::Put { keyspace: SPACE, key: key.into(), value: value.into() };
-        table.apply(SeqNo::new(seq), [op].into_iter(), snap.map(SeqNo::new));
-    }
-
-    fn get(table: &Memtable, key: &str, seq: u64) -> Option<Found> {
-        table.get(SPACE, key.as_bytes(), filter_hash(key.as_bytes()), SeqNo::new(seq))
-    }
-
-    fn versions(table: &Memtable, reverse: bool) -> Vec<(Vec<u8>, u64)> {
-        let mut out = Vec::new();
-        assert!(!table.chunk(SPACE, ALL, reverse, SeqNo::MAX, 100, &mut out));
-        out.into_iter().map(|entry| (entry.key.as_slice().to_vec(), entry.seq.get())).collect()
-    }
-
-    #[test]
-    fn rows_are_overwritten_in_place_without_snapshots() {
-        let table = Memtable::new(FileNo::new(1), 4096);
-        put(&table, 1, "a", "one", None);
-        let bytes = table.bytes();
-        put(&table, 2, "a", "two", None);
-        assert_eq!(table.bytes(), bytes);
-        assert_eq!(versions(&table, false), [(b"a".to_vec(), 2)]);
-    }
-
-    #[test]
-    fn versions_that_a_snapshot_sees_stay() {
-        let table = Memtable::new(FileNo::new(1), 4096);
-        put(&table, 1, "a", "one", None);
-        put(&table, 2, "a", "two", Some(1));
-        put(&table, 3, "a", "three", Some(1));
-        put(&table, 4, "b", "four", Some(1));
-        let value = |key: &str, seq| get(&table, key, seq);
-        assert_eq!(value("a", 1), Some(Found::Value("one".into())));
-        assert_eq!(value("a", 3), Some(Found::Value("three".into())));
-        assert_eq!(value("a", 0), None);
-        assert_eq!(value("b", 3), None);
-        assert_eq!(
-            versions(&table, false),
-            [(b"a".to_vec(), 3), (b"a".to_vec(), 1), (b"b".to_vec(), 4)]
-        );
-        let mut backwards = versions(&table, true);
-        backwards.reverse();
-        assert_eq!(versions(&table, false), backwards);
-    }
-
-    #[test]
-    fn chunks_stop_at_their_limit_but_keep_a_key_whole() {
-        let table = Memtable::new(FileNo::new(1), 4096);
-        put(&table, 1, "a", "", None);
-        put(&table, 2, "a", "", Some(1));
-        put(&table, 3, "b", "", None);
-        let mut out = Vec::new();
-        assert!(table.chunk(SPACE, ALL, false, SeqNo::MAX, 1, &mut out));
-        assert_eq!(out.len(), 2);
-        let rest = (Bound::Excluded(&b"a"[..]), Bound::Unbounded);
-        assert!(table.chunk(SPACE, rest, false, SeqNo::MAX, 1, &mut out));
-        assert_eq!(out[2].key.as_slice(), b"b");
-    }
-
-    #[test]
-    fn every_key_is_found_however_many_there_are_and_in_its_key_space_only() {
-        let table = Memtable::new(FileNo::new(1), 1 << 16);
-        let keys: Vec<String> = (0..5000).map(|key| format!("key {key}")).collect();
-        for (seq, key) in (1..).zip(&keys) {
-            let op = Op::Put { keyspace: SPACE, key: key.clone().into(), value: "value".into() };
-            table.apply(SeqNo::new(seq), [op].into_iter(), None);
-        }
-        assert!(keys.iter().all(|key| get(&table, key, 5000).is_some()));
-        let is_elsewhere = |key: &String| {
-            let hash = filter_hash(key.as_bytes());
-            table.get(KeyspaceId::new(2), key.as_bytes(), hash, SeqNo::MAX).is_some()
-        };
-        assert!(!keys.iter().any(is_elsewhere));
-        assert_eq!(get(&table, "key", 5000), None);
-    }
-
-    #[test]
-    fn empty_ranges_yield_nothing() {
-        let table = Memtable::new(FileNo::new(1), 4096);
-        put(&table, 1, "a", "", None);
-        let (a, b) = (&b"a"[..], &b"b"[..]);
-        for range in [
-            (Bound::Included(b), Bound::Included(a)),
-            (Bound::Excluded(a), Bound::Excluded(a)),
-            (Bound::Included(a), Bound::Excluded(a)),
-        ] {
-            let mut out = Vec::new();
-            assert!(!table.chunk(SPACE, range, false, SeqNo::MAX, 9, &mut out));
-            assert!(out.is_empty());
-        }
-    }
-}
+mod tests;

@@ -5,7 +5,6 @@
 //! 3. One manifest edit adds them and says which log is now the oldest that is needed.
 //! 4. Remove the logs before it.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use varve_types::{SeqNo, SublevelId};
@@ -15,12 +14,10 @@ use super::{Inner, Writer};
 use crate::compaction::outputs::{Outputs, Written};
 use crate::compaction::retain::Retention;
 use crate::files::{StoreFile, io_error};
-use crate::iter::Source;
-use crate::iter::memory::MemorySource;
 use crate::memtable::{Found, Memtable};
 use crate::version::Place;
 use crate::view::{Keyspace, View};
-use crate::{Direction, StoreError, StoreResult};
+use crate::{StoreError, StoreResult};
 
 impl Inner {
     /// Flushes the oldest full memtable. False if there is none, or it has to wait for the external
@@ -112,21 +109,16 @@ impl Inner {
     }
 
     /// The table of one key space's rows, none if it has no rows, and the segments with its large values.
-    fn write_level_0(&self, memtable: &Arc<Memtable>, space: &Keyspace) -> StoreResult<Written> {
-        let range = (Bound::Unbounded, Bound::Unbounded);
-        let memtable = Arc::clone(memtable);
-        let forward = Direction::Forward;
-        let mut source = MemorySource::new(memtable, space.id, SeqNo::MAX, range, forward);
+    fn write_level_0(&self, memtable: &Memtable, space: &Keyspace) -> StoreResult<Written> {
         let mut retention = Retention::new(self.snapshots.live());
         let mut outputs = Outputs::new(self, space, 0);
-        while source.valid() {
-            let (key, seq, found) = (source.key(), source.seq(), source.found()?);
+        memtable.each_version(space.id, |key, seq, found| {
             // Tables below may hold the key, so a deletion stays.
-            if retention.keeps(key, seq, found == Found::Tombstone, || true) {
-                outputs.add(key, seq, &found)?;
+            match retention.keeps(key, seq, *found == Found::Tombstone, || true) {
+                true => outputs.add(key, seq, found),
+                false => Ok(()),
             }
-            source.advance()?;
-        }
+        })?;
         outputs.finish()
     }
 

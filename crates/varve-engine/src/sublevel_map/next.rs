@@ -13,20 +13,18 @@ use std::sync::Arc;
 
 use varve_format::filter::multi_level::Prior;
 use varve_format::filter::{PREFIX_BYTES, SubLevel, SubLevels};
-use varve_types::{FileNo, SeqNo};
+use varve_types::FileNo;
 
 use super::{
     BYTES_MIN, BYTES_PER_KEY, Findings, MapId, MapNumber, Moves, NUMBER_MAX, SublevelMap, bytes_for,
 };
+use crate::StoreResult;
 use crate::compaction::policy::{Shape, mapped_levels};
-use crate::iter::Source;
-use crate::iter::memory::MemorySource;
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
 use crate::table::TableCache;
 use crate::version::{Place, Table, Version};
 use crate::view::Keyspace;
-use crate::{Direction, StoreResult};
 
 /// How many times larger a map is than the one that had no room, or than what the levels hold.
 const GROWTH: usize = 2;
@@ -222,12 +220,8 @@ impl<'a> Draft<'a> {
         let (space, findings) = (self.next.space.id, self.next.findings);
         let metrics = self.next.metrics;
         let Some((number, map)) = number.zip(self.change()) else { return Ok(None) };
-        let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
-        let (memtable, forward) = (Arc::clone(memtable), Direction::Forward);
-        let mut source = MemorySource::new(memtable, space, SeqNo::MAX, all, forward);
         let (mut last, mut first) = (Vec::new(), true);
-        while source.valid() {
-            let key = source.key();
+        memtable.each_version(space, |key, _, _| {
             if first || *last != *key {
                 let prefix = key.first_chunk::<PREFIX_BYTES>();
                 if let Some(prefix) = prefix.filter(|_| first || prefix != last.first_chunk()) {
@@ -242,8 +236,8 @@ impl<'a> Draft<'a> {
                 last.clear();
                 last.extend_from_slice(key);
             }
-            source.advance()?;
-        }
+            Ok(())
+        })?;
         Ok(Some(MapNumber { map: map.id, number }))
     }
 
