@@ -139,6 +139,12 @@ impl Views {
         Arc::clone(&self.0.read())
     }
 
+    /// What `look` finds in the present view, which stays the present one meanwhile: for what takes a moment, and neither
+    /// reads a file nor asks for a view again.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&Arc<View>) -> T) -> T {
+        look(&self.0.read())
+    }
+
     /// Puts in force what `change` makes of the present view.
     pub(crate) fn update(&self, change: impl FnOnce(&mut View)) {
         let mut current = self.0.write();

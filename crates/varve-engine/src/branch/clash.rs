@@ -137,10 +137,11 @@ impl<'a, 'm> Clashes<'a, 'm> {
             if last.as_deref() != Some(walk.key()) {
                 last = Some(walk.key().to_vec());
                 let layer = Layer { space: ours, seq: SeqNo::MAX };
+                let key = walk.key();
                 if walk.seq() > after
-                    && let Some(found) = self.inner.find(view, layer, walk.key())?
+                    && let Some(found) = self.inner.find(view, layer, key, filter_hash(key))?
                 {
-                    self.meet(own.base, walk.key(), walk.found()?, found)?;
+                    self.meet(own.base, key, walk.found()?, found)?;
                 }
             }
             walk.advance()?;

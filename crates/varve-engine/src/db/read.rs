@@ -32,32 +32,57 @@ impl Inner {
     ) -> StoreResult<Option<Bytes>> {
         self.check_open()?;
         self.metrics.gets.add(1);
-        let view = self.views.get();
-        for layer in view.layers(tree, keyspace, seq)? {
-            if let Some(found) = self.find(&view, layer, key)? {
-                let value = self.cache.value_of(found, Admission::Keep)?;
-                self.metrics.gets_found.add(u64::from(value.is_some()));
-                return Ok(value);
+        let hash = filter_hash(key);
+        // What is in a memtable of the uppermost layer is found without holding on to a view.
+        let found = self.views.with(|view| {
+            let layers = view.layers(tree, keyspace, seq)?;
+            let found = layers.first().and_then(|layer| in_memtables(view, *layer, key, hash));
+            StoreResult::Ok(found.ok_or_else(|| Arc::clone(view)))
+        })?;
+        let found = match found {
+            Ok(found) => Some(found),
+            Err(view) => {
+                self.get_below_memtables(&view, &view.layers(tree, keyspace, seq)?, key, hash)?
+            }
+        };
+        let Some(found) = found else { return Ok(None) };
+        let value = self.cache.value_of(found, Admission::Keep)?;
+        self.metrics.gets_found.add(u64::from(value.is_some()));
+        Ok(value)
+    }
+
+    /// What `key` is, which no memtable has in the first of `layers`.
+    fn get_below_memtables(
+        &self,
+        view: &View,
+        layers: &[Layer<'_>],
+        key: &[u8],
+        hash: u64,
+    ) -> StoreResult<Option<Found>> {
+        let Some((first, others)) = layers.split_first() else { return Ok(None) };
+        if let Some(found) = self.get_from_tables(first.space, key, hash, first.seq)? {
+            return Ok(Some(found));
+        }
+        for layer in others {
+            if let Some(found) = self.find(view, *layer, key, hash)? {
+                return Ok(Some(found));
             }
         }
         Ok(None)
     }
 
-    /// What `key` is in `layer`, if the layer says anything of it.
+    /// What `key`, whose filter hash is `hash`, is in `layer`, if the layer says anything of it.
     pub(crate) fn find(
         &self,
         view: &View,
         layer: Layer<'_>,
         key: &[u8],
+        hash: u64,
     ) -> StoreResult<Option<Found>> {
-        let Layer { space, seq } = layer;
-        let hash = filter_hash(key);
-        for memtable in view.memtables() {
-            if let Some(found) = memtable.get(space.id, key, hash, seq) {
-                return Ok(Some(found));
-            }
+        match in_memtables(view, layer, key, hash) {
+            Some(found) => Ok(Some(found)),
+            None => self.get_from_tables(layer.space, key, hash, layer.seq),
         }
-        self.get_from_tables(space, key, hash, seq)
     }
 
     /// The newest version of `key`, whose filter hash is `hash`, as of `seq` in the tables.
@@ -213,6 +238,11 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// The newest version of `key`, whose filter hash is `hash`, that a reader of `layer` sees in memtables.
+fn in_memtables(view: &View, layer: Layer<'_>, key: &[u8], hash: u64) -> Option<Found> {
+    view.memtables().find_map(|memtable| memtable.get(layer.space.id, key, hash, layer.seq))
 }
 
 /// The prefix that all keys of `range` have, if it is one.

@@ -9,6 +9,7 @@ use varve_types::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use super::{IMMUTABLES_MAX, Inner, Writer};
 use crate::memtable::Memtable;
+use crate::view::View;
 use crate::wal::Appended;
 use crate::{Batch, Op, StoreError, StoreResult};
 
@@ -21,6 +22,28 @@ enum Room {
     Ready(bool),
     /// A flush must run first, on this thread.
     AfterFlush,
+}
+
+/// Checks that the rows of a batch fit their key spaces; returns their bytes, nearly.
+fn check_rows(view: &View, batch: &Batch) -> StoreResult<usize> {
+    let mut bytes = 0;
+    for op in batch.ops() {
+        let (keyspace, key, value_len) = match op {
+            Op::Put { keyspace, key, value } => (*keyspace, key, value.len()),
+            Op::Delete { keyspace, key } => (*keyspace, key, 0),
+        };
+        let keyspace = view.keyspace(keyspace)?;
+        let fits = key.len() <= KEY_BYTES_MAX && value_len <= VALUE_BYTES_MAX;
+        if !fits || (keyspace.options.prefixed && key.len() != 2 * PREFIX_BYTES) {
+            return Err(StoreError::Invalid(format!(
+                "a row of {} + {value_len} bytes does not fit key space {}",
+                key.len(),
+                keyspace.name
+            )));
+        }
+        bytes += OP_OVERHEAD_BYTES + key.len() + value_len;
+    }
+    Ok(bytes)
 }
 
 impl Inner {
@@ -87,24 +110,7 @@ impl Inner {
 
     /// Checks a batch against the limits; returns its bytes, nearly.
     pub(crate) fn check_batch(&self, batch: &Batch) -> StoreResult<u64> {
-        let view = self.views.get();
-        let mut bytes = 0;
-        for op in batch.ops() {
-            let (keyspace, key, value_len) = match op {
-                Op::Put { keyspace, key, value } => (*keyspace, key, value.len()),
-                Op::Delete { keyspace, key } => (*keyspace, key, 0),
-            };
-            let keyspace = view.keyspace(keyspace)?;
-            let fits = key.len() <= KEY_BYTES_MAX && value_len <= VALUE_BYTES_MAX;
-            if !fits || (keyspace.options.prefixed && key.len() != 2 * PREFIX_BYTES) {
-                return Err(StoreError::Invalid(format!(
-                    "a row of {} + {value_len} bytes does not fit key space {}",
-                    key.len(),
-                    keyspace.name
-                )));
-            }
-            bytes += OP_OVERHEAD_BYTES + key.len() + value_len;
-        }
+        let bytes = self.views.with(|view| check_rows(view, batch))?;
         if bytes > BATCH_BYTES_MAX {
             let message = format!("a batch of {bytes} bytes, above the limit of {BATCH_BYTES_MAX}");
             return Err(StoreError::Invalid(message));
@@ -196,10 +202,11 @@ impl Inner {
         batch.ended().iter().for_each(|branch| writer.active.note_ended(*branch));
         let ops = batch.into_ops();
         let changes_store = ops.iter().any(|op| !op.keyspace().is_of_branch());
-        self.metrics.batches.add(1);
-        self.metrics.writes.add(ops.len() as u64);
-        self.metrics.log_bytes.add(bytes);
-        self.metrics.log_window_bytes.add(if in_window { bytes } else { 0 });
+        // Under the writer's lock, here and nowhere else.
+        self.metrics.batches.add_alone(1);
+        self.metrics.writes.add_alone(ops.len() as u64);
+        self.metrics.log_bytes.add_alone(bytes);
+        self.metrics.log_window_bytes.add_alone(if in_window { bytes } else { 0 });
         writer.next_seq = first_seq.advanced(ops.len() as u64);
         let last_seq = first_seq.advanced(ops.len() as u64 - 1);
         self.snapshots.publish(last_seq, |newest_snapshot| {
