@@ -16,6 +16,8 @@
 //! Source: Elias 1974; Vigna, Quasi-succinct indices, 2013. What speeds the search up (the position of
 //! every 256th zero or one) is made when the list is loaded.
 
+use std::ops::Range;
+
 use super::packed::Packed;
 use super::{low_mask, put_words, read_words, select_in_word};
 use crate::codec::{Reader, put_varint};
@@ -27,7 +29,7 @@ const SAMPLE: usize = 256;
 /// What a list is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// How many are below a number.
+    /// Which are some number.
     Rank,
     /// Which one is the i-th.
     Get,
@@ -127,35 +129,47 @@ impl EliasFano {
         self.value(self.select(i, true) - i, i)
     }
 
-    /// How many integers are below `value`.
+    /// The numbers of the integers that are `value`: from how many are below it to how many are not above.
     ///
     /// REQUIRES: made for [`Access::Rank`].
     #[inline]
-    pub(crate) fn rank(&self, value: u64) -> usize {
-        if self.len == 0 || value > self.largest {
-            return self.len;
+    pub(crate) fn ranks(&self, value: u64) -> Range<usize> {
+        let (part, low) = (self.part_of(value), value & low_mask(self.low_bits));
+        let first = self.search(part.clone(), |found| found < low);
+        // Nearly always there is one, or none.
+        let is_it = |at| at < part.end && self.low.get(at) == low;
+        if !is_it(first) {
+            return first..first;
         }
-        let (part, low) = ((value >> self.low_bits) as usize, value & low_mask(self.low_bits));
-        // Of this high part are the integers between the zero before it and the zero after it.
+        let next = first + 1;
+        first..if is_it(next) { self.search(next..part.end, |found| found <= low) } else { next }
+    }
+
+    /// Where the integers are that have the high part of `value`: between the zero before it and the zero after it.
+    #[inline]
+    fn part_of(&self, value: u64) -> Range<usize> {
+        if self.len == 0 || value > self.largest {
+            return self.len..self.len;
+        }
+        let part = (value >> self.low_bits) as usize;
         let zero_before = part.checked_sub(1).map(|zero| self.select(zero, false));
         let start = zero_before.map_or(0, |bit| bit + 1 - part);
-        let mut end = start + self.ones_at(start + part);
-        let mut first = start;
+        start..start + self.ones_at(start + part)
+    }
+
+    /// The first number in `range` whose low part is not as `before` says, where all those are that come first.
+    #[inline]
+    fn search(&self, range: Range<usize>, before: impl Fn(u64) -> bool) -> usize {
+        let Range { start: mut first, mut end } = range;
         while first < end {
             let middle = first + (end - first) / 2;
-            if self.low.get(middle) < low {
+            if before(self.low.get(middle)) {
                 first = middle + 1;
             } else {
                 end = middle;
             }
         }
         first
-    }
-
-    /// How many integers are not above `value`.
-    #[inline]
-    pub(crate) fn rank_through(&self, value: u64) -> usize {
-        value.checked_add(1).map_or(self.len, |next| self.rank(next))
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -275,8 +289,9 @@ mod tests {
             for (i, &value) in list.iter().enumerate() {
                 assert_eq!(gets.get(i), value);
                 for probe in [value.saturating_sub(1), value, value.saturating_add(1)] {
-                    assert_eq!(ranks.rank(probe), list.partition_point(|v| *v < probe));
-                    assert_eq!(ranks.rank_through(probe), list.partition_point(|v| *v <= probe));
+                    let below = list.partition_point(|v| *v < probe);
+                    let through = list.partition_point(|v| *v <= probe);
+                    assert_eq!(ranks.ranks(probe), below..through);
                 }
             }
         }

@@ -153,17 +153,19 @@ impl EliasFanoIndex {
     #[inline]
     fn groups(&self, prefix: u64, suffix: u64) -> (usize, usize) {
         let Some(prefix) = prefix.checked_sub(self.first_prefix) else { return (0, 0) };
-        let directory = self.prefixes.rank(prefix);
+        let found = self.prefixes.ranks(prefix);
+        let directory = found.start;
         let end_of = |directory: usize| self.ends.get(directory) as usize;
         let start = directory.checked_sub(1).map_or(0, end_of);
-        if self.prefixes.rank_through(prefix) == directory {
+        if found.is_empty() {
             return (start, start);
         }
         let end = end_of(directory);
         let fence = fence(suffix, self.zeros, start, end - start);
-        let below = self.fences.rank(fence).clamp(start, end);
-        let through = self.fences.rank_through(fence).clamp(below, end);
-        let tie = self.ties.rank(below as u64) < self.ties.rank_through(below as u64);
+        let fences = self.fences.ranks(fence);
+        let below = fences.start.clamp(start, end);
+        let through = fences.end.clamp(below, end);
+        let tie = !self.ties.ranks(below as u64).is_empty();
         let first = if through > below && !tie { below + 1 } else { below };
         (first, through)
     }
