@@ -38,6 +38,7 @@ use crate::files::{OwnedFile, StoreFile};
 use crate::memtable::Found;
 use crate::segment::{Segment, Separated};
 use crate::sublevel_map::{MapNumber, SublevelMap};
+use crate::table::cache::IndexSlot;
 
 /// Levels of a key space. With a growth of 10 the last holds 400 TB beside a level 1 of 400 MB.
 pub(crate) const LEVELS: usize = 7;
@@ -101,7 +102,8 @@ impl TableFiles {
         let file = self.file(meta.file, meta.salt);
         let zones = meta.zones.iter().map(|zone| self.file(zone.zone.file, zone.zone.salt));
         let zones = zones.collect();
-        Table { meta, keyspace, file, zones, segments: Vec::new(), map_number: None }
+        let index_slot = IndexSlot::default();
+        Table { meta, keyspace, file, zones, segments: Vec::new(), map_number: None, index_slot }
     }
 
     fn file(&mut self, no: FileNo, salt: FileSalt) -> Arc<TableFile> {
@@ -126,6 +128,8 @@ pub(crate) struct Table {
     segments: Vec<Arc<Segment>>,
     /// Its number in the map of the sub-levels, which counts as long as that map is the version's.
     map_number: Option<MapNumber>,
+    /// Its index, once lookups have asked for it.
+    index_slot: IndexSlot,
 }
 
 impl Table {
@@ -147,6 +151,11 @@ impl Table {
     /// Its own file.
     pub(crate) fn file(&self) -> &Arc<TableFile> {
         &self.file
+    }
+
+    /// Where it keeps its index.
+    pub(crate) fn index_slot(&self) -> &IndexSlot {
+        &self.index_slot
     }
 
     /// The file, and the place in it, of the block that the index has at `handle`; `None` if no zone has it.
@@ -178,8 +187,8 @@ impl Table {
     pub(crate) fn with_meta(&self, meta: TableMeta) -> Table {
         let (keyspace, map_number) = (self.keyspace, self.map_number);
         let (file, zones) = (Arc::clone(&self.file), self.zones.clone());
-        let segments = self.segments.clone();
-        Table { meta, keyspace, file, zones, segments, map_number }
+        let (segments, index_slot) = (self.segments.clone(), Arc::clone(&self.index_slot));
+        Table { meta, keyspace, file, zones, segments, map_number, index_slot }
     }
 
     /// The same table with another number in a map, or with none.

@@ -6,12 +6,14 @@
 //! 2. What is not in memory is read (`load`), its checksum compared, and kept; least useful entries make room.
 //! 3. A value that stands in a segment costs one more read; those that lookups ask for are kept like blocks,
 //!    those that scans and merges pass are not.
-//! 4. Scans and compactions read blocks through [`TableCache::block`]; compactions keep none of them.
+//! 4. Tables that are looked up in keep their index and filters themselves, as long as there is room (`pinned`).
+//! 5. Scans and compactions read blocks through [`TableCache::block`]; compactions keep none of them.
 //!
 //! Invariants: every byte that leaves this module was covered by a checksum over its content, the
 //! file's salt and the offset; indexes and filters are charged to the same budget as blocks.
 
 mod load;
+mod pinned;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -36,6 +38,8 @@ use crate::options::DbOptions;
 use crate::segment::Separated;
 use crate::version::{Table, TableFile};
 use crate::{StoreError, StoreResult};
+
+pub(crate) use pinned::IndexSlot;
 
 /// Bytes that the cache's own bookkeeping takes per entry, nearly.
 const ENTRY_OVERHEAD_BYTES: u64 = 96;
@@ -170,6 +174,8 @@ pub(crate) struct TableCache {
     capacity_bytes: usize,
     /// Bytes of the capacity that others use.
     reserved: AtomicUsize,
+    /// Bytes of the capacity that indexes outside use.
+    pinned: AtomicUsize,
     files: Cache<FileNo, Arc<dyn File>>,
     metrics: Arc<Metrics>,
 }
@@ -196,13 +202,17 @@ impl TableCache {
             Default::default(),
         );
         let files = Cache::new(open_tables_max);
-        let reserved = AtomicUsize::new(0);
-        Ok(TableCache { env, entries, capacity_bytes, reserved, files, metrics })
+        let (reserved, pinned) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Ok(TableCache { env, entries, capacity_bytes, reserved, pinned, files, metrics })
     }
 
-    /// Bytes in use, those reserved by others among them.
+    /// Bytes in use, those reserved by others and those of pinned indexes among them.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.entries.weight() + self.reserved.load(Ordering::Relaxed) as u64
+        self.entries.weight() + self.outside_bytes() as u64
+    }
+
+    fn outside_bytes(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed) + self.pinned.load(Ordering::Relaxed)
     }
 
     /// The most bytes of one reservation, so that there can be two: of what is and of what comes after it.
@@ -220,13 +230,13 @@ impl TableCache {
     }
 
     fn fit(&self) {
-        let left = self.capacity_bytes.saturating_sub(self.reserved.load(Ordering::Relaxed));
+        let left = self.capacity_bytes.saturating_sub(self.outside_bytes());
         self.entries.set_capacity(left as u64);
     }
 
     /// The newest version of `key` in `table` not newer than `seq`. `hash` is the key's filter hash.
     pub(crate) fn get(
-        &self,
+        self: &Arc<Self>,
         table: &Table,
         key: &[u8],
         hash: u64,
@@ -238,7 +248,7 @@ impl TableCache {
 
     /// The newest version of `key` in `table` and when it was written.
     pub(crate) fn newest(
-        &self,
+        self: &Arc<Self>,
         table: &Table,
         key: &[u8],
         hash: u64,
@@ -247,21 +257,31 @@ impl TableCache {
     }
 
     fn version(
-        &self,
+        self: &Arc<Self>,
         table: &Table,
         key: &[u8],
         hash: u64,
         seq: SeqNo,
         filtered_by: FilteredBy,
     ) -> StoreResult<Option<(SeqNo, Found)>> {
-        let index = self.cached_index(table, filtered_by)?;
+        let cached;
+        let index = match table.index_slot().get() {
+            Some(pinned) => &*pinned.index,
+            None => {
+                cached = self.cached_index(table, filtered_by)?;
+                if filtered_by == FilteredBy::Table {
+                    self.pin(table, &cached);
+                }
+                &*cached
+            }
+        };
         if filtered_by == FilteredBy::Table && !index.may_hold(hash) {
             self.metrics.filter_negatives.add(1);
             return Ok(None);
         }
         let seq = table.bound_of(seq);
         let Some(blocks) = index.index.find(key, seq) else { return Ok(None) };
-        let found = self.search(table, &index, blocks, key, seq)?;
+        let found = self.search(table, index, blocks, key, seq)?;
         if found.is_none() && (index.filter.is_some() || filtered_by == FilteredBy::Map) {
             self.metrics.filter_false_positives.add(1);
         }
@@ -344,7 +364,10 @@ impl TableCache {
 
     /// The index and filters of `table`.
     pub(crate) fn index(&self, table: &Table) -> StoreResult<Arc<TableIndex>> {
-        self.cached_index(table, FilteredBy::Table)
+        match table.index_slot().get() {
+            Some(pinned) => Ok(Arc::clone(&pinned.index)),
+            None => self.cached_index(table, FilteredBy::Table),
+        }
     }
 
     fn cached_index(&self, table: &Table, by: FilteredBy) -> StoreResult<Arc<TableIndex>> {
