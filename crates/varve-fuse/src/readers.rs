@@ -54,6 +54,18 @@ impl Readers {
     }
 }
 
+/// Has the calling thread, which a reader may have started, run on any of `cpus`, and as other threads do.
+pub(crate) fn set_free(cpus: &[usize]) {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|&cpu| set.set(cpu));
+    if let Err(err) = rustix::thread::sched_setaffinity(None, &set) {
+        log::debug!("cannot unpin a thread: {err}");
+    }
+    if let Err(err) = batch::leave() {
+        log::debug!("a thread does not interrupt those that wait for it: {err}");
+    }
+}
+
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -69,3 +81,6 @@ pub(crate) fn usable_cpus() -> Vec<usize> {
         Err(_) => Vec::new(),
     }
 }
+
+#[cfg(test)]
+pub(crate) use batch::tests::policy;

@@ -17,9 +17,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
-use rustix::thread::CpuSet;
 
-use crate::readers::usable_cpus;
+use crate::readers::{set_free, usable_cpus};
 
 /// The most jobs under way at one time.
 const THREADS_MAX: usize = 32;
@@ -112,12 +111,8 @@ impl Drop for Waiters {
 
 /// One thread's life.
 fn serve(shared: &Shared, cpus: &[usize]) {
-    // A thread starts on the CPU to which the reader that started it is pinned.
-    let mut set = CpuSet::new();
-    cpus.iter().for_each(|&cpu| set.set(cpu));
-    if let Err(err) = rustix::thread::sched_setaffinity(None, &set) {
-        log::debug!("cannot unpin a thread: {err}");
-    }
+    // A thread starts where and as the reader runs that started it.
+    set_free(cpus);
     let mut queue = shared.queue.lock();
     loop {
         if let Some(job) = queue.jobs.pop_front() {
@@ -139,6 +134,24 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::readers::{Placement, Readers, policy};
+
+    /// Threads that a ring's thread had started gave way to everybody, as it does, on whatever took long.
+    #[test]
+    fn who_is_started_by_a_ring_runs_as_others_do() {
+        let (waiters, cpus) = (Waiters::new("varve-wait"), usable_cpus());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let ring = scope.spawn(|| {
+                Readers::new(Placement::Pinned).place_on(cpus[0]);
+                let (own, own_policy) = (usable_cpus(), policy());
+                waiters.run(Box::new(move || sender.send((usable_cpus(), policy())).unwrap()));
+                (own, own_policy)
+            });
+            assert_eq!(ring.join().unwrap(), (vec![cpus[0]], libc::SCHED_BATCH));
+        });
+        assert_eq!(receiver.recv().unwrap(), (cpus, libc::SCHED_OTHER));
+    }
 
     #[test]
     fn all_jobs_are_done_and_the_queue_is_bounded() {
