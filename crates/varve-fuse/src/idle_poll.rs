@@ -75,9 +75,14 @@ impl Governor {
         Governor { works: AtomicBool::new(when.is_wanted()), ..Governor::default() }
     }
 
+    /// Whether [`Governor::run`] has anything to do.
+    pub(crate) fn works(&self) -> bool {
+        self.works.load(Ordering::Relaxed)
+    }
+
     /// Holds the device during bursts until [`Governor::end`]. REQUIRES: called by one thread.
     pub(crate) fn run(&self) {
-        while self.works.load(Ordering::Relaxed) {
+        while self.works() {
             let mut state = self.state.lock();
             while !state.wanted && !state.ended {
                 self.changed.wait(&mut state);
@@ -152,7 +157,7 @@ impl Pulse<'_> {
     #[allow(clippy::disallowed_methods, reason = "paces the machine's CPUs, not the store")]
     pub(crate) fn beat(&mut self) {
         self.count += 1;
-        if self.count < BURST_REQUESTS || !self.governor.works.load(Ordering::Relaxed) {
+        if self.count < BURST_REQUESTS || !self.governor.works() {
             return;
         }
         self.count = 0;
@@ -196,7 +201,7 @@ mod tests {
             let is_polling = || governor.polling.load(Ordering::Relaxed);
             let until = |wanted: bool| {
                 for _ in 0..10_000 {
-                    if is_polling() == wanted || !governor.works.load(Ordering::Relaxed) {
+                    if is_polling() == wanted || !governor.works() {
                         return;
                     }
                     std::thread::sleep(Duration::from_millis(1));
@@ -206,7 +211,7 @@ mod tests {
             beats(&governor, BURST_REQUESTS);
             until(true);
             until(false);
-            if governor.works.load(Ordering::Relaxed) {
+            if governor.works() {
                 beats(&governor, BURST_REQUESTS);
                 until(true);
             } else {

@@ -167,7 +167,9 @@ pub(crate) fn serve(
             adapter.parked().close();
         }
         let idle_poll = thread::Builder::new().name("varve-idle-poll".to_owned());
-        if let Err(err) = idle_poll.spawn_scoped(scope, || governor.run()) {
+        if governor.works()
+            && let Err(err) = idle_poll.spawn_scoped(scope, || governor.run())
+        {
             log::warn!("idle CPUs may halt between requests: {err}");
         }
         for thread in threads {
