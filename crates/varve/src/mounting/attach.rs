@@ -209,8 +209,11 @@ impl ViewDesk {
     /// Has what programs have changed in the mapped memory of a view written. Gives its file system, if it is attached.
     pub(super) fn sync(&self, name: &ViewName) -> Result<Option<Arc<VarveFs>>> {
         let Some(open) = self.attached(name) else { return Ok(None) };
-        let synced = self.place(name)?.sync();
-        synced.map_err(|error| Error::io("sync", &self.dir.join(name.path()), &error))?;
+        // It takes a process.
+        if open.is_open_for_writing() {
+            let synced = self.place(name)?.sync();
+            synced.map_err(|error| Error::io("sync", &self.dir.join(name.path()), &error))?;
+        }
         Ok(Some(open))
     }
 }

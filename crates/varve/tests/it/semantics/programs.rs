@@ -1,10 +1,11 @@
 //! Transactions begun and ended by programs on the mount, and those that nobody uses.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 
@@ -12,7 +13,7 @@ use super::views::{LARGE, begin, checked, commit, fails, id, text};
 use super::{Place, names, pattern, refused_io, semantics};
 use crate::harness::{run, varve};
 
-semantics!(transaction_idle, transaction_ioctls);
+semantics!(transaction_idle, transaction_ioctls, transaction_maps);
 
 const BEGIN: u32 = 0x8010_5601;
 const COMMIT: u32 = 0x4010_5602;
@@ -206,4 +207,42 @@ fn gave_way(dir: &Path, transact: impl Fn(u32, u64) -> Result<u64, Errno>) {
     transact(ABORT, gives).unwrap();
     transact(COMMIT, holds).unwrap();
     assert_eq!(fs::read(dir.join("held")).unwrap(), b"by the first");
+}
+
+/// What was changed in mapped memory is committed: of a file that is still open, that is still mapped, that nobody has any more.
+fn transaction_maps(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let script = r#"
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+shared = mmap.mmap(fd, 30000)
+if sys.argv[1] != "open":
+    os.close(fd)
+shared[20000:20007] = b"changed"
+if sys.argv[1] == "gone":
+    os._exit(0)
+print("changed", flush=True)
+sys.stdin.read()
+"#;
+    let dir = place.dir();
+    for name in ["open", "mapped", "gone"] {
+        fs::write(dir.join(name), pattern(3, 30_000)).unwrap();
+        let view = begin(&dir);
+        let mut program = Command::new("python3");
+        program.args(["-c", script, name]).current_dir(&view);
+        let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(program.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, if name == "gone" { "" } else { "changed\n" });
+        if name == "gone" {
+            assert!(program.wait().unwrap().success());
+        }
+        commit(place, &view);
+        assert_eq!(&fs::read(dir.join(name)).unwrap()[20_000..20_007], b"changed", "{name}");
+        drop(program.stdin.take());
+        program.wait().unwrap();
+    }
+    checked(place);
 }
