@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -174,7 +174,7 @@ impl File for SimFile {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+        self.shared.descriptor.get().map(AsFd::as_fd)
     }
 }
 

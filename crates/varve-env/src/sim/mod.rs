@@ -30,8 +30,9 @@ mod rng;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use varve_types::Timestamp;
@@ -58,6 +59,8 @@ pub struct SimEnv {
 /// What the machine, its open files and its locks share.
 struct Shared {
     state: Mutex<State>,
+    /// What open files say is their descriptor.
+    descriptor: OnceLock<OwnedFd>,
 }
 
 /// What [`SimEnv::watch`] calls.
@@ -125,7 +128,8 @@ impl SimEnv {
         let locked = BTreeSet::new();
         let watcher = None;
         let state = State { disk, control, rng, locked, boot_id, elapsed_ns, start_ns, watcher };
-        Arc::new(SimEnv { shared: Arc::new(Shared { state: Mutex::new(state) }) })
+        let shared = Shared { state: Mutex::new(state), descriptor: OnceLock::new() };
+        Arc::new(SimEnv { shared: Arc::new(shared) })
     }
 
     /// The machine of the next boot, with what `seed` lets survive of the changes that were not synced.
@@ -267,6 +271,12 @@ impl SimEnv {
     /// From now on copies of files share room, as far as callers can tell; each takes its own all the same.
     pub fn set_shares_room(&self, shares: bool) {
         self.shared.state.lock().disk.shares_room = shares;
+    }
+
+    /// From now on each open file says that this is its descriptor, which nobody may use: so that callers do what they do with
+    /// files that others can be handed. Only the first call counts.
+    pub fn set_descriptor(&self, descriptor: OwnedFd) {
+        let _ = self.shared.descriptor.set(descriptor);
     }
 
     /// Bytes in use, in units of 4096.

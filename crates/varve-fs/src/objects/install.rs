@@ -81,12 +81,14 @@ impl Objects {
         overlay.reserve(object.as_ref())
     }
 
-    /// Whether a view, whose own are in `dir`, has anything of the object of `ino` that is not installed.
+    /// Whether a view, whose own are in `dir`, has something of the object of `ino` that is not installed and can be: all
+    /// of it, or blocks of one that is there.
     pub(crate) fn is_staged(&self, ino: InodeId, dir: &Path) -> FsResult<bool> {
         let own = object_path(dir, ino);
         let is_there = |path: &Path| exists(self.env.as_ref(), path);
-        let staged = is_there(&own).and_then(|all| Ok(all || is_there(&blocks_path(&own))?));
-        staged.map_err(|error| error::object("stat", &own, error))
+        let staged =
+            || Ok(is_there(&own)? || (is_there(&blocks_path(&own))? && is_there(&self.path(ino))?));
+        staged().map_err(|error| error::object("stat", &own, error))
     }
 
     /// The length that the object of `ino` has when it is installed from there; `None` if it is not, or if what is there is
@@ -100,6 +102,8 @@ impl Objects {
         }
         match self.overlays.get(&blocks_path(&own)) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+            // Blocks over nothing.
+            Ok(_) if self.find(ino)?.is_none() => Ok(None),
             overlay => overlay.and_then(|o| o.map(|o| o.len()).transpose()).map_err(fail),
         }
     }
@@ -113,8 +117,18 @@ impl Objects {
         dir: &Path,
         copied: &BTreeSet<InodeId>,
     ) -> FsResult<()> {
-        let whole = self.apply(inos, dir, copied)?;
+        let mut whole = self.apply(inos, dir, copied)?;
         let mut dirs = BTreeSet::new();
+        // A copy becomes the view's own, by which the next mount finds it: from an object that has moved it cannot be made again.
+        for (ino, from) in &mut whole {
+            let own = object_path(dir, *ino);
+            if *from != own {
+                self.env.rename(from, &own).map_err(|e| error::object("install", from, e))?;
+                dirs.extend(own.parent().map(Path::to_path_buf));
+                *from = own;
+            }
+        }
+        self.sync_all_dirs(std::mem::take(&mut dirs))?;
         for (ino, _) in &whole {
             self.make_way(*ino, &mut dirs)
                 .map_err(|e| error::object("keep", &self.path(*ino), e))?;
@@ -206,3 +220,6 @@ impl Objects {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -173,9 +173,9 @@ impl VarveFs {
     /// written is gone, the pending row stays, for the check.
     pub(crate) fn install_pending(&self, ino: InodeId, view: InodeId) -> FsResult<()> {
         let own = view_dir(&self.dir, view);
-        if !self.objects.is_staged(ino, &own)?
-            && let Some(size) = self.missing_in_object(ino)?
-        {
+        if self.objects.is_staged(ino, &own)? {
+            self.objects.install(&[ino], &own, &BTreeSet::new())?;
+        } else if let Some(size) = self.missing_in_object(ino)? {
             log::error!(
                 "{} is not what a commit has made of it: its row says {size}, and what was to be put there is not below {} any \
                  more; run `varve fsck`, restore the file from a backup",
@@ -184,7 +184,6 @@ impl VarveFs {
             );
             return Ok(());
         }
-        self.objects.install(&[ino], &own, &BTreeSet::new())?;
         let mut changes = self.changes();
         changes.batch.reclaims_space();
         changes.delete_pending(ino);
