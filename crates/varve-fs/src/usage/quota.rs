@@ -248,7 +248,7 @@ impl Accounts {
     }
 
     /// Whether `dir` has limits.
-    pub(super) fn is_top(&self, dir: InodeId) -> bool {
+    pub(crate) fn is_top(&self, dir: InodeId) -> bool {
         self.quotas.any() && self.quotas.domains.read().contains_key(&dir)
     }
 
@@ -271,8 +271,10 @@ impl VarveFs {
             let limits = Limits::decode(&value).map_err(|error| error::row(META, key, error))?;
             found.push((InodeId::new(key.suffix()), limits));
         }
+        let tops: Vec<InodeId> = found.iter().map(|(top, _)| *top).collect();
+        let usages = if tops.is_empty() { HashMap::new() } else { self.recorded_usages(&tops)? };
         for (top, limits) in found {
-            let used = Mutex::new(self.recorded_usage(top)?);
+            let used = Mutex::new(usages.get(&top).copied().unwrap_or_default());
             self.accounts.quotas.put(top, Some(Domain { top, limits, used }));
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! The usage of a tree: that of its top, and what directories below have not told.
 //!
 //! Everything is read from one snapshot, so that no change is seen half told. The marks lead to the directories
-//! that have something to tell; each is followed up to see whether it lies below, and what is learned on the way is
-//! kept for the next. Large files that are being written add what their objects have beyond their rows.
+//! that have something to tell; each is followed up to see below what it lies, and what is learned on the way is
+//! kept for the next, and for other tops: asking for many trees costs them and the marks, not the one times the other. Large files that are being written add what their objects have beyond their rows.
 
 use std::collections::HashMap;
 
@@ -23,12 +23,11 @@ use crate::rows::{DEPTH_MAX, Standing};
 /// Gives rows of `meta`, all as of one moment.
 pub(crate) type Rows<'a> = dyn Fn(RowKey) -> FsResult<Option<Bytes>> + 'a;
 
-/// The tree below one directory, as of one moment.
+/// The directories, as of one moment.
 struct Tree<'a> {
     rows: &'a Rows<'a>,
-    top: InodeId,
-    /// Directories of which is known whether they are the top or lie below it.
-    known: HashMap<InodeId, bool>,
+    /// Those that were looked at.
+    known: HashMap<InodeId, Option<DirInfo>>,
 }
 
 impl VarveFs {
@@ -51,16 +50,24 @@ impl VarveFs {
         self.usage_below(dir, false)
     }
 
+    /// The same of several.
+    pub(super) fn recorded_usages(&self, dirs: &[InodeId]) -> FsResult<HashMap<InodeId, Usage>> {
+        let snapshot = self.store.snapshot().map_err(error::store)?;
+        let rows = |key: RowKey| snapshot.get(self.meta, &key.to_bytes()).map_err(error::store);
+        usages_by(&rows, dirs, &marked(snapshot.as_ref(), self.meta)?)
+    }
+
     /// What lies below `dir`, with large files as their rows have them, or as they are now.
     fn usage_below(&self, dir: InodeId, as_they_are: bool) -> FsResult<Usage> {
         let snapshot = self.store.snapshot().map_err(error::store)?;
         let rows = |key: RowKey| snapshot.get(self.meta, &key.to_bytes()).map_err(error::store);
-        let mut tree = Tree::new(&rows, dir);
-        let mut usage = tree.recorded(&marked(snapshot.as_ref(), self.meta)?)?;
+        let mut tree = Tree::new(&rows);
+        let marked = marked(snapshot.as_ref(), self.meta)?;
+        let mut usage = tree.recorded(&[dir], &marked)?.remove(&dir).unwrap_or_default();
         let growing = if as_they_are { self.handles.written_objects() } else { Vec::new() };
         for ino in growing.iter().map(|node| node.ino) {
-            if let Some((dir, change)) = self.growth_since(&tree, ino)
-                && tree.holds(dir)?
+            if let Some((holder, change)) = self.growth_since(&tree, ino)
+                && tree.holds(dir, holder)?
             {
                 usage = usage.plus(change);
             }
@@ -104,9 +111,13 @@ impl VarveFs {
     }
 }
 
-/// What lies below `dir` by these rows, where the directories `marked` are all that have something to tell.
-pub(crate) fn usage_by(rows: &Rows<'_>, dir: InodeId, marked: &[InodeId]) -> FsResult<Usage> {
-    Tree::new(rows, dir).recorded(marked)
+/// What lies below each of `dirs` by these rows, where the directories `marked` are all that have something to tell.
+pub(crate) fn usages_by(
+    rows: &Rows<'_>,
+    dirs: &[InodeId],
+    marked: &[InodeId],
+) -> FsResult<HashMap<InodeId, Usage>> {
+    Tree::new(rows).recorded(dirs, marked)
 }
 
 /// The directories with marks.
@@ -127,24 +138,31 @@ fn marked(snapshot: &dyn StoreSnapshot, meta: KeyspaceId) -> FsResult<Vec<InodeI
 }
 
 impl<'a> Tree<'a> {
-    fn new(rows: &'a Rows<'a>, top: InodeId) -> Tree<'a> {
-        Tree { rows, top, known: HashMap::from([(InodeId::ROOT, false), (top, true)]) }
+    fn new(rows: &'a Rows<'a>) -> Tree<'a> {
+        Tree { rows, known: HashMap::new() }
     }
 
-    /// What lies below the top; nothing if it is gone.
-    fn recorded(&mut self, marked: &[InodeId]) -> FsResult<Usage> {
-        let Some(mut usage) = self.directory(self.top)?.map(|info| info.usage) else {
-            return Ok(Usage::default());
-        };
-        for dir in marked.iter().copied() {
-            let info = if dir == self.top { None } else { self.directory(dir)? };
-            if let Some(info) = info.filter(|info| !info.untold.is_zero())
-                && self.holds(dir)?
-            {
-                usage = usage.plus(info.untold);
-            }
+    /// What lies below each of `tops`; of one that is gone it says nothing.
+    fn recorded(
+        &mut self,
+        tops: &[InodeId],
+        marked: &[InodeId],
+    ) -> FsResult<HashMap<InodeId, Usage>> {
+        let mut usages = HashMap::with_capacity(tops.len());
+        for top in tops {
+            usages.extend(self.directory(*top)?.map(|info| (*top, info.usage)));
         }
-        Ok(usage)
+        for dir in marked {
+            let untold = self.directory(*dir)?.map(|info| info.untold);
+            let Some(untold) = untold.filter(|untold| !untold.is_zero()) else { continue };
+            self.above(*dir, &mut |above| {
+                if let Some(usage) = usages.get_mut(&above) {
+                    *usage = usage.plus(untold);
+                }
+                false
+            })?;
+        }
+        Ok(usages)
     }
 
     fn inode(&self, ino: InodeId) -> FsResult<Option<Inode>> {
@@ -164,31 +182,37 @@ impl<'a> Tree<'a> {
         }))
     }
 
-    fn directory(&self, ino: InodeId) -> FsResult<Option<DirInfo>> {
-        Ok(self.inode(ino)?.and_then(|inode| match inode.content {
+    fn directory(&mut self, ino: InodeId) -> FsResult<Option<DirInfo>> {
+        if let Some(known) = self.known.get(&ino) {
+            return Ok(*known);
+        }
+        let info = self.inode(ino)?.and_then(|inode| match inode.content {
             Content::Directory(info) => Some(info),
             _ => None,
-        }))
+        });
+        self.known.insert(ino, info);
+        Ok(info)
     }
 
-    /// Whether `dir` is the top or lies below it.
-    fn holds(&mut self, dir: InodeId) -> FsResult<bool> {
-        let (mut path, mut at) = (Vec::new(), dir);
-        let held = loop {
-            if let Some(known) = self.known.get(&at) {
-                break *known;
+    /// Whether `dir` is `top` or lies below it.
+    fn holds(&mut self, top: InodeId, dir: InodeId) -> FsResult<bool> {
+        Ok(dir == top || self.above(dir, &mut |above| above == top)?)
+    }
+
+    /// Calls `is_it` with each directory above `dir`, from below, until it says yes; says whether it did.
+    fn above(&mut self, dir: InodeId, is_it: &mut dyn FnMut(InodeId) -> bool) -> FsResult<bool> {
+        let mut at = dir;
+        for _ in 0..DEPTH_MAX {
+            if at == InodeId::ROOT {
+                return Ok(false);
             }
-            if path.len() > DEPTH_MAX {
-                let text = format!("the parents of directory {dir} form a loop; run `varve fsck`");
-                return Err(FsError::Storage(text));
+            let Some(info) = self.directory(at)? else { return Ok(false) };
+            at = info.parent;
+            if is_it(at) {
+                return Ok(true);
             }
-            path.push(at);
-            match self.directory(at)? {
-                Some(info) => at = info.parent,
-                None => break false,
-            }
-        };
-        self.known.extend(path.into_iter().map(|dir| (dir, held)));
-        Ok(held)
+        }
+        let text = format!("the parents of directory {dir} form a loop; run `varve fsck`");
+        Err(FsError::Storage(text))
     }
 }

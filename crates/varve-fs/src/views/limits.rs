@@ -5,8 +5,8 @@
 //! summed up from the rows as the commit would leave them, before it is written. A tree may hold more than its limit
 //! allows; then it is refused to grow.
 //!
-//! Costs, where there are limits: for each of them what the transaction and the main view have not summed up yet, at most
-//! the directories that the transaction has changed something in.
+//! Costs, where there are limits: them, and what the transaction and the main view have not summed up yet, at most the
+//! directories that the transaction has changed something in.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use super::plan::Plan;
 use super::txn::{Isolation, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
-use crate::usage::total::usage_by;
+use crate::usage::total::usages_by;
 
 impl VarveFs {
     /// `OverLimits` if more would lie below directories than their limits allow. REQUIRES: all row locks.
@@ -45,8 +45,11 @@ impl VarveFs {
         marked.extend(&plan.untold);
         let marked = Vec::from_iter(marked);
         let mut told = Vec::new();
-        for (top, limits, now) in self.accounts.limited() {
-            let then = usage_by(&after, top, &marked)?;
+        let limited = self.accounts.limited();
+        let tops: Vec<InodeId> = limited.iter().map(|(top, ..)| *top).collect();
+        let usages = usages_by(&after, &tops, &marked)?;
+        for (top, limits, now) in limited {
+            let then = usages.get(&top).copied().unwrap_or_default();
             let mut check = |limit: Option<u64>, of: fn(Usage) -> u64, what: &str| {
                 let (now, then) = (of(now), of(then));
                 if let Some(limit) = limit.filter(|limit| then > *limit && then > now) {
