@@ -58,9 +58,17 @@ struct Known {
 type Names = BTreeMap<Vec<u8>, Known>;
 
 /// Keeps dictionaries from being made and dropped.
-pub(crate) struct Held<'a>(
-    #[allow(dead_code, reason = "a lock")] RwLockReadGuard<'a, Option<Names>>,
-);
+pub(crate) struct Held<'a>(RwLockReadGuard<'a, Option<Names>>);
+
+impl Held<'_> {
+    /// Those of the key spaces `changed`, of a transaction of the epoch `epoch`, that are no dictionary's any more, nor can
+    /// become one as long as this is there.
+    pub(crate) fn gone(&self, changed: &BTreeSet<KeyspaceId>, epoch: InodeId) -> Vec<KeyspaceId> {
+        let known = self.0.iter().flat_map(Names::values).filter(|known| known.made < epoch);
+        let there: BTreeSet<KeyspaceId> = known.map(|known| known.pairs).collect();
+        changed.difference(&there).copied().collect()
+    }
+}
 
 /// Keeps dictionaries and their pairs as they are.
 pub(crate) struct Stopped<'a>(
@@ -224,24 +232,6 @@ impl Dictionaries {
     /// The same, and no pair is read or changed either.
     pub(crate) fn stop(&self) -> FsResult<Stopped<'_>> {
         self.known_mut().map(Stopped)
-    }
-
-    /// Those of the key spaces `changed`, of a transaction of the epoch `epoch`, that are no dictionary's any more, nor can
-    /// become one as long as the guard is there.
-    pub(crate) fn hold(
-        &self,
-        changed: &BTreeSet<KeyspaceId>,
-        epoch: InodeId,
-    ) -> FsResult<(Held<'_>, Vec<KeyspaceId>)> {
-        let known = self.known()?;
-        let there: BTreeSet<KeyspaceId> = known
-            .iter()
-            .flat_map(Names::values)
-            .filter(|known| known.made < epoch)
-            .map(|known| known.pairs)
-            .collect();
-        let gone = changed.difference(&there).copied().collect();
-        Ok((Held(known), gone))
     }
 
     /// The name of the dictionary whose pairs `keyspace` has, or had in `before`.

@@ -118,13 +118,16 @@ impl VarveFs {
             serial.settle().map_err(error::store)?;
         }
         let known = txn.with_new_from(ending.new_from.unwrap_or(txn.epoch));
-        let mut plan = self.plan(&known, &branch, view)?;
-        // A state that was is to be again with its dictionaries.
-        let (_held, _stopped) = match txn.purpose {
-            Purpose::User => (Some(self.check_dictionaries(&txn, &branch, &plan)?), None),
-            Purpose::Rollback => (Some(self.dictionaries().stand_still()?), None),
+        // A pair that comes while it is found out what the commit means finds the dictionary that it is put into; and a state
+        // that was is to be again with its dictionaries.
+        let (held, _stopped) = match txn.purpose {
+            Purpose::User | Purpose::Rollback => (Some(self.dictionaries().stand_still()?), None),
             Purpose::Receive => (None, Some(self.dictionaries().stop()?)),
         };
+        let mut plan = self.plan(&known, &branch, view)?;
+        if let Some(held) = held.as_ref().filter(|_| txn.purpose == Purpose::User) {
+            self.check_dictionaries(held, &txn, &branch, &plan)?;
+        }
         if ending.check.is_some_and(|check| !check()) {
             return Err(CommitError::Conflict(Vec::new()));
         }

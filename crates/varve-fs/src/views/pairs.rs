@@ -63,16 +63,17 @@ impl VarveFs {
         Ok(changed.into_iter().filter(|keyspace| !self.is_of_files(*keyspace)).collect())
     }
 
-    /// A conflict if pairs were changed of dictionaries that are gone; else none goes while the guard is there.
+    /// A conflict if pairs were changed of dictionaries that are gone. REQUIRES: `held` since before the plan was made.
     pub(super) fn check_dictionaries(
         &self,
+        held: &Held<'_>,
         txn: &Transaction,
         branch: &Branch,
         plan: &Plan,
-    ) -> Result<Held<'_>, CommitError> {
-        let (held, gone) = self.dictionaries().hold(&plan.pairs, txn.epoch)?;
+    ) -> Result<(), CommitError> {
+        let gone = held.gone(&plan.pairs, txn.epoch);
         if gone.is_empty() {
-            return Ok(held);
+            return Ok(());
         }
         let before = branch.base().map_err(error::store)?;
         let mut told = Vec::new();
