@@ -23,8 +23,8 @@ use crate::table::Admission;
 use crate::view::{Keyspace, Layer, View};
 use crate::{Direction, KeyRange, StoreError, StoreResult};
 
-/// Keys that an error of conflict names.
-const CONFLICT_KEYS_MAX: usize = 64;
+/// Keys that an error of conflict names at most: with so many there may be more.
+pub const CONFLICT_KEYS_MAX: usize = 64;
 
 /// A key that a branch and another writer of its parent both changed since the branch began.
 #[derive(Debug)]

@@ -39,7 +39,7 @@ use varve_format::edit::BRANCH_INFO_BYTES_MAX;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
 pub use changes::RowVisitor;
-pub use clash::{Clash, Merged};
+pub use clash::{CONFLICT_KEYS_MAX, Clash, Merged};
 pub use commit::Commuting;
 pub use store::SnapshotStore;
 

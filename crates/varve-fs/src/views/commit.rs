@@ -19,26 +19,24 @@
 //! The kernel is told by the caller, who must hold no locks then. From the end of step 4 on it is committed: what fails later is
 //! [`CommitError::Unfinished`], and the kernel is told all the same ([`finish`]).
 
+mod checks;
 mod finish;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use bytes::Bytes;
-use varve_engine::{Batch, Branch, Clash, Merged, Store, StoreError};
-use varve_schema::{Body, Content, Inode, Mark, Pending, RowKey};
+use varve_engine::{Batch, Branch, CONFLICT_KEYS_MAX, Clash, Merged, Store, StoreError};
+use varve_schema::{Mark, Pending, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::Own;
 use super::merge::{merge, merge_rows, taken};
 use super::paths::names_in;
 use super::plan::{Committed, Plan};
 use super::txn::{Purpose, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
-use crate::locator::Place;
-use crate::rows::DEPTH_MAX;
 use crate::superblock::view_dir;
 
 /// Why a transaction is not committed. It goes on, unless it is [`CommitError::Unfinished`].
@@ -46,7 +44,8 @@ use crate::superblock::view_dir;
 pub enum CommitError {
     /// It is committed, with these changes, and has ended; but something that belongs to it failed, and the error says what.
     Unfinished(Committed, FsError),
-    /// Others have changed what it changed: the paths, and the pairs of dictionaries.
+    /// Others have changed what it changed: the paths, and the pairs of dictionaries; where that is much, not all of it, which
+    /// the last one says.
     Conflict(Vec<String>),
     /// Large files are open for writing: the paths.
     InUse(Vec<String>),
@@ -167,24 +166,6 @@ impl VarveFs {
         }
     }
 
-    /// What step 1 refuses, besides what dictionaries are in the way of.
-    fn check_commit(
-        &self,
-        branch: &Branch,
-        view: &VarveFs,
-        (txn, known): (&Transaction, &Transaction),
-        plan: &Plan,
-    ) -> Result<(), CommitError> {
-        self.check_use(view, plan)?;
-        // A state that was is to be again with its limits.
-        let is_state = txn.purpose != Purpose::User;
-        if is_state {
-            self.check_returning(view, plan)?;
-        }
-        self.check_loops(view, known, plan)?;
-        if is_state { Ok(()) } else { self.check_limits(txn, branch, plan) }
-    }
-
     /// The rows of step 3, what takes them back, and the directories that have marks among them.
     fn joining(
         &self,
@@ -206,6 +187,9 @@ impl VarveFs {
             batch.delete(self.meta, bytes_of(*key));
             undo.put(self.meta, bytes_of(*key), value.clone());
         }
+        // Limits that a directory has got meanwhile go with it.
+        let gone = plan.left.iter().filter(|inode| self.accounts.is_top(inode.ino));
+        gone.for_each(|dir| batch.delete(self.meta, bytes_of(RowKey::limits(dir.ino))));
         for dir in &plan.untold {
             if let Some(slot) = self.accounts.begin_mark(*dir) {
                 let key = bytes_of(RowKey::mark(slot));
@@ -239,14 +223,7 @@ impl VarveFs {
         };
         let mut names = BTreeSet::new();
         let mut decide = |clash: &Clash<'_>| {
-            let merged = match (self.is_of_files(clash.keyspace), txn.purpose) {
-                // Nothing but times of last access has changed beside it.
-                (_, Purpose::Receive) => taken(clash.ours.clone()),
-                (true, Purpose::User) => merge_rows(clash, self.meta, txn.epoch),
-                (true, Purpose::Rollback) => merge(clash, self.meta),
-                // The first to commit a pair wins, whatever both have made of it.
-                (false, _) => Merged::Conflict,
-            };
+            let merged = self.decided(clash, txn, plan);
             if merged == Merged::Conflict {
                 names.extend(names_in(clash, self.meta));
             }
@@ -266,51 +243,31 @@ impl VarveFs {
         }
         Err(match error {
             StoreError::Conflict { keys } => {
+                let may_be_more = keys.len() >= CONFLICT_KEYS_MAX;
                 let (rows, pairs): (Vec<_>, Vec<_>) =
                     keys.into_iter().partition(|(keyspace, _)| self.is_of_files(*keyspace));
                 let mut told = self.told_pairs(branch, &pairs)?;
                 if !rows.is_empty() {
                     told.extend(self.paths_of(view, &names, &rows));
                 }
+                told.extend(may_be_more.then(|| "and there may be more".to_owned()));
                 CommitError::Conflict(told)
             }
             other => error::store(other).into(),
         })
     }
 
-    /// Refuses while files are open for writing that are large and whose bytes would be lost or change without notice, or that
-    /// would be large, as no row tells then that they are written to; and while files are open straight that would be small:
-    /// the kernel opens no file through us that it has open straight.
-    fn check_use(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
-        let writing = view.handles.written_objects();
-        let mut used: Vec<String> =
-            writing.iter().map(|node| view.path_of_inode(node.ino)).collect();
-        for node in self.handles.written() {
-            let is_large = node.has_object() || plan.large.contains(&node.ino);
-            if is_large && plan.told.inodes.contains(&node.ino) {
-                used.push(self.path_of_inode(node.ino));
-            }
-        }
-        for ino in &plan.shrunk {
-            if self.locator.node(*ino).is_some_and(|node| node.state().passthrough > 0) {
-                used.push(self.path_of_inode(*ino));
-            }
-        }
-        in_use(used)
-    }
-
-    /// Refuses while somebody is in a removed directory that would come back, as the kernel takes it for dead until all have
-    /// left. Only an earlier state brings one back; that a transaction has changed one is a conflict.
-    fn check_returning(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
-        let mut used = Vec::new();
-        for ino in plan.arrived.keys() {
-            if let Some(Place::Detached(inode)) = self.locator.place(*ino)?
-                && let Content::Directory(_) = inode.content
-            {
-                used.push(view.path_of_inode(*ino));
-            }
-        }
-        in_use(used)
+    /// What becomes of a row that both have changed.
+    fn decided(&self, clash: &Clash<'_>, txn: &Transaction, plan: &Plan) -> Merged {
+        let merged = match (self.is_of_files(clash.keyspace), txn.purpose) {
+            // Nothing but times of last access has changed beside it.
+            (_, Purpose::Receive) => taken(clash.ours.clone()),
+            (true, Purpose::User) => merge_rows(clash, self.meta, txn.epoch),
+            (true, Purpose::Rollback) => merge(clash, self.meta),
+            // The first to commit a pair wins, whatever both have made of it.
+            (false, _) => Merged::Conflict,
+        };
+        if clash.keyspace == self.meta { plan.settled(clash.key, merged) } else { merged }
     }
 
     /// [`crate::objects::Objects::prepare`] for the commit of what lies in `own`.
@@ -329,78 +286,8 @@ impl VarveFs {
             Err(error.into())
         })
     }
-
-    /// A conflict if large files that the transaction has changed are gone in the main view, with their objects.
-    fn check_gone(
-        &self,
-        view: &VarveFs,
-        plan: &Plan,
-        installs: &[InodeId],
-    ) -> Result<(), CommitError> {
-        let mut gone = Vec::new();
-        for ino in installs {
-            let is_large = |inode: &Inode| matches!(inode.content, Content::Object { .. });
-            let known = self.locator.place(*ino)?;
-            let claimed = match known.as_ref().or_else(|| plan.arrived.get(ino)) {
-                Some(Place::Entry { key, .. }) => self.entry_row(*key)?.names().iter().any(|named| {
-                    matches!(&named.body, Body::Inline(inode) if inode.ino == *ino && is_large(inode))
-                }),
-                _ => self.inode_row(*ino)?.as_ref().is_some_and(is_large),
-            };
-            let own = view.objects.own(*ino);
-            let own = own.map_err(|error| view.object_error("open", *ino, error))?;
-            if !claimed && matches!(own, Some(Own::Blocks(_))) && self.objects.find(*ino)?.is_none()
-            {
-                gone.push(view.path_of_inode(*ino));
-            }
-        }
-        match gone.is_empty() {
-            true => Ok(()),
-            false => Err(CommitError::Conflict(gone)),
-        }
-    }
-
-    /// A conflict if a directory would end up below itself, as another was moved in the main view meanwhile.
-    fn check_loops(
-        &self,
-        view: &VarveFs,
-        txn: &Transaction,
-        plan: &Plan,
-    ) -> Result<(), CommitError> {
-        // Any loop goes through a directory that was there before.
-        for (dir, parent) in plan.moved.range(..txn.own_from()) {
-            let mut at = *parent;
-            for _ in 0..DEPTH_MAX {
-                if at == InodeId::ROOT {
-                    break;
-                }
-                if at == *dir {
-                    return Err(CommitError::Conflict(vec![view.path_of_inode(*dir)]));
-                }
-                at = match plan.moved.get(&at) {
-                    Some(parent) => *parent,
-                    None => match self.inode_row(at)?.map(|inode| inode.content) {
-                        Some(Content::Directory(info)) => info.parent,
-                        // Removed in the main view, which the commit itself finds out.
-                        _ => break,
-                    },
-                };
-            }
-        }
-        Ok(())
-    }
 }
 
 fn bytes_of(key: RowKey) -> Bytes {
     Bytes::copy_from_slice(&key.to_bytes())
-}
-
-/// Refuses if these paths are any.
-fn in_use(mut paths: Vec<String>) -> Result<(), CommitError> {
-    paths.sort();
-    paths.dedup();
-    match paths.is_empty() {
-        true => Ok(()),
-        false => Err(CommitError::InUse(paths)),
-    }
 }

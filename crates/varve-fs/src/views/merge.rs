@@ -5,8 +5,9 @@
 //! - Of a directory: the counts of its names, and what lies below it, by adding what the transaction has added; its
 //!   times, by the later one. So two transactions may make different names in one directory. Its owner, mode and
 //!   place stay with the one who changed them. A directory that one has moved or removed and below which the other
-//!   has changed something is a conflict.
-//! - Times of last access: a file that was only read by one of the two is as the other left it.
+//!   has changed something is a conflict. Extended attributes are rows of their own, which its row follows
+//!   ([`attributes`]).
+//! - Times of last access: what was only read by one of the two is as the other left it, or removed it.
 //! - Mark rows, whose slots the main view gives out: a mark that the transaction brings is written, one that it takes
 //!   away stays as the main view has it.
 //!
@@ -14,6 +15,7 @@
 //!
 //! Source: KVFS, thesis section 3.3 (the first committer wins). Departure: rows that commute.
 
+mod attributes;
 mod unfolded;
 
 use bytes::Bytes;
@@ -25,6 +27,7 @@ use varve_schema::{
 };
 use varve_types::{InodeId, KeyspaceId};
 
+pub(super) use attributes::Attributes;
 pub(super) use unfolded::is_untouched;
 use unfolded::merge_unfolded;
 
@@ -48,6 +51,10 @@ pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
     if ours == base || (ours == theirs && !adds_up) {
         return taken(theirs.clone());
     }
+    if clash.keyspace != meta && theirs == base {
+        // Written as they were; what that says of the inode is in its own row.
+        return taken(ours.clone());
+    }
     let merged = match (key, base, theirs, ours) {
         (Some(MetaRow::Inode(_)), Some(base), Some(theirs), Some(ours)) => {
             merge_inodes(base, theirs, ours)
@@ -55,10 +62,10 @@ pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
         (Some(MetaRow::Entry(..)), Some(base), Some(theirs), Some(ours)) => {
             merge_entries(base, theirs, ours)
         }
-        (Some(MetaRow::Entry(..)), Some(base), Some(theirs), None) => {
-            return match same_but_access(base, theirs) {
-                Ok(true) => Merged::Deleted,
-                _ => Merged::Conflict,
+        (Some(MetaRow::Inode(_) | MetaRow::Entry(..)), Some(_), Some(_), None) => {
+            return match same_but_access_times(clash.key, base, theirs) {
+                true => Merged::Deleted,
+                false => Merged::Conflict,
             };
         }
         _ => return Merged::Conflict,
@@ -118,8 +125,9 @@ fn merge_directory(
         return None;
     }
     let (parent, suffix) = one_change(place(b), place(t), place(o))?;
-    let owner = |inode: &Inode| (inode.perm, inode.uid, inode.gid, inode.has_xattrs);
-    let (perm, uid, gid, has_xattrs) = one_change(owner(base), owner(theirs), owner(ours))?;
+    let owner = |inode: &Inode| (inode.perm, inode.uid, inode.gid);
+    let (perm, uid, gid) = one_change(owner(base), owner(theirs), owner(ours))?;
+    let has_xattrs = one_change(base.has_xattrs, theirs.has_xattrs, ours.has_xattrs)?;
     let since = |now: &DirInfo| now.usage.minus(b.usage.as_change()).as_change();
     let info = DirInfo {
         parent,
@@ -172,6 +180,12 @@ fn merge_entries(
         let body = match (&b.body, &t.body, &o.body) {
             (b, t, o) if b == o || t == o => t.clone(),
             (b, t, o) if b == t => o.clone(),
+            // It has got another name, and its inode a row of its own.
+            (Body::Inline(b), Body::Inline(t), o @ Body::Reference { .. })
+                if but_access(b) == but_access(t) =>
+            {
+                o.clone()
+            }
             (Body::Inline(b), Body::Inline(t), Body::Inline(o)) => match merge_inode(b, t, o) {
                 Some(inode) => Body::Inline(inode),
                 None => return Ok(None),

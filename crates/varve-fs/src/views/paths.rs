@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use varve_engine::Clash;
 use varve_schema::key::MetaRow;
-use varve_schema::{EntryRow, RowKey};
+use varve_schema::{EntryRow, ParentRow, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 
 use crate::fs::VarveFs;
@@ -14,16 +14,25 @@ use crate::locator::Place;
 impl VarveFs {
     /// The path of an inode, for people.
     pub(super) fn path_of_inode(&self, ino: InodeId) -> String {
+        self.known_path(ino).unwrap_or_else(|| format!("inode {ino}"))
+    }
+
+    /// The same, if it is found: of a file of several names that of one of them.
+    fn known_path(&self, ino: InodeId) -> Option<String> {
         if let Ok(Some(Place::Entry { key, slot })) = self.locator.place(ino)
             && let Ok(row) = self.entry_row(key)
             && let Some(named) = row.at(slot)
         {
-            return self.path_of_name(InodeId::new(key.prefix()), &named.name);
+            return Some(self.path_of_name(InodeId::new(key.prefix()), &named.name));
         }
-        match self.path_of(ino) {
-            Ok(Some(path)) => String::from_utf8_lossy(&path).into_owned(),
-            _ => format!("inode {ino}"),
+        if let Ok(Some(path)) = self.path_of(ino) {
+            return Some(String::from_utf8_lossy(&path).into_owned());
         }
+        let home = self.inode_row(ino).ok()??.home?;
+        let key = RowKey::parent(ino, home.hash).to_bytes();
+        let row = ParentRow::decode(&self.store.get(self.meta, &key).ok()??).ok()?;
+        let named = row.pointers.iter().find(|pointer| pointer.dir == home.dir)?;
+        Some(self.path_of_name(named.dir, &named.name))
     }
 
     fn path_of_name(&self, dir: InodeId, name: &[u8]) -> String {
@@ -46,18 +55,31 @@ impl VarveFs {
             fs.path_of_name(*dir, name)
         });
         let mut paths: BTreeSet<String> = named.collect();
-        let mut others = BTreeSet::new();
-        for (_, key) in keys {
-            let Some(key) = RowKey::from_bytes(key) else { continue };
-            let ino = InodeId::new(key.prefix());
-            match self.path_of(ino) {
-                Ok(Some(path)) if key == RowKey::inode(ino) => {
-                    paths.insert(String::from_utf8_lossy(&path).into_owned());
-                }
-                _ => drop(others.insert(view.path_of_inode(ino))),
-            }
+        let mut unknown = BTreeSet::new();
+        for ino in keys.iter().filter_map(|(keyspace, key)| self.concerned(*keyspace, key)) {
+            match self.known_path(ino).or_else(|| view.known_path(ino)) {
+                Some(path) => paths.insert(path),
+                None => unknown.insert(format!("inode {ino}")),
+            };
         }
-        if paths.is_empty() { others.into_iter().collect() } else { paths.into_iter().collect() }
+        if paths.is_empty() { unknown.into_iter().collect() } else { paths.into_iter().collect() }
+    }
+
+    /// The inode that a row is about, if it is not one of names, which tell themselves.
+    fn concerned(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<InodeId> {
+        let key = RowKey::from_bytes(key)?;
+        if keyspace == self.data {
+            return Some(InodeId::new(key.prefix()));
+        }
+        match key.meta_kind() {
+            MetaRow::Inode(ino)
+            | MetaRow::Pending(ino)
+            | MetaRow::Limits(ino)
+            | MetaRow::Parent(ino, _)
+            | MetaRow::Loan(_, ino)
+            | MetaRow::Twin(_, ino) => Some(ino),
+            MetaRow::Entry(..) | MetaRow::Bookkeeping | MetaRow::Mark(_) | MetaRow::Unknown => None,
+        }
     }
 }
 

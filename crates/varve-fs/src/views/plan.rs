@@ -1,9 +1,9 @@
 //! What a commit means for the main view, found out from the rows that the transaction changed.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
-use varve_engine::{Branch, KeyRange};
+use varve_engine::{Branch, KeyRange, Merged};
 use varve_schema::key::MetaRow;
 use varve_schema::{
     Body, Content, EntryRow, Inode, META, Named, Pending, RowKey, decode_inode_row,
@@ -11,8 +11,8 @@ use varve_schema::{
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
-use super::merge::is_untouched;
-use super::txn::{Purpose, Transaction};
+use super::merge::{Attributes, is_untouched};
+use super::txn::{Isolation, Purpose, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
@@ -45,6 +45,8 @@ pub(super) struct Plan {
     pub(super) removed_objects: Vec<InodeId>,
     /// Files that the main view may know and that are large.
     pub(super) large: BTreeSet<InodeId>,
+    /// Directories that were there when it began and get limits.
+    pub(super) limited: Vec<InodeId>,
     /// Large files that are small again, as a rollback has them.
     pub(super) shrunk: Vec<InodeId>,
     pub(super) orphans: BTreeSet<InodeId>,
@@ -52,6 +54,8 @@ pub(super) struct Plan {
     pub(super) begun: HashSet<InodeId>,
     /// Rows of directories that change in no other way than by what they count, and whose extended attributes do not change.
     pub(super) counted: HashSet<RowKey>,
+    /// What becomes of the attributes of directories of which both may have changed something besides what they count.
+    attributes: HashMap<InodeId, Attributes>,
     /// The view's own mark rows.
     pub(super) marks: Vec<(RowKey, Bytes)>,
     /// Key spaces of dictionaries.
@@ -62,6 +66,20 @@ impl Plan {
     fn note_large(&mut self, inode: &Inode) {
         if let Content::Object { .. } = inode.content {
             self.large.insert(inode.ino);
+        }
+    }
+
+    /// What becomes of a row of metadata that `merged` is both sides' changes of, by all else that the commit brings.
+    pub(super) fn settled(&self, key: &[u8], merged: Merged) -> Merged {
+        match (RowKey::from_bytes(key).map(RowKey::meta_kind), merged) {
+            (Some(MetaRow::Inode(dir)), Merged::Value(row)) => match self.attributes.get(&dir) {
+                Some(attributes) => attributes.settle(&row),
+                None => Merged::Value(row),
+            },
+            (Some(MetaRow::Limits(dir)), _) if self.left.iter().any(|gone| gone.ino == dir) => {
+                Merged::Deleted
+            }
+            (_, merged) => merged,
         }
     }
 }
@@ -121,6 +139,7 @@ impl VarveFs {
                 }
                 _ => {}
             },
+            MetaRow::Limits(dir) if ours.is_some() && dir < txn.epoch => plan.limited.push(dir),
             MetaRow::Mark(_) => plan.marks.extend(ours.map(|value| (key, value))),
             _ => {}
         }
@@ -204,10 +223,15 @@ impl VarveFs {
             if !info.untold.is_zero() || (theirs.is_some() && view.accounts.is_marked(ino)) {
                 plan.untold.push(ino);
             }
-            if theirs.as_ref().is_some_and(|theirs| differ_by_counts(theirs, &ours))
-                && !(ours.has_xattrs && self.changes_xattrs(branch, ino)?)
-            {
+            let is_alike = theirs.as_ref().is_some_and(|theirs| differ_by_counts(theirs, &ours));
+            if is_alike && !(ours.has_xattrs && self.changes_xattrs(branch, ino)?) {
                 plan.counted.insert(RowKey::inode(ino));
+            } else if txn.isolation == Isolation::Snapshot
+                && let Some(theirs) = &theirs
+                && (theirs.has_xattrs || ours.has_xattrs)
+            {
+                // A serializable one has seen what others have changed.
+                plan.attributes.insert(ino, self.merged_attributes(branch, ino)?);
             }
             let before = theirs.map(|inode| inode.content);
             if !matches!(before, Some(Content::Directory(before)) if before.parent == info.parent) {

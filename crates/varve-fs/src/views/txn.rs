@@ -296,6 +296,7 @@ impl VarveFs {
 
     /// Drops a transaction and all that was changed in it. REQUIRES: it is not open.
     pub fn abort_transaction(&self, id: &str) -> FsResult<()> {
+        self.writable()?;
         self.transaction(id)?;
         self.drop_transaction(id)
     }

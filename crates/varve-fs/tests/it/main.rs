@@ -24,6 +24,7 @@ mod handover;
 mod interposed;
 mod large_races;
 mod marks;
+mod merges;
 mod names;
 mod overlays;
 mod quota;

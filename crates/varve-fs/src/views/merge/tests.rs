@@ -135,6 +135,17 @@ fn who_only_read_a_file_takes_nothing_from_the_other() {
     assert_eq!(merged(key, row(&base), None, row(&written)), Merged::Conflict);
     assert_eq!(merged(key, None, row(&base), row(&written)), Merged::Conflict);
     assert_eq!(merged(key, row(&base), None, None), Merged::Conflict);
+    let own = |inode: &Inode| Some(Bytes::from(encode_inode_row(inode)));
+    let own_key = RowKey::inode(base.ino);
+    assert_eq!(merged(own_key, own(&base), own(&read), None), Merged::Deleted);
+    assert_eq!(merged(own_key, own(&base), own(&written), None), Merged::Conflict);
+    assert_eq!(merged(own_key, own(&base), None, own(&read)), Merged::Conflict);
+    let mut linked = EntryRow::default();
+    linked.insert(b"name", Body::Reference { ino: base.ino, kind: base.kind });
+    let linked = Bytes::from(linked.encode());
+    let value = Merged::Value(linked.clone());
+    assert_eq!(merged(key, row(&base), row(&read), Some(linked.clone())), value);
+    assert_eq!(merged(key, row(&base), row(&written), Some(linked)), Merged::Conflict);
     assert_eq!(
         merged(key, row(&base), row(&written), row(&written)),
         Merged::Value(row(&written).unwrap())

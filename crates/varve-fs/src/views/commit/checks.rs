@@ -1,0 +1,156 @@
+//! What refuses a commit besides rows in conflict.
+
+use varve_engine::Branch;
+use varve_schema::{Body, Content, Inode};
+use varve_types::InodeId;
+
+use super::CommitError;
+use crate::fs::VarveFs;
+use crate::locator::Place;
+use crate::rows::DEPTH_MAX;
+use crate::views::Own;
+use crate::views::plan::Plan;
+use crate::views::txn::{Purpose, Transaction};
+
+impl VarveFs {
+    /// What step 1 refuses, besides what dictionaries are in the way of.
+    pub(super) fn check_commit(
+        &self,
+        branch: &Branch,
+        view: &VarveFs,
+        (txn, known): (&Transaction, &Transaction),
+        plan: &Plan,
+    ) -> Result<(), CommitError> {
+        self.check_use(view, plan)?;
+        // A state that was is to be again with its limits.
+        let is_state = txn.purpose != Purpose::User;
+        match is_state {
+            true => self.check_returning(view, plan)?,
+            false => self.check_limited(view, plan)?,
+        }
+        self.check_loops(view, known, plan)?;
+        if is_state { Ok(()) } else { self.check_limits(txn, branch, plan) }
+    }
+
+    /// Refuses while files are open for writing that are large and whose bytes would be lost or change without notice, or that
+    /// would be large, as no row tells then that they are written to; and while files are open straight that would be small:
+    /// the kernel opens no file through us that it has open straight.
+    fn check_use(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
+        let writing = view.handles.written_objects();
+        let mut used: Vec<String> =
+            writing.iter().map(|node| view.path_of_inode(node.ino)).collect();
+        for node in self.handles.written() {
+            let is_large = node.has_object() || plan.large.contains(&node.ino);
+            if is_large && plan.told.inodes.contains(&node.ino) {
+                used.push(self.path_of_inode(node.ino));
+            }
+        }
+        for ino in &plan.shrunk {
+            if self.locator.node(*ino).is_some_and(|node| node.state().passthrough > 0) {
+                used.push(self.path_of_inode(*ino));
+            }
+        }
+        in_use(used)
+    }
+
+    /// Refuses while somebody is in a removed directory that would come back, as the kernel takes it for dead until all have
+    /// left. Only an earlier state brings one back; that a transaction has changed one is a conflict.
+    fn check_returning(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
+        let mut used = Vec::new();
+        for ino in plan.arrived.keys() {
+            if let Some(Place::Detached(inode)) = self.locator.place(*ino)?
+                && let Content::Directory(_) = inode.content
+            {
+                used.push(view.path_of_inode(*ino));
+            }
+        }
+        in_use(used)
+    }
+
+    /// A conflict if a directory that gets limits was removed in the main view, which none of its rows tells.
+    fn check_limited(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
+        let mut gone = Vec::new();
+        for dir in plan.limited.iter().filter(|dir| !plan.moved.contains_key(dir)) {
+            if self.inode_row(*dir)?.is_none() {
+                gone.push(view.path_of_inode(*dir));
+            }
+        }
+        conflict_over(gone)
+    }
+
+    /// A conflict if large files that the transaction has changed are gone in the main view, with their objects.
+    pub(super) fn check_gone(
+        &self,
+        view: &VarveFs,
+        plan: &Plan,
+        installs: &[InodeId],
+    ) -> Result<(), CommitError> {
+        let mut gone = Vec::new();
+        for ino in installs {
+            let is_large = |inode: &Inode| matches!(inode.content, Content::Object { .. });
+            let known = self.locator.place(*ino)?;
+            let claimed = match known.as_ref().or_else(|| plan.arrived.get(ino)) {
+                Some(Place::Entry { key, .. }) => self.entry_row(*key)?.names().iter().any(|named| {
+                    matches!(&named.body, Body::Inline(inode) if inode.ino == *ino && is_large(inode))
+                }),
+                _ => self.inode_row(*ino)?.as_ref().is_some_and(is_large),
+            };
+            let own = view.objects.own(*ino);
+            let own = own.map_err(|error| view.object_error("open", *ino, error))?;
+            if !claimed && matches!(own, Some(Own::Blocks(_))) && self.objects.find(*ino)?.is_none()
+            {
+                gone.push(view.path_of_inode(*ino));
+            }
+        }
+        conflict_over(gone)
+    }
+
+    /// A conflict if a directory would end up below itself, as another was moved in the main view meanwhile.
+    fn check_loops(
+        &self,
+        view: &VarveFs,
+        txn: &Transaction,
+        plan: &Plan,
+    ) -> Result<(), CommitError> {
+        // Any loop goes through a directory that was there before.
+        for (dir, parent) in plan.moved.range(..txn.own_from()) {
+            let mut at = *parent;
+            for _ in 0..DEPTH_MAX {
+                if at == InodeId::ROOT {
+                    break;
+                }
+                if at == *dir {
+                    return Err(CommitError::Conflict(vec![view.path_of_inode(*dir)]));
+                }
+                at = match plan.moved.get(&at) {
+                    Some(parent) => *parent,
+                    None => match self.inode_row(at)?.map(|inode| inode.content) {
+                        Some(Content::Directory(info)) => info.parent,
+                        // Removed in the main view, which the commit itself finds out.
+                        _ => break,
+                    },
+                };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A conflict if these paths are any.
+fn conflict_over(mut paths: Vec<String>) -> Result<(), CommitError> {
+    paths.sort();
+    match paths.is_empty() {
+        true => Ok(()),
+        false => Err(CommitError::Conflict(paths)),
+    }
+}
+
+/// Refuses if these paths are any.
+fn in_use(mut paths: Vec<String>) -> Result<(), CommitError> {
+    paths.sort();
+    paths.dedup();
+    match paths.is_empty() {
+        true => Ok(()),
+        false => Err(CommitError::InUse(paths)),
+    }
+}
