@@ -215,7 +215,7 @@ mod tests {
                 beats(&governor, BURST_REQUESTS);
                 until(true);
             } else {
-                println!("skipped: {DEVICE} is not for this user");
+                varve_testkit::skipped(&format!("{DEVICE} is not for this user"));
             }
             governor.end();
             thread.join().unwrap();

@@ -4,16 +4,21 @@
 //! systems, runs them in lockstep with the model and compares answers and trees. [`kvops`] does the same
 //! for key-value stores, and knows which states may be found after a crash; [`crash`] enumerates crash
 //! points and what may be found after them. [`hooked`] puts hooks before calls of a simulated machine.
-//! [`eventually`] waits for what other threads and processes do; [`soak()`] goes on with other seeds.
+//! [`eventually`] waits for what other threads and processes do; [`soak()`] goes on with other seeds; [`skipped`] says what
+//! this machine does not let a test do; [`golden()`] compares with files of earlier versions.
 
 pub mod crash;
 pub mod fsops;
+mod golden;
 pub mod hooked;
 pub mod kvops;
 pub mod model;
 pub mod rng;
+mod skip;
 mod soak;
 mod wait;
 
+pub use golden::golden;
+pub use skip::{skipped, there_is};
 pub use soak::soak;
 pub use wait::{PATIENCE, eventually};

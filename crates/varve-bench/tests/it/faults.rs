@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// Waits until a path that ends so is below `dir`.
 fn wait_for(dir: &Path, name: &str) -> PathBuf {
     let begin = Instant::now();
@@ -106,8 +108,9 @@ fn a_signal_ends_a_run_and_nothing_stays() {
             scratch.ancestors().nth(2).and_then(Path::file_name).expect("the scratch directory");
         let name = name.to_str().expect("a name of text");
         // varve-bench-PID-NUMBER
-        let pid = name.split('-').nth(2).expect("its process");
-        assert!(Command::new("kill").args(["-INT", pid]).status().expect("kill runs").success());
+        let pid = name.split('-').nth(2).and_then(|pid| pid.parse().ok()).expect("its process");
+        let pid = Pid::from_raw(pid).expect("its process");
+        kill_process(pid, Signal::INT).expect("it is told");
     });
     assert!(said.contains("interrupted"), "{said}");
 }

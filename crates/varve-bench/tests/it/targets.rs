@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{phases, report};
+use varve_testkit::skipped;
 
 /// Whether root may make loop devices.
 fn may_loop() -> bool {
@@ -35,7 +36,7 @@ pub(crate) fn possible(targets: &[&'static str]) -> Vec<&'static str> {
     let (left, out) =
         targets.iter().partition::<Vec<&'static str>, _>(|target| is_possible(target));
     if !out.is_empty() {
-        eprintln!("skipped: {out:?} cannot be made here");
+        skipped(&format!("{out:?} cannot be made here"));
     }
     left
 }

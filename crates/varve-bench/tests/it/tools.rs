@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{bench, report};
+use varve_testkit::skipped;
 
 #[test]
 fn a_generated_tree_has_the_statistics_that_were_asked_for() {
@@ -62,7 +63,7 @@ fn memory_is_given_back_by_who_outlives_the_run() {
     let page = kib("Hugepagesize:");
     let writable = pages().is_some_and(|before| fs::write(PAGES, before.to_string()).is_ok());
     if page == 0 || !writable {
-        eprintln!("skipped: huge pages are not ours to reserve");
+        skipped("huge pages are not ours to reserve");
         return;
     }
     let before = pages().expect("a number");

@@ -11,7 +11,7 @@ use varve_fuse::SessionOptions;
 
 use crate::objectfs::ObjectFs;
 use crate::support::TestMount;
-use varve_testkit::eventually;
+use varve_testkit::{eventually, skipped};
 
 fn mounted(passthrough: bool) -> Option<(Arc<ObjectFs>, TestMount)> {
     let fs = Arc::new(ObjectFs::new());
@@ -39,7 +39,7 @@ fn works(fs: &ObjectFs, mount: &TestMount) -> bool {
     all_released(fs);
     let works = fs.transfers.swap(0, Relaxed) == 0;
     if !works {
-        eprintln!("skipped: no FUSE passthrough on this machine");
+        skipped("no FUSE passthrough on this machine");
     }
     works
 }
@@ -146,7 +146,7 @@ fn a_file_open_through_the_cache_keeps_later_opens_there() {
 #[test]
 fn a_writer_past_the_server_takes_the_set_id_bits() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: needs root to become another user");
+        return skipped("needs root to become another user");
     }
     let Some((fs, mount)) = mounted(true) else { return };
     if !works(&fs, &mount) {

@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use varve_fuse::{
-    Ended, MountMethod, MountOptions, PauseHandle, Paused, Session, SessionError, SessionOptions,
-    Transport, UnmountError, UnmountMode, mount, unmount,
+    Ended, MountError, MountMethod, MountOptions, PauseHandle, Paused, Session, SessionError,
+    SessionOptions, Transport, UnmountError, UnmountMode, mount, unmount,
 };
-use varve_testkit::eventually;
 use varve_testkit::model::ModelFs;
+use varve_testkit::{eventually, skipped};
 use varve_types::InodeId;
 use varve_vfs::{Caller, SetAttr, Vfs};
 
@@ -22,6 +22,16 @@ fn transport_of_this_run() -> Option<Transport> {
         "dev" => Some(Transport::Dev),
         "uring" => Some(Transport::Uring),
         other => panic!("VARVE_TEST_TRANSPORT is `{other}` instead of `dev` or `uring`"),
+    }
+}
+
+/// Why this machine does not let us mount, wherever.
+fn why_not(error: &MountError) -> String {
+    match error {
+        MountError::Refused { refusals, .. } => {
+            refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        }
+        error => error.to_string(),
     }
 }
 
@@ -54,14 +64,14 @@ impl TestMount {
         let mounted = match mount(dir.path(), options) {
             Ok(mounted) => mounted,
             Err(err) => {
-                eprintln!("skipped: {err}");
+                skipped(&why_not(&err));
                 return None;
             }
         };
         let method = mounted.method();
         let first = match Session::new(Arc::clone(&vfs), mounted, &session) {
             Err(SessionError::NoUring { source, .. }) => {
-                eprintln!("skipped: {source}");
+                skipped(&source.to_string());
                 return None;
             }
             session => session.unwrap(),

@@ -13,7 +13,7 @@ use varve_fuse::{
     mount, unmount,
 };
 use varve_testkit::rng::Rng;
-use varve_testkit::{PATIENCE, eventually};
+use varve_testkit::{PATIENCE, eventually, skipped};
 
 use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model};
@@ -55,7 +55,7 @@ fn what_the_kernel_does_not_offer_is_refused_and_the_directory_left() {
     let mut options = MountOptions::new("test,store");
     options.methods = vec![MountMethod::Direct, MountMethod::Fusermount];
     let Ok(mounted) = mount(dir.path(), &options) else {
-        return eprintln!("skipped: this machine does not let us mount");
+        return skipped("this machine does not let us mount");
     };
     let session = SessionOptions { transport: Some(Transport::Uring), ..SessionOptions::default() };
     match Session::new(model(), mounted, &session) {
@@ -134,7 +134,7 @@ fn an_aborted_connection_ends_the_session_and_every_call() {
     over_each(|mount| {
         let file = File::create(mount.path("a")).unwrap();
         let Some(control) = Control::new() else {
-            return eprintln!("skipped: needs root to mount the kernel's control of connections");
+            return skipped("needs root to mount the kernel's control of connections");
         };
         std::thread::scope(|scope| {
             let stats = || {

@@ -2,10 +2,10 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{Mount, run, varve};
+use varve_testkit::there_is;
 
 /// A field of /proc/PID/status, in KiB.
 fn memory_kib(pid: rustix::process::Pid, field: &str) -> u64 {
@@ -33,8 +33,7 @@ const LARGE: usize = 100_000;
 /// Programs hold many times more large files open than the daemon may have descriptors.
 #[test]
 fn a_daemon_with_few_descriptors_serves_many_open_files() {
-    if !Path::new("/usr/bin/prlimit").exists() {
-        println!("skipped: there is no prlimit");
+    if !there_is("/usr/bin/prlimit") {
         return;
     }
     for options in ["memory=16M", "memory=16M,nopassthrough"] {

@@ -1,11 +1,13 @@
 //! Formats a store in a temporary directory, mounts it with the real binary, and takes both away again
 //! whatever the test did.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use serde_json::Value;
 use tempfile::TempDir;
-use varve_testkit::eventually;
+use varve_testkit::{eventually, skipped, there_is};
 
 /// A store and where it is mounted. Unmounts when dropped.
 pub(crate) struct Mount {
@@ -30,21 +32,62 @@ pub(crate) fn run(command: &mut Command) -> Output {
     output
 }
 
+/// What a program said on its standard error output.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs `command`, which must print JSON.
+pub(crate) fn json(command: &mut Command) -> Value {
+    serde_json::from_slice(&run(command).stdout).unwrap()
+}
+
+/// Runs `command`, which must fail with `status` and end with a hint.
+pub(crate) fn fails(command: &mut Command, status: i32) -> String {
+    let output = command.output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(status), "{command:?}: {text}");
+    assert!(status == 2 || text.contains("\nhint: "), "{command:?}: no hint in {text}");
+    text
+}
+
 /// Whether this machine lets tests mount; says why not.
 pub(crate) fn can_mount() -> bool {
     if !Path::new("/dev/fuse").exists() {
-        println!("skipped: there is no /dev/fuse on this machine");
+        skipped("there is no /dev/fuse on this machine");
         return false;
     }
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: these tests change owners and make device nodes, which takes root");
+        skipped("these tests change owners and make device nodes, which takes root");
         return false;
     }
     true
 }
 
+/// Runs `program`, which is Python, in `dir`. False, which is said, where there is no Python.
+pub(crate) fn python(dir: &Path, program: &str) -> bool {
+    let found = there_is("python3");
+    if found {
+        run(Command::new("python3").arg("-c").arg(program).current_dir(dir));
+    }
+    found
+}
+
+/// Whether other users can run the program under test; says if not.
+pub(crate) fn others_can_run() -> bool {
+    let binary = Path::new(env!("CARGO_BIN_EXE_varve"));
+    let open = |dir: &Path| {
+        std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o5 == 0o5)
+    };
+    let can = binary.ancestors().all(open);
+    if !can {
+        skipped("other users cannot run the program under test");
+    }
+    can
+}
+
 impl Mount {
-    /// A new store, mounted; `None` (said on stdout) where mounting is not possible.
+    /// A new store, mounted; `None`, which is said, where mounting is not possible.
     pub(crate) fn new() -> Option<Mount> {
         if !can_mount() {
             return None;

@@ -8,9 +8,10 @@ use std::process::Command;
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use rustix::io::Errno;
 use varve_testkit::rng::Rng;
+use varve_testkit::skipped;
 
 use super::{Place, as_user, changed, content, pattern, refused, semantics, tick};
-use crate::harness::{run, varve};
+use crate::harness::{python, run, varve};
 
 semantics!(
     copy_ranges,
@@ -245,7 +246,7 @@ for size, limit in ((3000, 1000), (300_000, 100_000)):
     assert os.fstat(target).st_size == limit
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 "#;
-    run(Command::new("python3").arg("-c").arg(script).current_dir(place.dir()));
+    python(&place.dir(), script);
 }
 
 fn copies_from_views(place: &Place) {
@@ -333,7 +334,7 @@ fn copies_that_share_room(place: &Place) {
     if !done(Command::new("mkfs.xfs").arg("-q").arg(&image))
         || !done(Command::new("mount").args(["-t", "xfs", "-o", "loop"]).args([&image, &below]))
     {
-        eprintln!("skipped: no XFS can be made and mounted here");
+        skipped("no XFS can be made and mounted here");
         return;
     }
     let (store, mnt) = (below.join("store"), below.join("mnt"));

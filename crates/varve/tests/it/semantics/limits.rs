@@ -10,7 +10,7 @@ use rustix::fs::{Access, AtFlags, CWD, FallocateFlags, Mode, OFlags, XattrFlags}
 use rustix::io::Errno;
 
 use super::{Place, refused, refused_io, semantics};
-use crate::harness::run;
+use crate::harness::python;
 
 semantics!(
     largest_file,
@@ -71,7 +71,7 @@ for name, limit in (("small", 1000), ("large", 100_000)):
     os.ftruncate(fd, limit)
     assert os.fstat(fd).st_size == limit
 "#;
-    run(Command::new("python3").arg("-c").arg(script).current_dir(place.dir()));
+    python(&place.dir(), script);
 }
 
 fn many_links(place: &Place) {

@@ -1,10 +1,9 @@
 //! Locks. The calls are made from Python, whose standard library has them all.
 
 use std::path::Path;
-use std::process::Command;
 
 use super::{Place, semantics};
-use crate::harness::run;
+use crate::harness::python;
 
 semantics!(flock_locks, posix_locks, ofd_locks, lock_deadlock, leases);
 
@@ -39,7 +38,7 @@ def refused(function, wanted):
 "#;
 
 fn script(dir: &Path, text: &str) {
-    run(Command::new("python3").arg("-c").arg(format!("{PRELUDE}{text}")).current_dir(dir));
+    python(dir, &format!("{PRELUDE}{text}"));
 }
 
 fn flock_locks(place: &Place) {

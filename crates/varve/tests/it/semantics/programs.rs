@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::views::{LARGE, begin, checked, commit, fails, id, text};
 use super::{Place, names, pattern, refused_io, semantics};
 use crate::harness::{run, varve};
+use varve_testkit::there_is;
 
 semantics!(transaction_idle, transaction_ioctls, transaction_maps);
 
@@ -91,15 +92,6 @@ pub(super) fn shown(heading: &str) -> &'static str {
     let (_, begin) = page.split_once(&format!("\n## {heading}\n\n```")).unwrap();
     let (_, program) = begin.split_once('\n').unwrap();
     program.split_once("```").unwrap().0
-}
-
-/// Whether there is such a program on this machine; says if not.
-pub(super) fn there_is(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
-    if !found {
-        println!("not tried: there is no {program} on this machine");
-    }
-    found
 }
 
 fn transaction_ioctls(place: &Place) {

@@ -11,10 +11,11 @@ use std::sync::mpsc;
 use rustix::fs::{Mode, OFlags, XattrFlags, getxattr, getxattr_query, setxattr};
 use rustix::io::Errno;
 
-use super::programs::{shown, there_is};
+use super::programs::shown;
 use super::views::{LARGE, checked, text};
 use super::{Place, as_user, names, pattern, refused, refused_io, semantics};
 use crate::harness::{run, varve};
+use varve_testkit::there_is;
 
 semantics!(transaction_attributes, transaction_attributes_meanwhile);
 
@@ -210,6 +211,8 @@ fn gave_way(dir: &Path) {
 
 /// On other files, by other users, in views, with a value.
 fn misplaced(dir: &Path) {
+    // There unless no program could be tried.
+    fs::OpenOptions::new().append(true).create(true).open(dir.join("log")).unwrap();
     let id = begin(dir, "").unwrap();
     let set =
         |path: &Path, value: &[u8]| setxattr(path, "varve.txn-commit", value, XattrFlags::empty());

@@ -3,14 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::{Place, content, pattern, refused, refused_io, semantics, tick};
-use crate::harness::run;
+use crate::harness::python;
 
 semantics!(
     direct_io,
@@ -161,7 +160,7 @@ for size in (5000, 20_000, 200_000):
     private = mmap.mmap(reader, 1, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     private[0] = 0
 "#;
-    run(Command::new("python3").arg("-c").arg(script).current_dir(place.dir()));
+    python(&place.dir(), script);
 }
 
 fn seek_errors(place: &Place) {
