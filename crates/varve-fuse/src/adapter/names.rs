@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use varve_types::InodeId;
-use varve_vfs::{Entry, FsError};
+use varve_vfs::{Entry, FsError, FsResult};
 
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
@@ -33,6 +33,15 @@ impl Adapter {
         Answer::Body
     }
 
+    /// Answers a request that has made a name, when that is settled. If it does not settle the kernel hears of no inode, and never
+    /// forgets it: so that is done here.
+    fn made(&self, call: &mut Call<'_>, made: FsResult<Entry>) -> Served {
+        let made = made?;
+        let forget = |_: &FsError| self.vfs.forget(made.attr.ino, 1);
+        self.settled(call.ino, Ok(())).inspect_err(forget)?;
+        Ok(self.entry(call, made))
+    }
+
     pub(super) fn lookup(&self, call: &mut Call<'_>, name: &[u8]) -> Served {
         let (name, timeout) = (convert::name(name)?, self.options.negative_timeout);
         match self.vfs.lookup(call.ino, name) {
@@ -54,24 +63,24 @@ impl Adapter {
         let Mknod { mode, rdev, umask, name } = *request;
         let caller = convert::caller(call.header, umask);
         let made = self.vfs.mknod(caller, call.ino, convert::name(name)?, mode, rdev);
-        Ok(self.entry(call, self.settled(call.ino, made)?))
+        self.made(call, made)
     }
 
     pub(super) fn mkdir(&self, call: &mut Call<'_>, mode: u32, umask: u32, name: &[u8]) -> Served {
         let caller = convert::caller(call.header, umask);
         let made = self.vfs.mkdir(caller, call.ino, convert::name(name)?, mode & 0o7777);
-        Ok(self.entry(call, self.settled(call.ino, made)?))
+        self.made(call, made)
     }
 
     pub(super) fn symlink(&self, call: &mut Call<'_>, name: &[u8], target: &[u8]) -> Served {
         let caller = convert::caller(call.header, 0);
         let made = self.vfs.symlink(caller, call.ino, convert::name(name)?, target);
-        Ok(self.entry(call, self.settled(call.ino, made)?))
+        self.made(call, made)
     }
 
     pub(super) fn link(&self, call: &mut Call<'_>, ino: InodeId, name: &[u8]) -> Served {
         let linked = self.vfs.link(ino, call.ino, convert::name(name)?);
-        Ok(self.entry(call, self.settled(call.ino, linked)?))
+        self.made(call, linked)
     }
 
     pub(super) fn rename(&self, call: &Call<'_>, request: &Rename<'_>) -> Served {

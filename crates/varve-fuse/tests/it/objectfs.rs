@@ -41,6 +41,8 @@ pub(crate) struct ObjectFs {
     pub(crate) syncs_together: Option<Barrier>,
     /// Directories made durable.
     pub(crate) dir_syncs: AtomicU64,
+    /// Makes syncs of directories fail.
+    pub(crate) dir_syncs_fail: AtomicBool,
     /// Opens whose every write is to be durable.
     pub(crate) sync_opens: AtomicU64,
     /// Descriptors given to the kernel.
@@ -76,10 +78,16 @@ impl ObjectFs {
             getxattrs: AtomicU64::new(0),
             syncs_together: None,
             dir_syncs: AtomicU64::new(0),
+            dir_syncs_fail: AtomicBool::new(false),
             sync_opens: AtomicU64::new(0),
             registered: AtomicU64::new(0),
             panics: AtomicBool::new(false),
         }
+    }
+
+    /// Inodes that a name, a handle or the kernel still has.
+    pub(crate) fn inode_count(&self) -> usize {
+        self.inner.inode_count()
     }
 
     pub(crate) fn open_files(&self) -> usize {
@@ -163,6 +171,9 @@ impl Vfs for ObjectFs {
 
     fn fsync_dir(&self, ino: InodeId) -> FsResult<()> {
         self.dir_syncs.fetch_add(1, Ordering::Relaxed);
+        if self.dir_syncs_fail.load(Ordering::Relaxed) {
+            return Err(FsError::Storage("as the test wants it".to_owned()));
+        }
         self.inner.fsync_dir(ino)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -11,14 +11,16 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use varve_fuse::{ReaddirPlus, SessionOptions};
 use varve_vfs::Vfs;
 
 use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model, mounted};
+use varve_testkit::{eventually, skipped};
 
 #[test]
 fn names_present_and_absent_are_looked_up_once() {
@@ -96,7 +98,7 @@ pub(crate) fn as_user(dir: &Path, script: &str) {
 #[test]
 fn a_change_by_an_ordinary_user_takes_the_set_id_bits() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: needs root to become another user");
+        return skipped("needs root to become another user");
     }
     let Some(mount) = mounted() else { return };
     let path = mount.path("program");
@@ -141,6 +143,38 @@ fn sync_and_dirsync_are_kept_by_the_server() {
     mount.finish().unwrap();
 }
 
+/// The kernel never heard of what was made then, and so never forgot it.
+#[test]
+fn what_is_made_and_not_made_durable_is_not_kept_for_the_kernel() {
+    let fs = Arc::new(ObjectFs::new());
+    // The names are there, and the kernel is not to remember that they were not.
+    let negative_timeout = Duration::ZERO;
+    let options = SessionOptions { sync_dirs: true, negative_timeout, ..SessionOptions::default() };
+    let Some(mount) = TestMount::new(fs.clone(), &options) else { return };
+    File::create(mount.path("file")).unwrap();
+    let before = fs.inode_count();
+    fs.dir_syncs_fail.store(true, Relaxed);
+    let pipe = rustix::fs::FileType::Fifo;
+    let fails = |name: &str, made: io::Result<()>| {
+        assert_eq!(made.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()), "{name}");
+    };
+    fails("dir", fs::create_dir(mount.path("dir")));
+    fails("created", File::create(mount.path("created")).map(drop));
+    let made = rustix::fs::mknodat(CWD, mount.path("pipe"), pipe, Mode::RUSR, 0);
+    fails("pipe", made.map_err(io::Error::from));
+    fails("symlink", std::os::unix::fs::symlink("file", mount.path("symlink")));
+    fails("link", fs::hard_link(mount.path("file"), mount.path("link")));
+    fs.dir_syncs_fail.store(false, Relaxed);
+    fs::remove_dir(mount.path("dir")).unwrap();
+    for name in ["created", "pipe", "symlink", "link"] {
+        fs::remove_file(mount.path(name)).unwrap();
+    }
+    eventually("what was made is gone", || fs.inode_count() == before);
+    fs::remove_file(mount.path("file")).unwrap();
+    eventually("the file of two names is gone", || fs.inode_count() == before - 1);
+    mount.finish().unwrap();
+}
+
 #[test]
 fn many_syncs_run_at_once_and_keep_nobody_else_waiting() {
     let mut fs = ObjectFs::new();
@@ -160,7 +194,7 @@ fn many_syncs_run_at_once_and_keep_nobody_else_waiting() {
 #[test]
 fn the_kernel_checks_permissions() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: needs root to become another user");
+        return skipped("needs root to become another user");
     }
     let Some(mount) = mounted() else { return };
     fs::set_permissions(mount.dir(), fs::Permissions::from_mode(0o1777)).unwrap();
