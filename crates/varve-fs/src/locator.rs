@@ -16,7 +16,8 @@
 //! Memory is bounded: a shard beyond its share gives entries that were not used lately to the key space
 //! `lookups` of the store ([`crate::spill`]), which a mount clears unless it takes over from another process,
 //! and reads them back when asked for.
-//! Open, orphaned and detached inodes always stay in memory.
+//! Open, orphaned and detached inodes always stay in memory. While the store refuses writes all others stay too, and a shard tries
+//! again when it has twice as many: who looks up then walks over it rarely enough.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -68,12 +69,16 @@ pub(crate) struct Locator {
     shard_entries_max: usize,
     /// Entries that are in the store instead. Counted under the lock of the entry's shard.
     spilled: AtomicU64,
+    /// How often the store has refused entries since it last took some.
+    refused: AtomicU64,
     spill: Spill,
 }
 
 #[derive(Default)]
 struct Shard {
     map: HashMap<u64, Known, IdHash>,
+    /// Beyond so many entries it is tried again to spill some, after the store has refused them; else 0.
+    retry_at: usize,
 }
 
 pub(crate) struct Known {
@@ -120,6 +125,7 @@ impl Locator {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             shard_entries_max: (entries_max / SHARDS).max(1),
             spilled: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             spill,
         }
     }
@@ -332,25 +338,10 @@ impl Locator {
     /// Spills an eighth of the shard if it is beyond its share: entries not used since the last time
     /// first, never `keep`. What cannot be written stays in memory.
     fn make_room(&self, shard: &mut Shard, keep: InodeId) {
-        if shard.map.len() <= self.shard_entries_max {
+        if shard.map.len() <= self.shard_entries_max.max(shard.retry_at) {
             return;
         }
-        let wanted = (self.shard_entries_max / 8).max(1);
-        let mut victims = Vec::with_capacity(wanted);
-        for pass in 0..2 {
-            for (ino, known) in &mut shard.map {
-                let movable = known.node.is_none()
-                    && !known.orphan
-                    && !matches!(known.place, Place::Detached(_))
-                    && *ino != keep.get();
-                if victims.len() < wanted && movable && !known.used && !victims.contains(ino) {
-                    victims.push(*ino);
-                }
-                if pass == 0 {
-                    known.used = false;
-                }
-            }
-        }
+        let victims = shard.victims((self.shard_entries_max / 8).max(1), keep);
         let spilled: Vec<(InodeId, Spilled)> = victims
             .iter()
             .filter_map(|ino| {
@@ -361,12 +352,105 @@ impl Locator {
             .collect();
         match self.spill.put(&spilled) {
             Ok(()) => {
+                shard.retry_at = 0;
+                self.refused.store(0, Ordering::Relaxed);
                 self.spilled.fetch_add(victims.len() as u64, Ordering::Relaxed);
                 for ino in &victims {
                     shard.map.remove(ino);
                 }
             }
-            Err(error) => log::warn!("the places of inodes stay in memory: {error}"),
+            Err(error) => {
+                shard.retry_at = 2 * shard.map.len();
+                if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
+                    log::warn!("the places of inodes stay in memory: {error}");
+                }
+            }
         }
+    }
+}
+
+impl Shard {
+    /// Up to `wanted` entries that may be spilled, those first that were not used since the last time.
+    fn victims(&mut self, wanted: usize, keep: InodeId) -> Vec<u64> {
+        let mut victims = Vec::with_capacity(wanted);
+        for pass in 0..2 {
+            for (ino, known) in &mut self.map {
+                let movable = known.node.is_none()
+                    && !known.orphan
+                    && !matches!(known.place, Place::Detached(_))
+                    && *ino != keep.get();
+                if victims.len() < wanted && movable && !known.used {
+                    victims.push(*ino);
+                    // Not once more in the second pass.
+                    known.used = true;
+                } else if pass == 0 {
+                    known.used = false;
+                }
+            }
+            if victims.len() == wanted {
+                break;
+            }
+        }
+        victims
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use varve_env::Env;
+    use varve_env::sim::{FaultRule, SimEnv, SimOp};
+    use varve_vfs::Vfs;
+
+    use super::*;
+    use crate::{FormatOptions, MountOptions, VarveFs};
+
+    /// Each lookup beyond the limit walked over all of the shard, twice, and logged, for as long as the store refused writes.
+    #[test]
+    fn a_store_that_refuses_writes_is_seldom_asked() {
+        const INODES: u64 = 50_000;
+        let (env, dir) = (SimEnv::new(1), Path::new("/store"));
+        let machine: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
+        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
+        let options = MountOptions { located_inodes_max: Some(640), ..MountOptions::default() };
+        let fs = VarveFs::open(machine, dir, options).unwrap();
+        let note = |from: u64| {
+            for ino in (from..from + INODES).map(InodeId::new) {
+                fs.locator.note_lookup(ino, Place::Own).unwrap();
+            }
+        };
+        note(1000);
+        assert!(fs.locator.counts().0 <= 640 && fs.locator.refused.load(Ordering::Relaxed) == 0);
+        let path_suffix = ".wal".to_owned();
+        env.fail(FaultRule { path_suffix, op: SimOp::Sync, nth: 1, errno: 5, sticky: false });
+        fs.sync().unwrap_err();
+        note(1_000_000);
+        let (known, spilled) = fs.locator.counts();
+        assert!(known >= INODES && known + spilled == 2 * INODES, "{known} {spilled}");
+        // From 10 to 800 entries a shard doubles seven times.
+        let refused = fs.locator.refused.load(Ordering::Relaxed);
+        assert!((64..64 * 9).contains(&refused), "{refused}");
+        for ino in (1_000_000..1_000_000 + INODES).map(InodeId::new) {
+            assert_eq!(fs.locator.place(ino).unwrap(), Some(Place::Own));
+        }
+    }
+
+    /// Those that were not used go first, each once, and others make up the number.
+    #[test]
+    fn victims_are_chosen_once() {
+        let mut shard = Shard::default();
+        for ino in 0..100 {
+            let mut known = Known::new(Place::Own, 1);
+            (known.used, known.orphan) = (ino >= 10, ino == 50);
+            shard.map.insert(ino, known);
+        }
+        let mut victims = shard.victims(20, InodeId::new(3));
+        assert_eq!(victims.len(), 20);
+        victims.sort_unstable();
+        victims.dedup();
+        assert_eq!(victims.len(), 20);
+        assert!([0, 1, 2, 4, 5, 6, 7, 8, 9].iter().all(|ino| victims.contains(ino)));
+        assert!(!victims.contains(&3) && !victims.contains(&50));
     }
 }
