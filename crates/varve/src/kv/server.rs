@@ -12,7 +12,6 @@
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use parking_lot::Mutex;
 use super::protocol::{Failure, Request, Response};
 use super::{answer, failure, receive, send};
 use crate::mounting::ViewDesk;
+use crate::socket::Places;
 use crate::{Error, Result, socket};
 
 /// Name of the socket within a store.
@@ -50,10 +50,8 @@ impl Server {
         let server = Server { path: path.clone(), desk: Arc::default() };
         let desk = Arc::clone(&server.desk);
         let accept = move || {
-            let clients = Arc::new(AtomicUsize::new(0));
-            for client in listener.incoming().flatten() {
-                admit(client, &desk, &clients);
-            }
+            let places = Places::new(CLIENTS_MAX);
+            socket::take_clients(&listener, |client| admit(client, &desk, &places));
         };
         thread::Builder::new().name("varve-kv".to_owned()).spawn(accept).map_err(failed)?;
         Ok(server)
@@ -79,21 +77,19 @@ pub(super) fn connect(store: &Path) -> std::io::Result<UnixStream> {
 }
 
 /// Has a thread serve `client`, unless there are too many.
-fn admit(mut client: UnixStream, desk: &Arc<Desk>, clients: &Arc<AtomicUsize>) {
-    if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
-        clients.fetch_sub(1, Ordering::Relaxed);
+fn admit(mut client: UnixStream, desk: &Arc<Desk>, places: &Places) {
+    let Some(place) = places.take() else {
         return refuse(&mut client, "too many clients; try again later");
-    }
-    let (desk, count) = (Arc::clone(desk), Arc::clone(clients));
+    };
+    let desk = Arc::clone(desk);
     let serve = move || {
         if let Err(error) = serve(client, &desk, IDLE_MAX) {
             log::debug!("a client of dictionaries is gone: {error}");
         }
-        count.fetch_sub(1, Ordering::Relaxed);
+        drop(place);
     };
     // Without a thread the client is hung up on.
     if let Err(error) = thread::Builder::new().name("varve-kv-client".to_owned()).spawn(serve) {
-        clients.fetch_sub(1, Ordering::Relaxed);
         log::warn!("a client of dictionaries is not served: {error}");
     }
 }

@@ -30,6 +30,7 @@ use varve_fuse::PauseHandle;
 
 use super::{Abilities, PROBE, successor};
 use crate::mounting::{Closed, Report, ViewDesk, Working, being_upgraded};
+use crate::socket::{Places, Taken};
 use crate::views::ViewRequest;
 use crate::{Error, Result, socket};
 
@@ -37,6 +38,8 @@ use crate::{Error, Result, socket};
 const CONTROL_NAME: &str = "control";
 /// The longest request that is read.
 const REQUEST_BYTES_MAX: u64 = 32 << 10;
+/// Requests that are worked on at once. So many wait only for what others have locked, who must be heard then.
+const REQUESTS_MAX: usize = 256;
 /// How long a client may take to say what it wants, and to hear.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a daemon may take to answer.
@@ -105,11 +108,8 @@ impl Control {
         let listener = socket::listen(store, CONTROL_NAME).map_err(failed)?;
         let control = Control { path: path.clone(), desk: Arc::default() };
         let desk = Arc::clone(&control.desk);
-        let hear = move || {
-            for client in listener.incoming().flatten() {
-                hear(client, &desk);
-            }
-        };
+        let places = Places::new(REQUESTS_MAX);
+        let hear = move || socket::take_clients(&listener, |client| hear(client, &desk, &places));
         thread::Builder::new().name("varve-control".to_owned()).spawn(hear).map_err(failed)?;
         Ok(control)
     }
@@ -162,10 +162,16 @@ pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
 }
 
 /// Hears one client.
-fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>) {
+fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>, places: &Places) {
+    let place = || {
+        places.take().ok_or_else(|| {
+            Error::failed(format!("{REQUESTS_MAX} requests are being worked on"))
+                .hint("try again when some are done, as those that wait for a transaction's locks")
+        })
+    };
     match understand(&client) {
-        Ok(Request::Views(request)) => match views(desk) {
-            Ok((views, working)) => beside(move || {
+        Ok(Request::Views(request)) => match views(desk).and_then(|views| Ok((views, place()?))) {
+            Ok(((views, working), place)) => beside(place, move || {
                 match (views.admit(&request), &request) {
                     (Err(error), _) => answer(&mut client, &Report::of(&error)),
                     (Ok(()), ViewRequest::Send(_) | ViewRequest::Receive) => {
@@ -181,10 +187,13 @@ fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>) {
             let done = views(desk).and_then(|(views, _working)| views.redesign());
             answer(&mut client, &report(done));
         }
-        Ok(Request::Upgrade { binary }) => {
-            let desk = Arc::clone(desk);
-            beside(move || upgrade(client, binary, &desk));
-        }
+        Ok(Request::Upgrade { binary }) => match place() {
+            Ok(place) => {
+                let desk = Arc::clone(desk);
+                beside(place, move || upgrade(client, binary, &desk));
+            }
+            Err(error) => answer(&mut client, &Report::of(&error)),
+        },
         Err(error) => {
             log::warn!("{}", error.message());
             answer(&mut client, &Report::of(&error));
@@ -196,8 +205,12 @@ fn report(done: Result<Value>) -> Report {
     done.map_or_else(|error| Report::of(&error), Report::Done)
 }
 
-/// Does `work` in a thread. Without one the client is hung up on.
-fn beside(work: impl FnOnce() + Send + 'static) {
+/// Does `work` in a thread, which has a place. Without one the client is hung up on.
+fn beside(place: Taken, work: impl FnOnce() + Send + 'static) {
+    let work = move || {
+        work();
+        drop(place);
+    };
     if let Err(error) = thread::Builder::new().name("varve-desk".to_owned()).spawn(work) {
         log::warn!("a request is not answered: {error}");
     }
@@ -231,11 +244,14 @@ fn views(desk: &Mutex<Desk>) -> Result<(Arc<ViewDesk>, Working)> {
 
 /// What an allowed client wants.
 fn understand(client: &UnixStream) -> Result<Request> {
-    let failed =
-        |reason: &dyn std::fmt::Display| Error::failed(format!("a request is not heard: {reason}"));
+    let failed = |reason: &dyn std::fmt::Display| {
+        Error::failed(format!("a request is not heard: {reason}"))
+            .hint("ask with a varve of the daemon's version; `varve upgrade` makes it the daemon's")
+    };
     let peer = rustix::net::sockopt::socket_peercred(client).map_err(|error| failed(&error))?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-        return Err(Error::failed("only root and the user who mounted may do this"));
+        return Err(Error::failed("only root and the user who mounted may do this")
+            .hint("run it as one of them"));
     }
     let timeouts = client
         .set_read_timeout(Some(CLIENT_PATIENCE))
