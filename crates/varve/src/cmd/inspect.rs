@@ -93,7 +93,8 @@ fn show_text(path: &Path, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The inode whose bytes `path` holds, if it is `objects/K/J/I` of a store.
+/// The inode whose bytes `path` holds, if it is `objects/K/J/I` of a store, or `kept/E/K/J/I` or `views/E/K/J/I` of a snapshot or
+/// transaction E.
 fn object_inode(path: &Path) -> Option<u64> {
     let path = path.canonicalize().ok()?;
     let mut parts = path.iter().rev();
@@ -101,7 +102,13 @@ fn object_inode(path: &Path) -> Option<u64> {
     let is_number = |part: Option<&std::ffi::OsStr>| part?.to_str()?.parse::<u64>().ok();
     is_number(parts.next())?;
     is_number(parts.next())?;
-    (parts.next()? == "objects").then_some(inode)
+    let above = parts.next()?;
+    if above == "objects" {
+        return Some(inode);
+    }
+    is_number(Some(above))?;
+    let above = parts.next()?;
+    (above == "kept" || above == "views").then_some(inode)
 }
 
 fn show_object(object: &Object, json: bool) -> Result<()> {
