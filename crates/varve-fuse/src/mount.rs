@@ -34,7 +34,7 @@ pub use elsewhere::{Elsewhere, seen_elsewhere};
 pub use place::{Place, unmount_that};
 use rustix::io::Errno;
 pub use stop::StopHandle;
-pub use table::{MountPoint, find_mounts};
+pub use table::{MountPoint, find_mounts, find_mounts_of};
 pub use umount::{UnmountError, UnmountMode, unmount};
 pub use watch::MountWatch;
 

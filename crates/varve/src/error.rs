@@ -54,9 +54,22 @@ impl Error {
         Error { status: exit_status::USAGE, ..Error::failed(message) }
     }
 
-    /// An operation on a file that failed.
+    /// An operation on a file that failed. The next step is what a failure of its kind asks for, unless another is given.
     pub fn io(action: &str, path: &Path, error: &io::Error) -> Error {
         Error::failed(format!("cannot {action} {}: {error}", path.display()))
+            .hint(next_step(error.kind(), path))
+    }
+
+    /// Something that the machine does for a process, and now refuses.
+    pub fn machine(action: &str, error: impl fmt::Display) -> Error {
+        Error::failed(format!("cannot {action}: {error}"))
+            .hint("`ulimit -a` and `free` may show what this process or the machine is short of")
+    }
+
+    /// An answer of a daemon that makes no sense here.
+    pub(crate) fn not_understood(what: &str, error: impl fmt::Display) -> Error {
+        Error::failed(format!("{what} is not understood: {error}"))
+            .hint("this program and the daemon of the mount should be of the same version")
     }
 
     /// Adds the next step.
@@ -114,10 +127,21 @@ impl std::error::Error for Error {}
 
 /// What to do about a failure of this kind at `path`.
 pub(crate) fn next_step(kind: io::ErrorKind, path: &Path) -> String {
-    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound, PermissionDenied};
+    use io::ErrorKind;
     match kind {
-        PermissionDenied => format!("`ls -ld {}` shows who may use it", path.display()),
-        NotFound | NotADirectory | InvalidFilename => "check the path".to_owned(),
+        ErrorKind::PermissionDenied => {
+            format!("`ls -ld {}` shows who may use it", path.display())
+        }
+        ErrorKind::NotFound
+        | ErrorKind::NotADirectory
+        | ErrorKind::IsADirectory
+        | ErrorKind::InvalidFilename => "check the path".to_owned(),
+        ErrorKind::AlreadyExists => "give another name, or remove what is there".to_owned(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room there".to_owned(),
+        ErrorKind::ReadOnlyFilesystem => "make it writable, or use a path elsewhere".to_owned(),
+        ErrorKind::NotConnected => {
+            "the daemon of the mount has died: `varve umount` it, and mount again".to_owned()
+        }
         _ => "check the device and its file system; the kernel's log may say more".to_owned(),
     }
 }
@@ -174,7 +198,9 @@ impl From<MountError> for Error {
     fn from(error: MountError) -> Error {
         let text = error.to_string();
         match error {
-            MountError::BadDirectory { .. } => split_hint(&text),
+            MountError::BadDirectory { .. } => {
+                split_hint(&text).or_hint("give a directory that is there, or make it with `mkdir`")
+            }
             MountError::Remount { .. } => Error::failed(text).hint("changing a mount takes root"),
             MountError::Refused { .. } => Error { is_mount_refused: true, ..Error::failed(text) }
                 .hint("run as root, or install fuse3 (`apt-get install fuse3`) and check that /dev/fuse exists"),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use varve_engine::tuning::layout::stored_rows;
@@ -18,6 +18,12 @@ use crate::{Error, Result};
 /// How long to wait before a store that cannot be locked counts as locked: longer than [`holder`] of another process takes
 /// to see whether it is.
 const GLANCE: Duration = Duration::from_millis(50);
+
+/// How long a daemon whose mount is gone may take to close its store.
+const CLOSING_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How often to ask whether it has.
+const CLOSING_POLL: Duration = Duration::from_millis(10);
 
 /// An open store.
 #[derive(Debug)]
@@ -140,6 +146,19 @@ impl Holder {
             None => pid,
         }
     }
+
+    /// Whether it has served a mount of `store` that is gone, so that it closes the store. A mount that only the holder and its
+    /// children see is there.
+    fn is_closing(&self, store: &Path) -> bool {
+        let (Some(_), Ok(store)) = (&self.mount_point, store.canonicalize()) else { return false };
+        let mounts = match self.pid.map(varve_fuse::find_mounts_of) {
+            Some(Ok(mounts)) => Ok(mounts),
+            // It is another user's, or has just ended.
+            _ => varve_fuse::find_mounts(),
+        };
+        // Its directory may have been renamed meanwhile.
+        mounts.is_ok_and(|mounts| !mounts.iter().any(|mount| *mount.source == *store))
+    }
 }
 
 /// Who has the store in `dir` open; `None` if nobody has.
@@ -163,14 +182,24 @@ pub fn holder(dir: &Path) -> Result<Option<Holder>> {
     }
 }
 
-/// An error if somebody has the store in `dir` open. Who has just been killed lets go of it in a moment.
+/// An error if somebody has the store in `dir` open. Who has just been killed lets go of it in a moment, and whose mount was taken
+/// away when all is written: umount(8) does not wait for that.
 pub fn require_free(dir: &Path) -> Result<()> {
-    if holder(dir)?.is_some() {
-        OsEnv::new().sleep(GLANCE);
-    }
-    let Some(holder) = holder(dir)? else { return Ok(()) };
+    let begin = Instant::now();
+    let (holder, closes) = loop {
+        let Some(holder) = holder(dir)? else { return Ok(()) };
+        let closes = holder.is_closing(dir);
+        if begin.elapsed() >= if closes { CLOSING_WAIT_MAX } else { GLANCE } {
+            break (holder, closes);
+        }
+        OsEnv::new().sleep(CLOSING_POLL);
+    };
     let error = Error::failed(format!("{} is in use by {}", dir.display(), holder.describe()));
     Err(match &holder.mount_point {
+        Some(mount_point) if closes => error.hint(format!(
+            "{} is unmounted: wait until the store is closed, when the last program that uses its files is done",
+            mount_point.display()
+        )),
         Some(mount_point) => error.hint(format!("`varve umount {}` first", mount_point.display())),
         None => error.hint("wait for that process or stop it"),
     })

@@ -42,6 +42,12 @@ pub fn find_mounts() -> std::io::Result<Vec<MountPoint>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// Every Varve mount that the process `id` can see, which may be in another mount namespace.
+#[allow(clippy::disallowed_methods, reason = "the mount table belongs to the machine")]
+pub fn find_mounts_of(id: u32) -> std::io::Result<Vec<MountPoint>> {
+    Ok(parse(&std::fs::read(format!("/proc/{id}/mountinfo"))?))
+}
+
 /// The Varve mounts in a mount table.
 pub(super) fn parse(table: &[u8]) -> Vec<MountPoint> {
     table.split(|&byte| byte == b'\n').filter_map(parse_line).collect()

@@ -29,6 +29,7 @@ struct Request {
     options: String,
     is_sloppy: bool,
     is_fake: bool,
+    is_verbose: bool,
     is_remount: bool,
 }
 
@@ -42,7 +43,7 @@ pub(crate) fn arguments() -> Option<Vec<OsString>> {
     (is_place || HELPER_NAMES.contains(&name)).then_some(arguments)
 }
 
-/// Mounts in the background.
+/// Mounts in the background, for all users who may look: a mount that only its daemon sees would be taken for one.
 pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
     let request = parse(arguments)?;
     let failed = |error: Error| error.with_status(exit_status::MOUNT_FAILED);
@@ -63,7 +64,11 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
     if request.is_remount {
         return mounting::remount(&request.dir, &choices).map_err(failed);
     }
-    mount::in_background(&request.store, &request.dir, &known).map(drop).map_err(failed)
+    // What mount(8) is told to be mounted has to be there for everybody.
+    let options = known + ",noprivate";
+    let ready = mount::in_background(&request.store, &request.dir, &options).map_err(failed)?;
+    mount::show(&ready, request.is_verbose, false);
+    Ok(())
 }
 
 fn parse(arguments: &[OsString]) -> Result<Request> {
@@ -91,7 +96,8 @@ fn parse(arguments: &[OsString]) -> Result<Request> {
                     match flag {
                         's' => request.is_sloppy = true,
                         'f' => request.is_fake = true,
-                        'n' | 'v' => {}
+                        'v' => request.is_verbose = true,
+                        'n' => {}
                         _ => return Err(usage()),
                     }
                 }

@@ -84,7 +84,8 @@ pub(crate) fn in_background(store: &Path, dir: &Path, options: &str) -> Result<R
         .map_err(|error| error.or_hint("`varve mount -f` shows all messages on the terminal"))
 }
 
-fn show(ready: &Ready, verbose: bool, json: bool) {
+/// Says how it was mounted.
+pub(super) fn show(ready: &Ready, verbose: bool, json: bool) {
     if json {
         // The value has only text and numbers; a closed output is not this mount's failure.
         drop(output::json(ready));

@@ -171,8 +171,8 @@ pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
 /// SIGTERM and SIGINT unmount; if programs still use the mount it goes when they are done, and a second
 /// signal does not wait for them.
 fn unmount_on_signals(stop: StopHandle, dir: PathBuf) -> Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT])
-        .map_err(|error| Error::failed(format!("cannot handle signals: {error}")))?;
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT]).map_err(|error| Error::machine("handle signals", error))?;
     let wait = move || {
         let mut modes = [UnmountMode::Plain, UnmountMode::Force].into_iter();
         for signal in signals.forever() {
@@ -193,7 +193,7 @@ fn unmount_on_signals(stop: StopHandle, dir: PathBuf) -> Result<()> {
         .name("signals".to_owned())
         .spawn(wait)
         .map(drop)
-        .map_err(|error| Error::failed(format!("cannot start a thread: {error}")))
+        .map_err(|error| Error::machine("start a thread", error))
 }
 
 /// A store below its own mount point could no longer be reached, and a mount point within a store would be
@@ -211,6 +211,7 @@ fn refuse_nesting(store: &Path, dir: &Path) -> Result<()> {
 
 fn mount_options(store: &Path, choices: &Choices) -> MountOptions {
     let defaults = MountOptions::new(store);
+    let methods = MountMethod::ALL.into_iter();
     MountOptions {
         read_only: choices.read_only,
         allow_other: choices.allow_other.unwrap_or(defaults.allow_other),
@@ -219,6 +220,9 @@ fn mount_options(store: &Path, choices: &Choices) -> MountOptions {
         no_dev: choices.no_dev,
         no_exec: choices.no_exec,
         synchronous: choices.synchronous,
+        methods: methods
+            .filter(|method| *method != MountMethod::Namespace || !choices.no_private)
+            .collect(),
         ..defaults
     }
 }

@@ -10,6 +10,7 @@ use crate::{Error, Result, size};
 /// What `-o` may say, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec \
                      lazytime sync async acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough idlepoll noidlepoll \
+                     private noprivate \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
@@ -43,6 +44,8 @@ pub struct Choices {
     pub no_passthrough: bool,
     /// Whether idle CPUs poll while requests come thick; `None` where that helps.
     pub idle_poll: Option<bool>,
+    /// Fail where only this process and those it starts would see the mount.
+    pub no_private: bool,
 }
 
 /// The least memory a mount works with, in bytes.
@@ -90,6 +93,8 @@ impl Choices {
             ("nopassthrough", None) => self.no_passthrough = true,
             ("idlepoll", None) => self.idle_poll = Some(true),
             ("noidlepoll", None) => self.idle_poll = Some(false),
+            ("private", None) => self.no_private = false,
+            ("noprivate", None) => self.no_private = true,
             ("memory", Some(text)) => self.memory_bytes = Some(memory(text)?),
             ("threads", Some(text)) => {
                 let threads = text.parse().map_err(|_| {
