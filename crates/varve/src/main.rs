@@ -10,6 +10,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// The next step where none is known that fits better.
+const LAST_HINT: &str = "`--help` tells what a command takes; what the daemon of a mount had to say is in varve.log in its store";
+
 fn main() -> ExitCode {
     let outcome = match cmd::helper::arguments() {
         Some(arguments) => cmd::helper::run(&arguments),
@@ -17,6 +20,7 @@ fn main() -> ExitCode {
     };
     let mut status = ExitCode::SUCCESS;
     for error in [output::outcome().err(), outcome.err()].into_iter().flatten() {
+        let error = error.or_hint(LAST_HINT);
         output::error(&error);
         status = ExitCode::from(error.status());
     }

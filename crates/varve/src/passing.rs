@@ -39,7 +39,7 @@ impl Shared {
 impl Passing {
     /// From now on.
     pub(crate) fn begin() -> Result<Passing> {
-        let failed = |error| Error::failed(format!("cannot handle signals: {error}"));
+        let failed = |error| Error::machine("handle signals", error);
         let heard = [SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
         let mut signals = Signals::new(heard.collect::<Vec<_>>()).map_err(failed)?;
         let (shared, handle) = (Arc::<Mutex<Shared>>::default(), signals.handle());
@@ -62,7 +62,7 @@ impl Passing {
 
     /// Runs `command` to its end. A signal that came before reaches it, too.
     pub(crate) fn run(&self, command: &mut Command) -> Result<ExitStatus> {
-        let failed = |error| Error::failed(format!("cannot start a process: {error}"));
+        let failed = |error| Error::machine("start a process", error);
         let mut child = command.spawn().map_err(failed)?;
         let program = Pid::from_child(&child);
         match pidfd_open(program, PidfdFlags::empty()) {
@@ -75,7 +75,7 @@ impl Passing {
         }
         let ended = child.wait();
         self.shared.lock().program = None;
-        ended.map_err(|error| Error::failed(format!("cannot wait for a process: {error}")))
+        ended.map_err(|error| Error::machine("wait for a process", error))
     }
 }
 

@@ -21,7 +21,7 @@ pub fn redesign(path: &Path, progress: &mut dyn FnMut(&Redesign)) -> Result<Rede
         return all_steps(progress, || {
             let answer = control::ask(&store, &Request::Redesign)?;
             serde_json::from_value(answer)
-                .map_err(|error| Error::failed(format!("the daemon is not understood: {error}")))
+                .map_err(|error| Error::not_understood("the daemon's answer", error))
         });
     }
     let file_system = FileSystem::open(&store, &MountOptions::default())?;

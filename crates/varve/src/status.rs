@@ -118,7 +118,7 @@ fn ask(mount_point: &Path, attribute: &str) -> Result<Value> {
             ))
         })?;
     serde_json::from_slice(&buffer[..length])
-        .map_err(|error| Error::failed(format!("the daemon's status is not understood: {error}")))
+        .map_err(|error| Error::not_understood("the daemon's status", error))
 }
 
 /// Bytes allocated to the files below `dir`; what vanishes meanwhile is not counted.

@@ -118,7 +118,7 @@ pub fn run(
     // Ctrl-C is for the program, and what becomes of it decides.
     for signal in [SIGINT, SIGQUIT] {
         signal_hook::flag::register(signal, Arc::default())
-            .map_err(|error| Error::failed(format!("cannot handle signals: {error}")))?;
+            .map_err(|error| Error::machine("handle signals", error))?;
     }
     let passing = Passing::begin()?;
     let (mut left, mut options) = (retries, *options);
@@ -192,7 +192,7 @@ fn run_in(path: &Path, dir: &Path, command: &[OsString], passing: &Passing) -> R
     // Has it mounted before the mounts of the program are its own, and in use where the daemon looks.
     let _used = std::fs::File::open(path).map_err(|error| Error::io("enter", path, &error))?;
     let program = std::env::current_exe()
-        .map_err(|error| Error::failed(format!("cannot find this program's file: {error}")))?;
+        .map_err(|error| Error::machine("find this program's file", error))?;
     let mut enter = Command::new(program);
     enter.args(["txn", "enter"]).args([path, dir]).arg("--").args(command);
     let status = passing.run(&mut enter)?;

@@ -126,8 +126,7 @@ fn ask<T: DeserializeOwned>(path: &Path, name: &str) -> Result<T> {
     let length = rustix::fs::lgetxattr(path, name, &mut value[..])
         .map_err(|error| refused("ask about", path, error))?;
     serde_json::from_slice(&value[..length]).map_err(|error| {
-        Error::failed(format!("the answer about {} is not understood: {error}", path.display()))
-            .hint("this program and the daemon of the mount should be of the same version")
+        Error::not_understood(&format!("the answer about {}", path.display()), error)
     })
 }
 

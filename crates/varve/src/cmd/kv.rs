@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use varve::kv::Client;
 use varve::kv::protocol::{End, Request, Response};
-use varve::{Error, Result, exit_status};
+use varve::{Error, Result};
 
 use crate::output;
 
@@ -147,7 +147,7 @@ fn standard_input() -> Result<Vec<u8>> {
     }
     let mut value = Vec::new();
     let read = std::io::stdin().lock().take(2 << 20).read_to_end(&mut value);
-    read.map_err(|error| Error::failed(format!("cannot read the standard input: {error}")))?;
+    read.map_err(|error| Error::machine("read the standard input", error))?;
     Ok(value)
 }
 
@@ -169,7 +169,9 @@ fn get(client: &mut Client, key: &Key) -> Result<()> {
     let request = Request::Get { name: bytes(&key.dictionary.name), key: bytes(&key.key) };
     let Response::Value(value) = client.ask(request)? else { return Err(strange()) };
     let Some(value) = value else {
-        return Err(Error::failed("the key has no value").with_status(exit_status::FAILED));
+        return Err(
+            Error::failed("the key has no value").hint("`varve kv scan` shows the keys there are")
+        );
     };
     output::bytes(&value);
     Ok(())

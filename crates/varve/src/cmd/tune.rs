@@ -210,7 +210,8 @@ fn advise(arguments: &Arguments) -> Result<()> {
     };
     let workload = Workload::of_rows(rows as f64, FIRST_LEVEL_ROWS, mix_of(arguments)?, costs);
     let Some(plan) = search::best(&workload, arguments.memory as f64) else {
-        return Err(Error::failed("no plan fits into the memory given".to_owned()));
+        return Err(Error::failed("no plan fits into the memory given")
+            .hint("give more of it by --memory, or fewer rows by --rows"));
     };
     let designs = Design::ALL.iter().map(|&design| DesignCosts {
         design,

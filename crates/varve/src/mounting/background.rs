@@ -35,7 +35,7 @@ pub fn start_in_background(store: &Path, dir: &Path, options: &str) -> Result<Re
     // Early, so that no log appears in a directory that is no store.
     store::superblock(store)?;
     let program = std::env::current_exe()
-        .map_err(|error| Error::failed(format!("cannot find this program's file: {error}")))?;
+        .map_err(|error| Error::machine("find this program's file", error))?;
     let log = logging::open_log(&store.join(logging::LOG_NAME));
     let mut child = Command::new(program)
         .args(["mount", "--daemon", "-o", options])
@@ -45,12 +45,12 @@ pub fn start_in_background(store: &Path, dir: &Path, options: &str) -> Result<Re
         .stdout(Stdio::piped())
         .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from))
         .spawn()
-        .map_err(|error| Error::failed(format!("cannot start the daemon: {error}")))?;
+        .map_err(|error| Error::machine("start the daemon", error))?;
     let mut line = String::new();
     if let Some(output) = child.stdout.take() {
         BufReader::new(output)
             .read_line(&mut line)
-            .map_err(|error| Error::failed(format!("cannot hear the daemon: {error}")))?;
+            .map_err(|error| Error::machine("hear the daemon", error))?;
     }
     match serde_json::from_str::<Report>(&line) {
         Ok(report) => report.into_result(),
@@ -83,8 +83,7 @@ fn silent(child: &mut Child, wait_max: Duration) -> Error {
 
 /// The daemon's side: serves, and reports once on the standard output.
 pub fn daemon(store: &Path, dir: &Path, choices: &Choices, level: LevelFilter) -> Result<()> {
-    rustix::process::setsid()
-        .map_err(|error| Error::failed(format!("cannot start a session: {error}")))?;
+    rustix::process::setsid().map_err(|error| Error::machine("start a session", error))?;
     // A store on read-only storage has no log.
     drop(logging::to_store(store, level));
     let served = std::env::set_current_dir("/")

@@ -51,7 +51,7 @@ impl Report {
             Report::Ready(ready) => Ok(ready),
             other => {
                 other.into_value()?;
-                Err(Error::failed("the daemon answers something else than was asked"))
+                Err(Error::not_understood("the daemon's answer", "it is about something else"))
             }
         }
     }

@@ -84,7 +84,7 @@ pub fn upgrade(path: &Path, binary: Option<&Path>) -> Result<Ready> {
     let binary = match binary {
         Some(binary) => binary.canonicalize().map_err(|error| Error::io("find", binary, &error))?,
         None => std::env::current_exe()
-            .map_err(|error| Error::failed(format!("cannot find this program's file: {error}")))?,
+            .map_err(|error| Error::machine("find this program's file", error))?,
     };
     let lost = |error: std::io::Error| {
         Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
