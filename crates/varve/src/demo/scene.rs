@@ -9,6 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
@@ -39,6 +40,8 @@ pub(super) struct Scene {
     library: Option<FileSystem>,
     /// What an interrupt must unmount.
     to_stop: Arc<Mutex<Option<StopHandle>>>,
+    /// An interrupt came, and ends the process when everything is removed.
+    interrupted: Arc<AtomicBool>,
     /// Interrupts, until a thread waits for them.
     signals: Option<Signals>,
 }
@@ -47,7 +50,7 @@ impl Scene {
     /// Makes the temporary directory and formats the stores.
     pub(super) fn new() -> Result<Scene> {
         let signals = Signals::new([SIGINT, SIGTERM])
-            .map_err(|error| Error::failed(format!("cannot handle signals: {error}")))?;
+            .map_err(|error| Error::machine("handle signals", error))?;
         let temporary = std::env::temp_dir();
         let dir = tempfile::Builder::new()
             .prefix("varve-demo-")
@@ -62,6 +65,7 @@ impl Scene {
             served: None,
             library: None,
             to_stop: Arc::new(Mutex::new(None)),
+            interrupted: Arc::default(),
             signals: Some(signals),
         };
         for name in ["plain", "mount"] {
@@ -96,17 +100,20 @@ impl Scene {
 
     /// Mounts the store and serves it from a thread. Returns the method and the refusals of others.
     pub(super) fn mount(&mut self) -> Result<(String, Vec<String>)> {
+        let to_stop = Arc::clone(&self.to_stop);
+        // An interrupt waits until there is something to stop.
+        let mut to_stop = to_stop.lock();
         let attached = Attached::new(&self.store(), &self.mount_point(), &Choices::default());
         // Only now: entering a private namespace needs a process with a single thread.
         self.end_on_signals()?;
         let attached = attached?;
         let ready = attached.ready().clone();
         let stop = attached.stop_handle();
-        *self.to_stop.lock() = Some(stop.clone());
+        *to_stop = Some(stop.clone());
         let thread = thread::Builder::new()
             .name("mount".to_owned())
             .spawn(move || attached.serve())
-            .map_err(|error| Error::failed(format!("cannot start a thread: {error}")))?;
+            .map_err(|error| Error::machine("start a thread", error))?;
         self.served = Some(Served { thread, stop });
         Ok((ready.method, ready.refusals))
     }
@@ -181,11 +188,15 @@ impl Scene {
     fn end_on_signals(&mut self) -> Result<()> {
         let Some(mut signals) = self.signals.take() else { return Ok(()) };
         let (to_stop, path) = (Arc::clone(&self.to_stop), self.path.clone());
+        let interrupted = Arc::clone(&self.interrupted);
         let wait = move || {
             if signals.forever().next().is_some() {
                 // What other threads meet from here on is our doing.
+                interrupted.store(true, Ordering::SeqCst);
                 log::set_max_level(log::LevelFilter::Off);
-                if let Some(stop) = to_stop.lock().take() {
+                // Kept, so that nothing is mounted any more.
+                let mut to_stop = to_stop.lock();
+                if let Some(stop) = to_stop.take() {
                     drop(stop.stop(UnmountMode::Force));
                 }
                 remove_all(&path);
@@ -196,12 +207,16 @@ impl Scene {
             .name("signals".to_owned())
             .spawn(wait)
             .map(drop)
-            .map_err(|error| Error::failed(format!("cannot start a thread: {error}")))
+            .map_err(|error| Error::machine("start a thread", error))
     }
 }
 
 impl Drop for Scene {
     fn drop(&mut self) {
+        while self.interrupted.load(Ordering::SeqCst) {
+            // What has failed is no failure: the thread that was interrupted removes everything, and ends the process.
+            thread::park();
+        }
         if let Err(error) = self.close() {
             log::warn!("{}", error.message());
         }
