@@ -4,6 +4,7 @@ use std::io::{BufReader, IsTerminal};
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 use varve::{Error, Result, dump};
 
 use crate::output;
@@ -16,6 +17,18 @@ pub(crate) struct Arguments {
     store: PathBuf,
     /// What `varve dump` wrote [default: the standard input]
     dump: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was made.
+#[derive(Serialize)]
+struct Loaded<'a> {
+    #[serde(with = "varve_engine::paths")]
+    store: &'a PathBuf,
+    inodes: u64,
+    names: u64,
 }
 
 /// Makes the store.
@@ -32,7 +45,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         None => dump::load(&arguments.store, &mut std::io::stdin().lock())?,
     };
-    let (dir, dump::Counts { inodes, names, .. }) = (arguments.store.display(), counts);
+    let dump::Counts { inodes, names, .. } = counts;
+    if arguments.json {
+        return output::json(&Loaded { store: &arguments.store, inodes, names });
+    }
+    let dir = arguments.store.display();
     output::line(format!("{dir} is a store now: {inodes} inodes, {names} names"));
     output::line(format!("mount it with `varve mount {dir} DIR`"));
     Ok(())

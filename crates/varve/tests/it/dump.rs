@@ -7,7 +7,7 @@ use std::process::Stdio;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, OpenFlags};
 
-use crate::harness::{Mount, run, varve};
+use crate::harness::{Mount, json, run, varve};
 
 /// A store with a small and a large file, made without a mount.
 fn store_with_files(store: &Path) {
@@ -50,7 +50,9 @@ fn a_store_goes_through_a_pipe_and_through_a_file() {
     let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("a.jsonl")));
     assert!(said.contains("exists"), "{said}");
 
-    run(varve().arg("load").arg(at("c")).arg(at("a.jsonl")));
+    let loaded = json(varve().args(["load", "--json"]).arg(at("c")).arg(at("a.jsonl")));
+    let told = serde_json::json!({ "store": at("c"), "inodes": 3, "names": 2 });
+    assert_eq!(loaded, told);
     let said = fails(varve().arg("load").arg(at("c")).arg(at("a.jsonl")));
     assert!(said.contains("holds a store already"), "{said}");
     fs::write(at("cut"), &first[..first.len() / 2]).unwrap();
