@@ -1,32 +1,14 @@
-//! The command line: what it says, its exit statuses, and that mounts begin and end as promised.
+//! The command line: what it says, and its exit statuses.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Mount, can_mount, run, varve};
-use varve_testkit::eventually;
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn json(command: &mut Command) -> Value {
-    serde_json::from_slice(&run(command).stdout).unwrap()
-}
-
-/// Runs `command`, which must fail with `status` and end with a hint.
-fn fails(command: &mut Command, status: i32) -> String {
-    let output = command.output().unwrap();
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(status), "{command:?}: {text}");
-    assert!(status == 2 || text.contains("\nhint: "), "{command:?}: no hint in {text}");
-    text
-}
+use crate::harness::{Mount, fails, json, run, stderr, varve};
 
 #[test]
 fn format_refuses_what_it_would_destroy() {
@@ -127,6 +109,30 @@ fn trees_are_told_by_directory_and_limits_by_path() {
     assert!(text(varve().args(["quota", "show"]).arg(&top)).contains("no limits"));
 }
 
+/// These ended without one.
+#[test]
+fn failures_end_with_the_next_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, file) = (dir.path().join("store"), dir.path().join("file"));
+    let missing = dir.path().join("missing");
+    fs::write(&file, "x").unwrap();
+    run(varve().arg("format").arg(&store));
+    for place in [&missing, &file] {
+        let said = fails(varve().args(["mount", "-f"]).arg(&store).arg(place), 1);
+        assert!(said.contains("mkdir"), "{said}");
+    }
+    fails(varve().arg("load").arg(dir.path().join("other")).arg(&missing), 1);
+    fails(varve().arg("man").arg(file.join("below")), 1);
+    fails(varve().arg("du").arg(&missing), 1);
+    fails(varve().args(["snapshot", "delete"]).arg(&store).arg("none"), 1);
+    run(varve().args(["kv", "create"]).arg(&store).arg("tags"));
+    let said = fails(varve().args(["kv", "get"]).arg(&store).args(["tags", "none"]), 1);
+    assert!(said.contains("kv scan"), "{said}");
+    let Some(mount) = Mount::new() else { return };
+    let said = fails(varve().args(["upgrade", "--binary"]).arg(&missing).arg(mount.path()), 1);
+    assert!(said.contains("check the path"), "{said}");
+}
+
 #[test]
 fn what_is_no_store_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -141,141 +147,6 @@ fn what_is_no_store_is_named() {
         0,
         "nothing is left in a directory that is no store"
     );
-}
-
-#[test]
-fn a_store_is_mounted_once_and_says_where() {
-    let Some(mount) = Mount::new() else { return };
-    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
-    assert_eq!(status["mount_point"], mount.path().to_str().unwrap());
-    assert!(status["holder"]["pid"].is_u64());
-    assert!(status["daemon"].is_object());
-    fs::create_dir(mount.path().join("below")).unwrap();
-    let from_below = json(varve().args(["status", "--json"]).arg(mount.path().join("below")));
-    assert_eq!(from_below["store"], mount.store().to_str().unwrap());
-    let other = tempfile::tempdir().unwrap();
-    let said = fails(varve().arg("mount").arg(mount.store()).arg(other.path()), 1);
-    assert!(said.contains(mount.path().to_str().unwrap()), "{said}");
-    let said = fails(varve().arg("fsck").arg(mount.store()), 1);
-    assert!(said.contains("umount"), "{said}");
-    mount.unmount();
-    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
-    assert!(status["holder"].is_null() && status["mount_point"].is_null());
-}
-
-#[test]
-fn a_store_and_its_mount_point_lie_apart() {
-    if !can_mount() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let store = dir.path().join("store");
-    run(varve().arg("format").arg(&store));
-    for nested in [dir.path(), store.as_path(), &store.join("objects")] {
-        let said = fails(varve().arg("mount").arg(&store).arg(nested), 1);
-        assert!(said.contains("within one another"), "{said}");
-    }
-}
-
-#[test]
-fn a_busy_mount_stays_and_a_lazy_unmount_takes_it() {
-    let Some(mount) = Mount::new() else { return };
-    let held = fs::File::create(mount.path().join("held")).unwrap();
-    let said = fails(varve().arg("umount").arg(mount.path()), 1);
-    assert!(said.contains("in use"), "{said}");
-    run(varve().args(["umount", "--lazy"]).arg(mount.path()));
-    assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0);
-    drop(held);
-    wait_until_free(&mount);
-}
-
-#[test]
-fn read_only_mounts_refuse_changes() {
-    let Some(mount) = Mount::new() else { return };
-    fs::write(mount.path().join("file"), "x").unwrap();
-    mount.unmount();
-    run(varve().arg("mount").args(["-o", "ro,noatime"]).arg(mount.store()).arg(mount.path()));
-    assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"x");
-    let error = fs::write(mount.path().join("other"), "x").unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
-}
-
-#[test]
-fn sigterm_unmounts_cleanly() {
-    let Some(mount) = Mount::new() else { return };
-    mount.unmount();
-    let mut daemon = varve()
-        .args(["mount", "-f", "-v"])
-        .arg(mount.store())
-        .arg(mount.path())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    // It says how it mounted when the mount answers.
-    let mut first = [0; 1];
-    daemon.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
-    fs::write(mount.path().join("file"), "kept").unwrap();
-    let pid = rustix::process::Pid::from_child(&daemon);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    assert!(daemon.wait().unwrap().success());
-    mount.mount();
-    assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"kept");
-}
-
-#[test]
-fn a_killed_daemon_loses_nothing_and_its_mount_can_be_taken_away() {
-    let Some(mount) = Mount::new() else { return };
-    fs::write(mount.path().join("file"), "acknowledged").unwrap();
-    // The log then holds rows that wait for a large file's bytes to be synced, which the check once took
-    // for a problem.
-    fs::write(mount.path().join("large"), vec![7; 300_000]).unwrap();
-    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
-    let pid = i32::try_from(status["holder"]["pid"].as_u64().unwrap()).unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    wait_until_free(&mount);
-    mount.unmount();
-    run(varve().arg("fsck").arg(mount.store()));
-    mount.mount();
-    assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"acknowledged");
-}
-
-/// What a mount with `-o transport=` has agreed on; the harness asks for the one of this run.
-#[test]
-fn the_transport_is_chosen_at_mount_and_told() {
-    let Some(mount) = Mount::new() else { return };
-    mount.unmount();
-    for (asked, told) in [("dev", "/dev/fuse"), ("uring", "io_uring"), ("auto", "")] {
-        let options = format!("transport={asked}");
-        let output = varve()
-            .args(["mount", "-o", &options])
-            .arg(mount.store())
-            .arg(mount.path())
-            .output()
-            .unwrap();
-        if asked == "uring" && !output.status.success() {
-            let said = stderr(&output);
-            assert!(said.contains("does not offer") && said.contains("enable_uring"), "{said}");
-            assert_eq!(output.status.code(), Some(1));
-            continue;
-        }
-        assert!(output.status.success(), "{}", stderr(&output));
-        let status = json(varve().args(["status", "--json"]).arg(mount.path()));
-        let transport = status["session"]["transport"].as_str().unwrap();
-        let text = String::from_utf8(run(varve().arg("status").arg(mount.path())).stdout).unwrap();
-        assert!(
-            text.lines().any(|line| line.starts_with("requests over") && line.contains(transport))
-        );
-        if asked == "auto" {
-            let has_reason = status["session"]["no_io_uring"].is_string();
-            assert_eq!(has_reason, transport == "/dev/fuse", "{status}");
-        } else {
-            assert_eq!(transport, told);
-        }
-        fs::write(mount.path().join("file"), asked).unwrap();
-        mount.unmount();
-    }
 }
 
 #[test]
@@ -303,9 +174,21 @@ fn damage_is_found_and_named() {
 fn every_file_of_a_store_can_be_inspected() {
     let Some(mount) = Mount::new() else { return };
     fs::write(mount.path().join("small"), "x").unwrap();
-    fs::write(mount.path().join("large"), vec![7; 200_000]).unwrap();
+    for name in ["large", "kept", "changed"] {
+        fs::write(mount.path().join(name), vec![7; 200_000]).unwrap();
+    }
+    // Large files of a snapshot and of a transaction, whole and by blocks.
+    run(varve().args(["snapshot", "create"]).arg(mount.path()).arg("before"));
+    fs::remove_file(mount.path().join("kept")).unwrap();
+    let begun = run(varve().args(["txn", "begin"]).arg(mount.path())).stdout;
+    let view = Path::new(std::str::from_utf8(&begun).unwrap().trim()).to_path_buf();
+    fs::write(view.join("of-the-transaction"), vec![8; 200_000]).unwrap();
+    for dir in [mount.path(), view] {
+        let changed = fs::OpenOptions::new().write(true).open(dir.join("changed")).unwrap();
+        changed.write_all_at(&[9; 5000], 50_000).unwrap();
+    }
     mount.unmount();
-    let mut inspected = 0;
+    let (mut inspected, mut large) = (0, BTreeSet::new());
     let mut pending = vec![mount.store()];
     while let Some(dir) = pending.pop() {
         for entry in fs::read_dir(dir).unwrap() {
@@ -315,66 +198,18 @@ fn every_file_of_a_store_can_be_inspected() {
                 continue;
             }
             run(varve().args(["inspect", "--rows"]).arg(&path));
-            json(varve().args(["inspect", "--rows", "--json"]).arg(&path));
+            let told = json(varve().args(["inspect", "--rows", "--json"]).arg(&path));
             inspected += 1;
+            let within = path.strip_prefix(mount.store()).unwrap().iter().next().unwrap();
+            if told["file"] == "object" {
+                assert!(told["inode"].as_u64() >= Some(16) && told["bytes"] == 200_000, "{told}");
+                large.insert(within.to_str().unwrap().to_owned());
+            }
         }
     }
     assert!(inspected >= 7, "superblock, lock, log, current, manifest, write-ahead log, object");
+    assert_eq!(large.into_iter().collect::<Vec<_>>(), ["kept", "objects", "views"]);
     fails(varve().arg("inspect").arg("/etc/passwd"), 1);
-}
-
-#[test]
-fn mount_of_the_system_finds_the_helper() {
-    if !can_mount() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let (store, mount_point) = (dir.path().join("store"), dir.path().join("mnt"));
-    fs::create_dir(&mount_point).unwrap();
-    run(varve().arg("format").arg(&store));
-    let helper = dir.path().join("mount.fuse.varve");
-    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
-    let helped = |options: &str| {
-        let mut command = Command::new(&helper);
-        command.arg(&store).arg(&mount_point).args(["-o", options]);
-        command
-    };
-    fails(&mut helped("rw,nobarrier"), 32);
-    run(helped("rw,nobarrier").arg("-sf"));
-    run(&mut helped("rw,nofail,x-systemd.automount,noatime"));
-    fs::write(mount_point.join("file"), "x").unwrap();
-    run(varve().arg("umount").arg(&mount_point));
-    fails(Command::new(&helper).arg(&store), 2);
-}
-
-/// `mount -o remount,ro` ended in "no such file": it runs the helper, which knew no `remount`. Through the
-/// link of mount(8) and through libfuse's helper, which calls the program with a store in place of a verb.
-#[test]
-fn a_mount_becomes_read_only_while_in_use() {
-    let Some(mount) = Mount::new() else { return };
-    let helper = mount.store().with_file_name("mount.fuse.varve");
-    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
-    let file = mount.path().join("file");
-    fs::write(&file, "before").unwrap();
-    for program in [helper.as_path(), Path::new(env!("CARGO_BIN_EXE_varve"))] {
-        let remount = |options: &str| {
-            run(Command::new(program)
-                .arg(mount.store())
-                .arg(mount.path())
-                .args(["-o", &format!("rw,remount,{options}")]));
-        };
-        remount("ro");
-        let refused = fs::write(&file, "refused").unwrap_err();
-        assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
-        assert_eq!(fs::read(&file).unwrap(), b"before");
-        remount("rw");
-        fs::write(mount.path().join("other"), "x").unwrap();
-    }
-    let elsewhere = tempfile::tempdir().unwrap();
-    fails(
-        Command::new(&helper).arg(mount.store()).arg(elsewhere.path()).args(["-o", "remount,ro"]),
-        32,
-    );
 }
 
 #[test]
@@ -431,27 +266,6 @@ fn completions_and_manual_pages_are_complete() {
     }
 }
 
-#[test]
-fn the_demonstration_leaves_nothing_behind() {
-    let dir = tempfile::tempdir().unwrap();
-    let figures = json(
-        varve().args(["demo", "--files", "300", "--dirs", "3", "--json"]).env("TMPDIR", dir.path()),
-    );
-    assert_eq!(figures["rows"].as_array().unwrap().len(), 11);
-    assert!(figures["files_compared"].as_u64().unwrap() > 150);
-    if can_mount() {
-        assert!(figures["method"].is_string(), "{figures}");
-    }
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-}
-
-/// Waits until no process has the store open.
-fn wait_until_free(mount: &Mount) {
-    eventually("the daemon lets go", || {
-        json(varve().args(["status", "--json"]).arg(mount.store()))["holder"].is_null()
-    });
-}
-
 /// Who knows the key of the name hash can make names that share a hash; the status is for everybody.
 #[test]
 fn the_status_keeps_the_key_of_the_name_hash() {
@@ -469,29 +283,4 @@ fn the_status_keeps_the_key_of_the_name_hash() {
     let mut status = vec![0; 1 << 16];
     let len = rustix::fs::getxattr(mount.path(), "user.varve.status", &mut status[..]).unwrap();
     assert!(!String::from_utf8_lossy(&status[..len]).contains(key));
-}
-
-/// The one whom the other was ahead of had mounted before it knew, and took away what was on top: the mount of the other.
-#[test]
-fn of_those_who_mount_a_store_at_once_one_does() {
-    let Some(mount) = Mount::new() else { return };
-    fs::write(mount.path().join("f"), "x").unwrap();
-    let mut mounts = 0;
-    for _ in 0..15 {
-        mount.unmount();
-        let tries = [0; 3].map(|_| {
-            let mut command = varve();
-            command.arg("mount").arg(mount.store()).arg(mount.path());
-            std::thread::spawn(move || command.output().unwrap().status.success())
-        });
-        let mounted = tries.into_iter().map(|tried| tried.join().unwrap());
-        let mounted = mounted.filter(|done| *done).count();
-        assert!(mounted <= 1);
-        mounts += mounted;
-        if mounted == 0 {
-            mount.mount();
-        }
-        assert_eq!(fs::read(mount.path().join("f")).unwrap(), b"x");
-    }
-    assert!(mounts > 0);
 }

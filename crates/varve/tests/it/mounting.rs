@@ -1,0 +1,346 @@
+//! Mounts begin and end as promised: by the command line, by mount(8), by signals, by the death of the daemon.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+
+use crate::harness::{Mount, can_mount, fails, json, run, stderr, varve};
+use varve_testkit::eventually;
+
+#[test]
+fn a_store_is_mounted_once_and_says_where() {
+    let Some(mount) = Mount::new() else { return };
+    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
+    assert_eq!(status["mount_point"], mount.path().to_str().unwrap());
+    assert!(status["holder"]["pid"].is_u64());
+    assert!(status["daemon"].is_object());
+    fs::create_dir(mount.path().join("below")).unwrap();
+    let from_below = json(varve().args(["status", "--json"]).arg(mount.path().join("below")));
+    assert_eq!(from_below["store"], mount.store().to_str().unwrap());
+    let other = tempfile::tempdir().unwrap();
+    let said = fails(varve().arg("mount").arg(mount.store()).arg(other.path()), 1);
+    assert!(said.contains(mount.path().to_str().unwrap()), "{said}");
+    let said = fails(varve().arg("fsck").arg(mount.store()), 1);
+    assert!(said.contains("umount"), "{said}");
+    mount.unmount();
+    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
+    assert!(status["holder"].is_null() && status["mount_point"].is_null());
+}
+
+#[test]
+fn a_store_and_its_mount_point_lie_apart() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    run(varve().arg("format").arg(&store));
+    for nested in [dir.path(), store.as_path(), &store.join("objects")] {
+        let said = fails(varve().arg("mount").arg(&store).arg(nested), 1);
+        assert!(said.contains("within one another"), "{said}");
+    }
+}
+
+#[test]
+fn a_busy_mount_stays_and_a_lazy_unmount_takes_it() {
+    let Some(mount) = Mount::new() else { return };
+    let held = fs::File::create(mount.path().join("held")).unwrap();
+    let said = fails(varve().arg("umount").arg(mount.path()), 1);
+    assert!(said.contains("in use"), "{said}");
+    run(varve().args(["umount", "--lazy"]).arg(mount.path()));
+    assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0);
+    drop(held);
+    wait_until_free(&mount);
+}
+
+#[test]
+fn read_only_mounts_refuse_changes() {
+    let Some(mount) = Mount::new() else { return };
+    fs::write(mount.path().join("file"), "x").unwrap();
+    mount.unmount();
+    run(varve().arg("mount").args(["-o", "ro,noatime"]).arg(mount.store()).arg(mount.path()));
+    assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"x");
+    let error = fs::write(mount.path().join("other"), "x").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+}
+
+#[test]
+fn sigterm_unmounts_cleanly() {
+    let Some(mount) = Mount::new() else { return };
+    mount.unmount();
+    let mut daemon = varve()
+        .args(["mount", "-f", "-v"])
+        .arg(mount.store())
+        .arg(mount.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It says how it mounted when the mount answers.
+    let mut first = [0; 1];
+    daemon.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    fs::write(mount.path().join("file"), "kept").unwrap();
+    let pid = rustix::process::Pid::from_child(&daemon);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.wait().unwrap().success());
+    mount.mount();
+    assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"kept");
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing_and_its_mount_can_be_taken_away() {
+    let Some(mount) = Mount::new() else { return };
+    fs::write(mount.path().join("file"), "acknowledged").unwrap();
+    // The log then holds rows that wait for a large file's bytes to be synced, which the check once took
+    // for a problem.
+    fs::write(mount.path().join("large"), vec![7; 300_000]).unwrap();
+    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
+    let pid = i32::try_from(status["holder"]["pid"].as_u64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_until_free(&mount);
+    mount.unmount();
+    run(varve().arg("fsck").arg(mount.store()));
+    mount.mount();
+    assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"acknowledged");
+}
+
+/// What a mount with `-o transport=` has agreed on; the harness asks for the one of this run.
+#[test]
+fn the_transport_is_chosen_at_mount_and_told() {
+    let Some(mount) = Mount::new() else { return };
+    mount.unmount();
+    for (asked, told) in [("dev", "/dev/fuse"), ("uring", "io_uring"), ("auto", "")] {
+        let options = format!("transport={asked}");
+        let output = varve()
+            .args(["mount", "-o", &options])
+            .arg(mount.store())
+            .arg(mount.path())
+            .output()
+            .unwrap();
+        if asked == "uring" && !output.status.success() {
+            let said = stderr(&output);
+            assert!(said.contains("does not offer") && said.contains("enable_uring"), "{said}");
+            assert_eq!(output.status.code(), Some(1));
+            continue;
+        }
+        assert!(output.status.success(), "{}", stderr(&output));
+        let status = json(varve().args(["status", "--json"]).arg(mount.path()));
+        let transport = status["session"]["transport"].as_str().unwrap();
+        let text = String::from_utf8(run(varve().arg("status").arg(mount.path())).stdout).unwrap();
+        assert!(
+            text.lines().any(|line| line.starts_with("requests over") && line.contains(transport))
+        );
+        if asked == "auto" {
+            let has_reason = status["session"]["no_io_uring"].is_string();
+            assert_eq!(has_reason, transport == "/dev/fuse", "{status}");
+        } else {
+            assert_eq!(transport, told);
+        }
+        fs::write(mount.path().join("file"), asked).unwrap();
+        mount.unmount();
+    }
+}
+
+#[test]
+fn mount_of_the_system_finds_the_helper() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (store, mount_point) = (dir.path().join("store"), dir.path().join("mnt"));
+    fs::create_dir(&mount_point).unwrap();
+    run(varve().arg("format").arg(&store));
+    let helper = dir.path().join("mount.fuse.varve");
+    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
+    let helped = |options: &str| {
+        let mut command = Command::new(&helper);
+        command.arg(&store).arg(&mount_point).args(["-o", options]);
+        command
+    };
+    fails(&mut helped("rw,nobarrier"), 32);
+    run(helped("rw,nobarrier").arg("-sf"));
+    run(&mut helped("rw,nofail,x-systemd.automount,noatime"));
+    fs::write(mount_point.join("file"), "x").unwrap();
+    run(varve().arg("umount").arg(&mount_point));
+    fails(Command::new(&helper).arg(&store), 2);
+}
+
+/// `mount -o remount,ro` ended in "no such file": it runs the helper, which knew no `remount`. Through the
+/// link of mount(8) and through libfuse's helper, which calls the program with a store in place of a verb.
+#[test]
+fn a_mount_becomes_read_only_while_in_use() {
+    let Some(mount) = Mount::new() else { return };
+    let helper = mount.store().with_file_name("mount.fuse.varve");
+    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
+    let file = mount.path().join("file");
+    fs::write(&file, "before").unwrap();
+    for program in [helper.as_path(), Path::new(env!("CARGO_BIN_EXE_varve"))] {
+        let remount = |options: &str| {
+            run(Command::new(program)
+                .arg(mount.store())
+                .arg(mount.path())
+                .args(["-o", &format!("rw,remount,{options}")]));
+        };
+        remount("ro");
+        let refused = fs::write(&file, "refused").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+        assert_eq!(fs::read(&file).unwrap(), b"before");
+        remount("rw");
+        fs::write(mount.path().join("other"), "x").unwrap();
+    }
+    let elsewhere = tempfile::tempdir().unwrap();
+    fails(
+        Command::new(&helper).arg(mount.store()).arg(elsewhere.path()).args(["-o", "remount,ro"]),
+        32,
+    );
+}
+
+/// The one whom the other was ahead of had mounted before it knew, and took away what was on top: the mount of the other.
+#[test]
+fn of_those_who_mount_a_store_at_once_one_does() {
+    let Some(mount) = Mount::new() else { return };
+    fs::write(mount.path().join("f"), "x").unwrap();
+    let mut mounts = 0;
+    for _ in 0..15 {
+        mount.unmount();
+        let tries = [0; 3].map(|_| {
+            let mut command = varve();
+            command.arg("mount").arg(mount.store()).arg(mount.path());
+            std::thread::spawn(move || command.output().unwrap().status.success())
+        });
+        let mounted = tries.into_iter().map(|tried| tried.join().unwrap());
+        let mounted = mounted.filter(|done| *done).count();
+        assert!(mounted <= 1);
+        mounts += mounted;
+        if mounted == 0 {
+            mount.mount();
+        }
+        assert_eq!(fs::read(mount.path().join("f")).unwrap(), b"x");
+    }
+    assert!(mounts > 0);
+}
+
+/// With neither mount(2) nor a fusermount the daemon mounts for itself alone: the helper said nothing and was taken to have mounted.
+#[test]
+fn what_only_the_daemon_would_see_is_no_mount_for_the_helper() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (store, mount_point) = (dir.path().join("store"), dir.path().join("mnt"));
+    fs::create_dir(&mount_point).unwrap();
+    run(varve().arg("format").arg(&store));
+    let helper = dir.path().join("mount.fuse.varve");
+    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
+    // Root who may not mount, and finds no program that may.
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-sys_admin", "env", "PATH=/nonexistent"]);
+    let said = fails(command.arg(&helper).arg(&store).arg(&mount_point), 32);
+    assert!(said.contains("not permitted") && said.contains("no fusermount3"), "{said}");
+    assert!(said.contains("hint: run as root, or install fuse3"), "{said}");
+    assert!(json(varve().args(["status", "--json"]).arg(&store))["holder"].is_null());
+}
+
+/// What mount(8) and umount(8) do for a store in /etc/fstab. Where they look for helpers there is one for these processes alone.
+const BY_THE_SYSTEM: &str = r#"
+set -eu
+mount --bind "$HELPERS" /sbin
+for round in 1 2 3; do
+    mount -t fuse.varve "$STORE" "$DIR" -o noatime
+    echo $round >>"$DIR/file"
+    test "$(findmnt -n -o FSTYPE,SOURCE "$DIR" | tr -s ' ')" = "fuse.varve $STORE"
+    mount -o remount,ro "$DIR"
+    ! touch "$DIR/file" 2>/dev/null
+    umount "$DIR"
+done
+mount -v -t fuse.varve "$STORE" "$DIR"
+cat "$DIR/file"
+umount "$DIR"
+! mount -t fuse.varve "$STORE" "$DIR/missing"
+"#;
+
+#[test]
+fn the_system_mounts_and_unmounts() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    ["mnt", "helpers"].iter().for_each(|name| fs::create_dir(at(name)).unwrap());
+    symlink(env!("CARGO_BIN_EXE_varve"), at("helpers/mount.fuse.varve")).unwrap();
+    run(varve().arg("format").arg(at("store")));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", BY_THE_SYSTEM]);
+    command.envs([("STORE", at("store")), ("DIR", at("mnt")), ("HELPERS", at("helpers"))]);
+    let said = String::from_utf8(run(&mut command).stdout).unwrap();
+    assert!(said.contains("is mounted on") && said.ends_with("1\n2\n3\n"), "{said}");
+}
+
+/// umount(8) returns when the mount is gone, and the daemon writes and removes for a while: a mount after it was refused.
+#[test]
+fn a_store_that_closes_is_waited_for() {
+    let Some(mount) = Mount::new() else { return };
+    for round in 0..3 {
+        for n in 0..400 {
+            let path = mount.path().join(format!("large{n}"));
+            fs::write(&path, vec![round; 100_000]).unwrap();
+            fs::remove_file(&path).unwrap();
+        }
+        fs::write(mount.path().join("kept"), vec![round; 10_000_000]).unwrap();
+        eventually("nobody uses the mount", || {
+            rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::empty()).is_ok()
+        });
+        mount.mount();
+        assert_eq!(fs::read(mount.path().join("kept")).unwrap(), vec![round; 10_000_000]);
+    }
+    // Not of one that is there.
+    let begin = Instant::now();
+    let said = fails(varve().arg("fsck").arg(mount.store()), 1);
+    assert!(said.contains("umount") && begin.elapsed() < Duration::from_secs(5), "{said}");
+}
+
+/// The threads that take clients spun while the daemon had no descriptor for one.
+#[test]
+fn clients_wait_while_there_are_no_descriptors() {
+    let Some(mount) = Mount::new() else { return };
+    let daemon = mount.daemon();
+    run(varve().args(["kv", "create"]).arg(mount.store()).arg("tags"));
+    let none = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
+    let granted = prlimit(Some(daemon), Resource::Nofile, none).unwrap();
+    let mut asks =
+        ["control", "kv"].map(|name| UnixStream::connect(mount.store().join(name)).unwrap());
+    // Time on CPUs, in hundredths of a second.
+    let ticks = || {
+        let stat = format!("/proc/{}/stat", daemon.as_raw_nonzero());
+        let stat = fs::read_to_string(stat).unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        let fields = fields.split(' ').skip(12).take(2);
+        fields.map(|field| field.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let before = ticks();
+    std::thread::sleep(Duration::from_secs(1));
+    let spent = ticks() - before;
+    prlimit(Some(daemon), Resource::Nofile, granted).unwrap();
+    assert!(spent < 20, "{spent} ticks in a second");
+    // Both are heard after all.
+    for ask in &mut asks {
+        ask.write_all(b"\x04\0\0\0none\n").unwrap();
+        assert!(ask.read(&mut [0; 16]).unwrap() > 0);
+    }
+    run(varve().args(["kv", "put"]).arg(mount.store()).args(["tags", "key", "value"]));
+    run(varve().args(["snapshot", "create"]).arg(mount.store()).arg("later"));
+}
+
+/// Waits until no process has the store open.
+fn wait_until_free(mount: &Mount) {
+    eventually("the daemon lets go", || {
+        json(varve().args(["status", "--json"]).arg(mount.store()))["holder"].is_null()
+    });
+}
