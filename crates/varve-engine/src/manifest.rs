@@ -473,3 +473,14 @@ fn write_new(env: &dyn Env, path: &Path, content: &[u8]) -> StoreResult<Arc<dyn 
     }
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_manifest_is_written_as_version_1_wrote_it() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1/CURRENT");
+        varve_testkit::golden(path, &current_content(FileNo::new(1_234_567)));
+    }
+}

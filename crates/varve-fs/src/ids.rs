@@ -98,10 +98,8 @@ impl IdAllocator {
     }
 
     fn write_mark(&self, state: &mut State, mark: u64) -> FsResult<()> {
-        let mut value = vec![ROW_VERSION];
-        put_varint(&mut value, mark);
         let mut batch = Batch::new();
-        batch.put(self.meta, Bytes::copy_from_slice(&ID_MARK.to_bytes()), value);
+        batch.put(self.meta, Bytes::copy_from_slice(&ID_MARK.to_bytes()), encode_mark(mark));
         self.store.write(batch).map_err(error::store)?;
         state.mark = mark;
         Ok(())
@@ -113,6 +111,13 @@ impl IdAllocator {
     }
 }
 
+/// The value of the mark's row.
+pub(crate) fn encode_mark(mark: u64) -> Vec<u8> {
+    let mut value = vec![ROW_VERSION];
+    put_varint(&mut value, mark);
+    value
+}
+
 /// The mark in its row's value.
 pub(crate) fn decode_mark(bytes: &Bytes) -> FsResult<u64> {
     let mut reader = Reader::new(bytes);
@@ -121,4 +126,17 @@ pub(crate) fn decode_mark(bytes: &Bytes) -> FsResult<u64> {
         .and_then(|()| reader.varint())
         .and_then(|mark| reader.end().map(|()| mark))
         .map_err(|error| error::row(varve_schema::META, ID_MARK, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_is_written_as_version_1_wrote_it() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1/id-mark.row");
+        let written = encode_mark(1_000_016);
+        varve_testkit::golden(path, &written);
+        assert_eq!(decode_mark(&Bytes::from(written)).unwrap(), 1_000_016);
+    }
 }

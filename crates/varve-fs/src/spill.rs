@@ -221,6 +221,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn entries_are_written_as_version_1_wrote_them() {
+        let key = RowKey::entry(InodeId::new(300), EntrySuffix::from_hash(77));
+        for (name, place) in [("own", Place::Own), ("entry", Place::Entry { key, slot: 3 })] {
+            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1");
+            let spilled = Spilled { place, lookups: 200 };
+            varve_testkit::golden(format!("{dir}/lookups-{name}.row"), &encode(&spilled));
+        }
+    }
+
     /// Bytes that are no entry are an error, and what is accepted has one meaning.
     #[test]
     fn arbitrary_entries_are_refused_or_come_back() {

@@ -303,6 +303,14 @@ mod tests {
     }
 
     #[test]
+    fn the_superblock_is_written_as_version_1_wrote_it() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1/VARVE");
+        let written = Superblock { design: StoreDesign::SLIMFS, ..example() };
+        varve_testkit::golden(path, &written.encode());
+        assert_eq!(Superblock::decode(&written.encode(), Path::new(path)).unwrap(), written);
+    }
+
+    #[test]
     fn comes_back_and_every_damaged_byte_is_noticed() {
         let bytes = example().encode();
         let path = Path::new("/s/VARVE");

@@ -84,18 +84,11 @@ mod tests {
         Baton { facts: b"{}".to_vec(), session: vec![1, 2, 3], files: vec![9; 40] }
     }
 
-    /// The baton as version 1 wrote it. `VARVE_BLESS=1` rewrites it, which is right only for a version that was
-    /// never released.
     #[test]
-    #[allow(clippy::disallowed_methods, reason = "golden files are read from the source tree")]
     fn the_baton_is_written_as_version_1_wrote_it() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1/baton");
-        if std::env::var_os("VARVE_BLESS").is_some() {
-            std::fs::write(path, example().encode()).unwrap();
-        }
-        let golden = std::fs::read(path).unwrap();
-        assert_eq!(golden, example().encode());
-        assert_eq!(Baton::decode(&golden), Ok(example()));
+        varve_testkit::golden(path, &example().encode());
+        assert_eq!(Baton::decode(&example().encode()), Ok(example()));
     }
 
     #[test]

@@ -407,7 +407,7 @@ impl<'a> Receiving<'a> {
             let key = Bytes::copy_from_slice(&RowKey::pending(*ino).to_bytes());
             batch.put(meta, key, Pending::ObjectDelete.encode());
         }
-        let named = serde_json::to_vec(&self.receipt.snapshot).unwrap_or_default();
+        let named = self.receipt.snapshot.row();
         batch.put(meta, Bytes::copy_from_slice(&TO_BE_NAMED.to_bytes()), named);
         Ok(self.branch.write(batch).map_err(error::store)?)
     }

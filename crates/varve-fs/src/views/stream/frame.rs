@@ -57,6 +57,11 @@ pub struct SnapshotId {
 }
 
 impl SnapshotId {
+    /// The row of a state that is to be this snapshot.
+    pub(super) fn row(&self) -> Vec<u8> {
+        serde_json::json!(self).to_string().into_bytes()
+    }
+
     /// The one in the row of a state that is to be a snapshot.
     pub fn of_row(row: &[u8]) -> Option<SnapshotId> {
         serde_json::from_slice(row).ok()

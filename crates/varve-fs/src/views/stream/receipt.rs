@@ -110,3 +110,17 @@ impl VarveFs {
         self.store.sync().map_err(error::store)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_named_is_written_as_version_1_wrote_it() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1/received.row");
+        let id = "0123456789abcdef".repeat(2);
+        let written = SnapshotId { id, name: "before \"the\" change".to_owned() };
+        varve_testkit::golden(path, &written.row());
+        assert_eq!(SnapshotId::of_row(&written.row()), Some(written));
+    }
+}
