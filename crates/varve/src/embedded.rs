@@ -47,6 +47,7 @@ pub struct Transaction {
     main: Arc<VarveFs>,
     view: Arc<VarveFs>,
     id: String,
+    root: InodeId,
 }
 
 impl std::fmt::Debug for Transaction {
@@ -72,17 +73,51 @@ impl FileSystem {
     /// # }
     /// ```
     pub fn begin(&self) -> Result<Transaction> {
-        let name =
-            views::begin(&self.inner(), InodeId::ROOT.get(), &TransactionOptions::default())?;
+        self.begin_at(InodeId::ROOT, &TransactionOptions::default())
+    }
+
+    /// The same for the directory `dir`, as `options` say: with which isolation, what is done about locks of others, and with
+    /// which priority. Nothing here waits for locks: a call that meets those of others fails with
+    /// [`FsError::Blocked`](varve_vfs::FsError::Blocked), and can be made again when they have ended.
+    ///
+    /// ```
+    /// use varve::{Isolation, TransactionOptions};
+    /// use varve_types::{FileName, InodeId};
+    /// use varve_vfs::{Caller, FsError, Vfs};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("store");
+    /// # varve::store::format(&path, &Default::default())?;
+    /// let store = varve::FileSystem::open(&path, &Default::default())?;
+    /// let (photos, old) = (FileName::new(b"photos")?, FileName::new(b"old")?);
+    /// let made = store.vfs().mkdir(Caller::ROOT, InodeId::ROOT, photos, 0o755)?.attr.ino;
+    /// let isolation = Isolation::Serializable;
+    /// let txn = store.begin_at(made, &TransactionOptions { isolation, ..Default::default() })?;
+    /// assert_eq!(txn.root(), made);
+    ///
+    /// // What it has looked at nobody changes until it ends.
+    /// assert!(txn.vfs().lookup(txn.root(), old).is_err());
+    /// let refused = store.vfs().mkdir(Caller::ROOT, made, old, 0o755);
+    /// assert!(matches!(refused, Err(FsError::Blocked(_))));
+    /// txn.commit()?;
+    /// store.vfs().mkdir(Caller::ROOT, made, old, 0o755)?;
+    /// # store.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn begin_at(&self, dir: InodeId, options: &TransactionOptions) -> Result<Transaction> {
+        let name = views::begin(&self.inner(), dir.get(), options)?;
         self.transaction(&name.name)
     }
 
     /// The open transaction with this id.
     pub fn transaction(&self, id: &str) -> Result<Transaction> {
         let main = self.inner();
-        let opened = main.open_view(&ViewName::transaction(id));
-        let view = opened.map_err(|error| views::no_transaction(id, error))?;
-        Ok(Transaction { main, view: Arc::new(view), id: id.to_owned() })
+        let opened =
+            main.transaction(id).and_then(|txn| Ok((txn.root, main.open_view(&txn.name())?)));
+        let (root, view) = opened.map_err(|error| views::no_transaction(id, error))?;
+        Ok(Transaction { main, view: Arc::new(view), id: id.to_owned(), root })
     }
 
     /// The ids of the open transactions, oldest first.
@@ -120,6 +155,11 @@ impl Transaction {
     /// Its id, by which [`FileSystem::transaction`] and the command line know it.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The directory that it shows.
+    pub fn root(&self) -> InodeId {
+        self.root
     }
 
     /// Its file system.

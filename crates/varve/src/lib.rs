@@ -42,6 +42,7 @@ pub mod work;
 pub use embedded::Transaction;
 pub use error::{Error, Result, exit_status};
 pub use store::FileSystem;
+pub use varve_fs::{Isolation, OnConflict, TransactionOptions};
 
 /// Opens the store at `uri`: a path, `file:///path` or `varve:/path`.
 ///
