@@ -143,8 +143,15 @@ pub(crate) fn connect(store: &Path) -> std::io::Result<UnixStream> {
 /// Has the daemon that has `store` open do `request`; its answer is a JSON value.
 pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
     let lost = |error: std::io::Error| {
+        let hint = match request {
+            Request::Views(ViewRequest::Commit { .. }) => {
+                "the transaction is committed as a whole or not at all: if the daemon is gone, mount again, and `varve txn \
+                 list` names it if it is not committed (a serializable one has ended either way)"
+            }
+            _ => "`varve status` tells whether it runs; its log is varve.log in the store",
+        };
         Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
-            .hint("`varve status` tells whether it runs; its log is varve.log in the store")
+            .hint(hint)
     };
     let mut daemon = connect(store).map_err(lost)?;
     daemon.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(lost)?;
@@ -341,6 +348,25 @@ mod tests {
             assert!(heard.contains("already"), "no session serves yet: {heard}");
             drop(control);
             assert!(!store.join(CONTROL_NAME).exists());
+        }
+    }
+
+    /// Who asked for a commit of a daemon that died meanwhile was not told whether it may have happened.
+    #[test]
+    fn who_is_not_answered_is_told_what_may_have_happened() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = socket::listen(dir.path(), CONTROL_NAME).unwrap();
+        let id = || "17".to_owned();
+        for (request, next) in [
+            (ViewRequest::Commit { id: id() }, "as a whole or not at all"),
+            (ViewRequest::Abort { id: id() }, "`varve status`"),
+        ] {
+            let error = thread::scope(|scope| {
+                scope.spawn(|| drop(listener.accept().unwrap()));
+                ask(dir.path(), &Request::Views(request)).unwrap_err()
+            });
+            assert!(error.message().contains("does not answer"), "{error}");
+            assert!(error.next_step().is_some_and(|hint| hint.contains(next)), "{error}");
         }
     }
 
