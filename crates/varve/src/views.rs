@@ -95,7 +95,7 @@ pub enum ViewRequest {
 }
 
 impl ViewRequest {
-    /// Whether it changes what is seen of files and snapshots.
+    /// Whether it changes what is seen of files, snapshots and transactions.
     pub(crate) fn is_change(&self) -> bool {
         matches!(
             self,
@@ -104,6 +104,7 @@ impl ViewRequest {
                 | ViewRequest::Rollback { dry_run: false, .. }
                 | ViewRequest::Begin { .. }
                 | ViewRequest::Commit { .. }
+                | ViewRequest::Abort { .. }
                 | ViewRequest::Clone(_)
                 | ViewRequest::Receive
                 | ViewRequest::DiscardReceipt

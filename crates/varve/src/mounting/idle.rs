@@ -4,7 +4,7 @@
 //!    knows, or it is mounted elsewhere too, as in their own mount namespaces; it was used when its mount or its pairs were last
 //!    asked for anything.
 //! 2. One that was begun to be aborted without use (`varve txn begin --idle-abort`), and has not been used for so long, is,
-//!    unless a program turns out to be in it. The log says so, and whoever names it later is told.
+//!    unless a program turns out to be in it, or the mount is read-only. The log says so, and whoever names it later is told.
 //! 3. A thread looks when the first can be due ([`look_after`]), and sleeps where none ever will be.
 //!
 //! When a mount begins, so does the time without use. It is counted in memory alone.
@@ -150,7 +150,7 @@ impl ViewDesk {
             let name = txn.name();
             let in_use = self.claims.note_in_use(&name.name, self.is_in_use(&name));
             let idle = self.idle(txn, in_use);
-            if idle >= limit {
+            if idle >= limit && self.check_writable().is_ok() {
                 self.abort_idle(&name, limit_s);
             }
             let after = look_after(limit, idle, in_use);

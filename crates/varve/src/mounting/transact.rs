@@ -13,9 +13,7 @@ impl ViewDesk {
     /// Does what a program on the mount asks.
     pub(super) fn transact(self: &Arc<Self>, what: Transact) -> FsResult<u64> {
         let _working = self.door.enter().ok_or(FsError::TryAgain)?;
-        if !matches!(what, Transact::Abort(_)) {
-            self.check_writable()?;
-        }
+        self.check_writable()?;
         let name = |id: u64| ViewName::transaction(id.to_string());
         let failed = |error: Error| FsError::Storage(error.message().to_owned());
         match what {

@@ -365,9 +365,10 @@ fn flags_that_are_changed_hold_for_views_and_all_other_ways() {
     let refused = Command::new(one.join("true")).status().unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ACCESS.raw_os_error()));
     let id = two.file_name().unwrap().to_str().unwrap();
-    let changes: [&[&str]; 9] = [
+    let changes: [&[&str]; 10] = [
         &["txn", "begin"],
         &["txn", "commit", id],
+        &["txn", "abort", id],
         &["snapshot", "create", "s"],
         &["snapshot", "rollback", "s"],
         &["snapshot", "receive"],
