@@ -263,8 +263,13 @@ fn transaction_conflicts(place: &Place) {
     }
     let dir = place.dir();
     fs::create_dir_all(dir.join("d/e")).unwrap();
+    for dir_read in ["listed/empty", "listed/full"] {
+        fs::create_dir_all(dir.join(dir_read)).unwrap();
+    }
     fs::write(dir.join("d/file"), "first").unwrap();
-    fs::write(dir.join("read"), "only read").unwrap();
+    for file in ["read", "listed/full/linked", "listed/full/linked too", "listed/full/file"] {
+        fs::write(dir.join(file), "only read").unwrap();
+    }
     let [one, two, three] = [begin(&dir), begin(&dir), begin(&dir)];
     for (view, name) in [(&one, "one"), (&two, "two"), (&three, "three")] {
         fs::write(view.join("d").join(name), name).unwrap();
@@ -284,6 +289,24 @@ fn transaction_conflicts(place: &Place) {
     assert_eq!(names(&dir.join("d")), all);
     assert_eq!(fs::metadata(dir.join("d")).unwrap().nlink(), 5);
     assert_eq!(fs::read(dir.join("read")).unwrap(), b"changed");
+    let readers = begin(&dir);
+    let full = "listed/full";
+    fs::hard_link(readers.join(full).join("linked"), readers.join("listed/link")).unwrap();
+    fs::remove_file(readers.join(full).join("file")).unwrap();
+    fs::remove_dir(readers.join("listed/empty")).unwrap();
+    names(&dir.join("listed/empty"));
+    assert_eq!(names(&dir.join(full)).len(), 3);
+    for file in ["linked", "linked too", "file"] {
+        assert_eq!(fs::read(dir.join(full).join(file)).unwrap(), b"only read");
+    }
+    commit(place, &readers);
+    assert_eq!(names(&dir.join("listed")), ["full", "link"]);
+    let removed_whole = begin(&dir);
+    fs::remove_dir_all(removed_whole.join("listed")).unwrap();
+    names(&dir.join("listed"));
+    assert_eq!(fs::read(dir.join(full).join("linked")).unwrap(), b"only read");
+    commit(place, &removed_whole);
+    assert!(!dir.join("listed").exists());
     let [first, again] = [begin(&dir), begin(&dir)];
     fs::remove_file(first.join("read")).unwrap();
     fs::remove_file(again.join("read")).unwrap();
