@@ -216,3 +216,61 @@ impl<'a> Tree<'a> {
         Err(FsError::Storage(text))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use varve_schema::{FileKind, Times, encode_inode_row};
+    use varve_types::Timestamp;
+
+    use super::*;
+
+    /// The directory `ino` as it lies in `parent`, with bytes below it of which `untold` are not told there.
+    fn row(ino: InodeId, parent: InodeId, bytes: u64, untold: u64) -> Bytes {
+        let mut info = DirInfo::new(parent, None);
+        info.usage = info.usage.plus(UsageChange::file(bytes));
+        info.untold = if untold > 0 { UsageChange::file(untold) } else { info.untold };
+        let inode = Inode {
+            ino,
+            kind: FileKind::Directory,
+            perm: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            times: Times::all(Timestamp::EPOCH),
+            has_xattrs: false,
+            home: None,
+            content: Content::Directory(info),
+        };
+        encode_inode_row(&inode).into()
+    }
+
+    /// Each commit looked at every mark once for each limit.
+    #[test]
+    fn many_trees_cost_the_directories_with_marks_and_limits_once() {
+        const TREES: u64 = 300;
+        let (top, below) =
+            (|n: u64| InodeId::new(1000 + n), |n: u64| InodeId::new(1000 + TREES + n));
+        let read = Cell::new(0);
+        let rows = |key: RowKey| {
+            read.set(read.get() + 1);
+            let ino = InodeId::new(key.prefix());
+            let n = (ino.get() - 1000) % TREES;
+            // The first tree lies in the second, which lies in the root as all others do.
+            let above = if n == 0 { below(1) } else { InodeId::ROOT };
+            Ok(Some(if ino == top(n) { row(ino, above, 7, 7) } else { row(ino, top(n), n, n) }))
+        };
+        let tops: Vec<InodeId> = (0..TREES).map(top).collect();
+        let marked: Vec<InodeId> = (0..TREES).flat_map(|n| [top(n), below(n)]).collect();
+        let usages = usages_by(&rows, &tops, &marked).unwrap();
+        assert_eq!(usages.len() as u64, TREES);
+        for n in 0..TREES {
+            let more = if n == 1 { 7 } else { 0 };
+            assert_eq!(usages[&top(n)].bytes, 7 + n + more, "{n}");
+        }
+        assert_eq!(read.get(), 2 * TREES);
+    }
+}
