@@ -1,6 +1,7 @@
 #![no_main]
 
 #[path = "../../crates/varve/src/kv/protocol.rs"]
+#[allow(dead_code, reason = "the target encodes and decodes only")]
 mod protocol;
 
 use protocol::{Request, Response};

@@ -4,9 +4,13 @@
 #[path = "../../crates/varve-fs/src/views/stream/frame.rs"]
 mod frame;
 
-use frame::{Frame, FrameReader, FrameWriter};
+use frame::{Frame, FrameReader, FrameWriter, SnapshotId};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    // The row of a state that is to be a snapshot.
+    if let Some(named) = SnapshotId::of_row(data) {
+        assert_eq!(SnapshotId::of_row(&named.row()), Some(named));
+    }
     let Some((kind, content)) = data.split_first() else { return };
     if let Some(decoded) = Frame::decode(*kind, content) {
         let mut stream = Vec::new();
