@@ -127,7 +127,7 @@ pub(crate) fn measure(
             break;
         }
         // The thread's own is read next to the work, at both ends: to read the other takes some.
-        let cpu = cpu_of_children()? + cpu_of_this_thread();
+        let mut cpu = cpu_of_children()? + cpu_of_this_thread();
         go_on(&mut origin, &mut last);
         for op in &batch {
             if IS_INTERRUPTED.load(Ordering::Relaxed) {
@@ -150,7 +150,8 @@ pub(crate) fn measure(
             tally.ops += 1;
             tally.names += names;
             count(&mut tally.buckets, now - origin, names);
-            if hands.check_read(op)? {
+            if let Some(checking) = hands.check_read(op)? {
+                cpu += checking;
                 go_on(&mut origin, &mut last);
             }
         }
@@ -196,7 +197,7 @@ fn count(buckets: &mut Vec<u64>, time: Duration, names: u64) {
 }
 
 /// CPU time of the calling thread.
-fn cpu_of_this_thread() -> Duration {
+pub(crate) fn cpu_of_this_thread() -> Duration {
     duration(ClockId::ThreadCPUTime)
 }
 

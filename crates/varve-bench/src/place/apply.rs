@@ -1,8 +1,11 @@
 //! Operations on a place.
 
+use std::time::Duration;
+
 use super::check::{look, require_noise, run_in};
 use super::{OpenFile, Opening, Place};
 use crate::Failure;
+use crate::meter::cpu_of_this_thread;
 use crate::noise::{CALL_BYTES_MAX, bytes_at};
 use crate::op::{Detail, Op};
 
@@ -82,18 +85,19 @@ impl Hands {
     }
 
     /// Compares what `op`, the last operation, has read, if it is one that reads and is its turn; of a large file the last
-    /// part. Tells whether it was. Done apart from the operation, as it is not the file system's.
-    pub(crate) fn check_read(&mut self, op: &Op) -> Result<bool, Failure> {
+    /// part. Gives the CPU time of that if it was. Done apart from the operation, as it is not the file system's.
+    pub(crate) fn check_read(&mut self, op: &Op) -> Result<Option<Duration>, Failure> {
         let (Op::Read { path, key, .. } | Op::ReadAt { path, key, .. }) = op else {
-            return Ok(false);
+            return Ok(None);
         };
         self.reads += 1;
         if self.reads % READS_PER_CHECK != 1 {
-            return Ok(false);
+            return Ok(None);
         }
+        let begin = cpu_of_this_thread();
         let (offset, length) = self.read;
         require_noise(path, &self.buffer[..length], *key, offset)?;
-        Ok(true)
+        Ok(Some(cpu_of_this_thread() - begin))
     }
 
     /// Closes the file that is still open.
@@ -187,7 +191,8 @@ mod tests {
             let mut hands = Hands::new();
             hands.apply(&place, &op).expect("it is read");
             assert_eq!(hands.check_read(&op).is_ok(), is_right, "{op:?}");
-            assert!(!hands.check_read(&op).expect("not its turn"), "one of many is compared");
+            let again = hands.check_read(&op).expect("not its turn");
+            assert!(again.is_none(), "one of many is compared");
         }
         for (is, is_right) in
             [(Is::File { bytes: 100 }, true), (Is::File { bytes: 99 }, false), (Is::Dir, false)]
