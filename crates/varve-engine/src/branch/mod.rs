@@ -64,6 +64,9 @@ pub struct BranchOptions {
     /// Rows that such a branch reads and writes without locks, each a key space and what keys begin with: others do not
     /// change them, or need not be kept from it. So are those of `private`.
     pub unlocked: Vec<(KeyspaceId, Bytes)>,
+    /// Prefixes of 8 bytes that such a branch does not lock in place of many of their keys: what shares them does not belong
+    /// together, so that others change it all the time.
+    pub apart: Vec<(KeyspaceId, Bytes)>,
     /// Kept with the branch for whoever finds it after a restart; at most 4096 bytes.
     pub info: Bytes,
 }
@@ -373,7 +376,7 @@ fn begin(
     let branch = Some(Arc::new(record));
     inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
     if let Some(locks) = options.locks {
-        shared.held.get_or_init(|| inner.locks.begin(id, locks));
+        shared.held.get_or_init(|| inner.locks.begin(id, locks, &options.apart));
     }
     inner.metrics.branches_begun.add(1);
     Ok(Branch { inner: Arc::clone(inner), id, shared })

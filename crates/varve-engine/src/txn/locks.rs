@@ -20,7 +20,8 @@
 //! Memory: granules are kept as hashes, some 100 bytes for each lock. Beyond [`LOCKS_MAX`] locks in all, whoever has more
 //! than [`OWN_LOCKS_MIN`] of them gets prefixes instead of the keys of which it has locked many, where nobody is in the way
 //! ([`LockTable::gather`]). If that is not enough its keys are locked by their prefixes, and beyond half as many more by their key
-//! spaces. Who has few locks keeps to keys, whatever others have.
+//! spaces. Who has few locks keeps to keys, whatever others have; so does everybody where a prefix is nothing that belongs
+//! together ([`LockTable::keep_apart`]).
 //!
 //! Source: strong strict two-phase locking as KVFS has it (thesis 3.3); granular locks after Gray (1976).
 
@@ -86,6 +87,8 @@ struct Owner {
     restarts: bool,
     /// Key spaces and prefixes that it has locked, or something within.
     held: Vec<Granule>,
+    /// Prefixes that it does not lock for their keys.
+    apart: Vec<Granule>,
     /// Keys that it has locked, by the granule of their prefix.
     keys: HashMap<Granule, Keys, BuildHasherDefault<Hashed>>,
     /// How many of both.
@@ -142,6 +145,7 @@ impl LockTable {
             rank: (give_way, id),
             restarts,
             held: Vec::new(),
+            apart: Vec::new(),
             keys: HashMap::default(),
             locks: 0,
             gather_at: OWN_LOCKS_MIN,
@@ -152,6 +156,18 @@ impl LockTable {
         };
         self.owners.insert(id, owner);
         lost
+    }
+
+    /// Keys with these prefixes are never locked by `id` by their prefix: others have to do with them, too.
+    pub(super) fn keep_apart(&mut self, id: BranchId, prefixes: Vec<Granule>) {
+        if let Some(owner) = self.owners.get_mut(&id) {
+            owner.apart = prefixes;
+        }
+    }
+
+    /// Whether `prefix` is one of those.
+    pub(super) fn is_apart(&self, id: BranchId, prefix: Granule) -> bool {
+        self.owners.get(&id).is_some_and(|owner| owner.apart.contains(&prefix))
     }
 
     /// A transaction ends; its locks go.
@@ -313,7 +329,10 @@ impl LockTable {
             return false;
         };
         let (before, enough) = (owner.locks, owner.locks / 2);
-        let many = owner.keys.iter().filter(|(_, keys)| keys.len() >= GATHERED_MIN);
+        let many = owner
+            .keys
+            .iter()
+            .filter(|(prefix, keys)| keys.len() >= GATHERED_MIN && !owner.apart.contains(prefix));
         let mut fullest: Vec<(usize, Granule)> =
             many.map(|(prefix, keys)| (keys.len(), *prefix)).collect();
         fullest.sort_unstable_by(|one, other| other.cmp(one));

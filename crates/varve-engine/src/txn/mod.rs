@@ -22,6 +22,7 @@ mod locks;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use varve_types::{BranchId, KeyspaceId};
 
@@ -100,8 +101,19 @@ impl Locks {
     }
 
     /// A transaction begins; nothing is known to be held by it yet.
-    pub(crate) fn begin(&self, id: BranchId, options: LockOptions) -> Held {
-        let lost = self.table.lock().begin(id, options.give_way, options.restarts);
+    pub(crate) fn begin(
+        &self,
+        id: BranchId,
+        options: LockOptions,
+        apart: &[(KeyspaceId, Bytes)],
+    ) -> Held {
+        let prefixes = apart
+            .iter()
+            .map(|(space, prefix)| waited_for(&prefix_request(*space, prefix, Mode::Shared)));
+        let mut table = self.table.lock();
+        let lost = table.begin(id, options.give_way, options.restarts);
+        table.keep_apart(id, prefixes.collect());
+        drop(table);
         self.open.fetch_add(1, Ordering::AcqRel);
         Held::new(lost)
     }
@@ -271,10 +283,12 @@ impl Inner {
             }
         }
         if table.has_too_many(id) {
-            request = match table.locks() < LOCKS_MAX + LOCKS_MAX / 2 {
-                true => prefix_request(space, name, mode),
-                false => space_request(space, mode),
-            };
+            let around = prefix_request(space, name, mode);
+            if table.locks() >= LOCKS_MAX + LOCKS_MAX / 2 {
+                request = space_request(space, mode);
+            } else if !table.is_apart(id, waited_for(&around)) {
+                request = around;
+            }
         }
         let mut patience = self.patience(options.wait.unwrap_or_default());
         loop {
@@ -315,7 +329,7 @@ impl Inner {
         walk: impl FnOnce(&mut LockRow<'_>) -> StoreResult<()>,
     ) -> StoreResult<()> {
         let options = LockOptions { wait: Some(Duration::ZERO), ..LockOptions::default() };
-        let held = self.locks.begin(id, options);
+        let held = self.locks.begin(id, options, &[]);
         let asker = Asker { id, options, held: Some(&held) };
         let locked = walk(&mut |space, key, commutes| {
             let mode = if commutes { Mode::Shared } else { Mode::Exclusive };

@@ -210,6 +210,9 @@ impl VarveFs {
                 });
                 let marks = Bytes::copy_from_slice(&RowKey::mark_prefix());
                 branch_options.unlocked = vec![(self.data, Bytes::new()), (self.meta, marks)];
+                let apart = [RowKey::pending_prefix(), RowKey::limits_prefix()];
+                let apart = apart.map(|prefix| (self.meta, Bytes::copy_from_slice(&prefix)));
+                branch_options.apart = apart.to_vec();
             }
             let branch = views.db.branch(&branch_options)?;
             let txn = kept.transaction(branch.id());

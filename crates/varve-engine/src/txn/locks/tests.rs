@@ -177,6 +177,24 @@ fn many_keys_of_a_prefix_are_gathered_where_nobody_is_in_the_way() {
     assert_eq!((table.locks(), table.granted.len()), (0, 0));
 }
 
+/// Keys of a prefix that is kept apart stay keys, however many.
+#[test]
+fn prefixes_that_are_kept_apart_are_not_gathered() {
+    let mut table = table();
+    let name = |prefix: u8, n: u64| [&[prefix; 8][..], &n.to_be_bytes()].concat();
+    let granule = |prefix: u8| waited_for(&prefix_request(SPACE, &[prefix; 8], Mode::Shared));
+    table.keep_apart(ONE, vec![granule(1)]);
+    assert!(table.is_apart(ONE, granule(1)) && !table.is_apart(ONE, granule(2)));
+    for (prefix, n) in (0..5000).flat_map(|n| [(1, n), (2, n)]) {
+        let request = key(&name(prefix, n), Mode::Exclusive);
+        assert_eq!(table.request(ONE, &request), Answer::Granted);
+    }
+    assert!(table.gather(ONE));
+    assert_eq!(table.locks(), 3 + 5000);
+    assert_eq!(table.request(TWO, &key(&name(1, 5000), Mode::Exclusive)), Answer::Granted);
+    assert!(waits(table.request(TWO, &key(&name(2, 5000), Mode::Exclusive))));
+}
+
 /// Whatever is gathered when: nobody gets what another has been granted and not given back.
 #[test]
 fn what_is_granted_stays_granted_when_locks_are_gathered() {

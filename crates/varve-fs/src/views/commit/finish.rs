@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use varve_engine::{Batch, Direction, KeyRange, Store, StoreSnapshot};
+use varve_engine::{Batch, Direction, KeyRange, StoreError, StoreSnapshot};
 use varve_schema::{Content, Inode, Loan, Pending, RowKey, encode_inode_row};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
@@ -16,6 +16,7 @@ use super::bytes_of;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
+use crate::rows::rows_from;
 use crate::superblock::view_dir;
 use crate::views::plan::Plan;
 
@@ -117,7 +118,7 @@ impl VarveFs {
             }
         }
         self.dictionaries().expire_names();
-        kept.write(self.store.as_ref())?;
+        self.write_kept(kept)?;
         self.reload_quotas()
     }
 
@@ -157,16 +158,49 @@ impl VarveFs {
                     kept.batch.delete(self.data, key.map_err(error::store)?);
                 }
             }
+            if inode.has_xattrs {
+                // With the inode, which says that there are some: who asks for them meanwhile waits for nobody.
+                let found =
+                    before.scan(self.data, rows_from(RowKey::xattr(ino, 0)), Direction::Forward);
+                for row in found.map_err(error::store)? {
+                    let (key, value) = row.map_err(error::store)?;
+                    kept.put(self.data, key, value);
+                }
+            }
             for row in rows.into_iter().flatten() {
                 let (key, value) = row.map_err(error::store)?;
                 kept.put(self.data, key, value);
-                kept.write_if_full(self.store.as_ref())?;
+                self.write_if_full(kept)?;
             }
-            kept.write_if_full(self.store.as_ref())?;
+            self.write_if_full(kept)?;
             orphans.insert(ino);
             self.locator.moved(ino, Place::Own)?;
         }
         Ok(orphans)
+    }
+
+    fn write_if_full(&self, kept: &mut Kept) -> FsResult<()> {
+        if kept.bytes < KEPT_BYTES {
+            return Ok(());
+        }
+        self.write_kept(std::mem::replace(kept, Kept::new()))
+    }
+
+    /// Writes what is kept. It is committed already, so a serializable transaction that has locked any of it, be it in large
+    /// pieces, gives way; none can be within its own commit now.
+    fn write_kept(&self, kept: Kept) -> FsResult<()> {
+        if kept.batch.is_empty() {
+            return Ok(());
+        }
+        let db = &self.views()?.db;
+        loop {
+            match self.store.write(kept.batch.clone()) {
+                Err(StoreError::Blocked(blocked)) => {
+                    blocked.holders.iter().for_each(|id| db.overrule(*id));
+                }
+                written => return written.map_err(error::store),
+            }
+        }
     }
 
     /// Finishes the commit of a transaction that had written to the large file `ino`. If that cannot be, as what it had
@@ -224,18 +258,49 @@ impl Kept {
         self.bytes += key.len() + value.len();
         self.batch.put(keyspace, key, value);
     }
+}
 
-    fn write_if_full(&mut self, store: &dyn Store) -> FsResult<()> {
-        if self.bytes < KEPT_BYTES {
-            return Ok(());
-        }
-        std::mem::replace(self, Kept::new()).write(store)
-    }
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
 
-    fn write(self, store: &dyn Store) -> FsResult<()> {
-        if self.batch.is_empty() {
-            return Ok(());
-        }
-        store.write(self.batch).map_err(error::store)
+    use varve_engine::{BranchOptions, LockOptions, Store};
+    use varve_env::Env;
+    use varve_env::sim::SimEnv;
+    use varve_types::FileName;
+    use varve_vfs::{Caller, OpenFlags, Vfs};
+
+    use super::*;
+    use crate::{FormatOptions, MountOptions, TransactionOptions};
+
+    /// A serializable transaction that has locked more than rows of its own was in the way of what follows a commit, so the
+    /// store took no more changes, and what was not kept yet of files that programs knew was lost.
+    #[test]
+    fn a_lock_in_the_way_of_what_follows_a_commit_gives_way() {
+        let (env, dir) = (SimEnv::new(1), Path::new("/store"));
+        let machine: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
+        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
+        let fs = VarveFs::open(machine, dir, MountOptions::default()).unwrap();
+        let (root, file) = (InodeId::ROOT, FileName::new(b"file").unwrap());
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let (entry, opened) = fs.create(Caller::ROOT, root, file, 0o600, flags).unwrap();
+        let ino = entry.attr.ino;
+        fs.write(ino, opened.handle, 0, &[7; 40_000], false).unwrap();
+        let txn = fs.begin_transaction(root, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        view.unlink(root, file).unwrap();
+        let locks = Some(LockOptions::default());
+        let options = BranchOptions { locks, ..BranchOptions::default() };
+        let branch = fs.views().unwrap().db.branch(&options).unwrap();
+        let pending = KeyRange::prefix(&RowKey::pending_prefix());
+        assert_eq!(branch.scan(fs.meta, pending, Direction::Forward).unwrap().count(), 0);
+        fs.commit_transaction(&txn.name, &view).unwrap();
+        assert!(matches!(branch.get(fs.meta, b"any"), Err(StoreError::GaveWay { .. })));
+        drop(view);
+        assert!(fs.read(ino, opened.handle, 0, 50_000).unwrap() == [7; 40_000][..]);
+        fs.mkdir(Caller::ROOT, root, FileName::new(b"later").unwrap(), 0o700).unwrap();
+        fs.release(ino, opened.handle).unwrap();
+        fs.close().unwrap();
     }
 }
