@@ -1,8 +1,9 @@
 //! Everything a reader looks at, as one immutable object.
 //!
 //! A [`View`] lists the memtables and the table files of every key space, the named snapshots and the branches.
-//! Readers take an `Arc` of the present one; rotation, flush and compaction put a new one in its place. All rows not
-//! newer than the moment a view was taken are in it, so a reader never misses one that moves from memtable to table.
+//! Readers take an `Arc` of the present one, or find what they want in its memtables at once; rotation, flush and
+//! compaction put a new one in its place. All rows not newer than the moment a view was taken are in it, so a reader
+//! never misses one that moves from memtable to table.
 //!
 //! What a reader of a branch sees of a key space is a stack of [`Layer`]s: the branch's own rows, below them those of
 //! the branch it stands over as of its beginning, and so on down to the store's.
@@ -140,7 +141,7 @@ impl Views {
     }
 
     /// What `look` finds in the present view, which stays the present one meanwhile: for what takes a moment, and neither
-    /// reads a file nor asks for a view again.
+    /// reads a file nor asks for a view again, nor waits for a lock but those of memtables, whose writers wait for no view.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&Arc<View>) -> T) -> T {
         look(&self.0.read())
     }

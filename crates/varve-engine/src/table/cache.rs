@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use varve_env::{Env, File};
@@ -176,6 +177,11 @@ pub(crate) struct TableCache {
     reserved: AtomicUsize,
     /// Bytes of the capacity that indexes outside use.
     pinned: AtomicUsize,
+    /// Bytes of the capacity that are left to them: what they have had at most, rounded up. Each change of the cache's
+    /// capacity costs some of its memory of what it evicted, so there are few, all upwards.
+    pinned_room: AtomicUsize,
+    /// Held while the capacity of `entries` is set.
+    fitting: Mutex<()>,
     files: Cache<FileNo, Arc<dyn File>>,
     metrics: Arc<Metrics>,
 }
@@ -202,17 +208,23 @@ impl TableCache {
             Default::default(),
         );
         let files = Cache::new(open_tables_max);
-        let (reserved, pinned) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Ok(TableCache { env, entries, capacity_bytes, reserved, pinned, files, metrics })
+        Ok(TableCache {
+            env,
+            entries,
+            capacity_bytes,
+            reserved: AtomicUsize::new(0),
+            pinned: AtomicUsize::new(0),
+            pinned_room: AtomicUsize::new(0),
+            fitting: Mutex::new(()),
+            files,
+            metrics,
+        })
     }
 
     /// Bytes in use, those reserved by others and those of pinned indexes among them.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.entries.weight() + self.outside_bytes() as u64
-    }
-
-    fn outside_bytes(&self) -> usize {
-        self.reserved.load(Ordering::Relaxed) + self.pinned.load(Ordering::Relaxed)
+        let outside = self.reserved.load(Ordering::Relaxed) + self.pinned.load(Ordering::Relaxed);
+        self.entries.weight() + outside as u64
     }
 
     /// The most bytes of one reservation, so that there can be two: of what is and of what comes after it.
@@ -229,8 +241,12 @@ impl TableCache {
         Some(Reservation { cache: Arc::clone(self), bytes })
     }
 
+    /// Leaves to the entries what nobody else has taken of the capacity.
     fn fit(&self) {
-        let left = self.capacity_bytes.saturating_sub(self.outside_bytes());
+        let _one = self.fitting.lock();
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let outside = reserved + self.pinned_room.load(Ordering::Relaxed);
+        let left = self.capacity_bytes.saturating_sub(outside);
         self.entries.set_capacity(left as u64);
     }
 
@@ -377,7 +393,11 @@ impl TableCache {
         };
         let place = Place { file: table.file_no(), offset };
         // Threads that miss the same index wait for the one that loads it.
-        let load = || self.read_index(table, by).map(|index| Cached::Index(Arc::new(index)));
+        let load = || match table.index_slot().get() {
+            // It was pinned since the caller looked.
+            Some(pinned) if by == FilteredBy::Table => Ok(Cached::Index(Arc::clone(&pinned.index))),
+            _ => self.read_index(table, by).map(|index| Cached::Index(Arc::new(index))),
+        };
         match self.entries.get_or_insert_with(&place, load)? {
             Cached::Index(index) => Ok(index),
             Cached::Block(_) | Cached::Value(_) => {

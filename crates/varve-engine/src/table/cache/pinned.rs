@@ -2,7 +2,8 @@
 //!
 //! A lookup asks each sub-level's table whether it may hold the key, and nearly all say no. To ask the cache for the index
 //! costs more than the answer, so a table that is looked up in keeps its index itself, as long as all such take no more
-//! than a share of the cache's capacity. Scans and merges pin nothing: they pass each table once.
+//! than a share of the cache's capacity: the first that come, until they go. Scans and merges pin nothing: they pass each
+//! table once.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -13,6 +14,9 @@ use crate::version::Table;
 
 /// One part in so many of the cache may be pinned.
 const PINNED_SHARE: usize = 8;
+
+/// Steps in which the cache leaves that share to them.
+const ROOM_STEPS: usize = 8;
 
 /// Where a table keeps its index, if it does. Shared by the tables that are the same file.
 pub(crate) type IndexSlot = Arc<OnceLock<PinnedIndex>>;
@@ -33,7 +37,6 @@ impl fmt::Debug for PinnedIndex {
 impl Drop for PinnedIndex {
     fn drop(&mut self) {
         self.cache.pinned.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.cache.fit();
     }
 }
 
@@ -43,14 +46,18 @@ impl TableCache {
         let bytes = index.memory_bytes();
         let most = self.capacity_bytes / PINNED_SHARE;
         let add = |pinned: usize| pinned.checked_add(bytes).filter(|sum| *sum <= most);
-        if self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
-            return;
+        let taken = self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let Ok(before) = taken else { return };
+        let used = before + bytes;
+        let room = used.next_multiple_of((most / ROOM_STEPS).max(1)).min(most);
+        if self.pinned_room.fetch_max(room, Ordering::Relaxed) < room {
+            self.fit();
         }
-        self.entries.remove(&Place { file: table.file_no(), offset: INDEX_OFFSET });
-        self.fit();
         let (index, cache) = (Arc::clone(index), Arc::clone(self));
         // If another thread was faster, its bytes are given back here.
         drop(table.index_slot().set(PinnedIndex { index, cache, bytes }));
+        // Only now: who finds it here no more finds it there.
+        self.entries.remove(&Place { file: table.file_no(), offset: INDEX_OFFSET });
     }
 }
 
@@ -142,6 +149,9 @@ mod tests {
         let kept = slots.filter(|(_, table)| table.index_slot().get().is_some()).count();
         assert!((1..40).contains(&kept), "{kept} of 40 tables keep their index");
         assert!(pinned(&db) <= most, "{} of {most} bytes", pinned(&db));
+        let left = db.inner.cache.entries.capacity() as usize;
+        let room = db.inner.cache.capacity_bytes - left;
+        assert!(pinned(&db) <= room && room <= most, "{room} bytes are left to them, of {most}");
         assert!(db.verify(&mut |_| {}).unwrap().errors.is_empty());
     }
 }
