@@ -144,39 +144,38 @@ impl Locator {
 
     /// Counts a lookup. REQUIRES: the lock of the row in `place`.
     pub(crate) fn note_lookup(&self, ino: InodeId, place: Place) -> FsResult<()> {
-        self.note(ino, place, |known| known.lookups += 1)
-    }
-
-    /// Counts a lookup and gives the node of `ino`, made if there is none, with one handle more. REQUIRES: the lock of the
-    /// row in `place`.
-    pub(crate) fn note_and_open(&self, ino: InodeId, place: Place) -> FsResult<Arc<OpenNode>> {
-        self.note(ino, place, |known| {
-            known.lookups += 1;
-            known.opened(ino)
-        })
-    }
-
-    /// Notes where `ino` is and what `change` says of it.
-    fn note<T>(
-        &self,
-        ino: InodeId,
-        place: Place,
-        change: impl FnOnce(&mut Known) -> T,
-    ) -> FsResult<T> {
         let mut shard = self.shard(ino).lock();
         self.fetch(&mut shard, ino)?;
         match shard.map.entry(ino.get()) {
             Entry::Occupied(at) => {
                 let known = at.into_mut();
                 (known.place, known.used) = (place, true);
-                Ok(change(known))
+                known.lookups += 1;
             }
             Entry::Vacant(at) => {
-                let noted = change(at.insert(Known::new(place, 0)));
+                at.insert(Known::new(place, 1));
                 self.make_room(&mut shard, ino);
-                Ok(noted)
             }
         }
+        Ok(())
+    }
+
+    /// Counts the first lookup of `ino`. REQUIRES: the lock of the row in `place`; nobody knew `ino` before, so that it is
+    /// not looked for among the spilled.
+    pub(crate) fn note_new(&self, ino: InodeId, place: Place) {
+        let mut shard = self.shard(ino).lock();
+        shard.map.insert(ino.get(), Known::new(place, 1));
+        self.make_room(&mut shard, ino);
+    }
+
+    /// Counts the first lookup of `ino`, and gives its node with one handle. REQUIRES: as [`Locator::note_new`].
+    pub(crate) fn note_new_and_open(&self, ino: InodeId, place: Place) -> Arc<OpenNode> {
+        let mut shard = self.shard(ino).lock();
+        let mut known = Known::new(place, 1);
+        let node = known.opened(ino);
+        shard.map.insert(ino.get(), known);
+        self.make_room(&mut shard, ino);
+        node
     }
 
     /// Takes back `lookups` lookups. True if that leaves an orphan that nobody can reach: its rows are to

@@ -184,7 +184,7 @@ impl VarveFs {
         changes.put_inode(&inode);
         changes.put_pending(inode.ino, Pending::Orphan);
         self.commit(changes)?;
-        let node = self.locator.note_and_open(inode.ino, Place::Own)?;
+        let node = self.locator.note_new_and_open(inode.ino, Place::Own);
         self.locator.mark_orphan(inode.ino, true)?;
         node.state().linkable = !flags.exclusive;
         let opened = self.add_handle(&node, flags, false);

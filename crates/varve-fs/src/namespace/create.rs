@@ -58,7 +58,7 @@ impl VarveFs {
         name: FileName<'_>,
         new: NewInode,
     ) -> FsResult<Entry> {
-        let note = |ino, place| self.locator.note_lookup(ino, place);
+        let note = |ino, place| self.locator.note_new(ino, place);
         self.make_under_locks(caller, parent, name, new, note).map(|(entry, ())| entry)
     }
 
@@ -73,8 +73,8 @@ impl VarveFs {
     ) -> FsResult<(Entry, Opened)> {
         let new = NewInode::regular(perm);
         self.make_under_locks(caller, parent, name, new, |ino, place| {
-            let node = self.locator.note_and_open(ino, place)?;
-            Ok(self.add_handle(&node, flags, false))
+            let node = self.locator.note_new_and_open(ino, place);
+            self.add_handle(&node, flags, false)
         })
     }
 
@@ -85,7 +85,7 @@ impl VarveFs {
         parent: InodeId,
         name: FileName<'_>,
         new: NewInode,
-        then: impl FnOnce(InodeId, Place) -> FsResult<T>,
+        then: impl FnOnce(InodeId, Place) -> T,
     ) -> FsResult<(Entry, T)> {
         self.writable()?;
         self.check_name(parent, name)?;
@@ -117,7 +117,7 @@ impl VarveFs {
         changes.put_entry_row(key, &row);
         self.commit(changes)?;
         let place = if is_dir { Place::Own } else { Place::Entry { key, slot } };
-        let then = then(inode.ino, place)?;
+        let then = then(inode.ino, place);
         Ok((Entry { attr: self.attr(&inode)? }, then))
     }
 
