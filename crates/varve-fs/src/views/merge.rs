@@ -48,6 +48,10 @@ pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
         // One like that of the base is a new one, too: the slot was given to the same directory again.
         return taken(if ours.is_some() { ours.clone() } else { theirs.clone() });
     }
+    if clash.keyspace != meta && base.is_none() && theirs.is_some() != ours.is_some() {
+        // Both may have got it by unfolding, and one has removed it.
+        return Merged::Conflict;
+    }
     if ours == base || (ours == theirs && !adds_up) {
         return taken(theirs.clone());
     }

@@ -16,7 +16,7 @@ use varve_schema::{Loan, RowKey};
 use varve_testkit::crash::{ScriptOptions, Subject};
 use varve_testkit::fsops::{Lockstep, Universe};
 use varve_types::InodeId;
-use varve_vfs::{FsError, TreeLimits, Vfs};
+use varve_vfs::{FsError, TreeLimits, Vfs, XattrMode};
 
 use crate::bench::{Rows, check, repair};
 use crate::crash::{STORE, open, sim_store};
@@ -256,6 +256,51 @@ fn clones_go_on_in_transactions() {
         assert_eq!(&rig.contents(ino)[..5], b"minex");
     }
     sound(&rig.fs);
+}
+
+/// A transaction that only looked into a clone brought back what the main view had removed there meanwhile: an attribute of a
+/// file that was gone, and an access list that had been taken away.
+#[test]
+fn attributes_that_one_removes_from_what_both_have_unfolded_do_not_come_back() {
+    for remover_is_main in [true, false] {
+        for removes_file in [true, false] {
+            let rig = Rig::new();
+            let d = tree(&rig.fs);
+            let small = rig.find(d, "small").unwrap().ino;
+            rig.setxattr(small, b"user.a", b"1", XattrMode::Set).unwrap();
+            rig.setxattr(small, b"user.b", b"2", XattrMode::Set).unwrap();
+            let c = clone(&rig.fs, ROOT, "d", ROOT, "c");
+            let txn = rig.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+            let view = rig.open_view(&txn).unwrap();
+            assert_eq!((view.list(c).len(), rig.list(c).len()), (4, 4));
+            let remover: &VarveFs = if remover_is_main { &rig.fs } else { &view };
+            let ino = remover.find(c, "small").unwrap().ino;
+            match removes_file {
+                true => remover.unlink(c, name("small")).unwrap(),
+                false => remover.removexattr(ino, b"user.a").unwrap(),
+            }
+            remover.forget(ino, 1);
+            let done = rig.commit_transaction(&txn.name, &view);
+            let is_conflict = matches!(done, Err(CommitError::Conflict(_)));
+            assert!(done.is_ok() || is_conflict, "{done:?}");
+            drop(view);
+            if is_conflict {
+                rig.abort_transaction(&txn.name).unwrap();
+            }
+            // What the main view removed is gone whatever happens, what the transaction did only if it was committed.
+            let has_gone = remover_is_main || !is_conflict;
+            match rig.find(c, "small") {
+                Ok(attr) if !removes_file => {
+                    let found = rig.getxattr(attr.ino, b"user.a");
+                    assert_eq!(matches!(found, Err(FsError::NoXattr)), has_gone, "{found:?}");
+                    assert_eq!(rig.getxattr(attr.ino, b"user.b").unwrap(), b"2"[..]);
+                    rig.forget(attr.ino, 1);
+                }
+                found => assert_eq!(found.is_err(), has_gone, "{found:?}"),
+            }
+            sound(&rig.fs);
+        }
+    }
 }
 
 /// What a transaction adds in a directory that both it and the main view have got by looking counts at its commit.
