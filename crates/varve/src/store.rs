@@ -150,14 +150,18 @@ impl Holder {
     /// Whether it has served a mount of `store` that is gone, so that it closes the store. A mount that only the holder and its
     /// children see is there.
     fn is_closing(&self, store: &Path) -> bool {
-        let (Some(_), Ok(store)) = (&self.mount_point, store.canonicalize()) else { return false };
+        let (Some(dir), Ok(store)) = (&self.mount_point, store.canonicalize()) else {
+            return false;
+        };
         let mounts = match self.pid.map(varve_fuse::find_mounts_of) {
             Some(Ok(mounts)) => Ok(mounts),
             // It is another user's, or has just ended.
             _ => varve_fuse::find_mounts(),
         };
-        // Its directory may have been renamed meanwhile.
-        mounts.is_ok_and(|mounts| !mounts.iter().any(|mount| *mount.source == *store))
+        // Its directory may have been renamed meanwhile, or the store be told by another path.
+        mounts.is_ok_and(|mounts| {
+            !mounts.iter().any(|mount| *mount.source == *store || mount.dir == *dir)
+        })
     }
 }
 

@@ -82,6 +82,8 @@ pub(super) fn serve_on(
             Ok(Ended::Paused(paused)) => paused,
             ended => {
                 desk.close();
+                // Before the store is let go of: who waits for that listens on sockets of the same names.
+                drop((control, pairs));
                 let closed = file_system.close();
                 log::info!("{} is closed", store.display());
                 ended?;
