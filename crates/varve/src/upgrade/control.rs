@@ -38,8 +38,10 @@ use crate::{Error, Result, socket};
 const CONTROL_NAME: &str = "control";
 /// The longest request that is read.
 const REQUEST_BYTES_MAX: u64 = 32 << 10;
-/// Requests that are worked on at once. So many wait only for what others have locked, who must be heard then.
+/// Requests that are worked on at once. So many wait only for what others have locked.
 const REQUESTS_MAX: usize = 256;
+/// Transactions that are ended beside those, as what the others wait for.
+const ENDS_MAX: usize = 32;
 /// How long a client may take to say what it wants, and to hear.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a daemon may take to answer.
@@ -108,7 +110,7 @@ impl Control {
         let listener = socket::listen(store, CONTROL_NAME).map_err(failed)?;
         let control = Control { path: path.clone(), desk: Arc::default() };
         let desk = Arc::clone(&control.desk);
-        let places = Places::new(REQUESTS_MAX);
+        let places = (Places::new(REQUESTS_MAX), Places::new(ENDS_MAX));
         let hear = move || socket::take_clients(&listener, |client| hear(client, &desk, &places));
         thread::Builder::new().name("varve-control".to_owned()).spawn(hear).map_err(failed)?;
         Ok(control)
@@ -169,15 +171,18 @@ pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
 }
 
 /// Hears one client.
-fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>, places: &Places) {
-    let place = || {
-        places.take().ok_or_else(|| {
+fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>, (places, ends): &(Places, Places)) {
+    let place = |is_end: bool| {
+        places.take().or_else(|| is_end.then(|| ends.take()).flatten()).ok_or_else(|| {
             Error::failed(format!("{REQUESTS_MAX} requests are being worked on"))
                 .hint("try again when some are done, as those that wait for a transaction's locks")
         })
     };
     match understand(&client) {
-        Ok(Request::Views(request)) => match views(desk).and_then(|views| Ok((views, place()?))) {
+        Ok(Request::Views(request)) => match views(desk).and_then(|views| {
+            let is_end = matches!(request, ViewRequest::Commit { .. } | ViewRequest::Abort { .. });
+            Ok((views, place(is_end)?))
+        }) {
             Ok(((views, working), place)) => beside(place, move || {
                 match (views.admit(&request), &request) {
                     (Err(error), _) => answer(&mut client, &Report::of(&error)),
@@ -194,7 +199,7 @@ fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>, places: &Places) {
             let done = views(desk).and_then(|(views, _working)| views.redesign());
             answer(&mut client, &report(done));
         }
-        Ok(Request::Upgrade { binary }) => match place() {
+        Ok(Request::Upgrade { binary }) => match place(false) {
             Ok(place) => {
                 let desk = Arc::clone(desk);
                 beside(place, move || upgrade(client, binary, &desk));
