@@ -69,13 +69,11 @@ impl Waiters {
         if queue.jobs.len() >= JOBS_MAX {
             return Err(job);
         }
-        if queue.idle <= queue.jobs.len() {
-            drop(queue);
-            self.start();
-            if self.threads.lock().is_empty() {
-                return Err(job);
-            }
-            queue = self.shared.queue.lock();
+        if queue.idle <= queue.jobs.len()
+            && !self.start(&mut queue)
+            && self.threads.lock().is_empty()
+        {
+            return Err(job);
         }
         queue.jobs.push_back(job);
         drop(queue);
@@ -83,16 +81,25 @@ impl Waiters {
         Ok(())
     }
 
-    fn start(&self) {
+    /// Starts one more thread, if there may be one more. It counts as idle from here on, under the lock under which it was found to
+    /// be needed: another job that comes before this one is queued may not count on it too.
+    fn start(&self, queue: &mut Queue) -> bool {
         let mut threads = self.threads.lock();
         if threads.len() >= THREADS_MAX {
-            return;
+            return false;
         }
         let (shared, cpus) = (self.shared.clone(), self.cpus.clone());
         let name = format!("{}-{}", self.name, threads.len());
         match std::thread::Builder::new().name(name).spawn(move || serve(&shared, &cpus)) {
-            Ok(thread) => threads.push(thread),
-            Err(err) => log::warn!("cannot start a thread for requests that take long: {err}"),
+            Ok(thread) => {
+                threads.push(thread);
+                queue.idle += 1;
+                true
+            }
+            Err(err) => {
+                log::warn!("cannot start a thread for requests that take long: {err}");
+                false
+            }
         }
     }
 }
@@ -114,6 +121,7 @@ fn serve(shared: &Shared, cpus: &[usize]) {
     // A thread starts where and as the reader runs that started it.
     set_free(cpus);
     let mut queue = shared.queue.lock();
+    queue.idle -= 1;
     loop {
         if let Some(job) = queue.jobs.pop_front() {
             drop(queue);
@@ -151,6 +159,39 @@ mod tests {
             assert_eq!(ring.join().unwrap(), (vec![cpus[0]], libc::SCHED_BATCH));
         });
         assert_eq!(receiver.recv().unwrap(), (cpus, libc::SCHED_OTHER));
+    }
+
+    /// Of two that came at once, and found no thread that was idle, one was queued without a thread: it was done when another was.
+    #[test]
+    fn each_of_many_jobs_that_come_at_once_has_a_thread() {
+        const EACH: usize = 4;
+        for round in 0..300 {
+            let waiters = Waiters::new("varve-wait");
+            let together = Arc::new(std::sync::Barrier::new(2 * EACH));
+            let (sender, receiver) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    let (waiters, together, sender) = (&waiters, &together, sender.clone());
+                    scope.spawn(move || {
+                        for _ in 0..EACH {
+                            let (together, sender) = (together.clone(), sender.clone());
+                            waiters.run(Box::new(move || {
+                                together.wait();
+                                sender.send(()).unwrap();
+                            }));
+                        }
+                    });
+                }
+            });
+            for _ in 0..2 * EACH {
+                let done = receiver.recv_timeout(std::time::Duration::from_secs(20));
+                // The jobs wait for each other, so there is no ending them.
+                done.unwrap_or_else(|_| {
+                    eprintln!("round {round}: a job has no thread");
+                    std::process::abort()
+                });
+            }
+        }
     }
 
     #[test]
