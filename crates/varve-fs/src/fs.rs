@@ -494,12 +494,6 @@ impl VarveFs {
         Duration::from_millis(self.monotonic_ms().saturating_sub(used))
     }
 
-    /// Whether programs have files open to write to them. Who has mapped one has it open as well, and what he has changed in
-    /// memory comes before he closes it.
-    pub fn is_open_for_writing(&self) -> bool {
-        self.handles.any_written()
-    }
-
     /// [`Env::monotonic`] in milliseconds.
     pub(crate) fn monotonic_ms(&self) -> u64 {
         self.env.monotonic().as_millis() as u64

@@ -144,12 +144,6 @@ impl Handles {
         nodes
     }
 
-    /// Whether any file is open that may be written to.
-    pub(crate) fn any_written(&self) -> bool {
-        let is_written = |file: &Arc<OpenFile>| file.flags.write;
-        self.shards.iter().any(|shard| shard.read().values().any(is_written))
-    }
-
     /// Calls `visit` with every handle's number and file.
     pub(crate) fn for_each(&self, visit: &mut dyn FnMut(u64, &OpenFile)) {
         for (rest, shard) in (0..).zip(&self.shards) {

@@ -4,10 +4,10 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
-use varve_engine::{Batch, KeyRange, Store};
+use varve_engine::{Batch, Direction, KeyRange, Store};
 use varve_schema::{
-    Body, CHUNK_BYTES, Content, EntryRow, EntrySuffix, Inode, META, Pending, RowKey, UsageChange,
-    decode_inode_row, encode_inode_row,
+    Body, CHUNK_BYTES, Content, EntryRow, EntrySuffix, Inode, META, ParentPointer, ParentRow,
+    Pending, RowKey, UsageChange, decode_inode_row, encode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -125,6 +125,27 @@ pub(crate) fn read_pending_row(
     let row = store.get(meta, &key.to_bytes()).map_err(error::store)?;
     let pending = row.as_ref().map(Pending::decode).transpose();
     pending.map_err(|error| error::row(META, key, error))
+}
+
+/// Calls `each` with where the inode `ino`, which has a row of its own, has its names, until it says false.
+pub(crate) fn for_each_pointer(
+    store: &dyn Store,
+    meta: KeyspaceId,
+    ino: InodeId,
+    each: &mut dyn FnMut(ParentPointer) -> FsResult<bool>,
+) -> FsResult<()> {
+    let range = rows_from(RowKey::parent(ino, 0));
+    for row in store.scan(meta, range, Direction::Forward).map_err(error::store)? {
+        let (key, value) = row.map_err(error::store)?;
+        let Some(key) = RowKey::from_bytes(&key) else { continue };
+        let row = ParentRow::decode(&value).map_err(|error| error::row(META, key, error))?;
+        for pointer in row.pointers {
+            if !each(pointer)? {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The path of a directory from the root on; `None` if it is being removed.

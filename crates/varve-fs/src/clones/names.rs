@@ -15,14 +15,14 @@ use smallvec::SmallVec;
 use varve_engine::Direction;
 use varve_schema::{
     Body, Borrowed, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Folded, Home, Inode, Loan,
-    META, ParentRow, RowKey, Times, Twin, UsageChange, encode_inode_row,
+    META, RowKey, Times, Twin, UsageChange, encode_inode_row,
 };
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::{Changes, rows_from};
+use crate::rows::{Changes, for_each_pointer, rows_from};
 use crate::usage::Parents;
 
 /// Names that are being copied by one batch.
@@ -283,18 +283,12 @@ impl<'a> Copying<'a> {
 
     /// How many names of `file` are known, and how many of them lie within what was cloned.
     fn count_names(&self, file: &Inode) -> FsResult<(u64, u64)> {
-        let range = rows_from(RowKey::parent(file.ino, 0));
         let (mut known, mut within) = (0, 0);
-        let rows = self.from.store.scan(self.from.meta, range, Direction::Forward);
-        for row in rows.map_err(error::store)? {
-            let (key, value) = row.map_err(error::store)?;
-            let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let row = ParentRow::decode(&value).map_err(|error| error::row(META, key, error))?;
-            for pointer in &row.pointers {
-                known += 1;
-                within += u64::from(self.from.lies_within(pointer.dir, self.folded.top)?);
-            }
-        }
+        for_each_pointer(self.from.store.as_ref(), self.from.meta, file.ino, &mut |pointer| {
+            known += 1;
+            within += u64::from(self.from.lies_within(pointer.dir, self.folded.top)?);
+            Ok(true)
+        })?;
         Ok((known, within))
     }
 }

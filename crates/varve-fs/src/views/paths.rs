@@ -1,17 +1,78 @@
-//! Paths of inodes and rows, for people who are told of a conflict.
+//! Paths of inodes and rows: for people who are told of a conflict, and for who goes to open files by their names.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use varve_engine::Clash;
 use varve_schema::key::MetaRow;
 use varve_schema::{EntryRow, ParentRow, RowKey};
 use varve_types::{InodeId, KeyspaceId};
+use varve_vfs::FsResult;
 
 use crate::fs::VarveFs;
 use crate::locator::Place;
+use crate::rows::for_each_pointer;
+
+/// How often the place of a name may turn out to be old ([`VarveFs::hold`] waits as often).
+const LOOKS_MAX: u32 = 10_000;
 
 impl VarveFs {
+    /// The files that programs have open to write to, each with a path from the directory `top` on. Who has mapped one has it open as
+    /// well, and what he changes in memory comes before he closes it. Without those that have no name below `top`.
+    pub fn open_for_writing(&self, top: InodeId) -> FsResult<Vec<(InodeId, PathBuf)>> {
+        let Some(top) = self.path_of(top)? else { return Ok(Vec::new()) };
+        let top = Path::new(OsStr::from_bytes(&top));
+        let mut paths = Vec::new();
+        for node in self.handles.written() {
+            let path = self.path_below(top, node.ino)?;
+            paths.extend(path.map(|path| (node.ino, path)));
+        }
+        Ok(paths)
+    }
+
+    /// A path of a file, from the directory with the path `top` on.
+    fn path_below(&self, top: &Path, ino: InodeId) -> FsResult<Option<PathBuf>> {
+        let below = |dir: InodeId, name: &[u8]| {
+            let above = self.path_of(dir)?.unwrap_or_default();
+            let above = Path::new(OsStr::from_bytes(&above)).strip_prefix(top).ok();
+            FsResult::Ok(above.map(|above| above.join(OsStr::from_bytes(name))))
+        };
+        for _ in 0..LOOKS_MAX {
+            let place = self.locator.place(ino)?;
+            let key = match &place {
+                Some(Place::Entry { key, slot }) => {
+                    let row = self.entry_row(*key)?;
+                    let named = row.at(*slot).filter(|named| named.body.ino() == ino);
+                    if let Some(named) = named {
+                        return below(InodeId::new(key.prefix()), &named.name);
+                    }
+                    *key
+                }
+                Some(Place::Own) | None => {
+                    let mut found = None;
+                    for_each_pointer(self.store.as_ref(), self.meta, ino, &mut |pointer| {
+                        found = below(pointer.dir, &pointer.name)?;
+                        Ok(found.is_none())
+                    })?;
+                    if found.is_some() {
+                        return Ok(found);
+                    }
+                    RowKey::inode(ino)
+                }
+                Some(Place::Detached(_)) => return Ok(None),
+            };
+            // Whoever moves it has said so when he lets go of the row.
+            drop(self.locks.lock(&[key]));
+            if self.locator.place(ino)? == place {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
     /// The path of an inode, for people.
     pub(super) fn path_of_inode(&self, ino: InodeId) -> String {
         self.known_path(ino).unwrap_or_else(|| format!("inode {ino}"))

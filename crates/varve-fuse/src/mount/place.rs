@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use varve_types::InodeId;
 
 use super::apart::walk_apart;
 use super::umount::{UnmountError, UnmountMode, flags, unmount};
@@ -96,15 +97,52 @@ impl Place {
         }
     }
 
-    /// Has what is in memory alone of the file system that is mounted on it written.
-    pub fn sync(&self) -> io::Result<()> {
-        let walk = |at: &Path| {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let root = rustix::fs::open(at, flags, Mode::empty());
-            (root.and_then(rustix::fs::syncfs).map_err(io::Error::from), ())
-        };
-        self.walk(None, walk)
+    /// Has what programs have changed of `files` in mapped memory written to the file system that is mounted on it: of each its path
+    /// from there and its number, which must be a regular file's.
+    ///
+    /// `NotFound` if some are not where they are said to be; the others are written all the same.
+    pub fn write_back(&self, files: &[(InodeId, PathBuf)]) -> io::Result<()> {
+        self.walk(None, |at| (write_back_below(at, files), ()))
     }
+}
+
+fn write_back_below(root: &Path, files: &[(InodeId, PathBuf)]) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(root, flags, Mode::empty())?;
+    let mut all = Ok(());
+    for (ino, path) in files {
+        match write_back(root.as_fd(), *ino, path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => all = Err(error),
+            // That writing failed is said once only.
+            written => written?,
+        }
+    }
+    all
+}
+
+/// Has what is in memory alone of the file `ino` at `path` below `root` written. `NotFound` if it is not there.
+fn write_back(root: BorrowedFd<'_>, ino: InodeId, path: &Path) -> io::Result<()> {
+    let links = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    // What it may be instead by now neither waits for a writer nor becomes a terminal.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let open = |access| rustix::fs::openat2(root, path, flags | access, Mode::empty(), links);
+    let file = match open(OFlags::RDONLY) {
+        // Who may not read it may write to it.
+        Err(Errno::ACCESS) => open(OFlags::WRONLY),
+        opened => opened,
+    };
+    let said = |error: Errno| match error {
+        Errno::LOOP | Errno::NOTDIR | Errno::XDEV | Errno::ISDIR | Errno::NXIO => {
+            Errno::NOENT.into()
+        }
+        error => io::Error::from(error),
+    };
+    let file = file.map_err(said)?;
+    if rustix::fs::fstat(&file)?.st_ino != ino.get() {
+        return Err(Errno::NOENT.into());
+    }
+    // No syncfs(2) of it all: that neither waits for what is being written to a server of files nor writes all of it.
+    Ok(rustix::fs::fsync(&file)?)
 }
 
 /// Detaches the mount with the id `mount` from `dir`, an absolute path without symbolic links; no other that the path may lead to by

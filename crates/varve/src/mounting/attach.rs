@@ -3,6 +3,7 @@
 //! Snapshots come and stay, as nobody says that he is done with one, and each costs threads and descriptors: when one is attached and
 //! there are more than [`ATTACHED_MAX`], those that nobody uses and has used for longest are let go of.
 
+use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -22,6 +23,8 @@ use crate::{Error, Result};
 const ATTACHED_MAX: usize = 64;
 /// Threads that read the requests of a snapshot: with few, many snapshots cost little.
 const SNAPSHOT_THREADS: NonZeroUsize = NonZeroUsize::new(2).unwrap();
+/// How often the open files of a view may be elsewhere than they were a moment before.
+const LOOKS_MAX: u32 = 20;
 
 impl ViewDesk {
     /// Mounts a view on its place, unless it is mounted.
@@ -209,10 +212,23 @@ impl ViewDesk {
     /// Has what programs have changed in the mapped memory of a view written. Gives its file system, if it is attached.
     pub(super) fn sync(&self, name: &ViewName) -> Result<Option<Arc<VarveFs>>> {
         let Some(open) = self.attached(name) else { return Ok(None) };
-        // It takes a process.
-        if open.is_open_for_writing() {
-            let synced = self.place(name)?.sync();
-            synced.map_err(|error| Error::io("sync", &self.dir.join(name.path()), &error))?;
+        let top = match name.kind {
+            ViewKind::Transaction => self.fs.transaction(&name.name)?.root,
+            ViewKind::Snapshot => return Ok(Some(open)),
+        };
+        let place = self.place(name)?;
+        for look in 1.. {
+            let files = open.open_for_writing(top)?;
+            // It takes a process.
+            if files.is_empty() {
+                break;
+            }
+            match place.write_back(&files) {
+                Ok(()) => break,
+                // Renamed or closed meanwhile.
+                Err(error) if error.kind() == ErrorKind::NotFound && look < LOOKS_MAX => {}
+                Err(error) => return Err(Error::io("sync", &place.path(), &error)),
+            }
         }
         Ok(Some(open))
     }

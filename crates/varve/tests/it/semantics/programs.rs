@@ -206,22 +206,48 @@ fn transaction_maps(place: &Place) {
     if !place.is_varve() {
         return;
     }
+    // How the file is called, where it is at the end, and what becomes of it.
     let script = r#"
 import mmap, os, sys
-fd = os.open(sys.argv[1], os.O_RDWR)
-shared = mmap.mmap(fd, 30000)
-if sys.argv[1] != "open":
+name = sys.argv[1]
+fd = os.open(name, os.O_RDWR)
+shared = mmap.mmap(fd, 0)
+if name != "open":
     os.close(fd)
 shared[20000:20007] = b"changed"
-if sys.argv[1] == "gone":
+if name == "gone":
     os._exit(0)
+if name == "renamed":
+    os.mkdir("d")
+    os.rename(name, "d/renamed")
+if name == "linked":
+    os.mkdir("d")
+    os.link(name, "d/linked")
+    os.unlink(name)
+if name == "removed":
+    os.unlink(name)
+if name == "many":
+    maps = []
+    for number in range(1000):
+        with open(f"{number}", "wb+") as file:
+            file.truncate(30000)
+            maps.append(mmap.mmap(file.fileno(), 0))
+        maps[-1][20000:20007] = b"changed"
 print("changed", flush=True)
 sys.stdin.read()
 "#;
     let dir = place.dir();
-    for name in ["open", "mapped", "gone"] {
-        fs::write(dir.join(name), pattern(3, 30_000)).unwrap();
-        let view = begin(&dir);
+    let others = dir.join("others");
+    let within = dir.join("within");
+    fs::create_dir(&others).unwrap();
+    for name in ["open", "mapped", "gone", "renamed", "linked", "removed", "many"] {
+        fs::create_dir(&within).unwrap();
+        fs::write(within.join(name), pattern(3, 30_000)).unwrap();
+        if name != "removed" {
+            // Another name is where the transaction does not see it.
+            fs::hard_link(within.join(name), others.join(name)).unwrap();
+        }
+        let view = begin(&within);
         let mut program = Command::new("python3");
         program.args(["-c", script, name]).current_dir(&view);
         let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -232,9 +258,22 @@ sys.stdin.read()
             assert!(program.wait().unwrap().success());
         }
         commit(place, &view);
-        assert_eq!(&fs::read(dir.join(name)).unwrap()[20_000..20_007], b"changed", "{name}");
+        let found = match name {
+            "renamed" | "linked" => within.join("d").join(name),
+            _ => within.join(name),
+        };
+        if name == "removed" {
+            refused_io(fs::metadata(found), Errno::NOENT);
+        } else {
+            assert_eq!(&fs::read(found).unwrap()[20_000..20_007], b"changed", "{name}");
+        }
+        for number in 0..if name == "many" { 1000 } else { 0 } {
+            let found = fs::read(within.join(number.to_string())).unwrap();
+            assert_eq!(&found[20_000..20_007], b"changed", "{number}");
+        }
         drop(program.stdin.take());
         program.wait().unwrap();
+        fs::remove_dir_all(&within).unwrap();
     }
     checked(place);
 }
