@@ -205,11 +205,11 @@ fn list(refusals: &[Refusal]) -> String {
     refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Gives the mount on `dir` the flags of `options` (read-only, no set-id bits, no devices, no programs,
-/// `sync` in mount tables) while it is in use; everything else stays as it is.
-pub fn remount(dir: &Path, options: &MountOptions) -> Result<(), MountError> {
-    direct::remount(dir, options)
-        .map_err(|reason| MountError::Remount { dir: dir.to_path_buf(), reason })
+/// Gives a mount the flags of `options` (read-only, no set-id bits, no devices, no programs, `sync` in mount tables) while it
+/// is in use; everything else stays as it is. No other mount is touched to which its path may lead by now.
+pub fn remount(mount: &MountPoint, options: &MountOptions) -> Result<(), MountError> {
+    direct::remount(mount, options)
+        .map_err(|reason| MountError::Remount { dir: mount.dir.clone(), reason })
 }
 
 /// Attaches a new FUSE connection to the directory `dir`. A mount of the same source whose server has died is

@@ -7,7 +7,8 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
-use super::{Connection, FS_TYPE, MountOptions, Place, alone};
+use super::place::open_on;
+use super::{Connection, FS_TYPE, MountOptions, MountPoint, Place, alone};
 
 const DEVICE: &str = "/dev/fuse";
 
@@ -58,9 +59,11 @@ fn attachment(
     })
 }
 
-/// Gives the mount on `dir` other flags; the connection stays. The reason, if it cannot.
-pub(super) fn remount(dir: &Path, options: &MountOptions) -> Result<(), String> {
-    rustix::mount::mount_remount(dir, flags(options), c"").map_err(|err| err.to_string())
+/// Gives a mount other flags; the connection stays. The reason, if it cannot.
+pub(super) fn remount(mount: &MountPoint, options: &MountOptions) -> Result<(), String> {
+    let root = open_on(mount.id, &mount.dir).map_err(|err| err.to_string())?;
+    let at = format!("/proc/thread-self/fd/{}", root.as_raw_fd());
+    rustix::mount::mount_remount(at, flags(options), c"").map_err(|err| err.to_string())
 }
 
 fn flags(options: &MountOptions) -> MountFlags {

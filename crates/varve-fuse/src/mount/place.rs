@@ -178,7 +178,7 @@ pub fn unmount_that(mount: u64, dir: &Path, mode: UnmountMode) -> Result<(), Unm
 }
 
 /// Opens the directory `dir` if it lies on the mount with the id `mount`.
-fn open_on(mount: u64, dir: &Path) -> io::Result<OwnedFd> {
+pub(super) fn open_on(mount: u64, dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::openat2(CWD, dir, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     match opened {

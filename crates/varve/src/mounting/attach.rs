@@ -16,7 +16,7 @@ use varve_fuse::{
 use varve_vfs::{FsError, FsResult};
 
 use super::turns::Deed;
-use super::views::ViewDesk;
+use super::views::{ViewDesk, source_of};
 use crate::{Error, Result};
 
 /// Snapshots that stay attached though nobody uses them.
@@ -122,7 +122,7 @@ impl ViewDesk {
             (mount.no_suid, mount.no_dev, mount.no_exec) = (now.no_suid, now.no_dev, now.no_exec);
         }
         mount.read_only |= name.kind == ViewKind::Snapshot;
-        mount.source.push(format!("#{}", name.path().display()));
+        mount.source = source_of(&mount.source, name);
         mount
     }
 

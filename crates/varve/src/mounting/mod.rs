@@ -33,7 +33,7 @@ use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use varve_fs::MountOptions as FsOptions;
+use varve_fs::{MountOptions as FsOptions, ViewKind};
 use varve_fuse::{
     IdlePoll, MountMethod, MountOptions, Mounted, Session, SessionOptions, StopHandle, UnmountMode,
     find_mounts,
@@ -155,17 +155,27 @@ pub fn serve(
     succession::serve_on(attached, choices, ready)
 }
 
-/// Gives the mount on `dir` the flags among `choices`, as `mount -o remount` asks; what the daemon itself was
-/// told when it began stays.
+/// Gives the mount on `dir`, and the mounts of views within it, the flags among `choices`, as `mount -o remount` asks; what
+/// the daemon itself was told when it began stays.
 pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
     let mounts = find_mounts()
         .map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))?;
     let resolved = dir.canonicalize().map_err(|error| Error::io("find", dir, &error))?;
-    let Some(mount) = mounts.into_iter().rev().find(|mount| mount.dir == resolved) else {
+    let Some(mount) = mounts.iter().rfind(|mount| mount.dir == resolved) else {
         return Err(Error::failed(format!("no Varve is mounted on {}", dir.display()))
             .hint("`findmnt -t fuse.varve` lists what is mounted"));
     };
-    Ok(varve_fuse::remount(&mount.dir, &mount_options(Path::new(&mount.source), choices))?)
+    let options = mount_options(Path::new(&mount.source), choices);
+    varve_fuse::remount(mount, &options)?;
+    for (name, view) in views::views_of(mount, &mounts) {
+        let read_only = options.read_only || name.kind == ViewKind::Snapshot;
+        let options = MountOptions { read_only, ..options.clone() };
+        varve_fuse::remount(view, &options).map_err(|error| {
+            Error::failed(format!("{} is remounted, and a view is not: {error}", dir.display()))
+                .hint("end the programs that write to it, and remount again")
+        })?;
+    }
+    Ok(())
 }
 
 /// SIGTERM and SIGINT unmount; if programs still use the mount it goes when they are done, and a second

@@ -10,6 +10,7 @@
 //! It takes CAP_SYS_ADMIN, which root has, and so has whoever mounts in a private namespace.
 
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    MountOptions, MountWatch, Notifier, SessionOptions, UnmountError, UnmountMode, find_mounts,
-    unmount_that,
+    MountOptions, MountPoint, MountWatch, Notifier, SessionOptions, UnmountError, UnmountMode,
+    find_mounts, unmount_that,
 };
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -335,6 +336,22 @@ impl ViewDesk {
 fn find_main(attached: &Attached) -> Option<MountWatch> {
     let found = MountWatch::find(&attached.ready.dir, attached.store.as_os_str());
     found.inspect_err(|error| log::warn!("no views: {error}")).ok().flatten()
+}
+
+/// The views whose mounts are among `mounts`, of the store that is mounted as `main`.
+pub(super) fn views_of<'a>(
+    main: &'a MountPoint,
+    mounts: &'a [MountPoint],
+) -> impl Iterator<Item = (ViewName, &'a MountPoint)> {
+    mounts.iter().filter_map(|mount| {
+        let name = ViewName::at(mount.dir.strip_prefix(&main.dir).ok()?)?;
+        (mount.source == source_of(&main.source, &name)).then_some((name, mount))
+    })
+}
+
+/// What mount tables show as the source of a view's mount.
+pub(super) fn source_of(main: &OsStr, name: &ViewName) -> OsString {
+    [main, OsStr::new("#"), name.path().as_os_str()].into_iter().collect()
 }
 
 /// Unmounts the views of the mount on `dir`.

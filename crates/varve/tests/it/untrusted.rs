@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Mount, can_mount, run, varve};
+use crate::harness::{Mount, can_mount, fails, run, varve};
 use varve_testkit::{skipped, there_is};
 
 /// Links out of a store, wherever its opener would write or read. `bent` makes one; the file beside the store
@@ -343,27 +343,35 @@ fn a_path_that_leads_elsewhere_by_now_is_not_followed() {
     assert!(String::from_utf8_lossy(&listed).contains(&attached), "it has not ended");
 }
 
-/// Views that were mounted after `mount -o remount` had the flags with which the daemon had begun, and what goes past the mount still
-/// changed everything.
+/// Views that were mounted after `mount -o remount` had the flags with which the daemon had begun, those that were mounted before it
+/// kept theirs, and what goes past the mount still changed everything.
 #[test]
 fn flags_that_are_changed_hold_for_views_and_all_other_ways() {
     let Some(mount) = Mount::new() else { return };
     let dir = mount.path();
     fs::copy("/bin/true", dir.join("true")).unwrap();
     run(varve().args(["kv", "create"]).arg(&dir).arg("tags"));
-    let [one, two] = [0; 2].map(|_| {
+    run(varve().args(["snapshot", "create"]).arg(&dir).arg("was"));
+    let [one, two, before] = [0; 3].map(|_| {
         let begun = run(varve().args(["txn", "begin"]).arg(&dir)).stdout;
         std::path::PathBuf::from(String::from_utf8(begun).unwrap().trim())
     });
+    let snapshot = dir.join(".varve/snapshots/was");
+    assert!(snapshot.join("true").exists());
+    fs::write(before.join("new"), "x").unwrap();
     let remount = |options: &str| {
         let options = format!("rw,remount,{options}");
         run(varve().arg(mount.store()).arg(&dir).args(["-o", &options]));
     };
     remount("ro,nosuid,nodev,noexec");
-    let refused = fs::write(one.join("new"), "x").unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
-    let refused = Command::new(one.join("true")).status().unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ACCESS.raw_os_error()));
+    let is_refused = |done: std::io::Result<()>, why: rustix::io::Errno| {
+        assert_eq!(done.unwrap_err().raw_os_error(), Some(why.raw_os_error()));
+    };
+    for view in [&one, &before] {
+        is_refused(fs::write(view.join("new"), "y"), rustix::io::Errno::ROFS);
+        let ran = Command::new(view.join("true")).status();
+        is_refused(ran.map(drop), rustix::io::Errno::ACCESS);
+    }
     let id = two.file_name().unwrap().to_str().unwrap();
     let changes: [&[&str]; 10] = [
         &["txn", "begin"],
@@ -384,7 +392,18 @@ fn flags_that_are_changed_hold_for_views_and_all_other_ways() {
     }
     assert_eq!(run(varve().args(["kv", "scan"]).arg(&dir).arg("tags")).stdout, b"");
     remount("exec");
-    fs::write(two.join("new"), "x").unwrap();
+    is_refused(fs::write(snapshot.join("new"), "x"), rustix::io::Errno::ROFS);
+    for view in [&one, &two, &before] {
+        fs::write(view.join("new"), "x").unwrap();
+    }
+    // One that is being written to cannot be made read-only, which is said.
+    let writes = fs::File::create(before.join("written")).unwrap();
+    let mut command = varve();
+    command.arg(mount.store()).arg(&dir).args(["-o", "rw,remount,ro"]);
+    let said = fails(&mut command, 32);
+    assert!(said.contains("a view is not") && said.contains("busy"), "{said}");
+    drop(writes);
+    remount("rw");
     assert!(Command::new(two.join("true")).status().unwrap().success());
     run(varve().args(["txn", "commit"]).arg(&dir).arg(id));
     run(varve().args(["kv", "put"]).arg(&dir).args(["tags", "k", "v"]));
