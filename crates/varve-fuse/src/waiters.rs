@@ -139,7 +139,9 @@ fn serve(shared: &Shared, cpus: &[usize]) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
     use crate::readers::{Placement, Readers, policy};
@@ -161,32 +163,35 @@ mod tests {
         assert_eq!(receiver.recv().unwrap(), (cpus, libc::SCHED_OTHER));
     }
 
-    /// Of two that came at once, and found no thread that was idle, one was queued without a thread: it was done when another was.
+    /// Of those that came at once, and found no thread that was idle, one was queued without a thread: it was done when another was.
     #[test]
     fn each_of_many_jobs_that_come_at_once_has_a_thread() {
-        const EACH: usize = 4;
-        for round in 0..300 {
+        const JOBS: u64 = 4;
+        for round in 0..600 {
             let waiters = Waiters::new("varve-wait");
-            let together = Arc::new(std::sync::Barrier::new(2 * EACH));
+            let together = Arc::new(Barrier::new(JOBS as usize));
             let (sender, receiver) = std::sync::mpsc::channel();
+            let start = Barrier::new(JOBS as usize);
             std::thread::scope(|scope| {
-                for _ in 0..2 {
-                    let (waiters, together, sender) = (&waiters, &together, sender.clone());
+                for at in 0..JOBS {
+                    let (together, sender) = (together.clone(), sender.clone());
+                    let (waiters, start) = (&waiters, &start);
                     scope.spawn(move || {
-                        for _ in 0..EACH {
-                            let (together, sender) = (together.clone(), sender.clone());
-                            waiters.run(Box::new(move || {
-                                together.wait();
-                                sender.send(()).unwrap();
-                            }));
+                        start.wait();
+                        // Each comes in all moments of what it takes to start a thread for another.
+                        for _ in 0..at * 100 * (round % 40) {
+                            std::hint::spin_loop();
                         }
+                        waiters.run(Box::new(move || {
+                            together.wait();
+                            sender.send(()).unwrap();
+                        }));
                     });
                 }
             });
-            for _ in 0..2 * EACH {
-                let done = receiver.recv_timeout(std::time::Duration::from_secs(20));
+            for _ in 0..JOBS {
                 // The jobs wait for each other, so there is no ending them.
-                done.unwrap_or_else(|_| {
+                receiver.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| {
                     eprintln!("round {round}: a job has no thread");
                     std::process::abort()
                 });
