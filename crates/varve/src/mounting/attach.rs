@@ -16,7 +16,7 @@ use varve_fuse::{
 use varve_vfs::{FsError, FsResult};
 
 use super::turns::Deed;
-use super::views::{ViewDesk, source_of};
+use super::views::{BeingEnded, ViewDesk, source_of};
 use crate::{Error, Result};
 
 /// Snapshots that stay attached though nobody uses them.
@@ -144,18 +144,14 @@ impl ViewDesk {
 
     /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it. REQUIRES: `work` looks first whether
     /// there is such a view: its name may be anything that a client has sent, and so may the path where it would be mounted.
-    pub(super) fn ending<E: From<Error>>(
+    pub(super) fn ending<E: From<BeingEnded>>(
         &self,
         name: &ViewName,
         work: impl FnOnce() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        match self.turns.take(name, Deed::End) {
-            Some(_turn) => work(),
-            None => {
-                let text = format!("{} is being ended already", name.path().display());
-                Err(Error::failed(text).into())
-            }
-        }
+        let turn = self.turns.take(name, Deed::End);
+        let _turn = turn.ok_or_else(|| BeingEnded(name.clone()))?;
+        work()
     }
 
     /// Takes the mount of a view away that ends. Programs still in it get errors, unless the mode is plain: then it stays.

@@ -185,7 +185,7 @@ impl ViewDesk {
     }
 
     fn abort_idle(&self, name: &ViewName, limit_s: u64) {
-        match self.abort(name, UnmountMode::Plain) {
+        match self.abort::<Error>(name, UnmountMode::Plain) {
             Ok(()) => {
                 log::warn!(
                     "transaction {} is aborted: nobody has used it for {limit_s} s",

@@ -6,8 +6,8 @@ use varve_fs::{CommitError, ViewName};
 use varve_fuse::UnmountMode;
 use varve_vfs::{FsError, FsResult, Transact};
 
-use super::views::{NotCommitted, ViewDesk};
-use crate::{Error, transaction};
+use super::views::{NotEnded, ViewDesk};
+use crate::transaction;
 
 impl ViewDesk {
     /// Does what a program on the mount asks.
@@ -15,7 +15,17 @@ impl ViewDesk {
         let _working = self.door.enter().ok_or(FsError::TryAgain)?;
         self.check_writable()?;
         let name = |id: u64| ViewName::transaction(id.to_string());
-        let failed = |error: Error| FsError::Storage(error.message().to_owned());
+        let ended = |id: u64, done: Result<(), NotEnded>| {
+            // Whoever comes too late is told so, whatever he has met.
+            let gone = || self.fs.transaction(&id.to_string()).err();
+            done.map(|()| id).map_err(|error| match error {
+                NotEnded::Refused(error) => refused(error),
+                NotEnded::ByAnother(_) => gone().unwrap_or(FsError::TryAgain),
+                NotEnded::Failed(error) => {
+                    gone().unwrap_or_else(|| FsError::Storage(error.message().to_owned()))
+                }
+            })
+        };
         match what {
             Transact::Begin { dir, how } => {
                 let options = transaction::options(&how);
@@ -28,14 +38,11 @@ impl ViewDesk {
             }
             Transact::Commit(id) => {
                 self.fs.transaction(&id.to_string())?;
-                self.commit(&name(id)).map(|()| id).map_err(|error| match error {
-                    NotCommitted::Refused(error) => refused(error),
-                    NotCommitted::Failed(error) => failed(error),
-                })
+                ended(id, self.commit(&name(id)))
             }
             Transact::Abort(id) => {
                 self.fs.transaction(&id.to_string())?;
-                self.abort(&name(id), UnmountMode::Force).map(|()| id).map_err(failed)
+                ended(id, self.abort(&name(id), UnmountMode::Force))
             }
         }
     }

@@ -35,25 +35,43 @@ use crate::transfer;
 use crate::views::{self, ViewRequest};
 use crate::{Error, Result};
 
-/// Why a transaction is not committed, or what of it is missing.
-pub(super) enum NotCommitted {
+/// Why a transaction is not ended, or what of its commit is missing.
+pub(super) enum NotEnded {
     Refused(CommitError),
+    /// Somebody else is about to end it.
+    ByAnother(BeingEnded),
     Failed(Error),
 }
 
-impl NotCommitted {
+/// Somebody ends this view.
+pub(super) struct BeingEnded(pub(super) ViewName);
+
+impl NotEnded {
     /// Whether the transaction goes on.
     fn goes_on(&self) -> bool {
         match self {
-            NotCommitted::Refused(error) => error.committed().is_none(),
-            NotCommitted::Failed(_) => true,
+            NotEnded::Refused(error) => error.committed().is_none(),
+            NotEnded::ByAnother(_) | NotEnded::Failed(_) => true,
         }
     }
 }
 
-impl From<Error> for NotCommitted {
-    fn from(error: Error) -> NotCommitted {
-        NotCommitted::Failed(error)
+impl From<Error> for NotEnded {
+    fn from(error: Error) -> NotEnded {
+        NotEnded::Failed(error)
+    }
+}
+
+impl From<BeingEnded> for NotEnded {
+    fn from(being: BeingEnded) -> NotEnded {
+        NotEnded::ByAnother(being)
+    }
+}
+
+impl From<BeingEnded> for Error {
+    fn from(BeingEnded(name): BeingEnded) -> Error {
+        Error::failed(format!("{} is being ended already", name.path().display()))
+            .hint("try again: by then it has ended, or goes on")
     }
 }
 
@@ -172,15 +190,14 @@ impl ViewDesk {
             ViewRequest::Commit { id } => {
                 let name = self.transaction(id);
                 self.commit(&name).map_err(|error| match error {
-                    NotCommitted::Refused(error) => {
-                        views::not_committed(&self.fs, &name.name, error)
-                    }
-                    NotCommitted::Failed(error) => error,
+                    NotEnded::Refused(error) => views::not_committed(&self.fs, &name.name, error),
+                    NotEnded::ByAnother(being) => being.into(),
+                    NotEnded::Failed(error) => error,
                 })?;
                 Ok(Value::Null)
             }
             ViewRequest::Abort { id } => {
-                self.abort(&self.transaction(id), UnmountMode::Force).map(|()| Value::Null)
+                self.abort::<Error>(&self.transaction(id), UnmountMode::Force).map(|()| Value::Null)
             }
             ViewRequest::Clone(request) => {
                 let ino = views::clone(&self.fs, request)?;
@@ -236,31 +253,35 @@ impl ViewDesk {
     }
 
     /// Drops a transaction; not if the mode is plain and programs are in it.
-    pub(super) fn abort(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
+    pub(super) fn abort<E: From<Error> + From<BeingEnded>>(
+        &self,
+        name: &ViewName,
+        mode: UnmountMode,
+    ) -> std::result::Result<(), E> {
         self.ending(name, || {
             let found = self.fs.check_view(name);
             found.map_err(|error| views::no_transaction(&name.name, error))?;
             self.end(name, mode)?;
-            views::abort(&self.fs, &name.name)
+            Ok::<_, E>(views::abort(&self.fs, &name.name)?)
         })?;
         self.name_changed(name);
         Ok(())
     }
 
-    pub(super) fn commit(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
+    pub(super) fn commit(&self, name: &ViewName) -> std::result::Result<(), NotEnded> {
         let done = self.ending(name, || self.commit_ending(name));
-        if !done.as_ref().is_err_and(NotCommitted::goes_on) {
+        if !done.as_ref().is_err_and(NotEnded::goes_on) {
             self.name_changed(name);
         }
         done
     }
 
-    fn commit_ending(&self, name: &ViewName) -> std::result::Result<(), NotCommitted> {
-        self.fs.check_view(name).map_err(|error| NotCommitted::Refused(error.into()))?;
+    fn commit_ending(&self, name: &ViewName) -> std::result::Result<(), NotEnded> {
+        self.fs.check_view(name).map_err(|error| NotEnded::Refused(error.into()))?;
         let open = self.sync(name)?;
         let done = views::commit(&self.fs, &name.name, open.as_deref());
         let Some(committed) = done.as_ref().map_or_else(CommitError::committed, Some) else {
-            return done.map(drop).map_err(NotCommitted::Refused);
+            return done.map(drop).map_err(NotEnded::Refused);
         };
         self.follow(committed);
         // What it was is part of the main view now, whatever becomes of its mount.
@@ -271,7 +292,7 @@ impl ViewDesk {
                 error.message()
             );
         }
-        done.map(drop).map_err(NotCommitted::Refused)
+        done.map(drop).map_err(NotEnded::Refused)
     }
 
     /// Has the kernel forget what it knows of the main view that has changed without it.

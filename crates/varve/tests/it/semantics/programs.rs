@@ -179,6 +179,7 @@ fn refusals(dir: &Path, helper: &Path) {
     varve_testkit::eventually("it is closed", || transact(&root, COMMIT, id).is_ok());
     assert_eq!(fs::read(dir.join("large")).unwrap()[..18], *b"in the transaction");
     gave_way(dir, |command, id| transact(&root, command, id));
+    at_once(dir, helper, &root);
     drop(root);
     fs::set_permissions(dir.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(transact_as(1000, helper, &open, BEGIN, 0), Err(Errno::PERM));
@@ -199,6 +200,25 @@ fn gave_way(dir: &Path, transact: impl Fn(u32, u64) -> Result<u64, Errno>) {
     transact(ABORT, gives).unwrap();
     transact(COMMIT, holds).unwrap();
     assert_eq!(fs::read(dir.join("held")).unwrap(), b"by the first");
+}
+
+/// Of several who end a transaction at once one does, and the others were told that the storage had failed.
+fn at_once(dir: &Path, helper: &Path, root: &File) {
+    for round in 0..4 {
+        let id = transact_as(0, helper, root, BEGIN, 0).unwrap();
+        let within = dir.join(format!(".varve/txn/{id}"));
+        (0..20).for_each(|n| fs::write(within.join(format!("{n}")), pattern(n, LARGE)).unwrap());
+        let ends = [COMMIT, COMMIT, COMMIT, [COMMIT, ABORT][round % 2]];
+        let ended = std::thread::scope(|scope| {
+            let end = |end| scope.spawn(move || transact_as(0, helper, root, end, id));
+            ends.map(end).map(|ended| ended.join().unwrap())
+        });
+        let late = ended.iter().filter(|ended| match ended {
+            Ok(_) => false,
+            Err(error) => [Errno::AGAIN, Errno::NOENT].contains(error),
+        });
+        assert_eq!(late.count(), ends.len() - 1, "{ended:?}");
+    }
 }
 
 /// What was changed in mapped memory is committed: of a file that is still open, that is still mapped, that nobody has any more.
