@@ -485,6 +485,8 @@ impl VarveFs {
             let hidden = format!("{}@{HIDDEN_NAME}", epoch.get());
             return views.db.rename_snapshot(&stored, &hidden).map_err(error::store);
         }
+        // A power cut must bring no clone back without it.
+        self.store.sync().map_err(error::store)?;
         self.sources()?.delete(epoch, &stored)?;
         self.end_view(epoch);
         self.drop_sources_after_view(&changing);

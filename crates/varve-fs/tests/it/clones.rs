@@ -228,6 +228,35 @@ fn clones_are_in_snapshots_and_of_them() {
     sound(&rig.fs);
 }
 
+/// The last clone of a snapshot was removed, then the snapshot, both before a sync. A power cut brought the clone back without what
+/// it reads from.
+#[test]
+fn a_power_cut_brings_no_clone_back_without_its_snapshot() {
+    let env = sim_store(8, &FormatOptions::default());
+    let fs = open(&env);
+    tree(&fs);
+    fs.create_snapshot("then").unwrap();
+    let original = varve_fs::Original { snapshot: Some("then"), dir: ROOT, name: Some(name("d")) };
+    let c = fs.do_clone(original, ROOT, name("c")).unwrap();
+    fs.sync().unwrap();
+    let e = fs.find(c, "e").unwrap().ino;
+    for (dir, file) in [(c, "tiny"), (c, "small"), (c, "large"), (e, "deep")] {
+        fs.unlink(dir, name(file)).unwrap();
+    }
+    fs.rmdir(c, name("e")).unwrap();
+    fs.rmdir(ROOT, name("c")).unwrap();
+    fs.delete_snapshot("then").unwrap();
+    assert!(fs.view_names(ViewKind::Snapshot).unwrap().is_empty());
+    for image in [env.power_cut_keep_nothing(), env.power_cut_keep_all()] {
+        let fs = open(&image);
+        if let Ok(c) = fs.find(ROOT, "c") {
+            let large = fs.find(c.ino, "large").unwrap().ino;
+            assert_eq!(fs.contents(large), vec![b'x'; 200_000]);
+        }
+        sound(&fs);
+    }
+}
+
 #[test]
 fn clones_go_on_in_transactions() {
     let rig = Rig::new();
