@@ -518,6 +518,9 @@ impl VarveFs {
     /// lock, which is let go of when it is dropped.
     pub(crate) fn shut_down(&self, ends: bool) -> (Option<Box<dyn FileLock>>, StoreResult<()>) {
         self.stop_reaper();
+        if let Some(views) = &self.views {
+            views.close();
+        }
         let covered = if self.options.read_only { Ok(()) } else { self.sync_open_objects() };
         if ends && !self.options.read_only {
             self.drop_known_orphans();

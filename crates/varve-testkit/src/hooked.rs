@@ -2,13 +2,19 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use varve_env::sim::SimEnv;
-use varve_env::{DirItem, Env, File, FileLock, FileStat, JoinHandle, OpenMode, Space};
+use varve_env::{
+    Allocate, DirItem, Env, File, FileLock, FileStat, JoinHandle, OpenMode, Seek, Space, Window,
+};
 use varve_types::Timestamp;
+
+/// What happens before something.
+pub type Before = Arc<dyn Fn() + Send + Sync>;
 
 /// What a test does before calls reach the machine.
 pub trait Hooks: fmt::Debug + Send + Sync + 'static {
@@ -25,6 +31,11 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
 
     /// Before a file is removed.
     fn before_removal(&self, _path: &Path) {}
+
+    /// What happens before each sync of the file at `path`, which is being opened. None is copied from such a file.
+    fn before_syncs_of(&self, _path: &Path) -> Option<Before> {
+        None
+    }
 
     /// What [`Env::is_deterministic`] answers; if false, stores run their own threads.
     fn is_deterministic(&self) -> bool;
@@ -50,7 +61,10 @@ impl<H: Hooks> Env for HookedEnv<H> {
         self.hooks.before_open(path, mode)?;
         let opened = self.sim.open(path, mode);
         self.hooks.after_open(path, mode);
-        opened
+        match self.hooks.before_syncs_of(path) {
+            Some(before) => Ok(Arc::new(HookedFile { file: opened?, before })),
+            None => opened,
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -122,5 +136,73 @@ impl<H: Hooks> Env for HookedEnv<H> {
 
     fn is_deterministic(&self) -> bool {
         self.hooks.is_deterministic()
+    }
+}
+
+/// A file with a hook before its syncs.
+struct HookedFile {
+    file: Arc<dyn File>,
+    before: Before,
+}
+
+impl fmt::Debug for HookedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.fmt(f)
+    }
+}
+
+impl File for HookedFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(buf, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        (self.before)();
+        self.file.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        (self.before)();
+        self.file.sync_all()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()> {
+        self.file.allocate(how, offset, len)
+    }
+
+    fn seek(&self, what: Seek, offset: u64) -> io::Result<u64> {
+        self.file.seek(what, offset)
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        self.file.stat()
+    }
+
+    fn set_times(
+        &self,
+        accessed: Option<Timestamp>,
+        modified: Option<Timestamp>,
+    ) -> io::Result<()> {
+        self.file.set_times(accessed, modified)
+    }
+
+    fn copy_from(&self, source: &dyn File, from: u64, to: u64, len: u64) -> io::Result<u64> {
+        self.file.copy_from(source, from, to, len)
+    }
+
+    fn window(&self, offset: u64, len: u64) -> io::Result<Option<Box<dyn Window>>> {
+        self.file.window(offset, len)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.fd()
     }
 }

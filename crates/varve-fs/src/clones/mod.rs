@@ -65,6 +65,9 @@ impl VarveFs {
         self.writable()?;
         self.check_name(parent, name)?;
         let sources = self.sources()?;
+        if original.snapshot.is_none() {
+            self.settle_before_view()?;
+        }
         let changing = self.views()?.lock_changes();
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
         let (guards, _) = self.lock_unfolded(parent, &[RowKey::inode(parent), key])?;

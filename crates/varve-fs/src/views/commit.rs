@@ -16,6 +16,9 @@
 //! 6. What is known in memory follows: places, and what the main view has open of files that are gone, which stay as
 //!    orphans.
 //!
+//! Where no objects are to be written or removed for step 5, which holds for all but large files, step 6 comes first and all locks are
+//! let go of before the store is synced: commits that are under way at the same time wait for one sync together.
+//!
 //! The kernel is told by the caller, who must hold no locks then. From the end of step 4 on it is committed: what fails later is
 //! [`CommitError::Unfinished`], and the kernel is told all the same ([`finish`]).
 
@@ -131,11 +134,7 @@ impl VarveFs {
             return Err(CommitError::Conflict(Vec::new()));
         }
         self.check_commit(&branch, view, (&txn, &known), &plan)?;
-        let own = view.objects.own_inodes()?;
-        view.objects.sync_claimed().map_err(error::sync)?;
-        let gone = plan.removed_objects.iter().chain(&plan.orphans).chain(&plan.begun);
-        let gone: HashSet<&InodeId> = gone.collect();
-        let installs: Vec<InodeId> = own.into_iter().filter(|ino| !gone.contains(ino)).collect();
+        let installs = installs(view, &plan)?;
         let before = self.store.snapshot().map_err(error::store)?;
         let survivors = (self.survivors(&plan)?, &*before);
         let own = view_dir(&self.dir, txn.epoch);
@@ -146,6 +145,13 @@ impl VarveFs {
             self.objects.drop_copies(&copied, &own);
         }
         joined?;
+        if installs.is_empty() && plan.shrunk.is_empty() && ending.then.is_none() {
+            let followed = self.follow_rows(&mut plan, survivors);
+            drop((nobody_reads, before, held, guards, quiet));
+            drop(changing);
+            let done = followed.and_then(|()| self.finish_rows(&plan, txn.epoch));
+            return ended(plan, done);
+        }
         if let Some(kept) = self.objects.kept() {
             kept.retire(txn.epoch);
         }
@@ -157,13 +163,11 @@ impl VarveFs {
         }
         drop((guards, quiet));
         if is_finished {
+            self.note_in_place();
             self.clear_away(&plan, txn.epoch);
             self.drop_sources_after_view(&changing);
         }
-        match done {
-            Ok(()) => Ok(plan.told),
-            Err(error) => Err(CommitError::Unfinished(plan.told, error)),
-        }
+        ended(plan, done)
     }
 
     /// The rows of step 3, what takes them back, and the directories that have marks among them.
@@ -285,6 +289,23 @@ impl VarveFs {
             self.check_gone(view, plan, installs)?;
             Err(error.into())
         })
+    }
+}
+
+/// The large files of which the view has something of its own that stays; it is durable then.
+fn installs(view: &VarveFs, plan: &Plan) -> FsResult<Vec<InodeId>> {
+    let own = view.objects.own_inodes()?;
+    view.objects.sync_claimed().map_err(error::sync)?;
+    let gone = plan.removed_objects.iter().chain(&plan.orphans).chain(&plan.begun);
+    let gone: HashSet<&InodeId> = gone.collect();
+    Ok(own.into_iter().filter(|ino| !gone.contains(ino)).collect())
+}
+
+/// What is told of a commit that has happened, of which all is `done` or not.
+fn ended(plan: Plan, done: FsResult<()>) -> Result<Committed, CommitError> {
+    match done {
+        Ok(()) => Ok(plan.told),
+        Err(error) => Err(CommitError::Unfinished(plan.told, error)),
     }
 }
 

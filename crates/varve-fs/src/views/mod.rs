@@ -39,6 +39,7 @@ mod txn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -153,8 +154,10 @@ pub(crate) struct Views {
     pairs_used: Mutex<BTreeMap<InodeId, u64>>,
     /// The open transactions, by the objects of each opening.
     opened: Mutex<Vec<(InodeId, Weak<Objects>)>>,
-    /// Held while a view begins or ends.
+    /// Held while a view begins or ends; not while a commit of rows alone waits to be durable.
     changing: Mutex<()>,
+    /// The store is being closed, and views are left to the next mount.
+    closed: AtomicBool,
     /// Epochs of the snapshots that are being sent or received, once for each time.
     held: Mutex<Vec<InodeId>>,
     /// Held while a snapshot is received.
@@ -190,6 +193,7 @@ impl Views {
             pairs_used: Mutex::default(),
             opened: Mutex::default(),
             changing: Mutex::default(),
+            closed: AtomicBool::new(false),
             held: Mutex::default(),
             receiving: Mutex::default(),
         }
@@ -208,6 +212,16 @@ impl Views {
     /// The same, unless it would have to wait.
     pub(crate) fn try_lock_changes(&self) -> Option<MutexGuard<'_, ()>> {
         self.changing.try_lock()
+    }
+
+    /// Waits for who begins or ends a view. What is still to follow commits then is left to the next mount.
+    pub(crate) fn close(&self) {
+        let _changing = self.changing.lock();
+        self.closed.store(true, Ordering::Release);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 }
 
@@ -336,6 +350,7 @@ impl VarveFs {
         check_name(name)?;
         self.writable()?;
         let views = self.views()?;
+        self.settle_before_view()?;
         let _changing = views.changing.lock();
         if self.find_snapshot(name)?.is_some() {
             return Err(FsError::Exists);
@@ -348,7 +363,14 @@ impl VarveFs {
         self.begin_view(pin, |stored| views.db.delete_snapshot(stored)).map(drop)
     }
 
-    /// Begins a view: `pin` makes it, at a moment at which no operation is between two writes; `unpin` takes it back
+    /// Does what need not keep others from beginning or ending views, before one begins.
+    pub(crate) fn settle_before_view(&self) -> FsResult<()> {
+        self.accounts.tell_all();
+        // What is removed already need not be kept.
+        self.reaper.sync_and_drain()
+    }
+
+    /// Begins a view, after [`VarveFs::settle_before_view`]: `pin` makes it, at a moment at which no operation is between two writes; `unpin` takes it back
     /// if large files cannot be kept for it.
     pub(crate) fn begin_view<T>(
         &self,
@@ -356,9 +378,6 @@ impl VarveFs {
         unpin: impl FnOnce(&T) -> StoreResult<()>,
     ) -> FsResult<T> {
         let Some(kept) = self.objects.kept() else { return Err(FsError::Stale) };
-        self.accounts.tell_all();
-        // What is removed already need not be kept.
-        self.reaper.sync_and_drain()?;
         let guards = self.locks.lock_all();
         // What the view sees is older than this id: it would be taken for unknown to the view otherwise.
         let epoch = self.ids.allocate()?;

@@ -192,6 +192,9 @@ impl VarveFs {
             return Err(FsError::NotSupported("a transaction that shows views"));
         }
         self.dir_row(root)?;
+        if options.isolation == Isolation::Snapshot {
+            self.settle_before_view()?;
+        }
         let _changing = views.changing.lock();
         // None is half made when it begins.
         let _held = self.dictionaries().stand_still()?;

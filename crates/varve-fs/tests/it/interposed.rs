@@ -1,4 +1,4 @@
-//! A simulated machine on which something happens while a file is opened or removed.
+//! A simulated machine on which something happens while a file is opened or removed, or a log synced.
 
 use std::fmt;
 use std::io;
@@ -8,22 +8,22 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use varve_env::OpenMode;
 use varve_env::sim::SimEnv;
-use varve_testkit::hooked::{HookedEnv, Hooks};
+use varve_testkit::hooked::{Before, HookedEnv, Hooks};
 
 /// What happens instead of one opening, which fails.
 pub(crate) type Instead = Box<dyn FnOnce() + Send>;
 
-/// What happens before each removal of an object file.
-pub(crate) type BeforeRemoval = Arc<dyn Fn() + Send + Sync>;
-
-/// What happens to object files, once it is set.
+/// What happens to object files, and to the log, once it is set.
 pub(crate) struct OnObjects {
     pub(crate) instead: Mutex<Option<Instead>>,
-    pub(crate) before_removal: Mutex<Option<BeforeRemoval>>,
+    /// Happens before each removal of an object file.
+    pub(crate) before_removal: Mutex<Option<Before>>,
     /// Happens once, behind an opening.
     pub(crate) after_open: Mutex<Option<Instead>>,
     /// Happens once, behind the making of a directory for objects.
     pub(crate) after_create_dir: Mutex<Option<Instead>>,
+    /// Happens before each sync of the log.
+    pub(crate) before_log_sync: Arc<Mutex<Option<Before>>>,
     threads: bool,
 }
 
@@ -44,7 +44,15 @@ impl OnObjects {
     fn new(threads: bool) -> OnObjects {
         let (instead, before_removal) = (Mutex::new(None), Mutex::new(None));
         let (after_open, after_create_dir) = (Mutex::new(None), Mutex::new(None));
-        OnObjects { instead, before_removal, after_open, after_create_dir, threads }
+        let before_log_sync = Arc::default();
+        OnObjects {
+            instead,
+            before_removal,
+            after_open,
+            after_create_dir,
+            before_log_sync,
+            threads,
+        }
     }
 }
 
@@ -93,6 +101,17 @@ impl Hooks for OnObjects {
         if let Some(before) = before.filter(|_| is_object(path)) {
             before();
         }
+    }
+
+    fn before_syncs_of(&self, path: &Path) -> Option<Before> {
+        let is_log = path.extension().is_some_and(|extension| extension == "wal");
+        let before = Arc::clone(&self.before_log_sync);
+        is_log.then(|| -> Before {
+            Arc::new(move || {
+                let before = before.lock().clone();
+                before.into_iter().for_each(|before| before());
+            })
+        })
     }
 
     fn is_deterministic(&self) -> bool {

@@ -8,6 +8,7 @@ mod bounds;
 mod clones;
 mod closing;
 mod commits;
+mod commits_together;
 mod concurrent;
 mod copy;
 mod crash;

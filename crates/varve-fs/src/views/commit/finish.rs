@@ -2,6 +2,16 @@
 //!
 //! From here on it is committed, whatever fails. What has to be done then is done again by the next mount, and until that
 //! nothing may change, or it would come between.
+//!
+//! ```text
+//! joined --finish--------> durable, objects in place, step 6 --locks let go of--> clear_away --> over
+//! joined --follow_rows---> step 6 --locks let go of, finish_rows--> durable ----> clear_away --> over
+//! ```
+//!
+//! The second is the way of a commit of rows alone. Behind its locks others see it as they see any change that is not durable
+//! yet: what they make of it is later in the log, so no crash leaves that without it. Before it is durable a crash may bring the open
+//! transaction back, so until then its view counts as one that sees large files, and files of its own stay; both are let go of with
+//! [`super::super::Views::lock_changes`] held, as whenever views end.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
@@ -10,7 +20,7 @@ use bytes::Bytes;
 use varve_engine::{Batch, Direction, KeyRange, StoreError, StoreSnapshot};
 use varve_schema::{Content, Inode, Loan, Pending, RowKey, encode_inode_row};
 use varve_types::{InodeId, KeyspaceId};
-use varve_vfs::FsResult;
+use varve_vfs::{FsError, FsResult};
 
 use super::bytes_of;
 use crate::error;
@@ -37,21 +47,70 @@ impl VarveFs {
         survivors: Survivors<'_>,
         epoch: InodeId,
     ) -> FsResult<()> {
-        let views = self.views()?;
+        self.make_durable()?;
         let finish = || {
-            self.store.sync().map_err(error::store)?;
             // Before any of them can grow again.
             self.objects.remove(&plan.shrunk)?;
             self.objects.install(installs, &view_dir(&self.dir, epoch), copied)?;
             self.follow_commit(plan, installs, survivors)
         };
-        finish().map_err(|error| {
-            let cause = format!(
-                "a transaction is committed, but not all of its large files are in place: {error}; mount the store \
-                 again, which finishes that"
-            );
-            error::store(views.db.refuse_writes(&cause))
+        finish().or_else(|error| {
+            self.unfinished(&format!(
+                "not all of its large files are in place: {error}; mount the store again, which finishes that"
+            ))
         })
+    }
+
+    /// Makes durable that large files are in place, or the next mount would look for what it is to put there when they have changed.
+    pub(super) fn note_in_place(&self) {
+        if let Err(error) = self.store.sync() {
+            log::warn!("what follows a commit is not durable yet: {error}");
+        }
+    }
+
+    /// Step 6 of a commit of rows alone, before it is durable. Where it fails the store takes no more changes.
+    pub(super) fn follow_rows(&self, plan: &mut Plan, survivors: Survivors<'_>) -> FsResult<()> {
+        self.follow_commit(plan, &[], survivors).or_else(|error| {
+            self.make_durable()?;
+            self.unfinished(&format!(
+                "what follows is not all done: {error}; mount the store again, which finishes that"
+            ))
+        })
+    }
+
+    /// What comes after the locks of a commit of rows alone. All who are here at the same time share a sync. What a crash before
+    /// it needs is there until it is done: what the view sees of large files is kept, and what it has in files of its own stays.
+    pub(super) fn finish_rows(&self, plan: &Plan, epoch: InodeId) -> FsResult<()> {
+        self.make_durable()?;
+        // One at a time, as what views have kept goes from one to the next.
+        let views = self.views()?;
+        let changing = views.changing.lock();
+        if views.is_closed() {
+            // Another process may have the store by now, which has cleared away.
+            return Ok(());
+        }
+        if let Some(kept) = self.objects.kept() {
+            kept.retire(epoch);
+        }
+        self.clear_away(plan, epoch);
+        self.drop_sources_after_view(&changing);
+        Ok(())
+    }
+
+    fn make_durable(&self) -> FsResult<()> {
+        self.store.sync().map_err(error::store).or_else(|error| {
+            self.unfinished(&format!(
+                "whether that is durable is not known: {error}; see whether it is there when the store is mounted again"
+            ))
+        })
+    }
+
+    /// Has the store refuse changes as a transaction is committed, but `what` is the matter.
+    fn unfinished(&self, what: &str) -> FsResult<()> {
+        let cause = format!("a transaction is committed, but {what}");
+        // Of several failures the store tells the first.
+        let _ = self.views()?.db.refuse_writes(&cause);
+        Err(FsError::Storage(cause))
     }
 
     /// Does what may as well come later.
@@ -61,9 +120,6 @@ impl VarveFs {
             if let Err(error) = self.reap_orphan(*ino) {
                 log::warn!("inode {ino}, which has no name, stays until the next mount: {error}");
             }
-        }
-        if let Err(error) = self.store.sync() {
-            log::warn!("what follows a commit is not durable yet: {error}");
         }
         self.forget_transaction(epoch);
     }
