@@ -149,6 +149,11 @@ fn tail(output: &[u8]) -> String {
     String::from_utf8_lossy(output.get(from..).unwrap_or_default()).trim().to_owned()
 }
 
+/// Whether there is such a program on this machine.
+pub(crate) fn there_is(program: &str) -> bool {
+    Step::new(program).arg("--version").output().is_ok()
+}
+
 /// Runs `body` and tells how long it took.
 pub(crate) fn timed<T>(
     body: impl FnOnce() -> Result<T, Failure>,

@@ -1,5 +1,5 @@
 //! What a tree is, as far as two copies of it must agree: names, types, modes, owners, times, link counts
-//! and which names are one file, sizes, symlink targets, device numbers, extended attributes, contents.
+//! and which names are one file, sizes, symlink targets, device numbers, access control lists, extended attributes, contents.
 //!
 //! Left out because they are the file system's own business: inode numbers, sizes and link counts of
 //! directories' storage, times of access and of change, allocation.
@@ -21,6 +21,9 @@ const SHOWN_DIFFERENCES: usize = 8;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 256 << 10;
+
+/// Attributes that are asked for by name.
+const ACCESS_CONTROL_LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
 /// A tree, path by path.
 pub(super) struct Manifest {
@@ -49,6 +52,11 @@ impl Manifest {
             lines.insert(relative, line);
         }
         Ok(Manifest { lines })
+    }
+
+    /// Forgets the file at `path`, which a copy does not have.
+    pub(super) fn leave_out(&mut self, path: &str) {
+        self.lines.remove(Path::new(path));
     }
 
     /// An error that shows the first differences, if there are any.
@@ -131,11 +139,18 @@ fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Failure> {
         Err(rustix::io::Errno::NOTSUP) => 0,
         Err(error) => return Err(error.into()),
     };
+    // Whether a file system lists them or not.
+    names.truncate(length);
+    names.extend(ACCESS_CONTROL_LISTS.iter().flat_map(|name| [name.as_bytes(), b"\0"].concat()));
     let mut found = BTreeMap::new();
     let mut value = vec![0_u8; 64 << 10];
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let size = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..])?;
-        found.insert(name.to_vec(), value[..size].to_vec());
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        match rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
+            Ok(size) => drop(found.insert(name.to_vec(), value[..size].to_vec())),
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP)
+                if ACCESS_CONTROL_LISTS.iter().any(|list| list.as_bytes() == name) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(found)
 }

@@ -2,6 +2,7 @@
 //!
 //! 1. Take a tarball: the one given, or (`--small`) one made of this repository's own sources and of files
 //!    that are awkward on purpose ([`small_tree`]).
+//!    Beside it, each side makes a tree of what copies lose first: owners, lists, attributes ([`kinds`]).
 //! 2. Run every step of [`steps`] on the plain directory, then on the mount, and compare what they leave
 //!    and what they say ([`manifest`]).
 //! 3. Unmount, check the store, mount again, compare everything again.
@@ -9,6 +10,8 @@
 //! Any difference ends the run with an error that names it.
 
 mod builds;
+mod copies;
+mod kinds;
 mod manifest;
 mod small_tree;
 mod steps;
@@ -19,6 +22,7 @@ use std::path::{Path, PathBuf};
 use crate::machine::{self, Scratch, Varve};
 use crate::run::{Failure, Outcome, timed, workspace_root};
 
+use kinds::Abilities;
 use manifest::Manifest;
 use steps::{Context, Side};
 use table::Table;
@@ -87,9 +91,12 @@ fn run_in(options: &Options, program: Option<&Path>, scratch: &Scratch) -> Outco
     };
     let reference = Side::new("plain", scratch.dir("plain")?, scratch.dir("plain-out")?);
     let tested = Side::new("varve", root, scratch.dir("varve-out")?);
-    let context = Context { tarball, is_small };
-
+    let able = Abilities::of(&scratch.dir("abilities")?)?;
     let mut table = Table::default();
+    let skipped = able.missing().iter().cloned().chain(copies::missing_programs());
+    skipped.for_each(|what| table.skip(what));
+    let context = Context { tarball, is_small, able };
+
     run_steps(&context, &reference, &tested, &mut table)?;
     if let Some(varve) = &mut varve {
         remount_and_compare(varve, &tested, &mut table)?;

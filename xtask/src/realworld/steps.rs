@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::builds;
+use super::kinds::Abilities;
 use super::manifest::Manifest;
+use super::{builds, copies};
 use crate::run::{Failure, Step};
 
 /// What the steps work on.
@@ -15,6 +16,8 @@ pub(super) struct Context {
     pub(super) tarball: PathBuf,
     /// Whether to do less.
     pub(super) is_small: bool,
+    /// What the tree of all kinds of files may have.
+    pub(super) able: Abilities,
 }
 
 /// A directory under test or of reference.
@@ -40,7 +43,13 @@ impl Side {
         &self.root
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A path outside, on a plain directory.
+    pub(super) fn outside(&self, name: &str) -> PathBuf {
+        self.outside.join(name)
+    }
+
+    /// A path in it.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 }
@@ -70,10 +79,17 @@ pub(super) const STEPS: &[RealStep] = &[
     RealStep { name: "rsync -aHAX out", run: rsync_out },
     RealStep { name: "rsync -aHAX back", run: rsync_back },
     RealStep { name: "rm -r the copy", run: remove_copy },
+    RealStep { name: "make files of all kinds", run: copies::make },
+    RealStep { name: "list owners, lists, attributes", run: copies::list },
+    RealStep { name: "cp -a of all kinds", run: copies::copy },
+    RealStep { name: "tar of all kinds", run: copies::tar },
+    RealStep { name: "rsync -aHAX out of all kinds", run: copies::rsync_out },
+    RealStep { name: "rsync -aHAX back of all kinds", run: copies::rsync_back },
+    RealStep { name: "rsync -aHAX of all kinds, again", run: copies::rsync_again },
 ];
 
 /// Directories that must be the same on both sides after the steps.
-pub(super) const COMPARED_DIRS: &[&str] = &["tree", "back"];
+pub(super) const COMPARED_DIRS: &[&str] = &["tree", "back", "kinds", "kinds-back"];
 
 fn unpack(context: &Context, side: &Side) -> Result<String, Failure> {
     let tree = side.path("tree");
@@ -212,7 +228,7 @@ fn sqlite(side: &Side, name: &str, journal: &str, transactions: u32) -> Result<S
 }
 
 fn rsync_out(_: &Context, side: &Side) -> Result<String, Failure> {
-    let out = side.outside.join("tree");
+    let out = side.outside("tree");
     rsync(&side.path("tree"), &out)?;
     let tree = Manifest::of(&side.path("tree"), true)?;
     tree.compare(&Manifest::of(&out, true)?)?;
@@ -220,7 +236,7 @@ fn rsync_out(_: &Context, side: &Side) -> Result<String, Failure> {
 }
 
 fn rsync_back(_: &Context, side: &Side) -> Result<String, Failure> {
-    let (out, back) = (side.outside.join("tree"), side.path("back"));
+    let (out, back) = (side.outside("tree"), side.path("back"));
     rsync(&out, &back)?;
     let sent = Manifest::of(&out, true)?;
     sent.compare(&Manifest::of(&back, true)?)?;
@@ -228,7 +244,8 @@ fn rsync_back(_: &Context, side: &Side) -> Result<String, Failure> {
     Ok(String::new())
 }
 
-fn rsync(from: &Path, to: &Path) -> Result<String, Failure> {
+/// Copies all that rsync can keep.
+pub(super) fn rsync(from: &Path, to: &Path) -> Result<String, Failure> {
     let from = format!("{}/", from.display());
     Step::new("rsync").arg("-aHAX").arg(from).arg(to).capture()
 }

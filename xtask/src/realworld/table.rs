@@ -17,6 +17,7 @@ struct Row {
 pub(super) struct Table {
     rows: Vec<Row>,
     bytes: Vec<(String, u64)>,
+    skipped: Vec<String>,
 }
 
 impl Table {
@@ -33,6 +34,12 @@ impl Table {
     /// Notes a size.
     pub(super) fn note_bytes(&mut self, name: &str, bytes: u64) {
         self.bytes.push((name.to_owned(), bytes));
+    }
+
+    /// Notes, and says at once, what this machine does not let be compared.
+    pub(super) fn skip(&mut self, what: String) {
+        eprintln!("skipped: {what}");
+        self.skipped.push(what);
     }
 
     /// Prints the table.
@@ -53,6 +60,9 @@ impl Table {
         for (name, bytes) in &self.bytes {
             println!("{name}: {:.1} MiB", *bytes as f64 / f64::from(1 << 20));
         }
+        for what in &self.skipped {
+            println!("skipped: {what}");
+        }
         println!("realworld: everything is as on the plain directory, nothing was lost");
         Ok(())
     }
@@ -72,7 +82,8 @@ impl Table {
             .collect();
         let bytes: serde_json::Map<_, _> =
             self.bytes.iter().map(|(name, bytes)| (name.clone(), json!(bytes))).collect();
-        println!("{}", serde_json::to_string_pretty(&json!({ "steps": rows, "bytes": bytes }))?);
+        let report = json!({ "steps": rows, "bytes": bytes, "skipped": self.skipped });
+        println!("{}", serde_json::to_string_pretty(&report)?);
         Ok(())
     }
 }
