@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// step.
 pub fn redesign(path: &Path, progress: &mut dyn FnMut(&Redesign)) -> Result<Redesign> {
     let store = store_at(path)?;
-    if store::holder(&store)?.is_some() {
+    if store::is_served(&store)? {
         return all_steps(progress, || {
             let answer = control::ask(&store, &Request::Redesign)?;
             serde_json::from_value(answer)

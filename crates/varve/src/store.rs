@@ -13,6 +13,7 @@ use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME, engine_dir, lock_path};
 use varve_fs::{Dictionaries, FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
 use varve_vfs::Vfs;
 
+use crate::upgrade::control;
 use crate::{Error, Result};
 
 /// How long to wait before a store that cannot be locked counts as locked: longer than [`holder`] of another process takes
@@ -21,6 +22,10 @@ const GLANCE: Duration = Duration::from_millis(50);
 
 /// How long a daemon whose mount is gone may take to close its store.
 const CLOSING_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How long it may go on to listen to clients before it counts as one that serves still: programs may have files open on a mount
+/// that was taken away under them.
+const LISTENING_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// How often to ask whether it has.
 const CLOSING_POLL: Duration = Duration::from_millis(10);
@@ -189,22 +194,63 @@ pub fn holder(dir: &Path) -> Result<Option<Holder>> {
 /// An error if somebody has the store in `dir` open. Who has just been killed lets go of it in a moment, and whose mount was taken
 /// away when all is written: umount(8) does not wait for that.
 pub fn require_free(dir: &Path) -> Result<()> {
+    wait_until_free(dir, |_| false)?.map_or(Ok(()), |in_use| Err(in_use.refusal(dir)))
+}
+
+/// Whether a daemon serves the store in `dir`, and so is to be asked; if not, the store can be opened. Between the two, while a
+/// daemon whose mount is gone closes the store, it waits as [`require_free`] does.
+pub(crate) fn is_served(dir: &Path) -> Result<bool> {
+    let serves = |in_use: &InUse| match in_use {
+        // Programs have files open on a mount that was taken away under them.
+        InUse { closes: true, waited, .. } => {
+            *waited >= LISTENING_WAIT_MAX && control::listens(dir)
+        }
+        InUse { holder, .. } => holder.mount_point.is_some() || control::listens(dir),
+    };
+    match wait_until_free(dir, serves)? {
+        None => Ok(false),
+        Some(in_use) if serves(&in_use) => Ok(true),
+        Some(in_use) => Err(in_use.refusal(dir)),
+    }
+}
+
+/// Somebody who has a store open.
+struct InUse {
+    holder: Holder,
+    /// Its mount is gone.
+    closes: bool,
+    /// How long it was waited for.
+    waited: Duration,
+}
+
+/// Waits until nobody has the store in `dir` open, for a limited time; not for whom `accepts` lets be.
+fn wait_until_free(dir: &Path, accepts: impl Fn(&InUse) -> bool) -> Result<Option<InUse>> {
     let begin = Instant::now();
-    let (holder, closes) = loop {
-        let Some(holder) = holder(dir)? else { return Ok(()) };
-        let closes = holder.is_closing(dir);
-        if begin.elapsed() >= if closes { CLOSING_WAIT_MAX } else { GLANCE } {
-            break (holder, closes);
+    loop {
+        let Some(holder) = holder(dir)? else { return Ok(None) };
+        let (closes, waited) = (holder.is_closing(dir), begin.elapsed());
+        let in_use = InUse { holder, closes, waited };
+        if waited >= (if closes { CLOSING_WAIT_MAX } else { GLANCE }) || accepts(&in_use) {
+            return Ok(Some(in_use));
         }
         OsEnv::new().sleep(CLOSING_POLL);
-    };
-    let error = Error::failed(format!("{} is in use by {}", dir.display(), holder.describe()));
-    Err(match &holder.mount_point {
-        Some(mount_point) if closes => error.hint(format!(
-            "{} is unmounted: wait until the store is closed, when the last program that uses its files is done",
-            mount_point.display()
-        )),
-        Some(mount_point) => error.hint(format!("`varve umount {}` first", mount_point.display())),
-        None => error.hint("wait for that process or stop it"),
-    })
+    }
+}
+
+impl InUse {
+    /// What is told to who cannot use the store in `dir` for that.
+    fn refusal(&self, dir: &Path) -> Error {
+        let text = format!("{} is in use by {}", dir.display(), self.holder.describe());
+        let error = Error::failed(text);
+        match &self.holder.mount_point {
+            Some(mount_point) if self.closes => error.hint(format!(
+                "{} is unmounted: wait until the store is closed, when the last program that uses its files is done",
+                mount_point.display()
+            )),
+            Some(mount_point) => {
+                error.hint(format!("`varve umount {}` first", mount_point.display()))
+            }
+            None => error.hint("wait for that process or stop it"),
+        }
+    }
 }

@@ -71,7 +71,7 @@ fn token_of(receipt: &Receipt) -> String {
 /// Writes a snapshot of the store at `path`, or the one mounted there, to `out`.
 pub fn send(path: &Path, request: &SendRequest, out: &mut dyn Write) -> Result<Value> {
     let store = store_at(path)?;
-    if store::holder(&store)?.is_none() {
+    if !store::is_served(&store)? {
         let file_system = FileSystem::open(&store, &MountOptions::default())?;
         let sent = send_from(&file_system.inner(), request, out);
         file_system.close()?;
@@ -92,7 +92,7 @@ pub fn receive(path: &Path, input: &mut dyn Read) -> Result<Value> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         _ => {
             let store = store_at(path)?;
-            store::holder(&store)?.map(|_| store)
+            store::is_served(&store)?.then_some(store)
         }
     };
     let Some(store) = held else { return receive_here(path, input) };

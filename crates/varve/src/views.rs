@@ -130,7 +130,7 @@ pub struct CloneRequest {
 /// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
 pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {
     let store = store_at(path)?;
-    if store::holder(&store)?.is_none() {
+    if !store::is_served(&store)? {
         return on_store(&store, &request);
     }
     control::ask(&store, &Request::Views(request))

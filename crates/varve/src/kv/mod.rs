@@ -206,7 +206,7 @@ impl Client {
                 })?
             }
         };
-        if store::holder(&store)?.is_none() {
+        if !store::is_served(&store)? {
             return FileSystem::open(&store, &MountOptions::default())
                 .map(|file_system| Client { way: Way::Store(file_system), transaction });
         }

@@ -142,6 +142,11 @@ pub(crate) fn connect(store: &Path) -> std::io::Result<UnixStream> {
     socket::connect(store, CONTROL_NAME)
 }
 
+/// Whether a daemon that has the store `store` open takes clients: none does before it lets go of it. REQUIRES: somebody has it open.
+pub(crate) fn listens(store: &Path) -> bool {
+    std::fs::symlink_metadata(store.join(CONTROL_NAME)).is_ok()
+}
+
 /// Has the daemon that has `store` open do `request`; its answer is a JSON value.
 pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
     let lost = |error: std::io::Error| {

@@ -55,6 +55,8 @@ fn a_busy_mount_stays_and_a_lazy_unmount_takes_it() {
     assert!(said.contains("in use"), "{said}");
     run(varve().args(["umount", "--lazy"]).arg(mount.path()));
     assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0);
+    // Who has the store is asked, as long as it serves.
+    run(varve().args(["snapshot", "create"]).arg(mount.store()).arg("now"));
     drop(held);
     wait_until_free(&mount);
 }
@@ -304,6 +306,38 @@ fn a_store_that_closes_is_waited_for() {
     let begin = Instant::now();
     let said = fails(varve().arg("fsck").arg(mount.store()), 1);
     assert!(said.contains("umount") && begin.elapsed() < Duration::from_secs(5), "{said}");
+}
+
+/// The same for who asks for what a daemon does while it serves: they asked the one that closed the store, and heard that it did not
+/// answer.
+#[test]
+fn who_asks_while_a_store_closes_waits_too() {
+    let Some(mount) = Mount::new() else { return };
+    for words in [
+        &["txn", "list"][..],
+        &["snapshot", "create"],
+        &["kv", "create"],
+        &["snapshot", "send"],
+        &["snapshot", "list"],
+        &["kv", "list"],
+    ] {
+        for n in 0..400 {
+            let path = mount.path().join(format!("large{n}"));
+            fs::write(&path, vec![1; 100_000]).unwrap();
+            fs::remove_file(&path).unwrap();
+        }
+        fs::write(mount.path().join("kept"), vec![2; 10_000_000]).unwrap();
+        eventually("nobody uses the mount", || {
+            rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::empty()).is_ok()
+        });
+        let mut command = varve();
+        command.args(words).arg(mount.store());
+        if matches!(words[1], "create" | "send") {
+            command.arg("name");
+        }
+        run(&mut command);
+        mount.mount();
+    }
 }
 
 /// The threads that take clients spun while the daemon had no descriptor for one.
