@@ -366,3 +366,44 @@ impl VarveFs {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By it a store that is opened again knows its transactions.
+    #[test]
+    fn what_is_kept_with_a_branch_is_as_version_1_kept_it() {
+        let options = TransactionOptions {
+            isolation: Isolation::Serializable,
+            on_conflict: OnConflict::Restart,
+            lock_wait_ms: 2500,
+            priority: 7,
+            idle_abort_s: Some(7200),
+        };
+        let (epoch, begun, purpose) = (1 << 40, 1_700_000_000, Purpose::Receive);
+        let written =
+            serde_json::to_vec(&Info { epoch, root: 1, begun, options, purpose }).unwrap();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1/transaction.info");
+        varve_testkit::golden(path, &written);
+        let read: Info = serde_json::from_slice(&written).unwrap();
+        assert_eq!((read.epoch, read.root, read.begun), (epoch, 1, begun));
+        assert_eq!((read.options, read.purpose), (options, purpose));
+        // Damage is never another transaction's: what is cut off is none at all.
+        for len in 0..written.len() {
+            assert!(serde_json::from_slice::<Info>(&written[..len]).is_err(), "cut at {len}");
+        }
+        for at in 0..written.len() {
+            let mut bytes = written.clone();
+            bytes[at] ^= 0x80;
+            assert!(serde_json::from_slice::<Info>(&bytes).is_err(), "byte {at}");
+        }
+    }
+
+    /// Before there were options, transactions were begun without.
+    #[test]
+    fn what_is_not_said_is_as_it_was_before_it_could_be() {
+        let read: Info = serde_json::from_str(r#"{"epoch":9,"root":1,"begun":5}"#).unwrap();
+        assert_eq!((read.options, read.purpose), (TransactionOptions::default(), Purpose::User));
+    }
+}

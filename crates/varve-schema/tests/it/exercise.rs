@@ -2,6 +2,7 @@
 //! as something that reads the same. The mutation tests and the fuzz targets call the same functions.
 
 use bytes::Bytes;
+use varve_schema::acl::Acl;
 use varve_schema::overlay::{
     OverlayHeader, OverlayRecord, OverlaySlot, RECORD_BYTES, RECORDS_START, SLOT_OFFSETS,
 };
@@ -126,6 +127,17 @@ pub(crate) fn overlay(data: &[u8]) -> usize {
         }
     }
     read
+}
+
+/// An access control list; whether there is one.
+pub(crate) fn acl(data: &[u8]) -> bool {
+    let Ok(Some(acl)) = Acl::decode(data) else { return false };
+    assert_eq!(Acl::decode(&acl.encode()), Ok(Some(acl.clone())));
+    let mut followed = acl.clone();
+    followed.follow_mode(acl.mode());
+    assert_eq!(followed, acl);
+    assert_eq!(acl.inherit(0o777), (acl.clone(), acl.mode()));
+    true
 }
 
 /// A key, as every key space reads it.
