@@ -19,6 +19,7 @@ use std::sync::Arc;
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
+use serde::Serialize;
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGQUIT};
 
@@ -78,11 +79,12 @@ pub fn options(words: &str) -> Option<TransactionOptions> {
 }
 
 /// A transaction that has begun.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Begun {
     /// Its id.
     pub id: String,
     /// The directory in which to work.
+    #[serde(with = "varve_engine::paths")]
     pub path: PathBuf,
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory};
+use serde::Serialize;
 use varve::{Error, Result};
 
 use crate::output;
@@ -12,6 +13,16 @@ use crate::output;
 pub(crate) struct Arguments {
     /// The directory to write varve.1, varve-mount.1 and so on to; made if it is missing
     dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was written.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(with = "varve_engine::paths")]
+    dir: &'a PathBuf,
 }
 
 /// Writes the pages.
@@ -20,6 +31,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|error| Error::io("create", dir, &error))?;
     clap_mangen::generate_to(super::CommandLine::command(), dir)
         .map_err(|error| Error::io("write manual pages to", dir, &error))?;
+    if arguments.json {
+        return output::json(&Written { dir });
+    }
     output::line(format!(
         "manual pages are in {}; read with `man -l {}/varve.1`",
         dir.display(),

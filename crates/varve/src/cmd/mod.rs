@@ -127,4 +127,44 @@ mod tests {
         use clap::CommandFactory;
         CommandLine::command().debug_assert();
     }
+
+    /// The subcommands that programs have no words of: they say nothing, or write what has a form of its own.
+    const WITHOUT_WORDS: [&str; 15] = [
+        "clone",
+        "completions",
+        "dump",
+        "kv create",
+        "kv delete",
+        "kv drop",
+        "kv get",
+        "kv put",
+        "quota clear",
+        "snapshot delete",
+        "snapshot send",
+        "txn abort",
+        "txn commit",
+        "txn enter",
+        "txn run",
+    ];
+
+    /// `txn begin`, `snapshot create` and others told people only.
+    #[test]
+    fn what_tells_something_can_tell_it_to_programs() {
+        use clap::CommandFactory;
+        let mut silent = Vec::new();
+        let mut pending = vec![(String::new(), CommandLine::command())];
+        while let Some((name, command)) = pending.pop() {
+            let below = command.get_subcommands().map(|below| {
+                (format!("{name} {}", below.get_name()).trim().to_owned(), below.clone())
+            });
+            pending.extend(below);
+            if !command.has_subcommands()
+                && command.get_arguments().all(|argument| argument.get_id() != "json")
+            {
+                silent.push(name);
+            }
+        }
+        silent.sort();
+        assert_eq!(silent, WITHOUT_WORDS);
+    }
 }

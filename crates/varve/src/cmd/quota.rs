@@ -35,6 +35,9 @@ struct SetArguments {
     /// The most files and directories, each file counted once
     #[arg(long, value_name = "N")]
     inodes: Option<u64>,
+    /// Print JSON: the limits that hold now, as `show` does
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -59,6 +62,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Action::Set(set) => {
             let bytes = set.bytes.as_deref().map(size::parse).transpose()?;
             trees::set_quota(&set.path, bytes, set.inodes)?;
+            if set.json {
+                return output::json(&trees::quotas(&set.path)?);
+            }
             warn_if_full(&set.path)
         }
         Action::Show(show) => {

@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 enum Action {
     /// Give the present state of a store a name, at once
-    Create(NameArguments),
+    Create(CreateArguments),
     /// Tell the snapshots of a store
     List(ListArguments),
     /// Let go of a snapshot
@@ -34,6 +34,15 @@ enum Action {
     Send(SendArguments),
     /// Take over a snapshot from the standard input: into a store that has the one before, or a new one
     Receive(ReceiveArguments),
+}
+
+#[derive(Args)]
+struct CreateArguments {
+    #[command(flatten)]
+    which: NameArguments,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -200,8 +209,11 @@ impl<T: Read> Read for Counted<T> {
 /// Does it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
-        Action::Create(NameArguments { path, name }) => {
+        Action::Create(CreateArguments { which: NameArguments { path, name }, json }) => {
             let created = ask(path, ViewRequest::CreateSnapshot { name: name.clone() })?;
+            if *json {
+                return output::json(&created);
+            }
             output::line(match &created["path"] {
                 Value::Null => name.clone().into_bytes(),
                 path => output::place(path),

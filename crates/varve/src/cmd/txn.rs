@@ -79,6 +79,9 @@ struct BeginArguments {
     /// Abort it when nobody has used it for so long: 90s, 10m, 2h, 7d [default: never]
     #[arg(long, value_name = "TIME", value_parser = transaction::idle_s)]
     idle_abort: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// The directory to work in, on a mount
     dir: PathBuf,
 }
@@ -139,9 +142,12 @@ struct EnterArguments {
 /// Does it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
-        Action::Begin(BeginArguments { how, idle_abort, dir }) => {
+        Action::Begin(BeginArguments { how, idle_abort, json, dir }) => {
             let options = TransactionOptions { idle_abort_s: *idle_abort, ..how.options() };
             let begun = transaction::begin(dir, &options)?;
+            if *json {
+                return output::json(&begun);
+            }
             output::line(begun.path.into_os_string().into_encoded_bytes());
             Ok(())
         }

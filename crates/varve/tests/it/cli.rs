@@ -212,6 +212,30 @@ fn every_file_of_a_store_can_be_inspected() {
     fails(varve().arg("inspect").arg("/etc/passwd"), 1);
 }
 
+/// What was begun or made was told to people alone.
+#[test]
+fn what_is_made_is_told_to_programs_too() {
+    let Some(mount) = Mount::new() else { return };
+    let made = json(varve().args(["snapshot", "create", "--json"]).arg(mount.path()).arg("before"));
+    assert_eq!(made["name"], "before");
+    let path = made["path"].as_str().unwrap();
+    assert!(Path::new(path).is_dir() && path.ends_with("/before"), "{made}");
+    let begun = json(varve().args(["txn", "begin", "--json"]).arg(mount.path()));
+    let (id, path) = (begun["id"].as_str().unwrap(), begun["path"].as_str().unwrap());
+    assert!(Path::new(path).is_dir() && path.ends_with(&format!("/{id}")), "{begun}");
+    run(varve().args(["txn", "commit"]).arg(mount.path()).arg(id));
+    let limits = ["--bytes", "1M", "--json"];
+    let set = json(varve().args(["quota", "set"]).arg(mount.path()).args(limits));
+    assert_eq!(set, json(varve().args(["quota", "show", "--json"]).arg(mount.path())));
+    assert_eq!(set[0]["bytes_max"], 1 << 20, "{set}");
+    mount.unmount();
+    let made = json(varve().args(["snapshot", "create", "--json"]).arg(mount.store()).arg("after"));
+    assert_eq!(made, serde_json::json!({ "name": "after", "path": null }));
+    let pages = mount.store().with_file_name("pages");
+    let written = json(varve().args(["man", "--json"]).arg(&pages));
+    assert!(written["dir"] == pages.to_str().unwrap() && pages.join("varve.1").exists());
+}
+
 #[test]
 fn the_model_chooses_within_the_memory_given() {
     let tune = |memory: &str| {
