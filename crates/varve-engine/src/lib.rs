@@ -32,6 +32,7 @@ pub mod paths;
 mod poison;
 mod read;
 pub mod repair;
+mod row_versions;
 mod segment;
 mod snapshot;
 mod space;
@@ -57,6 +58,7 @@ pub use design::StoreDesign;
 pub use error::{StoreError, StoreResult};
 pub use inspect::{Inspection, inspect, inspect_store};
 pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
+pub use row_versions::RowVersion;
 pub use store::{
     Direction, KeyIter, KeyRange, KeyspaceOptions, Pair, ScanIter, SortedRows, Store, StoreSnapshot,
 };

@@ -30,6 +30,7 @@ use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 pub(crate) use key::Key;
 use key::SHORT_KEY_BYTES;
 
+use crate::row_versions::RowVersions;
 use crate::segment::Separated;
 use crate::{Op, StoreResult};
 
@@ -208,7 +209,7 @@ impl Memtable {
     }
 
     /// Applies a batch; its i-th write has sequence number `first_seq` + i. Versions that the newest
-    /// live snapshot can see are kept.
+    /// live snapshot can see are kept. Counts the writes in `versions`.
     ///
     /// REQUIRES: called by one thread at a time, with growing sequence numbers.
     pub(crate) fn apply(
@@ -216,6 +217,7 @@ impl Memtable {
         first_seq: SeqNo,
         ops: impl Iterator<Item = Op>,
         newest_snapshot: Option<SeqNo>,
+        versions: Option<&RowVersions>,
     ) {
         let mut added = 0;
         let mut removed = 0;
@@ -226,11 +228,15 @@ impl Memtable {
                 Op::Put { keyspace, key, value } => (keyspace, key, Found::Value(value)),
                 Op::Delete { keyspace, key } => (keyspace, key, Found::Tombstone),
             };
+            let hash = filter_hash(&key);
+            if let Some(versions) = versions {
+                versions.count(hash);
+            }
             let rows = spaces.get_mut(keyspace);
             let before = rows.len();
             let (more, less) = set(rows, &key, SeqNo::new(seq), found, newest_snapshot);
             if rows.len() > before {
-                keys.add(hash_in(keyspace, filter_hash(&key)));
+                keys.add(hash_in(keyspace, hash));
             }
             added += more;
             removed += less;

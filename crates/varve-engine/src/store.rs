@@ -6,7 +6,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use varve_types::KeyspaceId;
 
-use crate::{Batch, StoreResult};
+use crate::{Batch, RowVersion, StoreResult};
 
 /// Bytes of a batch of an insertion of many rows, nearly.
 const INSERTED_BATCH_BYTES: usize = 1 << 20;
@@ -91,6 +91,12 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// The newest value of `key`.
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>>;
+
+    /// What changes with the row of `key`: as long as it is what it was before a [`Store::get`], another would find the
+    /// same. `None` if the store keeps no account of that.
+    fn version(&self, _keyspace: KeyspaceId, _key: &[u8]) -> Option<RowVersion> {
+        None
+    }
 
     /// Applies all of `batch` or nothing. When it returns, the batch survives the death of the
     /// process; it survives a power cut once [`Store::sync`] returns, or within 5 seconds.

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 use smallvec::SmallVec;
@@ -17,6 +18,7 @@ use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 use crate::branch::BranchRecord;
 use crate::memtable::Memtable;
+use crate::row_versions::RowVersions;
 use crate::snapshot::Pin;
 use crate::version::Version;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
@@ -128,29 +130,43 @@ impl View {
 
 /// The present view.
 #[derive(Debug)]
-pub(crate) struct Views(RwLock<Arc<View>>);
+pub(crate) struct Views {
+    present: RwLock<Arc<View>>,
+    /// How often another was put in its place.
+    changes: AtomicU64,
+    /// Writes to the rows that it shows, counted by who applies a batch.
+    pub(crate) writes: RowVersions,
+}
 
 impl Views {
     pub(crate) fn new(view: View) -> Views {
-        Views(RwLock::new(Arc::new(view)))
+        let (changes, writes) = (AtomicU64::new(0), RowVersions::new());
+        Views { present: RwLock::new(Arc::new(view)), changes, writes }
+    }
+
+    /// How often another view was put in force: if that is what it was before somebody asked for one, he has the present one.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// The present view.
     pub(crate) fn get(&self) -> Arc<View> {
-        Arc::clone(&self.0.read())
+        Arc::clone(&self.present.read())
     }
 
     /// What `look` finds in the present view, which stays the present one meanwhile: for what takes a moment, and neither
     /// reads a file nor asks for a view again, nor waits for a lock but those of memtables, whose writers wait for no view.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&Arc<View>) -> T) -> T {
-        look(&self.0.read())
+        look(&self.present.read())
     }
 
     /// Puts in force what `change` makes of the present view.
     pub(crate) fn update(&self, change: impl FnOnce(&mut View)) {
-        let mut current = self.0.write();
+        let mut current = self.present.write();
         let mut next = View::clone(&current);
         change(&mut next);
+        // Who sees this waits for the lock, and so for the new view.
+        self.changes.fetch_add(1, Ordering::Release);
         let previous = std::mem::replace(&mut *current, Arc::new(next));
         // Letting go of the last user of a table removes its file, and of a pin takes a lock that stands before this
         // one; neither must happen under the lock.

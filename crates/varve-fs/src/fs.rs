@@ -25,6 +25,7 @@ use crate::clones::{Ground, Sources};
 use crate::data::Unsettled;
 use crate::descriptors::Descriptors;
 use crate::dictionaries::Dictionaries;
+use crate::dir_rows::DirRows;
 use crate::engine::Engine;
 use crate::ids::IdAllocator;
 use crate::locator::Locator;
@@ -53,6 +54,7 @@ pub struct VarveFs {
     pub(crate) options: MountOptions,
     pub(crate) hasher: NameHasher,
     pub(crate) locks: Arc<RowLocks>,
+    pub(crate) dirs: Arc<DirRows>,
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) locator: Locator,
     pub(crate) handles: Handles,
@@ -427,8 +429,9 @@ impl VarveFs {
             None if serial.is_some() => MarksOf::SerialView,
             None => MarksOf::View,
         };
-        let accounts =
-            Accounts::open(Arc::clone(&store), both, Arc::clone(&locks), marks_max, marks);
+        let dirs = Arc::new(DirRows::new(Arc::clone(&store), meta));
+        let (books, rows) = (Arc::clone(&locks), Arc::clone(&dirs));
+        let accounts = Accounts::open(Arc::clone(&store), both, books, rows, marks_max, marks);
         let accounts = Arc::new(accounts.map_err(invalid)?);
         let books = Arc::clone(&accounts);
         let reaper =
@@ -439,6 +442,7 @@ impl VarveFs {
             data: keyspaces.data,
             hasher: superblock.name_hasher(),
             locks,
+            dirs,
             accounts,
             locator: Locator::new(spill, options.located_inodes()),
             handles: Handles::new(),

@@ -7,7 +7,7 @@
 //!    (handles), `data` (bytes), `xattr` and `acl`. Copies that are made later are in `clones`.
 //! 2. That module finds the rows it needs: by (directory, hash of name), or by inode id through the
 //!    `locator`, and locks those it will change (`locks`).
-//! 3. It reads them (`rows`), decides, and writes one batch. What is in memory (locator, open nodes)
+//! 3. It reads them (`rows`; of directories `dir_rows`), decides, and writes one batch. What is in memory (locator, open nodes)
 //!    follows before the locks are dropped.
 //!
 //! Invariants, which [`fsck`] checks: every entry's inode exists, exactly once; a directory knows its
@@ -23,6 +23,7 @@ mod clones;
 mod data;
 mod descriptors;
 pub mod dictionaries;
+mod dir_rows;
 pub mod dump;
 mod engine;
 mod error;

@@ -203,7 +203,7 @@ impl VarveFs {
 
     /// The inode in its own row.
     pub(crate) fn inode_row(&self, ino: InodeId) -> FsResult<Option<Inode>> {
-        read_inode_row(self.store.as_ref(), self.meta, ino)
+        self.dirs.read(ino)
     }
 
     /// The path of a directory from the root on; `None` if it is being removed.
@@ -294,6 +294,12 @@ impl Changes {
 
     /// The batch of all writes.
     pub(crate) fn into_batch(mut self) -> Batch {
+        self.put_dirs();
+        self.batch
+    }
+
+    /// Adds the directories' rows to the batch.
+    pub(crate) fn put_dirs(&mut self) {
         for dir in &self.dirs {
             let (key, row) = (bytes_of(RowKey::inode(dir.ino)), encode_inode_row(dir));
             match self.counted.contains(&dir.ino) {
@@ -301,7 +307,6 @@ impl Changes {
                 false => self.batch.put(self.meta, key, row),
             }
         }
-        self.batch
     }
 
     /// Writes the names of a row; without names, removes it.

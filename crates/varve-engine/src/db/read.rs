@@ -19,7 +19,7 @@ use crate::store::{KeyIter, ScanIter};
 use crate::table::{Admission, FilteredBy};
 use crate::version::{Table, Version};
 use crate::view::{Keyspace, Layer, View};
-use crate::{Direction, KeyRange, StoreResult, StoreSnapshot};
+use crate::{Direction, KeyRange, RowVersion, StoreResult, StoreSnapshot};
 
 impl Inner {
     /// The value of `key` in `tree` (`None`: the store itself) as of `seq`.
@@ -49,6 +49,13 @@ impl Inner {
         let value = self.cache.value_of(found, Admission::Keep)?;
         self.metrics.gets_found.add(u64::from(value.is_some()));
         Ok(value)
+    }
+
+    /// The version of the row of `key` in every key space; `None` once the store is closed.
+    pub(crate) fn version(&self, key: &[u8]) -> Option<RowVersion> {
+        self.check_open().ok()?;
+        let (views, writes) = (self.views.changes(), self.views.writes.of(filter_hash(key)));
+        Some(RowVersion { views, writes })
     }
 
     /// What `key` is, which no memtable has in the first of `layers`.

@@ -6,7 +6,9 @@ use varve_types::{KeyspaceId, SeqNo};
 use super::Db;
 use super::read::DbSnapshot;
 use crate::store::{KeyIter, ScanIter, SortedRows};
-use crate::{Batch, Direction, KeyRange, KeyspaceOptions, Store, StoreResult, StoreSnapshot};
+use crate::{
+    Batch, Direction, KeyRange, KeyspaceOptions, RowVersion, Store, StoreResult, StoreSnapshot,
+};
 
 impl Store for Db {
     fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
@@ -24,6 +26,10 @@ impl Store for Db {
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
         // Not the newest published state: a row that overwrote it in place may be newer.
         self.inner.get(None, keyspace, key, SeqNo::MAX)
+    }
+
+    fn version(&self, _keyspace: KeyspaceId, key: &[u8]) -> Option<RowVersion> {
+        self.inner.version(key)
     }
 
     fn write(&self, batch: Batch) -> StoreResult<()> {

@@ -210,7 +210,8 @@ impl Inner {
         writer.next_seq = first_seq.advanced(ops.len() as u64);
         let last_seq = first_seq.advanced(ops.len() as u64 - 1);
         self.snapshots.publish(last_seq, |newest_snapshot| {
-            writer.active.apply(first_seq, ops.into_iter(), newest_snapshot);
+            let versions = Some(&self.views.writes);
+            writer.active.apply(first_seq, ops.into_iter(), newest_snapshot, versions);
         });
         if changes_store {
             self.locks.store_has_changed();

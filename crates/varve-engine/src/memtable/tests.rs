@@ -10,7 +10,7 @@ const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
 fn put(table: &Memtable, seq: u64, key: &'static str, value: &'static str, snap: Option<u64>) {
     let op = Op::Put { keyspace: SPACE, key: key.into(), value: value.into() };
-    table.apply(SeqNo::new(seq), [op].into_iter(), snap.map(SeqNo::new));
+    table.apply(SeqNo::new(seq), [op].into_iter(), snap.map(SeqNo::new), None);
 }
 
 fn get(table: &Memtable, key: &str, seq: u64) -> Option<Found> {
@@ -74,7 +74,7 @@ fn every_key_is_found_however_many_there_are_and_in_its_key_space_only() {
     let keys: Vec<String> = (0..5000).map(|key| format!("key {key}")).collect();
     for (seq, key) in (1..).zip(&keys) {
         let op = Op::Put { keyspace: SPACE, key: key.clone().into(), value: "value".into() };
-        table.apply(SeqNo::new(seq), [op].into_iter(), None);
+        table.apply(SeqNo::new(seq), [op].into_iter(), None, None);
     }
     assert!(keys.iter().all(|key| get(&table, key, 5000).is_some()));
     let is_elsewhere = |key: &String| {
@@ -117,7 +117,7 @@ fn all_versions_are_those_of_a_scan() {
             0 => Op::Delete { keyspace, key },
             _ => Op::Put { keyspace, key, value: format!("value {seq}").into() },
         };
-        table.apply(SeqNo::new(seq), [op].into_iter(), snapshot);
+        table.apply(SeqNo::new(seq), [op].into_iter(), snapshot, None);
         if (rng >> 40).is_multiple_of(16) {
             snapshot = Some(SeqNo::new(seq));
         }

@@ -206,7 +206,7 @@ impl Replay {
             },
             None => Op::Delete { keyspace: write.keyspace, key: write.key },
         });
-        self.memtable.apply(batch.first_seq, ops, None);
+        self.memtable.apply(batch.first_seq, ops, None, None);
         (self.last_seq, self.begun) = (last, true);
         true
     }

@@ -208,7 +208,7 @@ impl Replay<'_> {
         });
         let pinned = &self.input.pinned;
         let before = pinned.partition_point(|seq| *seq < batch.first_seq);
-        memtable.apply(batch.first_seq, ops, pinned[..before].last().copied());
+        memtable.apply(batch.first_seq, ops, pinned[..before].last().copied(), None);
         batch.ends.iter().for_each(|branch| memtable.note_ended(*branch));
         self.last_seq = last_seq;
         Ok(())

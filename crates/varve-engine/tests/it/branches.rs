@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use varve_engine::{
-    Branch, BranchOptions, Clash, Db, Direction, Fit, KeyRange, Merged, Store, StoreError,
-    StoreResult,
+    Branch, BranchOptions, Clash, Db, Direction, Fit, KeyRange, Merged, RowVersion, Store,
+    StoreError, StoreResult,
 };
 use varve_env::sim::SimEnv;
 use varve_types::{BranchId, KeyspaceId};
@@ -29,6 +29,9 @@ struct Tree {
     changed: BTreeMap<(usize, Vec<u8>), u64>,
 }
 
+/// A row as it was read.
+type Read = (RowVersion, Option<Vec<u8>>);
+
 pub(crate) struct World {
     pub(crate) env: Arc<SimEnv>,
     /// What the store is opened with from the next time on.
@@ -45,6 +48,12 @@ pub(crate) struct World {
     ways: [u64; 2],
     /// Rows that differed between two states.
     told: u64,
+    /// Rows of the store as they were read, with their versions.
+    read: BTreeMap<(usize, Vec<u8>), Read>,
+    /// Rows that still had the version that they were read with.
+    unchanged: u64,
+    /// Chooses rows to read, without a part in what happens.
+    reader: Rng,
 }
 
 /// What two values become where the test merges.
@@ -75,6 +84,9 @@ impl World {
             commits: [0; 3],
             ways: [0; 2],
             told: 0,
+            read: BTreeMap::new(),
+            unchanged: 0,
+            reader: Rng::new(seed),
         }
     }
 
@@ -223,6 +235,7 @@ impl World {
             }
         }
         self.db = None;
+        self.read.clear();
         self.env = self.env.process_kill();
         self.db = Some(open_as(&self.env, self.designs).unwrap());
         let branches: Vec<BranchId> = self.db().branches().iter().map(|info| info.id).collect();
@@ -352,9 +365,25 @@ impl World {
         self.note(0, run);
     }
 
+    /// Rows of the store that have the version with which they were read are as they were.
+    fn check_versions(&mut self) {
+        for _ in 0..4 {
+            let space = self.reader.below(self.ids.len() as u64) as usize;
+            let (id, key) = (self.ids[space], random_key(&mut self.reader, space));
+            let version = self.db().version(id, &key).unwrap();
+            let found = self.db().get(id, &key).unwrap().map(|value| value.to_vec());
+            let read = self.read.insert((space, key), (version, found.clone()));
+            if let Some((_, before)) = read.filter(|(before, _)| *before == version) {
+                assert_eq!(before, found);
+                self.unchanged += 1;
+            }
+        }
+    }
+
     pub(crate) fn run(&mut self, rng: &mut Rng, steps: u64) {
         for _ in 0..steps {
             self.step += 1;
+            self.check_versions();
             match rng.below(100) {
                 0..70 => self.write(rng),
                 70..76 if self.trees.len() < 7 => self.begin(rng),
@@ -408,7 +437,7 @@ fn check_rows(
 
 #[test]
 fn branches_and_snapshots_agree_with_the_model() {
-    let (mut commits, mut ways, mut told) = ([0; 3], [0; 2], 0);
+    let (mut commits, mut ways, mut told, mut unchanged) = ([0; 3], [0; 2], 0, 0);
     for seed in 0..16 {
         let mut rng = Rng::new(seed);
         let mut world = World::new(Designs::Drawn, seed);
@@ -417,11 +446,13 @@ fn branches_and_snapshots_agree_with_the_model() {
         assert!(report.errors.is_empty(), "{:?}", report.errors);
         world.count_ways();
         told += world.told;
+        unchanged += world.unchanged;
         world.commits.iter().zip(&mut commits).for_each(|(n, sum)| *sum += n);
         world.ways.iter().zip(&mut ways).for_each(|(n, sum)| *sum += n);
     }
     assert!(ways.iter().all(|n| *n > 60), "{ways:?}");
     assert!(told > 2000, "{told}");
+    assert!(unchanged > 2000, "{unchanged}");
     assert!(commits.iter().all(|n| *n > 30), "{commits:?}");
 }
 

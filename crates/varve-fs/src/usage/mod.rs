@@ -49,6 +49,7 @@ use varve_vfs::{FsError, FsResult};
 
 pub(crate) use parents::Parents;
 
+use crate::dir_rows::DirRows;
 use crate::error;
 use crate::locks::RowLocks;
 use crate::rows::{Changes, Standing, differ_by_counts, read_inode_row};
@@ -84,6 +85,7 @@ pub(crate) struct Accounts {
     meta: KeyspaceId,
     data: KeyspaceId,
     locks: Arc<RowLocks>,
+    dirs: Arc<DirRows>,
     marks: Marks,
     marks_max: usize,
     /// Marks beyond which directories tell at once.
@@ -99,13 +101,14 @@ impl Accounts {
         store: Arc<dyn Store>,
         (meta, data): (KeyspaceId, KeyspaceId),
         locks: Arc<RowLocks>,
+        dirs: Arc<DirRows>,
         marks_max: usize,
         marks: MarksOf,
     ) -> FsResult<Accounts> {
         let marks = Marks::load(store.as_ref(), meta, marks)?;
         let (quotas, telling) = (Quotas::default(), Mutex::new(()));
         let room = AtomicUsize::new(marks_max);
-        Ok(Accounts { store, meta, data, locks, marks, marks_max, room, quotas, telling })
+        Ok(Accounts { store, meta, data, locks, dirs, marks, marks_max, room, quotas, telling })
     }
 
     /// Writes all of `changes` or nothing, with what they charge; `QuotaExceeded` if that does not fit. REQUIRES:
@@ -126,7 +129,10 @@ impl Accounts {
                 changes.delete_meta(RowKey::limits(*dir));
             }
         }
-        self.store.write(changes.into_batch()).map_err(error::store)?;
+        changes.put_dirs();
+        let before = self.dirs.before(&changes.dirs);
+        self.store.write(changes.batch).map_err(error::store)?;
+        self.dirs.keep(&changes.dirs, &before);
         begun.keep();
         reserved.keep();
         for dir in told {
@@ -165,7 +171,7 @@ impl Accounts {
             let at = match changes.dirs.iter().position(|staged| staged.ino == dir) {
                 Some(at) => at,
                 None => {
-                    let row = read_inode_row(self.store.as_ref(), self.meta, dir)?;
+                    let row = self.dirs.read(dir)?;
                     changes.dirs.push(row.ok_or_else(|| no_directory(dir))?);
                     changes.dirs.len() - 1
                 }

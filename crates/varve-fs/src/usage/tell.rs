@@ -15,7 +15,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use super::Accounts;
-use crate::rows::{Changes, Standing, read_inode_row};
+use crate::rows::{Changes, Standing};
 
 impl Accounts {
     /// Lets every marked directory tell if any was marked since the last time: so a mount that changes nothing
@@ -95,7 +95,7 @@ impl Accounts {
 
     /// The inode of a directory; `None` if it was removed.
     fn directory(&self, dir: InodeId) -> FsResult<Option<(Inode, DirInfo)>> {
-        let Some(inode) = read_inode_row(self.store.as_ref(), self.meta, dir)? else {
+        let Some(inode) = self.dirs.read(dir)? else {
             return Ok(None);
         };
         let Content::Directory(info) = inode.content else { return Ok(None) };
