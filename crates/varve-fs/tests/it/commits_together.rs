@@ -251,3 +251,124 @@ fn a_sync_that_fails_is_told_to_all_who_wait_for_it() {
     check(&lost, &scene, &[false; TWO], "power cut");
     assert_eq!(check(&kept, &scene, &[true; TWO], "end of the process"), [true; TWO]);
 }
+
+const COMMITTERS: u64 = 3;
+const COMMITS: u64 = 4;
+
+/// Commits transactions one after the other, each of which makes a directory with two files and counts in a file of this thread's.
+/// Gives how many were acknowledged.
+fn commit_in_turn(fs: &VarveFs, committer: u64) -> u64 {
+    let commit = |number: u64| -> Option<()> {
+        let name_of = fs.begin_transaction(ROOT, &TransactionOptions::default()).ok()?;
+        let view = fs.open_view(&name_of).ok()?;
+        let work = || -> FsResult<()> {
+            let text = format!("c{committer}-{number}");
+            let made = view.mkdir(Caller::ROOT, ROOT, name(&text), 0o755)?.attr.ino;
+            for file in ["a", "b"] {
+                view.mkdir(Caller::ROOT, made, name(file), 0o755)?;
+            }
+            let count = view.find(ROOT, &format!("count{committer}"))?.ino;
+            let handle = view.open(count, WRITE)?.handle;
+            view.write(count, handle, 0, &[number as u8 + 1], false)?;
+            view.release(count, handle)?;
+            if number == 1 {
+                view.unlink(ROOT, name(&format!("large{committer}")))?;
+            }
+            Ok(())
+        };
+        work().ok()?;
+        fs.commit_transaction(&name_of.name, &view).ok().map(drop)
+    };
+    (0..COMMITS).take_while(|number| commit(*number).is_some()).count() as u64
+}
+
+/// Snapshots come and go, transactions are aborted, and a large file that all of them see is written to.
+fn disturb(fs: &VarveFs) -> FsResult<()> {
+    for round in 0..COMMITS {
+        fs.create_snapshot(&format!("s{round}"))?;
+        let large = fs.find(ROOT, "large")?.ino;
+        let handle = fs.open(large, WRITE)?.handle;
+        fs.write(large, handle, round * 20_000, &[round as u8 + 2; 20_000], false)?;
+        fs.release(large, handle)?;
+        let dropped = fs.begin_transaction(ROOT, &TransactionOptions::default())?;
+        fs.abort_transaction(&dropped.name)?;
+        if round > 0 {
+            fs.delete_snapshot(&format!("s{}", round - 1))?;
+        }
+    }
+    Ok(())
+}
+
+/// What a crash among all that has left: of each thread's transactions the first so many, and all that were acknowledged.
+fn check_turns(image: &Arc<SimEnv>, acknowledged: &[u64], what: &str) -> u64 {
+    let fs = open(image);
+    let mut there = 0;
+    for (committer, least) in (0..).zip(acknowledged) {
+        let count = fs.find(ROOT, &format!("count{committer}")).unwrap().ino;
+        let commits = u64::from(fs.contents(count).first().copied().unwrap_or(0));
+        assert!((*least..=COMMITS).contains(&commits), "{what}: {commits} of {least}");
+        for number in 0..COMMITS {
+            let made = fs.find(ROOT, &format!("c{committer}-{number}"));
+            assert_eq!(made.is_ok(), number < commits, "{what}: {committer}-{number}");
+            assert!(made.is_err() || fs.list(made.unwrap().ino) == ["a", "b"], "{what}");
+        }
+        let large = fs.find(ROOT, &format!("large{committer}"));
+        assert_eq!(large.is_err(), commits > 1, "{what}");
+        assert!(large.is_err() || fs.contents(large.unwrap().ino) == [1; LARGE], "{what}");
+        there += commits;
+    }
+    for open in fs.transactions().unwrap() {
+        let view = fs.open_view(&open.name()).unwrap();
+        for committer in 0..COMMITTERS {
+            if let Ok(large) = view.find(ROOT, &format!("large{committer}")) {
+                assert!(view.contents(large.ino) == [1; LARGE], "{what}");
+            }
+        }
+        drop(view);
+        fs.abort_transaction(&open.name().name).unwrap();
+    }
+    sound(&fs);
+    fs.close().unwrap();
+    sound(&open(image));
+    there
+}
+
+/// Transactions are committed by several threads while others make and delete snapshots, abort and write, with crashes anywhere.
+#[test]
+fn crashes_among_commits_and_other_views_leave_what_was_acknowledged() {
+    let (mut there, mut crashes) = (0, 0);
+    for seed in 0..60 {
+        let sim = sim_store(seed, &FormatOptions::default());
+        let machine: Arc<dyn Env> = Arc::new(interposed(&sim));
+        let fs = VarveFs::open(machine, Path::new(STORE), MountOptions::default()).unwrap();
+        fs.put_at(fs.mk(ROOT, "large"), 0, &vec![1; LARGE]);
+        for committer in 0..COMMITTERS {
+            fs.put_at(fs.mk(ROOT, &format!("large{committer}")), 0, &vec![1; LARGE]);
+            fs.put_at(fs.mk(ROOT, &format!("count{committer}")), 0, &[0]);
+        }
+        fs.sync().unwrap();
+        sim.crash_after(sim.op_count() + seed * 7);
+        let acknowledged: Vec<u64> = std::thread::scope(|scope| {
+            let fs = &fs;
+            let other = scope.spawn(move || disturb(fs));
+            let threads = (0..COMMITTERS).map(|n| scope.spawn(move || commit_in_turn(fs, n)));
+            let threads: Vec<_> = threads.collect();
+            let done = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            assert!(other.join().unwrap().is_ok() || sim.crashed());
+            done
+        });
+        crashes += u32::from(sim.crashed());
+        assert!(sim.crashed() || acknowledged == [COMMITS; COMMITTERS as usize]);
+        let copy = sim.copy();
+        let images = [
+            copy.power_cut_keep_nothing(),
+            copy.power_cut_keep_all(),
+            copy.power_cut(seed),
+            copy.process_kill(),
+        ];
+        for (at, image) in images.iter().enumerate() {
+            there += check_turns(image, &acknowledged, &format!("seed {seed}, image {at}"));
+        }
+    }
+    assert!(there > 400 && crashes > 30, "{there} there, {crashes} crashes");
+}
