@@ -78,6 +78,8 @@ impl VarveFs {
         let source = match original.snapshot {
             Some(snapshot) => self.find_snapshot(snapshot)?.ok_or(FsError::NotFound)?.0,
             None => {
+                // What is not counted yet would be counted by everybody who unfolds it.
+                self.settle_growing();
                 let pin = |epoch: InodeId| {
                     let stored = format!("{}@{HIDDEN_NAME}", epoch.get());
                     sources.db.create_snapshot(&stored)?;

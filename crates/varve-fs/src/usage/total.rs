@@ -89,7 +89,11 @@ impl VarveFs {
         if !matches!(held.inode.content, Content::Object { dirty: true, .. }) {
             return Ok(());
         }
-        held.inode.size = self.object_stat(ino)?.len;
+        let len = self.object_stat(ino)?.len;
+        if held.inode.size == len {
+            return Ok(());
+        }
+        held.inode.size = len;
         let mut changes = self.changes();
         changes.standing = Standing::Happened;
         self.stage(&mut changes, &mut held)?;

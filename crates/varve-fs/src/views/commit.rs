@@ -34,7 +34,7 @@ use varve_schema::{Mark, Pending, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::merge::{merge, merge_rows, taken};
+use super::merge::{Sides, merge, merge_rows, taken};
 use super::paths::names_in;
 use super::plan::{Committed, Plan};
 use super::txn::{Purpose, Transaction};
@@ -220,6 +220,9 @@ impl VarveFs {
         plan: &Plan,
         installs: &[InodeId],
     ) -> Result<(), CommitError> {
+        let base = branch.base().map_err(error::store)?;
+        let (meta, epoch, theirs) = (self.meta, txn.epoch, self.store.as_ref());
+        let sides = Sides { meta, epoch, base: &base, theirs };
         let (batch, undo, marked) = self.joining(branch, txn, plan, installs)?;
         let committed = match batch.is_empty() {
             true => Ok(()),
@@ -227,7 +230,7 @@ impl VarveFs {
         };
         let mut names = BTreeSet::new();
         let mut decide = |clash: &Clash<'_>| {
-            let merged = self.decided(clash, txn, plan);
+            let merged = self.decided(clash, (txn.purpose, &sides), plan);
             if merged == Merged::Conflict {
                 names.extend(names_in(clash, self.meta));
             }
@@ -262,11 +265,16 @@ impl VarveFs {
     }
 
     /// What becomes of a row that both have changed.
-    fn decided(&self, clash: &Clash<'_>, txn: &Transaction, plan: &Plan) -> Merged {
-        let merged = match (self.is_of_files(clash.keyspace), txn.purpose) {
+    fn decided(
+        &self,
+        clash: &Clash<'_>,
+        (purpose, sides): (Purpose, &Sides<'_>),
+        plan: &Plan,
+    ) -> Merged {
+        let merged = match (self.is_of_files(clash.keyspace), purpose) {
             // Nothing but times of last access has changed beside it.
             (_, Purpose::Receive) => taken(clash.ours.clone()),
-            (true, Purpose::User) => merge_rows(clash, self.meta, txn.epoch),
+            (true, Purpose::User) => merge_rows(clash, sides),
             (true, Purpose::Rollback) => merge(clash, self.meta),
             // The first to commit a pair wins, whatever both have made of it.
             (false, _) => Merged::Conflict,

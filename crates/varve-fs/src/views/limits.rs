@@ -17,7 +17,7 @@ use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use super::commit::CommitError;
-use super::merge::merge_rows;
+use super::merge::{Sides, merge_rows};
 use super::plan::Plan;
 use super::txn::{Isolation, Transaction};
 use crate::error;
@@ -74,15 +74,17 @@ impl VarveFs {
     ) -> FsResult<Option<Bytes>> {
         let (keyspace, key) = (self.meta, key.to_bytes());
         let get = |store: &dyn Store| store.get(keyspace, &key).map_err(error::store);
-        let (base, ours, theirs) = (get(base)?, get(branch)?, get(self.store.as_ref())?);
-        if ours == base {
+        let (was, ours, theirs) = (get(base)?, get(branch)?, get(self.store.as_ref())?);
+        if ours == was {
             return Ok(theirs);
         }
-        if theirs == base {
+        if theirs == was {
             return Ok(ours);
         }
-        let clash = Clash { keyspace, key: &key, base, theirs: theirs.clone(), ours };
-        Ok(match merge_rows(&clash, keyspace, txn.epoch) {
+        let clash = Clash { keyspace, key: &key, base: was, theirs: theirs.clone(), ours };
+        let theirs_all = self.store.as_ref();
+        let sides = Sides { meta: keyspace, epoch: txn.epoch, base, theirs: theirs_all };
+        Ok(match merge_rows(&clash, &sides) {
             Merged::Value(value) => Some(value),
             Merged::Deleted => None,
             Merged::Conflict => theirs,

@@ -25,16 +25,16 @@ use varve_schema::{
     Body, Content, DecodeError, DirInfo, EntryRow, Inode, RowKey, UsageChange, decode_inode_row,
     encode_inode_row,
 };
-use varve_types::{InodeId, KeyspaceId};
+use varve_types::KeyspaceId;
 
 pub(super) use attributes::Attributes;
-pub(super) use unfolded::is_untouched;
 use unfolded::merge_unfolded;
+pub(super) use unfolded::{Sides, is_untouched};
 
-/// Decides about a row that both a transaction of `epoch` and the main view have changed, or have got by unfolding the same
-/// directory of a clone. `meta` is the key space of metadata.
-pub(super) fn merge_rows(clash: &Clash<'_>, meta: KeyspaceId, epoch: InodeId) -> Merged {
-    merge_unfolded(clash, meta, epoch).unwrap_or_else(|| merge(clash, meta))
+/// Decides about a row that both a transaction and the main view have changed, or have got by unfolding the same directory of a
+/// clone.
+pub(super) fn merge_rows(clash: &Clash<'_>, sides: &Sides<'_>) -> Merged {
+    merge_unfolded(clash, sides).unwrap_or_else(|| merge(clash, sides.meta))
 }
 
 /// Decides about a row that both have changed.

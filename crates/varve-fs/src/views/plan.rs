@@ -184,14 +184,9 @@ impl VarveFs {
             if let Body::Inline(inode) = &named.body
                 && self.may_know(txn, inode.ino)?
             {
-                let stays = |named: &Named| {
-                    let is_same = named.body.ino() == inode.ino;
-                    txn.purpose == Purpose::User && is_same && is_untouched(inode)
-                };
-                if theirs.at(named.slot).is_some_and(stays) {
-                    // It came by unfolding, and the main view has what has become of it.
+                if txn.purpose == Purpose::User && is_untouched(inode) {
+                    // The transaction has only seen it, or got it by unfolding: the main view has what has become of it.
                     plan.told.inodes.remove(&inode.ino);
-                    plan.arrived.insert(inode.ino, Place::Entry { key, slot: named.slot });
                     continue;
                 }
                 plan.note_large(inode);

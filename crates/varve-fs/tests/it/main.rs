@@ -5,6 +5,7 @@ mod acl;
 mod against_model;
 mod bench;
 mod bounds;
+mod clone_merges;
 mod clones;
 mod closing;
 mod commits;

@@ -2,28 +2,104 @@
 //! ([`crate::clones`]), which is no change: both got the same.
 //!
 //! What either has done to them since is told from that: birth and last change of attributes of an inode are equal until
-//! somebody changes it. A transaction tells nobody what its directories hold, so what one held at first is what it holds
-//! without what is untold.
+//! somebody changes it. So what one has left as it came is as the other has it, be it that it is gone, and of a row that
+//! neither has when it is over a name may have gone twice, if its directory was folded. A transaction tells nobody what its
+//! directories hold, so what one held at first is what it holds without what is untold.
 
 use bytes::Bytes;
-use varve_engine::{Clash, Merged};
+use varve_engine::{Clash, Merged, Store};
 use varve_schema::key::MetaRow;
 use varve_schema::{
-    Body, Content, DecodeError, DirInfo, EntryRow, Inode, Loan, RowKey, UsageChange,
+    Body, Content, DecodeError, DirInfo, EntryRow, FileKind, Inode, Loan, RowKey, UsageChange,
     decode_inode_row, encode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
 
 use super::merge_directory;
+use crate::rows::read_inode_row;
 
-/// Decides about a row that came by unfolding, if it is one: ids of `epoch` and later were handed out after the
-/// transaction began.
-pub(super) fn merge_unfolded(
-    clash: &Clash<'_>,
-    meta: KeyspaceId,
-    epoch: InodeId,
-) -> Option<Merged> {
-    let key = RowKey::from_bytes(clash.key).filter(|_| clash.keyspace == meta)?;
+/// What tells of a row in conflict besides its values.
+pub(in crate::views) struct Sides<'a> {
+    /// The key space of metadata.
+    pub(in crate::views) meta: KeyspaceId,
+    /// Ids of this one and later were handed out after the transaction began.
+    pub(in crate::views) epoch: InodeId,
+    /// The store when it began.
+    pub(in crate::views) base: &'a dyn Store,
+    /// The main view.
+    pub(in crate::views) theirs: &'a dyn Store,
+}
+
+impl Sides<'_> {
+    /// Whether a directory had yet to get names when the transaction began, or was one of those. What cannot be read may have.
+    fn was_folded(&self, dir: InodeId) -> bool {
+        match read_inode_row(self.base, self.meta, dir) {
+            Ok(Some(row)) => row.source().is_some(),
+            Ok(None) | Err(_) => true,
+        }
+    }
+
+    /// Whether all names of a row of `dir` came by unfolding, with which what they stand for was made, and nobody has changed that
+    /// since. Of directories the main view tells, if it is asked; files of several names may have another inode on each side.
+    fn only_came(&self, dir: InodeId, row: &EntryRow, asks_main: bool) -> bool {
+        let read = |ino| read_inode_row(self.theirs, self.meta, ino).ok().flatten();
+        let Some(made) = read(dir).map(|dir| dir.times.btime) else { return false };
+        let came = |inode: &Inode| {
+            inode.ino < self.epoch && inode.times.btime == made && is_untouched(inode)
+        };
+        self.was_folded(dir)
+            && row.names().iter().all(|named| match &named.body {
+                Body::Inline(inode) => came(inode),
+                Body::Reference { ino, kind: FileKind::Directory } => {
+                    asks_main && read(*ino).as_ref().is_some_and(came)
+                }
+                Body::Reference { .. } => false,
+            })
+    }
+
+    /// What becomes of names of `dir` that the main view has and the transaction has removed.
+    fn removed(&self, dir: InodeId, left: &Bytes) -> Decided {
+        let row = EntryRow::decode(left)?;
+        Ok(match () {
+            () if self.only_came(dir, &row, true) => Some(Merged::Deleted),
+            () if self.was_folded(dir) => Some(Merged::Conflict),
+            () => None,
+        })
+    }
+
+    /// What becomes of names of `dir` that both have.
+    fn names(&self, dir: InodeId, theirs: &Bytes, ours: &Bytes) -> Decided {
+        let (mut merged, o) = (EntryRow::decode(theirs)?, EntryRow::decode(ours)?);
+        let same = |row: &EntryRow| -> Vec<_> {
+            let named = row.names().iter();
+            named.map(|named| (named.slot, named.name.clone(), named.body.ino())).collect()
+        };
+        if same(&merged) != same(&o) {
+            return Ok(match () {
+                () if self.only_came(dir, &merged, true) => Some(ours),
+                () if self.only_came(dir, &o, false) => Some(theirs),
+                () => None,
+            }
+            .map(|row| Merged::Value(row.clone())));
+        }
+        for (t, o) in merged.clone().names().iter().zip(o.names()) {
+            match (&t.body, &o.body) {
+                (t, o) if t == o => {}
+                // The other may have given it another name, and its inode a row of its own.
+                (Body::Inline(t), _) if is_untouched(t) => {
+                    merged.set_body(o.slot, o.body.clone());
+                }
+                (_, Body::Inline(o)) if is_untouched(o) => {}
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(Merged::Value(merged.encode().into())))
+    }
+}
+
+/// Decides about a row that came by unfolding, if it is one.
+pub(super) fn merge_unfolded(clash: &Clash<'_>, sides: &Sides<'_>) -> Option<Merged> {
+    let key = RowKey::from_bytes(clash.key).filter(|_| clash.keyspace == sides.meta)?;
     let Clash { base, theirs, ours, .. } = clash;
     let merged = match (key.meta_kind(), base, theirs, ours) {
         (MetaRow::Loan(..), _, Some(theirs), Some(ours)) => further(theirs, ours),
@@ -34,10 +110,18 @@ pub(super) fn merge_unfolded(
         {
             Ok(Some(Merged::Value(theirs.clone())))
         }
-        (MetaRow::Entry(..), None, Some(theirs), Some(ours)) => names(theirs, ours),
-        (MetaRow::Entry(..), None, Some(left), None)
-        | (MetaRow::Entry(..), None, None, Some(left)) => untouched(left, epoch),
+        (MetaRow::Entry(dir, _), None, Some(theirs), Some(ours)) => sides.names(dir, theirs, ours),
+        (MetaRow::Entry(dir, _), None, Some(left), None) => sides.removed(dir, left),
+        (MetaRow::Entry(dir, _), None, None, Some(left)) => EntryRow::decode(left)
+            .map(|left| sides.only_came(dir, &left, false).then_some(Merged::Deleted)),
+        // A name goes once.
+        (MetaRow::Entry(dir, _), None, None, None) => {
+            Ok(sides.was_folded(dir).then_some(Merged::Conflict))
+        }
         (MetaRow::Inode(_), None, Some(theirs), Some(ours)) => inode(theirs, ours),
+        (MetaRow::Inode(ino), None, Some(left), None) if ino < sides.epoch => {
+            decode_inode_row(left).map(|left| is_untouched(&left).then_some(Merged::Deleted))
+        }
         _ => Ok(None),
     };
     // What cannot be read is not for us to decide.
@@ -61,39 +145,6 @@ fn further(theirs: &Bytes, ours: &Bytes) -> Decided {
 /// Whether nobody has changed it since it was made.
 pub(in crate::views) fn is_untouched(inode: &Inode) -> bool {
     inode.times.ctime == inode.times.btime
-}
-
-/// Names that one of the two has removed again: no change by the other, so they are gone.
-fn untouched(left: &Bytes, epoch: InodeId) -> Decided {
-    let row = EntryRow::decode(left)?;
-    let came = |body: &Body| match body {
-        Body::Inline(inode) => inode.ino < epoch && is_untouched(inode),
-        Body::Reference { .. } => false,
-    };
-    let all = row.names().iter().all(|named| came(&named.body));
-    Ok(all.then_some(Merged::Deleted))
-}
-
-fn names(theirs: &Bytes, ours: &Bytes) -> Decided {
-    let (mut merged, ours) = (EntryRow::decode(theirs)?, EntryRow::decode(ours)?);
-    let same = |row: &EntryRow| -> Vec<_> {
-        let named = row.names().iter();
-        named.map(|named| (named.slot, named.name.clone(), named.body.ino())).collect()
-    };
-    if same(&merged) != same(&ours) {
-        return Ok(None);
-    }
-    for (t, o) in merged.clone().names().iter().zip(ours.names()) {
-        match (&t.body, &o.body) {
-            (t, o) if t == o => {}
-            (Body::Inline(t), Body::Inline(_)) if is_untouched(t) => {
-                merged.set_body(o.slot, o.body.clone());
-            }
-            (Body::Inline(_), Body::Inline(o)) if is_untouched(o) => {}
-            _ => return Ok(None),
-        }
-    }
-    Ok(Some(Merged::Value(merged.encode().into())))
 }
 
 fn inode(theirs: &Bytes, ours: &Bytes) -> Decided {
