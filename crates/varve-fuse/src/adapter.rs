@@ -28,6 +28,7 @@ mod attributes;
 mod files;
 mod names;
 mod rules;
+mod said;
 mod transactions;
 mod trees;
 

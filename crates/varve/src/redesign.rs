@@ -9,7 +9,8 @@ use varve_engine::Redesign;
 use varve_fs::MountOptions;
 
 use crate::store::{self, FileSystem};
-use crate::upgrade::control::{self, Request};
+use crate::upgrade::control;
+use crate::upgrade::request::Request;
 use crate::views::store_at;
 use crate::{Error, Result};
 

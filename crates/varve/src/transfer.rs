@@ -25,7 +25,9 @@ use varve_vfs::FsError;
 
 use crate::mounting::Report;
 use crate::store::{self, FileSystem};
-use crate::upgrade::control::{self, Request};
+use crate::upgrade::control;
+use crate::upgrade::request::Request;
+pub use crate::upgrade::request::SendRequest;
 use crate::views::{ViewRequest, no_snapshot, store_at};
 use crate::{Error, Result};
 
@@ -33,17 +35,6 @@ use crate::{Error, Result};
 const STREAM_PATIENCE: Duration = Duration::from_secs(600);
 /// The most bytes of a block.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
-
-/// Which snapshot is sent.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct SendRequest {
-    /// Its name.
-    pub name: String,
-    /// The one that the receiver has.
-    pub since: Option<String>,
-    /// What was received of it.
-    pub resumed: Option<Receipt>,
-}
 
 impl SendRequest {
     /// What goes on with the receipt that `token` stands for.

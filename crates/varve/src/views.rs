@@ -5,7 +5,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
 use varve_fs::{
@@ -17,115 +16,12 @@ use varve_vfs::{FsError, Vfs};
 
 use crate::mounting::find_mount;
 use crate::store::{self, FileSystem};
-use crate::transfer::{self, SendRequest};
-use crate::upgrade::control::{self, Request};
+use crate::transfer;
+use crate::upgrade::control;
+use crate::upgrade::request::Request;
+pub use crate::upgrade::request::{CloneRequest, ViewRequest};
 use crate::waiting::in_time;
 use crate::{Error, Result, exit_status};
-
-/// What a client may ask for.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ViewRequest {
-    /// Give the present state a name.
-    CreateSnapshot {
-        /// The name.
-        name: String,
-    },
-    /// Let go of a named state.
-    DeleteSnapshot {
-        /// Its name.
-        name: String,
-    },
-    /// Tell the named states.
-    ListSnapshots,
-    /// Tell the paths that changed after one named state.
-    DiffSnapshots {
-        /// Its name.
-        from: String,
-        /// The later one up to which, or none for now.
-        to: Option<String>,
-    },
-    /// Take the file system back to a named state.
-    Rollback {
-        /// Its name.
-        name: String,
-        /// Only tell what would happen.
-        dry_run: bool,
-    },
-    /// Send a named state ([`crate::transfer`]).
-    Send(SendRequest),
-    /// Receive one.
-    Receive,
-    /// Tell where an interrupted receipt is to go on.
-    Receipt,
-    /// Drop what came of an interrupted receipt.
-    DiscardReceipt,
-    /// Begin a transaction that shows a directory.
-    Begin {
-        /// Its inode number.
-        root: u64,
-        /// How it is to be.
-        #[serde(default)]
-        options: TransactionOptions,
-    },
-    /// Make a transaction part of the file system.
-    Commit {
-        /// Its id.
-        id: String,
-    },
-    /// Drop a transaction.
-    Abort {
-        /// Its id.
-        id: String,
-    },
-    /// Tell the open transactions.
-    ListTransactions,
-    /// Tell the paths that a transaction has changed.
-    Diff {
-        /// Its id.
-        id: String,
-    },
-    /// Tell of a transaction, with how much it has changed.
-    Status {
-        /// Its id.
-        id: String,
-    },
-    /// Copy a file or a directory tree.
-    Clone(CloneRequest),
-}
-
-impl ViewRequest {
-    /// Whether it changes what is seen of files, snapshots and transactions.
-    pub(crate) fn is_change(&self) -> bool {
-        matches!(
-            self,
-            ViewRequest::CreateSnapshot { .. }
-                | ViewRequest::DeleteSnapshot { .. }
-                | ViewRequest::Rollback { dry_run: false, .. }
-                | ViewRequest::Begin { .. }
-                | ViewRequest::Commit { .. }
-                | ViewRequest::Abort { .. }
-                | ViewRequest::Clone(_)
-                | ViewRequest::Receive
-                | ViewRequest::DiscardReceipt
-        )
-    }
-}
-
-/// What is to be copied, and where to.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CloneRequest {
-    /// The snapshot that it is in; none: the main view.
-    pub snapshot: Option<String>,
-    /// The inode number of the directory that has its name.
-    pub dir: u64,
-    /// The name; none: the directory itself.
-    pub name: Option<Vec<u8>>,
-    /// The inode number of the directory that gets the copy.
-    pub into: u64,
-    /// Its name there.
-    pub to: Vec<u8>,
-}
 
 /// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
 pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {

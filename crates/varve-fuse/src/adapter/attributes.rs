@@ -2,7 +2,7 @@
 
 use varve_vfs::{FsError, FsResult, SetAttr, XattrMode};
 
-use super::transactions::{beginning, ending};
+use super::said::{beginning, ending};
 use super::trees::is_of_tree;
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;

@@ -33,8 +33,9 @@
 //! for all three).
 
 use bytes::Bytes;
-use varve_vfs::{FsError, FsResult, Transact};
+use varve_vfs::{FsError, Transact};
 
+use super::said::id_in;
 use super::trees::check_may_manage;
 use super::{Adapter, Answer, Call, Served};
 use crate::protocol::request::Ioctl;
@@ -47,29 +48,8 @@ const TXN_BYTES: usize = 16;
 /// What stands before what an ioctl takes: result, flags, and two counts that only unrestricted ones have, all 0.
 const IOCTL_OUT_BYTES: usize = 16;
 
-const BEGIN_XATTR: &[u8] = b"varve.txn-begin";
-const COMMIT_XATTR: &[u8] = b"varve.txn-commit";
-const ABORT_XATTR: &[u8] = b"varve.txn-abort";
 /// The most digits that an id has.
 const ID_DIGITS_MAX: u32 = 20;
-
-/// If the attribute `name` begins a transaction: how that is to be.
-pub(super) fn beginning(name: &[u8]) -> Option<&[u8]> {
-    match name.strip_prefix(BEGIN_XATTR)? {
-        [] => Some(&[]),
-        [b',', how @ ..] => Some(how),
-        _ => None,
-    }
-}
-
-/// If the attribute `name` ends a transaction: how.
-pub(super) fn ending(name: &[u8]) -> Option<fn(u64) -> Transact> {
-    match name {
-        COMMIT_XATTR => Some(Transact::Commit),
-        ABORT_XATTR => Some(Transact::Abort),
-        _ => None,
-    }
-}
 
 impl Adapter {
     pub(super) fn ioctl(&self, call: &Call<'_>, ioctl: &Ioctl<'_>) -> Served {
@@ -122,38 +102,5 @@ impl Adapter {
             return Err(FsError::Invalid("the file says which transaction ends, not a value"));
         }
         self.ask(call, move |vfs| vfs.transact(end(id)).map(|_| Bytes::new()))
-    }
-}
-
-/// The id in what an ioctl brings.
-fn id_in(brought: &[u8]) -> FsResult<u64> {
-    let wrong = FsError::Invalid("this is no transaction");
-    let Some((id, flags)) = brought.split_first_chunk::<8>() else { return Err(wrong) };
-    match flags == [0; 8] {
-        true => Ok(u64::from_ne_bytes(*id)),
-        false => Err(wrong),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attributes_that_begin_may_say_how() {
-        assert_eq!(beginning(b"varve.txn-begin"), Some(&b""[..]));
-        assert_eq!(beginning(b"varve.txn-begin,a=b,c=d"), Some(&b"a=b,c=d"[..]));
-        for other in ["varve.txn", "varve.txn-beginning", "varve.txn-commit", "user.txn-begin"] {
-            assert_eq!(beginning(other.as_bytes()), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn what_an_ioctl_brings_is_an_id_and_no_flags() {
-        let of = |id: u64, flags: u64| [id.to_ne_bytes(), flags.to_ne_bytes()].concat();
-        assert_eq!(id_in(&of(77, 0)).unwrap(), 77);
-        for wrong in [of(77, 1), of(77, 0)[..15].to_vec(), vec![], [of(1, 0), vec![0]].concat()] {
-            assert!(id_in(&wrong).is_err(), "{wrong:?}");
-        }
     }
 }

@@ -15,6 +15,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, TreeLimits, TreeQuota, TreeUsage};
 
 use super::Adapter;
+use super::said::limits_in;
 
 /// What all their names begin with.
 const PREFIX: &[u8] = b"varve.";
@@ -57,26 +58,11 @@ impl Adapter {
         }
         check_may_manage(uid)?;
         let limits = match value {
-            Some(value) => parse_limits(value).ok_or(FsError::Invalid("these are no limits"))?,
+            Some(value) => limits_in(value).ok_or(FsError::Invalid("these are no limits"))?,
             None => TreeLimits::default(),
         };
         self.vfs.set_limits(ino, limits)
     }
-}
-
-/// Reads `bytes=N inodes=N`.
-fn parse_limits(value: &[u8]) -> Option<TreeLimits> {
-    let mut limits = TreeLimits::default();
-    for word in std::str::from_utf8(value).ok()?.split_ascii_whitespace() {
-        let (name, number) = word.split_once('=')?;
-        let number = Some(number.parse().ok()?);
-        match name {
-            "bytes" => limits.bytes = number,
-            "inodes" => limits.inodes = number,
-            _ => return None,
-        }
-    }
-    (limits != TreeLimits::default()).then_some(limits)
 }
 
 fn quotas_json(quotas: &[TreeQuota]) -> String {
@@ -116,25 +102,6 @@ fn usage_json(usage: &TreeUsage) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn limits_are_read_and_anything_else_is_refused() {
-        let limits = |bytes, inodes| Some(TreeLimits { bytes, inodes });
-        assert_eq!(parse_limits(b"bytes=10 inodes=3"), limits(Some(10), Some(3)));
-        assert_eq!(parse_limits(b" inodes=0\n"), limits(None, Some(0)));
-        for wrong in [
-            "",
-            " ",
-            "bytes",
-            "bytes=",
-            "bytes=-1",
-            "bytes=1K",
-            "size=1",
-            "bytes=99999999999999999999",
-        ] {
-            assert_eq!(parse_limits(wrong.as_bytes()), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn paths_become_json() {

@@ -24,10 +24,10 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use varve_fuse::PauseHandle;
 
+use super::request::Request;
 use super::{Abilities, PROBE, successor};
 use crate::mounting::{Closed, Report, ViewDesk, Working, being_upgraded};
 use crate::socket::{Places, Taken};
@@ -49,21 +49,6 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
 /// How long a binary may take to say whether it can take over.
 const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 const PROBE_POLL: Duration = Duration::from_millis(5);
-
-/// What a client may ask for.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Request {
-    /// Be replaced by this binary.
-    Upgrade {
-        #[serde(with = "varve_engine::paths")]
-        binary: PathBuf,
-    },
-    /// Do something with views.
-    Views(ViewRequest),
-    /// Take the next step to make all tables what the store's design says.
-    Redesign,
-}
 
 /// A binary that is to take over, and who asked.
 #[derive(Debug)]

@@ -25,6 +25,7 @@
 
 pub mod baton;
 pub(crate) mod control;
+pub(crate) mod request;
 pub(crate) mod successor;
 
 use std::fmt;
@@ -38,7 +39,7 @@ use varve_fs::superblock::FORMAT_VERSION;
 use crate::mounting::{Ready, Report};
 use crate::views::store_at;
 use crate::{Error, Result};
-use control::Request;
+use request::Request;
 
 /// The argument of `varve mount` for a process that takes over.
 pub(crate) const SUCCESSOR: &str = "--successor";
