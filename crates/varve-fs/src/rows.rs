@@ -6,8 +6,8 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use varve_engine::{Batch, Direction, KeyRange, Store};
 use varve_schema::{
-    Body, CHUNK_BYTES, Content, EntryRow, EntrySuffix, Inode, META, ParentPointer, ParentRow,
-    Pending, RowKey, UsageChange, decode_inode_row, encode_inode_row,
+    Body, CHUNK_BYTES, Content, DATA, EntryRow, EntrySuffix, Inode, META, ParentPointer, ParentRow,
+    Pending, RowKey, UsageChange, XattrRow, decode_inode_row, encode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -113,6 +113,22 @@ fn inline_of(row: &Bytes, key: RowKey, slot: u8, ino: InodeId) -> FsResult<Optio
         Some(Body::Inline(inode)) if inode.ino == ino => Some(inode),
         _ => None,
     })
+}
+
+/// Calls `visit` with the rows of the extended attributes of an inode.
+pub(crate) fn for_each_xattr_row(
+    store: &dyn Store,
+    data: KeyspaceId,
+    ino: InodeId,
+    visit: &mut dyn FnMut(RowKey, XattrRow),
+) -> FsResult<()> {
+    let range = rows_from(RowKey::xattr(ino, 0));
+    for row in store.scan(data, range, Direction::Forward).map_err(error::store)? {
+        let (key, value) = row.map_err(error::store)?;
+        let Some(key) = RowKey::from_bytes(&key) else { continue };
+        visit(key, XattrRow::decode(&value).map_err(|error| error::row(DATA, key, error))?);
+    }
+    Ok(())
 }
 
 /// What is pending of an inode.

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use varve_engine::Direction;
 use varve_schema::{DATA, FileKind, Inode, RowKey, XattrRow};
 use varve_types::InodeId;
 use varve_types::limits::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
@@ -13,7 +12,7 @@ use varve_vfs::{FsError, FsResult, XattrMode};
 use crate::acl::{ListChange, accept_list, is_list};
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::{Changes, rows_from};
+use crate::rows::{Changes, for_each_xattr_row};
 
 /// The namespaces whose attributes are stored.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
@@ -156,7 +155,9 @@ impl VarveFs {
         if row.attrs.is_empty() {
             changes.delete_data(key);
             let mut others = false;
-            self.for_each_xattr_row(inode.ino, &mut |other, _| others |= other != key)?;
+            for_each_xattr_row(self.store.as_ref(), self.data, inode.ino, &mut |other, _| {
+                others |= other != key;
+            })?;
             inode.has_xattrs = others;
         } else {
             changes.put_data(key, row.encode());
@@ -173,29 +174,13 @@ impl VarveFs {
         if !inode.has_xattrs {
             return Ok(names);
         }
-        self.for_each_xattr_row(inode.ino, &mut |_, row| {
+        for_each_xattr_row(self.store.as_ref(), self.data, inode.ino, &mut |_, row| {
             for attr in &row.attrs {
                 names.extend_from_slice(&attr.name);
                 names.push(0);
             }
         })?;
         Ok(names)
-    }
-
-    fn for_each_xattr_row(
-        &self,
-        ino: InodeId,
-        visit: &mut dyn FnMut(RowKey, &XattrRow),
-    ) -> FsResult<()> {
-        let range = rows_from(RowKey::xattr(ino, 0));
-        let rows = self.store.scan(self.data, range, Direction::Forward).map_err(error::store)?;
-        for row in rows {
-            let (key, value) = row.map_err(error::store)?;
-            let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let row = XattrRow::decode(&value).map_err(|error| error::row(DATA, key, error))?;
-            visit(key, &row);
-        }
-        Ok(())
     }
 
     pub(crate) fn do_removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()> {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use varve_engine::{Branch, Direction, Merged, Store};
+use varve_engine::{Branch, Merged, Store};
 use varve_schema::acl::{ACL_ACCESS, Acl};
 use varve_schema::{DATA, RowKey, XattrRow, decode_inode_row, encode_inode_row};
 use varve_types::InodeId;
@@ -16,7 +16,7 @@ use varve_vfs::FsResult;
 use super::is_untouched;
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::{read_inode_row, rows_from};
+use crate::rows::{for_each_xattr_row, read_inode_row};
 
 /// What a commit makes of the attributes of a directory.
 #[derive(Debug, Default)]
@@ -83,13 +83,7 @@ impl VarveFs {
         dir: InodeId,
     ) -> FsResult<BTreeMap<RowKey, XattrRow>> {
         let mut rows = BTreeMap::new();
-        let range = rows_from(RowKey::xattr(dir, 0));
-        for row in store.scan(self.data, range, Direction::Forward).map_err(error::store)? {
-            let (key, value) = row.map_err(error::store)?;
-            let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let row = XattrRow::decode(&value).map_err(|error| error::row(DATA, key, error))?;
-            rows.insert(key, row);
-        }
+        for_each_xattr_row(store, self.data, dir, &mut |key, row| drop(rows.insert(key, row)))?;
         Ok(rows)
     }
 }
