@@ -50,7 +50,7 @@ impl VarveFs {
                 used.push(self.path_of_inode(*ino));
             }
         }
-        in_use(used)
+        refuse_over(used, CommitError::InUse)
     }
 
     /// Refuses while somebody is in a removed directory that would come back, as the kernel takes it for dead until all have
@@ -64,7 +64,7 @@ impl VarveFs {
                 used.push(view.path_of_inode(*ino));
             }
         }
-        in_use(used)
+        refuse_over(used, CommitError::InUse)
     }
 
     /// A conflict if a directory that gets limits was removed in the main view, which none of its rows tells.
@@ -75,7 +75,7 @@ impl VarveFs {
                 gone.push(view.path_of_inode(*dir));
             }
         }
-        conflict_over(gone)
+        refuse_over(gone, CommitError::Conflict)
     }
 
     /// A conflict if large files that the transaction has changed are gone in the main view, with their objects.
@@ -102,7 +102,7 @@ impl VarveFs {
                 gone.push(view.path_of_inode(*ino));
             }
         }
-        conflict_over(gone)
+        refuse_over(gone, CommitError::Conflict)
     }
 
     /// A conflict if a directory would end up below itself, as another was moved in the main view meanwhile.
@@ -136,21 +136,15 @@ impl VarveFs {
     }
 }
 
-/// A conflict if these paths are any.
-fn conflict_over(mut paths: Vec<String>) -> Result<(), CommitError> {
-    paths.sort();
-    match paths.is_empty() {
-        true => Ok(()),
-        false => Err(CommitError::Conflict(paths)),
-    }
-}
-
-/// Refuses if these paths are any.
-fn in_use(mut paths: Vec<String>) -> Result<(), CommitError> {
+/// Refuses for this reason if these paths are any.
+fn refuse_over(
+    mut paths: Vec<String>,
+    why: fn(Vec<String>) -> CommitError,
+) -> Result<(), CommitError> {
     paths.sort();
     paths.dedup();
     match paths.is_empty() {
         true => Ok(()),
-        false => Err(CommitError::InUse(paths)),
+        false => Err(why(paths)),
     }
 }
