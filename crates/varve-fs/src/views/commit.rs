@@ -128,7 +128,7 @@ impl VarveFs {
         };
         let mut plan = self.plan(&known, &branch, view)?;
         if let Some(held) = held.as_ref().filter(|_| txn.purpose == Purpose::User) {
-            self.check_dictionaries(held, &txn, &branch, &plan)?;
+            self.check_dictionaries(held, &txn, &branch)?;
         }
         if ending.check.is_some_and(|check| !check()) {
             return Err(CommitError::Conflict(Vec::new()));

@@ -18,7 +18,6 @@ use varve_types::KeyspaceId;
 use varve_vfs::FsResult;
 
 use super::commit::CommitError;
-use super::plan::Plan;
 use super::txn::Transaction;
 use crate::dictionaries::{Dictionaries, Held};
 use crate::error;
@@ -58,7 +57,7 @@ impl VarveFs {
     }
 
     /// The key spaces of dictionaries in which a transaction has changed pairs.
-    pub(super) fn changed_pairs(&self, branch: &Branch) -> FsResult<Vec<KeyspaceId>> {
+    fn changed_pairs(&self, branch: &Branch) -> FsResult<BTreeSet<KeyspaceId>> {
         let changed = branch.changed_spaces().map_err(error::store)?;
         Ok(changed.into_iter().filter(|keyspace| !self.is_of_files(*keyspace)).collect())
     }
@@ -69,9 +68,8 @@ impl VarveFs {
         held: &Held<'_>,
         txn: &Transaction,
         branch: &Branch,
-        plan: &Plan,
     ) -> Result<(), CommitError> {
-        let gone = held.gone(&plan.pairs, txn.epoch);
+        let gone = held.gone(&self.changed_pairs(branch)?, txn.epoch);
         if gone.is_empty() {
             return Ok(());
         }

@@ -8,7 +8,7 @@ use varve_schema::key::MetaRow;
 use varve_schema::{
     Body, Content, EntryRow, Inode, META, Named, Pending, RowKey, decode_inode_row,
 };
-use varve_types::{InodeId, KeyspaceId};
+use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use super::merge::{Attributes, is_untouched};
@@ -58,8 +58,6 @@ pub(super) struct Plan {
     attributes: HashMap<InodeId, Attributes>,
     /// The view's own mark rows.
     pub(super) marks: Vec<(RowKey, Bytes)>,
-    /// Key spaces of dictionaries.
-    pub(super) pairs: BTreeSet<KeyspaceId>,
 }
 
 impl Plan {
@@ -93,7 +91,6 @@ impl VarveFs {
         view: &VarveFs,
     ) -> FsResult<Plan> {
         let (mut plan, mut failed) = (Plan::default(), None);
-        plan.pairs.extend(self.changed_pairs(branch)?);
         let all = KeyRange::all();
         let walked = branch.changes_of(self.meta, &all, &mut |_, key, ours| {
             let Some(key) = RowKey::from_bytes(key) else { return true };
