@@ -334,7 +334,8 @@ impl Changes {
         }
     }
 
-    fn put_row(&mut self, key: RowKey, row: Bytes) {
+    /// Writes a row of names or of an inode.
+    pub(crate) fn put_row(&mut self, key: RowKey, row: Bytes) {
         match self.settles {
             true => self.batch.put_commuting(self.meta, bytes_of(key), row),
             false => self.batch.put(self.meta, bytes_of(key), row),

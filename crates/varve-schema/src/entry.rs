@@ -19,6 +19,9 @@ use crate::{DecodeError, FileKind, Inode, ROW_VERSION, Reader, put_varint};
 /// The most names that may share a hash within one directory.
 pub const NAMES_PER_ROW_MAX: usize = 256;
 
+/// Bytes that a name's number and what it stands for hardly ever exceed.
+const NAME_ROOM_BYTES: usize = 64;
+
 const REFERENCE: u8 = 1;
 const INLINE: u8 = 2;
 
@@ -135,6 +138,32 @@ impl<'a> Named<&'a [u8]> {
     }
 }
 
+/// The beginning of a row of so many names, which have so many bytes together.
+fn begin_row(names: usize, bytes: usize) -> Vec<u8> {
+    debug_assert!((1..=NAMES_PER_ROW_MAX).contains(&names));
+    let mut out = Vec::with_capacity(2 + bytes + NAME_ROOM_BYTES * names);
+    out.extend_from_slice(&[ROW_VERSION, (names - 1) as u8]);
+    out
+}
+
+fn put_name(out: &mut Vec<u8>, (slot, name): (u8, &[u8])) {
+    debug_assert!((1..=255).contains(&name.len()));
+    out.extend_from_slice(&[slot, name.len() as u8]);
+    out.extend_from_slice(name);
+}
+
+fn put_reference(out: &mut Vec<u8>, name: (u8, &[u8]), ino: InodeId, kind: FileKind) {
+    put_name(out, name);
+    out.extend_from_slice(&[REFERENCE, kind as u8]);
+    put_varint(out, ino.get());
+}
+
+fn put_inline(out: &mut Vec<u8>, name: (u8, &[u8]), inode: &Inode) {
+    put_name(out, name);
+    out.push(INLINE);
+    inode.encode_to(out);
+}
+
 /// The names of one row, in the order of their slots.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct EntryRow {
@@ -202,27 +231,26 @@ impl EntryRow {
 
     /// The row's value. REQUIRES: not empty; names of 1 to 255 bytes.
     pub fn encode(&self) -> Vec<u8> {
-        debug_assert!((1..=NAMES_PER_ROW_MAX).contains(&self.names.len()));
-        let names: usize = self.names.iter().map(|named| named.name.len() + 64).sum();
-        let mut out = Vec::with_capacity(2 + names);
-        out.push(ROW_VERSION);
-        out.push((self.names.len() - 1) as u8);
+        let bytes = self.names.iter().map(|named| named.name.len()).sum();
+        let mut out = begin_row(self.names.len(), bytes);
         for named in &self.names {
-            debug_assert!((1..=255).contains(&named.name.len()));
-            out.push(named.slot);
-            out.push(named.name.len() as u8);
-            out.extend_from_slice(&named.name);
             match &named.body {
                 Body::Reference { ino, kind } => {
-                    out.push(REFERENCE);
-                    out.push(*kind as u8);
-                    put_varint(&mut out, ino.get());
+                    put_reference(&mut out, (named.slot, &named.name), *ino, *kind);
                 }
-                Body::Inline(inode) => {
-                    out.push(INLINE);
-                    inode.encode_to(&mut out);
-                }
+                Body::Inline(inode) => put_inline(&mut out, (named.slot, &named.name), inode),
             }
+        }
+        out
+    }
+
+    /// The value of a row with nothing but `name`, in the first slot, which stands for `inode`: one in a row of its own if
+    /// that is a directory, else here. REQUIRES: a name of 1 to 255 bytes.
+    pub fn encode_new(name: &[u8], inode: &Inode) -> Vec<u8> {
+        let mut out = begin_row(1, name.len());
+        match inode.kind {
+            FileKind::Directory => put_reference(&mut out, (0, name), inode.ino, inode.kind),
+            _ => put_inline(&mut out, (0, name), inode),
         }
         out
     }
@@ -256,5 +284,44 @@ impl EntryRow {
             Ok(only)
         });
         Some(only)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_types::Timestamp;
+
+    use super::*;
+    use crate::{Content, DirInfo, Times};
+
+    #[test]
+    fn a_new_row_is_as_if_its_name_was_inserted() {
+        let (file, dir) = (FileKind::Regular, FileKind::Directory);
+        let info = Content::Directory(DirInfo::new(InodeId::ROOT, None));
+        for (kind, content) in [(file, Content::None), (dir, info)] {
+            let inode = Inode {
+                ino: InodeId::new(70_000),
+                kind,
+                perm: 0o640,
+                nlink: 1,
+                uid: 1000,
+                gid: 7,
+                rdev: 0,
+                size: 0,
+                times: Times::all(Timestamp::EPOCH),
+                has_xattrs: false,
+                home: None,
+                content,
+            };
+            let body = match kind {
+                FileKind::Directory => Body::Reference { ino: inode.ino, kind },
+                _ => Body::Inline(inode.clone()),
+            };
+            for name in [&b"a"[..], &[0xff; 255]] {
+                let mut row = EntryRow::default();
+                assert_eq!(row.insert(name, body.clone()), Some(0));
+                assert_eq!(EntryRow::encode_new(name, &inode), row.encode());
+            }
+        }
     }
 }

@@ -417,9 +417,14 @@ pub(crate) fn take_time(reader: &mut Reader<'_>) -> Result<Timestamp, DecodeErro
     Timestamp::new(secs, nanos).ok_or_else(|| reader.error("a second or more of nanoseconds"))
 }
 
+/// Bytes that the row of hardly any inode exceeds, nor that of a directory.
+const ROW_BYTES: usize = 64;
+const DIR_ROW_BYTES: usize = 96;
+
 /// The value of an inode's own row.
 pub fn encode_inode_row(inode: &Inode) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64);
+    let is_dir = inode.kind == FileKind::Directory;
+    let mut out = Vec::with_capacity(if is_dir { DIR_ROW_BYTES } else { ROW_BYTES });
     out.push(ROW_VERSION);
     inode.encode_to(&mut out);
     out

@@ -1,7 +1,7 @@
 //! Making files, directories, symbolic links and special files: one batch with the entry and its
 //! parent's inode row (and the new directory's own).
 
-use varve_schema::{Body, Content, DirInfo, FileKind, Inode, RowKey, Times, UsageChange};
+use varve_schema::{Body, Content, DirInfo, EntryRow, FileKind, Inode, RowKey, Times, UsageChange};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened};
 
@@ -101,20 +101,30 @@ impl VarveFs {
         let mut changes = self.changes();
         let mut inode = self.new_inode(&mut changes, caller, &dir, new, now)?;
         let is_dir = inode.kind == FileKind::Directory;
-        let body = if is_dir {
+        if is_dir {
             let info = dir_info_mut(&mut inode)?;
             (info.parent, info.suffix) = (parent, Some(suffix));
             changes.put_inode(&inode);
-            Body::Reference { ino: inode.ino, kind: inode.kind }
-        } else {
-            Body::Inline(inode.clone())
+        }
+        let slot = match row.is_empty() {
+            true => {
+                changes.put_row(key, EntryRow::encode_new(name.as_bytes(), &inode).into());
+                0
+            }
+            false => {
+                let body = match is_dir {
+                    true => Body::Reference { ino: inode.ino, kind: inode.kind },
+                    false => Body::Inline(inode.clone()),
+                };
+                let slot = row.insert(name.as_bytes(), body).ok_or_else(|| row_full(&row))?;
+                changes.put_entry_row(key, &row);
+                slot
+            }
         };
-        let slot = row.insert(name.as_bytes(), body).ok_or_else(|| row_full(&row))?;
         adjust_dir(&mut dir, 1, i32::from(is_dir), now)?;
         changes.put_inode(&dir);
         changes
             .charge(parent, if is_dir { UsageChange::DIR } else { UsageChange::file(inode.size) });
-        changes.put_entry_row(key, &row);
         self.commit(changes)?;
         let place = if is_dir { Place::Own } else { Place::Entry { key, slot } };
         let then = then(inode.ino, place);
