@@ -14,6 +14,7 @@ use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use crate::error;
+use crate::id_hash::IdHash;
 
 /// The marked directories.
 pub(super) struct Marks {
@@ -40,7 +41,7 @@ const VIEW_SLOTS: u64 = 1 << 62;
 
 #[derive(Default)]
 struct Table {
-    slots: HashMap<InodeId, u64>,
+    slots: HashMap<InodeId, u64, IdHash>,
     /// Slots below `next` that are not in use.
     free: Vec<u64>,
     next: u64,
