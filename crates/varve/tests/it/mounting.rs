@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -150,28 +150,40 @@ fn the_transport_is_chosen_at_mount_and_told() {
     }
 }
 
+/// A store that is not mounted, and what mount(8) runs to mount it, in a directory of its own.
+fn helped() -> Option<(Mount, PathBuf)> {
+    if !can_mount() {
+        return None;
+    }
+    let mount = Mount::unformatted();
+    run(varve().arg("format").arg(mount.store()));
+    let helper = helper(&mount);
+    Some((mount, helper))
+}
+
+/// What mount(8) runs, beside a store.
+fn helper(mount: &Mount) -> PathBuf {
+    let dir = mount.store().with_file_name("helpers");
+    fs::create_dir(&dir).unwrap();
+    let helper = dir.join("mount.fuse.varve");
+    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
+    helper
+}
+
 #[test]
 fn mount_of_the_system_finds_the_helper() {
-    if !can_mount() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let (store, mount_point) = (dir.path().join("store"), dir.path().join("mnt"));
-    fs::create_dir(&mount_point).unwrap();
-    run(varve().arg("format").arg(&store));
-    let helper = dir.path().join("mount.fuse.varve");
-    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
+    let Some((mount, helper)) = helped() else { return };
     let helped = |options: &str| {
         let mut command = Command::new(&helper);
-        command.arg(&store).arg(&mount_point).args(["-o", options]);
+        command.arg(mount.store()).arg(mount.path()).args(["-o", options]);
         command
     };
     fails(&mut helped("rw,nobarrier"), 32);
     run(helped("rw,nobarrier").arg("-sf"));
     run(&mut helped("rw,nofail,x-systemd.automount,noatime"));
-    fs::write(mount_point.join("file"), "x").unwrap();
-    run(varve().arg("umount").arg(&mount_point));
-    fails(Command::new(&helper).arg(&store), 2);
+    fs::write(mount.path().join("file"), "x").unwrap();
+    run(varve().arg("umount").arg(mount.path()));
+    fails(Command::new(&helper).arg(mount.store()), 2);
 }
 
 /// `mount -o remount,ro` ended in "no such file": it runs the helper, which knew no `remount`. Through the
@@ -179,8 +191,7 @@ fn mount_of_the_system_finds_the_helper() {
 #[test]
 fn a_mount_becomes_read_only_while_in_use() {
     let Some(mount) = Mount::new() else { return };
-    let helper = mount.store().with_file_name("mount.fuse.varve");
-    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
+    let helper = helper(&mount);
     let file = mount.path().join("file");
     fs::write(&file, "before").unwrap();
     for program in [helper.as_path(), Path::new(env!("CARGO_BIN_EXE_varve"))] {
@@ -232,22 +243,14 @@ fn of_those_who_mount_a_store_at_once_one_does() {
 /// With neither mount(2) nor a fusermount the daemon mounts for itself alone: the helper said nothing and was taken to have mounted.
 #[test]
 fn what_only_the_daemon_would_see_is_no_mount_for_the_helper() {
-    if !can_mount() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let (store, mount_point) = (dir.path().join("store"), dir.path().join("mnt"));
-    fs::create_dir(&mount_point).unwrap();
-    run(varve().arg("format").arg(&store));
-    let helper = dir.path().join("mount.fuse.varve");
-    symlink(env!("CARGO_BIN_EXE_varve"), &helper).unwrap();
+    let Some((mount, helper)) = helped() else { return };
     // Root who may not mount, and finds no program that may.
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-sys_admin", "env", "PATH=/nonexistent"]);
-    let said = fails(command.arg(&helper).arg(&store).arg(&mount_point), 32);
+    let said = fails(command.arg(&helper).arg(mount.store()).arg(mount.path()), 32);
     assert!(said.contains("not permitted") && said.contains("no fusermount3"), "{said}");
     assert!(said.contains("hint: run as root, or install fuse3"), "{said}");
-    assert!(json(varve().args(["status", "--json"]).arg(&store))["holder"].is_null());
+    assert!(json(varve().args(["status", "--json"]).arg(mount.store()))["holder"].is_null());
 }
 
 /// What mount(8) and umount(8) do for a store in /etc/fstab. Where they look for helpers there is one for these processes alone.
@@ -270,17 +273,11 @@ umount "$DIR"
 
 #[test]
 fn the_system_mounts_and_unmounts() {
-    if !can_mount() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    ["mnt", "helpers"].iter().for_each(|name| fs::create_dir(at(name)).unwrap());
-    symlink(env!("CARGO_BIN_EXE_varve"), at("helpers/mount.fuse.varve")).unwrap();
-    run(varve().arg("format").arg(at("store")));
+    let Some((mount, helper)) = helped() else { return };
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", BY_THE_SYSTEM]);
-    command.envs([("STORE", at("store")), ("DIR", at("mnt")), ("HELPERS", at("helpers"))]);
+    command.env("HELPERS", helper.parent().unwrap());
+    command.envs([("STORE", mount.store()), ("DIR", mount.path())]);
     let said = String::from_utf8(run(&mut command).stdout).unwrap();
     assert!(said.contains("is mounted on") && said.ends_with("1\n2\n3\n"), "{said}");
 }
