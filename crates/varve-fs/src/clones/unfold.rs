@@ -9,7 +9,8 @@
 //!    the names, what belongs to them, and in the loan row how far it came. The last one ends the loan.
 //!
 //! A name that is there is a name like all others, however far the rest has come. Which ids names get depends on
-//! the source alone, so that all views unfold a directory to the same rows.
+//! the source alone, so that all views unfold a directory to the same rows; but a file of several names that is met
+//! first by one under which it does not count gets its id when that happens.
 //!
 //! Invariants: nobody adds a name to a folded directory or removes one; its row counts the names that it has yet to
 //! get.
