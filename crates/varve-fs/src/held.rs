@@ -17,7 +17,7 @@ use crate::rows::Changes;
 
 /// How often a place may turn out to be old before the store is taken to be broken. Each time another
 /// operation must have moved the inode while we waited for a lock.
-const RETRIES_MAX: u32 = 10_000;
+pub(crate) const RETRIES_MAX: u32 = 10_000;
 
 /// An inode whose row is locked.
 pub(crate) struct Held<'a> {
@@ -270,6 +270,7 @@ fn inline_at(row: &EntryRow, slot: u8, ino: InodeId) -> Option<&Inode> {
     }
 }
 
-fn lost(ino: InodeId) -> FsError {
+/// An inode that is at none of the places where it is looked for.
+pub(crate) fn lost(ino: InodeId) -> FsError {
     FsError::Storage(format!("inode {ino} is not where it was last seen; run `varve fsck`"))
 }

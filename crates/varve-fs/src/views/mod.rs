@@ -370,8 +370,8 @@ impl VarveFs {
         self.reaper.sync_and_drain()
     }
 
-    /// Begins a view, after [`VarveFs::settle_before_view`]: `pin` makes it, at a moment at which no operation is between two writes; `unpin` takes it back
-    /// if large files cannot be kept for it.
+    /// Begins a view, after [`VarveFs::settle_before_view`]: `pin` makes it, at a moment at which no operation is between two
+    /// writes; `unpin` takes it back if large files cannot be kept for it.
     pub(crate) fn begin_view<T>(
         &self,
         pin: impl FnOnce(InodeId) -> StoreResult<T>,

@@ -13,11 +13,9 @@ use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use crate::fs::VarveFs;
+use crate::held::{RETRIES_MAX, lost};
 use crate::locator::Place;
 use crate::rows::for_each_pointer;
-
-/// How often the place of a name may turn out to be old ([`VarveFs::hold`] waits as often).
-const LOOKS_MAX: u32 = 10_000;
 
 impl VarveFs {
     /// The files that programs have open to write to, each with a path from the directory `top` on. Who has mapped one has it open as
@@ -40,7 +38,7 @@ impl VarveFs {
             let above = Path::new(OsStr::from_bytes(&above)).strip_prefix(top).ok();
             FsResult::Ok(above.map(|above| above.join(OsStr::from_bytes(name))))
         };
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..RETRIES_MAX {
             let place = self.locator.place(ino)?;
             let key = match &place {
                 Some(Place::Entry { key, slot }) => {
@@ -70,7 +68,7 @@ impl VarveFs {
                 return Ok(None);
             }
         }
-        Ok(None)
+        Err(lost(ino))
     }
 
     /// The path of an inode, for people.
