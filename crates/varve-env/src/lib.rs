@@ -167,11 +167,17 @@ pub trait File: Send + Sync + fmt::Debug {
     /// A window over `len` bytes from `offset` on, through which they are written without a system call. `None` where a
     /// write through it could fail for want of room.
     ///
-    /// REQUIRES: the range is allocated and within the file's length, and the file is not cut below its end as long as
-    /// the window is open.
+    /// REQUIRES: what is written through it is allocated and within the file's length by then, and the file is not cut below
+    /// that as long as the window is open.
     fn window(&self, _offset: u64, _len: u64) -> io::Result<Option<Box<dyn Window>>> {
         Ok(None)
     }
+
+    /// Brings room into memory that will soon be written through a window, and reads as zeros: one write for all of it, in place
+    /// of a fault for each page that reads and reserves it. A hint, which may do nothing.
+    ///
+    /// REQUIRES: the range is allocated and within the file's length, and nothing has been written there.
+    fn warm_room(&self, _offset: u64, _len: u64) {}
 
     /// Says that reads go to places of no order: nothing beside what they ask for is worth fetching. A hint,
     /// which may do nothing.

@@ -202,6 +202,10 @@ impl File for HookedFile {
         self.file.window(offset, len)
     }
 
+    fn warm_room(&self, offset: u64, len: u64) {
+        self.file.warm_room(offset, len);
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.fd()
     }

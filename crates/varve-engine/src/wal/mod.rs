@@ -1,7 +1,8 @@
 //! The write-ahead log: batches reach it before anything else sees them.
 //!
 //! 1. [`LogWriter::append_batch`] writes one record, through a window of memory where the storage has such (see
-//!    [`varve_env::File::window`]), else with one `pwrite`; the batch then survives the death of the process.
+//!    [`varve_env::File::window`]) and it fits in the room, else with one `pwrite`; the batch then survives the death of the
+//!    process.
 //! 2. A sync (see [`crate::db`]) takes the [`SyncTargets`], fsyncs them without holding the writer, and
 //!    reports back with [`LogWriter::mark_synced`], which appends a marker record.
 //! 3. [`LogWriter::rotate`] begins the next log when the memtable is full.
@@ -45,10 +46,12 @@ use crate::{Batch, Op, StoreResult};
 /// The encode buffer is given back above this size.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
 
-/// Room is taken in pieces of this size, in bytes.
+/// Room is taken in pieces of this size, in bytes, that begin and end at multiples of it.
 const AHEAD_BYTES: u64 = 128 << 10;
 /// With less room than this ahead, the next piece is taken.
 const AHEAD_BYTES_MIN: u64 = 32 << 10;
+/// A window is opened over this many bytes, of which only those with room are written.
+const WINDOW_BYTES: u64 = 4 << 20;
 
 /// One log file.
 #[derive(Debug)]
@@ -60,8 +63,10 @@ struct Log {
     len: u64,
     /// The end of the room taken for it.
     room_end: u64,
-    /// A window up to there from before the end of the last record, if the storage has windows.
+    /// A window from before the end of the last record to there or beyond, if the storage has windows.
     window: Option<Box<dyn Window>>,
+    /// The end of the window.
+    window_end: u64,
     /// Bytes known durable.
     synced_len: u64,
     /// Whether its name is known durable.
@@ -80,6 +85,23 @@ impl Log {
         }
         self.len += bytes;
         Ok(Appended { bytes, in_window })
+    }
+
+    /// Takes room for `bytes` more, up to the end of a piece.
+    fn extend_room(&mut self, bytes: u64) -> io::Result<()> {
+        let end = (self.len + bytes).next_multiple_of(AHEAD_BYTES);
+        self.file.allocate(Allocate::Extend, self.len, end - self.len)?;
+        let start = self.room_end.max(self.len);
+        self.room_end = end;
+        if self.window.is_none() || end > self.window_end {
+            self.window_end = self.len + WINDOW_BYTES;
+            // Without one the log is written as other files are.
+            self.window = self.file.window(self.len, WINDOW_BYTES).unwrap_or_default();
+        }
+        if self.window.is_some() {
+            self.file.warm_room(start, end - start);
+        }
+        Ok(())
     }
 
     /// Cuts what is behind the end.
@@ -197,9 +219,8 @@ impl LogWriter {
         first_seq: SeqNo,
         batch: &Batch,
     ) -> StoreResult<Appended> {
-        self.take_room(batch.is_reclaiming())?;
         let ops = batch.ops();
-        let appended = self.append(RecordKind::Batch, batch.is_external(), |out| {
+        self.encode(RecordKind::Batch, batch.is_external(), |out| {
             encode_batch_start(out, first_seq, ops.len() as u32);
             for op in ops {
                 match op {
@@ -210,7 +231,9 @@ impl LogWriter {
             if let Some(branch) = batch.ended() {
                 encode_branch_end(out, branch);
             }
-        })?;
+        });
+        self.take_room(batch.is_reclaiming())?;
+        let appended = self.append_encoded()?;
         self.position += appended.bytes;
         if batch.is_external() {
             self.external_seq = SeqNo::new(first_seq.get() + ops.len() as u64 - 1);
@@ -218,19 +241,17 @@ impl LogWriter {
         Ok(appended)
     }
 
-    /// Takes the next piece of room if little is left. Fails if there is none, unless the batch to be appended
-    /// frees some.
+    /// Takes the next piece of room if little is left for the record that is encoded. Fails if there is none, unless the
+    /// record frees some.
     fn take_room(&mut self, reclaims: bool) -> StoreResult<()> {
         let log = &mut self.log;
-        if log.room_end.saturating_sub(log.len) >= AHEAD_BYTES_MIN {
+        // What is larger than a piece is written beyond the room.
+        let needed = (self.buffer.len() as u64).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES);
+        if log.room_end.saturating_sub(log.len) >= needed {
             return Ok(());
         }
-        match log.file.allocate(Allocate::Extend, log.len, AHEAD_BYTES) {
-            Ok(()) => {
-                log.room_end = log.len + AHEAD_BYTES;
-                // Without one the log is written as other files are.
-                log.window = log.file.window(log.len, AHEAD_BYTES).unwrap_or_default();
-            }
+        match log.extend_room(needed) {
+            Ok(()) => {}
             Err(error) if is_no_space(&error) && !reclaims => {
                 return Err(io_error("take room for the log", &log.path, error));
             }
@@ -262,7 +283,13 @@ impl LogWriter {
         external: bool,
         fill: impl FnOnce(&mut Vec<u8>),
     ) -> StoreResult<Appended> {
-        let log = &mut self.log;
+        self.encode(kind, external, fill);
+        self.append_encoded()
+    }
+
+    /// Encodes the next record.
+    fn encode(&mut self, kind: RecordKind, external: bool, fill: impl FnOnce(&mut Vec<u8>)) {
+        let log = &self.log;
         self.buffer.clear();
         let start = begin_record(&mut self.buffer);
         fill(&mut self.buffer);
@@ -270,6 +297,10 @@ impl LogWriter {
         let id = LogId { file: log.no, salt: self.salt };
         let stamp = Stamp { log: id, offset, kind, external, synced_len };
         finish_record(&mut self.buffer, start, stamp);
+    }
+
+    fn append_encoded(&mut self) -> StoreResult<Appended> {
+        let log = &mut self.log;
         let appended = log.write(&self.buffer).map_err(|error| {
             // What was written of the record goes. If that fails too the next append overwrites it.
             let _ = log.give_back_room();
@@ -378,5 +409,6 @@ fn begin_log(
         return Err(io_error("begin the log", &path, error));
     }
     let len = buffer.len() as u64;
-    Ok(Log { file, no, path, len, room_end: len, synced_len: 0, named: false, window: None })
+    let (window, window_end) = (None, 0);
+    Ok(Log { file, no, path, len, room_end: len, synced_len: 0, named: false, window, window_end })
 }

@@ -16,6 +16,7 @@ mod faults;
 mod histories;
 mod ingest;
 mod lock_sizes;
+mod log_room;
 mod migration;
 mod oracle;
 mod ordered;

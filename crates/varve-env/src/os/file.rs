@@ -9,7 +9,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::time::Timespec;
 use varve_types::Timestamp;
 
-use super::window::OsWindow;
+use super::window::{self, OsWindow};
 use crate::{Allocate, File, FileKind, FileStat, Seek, Window, copy_through_memory};
 
 /// A file descriptor. Reads and writes are positional, so that threads share it freely.
@@ -126,6 +126,10 @@ impl File for OsFile {
     fn window(&self, offset: u64, len: u64) -> io::Result<Option<Box<dyn Window>>> {
         let window = OsWindow::open(&self.fd, offset, len)?;
         Ok(window.map(|window| Box::new(window) as Box<dyn Window>))
+    }
+
+    fn warm_room(&self, offset: u64, len: u64) {
+        window::warm_room(self, offset, len);
     }
 
     fn expect_random_reads(&self) {

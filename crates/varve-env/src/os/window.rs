@@ -3,7 +3,7 @@
 //! A store to shared memory of the page cache survives the death of the process as a write(2) does, and costs a copy in
 //! place of a system call. What a system call would report as an error, a store reports as SIGBUS:
 //!
-//! - No room: a window is opened only over room that is allocated, on file systems that never move a file's blocks
+//! - No room: a window is written only where room is allocated, on file systems that never move a file's blocks
 //!   when they are written (ext4, XFS, tmpfs).
 //! - A failing disk, a file that was cut by somebody else: the handler of SIGBUS puts memory of no file in the window's
 //!   place and notes it; the store is repeated there, and [`Window::write`] fails when it sees the note. Faults elsewhere go to
@@ -26,7 +26,7 @@ use rustix::fs::{self, FsWord};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-use crate::Window;
+use crate::{File, Window};
 
 /// `f_type` of file systems on which a write to allocated room takes no other room: ext4, XFS, tmpfs.
 const STEADY: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
@@ -85,8 +85,8 @@ impl std::fmt::Debug for Place {
 }
 
 impl OsWindow {
-    /// A window over `len` bytes of `fd` from `offset` on, which are allocated and within its length. `None` where stores
-    /// could fail for other reasons than a failing disk, or too many windows are open.
+    /// A window over `len` bytes of `fd` from `offset` on. `None` where stores to allocated room within its length could fail
+    /// for other reasons than a failing disk, or too many windows are open.
     pub(super) fn open(fd: &OwnedFd, offset: u64, len: u64) -> io::Result<Option<OsWindow>> {
         if !STEADY.contains(&fs::fstatfs(fd)?.f_type) || !handles_faults() {
             return Ok(None);
@@ -111,6 +111,17 @@ impl OsWindow {
         place.start.store(memory.as_ptr() as usize, Ordering::Release);
         Ok(Some(OsWindow { memory, len, offset, place }))
     }
+}
+
+/// See [`File::warm_room`]. If the storage fails, so do stores to the pages.
+pub(super) fn warm_room(file: &dyn File, offset: u64, len: u64) {
+    static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
+    let end = offset + len;
+    let mut starts = (offset..end).step_by(ZEROS.len());
+    let _ = starts.try_for_each(|at| {
+        let len = (end - at).min(ZEROS.len() as u64) as usize;
+        file.write_all_at(&ZEROS[..len], at)
+    });
 }
 
 impl Window for OsWindow {
@@ -203,6 +214,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
+    use crate::os::file::OsFile;
 
     const LEN: u64 = 3 << 16;
 
@@ -230,6 +242,22 @@ mod tests {
         for (offset, len) in [(0, 8), (LEN - 7, 8), (LEN, 1), (u64::MAX, 1)] {
             assert!(window.write(&vec![9; len], offset).is_err(), "{offset}");
         }
+    }
+
+    #[test]
+    fn warm_room_reads_as_zeros_and_is_written_through_a_window() {
+        let Some((fd, mut window)) = open() else { return };
+        window.write(&[1; 8], 5000).unwrap();
+        let file = OsFile::new(fd);
+        file.warm_room(5008, LEN - 5008);
+        window.write(&[2; 8], 140_000).unwrap();
+        let mut read = vec![9; LEN as usize];
+        file.read_exact_at(&mut read, 0).unwrap();
+        let mut expected = vec![0; LEN as usize];
+        expected[5000..5008].fill(1);
+        expected[140_000..140_008].fill(2);
+        assert!(read == expected);
+        assert_eq!(file.stat().unwrap().len, LEN);
     }
 
     /// A file that somebody cuts raises what a failing disk raises.
