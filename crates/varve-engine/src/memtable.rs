@@ -11,38 +11,35 @@
 //!   see it, so that a row rewritten a thousand times takes the room of one.
 //! - The lock is held for at most one batch or one chunk, never during I/O; only of a memtable that no longer changes, so
 //!   that nobody waits for it, is it held for a walk over all rows ([`Memtable::each_version`]).
-//! - A filter knows every key. Most rows that are asked for are in tables or nowhere, and the filter says so with one
-//!   line of memory where a search of the tree would wait for ten.
+//! - A row stands once, in [`rows`], and is found by the hash of its key. The tree of its key space names it in order; only
+//!   scans and new keys search that.
 
 mod key;
+mod rows;
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use varve_format::filter::bloom::Bloom;
 use varve_format::filter::filter_hash;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 pub(crate) use key::Key;
-use key::SHORT_KEY_BYTES;
+use rows::{Probe, Row, RowId, Rows};
 
 use crate::row_versions::RowVersions;
 use crate::segment::Separated;
 use crate::{Op, StoreResult};
 
-/// Bytes that a row takes in the tree besides its key and value, measured with rows of 16 + 100 bytes.
+/// Bytes that a row takes besides its key and value, measured with rows of 16 + 100 bytes.
 const ROW_OVERHEAD_BYTES: usize = 120;
 /// Bytes that each further version of a row takes besides its value.
 const VERSION_OVERHEAD_BYTES: usize = 48;
 
-/// Bits of the filter for each key. A hundredth of the keys that it does not know pass.
-const FILTER_BITS: u8 = 10;
-/// The filter has room for the keys of a full memtable whose rows take so many bytes, counted as above: a file's.
-const FILTER_ROW_BYTES: usize = 200;
+/// There is room at once for the index of a full memtable whose rows take so many bytes, counted as above: a file's.
+const INDEXED_ROW_BYTES: usize = 200;
 
 /// What a key is at some moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,69 +70,90 @@ pub(crate) struct MemEntry {
     pub(crate) found: Found,
 }
 
-#[derive(Debug)]
-struct Row {
-    seq: SeqNo,
-    found: Found,
-    /// Overwritten versions that snapshots may see, newest first; rarely any.
-    older: Option<Box<Older>>,
-}
+/// The rows of a key space by key.
+type Order = BTreeMap<Key, RowId>;
 
-#[derive(Debug)]
-struct Older(Vec<(SeqNo, Found)>);
-
-impl Row {
-    fn at(&self, seq: SeqNo) -> Option<&Found> {
-        if self.seq <= seq {
-            return Some(&self.found);
-        }
-        let older = self.older.as_ref()?;
-        older.0.iter().find(|(version, _)| *version <= seq).map(|(_, found)| found)
-    }
-
-    /// All versions, newest first.
-    fn versions(&self) -> impl Iterator<Item = (SeqNo, &Found)> {
-        let older = self.older.iter().flat_map(|older| &older.0);
-        std::iter::once((self.seq, &self.found)).chain(older.map(|(seq, found)| (*seq, found)))
-    }
-}
-
-type Rows = BTreeMap<Key, Row>;
-
-/// The rows of each key space.
+/// The order of each key space.
 #[derive(Debug, Default)]
 struct Spaces {
     /// The store's own, by number.
-    store: Vec<Rows>,
+    store: Vec<Order>,
     /// Those of branches.
-    branches: BTreeMap<KeyspaceId, Rows>,
+    branches: BTreeMap<KeyspaceId, Order>,
 }
 
 impl Spaces {
-    fn get(&self, keyspace: KeyspaceId) -> Option<&Rows> {
+    fn get(&self, keyspace: KeyspaceId) -> Option<&Order> {
         if keyspace.is_of_branch() {
             return self.branches.get(&keyspace);
         }
         self.store.get(keyspace.get() as usize)
     }
 
-    fn get_mut(&mut self, keyspace: KeyspaceId) -> &mut Rows {
+    fn get_mut(&mut self, keyspace: KeyspaceId) -> &mut Order {
         if keyspace.is_of_branch() {
             return self.branches.entry(keyspace).or_default();
         }
         let index = keyspace.get() as usize;
         if index >= self.store.len() {
-            self.store.resize_with(index + 1, BTreeMap::new);
+            self.store.resize_with(index + 1, Order::new);
         }
         &mut self.store[index]
     }
 }
 
-/// All rows, and which keys they have.
+/// All rows, and their order.
 #[derive(Debug)]
 struct Contents {
     spaces: Spaces,
-    keys: Bloom,
+    rows: Rows,
+}
+
+impl Contents {
+    /// The row of `key`, whose filter hash is `hash`.
+    fn find(&self, keyspace: KeyspaceId, key: &[u8], hash: u64) -> Option<&Row> {
+        let id = match self.rows.find(keyspace, key, hash) {
+            Probe::Found(id) => id,
+            Probe::Absent => return None,
+            Probe::Crowded => self.in_order(keyspace, key)?,
+        };
+        Some(self.rows.get(id))
+    }
+
+    /// What the order names for `key`.
+    #[cold]
+    fn in_order(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<RowId> {
+        self.spaces.get(keyspace)?.get(key).copied()
+    }
+
+    /// Sets the row of `key`, whose filter hash is `hash`; returns the bytes by which the memtable grew and shrank.
+    fn set(
+        &mut self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        hash: u64,
+        (seq, found): (SeqNo, Found),
+        newest_snapshot: Option<SeqNo>,
+    ) -> (usize, usize) {
+        let probe = self.rows.find(keyspace, key, hash);
+        let known = match probe {
+            Probe::Found(id) => Some(id),
+            Probe::Absent => None,
+            Probe::Crowded => self.in_order(keyspace, key),
+        };
+        let value_len = found.len();
+        let Some(id) = known else {
+            let key = Key::from_slice(key);
+            let grown = ROW_OVERHEAD_BYTES + key.as_slice().len() + value_len;
+            let id = self.rows.add(Row::new(keyspace, key.clone(), seq, found), hash, &probe);
+            self.spaces.get_mut(keyspace).insert(key, id);
+            return (grown, 0);
+        };
+        match self.rows.get_mut(id).set(seq, found, newest_snapshot) {
+            Some(replaced) => (value_len, replaced.len()),
+            None => (VERSION_OVERHEAD_BYTES + value_len, 0),
+        }
+    }
 }
 
 /// See the module's comment.
@@ -153,9 +171,9 @@ pub(crate) struct Memtable {
 impl Memtable {
     /// An empty memtable whose rows are logged from `first_log` on, to be filled with some `bytes_max` of them.
     pub(crate) fn new(first_log: FileNo, bytes_max: usize) -> Memtable {
-        let keys = Bloom::with_room(bytes_max / FILTER_ROW_BYTES, FILTER_BITS);
+        let rows = Rows::with_room(bytes_max / INDEXED_ROW_BYTES);
         Memtable {
-            contents: RwLock::new(Contents { spaces: Spaces::default(), keys }),
+            contents: RwLock::new(Contents { spaces: Spaces::default(), rows }),
             ended: Mutex::default(),
             bytes: AtomicUsize::new(0),
             external: AtomicBool::new(false),
@@ -190,7 +208,7 @@ impl Memtable {
 
     /// Rows of one key space.
     pub(crate) fn rows(&self, keyspace: KeyspaceId) -> usize {
-        self.contents.read().spaces.get(keyspace).map_or(0, BTreeMap::len)
+        self.contents.read().spaces.get(keyspace).map_or(0, Order::len)
     }
 
     /// Notes that a batch is the commit of `branch`.
@@ -222,7 +240,6 @@ impl Memtable {
         let mut added = 0;
         let mut removed = 0;
         let mut contents = self.contents.write();
-        let Contents { spaces, keys } = &mut *contents;
         for (seq, op) in (first_seq.get()..).zip(ops) {
             let (keyspace, key, found) = match op {
                 Op::Put { keyspace, key, value } => (keyspace, key, Found::Value(value)),
@@ -232,12 +249,8 @@ impl Memtable {
             if let Some(versions) = versions {
                 versions.count(hash);
             }
-            let rows = spaces.get_mut(keyspace);
-            let before = rows.len();
-            let (more, less) = set(rows, &key, SeqNo::new(seq), found, newest_snapshot);
-            if rows.len() > before {
-                keys.add(hash_in(keyspace, hash));
-            }
+            let version = (SeqNo::new(seq), found);
+            let (more, less) = contents.set(keyspace, &key, hash, version, newest_snapshot);
             added += more;
             removed += less;
         }
@@ -254,23 +267,19 @@ impl Memtable {
         seq: SeqNo,
     ) -> Option<Found> {
         let contents = self.contents.read();
-        if !contents.keys.may_contain(hash_in(keyspace, hash)) {
-            return None;
-        }
-        let rows = contents.spaces.get(keyspace)?;
-        // A longer one would be allocated.
-        let row = match key.len() {
-            0..=SHORT_KEY_BYTES => rows.get(&Key::from_slice(key)),
-            _ => rows.get(key),
-        };
-        row?.at(seq).cloned()
+        contents.find(keyspace, key, hash)?.at(seq).cloned()
     }
 
-    /// The newest version of `key` and when it was written.
-    pub(crate) fn newest(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<(SeqNo, Found)> {
+    /// The newest version of `key`, whose filter hash is `hash`, and when it was written.
+    pub(crate) fn newest(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        hash: u64,
+    ) -> Option<(SeqNo, Found)> {
         let contents = self.contents.read();
-        let row = contents.spaces.get(keyspace)?.get(key)?;
-        Some((row.seq, row.found.clone()))
+        let (seq, found) = contents.find(keyspace, key, hash)?.newest();
+        Some((seq, found.clone()))
     }
 
     /// Appends to `out`, up to `limit` of them and a little more, the versions not newer than `seq` of
@@ -286,16 +295,16 @@ impl Memtable {
         out: &mut Vec<MemEntry>,
     ) -> bool {
         let contents = self.contents.read();
-        let Some(rows) = contents.spaces.get(keyspace) else { return false };
+        let Some(order) = contents.spaces.get(keyspace) else { return false };
         if is_empty_range(range) {
             return false;
         }
         let target = out.len() + limit;
-        let mut rows = rows.range::<[u8], _>(range);
+        let mut ids = order.range::<[u8], _>(range);
         while out.len() < target {
-            let next = if reverse { rows.next_back() } else { rows.next() };
-            let Some((key, row)) = next else { return false };
-            push_versions(key, row, seq, reverse, out);
+            let next = if reverse { ids.next_back() } else { ids.next() };
+            let Some((_, id)) = next else { return false };
+            push_versions(contents.rows.get(*id), seq, reverse, out);
         }
         true
     }
@@ -310,20 +319,15 @@ impl Memtable {
         mut visit: impl FnMut(&[u8], SeqNo, &Found) -> StoreResult<()>,
     ) -> StoreResult<()> {
         let contents = self.contents.read();
-        let Some(rows) = contents.spaces.get(keyspace) else { return Ok(()) };
-        for (key, row) in rows {
+        let Some(order) = contents.spaces.get(keyspace) else { return Ok(()) };
+        for id in order.values() {
+            let row = contents.rows.get(*id);
             for (seq, found) in row.versions() {
-                visit(key.as_slice(), seq, found)?;
+                visit(row.key().as_slice(), seq, found)?;
             }
         }
         Ok(())
     }
-}
-
-/// The hash of a key within its key space.
-#[inline]
-fn hash_in(keyspace: KeyspaceId, hash: u64) -> u64 {
-    hash ^ u64::from(keyspace.get()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// True if no key can be in `range`; such ranges must not reach the tree, which panics on some.
@@ -338,38 +342,17 @@ pub(crate) fn is_empty_range(range: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
     }
 }
 
-fn push_versions(key: &Key, row: &Row, seq: SeqNo, reverse: bool, out: &mut Vec<MemEntry>) {
+fn push_versions(row: &Row, seq: SeqNo, reverse: bool, out: &mut Vec<MemEntry>) {
     let first = out.len();
     let seen = row.versions().filter(|(version, _)| *version <= seq);
-    out.extend(seen.map(|(seq, found)| MemEntry { key: key.clone(), seq, found: found.clone() }));
+    out.extend(seen.map(|(seq, found)| MemEntry {
+        key: row.key().clone(),
+        seq,
+        found: found.clone(),
+    }));
     if reverse {
         out[first..].reverse();
     }
-}
-
-/// Sets one row; returns the bytes by which the memtable grew and shrank.
-fn set(
-    rows: &mut Rows,
-    key: &[u8],
-    seq: SeqNo,
-    found: Found,
-    newest_snapshot: Option<SeqNo>,
-) -> (usize, usize) {
-    let value_len = found.len();
-    let row = match rows.entry(Key::from_slice(key)) {
-        Entry::Occupied(row) => row.into_mut(),
-        Entry::Vacant(place) => {
-            place.insert(Row { seq, found, older: None });
-            return (ROW_OVERHEAD_BYTES + key.len() + value_len, 0);
-        }
-    };
-    let old_seq = std::mem::replace(&mut row.seq, seq);
-    let old = std::mem::replace(&mut row.found, found);
-    if newest_snapshot.is_some_and(|snapshot| snapshot >= old_seq) {
-        row.older.get_or_insert_with(|| Box::new(Older(Vec::new()))).0.insert(0, (old_seq, old));
-        return (VERSION_OVERHEAD_BYTES + value_len, 0);
-    }
-    (value_len, old.len())
 }
 
 #[cfg(test)]

@@ -204,12 +204,12 @@ impl Inner {
         key: &[u8],
         after: SeqNo,
     ) -> StoreResult<Option<Found>> {
+        let hash = filter_hash(key);
         for memtable in view.memtables() {
-            if let Some((seq, found)) = memtable.newest(space.id, key) {
+            if let Some((seq, found)) = memtable.newest(space.id, key, hash) {
                 return Ok((seq > after).then_some(found));
             }
         }
-        let hash = filter_hash(key);
         for table in space.version.sublevels().filter_map(|(_, sublevel)| sublevel.find(key)) {
             if table.meta().largest_seq > after
                 && let Some((seq, found)) = self.cache.newest(table, key, hash)?

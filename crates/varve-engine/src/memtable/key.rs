@@ -1,53 +1,92 @@
 //! Keys of the memtable.
 //!
-//! A search compares the key sought with some forty others, and most keys are of one length: those of the
-//! file system have 8 + 8 bytes. Two such keys are compared as numbers, without a call and a loop over bytes,
-//! which takes a quarter to a third off a search. The order is that of the bytes in any case.
+//! Most keys are of one length: those of the file system have 8 + 8 bytes. Two such keys are compared as numbers, without a
+//! call and a loop over bytes. The order is that of the bytes in any case.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
-
-use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// The length of the file system's keys, in bytes. No longer key needs an allocation.
-pub(super) const SHORT_KEY_BYTES: usize = 16;
+const SHORT_KEY_BYTES: usize = 16;
 
 /// A key of any length.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Key(SmallVec<[u8; SHORT_KEY_BYTES]>);
+#[derive(Clone, Debug)]
+pub(crate) enum Key {
+    /// One of at most [`SHORT_KEY_BYTES`].
+    Short { len: u8, bytes: [u8; SHORT_KEY_BYTES] },
+    /// A longer one, which its copies share.
+    Long(Arc<[u8]>),
+}
 
 impl Key {
     /// A copy of these bytes.
-    pub(crate) fn from_slice(bytes: &[u8]) -> Key {
-        Key(SmallVec::from_slice(bytes))
+    #[inline]
+    pub(crate) fn from_slice(slice: &[u8]) -> Key {
+        if let Ok(bytes) = slice.try_into() {
+            return Key::Short { len: SHORT_KEY_BYTES as u8, bytes };
+        }
+        Key::of_other_length(slice)
+    }
+
+    fn of_other_length(slice: &[u8]) -> Key {
+        let mut bytes = [0; SHORT_KEY_BYTES];
+        match bytes.get_mut(..slice.len()) {
+            Some(first) => first.copy_from_slice(slice),
+            None => return Key::Long(slice.into()),
+        }
+        Key::Short { len: slice.len() as u8, bytes }
     }
 
     /// The bytes.
+    #[inline]
     pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.0
+        match self {
+            Key::Short { len, bytes } => &bytes[..usize::from(*len)],
+            Key::Long(bytes) => bytes,
+        }
+    }
+
+    /// All bytes, if they are those of a key of the file system.
+    #[inline]
+    fn pair(&self) -> Option<&[u8; SHORT_KEY_BYTES]> {
+        match self {
+            Key::Short { len, bytes } if usize::from(*len) == SHORT_KEY_BYTES => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Whether it has these bytes.
+    #[inline]
+    pub(super) fn is(&self, bytes: &[u8]) -> bool {
+        match (self.pair(), <&[u8; SHORT_KEY_BYTES]>::try_from(bytes)) {
+            (Some(ours), Ok(theirs)) => ours == theirs,
+            _ => self.as_slice() == bytes,
+        }
     }
 }
 
-/// All bytes at once, where the vector's own would take them one by one.
-impl Clone for Key {
-    fn clone(&self) -> Key {
-        Key::from_slice(self.as_slice())
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        self.is(other.as_slice())
     }
 }
+
+impl Eq for Key {}
 
 impl Borrow<[u8]> for Key {
     fn borrow(&self) -> &[u8] {
-        &self.0
+        self.as_slice()
     }
 }
 
 impl Ord for Key {
     fn cmp(&self, other: &Key) -> Ordering {
-        let (ours, theirs) = (self.as_slice(), other.as_slice());
-        let short = |bytes| <[u8; SHORT_KEY_BYTES]>::try_from(bytes).map(u128::from_be_bytes);
-        match (short(ours), short(theirs)) {
-            (Ok(ours), Ok(theirs)) => ours.cmp(&theirs),
-            _ => ours.cmp(theirs),
+        match (self.pair(), other.pair()) {
+            (Some(ours), Some(theirs)) => {
+                u128::from_be_bytes(*ours).cmp(&u128::from_be_bytes(*theirs))
+            }
+            _ => self.as_slice().cmp(other.as_slice()),
         }
     }
 }
@@ -85,8 +124,13 @@ mod tests {
             for other in &keys {
                 let expected = one.cmp(other);
                 assert_eq!(Key::from_slice(one).cmp(&Key::from_slice(other)), expected);
+                assert_eq!(Key::from_slice(one).is(other), expected.is_eq());
                 let (one, other) = (Key::from_slice(one), Key::from_slice(other));
                 assert_eq!(one == other, expected.is_eq());
+                assert_eq!(
+                    (one.clone().as_slice(), other.is(one.as_slice())),
+                    (one.as_slice(), one == other)
+                );
             }
         }
     }

@@ -1,3 +1,5 @@
+mod oracle;
+
 use std::sync::Arc;
 
 use super::*;

@@ -40,28 +40,19 @@ struct Line([u64; 8]);
 impl Bloom {
     /// A filter that contains `hashes`.
     pub(super) fn build(hashes: &[u64], bits_per_key: u8) -> Bloom {
-        let mut bloom = Bloom::with_room(hashes.len(), bits_per_key);
-        hashes.iter().for_each(|hash| bloom.add(*hash));
-        bloom
-    }
-
-    /// A filter that contains nothing and has room for so many keys; with more of them it lets more pass.
-    pub fn with_room(keys: usize, bits_per_key: u8) -> Bloom {
-        let bits = (keys as u64).saturating_mul(bits_per_key.into());
+        let bits = (hashes.len() as u64).saturating_mul(bits_per_key.into());
         let lines = bits.div_ceil(LINE_BITS).clamp(1, u64::from(u32::MAX));
-        Bloom {
+        let mut bloom = Bloom {
             lines: vec![Line([0; 8]); lines as usize].into_boxed_slice(),
             probes: probes_for(bits_per_key),
+        };
+        for &hash in hashes {
+            let line = bloom.line_of(hash);
+            for (word, mask) in bits_of(hash, bloom.probes) {
+                bloom.lines[line].0[word] |= mask;
+            }
         }
-    }
-
-    /// Adds one hash.
-    #[inline]
-    pub fn add(&mut self, hash: u64) {
-        let line = self.line_of(hash);
-        for (word, mask) in bits_of(hash, self.probes) {
-            self.lines[line].0[word] |= mask;
-        }
+        bloom
     }
 
     /// Appends the section's content.
@@ -98,9 +89,8 @@ impl Bloom {
         Ok(Bloom { lines, probes })
     }
 
-    /// See [`super::Filter::may_contain`].
     #[inline]
-    pub fn may_contain(&self, hash: u64) -> bool {
+    pub(super) fn may_contain(&self, hash: u64) -> bool {
         let line = &self.lines[self.line_of(hash)];
         bits_of(hash, self.probes).all(|(word, mask)| line.0[word] & mask != 0)
     }
