@@ -15,6 +15,7 @@
 //!   scans and new keys search that.
 
 mod key;
+mod order;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use varve_format::filter::filter_hash;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 pub(crate) use key::Key;
+use order::Order;
 use rows::{Probe, Row, RowId, Rows};
 
 use crate::row_versions::RowVersions;
@@ -70,9 +72,6 @@ pub(crate) struct MemEntry {
     pub(crate) found: Found,
 }
 
-/// The rows of a key space by key.
-type Order = BTreeMap<Key, RowId>;
-
 /// The order of each key space.
 #[derive(Debug, Default)]
 struct Spaces {
@@ -96,7 +95,7 @@ impl Spaces {
         }
         let index = keyspace.get() as usize;
         if index >= self.store.len() {
-            self.store.resize_with(index + 1, Order::new);
+            self.store.resize_with(index + 1, Order::default);
         }
         &mut self.store[index]
     }
@@ -123,7 +122,7 @@ impl Contents {
     /// What the order names for `key`.
     #[cold]
     fn in_order(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<RowId> {
-        self.spaces.get(keyspace)?.get(key).copied()
+        self.spaces.get(keyspace)?.get(key)
     }
 
     /// Sets the row of `key`, whose filter hash is `hash`; returns the bytes by which the memtable grew and shrank.
@@ -146,7 +145,7 @@ impl Contents {
             let key = Key::from_slice(key);
             let grown = ROW_OVERHEAD_BYTES + key.as_slice().len() + value_len;
             let id = self.rows.add(Row::new(keyspace, key.clone(), seq, found), hash, &probe);
-            self.spaces.get_mut(keyspace).insert(key, id);
+            self.spaces.get_mut(keyspace).insert(&key, id);
             return (grown, 0);
         };
         match self.rows.get_mut(id).set(seq, found, newest_snapshot) {
@@ -300,11 +299,10 @@ impl Memtable {
             return false;
         }
         let target = out.len() + limit;
-        let mut ids = order.range::<[u8], _>(range);
+        let mut ids = order.range(range, reverse);
         while out.len() < target {
-            let next = if reverse { ids.next_back() } else { ids.next() };
-            let Some((_, id)) = next else { return false };
-            push_versions(contents.rows.get(*id), seq, reverse, out);
+            let Some(id) = ids.next() else { return false };
+            push_versions(contents.rows.get(id), seq, reverse, out);
         }
         true
     }
@@ -320,8 +318,8 @@ impl Memtable {
     ) -> StoreResult<()> {
         let contents = self.contents.read();
         let Some(order) = contents.spaces.get(keyspace) else { return Ok(()) };
-        for id in order.values() {
-            let row = contents.rows.get(*id);
+        for id in order.range((Bound::Unbounded, Bound::Unbounded), false) {
+            let row = contents.rows.get(id);
             for (seq, found) in row.versions() {
                 visit(row.key().as_slice(), seq, found)?;
             }

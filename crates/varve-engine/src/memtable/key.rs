@@ -1,14 +1,14 @@
 //! Keys of the memtable.
 //!
-//! Most keys are of one length: those of the file system have 8 + 8 bytes. Two such keys are compared as numbers, without a
-//! call and a loop over bytes. The order is that of the bytes in any case.
+//! Most are of one length: those of the file system have 8 + 8 bytes. Such a key stands in its row, and is compared with
+//! another without a call and a loop over bytes.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// The length of the file system's keys, in bytes. No longer key needs an allocation.
-const SHORT_KEY_BYTES: usize = 16;
+/// The length of the file system's keys, in bytes. Only a longer key needs an allocation.
+pub(super) const SHORT_KEY_BYTES: usize = 16;
 
 /// A key of any length.
 #[derive(Clone, Debug)]
@@ -47,21 +47,14 @@ impl Key {
         }
     }
 
-    /// All bytes, if they are those of a key of the file system.
-    #[inline]
-    fn pair(&self) -> Option<&[u8; SHORT_KEY_BYTES]> {
-        match self {
-            Key::Short { len, bytes } if usize::from(*len) == SHORT_KEY_BYTES => Some(bytes),
-            _ => None,
-        }
-    }
-
     /// Whether it has these bytes.
     #[inline]
-    pub(super) fn is(&self, bytes: &[u8]) -> bool {
-        match (self.pair(), <&[u8; SHORT_KEY_BYTES]>::try_from(bytes)) {
-            (Some(ours), Ok(theirs)) => ours == theirs,
-            _ => self.as_slice() == bytes,
+    pub(super) fn is(&self, other: &[u8]) -> bool {
+        match (self, <&[u8; SHORT_KEY_BYTES]>::try_from(other)) {
+            (Key::Short { len, bytes }, Ok(other)) => {
+                usize::from(*len) == SHORT_KEY_BYTES && bytes == other
+            }
+            _ => self.as_slice() == other,
         }
     }
 }
@@ -82,12 +75,7 @@ impl Borrow<[u8]> for Key {
 
 impl Ord for Key {
     fn cmp(&self, other: &Key) -> Ordering {
-        match (self.pair(), other.pair()) {
-            (Some(ours), Some(theirs)) => {
-                u128::from_be_bytes(*ours).cmp(&u128::from_be_bytes(*theirs))
-            }
-            _ => self.as_slice().cmp(other.as_slice()),
-        }
+        self.as_slice().cmp(other.as_slice())
     }
 }
 
