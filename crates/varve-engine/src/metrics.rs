@@ -31,6 +31,8 @@ pub(crate) struct Metrics {
     pub(crate) log_bytes: Counter,
     /// Those that were written as memory, without a system call.
     pub(crate) log_window_bytes: Counter,
+    /// Room of the log that was written with zeros before it was used.
+    pub(crate) log_warmed_bytes: Counter,
     pub(crate) flushes: Counter,
     pub(crate) flush_bytes: Counter,
     pub(crate) ingest_bytes: Counter,
@@ -179,6 +181,7 @@ impl Metrics {
             ("log_syncs", &self.log_syncs),
             ("log_bytes", &self.log_bytes),
             ("log_window_bytes", &self.log_window_bytes),
+            ("log_warmed_bytes", &self.log_warmed_bytes),
             ("flushes", &self.flushes),
             ("flush_bytes", &self.flush_bytes),
             ("ingest_bytes", &self.ingest_bytes),

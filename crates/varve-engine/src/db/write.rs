@@ -188,7 +188,8 @@ impl Inner {
     /// Logs and applies a batch.
     fn commit(&self, writer: &mut Writer, batch: Batch) -> StoreResult<()> {
         let first_seq = writer.next_seq;
-        let Appended { bytes, in_window } = match writer.log.append_batch(first_seq, &batch) {
+        let Appended { bytes, in_window, warmed } = match writer.log.append_batch(first_seq, &batch)
+        {
             Ok(appended) => appended,
             Err(error @ StoreError::NoSpace { .. }) => {
                 self.metrics.refused_no_space.add(1);
@@ -207,6 +208,7 @@ impl Inner {
         self.metrics.writes.add_alone(ops.len() as u64);
         self.metrics.log_bytes.add_alone(bytes);
         self.metrics.log_window_bytes.add_alone(if in_window { bytes } else { 0 });
+        self.metrics.log_warmed_bytes.add_alone(warmed);
         writer.next_seq = first_seq.advanced(ops.len() as u64);
         let last_seq = first_seq.advanced(ops.len() as u64 - 1);
         self.snapshots.publish(last_seq, |newest_snapshot| {

@@ -50,6 +50,8 @@ const BUFFER_BYTES_KEPT: usize = 1 << 20;
 const AHEAD_BYTES: u64 = 128 << 10;
 /// With less room than this ahead, the next piece is taken.
 const AHEAD_BYTES_MIN: u64 = 32 << 10;
+/// Once this many bytes were appended without a sync, room is brought into memory before it is used.
+const UNSYNCED_BYTES_TO_WARM: u64 = 1 << 20;
 /// A window is opened over this many bytes, of which only those with room are written.
 const WINDOW_BYTES: u64 = 4 << 20;
 
@@ -84,11 +86,11 @@ impl Log {
             None => self.file.write_all_at(record, self.len)?,
         }
         self.len += bytes;
-        Ok(Appended { bytes, in_window })
+        Ok(Appended { bytes, in_window, warmed: 0 })
     }
 
-    /// Takes room for `bytes` more, up to the end of a piece.
-    fn extend_room(&mut self, bytes: u64) -> io::Result<()> {
+    /// Takes room for `bytes` more, up to the end of a piece, and if `warm` brings it into memory; says how much of it.
+    fn extend_room(&mut self, bytes: u64, warm: bool) -> io::Result<u64> {
         let end = (self.len + bytes).next_multiple_of(AHEAD_BYTES);
         self.file.allocate(Allocate::Extend, self.len, end - self.len)?;
         let start = self.room_end.max(self.len);
@@ -98,10 +100,11 @@ impl Log {
             // Without one the log is written as other files are.
             self.window = self.file.window(self.len, WINDOW_BYTES).unwrap_or_default();
         }
-        if self.window.is_some() {
-            self.file.warm_room(start, end - start);
+        if !warm || self.window.is_none() {
+            return Ok(0);
         }
-        Ok(())
+        self.file.warm_room(start, end - start);
+        Ok(end - start)
     }
 
     /// Cuts what is behind the end.
@@ -128,6 +131,8 @@ pub(crate) struct Appended {
     pub(crate) bytes: u64,
     /// Whether they went through a window.
     pub(crate) in_window: bool,
+    /// Bytes of room that were brought into memory before.
+    pub(crate) warmed: u64,
 }
 
 /// What a sync has to make durable, oldest log first.
@@ -161,6 +166,8 @@ pub(crate) struct LogWriter {
     older: Vec<FileNo>,
     /// Bytes of batches ever appended; positions in the history that a sync can be asked for.
     position: u64,
+    /// The position that is known durable.
+    synced_position: u64,
     external_seq: SeqNo,
     /// The salt of the store's logs.
     salt: u64,
@@ -192,6 +199,7 @@ impl LogWriter {
             older: recovered.logs.clone(),
             // Recovered batches that no barrier covers are something to sync.
             position: u64::from(external_seq > SeqNo::ZERO),
+            synced_position: 0,
             external_seq,
             salt: id.salt,
             buffer,
@@ -232,8 +240,8 @@ impl LogWriter {
                 encode_branch_end(out, branch);
             }
         });
-        self.take_room(batch.is_reclaiming())?;
-        let appended = self.append_encoded()?;
+        let warmed = self.take_room(batch.is_reclaiming())?;
+        let appended = Appended { warmed, ..self.append_encoded()? };
         self.position += appended.bytes;
         if batch.is_external() {
             self.external_seq = SeqNo::new(first_seq.get() + ops.len() as u64 - 1);
@@ -241,17 +249,19 @@ impl LogWriter {
         Ok(appended)
     }
 
-    /// Takes the next piece of room if little is left for the record that is encoded. Fails if there is none, unless the
-    /// record frees some.
-    fn take_room(&mut self, reclaims: bool) -> StoreResult<()> {
+    /// Takes the next piece of room if little is left for the record that is encoded, and says how much of it was brought
+    /// into memory. Fails if there is none, unless the record frees some.
+    fn take_room(&mut self, reclaims: bool) -> StoreResult<u64> {
         let log = &mut self.log;
         // What is larger than a piece is written beyond the room.
         let needed = (self.buffer.len() as u64).clamp(AHEAD_BYTES_MIN, AHEAD_BYTES);
         if log.room_end.saturating_sub(log.len) >= needed {
-            return Ok(());
+            return Ok(0);
         }
-        match log.extend_room(needed) {
-            Ok(()) => {}
+        // A sync writes warm room as a whole, and for each record in it more than a page: too much where syncs are frequent.
+        let warm = self.position - self.synced_position >= UNSYNCED_BYTES_TO_WARM;
+        match log.extend_room(needed, warm) {
+            Ok(warmed) => return Ok(warmed),
             Err(error) if is_no_space(&error) && !reclaims => {
                 return Err(io_error("take room for the log", &log.path, error));
             }
@@ -259,7 +269,7 @@ impl LogWriter {
             // The storage below has no such thing, so the log grows as it is written.
             Err(_) => (log.room_end, log.window) = (u64::MAX, None),
         }
-        Ok(())
+        Ok(0)
     }
 
     /// Appends that the external data of all batches up to `covered` is durable.
@@ -356,6 +366,7 @@ impl LogWriter {
             }
         }
         self.behind.retain(|log| log.synced_len < log.len || !log.named);
+        self.synced_position = self.synced_position.max(targets.position);
         if self.log.synced_len > 0 {
             self.append(RecordKind::Marker, false, |_| ())?;
         }

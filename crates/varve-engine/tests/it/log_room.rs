@@ -2,6 +2,7 @@
 
 use varve_engine::{Batch, Db, DbOptions, Store};
 use varve_env::os::OsEnv;
+use varve_env::sim::SimEnv;
 use varve_env::{Env, OpenMode};
 
 use crate::common::*;
@@ -44,4 +45,28 @@ fn records_of_all_sizes_survive_in_mapped_room() {
         assert_eq!(found.get(space, &key).unwrap().as_deref(), Some(&value(row)[..]), "{row}");
     }
     assert_eq!(found.get(space, &160_usize.to_be_bytes()).unwrap(), None);
+}
+
+/// Syncs write all of the pages that room was brought into memory by, so it is not where they are frequent.
+#[test]
+fn room_is_brought_into_memory_while_little_is_synced() {
+    let options = DbOptions { memtable_bytes: 64 << 20, ..small_options() };
+    let db = Db::open(SimEnv::new(1) as _, &store_dir(), options).unwrap();
+    let space = make_spaces(&db).unwrap()[1];
+    let put = |rows: std::ops::Range<u32>| {
+        for row in rows {
+            let mut batch = Batch::new();
+            batch.put(space, row.to_be_bytes().to_vec(), vec![1; 1000]);
+            db.write(batch).unwrap();
+        }
+    };
+    for round in 0..8 {
+        put(round * 500..(round + 1) * 500);
+        db.sync().unwrap();
+    }
+    assert_eq!(counter(&db, "log_warmed_bytes"), 0);
+    put(4000..8000);
+    let warmed = counter(&db, "log_warmed_bytes");
+    // All but the first MiB, and what was taken ahead.
+    assert!((5 << 19..13 << 18).contains(&warmed), "{warmed}");
 }

@@ -115,13 +115,17 @@ impl OsWindow {
 
 /// See [`File::warm_room`]. If the storage fails, so do stores to the pages.
 pub(super) fn warm_room(file: &dyn File, offset: u64, len: u64) {
-    static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
-    let end = offset + len;
-    let mut starts = (offset..end).step_by(ZEROS.len());
-    let _ = starts.try_for_each(|at| {
-        let len = (end - at).min(ZEROS.len() as u64) as usize;
-        file.write_all_at(&ZEROS[..len], at)
-    });
+    /// Each write makes one page of the cache of up to this size. A store makes all of its page dirty, which the next sync writes.
+    const PAGE: u64 = 32 << 10;
+    static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+    let (mut at, end) = (offset, offset + len);
+    while at < end {
+        let next = (at + 1).next_multiple_of(PAGE).min(end);
+        if file.write_all_at(&ZEROS[..(next - at) as usize], at).is_err() {
+            return;
+        }
+        at = next;
+    }
 }
 
 impl Window for OsWindow {
