@@ -17,11 +17,14 @@
 use bytes::Bytes;
 use varve_types::{InodeId, Timestamp};
 
-use crate::inode::{put_time, take_time};
+use crate::codec::Short;
+use crate::inode::take_time;
 use crate::{DecodeError, EntrySuffix, ROW_VERSION, Reader, put_varint};
 
 const FILE: u8 = 1;
 const DIRECTORY: u8 = 2;
+/// Room for the row of a folded directory, and for a word.
+const DIRECTORY_ROOM: usize = 96;
 
 /// How a directory gets the names that it does not have yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +59,14 @@ impl Loan {
     pub fn encode(self) -> Vec<u8> {
         let Loan::Directory(folded) = self else { return vec![ROW_VERSION, FILE] };
         let Folded { dir, top, clone, next, end, after, made } = folded;
-        let mut out = vec![ROW_VERSION, DIRECTORY];
+        let mut out = Short::<DIRECTORY_ROOM>::new();
+        out.put([ROW_VERSION, DIRECTORY]);
         for number in [dir, top, clone, next, end] {
-            put_varint(&mut out, number.get());
+            out.put_varint(number.get());
         }
-        put_varint(&mut out, after.map_or(0, EntrySuffix::get));
-        put_time(&mut out, made);
-        out
+        out.put_varint(after.map_or(0, EntrySuffix::get));
+        out.put_time(made);
+        out.as_slice().to_vec()
     }
 
     /// Reads a row's value.

@@ -56,6 +56,18 @@ impl Body {
             Body::Inline(inode) => inode.kind,
         }
     }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Body, DecodeError> {
+        match reader.u8()? {
+            REFERENCE => {
+                let kind = FileKind::from_u8(reader.u8()?)
+                    .ok_or_else(|| reader.error("an unknown file type"))?;
+                Ok(Body::Reference { ino: InodeId::new(reader.varint()?), kind })
+            }
+            INLINE => Inode::decode_from(reader).map(Body::Inline),
+            _ => Err(reader.error("an unknown kind of entry")),
+        }
+    }
 }
 
 /// One name: its own bytes, or those of the row.
@@ -116,26 +128,22 @@ impl<'a, Name: AsRef<[u8]>> From<&'a Named<Name>> for Listed<'a> {
 impl<'a> Named<&'a [u8]> {
     /// The next name, whose slot comes after `last`.
     fn read(reader: &mut Reader<'a>, last: Option<u8>) -> Result<Named<&'a [u8]>, DecodeError> {
-        let slot = reader.u8()?;
-        if last.is_some_and(|last| last >= slot) {
-            return Err(reader.error("slots out of order"));
-        }
-        let name_len = reader.u8()?;
-        if name_len == 0 {
-            return Err(reader.error("an empty name"));
-        }
-        let name = reader.borrow(usize::from(name_len))?;
-        let body = match reader.u8()? {
-            REFERENCE => {
-                let kind = FileKind::from_u8(reader.u8()?)
-                    .ok_or_else(|| reader.error("an unknown file type"))?;
-                Body::Reference { ino: InodeId::new(reader.varint()?), kind }
-            }
-            INLINE => Body::Inline(Inode::decode_from(reader)?),
-            _ => return Err(reader.error("an unknown kind of entry")),
-        };
-        Ok(Named { slot, name, body })
+        let (slot, name) = take_name(reader, last)?;
+        Ok(Named { slot, name, body: Body::read(reader)? })
     }
+}
+
+/// The slot of the next name, which comes after `last`, and the name.
+fn take_name<'a>(reader: &mut Reader<'a>, last: Option<u8>) -> Result<(u8, &'a [u8]), DecodeError> {
+    let slot = reader.u8()?;
+    if last.is_some_and(|last| last >= slot) {
+        return Err(reader.error("slots out of order"));
+    }
+    let name_len = reader.u8()?;
+    if name_len == 0 {
+        return Err(reader.error("an empty name"));
+    }
+    Ok((slot, reader.borrow(usize::from(name_len))?))
 }
 
 /// The beginning of a row of so many names, which have so many bytes together.
@@ -162,6 +170,12 @@ fn put_inline(out: &mut Vec<u8>, name: (u8, &[u8]), inode: &Inode) {
     put_name(out, name);
     out.push(INLINE);
     inode.encode_to(out);
+}
+
+/// The row with nothing but one name, of an inode that is here.
+fn encode_only((slot, name): (u8, &[u8]), inode: &Inode) -> Vec<u8> {
+    debug_assert!((1..=255).contains(&name.len()));
+    inode.encode_between(&[&[ROW_VERSION, 0, slot, name.len() as u8], name, &[INLINE]], &[])
 }
 
 /// The names of one row, in the order of their slots.
@@ -231,6 +245,9 @@ impl EntryRow {
 
     /// The row's value. REQUIRES: not empty; names of 1 to 255 bytes.
     pub fn encode(&self) -> Vec<u8> {
+        if let [Named { slot, name, body: Body::Inline(inode) }] = &self.names[..] {
+            return encode_only((*slot, name), inode);
+        }
         let bytes = self.names.iter().map(|named| named.name.len()).sum();
         let mut out = begin_row(self.names.len(), bytes);
         for named in &self.names {
@@ -247,11 +264,11 @@ impl EntryRow {
     /// The value of a row with nothing but `name`, in the first slot, which stands for `inode`: one in a row of its own if
     /// that is a directory, else here. REQUIRES: a name of 1 to 255 bytes.
     pub fn encode_new(name: &[u8], inode: &Inode) -> Vec<u8> {
-        let mut out = begin_row(1, name.len());
-        match inode.kind {
-            FileKind::Directory => put_reference(&mut out, (0, name), inode.ino, inode.kind),
-            _ => put_inline(&mut out, (0, name), inode),
+        if inode.kind != FileKind::Directory {
+            return encode_only((0, name), inode);
         }
+        let mut out = begin_row(1, name.len());
+        put_reference(&mut out, (0, name), inode.ino, inode.kind);
         out
     }
 

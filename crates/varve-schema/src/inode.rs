@@ -28,10 +28,10 @@ use bytes::Bytes;
 use varve_types::limits::SYMLINK_BYTES_MAX;
 use varve_types::{InodeId, Timestamp};
 
-use crate::codec::{unzigzag, zigzag};
+use crate::codec::{Short, unzigzag, zigzag};
 use crate::{
     DecodeError, EntrySuffix, INLINE_BYTES_MAX, ROW_VERSION, Reader, STORED_FILE_BYTES_MAX, Usage,
-    UsageChange, put_varint,
+    UsageChange,
 };
 
 const HAS_NLINK: u8 = 1;
@@ -42,6 +42,9 @@ const CTIME_IS_MTIME: u8 = 1 << 4;
 const BTIME_IS_MTIME: u8 = 1 << 5;
 const HAS_HOME: u8 = 1 << 6;
 const FLAGS_KNOWN: u8 = (1 << 7) - 1;
+
+/// Room for all of an inode but the bytes of its content, and for a word.
+const HEAD_ROOM: usize = 240;
 
 /// What an inode is; the value is that of `S_IFMT` >> 12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -208,45 +211,66 @@ pub struct Inode {
 impl Inode {
     /// Appends the encoding.
     pub fn encode_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.encode_between(&[], &[]));
+    }
+
+    /// The encoding between other parts of a row, in a vector that has room for no more.
+    pub(crate) fn encode_between(&self, before: &[&[u8]], after: &[u8]) -> Vec<u8> {
+        let mut head = Short::new();
+        self.put_head(&mut head);
+        let rest = [head.as_slice(), self.content.bytes(), after];
+        let parts = || before.iter().chain(&rest);
+        let mut out = Vec::with_capacity(parts().map(|part| part.len()).sum());
+        parts().for_each(|part| out.extend_from_slice(part));
+        out
+    }
+
+    /// Appends all but the bytes of its content.
+    fn put_head(&self, head: &mut Short<HEAD_ROOM>) {
         let times = &self.times;
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        put_varint(out, self.ino.get());
+        head.put_varint(self.ino.get());
         let mode = (u16::from(self.kind as u8) << 12) | (self.perm & 0o7777);
-        out.extend_from_slice(&mode.to_le_bytes());
-        out.push(
-            flag(self.nlink != 1, HAS_NLINK)
-                | flag(self.rdev != 0, HAS_RDEV)
-                | flag(self.has_xattrs, HAS_XATTRS)
-                | flag(times.atime == times.mtime, ATIME_IS_MTIME)
-                | flag(times.ctime == times.mtime, CTIME_IS_MTIME)
-                | flag(times.btime == times.mtime, BTIME_IS_MTIME)
-                | flag(self.home.is_some(), HAS_HOME),
-        );
-        out.push(self.content.tag());
-        put_varint(out, u64::from(self.uid));
-        put_varint(out, u64::from(self.gid));
+        head.put(mode.to_le_bytes());
+        let flags = flag(self.nlink != 1, HAS_NLINK)
+            | flag(self.rdev != 0, HAS_RDEV)
+            | flag(self.has_xattrs, HAS_XATTRS)
+            | flag(times.atime == times.mtime, ATIME_IS_MTIME)
+            | flag(times.ctime == times.mtime, CTIME_IS_MTIME)
+            | flag(times.btime == times.mtime, BTIME_IS_MTIME)
+            | flag(self.home.is_some(), HAS_HOME);
+        head.put([flags, self.content.tag()]);
+        head.put_varint(u64::from(self.uid));
+        head.put_varint(u64::from(self.gid));
         if self.nlink != 1 {
-            put_varint(out, u64::from(self.nlink));
+            head.put_varint(u64::from(self.nlink));
         }
         if self.rdev != 0 {
-            put_varint(out, u64::from(self.rdev));
+            head.put_varint(u64::from(self.rdev));
         }
-        put_varint(out, self.size);
-        put_time(out, times.mtime);
-        for time in [times.atime, times.ctime, times.btime] {
-            if time != times.mtime {
-                put_time(out, time);
+        head.put_varint(self.size);
+        head.put_time(times.mtime);
+        for (time, same) in [
+            (times.atime, ATIME_IS_MTIME),
+            (times.ctime, CTIME_IS_MTIME),
+            (times.btime, BTIME_IS_MTIME),
+        ] {
+            if flags & same == 0 {
+                head.put_time(time);
             }
         }
         if let Some(home) = self.home {
-            put_varint(out, home.dir.get());
-            put_varint(out, home.hash);
+            head.put_varint(home.dir.get());
+            head.put_varint(home.hash);
         }
-        self.content.encode_to(out);
+        self.content.put_head(head);
     }
 
     /// Reads what [`Inode::encode_to`] wrote.
-    pub fn decode_from(reader: &mut Reader<'_>) -> Result<Inode, DecodeError> {
+    pub fn decode_from(from: &mut Reader<'_>) -> Result<Inode, DecodeError> {
+        // A copy that nobody else knows of is kept in registers.
+        let mut copy = *from;
+        let reader = &mut copy;
         let (ino, kind, mode) = take_identity(reader)?;
         let flags = reader.u8()?;
         if flags & !FLAGS_KNOWN != 0 {
@@ -269,6 +293,8 @@ impl Inode {
         if home.is_some_and(|home| kind == FileKind::Directory || home.hash >> 63 != 0) {
             return Err(reader.error("a wrong home"));
         }
+        *from = copy;
+        let reader = from;
         let content = Content::decode_from(tag, reader)?;
         if matches!(content, Content::Directory(_)) != (kind == FileKind::Directory)
             || matches!(content, Content::Symlink(_)) != (kind == FileKind::Symlink)
@@ -329,32 +355,39 @@ impl Content {
         }
     }
 
-    fn encode_to(&self, out: &mut Vec<u8>) {
+    /// Appends all but the bytes.
+    #[inline]
+    fn put_head(&self, out: &mut Short<HEAD_ROOM>) {
         match self {
             Content::None | Content::Chunks | Content::Object { dirty: true, .. } => {}
-            Content::Inline(bytes) | Content::Symlink(bytes) => {
-                put_varint(out, bytes.len() as u64);
-                out.extend_from_slice(bytes);
-            }
-            Content::Object { dirty: false, blocks } => put_varint(out, *blocks),
+            Content::Inline(bytes) | Content::Symlink(bytes) => out.put_varint(bytes.len() as u64),
+            Content::Object { dirty: false, blocks } => out.put_varint(*blocks),
             Content::Directory(dir) => {
-                put_varint(out, dir.parent.get());
-                put_varint(out, dir.suffix.map_or(0, EntrySuffix::get));
-                put_varint(out, dir.entries);
-                put_varint(out, u64::from(dir.subdirs));
+                out.put_varint(dir.parent.get());
+                out.put_varint(dir.suffix.map_or(0, EntrySuffix::get));
+                out.put_varint(dir.entries);
+                out.put_varint(u64::from(dir.subdirs));
                 dir.usage.encode_to(out);
                 dir.untold.encode_to(out);
                 if let Some(source) = dir.source {
-                    put_varint(out, source.get());
+                    out.put_varint(source.get());
                 }
             }
             Content::Borrowed(Borrowed { source, ino, blocks }) => {
-                put_varint(out, source.get());
-                put_varint(out, ino.get());
+                out.put_varint(source.get());
+                out.put_varint(ino.get());
                 if let Some(blocks) = blocks {
-                    put_varint(out, *blocks);
+                    out.put_varint(*blocks);
                 }
             }
+        }
+    }
+
+    /// The bytes at its end.
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Content::Inline(bytes) | Content::Symlink(bytes) => bytes,
+            _ => &[],
         }
     }
 
@@ -397,6 +430,7 @@ impl Content {
 }
 
 /// The beginning of an inode: which, what it is, and its mode.
+#[inline]
 pub(crate) fn take_identity(
     reader: &mut Reader<'_>,
 ) -> Result<(InodeId, FileKind, u16), DecodeError> {
@@ -407,27 +441,24 @@ pub(crate) fn take_identity(
     Ok((ino, kind, mode))
 }
 
-pub(crate) fn put_time(out: &mut Vec<u8>, time: Timestamp) {
-    put_varint(out, zigzag(time.secs()));
-    out.extend_from_slice(&time.nanos().to_le_bytes());
+impl<const N: usize> Short<N> {
+    /// Appends `time`. REQUIRES: room for three bytes more than it may have.
+    #[inline]
+    pub(crate) fn put_time(&mut self, time: Timestamp) {
+        self.put_varint(zigzag(time.secs()));
+        self.put(time.nanos().to_le_bytes());
+    }
 }
 
+#[inline]
 pub(crate) fn take_time(reader: &mut Reader<'_>) -> Result<Timestamp, DecodeError> {
     let (secs, nanos) = (unzigzag(reader.varint()?), reader.u32()?);
     Timestamp::new(secs, nanos).ok_or_else(|| reader.error("a second or more of nanoseconds"))
 }
 
-/// Bytes that the row of hardly any inode exceeds, nor that of a directory.
-const ROW_BYTES: usize = 64;
-const DIR_ROW_BYTES: usize = 96;
-
 /// The value of an inode's own row.
 pub fn encode_inode_row(inode: &Inode) -> Vec<u8> {
-    let is_dir = inode.kind == FileKind::Directory;
-    let mut out = Vec::with_capacity(if is_dir { DIR_ROW_BYTES } else { ROW_BYTES });
-    out.push(ROW_VERSION);
-    inode.encode_to(&mut out);
-    out
+    inode.encode_between(&[&[ROW_VERSION]], &[])
 }
 
 /// Reads an inode's own row.

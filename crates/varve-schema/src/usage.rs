@@ -13,7 +13,7 @@
 use bytes::Bytes;
 use varve_types::InodeId;
 
-use crate::codec::{unzigzag, zigzag};
+use crate::codec::{Short, unzigzag, zigzag};
 use crate::{DecodeError, ROW_VERSION, Reader, put_varint};
 
 /// What lies below a directory, itself not counted. A file with several names counts once.
@@ -65,9 +65,9 @@ impl Usage {
         self.files.wrapping_add(self.dirs)
     }
 
-    pub(crate) fn encode_to(self, out: &mut Vec<u8>) {
+    pub(crate) fn encode_to<const N: usize>(self, out: &mut Short<N>) {
         for count in [self.bytes, self.files, self.dirs] {
-            put_varint(out, count);
+            out.put_varint(count);
         }
     }
 
@@ -120,11 +120,11 @@ impl UsageChange {
         self == UsageChange::default()
     }
 
-    pub(crate) fn encode_to(self, out: &mut Vec<u8>) {
-        out.push(u8::from(!self.is_zero()));
+    pub(crate) fn encode_to<const N: usize>(self, out: &mut Short<N>) {
+        out.put([u8::from(!self.is_zero())]);
         if !self.is_zero() {
             for change in [self.bytes, self.files, self.dirs] {
-                put_varint(out, zigzag(change));
+                out.put_varint(zigzag(change));
             }
         }
     }
