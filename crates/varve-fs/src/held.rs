@@ -6,7 +6,7 @@
 //! [`VarveFs::stage`] and a commit.
 
 use varve_env::Space;
-use varve_schema::{Body, Content, EntryRow, Inode, Pending, RowKey, UsageChange};
+use varve_schema::{Content, Inlined, Inode, Pending, RowKey, UsageChange};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -44,7 +44,7 @@ impl Stored {
 
 enum Home {
     Own,
-    Entry { key: RowKey, slot: u8, row: EntryRow },
+    Entry { key: RowKey, slot: u8, row: Inlined },
     Detached,
 }
 
@@ -141,13 +141,15 @@ impl VarveFs {
                 Some(Place::Entry { key, .. }) => *key,
                 _ => RowKey::inode(ino),
             };
-            let guards = self.lock_rows(&[key, also.unwrap_or(key)])?;
-            if let Some(Place::Entry { key, slot }) = place {
-                let row = self.entry_row(key)?;
-                if let Some(inode) = inline_at(&row, slot, ino).cloned() {
-                    let (stored, home) = (Stored::of(&inode), Home::Entry { key, slot, row });
-                    return Ok(Held { stored, inode, home, guards });
-                }
+            let guards = match also {
+                Some(also) => self.lock_rows(&[key, also])?,
+                None => self.lock_rows(&[key])?,
+            };
+            if let Some(Place::Entry { key, slot }) = place
+                && let Some((inode, row)) = self.inlined(key, slot, ino)?
+            {
+                let (stored, home) = (Stored::of(&inode), Home::Entry { key, slot, row });
+                return Ok(Held { stored, inode, home, guards });
             }
             if self.locator.place(ino)? != place {
                 continue;
@@ -208,7 +210,7 @@ impl VarveFs {
     /// REQUIRES: in that case the lock of the directory's row ([`VarveFs::hold_counted`]).
     pub(crate) fn stage(&self, changes: &mut Changes, held: &mut Held<'_>) -> FsResult<()> {
         match &held.home {
-            Home::Entry { row, .. } => self.check_none_written_elsewhere(row)?,
+            Home::Entry { key, row, .. } => self.check_none_beside_written_elsewhere(*key, row)?,
             Home::Own if held.stored.dirty => self.check_written_elsewhere(&held.inode)?,
             Home::Own | Home::Detached => {}
         }
@@ -226,11 +228,10 @@ impl VarveFs {
             }
         }
         held.stored = now;
-        match &mut held.home {
+        match &held.home {
             Home::Own => changes.put_inode(&held.inode),
-            Home::Entry { key, slot, row } => {
-                row.set_body(*slot, Body::Inline(held.inode.clone()));
-                changes.put_entry_row(*key, row);
+            Home::Entry { key, row, .. } => {
+                changes.put_row(*key, row.replaced(&held.inode).into());
             }
             Home::Detached => self.locator.detach(Box::new(held.inode.clone()))?,
         }
@@ -259,14 +260,6 @@ impl VarveFs {
     /// `ReadOnly` if nothing may change.
     pub(crate) fn writable(&self) -> FsResult<()> {
         if self.options.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
-    }
-}
-
-/// The inode `ino` in the slot of an entry row, if it is there.
-fn inline_at(row: &EntryRow, slot: u8, ino: InodeId) -> Option<&Inode> {
-    match &row.at(slot)?.body {
-        Body::Inline(inode) if inode.ino == ino => Some(inode),
-        _ => None,
     }
 }
 

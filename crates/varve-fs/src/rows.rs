@@ -6,8 +6,8 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use varve_engine::{Batch, Direction, KeyRange, Store};
 use varve_schema::{
-    Body, CHUNK_BYTES, Content, DATA, EntryRow, EntrySuffix, Inode, META, ParentPointer, ParentRow,
-    Pending, RowKey, UsageChange, XattrRow, decode_inode_row, encode_inode_row,
+    Body, CHUNK_BYTES, Content, DATA, EntryRow, EntrySuffix, Inlined, Inode, META, ParentPointer,
+    ParentRow, Pending, RowKey, UsageChange, XattrRow, decode_inode_row, encode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -97,22 +97,6 @@ pub(crate) fn read_entry_row(
         Some(bytes) => EntryRow::decode(&bytes).map_err(|error| error::row(META, key, error)),
         None => Ok(EntryRow::default()),
     }
-}
-
-/// The inode `ino` in `slot` of the row `key`, if it is there.
-fn inline_of(row: &Bytes, key: RowKey, slot: u8, ino: InodeId) -> FsResult<Option<Inode>> {
-    let damaged = |error| error::row(META, key, error);
-    let body = match EntryRow::only(row).transpose().map_err(damaged)? {
-        Some(only) => Some(only).filter(|only| only.slot == slot).map(|only| only.body),
-        None => {
-            let mut row = EntryRow::decode(row).map_err(damaged)?;
-            row.remove_at(slot).map(|named| named.body)
-        }
-    };
-    Ok(match body {
-        Some(Body::Inline(inode)) if inode.ino == ino => Some(inode),
-        _ => None,
-    })
 }
 
 /// Calls `visit` with the rows of the extended attributes of an inode.
@@ -213,8 +197,19 @@ impl VarveFs {
 
     /// The inode `ino` in `slot` of the row `key`, if it is there.
     pub(crate) fn inode_in(&self, key: RowKey, slot: u8, ino: InodeId) -> FsResult<Option<Inode>> {
-        let row = self.stored_entry_row(key)?;
-        row.map_or(Ok(None), |row| inline_of(&row, key, slot, ino))
+        Ok(self.inlined(key, slot, ino)?.map(|(inode, _)| inode))
+    }
+
+    /// The same, and where in the row it is.
+    pub(crate) fn inlined(
+        &self,
+        key: RowKey,
+        slot: u8,
+        ino: InodeId,
+    ) -> FsResult<Option<(Inode, Inlined)>> {
+        let Some(row) = self.stored_entry_row(key)? else { return Ok(None) };
+        let found = Inlined::find(row, slot).map_err(|error| error::row(META, key, error))?;
+        Ok(found.filter(|(inode, _)| inode.ino == ino))
     }
 
     /// The inode in its own row.

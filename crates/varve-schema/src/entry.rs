@@ -10,6 +10,8 @@
 //! cookie is the row's suffix and the slot; names are kept in the order of their slots. An empty row is not
 //! stored.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use varve_types::InodeId;
 
@@ -67,6 +69,44 @@ impl Body {
             INLINE => Inode::decode_from(reader).map(Body::Inline),
             _ => Err(reader.error("an unknown kind of entry")),
         }
+    }
+}
+
+/// A row's value with an inode in it, and where that is.
+#[derive(Clone, Debug)]
+pub struct Inlined {
+    row: Bytes,
+    at: Range<usize>,
+}
+
+impl Inlined {
+    /// The inode in `slot` of a row's value, all of which is read as [`EntryRow::decode`] would; `None` if there is none.
+    pub fn find(row: Bytes, slot: u8) -> Result<Option<(Inode, Inlined)>, DecodeError> {
+        let mut reader = Reader::new(&row);
+        reader.version()?;
+        let (mut found, mut last) = (None, None);
+        for _ in 0..=reader.u8()? {
+            let (at, _) = take_name(&mut reader, last)?;
+            last = Some(at);
+            let start = reader.at();
+            if let Body::Inline(inode) = Body::read(&mut reader)?
+                && at == slot
+            {
+                found = Some((inode, start + 1..reader.at()));
+            }
+        }
+        reader.end()?;
+        Ok(found.map(|(inode, at)| (inode, Inlined { row, at })))
+    }
+
+    /// The row as it was read.
+    pub fn row(&self) -> &Bytes {
+        &self.row
+    }
+
+    /// The row's value with `inode` in the place of the one that was read.
+    pub fn replaced(&self, inode: &Inode) -> Vec<u8> {
+        inode.encode_between(&[&self.row[..self.at.start]], &self.row[self.at.end..])
     }
 }
 
@@ -338,6 +378,67 @@ mod tests {
                 let mut row = EntryRow::default();
                 assert_eq!(row.insert(name, body.clone()), Some(0));
                 assert_eq!(EntryRow::encode_new(name, &inode), row.encode());
+            }
+        }
+    }
+
+    /// In rows of one and of several names, whole and with each bit flipped, beside the row taken apart and put together.
+    #[test]
+    fn an_inode_is_found_and_replaced_where_it_is() {
+        let inode = |ino, content| Inode {
+            ino: InodeId::new(ino),
+            kind: FileKind::Regular,
+            perm: 0o640,
+            nlink: 1,
+            uid: 1000,
+            gid: 7,
+            rdev: 0,
+            size: 3,
+            times: Times::all(Timestamp::EPOCH),
+            has_xattrs: false,
+            home: None,
+            content,
+        };
+        let reference = Body::Reference { ino: InodeId::new(300), kind: FileKind::Directory };
+        let bytes = Content::Inline(Bytes::from_static(b"abc"));
+        let several = [
+            Body::Inline(inode(200, Content::None)),
+            reference,
+            Body::Inline(inode(400, bytes)),
+            Body::Inline(inode(500, Content::Chunks)),
+        ];
+        let longer =
+            Inode { size: 1 << 40, ..inode(200, Content::Object { dirty: false, blocks: 77 }) };
+        for names in 1..=several.len() {
+            let mut row = EntryRow::default();
+            for (body, i) in several[..names].iter().zip(0..) {
+                assert_eq!(row.insert(&[b'a' + i], body.clone()), Some(i));
+            }
+            let stored = Bytes::from(row.encode());
+            for slot in 0..=names as u8 {
+                let found = Inlined::find(stored.clone(), slot).unwrap();
+                let Some(Body::Inline(there)) = row.at(slot).map(|named| &named.body) else {
+                    assert!(found.is_none());
+                    continue;
+                };
+                let (inode, inlined) = found.unwrap();
+                assert_eq!((&inode, inlined.row()), (there, &stored));
+                assert_eq!(inlined.replaced(&inode), stored);
+                let mut changed = row.clone();
+                assert!(changed.set_body(slot, Body::Inline(longer.clone())));
+                assert_eq!(inlined.replaced(&longer), changed.encode());
+                for bit in 0..8 * stored.len() {
+                    let mut damaged = stored.to_vec();
+                    damaged[bit / 8] ^= 1 << (bit % 8);
+                    let damaged = Bytes::from(damaged);
+                    let found = Inlined::find(damaged.clone(), slot);
+                    let found = found.map(|found| found.map(|(inode, _)| inode));
+                    let decoded = EntryRow::decode(&damaged).map(|row| match row.at(slot)?.body {
+                        Body::Inline(ref inode) => Some(inode.clone()),
+                        Body::Reference { .. } => None,
+                    });
+                    assert_eq!(found, decoded, "bit {bit}");
+                }
             }
         }
     }

@@ -49,7 +49,7 @@ mod xattr;
 pub use clone::{Folded, Loan, Twin};
 pub use codec::{DecodeError, Reader, put_varint};
 pub use dictionary::{DICTIONARIES, DICTIONARIES_MAX, DictionaryRow};
-pub use entry::{Body, EntryRow, Listed, NAMES_PER_ROW_MAX, Named};
+pub use entry::{Body, EntryRow, Inlined, Listed, NAMES_PER_ROW_MAX, Named};
 pub use handover::{Handover, KnownInode, KnownPlace, OpenHandle};
 pub use hash::NameHasher;
 pub use inode::{

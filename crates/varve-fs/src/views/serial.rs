@@ -41,7 +41,7 @@ use varve_engine::{
     StoreError, StoreResult, StoreSnapshot,
 };
 use varve_schema::key::MetaRow;
-use varve_schema::{Body, Content, EntryRow, Inode, RowKey};
+use varve_schema::{Body, Content, EntryRow, Inlined, Inode, META, RowKey};
 use varve_types::{BranchId, InodeId, KeyspaceId};
 use varve_vfs::{Blocked, FsError, FsResult};
 
@@ -252,6 +252,19 @@ impl VarveFs {
             Body::Inline(inode) => self.check_written_elsewhere(inode),
             Body::Reference { .. } => Ok(()),
         })
+    }
+
+    /// The same, of the row `key` as it was read to change one of its inodes.
+    pub(crate) fn check_none_beside_written_elsewhere(
+        &self,
+        key: RowKey,
+        row: &Inlined,
+    ) -> FsResult<()> {
+        if self.serial.is_none() {
+            return Ok(());
+        }
+        let row = EntryRow::decode(row.row()).map_err(|error| error::row(META, key, error))?;
+        self.check_none_written_elsewhere(&row)
     }
 
     /// The store with the locks, and the branch if this is a serializable view.
