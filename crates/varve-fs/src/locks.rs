@@ -30,10 +30,15 @@ pub(crate) struct RowLocks {
 
 /// The rows locked by one operation, until dropped.
 pub(crate) struct RowGuards<'a> {
-    numbers: SmallVec<[u16; 8]>,
-    guards: SmallVec<[MutexGuard<'a, Absent>; 8]>,
-    /// What was known to be absent when they were locked.
-    absent: SmallVec<[RowKey; 2]>,
+    stripes: SmallVec<[Guard<'a>; 4]>,
+}
+
+/// One mutex.
+struct Guard<'a> {
+    number: u16,
+    /// What was known to be absent when it was locked.
+    absent: Absent,
+    stripe: MutexGuard<'a, Absent>,
 }
 
 impl RowLocks {
@@ -43,34 +48,37 @@ impl RowLocks {
 
     /// Locks all of `keys`, which may repeat. REQUIRES: the caller holds no row lock.
     pub(crate) fn lock(&self, keys: &[RowKey]) -> RowGuards<'_> {
+        let mut stripes = SmallVec::new();
+        if let [key] = keys {
+            stripes.push(self.guard(stripe(*key)));
+            return RowGuards { stripes };
+        }
         let mut numbers: SmallVec<[u16; 8]> = keys.iter().map(|key| stripe(*key)).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let stripes = numbers.iter().map(|number| &self.stripes[usize::from(*number)]);
-        let mut guards: SmallVec<[MutexGuard<'_, Absent>; 8]> = stripes.map(Mutex::lock).collect();
-        let absent = guards.iter_mut().filter_map(|guard| guard.take()).collect();
-        RowGuards { numbers, guards, absent }
+        numbers.iter().for_each(|number| stripes.push(self.guard(*number)));
+        RowGuards { stripes }
     }
 
     /// Locks every row. REQUIRES: the caller holds no row lock.
     pub(crate) fn lock_all(&self) -> RowGuards<'_> {
-        let numbers = (0..STRIPES as u16).collect();
-        let mut guards: SmallVec<[MutexGuard<'_, Absent>; 8]> =
-            self.stripes.iter().map(|stripe| stripe.lock()).collect();
-        guards.iter_mut().for_each(|guard| **guard = None);
-        RowGuards { numbers, guards, absent: SmallVec::new() }
+        RowGuards { stripes: (0..STRIPES as u16).map(|number| self.guard(number)).collect() }
+    }
+
+    fn guard(&self, number: u16) -> Guard<'_> {
+        let mut stripe = self.stripes[usize::from(number)].lock();
+        Guard { number, absent: stripe.take(), stripe }
     }
 
     /// Locks one row more, unless it would have to wait for it; false if so.
     pub(crate) fn try_extend<'a>(&'a self, guards: &mut RowGuards<'a>, key: RowKey) -> bool {
-        let number = stripe(key);
-        if guards.numbers.contains(&number) {
+        if guards.holds(key) {
             return true;
         }
-        let Some(mut guard) = self.stripes[usize::from(number)].try_lock() else { return false };
-        *guard = None;
-        guards.numbers.push(number);
-        guards.guards.push(guard);
+        let number = stripe(key);
+        let Some(mut stripe) = self.stripes[usize::from(number)].try_lock() else { return false };
+        *stripe = None;
+        guards.stripes.push(Guard { number, absent: None, stripe });
         true
     }
 }
@@ -78,19 +86,20 @@ impl RowLocks {
 impl RowGuards<'_> {
     /// Whether the lock of `key` is among those held.
     pub(crate) fn holds(&self, key: RowKey) -> bool {
-        self.numbers.contains(&stripe(key))
+        let number = stripe(key);
+        self.stripes.iter().any(|guard| guard.number == number)
     }
 
     /// Whether `key` is known not to exist. REQUIRES: its lock, and that nothing was written to it under these locks.
     pub(crate) fn know_absent(&self, key: RowKey) -> bool {
-        self.absent.contains(&key)
+        self.stripes.iter().any(|guard| guard.absent == Some(key))
     }
 
     /// Notes for whoever locks `key` next that it does not exist. REQUIRES: its lock.
     pub(crate) fn note_absent(&mut self, key: RowKey) {
-        let at = self.numbers.iter().position(|number| *number == stripe(key));
-        if let Some(guard) = at.and_then(|at| self.guards.get_mut(at)) {
-            **guard = Some(key);
+        let number = stripe(key);
+        if let Some(guard) = self.stripes.iter_mut().find(|guard| guard.number == number) {
+            *guard.stripe = Some(key);
         }
     }
 }
