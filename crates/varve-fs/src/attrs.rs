@@ -136,7 +136,7 @@ impl VarveFs {
         }
         self.stage(&mut changes, &mut held)?;
         if set != SetAttr::default() {
-            self.commit(changes)?;
+            self.commit(&mut changes)?;
         }
         self.attr(&held.inode)
     }

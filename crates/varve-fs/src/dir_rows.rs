@@ -77,12 +77,12 @@ impl DirRows {
     }
 
     /// Keeps `dirs`, which were written as they are.
-    pub(crate) fn keep(&self, dirs: &[Inode], before: &Versions) {
-        for (row, before) in dirs.iter().zip(before) {
+    pub(crate) fn keep(&self, dirs: impl Iterator<Item = Inode>, before: &Versions) {
+        for (row, before) in dirs.zip(before) {
             let Some(slot) = self.slot(row.ino) else { continue };
             let Some((before, version)) = before.zip(self.version(row.ino)) else { continue };
             if version.is_next_after(before) {
-                *slot.lock() = Some(Kept { version, row: row.clone() });
+                *slot.lock() = Some(Kept { version, row });
             }
         }
     }

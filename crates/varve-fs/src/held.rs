@@ -201,7 +201,7 @@ impl VarveFs {
         let mut changes = self.changes();
         changes.put_inode(&held.inode);
         changes.put_pending(ino, Pending::Orphan);
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         held.home = Home::Own;
         self.locator.moved(ino, Place::Own)
     }
@@ -242,7 +242,7 @@ impl VarveFs {
     pub(crate) fn write_back(&self, held: &mut Held<'_>) -> FsResult<()> {
         let mut changes = self.changes();
         self.stage(&mut changes, held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// The room of the storage below.

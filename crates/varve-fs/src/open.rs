@@ -66,7 +66,7 @@ impl VarveFs {
                 changes.batch.depends_on_external();
             }
             self.stage(&mut changes, held)?;
-            self.commit(changes)?;
+            self.commit(&mut changes)?;
         }
         let mut has_descriptor = false;
         if matches!(held.inode.content, Content::Object { .. }) {
@@ -183,7 +183,7 @@ impl VarveFs {
         inode.nlink = 0;
         changes.put_inode(&inode);
         changes.put_pending(inode.ino, Pending::Orphan);
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         let node = self.locator.note_new_and_open(inode.ino, Place::Own);
         self.locator.mark_orphan(inode.ino, true)?;
         node.state().linkable = !flags.exclusive;

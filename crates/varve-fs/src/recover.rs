@@ -119,7 +119,7 @@ impl VarveFs {
         if self.inode_row(ino)?.is_some() {
             let mut changes = self.changes();
             changes.delete_pending(ino);
-            self.commit(changes)?;
+            self.commit(&mut changes)?;
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl VarveFs {
         let mut changes = self.changes();
         changes.batch.reclaims_space();
         changes.delete_pending(ino);
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     fn drop_begun_object(&self, ino: InodeId) -> FsResult<()> {
@@ -145,6 +145,6 @@ impl VarveFs {
         let mut changes = self.changes();
         changes.batch.reclaims_space();
         changes.delete_pending(ino);
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 }

@@ -245,9 +245,9 @@ impl VarveFs {
         Changes::in_keyspaces(self.meta, self.data)
     }
 
-    /// Writes all of `changes` or nothing. REQUIRES: the locks of the rows in it, and of the inode rows of
-    /// the directories charged.
-    pub(crate) fn commit(&self, changes: Changes) -> FsResult<()> {
+    /// Writes all of `changes`, which are done then, or nothing. REQUIRES: the locks of the rows in it, and of the
+    /// inode rows of the directories charged.
+    pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
         let returns_loan = changes.returns_loan;
         self.accounts.commit(changes)?;
         // No sooner: who is told looks for loans at once, and would still find this one.
@@ -339,14 +339,18 @@ impl Changes {
 
     /// Writes an inode's own row.
     pub(crate) fn put_inode(&mut self, inode: &Inode) {
-        if matches!(inode.content, Content::Directory(_)) {
-            match self.dirs.iter_mut().find(|dir| dir.ino == inode.ino) {
-                Some(dir) => *dir = inode.clone(),
-                None => self.dirs.push(inode.clone()),
-            }
-            return;
+        match inode.content {
+            Content::Directory(_) => self.put_dir(inode.clone()),
+            _ => self.put_row(RowKey::inode(inode.ino), encode_inode_row(inode).into()),
         }
-        self.put_row(RowKey::inode(inode.ino), encode_inode_row(inode).into());
+    }
+
+    /// Writes a directory's row.
+    pub(crate) fn put_dir(&mut self, dir: Inode) {
+        match self.dirs.iter_mut().find(|known| known.ino == dir.ino) {
+            Some(known) => *known = dir,
+            None => self.dirs.push(dir),
+        }
     }
 
     /// Removes an inode's own row.

@@ -108,7 +108,7 @@ impl VarveFs {
         }
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// Refuses one more name if the list of all of them could then not be asked for.
@@ -197,6 +197,6 @@ impl VarveFs {
         self.remove_xattr(&mut changes, &mut held.inode, key, row, name)?;
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 }

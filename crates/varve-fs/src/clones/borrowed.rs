@@ -88,7 +88,7 @@ impl VarveFs {
         changes.return_loan(&held.inode);
         held.inode.content = Content::Chunks;
         self.stage(&mut changes, held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// Lets the file `to`, if it is empty, borrow the `size` bytes that the large file `from` borrows, all of them. False if
@@ -112,7 +112,7 @@ impl VarveFs {
         let mut changes = self.changes();
         changes.put_meta(RowKey::loan(borrowed.source, to), Loan::File.encode());
         self.stage(&mut changes, &mut held)?;
-        match self.commit(changes) {
+        match self.commit(&mut changes) {
             // A part may fit.
             Err(FsError::QuotaExceeded) => Ok(false),
             committed => committed.map(|()| true),

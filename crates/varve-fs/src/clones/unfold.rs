@@ -190,7 +190,7 @@ impl VarveFs {
             changes.put_meta(RowKey::loan(source, dir), Loan::Directory(folded).encode());
         }
         changes.put_inode(&row);
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         Ok(if done { Step::Done } else { Step::More })
     }
 

@@ -64,7 +64,7 @@ impl VarveFs {
         }
         changed(&mut held.inode, self.now());
         self.stage(&mut changes, &mut held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// Refuses to reserve what there is no room for, before the storage below gives all that is left and then

@@ -163,7 +163,7 @@ impl VarveFs {
         // Takes no room worth counting, and cutting a large file begins with it.
         changes.batch.reclaims_space();
         self.stage(&mut changes, held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// Copies what the object knows into the held inode and makes it clean. The caller commits it with a
@@ -280,7 +280,7 @@ impl VarveFs {
         changes.settles = true;
         changes.batch.depends_on_external();
         self.stage(&mut changes, held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 }
 

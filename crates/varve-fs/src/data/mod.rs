@@ -121,7 +121,7 @@ impl VarveFs {
                 self.write_small(&mut changes, &mut held.inode, offset, data)?;
                 changed(&mut held.inode, now);
                 self.stage(&mut changes, &mut held)?;
-                self.commit(changes)?;
+                self.commit(&mut changes)?;
             }
         }
         if file.flags.sync {

@@ -122,10 +122,10 @@ impl VarveFs {
             }
         };
         adjust_dir(&mut dir, 1, i32::from(is_dir), now)?;
-        changes.put_inode(&dir);
+        changes.put_dir(dir);
         changes
             .charge(parent, if is_dir { UsageChange::DIR } else { UsageChange::file(inode.size) });
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         let place = if is_dir { Place::Own } else { Place::Entry { key, slot } };
         let then = then(inode.ino, place);
         Ok((Entry { attr: self.attr(&inode)? }, then))

@@ -74,12 +74,12 @@ impl VarveFs {
             row.insert(name.as_bytes(), reference).ok_or_else(|| row_full(&row))?;
             adjust_dir(&mut dir, 1, 0, now)?;
             changes.put_inode(&inode);
-            changes.put_inode(&dir);
+            changes.put_dir(dir);
             changes.put_entry_row(key, &row);
             if let Some((home_key, home)) = home_key.zip(home) {
                 changes.put_entry_row(home_key, &home);
             }
-            self.commit(changes)?;
+            self.commit(&mut changes)?;
             self.moves.fetch_add(1, Ordering::AcqRel);
             self.locator.unmark_orphan(ino);
             if let Some(node) = self.locator.node(ino) {

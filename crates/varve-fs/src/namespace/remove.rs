@@ -80,19 +80,20 @@ impl VarveFs {
                 _ => {}
             }
             self.check_none_written_elsewhere(&row)?;
-            let (inode, own) = match &named.body {
-                Body::Inline(inode) => (inode.clone(), false),
+            let named = row.remove(name.as_bytes()).ok_or(FsError::NotFound)?;
+            let (inode, own) = match named.body {
+                Body::Inline(inode) => (inode, false),
                 Body::Reference { ino, .. } => {
-                    let own = RowKey::inode(*ino);
+                    let own = RowKey::inode(ino);
                     if !guards.holds(own) {
                         keys.truncate(2);
                         keys.push(own);
                         continue;
                     }
                     if is_dir {
-                        self.claim_directory(*ino)?;
+                        self.claim_directory(ino)?;
                     }
-                    (self.inode_row(*ino)?.ok_or_else(|| dangling(key, named))?, true)
+                    (self.inode_row(ino)?.ok_or_else(|| dangling(key, &named))?, true)
                 }
             };
             self.check_written_elsewhere(&inode)?;
@@ -107,13 +108,12 @@ impl VarveFs {
             let mut changes = self.changes();
             // A file that counts elsewhere from now on is no reason to keep its name here.
             changes.standing = Standing::Happened;
-            row.remove(name.as_bytes());
             changes.put_entry_row(key, &row);
             adjust_dir(&mut dir, -1, -i32::from(is_dir), now)?;
-            changes.put_inode(&dir);
+            changes.put_dir(dir);
             changes.batch.reclaims_space();
             let departure = self.take_name(&mut changes, inode, lost, now)?;
-            return self.commit_departure(changes, departure);
+            return self.commit_departure(&mut changes, departure);
         }
     }
 
@@ -198,7 +198,11 @@ impl VarveFs {
     }
 
     /// Writes `changes`, which may move inodes, and lets the memory follow.
-    pub(crate) fn commit_departure(&self, changes: Changes, departure: Departure) -> FsResult<()> {
+    pub(crate) fn commit_departure(
+        &self,
+        changes: &mut Changes,
+        departure: Departure,
+    ) -> FsResult<()> {
         if let Err(error) = self.commit(changes) {
             if let Departure::Orphan(ino) = departure {
                 self.locator.unmark_orphan(ino);
@@ -276,7 +280,7 @@ impl VarveFs {
         }
         let object = self.delete_content(&mut changes, &inode)?;
         changes.delete_inode(ino);
-        self.commit_departure(changes, Departure::Gone { inode: Box::new(inode), object })
+        self.commit_departure(&mut changes, Departure::Gone { inode: Box::new(inode), object })
     }
 
     /// Removes what is left of orphans that only open handles or lookups kept, up to [`ORPHANS_AT_CLOSE_MAX`]; the next

@@ -79,6 +79,18 @@ impl Child {
     fn is_dir(&self) -> bool {
         self.inode.kind == FileKind::Directory
     }
+
+    fn moved(&self) -> Moved {
+        Moved { ino: self.inode.ino, own: self.own }
+    }
+}
+
+/// What is still to be known of an inode once it is in the row of its new name.
+#[derive(Clone, Copy)]
+struct Moved {
+    ino: InodeId,
+    /// It is in a row of its own.
+    own: bool,
 }
 
 impl VarveFs {
@@ -245,7 +257,7 @@ impl VarveFs {
     fn replace(
         &self,
         mut rows: Rows,
-        (from, mut source): (&End<'_>, Child),
+        (from, source): (&End<'_>, Child),
         (to, target): (&End<'_>, Option<Child>),
         now: Timestamp,
     ) -> FsResult<()> {
@@ -267,8 +279,9 @@ impl VarveFs {
         }
         adjust_dir(rows.target_dir(), 1, is_dir, now)?;
         let row = rows.target_row();
+        let moved = source.moved();
         let slot = self
-            .settle(&mut changes, &mut source, (from, to), now)
+            .settle(&mut changes, source, (from, to), now)
             .and_then(|body| row.insert(to.name.as_bytes(), body).ok_or_else(|| row_full(row)));
         let slot = match slot {
             Ok(slot) => slot,
@@ -278,15 +291,15 @@ impl VarveFs {
             }
         };
         rows.put(&mut changes, from, to);
-        self.commit_departure(changes, departure)?;
-        self.follow(&source, to, slot)
+        self.commit_departure(&mut changes, departure)?;
+        self.follow(moved, to, slot)
     }
 
     fn exchange(
         &self,
         mut rows: Rows,
-        (from, mut source): (&End<'_>, Child),
-        (to, mut target): (&End<'_>, Child),
+        (from, source): (&End<'_>, Child),
+        (to, target): (&End<'_>, Child),
         now: Timestamp,
     ) -> FsResult<()> {
         let mut changes = self.changes();
@@ -294,15 +307,16 @@ impl VarveFs {
         adjust_dir(&mut rows.dirs[0], 0, difference, now)?;
         adjust_dir(rows.target_dir(), 0, -difference, now)?;
         let (from_slot, to_slot) = (source.slot, target.slot);
-        let source_body = self.settle(&mut changes, &mut source, (from, to), now)?;
-        let target_body = self.settle(&mut changes, &mut target, (to, from), now)?;
+        let (source_moved, target_moved) = (source.moved(), target.moved());
+        let source_body = self.settle(&mut changes, source, (from, to), now)?;
+        let target_body = self.settle(&mut changes, target, (to, from), now)?;
         rows.entries[0].set_body(from_slot, target_body);
         rows.target_row().set_body(to_slot, source_body);
         rows.put(&mut changes, from, to);
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         self.moves.fetch_add(1, Ordering::AcqRel);
-        self.follow(&source, to, to_slot)?;
-        self.follow(&target, from, from_slot)
+        self.follow(source_moved, to, to_slot)?;
+        self.follow(target_moved, from, from_slot)
     }
 
     /// Gives a moved inode its new place and change time, and takes along what counts for it; returns what its
@@ -310,7 +324,7 @@ impl VarveFs {
     fn settle(
         &self,
         changes: &mut Changes,
-        child: &mut Child,
+        mut child: Child,
         (from, to): (&End<'_>, &End<'_>),
         now: Timestamp,
     ) -> FsResult<Body> {
@@ -356,16 +370,16 @@ impl VarveFs {
             changes.put_inode(&child.inode);
             Ok(Body::Reference { ino: child.inode.ino, kind: child.inode.kind })
         } else {
-            Ok(Body::Inline(child.inode.clone()))
+            Ok(Body::Inline(child.inode))
         }
     }
 
     /// Tells the locator where a moved inode is now.
-    fn follow(&self, child: &Child, end: &End<'_>, slot: u8) -> FsResult<()> {
-        if child.own {
+    fn follow(&self, moved: Moved, end: &End<'_>, slot: u8) -> FsResult<()> {
+        if moved.own {
             return Ok(());
         }
-        self.locator.moved(child.inode.ino, Place::Entry { key: end.key(), slot })
+        self.locator.moved(moved.ino, Place::Entry { key: end.key(), slot })
     }
 
     fn undo_orphan(&self, departure: &Departure) {
@@ -376,9 +390,9 @@ impl VarveFs {
 }
 
 impl Rows {
-    fn put(&self, changes: &mut Changes, from: &End<'_>, to: &End<'_>) {
-        for dir in &self.dirs {
-            changes.put_inode(dir);
+    fn put(mut self, changes: &mut Changes, from: &End<'_>, to: &End<'_>) {
+        for dir in self.dirs.drain(..) {
+            changes.put_dir(dir);
         }
         for (row, end) in self.entries.iter().zip([from, to]) {
             changes.put_entry_row(end.key(), row);

@@ -111,15 +111,15 @@ impl Accounts {
         Ok(Accounts { store, meta, data, locks, dirs, marks, marks_max, room, quotas, telling })
     }
 
-    /// Writes all of `changes` or nothing, with what they charge; `QuotaExceeded` if that does not fit. REQUIRES:
-    /// the locks of the rows in it, and of the inode rows of the directories charged.
-    pub(crate) fn commit(&self, mut changes: Changes) -> FsResult<()> {
-        let reserved = self.reserve(&changes)?;
-        let begun = self.settle_charges(&mut changes)?;
+    /// Writes all of `changes`, which are done then, or nothing, with what they charge; `QuotaExceeded` if that does not
+    /// fit. REQUIRES: the locks of the rows in it, and of the inode rows of the directories charged.
+    pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
+        let reserved = self.reserve(changes)?;
+        let begun = self.settle_charges(changes)?;
         let told = std::mem::take(&mut changes.told);
         let removed = changes.standing != Standing::Told;
         if self.store.meets_locks() {
-            self.note_counted(&mut changes)?;
+            self.note_counted(changes)?;
         }
         for dir in &told {
             if let Some(slot) = self.marks.slot(*dir) {
@@ -131,10 +131,12 @@ impl Accounts {
         }
         changes.put_dirs();
         let before = self.dirs.before(&changes.dirs);
-        self.store.write(changes.batch).map_err(error::store)?;
-        self.dirs.keep(&changes.dirs, &before);
+        self.store.write(std::mem::take(&mut changes.batch)).map_err(error::store)?;
+        self.dirs.keep(changes.dirs.drain(..), &before);
         begun.keep();
-        reserved.keep();
+        if let Some(reserved) = reserved {
+            reserved.keep();
+        }
         for dir in told {
             self.marks.end(dir);
             if removed && self.is_top(dir) {
@@ -164,7 +166,8 @@ impl Accounts {
     /// Adds the charges to the directories' rows, and marks those that now have something to tell.
     fn settle_charges(&self, changes: &mut Changes) -> FsResult<Begun<'_>> {
         let mut begun = Begun { marks: &self.marks, dirs: SmallVec::new() };
-        for (dir, change) in std::mem::take(&mut changes.charges) {
+        for charge in 0..changes.charges.len() {
+            let (dir, change) = changes.charges[charge];
             if change.is_zero() {
                 continue;
             }

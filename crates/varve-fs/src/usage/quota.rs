@@ -144,12 +144,13 @@ impl Accounts {
         self.quotas.count.load(Ordering::Relaxed)
     }
 
-    /// Adds what `changes` charge to the counters of the domains above; `QuotaExceeded` if it does not fit.
-    pub(super) fn reserve(&self, changes: &Changes) -> FsResult<Reservation> {
-        let mut reserved = Reservation::default();
+    /// Adds what `changes` charge to the counters of the domains above; `None` if that is not to be counted,
+    /// `QuotaExceeded` if it does not fit.
+    pub(super) fn reserve(&self, changes: &Changes) -> FsResult<Option<Reservation>> {
         if !self.quotas.any() || changes.standing == Standing::Told {
-            return Ok(reserved);
+            return Ok(None);
         }
+        let mut reserved = Reservation::default();
         for (dir, change) in changes.charges.iter().chain(&changes.brought) {
             for domain in self.chain(*dir)? {
                 match reserved.domains.iter_mut().find(|(known, _)| known.top == domain.top) {
@@ -167,7 +168,7 @@ impl Accounts {
             }
             reserved.added += 1;
         }
-        Ok(reserved)
+        Ok(Some(reserved))
     }
 
     /// The domains that `dir` lies in.
@@ -305,7 +306,7 @@ impl VarveFs {
             changes.put_meta(RowKey::limits(top), limits.encode());
             Some(Domain { top, limits, used: Mutex::new(self.recorded_usage(top)?) })
         };
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         self.accounts.quotas.put(top, domain);
         Ok(())
     }

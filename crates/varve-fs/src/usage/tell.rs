@@ -87,7 +87,7 @@ impl Accounts {
             inode.content = Content::Directory(DirInfo { untold: UsageChange::default(), ..info });
             changes.put_inode(&inode);
             changes.told.push(dir);
-            self.commit(changes)?;
+            self.commit(&mut changes)?;
             let passes_on = parent != InodeId::ROOT && !info.untold.is_zero();
             return Ok(passes_on.then_some(parent));
         }

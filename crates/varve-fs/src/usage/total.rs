@@ -97,7 +97,7 @@ impl VarveFs {
         let mut changes = self.changes();
         changes.standing = Standing::Happened;
         self.stage(&mut changes, &mut held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// Where a large file that is open for writing counts, and by how much its row was behind.
