@@ -156,7 +156,7 @@ impl VarveFs {
                     continue;
                 }
             }
-            let renamed = self.carry_out(rows, (&from, source), (&to, target), mode);
+            let renamed = self.carry_out(&mut rows, (&from, source), (&to, target), mode);
             if all {
                 self.accounts.forget_chains();
             }
@@ -167,7 +167,7 @@ impl VarveFs {
     /// Moves the source over the target, or each to the other's place.
     fn carry_out(
         &self,
-        rows: Rows,
+        rows: &mut Rows,
         from: (&End<'_>, Child),
         (to, target): (&End<'_>, Option<Child>),
         mode: RenameMode,
@@ -256,7 +256,7 @@ impl VarveFs {
 
     fn replace(
         &self,
-        mut rows: Rows,
+        rows: &mut Rows,
         (from, source): (&End<'_>, Child),
         (to, target): (&End<'_>, Option<Child>),
         now: Timestamp,
@@ -297,7 +297,7 @@ impl VarveFs {
 
     fn exchange(
         &self,
-        mut rows: Rows,
+        rows: &mut Rows,
         (from, source): (&End<'_>, Child),
         (to, target): (&End<'_>, Child),
         now: Timestamp,
@@ -390,7 +390,7 @@ impl VarveFs {
 }
 
 impl Rows {
-    fn put(mut self, changes: &mut Changes, from: &End<'_>, to: &End<'_>) {
+    fn put(&mut self, changes: &mut Changes, from: &End<'_>, to: &End<'_>) {
         for dir in self.dirs.drain(..) {
             changes.put_dir(dir);
         }
