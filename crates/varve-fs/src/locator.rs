@@ -65,7 +65,7 @@ impl Place {
 
 /// Everything the front end knows, by inode id.
 pub(crate) struct Locator {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Line]>,
     shard_entries_max: usize,
     /// Entries that are in the store instead. Counted under the lock of the entry's shard.
     spilled: AtomicU64,
@@ -73,6 +73,13 @@ pub(crate) struct Locator {
     refused: AtomicU64,
     spill: Spill,
 }
+
+/// A shard in a cache line of its own: whoever looks something up loads no second one for it.
+#[derive(Default)]
+#[repr(align(64))]
+struct Line(Mutex<Shard>);
+
+const _: () = assert!(size_of::<Line>() == 64);
 
 #[derive(Default)]
 struct Shard {
@@ -122,7 +129,7 @@ impl Known {
 impl Locator {
     pub(crate) fn new(spill: Spill, entries_max: usize) -> Locator {
         Locator {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Line::default()).collect(),
             shard_entries_max: (entries_max / SHARDS).max(1),
             spilled: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -132,7 +139,7 @@ impl Locator {
 
     /// Neighbours are in one shard, as they lie together in its table.
     fn shard(&self, ino: InodeId) -> &Mutex<Shard> {
-        &self.shards[(ino.get() / RUN_IDS) as usize % SHARDS]
+        &self.shards[(ino.get() / RUN_IDS) as usize % SHARDS].0
     }
 
     /// Where `ino` is, if it is known; a directory and a file with several names is in its own row
@@ -251,7 +258,7 @@ impl Locator {
     /// and none follows.
     pub(crate) fn abandon_orphans(&self, max: usize) -> Vec<InodeId> {
         let mut orphans = Vec::new();
-        for shard in &self.shards {
+        for Line(shard) in &self.shards {
             let mut shard = shard.lock();
             let found = shard.map.iter_mut().filter(|(_, known)| known.orphan);
             for (ino, known) in found.take(max - orphans.len()) {
@@ -292,13 +299,13 @@ impl Locator {
 
     /// Entries in memory and entries in the store.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let known = self.shards.iter().map(|shard| shard.lock().map.len() as u64).sum();
+        let known = self.shards.iter().map(|Line(shard)| shard.lock().map.len() as u64).sum();
         (known, self.spilled.load(Ordering::Relaxed))
     }
 
     /// Calls `visit` with every entry in memory.
     pub(crate) fn for_each(&self, visit: &mut dyn FnMut(InodeId, &Known)) {
-        for shard in &self.shards {
+        for Line(shard) in &self.shards {
             shard.lock().map.iter().for_each(|(ino, known)| visit(InodeId::new(*ino), known));
         }
     }

@@ -23,9 +23,15 @@ const STRIPES: usize = 1024;
 /// What is known of the rows of one mutex: one that does not exist.
 type Absent = Option<RowKey>;
 
+/// A mutex, in one cache line together with what it guards.
+#[repr(align(32))]
+struct Stripe(Mutex<Absent>);
+
+const _: () = assert!(size_of::<Stripe>() == 32);
+
 /// All row locks of a file system.
 pub(crate) struct RowLocks {
-    stripes: Box<[Mutex<Absent>]>,
+    stripes: Box<[Stripe]>,
 }
 
 /// The rows locked by one operation, until dropped.
@@ -43,7 +49,7 @@ struct Guard<'a> {
 
 impl RowLocks {
     pub(crate) fn new() -> RowLocks {
-        RowLocks { stripes: (0..STRIPES).map(|_| Mutex::new(None)).collect() }
+        RowLocks { stripes: (0..STRIPES).map(|_| Stripe(Mutex::new(None))).collect() }
     }
 
     /// Locks all of `keys`, which may repeat. REQUIRES: the caller holds no row lock.
@@ -66,7 +72,7 @@ impl RowLocks {
     }
 
     fn guard(&self, number: u16) -> Guard<'_> {
-        let mut stripe = self.stripes[usize::from(number)].lock();
+        let mut stripe = self.stripes[usize::from(number)].0.lock();
         Guard { number, absent: stripe.take(), stripe }
     }
 
@@ -76,7 +82,7 @@ impl RowLocks {
             return true;
         }
         let number = stripe(key);
-        let Some(mut stripe) = self.stripes[usize::from(number)].try_lock() else { return false };
+        let Some(mut stripe) = self.stripes[usize::from(number)].0.try_lock() else { return false };
         *stripe = None;
         guards.stripes.push(Guard { number, absent: None, stripe });
         true
@@ -123,7 +129,7 @@ mod tests {
         assert!(guards.holds(key));
         assert!(
             !locks.stripes.iter().enumerate().any(|(i, stripe)| {
-                stripe.is_locked() != (i == usize::from(super::stripe(key)))
+                stripe.0.is_locked() != (i == usize::from(super::stripe(key)))
             })
         );
         drop(guards);
@@ -132,13 +138,13 @@ mod tests {
         drop(guards);
         let guards = locks.lock_all();
         assert!(guards.holds(key) && guards.holds(RowKey::pending(InodeId::new(7))));
-        assert!(locks.stripes.iter().all(|stripe| stripe.is_locked()));
+        assert!(locks.stripes.iter().all(|stripe| stripe.0.is_locked()));
         drop(guards);
         let guards = locks.lock(&[RowKey::inode(InodeId::new(99))]);
         let mut others = locks.lock(&[RowKey::inode(InodeId::new(50))]);
         assert!(!locks.try_extend(&mut others, other), "it would wait");
         drop((guards, others));
-        assert!(locks.stripes.iter().all(|stripe| !stripe.is_locked()));
+        assert!(locks.stripes.iter().all(|stripe| !stripe.0.is_locked()));
     }
 
     #[test]
