@@ -195,12 +195,12 @@ impl VarveFs {
 
 /// `old` with `data` over it from `start` on; a gap between them is zeros.
 fn overlay(old: &[u8], start: usize, data: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(old.len().max(start + data.len()));
-    out.extend_from_slice(old);
-    if out.len() < start + data.len() {
-        out.resize(start + data.len(), 0);
-    }
-    out[start..start + data.len()].copy_from_slice(data);
+    let end = start + data.len();
+    let mut out = Vec::with_capacity(old.len().max(end));
+    out.extend_from_slice(&old[..start.min(old.len())]);
+    out.resize(start, 0);
+    out.extend_from_slice(data);
+    out.extend_from_slice(old.get(end..).unwrap_or_default());
     out
 }
 
@@ -228,5 +228,8 @@ mod tests {
     fn overlay_fills_gaps_with_zeros() {
         assert_eq!(overlay(b"ab", 4, b"c"), b"ab\0\0c");
         assert_eq!(overlay(b"abcdef", 1, b"XY"), b"aXYdef");
+        assert_eq!(overlay(b"abcdef", 4, b"XYZ"), b"abcdXYZ");
+        assert_eq!(overlay(b"abc", 3, b"XY"), b"abcXY");
+        assert_eq!(overlay(b"abc", 0, b"XYZ"), b"XYZ");
     }
 }
