@@ -59,7 +59,7 @@ impl Store for Varve {
 
     fn put(&self, key: &Key, value: &[u8]) -> Outcome<()> {
         let mut batch = Batch::new();
-        batch.put(self.space, Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+        batch.put(self.space, key, Bytes::copy_from_slice(value));
         Ok(self.db.write(batch)?)
     }
 

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use varve_types::{BranchId, KeyspaceId};
 
+use crate::Key;
+
 /// One write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -11,7 +13,7 @@ pub enum Op {
         /// Where.
         keyspace: KeyspaceId,
         /// The key.
-        key: Bytes,
+        key: Key,
         /// The value.
         value: Bytes,
     },
@@ -20,7 +22,7 @@ pub enum Op {
         /// Where.
         keyspace: KeyspaceId,
         /// The key.
-        key: Bytes,
+        key: Key,
     },
 }
 
@@ -58,8 +60,9 @@ impl Batch {
     }
 
     /// Adds: set `key` to `value`.
-    pub fn put(&mut self, keyspace: KeyspaceId, key: impl Into<Bytes>, value: impl Into<Bytes>) {
-        self.ops.push(Op::Put { keyspace, key: key.into(), value: value.into() });
+    pub fn put(&mut self, keyspace: KeyspaceId, key: impl AsRef<[u8]>, value: impl Into<Bytes>) {
+        let (key, value) = (Key::from_slice(key.as_ref()), value.into());
+        self.ops.push(Op::Put { keyspace, key, value });
     }
 
     /// Adds: set `key` to `value`, which changes it in a way that commutes with such changes of others, who see to that when
@@ -67,7 +70,7 @@ impl Batch {
     pub fn put_commuting(
         &mut self,
         keyspace: KeyspaceId,
-        key: impl Into<Bytes>,
+        key: impl AsRef<[u8]>,
         value: impl Into<Bytes>,
     ) {
         self.commuting.push(self.ops.len() as u32);
@@ -80,8 +83,8 @@ impl Batch {
     }
 
     /// Adds: remove `key`.
-    pub fn delete(&mut self, keyspace: KeyspaceId, key: impl Into<Bytes>) {
-        self.ops.push(Op::Delete { keyspace, key: key.into() });
+    pub fn delete(&mut self, keyspace: KeyspaceId, key: impl AsRef<[u8]>) {
+        self.ops.push(Op::Delete { keyspace, key: Key::from_slice(key.as_ref()) });
     }
 
     /// Marks that these rows refer to data outside the store, which must be durable before they are:

@@ -28,8 +28,8 @@ use crate::files::io_error;
 use crate::memtable::is_empty_range;
 use crate::poison::Poison;
 use crate::{
-    Batch, DbOptions, Direction, KeyIter, KeyRange, KeyspaceOptions, Op, Pair, ScanIter, Store,
-    StoreError, StoreResult, StoreSnapshot,
+    Batch, DbOptions, Direction, Key, KeyIter, KeyRange, KeyspaceOptions, Op, Pair, ScanIter,
+    Store, StoreError, StoreResult, StoreSnapshot,
 };
 
 /// A store of fjall in a directory. Dropping it closes it.
@@ -214,7 +214,7 @@ impl Store for FjallStore {
         if batch.is_external() {
             self.inner.run_external_sync()?;
         }
-        let mut last: BTreeMap<(KeyspaceId, &Bytes), Option<&Bytes>> = BTreeMap::new();
+        let mut last: BTreeMap<(KeyspaceId, &Key), Option<&Bytes>> = BTreeMap::new();
         for op in batch.ops() {
             match op {
                 Op::Put { keyspace, key, value } => last.insert((*keyspace, key), Some(value)),

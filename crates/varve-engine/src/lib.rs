@@ -23,6 +23,7 @@ mod files;
 pub mod fjall;
 pub mod inspect;
 mod iter;
+mod key;
 mod manifest;
 mod memtable;
 mod metrics;
@@ -57,6 +58,7 @@ pub use db::{Db, SnapshotInfo, VerifyProgress, VerifyReport};
 pub use design::StoreDesign;
 pub use error::{StoreError, StoreResult};
 pub use inspect::{Inspection, inspect, inspect_store};
+pub use key::Key;
 pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
 pub use row_versions::RowVersion;
 pub use store::{

@@ -14,7 +14,6 @@
 //! - A row stands once, in [`rows`], and is found by the hash of its key. The tree of its key space names it in order; only
 //!   scans and new keys search that.
 
-mod key;
 mod order;
 mod rows;
 
@@ -27,10 +26,10 @@ use parking_lot::{Mutex, RwLock};
 use varve_format::filter::filter_hash;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
-pub(crate) use key::Key;
 use order::Order;
 use rows::{Probe, Row, RowId, Rows};
 
+use crate::key::Key;
 use crate::row_versions::RowVersions;
 use crate::segment::Separated;
 use crate::{Op, StoreResult};
@@ -129,21 +128,20 @@ impl Contents {
     fn set(
         &mut self,
         keyspace: KeyspaceId,
-        key: &[u8],
+        key: Key,
         hash: u64,
         (seq, found): (SeqNo, Found),
         newest_snapshot: Option<SeqNo>,
     ) -> (usize, usize) {
-        let probe = self.rows.find(keyspace, key, hash);
+        let probe = self.rows.find(keyspace, &key, hash);
         let known = match probe {
             Probe::Found(id) => Some(id),
             Probe::Absent => None,
-            Probe::Crowded => self.in_order(keyspace, key),
+            Probe::Crowded => self.in_order(keyspace, &key),
         };
         let value_len = found.len();
         let Some(id) = known else {
-            let key = Key::from_slice(key);
-            let grown = ROW_OVERHEAD_BYTES + key.as_slice().len() + value_len;
+            let grown = ROW_OVERHEAD_BYTES + key.len() + value_len;
             let id = self.rows.add(Row::new(keyspace, key.clone(), seq, found), hash, &probe);
             self.spaces.get_mut(keyspace).insert(&key, id);
             return (grown, 0);
@@ -249,7 +247,7 @@ impl Memtable {
                 versions.count(hash);
             }
             let version = (SeqNo::new(seq), found);
-            let (more, less) = contents.set(keyspace, &key, hash, version, newest_snapshot);
+            let (more, less) = contents.set(keyspace, key, hash, version, newest_snapshot);
             added += more;
             removed += less;
         }

@@ -99,7 +99,7 @@ impl IdAllocator {
 
     fn write_mark(&self, state: &mut State, mark: u64) -> FsResult<()> {
         let mut batch = Batch::new();
-        batch.put(self.meta, Bytes::copy_from_slice(&ID_MARK.to_bytes()), encode_mark(mark));
+        batch.put(self.meta, ID_MARK.to_bytes(), encode_mark(mark));
         self.store.write(batch).map_err(error::store)?;
         state.mark = mark;
         Ok(())

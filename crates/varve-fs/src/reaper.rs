@@ -24,7 +24,6 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use varve_engine::{Batch, Store};
 use varve_env::{Env, JoinHandle};
@@ -236,7 +235,7 @@ impl Reaper {
             let mut batch = Batch::new();
             batch.reclaims_space();
             for ino in &due {
-                batch.delete(self.meta, Bytes::copy_from_slice(&RowKey::pending(*ino).to_bytes()));
+                batch.delete(self.meta, RowKey::pending(*ino).to_bytes());
             }
             self.store.write(batch).map_err(error::store)?;
         }

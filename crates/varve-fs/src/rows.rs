@@ -312,7 +312,7 @@ impl Changes {
     /// Adds the directories' rows to the batch.
     pub(crate) fn put_dirs(&mut self) {
         for dir in &self.dirs {
-            let (key, row) = (bytes_of(RowKey::inode(dir.ino)), encode_inode_row(dir));
+            let (key, row) = (RowKey::inode(dir.ino).to_bytes(), encode_inode_row(dir));
             match self.counted.contains(&dir.ino) {
                 true => self.batch.put_commuting(self.meta, key, row),
                 false => self.batch.put(self.meta, key, row),
@@ -323,7 +323,7 @@ impl Changes {
     /// Writes the names of a row; without names, removes it.
     pub(crate) fn put_entry_row(&mut self, key: RowKey, row: &EntryRow) {
         if row.is_empty() {
-            self.batch.delete(self.meta, bytes_of(key));
+            self.batch.delete(self.meta, key.to_bytes());
         } else {
             self.put_row(key, row.encode().into());
         }
@@ -332,8 +332,8 @@ impl Changes {
     /// Writes a row of names or of an inode.
     pub(crate) fn put_row(&mut self, key: RowKey, row: Bytes) {
         match self.settles {
-            true => self.batch.put_commuting(self.meta, bytes_of(key), row),
-            false => self.batch.put(self.meta, bytes_of(key), row),
+            true => self.batch.put_commuting(self.meta, key.to_bytes(), row),
+            false => self.batch.put(self.meta, key.to_bytes(), row),
         }
     }
 
@@ -355,7 +355,7 @@ impl Changes {
 
     /// Removes an inode's own row.
     pub(crate) fn delete_inode(&mut self, ino: InodeId) {
-        self.batch.delete(self.meta, bytes_of(RowKey::inode(ino)));
+        self.batch.delete(self.meta, RowKey::inode(ino).to_bytes());
     }
 
     /// Notes pending work on an inode.
@@ -392,22 +392,22 @@ impl Changes {
 
     /// Writes a row of the key space `meta`.
     pub(crate) fn put_meta(&mut self, key: RowKey, value: impl Into<Bytes>) {
-        self.batch.put(self.meta, bytes_of(key), value);
+        self.batch.put(self.meta, key.to_bytes(), value);
     }
 
     /// Removes a row of the key space `meta`.
     pub(crate) fn delete_meta(&mut self, key: RowKey) {
-        self.batch.delete(self.meta, bytes_of(key));
+        self.batch.delete(self.meta, key.to_bytes());
     }
 
     /// Writes a row of the key space `data`.
     pub(crate) fn put_data(&mut self, key: RowKey, value: impl Into<Bytes>) {
-        self.batch.put(self.data, bytes_of(key), value);
+        self.batch.put(self.data, key.to_bytes(), value);
     }
 
     /// Removes a row of the key space `data`.
     pub(crate) fn delete_data(&mut self, key: RowKey) {
-        self.batch.delete(self.data, bytes_of(key));
+        self.batch.delete(self.data, key.to_bytes());
     }
 
     /// Removes the chunks of a file of `size` bytes from chunk `first` on.
@@ -416,8 +416,4 @@ impl Changes {
             self.delete_data(RowKey::chunk(ino, index));
         }
     }
-}
-
-fn bytes_of(key: RowKey) -> Bytes {
-    Bytes::copy_from_slice(&key.to_bytes())
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use varve_types::{KeyspaceId, SeqNo};
 
 use super::{KeyBounds, Source};
-use crate::memtable::{Found, Key, MemEntry, Memtable};
+use crate::key::Key;
+use crate::memtable::{Found, MemEntry, Memtable};
 use crate::{Direction, StoreResult};
 
 /// Rows of the first chunk; most scans are of small directories.

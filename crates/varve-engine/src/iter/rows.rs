@@ -12,7 +12,8 @@ use varve_types::SeqNo;
 
 use super::Source;
 use super::merge::Merge;
-use crate::memtable::{Found, Key};
+use crate::key::Key;
+use crate::memtable::Found;
 use crate::snapshot::Pin;
 use crate::table::{Admission, TableCache};
 use crate::view::View;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Range;
 use std::ops::Bound;
 
-use super::key::{Key, SHORT_KEY_BYTES};
 use super::rows::RowId;
+use crate::key::{Key, SHORT_KEY_BYTES};
 
 /// A key of 8 + 8 bytes; its numbers are ordered as its bytes are.
 type Pair = u128;

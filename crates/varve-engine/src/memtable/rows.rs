@@ -12,7 +12,8 @@
 use hashbrown::HashTable;
 use varve_types::{KeyspaceId, SeqNo};
 
-use super::{Found, Key};
+use super::Found;
+use crate::key::Key;
 
 /// Rows of a chunk: some 40 KiB.
 const CHUNK_ROWS: usize = 512;

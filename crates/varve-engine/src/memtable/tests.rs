@@ -11,7 +11,7 @@ const SPACE: KeyspaceId = KeyspaceId::new(1);
 const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
 fn put(table: &Memtable, seq: u64, key: &'static str, value: &'static str, snap: Option<u64>) {
-    let op = Op::Put { keyspace: SPACE, key: key.into(), value: value.into() };
+    let op = Op::Put { keyspace: SPACE, key: Key::from_slice(key.as_bytes()), value: value.into() };
     table.apply(SeqNo::new(seq), [op].into_iter(), snap.map(SeqNo::new), None);
 }
 
@@ -75,7 +75,11 @@ fn every_key_is_found_however_many_there_are_and_in_its_key_space_only() {
     let table = Memtable::new(FileNo::new(1), 1 << 16);
     let keys: Vec<String> = (0..5000).map(|key| format!("key {key}")).collect();
     for (seq, key) in (1..).zip(&keys) {
-        let op = Op::Put { keyspace: SPACE, key: key.clone().into(), value: "value".into() };
+        let op = Op::Put {
+            keyspace: SPACE,
+            key: Key::from_slice(key.as_bytes()),
+            value: "value".into(),
+        };
         table.apply(SeqNo::new(seq), [op].into_iter(), None, None);
     }
     assert!(keys.iter().all(|key| get(&table, key, 5000).is_some()));
@@ -112,7 +116,7 @@ fn all_versions_are_those_of_a_scan() {
     let (mut seq, mut snapshot) = (0, None);
     for _ in 0..2000 {
         rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let key: Bytes = format!("key {}", (rng >> 33) % 200).into();
+        let key = Key::from_slice(format!("key {}", (rng >> 33) % 200).as_bytes());
         let keyspace = if (rng >> 50).is_multiple_of(3) { other } else { SPACE };
         seq += 1;
         let op = match (rng >> 55) % 4 {

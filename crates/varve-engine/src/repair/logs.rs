@@ -21,7 +21,7 @@ use crate::read::read_log;
 use crate::table::TableWriter;
 use crate::version::{Place, Table};
 use crate::wal::recovery::{RecoveryInput, recover};
-use crate::{Direction, Op, StoreError, StoreResult};
+use crate::{Direction, Key, Op, StoreError, StoreResult};
 
 /// The replay of logs.
 struct Replay {
@@ -201,10 +201,10 @@ impl Replay {
         let ops = batch.writes.into_iter().map(|write| match write.value {
             Some(value) => Op::Put {
                 keyspace: write.keyspace,
-                key: write.key,
+                key: Key::from_slice(&write.key),
                 value: bytes::Bytes::copy_from_slice(&value),
             },
-            None => Op::Delete { keyspace: write.keyspace, key: write.key },
+            None => Op::Delete { keyspace: write.keyspace, key: Key::from_slice(&write.key) },
         });
         self.memtable.apply(batch.first_seq, ops, None, None);
         (self.last_seq, self.begun) = (last, true);

@@ -29,7 +29,7 @@ use super::scan::{LogScan, scan_log};
 use crate::files::{StoreFile, format_error, io_error};
 use crate::memtable::Memtable;
 use crate::read::read_log;
-use crate::{Op, StoreError, StoreResult};
+use crate::{Key, Op, StoreError, StoreResult};
 
 /// Bytes of a log that are written once more at a time.
 const REWRITE_BYTES: usize = 1 << 20;
@@ -201,10 +201,10 @@ impl Replay<'_> {
         let ops = batch.writes.into_iter().map(|write| match write.value {
             Some(value) => Op::Put {
                 keyspace: write.keyspace,
-                key: write.key,
+                key: Key::from_slice(&write.key),
                 value: Bytes::copy_from_slice(&value),
             },
-            None => Op::Delete { keyspace: write.keyspace, key: write.key },
+            None => Op::Delete { keyspace: write.keyspace, key: Key::from_slice(&write.key) },
         });
         let pinned = &self.input.pinned;
         let before = pinned.partition_point(|seq| *seq < batch.first_seq);

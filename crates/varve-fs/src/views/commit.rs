@@ -28,7 +28,6 @@ mod finish;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
-use bytes::Bytes;
 use varve_engine::{Batch, Branch, CONFLICT_KEYS_MAX, Clash, Merged, Store, StoreError};
 use varve_schema::{Mark, Pending, RowKey};
 use varve_types::InodeId;
@@ -180,32 +179,32 @@ impl VarveFs {
     ) -> FsResult<(Batch, Batch, Vec<InodeId>)> {
         let (mut batch, mut undo, mut marked) = (Batch::new(), Batch::new(), Vec::new());
         for ino in installs {
-            let key = bytes_of(RowKey::pending(*ino));
+            let key = RowKey::pending(*ino).to_bytes();
             match branch.get(self.meta, &key).map_err(error::store)? {
-                Some(before) => undo.put(self.meta, key.clone(), before),
-                None => undo.delete(self.meta, key.clone()),
+                Some(before) => undo.put(self.meta, key, before),
+                None => undo.delete(self.meta, key),
             }
             batch.put(self.meta, key, Pending::ObjectInstall { view: txn.epoch }.encode());
         }
         for (key, value) in &plan.marks {
-            batch.delete(self.meta, bytes_of(*key));
-            undo.put(self.meta, bytes_of(*key), value.clone());
+            batch.delete(self.meta, key.to_bytes());
+            undo.put(self.meta, key.to_bytes(), value.clone());
         }
         // Limits that a directory has got meanwhile go with it.
         let gone = plan.left.iter().filter(|inode| self.accounts.is_top(inode.ino));
-        gone.for_each(|dir| batch.delete(self.meta, bytes_of(RowKey::limits(dir.ino))));
+        gone.for_each(|dir| batch.delete(self.meta, RowKey::limits(dir.ino).to_bytes()));
         for dir in &plan.untold {
             if let Some(slot) = self.accounts.begin_mark(*dir) {
-                let key = bytes_of(RowKey::mark(slot));
-                batch.put(self.meta, key.clone(), Mark(*dir).encode());
+                let key = RowKey::mark(slot).to_bytes();
+                batch.put(self.meta, key, Mark(*dir).encode());
                 undo.delete(self.meta, key);
                 marked.push(*dir);
             }
         }
         for ino in &plan.shrunk {
-            let key = bytes_of(RowKey::pending(*ino));
+            let key = RowKey::pending(*ino).to_bytes();
             // Its object is as one that was begun: the next mount removes it before anybody comes.
-            batch.put(self.meta, key.clone(), Pending::ObjectMaking.encode());
+            batch.put(self.meta, key, Pending::ObjectMaking.encode());
             undo.put(self.meta, key, Pending::ObjectDelete.encode());
         }
         Ok((batch, undo, marked))
@@ -315,8 +314,4 @@ fn ended(plan: Plan, done: FsResult<()>) -> Result<Committed, CommitError> {
         Ok(()) => Ok(plan.told),
         Err(error) => Err(CommitError::Unfinished(plan.told, error)),
     }
-}
-
-fn bytes_of(key: RowKey) -> Bytes {
-    Bytes::copy_from_slice(&key.to_bytes())
 }

@@ -65,7 +65,8 @@ impl Beside {
         let version = (self.seq, found);
         let newest_snapshot = self.snapshots.last().copied();
         let mut contents = self.table.contents.write();
-        contents.set(space, &key, (self.hash)(&key), version.clone(), newest_snapshot);
+        let hash = (self.hash)(&key);
+        contents.set(space, Key::from_slice(&key), hash, version.clone(), newest_snapshot);
         let versions = self.history.entry(space).or_default().entry(key).or_default();
         versions.insert(0, version);
     }

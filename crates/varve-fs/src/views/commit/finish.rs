@@ -22,7 +22,6 @@ use varve_schema::{Content, Inode, Loan, Pending, RowKey, encode_inode_row};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
-use super::bytes_of;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locator::Place;
@@ -152,7 +151,7 @@ impl VarveFs {
             }
         }
         for ino in installs {
-            kept.batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
+            kept.batch.delete(self.meta, RowKey::pending(*ino).to_bytes());
             if let Some(node) = self.locator.node(*ino) {
                 node.state().object = None;
             }
@@ -161,13 +160,13 @@ impl VarveFs {
             if matches!(inode.content, Content::Directory(_))
                 && let Some(slot) = self.accounts.end_mark(inode.ino)
             {
-                kept.batch.delete(self.meta, bytes_of(RowKey::mark(slot)));
+                kept.batch.delete(self.meta, RowKey::mark(slot).to_bytes());
             }
         }
         let orphans = self.keep_survivors(plan, survivors, &mut kept)?;
         plan.removed_objects.retain(|removed| !orphans.contains(removed));
         for ino in &plan.shrunk {
-            kept.batch.delete(self.meta, bytes_of(RowKey::pending(*ino)));
+            kept.batch.delete(self.meta, RowKey::pending(*ino).to_bytes());
             if let Some(node) = self.locator.node(*ino) {
                 let mut state = node.state();
                 (state.object, state.has_object) = (None, false);
@@ -203,10 +202,10 @@ impl VarveFs {
                 self.locator.detach(Box::new(inode))?;
                 continue;
             }
-            kept.put(self.meta, bytes_of(RowKey::inode(ino)), encode_inode_row(&inode));
-            kept.put(self.meta, bytes_of(RowKey::pending(ino)), Pending::Orphan.encode());
+            kept.put(self.meta, RowKey::inode(ino).to_bytes(), encode_inode_row(&inode));
+            kept.put(self.meta, RowKey::pending(ino).to_bytes(), Pending::Orphan.encode());
             if let Some(source) = inode.source() {
-                kept.put(self.meta, bytes_of(RowKey::loan(source, ino)), Loan::File.encode());
+                kept.put(self.meta, RowKey::loan(source, ino).to_bytes(), Loan::File.encode());
             }
             if was_orphan {
                 // Brought by the commit, which has made something else of it before it took its last name.
@@ -309,8 +308,8 @@ impl Kept {
         Kept { batch, bytes: 0 }
     }
 
-    fn put(&mut self, keyspace: KeyspaceId, key: Bytes, value: impl Into<Bytes>) {
-        let value = value.into();
+    fn put(&mut self, keyspace: KeyspaceId, key: impl AsRef<[u8]>, value: impl Into<Bytes>) {
+        let (key, value) = (key.as_ref(), value.into());
         self.bytes += key.len() + value.len();
         self.batch.put(keyspace, key, value);
     }

@@ -114,7 +114,7 @@ impl Bases {
 
     /// Adds to `batch` what makes `base` that of `key`; it is, once [`Bases::written`] is told so.
     pub(super) fn put(&self, key: RowKey, base: &Base, batch: &mut Batch) {
-        batch.put(self.space, Bytes::copy_from_slice(&key.to_bytes()), base.encode());
+        batch.put(self.space, key.to_bytes(), base.encode());
     }
 
     /// What was put of these has been written.

@@ -408,7 +408,7 @@ impl<'a> Receiving<'a> {
             batch.put(meta, key, Pending::ObjectDelete.encode());
         }
         let named = self.receipt.snapshot.row();
-        batch.put(meta, Bytes::copy_from_slice(&TO_BE_NAMED.to_bytes()), named);
+        batch.put(meta, TO_BE_NAMED.to_bytes(), named);
         Ok(self.branch.write(batch).map_err(error::store)?)
     }
 }

@@ -5,7 +5,6 @@
 //! 3. Its commit brings a row that says which snapshot the present state is to be. The snapshot is made before anything
 //!    else can change, after a crash by the next mount ([`VarveFs::name_received`]).
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use varve_engine::{Batch, Store};
 use varve_schema::RowKey;
@@ -81,7 +80,7 @@ impl VarveFs {
     fn is_not_to_be_named(&self) -> FsResult<()> {
         let mut batch = Batch::new();
         batch.reclaims_space();
-        batch.delete(self.meta, Bytes::copy_from_slice(&TO_BE_NAMED.to_bytes()));
+        batch.delete(self.meta, TO_BE_NAMED.to_bytes());
         self.store.write(batch).map_err(error::store)
     }
 

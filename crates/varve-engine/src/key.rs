@@ -1,30 +1,35 @@
-//! Keys of the memtable.
+//! Keys on their way from a batch into the memtable and out of it.
 //!
-//! Most are of one length: those of the file system have 8 + 8 bytes. Such a key stands in its row, and is compared with
-//! another without a call and a loop over bytes.
+//! Most are of one length: those of the file system have 8 + 8 bytes. Such a key is copied without an allocation, and compared
+//! with another without a call and a loop over bytes.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// The length of the file system's keys, in bytes. Only a longer key needs an allocation.
-pub(super) const SHORT_KEY_BYTES: usize = 16;
+pub(crate) const SHORT_KEY_BYTES: usize = 16;
 
 /// A key of any length.
-#[derive(Clone, Debug)]
-pub(crate) enum Key {
-    /// One of at most [`SHORT_KEY_BYTES`].
+#[derive(Clone)]
+pub struct Key(Held);
+
+#[derive(Clone)]
+enum Held {
+    /// At most [`SHORT_KEY_BYTES`].
     Short { len: u8, bytes: [u8; SHORT_KEY_BYTES] },
-    /// A longer one, which its copies share.
+    /// More, which copies share.
     Long(Arc<[u8]>),
 }
 
 impl Key {
     /// A copy of these bytes.
     #[inline]
-    pub(crate) fn from_slice(slice: &[u8]) -> Key {
+    pub fn from_slice(slice: &[u8]) -> Key {
         if let Ok(bytes) = slice.try_into() {
-            return Key::Short { len: SHORT_KEY_BYTES as u8, bytes };
+            return Key(Held::Short { len: SHORT_KEY_BYTES as u8, bytes });
         }
         Key::of_other_length(slice)
     }
@@ -33,29 +38,44 @@ impl Key {
         let mut bytes = [0; SHORT_KEY_BYTES];
         match bytes.get_mut(..slice.len()) {
             Some(first) => first.copy_from_slice(slice),
-            None => return Key::Long(slice.into()),
+            None => return Key(Held::Long(slice.into())),
         }
-        Key::Short { len: slice.len() as u8, bytes }
+        Key(Held::Short { len: slice.len() as u8, bytes })
     }
 
     /// The bytes.
     #[inline]
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        match self {
-            Key::Short { len, bytes } => &bytes[..usize::from(*len)],
-            Key::Long(bytes) => bytes,
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.0 {
+            Held::Short { len, bytes } => &bytes[..usize::from(*len)],
+            Held::Long(bytes) => bytes,
         }
     }
 
     /// Whether it has these bytes.
     #[inline]
-    pub(super) fn is(&self, other: &[u8]) -> bool {
-        match (self, <&[u8; SHORT_KEY_BYTES]>::try_from(other)) {
-            (Key::Short { len, bytes }, Ok(other)) => {
+    pub(crate) fn is(&self, other: &[u8]) -> bool {
+        match (&self.0, <&[u8; SHORT_KEY_BYTES]>::try_from(other)) {
+            (Held::Short { len, bytes }, Ok(other)) => {
                 usize::from(*len) == SHORT_KEY_BYTES && bytes == other
             }
             _ => self.as_slice() == other,
         }
+    }
+}
+
+impl Deref for Key {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_slice().fmt(f)
     }
 }
 
