@@ -78,7 +78,13 @@ impl<'a, 'm> Clashes<'a, 'm> {
     /// changed nobody else did since it had the locks, and it has read what was changed before.
     pub(super) fn look_first(&mut self, now: SeqNo) -> StoreResult<()> {
         let locks = self.record.shared.locks.is_some();
-        self.look(if locks { now } else { self.record.base.seq() })
+        self.look_unless_lost(if locks { now } else { self.record.base.seq() })
+    }
+
+    /// [`Clashes::look`] for a branch that may lose its locks meanwhile: then it meets those who got them, and says so.
+    pub(super) fn look_unless_lost(&mut self, after: SeqNo) -> StoreResult<()> {
+        let looked = self.look(after);
+        looked.map_err(|error| self.inner.check_locks(self.record).err().unwrap_or(error))
     }
 
     /// Has the rows merged that the parent changed after the write `after`. `Conflict` if one cannot be.

@@ -44,10 +44,7 @@ impl Inner {
         clashes.look_first(checked)?;
         self.flush_all()?;
         let newest = self.snapshots.last_seq();
-        // Who has lost its locks meets those who got them.
-        clashes
-            .look(std::mem::replace(&mut checked, newest))
-            .map_err(|error| self.check_locks(record).err().unwrap_or(error))?;
+        clashes.look_unless_lost(std::mem::replace(&mut checked, newest))?;
         // No compaction may be on its way to a level that is chosen; while one is, level 0 is right.
         let compaction = self.compaction_job.try_lock();
         let may_go_deep = compaction.is_some();
