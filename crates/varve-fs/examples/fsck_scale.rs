@@ -99,7 +99,7 @@ struct Filler {
 
 impl Filler {
     fn put(&mut self, key: RowKey, value: Vec<u8>) {
-        self.batch.put(self.meta, key.to_bytes().to_vec(), value);
+        self.batch.put(self.meta, key.to_bytes(), value);
         if self.batch.ops().len() >= ROWS_PER_BATCH {
             self.db.write(std::mem::take(&mut self.batch)).unwrap();
         }

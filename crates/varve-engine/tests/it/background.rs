@@ -18,7 +18,7 @@ fn open_threaded(env: &Arc<SimEnv>, options: DbOptions) -> Db {
 
 fn row(number: u64, len: usize, space: varve_types::KeyspaceId) -> Batch {
     let mut batch = Batch::new();
-    batch.put(space, number.to_be_bytes().to_vec(), vec![number as u8; len]);
+    batch.put(space, number.to_be_bytes(), vec![number as u8; len]);
     batch
 }
 

@@ -106,7 +106,7 @@ fn recovered_batches_are_not_flushed_without_a_hook() {
     let db = open(&env).unwrap();
     let refused = (0u64..1000).find_map(|number| {
         let mut batch = Batch::new();
-        batch.put(space, number.to_be_bytes().to_vec(), vec![2; 500]);
+        batch.put(space, number.to_be_bytes(), vec![2; 500]);
         db.write(batch).err()
     });
     assert!(matches!(refused, Some(StoreError::Invalid(_))), "{refused:?}");
@@ -169,7 +169,7 @@ fn a_barrier_in_a_dropped_log_is_not_forgotten() {
     let mut number = 0u64;
     while logs().len() < 2 {
         let mut batch = Batch::new();
-        batch.put(space, number.to_be_bytes().to_vec(), vec![3; 500]);
+        batch.put(space, number.to_be_bytes(), vec![3; 500]);
         db.write(batch).unwrap();
         number += 1;
     }

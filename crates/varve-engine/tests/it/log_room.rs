@@ -19,7 +19,7 @@ fn records_of_all_sizes_survive_in_mapped_room() {
     let value = |row: usize| vec![row as u8; SIZES[row % SIZES.len()]];
     for row in 0..160_usize {
         let mut batch = Batch::new();
-        batch.put(space, row.to_be_bytes().to_vec(), value(row));
+        batch.put(space, row.to_be_bytes(), value(row));
         db.write(batch).unwrap();
     }
     let (through_window, all) = (counter(&db, "log_window_bytes"), counter(&db, "log_bytes"));
@@ -56,7 +56,7 @@ fn room_is_brought_into_memory_while_little_is_synced() {
     let put = |rows: std::ops::Range<u32>| {
         for row in rows {
             let mut batch = Batch::new();
-            batch.put(space, row.to_be_bytes().to_vec(), vec![1; 1000]);
+            batch.put(space, row.to_be_bytes(), vec![1; 1000]);
             db.write(batch).unwrap();
         }
     };

@@ -47,7 +47,7 @@ impl Bench {
             let mut batch = Batch::new();
             // Scattered, so that every flush overlaps every other.
             let key = self.rows.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-            batch.put(self.space, key.to_vec(), vec![7; ROW_BYTES]);
+            batch.put(self.space, key, vec![7; ROW_BYTES]);
             let begin = self.env.monotonic();
             self.db.write(batch).unwrap();
             let took = self.env.monotonic().saturating_sub(begin);

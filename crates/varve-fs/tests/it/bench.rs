@@ -142,13 +142,13 @@ impl Rows {
 
     pub(crate) fn put(&self, keyspace: KeyspaceId, key: RowKey, value: Vec<u8>) {
         let mut batch = Batch::new();
-        batch.put(keyspace, key.to_bytes().to_vec(), value);
+        batch.put(keyspace, key.to_bytes(), value);
         self.db.write(batch).unwrap();
     }
 
     pub(crate) fn delete(&self, keyspace: KeyspaceId, key: RowKey) {
         let mut batch = Batch::new();
-        batch.delete(keyspace, key.to_bytes().to_vec());
+        batch.delete(keyspace, key.to_bytes());
         self.db.write(batch).unwrap();
     }
 

@@ -30,7 +30,7 @@ fn open(env: &Arc<SimEnv>) -> Db {
 
 fn put(store: &dyn Store, space: KeyspaceId, rows: std::ops::Range<u64>, value: &'static [u8]) {
     let mut batch = Batch::new();
-    rows.for_each(|row| batch.put(space, key(row).to_vec(), value));
+    rows.for_each(|row| batch.put(space, key(row), value));
     store.write(batch).unwrap();
 }
 

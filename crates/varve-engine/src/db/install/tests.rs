@@ -18,7 +18,7 @@ fn key(row: u64) -> [u8; 16] {
 
 fn put(db: &Db, space: KeyspaceId, rows: impl Iterator<Item = u64>, value: &'static [u8]) {
     let mut batch = Batch::new();
-    rows.for_each(|row| batch.put(space, key(row).to_vec(), Bytes::from_static(value)));
+    rows.for_each(|row| batch.put(space, key(row), Bytes::from_static(value)));
     db.write(batch).unwrap();
 }
 
@@ -138,7 +138,7 @@ fn what_tables_hold_never_goes_back() {
     assert_eq!(last_seq(), SeqNo::new(ROWS));
     let branch = db.branch(&BranchOptions::default()).unwrap();
     let mut batch = Batch::new();
-    batch.put(space, key(0).to_vec(), Bytes::from_static(b"gone"));
+    batch.put(space, key(0), Bytes::from_static(b"gone"));
     branch.write(batch).unwrap();
     branch.abort().unwrap();
     db.flush().unwrap();

@@ -87,7 +87,7 @@ mod tests {
 
     fn put_table(db: &Db, space: KeyspaceId, value: &'static str) {
         let mut batch = Batch::new();
-        (0..ROWS).for_each(|row| batch.put(space, key(row).to_vec(), value));
+        (0..ROWS).for_each(|row| batch.put(space, key(row), value));
         db.write(batch).unwrap();
         db.flush().unwrap();
     }
