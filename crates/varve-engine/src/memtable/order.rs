@@ -47,7 +47,9 @@ impl Order {
     ///
     /// REQUIRES: some key may be in the range.
     pub(super) fn range(&self, range: (Bound<&[u8]>, Bound<&[u8]>), reverse: bool) -> Ids<'_> {
-        let pairs = self.pairs.range((first_pair(range.0), last_pair(range.1)));
+        let start = bound_of_pairs(range.0, Bound::Included, Bound::Excluded);
+        let end = bound_of_pairs(range.1, Bound::Excluded, Bound::Included);
+        let pairs = self.pairs.range((start, end));
         let others = self.others.range::<[u8], _>(range);
         let mut ids = Ids { pairs, others, reverse, next_pair: None, next_other: None };
         ids.next_pair = step(&mut ids.pairs, reverse);
@@ -60,34 +62,22 @@ fn pair_of(key: &[u8]) -> Option<Pair> {
     <[u8; SHORT_KEY_BYTES]>::try_from(key).ok().map(Pair::from_be_bytes)
 }
 
-/// What a bound of byte strings says of those that are pairs: how its length compares with theirs, and the pair that has
-/// its bytes as far as both go, and zeros behind.
-fn cut(key: &[u8]) -> (Ordering, Pair) {
+/// A bound of byte strings, for pairs. The first pair that goes on from a shorter key is above it, the pair that a longer
+/// key goes on from below it: `shorter` and `longer` say whether such a one is within.
+fn bound_of_pairs(
+    bound: Bound<&[u8]>,
+    shorter: fn(Pair) -> Bound<Pair>,
+    longer: fn(Pair) -> Bound<Pair>,
+) -> Bound<Pair> {
+    let (Bound::Included(key) | Bound::Excluded(key)) = bound else { return Bound::Unbounded };
     let mut bytes = [0; SHORT_KEY_BYTES];
     let len = key.len().min(SHORT_KEY_BYTES);
     bytes[..len].copy_from_slice(&key[..len]);
-    (key.len().cmp(&SHORT_KEY_BYTES), Pair::from_be_bytes(bytes))
-}
-
-/// Where pairs begin that are not below `start`.
-fn first_pair(start: Bound<&[u8]>) -> Bound<Pair> {
-    let (Bound::Included(key) | Bound::Excluded(key)) = start else { return Bound::Unbounded };
-    match cut(key) {
-        // All that go on from it are above it.
-        (Ordering::Less, pair) => Bound::Included(pair),
-        (Ordering::Equal, pair) => start.map(|_| pair),
-        // It goes on from this one.
-        (Ordering::Greater, pair) => Bound::Excluded(pair),
-    }
-}
-
-/// Where pairs end that are not above `end`.
-fn last_pair(end: Bound<&[u8]>) -> Bound<Pair> {
-    let (Bound::Included(key) | Bound::Excluded(key)) = end else { return Bound::Unbounded };
-    match cut(key) {
-        (Ordering::Less, pair) => Bound::Excluded(pair),
-        (Ordering::Equal, pair) => end.map(|_| pair),
-        (Ordering::Greater, pair) => Bound::Included(pair),
+    let pair = Pair::from_be_bytes(bytes);
+    match key.len().cmp(&SHORT_KEY_BYTES) {
+        Ordering::Less => shorter(pair),
+        Ordering::Equal => bound.map(|_| pair),
+        Ordering::Greater => longer(pair),
     }
 }
 
