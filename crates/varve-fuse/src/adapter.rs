@@ -26,6 +26,7 @@
 mod arrivals;
 mod attributes;
 mod files;
+mod listers;
 mod names;
 mod rules;
 mod said;
@@ -52,6 +53,7 @@ use crate::session::SessionOptions;
 use crate::transport::{Hold, Origin, Until};
 use crate::waiters::{Job, Waiters};
 use arrivals::Arrivals;
+use listers::Listers;
 use rules::errno;
 
 /// How to answer a request.
@@ -93,6 +95,7 @@ pub(crate) struct Adapter {
     askers: Waiters,
     parked: Parked,
     arrivals: Arc<Arrivals>,
+    listers: Listers,
 }
 
 impl Adapter {
@@ -108,8 +111,8 @@ impl Adapter {
         backing: BackingTable,
     ) -> Adapter {
         let (waiters, askers) = (Waiters::new("varve-wait"), Waiters::new("varve-ask"));
-        let (parked, arrivals) = (Parked::default(), Arc::default());
-        Adapter { vfs, options, agreement, backing, waiters, askers, parked, arrivals }
+        let (parked, arrivals, listers) = (Parked::default(), Arc::default(), Listers::default());
+        Adapter { vfs, options, agreement, backing, waiters, askers, parked, arrivals, listers }
     }
 
     /// Goes on where the session that left `state` on the connection of `device` stopped.

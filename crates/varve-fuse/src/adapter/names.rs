@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use varve_types::InodeId;
-use varve_vfs::{Entry, FsError, FsResult};
+use varve_vfs::{Entry, FileType, FsError, FsResult};
 
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
 use crate::protocol::constants::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
 use crate::protocol::reply::{OpenOut, Validity};
 use crate::protocol::request::{Mknod, Read, Rename};
+use crate::session::ReaddirPlus;
 
 impl Adapter {
     /// How long the kernel may believe a name and its attributes.
@@ -53,6 +54,9 @@ impl Adapter {
             }
             found => {
                 let found = found?;
+                if found.attr.kind != FileType::Directory {
+                    self.listers.looks_up(call.header.pid, call.ino);
+                }
                 let waits = self.found_place(call, found.attr.ino);
                 Ok(waits.unwrap_or_else(|| self.entry(call, found)))
             }
@@ -105,6 +109,7 @@ impl Adapter {
 
     pub(super) fn readdir(&self, call: &mut Call<'_>, request: &Read) -> Served {
         let limit = convert::length(request.size);
+        self.listers.goes_on(call.header.pid, call.ino, false);
         let reply = &mut *call.reply;
         let listed = self
             .vfs
@@ -114,11 +119,22 @@ impl Adapter {
 
     pub(super) fn readdirplus(&self, call: &mut Call<'_>, request: &Read) -> Served {
         let limit = convert::length(request.size);
+        let with_attr = self.wants_attributes(call, request.offset);
         let reply = &mut *call.reply;
-        let listed = self.vfs.readdir(call.ino, request.offset, true, &mut |entry| {
+        let listed = self.vfs.readdir(call.ino, request.offset, with_attr, &mut |entry| {
             reply.direntplus(limit, self.validity(entry.ino), entry)
         });
         call.listed(listed)
+    }
+
+    /// Whether the attributes that the kernel asks for with names from `offset` on are of use.
+    fn wants_attributes(&self, call: &Call<'_>, offset: u64) -> bool {
+        let (thread, dir) = (call.header.pid, call.ino);
+        if offset == 0 && self.options.readdir_plus == ReaddirPlus::Auto {
+            return self.listers.begins(thread, dir);
+        }
+        self.listers.goes_on(thread, dir, true);
+        true
     }
 }
 

@@ -16,7 +16,8 @@ use std::time::Duration;
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use varve_fuse::{ReaddirPlus, SessionOptions};
-use varve_vfs::Vfs;
+use varve_types::{FileName, InodeId};
+use varve_vfs::{Caller, Vfs};
 
 use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model, mounted};
@@ -81,6 +82,45 @@ fn a_listing_with_attributes_saves_the_lookups() {
         assert!(fs.lookups.load(Relaxed) - before <= most, "{plus:?}");
         mount.finish().unwrap();
     }
+}
+
+/// A walk that only wants names is not given attributes from some point on, until it looks at a file.
+#[test]
+fn who_wants_names_alone_is_given_no_attributes() {
+    let fs = Arc::new(ObjectFs::new());
+    // Made where the kernel does not see it.
+    for dir in 0..20 {
+        let name = format!("d{dir}");
+        let name = FileName::new(name.as_bytes()).unwrap();
+        let made = fs.mkdir(Caller::ROOT, InodeId::ROOT, name, 0o755).unwrap();
+        for file in ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"] {
+            let name = FileName::new(file.as_bytes()).unwrap();
+            fs.mknod(Caller::ROOT, made.attr.ino, name, 0o100_644, 0).unwrap();
+        }
+    }
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    let list = |dir: u32| -> Vec<_> {
+        let entries = fs::read_dir(mount.path(&format!("d{dir}"))).unwrap();
+        let paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(paths.len(), 10, "{dir}");
+        paths
+    };
+    let lookups_of_files = |dir: u32| {
+        let paths = list(dir);
+        let before = fs.lookups.load(Relaxed);
+        paths.iter().for_each(|path| assert_eq!(fs::metadata(path).unwrap().len(), 0));
+        fs.lookups.load(Relaxed) - before
+    };
+    // This thread may have listed others before.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(lookups_of_files(0), 0, "attributes come with the names");
+            (1..12).for_each(|dir| drop(list(dir)));
+            assert_eq!(lookups_of_files(12), 10, "names alone");
+            (13..19).for_each(|dir| assert_eq!(lookups_of_files(dir), 0, "attributes again"));
+        });
+    });
+    mount.finish().unwrap();
 }
 
 /// Runs `script` as an ordinary user in `dir`.
