@@ -75,6 +75,7 @@ impl Course {
             warm: self.warm,
             memory_bytes: self.memory_bytes,
             image_bytes: self.ground.image_bytes,
+            iops: self.ground.iops,
         }
     }
 }

@@ -9,6 +9,7 @@ mod compare;
 mod crew;
 mod fsstats;
 mod generate;
+mod keeper;
 mod machine;
 mod memory;
 mod meter;
@@ -71,11 +72,13 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Give huge pages back at the end of the standard input
+    /// Put a setting of the machine back at the end of the standard input
     #[command(hide = true)]
     GiveBack {
-        /// How many are to be left
-        pages: u64,
+        /// Where it is written
+        file: PathBuf,
+        /// Its value
+        value: String,
     },
     /// Be one of the workers of a phase
     #[command(hide = true)]
@@ -109,6 +112,9 @@ struct Comparison {
     /// Reserve huge pages until so much memory is left for everything on this machine
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
+    /// Let the disks of images answer so many reads and so many writes a second, and no more
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
+    iops: Option<u32>,
     /// End a phase after this time, and the run with it: 90s, 10m, 2h; what was done of it is checked and told
     #[arg(long = "for", value_name = "TIME", value_parser = varve::transaction::idle_s)]
     limit_s: Option<u64>,
@@ -170,7 +176,7 @@ fn ground(
     let null = program(None, "examples/null")?;
     machine::enter_private_namespace()?;
     handle_signals()?;
-    Ok(Ground { base, varve, null, image_bytes })
+    Ok(Ground { base, varve, null, image_bytes, iops: None })
 }
 
 fn versions(options: &versions::Options) -> Result<(), Failure> {
@@ -195,6 +201,7 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
         varve: program(options.varve.as_deref(), "varve")?,
         null: program(options.null.as_deref(), "examples/null")?,
         image_bytes: options.image_size,
+        iops: options.iops,
     };
     if options.targets.iter().any(Spec::mounts) {
         machine::enter_private_namespace()?;
@@ -238,7 +245,7 @@ fn main() -> ExitCode {
         Command::Transactions(options) => transactions(&options),
         Command::Generate(options) => generate::run(&options),
         Command::Fsstats { dir, json } => fsstats::run(&dir, json),
-        Command::GiveBack { pages } => memory::give_back(pages),
+        Command::GiveBack { file, value } => keeper::give_back(&file, &value),
         Command::Worker { task } => crew::work(&task),
     };
     match outcome {

@@ -1,24 +1,15 @@
 //! Holding the machine's memory down.
 //!
 //! A memory cgroup bounds one process and kills it, or lets a file system's buffers escape. So the machine itself
-//! gets smaller: huge pages are reserved and left unused until so much is left for everything else.
-//!
-//! They are given back whatever happens. A process of its own, the keeper, waits for the end of a pipe whose other
-//! end only this process has: when it drops [`Hold`], or dies however it may, the keeper writes the old number of
-//! pages. The keeper lives in a process group of its own, ignores signals that end programs, and is the last one
-//! that the kernel kills when memory runs out.
+//! gets smaller: huge pages are reserved and left unused until so much is left for everything else. They are given back
+//! whatever happens ([`Keeper`]).
 
 use std::fs;
-use std::io::Read;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::path::Path;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-
 use crate::Failure;
+use crate::keeper::{Keeper, write};
 use crate::machine::{drop_caches, memory_bytes};
 
 const PAGES: &str = "/proc/sys/vm/nr_hugepages";
@@ -35,7 +26,7 @@ const RESERVED_PARTS_MIN: (u64, u64) = (98, 100);
 
 /// Huge pages, reserved until this is dropped.
 pub(crate) struct Hold {
-    keeper: Child,
+    _pages: Keeper,
 }
 
 impl Hold {
@@ -50,14 +41,9 @@ impl Hold {
         }
         let before = pages()?;
         let more = total.saturating_sub(left) / page;
-        let keeper = Command::new(std::env::current_exe()?)
-            .args(["give-back", &before.to_string()])
-            .stdin(Stdio::piped())
-            .process_group(0)
-            .spawn()?;
-        let hold = Hold { keeper };
+        let hold = Hold { _pages: Keeper::new(Path::new(PAGES), &before.to_string())? };
         for attempt in 1..=ATTEMPTS {
-            reserve(before + more)?;
+            write(Path::new(PAGES), &(before + more).to_string())?;
             let reserved = pages()?.saturating_sub(before);
             if reserved * RESERVED_PARTS_MIN.1 >= more * RESERVED_PARTS_MIN.0 {
                 return Ok(hold);
@@ -75,32 +61,6 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
-    fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        match self.keeper.wait() {
-            Ok(status) if status.success() => {}
-            other => eprintln!("varve-bench: huge pages stay reserved ({other:?}): see {PAGES}"),
-        }
-    }
-}
-
 fn pages() -> Result<u64, Failure> {
     Ok(fs::read_to_string(PAGES)?.trim().parse()?)
-}
-
-fn reserve(count: u64) -> Result<(), Failure> {
-    fs::write(PAGES, count.to_string())
-        .map_err(|error| format!("cannot reserve huge pages: {error}\nhint: run as root").into())
-}
-
-/// Waits for the end of the standard input, then sets the number of huge pages to `count`.
-pub(crate) fn give_back(count: u64) -> Result<(), Failure> {
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
-    }
-    // Only root may; then the kernel kills whom it wants.
-    drop(fs::write("/proc/self/oom_score_adj", "-1000"));
-    drop(std::io::stdin().read_to_end(&mut Vec::new()));
-    reserve(count)
 }

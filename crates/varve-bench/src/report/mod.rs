@@ -173,6 +173,8 @@ pub(crate) struct Setup {
     /// What was left of the machine's memory, if it was held down.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) image_bytes: u64,
+    /// How many reads, and how many writes, disks of images answered in a second, if they were held down.
+    pub(crate) iops: Option<u32>,
 }
 
 /// All figures of a comparison.

@@ -15,6 +15,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat, statvfs, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use super::Ground;
+use super::slow::SlowDisk;
 use crate::Failure;
 use crate::machine::{self, Traffic};
 use crate::run::Step;
@@ -40,8 +42,12 @@ pub(super) struct Image {
     file: PathBuf,
     mount_point: PathBuf,
     options: String,
+    /// How many reads, and how many writes, its disk answers in a second, if it is held down.
+    iops: Option<u32>,
     /// The loop device, while it is mounted.
     device: Option<String>,
+    /// What lies below that, if it is held down.
+    disk: Option<SlowDisk>,
     /// Whether that went past the page cache whenever it was attached.
     is_direct: bool,
     /// Bytes in use when it was new.
@@ -49,16 +55,16 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Makes one of `bytes` (sparse) at `file` with room for `inodes`, and mounts it on `mount_point`.
+    /// Makes one at `file` as `ground` says, with room for `inodes`, and mounts it on `mount_point`.
     pub(super) fn new(
         format: Format,
         file: PathBuf,
         mount_point: PathBuf,
-        bytes: u64,
+        ground: &Ground,
         inodes: u64,
         options: String,
     ) -> Result<Image, Failure> {
-        File::create_new(&file)?.set_len(bytes)?;
+        File::create_new(&file)?.set_len(ground.image_bytes)?;
         let make = match format {
             Format::Ext4 => Step::new("mkfs.ext4")
                 .args(["-q", "-F", "-N", &inodes.to_string()])
@@ -67,9 +73,17 @@ impl Image {
             Format::Btrfs => Step::new("mkfs.btrfs").arg("-q"),
         };
         make.arg(&file).quiet()?;
-        let (device, is_direct, used_when_new) = (None, true, 0);
-        let mut image =
-            Image { format, file, mount_point, options, device, is_direct, used_when_new };
+        let mut image = Image {
+            format,
+            file,
+            mount_point,
+            options,
+            iops: ground.iops,
+            device: None,
+            disk: None,
+            is_direct: true,
+            used_when_new: 0,
+        };
         image.mount()?;
         image.used_when_new = image.used_bytes()?;
         if !image.is_direct {
@@ -85,14 +99,10 @@ impl Image {
 
     /// Mounts it.
     pub(super) fn mount(&mut self) -> Result<(), Failure> {
-        let attach = || Step::new("losetup").args(["--find", "--show"]);
-        let device = attach()
-            .arg("--direct-io=on")
-            .arg(&self.file)
-            .capture()
-            .or_else(|_| attach().arg(&self.file).capture())?
-            .trim()
-            .to_owned();
+        self.disk = self.iops.map(|iops| SlowDisk::new(&self.file, iops)).transpose()?;
+        let attached = attach(self.disk.as_ref().map_or(self.file.as_path(), SlowDisk::device));
+        self.disk.as_ref().map_or(Ok(()), SlowDisk::free_when_unused)?;
+        let device = attached?;
         let kind = match self.format {
             Format::Ext4 => "ext4",
             Format::Xfs => "xfs",
@@ -108,6 +118,9 @@ impl Image {
         Step::new("losetup").args(["--detach", &device]).quiet()?;
         mounted?;
         self.is_direct &= is_direct?;
+        if let Some(disk) = &self.disk {
+            self.is_direct &= machine::is_direct(name_of(&disk.device().to_string_lossy()))?;
+        }
         self.device = Some(device);
         Ok(())
     }
@@ -135,6 +148,7 @@ impl Image {
             thread::sleep(Duration::from_millis(20));
         }
         self.device = None;
+        self.disk = None;
         Ok(())
     }
 
@@ -155,8 +169,16 @@ impl Image {
     }
 }
 
+/// A loop device over `file`, past the page cache if that can be.
+pub(super) fn attach(file: &Path) -> Result<String, Failure> {
+    let attach = || Step::new("losetup").args(["--find", "--show"]);
+    let direct = attach().arg("--direct-io=on").arg(file).capture();
+    let device = direct.or_else(|_| attach().arg(file).capture())?;
+    Ok(device.trim().to_owned())
+}
+
 /// The kernel's name of the device at a path.
-fn name_of(device: &str) -> &str {
+pub(super) fn name_of(device: &str) -> &str {
     device.rsplit('/').next().unwrap_or_default()
 }
 

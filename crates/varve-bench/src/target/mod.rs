@@ -10,6 +10,7 @@
 
 mod daemon;
 mod image;
+mod slow;
 mod spec;
 mod store;
 
@@ -45,6 +46,8 @@ pub(crate) struct Ground {
     pub(crate) null: PathBuf,
     /// Bytes of an image; it is sparse.
     pub(crate) image_bytes: u64,
+    /// How many reads, and how many writes, the disk of an image answers in a second, if it is held down.
+    pub(crate) iops: Option<u32>,
 }
 
 /// A target that is ready to work on. Fields are dropped in their order: what stands on another comes first.
@@ -88,7 +91,7 @@ impl Target {
             let (file, dir) = (scratch.path().join("image"), scratch.dir("mounted")?);
             // Some for what no workload counts: its setup, the store's own files.
             let inodes = inodes + inodes / 10 + 10_000;
-            Image::new(format, file, dir, ground.image_bytes, inodes, options).map(Some)
+            Image::new(format, file, dir, ground, inodes, options).map(Some)
         };
         let options = spec.options.join(",");
         let image = match spec.kind {

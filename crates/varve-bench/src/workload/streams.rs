@@ -1,7 +1,10 @@
 //! One large file, read and written in order and at random (Shetty, KVFS, 4.3.1; there 30 GB).
 //!
 //! Everything is read and written 4 KiB at a time at random, 16 KiB at a time in order; what was written is made
-//! durable within the phase. Each worker has a file of its own. Random writes meet each block at most once.
+//! durable within the phase. Each worker has files of its own. Random writes meet each block at most once.
+//!
+//! In order a file is written twice: as the first one of its directory, and once more under another name after others that
+//! were as large as matters, since a file system may learn from them where the next one belongs.
 
 use serde::{Deserialize, Serialize};
 
@@ -53,17 +56,44 @@ fn file(worker: u64) -> String {
     format!("stream{worker}")
 }
 
+/// Files of [`BEFORE_BYTES`] that are written before the one that comes after others.
+const BEFORE: u64 = 6;
+const BEFORE_BYTES: u64 = 1 << 20;
+
+/// File number `index` of those written after the first.
+fn another(worker: u64, index: u64) -> String {
+    format!("stream{worker}.{index}")
+}
+
+/// Makes a file and writes it in order.
+fn write_in_order(path: String, size: u64, key: u64) -> impl Iterator<Item = Op> {
+    let create = Op::Create { path: path.clone(), bytes: 0, key };
+    let sync = Op::Sync(path.clone());
+    let writes = (0..size).step_by(SEQUENTIAL_BYTES as usize).map(move |offset| Op::WriteAt {
+        path: path.clone(),
+        offset,
+        bytes: SEQUENTIAL_BYTES,
+        key,
+    });
+    std::iter::once(create).chain(writes).chain(std::iter::once(sync))
+}
+
 /// What random writes write.
 fn rewritten(worker: u64) -> u64 {
     worker | 1 << 40
 }
 
-const PHASES: [&str; 4] = ["sequential write", "sequential read", "random read", "random write"];
+const FIRST: &str = "sequential write";
+const AFTER_OTHERS: &str = "sequential write, after others";
+const IN_ORDER: &str = "sequential read";
+const AT_RANDOM: &str = "random read";
+const OVER: &str = "random write";
+const PHASES: [&str; 5] = [FIRST, AFTER_OTHERS, IN_ORDER, AT_RANDOM, OVER];
 
 impl Plan for Streams {
     fn phases(&self) -> Vec<Phase> {
         let phase = |name: &&str| match *name {
-            "sequential write" => Phase::warm(name),
+            FIRST | AFTER_OTHERS => Phase::warm(name),
             _ => Phase::cold(name),
         };
         PHASES.iter().map(phase).collect()
@@ -74,23 +104,18 @@ impl Plan for Streams {
         let in_order = (0..self.size).step_by(SEQUENTIAL_BYTES as usize);
         let sync = std::iter::once(Op::Sync(file(key)));
         match PHASES[phase] {
-            "sequential write" => {
-                let create = Op::Create { path: file(key), bytes: 0, key };
-                let writes = in_order.map(move |offset| Op::WriteAt {
-                    path: file(key),
-                    offset,
-                    bytes: SEQUENTIAL_BYTES,
-                    key,
-                });
-                Box::new(std::iter::once(create).chain(writes).chain(sync))
-            }
-            "sequential read" => Box::new(in_order.map(move |offset| Op::ReadAt {
+            FIRST => Box::new(write_in_order(file(key), self.size, key)),
+            AFTER_OTHERS => Box::new((0..=BEFORE).flat_map(move |index| {
+                let size = if index < BEFORE { BEFORE_BYTES } else { self.size };
+                write_in_order(another(key, index), size, key)
+            })),
+            IN_ORDER => Box::new(in_order.map(move |offset| Op::ReadAt {
                 path: file(key),
                 offset,
                 bytes: SEQUENTIAL_BYTES,
                 key,
             })),
-            "random read" => Box::new((0..self.operations).map(move |index| {
+            AT_RANDOM => Box::new((0..self.operations).map(move |index| {
                 let block = mix(index ^ key << 32) % (self.size / RANDOM_BYTES);
                 let (path, offset) = (file(key), block * RANDOM_BYTES);
                 Op::ReadAt { path, offset, bytes: RANDOM_BYTES, key }
@@ -109,12 +134,17 @@ impl Plan for Streams {
 
     fn expects(&self, phase: usize, workers: u64) -> Expects<'_> {
         match PHASES[phase] {
-            "sequential write" => Box::new((0..workers).map(|key| Expect::File {
+            FIRST => Box::new((0..workers).map(|key| Expect::File {
                 path: file(key),
                 bytes: self.size,
                 key,
             })),
-            "random write" => Box::new((0..workers).flat_map(move |worker| {
+            AFTER_OTHERS => Box::new((0..workers).map(|key| Expect::File {
+                path: another(key, BEFORE),
+                bytes: self.size,
+                key,
+            })),
+            OVER => Box::new((0..workers).flat_map(move |worker| {
                 samples(self.operations, SAMPLES).map(move |index| Expect::Part {
                     path: file(worker),
                     offset: self.offset(worker, index),

@@ -56,6 +56,7 @@ fn streams() {
     let found = counts(&["streams", "--size", "1M", "--operations", "20"]);
     let expected = [
         ("sequential write", 66),
+        ("sequential write, after others", 7 * 66),
         ("sequential read", 64),
         ("random read", 20),
         ("random write", 21),

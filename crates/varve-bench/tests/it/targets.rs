@@ -82,6 +82,29 @@ fn targets_are_made_remounted_and_taken_away() {
     varve_testkit::eventually("no device is left", || loops(dir.path()).is_empty());
 }
 
+/// A hundred reads cannot take less than a second of a disk that answers fifty in each.
+#[test]
+fn a_disk_is_held_down_for_the_run() {
+    let limits = || fs::read_to_string("/sys/fs/cgroup/blkio/blkio.throttle.read_iops_device");
+    let Ok(before) = limits() else {
+        return skipped("there is no blkio controller of control groups, version 1");
+    };
+    if possible(&["ext4"]).is_empty() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let args = ["compare", "--rounds", "1", "--json", "--image-size", "64M", "--iops", "50"];
+    let workload = ["-t", "ext4", "streams", "--size", "4M", "--operations", "100"];
+    let found = report(dir.path(), &[&args[..], &workload].concat());
+    let phases = found["phases"].as_array().expect("phases");
+    let reads = phases.iter().find(|phase| phase["phase"] == "random read").expect("the phase");
+    let seconds = reads["targets"][0]["rounds"][0]["seconds"].as_f64();
+    assert!(seconds > Some(1.0), "{seconds:?}");
+    assert_eq!(found["setup"]["iops"], 50);
+    varve_testkit::eventually("no device is left", || loops(dir.path()).is_empty());
+    assert_eq!(limits().expect("it stays"), before);
+}
+
 /// A loop device that goes through the page cache passed for one that does not.
 #[test]
 fn a_device_within_the_page_cache_is_told() {

@@ -1,0 +1,68 @@
+//! Settings of the machine that are put back whatever happens.
+//!
+//! A process of its own, the keeper, waits for the end of a pipe whose other end only this process has: when it drops
+//! [`Keeper`], or dies however it may, the keeper writes the old value. It lives in a process group of its own, ignores signals
+//! that end programs, and is the last one that the kernel kills when memory runs out.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::Failure;
+
+/// A file of the kernel, into which a value is written when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    process: Child,
+    file: PathBuf,
+}
+
+impl Keeper {
+    /// Has `value` written to `file` in the end.
+    pub(crate) fn new(file: &Path, value: &str) -> Result<Keeper, Failure> {
+        let process = Command::new(std::env::current_exe()?)
+            .arg("give-back")
+            .arg(file)
+            .arg(value)
+            .stdin(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        Ok(Keeper { process, file: file.to_path_buf() })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        match self.process.wait() {
+            Ok(status) if status.success() => {}
+            other => {
+                eprintln!("varve-bench: {} stays as it was set ({other:?})", self.file.display());
+            }
+        }
+    }
+}
+
+/// Waits for the end of the standard input, then writes `value` to `file`.
+pub(crate) fn give_back(file: &Path, value: &str) -> Result<(), Failure> {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
+    // Only root may; then the kernel kills whom it wants.
+    drop(fs::write("/proc/self/oom_score_adj", "-1000"));
+    drop(std::io::stdin().read_to_end(&mut Vec::new()));
+    write(file, value)
+}
+
+/// Writes a value to a file of the kernel.
+pub(crate) fn write(file: &Path, value: &str) -> Result<(), Failure> {
+    fs::write(file, value).map_err(|error| {
+        format!("cannot write `{value}` to {}: {error}\nhint: run as root", file.display()).into()
+    })
+}
