@@ -27,6 +27,7 @@ use crate::descriptors::Descriptors;
 use crate::dictionaries::Dictionaries;
 use crate::dir_rows::DirRows;
 use crate::engine::Engine;
+use crate::habits::Habits;
 use crate::ids::IdAllocator;
 use crate::locator::Locator;
 use crate::locks::RowLocks;
@@ -58,6 +59,7 @@ pub struct VarveFs {
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) locator: Locator,
     pub(crate) handles: Handles,
+    pub(crate) habits: Habits,
     pub(crate) descriptors: Descriptors,
     pub(crate) unsettled: Unsettled,
     pub(crate) ids: Arc<IdAllocator>,
@@ -446,6 +448,7 @@ impl VarveFs {
             accounts,
             locator: Locator::new(spill, options.located_inodes()),
             handles: Handles::new(),
+            habits: Habits::new(),
             descriptors: Descriptors::new(options.open_objects_max()),
             unsettled: Unsettled::default(),
             ids,

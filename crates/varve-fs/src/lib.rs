@@ -29,6 +29,7 @@ mod engine;
 mod error;
 mod fs;
 pub mod fsck;
+mod habits;
 mod handover;
 mod held;
 mod id_hash;
@@ -59,7 +60,7 @@ pub use dictionaries::Dictionaries;
 pub use engine::EngineKind;
 pub use fs::{VarveFs, format, format_with, holder};
 pub use handover::HandedOver;
-pub use options::{Atime, FormatOptions, MountOptions};
+pub use options::{Atime, FormatOptions, MountOptions, NewFiles};
 pub use overlay::{OverlayReport, inspect_overlay};
 pub use superblock::Superblock;
 pub use views::{

@@ -38,6 +38,8 @@ pub(crate) struct NodeState {
     /// Handles whose bytes go straight to the object. Never together with `cached` ones: the kernel
     /// keeps one page cache for all.
     pub(crate) passthrough: u32,
+    /// The directory in which somebody opened it to write when it was empty, until nobody writes to it.
+    pub(crate) began_in: Option<InodeId>,
     /// Made without a name, so that it may still get one.
     pub(crate) linkable: bool,
     /// The bytes are in an object file.

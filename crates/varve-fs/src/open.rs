@@ -68,6 +68,9 @@ impl VarveFs {
             self.stage(&mut changes, held)?;
             self.commit(&mut changes)?;
         }
+        if flags.write {
+            self.begin(held, node);
+        }
         let mut has_descriptor = false;
         if matches!(held.inode.content, Content::Object { .. }) {
             self.check_written_elsewhere(&held.inode)?;
@@ -145,13 +148,21 @@ impl VarveFs {
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
         loop {
-            match self.make_and_open(caller, parent, name, perm, flags) {
-                Err(FsError::Exists) if !flags.exclusive => {}
-                other => return other,
-            }
-            let entry = match self.do_lookup(parent, name) {
-                Err(FsError::NotFound) => continue,
-                other => other?,
+            let made = if flags.write && self.begins_large(parent) {
+                let made = self.make(caller, parent, name, NewInode::regular(perm));
+                made.map(|entry| (entry, OpenFlags { truncate: false, ..flags }))
+            } else {
+                match self.make_and_open(caller, parent, name, perm, flags) {
+                    Ok(made) => return Ok(made),
+                    Err(error) => Err(error),
+                }
+            };
+            let (entry, flags) = match made {
+                Err(FsError::Exists) if !flags.exclusive => match self.do_lookup(parent, name) {
+                    Err(FsError::NotFound) => continue,
+                    found => (found?, flags),
+                },
+                made => made?,
             };
             match self.do_open(entry.attr.ino, flags) {
                 Ok(opened) => {
@@ -209,7 +220,7 @@ impl VarveFs {
     pub(crate) fn do_release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
         let file = self.handles.remove(ino, handle)?;
         let node = &file.node;
-        let (last, last_writer) = {
+        let (last, last_writer, began_in) = {
             let mut state = node.state();
             state.handles -= 1;
             if file.passthrough {
@@ -219,8 +230,9 @@ impl VarveFs {
             }
             state.writers -= u32::from(file.flags.write);
             state.executing -= u32::from(file.flags.execute);
-            let last_writer = file.flags.write && state.writers == 0 && state.has_object;
-            (state.handles == 0, last_writer)
+            let unwritten = file.flags.write && state.writers == 0;
+            let began_in = if unwritten { state.began_in.take() } else { None };
+            (state.handles == 0, unwritten && state.has_object, began_in)
         };
         if last_writer && !(last && self.locator.is_unreachable_orphan(ino)) {
             // The row stays dirty, which is right as well, if this fails.
@@ -233,6 +245,9 @@ impl VarveFs {
                     error => log::warn!("the row of inode {ino} stays dirty: {error}"),
                 }
             }
+        }
+        if let Some(dir) = began_in {
+            self.note_habit(dir, ino, last_writer);
         }
         if last { self.let_go(ino) } else { Ok(()) }
     }

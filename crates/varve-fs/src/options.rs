@@ -59,6 +59,18 @@ impl Default for FormatOptions {
     }
 }
 
+/// How files begin that are empty when they are opened for writing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NewFiles {
+    /// As large ones where the last files of their directory grew beyond the threshold, else as small ones.
+    #[default]
+    Auto,
+    /// As small ones, in the store.
+    Small,
+    /// As large ones, in the storage below.
+    Large,
+}
+
 /// Chosen at each mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
@@ -70,6 +82,8 @@ pub struct MountOptions {
     pub memory_budget_bytes: usize,
     /// Offer the descriptors of large files to the front end.
     pub passthrough: bool,
+    /// Which new files begin as large ones do, if their descriptors are offered.
+    pub new_files: NewFiles,
     /// Inodes that the front end looked up whose place is kept in memory; the rest is kept in the store.
     /// `None`: as many as fit an eighth of the memory budget.
     pub located_inodes_max: Option<usize>,
@@ -88,6 +102,7 @@ impl Default for MountOptions {
             atime: Atime::Relatime,
             memory_budget_bytes: 256 << 20,
             passthrough: true,
+            new_files: NewFiles::default(),
             located_inodes_max: None,
             open_files_max: 512,
             marked_dirs_max: MARKS_MAX,

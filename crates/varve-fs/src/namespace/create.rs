@@ -74,6 +74,9 @@ impl VarveFs {
         let new = NewInode::regular(perm);
         self.make_under_locks(caller, parent, name, new, |ino, place| {
             let node = self.locator.note_new_and_open(ino, place);
+            if flags.write {
+                node.state().began_in = Some(parent);
+            }
             self.add_handle(&node, flags, false)
         })
     }

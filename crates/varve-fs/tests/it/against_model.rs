@@ -8,7 +8,7 @@ use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex,
 use varve_engine::options::Tuning;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
-use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
+use varve_fs::{FormatOptions, MountOptions, NewFiles, VarveFs, format};
 use varve_testkit::fsops::{Lockstep, Mismatch};
 use varve_vfs::Vfs;
 
@@ -101,6 +101,14 @@ fn random_operations_with_few_directories_marked_answer_as_the_model_does() {
     for seed in 500..506 {
         let few = MountOptions { marked_dirs_max: 2, ..MountOptions::default() };
         lockstep(seed, &FormatOptions::default(), &few, 4, 300);
+    }
+}
+
+#[test]
+fn random_operations_on_files_that_begin_large_answer_as_the_model_does() {
+    for seed in 600..606 {
+        let large = MountOptions { new_files: NewFiles::Large, ..MountOptions::default() };
+        lockstep(seed, &FormatOptions::default(), &large, 4, 300);
     }
 }
 

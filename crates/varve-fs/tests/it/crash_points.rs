@@ -12,7 +12,7 @@ use varve_engine::options::{CompactionPolicy, DbOptions};
 use varve_env::Env;
 use varve_env::sim::{SimEnv, SimOp};
 use varve_fs::fsck::Severity;
-use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
+use varve_fs::{FormatOptions, MountOptions, NewFiles, VarveFs, format};
 use varve_testkit::crash::{
     Exploration, Found, Image, Script, ScriptOptions, Step, Subject, Tally, Violation, explore,
 };
@@ -70,7 +70,10 @@ impl Subject for Store {
     }
 
     fn open(&self, env: &Arc<SimEnv>) -> Result<VarveFs, String> {
-        open_tiny(env, MountOptions::default())
+        // So do files: each machine and each boot has them begin in one way.
+        const NEW_FILES: [NewFiles; 2] = [NewFiles::Auto, NewFiles::Large];
+        let new_files = NEW_FILES[(env.boot_id() >> 32) as usize % NEW_FILES.len()];
+        open_tiny(env, MountOptions { new_files, ..MountOptions::default() })
     }
 
     fn problems(&self, fs: &VarveFs) -> Result<Vec<String>, String> {

@@ -1,7 +1,7 @@
 //! Bytes: small, growing and large files, holes, appends, passthrough, attributes.
 
 use varve_env::sim::{FaultRule, SimOp};
-use varve_fs::{Atime, FormatOptions, MountOptions};
+use varve_fs::{Atime, FormatOptions, MountOptions, NewFiles};
 use varve_types::Timestamp;
 use varve_vfs::{
     AccessMode, AllocateMode, Caller, FsError, OpenFlags, SeekFrom, SetAttr, SetTime, Vfs,
@@ -116,6 +116,77 @@ fn passthrough_and_cached_handles_never_mix() {
     assert_eq!(rig.getattr(ino).unwrap().size, 100_010, "the object knows better than the row");
     let none = rig.with_passthrough(small.handle, &mut |_| ());
     assert!(matches!(none, Err(FsError::BadHandle)));
+}
+
+/// Makes a file of so many bytes in the root directory; says whether the kernel might write them straight.
+fn make_file(rig: &Rig, text: &str, bytes: usize) -> bool {
+    let (entry, opened) = rig.create(Caller::ROOT, ROOT, name(text), 0o644, WRITE).unwrap();
+    let ino = entry.attr.ino;
+    rig.write(ino, opened.handle, 0, &vec![7; bytes], false).unwrap();
+    rig.release(ino, opened.handle).unwrap();
+    assert_eq!(rig.contents(ino), vec![7; bytes], "{text}");
+    opened.passthrough
+}
+
+#[test]
+fn files_begin_large_where_the_last_ones_became_so() {
+    let rig = Rig::new();
+    for text in ["1", "2", "3", "4"] {
+        // An empty one says nothing.
+        rig.mk(ROOT, &format!("lock{text}"));
+        assert!(!make_file(&rig, text, 100_000), "{text}");
+    }
+    assert!(make_file(&rig, "5", 200_000) && make_file(&rig, "6", 65_537));
+    // An old one without bytes that is opened for writing is like a new one.
+    let lock = rig.find(ROOT, "lock1").unwrap().ino;
+    let again = rig.open(lock, WRITE).unwrap();
+    assert!(again.passthrough);
+    rig.write(lock, again.handle, 0, &[1; 100_000], false).unwrap();
+    rig.release(lock, again.handle).unwrap();
+    // One for reading, one in another directory, and one that is open already begin as ever.
+    let (read, opened) = rig.create(Caller::ROOT, ROOT, name("read"), 0o644, READ).unwrap();
+    assert!(!opened.passthrough && !rig.open(read.attr.ino, WRITE).unwrap().passthrough);
+    let dir = rig.mk_dir(ROOT, "dir");
+    assert!(!rig.create(Caller::ROOT, dir, name("f"), 0o644, WRITE).unwrap().1.passthrough);
+    // What stays small was a wrong guess, and the last one.
+    assert!(make_file(&rig, "small", 3) && !make_file(&rig, "later", 3));
+    let rig = rig.remount();
+    assert_eq!(rig.contents(rig.find(ROOT, "small").unwrap().ino), [7; 3]);
+    assert_eq!(rig.find(ROOT, "5").unwrap().size, 200_000);
+    assert!(!make_file(&rig, "after", 100_000));
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn how_files_begin_can_be_chosen() {
+    let begins = |new_files, passthrough| {
+        let options = MountOptions { new_files, passthrough, ..MountOptions::default() };
+        let rig = Rig::with(&FormatOptions::default(), options);
+        let first = make_file(&rig, "first", 10);
+        for index in 2..8 {
+            make_file(&rig, &index.to_string(), 100_000);
+        }
+        (first, make_file(&rig, "last", 100_000))
+    };
+    assert_eq!(begins(NewFiles::Auto, true), (false, true));
+    assert_eq!(begins(NewFiles::Small, true), (false, false));
+    assert_eq!(begins(NewFiles::Large, true), (true, true));
+    assert_eq!(begins(NewFiles::Large, false), (false, false));
+}
+
+#[test]
+fn a_file_that_began_large_and_lost_its_name_leaves_nothing() {
+    let options = MountOptions { new_files: NewFiles::Large, ..MountOptions::default() };
+    let rig = Rig::with(&FormatOptions::default(), options);
+    let (entry, opened) = rig.create(Caller::ROOT, ROOT, name("f"), 0o644, BOTH).unwrap();
+    let ino = entry.attr.ino;
+    rig.unlink(ROOT, name("f")).unwrap();
+    rig.write(ino, opened.handle, 0, &[1; 5], false).unwrap();
+    assert_eq!(rig.read(ino, opened.handle, 0, 10).unwrap(), [1; 5][..]);
+    rig.release(ino, opened.handle).unwrap();
+    rig.forget(ino, 1);
+    let rig = rig.remount();
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
 }
 
 #[test]

@@ -277,6 +277,7 @@ fn fs_options(choices: &Choices, dir: &Path) -> FsOptions {
         atime: choices.atime,
         memory_budget_bytes,
         passthrough: !choices.no_passthrough,
+        new_files: choices.new_files,
         open_files_max: open_files_max(),
         mount_point: Some(dir.to_path_buf()),
         ..defaults

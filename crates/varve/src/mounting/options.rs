@@ -2,15 +2,15 @@
 
 use std::num::NonZeroUsize;
 
-use varve_fs::Atime;
+use varve_fs::{Atime, NewFiles};
 use varve_fuse::Transport;
 
 use crate::{Error, Result, size};
 
 /// What `-o` may say, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec \
-                     lazytime sync async acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough idlepoll noidlepoll \
-                     private noprivate \
+                     lazytime sync async acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough newfiles=auto|small|large \
+                     idlepoll noidlepoll private noprivate \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
@@ -42,6 +42,8 @@ pub struct Choices {
     pub threads: Option<NonZeroUsize>,
     /// Keep the kernel from reading and writing large files straight.
     pub no_passthrough: bool,
+    /// Which new files begin as large ones.
+    pub new_files: NewFiles,
     /// Whether idle CPUs poll while requests come thick; `None` where that helps.
     pub idle_poll: Option<bool>,
     /// Fail where only this process and those it starts would see the mount.
@@ -104,6 +106,7 @@ impl Choices {
                 self.threads = Some(threads);
             }
             ("transport", Some(text)) => self.transport = transport(text)?,
+            ("newfiles", Some(text)) => self.new_files = new_files(text)?,
             // Rights of users imply these, as in mount(8).
             ("user" | "users" | "owner" | "group", _) => {
                 self.no_suid = true;
@@ -119,6 +122,18 @@ impl Choices {
             _ => return Ok(name.starts_with("x-") || name.starts_with("X-")),
         }
         Ok(true)
+    }
+}
+
+/// How new files begin, by name.
+fn new_files(text: &str) -> Result<NewFiles> {
+    match text {
+        "auto" => Ok(NewFiles::Auto),
+        "small" => Ok(NewFiles::Small),
+        "large" => Ok(NewFiles::Large),
+        _ => Err(Error::usage(format!("`{text}` says nothing of new files")).hint(
+            "newfiles=auto goes by the last files of a directory; small and large take all alike",
+        )),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, fallocate};
@@ -14,6 +14,7 @@ use crate::harness::python;
 semantics!(
     read_write,
     growing_and_shrinking,
+    large_files_in_a_row,
     append,
     unlink_while_open,
     temporary_files,
@@ -106,6 +107,45 @@ fn growing_and_shrinking(place: &Place) {
     writer.write_all_at(b"seen by all", 100).unwrap();
     model[100..111].copy_from_slice(b"seen by all");
     assert!(content(&late) == model && content(&reader) == model);
+}
+
+/// The later ones may begin as large files, and stay so when they turn out to be small; nobody is to see more of that than
+/// the room they take.
+fn large_files_in_a_row(place: &Place) {
+    let dir = place.dir().join("row");
+    fs::create_dir(&dir).unwrap();
+    let mut lens = vec![100_000; 8];
+    lens.extend([0, 200_000, 5, 5_000, 70_000]);
+    for (n, len) in lens.iter().copied().enumerate() {
+        let path = dir.join(n.to_string());
+        let mut file = open_new(&path);
+        let bytes = pattern(n as u64, len);
+        for (index, piece) in bytes.chunks(10_000).enumerate() {
+            file.write_all(piece).unwrap();
+            let end = (index * 10_000 + piece.len()) as u64;
+            assert_eq!(fs::metadata(&path).unwrap().len(), end, "file {n}");
+        }
+        assert!(content(&File::open(&path).unwrap()) == bytes, "file {n}");
+        file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+        file.sync_all().unwrap();
+        let before = file.metadata().unwrap();
+        assert_eq!((before.len(), before.mode() & 0o7777), (len as u64, 0o600));
+        fs::rename(&path, dir.join(format!("moved{n}"))).unwrap();
+        drop(file);
+        let path = dir.join(format!("moved{n}"));
+        let mut last = OpenOptions::new().append(true).open(&path).unwrap();
+        last.write_all(b"end").unwrap();
+        drop(last);
+        let after = fs::metadata(&path).unwrap();
+        assert_eq!((after.len(), after.ino()), (len as u64 + 3, before.ino()));
+        assert!(after.modified().unwrap() >= before.modified().unwrap());
+    }
+    place.remount();
+    for (n, len) in lens.iter().copied().enumerate() {
+        let mut bytes = pattern(n as u64, len);
+        bytes.extend_from_slice(b"end");
+        assert!(fs::read(dir.join(format!("moved{n}"))).unwrap() == bytes, "file {n}");
+    }
 }
 
 fn append(place: &Place) {
