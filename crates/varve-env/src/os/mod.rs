@@ -15,6 +15,7 @@
 
 mod file;
 mod lock;
+pub mod memory;
 mod path;
 mod window;
 

@@ -14,6 +14,7 @@
 //!
 //! [`background`] runs the same in a process of its own.
 
+mod allocator;
 mod attach;
 mod background;
 mod door;

@@ -22,7 +22,8 @@ use varve_fs::HandedOver;
 use varve_fuse::{Ended, Paused, Session, UnmountMode};
 
 use super::{
-    Attached, Choices, Ready, Report, ViewDesk, fs_options, session_options, unmount_on_signals,
+    Attached, Choices, Ready, Report, ViewDesk, allocator, fs_options, session_options,
+    unmount_on_signals,
 };
 use crate::kv::Server;
 use crate::store::FileSystem;
@@ -49,6 +50,7 @@ pub(super) fn serve_on(
     choices: &Choices,
     ready: impl FnOnce(&Ready) + Send,
 ) -> Result<()> {
+    allocator::keep_near(fs_options(choices, &attached.ready.dir).memory_budget_bytes);
     unmount_on_signals(attached.stop_handle(), attached.ready.dir.clone())?;
     let control = Control::listen(&attached.store)
         .inspect_err(|error| log::warn!("no upgrade while mounted: {}", error.message()))
