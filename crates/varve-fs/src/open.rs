@@ -22,6 +22,14 @@ use crate::node::{OpenFile, OpenNode};
 
 impl VarveFs {
     pub(crate) fn do_open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
+        // For an open that writes the kernel has asked whether a program is executed from the file, and it knows best: it tells us of
+        // the end of one when that is over. For an open that only reads it asks after this call, when the program would have lost
+        // its text.
+        self.open_asking(ino, flags, !flags.write)
+    }
+
+    /// Opens a file. One from which a program is executed is not cut if it is `asked` here.
+    fn open_asking(&self, ino: InodeId, flags: OpenFlags, asked: bool) -> FsResult<Opened> {
         if flags.write || flags.truncate {
             self.writable()?;
         }
@@ -33,7 +41,11 @@ impl VarveFs {
         }
         self.revive(&mut held)?;
         let node = self.locator.open(ino, held.place())?;
-        let opened = self.open_held(&mut held, &node, flags);
+        let keeps_text = asked && flags.truncate && node.state().executing > 0;
+        let opened = match keeps_text {
+            true => Err(FsError::TextBusy),
+            false => self.open_held(&mut held, &node, flags),
+        };
         if opened.is_err() {
             node.state().handles -= 1;
             drop(held);
@@ -54,11 +66,6 @@ impl VarveFs {
             self.own_bytes(held)?;
         }
         if flags.truncate {
-            // For an open that also writes the kernel has checked it; for one that only reads it checks after
-            // this call, when the program would have lost its text.
-            if node.state().executing > 0 {
-                return Err(FsError::TextBusy);
-            }
             let mut changes = self.changes();
             let now = self.now();
             self.resize(&mut changes, held, 0, now)?;
@@ -164,7 +171,8 @@ impl VarveFs {
                 },
                 made => made?,
             };
-            match self.do_open(entry.attr.ino, flags) {
+            // The kernel knew of no file that it could ask about.
+            match self.open_asking(entry.attr.ino, flags, true) {
                 Ok(opened) => {
                     let attr = self.attr(&self.read_inode(entry.attr.ino)?)?;
                     return Ok((Entry { attr }, opened));

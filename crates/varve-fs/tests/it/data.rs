@@ -407,9 +407,28 @@ fn an_executed_file_is_not_cut_by_an_open() {
     let executed = rig.open_as(ino, OpenFlags { execute: true, ..READ });
     let cut = OpenFlags { truncate: true, ..READ };
     assert!(matches!(rig.open(ino, cut), Err(FsError::TextBusy)));
+    // Nor where the kernel took it for new, and asked about nothing.
+    let new = OpenFlags { truncate: true, ..WRITE };
+    let created = rig.create(Caller::ROOT, ROOT, name("program"), 0o644, new);
+    assert!(matches!(created, Err(FsError::TextBusy)));
     assert_eq!(rig.getattr(ino).unwrap().size, 4);
     rig.release(ino, executed).unwrap();
     let opened = rig.open_as(ino, cut);
     assert_eq!(rig.getattr(ino).unwrap().size, 0);
     rig.release(ino, opened).unwrap();
+}
+
+/// Who wrote a program anew right after it had ended was told, now and then, that it still ran: the kernel had asked, and tells of
+/// the end of a program only when it is over.
+#[test]
+fn a_program_that_has_ended_is_written_anew_before_the_kernel_tells_of_it() {
+    let rig = Rig::new();
+    let ino = rig.mk(ROOT, "program");
+    rig.put_at(ino, 0, b"text");
+    let executed = rig.open_as(ino, OpenFlags { execute: true, ..READ });
+    let written = rig.open_as(ino, OpenFlags { truncate: true, ..WRITE });
+    rig.write(ino, written, 0, b"new", false).unwrap();
+    rig.release(ino, executed).unwrap();
+    rig.release(ino, written).unwrap();
+    assert_eq!(rig.contents(ino), b"new");
 }
