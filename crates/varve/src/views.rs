@@ -4,6 +4,8 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
@@ -22,6 +24,13 @@ use crate::upgrade::request::Request;
 pub use crate::upgrade::request::{CloneRequest, ViewRequest};
 use crate::waiting::in_time;
 use crate::{Error, Result, exit_status};
+
+/// How long a commit waits for large files to be closed: the kernel tells of that when close(2) has returned, and the program
+/// may have ended.
+const CLOSE_WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// How often to ask whether they are.
+const CLOSE_POLL: Duration = Duration::from_millis(5);
 
 /// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
 pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {
@@ -177,10 +186,10 @@ pub(crate) fn commit(
     open: Option<&VarveFs>,
 ) -> std::result::Result<Committed, CommitError> {
     match open {
-        Some(view) => commit_in_time(fs, id, view),
+        Some(view) => commit_in_time(fs, id, view, CLOSE_WAIT_MAX),
         None => {
             let view = fs.open_view(&ViewName::transaction(id))?;
-            let committed = commit_in_time(fs, id, &view);
+            let committed = commit_in_time(fs, id, &view, CLOSE_WAIT_MAX);
             // Of one that has ended nothing is left to sync.
             let _ = view.close();
             committed
@@ -229,8 +238,26 @@ pub(crate) fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error
     }
 }
 
-/// Commits; waits as long as any change of the main view for what others have locked.
+/// Commits; waits so long for large files that are being closed.
 fn commit_in_time(
+    fs: &VarveFs,
+    id: &str,
+    view: &VarveFs,
+    close_wait_max: Duration,
+) -> std::result::Result<Committed, CommitError> {
+    let begin = Instant::now();
+    loop {
+        match commit_unlocked(fs, id, view) {
+            Err(CommitError::InUse(_)) if begin.elapsed() < close_wait_max => {
+                thread::sleep(CLOSE_POLL);
+            }
+            committed => return committed,
+        }
+    }
+}
+
+/// Commits; waits as long as any change of the main view for what others have locked.
+fn commit_unlocked(
     fs: &VarveFs,
     id: &str,
     view: &VarveFs,
@@ -364,7 +391,39 @@ pub(crate) fn list_snapshots(fs: &VarveFs, dir: Option<&Path>) -> Result<Value> 
 
 #[cfg(test)]
 mod tests {
+    use varve_testkit::PATIENCE;
+    use varve_vfs::{Caller, OpenFlags};
+
     use super::*;
+
+    /// Who committed right after a close was refused now and then, as the kernel had not told of it.
+    #[test]
+    fn a_commit_waits_for_large_files_to_be_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        store::format(dir.path(), &varve_fs::FormatOptions::default()).unwrap();
+        let file_system = FileSystem::open(dir.path(), &MountOptions::default()).unwrap();
+        let fs = file_system.inner();
+        let name = fs.begin_transaction(InodeId::ROOT, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&name).unwrap();
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        let large = FileName::new(b"large").unwrap();
+        let (entry, opened) =
+            view.create(Caller::ROOT, InodeId::ROOT, large, 0o644, flags).unwrap();
+        view.write(entry.attr.ino, opened.handle, 0, &vec![1; 300_000], false).unwrap();
+        let commit = |close_wait_max| commit_in_time(&fs, &name.name, &view, close_wait_max);
+        assert!(matches!(commit(Duration::ZERO), Err(CommitError::InUse(_))));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                view.release(entry.attr.ino, opened.handle).unwrap();
+            });
+            commit(PATIENCE).unwrap();
+        });
+        assert_eq!(fs.lookup(InodeId::ROOT, large).unwrap().attr.size, 300_000);
+        let _ = view.close();
+        drop(fs);
+        file_system.close().unwrap();
+    }
 
     #[test]
     fn the_source_of_a_mount_names_store_and_view() {
