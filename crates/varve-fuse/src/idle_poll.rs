@@ -171,6 +171,8 @@ impl Pulse<'_> {
 
 #[cfg(test)]
 mod tests {
+    use varve_testkit::eventually;
+
     use super::*;
 
     fn beats(governor: &Governor, count: u32) {
@@ -193,27 +195,22 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::disallowed_methods, reason = "waits for a thread of the machine")]
     fn the_device_is_held_in_a_burst_and_let_go_after() {
         let governor = Governor::new(IdlePoll::Always);
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| governor.run());
             let is_polling = || governor.polling.load(Ordering::Relaxed);
-            let until = |wanted: bool| {
-                for _ in 0..10_000 {
-                    if is_polling() == wanted || !governor.works() {
-                        return;
-                    }
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                panic!("polling never became {wanted}");
+            // Bursts last as long as nobody has seen that the device is held: who looks may be away for longer than one.
+            let hold = || {
+                eventually("it is held", || {
+                    beats(&governor, BURST_REQUESTS);
+                    is_polling() || !governor.works()
+                });
             };
-            beats(&governor, BURST_REQUESTS);
-            until(true);
-            until(false);
+            hold();
+            eventually("it is let go", || !is_polling());
             if governor.works() {
-                beats(&governor, BURST_REQUESTS);
-                until(true);
+                hold();
             } else {
                 varve_testkit::skipped(&format!("{DEVICE} is not for this user"));
             }

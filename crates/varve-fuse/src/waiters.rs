@@ -141,7 +141,8 @@ fn serve(shared: &Shared, cpus: &[usize]) {
 mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
+
+    use varve_testkit::PATIENCE;
 
     use super::*;
     use crate::readers::{Placement, Readers, policy};
@@ -191,7 +192,7 @@ mod tests {
             });
             for _ in 0..JOBS {
                 // The jobs wait for each other, so there is no ending them.
-                receiver.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| {
+                receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| {
                     eprintln!("round {round}: a job has no thread");
                     std::process::abort()
                 });

@@ -12,7 +12,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use crate::run::{Failure, Outcome};
 
 /// How long a mount may take to answer.
-const MOUNT_WAIT_MAX: Duration = Duration::from_secs(30);
+const MOUNT_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How long the daemon may take to end after its mount is gone.
 const EXIT_WAIT_MAX: Duration = Duration::from_secs(60);

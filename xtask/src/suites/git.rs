@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{Effort, Ground, Tally, tools};
@@ -17,6 +18,9 @@ const BRANCHES: u64 = 24;
 const FILES: u64 = 150;
 /// Files that each branch changes.
 const CHANGED: u64 = 40;
+
+/// How long the first commit before the kill may take.
+const FIRST_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Runs all parts.
 pub(super) fn run(ground: &mut Ground, effort: &mut Effort, tally: &mut Tally) -> Outcome {
@@ -157,7 +161,7 @@ fn worktree(clone: &Path, tree: &Path) -> Outcome {
 fn collect_while_committing(clone: &Path) -> Outcome {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let committer = scope.spawn(|| commit_until(clone, &done));
+        let committer = scope.spawn(|| commit_until(clone, &done, &mpsc::channel().0));
         let collected: Outcome = (0..3).try_for_each(|_| git(clone, &["gc", "--quiet"]).quiet());
         done.store(true, Ordering::Relaxed);
         let commits = committer.join().map_err(|_| Failure::from("the committer panicked"))?;
@@ -170,10 +174,12 @@ fn collect_while_committing(clone: &Path) -> Outcome {
 }
 
 fn kill_between_commits(ground: &mut Ground, clone: &Path, seed: u64) -> Outcome {
-    let done = AtomicBool::new(false);
+    let (done, first) = (AtomicBool::new(false), mpsc::channel());
     let commits = std::thread::scope(|scope| {
-        let committer = scope.spawn(|| commit_until(clone, &done));
-        std::thread::sleep(Duration::from_millis(400 + seed * 97 % 300));
+        let committer = scope.spawn(|| commit_until(clone, &done, &first.0));
+        // However slow the machine is; it tells of none if it fails before.
+        let _ = first.1.recv_timeout(FIRST_WAIT_MAX);
+        std::thread::sleep(Duration::from_millis(200 + seed * 97 % 300));
         let killed = ground.kill();
         done.store(true, Ordering::Relaxed);
         let commits = committer.join().map_err(|_| Failure::from("the committer panicked"));
@@ -191,8 +197,12 @@ fn kill_between_commits(ground: &mut Ground, clone: &Path, seed: u64) -> Outcome
     all_there(clone, &commits)
 }
 
-/// Commits until `done` or until an error; returns what git said it has committed.
-fn commit_until(clone: &Path, done: &AtomicBool) -> (Vec<String>, Option<Failure>) {
+/// Commits until `done` or until an error, and tells of each; returns what git said it has committed.
+fn commit_until(
+    clone: &Path,
+    done: &AtomicBool,
+    told: &mpsc::Sender<()>,
+) -> (Vec<String>, Option<Failure>) {
     let mut commits = Vec::new();
     for at in 0_u64.. {
         if done.load(Ordering::Relaxed) {
@@ -205,7 +215,10 @@ fn commit_until(clone: &Path, done: &AtomicBool) -> (Vec<String>, Option<Failure
             git(clone, &["rev-parse", "HEAD"]).capture()
         };
         match committed() {
-            Ok(id) => commits.push(id.trim().to_owned()),
+            Ok(id) => {
+                commits.push(id.trim().to_owned());
+                let _ = told.send(());
+            }
             Err(error) => return (commits, Some(error)),
         }
     }

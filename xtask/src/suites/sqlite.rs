@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Effort, Ground, Tally, tools};
 use crate::run::{Failure, Outcome, Step};
@@ -21,6 +21,9 @@ const TRANSACTIONS: u64 = 60;
 
 /// More transactions than can be done before the kill.
 const TRANSACTIONS_UNTIL_KILLED: u64 = 50_000;
+
+/// How long the first commit before the kill may take.
+const FIRST_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Whom to kill.
 #[derive(Clone, Copy)]
@@ -80,7 +83,12 @@ fn killed(ground: &mut Ground, journal: &str, seed: u64, victim: Victim) -> Resu
     create(&database, journal)?;
     let told = ground.outside("sqlite")?.join("told");
     let mut child = start(ground, &database, 0..TRANSACTIONS_UNTIL_KILLED, File::create(&told)?)?;
-    std::thread::sleep(Duration::from_millis(200 + seed * 137 % 400));
+    // However slow the machine is, it commits before it is killed.
+    let begin = Instant::now();
+    while commits_in(&std::fs::read_to_string(&told)?) == 0 && begin.elapsed() < FIRST_WAIT_MAX {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::thread::sleep(Duration::from_millis(100 + seed * 137 % 400));
     if matches!(victim, Victim::Daemon) {
         ground.kill()?;
     }
@@ -89,17 +97,19 @@ fn killed(ground: &mut Ground, journal: &str, seed: u64, victim: Victim) -> Resu
     if matches!(victim, Victim::Daemon) {
         ground.recover()?;
     }
-    // A line is whole when its newline is there.
     let told = std::fs::read_to_string(&told)?;
-    let commits = told
-        .rsplit_once('\n')
-        .map(|(whole, _)| whole.lines().filter(|line| line.parse::<u64>().is_ok()).count() as u64)
-        .unwrap_or(0);
+    let commits = commits_in(&told);
     if commits == 0 {
         return Err(format!("not one commit before the kill: {told}").into());
     }
     check(&database, commits)?;
     Ok(commits)
+}
+
+/// How many commits are told in what was written so far; a line is whole when its newline is there.
+fn commits_in(told: &str) -> u64 {
+    let whole = told.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().filter(|line| line.parse::<u64>().is_ok()).count() as u64
 }
 
 fn create(database: &Path, journal: &str) -> Outcome {

@@ -20,16 +20,16 @@ fn wait_for(dir: &Path, name: &str) -> PathBuf {
     }
 }
 
-/// Runs mdtest slowly and calls `meddle` with the directory while it runs, mostly while files are created; returns what it
-/// complains.
+/// Runs mdtest slowly, two seconds for each phase, and calls `meddle` with the directory while it runs, mostly while files are
+/// created; returns what it complains.
 fn with_fault(meddle: impl FnOnce(&Path)) -> String {
-    with_fault_in(&[], meddle)
+    with_fault_in("30", &[], meddle)
 }
 
-fn with_fault_in(more: &[&str], meddle: impl FnOnce(&Path)) -> String {
+fn with_fault_in(rate: &str, more: &[&str], meddle: impl FnOnce(&Path)) -> String {
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut child = Command::new(env!("CARGO_BIN_EXE_varve-bench"))
-        .args(["compare", "--rounds", "1", "--warm", "--until", "readdir", "--rate", "30"])
+        .args(["compare", "--rounds", "1", "--warm", "--until", "readdir", "--rate", rate])
         .args(more)
         .arg("-t")
         .arg(dir.path())
@@ -58,7 +58,7 @@ fn a_missing_file_is_found() {
 
 #[test]
 fn a_missing_file_of_a_phase_that_was_ended_early_is_found() {
-    let said = with_fault_in(&["--for", "1s"], |dir| {
+    let said = with_fault_in("12", &["--for", "3s"], |dir| {
         let file = wait_for(dir, "d00000/file-000000001");
         std::fs::remove_file(file).expect("the file goes");
     });
@@ -88,10 +88,10 @@ fn a_name_that_should_not_be_there_is_found() {
 /// What was looked at had only to exist.
 #[test]
 fn other_attributes_are_found_as_they_are_seen() {
-    let said = with_fault(|dir| {
+    let said = with_fault_in("12", &[], |dir| {
         let last = wait_for(dir, "d00000/file-000000059");
-        // Files are checked and the phase `stat cold` begins; it takes two seconds.
-        std::thread::sleep(Duration::from_millis(700));
+        // Files are checked and the phase `stat cold` begins; it takes five seconds.
+        std::thread::sleep(Duration::from_millis(1500));
         // Once the program has looked at one of them it removes them all.
         for file in std::fs::read_dir(last.parent().expect("a directory")).expect("files").flatten()
         {

@@ -398,6 +398,9 @@ fn locks_are_lost_before_a_large_commit_or_after_it() {
         let _ = nobody_tells.1.wait_for(&mut nobody_tells.0.lock(), Duration::from_micros(micros));
     };
     let (mut rng, mut done, mut gave_way) = (Rng::new(7), 0, 0);
+    // How long it may go on before it loses them, at most: sooner after one that was committed, later after one that gave way, so
+    // that both happen however slow the machine is.
+    let mut micros_max = 20_000;
     for round in 0..40 {
         let large = db.branch(&options).unwrap();
         add(&large).unwrap();
@@ -408,7 +411,7 @@ fn locks_are_lost_before_a_large_commit_or_after_it() {
         }
         let committed = std::thread::scope(|scope| {
             let committing = scope.spawn(|| large.commit(&mut |_| Merged::Conflict));
-            pause(rng.below(20_000));
+            pause(rng.below(micros_max));
             db.overrule(large.id());
             let small = db.branch(&options).unwrap();
             add(&small).unwrap();
@@ -418,9 +421,13 @@ fn locks_are_lost_before_a_large_commit_or_after_it() {
         });
         done += 1;
         match committed {
-            Ok(()) => done += 1,
+            Ok(()) => {
+                done += 1;
+                micros_max = (micros_max / 2).max(1);
+            }
             Err(StoreError::GaveWay { .. }) => {
                 gave_way += 1;
+                micros_max = (micros_max * 2).min(5_000_000);
                 large.abort().unwrap();
             }
             Err(error) => panic!("{error}"),

@@ -24,7 +24,7 @@ const LARGE: usize = 70_000;
 /// Transactions at the same time where crashes are tried.
 const TWO: usize = 2;
 /// Pauses of a millisecond that the first sync waits for the other commits, at most.
-const PAUSES_MAX: u32 = 3000;
+const PAUSES_MAX: u32 = 60_000;
 
 /// A store, and transactions of it that are ready to be committed.
 struct Scene {
