@@ -4,9 +4,11 @@
 //! systems, runs them in lockstep with the model and compares answers and trees. [`kvops`] does the same
 //! for key-value stores, and knows which states may be found after a crash; [`crash`] enumerates crash
 //! points and what may be found after them. [`hooked`] puts hooks before calls of a simulated machine.
-//! [`eventually`] waits for what other threads and processes do; [`soak()`] goes on with other seeds; [`skipped`] says what
-//! this machine does not let a test do; [`golden()`] compares with files of earlier versions.
+//! [`eventually`] waits for what other threads and processes do; [`Command`] starts programs that have no copies of what others
+//! close, and [`put_program`] puts them where they can be executed; [`soak()`] goes on with other seeds; [`skipped`] says what this
+//! machine does not let a test do; [`golden()`] compares with files of earlier versions.
 
+mod command;
 pub mod crash;
 pub mod fsops;
 mod golden;
@@ -18,6 +20,7 @@ mod skip;
 mod soak;
 mod wait;
 
+pub use command::{Command, put_program, put_script};
 pub use golden::golden;
 pub use skip::{skipped, there_is};
 pub use soak::soak;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use parking_lot::Mutex;
+
+use crate::Command;
 
 /// The reasons that this process has given.
 static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

@@ -131,10 +131,8 @@ fn programs_that_fail_fail_the_build() {
         let real = String::from_utf8(find.expect("sh starts").stdout).expect("a path of text");
         let real = real.trim();
         let script =
-            format!("#!/bin/sh\nREAL={real}\nif {fails}; then exit 2; fi\nexec $REAL \"$@\"\n");
-        std::fs::write(tool(name), script).expect("a script");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(tool(name), mode).expect("it may run");
+            format!("#!/bin/sh\nREAL={real}\nif {fails}; then exit 2; fi\nexec $REAL \"$@\"");
+        varve_testkit::put_script(tool(name), &script);
         let output = run();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(&format!("{phase}: ")), "{name}: {said}");

@@ -1,7 +1,6 @@
 //! Transactions, snapshots and copies of whole trees. The tests say so and pass where the machine cannot make a target.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::{bench, report};
@@ -46,12 +45,11 @@ fn a_commit_that_loses_a_change_is_found() {
     // Of 10 changes to 300 files the fifth one is to file 120.
     let script = format!(
         "#!/bin/sh\nVARVE='{}'\n[ \"$1 $2\" = 'txn commit' ] || exec \"$VARVE\" \"$@\"\n\
-         \"$VARVE\" \"$@\" && find \"$3\" -name f120 -exec sh -c 'echo other bytes >\"$0\"' {{}} ';'\n",
+         \"$VARVE\" \"$@\" && find \"$3\" -name f120 -exec sh -c 'echo other bytes >\"$0\"' {{}} ';'",
         varve.display()
     );
     let wrapper = dir.path().join("wrapper");
-    fs::write(&wrapper, script).expect("a script");
-    fs::set_permissions(&wrapper, PermissionsExt::from_mode(0o755)).expect("it may run");
+    varve_testkit::put_script(&wrapper, &script);
     let wrapper = wrapper.to_str().expect("a path of text");
     let output = bench(dir.path(), &[&run(&["varve"])[..], &["--varve", wrapper]].concat());
     let said = String::from_utf8_lossy(&output.stderr);

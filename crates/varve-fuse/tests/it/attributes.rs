@@ -1,14 +1,13 @@
 //! Extended attributes and access control lists: what the kernel asks for, and how often.
 
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use varve_fuse::SessionOptions;
+use varve_testkit::Command;
 use varve_vfs::Vfs;
 
 use crate::objectfs::ObjectFs;

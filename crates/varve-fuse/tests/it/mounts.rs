@@ -1,15 +1,15 @@
 //! Mounting, finding and unmounting.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use varve_fuse::{
     MountError, MountMethod, MountOptions, SessionOptions, UnmountError, UnmountMode, find_mounts,
     mount, unmount, walk_apart,
 };
-use varve_testkit::eventually;
+use varve_testkit::{Command, PATIENCE, eventually};
 
 use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model, mounted};
@@ -139,17 +139,18 @@ fn a_server_that_is_killed_while_it_waits_for_itself_is_gone() {
     // Until the request is read.
     std::thread::sleep(Duration::from_millis(300));
     server.kill().unwrap();
-    let mut waited = 0;
-    while server.try_wait().unwrap().is_none() && waited < 100 {
-        std::thread::sleep(Duration::from_millis(100));
-        waited += 1;
+    let begin = Instant::now();
+    let mut is_gone = false;
+    while !is_gone && begin.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(5));
+        is_gone = server.try_wait().unwrap().is_some();
     }
     let inside = dir.path().canonicalize().unwrap();
     for found in find_mounts().unwrap().iter().filter(|found| found.dir.starts_with(&inside)) {
         unmount(&found.dir, UnmountMode::Force).unwrap();
     }
     server.wait().unwrap();
-    assert!(waited < 100, "it was there until its mount was taken away");
+    assert!(is_gone, "it was there until its mount was taken away");
 }
 
 /// Serves a mount and waits for an answer that never comes.

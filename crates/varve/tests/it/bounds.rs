@@ -2,10 +2,9 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::process::Command;
 
 use crate::harness::{Mount, run, varve};
-use varve_testkit::there_is;
+use varve_testkit::{Command, there_is};
 
 /// A field of /proc/PID/status, in KiB.
 fn memory_kib(pid: rustix::process::Pid, field: &str) -> u64 {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
+use varve_testkit::Command;
 
 use crate::harness::{Mount, fails, json, run, stderr, varve};
 

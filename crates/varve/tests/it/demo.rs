@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use varve_testkit::eventually;
+use varve_testkit::{Command, eventually};
 
 use crate::harness::{can_mount, json, varve};
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
+use varve_testkit::Command;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, OpenFlags};
 
@@ -25,7 +26,7 @@ fn store_with_files(store: &Path) {
     file_system.close().unwrap();
 }
 
-fn fails(command: &mut std::process::Command) -> String {
+fn fails(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{command:?}");
     String::from_utf8(output.stderr).unwrap()

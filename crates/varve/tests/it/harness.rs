@@ -3,11 +3,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use varve_testkit::{eventually, skipped, there_is};
+use varve_testkit::{Command, eventually, skipped, there_is};
 
 /// A store and where it is mounted. Unmounts when dropped.
 pub(crate) struct Mount {
@@ -131,7 +131,7 @@ impl Mount {
 
     /// Unmounts and waits for the daemon.
     pub(crate) fn unmount(&self) {
-        // What another thread starts holds the files of this mount until it executes its program.
+        // Its daemon looks at it for a moment, once it serves.
         eventually("nobody uses the mount", || {
             let output = varve().arg("umount").arg(self.path()).output().unwrap();
             let error = String::from_utf8_lossy(&output.stderr);

@@ -5,11 +5,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 use varve::kv::protocol::{End, Failure, MESSAGE_BYTES_MAX, Request, Response};
 use varve_testkit::rng::Rng;
+use varve_testkit::{Command, eventually};
 
 use crate::harness::{Mount, run, varve};
 
@@ -132,23 +134,25 @@ fn the_death_of_the_daemon_loses_no_acknowledged_pair() {
     said(&mount.path(), &["create", "d"]);
     let mut socket = connect(&mount);
     let daemon = mount.daemon();
-    let killer = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
-    });
-    let mut acknowledged = 0u32;
-    loop {
-        let changes = (0..3u8).map(|n| (vec![n], Some(acknowledged.to_be_bytes().to_vec())));
-        let own = (acknowledged.to_be_bytes().to_vec(), Some(vec![1]));
-        let changes = changes.chain([own]).collect();
-        match ask(&mut socket, &Request::Change { name: b"d".to_vec(), changes }) {
-            Ok(Response::Done) => acknowledged += 1,
-            Ok(other) => panic!("{other:?}"),
-            Err(_) => break,
+    let (acknowledged, mut number) = (AtomicU32::new(0), 0u32);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            eventually("some changes", || acknowledged.load(Ordering::SeqCst) > 10);
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+        });
+        loop {
+            let changes = (0..3u8).map(|n| (vec![n], Some(number.to_be_bytes().to_vec())));
+            let own = (number.to_be_bytes().to_vec(), Some(vec![1]));
+            let changes = changes.chain([own]).collect();
+            match ask(&mut socket, &Request::Change { name: b"d".to_vec(), changes }) {
+                Ok(Response::Done) => number = acknowledged.fetch_add(1, Ordering::SeqCst) + 1,
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => break,
+            }
         }
-    }
-    killer.join().unwrap();
-    assert!(acknowledged > 10, "{acknowledged} changes");
+    });
+    let acknowledged = number;
     mount.unmount();
     let file_system = varve::store::FileSystem::open(&mount.store(), &Default::default()).unwrap();
     let all = varve_engine::KeyRange::all();

@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::{Value, json};
+use varve_testkit::Command;
 
 use crate::harness::{can_mount, run, varve};
 

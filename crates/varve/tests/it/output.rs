@@ -3,9 +3,10 @@
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
+use varve_testkit::Command;
 
 use crate::harness::{Mount, can_mount, run, varve};
 

@@ -4,9 +4,8 @@ use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::harness::{Mount, others_can_run, run, varve};
-use varve_testkit::{eventually, skipped, there_is};
+use varve_testkit::{Command, eventually, put_program, put_script, skipped, there_is};
 
 /// A mount over /dev/fuse: rings end with their process.
 fn mounted() -> Option<Mount> {
@@ -50,8 +49,7 @@ fn refused(mount: &Mount, binary: &Path) -> String {
 /// An executable file.
 fn script(dir: &Path, name: &str, body: &str) -> PathBuf {
     let path = dir.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    put_script(&path, &format!("#!/bin/sh\n{body}"));
     path
 }
 
@@ -61,7 +59,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_varve");
 fn copies(dir: &Path) -> [PathBuf; 2] {
     ["one", "two"].map(|name| {
         let path = dir.join(name);
-        fs::copy(BINARY, &path).unwrap();
+        put_program(BINARY, &path);
         path
     })
 }

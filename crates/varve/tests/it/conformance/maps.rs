@@ -1,9 +1,7 @@
 //! mmap(2), in a program that maps: `maps.py`.
 
-use std::process::Command;
-
 use crate::semantics::{Place, semantics};
-use varve_testkit::there_is;
+use varve_testkit::{Command, there_is};
 
 semantics!(maps_table);
 

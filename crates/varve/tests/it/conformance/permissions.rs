@@ -7,6 +7,7 @@ use rustix::fs::{
     XattrFlags,
 };
 use rustix::io::{Errno, Result};
+use varve_testkit::{Command, put_program};
 
 use super::{Case, all, as_user, check, open};
 use crate::semantics::{Place, semantics};
@@ -478,7 +479,7 @@ const CASES: &[Case] = &[
     (
         "executing 0644 as root",
         |d| {
-            let error = std::process::Command::new(d.join("file")).spawn().unwrap_err();
+            let error = Command::new(d.join("file")).spawn().unwrap_err();
             Err(Errno::from_io_error(&error).unwrap())
         },
         Some(Errno::ACCESS),
@@ -487,7 +488,7 @@ const CASES: &[Case] = &[
         "executing what is no program",
         |d| {
             mode(d.join("file"), 0o755)?;
-            let error = std::process::Command::new(d.join("file")).spawn().unwrap_err();
+            let error = Command::new(d.join("file")).spawn().unwrap_err();
             Err(Errno::from_io_error(&error).unwrap())
         },
         Some(Errno::NOEXEC),
@@ -495,12 +496,8 @@ const CASES: &[Case] = &[
     (
         "executing a program",
         |d| {
-            std::fs::copy("/bin/true", d.join("true")).unwrap();
-            check(
-                std::process::Command::new(d.join("true"))
-                    .status()
-                    .is_ok_and(|status| status.success()),
-            )
+            put_program("/bin/true", d.join("true"));
+            check(Command::new(d.join("true")).status().is_ok_and(|status| status.success()))
         },
         None,
     ),

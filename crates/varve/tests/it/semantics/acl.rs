@@ -3,14 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
 
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::{Place, as_user, refused, refused_io, semantics, tick};
 use crate::harness::run;
-use varve_testkit::there_is;
+use varve_testkit::{Command, there_is};
 
 semantics!(acl_checks, acl_and_mode, acl_inheritance, acl_refusals, acl_set_group_id);
 

@@ -4,7 +4,6 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::fs::{Access, AtFlags, CWD, StatxFlags, XattrFlags};
 use rustix::io::Errno;
@@ -12,7 +11,7 @@ use rustix::io::Errno;
 use super::acl::{ACCESS, DEFAULT, get, six, three};
 use super::{Place, as_user, refused, refused_io};
 use crate::harness::{Mount, can_mount, run, varve};
-use varve_testkit::there_is;
+use varve_testkit::{Command, put_program, there_is};
 
 /// A store mounted for root alone.
 fn mounted(options: &str) -> Option<Mount> {
@@ -39,7 +38,7 @@ fn rights_of_root(at: &Place) {
     let (file, program) = (dir.join("file"), dir.join("program"));
     fs::create_dir(&dir).unwrap();
     fs::write(&file, "x").unwrap();
-    fs::copy("/bin/true", &program).unwrap();
+    put_program("/bin/true", &program);
     for path in [&file, &program, &dir] {
         chmod(path, 0);
         chown(path, Some(1000), Some(1000)).unwrap();
@@ -59,12 +58,15 @@ fn rights_of_root(at: &Place) {
         assert_eq!(rustix::fs::access(&program, Access::EXEC_OK).is_ok(), runs, "{mode:o}");
         assert_eq!(Command::new(&program).status().is_ok(), runs, "{mode:o}");
     }
-    // Set-id bits stay with root, and go with a change of owner.
-    chmod(&program, 0o6755);
-    fs::write(&program, "other").unwrap();
-    assert_eq!(fs::metadata(&program).unwrap().mode() & 0o7777, 0o6755);
-    chown(&program, Some(5), None).unwrap();
-    assert_eq!(fs::metadata(&program).unwrap().mode() & 0o7777, 0o755);
+    // Set-id bits stay with root, and go with a change of owner. Not of what was executed: whoever looks at that process in /proc,
+    // as ps(1) does, may keep the file from being written to after its end.
+    let set_id = dir.join("set-id");
+    fs::write(&set_id, "some").unwrap();
+    chmod(&set_id, 0o6755);
+    fs::write(&set_id, "other").unwrap();
+    assert_eq!(fs::metadata(&set_id).unwrap().mode() & 0o7777, 0o6755);
+    chown(&set_id, Some(5), None).unwrap();
+    assert_eq!(fs::metadata(&set_id).unwrap().mode() & 0o7777, 0o755);
     chmod(&dir, 0o3770);
     chown(&dir, Some(7), Some(7)).unwrap();
     fs::create_dir(dir.join("below")).unwrap();
@@ -119,7 +121,7 @@ fn root_alone_is_chosen() {
 fn root_alone_keeps_lists() {
     let Some(mount) = mounted("") else { return };
     let (program, dir) = (mount.path().join("program"), mount.path().join("dir"));
-    fs::copy("/bin/true", &program).unwrap();
+    put_program("/bin/true", &program);
     chmod(&program, 0o755);
     assert!(Command::new(&program).status().unwrap().success());
     let set = |path: &Path, name: &str, value: &[u8]| {

@@ -3,10 +3,10 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
+use varve_testkit::Command;
 
 use super::{Place, changed, pattern, refused, refused_io, semantics, tick};
 
@@ -126,7 +126,6 @@ fn set_id_bits(place: &Place) {
 
 /// Runs a shell command as an unprivileged user and returns whether it succeeded.
 fn as_nobody(script: &str) -> bool {
-    use std::os::unix::process::CommandExt;
     Command::new("sh").arg("-c").arg(script).uid(65_534).gid(65_534).status().unwrap().success()
 }
 

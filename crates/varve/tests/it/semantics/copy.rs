@@ -3,12 +3,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
-use std::process::Command;
 
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use rustix::io::Errno;
 use varve_testkit::rng::Rng;
-use varve_testkit::skipped;
+use varve_testkit::{Command, skipped};
 
 use super::{Place, as_user, changed, content, pattern, refused, semantics, tick};
 use crate::harness::{python, run, varve};

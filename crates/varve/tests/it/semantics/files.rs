@@ -3,10 +3,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, fallocate};
 use rustix::io::Errno;
+use varve_testkit::Command;
 
 use super::{Place, content, pattern, refused, refused_io, semantics};
 use crate::harness::python;

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+
+use varve_testkit::Command;
 
 use super::views::{begin, id};
 use super::{Place, semantics};

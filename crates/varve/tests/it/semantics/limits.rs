@@ -2,12 +2,14 @@
 //! file system's neighbour refuses.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::Stdio;
 
 use rustix::fs::{Access, AtFlags, CWD, FallocateFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
+use varve_testkit::{Command, put_program};
 
 use super::{Place, refused, refused_io, semantics};
 use crate::harness::python;
@@ -202,18 +204,27 @@ fn read_only(place: &Place) {
 fn busy_and_beyond(place: &Place) {
     let dir = place.dir();
     fs::write(dir.join("file"), "x").unwrap();
-    // A program that runs, and one that is open for writing.
-    fs::copy("/bin/sleep", dir.join("program")).unwrap();
-    let mut running = Command::new(dir.join("program")).arg("60").spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(100));
-    let program = dir.join("program");
-    refused_io(OpenOptions::new().write(true).open(&program), Errno::TXTBSY);
+    // A program that runs, and one that is open for writing. None of them is written to after it was executed, when somebody may
+    // be looking at its process, nor by a thread of this process, whose children would have it open too.
+    let (runs, written) = (dir.join("runs"), dir.join("written"));
+    for program in [&runs, &written] {
+        put_program("/bin/sleep", program);
+    }
+    let mut running = Command::new(&runs).arg("600").spawn().unwrap();
+    for open in [OpenOptions::new().write(true), OpenOptions::new().write(true).truncate(true)] {
+        refused_io(open.open(&runs), Errno::TXTBSY);
+    }
     running.kill().unwrap();
     running.wait().unwrap();
-    let writer = OpenOptions::new().write(true).open(&program).unwrap();
-    refused_io(Command::new(&program).arg("0").status(), Errno::TXTBSY);
-    drop(writer);
-    assert!(Command::new(&program).arg("0").status().unwrap().success());
+    assert_eq!(fs::read(&runs).unwrap(), fs::read("/bin/sleep").unwrap());
+    let mut writer = Command::new("sh");
+    writer.args(["-c", "exec 3>>\"$0\" && echo open && read line"]).arg(&written);
+    let mut writer = writer.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    writer.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+    refused_io(Command::new(&written).arg("0").status(), Errno::TXTBSY);
+    drop(writer.stdin.take());
+    writer.wait().unwrap();
+    assert!(Command::new(&written).arg("0").status().unwrap().success());
     if place.is_varve() {
         let outside = tempfile::tempdir().unwrap();
         refused_io(fs::rename(dir.join("file"), outside.path().join("file")), Errno::XDEV);

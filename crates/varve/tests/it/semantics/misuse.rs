@@ -2,9 +2,9 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::io::Errno;
+use varve_testkit::Command;
 
 use super::views::{begin, checked, commit, fails, id};
 use super::{Place, names, refused_io, semantics};

@@ -6,11 +6,11 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use varve_testkit::Command;
 
 use super::views::{begin, checked, commit, snapshot};
 use super::{Place, as_user, names, refused, refused_io, semantics};

@@ -3,16 +3,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::io::Errno;
 
 use super::views::{LARGE, begin, checked, commit, fails, id, text};
 use super::{Place, names, pattern, refused_io, semantics};
 use crate::harness::{run, varve};
-use varve_testkit::there_is;
+use varve_testkit::{Command, there_is};
 
 semantics!(transaction_idle, transaction_ioctls, transaction_maps);
 
@@ -23,7 +22,7 @@ const ABORT: u32 = 0x4010_5603;
 /// Does an ioctl about a transaction, by a program at `transact`, as the user `uid`.
 fn transact_as(uid: u32, transact: &Path, dir: &File, command: u32, id: u64) -> Result<u64, Errno> {
     let mut command = {
-        let mut run = std::process::Command::new(transact);
+        let mut run = Command::new(transact);
         run.args([command.to_string(), id.to_string()]);
         run
     };
@@ -54,9 +53,9 @@ fn transaction_idle(place: &Place) {
         view
     };
     let (kept, patient) = (change(begin(&dir)), change(begin_for("1h")));
-    let used = change(begin_for("2s"));
+    let used = change(begin_for("5s"));
     let inside = File::open(&used).unwrap();
-    let left = change(begin_for("2s"));
+    let left = change(begin_for("5s"));
     assert_eq!(listed(id(&used)).unwrap()["in_use"], true);
     assert_eq!(listed(id(&left)).unwrap()["in_use"], false);
     varve_testkit::eventually("the one that nobody uses is aborted", || {
@@ -64,7 +63,7 @@ fn transaction_idle(place: &Place) {
     });
     refused_io(fs::metadata(&left), Errno::NOENT);
     let said = fails(&["txn", "commit"], &dir, &[id(&left)]);
-    assert!(said.contains("was aborted, as nobody had used it for 2 s"), "{said}");
+    assert!(said.contains("was aborted, as nobody had used it for 5 s"), "{said}");
     assert_eq!(fs::read(used.join("file")).unwrap(), b"x");
     drop(inside);
     assert!(listed(id(&kept)).is_some() && listed(id(&used)).is_some());

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use rustix::process::{Pid, Signal, kill_process};
-use varve_testkit::eventually;
+use varve_testkit::{Command, eventually};
 
 use super::views::{LARGE, text};
 use super::{Place, semantics};
@@ -97,7 +97,7 @@ fn transaction_run_stopped(place: &Place) {
     let script =
         format!("echo 1 > file; echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid.display());
     let start = |ignored: &str| {
-        let mut command = std::process::Command::new("sh");
+        let mut command = Command::new("sh");
         let run = format!("trap '' {ignored}; exec \"$@\"");
         command.args(["-c", &run, "sh"]).arg(varve().get_program());
         command.args(["txn", "run", "--retry", "3"]).arg(&dir).args(["--", "sh", "-c", &script]);

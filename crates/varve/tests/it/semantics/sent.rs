@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use varve_testkit::Command;
+
 use super::rollback::{change_files, roll_back};
 use super::views::{LARGE, fails, make_files, snapshot, text, write_at};
 use super::{Place, names, pattern, semantics};
@@ -58,10 +60,10 @@ fn refused_after(path: &Path, stream: &[u8], more: usize) -> (usize, String) {
 
 /// Both directories hold the same, with the same owners, times, links and holes.
 fn same_trees(one: &Path, other: &Path) {
-    run(std::process::Command::new("diff").args(["-r", "--no-dereference"]).arg(one).arg(other));
+    run(Command::new("diff").args(["-r", "--no-dereference"]).arg(one).arg(other));
     let list = |dir: &Path| {
         let format = "%P %y %m %U %G %n %i %s %T@ %l\\n";
-        let mut find = std::process::Command::new("find");
+        let mut find = Command::new("find");
         let mut lines: Vec<String> =
             text(&run(find.arg(dir).args(["-mindepth", "1", "-printf", format])))
                 .lines()

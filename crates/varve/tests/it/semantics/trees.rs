@@ -5,11 +5,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
-use std::process::Command;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use serde_json::{Value, json};
+use varve_testkit::Command;
 
 use super::{Place, names, pattern, refused, refused_io, semantics};
 use crate::harness::{run, varve};

@@ -4,7 +4,6 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
@@ -15,7 +14,7 @@ use super::programs::shown;
 use super::views::{LARGE, checked, text};
 use super::{Place, as_user, names, pattern, refused, refused_io, semantics};
 use crate::harness::{run, varve};
-use varve_testkit::there_is;
+use varve_testkit::{Command, there_is};
 
 semantics!(transaction_attributes, transaction_attributes_meanwhile);
 

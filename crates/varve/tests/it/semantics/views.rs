@@ -368,12 +368,12 @@ fn transaction_of_large_files(place: &Place) {
     check();
 }
 
-/// Bytes that the files of a directory take, however deep.
+/// Bytes that the files of a directory take, however deep; one that the daemon removes meanwhile takes none.
 fn taken(dir: &Path) -> u64 {
     let items = fs::read_dir(dir).into_iter().flatten().map(Result::unwrap);
     let bytes = items.map(|item| match item.file_type().unwrap().is_dir() {
         true => taken(&item.path()),
-        false => item.metadata().unwrap().blocks() * 512,
+        false => item.metadata().map_or(0, |file| file.blocks() * 512),
     });
     bytes.sum()
 }
@@ -692,7 +692,7 @@ fn transaction_run(place: &Place) {
         }
     });
     let waits = format!(
-        "{clash}; for i in $(seq 400); do [ -e {}/now ] || exit 0; sleep 0.02; done",
+        "{clash}; timeout 60 sh -c 'while [ -e {}/now ]; do sleep 0.02; done'",
         beside.display()
     );
     let output = in_txn(&["--retry", "3"], &waits);

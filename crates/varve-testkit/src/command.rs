@@ -1,0 +1,232 @@
+//! Programs that tests start.
+//!
+//! A child is a copy of this process until it executes its program, with copies of all descriptors, also of those that other threads
+//! close meanwhile: so a mount is in use by nobody who knows of it, a closed file still open for writing, a lock still held. Programs
+//! are therefore started one at a time, and the next one only when the last one executes its own: what the caller has closed before
+//! is closed.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ExitStatus, Output, Stdio};
+
+use parking_lot::Mutex;
+
+/// Held while a program is being started.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// A [`std::process::Command`], started one at a time.
+pub struct Command {
+    command: std::process::Command,
+    has_stdin: bool,
+    has_stdout: bool,
+    has_stderr: bool,
+}
+
+impl Command {
+    /// A program to be started.
+    pub fn new(program: impl AsRef<OsStr>) -> Command {
+        let command = std::process::Command::new(program);
+        Command { command, has_stdin: false, has_stdout: false, has_stderr: false }
+    }
+
+    /// Adds an argument.
+    pub fn arg(&mut self, arg: impl AsRef<OsStr>) -> &mut Command {
+        self.command.arg(arg);
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<S: AsRef<OsStr>>(&mut self, args: impl IntoIterator<Item = S>) -> &mut Command {
+        self.command.args(args);
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Command {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Sets variables of its environment.
+    pub fn envs<K: AsRef<OsStr>, V: AsRef<OsStr>>(
+        &mut self,
+        variables: impl IntoIterator<Item = (K, V)>,
+    ) -> &mut Command {
+        self.command.envs(variables);
+        self
+    }
+
+    /// Sets its working directory.
+    pub fn current_dir(&mut self, dir: impl AsRef<Path>) -> &mut Command {
+        self.command.current_dir(dir);
+        self
+    }
+
+    /// Sets the user that it runs as.
+    pub fn uid(&mut self, uid: u32) -> &mut Command {
+        self.command.uid(uid);
+        self
+    }
+
+    /// Sets the group that it runs as.
+    pub fn gid(&mut self, gid: u32) -> &mut Command {
+        self.command.gid(gid);
+        self
+    }
+
+    /// Sets its standard input.
+    pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Command {
+        self.command.stdin(stdin);
+        self.has_stdin = true;
+        self
+    }
+
+    /// Sets its standard output.
+    pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Command {
+        self.command.stdout(stdout);
+        self.has_stdout = true;
+        self
+    }
+
+    /// Sets its standard error output.
+    pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Command {
+        self.command.stderr(stderr);
+        self.has_stderr = true;
+        self
+    }
+
+    /// The program.
+    pub fn get_program(&self) -> &OsStr {
+        self.command.get_program()
+    }
+
+    /// Starts it; returns when it is executed.
+    pub fn spawn(&mut self) -> io::Result<Child> {
+        let _alone = STARTING.lock();
+        // Its end is with the child too, and closed there with all other copies when the program is executed, which is a moment after
+        // the standard library knows that it will be.
+        let (mut executes, copied) = io::pipe()?;
+        let child = self.command.spawn();
+        drop(copied);
+        executes.read_to_end(&mut Vec::new())?;
+        child
+    }
+
+    /// Runs it to its end.
+    pub fn status(&mut self) -> io::Result<ExitStatus> {
+        self.spawn()?.wait()
+    }
+
+    /// Runs it to its end; gives what it wrote, unless that goes elsewhere.
+    pub fn output(&mut self) -> io::Result<Output> {
+        if !self.has_stdin {
+            self.command.stdin(Stdio::null());
+        }
+        if !self.has_stdout {
+            self.command.stdout(Stdio::piped());
+        }
+        if !self.has_stderr {
+            self.command.stderr(Stdio::piped());
+        }
+        self.spawn()?.wait_with_output()
+    }
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.command.fmt(f)
+    }
+}
+
+/// Puts a copy of the program `from` at `to`, which does not exist yet. No thread of this process has it open to write at any time:
+/// a child that another thread starts would have so, too, and nobody could execute it.
+///
+/// # Panics
+/// If that does not go.
+pub fn put_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let mut copy = Command::new("cp");
+    let output = copy.arg("--").args([from, to]).output();
+    let is_there = output.as_ref().is_ok_and(|output| output.status.success());
+    assert!(is_there, "{copy:?}: {output:?}");
+}
+
+/// Puts a shell script at `to`, which anybody may execute, in the same way.
+///
+/// # Panics
+/// If that does not go.
+pub fn put_script(to: impl AsRef<Path>, script: &str) {
+    let mut write = Command::new("sh");
+    write.args(["-c", "printf '%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\""]);
+    let output = write.arg(to.as_ref()).arg(script).output();
+    let is_there = output.as_ref().is_ok_and(|output| output.status.success());
+    assert!(is_there, "{write:?}: {output:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::there_is;
+
+    /// A lock is gone with the last copy of its descriptor, wherever that is.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "what is tested are descriptors of the machine")]
+    fn what_was_closed_is_closed_when_a_program_starts() {
+        if !there_is("flock") {
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        assert!(Command::new("true").status().unwrap().success());
+                    }
+                });
+            }
+            let refused = (0..60).filter(|_| {
+                let held = File::open(file.path()).unwrap();
+                held.lock().unwrap();
+                std::thread::yield_now();
+                drop(held);
+                let mut asks = Command::new("flock");
+                asks.args(["--nonblock", "--close"]).arg(file.path()).arg("true");
+                !asks.status().unwrap().success()
+            });
+            let refused = refused.count();
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(refused, 0);
+        });
+    }
+
+    #[test]
+    fn what_a_program_writes_is_given_unless_it_goes_elsewhere() {
+        let mut told = Command::new("sh");
+        told.args(["-c", "cat; echo out; echo err >&2; exit 3"]);
+        let output = told.output().unwrap();
+        assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+        assert_eq!(output.status.code(), Some(3));
+        let output = told.stdout(Stdio::null()).output().unwrap();
+        assert_eq!((output.stdout.len(), output.stderr.len()), (0, 4));
+        assert!(Command::new("/no/such/program").spawn().is_err());
+    }
+
+    #[test]
+    fn scripts_are_put_whole_and_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let (script, copy) = (dir.path().join("script"), dir.path().join("copy"));
+        put_script(&script, "#!/bin/sh\nprintf '%s' \"$1\\n\"");
+        put_program(&script, &copy);
+        for program in [&script, &copy] {
+            let output = Command::new(program).arg("100%").output().unwrap();
+            assert_eq!(output.stdout, b"100%\\n");
+        }
+    }
+}
