@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use varve_testkit::{Command, eventually};
 
-use crate::harness::{can_mount, json, varve};
+use crate::harness::{can_mount, json, varve, with_namespaces};
 
 #[test]
 fn the_demonstration_leaves_nothing_behind() {
@@ -31,6 +31,7 @@ fn the_demonstration_needs_no_mount() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
+    let _copied = with_namespaces();
     let script = r#"mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec "$@""#;
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-ec", script, "sh"]);

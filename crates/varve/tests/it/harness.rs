@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde_json::Value;
 use tempfile::TempDir;
 use varve_testkit::{Command, eventually, skipped, there_is};
@@ -49,6 +50,20 @@ pub(crate) fn fails(command: &mut Command, status: i32) -> String {
     assert_eq!(output.status.code(), Some(status), "{command:?}: {text}");
     assert!(status == 2 || text.contains("\nhint: "), "{command:?}: no hint in {text}");
     text
+}
+
+/// Who has, and who minds, mount namespaces beside that of the tests.
+static NAMESPACES: RwLock<()> = RwLock::new(());
+
+/// For tests whose programs have mount namespaces of their own, as those of `varve txn run`: they have copies of the mounts of all
+/// tests that are there when they start, which last as long as they do.
+pub(crate) fn with_namespaces() -> RwLockReadGuard<'static, ()> {
+    NAMESPACES.read()
+}
+
+/// For tests of what such copies are in the way of: upgrades while views are mounted, the end of a mount at once, what is told of use.
+pub(crate) fn without_namespaces() -> RwLockWriteGuard<'static, ()> {
+    NAMESPACES.write()
 }
 
 /// Whether this machine lets tests mount; says why not.

@@ -13,7 +13,7 @@ use varve::kv::protocol::{End, Failure, MESSAGE_BYTES_MAX, Request, Response};
 use varve_testkit::rng::Rng;
 use varve_testkit::{Command, eventually};
 
-use crate::harness::{Mount, run, varve};
+use crate::harness::{Mount, run, varve, with_namespaces};
 
 fn kv(path: &Path, arguments: &[&str]) -> Command {
     let (action, rest) = arguments.split_first().unwrap();
@@ -182,6 +182,7 @@ fn txn(mount: &Mount, action: &str, id: &str) -> Output {
 #[test]
 fn pairs_belong_to_the_transaction_that_is_named() {
     let Some(mount) = Mount::new() else { return };
+    let _copied = with_namespaces();
     let dir = mount.path();
     said(&dir, &["create", "tags"]);
     said(&dir, &["put", "tags", "k", "main"]);

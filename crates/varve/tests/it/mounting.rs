@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
-use crate::harness::{Mount, can_mount, fails, json, run, stderr, varve};
+use crate::harness::{
+    Mount, can_mount, fails, json, run, stderr, varve, with_namespaces, without_namespaces,
+};
 use varve_testkit::{Command, eventually};
 
 #[test]
@@ -274,6 +276,7 @@ umount "$DIR"
 #[test]
 fn the_system_mounts_and_unmounts() {
     let Some((mount, helper)) = helped() else { return };
+    let _copied = with_namespaces();
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", BY_THE_SYSTEM]);
     command.env("HELPERS", helper.parent().unwrap());
@@ -286,6 +289,7 @@ fn the_system_mounts_and_unmounts() {
 #[test]
 fn a_store_that_closes_is_waited_for() {
     let Some(mount) = Mount::new() else { return };
+    let _apart = without_namespaces();
     for round in 0..3 {
         for n in 0..400 {
             let path = mount.path().join(format!("large{n}"));
@@ -311,6 +315,7 @@ fn a_store_that_closes_is_waited_for() {
 #[test]
 fn who_asks_while_a_store_closes_waits_too() {
     let Some(mount) = Mount::new() else { return };
+    let _apart = without_namespaces();
     for words in [
         &["txn", "list"][..],
         &["snapshot", "create"],

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::Value;
 
-use crate::harness::{Mount, others_can_run, run, varve};
+use crate::harness::{Mount, others_can_run, run, varve, without_namespaces};
 use varve_testkit::{Command, eventually, put_program, put_script, skipped, there_is};
 
 /// A mount over /dev/fuse: rings end with their process.
@@ -331,6 +331,7 @@ fn a_program_that_cannot_be_started_leaves_the_old_one_serving() {
 #[test]
 fn an_upgrade_waits_for_a_commit_under_way() {
     let Some(mount) = mounted() else { return };
+    let _apart = without_namespaces();
     let (dir, elsewhere) = (mount.path().to_path_buf(), tempfile::tempdir().unwrap());
     fs::write(dir.join("file"), "before").unwrap();
     let begin = |isolation: &str| {
@@ -484,6 +485,7 @@ fn rings_are_refused_with_a_way_out() {
 #[test]
 fn an_upgrade_is_refused_while_a_view_is_used_in_another_namespace() {
     let Some(mount) = mounted() else { return };
+    let _apart = without_namespaces();
     let (dir, beside) = (mount.path(), tempfile::tempdir().unwrap());
     fs::write(dir.join("file"), "before").unwrap();
     run(varve().args(["snapshot", "create"]).arg(&dir).arg("s"));

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::views::{LARGE, begin, checked, commit, fails, id, text};
 use super::{Place, names, pattern, refused_io, semantics};
-use crate::harness::{run, varve};
+use crate::harness::{run, varve, without_namespaces};
 use varve_testkit::{Command, there_is};
 
 semantics!(transaction_idle, transaction_ioctls, transaction_maps);
@@ -35,6 +35,7 @@ fn transaction_idle(place: &Place) {
     if !place.is_varve() {
         return;
     }
+    let _apart = without_namespaces();
     let dir = place.dir();
     let begin_for = |time: &str| {
         PathBuf::from(text(&run(varve().args(["txn", "begin", "--idle-abort", time]).arg(&dir))))

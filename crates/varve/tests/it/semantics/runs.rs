@@ -9,7 +9,7 @@ use varve_testkit::{Command, eventually};
 
 use super::views::{LARGE, text};
 use super::{Place, semantics};
-use crate::harness::{run, varve};
+use crate::harness::{run, varve, with_namespaces};
 
 semantics!(transaction_run_refused, transaction_run_unfinished, transaction_run_stopped);
 
@@ -17,6 +17,7 @@ semantics!(transaction_run_refused, transaction_run_unfinished, transaction_run_
 fn in_txn(place: &Place, script: &str) -> (Output, usize) {
     let (dir, runs) = (place.dir(), place.dir().parent().unwrap().join("runs"));
     let script = format!("echo x >> {}; {script}", runs.display());
+    let _copied = with_namespaces();
     let mut command = varve();
     command.args(["txn", "run", "--retry", "3"]).arg(&dir).args(["--", "sh", "-c", &script]);
     let output = command.current_dir(&dir).output().unwrap();
@@ -93,6 +94,7 @@ fn transaction_run_stopped(place: &Place) {
     if !place.is_varve() {
         return;
     }
+    let _copied = with_namespaces();
     let (dir, pid) = (place.dir(), place.dir().parent().unwrap().join("pid"));
     let script =
         format!("echo 1 > file; echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid.display());

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use varve_testkit::eventually;
 
 use super::{Place, names, pattern, refused_io, semantics};
-use crate::harness::{run, varve};
+use crate::harness::{run, varve, with_namespaces};
 
 semantics!(
     serializable_transactions,
@@ -217,6 +217,7 @@ fn serializable_runs(place: &Place) {
     if !place.is_varve() {
         return;
     }
+    let _copied = with_namespaces();
     // One after the other, in one order or the other.
     let found = sums(place, "serializable");
     assert!(found == ["3", "5"] || found == ["4", "3"], "{found:?}");

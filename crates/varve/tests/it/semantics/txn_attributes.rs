@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::programs::shown;
 use super::views::{LARGE, checked, text};
 use super::{Place, as_user, names, pattern, refused, refused_io, semantics};
-use crate::harness::{run, varve};
+use crate::harness::{run, varve, without_namespaces};
 use varve_testkit::{Command, there_is};
 
 semantics!(transaction_attributes, transaction_attributes_meanwhile);
@@ -239,6 +239,7 @@ fn misplaced(dir: &Path) {
 
 fn read_only(place: &Place) {
     let Place::Mount(mount) = place else { return };
+    let _apart = without_namespaces();
     let (dir, id) = (place.dir(), begin(&place.dir(), "").unwrap());
     // Another process of the same program knows it as well.
     mount.try_upgrade();

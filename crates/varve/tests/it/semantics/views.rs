@@ -8,7 +8,7 @@ use std::process::Output;
 use rustix::io::Errno;
 
 use super::{Place, names, pattern, refused_io, semantics};
-use crate::harness::{run, varve};
+use crate::harness::{run, varve, with_namespaces};
 
 semantics!(
     snapshots,
@@ -662,6 +662,7 @@ fn transaction_run(place: &Place) {
         return;
     }
     let dir = place.dir();
+    let _copied = with_namespaces();
     fs::write(dir.join("count"), "1").unwrap();
     let in_txn = |options: &[&str], script: &str| {
         let mut command = varve();
