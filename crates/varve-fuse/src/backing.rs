@@ -13,7 +13,9 @@
 //! ```
 //!
 //! The kernel leaves a mode before it sends the last RELEASE and enters it after it has received the reply
-//! to OPEN; so the table may believe a little longer than the kernel that a mode holds, never shorter.
+//! to OPEN; so the table may believe a little longer than the kernel that a mode holds, never shorter. It may believe so
+//! longer than the file system, too: while the last RELEASE of straight files is under way, that may open another which
+//! must not be straight, as it is to see what is written. Such a one goes through the cache, whatever the table believes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -91,12 +93,13 @@ impl BackingTable {
         &self.shards[(ino.get() % SHARDS as u64) as usize]
     }
 
-    /// Counts one more open file of `ino` and says how to serve it. `register` makes a backing file known to
-    /// the kernel and is called only if this is the inode's first open file; if it fails, the file is served
-    /// through the cache.
+    /// Counts one more open file of `ino`, which `may_be_straight` or not, and says how to serve it. `register` makes a
+    /// backing file known to the kernel and is called only if this is the inode's first open file; if it fails, the file
+    /// is served through the cache.
     pub(crate) fn opened(
         &self,
         ino: InodeId,
+        may_be_straight: bool,
         register: impl FnOnce() -> Option<io::Result<BackingFile>>,
     ) -> Route {
         if !self.agreed {
@@ -104,9 +107,15 @@ impl BackingTable {
         }
         let mut shard = self.shard(ino).lock();
         let files = match shard.entry(ino) {
-            Entry::Occupied(files) => files.into_mut(),
+            Entry::Occupied(files) => {
+                let files = files.into_mut();
+                if !may_be_straight {
+                    files.backing = None;
+                }
+                files
+            }
             Entry::Vacant(place) => {
-                let registers = self.registers.load(Ordering::Relaxed);
+                let registers = may_be_straight && self.registers.load(Ordering::Relaxed);
                 let registered = if registers { register() } else { None };
                 let backing = registered.and_then(|registered| self.accept(registered));
                 place.insert(OpenFiles { count: 0, backing })
@@ -144,5 +153,33 @@ impl BackingTable {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Mode, OFlags};
+
+    use super::*;
+
+    /// A file that was opened while the last RELEASE of straight ones was under way was straight, though the file system
+    /// had to see its writes: what a snapshot saw of it changed.
+    #[test]
+    fn what_must_not_be_straight_never_is() {
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty()).unwrap();
+        let (device, table) = (Device::new(null), BackingTable::new(true));
+        let (ino, register) = (InodeId::new(20), || Some(Ok(device.registered(7))));
+        let is_straight =
+            |may_be| matches!(table.opened(ino, may_be, register), Route::Straight(_));
+        assert!(is_straight(true) && is_straight(true));
+        table.released(ino);
+        assert!(!is_straight(false), "the last straight one is about to go");
+        table.released(ino);
+        assert!(!is_straight(true), "one that goes through the cache is there");
+        table.released(ino);
+        table.released(ino);
+        assert!(is_straight(true));
+        table.released(ino);
+        assert!(!is_straight(false) && table.leave().len() == 1);
     }
 }

@@ -53,15 +53,13 @@ impl Adapter {
 
     /// How to open `ino`, which the file system has opened as `opened`.
     pub(super) fn route(&self, device: &Device, ino: InodeId, opened: Opened) -> Route {
-        self.backing.opened(ino, || {
+        self.backing.opened(ino, opened.passthrough, || {
             let mut registered = None;
-            if opened.passthrough {
-                let took = self.vfs.with_passthrough(opened.handle, &mut |fd| {
-                    registered = Some(device.register(fd))
-                });
-                if let Err(err) = took {
-                    log::debug!("no passthrough: {err}");
-                }
+            let took = self
+                .vfs
+                .with_passthrough(opened.handle, &mut |fd| registered = Some(device.register(fd)));
+            if let Err(err) = took {
+                log::debug!("no passthrough: {err}");
             }
             registered
         })
