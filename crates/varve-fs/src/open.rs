@@ -97,6 +97,10 @@ impl VarveFs {
             if straight && flags.write {
                 self.objects.keep_all(held.inode.ino)?;
             }
+            if has_descriptor && flags.write && flags.sync {
+                // Of what is written straight, and durable with the write, nobody tells us.
+                self.make_dirty_durable(Some(node))?;
+            }
         }
         let opened = self.add_handle(node, flags, has_descriptor);
         Ok(if flags.read { self.note_reader(held, opened) } else { opened })

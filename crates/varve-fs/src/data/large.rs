@@ -10,7 +10,8 @@
 //! crash makes it clean.
 //!
 //! Before bytes are cut off, no clean row may be left that a power cut could bring back, or it would
-//! claim bytes that are gone: the dirty row is synced first, once for each time the file is opened.
+//! claim bytes that are gone: the dirty row is synced first, once for each time the file is opened. So it is before the
+//! kernel gets a file to write to whose writes are to be durable at once: what they append would be cut off.
 
 use std::io;
 use std::sync::Arc;
@@ -166,6 +167,19 @@ impl VarveFs {
         self.commit(&mut changes)
     }
 
+    /// Makes it durable that a row is dirty, so that no power cut brings back the clean one before it, unless that is known
+    /// to be. REQUIRES: the row is locked, and `node` is that of the inode, if it is open.
+    pub(crate) fn make_dirty_durable(&self, node: Option<&Arc<OpenNode>>) -> FsResult<()> {
+        if node.is_some_and(|node| node.state().dirty_is_durable) {
+            return Ok(());
+        }
+        self.store.sync().map_err(error::store)?;
+        if let Some(node) = node {
+            node.state().dirty_is_durable = true;
+        }
+        Ok(())
+    }
+
     /// Copies what the object knows into the held inode and makes it clean. The caller commits it with a
     /// batch that depends on external data.
     fn make_clean(&self, held: &mut Held<'_>, object: Arc<dyn File>) -> FsResult<()> {
@@ -200,13 +214,7 @@ impl VarveFs {
         self.make_dirty(held, object.as_ref())?;
         let node = self.locator.node(ino);
         if size < object.stat().map_err(fail)?.len {
-            let durable = node.as_ref().is_some_and(|node| node.state().dirty_is_durable);
-            if !durable {
-                self.store.sync().map_err(error::store)?;
-            }
-            if let Some(node) = &node {
-                node.state().dirty_is_durable = true;
-            }
+            self.make_dirty_durable(node.as_ref())?;
         }
         self.count_held(held, size)?;
         object.set_len(size).map_err(fail)?;

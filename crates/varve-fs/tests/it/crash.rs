@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use varve_env::Env;
 use varve_env::sim::SimEnv;
+use varve_env::{Env, OpenMode};
 use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_testkit::fsops::{Lockstep, Times, TreeDump, Universe, tree};
-use varve_vfs::{Caller, FsResult, RenameMode, Vfs};
+use varve_vfs::{Caller, FsResult, OpenFlags, RenameMode, Vfs};
 
 use crate::support::{BOTH, Calls, ROOT, WRITE, name};
 
@@ -102,6 +102,35 @@ fn canary_a_disk_that_ignores_syncs_is_noticed() {
         noticed += u32::from(!fs.is_ok_and(|fs| fs.find(ROOT, "synced").is_ok()));
     }
     assert_eq!(noticed, 10);
+}
+
+/// What the kernel appended to a file that was open for O_SYNC was durable, but after a power cut the file was cut to what
+/// it was when it was opened: the log, which says that it may be longer, was not synced yet.
+#[test]
+fn what_is_appended_straight_and_synchronously_stays() {
+    for sync in [true, false] {
+        let env = sim_store(1, &FormatOptions::default());
+        #[allow(clippy::disallowed_methods, reason = "a descriptor that nobody uses")]
+        let descriptor = std::fs::File::open("/dev/null").unwrap();
+        env.set_descriptor(descriptor.into());
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, "large");
+        fs.put_at(ino, 0, &[1; 200_000]);
+        fs.sync().unwrap();
+        // Another has it open already, for which nothing needed to be durable.
+        let other = fs.open(ino, WRITE).unwrap();
+        let opened = fs.open(ino, OpenFlags { sync, ..WRITE }).unwrap();
+        assert!(opened.passthrough && other.passthrough);
+        let path = format!("{STORE}/objects/0/0/{ino}");
+        let object = env.open(Path::new(&path), OpenMode::ReadWrite).unwrap();
+        object.write_all_at(&[2; 5000], 200_000).unwrap();
+        object.sync_data().unwrap();
+        let fs = open(&env.power_cut_keep_nothing());
+        let ino = fs.find(ROOT, "large").unwrap().ino;
+        let appended = if sync { 5000 } else { 0 };
+        assert!(fs.contents(ino) == [vec![1; 200_000], vec![2; appended]].concat());
+        assert_eq!(broken(&fs), []);
+    }
 }
 
 /// Small, synced; then grown past the threshold, which moves it; then synced again.
