@@ -187,6 +187,14 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Has a range fetched that will be read soon, without waiting for it. A hint, which may do nothing.
     fn prefetch(&self, _offset: u64, _len: u64) {}
 
+    /// Whether anybody on this machine has the file open for writing, or has closed it and still has a mapping that he made
+    /// when he had. False where that cannot be told.
+    ///
+    /// REQUIRES: it is open for reading only. Descriptors of this process count as others do.
+    fn has_writers(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// The descriptor to hand to the kernel, if this is a file of the operating system.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 

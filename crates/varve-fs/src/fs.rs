@@ -31,6 +31,7 @@ use crate::habits::Habits;
 use crate::ids::IdAllocator;
 use crate::locator::Locator;
 use crate::locks::RowLocks;
+use crate::mapped::Mapped;
 use crate::node::Handles;
 use crate::objects::Objects;
 use crate::options::{FormatOptions, MountOptions};
@@ -62,6 +63,7 @@ pub struct VarveFs {
     pub(crate) habits: Habits,
     pub(crate) descriptors: Descriptors,
     pub(crate) unsettled: Unsettled,
+    pub(crate) mapped: Mapped,
     pub(crate) ids: Arc<IdAllocator>,
     pub(crate) objects: Arc<Objects>,
     pub(crate) reaper: Arc<Reaper>,
@@ -451,6 +453,7 @@ impl VarveFs {
             habits: Habits::new(),
             descriptors: Descriptors::new(options.open_objects_max()),
             unsettled: Unsettled::default(),
+            mapped: Mapped::default(),
             ids,
             reaper: Arc::new(reaper),
             dictionaries: Arc::new(dictionaries),

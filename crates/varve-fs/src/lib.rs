@@ -38,6 +38,7 @@ mod kept;
 mod locator;
 mod locks;
 mod main_file;
+mod mapped;
 mod namespace;
 mod node;
 mod objects;

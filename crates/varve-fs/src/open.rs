@@ -8,7 +8,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use varve_env::File;
+use varve_env::{File, OpenMode};
 use varve_schema::{Content, FileKind, Pending};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
@@ -224,12 +224,22 @@ impl VarveFs {
         if !file.passthrough {
             return Err(refused());
         }
-        let object = self.object_file(&file.node)?;
+        let object = {
+            // Else a commit could put another in its place meanwhile.
+            let _no_commit = self.objects.installing.read();
+            // The kernel opens it anew as each program does, and keeps this as long as one has it open, which must not
+            // look like somebody who writes.
+            self.objects.open(file.node.ino, OpenMode::Read)?
+        };
         take(object.fd().ok_or_else(refused)?);
         Ok(())
     }
 
     pub(crate) fn do_release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
+        let file = self.handles.get(ino, handle)?;
+        if file.passthrough && file.flags.write {
+            self.note_mapped(ino);
+        }
         let file = self.handles.remove(ino, handle)?;
         let node = &file.node;
         let (last, last_writer, began_in) = {

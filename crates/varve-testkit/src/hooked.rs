@@ -206,6 +206,10 @@ impl File for HookedFile {
         self.file.warm_room(offset, len);
     }
 
+    fn has_writers(&self) -> io::Result<bool> {
+        self.file.has_writers()
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.fd()
     }

@@ -292,8 +292,8 @@ pub trait Vfs: Send + Sync {
     /// Opens a regular file.
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened>;
 
-    /// Calls `take` with the descriptor of the file below that holds the handle's bytes. `NotSupported`
-    /// if there is none.
+    /// Calls `take` with a descriptor of the file below that holds the handle's bytes, by which it can be opened in any way.
+    /// `NotSupported` if there is none.
     fn with_passthrough(
         &self,
         handle: Handle,

@@ -9,6 +9,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::time::Timespec;
 use varve_types::Timestamp;
 
+use super::lease;
 use super::window::{self, OsWindow};
 use crate::{Allocate, File, FileKind, FileStat, Seek, Window, copy_through_memory};
 
@@ -138,6 +139,10 @@ impl File for OsFile {
 
     fn prefetch(&self, offset: u64, len: u64) {
         let _ = fs::fadvise(&self.fd, offset, NonZeroU64::new(len), Advice::WillNeed);
+    }
+
+    fn has_writers(&self) -> io::Result<bool> {
+        lease::has_writers(self.fd.as_fd())
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

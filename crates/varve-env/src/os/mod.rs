@@ -14,6 +14,7 @@
 )]
 
 mod file;
+mod lease;
 mod lock;
 pub mod memory;
 mod path;

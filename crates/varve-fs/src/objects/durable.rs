@@ -25,6 +25,13 @@ impl Objects {
         }
     }
 
+    /// Holds an object, if a row claims it, by `file` from now on, which need not be open for writing.
+    pub(crate) fn claim_by(&self, ino: InodeId, file: &Arc<dyn File>) {
+        if let Some(claimed) = self.claimed.lock().files.get_mut(&ino) {
+            *claimed = Arc::clone(file);
+        }
+    }
+
     /// Makes the bytes of an object durable, and with `data_only` unset its times. After a failure
     /// every later sync fails.
     pub(crate) fn sync(&self, ino: InodeId, object: &dyn File, data_only: bool) -> FsResult<()> {

@@ -50,7 +50,6 @@ use varve_vfs::{FsError, FsResult, Transact};
 use crate::dictionaries::Dictionaries;
 use crate::error;
 use crate::fs::{VarveFs, invalid};
-use crate::node::OpenNode;
 use crate::objects::Objects;
 
 pub(crate) use below::is_made_up_below;
@@ -345,7 +344,7 @@ impl VarveFs {
     }
 
     /// Gives the present state the name `name`. Costs the same however many files there are; large files that the kernel
-    /// has open for writing straight are copied.
+    /// has open for writing straight, or mapped, are copied.
     pub fn create_snapshot(&self, name: &str) -> FsResult<()> {
         check_name(name)?;
         self.writable()?;
@@ -379,26 +378,35 @@ impl VarveFs {
     ) -> FsResult<T> {
         let Some(kept) = self.objects.kept() else { return Err(FsError::Stale) };
         let guards = self.locks.lock_all();
+        let straight = self.written_straight()?;
         // What the view sees is older than this id: it would be taken for unknown to the view otherwise.
         let epoch = self.ids.allocate()?;
         kept.begin(epoch);
-        let mut open = self.handles.written_objects();
-        open.retain(|node| node.state().passthrough > 0);
         let pinned = pin(epoch).map_err(error::store);
         drop(guards);
-        self.keep_open(epoch, &open, pinned, unpin)
+        self.keep_straight(epoch, &straight, pinned, unpin)
     }
 
-    /// Keeps what is `open` for a view that has been `pinned` at `epoch`. Takes the view back if either failed.
-    fn keep_open<T>(
+    /// The large files that are open for writing straight, or mapped. REQUIRES: all row locks, so that nobody opens one.
+    pub(crate) fn written_straight(&self) -> FsResult<BTreeSet<InodeId>> {
+        let open = self.handles.written_objects().into_iter();
+        let open = open.filter(|node| node.state().passthrough > 0).map(|node| node.ino);
+        let mut straight: BTreeSet<InodeId> = open.collect();
+        // Later, as one that is being closed is noted before it is no handle any more.
+        straight.extend(self.mapped_files(|_| true)?);
+        Ok(straight)
+    }
+
+    /// Keeps what is written `straight` for a view that has been `pinned` at `epoch`. Takes the view back if either failed.
+    pub(crate) fn keep_straight<T>(
         &self,
         epoch: InodeId,
-        open: &[Arc<OpenNode>],
+        straight: &BTreeSet<InodeId>,
         pinned: FsResult<T>,
         unpin: impl FnOnce(&T) -> StoreResult<()>,
     ) -> FsResult<T> {
         let begun = pinned.and_then(|pinned| {
-            let kept = open.iter().try_for_each(|node| self.objects.keep_all(node.ino));
+            let kept = straight.iter().try_for_each(|ino| self.objects.keep_all(*ino));
             if kept.is_err()
                 && let Err(error) = unpin(&pinned)
             {

@@ -9,8 +9,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use varve_env::Env;
 use varve_env::sim::{FaultRule, SimOp};
+use varve_env::{Env, FileKind};
 use varve_fs::fsck::Finding;
 use varve_fs::{
     CommitError, FormatOptions, MountOptions, RollBackError, TransactionOptions, VarveFs,
@@ -23,7 +23,7 @@ use crate::bench::{Rows, check, hasher_of, repair};
 use crate::crash::{STORE, open, sim_store};
 use crate::interposed::{Interposed, interposed};
 use crate::snapshots::{same, view};
-use crate::support::{BOTH, Calls, READ, ROOT, Rig, name, os_env, store_of};
+use crate::support::{BOTH, Calls, READ, ROOT, Rig, name, opened_straight, os_env, store_of};
 use crate::views::sound;
 
 const LARGE: usize = 70_000;
@@ -152,6 +152,81 @@ fn a_commit_that_cannot_be_finished_is_finished_by_the_next_mount() {
     assert!(fs.transactions().unwrap().is_empty());
     fs.put_at(changed, 0, b"goes on");
     sound(&fs);
+}
+
+/// A file that is open for writing straight and then closed, and what the kernel keeps of it as long as it is mapped.
+fn mapped(rig: &Rig, text: &str) -> (InodeId, File) {
+    let ino = rig.mk(ROOT, text);
+    rig.put_at(ino, 0, &[1; LARGE]);
+    let opened = rig.open(ino, BOTH).unwrap();
+    let mut file = None;
+    rig.with_passthrough(opened.handle, &mut |fd| file = Some(opened_straight(fd))).unwrap();
+    rig.release(ino, opened.handle).unwrap();
+    (ino, file.unwrap())
+}
+
+/// The large files of which all is kept, once for each time.
+fn kept_whole(rig: &Rig) -> Vec<String> {
+    let (env, mut dirs) = (os_env(), vec![store_of(rig.dir.path()).join("kept")]);
+    let mut kept = Vec::new();
+    while let Some(dir) = dirs.pop() {
+        for item in env.list(&dir).unwrap_or_default() {
+            match item.kind {
+                FileKind::Dir => dirs.push(dir.join(item.name)),
+                _ => kept.push(item.name.into_string().unwrap()),
+            }
+        }
+    }
+    kept
+}
+
+/// What a program changed in mapped memory of a large file that it had closed changed snapshots too, as the file was taken for
+/// closed.
+#[test]
+fn what_is_mapped_is_kept_for_a_snapshot_like_what_is_open() {
+    let rig = Rig::new();
+    let ((ino, map), (_, closed)) = (mapped(&rig, "mapped"), mapped(&rig, "closed"));
+    drop(closed);
+    rig.create_snapshot("one").unwrap();
+    assert_eq!(kept_whole(&rig), [ino.to_string()], "and nothing of what is closed");
+    map.write_all_at(&[2; 100], 1000).unwrap();
+    rig.create_snapshot("two").unwrap();
+    map.write_all_at(&[3; 100], 2000).unwrap();
+    drop(map);
+    rig.create_snapshot("three").unwrap();
+    assert_eq!(kept_whole(&rig).len(), 2, "it is mapped no more");
+    rig.put_at(ino, 3000, &[4; 100]);
+    let mut bytes = vec![1; LARGE];
+    for (name, value) in [("one", 1), ("two", 2), ("three", 3)] {
+        bytes[value * 1000 - 1000..][..100].fill(value as u8);
+        let seen = view(&rig, name);
+        assert!(seen.contents(seen.find(ROOT, "mapped").unwrap().ino) == bytes, "{name}");
+    }
+    bytes[3000..3100].fill(4);
+    assert!(rig.contents(ino) == bytes);
+    sound(&rig);
+}
+
+/// A commit wrote over what was changed in mapped memory meanwhile, and nobody was told.
+#[test]
+fn a_commit_that_changes_what_is_mapped_is_refused() {
+    let rig = Rig::new();
+    let (ino, map) = mapped(&rig, "mapped");
+    let txn = rig.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let changing = rig.open_view(&txn).unwrap();
+    changing.put_at(changing.find(ROOT, "mapped").unwrap().ino, 10, b"changed");
+    let refused = rig.commit_transaction(&txn.name, &changing);
+    assert!(
+        matches!(&refused, Err(CommitError::InUse(paths)) if *paths == ["/mapped"]),
+        "{refused:?}"
+    );
+    drop(map);
+    rig.commit_transaction(&txn.name, &changing).unwrap();
+    drop(changing);
+    let mut changed = vec![1; LARGE];
+    changed[10..17].copy_from_slice(b"changed");
+    assert!(rig.contents(ino) == changed);
+    sound(&rig);
 }
 
 /// A commit copies a large file whole that somebody reads past this program. Where there was no room for the copy, the commit

@@ -9,7 +9,7 @@ use varve_vfs::{
 };
 
 use crate::crash::{open, sim_store};
-use crate::support::{BOTH, Calls, READ, ROOT, Rig, WRITE, name};
+use crate::support::{BOTH, Calls, READ, ROOT, Rig, WRITE, name, opened_straight};
 
 const SIZES: [u64; 9] = [0, 1, 511, 512, 513, 16_384, 16_385, 65_536, 65_537];
 
@@ -107,7 +107,7 @@ fn passthrough_and_cached_handles_never_mix() {
     assert!(first.passthrough && rig.open(ino, READ).unwrap().passthrough);
     let mut len = 0;
     rig.with_passthrough(first.handle, &mut |fd| {
-        let file = std::fs::File::from(fd.try_clone_to_owned().unwrap());
+        let file = opened_straight(fd);
         std::os::unix::fs::FileExt::write_all_at(&file, &[2; 10], 100_000).unwrap();
         len = file.metadata().unwrap().len();
     })

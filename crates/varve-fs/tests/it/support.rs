@@ -1,5 +1,7 @@
 //! A store on the real machine in a temporary directory, and calls without ceremony.
 
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,6 +49,12 @@ impl std::ops::Deref for Rig {
 
 pub(crate) fn os_env() -> Arc<dyn Env> {
     OsEnv::new()
+}
+
+/// The file of `fd`, which may be passed through, open for reading and writing as the kernel opens it for programs.
+pub(crate) fn opened_straight(fd: BorrowedFd<'_>) -> File {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    File::options().read(true).write(true).open(path).unwrap()
 }
 
 pub(crate) fn store_of(dir: &Path) -> std::path::PathBuf {

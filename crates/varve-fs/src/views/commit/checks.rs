@@ -32,9 +32,9 @@ impl VarveFs {
         if is_state { Ok(()) } else { self.check_limits(txn, branch, plan) }
     }
 
-    /// Refuses while files are open for writing that are large and whose bytes would be lost or change without notice, or that
-    /// would be large, as no row tells then that they are written to; and while files are open straight that would be small:
-    /// the kernel opens no file through us that it has open straight.
+    /// Refuses while files are open for writing, or mapped, that are large and whose bytes would be lost or change without
+    /// notice, or open for writing that would be large, as no row tells then that they are written to; and while files are
+    /// open straight that would be small: the kernel opens no file through us that it has open straight.
     fn check_use(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
         let writing = view.handles.written_objects();
         let mut used: Vec<String> =
@@ -44,6 +44,9 @@ impl VarveFs {
             if is_large && plan.told.inodes.contains(&node.ino) {
                 used.push(self.path_of_inode(node.ino));
             }
+        }
+        for ino in self.mapped_files(|ino| plan.told.inodes.contains(&ino))? {
+            used.push(self.path_of_inode(ino));
         }
         for ino in &plan.shrunk {
             if self.locator.node(*ino).is_some_and(|node| node.state().passthrough > 0) {

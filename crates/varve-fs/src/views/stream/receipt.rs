@@ -97,12 +97,13 @@ impl VarveFs {
         };
         let SnapshotId { id, name } = SnapshotId::of_row(&row).ok_or_else(unreadable)?;
         if self.find_snapshot(&name)?.is_none() {
+            let straight = self.written_straight()?;
             let epoch = self.ids.allocate()?;
             let stored = stored_name(epoch, &id, &name);
             kept.begin(epoch);
             let made = views.db.create_snapshot(&stored).map_err(error::store);
             let unmake = |_: &_| views.db.delete_snapshot(&stored);
-            self.keep_open(epoch, &self.handles.written_objects(), made, unmake)?;
+            self.keep_straight(epoch, &straight, made, unmake)?;
         }
         // Else a later state might be taken for it, once the snapshot is deleted.
         self.is_not_to_be_named()?;

@@ -1,11 +1,13 @@
 //! Snapshots and transactions: what is seen in them, and what they leave alone.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use rustix::io::Errno;
+use varve_testkit::there_is;
 
 use super::{Place, names, pattern, refused_io, semantics};
 use crate::harness::{run, varve, with_namespaces};
@@ -13,6 +15,7 @@ use crate::harness::{run, varve, with_namespaces};
 semantics!(
     snapshots,
     snapshot_of_large_files,
+    snapshot_of_mapped_files,
     snapshot_names,
     snapshot_diff,
     view_places,
@@ -133,6 +136,52 @@ fn snapshot_of_large_files(place: &Place) {
     run(varve().args(["snapshot", "delete"]).arg(&dir).arg("first"));
     assert_eq!(fs::metadata(&cut).unwrap().len(), 10);
     refused_io(fs::metadata(&removed), Errno::NOENT);
+}
+
+/// Maps a file and closes it, and changes it in memory when it is told to.
+const MAPPER: &str = r#"
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+fd = os.open("mapped", os.O_RDWR)
+size = os.fstat(fd).st_size
+memory = (ctypes.c_char * size).from_address(libc.mmap(None, size, 3, 1, fd, 0))
+os.close(fd)
+print("closed", flush=True)
+sys.stdin.readline()
+memory[1000:1008] = b"in place"
+print("changed", flush=True)
+sys.stdin.readline()
+"#;
+
+fn snapshot_of_mapped_files(place: &Place) {
+    if !place.is_varve() || !there_is("python3") {
+        return;
+    }
+    let (dir, before) = (place.dir(), pattern(7, LARGE));
+    fs::write(dir.join("mapped"), &before).unwrap();
+    let mut mapper = Command::new("python3")
+        .args(["-c", MAPPER])
+        .current_dir(&dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut order = mapper.stdin.take().unwrap();
+    let mut said = BufReader::new(mapper.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(said.next().unwrap(), "closed");
+    let seen = snapshot(place, "mapped");
+    order.write_all(b"\n").unwrap();
+    assert_eq!(said.next().unwrap(), "changed");
+    let mut after = before.clone();
+    after[1000..1008].copy_from_slice(b"in place");
+    assert!(fs::read(dir.join("mapped")).unwrap() == after);
+    assert!(fs::read(seen.join("mapped")).unwrap() == before);
+    drop(order);
+    assert!(mapper.wait().unwrap().success());
+    assert!(fs::read(seen.join("mapped")).unwrap() == before);
+    run(varve().args(["snapshot", "delete"]).arg(&dir).arg("mapped"));
 }
 
 fn snapshot_names(place: &Place) {

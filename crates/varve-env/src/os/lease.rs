@@ -1,0 +1,58 @@
+//! Whether anybody has a file open for writing. Nobody tells that but by a lease for reading (fcntl(2), F_SETLEASE), which the
+//! kernel gives if nobody has; it is given back at once.
+
+#![allow(unsafe_code, reason = "fcntl(2) with commands that rustix does not have")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Which signal tells that somebody waits for a lease (fcntl.h); libc has it for few machines.
+const F_SETSIG: libc::c_int = 10;
+
+/// See [`crate::File::has_writers`].
+pub(super) fn has_writers(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    // Somebody may wait for it before it is given back. Nobody hears this signal; the usual one would end the process.
+    fcntl(fd, F_SETSIG, libc::SIGURG)?;
+    match fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK) {
+        Ok(()) => fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EAGAIN) => Ok(true),
+            // The storage has no leases, or not for us.
+            Some(libc::EINVAL | libc::EACCES | libc::ENOLCK | libc::EOPNOTSUPP) => Ok(false),
+            _ => Err(error),
+        },
+    }
+}
+
+fn fcntl(fd: BorrowedFd<'_>, command: libc::c_int, argument: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and these commands take a number.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{Mode, OFlags, open};
+
+    use super::*;
+
+    #[test]
+    fn who_has_it_open_for_writing_is_noticed_until_he_has_not() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let opened = |how| open(&*path, how, Mode::empty()).unwrap();
+        let (reader, other) = (opened(OFlags::RDONLY), opened(OFlags::RDONLY));
+        let has_writers = || has_writers(reader.as_fd()).unwrap();
+        assert!(!has_writers() && !has_writers(), "who reads does not count");
+        for how in [OFlags::RDWR, OFlags::WRONLY] {
+            let writer = opened(how);
+            assert!(has_writers() && has_writers());
+            drop(writer);
+            assert!(!has_writers());
+        }
+        drop(other);
+    }
+}

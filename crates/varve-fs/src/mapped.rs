@@ -1,0 +1,165 @@
+//! Large files that programs may go on writing to although they have closed them.
+//!
+//! Who has a large file open for writing straight may map it and close it. What he then changes in memory goes to the object, and
+//! nobody is told, neither of that nor of its end. So:
+//!
+//! 1. A file that is open for writing straight is noted when it is closed, before it counts as closed
+//!    ([`VarveFs::note_mapped`]).
+//! 2. Who must know of all that is written straight asks which of those are still mapped ([`VarveFs::mapped_files`]): the kernel says
+//!    of an object whether somebody has it open for writing, as a mapping does. A view that begins has all of them kept,
+//!    as those that are open; a commit that would change one is refused.
+//! 3. Those that are not mapped are forgotten when they are asked about, and when many are noted.
+//!
+//! Neither a process that takes over nor the next mount knows of what was closed before.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use parking_lot::Mutex;
+use varve_env::OpenMode;
+use varve_types::InodeId;
+use varve_vfs::FsResult;
+
+use crate::fs::VarveFs;
+
+/// Noted files beyond which those that are not mapped are forgotten.
+const NOTED_MAX: usize = 256;
+
+/// The files that are noted.
+#[derive(Debug, Default)]
+pub(crate) struct Mapped(Mutex<Noted>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    /// Each with the number of its last note.
+    files: BTreeMap<InodeId, u64>,
+    next: u64,
+    /// Beyond so many it is looked again which are mapped, if that is more than [`NOTED_MAX`].
+    look_at: usize,
+}
+
+impl Mapped {
+    /// Notes a file; true if there are many by now.
+    fn note(&self, ino: InodeId) -> bool {
+        let mut noted = self.0.lock();
+        noted.next += 1;
+        let number = noted.next;
+        noted.files.insert(ino, number);
+        let many = noted.files.len() > noted.look_at.max(NOTED_MAX);
+        if many {
+            // Others need not look meanwhile.
+            noted.look_at = 2 * noted.files.len();
+        }
+        many
+    }
+
+    /// Forgets a file unless it was noted again since it had this number.
+    fn forget(&self, ino: InodeId, number: u64) {
+        let mut noted = self.0.lock();
+        if noted.files.get(&ino) == Some(&number) {
+            noted.files.remove(&ino);
+        }
+    }
+}
+
+impl VarveFs {
+    /// Notes that a file which is open for writing straight is about to be closed.
+    pub(crate) fn note_mapped(&self, ino: InodeId) {
+        if !self.mapped.note(ino) {
+            return;
+        }
+        if let Err(error) = self.mapped_files(|_| true) {
+            log::debug!("files that were closed stay noted: {error}");
+        }
+        let mut noted = self.mapped.0.lock();
+        noted.look_at = 2 * noted.files.len();
+    }
+
+    /// The files among those that are `asked` for which are closed and still mapped, or open again, for writing straight.
+    pub(crate) fn mapped_files(&self, asked: impl Fn(InodeId) -> bool) -> FsResult<Vec<InodeId>> {
+        let noted: Vec<(InodeId, u64)> = {
+            let noted = self.mapped.0.lock();
+            noted.files.iter().map(|(ino, number)| (*ino, *number)).collect()
+        };
+        let mut mapped = Vec::new();
+        for (ino, number) in noted.into_iter().filter(|(ino, _)| asked(*ino)) {
+            match self.is_written_straight(ino)? {
+                true => mapped.push(ino),
+                false => self.mapped.forget(ino, number),
+            }
+        }
+        Ok(mapped)
+    }
+
+    /// Whether somebody has the object of `ino` open for writing, besides this program.
+    fn is_written_straight(&self, ino: InodeId) -> FsResult<bool> {
+        if let Some(node) = self.locator.node(ino) {
+            let mut state = node.state();
+            if state.writers > 0 && state.passthrough > 0 {
+                return Ok(true);
+            }
+            // It is open for writing, too.
+            state.object = None;
+        }
+        let object = match self.env.open(&self.objects.path(ino), OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            object => object.map_err(|error| self.object_error("open", ino, error))?,
+        };
+        self.objects.claim_by(ino, &object);
+        object.has_writers().map_err(|error| self.object_error("ask who writes to", ino, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use varve_env::Env;
+    use varve_env::os::OsEnv;
+    use varve_types::FileName;
+    use varve_vfs::{Caller, OpenFlags, Vfs};
+
+    use super::*;
+    use crate::{FormatOptions, MountOptions};
+
+    #[test]
+    fn what_is_not_mapped_is_forgotten() {
+        let temp = tempfile::tempdir().unwrap();
+        let (env, dir): (Arc<dyn Env>, _) = (OsEnv::new(), temp.path().join("store"));
+        let options =
+            FormatOptions { large_file_threshold_bytes: 4096, ..FormatOptions::default() };
+        crate::format(&env, &dir, &options).unwrap();
+        let fs = VarveFs::open(Arc::clone(&env), &dir, MountOptions::default()).unwrap();
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let closed = |text: &str| {
+            let name = FileName::new(text.as_bytes()).unwrap();
+            let (entry, made) = fs.create(Caller::ROOT, InodeId::ROOT, name, 0o600, flags).unwrap();
+            let ino = entry.attr.ino;
+            fs.write(ino, made.handle, 0, &[1; 5000], false).unwrap();
+            fs.release(ino, made.handle).unwrap();
+            let opened = fs.open(ino, flags).unwrap();
+            assert!(opened.passthrough);
+            let map = env.open(&fs.objects.path(ino), OpenMode::ReadWrite).unwrap();
+            fs.release(ino, opened.handle).unwrap();
+            (ino, map)
+        };
+        let (mapped, map) = closed("mapped");
+        for i in 0..3 * NOTED_MAX {
+            closed(&format!("f{i}"));
+            assert!(fs.mapped.0.lock().files.len() <= NOTED_MAX);
+        }
+        // A sync under way has them open for writing.
+        fs.sync().unwrap();
+        assert_eq!(fs.mapped_files(|ino| ino == mapped).unwrap(), [mapped]);
+        assert_eq!(fs.mapped_files(|_| true).unwrap(), [mapped]);
+        assert_eq!(fs.mapped.0.lock().files.len(), 1);
+        // Noted again while it is looked for the last time.
+        let number = fs.mapped.0.lock().files[&mapped];
+        fs.note_mapped(mapped);
+        fs.mapped.forget(mapped, number);
+        assert_eq!(fs.mapped_files(|_| true).unwrap(), [mapped]);
+        drop(map);
+        assert_eq!(fs.mapped_files(|_| true).unwrap(), []);
+        assert!(fs.mapped.0.lock().files.is_empty());
+    }
+}
