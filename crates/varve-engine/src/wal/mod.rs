@@ -76,17 +76,17 @@ struct Log {
 }
 
 impl Log {
-    /// Writes `record` behind the end, through the window if it fits.
-    fn write(&mut self, record: &[u8]) -> io::Result<Appended> {
-        let bytes = record.len() as u64;
-        let window = self.window.as_mut().filter(|_| self.len + bytes <= self.room_end);
+    /// Writes `record` behind the end, through the window if it fits; says whether it did.
+    fn write(&mut self, record: &[u8]) -> io::Result<bool> {
+        let end = self.len + record.len() as u64;
+        let window = self.window.as_mut().filter(|_| end <= self.room_end);
         let in_window = window.is_some();
         match window {
             Some(window) => window.write(record, self.len)?,
             None => self.file.write_all_at(record, self.len)?,
         }
-        self.len += bytes;
-        Ok(Appended { bytes, in_window, warmed: 0 })
+        self.len = end;
+        Ok(in_window)
     }
 
     /// Takes room for `bytes` more, up to the end of a piece, and if `warm` brings it into memory; says how much of it.
@@ -124,14 +124,14 @@ pub(crate) struct SyncTarget {
     len: u64,
 }
 
-/// What appending a record took.
+/// What appending a batch took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Appended {
     /// Bytes of the log.
     pub(crate) bytes: u64,
     /// Whether they went through a window.
     pub(crate) in_window: bool,
-    /// Bytes of room that were brought into memory before.
+    /// Bytes of room that were brought into memory for it and what follows.
     pub(crate) warmed: u64,
 }
 
@@ -241,12 +241,14 @@ impl LogWriter {
             }
         });
         let warmed = self.take_room(batch.is_reclaiming())?;
-        let appended = Appended { warmed, ..self.append_encoded()? };
-        self.position += appended.bytes;
+        let start = self.log.len;
+        let in_window = self.append_encoded()?;
+        let bytes = self.log.len - start;
+        self.position += bytes;
         if batch.is_external() {
             self.external_seq = SeqNo::new(first_seq.get() + ops.len() as u64 - 1);
         }
-        Ok(appended)
+        Ok(Appended { bytes, in_window, warmed })
     }
 
     /// Takes the next piece of room if little is left for the record that is encoded, and says how much of it was brought
@@ -274,10 +276,9 @@ impl LogWriter {
 
     /// Appends that the external data of all batches up to `covered` is durable.
     pub(crate) fn append_barrier(&mut self, covered: SeqNo) -> StoreResult<()> {
-        let payload = covered.get().to_le_bytes();
-        let appended =
-            self.append(RecordKind::Barrier, false, |out| out.extend_from_slice(&payload))?;
-        self.position += appended.bytes;
+        let (start, payload) = (self.log.len, covered.get().to_le_bytes());
+        self.append(RecordKind::Barrier, false, |out| out.extend_from_slice(&payload))?;
+        self.position += self.log.len - start;
         Ok(())
     }
 
@@ -292,9 +293,10 @@ impl LogWriter {
         kind: RecordKind,
         external: bool,
         fill: impl FnOnce(&mut Vec<u8>),
-    ) -> StoreResult<Appended> {
+    ) -> StoreResult<()> {
         self.encode(kind, external, fill);
-        self.append_encoded()
+        self.append_encoded()?;
+        Ok(())
     }
 
     /// Encodes the next record.
@@ -309,9 +311,10 @@ impl LogWriter {
         finish_record(&mut self.buffer, start, stamp);
     }
 
-    fn append_encoded(&mut self) -> StoreResult<Appended> {
+    /// Appends the record that is encoded; says whether through the window.
+    fn append_encoded(&mut self) -> StoreResult<bool> {
         let log = &mut self.log;
-        let appended = log.write(&self.buffer).map_err(|error| {
+        let in_window = log.write(&self.buffer).map_err(|error| {
             // What was written of the record goes. If that fails too the next append overwrites it.
             let _ = log.give_back_room();
             io_error("append to the log", &log.path, error)
@@ -319,7 +322,7 @@ impl LogWriter {
         if self.buffer.capacity() > BUFFER_BYTES_KEPT {
             self.buffer = Vec::new();
         }
-        Ok(appended)
+        Ok(in_window)
     }
 
     /// Begins the log `no`; no write in it has a smaller sequence number than `first_seq`.
