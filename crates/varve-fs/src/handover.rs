@@ -13,12 +13,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use varve_engine::{StoreError, StoreResult};
 use varve_env::{Env, FileLock};
-use varve_schema::{Content, Handover, KnownInode, KnownPlace, OpenHandle};
+use varve_schema::{Content, Handover, KnownInode, OpenHandle, Place};
 use varve_types::InodeId;
 use varve_vfs::OpenFlags;
 
 use crate::fs::{VarveFs, invalid};
-use crate::locator::{Known, Place};
+use crate::locator::Known;
 use crate::node::{OpenFile, OpenNode};
 use crate::options::MountOptions;
 use crate::superblock::Superblock;
@@ -72,12 +72,7 @@ impl VarveFs {
             Handover { next_handle: self.handles.next(), spilled, ..Handover::default() };
         self.locator.for_each(&mut |ino, known| {
             let linkable = known.node.as_ref().is_some_and(|node| node.state().linkable);
-            let place = match &known.place {
-                Place::Own => KnownPlace::Own,
-                Place::Entry { key, slot } => KnownPlace::Entry { key: *key, slot: *slot },
-                Place::Detached(inode) => KnownPlace::Detached(inode.clone()),
-            };
-            let (lookups, orphan) = (known.lookups, known.orphan);
+            let (lookups, orphan, place) = (known.lookups, known.orphan, known.place.clone());
             handover.known.push(KnownInode { ino, lookups, orphan, linkable, place });
         });
         self.handles.for_each(&mut |handle, file| {
@@ -93,11 +88,6 @@ impl VarveFs {
         self.locator.restore_spilled(handover.spilled);
         let mut linkable = Vec::new();
         for KnownInode { ino, lookups, orphan, linkable: is_linkable, place } in handover.known {
-            let place = match place {
-                KnownPlace::Own => Place::Own,
-                KnownPlace::Entry { key, slot } => Place::Entry { key, slot },
-                KnownPlace::Detached(inode) => Place::Detached(inode),
-            };
             let mut known = Known::new(place, lookups);
             known.orphan = orphan;
             self.locator.restore(ino, known);

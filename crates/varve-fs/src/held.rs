@@ -6,12 +6,11 @@
 //! [`VarveFs::stage`] and a commit.
 
 use varve_env::Space;
-use varve_schema::{Content, Inlined, Inode, Pending, RowKey, UsageChange};
+use varve_schema::{Content, Inlined, Inode, Pending, Place, RowKey, UsageChange};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
 use crate::fs::VarveFs;
-use crate::locator::Place;
 use crate::locks::RowGuards;
 use crate::rows::Changes;
 

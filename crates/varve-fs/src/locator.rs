@@ -25,43 +25,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use varve_schema::{Inode, RowKey};
+use varve_schema::{Inode, LookupsRow, Place};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use crate::id_hash::{IdHash, RUN_IDS};
 use crate::node::OpenNode;
-use crate::spill::{Spill, Spilled};
+use crate::spill::Spill;
 
 const SHARDS: usize = 64;
-
-/// Where an inode's attributes are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In the inode's own row.
-    Own,
-    /// In the row of its only name.
-    Entry {
-        /// The entry row.
-        key: RowKey,
-        /// The name's slot in it.
-        slot: u8,
-    },
-    /// In no row: the last name is gone, nobody has it open, but the front end still knows it. The inode
-    /// is whole: only what has no rows besides its inode is detached while known.
-    Detached(Box<Inode>),
-}
-
-impl Place {
-    /// The directory in which `inode`, which is here, counts, if it does.
-    pub(crate) fn counted_in(&self, inode: &Inode) -> Option<InodeId> {
-        match self {
-            Place::Own => inode.home.map(|home| home.dir),
-            Place::Entry { key, .. } => Some(InodeId::new(key.prefix())),
-            Place::Detached(_) => None,
-        }
-    }
-}
 
 /// Everything the front end knows, by inode id.
 pub(crate) struct Locator {
@@ -332,7 +304,7 @@ impl Locator {
     fn fetch(&self, shard: &mut Shard, ino: InodeId) -> FsResult<()> {
         if self.spilled.load(Ordering::Relaxed) > 0
             && !shard.map.contains_key(&ino.get())
-            && let Some(Spilled { place, lookups }) = self.spill.take(ino)?
+            && let Some(LookupsRow { lookups, place }) = self.spill.take(ino)?
         {
             self.spilled.fetch_sub(1, Ordering::Relaxed);
             shard.map.insert(ino.get(), Known::new(place, lookups));
@@ -348,15 +320,15 @@ impl Locator {
             return;
         }
         let victims = shard.victims((self.shard_entries_max / 8).max(1), keep);
-        let spilled: Vec<(InodeId, Spilled)> = victims
+        let rows: Vec<(InodeId, LookupsRow)> = victims
             .iter()
             .filter_map(|ino| {
                 let known = shard.map.get(ino)?;
-                let spilled = Spilled { place: known.place.clone(), lookups: known.lookups };
-                Some((InodeId::new(*ino), spilled))
+                let row = LookupsRow { lookups: known.lookups, place: known.place.clone() };
+                Some((InodeId::new(*ino), row))
             })
             .collect();
-        match self.spill.put(&spilled) {
+        match self.spill.put(&rows) {
             Ok(()) => {
                 shard.retry_at = 0;
                 self.refused.store(0, Ordering::Relaxed);

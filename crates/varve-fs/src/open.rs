@@ -9,14 +9,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use varve_env::{File, OpenMode};
-use varve_schema::{Content, FileKind, Pending};
+use varve_schema::{Content, FileKind, Pending, Place};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
 
 use crate::attrs::{SET_GID, SET_UID};
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::locator::Place;
 use crate::namespace::NewInode;
 use crate::node::{OpenFile, OpenNode};
 

@@ -3,16 +3,14 @@
 //! ```text
 //! key:   (inode id, 0)                                  of the main view
 //!        (number of the opening, inode id)              of a view
-//! value: | lookups varint | 1 |                        in the inode's own row
-//!        | lookups varint | 2 | prefix varint | suffix varint | slot u8 |
+//! value: see [`LookupsRow`]
 //! ```
 //!
 //! Each time a view is opened it has a number of its own, from a random one on, so that nothing is taken for its own that
 //! an earlier opening left, or another at the same time. What it has there goes when it is closed; what that would take too
 //! long for goes with the next view that is closed, or the next mount ([`Openings`]).
 //!
-//! The key space is cleared at each mount, except by a process that takes over from another: so the encoding is a part of
-//! what [`varve_schema::Handover`] versions.
+//! The key space is cleared at each mount, except by a process that takes over from another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,12 +20,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use varve_engine::{Batch, Store};
 use varve_env::Env;
-use varve_schema::{DecodeError, EntrySuffix, Reader, RowKey, put_varint};
+use varve_schema::{LookupsRow, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use crate::error;
-use crate::locator::Place;
 use crate::rows::rows_from;
 
 /// Name of the key space.
@@ -36,13 +33,6 @@ pub(crate) const LOOKUPS: &str = "lookups";
 const SWEPT_ROWS: usize = 1024;
 /// How long the closing of a view removes rows.
 const SWEEPING_MAX: Duration = Duration::from_secs(1);
-
-/// One entry. REQUIRES: its place is not `Detached`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Spilled {
-    pub(crate) place: Place,
-    pub(crate) lookups: u64,
-}
 
 /// Writes and fetches entries.
 pub(crate) struct Spill {
@@ -146,119 +136,30 @@ impl Spill {
         Bytes::copy_from_slice(&key.to_bytes())
     }
 
-    /// Writes entries.
-    pub(crate) fn put(&self, entries: &[(InodeId, Spilled)]) -> FsResult<()> {
+    /// Writes entries. REQUIRES: none is detached.
+    pub(crate) fn put(&self, entries: &[(InodeId, LookupsRow)]) -> FsResult<()> {
         if let Some(opening) = &self.opening {
             opening.spilled.store(true, Ordering::Relaxed);
         }
         let mut batch = Batch::new();
-        for (ino, spilled) in entries {
-            batch.put(self.lookups, self.key(*ino), encode(spilled));
+        for (ino, row) in entries {
+            batch.put(self.lookups, self.key(*ino), row.encode());
         }
         self.store.write(batch).map_err(error::store)
     }
 
     /// Fetches and removes an entry.
-    pub(crate) fn take(&self, ino: InodeId) -> FsResult<Option<Spilled>> {
+    pub(crate) fn take(&self, ino: InodeId) -> FsResult<Option<LookupsRow>> {
         let key = self.key(ino);
         let Some(bytes) = self.store.get(self.lookups, &key).map_err(error::store)? else {
             return Ok(None);
         };
-        let spilled =
-            decode(&bytes).map_err(|error| error::row(LOOKUPS, RowKey::inode(ino), error))?;
+        let row = LookupsRow::decode(&bytes)
+            .map_err(|error| error::row(LOOKUPS, RowKey::inode(ino), error))?;
         let mut batch = Batch::new();
         batch.delete(self.lookups, key);
         batch.reclaims_space();
         self.store.write(batch).map_err(error::store)?;
-        Ok(Some(spilled))
-    }
-}
-
-fn encode(spilled: &Spilled) -> Vec<u8> {
-    let mut out = Vec::with_capacity(32);
-    put_varint(&mut out, spilled.lookups);
-    match &spilled.place {
-        Place::Entry { key, slot } => {
-            out.push(2);
-            put_varint(&mut out, key.prefix());
-            put_varint(&mut out, key.suffix());
-            out.push(*slot);
-        }
-        Place::Own | Place::Detached(_) => out.push(1),
-    }
-    out
-}
-
-fn decode(bytes: &Bytes) -> Result<Spilled, DecodeError> {
-    let mut reader = Reader::new(bytes);
-    let lookups = reader.varint()?;
-    let place = match reader.u8()? {
-        1 => Place::Own,
-        2 => {
-            let dir = InodeId::new(reader.varint()?);
-            let suffix = EntrySuffix::new(reader.varint()?)
-                .ok_or_else(|| reader.error("a wrong key suffix"))?;
-            Place::Entry { key: RowKey::entry(dir, suffix), slot: reader.u8()? }
-        }
-        _ => return Err(reader.error("an unknown kind of place")),
-    };
-    reader.end()?;
-    Ok(Spilled { place, lookups })
-}
-
-#[cfg(test)]
-mod tests {
-    use varve_testkit::rng::Rng;
-
-    use super::*;
-
-    #[test]
-    fn entries_come_back() {
-        let key = RowKey::entry(InodeId::new(99), EntrySuffix::from_hash(1 << 54));
-        for place in [Place::Own, Place::Entry { key, slot: 255 }] {
-            let spilled = Spilled { place, lookups: 300 };
-            assert_eq!(decode(&Bytes::from(encode(&spilled))), Ok(spilled));
-        }
-    }
-
-    #[test]
-    fn entries_are_written_as_version_1_wrote_them() {
-        let key = RowKey::entry(InodeId::new(300), EntrySuffix::from_hash(77));
-        for (name, place) in [("own", Place::Own), ("entry", Place::Entry { key, slot: 3 })] {
-            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1");
-            let spilled = Spilled { place, lookups: 200 };
-            varve_testkit::golden(format!("{dir}/lookups-{name}.row"), &encode(&spilled));
-        }
-    }
-
-    /// Bytes that are no entry are an error, and what is accepted has one meaning.
-    #[test]
-    fn arbitrary_entries_are_refused_or_come_back() {
-        let mut rng = Rng::new(20_261_120);
-        let (mut accepted, mut refused) = (0, 0);
-        for _ in 0..50_000 {
-            let suffix = EntrySuffix::from_hash(rng.next_u64());
-            let key = RowKey::entry(InodeId::new(rng.next_u64() >> rng.below(64)), suffix);
-            let place = Place::Entry { key, slot: rng.next_u64() as u8 };
-            let lookups = rng.next_u64() >> rng.below(64);
-            let mut bytes = encode(&Spilled { place, lookups });
-            for _ in 0..rng.below(4) {
-                let at = rng.below(bytes.len() as u64) as usize;
-                bytes[at] = *rng.pick(&[0, 1, 2, 0x7f, 0x80, 0xff, at as u8]);
-            }
-            if rng.chance(10) {
-                bytes.truncate(rng.below(bytes.len() as u64) as usize);
-            } else if rng.chance(10) {
-                bytes = rng.bytes(bytes.len());
-            }
-            match decode(&Bytes::from(bytes)) {
-                Ok(spilled) => {
-                    accepted += 1;
-                    assert_eq!(decode(&Bytes::from(encode(&spilled))), Ok(spilled));
-                }
-                Err(_) => refused += 1,
-            }
-        }
-        assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
+        Ok(Some(row))
     }
 }

@@ -7,9 +7,7 @@
 //!
 //! known inode:  | ino varint | lookups varint | flags u8 | place |
 //!               flags: 0 orphan, 1 may still get its first name
-//! place:        | 1 |                                            in its own row
-//!               | 2 | prefix varint | suffix varint | slot u8 |  in the row of its only name
-//!               | 3 | inode |                                    in no row any more
+//! place:        see [`Place`]
 //! open file:    | handle varint | ino varint | flags u8 |
 //!               flags: 0 read, 1 write, 2 append, 3 sync, 4 passthrough, 5 execute
 //! ```
@@ -20,7 +18,7 @@
 use bytes::Bytes;
 use varve_types::InodeId;
 
-use crate::{DecodeError, EntrySuffix, Inode, ROW_VERSION, Reader, RowKey, put_varint};
+use crate::{DecodeError, Place, ROW_VERSION, Reader, put_varint};
 
 const ORPHAN: u8 = 1;
 const LINKABLE: u8 = 1 << 1;
@@ -57,23 +55,7 @@ pub struct KnownInode {
     /// Made without a name and may still get one.
     pub linkable: bool,
     /// Where its attributes are.
-    pub place: KnownPlace,
-}
-
-/// Where an inode's attributes are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KnownPlace {
-    /// In its own row.
-    Own,
-    /// In a slot of the row of its only name.
-    Entry {
-        /// The entry row.
-        key: RowKey,
-        /// The slot.
-        slot: u8,
-    },
-    /// In no row.
-    Detached(Box<Inode>),
+    pub place: Place,
 }
 
 /// An open file.
@@ -152,35 +134,13 @@ impl KnownInode {
         put_varint(out, self.ino.get());
         put_varint(out, self.lookups);
         out.push(flag(self.orphan, ORPHAN) | flag(self.linkable, LINKABLE));
-        match &self.place {
-            KnownPlace::Own => out.push(1),
-            KnownPlace::Entry { key, slot } => {
-                out.push(2);
-                put_varint(out, key.prefix());
-                put_varint(out, key.suffix());
-                out.push(*slot);
-            }
-            KnownPlace::Detached(inode) => {
-                out.push(3);
-                inode.encode_to(out);
-            }
-        }
+        self.place.encode_to(out);
     }
 
     fn decode_from(reader: &mut Reader<'_>) -> Result<KnownInode, DecodeError> {
         let (ino, lookups) = (InodeId::new(reader.varint()?), reader.varint()?);
         let flags = flags(reader, ORPHAN | LINKABLE)?;
-        let place = match reader.u8()? {
-            1 => KnownPlace::Own,
-            2 => {
-                let dir = InodeId::new(reader.varint()?);
-                let suffix = EntrySuffix::new(reader.varint()?)
-                    .ok_or_else(|| reader.error("a wrong key suffix"))?;
-                KnownPlace::Entry { key: RowKey::entry(dir, suffix), slot: reader.u8()? }
-            }
-            3 => KnownPlace::Detached(Box::new(Inode::decode_from(reader)?)),
-            _ => return Err(reader.error("an unknown kind of place")),
-        };
+        let place = Place::decode_from(reader)?;
         let (orphan, linkable) = (flags & ORPHAN != 0, flags & LINKABLE != 0);
         Ok(KnownInode { ino, lookups, orphan, linkable, place })
     }

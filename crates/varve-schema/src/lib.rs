@@ -1,6 +1,6 @@
 //! The file system's rows: keys, values and the hash of names. Bytes only, no I/O.
 //!
-//! Two key spaces hold a file system (a third, `lookups`, is volatile and belongs to varve-fs). Every
+//! Two key spaces hold a file system; a third, `lookups`, is volatile, and varve-fs says what its keys are. Every
 //! key is a [`RowKey`]: 8 bytes of prefix and 8 bytes of suffix. Dictionaries of users have a key space each, whose keys
 //! and values are theirs, and one more for their names.
 //!
@@ -18,11 +18,12 @@
 //! | [`META`] | (clone, 2^63 + 2^62 + 2^61 + inode id) | [`Twin`]: what a file of several names became in the clone |
 //! | [`DATA`] | (inode id, chunk index) | up to [`CHUNK_BYTES`] of a small file; absent means a hole |
 //! | [`DATA`] | (inode id, 2^63 + hash of name) | [`XattrRow`]: the extended attributes that share the hash; access control lists among them ([`acl`]) |
+//! | `lookups` | | [`LookupsRow`]: where an inode is that the front end has looked up |
 //! | [`DICTIONARIES`] | a dictionary's name | [`DictionaryRow`]: which key space has its pairs |
 //!
 //! Invariants: integers in keys are big-endian, so that keys sort as their numbers do; integers in
-//! values are little-endian or varints; every value begins with a version byte; no decoder panics on
-//! any bytes. docs/format/rows.md describes the same for people.
+//! values are little-endian or varints; every value but that of `lookups` begins with a version byte; no decoder
+//! panics on any bytes. docs/format/rows.md describes the same for people.
 //!
 //! Source: TableFS (thesis section 4.2.2, 4.2.3): one row for each name, with attributes and small data
 //! in it, and an inode row of its own from the second hard link on. Departures: the key holds a hash of
@@ -42,6 +43,7 @@ pub mod key;
 pub mod overlay;
 mod parent;
 mod pending;
+mod place;
 mod store_id;
 mod usage;
 mod xattr;
@@ -50,7 +52,7 @@ pub use clone::{Folded, Loan, Twin};
 pub use codec::{DecodeError, Reader, put_varint};
 pub use dictionary::{DICTIONARIES, DICTIONARIES_MAX, DictionaryRow};
 pub use entry::{Body, EntryRow, Inlined, Listed, NAMES_PER_ROW_MAX, Named};
-pub use handover::{Handover, KnownInode, KnownPlace, OpenHandle};
+pub use handover::{Handover, KnownInode, OpenHandle};
 pub use hash::NameHasher;
 pub use inode::{
     Borrowed, Content, DirInfo, FileKind, Home, Inode, Times, decode_inode_row, encode_inode_row,
@@ -58,6 +60,7 @@ pub use inode::{
 pub use key::{EntrySuffix, RowKey};
 pub use parent::{ParentPointer, ParentRow};
 pub use pending::Pending;
+pub use place::{LookupsRow, Place};
 pub use store_id::StoreId;
 pub use usage::{Limits, Mark, Usage, UsageChange};
 pub use xattr::{Xattr, XattrRow};

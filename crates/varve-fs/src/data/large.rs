@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use varve_env::{File, FileStat, OpenMode};
-use varve_schema::{Body, Content, EntrySuffix, Inode, RowKey};
+use varve_schema::{Body, Content, EntrySuffix, Inode, Place, RowKey};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -26,7 +26,6 @@ use super::end_of;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::locator::Place;
 use crate::node::{OpenFile, OpenNode};
 use crate::rows::Standing;
 

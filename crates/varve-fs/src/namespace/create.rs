@@ -1,14 +1,15 @@
 //! Making files, directories, symbolic links and special files: one batch with the entry and its
 //! parent's inode row (and the new directory's own).
 
-use varve_schema::{Body, Content, DirInfo, EntryRow, FileKind, Inode, RowKey, Times, UsageChange};
+use varve_schema::{
+    Body, Content, DirInfo, EntryRow, FileKind, Inode, Place, RowKey, Times, UsageChange,
+};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened};
 
 use super::lookup::row_full;
 use crate::attrs::SET_GID;
 use crate::fs::VarveFs;
-use crate::locator::Place;
 use crate::rows::Changes;
 
 /// What a new inode is to be.

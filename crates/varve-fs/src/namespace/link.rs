@@ -9,7 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
-use varve_schema::{Body, Content, EntryRow, FileKind, Inode, RowKey, UsageChange};
+use varve_schema::{Body, Content, EntryRow, FileKind, Inode, Place, RowKey, UsageChange};
 use varve_types::limits::LINKS_MAX;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Entry, FsError, FsResult};
@@ -17,7 +17,6 @@ use varve_vfs::{Entry, FsError, FsResult};
 use super::create::adjust_dir;
 use super::lookup::row_full;
 use crate::fs::VarveFs;
-use crate::locator::Place;
 use crate::rows::Changes;
 
 impl VarveFs {

@@ -1,13 +1,12 @@
 //! Finding names.
 
 use bytes::Bytes;
-use varve_schema::{Body, Content, EntryRow, FileKind, META, Named, RowKey};
+use varve_schema::{Body, Content, EntryRow, FileKind, META, Named, Place, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Entry, FsError, FsResult};
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::locator::Place;
 use crate::views::is_made_up_below;
 
 impl VarveFs {

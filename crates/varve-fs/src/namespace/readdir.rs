@@ -12,14 +12,13 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use varve_engine::KeyRange;
-use varve_schema::{Body, Content, EntryRow, Listed, META, Named, RowKey};
+use varve_schema::{Body, Content, EntryRow, Listed, META, Named, Place, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{Attr, DirEntry, FileType, FsResult};
 
 use crate::attrs::file_type;
 use crate::error;
 use crate::fs::VarveFs;
-use crate::locator::Place;
 
 const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;

@@ -14,7 +14,7 @@
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
-use varve_schema::{Body, Content, FileKind, Home, Inode, Pending, RowKey, UsageChange};
+use varve_schema::{Body, Content, FileKind, Home, Inode, Pending, Place, RowKey, UsageChange};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -22,7 +22,6 @@ use super::create::adjust_dir;
 use super::lookup::dangling;
 use crate::error;
 use crate::fs::VarveFs;
-use crate::locator::Place;
 use crate::rows::{Changes, Standing, rows_from};
 
 /// Orphans that closing removes: each costs one batch.

@@ -15,7 +15,9 @@
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
-use varve_schema::{Body, Content, EntryRow, EntrySuffix, FileKind, Inode, RowKey, UsageChange};
+use varve_schema::{
+    Body, Content, EntryRow, EntrySuffix, FileKind, Inode, Place, RowKey, UsageChange,
+};
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult, RenameMode};
 
@@ -23,7 +25,6 @@ use super::create::{adjust_dir, dir_info_mut};
 use super::lookup::{dangling, row_full};
 use super::remove::{Departure, Lost};
 use crate::fs::VarveFs;
-use crate::locator::Place;
 use crate::locks::RowGuards;
 use crate::rows::Changes;
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use varve_engine::{Direction, KeyRange, StoreSnapshot};
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, Inode, META, Mark, RowKey, Usage, UsageChange,
+    Body, Content, DirInfo, EntryRow, Inode, META, Mark, Place, RowKey, Usage, UsageChange,
     decode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
@@ -17,7 +17,6 @@ use varve_vfs::{FsError, FsResult, TreeUsage};
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::locator::Place;
 use crate::rows::{DEPTH_MAX, Standing};
 
 /// Gives rows of `meta`, all as of one moment.

@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use varve_engine::Clash;
 use varve_schema::key::MetaRow;
-use varve_schema::{EntryRow, ParentRow, RowKey};
+use varve_schema::{EntryRow, ParentRow, Place, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use crate::fs::VarveFs;
 use crate::held::{RETRIES_MAX, lost};
-use crate::locator::Place;
 use crate::rows::for_each_pointer;
 
 impl VarveFs {

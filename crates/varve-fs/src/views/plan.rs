@@ -6,7 +6,7 @@ use bytes::Bytes;
 use varve_engine::{Branch, KeyRange, Merged};
 use varve_schema::key::MetaRow;
 use varve_schema::{
-    Body, Content, EntryRow, Inode, META, Named, Pending, RowKey, decode_inode_row,
+    Body, Content, EntryRow, Inode, META, Named, Pending, Place, RowKey, decode_inode_row,
 };
 use varve_types::InodeId;
 use varve_vfs::FsResult;
@@ -15,7 +15,6 @@ use super::merge::{Attributes, is_untouched};
 use super::txn::{Isolation, Purpose, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
-use crate::locator::Place;
 use crate::rows::differ_by_counts;
 
 /// What the kernel may know of the main view that a commit has changed.

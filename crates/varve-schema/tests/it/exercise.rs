@@ -7,8 +7,8 @@ use varve_schema::overlay::{
     OverlayHeader, OverlayRecord, OverlaySlot, RECORD_BYTES, RECORDS_START, SLOT_OFFSETS,
 };
 use varve_schema::{
-    DecodeError, DictionaryRow, EntryRow, Handover, Limits, Listed, Loan, Mark, ParentRow, Pending,
-    RowKey, StoreId, Twin, XattrRow, decode_inode_row, encode_inode_row,
+    DecodeError, DictionaryRow, EntryRow, Handover, Limits, Listed, Loan, LookupsRow, Mark,
+    ParentRow, Pending, RowKey, StoreId, Twin, XattrRow, decode_inode_row, encode_inode_row,
 };
 
 /// Decodes a row and encodes what it found.
@@ -94,6 +94,11 @@ pub(crate) fn parent(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
 /// The state that one process hands to the next.
 pub(crate) fn handover(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
     Handover::decode(bytes).map(|state| state.encode())
+}
+
+/// An inode that the front end has looked up.
+pub(crate) fn lookups(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    LookupsRow::decode(bytes).map(|row| row.encode())
 }
 
 /// Decodes, and checks that what was accepted has one encoding.

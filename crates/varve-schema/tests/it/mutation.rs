@@ -30,7 +30,8 @@ fn every_flipped_bit_and_every_cut_is_survived() {
 
 #[test]
 fn a_row_of_another_version_is_refused() {
-    for sample in samples() {
+    // Rows of lookups have the handover's version.
+    for sample in samples().iter().filter(|sample| !sample.name.starts_with("lookups-")) {
         let mut bytes = sample.bytes.clone();
         bytes[0] = 2;
         let error = (sample.recode)(&Bytes::from(bytes)).unwrap_err();

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use varve_schema::{
     Body, Borrowed, Content, DictionaryRow, DirInfo, EntryRow, EntrySuffix, FileKind, Folded,
-    Handover, Home, Inode, KnownInode, KnownPlace, Limits, Loan, Mark, OpenHandle, ParentRow,
-    Pending, RowKey, StoreId, Times, Twin, Usage, UsageChange, XattrRow, encode_inode_row,
+    Handover, Home, Inode, KnownInode, Limits, Loan, LookupsRow, Mark, OpenHandle, ParentRow,
+    Pending, Place, RowKey, StoreId, Times, Twin, Usage, UsageChange, XattrRow, encode_inode_row,
 };
 use varve_types::{InodeId, Timestamp};
 
@@ -65,7 +65,7 @@ fn handover() -> Handover {
         place,
     };
     let key = RowKey::entry(InodeId::ROOT, EntrySuffix::from_hash(0xabc));
-    let temporary = KnownInode { orphan: true, linkable: true, ..known(300, 1, KnownPlace::Own) };
+    let temporary = KnownInode { orphan: true, linkable: true, ..known(300, 1, Place::Own) };
     let open = |handle, ino, write| OpenHandle {
         handle,
         ino: InodeId::new(ino),
@@ -80,10 +80,10 @@ fn handover() -> Handover {
         next_handle: 1000,
         spilled: 70_000,
         known: vec![
-            known(200, 2, KnownPlace::Entry { key, slot: 1 }),
-            known(77, 1, KnownPlace::Own),
+            known(200, 2, Place::Entry { key, slot: 1 }),
+            known(77, 1, Place::Own),
             temporary,
-            known(1_234_567, 3, KnownPlace::Detached(Box::new(file()))),
+            known(1_234_567, 3, Place::Detached(Box::new(file()))),
         ],
         open: vec![open(998, 200, false), open(999, 300, true)],
     }
@@ -120,6 +120,16 @@ fn clones() -> Vec<Sample> {
         sample("loan-directory", Loan::Directory(loan).encode(), exercise::loan),
         sample("twin", Twin { ino, left: 300 }.encode(), exercise::twin),
     ]
+}
+
+/// Inodes that were looked up two hundred times: one with a row of its own, and one in the row of its name.
+fn lookups() -> [Sample; 2] {
+    let key = RowKey::entry(InodeId::new(300), EntrySuffix::from_hash(77));
+    let places = [("lookups-own", Place::Own), ("lookups-entry", Place::Entry { key, slot: 3 })];
+    places.map(|(name, place)| {
+        let bytes = LookupsRow { lookups: 200, place }.encode();
+        Sample { name, bytes, recode: exercise::lookups }
+    })
 }
 
 fn dictionary(name: &'static str, number: u32, going: bool, made: u64) -> Sample {
@@ -194,5 +204,6 @@ pub(crate) fn samples() -> Vec<Sample> {
         sample("parents", parents.encode(), exercise::parent),
     ];
     all.extend(clones());
+    all.extend(lookups());
     all
 }

@@ -1,12 +1,11 @@
 //! What refuses a commit besides rows in conflict.
 
 use varve_engine::Branch;
-use varve_schema::{Body, Content, Inode};
+use varve_schema::{Body, Content, Inode, Place};
 use varve_types::InodeId;
 
 use super::CommitError;
 use crate::fs::VarveFs;
-use crate::locator::Place;
 use crate::rows::DEPTH_MAX;
 use crate::views::Own;
 use crate::views::plan::Plan;

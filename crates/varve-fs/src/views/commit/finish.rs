@@ -18,13 +18,12 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use varve_engine::{Batch, Direction, KeyRange, StoreError, StoreSnapshot};
-use varve_schema::{Content, Inode, Loan, Pending, RowKey, encode_inode_row};
+use varve_schema::{Content, Inode, Loan, Pending, Place, RowKey, encode_inode_row};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::locator::Place;
 use crate::rows::rows_from;
 use crate::superblock::view_dir;
 use crate::views::plan::Plan;

@@ -11,13 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use varve_engine::{SnapshotStore, Store};
 use varve_schema::key::MetaRow;
-use varve_schema::{EntryRow, Loan, META, RowKey};
+use varve_schema::{EntryRow, Loan, META, Place, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::locator::Place;
 
 /// Folded directories, and the inode ids that are set aside for what lies below each.
 #[derive(Default)]
