@@ -39,24 +39,14 @@ const BLOCK_BYTES_MAX: usize = 1 << 20;
 impl SendRequest {
     /// What goes on with the receipt that `token` stands for.
     pub fn of_token(token: &str) -> Result<SendRequest> {
-        let wrong = || {
+        let receipt = Receipt::of_token(token.trim()).ok_or_else(|| {
             Error::usage("this is no token of an interrupted receipt".to_owned())
                 .hint("`varve snapshot receive --token STORE` prints it, where it is received")
-        };
-        let digit = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        let bytes: Option<Vec<u8>> = token.trim().as_bytes().chunks(2).map(digit).collect();
-        let receipt: Receipt =
-            bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or_else(wrong)?;
+        })?;
         let (name, since) = (receipt.snapshot.name.clone(), receipt.base.as_ref());
         let since = since.map(|base| base.name.clone());
         Ok(SendRequest { name, since, resumed: Some(receipt) })
     }
-}
-
-/// What stands for a receipt on command lines.
-fn token_of(receipt: &Receipt) -> String {
-    let bytes = serde_json::to_vec(receipt).unwrap_or_default();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Writes a snapshot of the store at `path`, or the one mounted there, to `out`.
@@ -183,7 +173,7 @@ fn refused(fs: Option<&VarveFs>, error: ReceiveError) -> Error {
             match receipt.filter(|receipt| receipt.position.is_some()) {
                 Some(receipt) => error.hint(format!(
                     "go on with `varve snapshot send STORE --resume {}`",
-                    token_of(&receipt)
+                    receipt.token()
                 )),
                 None => error.hint("send it again"),
             }
@@ -215,7 +205,7 @@ fn refused(fs: Option<&VarveFs>, error: ReceiveError) -> Error {
 pub(crate) fn token(fs: &VarveFs) -> Result<Value> {
     let receipt = fs.interrupted_receipt()?;
     let receipt = receipt.filter(|receipt| receipt.position.is_some());
-    Ok(json!({ "token": receipt.as_ref().map(token_of) }))
+    Ok(json!({ "token": receipt.as_ref().map(Receipt::token) }))
 }
 
 /// Serves a client who asked a daemon for a stream; `follow` is told of what has changed by which snapshot, also where not all

@@ -23,7 +23,6 @@ pub use receive::{ReceiveError, Received, read_header};
 pub use send::{Progress, Totals};
 
 use varve_types::KeyspaceId;
-use varve_vfs::{FsError, FsResult};
 
 /// The number of a key space in streams: of metadata, of data, of the names of dictionaries, and of the pairs of the first.
 const META_SPACE: u32 = 0;
@@ -40,12 +39,8 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The bytes that hexadecimal digits stand for.
-fn unhex(text: &str) -> FsResult<Vec<u8>> {
-    let wrong = || FsError::Invalid("a place of a stream that does not exist");
-    let digits = text.as_bytes();
-    if !digits.len().is_multiple_of(2) {
-        return Err(wrong());
-    }
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    digits.chunks(2).map(|pair| byte(pair).ok_or_else(wrong)).collect()
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    pairs.iter().map(|[high, low]| Some((digit(*high)? << 4 | digit(*low)?) as u8)).collect()
 }

@@ -11,6 +11,7 @@ use varve_schema::RowKey;
 use varve_vfs::{FsError, FsResult};
 
 use super::frame::{Position, SnapshotId};
+use super::{hex, unhex};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::views::stored_name;
@@ -30,6 +31,18 @@ pub struct Receipt {
     pub base: Option<SnapshotId>,
     /// What has come; `None` if nothing.
     pub position: Option<Position>,
+}
+
+impl Receipt {
+    /// What stands for it on command lines.
+    pub fn token(&self) -> String {
+        hex(&serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    /// The one that `token` stands for.
+    pub fn of_token(token: &str) -> Option<Receipt> {
+        serde_json::from_slice(&unhex(token)?).ok()
+    }
 }
 
 impl VarveFs {
@@ -114,6 +127,7 @@ impl VarveFs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::views::stream::frame::FilePosition;
 
     #[test]
     fn what_is_to_be_named_is_written_as_version_1_wrote_it() {
@@ -122,5 +136,21 @@ mod tests {
         let written = SnapshotId { id, name: "before \"the\" change".to_owned() };
         varve_testkit::golden(path, &written.row());
         assert_eq!(SnapshotId::of_row(&written.row()), Some(written));
+    }
+
+    #[test]
+    fn a_token_stands_for_its_receipt_alone() {
+        let snapshot = SnapshotId { id: "0123456789abcdef".repeat(2), name: "e\u{301}".to_owned() };
+        let file = Some(FilePosition { ino: u64::MAX, offset: 0 });
+        let position = Some(Position { space: 3, key: "00ff".to_owned(), file });
+        for base in [None, Some(snapshot.clone())] {
+            let position = position.clone();
+            let receipt = Receipt { snapshot: snapshot.clone(), base, position };
+            let token = receipt.token();
+            assert_eq!(Receipt::of_token(&token).as_ref(), Some(&receipt));
+            for wrong in [&token[1..], &token[2..], &token[..token.len() - 1], "", "+1", "x0"] {
+                assert_eq!(Receipt::of_token(wrong), None, "{wrong}");
+            }
+        }
     }
 }

@@ -209,7 +209,8 @@ impl Sending<'_> {
         from: Option<&Position>,
     ) -> FsResult<()> {
         let first = from.map_or(META_SPACE, |from| from.space);
-        let key = from.map(|from| unhex(&from.key)).transpose()?;
+        let nowhere = || FsError::Invalid("a place of a stream that does not exist");
+        let key = from.map(|from| unhex(&from.key).ok_or_else(nowhere)).transpose()?;
         for space in spaces.iter().filter(|(number, _)| *number >= first) {
             let from = match (&key, from) {
                 (Some(key), Some(from)) if space.0 == first => match from.file {
