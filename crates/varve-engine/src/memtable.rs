@@ -39,6 +39,9 @@ const ROW_OVERHEAD_BYTES: usize = 120;
 /// Bytes that each further version of a row takes besides its value.
 const VERSION_OVERHEAD_BYTES: usize = 48;
 
+/// Rows that one chunk looks at, at most: a reader of an old state may see none of very many.
+const CHUNK_ROWS_MAX: usize = 1024;
+
 /// There is room at once for the index of a full memtable whose rows take so many bytes, counted as above: a file's.
 const INDEXED_ROW_BYTES: usize = 200;
 
@@ -281,7 +284,8 @@ impl Memtable {
 
     /// Appends to `out`, up to `limit` of them and a little more, the versions not newer than `seq` of
     /// the rows of a range: keys ascending with newest versions first, or, if `reverse`, the exact
-    /// opposite. All versions of a key come in one chunk. Returns whether the range may hold more.
+    /// opposite. All versions of a key come in one chunk, which may be empty where all is newer. Returns the key behind which
+    /// the range may hold more.
     pub(crate) fn chunk(
         &self,
         keyspace: KeyspaceId,
@@ -290,19 +294,22 @@ impl Memtable {
         seq: SeqNo,
         limit: usize,
         out: &mut Vec<MemEntry>,
-    ) -> bool {
+    ) -> Option<Key> {
         let contents = self.contents.read();
-        let Some(order) = contents.spaces.get(keyspace) else { return false };
+        let order = contents.spaces.get(keyspace)?;
         if is_empty_range(range) {
-            return false;
+            return None;
         }
         let target = out.len() + limit;
-        let mut ids = order.range(range, reverse);
-        while out.len() < target {
-            let Some(id) = ids.next() else { return false };
-            push_versions(contents.rows.get(id), seq, reverse, out);
+        let (mut ids, mut looked_at) = (order.range(range, reverse), 0);
+        loop {
+            let row = contents.rows.get(ids.next()?);
+            push_versions(row, seq, reverse, out);
+            looked_at += 1;
+            if out.len() >= target || looked_at == CHUNK_ROWS_MAX {
+                return Some(row.key().clone());
+            }
         }
-        true
     }
 
     /// Calls `visit` with all versions of the rows of a key space, keys ascending with newest versions first, until it

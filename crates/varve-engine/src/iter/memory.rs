@@ -48,13 +48,14 @@ impl MemorySource {
     fn fetch(&mut self, rows: usize) {
         self.chunk.clear();
         self.at = 0;
-        let range =
-            (self.rest.0.as_ref().map(Key::as_slice), self.rest.1.as_ref().map(Key::as_slice));
         let reverse = self.direction == Direction::Reverse;
-        self.more =
-            self.memtable.chunk(self.keyspace, range, reverse, self.seq, rows, &mut self.chunk);
-        if let Some(last) = self.chunk.last() {
-            let last = Bound::Excluded(last.key.clone());
+        while self.more && self.chunk.is_empty() {
+            let range =
+                (self.rest.0.as_ref().map(Key::as_slice), self.rest.1.as_ref().map(Key::as_slice));
+            let last =
+                self.memtable.chunk(self.keyspace, range, reverse, self.seq, rows, &mut self.chunk);
+            self.more = last.is_some();
+            let Some(last) = last.map(Bound::Excluded) else { return };
             match self.direction {
                 Direction::Forward => self.rest.0 = last,
                 Direction::Reverse => self.rest.1 = last,

@@ -21,7 +21,7 @@ fn get(table: &Memtable, key: &str, seq: u64) -> Option<Found> {
 
 fn versions(table: &Memtable, reverse: bool) -> Vec<(Vec<u8>, u64)> {
     let mut out = Vec::new();
-    assert!(!table.chunk(SPACE, ALL, reverse, SeqNo::MAX, 100, &mut out));
+    assert!(table.chunk(SPACE, ALL, reverse, SeqNo::MAX, 100, &mut out).is_none());
     out.into_iter().map(|entry| (entry.key.as_slice().to_vec(), entry.seq.get())).collect()
 }
 
@@ -63,11 +63,37 @@ fn chunks_stop_at_their_limit_but_keep_a_key_whole() {
     put(&table, 2, "a", "", Some(1));
     put(&table, 3, "b", "", None);
     let mut out = Vec::new();
-    assert!(table.chunk(SPACE, ALL, false, SeqNo::MAX, 1, &mut out));
-    assert_eq!(out.len(), 2);
+    let last = table.chunk(SPACE, ALL, false, SeqNo::MAX, 1, &mut out).expect("more");
+    assert_eq!((out.len(), last.as_slice()), (2, &b"a"[..]));
     let rest = (Bound::Excluded(&b"a"[..]), Bound::Unbounded);
-    assert!(table.chunk(SPACE, rest, false, SeqNo::MAX, 1, &mut out));
+    assert!(table.chunk(SPACE, rest, false, SeqNo::MAX, 1, &mut out).is_some());
     assert_eq!(out[2].key.as_slice(), b"b");
+}
+
+/// Who looked for rows of an old state among many that were newer kept all others from the memtable meanwhile.
+#[test]
+fn a_chunk_looks_at_so_many_rows_and_a_scan_goes_on_behind_them() {
+    let table = Arc::new(Memtable::new(FileNo::new(1), 1 << 16));
+    let key = |at: usize| Key::from_slice(&(at as u64).to_be_bytes());
+    let (first, rows) = (2 * CHUNK_ROWS_MAX + 10, 5 * CHUNK_ROWS_MAX);
+    // The oldest stands in the middle.
+    for (seq, at) in (1..).zip(std::iter::once(first).chain((0..rows).filter(|at| *at != first))) {
+        let op = Op::Put { keyspace: SPACE, key: key(at), value: "value".into() };
+        table.apply(SeqNo::new(seq), [op].into_iter(), None, None);
+    }
+    let old = SeqNo::new(1);
+    for reverse in [false, true] {
+        let mut out = Vec::new();
+        let last = table.chunk(SPACE, ALL, reverse, old, 16, &mut out).expect("more");
+        let at = if reverse { rows - CHUNK_ROWS_MAX } else { CHUNK_ROWS_MAX - 1 };
+        assert!(last == key(at) && out.is_empty(), "{last:?}");
+    }
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let mut source = MemorySource::new(Arc::clone(&table), SPACE, old, ALL, direction);
+        assert!(source.valid() && source.key() == key(first).as_slice());
+        source.advance().expect("the next");
+        assert!(!source.valid());
+    }
 }
 
 #[test]
@@ -102,7 +128,7 @@ fn empty_ranges_yield_nothing() {
         (Bound::Included(a), Bound::Excluded(a)),
     ] {
         let mut out = Vec::new();
-        assert!(!table.chunk(SPACE, range, false, SeqNo::MAX, 9, &mut out));
+        assert!(table.chunk(SPACE, range, false, SeqNo::MAX, 9, &mut out).is_none());
         assert!(out.is_empty());
     }
 }

@@ -94,10 +94,10 @@ impl Beside {
         let mut seen: Vec<MemEntry> = Vec::new();
         loop {
             let bounds = (start.as_ref().map(Vec::as_slice), end.as_ref().map(Vec::as_slice));
-            let more = self.table.chunk(space, bounds, reverse, seq, limit, &mut seen);
-            let Some(last) = seen.last().filter(|_| more) else { break };
+            let last = self.table.chunk(space, bounds, reverse, seq, limit, &mut seen);
+            let Some(last) = last else { break };
             let side = if reverse { &mut end } else { &mut start };
-            *side = Bound::Excluded(last.key.as_slice().to_vec());
+            *side = Bound::Excluded(last.as_slice().to_vec());
         }
         if reverse {
             seen.reverse();
