@@ -1,0 +1,20 @@
+#![no_main]
+
+#[path = "../../crates/varve/src/error.rs"]
+#[allow(dead_code, reason = "the target makes errors of one kind")]
+mod error;
+#[path = "../../crates/varve/src/mounting/options.rs"]
+mod options;
+#[path = "../../crates/varve/src/size.rs"]
+mod size;
+
+use error::{Error, Result};
+use options::Choices;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(choices) = Choices::parse(text, false) else { return };
+    assert!(choices.memory_bytes.is_none_or(|bytes| bytes >= 4 << 20));
+    assert_eq!(Choices::parse(text, true).unwrap(), choices);
+    assert_eq!(Choices::parse(&format!("{text},{text}"), false).unwrap(), choices);
+});
