@@ -4,6 +4,7 @@
 //! the time is over, ends at the first failure, and says how to repeat it. Every suite of `cargo xtask
 //! suites` is a verb too, with larger files and longer rounds.
 
+mod fuzz;
 pub(crate) mod kills;
 
 use std::time::Duration;
@@ -30,6 +31,11 @@ const VERBS: &[Verb] = &[
         name: "designs",
         about: "the engine under random combinations of policies, on the simulated machine",
         run: designs,
+    },
+    Verb {
+        name: "fuzz",
+        about: "every fuzz target, each for its share of the time; takes a nightly toolchain",
+        run: fuzz::run,
     },
     Verb {
         name: "kills",
