@@ -94,17 +94,21 @@ impl VarveFs {
 
     /// Has the held file, which is being opened for writing, begin as an object if it is empty and its directory's files do.
     pub(crate) fn begin(&self, held: &mut Held<'_>, node: &OpenNode) {
-        let Content::None = held.inode.content else { return };
-        let Some(dir) = held.counted_in() else { return };
+        let may_move = held.inode.content == Content::None;
+        let is_empty = may_move || matches!(held.inode.content, Content::Object { .. });
+        let Some(dir) = held.counted_in().filter(|_| is_empty && held.inode.size == 0) else {
+            return;
+        };
         {
             let mut state = node.state();
+            // Of what began as an object when it was made, what it becomes counts too.
             state.began_in = Some(dir);
             // The kernel writes straight to none that is open otherwise.
             if state.cached > 0 {
                 return;
             }
         }
-        if held.inode.size == 0
+        if may_move
             && self.begins_large(dir)
             && let Err(error) = self.migrate(held)
         {

@@ -157,6 +157,19 @@ fn files_begin_large_where_the_last_ones_became_so() {
     assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
 }
 
+/// Each file that was made by one open and written by another took one from the count, and gave none.
+#[test]
+fn files_that_are_made_and_then_opened_make_a_habit_too() {
+    let rig = Rig::new();
+    for index in 0..20 {
+        let ino = rig.mk(ROOT, &index.to_string());
+        let opened = rig.open(ino, WRITE).unwrap();
+        assert_eq!(opened.passthrough, index >= 4, "{index}");
+        rig.write(ino, opened.handle, 0, &[7; 100_000], false).unwrap();
+        rig.release(ino, opened.handle).unwrap();
+    }
+}
+
 #[test]
 fn how_files_begin_can_be_chosen() {
     let begins = |new_files, passthrough| {
