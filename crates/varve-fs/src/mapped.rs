@@ -4,7 +4,7 @@
 //! nobody is told, neither of that nor of its end. So:
 //!
 //! 1. A file that is open for writing straight is noted when it is closed, before it counts as closed
-//!    ([`VarveFs::note_mapped`]).
+//!    ([`Mapped::note`]).
 //! 2. Who must know of all that is written straight asks which of those are still mapped ([`VarveFs::mapped_files`]): the kernel says
 //!    of an object whether somebody has it open for writing, as a mapping does. A view that begins has all of them kept,
 //!    as those that are open; a commit that would change one is refused.
@@ -39,8 +39,9 @@ struct Noted {
 }
 
 impl Mapped {
-    /// Notes a file; true if there are many by now.
-    fn note(&self, ino: InodeId) -> bool {
+    /// Notes a file that is open for writing straight and about to be closed; true if those that are not mapped should be
+    /// forgotten by now ([`VarveFs::forget_unmapped`]).
+    pub(crate) fn note(&self, ino: InodeId) -> bool {
         let mut noted = self.0.lock();
         noted.next += 1;
         let number = noted.next;
@@ -63,11 +64,8 @@ impl Mapped {
 }
 
 impl VarveFs {
-    /// Notes that a file which is open for writing straight is about to be closed.
-    pub(crate) fn note_mapped(&self, ino: InodeId) {
-        if !self.mapped.note(ino) {
-            return;
-        }
+    /// Forgets the noted files that are not mapped.
+    pub(crate) fn forget_unmapped(&self) {
         if let Err(error) = self.mapped_files(|_| true) {
             log::debug!("files that were closed stay noted: {error}");
         }
@@ -155,7 +153,7 @@ mod tests {
         assert_eq!(fs.mapped.0.lock().files.len(), 1);
         // Noted again while it is looked for the last time.
         let number = fs.mapped.0.lock().files[&mapped];
-        fs.note_mapped(mapped);
+        assert!(!fs.mapped.note(mapped));
         fs.mapped.forget(mapped, number);
         assert_eq!(fs.mapped_files(|_| true).unwrap(), [mapped]);
         drop(map);

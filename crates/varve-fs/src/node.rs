@@ -166,10 +166,19 @@ impl Handles {
         }
     }
 
-    pub(crate) fn remove(&self, ino: InodeId, handle: Handle) -> FsResult<Arc<OpenFile>> {
+    /// Takes a file out, after `first` was called with it.
+    pub(crate) fn remove(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        first: impl FnOnce(&OpenFile),
+    ) -> FsResult<Arc<OpenFile>> {
         let (shard, key) = self.shard(handle.0);
         match shard.write().entry(key) {
-            Entry::Occupied(at) if at.get().node.ino == ino => Ok(at.remove()),
+            Entry::Occupied(at) if at.get().node.ino == ino => {
+                first(at.get());
+                Ok(at.remove())
+            }
             _ => Err(FsError::BadHandle),
         }
     }
@@ -198,11 +207,15 @@ mod tests {
             let (right, wrong) = (InodeId::new(ino), InodeId::new(ino + 1));
             assert_eq!(handles.get(right, *handle).expect("open").node.ino, right);
             assert!(
-                handles.get(wrong, *handle).is_err() && handles.remove(wrong, *handle).is_err()
+                handles.get(wrong, *handle).is_err()
+                    && handles.remove(wrong, *handle, |_| ()).is_err()
             );
             if ino % 2 == 0 {
-                handles.remove(right, *handle).expect("open");
-                assert!(handles.any(*handle).is_err() && handles.remove(right, *handle).is_err());
+                handles.remove(right, *handle, |_| ()).expect("open");
+                assert!(
+                    handles.any(*handle).is_err()
+                        && handles.remove(right, *handle, |_| ()).is_err()
+                );
             }
         }
         assert_eq!(handles.count(), 50);

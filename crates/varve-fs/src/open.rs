@@ -235,11 +235,13 @@ impl VarveFs {
     }
 
     pub(crate) fn do_release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
-        let file = self.handles.get(ino, handle)?;
-        if file.passthrough && file.flags.write {
-            self.note_mapped(ino);
+        let mut many_noted = false;
+        let file = self.handles.remove(ino, handle, |file| {
+            many_noted = file.passthrough && file.flags.write && self.mapped.note(ino);
+        })?;
+        if many_noted {
+            self.forget_unmapped();
         }
-        let file = self.handles.remove(ino, handle)?;
         let node = &file.node;
         let (last, last_writer, began_in) = {
             let mut state = node.state();

@@ -100,7 +100,8 @@ impl Image {
     /// Mounts it.
     pub(super) fn mount(&mut self) -> Result<(), Failure> {
         self.disk = self.iops.map(|iops| SlowDisk::new(&self.file, iops)).transpose()?;
-        let attached = attach(self.disk.as_ref().map_or(self.file.as_path(), SlowDisk::device));
+        let below = self.disk.as_ref().map(|disk| Path::new(disk.device()));
+        let attached = attach(below.unwrap_or(&self.file));
         self.disk.as_ref().map_or(Ok(()), SlowDisk::free_when_unused)?;
         let device = attached?;
         let kind = match self.format {
@@ -119,7 +120,7 @@ impl Image {
         mounted?;
         self.is_direct &= is_direct?;
         if let Some(disk) = &self.disk {
-            self.is_direct &= machine::is_direct(name_of(&disk.device().to_string_lossy()))?;
+            self.is_direct &= machine::is_direct(name_of(disk.device()))?;
         }
         self.device = Some(device);
         Ok(())

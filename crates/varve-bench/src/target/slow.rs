@@ -44,8 +44,8 @@ impl SlowDisk {
     }
 
     /// The device.
-    pub(super) fn device(&self) -> &Path {
-        Path::new(&self.device)
+    pub(super) fn device(&self) -> &str {
+        &self.device
     }
 
     /// Frees the device with its last use, or now if it has none.

@@ -27,7 +27,7 @@ pub fn limit_arenas(arenas: u16) -> bool {
     // SAFETY: mallopt(3) may be called at any time, and takes numbers alone.
     return unsafe { libc::mallopt(libc::M_ARENA_MAX, i32::from(arenas)) == 1 };
     #[cfg(not(target_env = "gnu"))]
-    return { arenas } > 0;
+    return arenas > 0;
 }
 
 /// Gives free memory of the allocator back to the kernel, whole pages of it. Takes some microseconds for each free piece, and keeps

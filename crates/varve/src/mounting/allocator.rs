@@ -49,13 +49,17 @@ impl Watch {
     }
 }
 
-/// Has the process keep near `budget_bytes` for as long as it lives.
-pub(super) fn keep_near(budget_bytes: usize) {
+/// Has the process do with few arenas. Threads keep those that they have, so this is to be called before there are any.
+pub(super) fn limit_arenas() {
     let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let arenas = cpus.div_ceil(CPUS_PER_ARENA).max(ARENAS_MIN);
     if !memory::limit_arenas(u16::try_from(arenas).unwrap_or(u16::MAX)) {
         log::debug!("the number of arenas stays as it is");
     }
+}
+
+/// Has the process keep near `budget_bytes` for as long as it lives.
+pub(super) fn keep_near(budget_bytes: usize) {
     let mut watch = Watch { limit_bytes: budget_bytes as u64 + CONSTANT_BYTES, left_bytes: 0 };
     let look = move || {
         loop {

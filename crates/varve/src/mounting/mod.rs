@@ -144,6 +144,7 @@ pub fn serve(
     choices: &Choices,
     ready: impl FnOnce(&Ready) + Send,
 ) -> Result<()> {
+    allocator::limit_arenas();
     let attached = Attached::new(store, dir, choices)?;
     let facts = attached.ready();
     log::info!(

@@ -177,6 +177,10 @@ mod tests {
         assert_eq!(transport("transport=uring"), Some(Transport::Uring));
         assert_eq!(transport("transport=dev"), Some(Transport::Dev));
         assert_eq!(transport("transport=dev,transport=auto"), None);
+        let new_files = |options| Choices::parse(options, false).unwrap().new_files;
+        assert_eq!(new_files("newfiles=large"), NewFiles::Large);
+        assert_eq!(new_files("newfiles=large,newfiles=small"), NewFiles::Small);
+        assert_eq!(new_files("newfiles=small,newfiles=auto"), NewFiles::Auto);
     }
 
     #[test]
@@ -192,9 +196,17 @@ mod tests {
         let error = Choices::parse("ro,nobarrier", false).unwrap_err();
         assert!(error.message().contains("nobarrier") && error.to_string().contains("noatime"));
         assert!(Choices::parse("ro,nobarrier", true).unwrap().read_only);
-        for wrong in
-            ["ro=1", "transport", "transport=pipe", "memory", "memory=x", "memory=1K", "threads=0"]
-        {
+        for wrong in [
+            "ro=1",
+            "transport",
+            "transport=pipe",
+            "memory",
+            "memory=x",
+            "memory=1K",
+            "threads=0",
+            "newfiles",
+            "newfiles=huge",
+        ] {
             assert!(Choices::parse(wrong, false).is_err(), "{wrong}");
         }
     }

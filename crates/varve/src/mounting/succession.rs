@@ -166,6 +166,7 @@ fn estate(
 /// Goes on with the mount that the process before has left on the standard input. `prepare` is given the
 /// store and says how to mount. If it cannot go on, becomes the program before again.
 pub fn take_over(prepare: impl FnOnce(&Path) -> Result<Choices>) -> Result<()> {
+    allocator::limit_arenas();
     let estate = receive()?;
     let facts: Facts = serde_json::from_slice(&estate.baton.facts)
         .map_err(|error| Error::failed(format!("the facts handed over cannot be read: {error}")))?;

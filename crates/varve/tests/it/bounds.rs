@@ -13,6 +13,17 @@ fn memory_kib(pid: rustix::process::Pid, field: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
+/// Regions of memory that the allocator has taken for arenas besides its first.
+fn further_arenas(pid: rustix::process::Pid) -> usize {
+    const HEAP_BYTES: u64 = 64 << 20;
+    let maps = fs::read_to_string(format!("/proc/{}/maps", pid.as_raw_nonzero())).unwrap();
+    let begins_a_heap = |line: &&str| {
+        let address = line.split('-').next().and_then(|hex| u64::from_str_radix(hex, 16).ok());
+        line.contains(" rw-p 00000000 00:00 0") && address.unwrap() % HEAP_BYTES == 0
+    };
+    maps.lines().filter(begins_a_heap).count()
+}
+
 fn descriptors(pid: rustix::process::Pid) -> usize {
     fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().count()
 }
@@ -83,6 +94,8 @@ fn memory_stays_within_the_budget_however_many_inodes_are_known() {
     assert!(count("inodes_known") < 12_000, "{status}");
     let resident = memory_kib(mount.daemon(), "VmRSS");
     assert!(resident < BUDGET_KIB + CONSTANT_KIB, "{resident} KiB");
+    let arenas_max = std::thread::available_parallelism().unwrap().get().div_ceil(4).max(2);
+    assert!(further_arenas(mount.daemon()) < arenas_max);
     // And all of them are still found.
     for dir in 0..40 {
         assert_eq!(fs::read_dir(mount.path().join(format!("d{dir}"))).unwrap().count(), 1000);

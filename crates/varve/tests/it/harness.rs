@@ -164,6 +164,13 @@ impl Mount {
         rustix::process::Pid::from_raw(pid).unwrap()
     }
 
+    /// The number of large files in the storage below.
+    pub(crate) fn count_objects(&self) -> usize {
+        let found =
+            run(Command::new("find").arg(self.store().join("objects")).args(["-type", "f"]));
+        String::from_utf8(found.stdout).unwrap().lines().count()
+    }
+
     /// Kills the daemon and waits until its mount is dead.
     pub(crate) fn kill_daemon(&self) {
         rustix::process::kill_process(self.daemon(), rustix::process::Signal::KILL).unwrap();

@@ -35,6 +35,19 @@ fn a_store_is_mounted_once_and_says_where() {
     assert!(status["holder"].is_null() && status["mount_point"].is_null());
 }
 
+/// Where a file's first bytes go.
+#[test]
+fn new_files_begin_as_the_mount_was_told() {
+    let Some(mount) = Mount::new() else { return };
+    for (told, objects) in [("small", 0), ("large", 1)] {
+        mount.unmount();
+        mount.mount_with(&format!("newfiles={told}"));
+        fs::write(mount.path().join(told), "a few bytes").unwrap();
+        assert_eq!(mount.count_objects(), objects, "{told}");
+        assert_eq!(fs::read_to_string(mount.path().join(told)).unwrap(), "a few bytes");
+    }
+}
+
 #[test]
 fn a_store_and_its_mount_point_lie_apart() {
     if !can_mount() {
