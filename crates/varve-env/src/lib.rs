@@ -180,10 +180,6 @@ pub trait File: Send + Sync + fmt::Debug {
     /// REQUIRES: the range is allocated and within the file's length, and nothing has been written there.
     fn warm_room(&self, _offset: u64, _len: u64) {}
 
-    /// Says that reads go to places of no order: nothing beside what they ask for is worth fetching. A hint,
-    /// which may do nothing.
-    fn expect_random_reads(&self) {}
-
     /// Has a range fetched that will be read soon, without waiting for it. A hint, which may do nothing.
     fn prefetch(&self, _offset: u64, _len: u64) {}
 

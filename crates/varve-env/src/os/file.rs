@@ -133,10 +133,6 @@ impl File for OsFile {
         window::warm_room(self, offset, len);
     }
 
-    fn expect_random_reads(&self) {
-        let _ = fs::fadvise(&self.fd, 0, None, Advice::Random);
-    }
-
     fn prefetch(&self, offset: u64, len: u64) {
         let _ = fs::fadvise(&self.fd, offset, NonZeroU64::new(len), Advice::WillNeed);
     }

@@ -147,8 +147,8 @@ impl TableCache {
         }
         let file =
             self.env.open(path, OpenMode::Read).map_err(|error| io_error("open", path, error))?;
-        // What walks will want beyond one block they say themselves, by `prefetch`.
-        file.expect_random_reads();
+        // Lookups that go through neighbouring blocks, as those of small files in the order in which they were made, have
+        // the kernel read ahead. What walks will want beyond one block they say themselves, by `prefetch`.
         self.files.insert(no, Arc::clone(&file));
         Ok(file)
     }
