@@ -161,7 +161,7 @@ impl ViewDesk {
         match request {
             ViewRequest::CreateSnapshot { name } => {
                 let path = self.dir.join(views::create_snapshot(&self.fs, name)?.path());
-                self.name_changed(&ViewName { kind: ViewKind::Snapshot, name: name.clone() });
+                self.listing_changed(&ViewName { kind: ViewKind::Snapshot, name: name.clone() });
                 Ok(json!({ "name": name, "path": path.written() }))
             }
             ViewRequest::DeleteSnapshot { name } => {
@@ -248,7 +248,7 @@ impl ViewDesk {
         transfer::serve(&self.fs, request, client, |snapshot, committed| {
             self.follow(committed);
             let name = snapshot.name.clone();
-            self.name_changed(&ViewName { kind: ViewKind::Snapshot, name });
+            self.listing_changed(&ViewName { kind: ViewKind::Snapshot, name });
         });
     }
 
@@ -312,7 +312,7 @@ impl ViewDesk {
     }
 
     pub(super) fn begun(&self, name: &ViewName) {
-        self.name_changed(name);
+        self.listing_changed(name);
         self.claims.begun();
     }
 
@@ -344,9 +344,16 @@ impl ViewDesk {
         }
     }
 
-    /// Has the kernel forget what it knows of the place of a view, and of who else lists it.
+    /// Has the kernel forget what it knows of the place of a view that is gone, and of who lists it.
     fn name_changed(&self, view: &ViewName) {
         self.told(self.notifier.name_changed(view.dir(), view.name.as_bytes()));
+        self.listing_changed(view);
+    }
+
+    /// Has the kernel list anew what has a view that has begun. Of its place there is nothing to be forgotten, as the kernel never keeps
+    /// that there is no such name ([`varve_vfs::Vfs::may_appear`]): and if somebody was there already, that would take the view's
+    /// mount away again.
+    fn listing_changed(&self, view: &ViewName) {
         for dir in view.listed_in() {
             self.told(self.notifier.inode_changed(dir));
         }
