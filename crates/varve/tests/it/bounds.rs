@@ -13,15 +13,20 @@ fn memory_kib(pid: rustix::process::Pid, field: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Regions of memory that the allocator has taken for arenas besides its first.
+/// Arenas of the allocator besides its first: each begins at such a multiple, with memory in use and then some that is not yet.
 fn further_arenas(pid: rustix::process::Pid) -> usize {
     const HEAP_BYTES: u64 = 64 << 20;
     let maps = fs::read_to_string(format!("/proc/{}/maps", pid.as_raw_nonzero())).unwrap();
-    let begins_a_heap = |line: &&str| {
-        let address = line.split('-').next().and_then(|hex| u64::from_str_radix(hex, 16).ok());
-        line.contains(" rw-p 00000000 00:00 0") && address.unwrap() % HEAP_BYTES == 0
+    let lines: Vec<&str> = maps.lines().collect();
+    let begins_a_heap = |pair: &&[&str]| {
+        let (range, _) = pair[0].split_once(' ').unwrap();
+        let (begin, end) = range.split_once('-').unwrap();
+        u64::from_str_radix(begin, 16).unwrap().is_multiple_of(HEAP_BYTES)
+            && pair[0].contains(" rw-p 00000000 00:00 0")
+            && pair[1].starts_with(&format!("{end}-"))
+            && pair[1].contains(" ---p 00000000 00:00 0")
     };
-    maps.lines().filter(begins_a_heap).count()
+    lines.windows(2).filter(begins_a_heap).count()
 }
 
 fn descriptors(pid: rustix::process::Pid) -> usize {

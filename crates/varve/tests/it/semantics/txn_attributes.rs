@@ -313,7 +313,8 @@ fn commits_meanwhile(dir: &Path, progress: &mpsc::Sender<Option<usize>>) -> usiz
                     let id = begin(&shown, "").unwrap();
                     let view = within(dir, &id);
                     let shared = if n % 2 == 0 { view.join("shared") } else { view.clone() };
-                    // Somebody may have been there before this one, and before it was there for good.
+                    // Others look at every transaction that they see listed, this one also while it begins. What they had mounted
+                    // then was unmounted again at its begin, and this failed (ESTALE).
                     fs::write(shared.join(format!("{thread}-{n}")), "x").unwrap();
                     // Another may have moved it too, or removed what is in it.
                     let _ = fs::rename(shared.join("a"), shared.join("c"));
