@@ -66,8 +66,10 @@ pub(crate) struct Metrics {
     pub(crate) index_loads: Counter,
     pub(crate) device_reads: Counter,
     pub(crate) device_read_bytes: Counter,
-    /// Bytes that walks had fetched before they read them.
+    /// Bytes that somebody had fetched before he read them.
     pub(crate) prefetched_bytes: Counter,
+    /// Blocks and values that were fetched for who was about to look up rows in them.
+    pub(crate) rows_prefetched: Counter,
     pub(crate) filter_negatives: Counter,
     /// Tables that the map of the sub-levels spared lookups and scans.
     pub(crate) map_negatives: Counter,
@@ -208,6 +210,7 @@ impl Metrics {
             ("device_reads", &self.device_reads),
             ("device_read_bytes", &self.device_read_bytes),
             ("prefetched_bytes", &self.prefetched_bytes),
+            ("rows_prefetched", &self.rows_prefetched),
             ("filter_negatives", &self.filter_negatives),
             ("map_negatives", &self.map_negatives),
             ("map_hits", &self.map_hits),

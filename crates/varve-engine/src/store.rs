@@ -92,6 +92,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The newest value of `key`.
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>>;
 
+    /// Has the rows of `keys` fetched that are not in memory, for somebody who is about to [`Store::get`] them. Does not wait for
+    /// them, but where values stand apart: then it waits for the rows, and not for the values. Gives how much is fetched, in
+    /// blocks and values; nothing by a store that does no such thing.
+    fn prefetch(&self, _keyspace: KeyspaceId, _keys: &[&[u8]]) -> StoreResult<usize> {
+        Ok(0)
+    }
+
     /// What changes with the row of `key`: as long as it is what it was before a [`Store::get`], another would find the
     /// same. `None` if the store keeps no account of that.
     fn version(&self, _keyspace: KeyspaceId, _key: &[u8]) -> Option<RowVersion> {

@@ -22,7 +22,7 @@ use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsError;
 
 use crate::clones::{Ground, Sources};
-use crate::data::Unsettled;
+use crate::data::{Unsettled, Walks};
 use crate::descriptors::Descriptors;
 use crate::dictionaries::Dictionaries;
 use crate::dir_rows::DirRows;
@@ -61,6 +61,7 @@ pub struct VarveFs {
     pub(crate) locator: Locator,
     pub(crate) handles: Handles,
     pub(crate) habits: Habits,
+    pub(crate) walks: Walks,
     pub(crate) descriptors: Descriptors,
     pub(crate) unsettled: Unsettled,
     pub(crate) mapped: Mapped,
@@ -451,6 +452,7 @@ impl VarveFs {
             locator: Locator::new(spill, options.located_inodes()),
             handles: Handles::new(),
             habits: Habits::new(),
+            walks: Walks::new(),
             descriptors: Descriptors::new(options.open_objects_max()),
             unsettled: Unsettled::default(),
             mapped: Mapped::default(),

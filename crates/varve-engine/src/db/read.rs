@@ -16,10 +16,10 @@ use crate::iter::{KeyBounds, Source};
 use crate::memtable::{Found, is_empty_range};
 use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
-use crate::table::{Admission, FilteredBy};
+use crate::table::{Admission, BlockPlace, FilteredBy};
 use crate::version::{Table, Version};
 use crate::view::{Keyspace, Layer, View};
-use crate::{Direction, KeyRange, RowVersion, StoreResult, StoreSnapshot};
+use crate::{Direction, KeyRange, RowVersion, StoreResult, StoreSnapshot, ValuePolicy};
 
 impl Inner {
     /// The value of `key` in `tree` (`None`: the store itself) as of `seq`.
@@ -30,8 +30,68 @@ impl Inner {
         key: &[u8],
         seq: SeqNo,
     ) -> StoreResult<Option<Bytes>> {
-        self.check_open()?;
         self.metrics.gets.add(1);
+        let Some(found) = self.locate(tree, keyspace, key, seq)? else { return Ok(None) };
+        let value = self.cache.value_of(found, Admission::Keep)?;
+        self.metrics.gets_found.add(u64::from(value.is_some()));
+        Ok(value)
+    }
+
+    /// Has the newest rows of `keys` fetched, and their values where those stand apart; gives how many blocks and values that are.
+    pub(crate) fn prefetch(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> StoreResult<usize> {
+        self.check_open()?;
+        let view = self.views.get();
+        let layers = view.layers(None, keyspace, SeqNo::MAX)?;
+        let mut blocks = Vec::new();
+        for key in keys {
+            for layer in &layers {
+                blocks.extend(self.block_to_fetch(layer.space, key)?);
+            }
+        }
+        self.cache.prefetch_blocks(&blocks)?;
+        let mut fetched = blocks.len();
+        let apart = if self.options.values == ValuePolicy::InRow { &[] } else { keys };
+        for key in apart {
+            if let Some(Found::Separated(separated)) =
+                self.locate(None, keyspace, key, SeqNo::MAX)?
+            {
+                fetched += usize::from(self.cache.prefetch_value(&separated)?);
+            }
+        }
+        self.metrics.rows_prefetched.add(fetched as u64);
+        Ok(fetched)
+    }
+
+    /// The block in which a lookup of `key` in tables begins to search, unless there is none or it is in memory.
+    fn block_to_fetch<'a>(
+        &self,
+        space: &'a Keyspace,
+        key: &[u8],
+    ) -> StoreResult<Option<BlockPlace<'a>>> {
+        let (version, hash) = (&*space.version, filter_hash(key));
+        let named = version.map().map(|map| map.lookup(key, hash));
+        for table in version.sublevels().filter_map(|(_, sublevel)| sublevel.find(key)) {
+            let filtered_by = match named.zip(version.number(table)) {
+                Some((named, number)) if !named.contains(number) => continue,
+                Some(_) => FilteredBy::Map,
+                None => FilteredBy::Table,
+            };
+            if let Some(block) = self.cache.first_block(table, key, hash, filtered_by)? {
+                return Ok(Some(block).filter(|block| !self.cache.holds(*block)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What `key` is in `tree` as of `seq`.
+    fn locate(
+        &self,
+        tree: Option<BranchId>,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        seq: SeqNo,
+    ) -> StoreResult<Option<Found>> {
+        self.check_open()?;
         let hash = filter_hash(key);
         // What is in a memtable of the uppermost layer is found without holding on to a view.
         let found = self.views.with(|view| {
@@ -39,16 +99,12 @@ impl Inner {
             let found = layers.first().and_then(|layer| in_memtables(view, *layer, key, hash));
             StoreResult::Ok(found.ok_or_else(|| Arc::clone(view)))
         })?;
-        let found = match found {
-            Ok(found) => Some(found),
+        match found {
+            Ok(found) => Ok(Some(found)),
             Err(view) => {
-                self.get_below_memtables(&view, &view.layers(tree, keyspace, seq)?, key, hash)?
+                self.get_below_memtables(&view, &view.layers(tree, keyspace, seq)?, key, hash)
             }
-        };
-        let Some(found) = found else { return Ok(None) };
-        let value = self.cache.value_of(found, Admission::Keep)?;
-        self.metrics.gets_found.add(u64::from(value.is_some()));
-        Ok(value)
+        }
     }
 
     /// The version of the row of `key` in every key space; `None` once the store is closed.

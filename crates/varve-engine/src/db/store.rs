@@ -28,6 +28,10 @@ impl Store for Db {
         self.inner.get(None, keyspace, key, SeqNo::MAX)
     }
 
+    fn prefetch(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> StoreResult<usize> {
+        self.inner.prefetch(keyspace, keys)
+    }
+
     fn version(&self, _keyspace: KeyspaceId, key: &[u8]) -> Option<RowVersion> {
         self.inner.version(key)
     }

@@ -284,10 +284,7 @@ impl TableCache {
         let index = match table.index_slot().get() {
             Some(pinned) => &*pinned.index,
             None => {
-                cached = self.cached_index(table, filtered_by)?;
-                if filtered_by == FilteredBy::Table {
-                    self.pin(table, &cached);
-                }
+                cached = self.looked_up_index(table, filtered_by)?;
                 &*cached
             }
         };
@@ -302,6 +299,40 @@ impl TableCache {
             self.metrics.filter_false_positives.add(1);
         }
         Ok(found)
+    }
+
+    /// The first block in which `key` is to be looked for; `None` if it is not in `table`, by the filter or the index.
+    pub(crate) fn first_block<'a>(
+        self: &Arc<Self>,
+        table: &'a Table,
+        key: &[u8],
+        hash: u64,
+        filtered_by: FilteredBy,
+    ) -> StoreResult<Option<BlockPlace<'a>>> {
+        let index = match table.index_slot().get() {
+            Some(pinned) => Arc::clone(&pinned.index),
+            None => self.looked_up_index(table, filtered_by)?,
+        };
+        if filtered_by == FilteredBy::Table && !index.may_hold(hash) {
+            return Ok(None);
+        }
+        match index.index.find(key, table.bound_of(SeqNo::MAX)) {
+            Some(blocks) => index.place(table, *blocks.start()),
+            None => Ok(None),
+        }
+    }
+
+    /// The index of a table in which something is looked up, which is pinned if there is room.
+    fn looked_up_index(
+        self: &Arc<Self>,
+        table: &Table,
+        filtered_by: FilteredBy,
+    ) -> StoreResult<Arc<TableIndex>> {
+        let index = self.cached_index(table, filtered_by)?;
+        if filtered_by == FilteredBy::Table {
+            self.pin(table, &index);
+        }
+        Ok(index)
     }
 
     /// The newest version of `key` as of `seq` in `blocks`, which the index cannot tell apart. Nearly
@@ -435,7 +466,11 @@ impl TableCache {
 
     /// Whether the block at `place` is in memory.
     pub(crate) fn holds(&self, place: BlockPlace<'_>) -> bool {
-        let (file, offset) = (place.file.no(), place.handle.offset);
+        self.holds_at(place.file.no(), place.handle.offset)
+    }
+
+    /// Whether what stands at `offset` of `file` is in memory.
+    fn holds_at(&self, file: FileNo, offset: u64) -> bool {
         self.entries.contains_key(&Place { file, offset })
     }
 

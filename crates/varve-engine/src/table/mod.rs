@@ -4,6 +4,6 @@ pub(crate) mod cache;
 mod describe;
 pub(crate) mod writer;
 
-pub(crate) use cache::{Admission, FilteredBy, TableCache, TableIndex};
+pub(crate) use cache::{Admission, BlockPlace, FilteredBy, TableCache, TableIndex};
 pub(crate) use describe::describe;
 pub(crate) use writer::TableWriter;

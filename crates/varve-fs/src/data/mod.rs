@@ -9,6 +9,7 @@
 //! together. A large file (`large`, `migrate`) has its bytes in an object file, whose reads and writes take
 //! no row lock and may go past this program altogether.
 
+mod ahead;
 mod allocate;
 mod copy;
 mod large;
@@ -18,6 +19,7 @@ mod seek;
 mod small;
 mod unsettled;
 
+pub(crate) use ahead::Walks;
 pub(crate) use large::copy_stat;
 pub(crate) use unsettled::Unsettled;
 
@@ -54,7 +56,15 @@ impl VarveFs {
                     inode = held.inode.clone();
                     match inode.content {
                         Content::Borrowed(_) | Content::Object { .. } => None,
-                        _ => Some(self.read_small(&inode, offset, len)?),
+                        _ => {
+                            let bytes = self.read_small(&inode, offset, len)?;
+                            let dir = held.counted_in().filter(|_| offset == 0);
+                            drop(held);
+                            if let Some(dir) = dir {
+                                self.fetch_ahead(dir, ino);
+                            }
+                            Some(bytes)
+                        }
                     }
                 }
                 Content::Object { .. } => match self.find_object(&file.node)? {

@@ -41,6 +41,45 @@ fn every_size_comes_back_however_it_was_reached() {
     check(&rig);
 }
 
+/// The files of each directory were written with those of others in between.
+#[test]
+fn files_of_a_directory_are_fetched_before_they_are_read() {
+    const FILES: usize = 30;
+    const BYTES: usize = 20_000;
+    let options = MountOptions { memory_budget_bytes: 8 << 20, ..MountOptions::default() };
+    let rig = Rig::with(&FormatOptions::default(), options);
+    let dirs: Vec<_> = (0..40).map(|n| rig.mk_dir(ROOT, &format!("d{n}"))).collect();
+    // Nothing that compression makes smaller.
+    let bytes = |n: usize| {
+        let numbers = (0..BYTES as u64 / 8).map(|at| at.wrapping_add(n as u64 * 7919));
+        let mixed =
+            numbers.map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31));
+        mixed
+            .flat_map(|number| number.wrapping_mul(0xbf58_476d_1ce4_e5b9).to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    for n in 0..FILES {
+        for dir in &dirs {
+            let ino = rig.mk(*dir, &n.to_string());
+            rig.put_at(ino, 0, &bytes(n));
+        }
+    }
+    let rig = rig.remount();
+    let fetched = || {
+        let status: serde_json::Value = serde_json::from_str(&rig.status_json()).unwrap();
+        status["engine"]["counters"]["rows_prefetched"].as_u64().unwrap() as usize
+    };
+    let read = |dir: usize, n: usize| {
+        let ino = rig.find(dirs[dir], &n.to_string()).unwrap().ino;
+        assert!(rig.contents(ino) == bytes(n), "{n}");
+    };
+    (0..40).for_each(|dir| read(dir, 0));
+    assert_eq!(fetched(), 0, "one of each");
+    (1..FILES).for_each(|n| read(20, n));
+    // Each has two chunks, in a block each. Some may be in the log.
+    assert!(fetched() > FILES && fetched() <= 2 * FILES, "{}", fetched());
+}
+
 #[test]
 fn appends_of_several_handles_never_overlap() {
     let rig = Rig::new();

@@ -494,3 +494,26 @@ fn extended_attributes_of_a_directory_do_not_commute() {
     commit("third", Some(b"3")).unwrap();
     assert_eq!(fs.getxattr(dir, b"user.a").unwrap(), &b"3"[..]);
 }
+
+/// Who reads files of a directory has looked at those, whatever else would be fetched for others.
+#[test]
+fn who_reads_some_files_of_a_directory_locks_no_others() {
+    let env = sim_store(4, &FormatOptions::default());
+    let fs = open(&env);
+    let dir = fs.mk_dir(ROOT, "dir");
+    for text in ["0", "1", "2", "3"] {
+        let ino = fs.mk(dir, text);
+        fs.put_at(ino, 0, &[7; 2000]);
+    }
+    let isolation = Isolation::Serializable;
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let txn = fs.begin_transaction(ROOT, &options).unwrap();
+    let view = fs.open_view(&txn).unwrap();
+    for text in ["3", "1", "0"] {
+        assert_eq!(view.contents(view.find(dir, text).unwrap().ino), [7; 2000]);
+    }
+    fs.unlink(dir, name("2")).unwrap();
+    let Err(FsError::Blocked(_)) = fs.unlink(dir, name("1")) else { panic!("it is locked") };
+    drop(view);
+    fs.abort_transaction(&txn.name).unwrap();
+}

@@ -23,6 +23,9 @@ use crate::segment::{Segment, Separated};
 use crate::version::{Table, TableFile};
 use crate::{StoreError, StoreResult};
 
+/// Bytes that the kernel is asked for at a time: of more it may leave away the rest.
+const PREFETCH_BYTES_MAX: u64 = 128 << 10;
+
 impl TableCache {
     /// Reads index and filters, whether they are in memory or not.
     pub(crate) fn load_index(&self, table: &Table) -> StoreResult<TableIndex> {
@@ -147,16 +150,45 @@ impl TableCache {
         }
         let file =
             self.env.open(path, OpenMode::Read).map_err(|error| io_error("open", path, error))?;
-        // Lookups that go through neighbouring blocks, as those of small files in the order in which they were made, have
-        // the kernel read ahead. What walks will want beyond one block they say themselves, by `prefetch`.
         self.files.insert(no, Arc::clone(&file));
         Ok(file)
     }
 
     /// Has the bytes of `file` from `start` to `end` fetched, which a walk will come to.
     pub(crate) fn prefetch(&self, file: &TableFile, start: u64, end: u64) -> StoreResult<()> {
+        self.prefetch_at(file.path(), file.no(), start, end)
+    }
+
+    /// Has `blocks` fetched, neighbours among those that follow each other together.
+    pub(crate) fn prefetch_blocks(&self, blocks: &[BlockPlace<'_>]) -> StoreResult<()> {
+        let mut blocks = blocks.iter().peekable();
+        while let Some(BlockPlace { file, handle }) = blocks.next() {
+            let mut end = handle.end();
+            while let Some(next) = blocks.next_if(|next| {
+                next.file.no() == file.no()
+                    && (handle.offset..=end).contains(&next.handle.offset)
+                    && next.handle.end() - handle.offset <= PREFETCH_BYTES_MAX
+            }) {
+                end = end.max(next.handle.end());
+            }
+            self.prefetch(file, handle.offset, end)?;
+        }
+        Ok(())
+    }
+
+    /// Has a value that stands in a segment fetched; false if it is in memory.
+    pub(crate) fn prefetch_value(&self, separated: &Separated) -> StoreResult<bool> {
+        let Separated { segment, handle } = separated;
+        let is_here = self.holds_at(segment.file_no(), handle.offset);
+        if !is_here {
+            self.prefetch_at(segment.path(), segment.file_no(), handle.offset, handle.end())?;
+        }
+        Ok(!is_here)
+    }
+
+    fn prefetch_at(&self, path: &Path, no: FileNo, start: u64, end: u64) -> StoreResult<()> {
         self.metrics.prefetched_bytes.add(end - start);
-        self.file(file.path(), file.no())?.prefetch(start, end - start);
+        self.file(path, no)?.prefetch(start, end - start);
         Ok(())
     }
 }
