@@ -64,6 +64,8 @@ pub(crate) struct Reaper {
 #[derive(Default)]
 struct State {
     queue: Vec<InodeId>,
+    /// Directories are to be let tell now.
+    tell: bool,
     stopping: bool,
 }
 
@@ -97,19 +99,24 @@ impl Reaper {
         let mut earlier = Some(InodeId::new(0));
         let mut due = self.env.monotonic().saturating_add(INTERVAL);
         loop {
-            let waits = earlier.is_none();
-            let busy = {
+            let (busy, tell) = {
                 let mut state = self.state.lock();
-                if !state.stopping && waits {
-                    self.changed.wait_for(&mut state, INTERVAL);
+                if !state.stopping && !state.tell && earlier.is_none() {
+                    let wait = due.saturating_sub(self.env.monotonic());
+                    self.changed.wait_for(&mut state, wait);
                 }
                 if state.stopping {
                     return;
                 }
-                !state.queue.is_empty()
+                (!state.queue.is_empty(), std::mem::take(&mut state.tell))
             };
-            if waits || self.env.monotonic() >= due {
+            let is_due = self.env.monotonic() >= due;
+            if tell {
+                self.accounts.tell_all();
+            } else if is_due {
                 self.accounts.tell_news();
+            }
+            if is_due {
                 if busy && let Err(error) = self.sync_and_drain() {
                     log::warn!("files of removed inodes stay for now: {error}");
                 }
@@ -117,6 +124,12 @@ impl Reaper {
             }
             earlier = earlier.and_then(|from| self.remove_earlier(from));
         }
+    }
+
+    /// Has the thread, if there is one, let directories tell what changed below them.
+    pub(crate) fn tell_soon(&self) {
+        self.state.lock().tell = true;
+        self.changed.notify_all();
     }
 
     /// Ends the thread, and soon all removals.
@@ -245,5 +258,68 @@ impl Reaper {
     /// How many ids wait.
     pub(crate) fn queued(&self) -> usize {
         self.state.lock().queue.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use varve_env::os::OsEnv;
+    use varve_env::sim::SimEnv;
+    use varve_types::FileName;
+    use varve_vfs::{Caller, Vfs};
+
+    use super::*;
+    use crate::{FormatOptions, MountOptions, VarveFs};
+
+    const ROOM: usize = 16;
+
+    fn made(env: Arc<dyn Env>, dir: &Path) -> (VarveFs, Vec<InodeId>) {
+        crate::format(&env, dir, &FormatOptions::default()).unwrap();
+        let options = MountOptions { marked_dirs_max: ROOM, ..MountOptions::default() };
+        let fs = VarveFs::open(env, dir, options).unwrap();
+        let make = |n| fs.mkdir(Caller::ROOT, InodeId::ROOT, name(&format!("d{n}")), 0o755);
+        let dirs = (0..ROOM).map(|n| make(n).unwrap().attr.ino).collect();
+        (fs, dirs)
+    }
+
+    fn name(text: &str) -> FileName<'_> {
+        FileName::new(text.as_bytes()).unwrap()
+    }
+
+    fn make_file(fs: &VarveFs, dir: InodeId, text: &str) {
+        fs.mknod(Caller::ROOT, dir, name(text), 0o100_644, 0).unwrap();
+    }
+
+    /// On a deterministic machine there is no thread, so what it is asked for stays to be seen.
+    #[test]
+    fn the_thread_is_asked_once_before_there_is_no_more_room() {
+        let (fs, dirs) = made(SimEnv::new(1), Path::new("/store"));
+        let take_asked = || std::mem::take(&mut fs.reaper.state.lock().tell);
+        for text in ["one", "two"] {
+            for (marked, dir) in dirs.iter().enumerate() {
+                make_file(&fs, *dir, text);
+                assert_eq!(take_asked(), marked == ROOM - ROOM / 4 + 1, "{marked}");
+            }
+            fs.accounts.tell_all();
+        }
+    }
+
+    /// Nobody has to wait for directories, as the thread lets them tell each time in between.
+    #[test]
+    fn the_thread_lets_directories_tell() {
+        const ROUNDS: u32 = 20;
+        let (dir, env) = (tempfile::tempdir().unwrap(), OsEnv::new());
+        let (fs, dirs) = made(env.clone(), &dir.path().join("store"));
+        let begun = env.monotonic();
+        for round in 0..ROUNDS {
+            for dir in &dirs[..=ROOM - ROOM / 4 + 1] {
+                make_file(&fs, *dir, &format!("f{round}"));
+            }
+            varve_testkit::eventually("directories have told", || fs.accounts.marked() <= ROOM / 4);
+        }
+        assert!(env.monotonic() - begun < INTERVAL * ROUNDS / 2, "they waited for its interval");
+        fs.close().unwrap();
     }
 }

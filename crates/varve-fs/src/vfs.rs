@@ -30,6 +30,9 @@ impl VarveFs {
     fn enter(&self) {
         self.touch();
         self.accounts.make_room();
+        if self.accounts.should_tell_soon() {
+            self.reaper.tell_soon();
+        }
         self.settle_waiting();
         self.drop_returned_sources();
     }

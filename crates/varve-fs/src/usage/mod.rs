@@ -12,8 +12,8 @@
 //!    usage and untold of that one row change ([`Accounts::commit`]).
 //! 2. A directory whose untold change is not zero is named by a mark row, written in the same batch
 //!    ([`marks`]). There are about [`MARKS_MAX`] at most, besides those that cannot tell.
-//! 3. Every few seconds, or when there are more, each marked directory tells its parent, in one batch, up to the
-//!    root ([`tell`]).
+//! 3. Every few seconds, and when three quarters of the room for marks are taken, a thread lets each marked directory tell its parent,
+//!    in one batch, up to the root ([`tell`]). Who finds no room at all does it himself.
 //! 4. The usage of a tree is that of its top and what the marked directories below have not told ([`total`]):
 //!    its cost grows with the marks, not with the tree.
 //!
@@ -38,7 +38,7 @@ mod tell;
 pub(crate) mod total;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -90,6 +90,8 @@ pub(crate) struct Accounts {
     marks_max: usize,
     /// Marks beyond which directories tell at once.
     room: AtomicUsize,
+    /// Somebody was told to let them tell before that.
+    asked: AtomicBool,
     quotas: Quotas,
     /// Held by the one who lets marked directories tell.
     telling: Mutex<()>,
@@ -107,8 +109,20 @@ impl Accounts {
     ) -> FsResult<Accounts> {
         let marks = Marks::load(store.as_ref(), meta, marks)?;
         let (quotas, telling) = (Quotas::default(), Mutex::new(()));
-        let room = AtomicUsize::new(marks_max);
-        Ok(Accounts { store, meta, data, locks, dirs, marks, marks_max, room, quotas, telling })
+        let (room, asked) = (AtomicUsize::new(marks_max), AtomicBool::new(false));
+        Ok(Accounts {
+            store,
+            meta,
+            data,
+            locks,
+            dirs,
+            marks,
+            marks_max,
+            room,
+            asked,
+            quotas,
+            telling,
+        })
     }
 
     /// Writes all of `changes`, which are done then, or nothing, with what they charge; `QuotaExceeded` if that does not

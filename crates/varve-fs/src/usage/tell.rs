@@ -44,8 +44,16 @@ impl Accounts {
         }
     }
 
+    /// Whether there is little room left, so that somebody should let directories tell before callers wait for it. Says so once until
+    /// they are let.
+    pub(crate) fn should_tell_soon(&self) -> bool {
+        let room = self.room.load(Ordering::Relaxed);
+        self.marks.count() > room - room / 4 && !self.asked.swap(true, Ordering::Relaxed)
+    }
+
     /// REQUIRES: `telling` is held.
     fn tell_marked(&self) {
+        self.asked.store(false, Ordering::Relaxed);
         let mut left: BTreeSet<InodeId> = self.marks.dirs().into_iter().collect();
         let (mut failed, mut failures) = (None, 0_usize);
         while let Some(dir) = left.pop_last() {
