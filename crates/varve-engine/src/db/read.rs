@@ -41,13 +41,13 @@ impl Inner {
     pub(crate) fn prefetch(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> StoreResult<usize> {
         self.check_open()?;
         let view = self.views.get();
-        let layers = view.layers(None, keyspace, SeqNo::MAX)?;
+        let space = view.keyspace(keyspace)?;
         let mut blocks = Vec::new();
         for key in keys {
-            for layer in &layers {
-                blocks.extend(self.block_to_fetch(layer.space, key)?);
-            }
+            blocks.extend(self.block_to_fetch(space, key)?);
         }
+        // Several rows may be in one.
+        blocks.dedup_by_key(|block| (block.file.no(), block.handle.offset));
         self.cache.prefetch_blocks(&blocks)?;
         let mut fetched = blocks.len();
         let apart = if self.options.values == ValuePolicy::InRow { &[] } else { keys };

@@ -166,10 +166,10 @@ impl TableCache {
             let mut end = handle.end();
             while let Some(next) = blocks.next_if(|next| {
                 next.file.no() == file.no()
-                    && (handle.offset..=end).contains(&next.handle.offset)
+                    && next.handle.offset == end
                     && next.handle.end() - handle.offset <= PREFETCH_BYTES_MAX
             }) {
-                end = end.max(next.handle.end());
+                end = next.handle.end();
             }
             self.prefetch(file, handle.offset, end)?;
         }
