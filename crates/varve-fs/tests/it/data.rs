@@ -1,5 +1,7 @@
 //! Bytes: small, growing and large files, holes, appends, passthrough, attributes.
 
+use varve_engine::StoreDesign;
+use varve_engine::design::Values;
 use varve_env::sim::{FaultRule, SimOp};
 use varve_fs::{Atime, FormatOptions, MountOptions, NewFiles};
 use varve_types::Timestamp;
@@ -44,10 +46,22 @@ fn every_size_comes_back_however_it_was_reached() {
 /// The files of each directory were written with those of others in between.
 #[test]
 fn files_of_a_directory_are_fetched_before_they_are_read() {
-    const FILES: usize = 30;
+    // Each has two chunks, in a block each. Some may be in the log.
+    let fetched = fetched_of_a_directory(Values::InRow);
+    assert!(fetched > FILES_OF_EACH && fetched <= 2 * FILES_OF_EACH, "{fetched}");
+    // Each has two values, besides the blocks that say where they stand, which alone are fewer than the files.
+    let fetched = fetched_of_a_directory(Values::Separated);
+    assert!(fetched > FILES_OF_EACH && fetched <= 3 * FILES_OF_EACH, "{fetched}");
+}
+
+const FILES_OF_EACH: usize = 30;
+
+/// Blocks and values that are fetched for who reads the files of one of many directories.
+fn fetched_of_a_directory(values: Values) -> usize {
     const BYTES: usize = 20_000;
     let options = MountOptions { memory_budget_bytes: 8 << 20, ..MountOptions::default() };
-    let rig = Rig::with(&FormatOptions::default(), options);
+    let design = StoreDesign { values, ..StoreDesign::default() };
+    let rig = Rig::with(&FormatOptions { design, ..FormatOptions::default() }, options);
     let dirs: Vec<_> = (0..40).map(|n| rig.mk_dir(ROOT, &format!("d{n}"))).collect();
     // Nothing that compression makes smaller.
     let bytes = |n: usize| {
@@ -58,7 +72,7 @@ fn files_of_a_directory_are_fetched_before_they_are_read() {
             .flat_map(|number| number.wrapping_mul(0xbf58_476d_1ce4_e5b9).to_le_bytes())
             .collect::<Vec<u8>>()
     };
-    for n in 0..FILES {
+    for n in 0..FILES_OF_EACH {
         for dir in &dirs {
             let ino = rig.mk(*dir, &n.to_string());
             rig.put_at(ino, 0, &bytes(n));
@@ -75,9 +89,8 @@ fn files_of_a_directory_are_fetched_before_they_are_read() {
     };
     (0..40).for_each(|dir| read(dir, 0));
     assert_eq!(fetched(), 0, "one of each");
-    (1..FILES).for_each(|n| read(20, n));
-    // Each has two chunks, in a block each. Some may be in the log.
-    assert!(fetched() > FILES && fetched() <= 2 * FILES, "{}", fetched());
+    (1..FILES_OF_EACH).for_each(|n| read(20, n));
+    fetched()
 }
 
 #[test]
