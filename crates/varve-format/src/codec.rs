@@ -41,16 +41,21 @@ pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     }
 }
 
+/// The bit of each byte of a varint that says whether another follows.
+const STOPS: u64 = 0x8080_8080_8080_8080;
+
+/// How many bytes the varint at the start of `bytes` takes, if it ends within them.
+#[inline(always)]
+pub(crate) fn varint_bytes(bytes: &[u8; 8]) -> Option<usize> {
+    let stops = !u64::from_le_bytes(*bytes) & STOPS;
+    (stops != 0).then(|| stops.trailing_zeros() as usize / 8 + 1)
+}
+
 /// The varint at the start of `bytes`, if it is one that ends within them, without looking at one byte after the other.
 #[inline(always)]
 fn short_varint(bytes: &[u8; 8]) -> Option<(u64, usize)> {
-    const STOPS: u64 = 0x8080_8080_8080_8080;
     let word = u64::from_le_bytes(*bytes);
-    let stops = !word & STOPS;
-    if stops == 0 {
-        return None;
-    }
-    let len = stops.trailing_zeros() as usize / 8 + 1;
+    let len = varint_bytes(bytes)?;
     // All up to the last byte, then seven bits of each, brought together by twos.
     let word = word & (u64::MAX >> (64 - 8 * len)) & !STOPS;
     let word = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Source: Elias 1974; Vigna, Quasi-succinct indices, 2013. What speeds the search up (the position of
-//! every 256th zero or one) is made when the list is loaded.
+//! every 64th zero or one) is made when the list is loaded.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ use crate::codec::{Reader, put_varint};
 use crate::{FormatResult, Problem};
 
 /// Every such many zeros or ones have their position noted.
-const SAMPLE: usize = 256;
+const SAMPLE: usize = 64;
 
 /// What a list is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(crate) struct EliasFano {
     low: Packed,
     high: Box<[u64]>,
     access: Access,
-    /// The position of every 256th zero, for [`Access::Rank`], or one, for [`Access::Get`].
+    /// The position of every 64th zero, for [`Access::Rank`], or one, for [`Access::Get`].
     samples: Box<[u32]>,
 }
 
@@ -127,6 +127,17 @@ impl EliasFano {
     #[inline]
     pub(crate) fn get(&self, i: usize) -> u64 {
         self.value(self.select(i, true) - i, i)
+    }
+
+    /// The `i`th integer and the one before it, or 0 before the first.
+    ///
+    /// REQUIRES: made for [`Access::Get`], and `i` below the length.
+    #[inline]
+    pub(crate) fn get_with_before(&self, i: usize) -> (u64, u64) {
+        let mut from = self.iter_from(i.saturating_sub(1));
+        let mut next = || from.next().unwrap_or(self.largest);
+        let before = if i == 0 { 0 } else { next() };
+        (before, next())
     }
 
     /// The numbers of the integers that are `value`: from how many are below it to how many are not above.
@@ -288,6 +299,8 @@ mod tests {
             assert_eq!(gets.len(), list.len());
             for (i, &value) in list.iter().enumerate() {
                 assert_eq!(gets.get(i), value);
+                let before = if i == 0 { 0 } else { list[i - 1] };
+                assert_eq!(gets.get_with_before(i), (before, value));
                 for probe in [value.saturating_sub(1), value, value.saturating_add(1)] {
                     let below = list.partition_point(|v| *v < probe);
                     let through = list.partition_point(|v| *v <= probe);

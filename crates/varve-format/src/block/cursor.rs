@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 use varve_types::SeqNo;
 
-use super::{Block, Entry, internal_cmp};
+use super::{Block, Entry, Outline, internal_cmp};
 use crate::{EntryKind, FormatError, FormatResult, Problem};
 
 /// A position in a block: at an entry, or nowhere. After an error it is nowhere.
@@ -47,7 +47,7 @@ impl BlockCursor {
 
     /// Whether the cursor is at the block's last entry.
     pub fn is_last(&self) -> bool {
-        self.at.is_some_and(|at| at.entry.end >= self.block.entries_end)
+        self.at.is_some_and(|at| at.entry.outline.end >= self.block.entries_end)
     }
 
     /// The block.
@@ -73,13 +73,13 @@ impl BlockCursor {
     /// The entry's value, sharing the block's memory; empty for a deletion.
     pub fn value(&self) -> Bytes {
         self.at.map_or_else(Bytes::new, |at| {
-            self.block.content.slice(at.entry.value_start..at.entry.end)
+            self.block.content.slice(at.entry.outline.value_start..at.entry.outline.end)
         })
     }
 
     /// The entry's offset in the block's content and how many bytes its key shares.
     pub(super) fn place(&self) -> Option<(usize, usize)> {
-        self.at.map(|at| (at.offset, at.entry.shared))
+        self.at.map(|at| (at.offset, at.entry.outline.shared))
     }
 
     /// To the first entry.
@@ -109,7 +109,9 @@ impl BlockCursor {
     #[expect(clippy::should_implement_trait, reason = "a cursor also goes back")]
     pub fn next(&mut self) -> FormatResult<()> {
         match self.at.take() {
-            Some(at) if at.entry.end < self.block.entries_end => self.enter_entry(at.entry.end),
+            Some(at) if at.entry.outline.end < self.block.entries_end => {
+                self.enter_entry(at.entry.outline.end)
+            }
             _ => Ok(()),
         }
     }
@@ -135,7 +137,7 @@ impl BlockCursor {
     /// Walks on to the entry that ends at `end`.
     fn walk_before(&mut self, end: usize) -> FormatResult<()> {
         while let Some(at) = self.at
-            && at.entry.end < end
+            && at.entry.outline.end < end
         {
             self.next()?;
         }
@@ -151,12 +153,13 @@ impl BlockCursor {
     /// To the entry at `offset`, whose predecessor's key is in `self.key`.
     fn enter_entry(&mut self, offset: usize) -> FormatResult<()> {
         let entry = self.block.entry(offset)?;
-        if entry.shared > self.key.len() {
+        let Outline { shared, key_start, value_start, .. } = entry.outline;
+        if shared > self.key.len() {
             let rule = "an entry that shares more bytes than the key before has";
             return Err(FormatError::new(offset, Problem::Invalid(rule)));
         }
-        self.key.truncate(entry.shared);
-        self.key.extend_from_slice(&self.block.content[entry.key_start..entry.value_start]);
+        self.key.truncate(shared);
+        self.key.extend_from_slice(&self.block.content[key_start..value_start]);
         self.at = Some(Position { offset, entry });
         Ok(())
     }

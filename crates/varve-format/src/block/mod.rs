@@ -31,7 +31,8 @@ use varve_types::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use builder::BlockBuilder;
 pub use cursor::BlockCursor;
 
-use crate::codec::Reader;
+use crate::codec::{Reader, read_varint, varint_bytes};
+use crate::filter::PREFIX_BYTES;
 use crate::{EntryKind, FormatError, FormatResult, Problem};
 
 /// Every such many entries one has its whole key.
@@ -40,11 +41,22 @@ const RESTART_BYTES: usize = 4;
 /// Bits of the number of restarts; the length of keys has the others of its word.
 const COUNT_BITS: u32 = 24;
 const KIND_BITS: u32 = 2;
+/// Bytes that are read at once for a tag, which nearly always takes fewer.
+const TAG_WORD_BYTES: usize = 8;
 
 /// The order of versions: by key, and of one key the newest first.
 #[inline]
 pub fn internal_cmp(a: (&[u8], SeqNo), b: (&[u8], SeqNo)) -> Ordering {
-    a.0.cmp(b.0).then(b.1.cmp(&a.1))
+    key_cmp(a.0, b.0).then(b.1.cmp(&a.1))
+}
+
+/// The order of keys: that of their bytes. Those of 8 + 8 bytes are compared as numbers, without a call.
+#[inline]
+fn key_cmp(a: &[u8], b: &[u8]) -> Ordering {
+    match (<[u8; 2 * PREFIX_BYTES]>::try_from(a), b.try_into()) {
+        (Ok(a), Ok(b)) => u128::from_be_bytes(a).cmp(&u128::from_be_bytes(b)),
+        _ => a.cmp(b),
+    }
 }
 
 /// A version of a row, found by [`Block::get`].
@@ -69,13 +81,19 @@ pub struct Block {
     key_bytes: u8,
 }
 
-/// An entry's fields; ranges are offsets in the content.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
+/// What of an entry says whether to look closer and where the next one is; ranges are offsets in the content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Outline {
     shared: usize,
     key_start: usize,
     value_start: usize,
     end: usize,
+}
+
+/// An entry's fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    outline: Outline,
     seq: SeqNo,
     kind: EntryKind,
 }
@@ -120,22 +138,23 @@ impl Block {
 
     /// The key of the first entry.
     pub fn first_key(&self) -> FormatResult<&[u8]> {
-        let first = self.restart_entry(0)?;
+        let first = self.restart_outline(0)?;
         Ok(self.suffix(&first))
     }
 
     /// The newest version of `key` that a reader as of `seq` sees, if it is in this block.
     pub fn get(&self, key: &[u8], seq: SeqNo) -> FormatResult<Option<Found>> {
-        let after = self.restarts_up_to(key, seq)?;
+        // Of one region the walk finds out by itself.
+        let after = if self.restarts == 1 { 1 } else { self.restarts_up_to(key, seq)? };
         if let Some(region) = after.checked_sub(1) {
             let end = self.region_end(region);
             if let Some(entry) = self.scan_region(self.restart(region), end, key, seq)? {
                 return Ok(Some(self.found(entry)));
             }
         }
-        if after < self.restarts {
-            let entry = self.restart_entry(after)?;
-            if self.suffix(&entry) == key && entry.seq <= seq {
+        if after < self.restarts && self.suffix(&self.restart_outline(after)?) == key {
+            let entry = self.entry(self.restart(after))?;
+            if entry.seq <= seq {
                 return Ok(Some(self.found(entry)));
             }
         }
@@ -183,17 +202,20 @@ impl Block {
     ) -> FormatResult<Option<Entry>> {
         let mut matched = 0;
         while pos < end {
-            let entry = self.entry(pos)?;
-            pos = entry.end;
-            match entry.shared.cmp(&matched) {
+            let (at, outline) = (pos, self.outline(pos)?);
+            pos = outline.end;
+            match outline.shared.cmp(&matched) {
                 Ordering::Greater => continue,
                 Ordering::Less => return Ok(None),
                 Ordering::Equal => {}
             }
-            let (suffix, rest) = (self.suffix(&entry), &key[matched..]);
+            let (suffix, rest) = (self.suffix(&outline), &key[matched..]);
             let common = common_prefix(suffix, rest);
-            if common == suffix.len() && common == rest.len() && entry.seq <= seq {
-                return Ok(Some(entry));
+            if common == suffix.len() && common == rest.len() {
+                let entry = self.entry(at)?;
+                if entry.seq <= seq {
+                    return Ok(Some(entry));
+                }
             }
             if suffix.get(common) > rest.get(common) {
                 return Ok(None);
@@ -208,8 +230,11 @@ impl Block {
         let (mut low, mut high) = (0, self.restarts);
         while low < high {
             let middle = low + (high - low) / 2;
-            let entry = self.restart_entry(middle)?;
-            if internal_cmp((self.suffix(&entry), entry.seq), (key, seq)) == Ordering::Greater {
+            let after = match key_cmp(self.suffix(&self.restart_outline(middle)?), key) {
+                Ordering::Equal => self.entry(self.restart(middle))?.seq < seq,
+                order => order == Ordering::Greater,
+            };
+            if after {
                 high = middle;
             } else {
                 low = middle + 1;
@@ -228,36 +253,80 @@ impl Block {
         if i + 1 < self.restarts { self.restart(i + 1) } else { self.entries_end }
     }
 
-    fn restart_entry(&self, i: usize) -> FormatResult<Entry> {
+    fn restart_outline(&self, i: usize) -> FormatResult<Outline> {
         let pos = self.restart(i);
-        let entry = self.entry(pos)?;
-        if entry.shared != 0 {
+        let outline = self.outline(pos)?;
+        if outline.shared != 0 {
             let rule = "a restart that shares bytes with the key before";
             return Err(FormatError::new(pos, Problem::Invalid(rule)));
         }
-        Ok(entry)
+        Ok(outline)
+    }
+
+    /// The outline of the entry at `pos`, without a look at its tag if that can be done.
+    #[inline(always)]
+    fn outline(&self, pos: usize) -> FormatResult<Outline> {
+        let entries = &self.content[..self.entries_end];
+        match outline(entries, pos, self.key_bytes) {
+            Some((outline, _)) => Ok(outline),
+            None => Ok(decode_entry(entries, pos, self.key_bytes)?.outline),
+        }
     }
 
     /// The entry at `pos`.
-    #[inline]
+    #[inline(always)]
     fn entry(&self, pos: usize) -> FormatResult<Entry> {
-        decode_entry(&self.content[..self.entries_end], pos, self.key_bytes)
+        let entries = &self.content[..self.entries_end];
+        match short_entry(entries, pos, self.key_bytes) {
+            Some(entry) => Ok(entry),
+            None => decode_entry(entries, pos, self.key_bytes),
+        }
     }
 
     /// The part of the entry's key that it does not share.
     #[inline]
-    fn suffix(&self, entry: &Entry) -> &[u8] {
-        &self.content[entry.key_start..entry.value_start]
+    fn suffix(&self, outline: &Outline) -> &[u8] {
+        &self.content[outline.key_start..outline.value_start]
     }
 
     fn found(&self, entry: Entry) -> Found {
-        let value = self.content.slice(entry.value_start..entry.end);
+        let value = self.content.slice(entry.outline.value_start..entry.outline.end);
         Found { seq: entry.seq, kind: entry.kind, value }
     }
 }
 
+/// The outline of the entry at `pos` and where its tag begins, if it is as nearly all are: its key as long as all others, its value
+/// of less than 16 KiB, and more behind its head than what a head can take.
+#[inline(always)]
+fn outline(entries: &[u8], pos: usize, key_bytes: u8) -> Option<(Outline, usize)> {
+    let rest = entries.get(pos..)?;
+    let [shared, head @ ..] = rest.first_chunk::<{ 1 + 2 + TAG_WORD_BYTES }>()?;
+    let unshared = key_bytes.checked_sub(*shared).filter(|_| key_bytes != 0 && *shared < 0x80)?;
+    let (value_len, value_len_bytes) = read_varint(&head[..2])?;
+    let tag_at = 1 + value_len_bytes;
+    let tag_bytes = varint_bytes(head[value_len_bytes..].first_chunk()?)?;
+    let key_at = tag_at + tag_bytes;
+    let value_at = key_at + usize::from(unshared);
+    let len = value_at + value_len as usize;
+    let outline = Outline {
+        shared: usize::from(*shared),
+        key_start: pos + key_at,
+        value_start: pos + value_at,
+        end: pos + len,
+    };
+    (len <= rest.len()).then_some((outline, pos + tag_at))
+}
+
+/// The entry at `pos`, if it has an [`outline`]. As [`decode_entry`] has it.
+#[inline(always)]
+fn short_entry(entries: &[u8], pos: usize, key_bytes: u8) -> Option<Entry> {
+    let (outline, tag_at) = outline(entries, pos, key_bytes)?;
+    let (tag, _) = read_varint(entries[tag_at..].first_chunk::<TAG_WORD_BYTES>()?)?;
+    let kind = EntryKind::from_id((tag & ((1 << KIND_BITS) - 1)) as u8)?;
+    Some(Entry { outline, seq: SeqNo::new(tag >> KIND_BITS), kind })
+}
+
 /// The entry at `pos`; `key_bytes` as [`Block`] has them.
-#[inline]
 fn decode_entry(entries: &[u8], pos: usize, key_bytes: u8) -> FormatResult<Entry> {
     let mut reader = Reader::new(&entries[pos..]);
     let fields = (|| {
@@ -294,7 +363,8 @@ fn decode_entry(entries: &[u8], pos: usize, key_bytes: u8) -> FormatResult<Entry
     let key_start = pos + reader.pos();
     let value_start = key_start + unshared as usize;
     let end = value_start + value_len as usize;
-    Ok(Entry { shared: shared as usize, key_start, value_start, end, seq, kind })
+    let outline = Outline { shared: shared as usize, key_start, value_start, end };
+    Ok(Entry { outline, seq, kind })
 }
 
 /// REQUIRES: four bytes at `pos`.
@@ -308,7 +378,15 @@ fn read_u32(bytes: &[u8], pos: usize) -> usize {
 /// How many bytes `a` and `b` have in common at their start.
 #[inline]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    let mut common = 0;
+    while let (Some(a), Some(b)) = (a[common..].first_chunk(), b[common..].first_chunk()) {
+        let differ = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differ != 0 {
+            return common + differ.trailing_zeros() as usize / 8;
+        }
+        common += size_of::<u64>();
+    }
+    common + a[common..].iter().zip(&b[common..]).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

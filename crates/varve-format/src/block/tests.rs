@@ -189,3 +189,34 @@ fn an_entry_that_shares_more_than_there_is_stops_the_cursor() {
     assert_eq!(cursor.next().unwrap_err().offset, 5);
     assert!(!cursor.valid());
 }
+
+/// At any place of any bytes, sound or not.
+#[test]
+fn short_entries_are_what_all_entries_are() {
+    let mut builder = BlockBuilder::for_keys_of(16);
+    for i in 0..200u64 {
+        let key = [(i / 9).to_be_bytes(), ((i * 1_000_003) << 30).to_be_bytes()].concat();
+        let (kind, len) = match i % 3 {
+            0 => (EntryKind::Delete, 0),
+            1 => (EntryKind::Put, (i * i % 300) as usize),
+            _ => (EntryKind::Separated, 11),
+        };
+        let seq = SeqNo::new(1 << (i % 60));
+        let _ = builder.add(&key, seq, kind, &vec![i as u8; len], usize::MAX);
+    }
+    let content = builder.finish().to_vec();
+    let noise: Vec<u8> = (0..20_000u64)
+        .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 & (0xff >> (i % 4)))
+        .collect();
+    let mut short = 0;
+    for bytes in [&content[..], &noise] {
+        for (pos, key_bytes) in (0..=bytes.len()).flat_map(|pos| [0, 16, 200].map(|key| (pos, key)))
+        {
+            if let Some(entry) = short_entry(bytes, pos, key_bytes) {
+                assert_eq!(decode_entry(bytes, pos, key_bytes), Ok(entry), "{pos} of {key_bytes}");
+                short += 1;
+            }
+        }
+    }
+    assert!(short > 1000, "{short}");
+}

@@ -155,19 +155,18 @@ impl EliasFanoIndex {
         let Some(prefix) = prefix.checked_sub(self.first_prefix) else { return (0, 0) };
         let found = self.prefixes.ranks(prefix);
         let directory = found.start;
-        let end_of = |directory: usize| self.ends.get(directory) as usize;
-        let start = directory.checked_sub(1).map_or(0, end_of);
         if found.is_empty() {
+            let start = directory.checked_sub(1).map_or(0, |before| self.ends.get(before) as usize);
             return (start, start);
         }
-        let end = end_of(directory);
+        let (start, end) = self.ends.get_with_before(directory);
+        let (start, end) = (start as usize, end as usize);
         let fence = fence(suffix, self.zeros, start, end - start);
         let fences = self.fences.ranks(fence);
         let below = fences.start.clamp(start, end);
         let through = fences.end.clamp(below, end);
-        let tie = !self.ties.ranks(below as u64).is_empty();
-        let first = if through > below && !tie { below + 1 } else { below };
-        (first, through)
+        let parted = through > below && self.ties.ranks(below as u64).is_empty();
+        (below + usize::from(parted), through)
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
