@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<Line>() == 64);
 #[derive(Default)]
 struct Shard {
     map: HashMap<u64, Known, IdHash>,
-    /// Beyond so many entries it is tried again to spill some, after the store has refused them; else 0.
+    /// Beyond so many entries it is tried again to spill some, after the store has refused them or too few may go; else 0.
     retry_at: usize,
 }
 
@@ -319,7 +319,8 @@ impl Locator {
         if shard.map.len() <= self.shard_entries_max.max(shard.retry_at) {
             return;
         }
-        let victims = shard.victims((self.shard_entries_max / 8).max(1), keep);
+        let wanted = (self.shard_entries_max / 8).max(1);
+        let victims = shard.victims(wanted, keep);
         let rows: Vec<(InodeId, LookupsRow)> = victims
             .iter()
             .filter_map(|ino| {
@@ -330,12 +331,14 @@ impl Locator {
             .collect();
         match self.spill.put(&rows) {
             Ok(()) => {
-                shard.retry_at = 0;
                 self.refused.store(0, Ordering::Relaxed);
                 self.spilled.fetch_add(victims.len() as u64, Ordering::Relaxed);
                 for ino in &victims {
                     shard.map.remove(ino);
                 }
+                // Where too few may go, not each that comes walks over all that stay.
+                let stay = shard.map.len() > self.shard_entries_max;
+                shard.retry_at = if stay { shard.map.len() + wanted } else { 0 };
             }
             Err(error) => {
                 shard.retry_at = 2 * shard.map.len();
@@ -412,6 +415,33 @@ mod tests {
         for ino in (1_000_000..1_000_000 + INODES).map(InodeId::new) {
             assert_eq!(fs.locator.place(ino).unwrap(), Some(Place::Own));
         }
+    }
+
+    /// Each lookup beyond the limit walked over all that had to stay.
+    #[test]
+    fn what_must_stay_is_seldom_walked_over() {
+        let (env, dir) = (SimEnv::new(1), Path::new("/store"));
+        let machine: Arc<dyn Env> = env;
+        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
+        let options = MountOptions { located_inodes_max: Some(64 * 80), ..MountOptions::default() };
+        let fs = VarveFs::open(machine, dir, options).unwrap();
+        let root = fs.read_inode(InodeId::ROOT).unwrap();
+        for ino in (1000..11_000).map(InodeId::new) {
+            fs.locator.note_new(ino, Place::Own);
+            fs.locator.detach(Box::new(Inode { ino, ..root.clone() })).unwrap();
+        }
+        let batches = || {
+            let metrics: serde_json::Value =
+                serde_json::from_str(&fs.store.metrics_json()).unwrap();
+            metrics["counters"]["batches"].as_u64().unwrap()
+        };
+        let before = batches();
+        for ino in (20_000..26_000).map(InodeId::new) {
+            fs.locator.note_new(ino, Place::Own);
+        }
+        let (known, spilled) = fs.locator.counts();
+        assert!(known < 10_000 + 64 * 20 && known + spilled == 16_000, "{known} {spilled}");
+        assert!(batches() - before <= 6000 / 10 + 64, "{} batches", batches() - before);
     }
 
     /// Those that were not used go first, each once, and others make up the number.
