@@ -1,11 +1,11 @@
 //! What the file system itself takes for the requests of which the kernel makes each operation, without the kernel.
 //!
 //! ```text
-//! cargo run --release -p varve-fs --example requests DIR [FILES [DIRS [BYTES]]]
+//! cargo run --release -p varve-fs --example requests DIR [FILES [DIRS [BYTES [MEMORY]]]]
 //! ```
 //!
-//! Makes a store in DIR, which must not exist, and files of BYTES bytes in it; each kind of operation on all of them, in an
-//! order that jumps about within and between directories. Prints microseconds of CPU for one operation: of the thread that
+//! Makes a store in DIR, which must not exist, with MEMORY MiB, and files of BYTES bytes in it; each kind of operation on all
+//! of them, in an order that jumps about within and between directories. Rows that the memory has no room for are in tables. Prints microseconds of CPU for one operation: of the thread that
 //! calls, of the threads that flush and merge, and of which part is the kernel's below the store.
 //! `varve-bench compare -t library` measures the calls that a program which embeds a file system makes instead.
 #![allow(
@@ -39,11 +39,13 @@ fn main() {
     let number = |at: usize, default: u64| {
         arguments.get(at).map_or(default, |number| number.parse().unwrap())
     };
-    let Some(dir) = arguments.first() else { panic!("DIR [FILES [DIRS [BYTES]]]") };
+    let Some(dir) = arguments.first() else { panic!("DIR [FILES [DIRS [BYTES [MEMORY]]]]") };
     let (files, dirs, bytes) = (number(1, 200_000), number(2, 200), number(3, 0) as usize);
     let env: Arc<dyn Env> = OsEnv::new();
     format(&env, Path::new(dir), &FormatOptions::default()).unwrap();
-    let fs = VarveFs::open(env, Path::new(dir), MountOptions::default()).unwrap();
+    let memory_budget_bytes = (number(4, 256) as usize) << 20;
+    let options = MountOptions { memory_budget_bytes, ..MountOptions::default() };
+    let fs = VarveFs::open(env, Path::new(dir), options).unwrap();
     let made: Vec<InodeId> = (0..dirs)
         .map(|dir| {
             let name = format!("d{dir}");
