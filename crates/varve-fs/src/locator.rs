@@ -56,8 +56,9 @@ const _: () = assert!(size_of::<Line>() == 64);
 #[derive(Default)]
 struct Shard {
     map: HashMap<u64, Known, IdHash>,
-    /// Beyond so many entries it is tried again to spill some, after the store has refused them or too few may go; else 0.
-    retry_at: usize,
+    /// So many entries may come beyond the share before it is tried again to spill some, after the store has refused them or
+    /// too few may go.
+    patience: usize,
 }
 
 pub(crate) struct Known {
@@ -316,7 +317,11 @@ impl Locator {
     /// Spills an eighth of the shard if it is beyond its share: entries not used since the last time
     /// first, never `keep`. What cannot be written stays in memory.
     fn make_room(&self, shard: &mut Shard, keep: InodeId) {
-        if shard.map.len() <= self.shard_entries_max.max(shard.retry_at) {
+        if shard.map.len() <= self.shard_entries_max {
+            return;
+        }
+        if shard.patience > 0 {
+            shard.patience -= 1;
             return;
         }
         let wanted = (self.shard_entries_max / 8).max(1);
@@ -337,11 +342,12 @@ impl Locator {
                     shard.map.remove(ino);
                 }
                 // Where too few may go, not each that comes walks over all that stay.
-                let stay = shard.map.len() > self.shard_entries_max;
-                shard.retry_at = if stay { shard.map.len() + wanted } else { 0 };
+                if shard.map.len() > self.shard_entries_max {
+                    shard.patience = wanted;
+                }
             }
             Err(error) => {
-                shard.retry_at = 2 * shard.map.len();
+                shard.patience = shard.map.len();
                 if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
                     log::warn!("the places of inodes stay in memory: {error}");
                 }
@@ -442,6 +448,13 @@ mod tests {
         let (known, spilled) = fs.locator.counts();
         assert!(known < 10_000 + 64 * 20 && known + spilled == 16_000, "{known} {spilled}");
         assert!(batches() - before <= 6000 / 10 + 64, "{} batches", batches() - before);
+        // What has gone leaves no room for others.
+        (1000..11_000).for_each(|ino| assert!(!fs.locator.forget(InodeId::new(ino), 1).unwrap()));
+        for ino in (30_000..40_000).map(InodeId::new) {
+            fs.locator.note_new(ino, Place::Own);
+        }
+        let (known, _) = fs.locator.counts();
+        assert!(known <= 64 * (80 + 11), "{known}");
     }
 
     /// Those that were not used go first, each once, and others make up the number.
