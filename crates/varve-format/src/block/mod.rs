@@ -144,8 +144,7 @@ impl Block {
 
     /// The newest version of `key` that a reader as of `seq` sees, if it is in this block.
     pub fn get(&self, key: &[u8], seq: SeqNo) -> FormatResult<Option<Found>> {
-        // Of one region the walk finds out by itself.
-        let after = if self.restarts == 1 { 1 } else { self.restarts_up_to(key, seq)? };
+        let after = self.restarts_up_to(key, seq)?;
         if let Some(region) = after.checked_sub(1) {
             let end = self.region_end(region);
             if let Some(entry) = self.scan_region(self.restart(region), end, key, seq)? {
