@@ -5,8 +5,9 @@
 //! ```
 //!
 //! Makes a store in DIR, which must not exist, with MEMORY MiB, and files of BYTES bytes in it; each kind of operation on all
-//! of them, in an order that jumps about within and between directories. Rows that the memory has no room for are in tables. Prints microseconds of CPU for one operation: of the thread that
-//! calls, of the threads that flush and merge, and of which part is the kernel's below the store.
+//! of them, in an order that jumps about within and between directories. Rows that the memory has no room for are in tables.
+//! Prints microseconds of CPU for one operation: of the thread that calls, of the threads that flush and merge, and of which
+//! part is the kernel's below the store.
 //! `varve-bench compare -t library` measures the calls that a program which embeds a file system makes instead.
 #![allow(
     clippy::disallowed_methods,
