@@ -18,11 +18,11 @@
 
 mod adapter;
 mod backing;
+mod bursts;
 mod convert;
 mod device;
 mod handover;
 mod handshake;
-mod idle_poll;
 mod mount;
 mod notify;
 mod parked;
@@ -32,8 +32,8 @@ mod session;
 mod transport;
 mod waiters;
 
+pub use bursts::IdlePoll;
 pub use handover::{PauseHandle, Paused, StateError};
-pub use idle_poll::IdlePoll;
 pub use mount::{
     Elsewhere, FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, MountWatch, Mounted,
     Place, Refusal, StopHandle, UnmountError, UnmountMode, find_mounts, find_mounts_of, is_dead,

@@ -4,11 +4,13 @@
 //! caller's CPU goes idle, another is woken, and back again for the reply.
 //!
 //! A thread that serves a ring shares its CPU with its callers, and requests that nobody waits for (RELEASE)
-//! would interrupt the caller to wake it. Under SCHED_BATCH (`batch`) it runs when the caller waits, which it soon
-//! does, and then serves both requests in one go: 7 percent off a create.
+//! would interrupt the caller to wake it. Under SCHED_BATCH it runs when the caller waits, which it soon
+//! does, and then serves both requests in one go: 7 percent off a create. While requests come thick it gives way altogether
+//! (`crate::bursts::giving_way`).
 
-mod batch;
+pub(crate) mod policy;
 
+use policy::Policy;
 use rustix::thread::CpuSet;
 
 /// Where the reader threads of a session run.
@@ -43,26 +45,38 @@ impl Readers {
         }
     }
 
-    /// Puts the calling thread, which serves the callers of `cpu`, there, if this process may run there.
-    pub(crate) fn place_on(&self, cpu: usize) {
-        if self.cpus.contains(&cpu) {
+    /// Puts the calling thread, which serves the callers of `cpu`, there, if this process may run there; whether it does.
+    pub(crate) fn place_on(&self, cpu: usize) -> bool {
+        let is_usable = self.cpus.contains(&cpu);
+        if is_usable {
             pin(cpu);
-            if let Err(err) = batch::enter() {
+            if let Err(err) = policy::set_own(Policy::Batch) {
                 log::debug!("a ring's thread interrupts its callers: {err}");
             }
         }
+        is_usable
     }
 }
 
-/// Has the calling thread, which a reader may have started, run on any of `cpus`, and as other threads do.
-pub(crate) fn set_free(cpus: &[usize]) {
-    let mut set = CpuSet::new();
-    cpus.iter().for_each(|&cpu| set.set(cpu));
-    if let Err(err) = rustix::thread::sched_setaffinity(None, &set) {
+/// Has the calling thread run wherever the first thread of the process may, under the usual policy: a thread begins where and as the one
+/// runs that starts it.
+pub(crate) fn set_free() {
+    let first = rustix::process::getpid();
+    let all = rustix::thread::sched_getaffinity(Some(first));
+    if let Err(err) = all.and_then(|cpus| rustix::thread::sched_setaffinity(None, &cpus)) {
         log::debug!("cannot unpin a thread: {err}");
     }
-    if let Err(err) = batch::leave() {
+    if let Err(err) = policy::set_own(Policy::Other) {
         log::debug!("a thread does not interrupt those that wait for it: {err}");
+    }
+}
+
+/// Has the calling thread, which is about to start another, not give way meanwhile (`crate::bursts`), or the new one would begin so, with
+/// nobody to call it back. Who looks after those that give way has this one do it again.
+pub(crate) fn take_share() {
+    let is_idle = policy::own().is_ok_and(|own| own == libc::SCHED_IDLE);
+    if is_idle && let Err(err) = policy::set_own(Policy::Batch) {
+        log::debug!("a thread begins when nobody else wants its CPU: {err}");
     }
 }
 
@@ -81,6 +95,3 @@ pub(crate) fn usable_cpus() -> Vec<usize> {
         Err(_) => Vec::new(),
     }
 }
-
-#[cfg(test)]
-pub(crate) use batch::tests::policy;

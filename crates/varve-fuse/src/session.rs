@@ -23,10 +23,10 @@ use varve_types::InodeId;
 use varve_vfs::Vfs;
 
 use crate::adapter::Adapter;
+use crate::bursts::{Governor, IdlePoll};
 use crate::device::Device;
 use crate::handover::{Gate, PauseHandle, Paused};
 use crate::handshake::{self, Agreement, Refusal};
-use crate::idle_poll::{Governor, IdlePoll};
 use crate::mount::{Connection, Mounted, StopHandle};
 use crate::notify::Notifier;
 use crate::readers::{Placement, Readers, usable_cpus};
@@ -55,6 +55,9 @@ pub struct SessionOptions {
     pub placement: Placement,
     /// Whether idle CPUs poll while requests come thick.
     pub idle_poll: IdlePoll,
+    /// Let threads of rings give way to their callers while requests come thick, where this process may call them back
+    /// (CAP_SYS_NICE).
+    pub give_way: bool,
     /// Give each reader of /dev/fuse a descriptor of its own (FUSE_DEV_IOC_CLONE).
     pub clone_device: bool,
     /// How long the kernel may take a name's inode for known.
@@ -94,6 +97,7 @@ impl Default for SessionOptions {
             threads: None,
             placement: Placement::Pinned,
             idle_poll: IdlePoll::Auto,
+            give_way: true,
             clone_device: false,
             entry_timeout: TIMEOUT_DEFAULT,
             negative_timeout: TIMEOUT_DEFAULT,
@@ -220,7 +224,8 @@ impl Session {
         stop: StopHandle,
     ) -> Session {
         let readers = Readers::new(options.placement);
-        let governor = Governor::new(options.idle_poll);
+        let rings_give_way = options.give_way && matches!(carrier, Carrier::Uring(_));
+        let governor = Governor::new(options.idle_poll, rings_give_way);
         let gate = Arc::new(Gate::new(carrier.threads(devices.len())));
         Session { adapter, readers, carrier, devices, governor, gate, stop }
     }

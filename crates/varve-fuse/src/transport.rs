@@ -26,9 +26,9 @@ pub(crate) use origin::Origin;
 pub(crate) use uring::PAYLOAD_BYTES_MAX;
 
 use crate::adapter::Adapter;
+use crate::bursts::{Governor, Pulse};
 use crate::device::Device;
 use crate::handover::Gate;
-use crate::idle_poll::{Governor, Pulse};
 use crate::parked;
 use crate::readers::Readers;
 
@@ -141,6 +141,8 @@ pub(crate) fn serve(
                 let mut pulse = Pulse::new(governor);
                 let served = catch_unwind(AssertUnwindSafe(|| run(&mut pulse)));
                 let panicked = |_| Err(io::Error::other("a thread of the transport panicked"));
+                // What a failure starts does not give way.
+                drop(pulse);
                 // Before `run` goes and with it what the kernel may still use.
                 let served = served.unwrap_or_else(panicked).inspect_err(|_| on_failure());
                 if !matches!(served, Ok(false)) {
@@ -166,11 +168,11 @@ pub(crate) fn serve(
             log::warn!("nothing waits for locks of transactions: {err}");
             adapter.parked().close();
         }
-        let idle_poll = thread::Builder::new().name("varve-idle-poll".to_owned());
+        let bursts = thread::Builder::new().name("varve-bursts".to_owned());
         if governor.works()
-            && let Err(err) = idle_poll.spawn_scoped(scope, || governor.run())
+            && let Err(err) = bursts.spawn_scoped(scope, || governor.run())
         {
-            log::warn!("idle CPUs may halt between requests: {err}");
+            log::warn!("nothing is done about bursts of requests: {err}");
         }
         for thread in threads {
             // What panics has been caught already.
@@ -212,7 +214,9 @@ fn threads_of<'a>(
         name: format!("varve-ring-{}", queue.cpu()),
         is_vital: true,
         run: Box::new(move |pulse| {
-            readers.place_on(queue.cpu());
+            if readers.place_on(queue.cpu()) {
+                pulse.give_way();
+            }
             queue.serve(adapter, pulse).map(|()| true)
         }),
     };

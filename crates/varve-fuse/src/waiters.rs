@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::readers::{set_free, usable_cpus};
+use crate::readers::{set_free, take_share};
 
 /// The most jobs under way at one time.
 const THREADS_MAX: usize = 32;
@@ -46,14 +46,13 @@ pub(crate) struct Waiters {
     name: &'static str,
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    cpus: Vec<usize>,
 }
 
 impl Waiters {
-    /// No threads yet. REQUIRES: called by a thread that is not pinned.
+    /// No threads yet.
     pub(crate) fn new(name: &'static str) -> Waiters {
         let threads = Mutex::new(Vec::new());
-        Waiters { name, shared: Arc::default(), threads, cpus: usable_cpus() }
+        Waiters { name, shared: Arc::default(), threads }
     }
 
     /// Runs `job` on another thread; on this one if there is no other.
@@ -88,9 +87,10 @@ impl Waiters {
         if threads.len() >= THREADS_MAX {
             return false;
         }
-        let (shared, cpus) = (self.shared.clone(), self.cpus.clone());
+        let shared = self.shared.clone();
         let name = format!("{}-{}", self.name, threads.len());
-        match std::thread::Builder::new().name(name).spawn(move || serve(&shared, &cpus)) {
+        take_share();
+        match std::thread::Builder::new().name(name).spawn(move || serve(&shared)) {
             Ok(thread) => {
                 threads.push(thread);
                 queue.idle += 1;
@@ -117,9 +117,9 @@ impl Drop for Waiters {
 }
 
 /// One thread's life.
-fn serve(shared: &Shared, cpus: &[usize]) {
+fn serve(shared: &Shared) {
     // A thread starts where and as the reader runs that started it.
-    set_free(cpus);
+    set_free();
     let mut queue = shared.queue.lock();
     queue.idle -= 1;
     loop {
@@ -145,21 +145,26 @@ mod tests {
     use varve_testkit::PATIENCE;
 
     use super::*;
-    use crate::readers::{Placement, Readers, policy};
+    use crate::readers::policy::{self, Policy};
+    use crate::readers::{Placement, Readers, usable_cpus};
 
-    /// Threads that a ring's thread had started gave way to everybody, as it does, on whatever took long.
+    /// Threads that a ring's thread had started gave way to everybody, as it does, on whatever took long; and while it gives way
+    /// itself they would have begun only when nobody else wanted its CPU.
     #[test]
     fn who_is_started_by_a_ring_runs_as_others_do() {
         let (waiters, cpus) = (Waiters::new("varve-wait"), usable_cpus());
         let (sender, receiver) = std::sync::mpsc::channel();
+        let place = || (usable_cpus(), policy::own().unwrap());
         std::thread::scope(|scope| {
             let ring = scope.spawn(|| {
                 Readers::new(Placement::Pinned).place_on(cpus[0]);
-                let (own, own_policy) = (usable_cpus(), policy());
-                waiters.run(Box::new(move || sender.send((usable_cpus(), policy())).unwrap()));
-                (own, own_policy)
+                let before = place();
+                policy::set_own(Policy::Idle).unwrap();
+                waiters.run(Box::new(move || sender.send(place()).unwrap()));
+                (before, place())
             });
-            assert_eq!(ring.join().unwrap(), (vec![cpus[0]], libc::SCHED_BATCH));
+            let at_its_share = (vec![cpus[0]], libc::SCHED_BATCH);
+            assert_eq!(ring.join().unwrap(), (at_its_share.clone(), at_its_share));
         });
         assert_eq!(receiver.recv().unwrap(), (cpus, libc::SCHED_OTHER));
     }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use super::Origin;
 use crate::adapter::Adapter;
+use crate::bursts::Pulse;
 use crate::device::Device;
 use crate::handover::Gate;
 use crate::handshake::REQUEST_BYTES_MAX;
-use crate::idle_poll::Pulse;
 use crate::protocol::constants::{FUSE_BATCH_FORGET, FUSE_FORGET};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;

@@ -252,6 +252,7 @@ fn session_options(choices: &Choices) -> SessionOptions {
             Some(true) => IdlePoll::Always,
             Some(false) => IdlePoll::Never,
         },
+        give_way: !choices.no_give_way,
         ..SessionOptions::default()
     }
 }

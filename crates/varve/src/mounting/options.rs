@@ -10,7 +10,7 @@ use crate::{Error, Result, size};
 /// What `-o` may say, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec \
                      lazytime sync async acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough newfiles=auto|small|large \
-                     idlepoll noidlepoll private noprivate \
+                     idlepoll noidlepoll giveway nogiveway private noprivate \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
@@ -46,6 +46,8 @@ pub struct Choices {
     pub new_files: NewFiles,
     /// Whether idle CPUs poll while requests come thick; `None` where that helps.
     pub idle_poll: Option<bool>,
+    /// Keep threads of rings from giving way to their callers.
+    pub no_give_way: bool,
     /// Fail where only this process and those it starts would see the mount.
     pub no_private: bool,
 }
@@ -95,6 +97,8 @@ impl Choices {
             ("nopassthrough", None) => self.no_passthrough = true,
             ("idlepoll", None) => self.idle_poll = Some(true),
             ("noidlepoll", None) => self.idle_poll = Some(false),
+            ("giveway", None) => self.no_give_way = false,
+            ("nogiveway", None) => self.no_give_way = true,
             ("private", None) => self.no_private = false,
             ("noprivate", None) => self.no_private = true,
             ("memory", Some(text)) => self.memory_bytes = Some(memory(text)?),
