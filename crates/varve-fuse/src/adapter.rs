@@ -45,6 +45,7 @@ use crate::convert;
 use crate::device::Device;
 use crate::handover::SessionState;
 use crate::handshake::Agreement;
+use crate::meters::Meters;
 use crate::parked::{self, Parked};
 use crate::protocol::constants::{FUSE_RELEASE, opcode_name};
 use crate::protocol::reply::Reply;
@@ -96,6 +97,7 @@ pub(crate) struct Adapter {
     parked: Parked,
     arrivals: Arc<Arrivals>,
     listers: Listers,
+    meters: Arc<Meters>,
 }
 
 impl Adapter {
@@ -112,7 +114,19 @@ impl Adapter {
     ) -> Adapter {
         let (waiters, askers) = (Waiters::new("varve-wait"), Waiters::new("varve-ask"));
         let (parked, arrivals, listers) = (Parked::default(), Arc::default(), Listers::default());
-        Adapter { vfs, options, agreement, backing, waiters, askers, parked, arrivals, listers }
+        let meters = Arc::default();
+        Adapter {
+            vfs,
+            options,
+            agreement,
+            backing,
+            waiters,
+            askers,
+            parked,
+            arrivals,
+            listers,
+            meters,
+        }
     }
 
     /// Goes on where the session that left `state` on the connection of `device` stopped.
@@ -196,6 +210,11 @@ impl Adapter {
     /// The answer to a request that has failed.
     pub(crate) fn failed(&self, header: &Header, error: &FsError) -> Answer {
         Answer::Errno(errno(opcode_name(header.opcode), error))
+    }
+
+    /// What is counted of requests.
+    pub(crate) fn meters(&self) -> &Meters {
+        &self.meters
     }
 
     /// What is served.
@@ -330,8 +349,10 @@ impl Adapter {
         work: impl FnOnce(&dyn Vfs) -> FsResult<Bytes> + Send + 'static,
         hold: Option<Hold>,
     ) -> Job {
-        let (vfs, origin) = (self.vfs.clone(), call.origin.clone());
-        let (unique, operation) = (call.header.unique, opcode_name(call.header.opcode));
+        let (vfs, origin, meters) =
+            (self.vfs.clone(), call.origin.clone(), Arc::clone(&self.meters));
+        let Header { unique, opcode, .. } = *call.header;
+        let (operation, began) = (opcode_name(opcode), Meters::now());
         Box::new(move || {
             let answer = match catch_unwind(AssertUnwindSafe(|| work(&*vfs))) {
                 Ok(Ok(body)) if body.is_empty() => DONE,
@@ -342,6 +363,7 @@ impl Adapter {
                     Answer::Errno(libc::EIO)
                 }
             };
+            meters.answered(opcode, began.elapsed(), &answer);
             origin.reply(unique, answer, &mut Reply::new());
             drop(hold);
         })

@@ -23,6 +23,7 @@ mod convert;
 mod device;
 mod handover;
 mod handshake;
+mod meters;
 mod mount;
 mod notify;
 mod parked;

@@ -129,14 +129,23 @@ fn again(
         }
         Err(blocked) => {
             let answer = insist(adapter, (origin, header, body), blocked, reply);
-            origin.reply(header.unique, answer, reply);
-            None
+            answered(adapter, &waiting, answer, reply)
         }
-        Ok(answer) => {
-            origin.reply(header.unique, answer, reply);
-            None
-        }
+        Ok(answer) => answered(adapter, &waiting, answer, reply),
     }
+}
+
+/// A request has its answer and waits no longer.
+fn answered(
+    adapter: &Adapter,
+    waiting: &Waiting,
+    answer: Answer,
+    reply: &mut Reply,
+) -> Option<Waiting> {
+    let Waiting { origin, header, since, .. } = waiting;
+    adapter.meters().answered(header.opcode, since.elapsed(), &answer);
+    origin.reply(header.unique, answer, reply);
+    None
 }
 
 /// Makes a request for the last time that was refused as `blocked`.

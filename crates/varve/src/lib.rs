@@ -7,7 +7,7 @@
 //! - [`embedded`]: transactions and snapshots without a mount. [`kv`]: dictionaries of pairs.
 //! - [`mounting`]: serve a store on a directory, in this process or in the background, and take it away.
 //! - [`upgrade`]: another program for a mount in use.
-//! - [`status`]: what a store or a mount says of itself.
+//! - [`status`]: what a store or a mount says of itself. [`stats`]: what a mount does.
 //! - [`trees`]: what lies below the directories of a mount.
 //! - [`work`] and [`demo`]: file system work to measure and to show.
 //!
@@ -28,6 +28,7 @@ mod passing;
 pub mod redesign;
 pub mod size;
 mod socket;
+pub mod stats;
 pub mod status;
 pub mod store;
 pub mod transaction;

@@ -104,7 +104,7 @@ pub fn ask_daemon(mount_point: &Path) -> Result<Value> {
     ask(mount_point, STATUS_XATTR)
 }
 
-fn ask(mount_point: &Path, attribute: &str) -> Result<Value> {
+pub(crate) fn ask(mount_point: &Path, attribute: &str) -> Result<Value> {
     let mut buffer = vec![0_u8; STATUS_BYTES];
     let length =
         rustix::fs::getxattr(mount_point, attribute, &mut buffer[..]).map_err(|error| {

@@ -14,6 +14,9 @@ const STATUS_XATTR: &[u8] = b"user.varve.status";
 /// Beside it, what is agreed on with the kernel.
 const SESSION_XATTR: &[u8] = b"user.varve.session";
 
+/// Beside it, the requests that came ([`crate::meters`]).
+const REQUESTS_XATTR: &[u8] = b"user.varve.requests";
+
 /// XATTR_CREATE and XATTR_REPLACE together, which nothing satisfies.
 const BOTH_XATTR_FLAGS: u32 = 3;
 
@@ -119,6 +122,9 @@ impl Adapter {
         }
         if call.ino == self.root() && name == SESSION_XATTR {
             return Ok(sized(call, self.agreement.status_json().as_bytes(), size));
+        }
+        if call.ino == self.root() && name == REQUESTS_XATTR {
+            return Ok(sized(call, self.meters.to_json().as_bytes(), size));
         }
         if let Some(how) = beginning(name) {
             return self.begin_by_attribute(call, how, size);

@@ -17,6 +17,19 @@ macro_rules! opcodes {
     ($($name:ident = $value:expr,)*) => {
         $(pub(crate) const $name: u32 = $value;)*
 
+        /// The highest of them.
+        pub(crate) const OPCODE_MAX: u32 = {
+            let (mut max, all) = (0, [$($name),*]);
+            let mut at = 0;
+            while at < all.len() {
+                if all[at] > max {
+                    max = all[at];
+                }
+                at += 1;
+            }
+            max
+        };
+
         /// The kernel's name of an operation.
         pub(crate) fn opcode_name(opcode: u32) -> &'static str {
             match opcode {

@@ -14,6 +14,7 @@ use crate::bursts::Pulse;
 use crate::device::Device;
 use crate::handover::Gate;
 use crate::handshake::REQUEST_BYTES_MAX;
+use crate::meters::Meter;
 use crate::protocol::constants::{FUSE_BATCH_FORGET, FUSE_FORGET};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
@@ -31,11 +32,11 @@ pub(super) fn read_and_serve(
     let origin = Origin::Device(device.clone());
     // Zeroed memory comes from the kernel page by page, as it is touched.
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
-    let mut reply = Reply::new();
+    let (mut reply, mut meter) = (Reply::new(), adapter.meters().meter());
     while !gate.pass() {
         let Some(len) = device.read(&mut buffer)? else { return Ok(true) };
         pulse.beat();
-        serve_one(adapter, &origin, &buffer[..len], &mut reply);
+        serve_one((adapter, &mut meter), &origin, &buffer[..len], &mut reply);
     }
     Ok(false)
 }
@@ -45,21 +46,28 @@ pub(super) fn read_the_rest(adapter: &Adapter, device: &Device) -> io::Result<()
     let origin = Origin::Device(device.clone());
     // The kernel asks for room for the largest write, although none comes here.
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
-    let mut reply = Reply::new();
+    let (mut reply, mut meter) = (Reply::new(), adapter.meters().meter());
     while let Some(len) = device.read(&mut buffer)? {
-        serve_one(adapter, &origin, &buffer[..len], &mut reply);
+        serve_one((adapter, &mut meter), &origin, &buffer[..len], &mut reply);
         #[allow(clippy::disallowed_methods, reason = "paces the kernel's queue, not the store")]
         std::thread::sleep(GATHER_TIME);
     }
     Ok(())
 }
 
-fn serve_one(adapter: &Adapter, origin: &Origin, bytes: &[u8], reply: &mut Reply) {
+fn serve_one(
+    (adapter, meter): (&Adapter, &mut Meter<'_>),
+    origin: &Origin,
+    bytes: &[u8],
+    reply: &mut Reply,
+) {
     let Ok((header, body)) = Header::decode(bytes) else {
         log::error!("a request of {} bytes, too short for its header", bytes.len());
         return;
     };
+    let began = meter.begin();
     let answer = adapter.serve(origin, &header, body, reply);
+    meter.end(header.opcode, began, &answer);
     if matches!(header.opcode, FUSE_FORGET | FUSE_BATCH_FORGET) {
         return;
     }

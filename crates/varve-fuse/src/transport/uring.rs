@@ -34,6 +34,7 @@ use super::held::{ENTRIES, Held};
 use crate::adapter::{Adapter, Answer};
 use crate::bursts::Pulse;
 use crate::device::Device;
+use crate::meters::Meter;
 use crate::protocol::constants::{FUSE_RELEASE, FUSE_RELEASEDIR};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
@@ -96,7 +97,7 @@ impl Queue {
     pub(super) fn serve(&mut self, adapter: &Adapter, pulse: &mut Pulse<'_>) -> io::Result<()> {
         self.ring.start()?;
         self.ring.watch(self.mailbox.wakes())?;
-        let mut reply = Reply::new();
+        let (mut reply, mut meter) = (Reply::new(), adapter.meters().meter());
         let mut arrivals = Vec::with_capacity(ENTRIES + 1);
         let mut entries = ENTRIES;
         loop {
@@ -108,7 +109,7 @@ impl Queue {
                 match arrival {
                     Arrival::Request(entry) => {
                         pulse.beat();
-                        awaited |= self.serve_one(adapter, entry, &mut reply)?;
+                        awaited |= self.serve_one((adapter, &mut meter), entry, &mut reply)?;
                     }
                     Arrival::Watched => {
                         awaited = true;
@@ -137,7 +138,7 @@ impl Queue {
     /// Serves the request in `entry`; whether a program waits for the answer.
     fn serve_one(
         &mut self,
-        adapter: &Adapter,
+        (adapter, meter): (&Adapter, &mut Meter<'_>),
         entry: usize,
         reply: &mut Reply,
     ) -> io::Result<bool> {
@@ -146,7 +147,9 @@ impl Queue {
         let decoded = layout::gather(bytes).and_then(Header::decode);
         let (opcode, answered) = match &decoded {
             Ok((header, body)) => {
+                let began = meter.begin();
                 let answered = adapter.serve(&self.origins[entry], header, body, reply);
+                meter.end(header.opcode, began, &answered);
                 (header.opcode, answered)
             }
             Err(_) => {

@@ -187,3 +187,28 @@ impl Drop for Control {
         let _ = unmount(self.0.path(), UnmountMode::Lazy);
     }
 }
+
+#[test]
+fn requests_are_counted_and_told() {
+    over_each(|mount| {
+        for at in 0..100 {
+            std::fs::create_dir(mount.dir().join(format!("d{at}"))).unwrap();
+        }
+        std::fs::create_dir(mount.dir().join("d0/below")).unwrap();
+        rustix::fs::rmdir(mount.dir().join("d0")).unwrap_err();
+        rustix::fs::rmdir(mount.dir().join("d1")).unwrap();
+        std::fs::File::open(mount.dir()).unwrap().sync_all().unwrap();
+        let mut buffer = vec![0; 64 << 10];
+        let len = rustix::fs::getxattr(mount.dir(), "user.varve.requests", &mut buffer[..]);
+        let said = String::from_utf8(buffer[..len.unwrap()].to_vec()).unwrap();
+        for part in [
+            r#""LOOKUP":{"count":10"#,
+            r#""MKDIR":{"count":101,"failed":0,"timed":"#,
+            r#""RMDIR":{"count":2,"failed":1,"timed":"#,
+            r#""FSYNCDIR":{"count":1,"failed":0,"timed":1,"nanos":"#,
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        mount.finish().unwrap();
+    });
+}

@@ -17,6 +17,7 @@ mod man;
 mod mount;
 mod quota;
 mod snapshot;
+mod stats;
 mod status;
 mod tune;
 mod txn;
@@ -55,6 +56,8 @@ enum Command {
     Upgrade(upgrade::Arguments),
     /// Tell about a store or a mount
     Status(status::Arguments),
+    /// Tell what a mount does: requests, their times, and what the engine does for them
+    Stats(stats::Arguments),
     /// Tell what lies below directories, at once
     Du(du::Arguments),
     /// Limit what may lie below a directory, and tell the limits
@@ -98,6 +101,7 @@ impl CommandLine {
             Command::Umount(arguments) => umount::run(&arguments),
             Command::Upgrade(arguments) => upgrade::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),
+            Command::Stats(arguments) => stats::run(&arguments),
             Command::Du(arguments) => du::run(&arguments),
             Command::Quota(arguments) => quota::run(&arguments),
             Command::Txn(arguments) => txn::run(&arguments),

@@ -308,3 +308,27 @@ fn the_status_keeps_the_key_of_the_name_hash() {
     let len = rustix::fs::getxattr(mount.path(), "user.varve.status", &mut status[..]).unwrap();
     assert!(!String::from_utf8_lossy(&status[..len]).contains(key));
 }
+
+/// What programs did on a mount is told to people, to programs and to Prometheus; a later report is of what happened since the one before.
+#[test]
+fn stats_tell_what_a_mount_does() {
+    let Some(mount) = Mount::new() else { return };
+    for at in 0..50 {
+        fs::write(mount.path().join(format!("f{at}")), "x").unwrap();
+    }
+    let told = json(varve().args(["stats", "--json"]).arg(mount.path()));
+    let creates = &told["operations"]["CREATE"];
+    assert_eq!((creates["count"].as_u64(), creates["failed"].as_u64()), (Some(50), Some(0)));
+    assert!(creates["timed"].as_u64().unwrap() > 0 && creates["p50_us"].as_f64().unwrap() > 0.0);
+    assert!(told["engine"]["writes"].as_u64().unwrap() >= 50, "{told}");
+    let output = run(varve().args(["stats", "-n", "2", "-i", "0.01"]).arg(mount.path()));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (first, second) = text.split_once("\n\n").unwrap();
+    assert!(first.lines().any(|line| line.starts_with("create  ")), "{text}");
+    assert!(!second.contains("create  ") && second.contains("getxattr"), "{text}");
+    let output = run(varve().args(["stats", "--prometheus"]).arg(mount.path()));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\nvarve_requests_total{operation=\"create\"} 50\n"), "{text}");
+    let missing = fails(varve().arg("stats").arg(mount.store()), 1);
+    assert!(missing.contains("is not on a Varve mount"), "{missing}");
+}
