@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::time::Duration;
 
 use io_uring::squeue::Entry128;
 use io_uring::{EnterFlags, IoUring, opcode, types};
@@ -34,6 +35,8 @@ const ENTRY_BYTES: usize = LEAD_BYTES + PAYLOAD_BYTES_MAX;
 const MEMORY_BYTES: usize = ENTRIES * ENTRY_BYTES;
 /// Room for a submission of every entry and for the watch, to the next power of two.
 const SUBMISSIONS: u32 = (ENTRIES + 1).next_power_of_two() as u32;
+/// How long the kernel is given to find memory.
+const MEMORY_WAIT: Duration = Duration::from_millis(1);
 /// Marks the completion of the watch, which is of no entry.
 const WATCH: u64 = u64::MAX;
 
@@ -182,6 +185,12 @@ impl Ring {
                 Ok(())
             }
             Err(err) if err.kind() == io::ErrorKind::Interrupted => Ok(()),
+            // The kernel had no memory for a submission just now (io_uring_enter(2)); what is prepared goes with the next call.
+            Err(err) if err.raw_os_error() == Some(libc::EAGAIN) => {
+                #[allow(clippy::disallowed_methods, reason = "waits for the kernel's memory")]
+                std::thread::sleep(MEMORY_WAIT);
+                Ok(())
+            }
             Err(err) => Err(err),
         }
     }
