@@ -1,20 +1,22 @@
 //! The workers of a phase: threads of this process, or processes of their own.
 //!
-//! All are made ready first and then let go at once. A worker process is this program again with the hidden
-//! subcommand `worker` and its task as JSON; it says `ready`, waits for a line, and answers with its [`Tally`].
+//! All are made ready first and then let go at once. The time of each begins at that moment, so that with more workers than CPUs
+//! it contains the wait for a CPU. A worker process is this program again with the hidden subcommand `worker` and
+//! its task as JSON; it says `ready`, waits for a line that tells the moment by the clock which all processes share,
+//! and answers with its [`Tally`].
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Barrier;
-use std::time::Duration;
+use std::sync::{Barrier, OnceLock};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::meter::{self, Tally, Tempo};
 use crate::place::{Kernel, Place};
-use crate::workload::{Choice, Plan, Worker};
+use crate::workload::{Choice, Phase, Plan, Worker};
 
 /// How a phase is worked on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,10 +43,18 @@ struct Task {
 }
 
 impl Crew {
-    /// The clock of one of `workers` workers.
-    fn tempo(&self, workers: u64) -> Tempo {
-        let interval = self.rate.map(|rate| Duration::from_secs_f64(workers as f64 / rate));
-        Tempo { interval, limit: self.limit }
+    /// How many workers a phase has.
+    pub(crate) fn workers_of(&self, phase: &Phase) -> u64 {
+        self.workers.or(phase.workers).unwrap_or(1)
+    }
+
+    /// The clock of a worker. At a fixed rate the first operations of all are as far apart as those that follow.
+    fn tempo(&self, worker: Worker) -> Tempo {
+        let after = |operations: u64| {
+            self.rate.map(|rate| Duration::from_secs_f64(operations as f64 / rate))
+        };
+        let first = after(worker.index).unwrap_or_default();
+        Tempo { interval: after(worker.of), first, limit: self.limit }
     }
 
     /// Runs phase number `phase` of `workload` by `workers` workers.
@@ -56,9 +66,8 @@ impl Crew {
         workers: u64,
         place: &dyn Place,
     ) -> Result<Vec<Tally>, Failure> {
-        let tempo = self.tempo(workers);
         if !self.as_processes {
-            return run_threads(plan, phase, workers, tempo, place);
+            return self.run_threads(plan, phase, workers, place);
         }
         let root = place.root().ok_or("worker processes need a mount, not the library")?;
         let tasks = (0..workers).map(|worker| Task {
@@ -66,38 +75,57 @@ impl Crew {
             phase,
             worker,
             of: workers,
-            tempo,
+            tempo: self.tempo(Worker { index: worker, of: workers }),
             root: root.to_path_buf(),
         });
         run_processes(tasks)
     }
+
+    fn run_threads(
+        &self,
+        plan: &dyn Plan,
+        phase: usize,
+        workers: u64,
+        place: &dyn Place,
+    ) -> Result<Vec<Tally>, Failure> {
+        let gate = Gate::new(usize::try_from(workers)?);
+        std::thread::scope(|scope| {
+            let start = |index| {
+                let gate = &gate;
+                scope.spawn(move || {
+                    let worker = Worker { index, of: workers };
+                    meter::measure(place, plan.ops(phase, worker), self.tempo(worker), || {
+                        Ok(gate.wait())
+                    })
+                })
+            };
+            let threads: Vec<_> = (0..workers).map(start).collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Tally, Failure>>| {
+                thread.join().unwrap_or_else(|_| Err("a worker panicked".into()))
+            };
+            // All must have ended before the first error is passed on.
+            let outcomes: Vec<_> = threads.into_iter().map(join).collect();
+            outcomes.into_iter().collect()
+        })
+    }
 }
 
-fn run_threads(
-    plan: &dyn Plan,
-    phase: usize,
-    workers: u64,
-    tempo: Tempo,
-    place: &dyn Place,
-) -> Result<Vec<Tally>, Failure> {
-    let barrier = Barrier::new(usize::try_from(workers)?);
-    std::thread::scope(|scope| {
-        let start = |index| {
-            let barrier = &barrier;
-            scope.spawn(move || {
-                let ops = plan.ops(phase, Worker { index, of: workers });
-                barrier.wait();
-                meter::measure(place, ops, tempo)
-            })
-        };
-        let threads: Vec<_> = (0..workers).map(start).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Tally, Failure>>| {
-            thread.join().unwrap_or_else(|_| Err("a worker panicked".into()))
-        };
-        // All must have ended before the first error is passed on.
-        let outcomes: Vec<_> = threads.into_iter().map(join).collect();
-        outcomes.into_iter().collect()
-    })
+/// Where threads wait until all are ready.
+struct Gate {
+    barrier: Barrier,
+    opened: OnceLock<Instant>,
+}
+
+impl Gate {
+    fn new(threads: usize) -> Gate {
+        Gate { barrier: Barrier::new(threads), opened: OnceLock::new() }
+    }
+
+    /// Waits for the others. Returns when the first of all went on, whenever this one does.
+    fn wait(&self) -> Instant {
+        self.barrier.wait();
+        *self.opened.get_or_init(Instant::now)
+    }
 }
 
 /// A worker process; killed if it is dropped before it has answered.
@@ -130,8 +158,9 @@ fn run_processes(tasks: impl Iterator<Item = Task>) -> Result<Vec<Tally>, Failur
         line(&mut answer)?;
         answers.push(answer);
     }
+    let go = format!("{}\n", meter::since_boot().as_nanos());
     for worker in &mut hired {
-        worker.child.stdin.take().ok_or("a worker has no input")?.write_all(b"go\n")?;
+        worker.child.stdin.take().ok_or("a worker has no input")?.write_all(go.as_bytes())?;
     }
     answers.iter_mut().map(|answer| Ok(serde_json::from_str(&line(answer)?)?)).collect()
 }
@@ -150,9 +179,82 @@ pub(crate) fn work(text: &str) -> Result<(), Failure> {
     let place = Kernel::new(&task.root)?;
     let plan = task.workload.plan()?;
     let ops = plan.ops(task.phase, Worker { index: task.worker, of: task.of });
-    println!("ready");
-    line(&mut std::io::stdin().lock())?;
-    let tally = meter::measure(&place, ops, task.tempo)?;
+    let tally = meter::measure(&place, ops, task.tempo, || {
+        println!("ready");
+        let go = Duration::from_nanos(line(&mut std::io::stdin().lock())?.trim().parse()?);
+        let late = meter::since_boot().saturating_sub(go);
+        Ok(Instant::now().checked_sub(late).ok_or("the clock has gone back")?)
+    })?;
     println!("{}", serde_json::to_string(&tally)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+    use crate::workload::{Expects, Ops};
+
+    const WORKERS: u64 = 64;
+
+    /// Each worker writes to a file of its own, for some tenths of a millisecond.
+    struct Writes;
+
+    impl Plan for Writes {
+        fn phases(&self) -> Vec<Phase> {
+            vec![Phase::warm("write")]
+        }
+
+        fn ops(&self, _phase: usize, worker: Worker) -> Ops<'_> {
+            let key = worker.index;
+            let write =
+                move |_| Op::WriteAt { path: format!("f{key}"), offset: 0, bytes: 256 << 10, key };
+            Box::new((0..100).map(write))
+        }
+
+        fn expects(&self, _phase: usize, _workers: u64) -> Expects<'_> {
+            Box::new(std::iter::empty())
+        }
+
+        fn inodes(&self) -> u64 {
+            WORKERS
+        }
+    }
+
+    /// A worker that was done within its first slice of a CPU counted as parallel with all the others, so that the rate of many was
+    /// a multiple of what the CPUs can do.
+    #[test]
+    fn workers_that_take_turns_take_as_long_as_all_of_them() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for worker in 0..WORKERS {
+            std::fs::write(dir.path().join(format!("f{worker}")), "").expect("a file");
+        }
+        let place = Kernel::new(dir.path()).expect("directory opens");
+        let crew = Crew { workers: None, as_processes: false, rate: None, limit: None };
+        let tallies = crew.run_threads(&Writes, 0, WORKERS, &place).expect("phase");
+        let longest = tallies.iter().map(|tally| tally.active).max().expect("workers");
+        let cpu: Duration = tallies.iter().map(|tally| tally.thread_cpu).sum();
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
+        // Half: making workers ready is among their CPU time, too.
+        assert!(longest * cpus >= cpu / 2, "{longest:?} on {cpus} CPUs for {cpu:?}");
+    }
+
+    #[test]
+    fn all_have_begun_when_the_first_went_on() {
+        let gate = Gate::new(8);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| gate.wait())).collect();
+            let mut begins = threads.into_iter().map(|thread| thread.join().expect("a thread"));
+            assert!(begins.all(|begin| Some(&begin) == gate.opened.get()));
+        });
+    }
+
+    #[test]
+    fn workers_at_a_rate_take_turns_from_the_beginning() {
+        let crew = Crew { workers: None, as_processes: false, rate: Some(100.0), limit: None };
+        let firsts = [0, 1, 3].map(|index| crew.tempo(Worker { index, of: 4 }).first);
+        assert_eq!(firsts, [0, 10, 30].map(Duration::from_millis));
+        let interval = crew.tempo(Worker { index: 2, of: 4 }).interval;
+        assert_eq!(interval, Some(Duration::from_millis(40)));
+    }
 }

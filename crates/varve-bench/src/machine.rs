@@ -87,6 +87,18 @@ pub(crate) fn cpu() -> Result<Duration, Failure> {
     Ok(Duration::from_millis(10 * (user + nice + system + hard + soft)))
 }
 
+/// The sum of two CPU times of a process, of which the first is this field of its stat, counted from 1 (proc_pid_stat(5)); in
+/// hundredths of a second.
+pub(crate) fn cpu_in_stat(process: &str, field: usize) -> Result<Duration, Failure> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The second field is a name in parentheses; the third is the first behind it.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: Vec<u64> =
+        fields.skip(field - 3).take(2).map_while(|field| field.parse().ok()).collect();
+    let [one, other] = ticks[..] else { return Err("unexpected stat of a process".into()) };
+    Ok(Duration::from_millis(10 * (one + other)))
+}
+
 /// Set for the process that already runs in its own namespace.
 const NAMESPACE_MARK: &str = "VARVE_BENCH_NAMESPACE";
 

@@ -115,7 +115,8 @@ struct Comparison {
     /// Let the disks of images answer so many reads and so many writes a second, and no more
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
     iops: Option<u32>,
-    /// End a phase after this time, and the run with it: 90s, 10m, 2h; what was done of it is checked and told
+    /// End a phase after this time, and the run with it: 90s, 10m, 2h; what was done of it is checked and told. Only between two
+    /// operations: phases of build and script, each a single one, run to their end
     #[arg(long = "for", value_name = "TIME", value_parser = varve::transaction::idle_s)]
     limit_s: Option<u64>,
     /// End with this phase
@@ -207,6 +208,7 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
         machine::enter_private_namespace()?;
     }
     handle_signals()?;
+    let hold = options.memory.map(memory::Hold::new).transpose()?;
     let course = Course {
         targets: options.targets.clone(),
         ground,
@@ -216,8 +218,8 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
         crew,
         warm: options.warm,
         memory_bytes: options.memory,
+        memory_left_bytes: hold.as_ref().map(memory::Hold::left_bytes),
     };
-    let hold = options.memory.map(memory::Hold::new).transpose()?;
     let report = compare::run(&course, &options.workload)?;
     drop(hold);
     if let Some(dir) = &options.plots {

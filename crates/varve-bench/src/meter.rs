@@ -1,12 +1,13 @@
 //! Doing a worker's operations by the clock.
 //!
-//! 1. Take a batch of operations from the workload, with the clock stopped: what it takes to make up names is
-//!    not the file system's.
+//! 1. Take a batch of operations from the workload: the first before all workers are let go, each later one while the clock
+//!    stands for as long as it takes of a CPU, as making up names is not the file system's. The time that somebody else
+//!    has the CPU meanwhile counts: others operate then.
 //! 2. Do them one after the other (closed loop), or each when it is due at a fixed rate (open loop, [`Pace`]). In the
 //!    open loop an operation's latency counts from when it was due, so that one that waits for a slow one
 //!    before it is not overlooked.
-//! 3. Note the latency of each, how many were done in each tenth of a second, and the worker's CPU time.
-//! 4. Compare some of what was read, with the clock stopped again.
+//! 3. Note the latency of each, how many were done in each tenth of a second since all were let go, and the worker's CPU time.
+//! 4. Compare some of what was read, while the clock stands again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
+use crate::machine::cpu_in_stat;
 use crate::op::Op;
 use crate::place::{Hands, Place};
 
@@ -42,7 +44,7 @@ pub(crate) struct Tally {
     pub(crate) ops: u64,
     /// Names that listings met, and 1 for each other operation.
     pub(crate) names: u64,
-    /// Time spent in operations, and in the open loop between them.
+    /// From when all workers were let go to the end of its last operation, but for the CPU time that it took for anything else.
     pub(crate) active: Duration,
     /// CPU time of the worker and of the programs it ran.
     pub(crate) cpu: Duration,
@@ -72,8 +74,9 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(interval: Duration) -> Pace {
-        Pace { interval, due: Duration::ZERO, behind: Duration::ZERO }
+    fn of(tempo: &Tempo) -> Option<Pace> {
+        let interval = tempo.interval?;
+        Some(Pace { interval, due: tempo.first, behind: Duration::ZERO })
     }
 
     /// Waits until the next operation is due, unless it is; active time counts from `origin`. Returns when that is.
@@ -100,73 +103,112 @@ impl Pace {
 pub(crate) struct Tempo {
     /// The time from one to the next; `None`: as fast as possible.
     pub(crate) interval: Option<Duration>,
+    /// When the first is due, in active time.
+    pub(crate) first: Duration,
     /// The active time after which none begins, if there is such a one.
     pub(crate) limit: Option<Duration>,
 }
 
-/// Does `ops` on `place`.
+/// Does `ops` on `place`, from the moment on that `release` gives: it waits until all workers are ready.
 pub(crate) fn measure(
     place: &dyn Place,
     mut ops: Box<dyn Iterator<Item = Op> + '_>,
     tempo: Tempo,
+    release: impl FnOnce() -> Result<Instant, Failure>,
 ) -> Result<Tally, Failure> {
-    let mut tally = Tally::default();
-    let mut latencies = latencies()?;
-    let mut hands = Hands::new();
-    let mut kinds = Vec::new();
-    let mut batch = Vec::with_capacity(BATCH);
-    let mut pace = tempo.interval.map(Pace::new);
-    // Active time is what has passed since the first, which moves on while the clock stands; the second is the end of the
-    // last operation.
-    let mut origin = Instant::now();
-    let mut last = origin;
-    while !tally.is_cut {
+    let mut work = Work::new(tempo)?;
+    let mut batch: Vec<Op> = ops.by_ref().take(BATCH).collect();
+    let mut origin = release()?;
+    let mut idle_since = cpu_of_this_thread();
+    while !batch.is_empty() && !work.tally.is_cut {
+        // The thread's own is read next to the work, at both ends: to read the other takes some.
+        let (children, begin) = (cpu_of_children()?, cpu_of_this_thread());
+        origin += begin.saturating_sub(idle_since);
+        let checking = work.on(&batch, place, &mut origin)?;
+        idle_since = cpu_of_this_thread();
+        let children = cpu_of_children()?.saturating_sub(children);
+        work.tally.cpu += children + idle_since.saturating_sub(begin + checking);
         batch.clear();
         batch.extend(ops.by_ref().take(BATCH));
-        if batch.is_empty() {
-            break;
-        }
-        // The thread's own is read next to the work, at both ends: to read the other takes some.
-        let mut cpu = cpu_of_children()? + cpu_of_this_thread();
-        go_on(&mut origin, &mut last);
-        for op in &batch {
+    }
+    work.end()
+}
+
+/// What a worker has at hand and has done.
+struct Work {
+    tempo: Tempo,
+    pace: Option<Pace>,
+    hands: Hands,
+    tally: Tally,
+    latencies: Histogram<u64>,
+    kinds: Vec<(&'static str, u64, Duration)>,
+}
+
+impl Work {
+    fn new(tempo: Tempo) -> Result<Work, Failure> {
+        let (hands, tally, kinds) = (Hands::new(), Tally::default(), Vec::new());
+        Ok(Work { tempo, pace: Pace::of(&tempo), hands, tally, latencies: latencies()?, kinds })
+    }
+
+    /// Does a batch. Active time is what has passed since `origin`, which is moved on by the CPU time of checking what was read;
+    /// returns that.
+    fn on(
+        &mut self,
+        batch: &[Op],
+        place: &dyn Place,
+        origin: &mut Instant,
+    ) -> Result<Duration, Failure> {
+        let mut checked = Duration::ZERO;
+        // The end of the operation before.
+        let mut last = Instant::now();
+        for op in batch {
             if IS_INTERRUPTED.load(Ordering::Relaxed) {
                 return Err("interrupted".into());
             }
-            if let Some(pace) = &mut pace {
-                last = pace.wait(origin);
+            if let Some(pace) = &mut self.pace {
+                last = pace.wait(*origin);
             }
-            if tempo.limit.is_some_and(|limit| last - origin >= limit) {
-                tally.is_cut = true;
+            if self.tempo.limit.is_some_and(|limit| last - *origin >= limit) {
+                self.tally.is_cut = true;
                 break;
             }
-            let names = hands.apply(place, op)?;
+            let names = self.hands.apply(place, op)?;
             let now = Instant::now();
-            let took = now - last;
-            let latency = pace.as_mut().map_or(took, |pace| pace.latency(took));
-            latencies.saturating_record(latency.as_nanos() as u64);
-            note(&mut kinds, op.kind(), latency);
+            self.note(op, now - last, names, now - *origin);
             last = now;
-            tally.ops += 1;
-            tally.names += names;
-            count(&mut tally.buckets, now - origin, names);
-            if let Some(checking) = hands.check_read(op)? {
-                cpu += checking;
-                go_on(&mut origin, &mut last);
+            if let Some(checking) = self.hands.check_read(op)? {
+                checked += checking;
+                *origin += checking;
+                last = Instant::now();
             }
         }
-        tally.active = last - origin;
-        tally.cpu += (cpu_of_this_thread() + cpu_of_children()?).saturating_sub(cpu);
+        Ok(checked)
     }
-    hands.close()?;
-    tally.thread_cpu = cpu_of_this_thread();
-    tally.kinds =
-        kinds.into_iter().map(|(kind, count, time)| (kind.to_owned(), (count, time))).collect();
-    tally.latencies = latencies
-        .iter_recorded()
-        .map(|step| (step.value_iterated_to(), step.count_at_value()))
-        .collect();
-    Ok(tally)
+
+    /// Adds an operation that took so long and ended at `active`.
+    fn note(&mut self, op: &Op, took: Duration, names: u64, active: Duration) {
+        let latency = self.pace.as_mut().map_or(took, |pace| pace.latency(took));
+        self.latencies.saturating_record(latency.as_nanos() as u64);
+        note(&mut self.kinds, op.kind(), latency);
+        self.tally.ops += 1;
+        self.tally.names += names;
+        self.tally.active = active;
+        count(&mut self.tally.buckets, active, names);
+    }
+
+    fn end(mut self) -> Result<Tally, Failure> {
+        self.hands.close()?;
+        let mut tally = self.tally;
+        tally.thread_cpu = cpu_of_this_thread();
+        let kinds = self.kinds.into_iter();
+        tally.kinds = kinds.map(|(kind, count, time)| (kind.to_owned(), (count, time))).collect();
+        tally.latencies = self
+            .latencies
+            .iter_recorded()
+            .map(|step| (step.value_iterated_to(), step.count_at_value()))
+            .collect();
+        Ok(tally)
+    }
 }
 
 /// Adds one operation to those of its kind. Phases have few kinds, mostly one.
@@ -178,13 +220,6 @@ fn note(kinds: &mut Vec<(&'static str, u64, Duration)>, kind: &'static str, time
         }
         None => kinds.push((kind, 1, time)),
     }
-}
-
-/// Lets the clock go on, which has stood since `last`.
-fn go_on(origin: &mut Instant, last: &mut Instant) {
-    let now = Instant::now();
-    *origin += now - *last;
-    *last = now;
 }
 
 /// Counts the names of an operation that ended at `time`.
@@ -206,6 +241,11 @@ pub(crate) fn cpu_of_this_process() -> Duration {
     duration(ClockId::ProcessCPUTime)
 }
 
+/// The time by the clock that all processes share.
+pub(crate) fn since_boot() -> Duration {
+    duration(ClockId::Monotonic)
+}
+
 fn duration(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -214,84 +254,9 @@ fn duration(clock: ClockId) -> Duration {
 /// CPU time of the programs that this process ran and waited for; the kernel counts it in hundredths of a
 /// second.
 fn cpu_of_children() -> Result<Duration, Failure> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // Fields 16 and 17 of proc(5); the second one is a name in parentheses.
-    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(13).take(2);
-    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
-    Ok(Duration::from_millis(ticks * 10))
+    // Fields 16 and 17 of proc_pid_stat(5).
+    cpu_in_stat("self", 16)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::op::Detail;
-    use crate::place::Kernel;
-
-    #[test]
-    fn an_open_loop_keeps_its_rate() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let place = Kernel::new(dir.path()).expect("directory opens");
-        let ops = (0..50).map(|at| Op::MakeDir(format!("d{at}")));
-        let tempo = Tempo { interval: Some(Duration::from_millis(1)), limit: None };
-        let tally = measure(&place, Box::new(ops), tempo).expect("phase");
-        assert_eq!((tally.ops, tally.names), (50, 50));
-        assert!(tally.active >= Duration::from_millis(49));
-        assert_eq!(tally.buckets.iter().sum::<u64>(), 50);
-        assert_eq!(tally.latencies.iter().map(|(_, count)| count).sum::<u64>(), 50);
-    }
-
-    #[test]
-    fn lateness_is_what_operations_before_have_left() {
-        let ms = Duration::from_millis;
-        let mut pace = Pace::new(ms(10));
-        let latencies = [25, 1, 1, 1, 12, 3].map(|took| pace.latency(ms(took)));
-        assert_eq!(latencies, [25, 16, 7, 1, 12, 5].map(ms));
-    }
-
-    /// Every 1024 operations the open loop began anew, as if nothing were late.
-    #[test]
-    fn a_backlog_outlasts_a_batch() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let place = Kernel::new(dir.path()).expect("directory opens");
-        let slow = std::iter::once(Op::Run("sleep 0.5".to_owned()));
-        let quick = (0..2 * BATCH).map(|at| Op::MakeDir(format!("d{at}")));
-        let tempo = Tempo { interval: Some(Duration::from_micros(100)), limit: None };
-        let tally = measure(&place, Box::new(slow.chain(quick)), tempo).expect("phase");
-        // The last one is due 0.2 seconds after the first.
-        let late = tally.latencies.iter().filter(|(nanos, _)| *nanos > 200_000_000);
-        let late: u64 = late.map(|(_, count)| count).sum();
-        assert_eq!((tally.ops, late), (2 * BATCH as u64 + 1, 2 * BATCH as u64 + 1));
-    }
-
-    #[test]
-    fn names_are_counted_where_directories_are_listed() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let make = |at| std::fs::write(dir.path().join(format!("f{at}")), "").expect("a file");
-        (0..30).for_each(make);
-        let place = Kernel::new(dir.path()).expect("directory opens");
-        let ops = (0..4).map(|_| Op::List(".".to_owned(), Detail::Names));
-        let tally = measure(&place, Box::new(ops), Tempo::default()).expect("phase");
-        assert_eq!((tally.ops, tally.names, tally.buckets.iter().sum::<u64>()), (4, 120, 120));
-    }
-
-    #[test]
-    fn no_operation_begins_after_the_limit() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let place = Kernel::new(dir.path()).expect("directory opens");
-        let ops = |count| (0..count).map(|_| Op::Run("sleep 0.02".to_owned()));
-        let limit = Some(Duration::from_millis(50));
-        let tempo = Tempo { interval: None, limit };
-        let cut = measure(&place, Box::new(ops(100)), tempo).expect("phase");
-        assert!(cut.is_cut && (1..=3).contains(&cut.ops), "{cut:?}");
-        let whole = measure(&place, Box::new(ops(1)), tempo).expect("phase");
-        assert_eq!((whole.is_cut, whole.ops), (false, 1));
-    }
-
-    #[test]
-    fn the_first_error_ends_the_phase() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let place = Kernel::new(dir.path()).expect("directory opens");
-        let ops = ["a", "a"].map(|name| Op::MakeDir(name.to_owned())).into_iter();
-        assert!(measure(&place, Box::new(ops), Tempo::default()).is_err());
-    }
-}
+mod tests;

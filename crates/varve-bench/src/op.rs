@@ -11,8 +11,28 @@ pub(crate) enum Detail {
     Names,
     /// Its attributes (ls -l).
     Attributes,
-    /// Its bytes.
+    /// Its bytes. The number at the end of a file's name is then the key of its bytes.
     Contents,
+}
+
+/// A listing of a directory, and what it must meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listing {
+    /// The directory.
+    pub(crate) dir: String,
+    /// What it asks for.
+    pub(crate) detail: Detail,
+    /// How many names there are.
+    pub(crate) names: u64,
+    /// Bytes of all files among them; what only asks for names does not see them.
+    pub(crate) bytes: u64,
+}
+
+impl Listing {
+    /// A listing that only asks for names.
+    pub(crate) fn names(dir: String, names: u64) -> Listing {
+        Listing { dir, detail: Detail::Names, names, bytes: 0 }
+    }
 }
 
 /// What is found where somebody looks.
@@ -50,8 +70,8 @@ pub(crate) enum Op {
     Rename(String, String),
     /// Removes a file.
     Unlink(String),
-    /// Lists a directory.
-    List(String, Detail),
+    /// Lists a directory, which must have such names.
+    List(Listing),
     /// Reads a part of a file, which stays open for the next operation on it.
     ReadAt { path: String, offset: u64, bytes: u64, key: u64 },
     /// Writes a part of a file, which stays open for the next operation on it.
@@ -78,7 +98,7 @@ impl Op {
             Op::Utime(..) => "utime",
             Op::Rename(..) => "rename",
             Op::Unlink(_) => "delete",
-            Op::List(..) => "list",
+            Op::List(_) => "list",
             Op::ReadAt { .. } => "read a part",
             Op::WriteAt { .. } => "write a part",
             Op::Sync(_) => "sync",

@@ -76,6 +76,11 @@ impl Tree {
         names.join("/")
     }
 
+    /// The files of a directory.
+    pub(crate) fn files_of(&self, dir: u64) -> std::ops::Range<u64> {
+        self.first_files[dir as usize]..self.first_files[dir as usize + 1]
+    }
+
     /// The directory that holds a file.
     pub(crate) fn dir_of(&self, file: u64) -> u64 {
         self.first_files.partition_point(|first| *first <= file) as u64 - 1

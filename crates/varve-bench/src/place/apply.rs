@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::check::{look, require_noise, run_in};
+use super::check::{equal, look, require_noise, run_in};
 use super::{OpenFile, Opening, Place};
 use crate::Failure;
 use crate::meter::cpu_of_this_thread;
 use crate::noise::{CALL_BYTES_MAX, bytes_at};
-use crate::op::{Detail, Op};
+use crate::op::{Detail, Listing, Op};
 
 /// Of so many reads the bytes of one are compared.
 const READS_PER_CHECK: u64 = 64;
@@ -16,8 +16,10 @@ const READS_PER_CHECK: u64 = 64;
 pub(crate) struct Hands {
     buffer: Vec<u8>,
     open: Option<(String, Opening, Box<dyn OpenFile>)>,
-    /// Reads so far.
-    reads: u64,
+    /// The file that a listing read last.
+    listed: String,
+    /// How many files or parts of them may be read before one is compared.
+    unchecked: u64,
     /// Where in its file what is in the buffer was read last, and how much of it.
     read: (u64, usize),
 }
@@ -25,7 +27,8 @@ pub(crate) struct Hands {
 impl Hands {
     /// Empty hands.
     pub(crate) fn new() -> Hands {
-        Hands { buffer: vec![0; CALL_BYTES_MAX], open: None, reads: 0, read: (0, 0) }
+        let (buffer, listed) = (vec![0; CALL_BYTES_MAX], String::new());
+        Hands { buffer, open: None, listed, unchecked: 0, read: (0, 0) }
     }
 
     /// Does one operation; returns how many names it met, 1 unless it lists.
@@ -64,7 +67,7 @@ impl Hands {
             Op::Utime(path, seconds) => place.utime(path, *seconds)?,
             Op::Rename(from, to) => place.rename(from, to)?,
             Op::Unlink(path) => place.unlink(path)?,
-            Op::List(path, detail) => return self.list(place, path, *detail),
+            Op::List(listing) => return self.list(place, listing),
             Op::ReadAt { path, offset, bytes, .. } => {
                 let length = (*bytes).min(CALL_BYTES_MAX as u64) as usize;
                 let (buffer, file) = self.opened(place, path, Opening::Read)?;
@@ -85,18 +88,26 @@ impl Hands {
     }
 
     /// Compares what `op`, the last operation, has read, if it is one that reads and is its turn; of a large file the last
-    /// part. Gives the CPU time of that if it was. Done apart from the operation, as it is not the file system's.
+    /// part, of a listing the last file. Gives the CPU time of that if it was. Done apart from the operation, as it is not
+    /// the file system's.
     pub(crate) fn check_read(&mut self, op: &Op) -> Result<Option<Duration>, Failure> {
-        let (Op::Read { path, key, .. } | Op::ReadAt { path, key, .. }) = op else {
-            return Ok(None);
+        let (path, key, reads) = match op {
+            Op::Read { path, key, .. } | Op::ReadAt { path, key, .. } => (path, *key, 1),
+            Op::List(Listing { detail: Detail::Contents, names, .. })
+                if !self.listed.is_empty() =>
+            {
+                (&self.listed, number_of(&self.listed)?, *names)
+            }
+            _ => return Ok(None),
         };
-        self.reads += 1;
-        if self.reads % READS_PER_CHECK != 1 {
+        if self.unchecked >= reads {
+            self.unchecked -= reads;
             return Ok(None);
         }
+        self.unchecked = READS_PER_CHECK - 1;
         let begin = cpu_of_this_thread();
         let (offset, length) = self.read;
-        require_noise(path, &self.buffer[..length], *key, offset)?;
+        require_noise(path, &self.buffer[..length], key, offset)?;
         Ok(Some(cpu_of_this_thread() - begin))
     }
 
@@ -140,20 +151,39 @@ impl Hands {
         Ok(offset)
     }
 
-    fn list(&mut self, place: &dyn Place, dir: &str, detail: Detail) -> Result<u64, Failure> {
-        let mut names = 0;
+    /// Lists a directory; what it meets must be what was made there.
+    fn list(&mut self, place: &dyn Place, listing: &Listing) -> Result<u64, Failure> {
+        let Listing { dir, detail, .. } = listing;
+        let (mut names, mut bytes) = (0, 0);
         let mut files = Vec::new();
-        place.list(dir, detail == Detail::Attributes, &mut |name, is_dir| {
+        place.list(dir, *detail == Detail::Attributes, &mut |name, listed| {
             names += 1;
-            if detail == Detail::Contents && !is_dir {
-                files.push(format!("{dir}/{name}"));
+            if !listed.is_dir {
+                bytes += listed.bytes;
+                if *detail == Detail::Contents {
+                    files.push(format!("{dir}/{name}"));
+                }
             }
         })?;
-        for file in &files {
-            self.read_whole(place, file)?;
+        if *detail == Detail::Contents {
+            bytes = 0;
+            for file in &files {
+                bytes += self.read_whole(place, file)?;
+            }
+            self.listed = files.pop().unwrap_or_default();
+        }
+        equal(dir, "names", &names, &listing.names)?;
+        if *detail != Detail::Names {
+            equal(dir, "files of bytes", &bytes, &listing.bytes)?;
         }
         Ok(names)
     }
+}
+
+/// The number at the end of a name.
+fn number_of(name: &str) -> Result<u64, Failure> {
+    let number = name.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    Ok(number.parse().map_err(|_| format!("{name} has no number at its end"))?)
 }
 
 /// Writes the bytes of `key` from `at` on.
@@ -201,5 +231,43 @@ mod tests {
         }
         assert!(hands.apply(&place, &Op::Stat(".".to_owned(), Is::Dir)).is_ok());
         assert!(hands.apply(&place, &Op::Stat("none".to_owned(), Is::Dir)).is_err());
+    }
+
+    /// Listings counted their names in all, and dropped what they saw and read of each.
+    #[test]
+    fn what_a_listing_meets_must_be_right() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let place = Kernel::new(dir.path()).expect("directory opens");
+        let mut hands = Hands::new();
+        hands.apply(&place, &Op::MakeDir("d".to_owned())).expect("a directory");
+        hands.apply(&place, &Op::MakeDir("d/d1".to_owned())).expect("a directory");
+        for key in [7, 8] {
+            let path = format!("d/f{key}");
+            hands.apply(&place, &Op::Create { path, bytes: 10 * key, key }).expect("a file");
+        }
+        let list =
+            |detail, names, bytes| Op::List(Listing { dir: "d".to_owned(), detail, names, bytes });
+        use Detail::{Attributes, Contents, Names};
+        for (op, is_right) in [
+            (list(Names, 3, 0), true),
+            (list(Names, 2, 0), false),
+            (list(Attributes, 3, 150), true),
+            (list(Attributes, 3, 149), false),
+            (list(Contents, 3, 150), true),
+            (list(Contents, 3, 151), false),
+        ] {
+            assert_eq!(hands.apply(&place, &op).is_ok(), is_right, "{op:?}");
+        }
+        let whole = list(Contents, 3, 150);
+        let mut hands = Hands::new();
+        hands.apply(&place, &whole).expect("it is read");
+        assert!(hands.check_read(&whole).expect("the bytes are right").is_some());
+        for file in ["d/f7", "d/f8"] {
+            let bytes = std::fs::read(dir.path().join(file)).expect("bytes");
+            std::fs::write(dir.path().join(file), vec![0; bytes.len()]).expect("others");
+        }
+        let mut hands = Hands::new();
+        hands.apply(&place, &whole).expect("it is read");
+        assert!(hands.check_read(&whole).is_err(), "other bytes");
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn look(place: &dyn Place, path: &str, is: Is) -> Result<(), Failure>
     }
 }
 
-fn equal<T: PartialEq + std::fmt::Display>(
+pub(super) fn equal<T: PartialEq + std::fmt::Display>(
     path: &str,
     what: &str,
     found: &T,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use super::{OpenFile, Opening, Place, Stat, failed};
+use super::{Listed, OpenFile, Opening, Place, Stat, failed};
 use crate::Failure;
 
 /// A directory of the operating system.
@@ -101,7 +101,7 @@ impl Place for Kernel {
         &self,
         path: &str,
         attributes: bool,
-        each: &mut dyn FnMut(&str, bool),
+        each: &mut dyn FnMut(&str, Listed),
     ) -> Result<(), Failure> {
         let wrong = |error| failed("list", path, error);
         let fd = rustix::fs::openat(&self.root, path, DIRECTORY, Mode::empty()).map_err(wrong)?;
@@ -111,12 +111,15 @@ impl Place for Kernel {
             if name == c"." || name == c".." {
                 continue;
             }
-            let mut kind = entry.file_type();
+            let (mut kind, mut bytes) = (entry.file_type(), 0);
             if attributes || kind == FileType::Unknown {
                 let stat = rustix::fs::statat(fd.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW);
-                kind = FileType::from_raw_mode(stat.map_err(wrong)?.st_mode);
+                let stat = stat.map_err(wrong)?;
+                kind = FileType::from_raw_mode(stat.st_mode);
+                bytes = u64::try_from(stat.st_size).unwrap_or(0);
             }
-            each(&name.to_string_lossy(), kind == FileType::Directory);
+            let is_dir = kind == FileType::Directory;
+            each(&name.to_string_lossy(), Listed { is_dir, bytes });
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use varve_vfs::{
     Attr, Caller, FileType, FsError, Handle, OpenFlags, RenameMode, SetAttr, SetTime, Vfs,
 };
 
-use super::{OpenFile, Opening, Place, Stat, failed};
+use super::{Listed, OpenFile, Opening, Place, Stat, failed};
 use crate::Failure;
 
 /// Directories whose ids are remembered, at most.
@@ -189,15 +189,20 @@ impl Place for Library {
         &self,
         path: &str,
         attributes: bool,
-        each: &mut dyn FnMut(&str, bool),
+        each: &mut dyn FnMut(&str, Listed),
     ) -> Result<(), Failure> {
         let mut taken = Vec::new();
+        let mut without = None;
         let outcome = self.in_dir(path, |dir| {
             self.vfs.readdir(dir, 0, attributes, &mut |entry| {
                 if entry.name != b"." && entry.name != b".." {
+                    let name = String::from_utf8_lossy(entry.name);
                     taken.extend(entry.attr.map(|attr| attr.ino));
+                    if attributes && entry.attr.is_none() {
+                        without = Some(name.clone().into_owned());
+                    }
                     let is_dir = entry.kind == FileType::Directory;
-                    each(&String::from_utf8_lossy(entry.name), is_dir);
+                    each(&name, Listed { is_dir, bytes: entry.attr.map_or(0, |attr| attr.size) });
                 }
                 true
             })
@@ -205,7 +210,11 @@ impl Place for Library {
         for ino in taken {
             self.vfs.forget(ino, 1);
         }
-        outcome.map_err(|error| failed("list", path, error))
+        outcome.map_err(|error| failed("list", path, error))?;
+        match without {
+            None => Ok(()),
+            Some(name) => Err(failed("list", path, format!("{name} has no attributes"))),
+        }
     }
 
     fn sync(&self) -> Result<(), Failure> {

@@ -28,6 +28,15 @@ pub(crate) struct Stat {
     pub(crate) changed: i64,
 }
 
+/// What a listing tells of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    /// Whether it is a directory.
+    pub(crate) is_dir: bool,
+    /// Its bytes, if attributes were asked for.
+    pub(crate) bytes: u64,
+}
+
 /// A file that stays open until it is closed, or dropped because something has failed.
 pub(crate) trait OpenFile: Send {
     /// Fills `buffer` from `offset`; fewer bytes only at the end of the file.
@@ -73,13 +82,12 @@ pub(crate) trait Place: Send + Sync {
     fn rename(&self, from: &str, to: &str) -> Result<(), Failure>;
     /// Removes a file.
     fn unlink(&self, path: &str) -> Result<(), Failure>;
-    /// Calls `each` with every name of a directory and whether it is a directory; with `attributes` also asks
-    /// for those of each.
+    /// Calls `each` with every name of a directory; with `attributes` also asks for those of each, and fails if one has none.
     fn list(
         &self,
         path: &str,
         attributes: bool,
-        each: &mut dyn FnMut(&str, bool),
+        each: &mut dyn FnMut(&str, Listed),
     ) -> Result<(), Failure>;
     /// Writes everything back to the device.
     fn sync(&self) -> Result<(), Failure>;

@@ -6,6 +6,10 @@ use super::Report;
 use crate::Failure;
 use crate::workload::Choice;
 
+/// Where the first step of the latencies ends, and each later one over that before it.
+const STEP_NANOS_MIN: u64 = 100;
+const STEP_FACTOR: f64 = 1.1;
+
 impl Report {
     /// Prints it.
     pub(crate) fn print_json(&self, workload: &Choice) -> Result<(), Failure> {
@@ -18,8 +22,9 @@ impl Report {
             phases.push(json!({
                 "phase": phase.name,
                 "counted": self.unit(number),
-                "workers": self.setup.workers.or(phase.workers).unwrap_or(1),
-                "cold": phase.is_cold && !self.setup.warm,
+                "workers": self.workers(phase),
+                "cold": self.state(phase) == "cold",
+                "row_bytes": phase.row_bytes,
                 "targets": targets,
             }));
         }
@@ -33,6 +38,14 @@ impl Report {
     fn target_json(&self, target: usize, phase: usize) -> Result<Value, Failure> {
         let latencies = self.latencies(target, phase)?;
         let us = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
+        let steps: Vec<Value> = latencies
+            .iter_log(STEP_NANOS_MIN, STEP_FACTOR)
+            .filter(|step| step.count_since_last_iteration() > 0)
+            .map(|step| {
+                let (nanos, count) = (step.value_iterated_to(), step.count_since_last_iteration());
+                json!({ "up_to_us": nanos as f64 / 1e3, "count": count })
+            })
+            .collect();
         let rounds: Vec<Value> = self
             .rounds(target, phase)
             .map(|figure| {
@@ -63,11 +76,15 @@ impl Report {
         Ok(json!({
             "target": self.targets[target],
             "direct_io": self.direct[target],
+            "sessions": self.sessions[target],
+            "ratio": self.ratio(target, phase),
+            "write_amplification": self.amplification(target, phase),
             "per_second": self.spread(target, phase, |figure| figure.per_second),
             "latency_us": {
                 "mean": latencies.mean() / 1e3, "p50": us(0.5), "p90": us(0.9), "p99": us(0.99),
-                "p99.9": us(0.999), "max": latencies.max() as f64 / 1e3,
+                "p99.9": us(0.999), "p99.99": us(0.9999), "max": latencies.max() as f64 / 1e3,
             },
+            "latency_steps": steps,
             "rounds": rounds,
         }))
     }

@@ -3,12 +3,14 @@
 mod chart;
 mod json;
 mod plots;
+mod setup;
 mod table;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde_json::Value;
 
 use crate::Failure;
 use crate::machine::Traffic;
@@ -16,6 +18,7 @@ use crate::meter::{self, BUCKET, Tally};
 use crate::target::Spec;
 use crate::workload::Phase;
 
+pub(crate) use setup::{Machine, Setup};
 pub(crate) use table::print;
 
 /// What one round measured of one phase on one target.
@@ -48,7 +51,7 @@ pub(crate) struct Figure {
     latencies: Histogram<u64>,
     /// Operations, or names where the phase counts those, in each tenth of a second.
     buckets: Vec<u64>,
-    /// What the longest of the workers took, in seconds; the last bucket ends there.
+    /// From when all workers were let go to the end of the last, in seconds; the last bucket ends there.
     seconds: f64,
     /// Whether its time was over before all was done.
     is_cut: bool,
@@ -76,8 +79,8 @@ pub(crate) struct Costs {
 impl Figure {
     /// Puts together what the workers did.
     pub(crate) fn new(phase: &Phase, tallies: &[Tally], costs: &Costs) -> Result<Figure, Failure> {
-        let of = |tally: &Tally| if phase.names.is_some() { tally.names } else { tally.ops };
-        // Not the sum of their rates: one that is done early has left the machine to the others.
+        let of = |tally: &Tally| if phase.counts_names { tally.names } else { tally.ops };
+        // Not the sum of their rates: one that is done early has left the machine to the others. All began at once.
         let longest = tallies.iter().map(|tally| tally.active).max().unwrap_or_default();
         let seconds = longest.as_secs_f64();
         let count: u64 = tallies.iter().map(of).sum();
@@ -126,6 +129,12 @@ impl Figure {
         self.is_cut
     }
 
+    /// Memory that it takes to serve, in bytes: the kernel's slabs where that serves.
+    fn memory_bytes(&self) -> Option<u64> {
+        let is_the_kernel = self.daemon_cpu_us.is_none();
+        self.memory_peak_bytes.or(is_the_kernel.then_some(self.slab_bytes))
+    }
+
     /// Adds what the device wrote when the store was closed after it.
     pub(crate) fn add_closing(&mut self, bytes: Option<u64>) {
         self.closing_bytes = bytes;
@@ -158,23 +167,13 @@ impl Figure {
     }
 }
 
-/// How a comparison was run, for whoever reads its figures.
-#[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct Setup {
-    pub(crate) rounds: u32,
-    /// Workers at once; `None`: as the workload wants.
-    pub(crate) workers: Option<u64>,
-    pub(crate) processes: bool,
-    /// Operations in a second, if they came at a fixed rate.
-    pub(crate) rate: Option<f64>,
-    /// After which a phase was ended, if it was.
-    pub(crate) limit_seconds: Option<u64>,
-    pub(crate) warm: bool,
-    /// What was left of the machine's memory, if it was held down.
-    pub(crate) memory_bytes: Option<u64>,
-    pub(crate) image_bytes: u64,
-    /// How many reads, and how many writes, disks of images answered in a second, if they were held down.
-    pub(crate) iops: Option<u32>,
+/// What is told of a target besides its figures.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// Whether its device, if it has one of its own, goes past the page cache.
+    pub(crate) is_direct: Option<bool>,
+    /// What its daemon and the kernel have agreed on, if it has one that tells: how requests travel.
+    pub(crate) session: Option<Value>,
 }
 
 /// All figures of a comparison.
@@ -185,6 +184,8 @@ pub(crate) struct Report {
     targets: Vec<String>,
     /// Of each target whether its device went past the page cache, if it had one.
     direct: Vec<Option<bool>>,
+    /// Of each target what its daemons and the kernel had agreed on; one, if it was always the same.
+    sessions: Vec<Vec<Value>>,
     phases: Vec<Phase>,
     /// By target, round and phase.
     figures: Vec<Vec<Vec<Figure>>>,
@@ -193,18 +194,18 @@ pub(crate) struct Report {
 impl Report {
     /// An empty report.
     pub(crate) fn new(setup: Setup, targets: &[Spec], phases: Vec<Phase>) -> Report {
-        let direct = vec![None; targets.len()];
+        let (direct, sessions) = (vec![None; targets.len()], vec![Vec::new(); targets.len()]);
         let figures = targets.iter().map(|_| Vec::new()).collect();
         let targets = targets.iter().map(ToString::to_string).collect();
-        Report { setup, seconds: 0.0, targets, direct, phases, figures }
+        Report { setup, seconds: 0.0, targets, direct, sessions, phases, figures }
     }
 
-    /// Adds a round of the target number `target`: one figure for each phase, and whether its device, if it has one, went
-    /// past the page cache.
-    pub(crate) fn add(&mut self, target: usize, figures: Vec<Figure>, is_direct: Option<bool>) {
+    /// Adds a round of the target number `target`: one figure for each phase, and what else is told of it.
+    pub(crate) fn add(&mut self, target: usize, figures: Vec<Figure>, facts: Facts) {
         self.figures[target].push(figures);
-        let direct = &mut self.direct[target];
-        *direct = is_direct.map(|is_direct| is_direct && direct.unwrap_or(true));
+        let (direct, sessions) = (&mut self.direct[target], &mut self.sessions[target]);
+        *direct = facts.is_direct.map(|is_direct| is_direct && direct.unwrap_or(true));
+        sessions.extend(facts.session.filter(|session| !sessions.contains(session)));
     }
 
     /// Notes what all rounds took.
@@ -214,7 +215,17 @@ impl Report {
 
     /// What a phase counts.
     fn unit(&self, phase: usize) -> &'static str {
-        if self.phases[phase].names.is_some() { "names" } else { "operations" }
+        if self.phases[phase].counts_names { "names" } else { "operations" }
+    }
+
+    /// How many workers a phase had.
+    fn workers(&self, phase: &Phase) -> u64 {
+        self.setup.workers.or(phase.workers).unwrap_or(1)
+    }
+
+    /// What was in memory when a phase began.
+    fn state(&self, phase: &Phase) -> &'static str {
+        if phase.is_cold && !self.setup.warm { "cold" } else { "warm" }
     }
 
     /// The rounds of a phase on a target.
@@ -225,6 +236,33 @@ impl Report {
     /// A value of each round of a phase on a target, in the middle and at both ends.
     fn spread(&self, target: usize, phase: usize, value: impl Fn(&Figure) -> f64) -> Spread {
         Spread::of(self.rounds(target, phase).map(value).collect())
+    }
+
+    /// The middle of a value of each round of a phase on a target, if it is known of all.
+    fn median_known(
+        &self,
+        target: usize,
+        phase: usize,
+        value: impl Fn(&Figure) -> Option<f64>,
+    ) -> Option<f64> {
+        let values: Option<Vec<f64>> = self.rounds(target, phase).map(value).collect();
+        values.filter(|values| !values.is_empty()).map(|values| Spread::of(values).median)
+    }
+
+    /// The rate of a phase on a target over that on the first.
+    fn ratio(&self, target: usize, phase: usize) -> Option<f64> {
+        let rate = |target| self.median_known(target, phase, |figure| Some(figure.per_second));
+        Some(rate(target)? / rate(0).filter(|first| *first > 0.0)?)
+    }
+
+    /// Bytes that the device wrote, closing included, over those of the rows, where a phase tells those.
+    fn amplification(&self, target: usize, phase: usize) -> Option<f64> {
+        let row_bytes = self.phases[phase].row_bytes? as f64;
+        let written = |figure: &Figure| Some(figure.traffic?.written_bytes as f64);
+        let closing = self.median_known(target, phase, |it| it.closing_bytes.map(|it| it as f64));
+        let count = self.spread(target, phase, |figure| figure.count as f64).median;
+        let written = self.median_known(target, phase, written)? + closing.unwrap_or(0.0);
+        Some(written / (count * row_bytes))
     }
 
     /// The latencies of all rounds of a phase on a target.
@@ -266,68 +304,4 @@ impl Spread {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spreads() {
-        assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
-        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]).median, 2.5);
-        assert_eq!(Spread::of(Vec::new()).max, 0.0);
-        assert_eq!(Spread::of(vec![3.0, 1.0, 2.06]).told(1), "2.1 (1.0-3.0)");
-    }
-
-    #[test]
-    fn workers_add_up() {
-        let tally = |ops, seconds| Tally {
-            ops,
-            names: ops,
-            active: Duration::from_secs(seconds),
-            cpu: Duration::from_secs(1),
-            thread_cpu: Duration::from_secs(1),
-            kinds: [("stat".to_owned(), (ops, Duration::from_secs(seconds)))].into(),
-            latencies: vec![(1000, ops)],
-            is_cut: false,
-            buckets: vec![ops],
-        };
-        let tallies = [tally(10, 1), tally(10, 2)];
-        let figure =
-            Figure::new(&Phase::warm("x"), &tallies, &Costs::default()).expect("histogram");
-        // While the second one works alone it has the machine to itself.
-        assert_eq!((figure.count, figure.per_second, figure.seconds), (20, 10.0, 2.0));
-        assert_eq!((figure.client_cpu_us, figure.latencies.len()), (100_000.0, 20));
-        assert_eq!(figure.buckets, [20]);
-        assert_eq!(figure.kinds_us, [("stat".to_owned(), 150_000.0)].into());
-        assert!(figure.rates_by(5).iter().all(|rate| (rate - 200.0).abs() < 1e-6));
-        assert_eq!(figure.rates_by(5).len(), 4);
-        assert!(figure.rates_by(21).is_empty());
-    }
-
-    /// A phase of less than a tenth of a second, and the end of each, counted as a whole tenth.
-    #[test]
-    fn the_last_bucket_ends_with_the_phase() {
-        let tally = |ms, buckets: &[u64]| Tally {
-            ops: buckets.iter().sum(),
-            names: buckets.iter().sum(),
-            active: Duration::from_millis(ms),
-            buckets: buckets.to_vec(),
-            ..Tally::default()
-        };
-        let figure = |ms, buckets: &[u64]| {
-            Figure::new(&Phase::warm("x"), &[tally(ms, buckets)], &Costs::default())
-                .expect("figure")
-        };
-        let close = |found: &[f64], expected: &[f64]| {
-            assert_eq!(found.len(), expected.len());
-            let mut both = found.iter().zip(expected);
-            assert!(both.all(|(one, other)| (one - other).abs() < 1e-6), "{found:?}");
-        };
-        close(&figure(20, &[10]).rates_by(5), &[500.0, 500.0]);
-        close(&figure(110, &[10, 10]).rates_by(10), &[100.0, 1000.0]);
-        let rates = |figure: &Figure| plots::over_time(figure).into_iter().map(|it| it.1).collect();
-        let [short, long]: [Vec<f64>; 2] =
-            [figure(20, &[10]), figure(110, &[10, 10])].each_ref().map(rates);
-        close(&short, &[500.0]);
-        close(&long, &[100.0]);
-    }
-}
+mod tests;

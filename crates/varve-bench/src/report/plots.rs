@@ -18,12 +18,8 @@ impl Report {
         let has_figures = |phase: usize| {
             (0..self.targets.len()).any(|it| self.rounds(it, phase).next().is_some())
         };
-        for (number, phase) in self.phases.iter().enumerate().filter(|it| has_figures(it.0)) {
-            let name: String = phase
-                .name
-                .chars()
-                .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-                .collect();
+        let names = file_names(self.phases.iter().map(|phase| &*phase.name));
+        for (number, name) in names.iter().enumerate().filter(|it| has_figures(it.0)) {
             for (what, chart) in
                 [("rate", self.rate_chart(number)), ("latency", self.latency_chart(number)?)]
             {
@@ -72,6 +68,20 @@ impl Report {
     }
 }
 
+/// Names of files for phases, each another.
+fn file_names<'a>(phases: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for phase in phases {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let mut name: String = phase.chars().map(plain).collect();
+        while names.contains(&name) {
+            name.push('-');
+        }
+        names.push(name);
+    }
+    names
+}
+
 /// Points of time and rate. The end of a phase, which is shorter than a bucket, has none, unless it is all there is.
 pub(super) fn over_time(figure: &Figure) -> Vec<(f64, f64)> {
     let merged = figure.buckets.len().div_ceil(POINTS_MAX).max(1);
@@ -86,4 +96,16 @@ pub(super) fn over_time(figure: &Figure) -> Vec<(f64, f64)> {
             (at as f64 * seconds, part.iter().sum::<u64>() as f64 / span.max(1e-9))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Charts of a later phase took the place of an earlier one's.
+    #[test]
+    fn each_phase_has_files_of_its_own() {
+        let names = file_names(["ls -l", "a b", "a-b", "a_b"].into_iter());
+        assert_eq!(names, ["ls--l", "a-b", "a-b-", "a-b--"]);
+    }
 }

@@ -8,14 +8,15 @@ use crate::target::NOT_DIRECT;
 const MIB: f64 = (1 << 20) as f64;
 
 const LEGEND: &str = "\
-Medians over the rounds, with the slowest and the fastest. Rates: of all workers, over the time of the longest. ratio: rate
+Medians over the rounds, with the slowest and the fastest. Rates: of all workers, from when they were let go to the end
+of the last. ratio: rate
 over that of the first target. us, p50 ...: latency of an operation in microseconds, mean and quantiles of the operations of
 all rounds together. CPU: microseconds for one operation (or name, where names are counted), client + daemon, until the last
 worker is done; all: of the whole machine, kernel threads and writing back included. read, written: MiB of the device,
 writing back included. closing: MiB that it wrote while the store was closed afterwards. amplified: bytes that the device
 wrote, closing included, over those of the rows; those still in memtables are in the log alone. memory: peak of the daemon, or of this
-program where it has the store open, since it was mounted or opened, MiB. space: on the device, MiB. sync s: to write
-everything back afterwards.";
+program where it has the store open, since it was mounted or opened, MiB; slab: where the kernel serves, what it keeps in its slabs of
+names and inodes of all file systems, among others. space: on the device, MiB. sync s: to write everything back afterwards.";
 
 /// What the columns are called.
 const COLUMNS: [&str; 18] = [
@@ -42,7 +43,14 @@ const COLUMNS: [&str; 18] = [
 impl Report {
     /// Prints a table for each phase with a row for each target, and rates over time by `step` operations.
     pub(crate) fn print_table(&self, step: Option<u64>) -> Result<(), Failure> {
-        println!("{LEGEND}");
+        println!("{LEGEND}\n\n{}", self.setup);
+        for (target, session) in self.targets.iter().zip(&self.sessions) {
+            for session in session {
+                let said = |what: &str| session[what].as_str();
+                let why = said("no_io_uring").map(|why| format!(" ({why})")).unwrap_or_default();
+                println!("{target}: requests over {}{why}", said("transport").unwrap_or("?"));
+            }
+        }
         for (target, _) in self.targets.iter().zip(&self.direct).filter(|it| *it.1 == Some(false)) {
             println!("{target}: {NOT_DIRECT}");
         }
@@ -51,7 +59,9 @@ impl Report {
             let all = || (0..self.targets.len()).map(|target| self.rounds(target, number));
             let Some(most) = all().flatten().map(|figure| figure.count).max() else { break };
             let rounds = all().map(Iterator::count).max().unwrap_or(0);
-            println!("\n{}: {most} {unit}, {rounds} rounds", phase.name);
+            let (workers, state) = (self.workers(phase), self.state(phase));
+            let name = &phase.name;
+            println!("\n{name}: {most} {unit}, {rounds} rounds, workers: {workers}, {state}");
             let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
             for target in 0..self.targets.len() {
                 // A round that was ended early has no figures of later phases.
@@ -71,27 +81,21 @@ impl Report {
 
     fn row(&self, target: usize, phase: usize) -> Result<Vec<String>, Failure> {
         let median = |value: fn(&Figure) -> f64| self.spread(target, phase, value).median;
-        let known = |value: &dyn Fn(&Figure) -> Option<f64>| {
-            let values: Option<Vec<f64>> = self.rounds(target, phase).map(value).collect();
-            values.map(|values| super::Spread::of(values).median)
-        };
+        let known =
+            |value: &dyn Fn(&Figure) -> Option<f64>| self.median_known(target, phase, value);
         let shown =
             |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
         let traffic = |value: fn(&Traffic) -> u64| {
             known(&|figure| figure.traffic.as_ref().map(|traffic| value(traffic) as f64))
         };
         let rate = self.spread(target, phase, |figure| figure.per_second);
-        let first = self.spread(0, phase, |figure| figure.per_second);
-        let ratio = (first.median > 0.0).then(|| rate.median / first.median);
+        let ratio = self.ratio(target, phase);
         let latencies = self.latencies(target, phase)?;
         let at = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
-        let row_bytes = self.phases[phase].row_bytes;
         let closing = known(&|figure| figure.closing_bytes.map(|bytes| bytes as f64));
-        let amplified =
-            traffic(|traffic| traffic.written_bytes).zip(row_bytes).map(|(written, bytes)| {
-                let written = written + closing.unwrap_or(0.0);
-                written / (median(|figure| figure.count as f64) * bytes as f64)
-            });
+        let memory = known(&|figure| figure.memory_bytes().map(|bytes| bytes as f64 / MIB));
+        let peak = known(&|figure| figure.memory_peak_bytes.map(|bytes| bytes as f64));
+        let kernel = if memory.is_some() && peak.is_none() { "slab " } else { "" };
         let daemon_cpu = known(&|figure| figure.daemon_cpu_us);
         let requests = traffic(|traffic| traffic.reads + traffic.writes);
         Ok(vec![
@@ -113,8 +117,8 @@ impl Report {
             shown(traffic(|traffic| traffic.written_bytes).map(|bytes| bytes / MIB)),
             shown(closing.map(|bytes| bytes / MIB)),
             requests.map_or("-".to_owned(), |requests| format!("{requests:.0}")),
-            shown(amplified),
-            shown(known(&|figure| figure.memory_peak_bytes.map(|bytes| bytes as f64 / MIB))),
+            shown(self.amplification(target, phase)),
+            format!("{kernel}{}", shown(memory)),
             shown(known(&|figure| figure.space_bytes.map(|bytes| bytes as f64 / MIB))),
             format!("{:.2}", median(|figure| figure.sync_seconds)),
         ])

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::Failure;
-use crate::machine::memory_bytes;
+use crate::machine::{self, memory_bytes};
 
 /// How long a mount may take to answer: it may have a log to replay.
 const MOUNT_WAIT_MAX: Duration = Duration::from_secs(120);
@@ -110,22 +110,29 @@ impl Daemon {
         Ok(self.child.as_ref().ok_or("the daemon has ended")?.id())
     }
 
-    /// CPU time since its start, of the threads that are there.
+    /// CPU time since its start.
     pub(super) fn cpu(&self) -> Result<Duration, Failure> {
-        let mut nanos = 0_u64;
-        for task in fs::read_dir(format!("/proc/{}/task", self.id()?))? {
-            // A thread may end between the listing and the reading.
-            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            let running = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
-            nanos += running.ok_or_else(|| format!("unexpected schedstat: {text}"))?;
-        }
-        Ok(Duration::from_nanos(nanos))
+        cpu_of(self.id()?)
     }
 
     /// The most memory it has taken, in bytes.
     pub(super) fn memory_peak_bytes(&self) -> Result<u64, Failure> {
         memory_bytes(&format!("/proc/{}/status", self.id()?), "VmHWM")
     }
+}
+
+/// CPU time of a process since its start. Of the threads that are there it is known to the nanosecond, with those that have ended only
+/// in hundredths of a second, rounded down: the larger one is nearer.
+fn cpu_of(process: u32) -> Result<Duration, Failure> {
+    let mut nanos = 0_u64;
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        // A thread may end between the listing and the reading.
+        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        let running = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+        nanos += running.ok_or_else(|| format!("unexpected schedstat: {text}"))?;
+    }
+    // Fields 14 and 15 of proc_pid_stat(5): user and system time.
+    Ok(Duration::from_nanos(nanos).max(machine::cpu_in_stat(&process.to_string(), 14)?))
 }
 
 impl Drop for Daemon {
@@ -135,5 +142,22 @@ impl Drop for Daemon {
         let _ = unmount(&self.mount_point, UnmountFlags::DETACH);
         drop(child.kill());
         drop(child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter::{cpu_of_this_process, cpu_of_this_thread};
+
+    /// What a thread of the daemon had taken was lost with its end.
+    #[test]
+    fn threads_that_have_ended_count() {
+        let taken = Duration::from_millis(100);
+        let busy = thread::spawn(move || while cpu_of_this_thread() < taken {});
+        busy.join().expect("a thread");
+        let whole = cpu_of_this_process();
+        let found = cpu_of(std::process::id()).expect("CPU time");
+        assert!(found + Duration::from_millis(50) >= whole, "{found:?} of {whole:?}");
     }
 }

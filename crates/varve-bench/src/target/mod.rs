@@ -17,7 +17,9 @@ mod store;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::fs::getxattr;
 use rustix::mount::{UnmountFlags, unmount};
+use serde_json::Value;
 
 use crate::Failure;
 use crate::machine::{self, Traffic};
@@ -34,6 +36,10 @@ use store::Store;
 
 /// How many large files an image below a Varve store has room for.
 const LARGE_FILES_MAX: u64 = 400_000;
+
+/// The attribute of a mount's root by which its daemon tells how requests travel, and how long it is at most.
+const SESSION_XATTR: &str = "user.varve.session";
+const SESSION_BYTES_MAX: usize = 64 << 10;
 
 /// Where targets are made, and of what.
 #[derive(Clone, Debug)]
@@ -217,6 +223,19 @@ impl Target {
     /// Whether its device goes past the page cache; `None` if it has none of its own.
     pub(crate) fn is_direct(&self) -> Option<bool> {
         self.image.as_ref().map(Image::is_direct)
+    }
+
+    /// What its daemon and the kernel have agreed on, such as how requests travel; `None` if it has no daemon, or one that does
+    /// not tell.
+    pub(crate) fn session(&self) -> Option<Value> {
+        let dir = match &self.backing {
+            Backing::Store(store) => store.daemon()?.mount_point(),
+            Backing::Null(daemon) => daemon.mount_point(),
+            Backing::None | Backing::Tmpfs(_) => return None,
+        };
+        let mut said = vec![0_u8; SESSION_BYTES_MAX];
+        let length = getxattr(dir, SESSION_XATTR, &mut said[..]).ok()?;
+        serde_json::from_slice(&said[..length]).ok()
     }
 
     /// Takes it away; with `fsck` checks a store as a whole. Returns what closing wrote, as [`Target::close`] does.

@@ -41,8 +41,8 @@ pub(crate) struct Phase {
     pub(crate) name: String,
     /// Whether it begins with nothing in memory: remounted, caches dropped.
     pub(crate) is_cold: bool,
-    /// How many names its listings meet, if figures are per name instead of per operation.
-    pub(crate) names: Option<u64>,
+    /// Whether figures are per name that its listings meet, instead of per operation.
+    pub(crate) counts_names: bool,
     /// How many workers it takes, if not as many as the user chose.
     pub(crate) workers: Option<u64>,
     /// Bytes that one operation stores in the terms of write amplification, if it makes sense of it.
@@ -53,7 +53,7 @@ impl Phase {
     /// A phase of single operations that begins with whatever is in memory.
     pub(crate) fn warm(name: &str) -> Phase {
         let name = name.to_owned();
-        Phase { name, is_cold: false, names: None, workers: None, row_bytes: None }
+        Phase { name, is_cold: false, counts_names: false, workers: None, row_bytes: None }
     }
 
     /// A phase of single operations that begins with nothing in memory.
@@ -70,11 +70,16 @@ pub(crate) type Expects<'a> = Box<dyn Iterator<Item = Expect> + 'a>;
 
 /// A workload with everything worked out that its phases share.
 pub(crate) trait Plan: Send + Sync {
+    /// An error that says what to do if so many workers cannot work on it.
+    fn require(&self, _workers: u64) -> Result<(), Failure> {
+        Ok(())
+    }
     /// The phases, in order.
     fn phases(&self) -> Vec<Phase>;
     /// What a worker does in a phase.
     fn ops(&self, phase: usize, worker: Worker) -> Ops<'_>;
-    /// What holds after a phase done by `workers` workers.
+    /// What holds after a phase done by `workers` workers. A phase that changes how many names a directory has must tell how
+    /// many it has then, if one before it has told of that directory: a later one that is ended early counts from there.
     fn expects(&self, phase: usize, workers: u64) -> Expects<'_>;
     /// About how many files and directories there are at most, for file systems that must know before.
     fn inodes(&self) -> u64;

@@ -7,14 +7,14 @@
 //! 5. delete (b4): a random half of the files.
 //!
 //! The thesis runs create anew for each test; here the tests follow one another, each with nothing in memory.
-//! Listings come before what moves files, so that their names can be counted exactly. The rate of creation over
+//! Listings come before what moves files, so that their names and bytes can be told before. The rate of creation over
 //! time of figure 4.16 is that of the create phase (`--until create`).
 
 use serde::{Deserialize, Serialize};
 
 use super::{Expects, Ops, Phase, Plan, SAMPLES, Worker, samples};
 use crate::Failure;
-use crate::op::{Detail, Expect, Is, Op};
+use crate::op::{Detail, Expect, Is, Listing, Op};
 use crate::random::{Shuffle, mix};
 use crate::tree::{Tree, file_bytes};
 
@@ -65,6 +65,8 @@ pub(super) struct Namespace {
     tree: Tree,
     /// Names in each directory, after the create phase.
     names: Vec<u64>,
+    /// Bytes of all files in each directory.
+    bytes: Vec<u64>,
     sizes: Sizes,
     queries: u64,
     listings: u64,
@@ -80,7 +82,12 @@ impl Namespace {
         let tree = Tree::new(dirs, options.files, 1);
         let listings = options.listings.unwrap_or_else(|| tree.dirs().min(100_000));
         let queries = options.queries.unwrap_or(options.files);
-        Ok(Namespace { names: tree.names(), tree, sizes: options.sizes, queries, listings })
+        let (names, sizes) = (tree.names(), options.sizes);
+        let mut plan = Namespace { names, bytes: Vec::new(), tree, sizes, queries, listings };
+        plan.bytes = (0..plan.tree.dirs())
+            .map(|dir| plan.tree.files_of(dir).map(|file| plan.size(file)).sum())
+            .collect();
+        Ok(plan)
     }
 
     fn size(&self, file: u64) -> u64 {
@@ -120,10 +127,15 @@ impl Namespace {
         self.tree.files() / 2
     }
 
+    /// The directory that a file is renamed into.
+    fn target(&self, file: u64) -> u64 {
+        mix(file) % self.tree.dirs()
+    }
+
     /// The old and new path of the file that is number `index` to be renamed.
     fn renamed(&self, index: u64) -> (String, String) {
         let file = self.file_at(RENAMES, index);
-        let to = self.tree.dir(mix(file) % self.tree.dirs());
+        let to = self.tree.dir(self.target(file));
         (self.tree.file(file), format!("{to}/r{file}"))
     }
 
@@ -133,6 +145,30 @@ impl Namespace {
         let file = self.file_at(RENAMES, rename);
         let is_renamed = rename < self.half();
         (if is_renamed { self.renamed(rename).1 } else { self.tree.file(file) }, file)
+    }
+
+    /// Names in each directory after the rename phase, or also after the delete phase.
+    fn names_after(&self, deletes: bool) -> Vec<u64> {
+        let mut names = self.names.clone();
+        for index in 0..self.half() {
+            let file = self.file_at(RENAMES, index);
+            names[self.tree.dir_of(file) as usize] -= 1;
+            names[self.target(file) as usize] += 1;
+        }
+        for index in (0..self.half()).filter(|_| deletes) {
+            let rename = self.file_at(DELETES, index);
+            let file = self.file_at(RENAMES, rename);
+            let is_renamed = rename < self.half();
+            let dir = if is_renamed { self.target(file) } else { self.tree.dir_of(file) };
+            names[dir as usize] -= 1;
+        }
+        names
+    }
+
+    /// Some directories with their names.
+    fn counted<'a>(&'a self, names: impl Fn(u64) -> u64 + 'a) -> Expects<'a> {
+        let dirs = samples(self.tree.dirs(), 10 * SAMPLES);
+        Box::new(dirs.map(move |dir| Expect::Names(self.tree.dir(dir), names(dir))))
     }
 }
 
@@ -148,9 +184,8 @@ impl Plan for Namespace {
             _ => Phase::cold(name),
         };
         let mut phases: Vec<Phase> = PHASES.iter().map(phase).collect();
-        let names = (0..self.listings).map(|index| self.names[self.listed(index) as usize]).sum();
         for listing in &mut phases[2..5] {
-            listing.names = Some(names);
+            listing.counts_names = true;
         }
         phases
     }
@@ -158,7 +193,11 @@ impl Plan for Namespace {
     fn ops(&self, phase: usize, worker: Worker) -> Ops<'_> {
         let list = |detail| -> Ops<'_> {
             let listings = worker.share(self.listings);
-            Box::new(listings.map(move |index| Op::List(self.tree.dir(self.listed(index)), detail)))
+            Box::new(listings.map(move |index| {
+                let dir = self.listed(index);
+                let (names, bytes) = (self.names[dir as usize], self.bytes[dir as usize]);
+                Op::List(Listing { dir: self.tree.dir(dir), detail, names, bytes })
+            }))
         };
         match PHASES[phase] {
             // Subtrees of different workers depend on one another: one worker makes them all.
@@ -184,9 +223,12 @@ impl Plan for Namespace {
         let file = |path: String, key: u64| Expect::File { path, bytes: self.size(key), key };
         let files = samples(self.tree.files(), SAMPLES);
         match PHASES[phase] {
+            "mkdir" => self.counted(|dir| {
+                let files = self.tree.files_of(dir);
+                self.names[dir as usize] - (files.end - files.start)
+            }),
             "create" => {
-                let dirs = samples(self.tree.dirs(), 10 * SAMPLES)
-                    .map(|dir| Expect::Names(self.tree.dir(dir), self.names[dir as usize]));
+                let dirs = self.counted(|dir| self.names[dir as usize]);
                 Box::new(dirs.chain(files.map(move |key| file(self.tree.file(key), key))))
             }
             "readdir+read" => Box::new(files.map(move |key| file(self.tree.file(key), key))),
@@ -199,15 +241,23 @@ impl Plan for Namespace {
                 };
                 Box::new(samples(self.queries, 4 * SAMPLES).filter_map(held))
             }
-            "rename" => Box::new(samples(self.half(), SAMPLES).flat_map(move |index| {
-                let (from, to) = self.renamed(index);
-                [Expect::Absent(from), file(to, self.file_at(RENAMES, index))]
-            })),
-            "delete" => Box::new(files.map(move |index| match self.doomed(index) {
-                (path, _) if index < self.half() => Expect::Absent(path),
-                (path, key) => file(path, key),
-            })),
-            // Directories are found again with their files; listings must have met all their names.
+            "rename" => {
+                let names = self.names_after(false);
+                let files = samples(self.half(), SAMPLES).flat_map(move |index| {
+                    let (from, to) = self.renamed(index);
+                    [Expect::Absent(from), file(to, self.file_at(RENAMES, index))]
+                });
+                Box::new(self.counted(move |dir| names[dir as usize]).chain(files))
+            }
+            "delete" => {
+                let names = self.names_after(true);
+                let files = files.map(move |index| match self.doomed(index) {
+                    (path, _) if index < self.half() => Expect::Absent(path),
+                    (path, key) => file(path, key),
+                });
+                Box::new(self.counted(move |dir| names[dir as usize]).chain(files))
+            }
+            // Listings are checked as they are met.
             _ => Box::new(std::iter::empty()),
         }
     }

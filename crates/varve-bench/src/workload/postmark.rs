@@ -1,6 +1,7 @@
 //! Postmark (Katcher, NetApp TR3022; Ren, thesis, 4.3.2): mail and web services.
 //!
-//! Files of 512 bytes to 4 KiB are made in order; then come transactions, each a create or delete and a read or
+//! Files of 512 bytes to 4 KiB are made in the order of their numbers, one in each directory in turn, which is not the order of
+//! their paths (the thesis has them made in alphabetical order); then come transactions, each a create or delete and a read or
 //! append, all equally likely; then what is left is deleted. Each worker has files of its own, so that what a
 //! transaction finds does not depend on others. The thesis: a million files, two million transactions.
 

@@ -86,14 +86,21 @@ impl Plan for Slimfs {
     }
 
     fn expects(&self, phase: usize, _workers: u64) -> Expects<'_> {
-        if phase != 1 {
-            return Box::new(std::iter::empty());
+        let files = move |dir: u64| match phase {
+            0 => 0,
+            _ => ((dir + 1) * self.per_dir).min(self.files) - dir * self.per_dir,
+        };
+        let dirs = samples(self.dirs(), 10 * SAMPLES);
+        let dirs = dirs.map(move |dir| Expect::Names(Self::dir(dir), files(dir)));
+        let groups = (0..self.dirs().div_ceil(GROUP)).map(|group| {
+            Expect::Names(format!("g{group}"), GROUP.min(self.dirs() - group * GROUP))
+        });
+        match phase {
+            0 => Box::new(groups.chain(dirs)),
+            1 => Box::new(dirs),
+            // What is looked at is checked as it is seen.
+            _ => Box::new(std::iter::empty()),
         }
-        let names = move |dir: u64| ((dir + 1) * self.per_dir).min(self.files) - dir * self.per_dir;
-        Box::new(
-            samples(self.dirs(), 10 * SAMPLES)
-                .map(move |dir| Expect::Names(Self::dir(dir), names(dir))),
-        )
     }
 
     fn inodes(&self) -> u64 {

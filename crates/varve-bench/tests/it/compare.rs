@@ -20,7 +20,9 @@ fn mdtest() {
     let mut expected = vec![("mkdir", 3)];
     expected.extend(files.map(|name| (name, 100)));
     expected.extend(["chmod", "utime", "rename", "unlink"].map(|name| (name, 100)));
-    expected.extend(["dir create", "dir stat", "dir rename", "dir remove"].map(|name| (name, 25)));
+    let dirs = ["create", "stat", "readdir", "ls -l", "chmod", "utime", "rename", "remove"];
+    let dirs = dirs.map(|name| format!("dir {name}"));
+    expected.extend(dirs.each_ref().map(|name| (&**name, 25)));
     expected.push(("rmdir", 3));
     assert_eq!(found, named(&expected));
 }
@@ -161,17 +163,32 @@ fn workers_may_be_processes_and_share_directories() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let path = dir.path().to_str().expect("a path of text");
     let course = ["compare", "--rounds", "2", "--warm", "--json", "-t", path, "--workers", "3"];
-    let mdtest = ["mdtest", "--files", "100", "--dirs", "4"];
+    let mdtest = ["mdtest", "--files", "100", "--dirs"];
     for more in [&["--processes"][..], &[]] {
-        for shared in [&["--shared"][..], &[]] {
-            let found = report(dir.path(), &[&course[..], more, &mdtest, shared].concat());
+        // Workers that share directories list each of them.
+        for (dirs, listings) in [(&["1", "--shared"][..], 3), (&["6"], 1)] {
+            let found = report(dir.path(), &[&course[..], more, &mdtest, dirs].concat());
             assert_eq!(
                 found["phases"][0]["targets"][0]["rounds"].as_array().map(Vec::len),
                 Some(2)
             );
-            assert!(phases(&found).iter().filter(|phase| phase.1 == 100).count() >= 8);
+            let found = phases(&found);
+            let count = |name: &str| found.iter().find(|it| it.0 == name).map(|it| it.1);
+            assert!(found.iter().filter(|phase| phase.1 == 100).count() >= 7);
+            assert_eq!(count("readdir"), Some(100 * listings));
+            assert_eq!(count("dir ls -l"), Some(25 * listings));
         }
     }
+    let output = bench(dir.path(), &[&course[..], &mdtest, &["4"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("hint: give --dirs 6, or --shared"),
+        "{said}"
+    );
+    let alone = ["compare", "--warm", "-t", path, "--workers", "1", "mix", "video"];
+    let output = bench(dir.path(), &alone);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("hint: give --workers 2"), "{said}");
 }
 
 #[test]
@@ -217,7 +234,13 @@ fn a_rate_is_kept_and_runs_end_where_they_are_told() {
         (&found["setup"]["warm"], &found["phases"][1]["workers"]),
         (&true.into(), &1.into())
     );
-    let round = &found["phases"][1]["targets"][0]["rounds"][0];
+    assert_eq!(found["setup"]["until"], "create");
+    assert!(found["setup"]["machine"]["cpus"].as_u64() > Some(0), "{}", found["setup"]);
+    let target = &found["phases"][1]["targets"][0];
+    assert!(target["ratio"] == 1.0 && target["write_amplification"].is_null(), "{target}");
+    let steps = target["latency_steps"].as_array().expect("steps");
+    assert_eq!(steps.iter().filter_map(|step| step["count"].as_u64()).sum::<u64>(), 200);
+    let round = &target["rounds"][0];
     assert!(round["seconds"].as_f64() > Some(0.19) && found["seconds"].as_f64() > Some(0.19));
     assert!(round["daemon_cpu_us"].is_null(), "the kernel serves a directory: {round}");
 }

@@ -77,9 +77,26 @@ fn targets_are_made_remounted_and_taken_away() {
         // What closing a store writes, before a phase that begins cold, was not counted at all.
         assert_eq!(round["closing_written_bytes"].as_u64() > Some(4096), is_served, "{target}");
         assert!(target["direct_io"].is_boolean(), "{target}");
+        assert!(target["write_amplification"].as_f64() > Some(0.0), "{target}");
     }
     // The kernel keeps a device that was let go of as long as anybody has it open, as one that looks for a free device does.
     varve_testkit::eventually("no device is left", || loops(dir.path()).is_empty());
+}
+
+/// Whether a mount had got the transport that was asked for was not told.
+#[test]
+fn a_mount_tells_how_requests_travel() {
+    if possible(&["varve"]).is_empty() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let args = ["compare", "--rounds", "1", "--warm", "--json", "--image-size", "64M"];
+    let workload =
+        ["--until", "create", "-t", "varve:dev", "mdtest", "--files", "10", "--dirs", "1"];
+    let found = report(dir.path(), &[&args[..], &workload].concat());
+    let session = &found["phases"][1]["targets"][0]["sessions"][0];
+    assert_eq!(session["transport"], "/dev/fuse", "{found}");
+    assert!(found["setup"]["varve"].as_str().is_some_and(|said| said.starts_with("varve ")));
 }
 
 /// A hundred reads cannot take less than a second of a disk that answers fifty in each.

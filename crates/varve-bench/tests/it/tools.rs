@@ -42,7 +42,10 @@ fn charts_and_tables_are_made() {
     let output =
         bench(dir.path(), &[&course[..], &["mdtest", "--files", "100", "--dirs", "1"]].concat());
     let table = String::from_utf8_lossy(&output.stdout);
-    assert!(table.contains("create: 100 operations, 2 rounds"), "{table}");
+    let phase = "create: 100 operations, 2 rounds, workers: 1, warm";
+    let setup = "CPUs: --rounds 2 --image-size 65536M --warm\n";
+    assert!(table.contains(phase) && table.contains(setup), "{table}");
+    assert!(table.contains("  slab "), "the kernel serves a directory: {table}");
     assert!(table.contains("operations per second, by 20 operations"), "{table}");
     for chart in ["create-rate.svg", "create-latency.svg", "ls--l-latency.svg"] {
         let svg = fs::read_to_string(plots.join(chart)).expect("a chart");

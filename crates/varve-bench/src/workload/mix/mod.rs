@@ -4,6 +4,10 @@
 //! share files that they remove, each worker has files of its own here: what an operation finds does not depend
 //! on others, and can be checked. Sizes have an exponential distribution where Filebench has a gamma one of the
 //! same mean. The phases: mkdir, prepare (what is there before the first turn), serve.
+//!
+//! What else is not as in the thesis: it lets each mix run for ten minutes, here the turns are counted. Its file server has
+//! 100,000 files (`--files 100000`) and reads and writes 4 KiB at a time; here a file is written, appended to and read in
+//! calls of up to 1 MiB, as it is by the mail server there.
 
 mod office;
 mod video;
@@ -36,11 +40,11 @@ pub(crate) struct Options {
 enum Server {
     /// 10 workers: create, append, read, delete, stat, in a tree 20 wide, files of 100 KiB
     File,
-    /// 48 workers read one of 6 videos by 256 KiB, one replaces 26 others by 1 MiB
+    /// 48 workers read one of 6 videos by 256 KiB, one replaces 26 others by 1 MiB; at least 2 workers
     Video,
     /// 16 workers: delete; create, append, sync; read, append, sync; read; in one directory, files of 16 KiB
     Mail,
-    /// 100 workers read 10 files in a tree 20 wide, 10 append to a log; files of 16 KiB
+    /// 100 workers read 10 files in a tree 20 wide, 10 append to a log each; files of 16 KiB
     Web,
 }
 

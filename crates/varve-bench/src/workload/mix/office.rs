@@ -1,5 +1,7 @@
 //! The file server and the mail server: workers that make, change and remove files of their own.
 
+use std::collections::BTreeMap;
+
 use super::{
     APPEND_BYTES_MEAN, Expects, Ops, Phase, Plan, SAMPLES, TREE_WIDTH, Worker, bytes, phases,
     samples,
@@ -61,6 +63,17 @@ impl Office {
             desk.turn();
         }
         desk
+    }
+
+    /// How many directories each directory of a worker holds once they are made.
+    fn made(&self, worker: Worker) -> Vec<Expect> {
+        let mut names = BTreeMap::new();
+        for dir in self.dirs(worker) {
+            let parent = dir.rsplit_once('/').and_then(|(parent, _)| names.get_mut(parent));
+            parent.into_iter().for_each(|count| *count += 1);
+            names.insert(dir, 0);
+        }
+        names.into_iter().map(|(dir, count)| Expect::Names(dir, count)).collect()
     }
 
     /// The directories of a worker, parents first.
@@ -193,11 +206,11 @@ impl Plan for Office {
     fn expects(&self, phase: usize, workers: u64) -> Expects<'_> {
         let workers = (0..workers).map(move |index| Worker { index, of: workers });
         let desks: Vec<Desk<'_>> = match phase {
-            0 => Vec::new(),
+            0 => return Box::new(workers.flat_map(|worker| self.made(worker))),
             1 => workers.map(|worker| self.desk(worker).0).collect(),
             _ => workers.map(|worker| self.last(worker)).collect(),
         };
-        let mut names = std::collections::BTreeMap::new();
+        let mut names = BTreeMap::new();
         let mut expects = Vec::new();
         for desk in &desks {
             for (file, _) in &desk.files {

@@ -1,6 +1,7 @@
 //! The video server: one worker replaces videos of the passive set, the others serve those of the active set.
 
 use super::{Expects, Ops, Phase, Plan, Worker, phases};
+use crate::Failure;
 use crate::op::{Expect, Op};
 use crate::random::mix;
 
@@ -53,6 +54,16 @@ fn passive(number: u64) -> String {
 }
 
 impl Plan for Video {
+    fn require(&self, workers: u64) -> Result<(), Failure> {
+        match workers {
+            1 => Err(
+                "one worker replaces videos and nobody serves them\nhint: give --workers 2 or more"
+                    .into(),
+            ),
+            _ => Ok(()),
+        }
+    }
+
     fn phases(&self) -> Vec<Phase> {
         phases(49)
     }
@@ -91,16 +102,20 @@ impl Plan for Video {
     }
 
     fn expects(&self, phase: usize, _workers: u64) -> Expects<'_> {
-        let replaced = match phase {
-            0 => return Box::new(std::iter::empty()),
-            1 => 0,
-            _ => self.replaced(),
+        let (made, replaced) = match phase {
+            0 => (0, 0),
+            1 => (1, 0),
+            _ => (1, self.replaced()),
         };
+        let names = [("active", made * ACTIVE), ("passive", made * PASSIVE)]
+            .map(|(dir, names)| Expect::Names(dir.to_owned(), names));
         let active = (0..ACTIVE).map(|number| (active(number), number));
         let passive =
             (0..PASSIVE).map(move |number| (passive(number), Self::passive_key(number, replaced)));
         let bytes = self.size;
-        Box::new(active.chain(passive).map(move |(path, key)| Expect::File { path, bytes, key }))
+        let videos = active.chain(passive).filter(move |_| made > 0);
+        let videos = videos.map(move |(path, key)| Expect::File { path, bytes, key });
+        Box::new(names.into_iter().chain(videos))
     }
 
     fn inodes(&self) -> u64 {

@@ -1,4 +1,5 @@
-//! The web server: readers of files that nobody changes, and for every ten of them one that appends to a log.
+//! The web server: readers of files that nobody changes, and for every ten of them one that appends to a log. Of fewer than eleven
+//! workers the last one does, and one alone only reads. Each log has one writer here; in Filebench all append to the same one.
 
 use super::{
     APPEND_BYTES_MEAN, Expects, Ops, Phase, Plan, SAMPLES, TREE_WIDTH, Worker, bytes, phases,
@@ -7,7 +8,7 @@ use super::{
 use crate::op::{Expect, Op};
 use crate::random::{Random, mix};
 
-/// Of so many workers the last one writes a log.
+/// Of so many workers, or of all if they are fewer, the last one writes a log.
 const CREW: u64 = 11;
 
 /// Files that a reader reads in a turn.
@@ -28,8 +29,13 @@ impl Web {
         Web { files, turns }
     }
 
+    /// The directory of a file.
+    fn dir(file: u64) -> String {
+        format!("d{}", file / TREE_WIDTH)
+    }
+
     fn file(file: u64) -> String {
-        format!("d{}/f{file}", file / TREE_WIDTH)
+        format!("{}/f{file}", Self::dir(file))
     }
 
     fn size(file: u64) -> u64 {
@@ -57,7 +63,7 @@ fn log(worker: u64) -> String {
 }
 
 fn writes_log(worker: Worker) -> bool {
-    worker.index % CREW == CREW - 1
+    worker.of > 1 && worker.index % CREW == CREW.min(worker.of) - 1
 }
 
 impl Plan for Web {
@@ -94,6 +100,11 @@ impl Plan for Web {
     fn expects(&self, phase: usize, workers: u64) -> Expects<'_> {
         let file = |key| Expect::File { path: Self::file(key), bytes: Self::size(key), key };
         let files = samples(self.files, SAMPLES).map(file);
+        let names = (0..self.files.div_ceil(TREE_WIDTH)).map(move |dir| {
+            let first = dir * TREE_WIDTH;
+            let names = if phase == 0 { 0 } else { TREE_WIDTH.min(self.files - first) };
+            Expect::Names(Self::dir(first), names)
+        });
         let writers = (0..workers).map(move |index| Worker { index, of: workers });
         let logs = writers.filter(|worker| writes_log(*worker)).map(|worker| Expect::File {
             path: log(worker.index),
@@ -101,13 +112,26 @@ impl Plan for Web {
             key: worker.index,
         });
         match phase {
-            0 => Box::new(std::iter::empty()),
-            1 => Box::new(files),
+            0 => Box::new(names),
+            1 => Box::new(names.chain(files)),
             _ => Box::new(files.chain(logs)),
         }
     }
 
     fn inodes(&self) -> u64 {
         2 * self.files + 10_000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server of fewer than eleven workers had no log.
+    #[test]
+    fn one_of_eleven_or_fewer_writes_a_log() {
+        let logs = |of| (0..of).filter(|index| writes_log(Worker { index: *index, of })).collect();
+        let all: [Vec<u64>; 5] = [1, 2, 11, 15, 22].map(logs);
+        assert_eq!(all, [vec![], vec![1], vec![10], vec![10], vec![10, 21]]);
     }
 }
