@@ -101,16 +101,17 @@ fn show(stats: &Stats) {
             micros(requests.mean_micros()),
         ));
     }
-    for (name, count) in &stats.engine {
-        if *count > 0 {
-            let shown =
-                if name.ends_with("bytes") { size::show(*count) } else { count.to_string() };
-            output::line(format!("  engine.{name:<30} {shown:>12} {:>10}/s", per_second(*count)));
-        }
+    for (name, count) in stats.engine.iter().filter(|(_, count)| **count > 0) {
+        let [all, rate] =
+            [*count, per_second(*count)].map(|number| match name.ends_with("bytes") {
+                true => size::show(number),
+                false => number.to_string(),
+            });
+        output::line(format!("engine.{name:<28} {all:>12} {rate:>12}/s"));
     }
     for name in ["memory_bytes", "memory_budget_bytes"] {
         if let Some(bytes) = stats.engine_bytes.get(name) {
-            output::line(format!("  engine.{name:<30} {:>12}", size::show(*bytes)));
+            output::line(format!("engine.{name:<28} {:>12}", size::show(*bytes)));
         }
     }
     output::line("");
