@@ -9,14 +9,14 @@ const MIB: f64 = (1 << 20) as f64;
 
 const LEGEND: &str = "\
 Medians over the rounds, with the slowest and the fastest. Rates: of all workers, from when they were let go to the end
-of the last. ratio: rate
-over that of the first target. us, p50 ...: latency of an operation in microseconds, mean and quantiles of the operations of
-all rounds together. CPU: microseconds for one operation (or name, where names are counted), client + daemon, until the last
-worker is done; all: of the whole machine, kernel threads and writing back included. read, written: MiB of the device,
-writing back included. closing: MiB that it wrote while the store was closed afterwards. amplified: bytes that the device
-wrote, closing included, over those of the rows; those still in memtables are in the log alone. memory: peak of the daemon, or of this
-program where it has the store open, since it was mounted or opened, MiB; slab: where the kernel serves, what it keeps in its slabs of
-names and inodes of all file systems, among others. space: on the device, MiB. sync s: to write everything back afterwards.";
+of the last. ratio: rate over that of the first target. us, p50 ...: latency of an operation in microseconds, mean and
+quantiles of the operations of all rounds together. CPU: microseconds for one operation (or name, where names are
+counted), client + daemon, until the last worker is done; all: of the whole machine, kernel threads and writing back
+included. read, written: MiB of the device, writing back included. closing: MiB that it wrote while the store was closed
+afterwards. amplified: bytes that the device wrote, closing included, over those of the rows; those still in memtables
+are in the log alone. memory: peak of the daemon, or of this program where it has the store open, since it was mounted
+or opened, MiB; slab: where the kernel serves, what it keeps in its slabs of names and inodes of all file systems, among
+others. space: on the device, MiB. sync s: to write everything back afterwards.";
 
 /// What the columns are called.
 const COLUMNS: [&str; 18] = [
