@@ -45,7 +45,7 @@ struct Task {
 impl Crew {
     /// How many workers a phase has.
     pub(crate) fn workers_of(&self, phase: &Phase) -> u64 {
-        self.workers.or(phase.workers).unwrap_or(1)
+        phase.workers_of(self.workers)
     }
 
     /// The clock of a worker. At a fixed rate the first operations of all are as far apart as those that follow.

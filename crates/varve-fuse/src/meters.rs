@@ -164,9 +164,10 @@ fn place(opcode: u32) -> usize {
 
 /// The bucket of a time.
 fn bucket(nanos: u64) -> usize {
-    let power = nanos.max(1 << FIRST_POWER).ilog2();
+    let nanos = nanos.max(1 << FIRST_POWER);
+    let power = nanos.ilog2();
     let is_upper_half = nanos >> (power - 1) & 1 == 1;
-    let at = 2 * (power - FIRST_POWER) + u32::from(is_upper_half && nanos >> power == 1);
+    let at = 2 * (power - FIRST_POWER) + u32::from(is_upper_half);
     (at as usize).min(BUCKETS - 1)
 }
 

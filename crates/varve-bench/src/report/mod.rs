@@ -220,7 +220,7 @@ impl Report {
 
     /// How many workers a phase had.
     fn workers(&self, phase: &Phase) -> u64 {
-        self.setup.workers.or(phase.workers).unwrap_or(1)
+        phase.workers_of(self.setup.workers)
     }
 
     /// What was in memory when a phase began.

@@ -56,6 +56,11 @@ impl Phase {
         Phase { name, is_cold: false, counts_names: false, workers: None, row_bytes: None }
     }
 
+    /// How many workers it has where the user chose `chosen`.
+    pub(crate) fn workers_of(&self, chosen: Option<u64>) -> u64 {
+        chosen.or(self.workers).unwrap_or(1)
+    }
+
     /// A phase of single operations that begins with nothing in memory.
     pub(crate) fn cold(name: &str) -> Phase {
         Phase { is_cold: true, ..Phase::warm(name) }
