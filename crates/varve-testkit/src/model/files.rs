@@ -43,11 +43,13 @@ impl State {
     /// Opens a regular file.
     pub(super) fn open(&mut self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
         let now = self.now();
-        let is_executed = self.handles.values().any(|open| open.ino == ino && open.flags.execute);
+        // For who writes the kernel has asked.
+        let is_executed = flags.truncate
+            && !flags.write
+            && self.handles.values().any(|open| open.ino == ino && open.flags.execute);
         let node = self.node_mut(ino)?;
         let data = node.data_mut()?;
-        // For who writes the kernel has asked.
-        if flags.truncate && !flags.write && is_executed {
+        if is_executed {
             return Err(FsError::TextBusy);
         }
         if flags.truncate {
