@@ -17,6 +17,9 @@ const SESSION_XATTR: &[u8] = b"user.varve.session";
 /// Beside it, the requests that came ([`crate::meters`]).
 const REQUESTS_XATTR: &[u8] = b"user.varve.requests";
 
+/// Texts about the mount may be so many bytes longer when they are asked for than when their length was.
+const TEXT_GROWTH_BYTES: usize = 1024;
+
 /// XATTR_CREATE and XATTR_REPLACE together, which nothing satisfies.
 const BOTH_XATTR_FLAGS: u32 = 3;
 
@@ -35,10 +38,19 @@ fn without_trusted(names: &[u8]) -> Vec<u8> {
 /// Answers a request for an attribute's value or a list: its length if `size` is 0, else the bytes if they
 /// fit.
 fn sized(call: &mut Call<'_>, value: &[u8], size: u32) -> Answer {
-    let len = u32::try_from(value.len()).unwrap_or(u32::MAX);
+    sized_with_room(call, value, size, 0)
+}
+
+/// The same of a text that changes: who asks for its length and makes room for that finds room for what it is then.
+fn sized_text(call: &mut Call<'_>, text: &str, size: u32) -> Answer {
+    sized_with_room(call, text.as_bytes(), size, TEXT_GROWTH_BYTES)
+}
+
+fn sized_with_room(call: &mut Call<'_>, value: &[u8], size: u32, room: usize) -> Answer {
+    let len = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
     if size == 0 {
-        call.reply.size_out(len);
-    } else if len <= size {
+        call.reply.size_out(len(value.len() + room));
+    } else if len(value.len()) <= size {
         call.reply.bytes(value);
     } else {
         return Answer::Errno(libc::ERANGE);
@@ -118,13 +130,13 @@ impl Adapter {
     pub(super) fn getxattr(&self, call: &mut Call<'_>, size: u32, name: &[u8]) -> Served {
         self.serves_xattr()?;
         if call.ino == self.root() && name == STATUS_XATTR {
-            return Ok(sized(call, self.vfs.status_json().as_bytes(), size));
+            return Ok(sized_text(call, &self.vfs.status_json(), size));
         }
         if call.ino == self.root() && name == SESSION_XATTR {
-            return Ok(sized(call, self.agreement.status_json().as_bytes(), size));
+            return Ok(sized_text(call, &self.agreement.status_json(), size));
         }
         if call.ino == self.root() && name == REQUESTS_XATTR {
-            return Ok(sized(call, self.meters.to_json().as_bytes(), size));
+            return Ok(sized_text(call, &self.meters.to_json(), size));
         }
         if let Some(how) = beginning(name) {
             return self.begin_by_attribute(call, how, size);
