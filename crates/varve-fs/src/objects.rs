@@ -161,17 +161,22 @@ impl Objects {
     /// by [`Objects::wrap`].
     pub(crate) fn create(&self, ino: InodeId) -> FsResult<Arc<dyn File>> {
         let path = self.path(ino);
-        let fail = |error| error::object("create", &path, error);
-        let file = match self.env.open(&path, OpenMode::CreateOrOpen) {
+        let make = || match self.env.open(&path, OpenMode::CreateNew) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.create_dirs(&path).map_err(fail)?;
-                self.env.open(&path, OpenMode::CreateOrOpen)
+                self.create_dirs(&path)?;
+                self.env.open(&path, OpenMode::CreateNew)
             }
-            other => other,
+            made => made,
         };
-        let file = file.map_err(fail)?;
-        file.set_len(0).map_err(fail)?;
-        Ok(file)
+        let made = match make() {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Only here: ext4 writes a file that was cut to nothing to the device when it is closed.
+                let left = self.env.open(&path, OpenMode::ReadWrite);
+                left.and_then(|file| file.set_len(0).map(|()| file))
+            }
+            made => made,
+        };
+        made.map_err(|error| error::object("create", &path, error))
     }
 
     fn create_dirs(&self, path: &Path) -> io::Result<()> {

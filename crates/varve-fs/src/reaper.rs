@@ -10,8 +10,8 @@
 //! Who removes looks at the pending rows first, and nobody else removes meanwhile: an id that waits twice, or that came
 //! back with a received snapshot ([`Reaper::remove_all`]), may have another object by then.
 //!
-//! Every sync a caller asks for drains the queue; a thread does it every few seconds, and the queue is
-//! drained on the spot when it holds [`QUEUE_MAX`] ids, beyond which it does not grow.
+//! Every sync a caller asks for drains the queue; a thread does it every few seconds and when three quarters of the queue
+//! are full, and who finds it full, with [`QUEUE_MAX`] ids, beyond which it does not grow, does it on the spot.
 //!
 //! What an earlier process left is found by its pending rows: the thread goes through them once, a step at a
 //! time, so that nobody waits for it ([`Reaper::remove_earlier`]). On a deterministic machine there is no thread, and
@@ -38,7 +38,7 @@ use crate::rows::read_pending_row;
 use crate::usage::Accounts;
 
 /// Ids that may wait.
-const QUEUE_MAX: usize = 1024;
+const QUEUE_MAX: usize = 16_384;
 /// How long an id waits if nobody asks for a sync.
 const INTERVAL: Duration = Duration::from_secs(6);
 /// Pending rows of earlier processes taken care of at a time.
@@ -66,6 +66,8 @@ struct State {
     queue: Vec<InodeId>,
     /// Directories are to be let tell now.
     tell: bool,
+    /// The queue is to be drained now.
+    drain: bool,
     stopping: bool,
 }
 
@@ -99,16 +101,18 @@ impl Reaper {
         let mut earlier = Some(InodeId::new(0));
         let mut due = self.env.monotonic().saturating_add(INTERVAL);
         loop {
-            let (busy, tell) = {
+            let (busy, tell, drain) = {
                 let mut state = self.state.lock();
-                if !state.stopping && !state.tell && earlier.is_none() {
+                if !state.stopping && !state.tell && !state.drain && earlier.is_none() {
                     let wait = due.saturating_sub(self.env.monotonic());
                     self.changed.wait_for(&mut state, wait);
                 }
                 if state.stopping {
                     return;
                 }
-                (!state.queue.is_empty(), std::mem::take(&mut state.tell))
+                let tell = std::mem::take(&mut state.tell);
+                let drain = std::mem::take(&mut state.drain);
+                (!state.queue.is_empty(), tell, drain)
             };
             let is_due = self.env.monotonic() >= due;
             if tell {
@@ -116,10 +120,13 @@ impl Reaper {
             } else if is_due {
                 self.accounts.tell_news();
             }
+            if (is_due || drain)
+                && busy
+                && let Err(error) = self.sync_and_drain()
+            {
+                log::warn!("files of removed inodes stay for now: {error}");
+            }
             if is_due {
-                if busy && let Err(error) = self.sync_and_drain() {
-                    log::warn!("files of removed inodes stay for now: {error}");
-                }
                 due = self.env.monotonic().saturating_add(INTERVAL);
             }
             earlier = earlier.and_then(|from| self.remove_earlier(from));
@@ -148,6 +155,10 @@ impl Reaper {
         let full = {
             let mut state = self.state.lock();
             state.queue.push(ino);
+            if state.queue.len() == QUEUE_MAX - QUEUE_MAX / 4 {
+                state.drain = true;
+                self.changed.notify_all();
+            }
             state.queue.len() >= QUEUE_MAX
         };
         if full && let Err(error) = self.sync_and_drain() {
@@ -303,6 +314,19 @@ mod tests {
                 assert_eq!(take_asked(), marked == ROOM - ROOM / 4 + 1, "{marked}");
             }
             fs.accounts.tell_all();
+        }
+    }
+
+    #[test]
+    fn the_thread_is_asked_to_drain_before_the_queue_is_full() {
+        let (fs, _) = made(SimEnv::new(1), Path::new("/store"));
+        let soon = QUEUE_MAX - QUEUE_MAX / 4;
+        for queued in 1..=QUEUE_MAX {
+            // None of these has a pending row, so nothing is removed.
+            fs.reaper.enqueue(InodeId::new(1 << 40 | queued as u64));
+            let asked = std::mem::take(&mut fs.reaper.state.lock().drain);
+            assert_eq!(asked, queued == soon, "{queued}");
+            assert_eq!(fs.reaper.queued(), if queued < QUEUE_MAX { queued } else { 0 });
         }
     }
 

@@ -49,21 +49,31 @@ impl VarveFs {
         let ino = held.inode.ino;
         let fail = |error| self.object_error("write", ino, error);
         let object = self.objects.create(ino)?;
+        let mut len = 0;
         match &held.inode.content {
-            Content::Inline(bytes) => object.write_all_at(bytes, 0).map_err(fail)?,
+            Content::Inline(bytes) => {
+                object.write_all_at(bytes, 0).map_err(fail)?;
+                len = bytes.len() as u64;
+            }
             Content::Chunks => {
                 for index in 0..held.inode.size.div_ceil(CHUNK_BYTES as u64) {
                     if let Some(chunk) = self.chunk(ino, index)? {
-                        object.write_all_at(&chunk, index * CHUNK_BYTES as u64).map_err(fail)?;
+                        let from = index * CHUNK_BYTES as u64;
+                        object.write_all_at(&chunk, from).map_err(fail)?;
+                        len = from + chunk.len() as u64;
                     }
                 }
             }
             Content::Borrowed(borrowed) => {
                 self.copy_lent(&held.inode, *borrowed, object.as_ref())?;
+                len = held.inode.size;
             }
             _ => {}
         }
-        object.set_len(held.inode.size).map_err(fail)?;
+        // The end may be a hole.
+        if len != held.inode.size {
+            object.set_len(held.inode.size).map_err(fail)?;
+        }
         object.set_times(None, Some(held.inode.times.mtime)).map_err(fail)?;
         let mut second = self.changes();
         second.return_loan(&held.inode);

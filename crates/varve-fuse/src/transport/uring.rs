@@ -11,18 +11,20 @@
 //!
 //! FORGET and INTERRUPT still come from /dev/fuse, where a reader of `dev` takes them.
 //!
-//! Memory: of an entry only the pages that requests have touched are backed, and those of large requests
-//! are kept for the first [`LARGE_ENTRIES`] entries of a queue only: at most 2 MiB for each queue that is busy
-//! with that many large requests, some 100 KiB for one that serves names and attributes.
+//! Memory: of an entry only the pages that requests have touched are backed, and of what large requests have
+//! touched a queue gives back what is beyond [`backing::BACKED_BYTES_MAX`]: at most 2 MiB for each queue that is
+//! busy with large requests, some 100 KiB for one that serves names and attributes.
 //!
 //! Source: the kernel's Documentation/filesystems/fuse/fuse-io-uring.rst and fs/fuse/dev_uring.c.
 
+mod backing;
 mod mailbox;
 mod ring;
 
 use std::io;
 use std::sync::Arc;
 
+use backing::Backing;
 use bytes::Bytes;
 use mailbox::LateAnswer;
 pub(crate) use mailbox::Mailbox;
@@ -42,10 +44,6 @@ use crate::protocol::ring as layout;
 
 /// The CPUs that the machine may ever have, in the kernel's words ("0-3" or "0,2-5").
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
-/// How many entries of a queue keep the memory of large requests.
-const LARGE_ENTRIES: usize = 4;
-/// What the others keep of their payload, in bytes.
-const SMALL_PAYLOAD_BYTES: usize = 16 << 10;
 
 /// One queue: the requests of one CPU.
 pub(crate) struct Queue {
@@ -54,8 +52,7 @@ pub(crate) struct Queue {
     mailbox: Arc<Mailbox>,
     /// By entry.
     origins: Vec<Origin>,
-    /// Entries whose payload has grown beyond what they keep.
-    swollen: Vec<usize>,
+    backing: Backing,
 }
 
 /// The queues of a connection, one for every possible CPU.
@@ -85,7 +82,7 @@ impl Queue {
             Origin::Ring { device, mailbox, held, entry }
         };
         let origins = (0..ENTRIES).map(origin).collect();
-        Ok(Queue { cpu, ring: Ring::new(device, cpu)?, mailbox, origins, swollen: Vec::new() })
+        Ok(Queue { cpu, ring: Ring::new(device, cpu)?, mailbox, origins, backing: Backing::new() })
     }
 
     /// The CPU whose requests come here.
@@ -168,12 +165,7 @@ impl Queue {
 
     fn commit(&mut self, entry: usize, unique: u64, errno: i32, body: &[u8]) -> io::Result<()> {
         let bytes = self.ring.entry(entry);
-        if entry >= LARGE_ENTRIES
-            && layout::payload_len(bytes).max(body.len()) > SMALL_PAYLOAD_BYTES
-            && !self.swollen.contains(&entry)
-        {
-            self.swollen.push(entry);
-        }
+        self.backing.touch(entry, layout::payload_len(bytes).max(body.len()));
         if layout::answer(bytes, unique, errno, body).is_err() {
             log::error!("an answer of {} bytes is too long for a ring entry", body.len());
             // Without a body it fits.
@@ -182,15 +174,12 @@ impl Queue {
         self.ring.commit(entry, unique)
     }
 
-    /// Gives back memory of entries whose answer has gone, but not what a request has just arrived in.
+    /// Gives back memory of entries whose answer has gone, but none that a request has just arrived in.
     fn shrink(&mut self, arrivals: &[Arrival]) {
-        for entry in self.swollen.drain(..) {
-            let arrived = if arrivals.contains(&Arrival::Request(entry)) {
-                layout::payload_len(self.ring.entry(entry))
-            } else {
-                0
-            };
-            self.ring.trim(entry, arrived.max(SMALL_PAYLOAD_BYTES));
+        for (entry, keep) in
+            self.backing.surplus(|entry| arrivals.contains(&Arrival::Request(entry)))
+        {
+            self.ring.trim(entry, keep);
         }
     }
 }
