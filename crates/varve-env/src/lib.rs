@@ -173,9 +173,9 @@ pub trait File: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// Brings room into memory that will soon be written through a window, and reads as zeros: a few writes, in place of a
-    /// fault for each page that reads and reserves it. The next sync writes all of it, and those after it more than what
-    /// changed. A hint, which may do nothing.
+    /// Brings room into memory that will soon be written to, and reads as zeros: a few writes, in place of a fault or more for each
+    /// page that reads and reserves it. The next sync writes all of it, and those after it need not note that it is in use now. A
+    /// hint, which may do nothing.
     ///
     /// REQUIRES: the range is allocated and within the file's length, and nothing has been written there.
     fn warm_room(&self, _offset: u64, _len: u64) {}

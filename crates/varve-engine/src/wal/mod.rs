@@ -1,8 +1,8 @@
 //! The write-ahead log: batches reach it before anything else sees them.
 //!
 //! 1. [`LogWriter::append_batch`] writes one record, through a window of memory where the storage has such (see
-//!    [`varve_env::File::window`]) and it fits in the room, else with one `pwrite`; the batch then survives the death of the
-//!    process.
+//!    [`varve_env::File::window`]), it fits in the room and little is synced, else with one `pwrite`; the batch then survives
+//!    the death of the process.
 //! 2. A sync (see [`crate::db`]) takes the [`SyncTargets`], fsyncs them without holding the writer, and
 //!    reports back with [`LogWriter::mark_synced`], which appends a marker record.
 //! 3. [`LogWriter::rotate`] begins the next log when the memtable is full.
@@ -50,8 +50,8 @@ const BUFFER_BYTES_KEPT: usize = 1 << 20;
 const AHEAD_BYTES: u64 = 128 << 10;
 /// With less room than this ahead, the next piece is taken.
 const AHEAD_BYTES_MIN: u64 = 32 << 10;
-/// Once this many bytes were appended without a sync, room is brought into memory before it is used.
-const UNSYNCED_BYTES_TO_WARM: u64 = 1 << 20;
+/// Once this many bytes were appended without a sync, records go through the window.
+const UNSYNCED_BYTES_TO_MAP: u64 = 1 << 20;
 /// A window is opened over this many bytes, of which only those with room are written.
 const WINDOW_BYTES: u64 = 4 << 20;
 
@@ -76,10 +76,10 @@ struct Log {
 }
 
 impl Log {
-    /// Writes `record` behind the end, through the window if it fits; says whether it did.
-    fn write(&mut self, record: &[u8]) -> io::Result<bool> {
+    /// Writes `record` behind the end, through the window if it `may` and fits; says whether it did.
+    fn write(&mut self, record: &[u8], may: bool) -> io::Result<bool> {
         let end = self.len + record.len() as u64;
-        let window = self.window.as_mut().filter(|_| end <= self.room_end);
+        let window = self.window.as_mut().filter(|_| may && end <= self.room_end);
         let in_window = window.is_some();
         match window {
             Some(window) => window.write(record, self.len)?,
@@ -89,8 +89,8 @@ impl Log {
         Ok(in_window)
     }
 
-    /// Takes room for `bytes` more, up to the end of a piece, and if `warm` brings it into memory; says how much of it.
-    fn extend_room(&mut self, bytes: u64, warm: bool) -> io::Result<u64> {
+    /// Takes room for `bytes` more, up to the end of a piece, and brings it into memory if there is a window; says how much of it.
+    fn extend_room(&mut self, bytes: u64) -> io::Result<u64> {
         let end = (self.len + bytes).next_multiple_of(AHEAD_BYTES);
         self.file.allocate(Allocate::Extend, self.len, end - self.len)?;
         let start = self.room_end.max(self.len);
@@ -100,7 +100,7 @@ impl Log {
             // Without one the log is written as other files are.
             self.window = self.file.window(self.len, WINDOW_BYTES).unwrap_or_default();
         }
-        if !warm || self.window.is_none() {
+        if self.window.is_none() {
             return Ok(0);
         }
         self.file.warm_room(start, end - start);
@@ -260,9 +260,7 @@ impl LogWriter {
         if log.room_end.saturating_sub(log.len) >= needed {
             return Ok(0);
         }
-        // A sync writes warm room as a whole, and for each record in it more than a page: too much where syncs are frequent.
-        let warm = self.position - self.synced_position >= UNSYNCED_BYTES_TO_WARM;
-        match log.extend_room(needed, warm) {
+        match log.extend_room(needed) {
             Ok(warmed) => return Ok(warmed),
             Err(error) if is_no_space(&error) && !reclaims => {
                 return Err(io_error("take room for the log", &log.path, error));
@@ -313,8 +311,11 @@ impl LogWriter {
 
     /// Appends the record that is encoded; says whether through the window.
     fn append_encoded(&mut self) -> StoreResult<bool> {
+        // A sync writes all of a page that was written to as memory, and has the next such write wait for a fault. What a system
+        // call has written it knows by blocks.
+        let is_little_synced = self.position - self.synced_position >= UNSYNCED_BYTES_TO_MAP;
         let log = &mut self.log;
-        let in_window = log.write(&self.buffer).map_err(|error| {
+        let in_window = log.write(&self.buffer, is_little_synced).map_err(|error| {
             // What was written of the record goes. If that fails too the next append overwrites it.
             let _ = log.give_back_room();
             io_error("append to the log", &log.path, error)
