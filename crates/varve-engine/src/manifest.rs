@@ -10,7 +10,8 @@
 //! 1. [`load`] replays the edits of the manifest in force.
 //! 2. [`Manifest::create`] writes the whole state as the first edit of a new manifest, makes it durable
 //!    and only then lets CURRENT name it, by rename. Done at every open, and when the manifest is long.
-//! 3. [`Manifest::append`] adds an edit; it is durable when the call returns.
+//! 3. [`Manifest::append`] adds an edit; it is durable when the call returns. It goes over zeros that were written before, so that
+//!    the sync is of these bytes alone, not of how long the file is and what of it is in use.
 //!
 //! Invariants:
 //! - An edit takes effect in memory only after it is durable.
@@ -23,11 +24,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use varve_env::{Env, File, OpenMode};
+use varve_env::{Allocate, Env, File, OpenMode};
 use varve_format::edit::{Change, SegmentMeta, TableMeta, VersionEdit};
 use varve_format::log::{
     HEADER_BYTES, LogHeader, LogId, LogKind, LogReader, NextRecord, Record, RecordKind, Stamp,
-    encode_record, resync,
+    encode_record, is_room, resync,
 };
 use varve_format::segment::SegmentShare;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
@@ -38,6 +39,9 @@ use crate::poison::Poison;
 use crate::read::{CURRENT_BYTES_MAX, read_log, read_whole};
 use crate::version::{LEVELS, Place};
 use crate::{KeyspaceOptions, StoreError, StoreResult};
+
+/// Room is taken in pieces that end at multiples of this, in bytes.
+const ROOM_BYTES: u64 = 64 << 10;
 
 /// A key space as the manifest has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,6 +148,9 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
                 }
             }
             NextRecord::End => break,
+            NextRecord::Bad { offset, .. } if edits > 0 && is_room(&bytes[offset as usize..]) => {
+                break;
+            }
             NextRecord::Bad { offset, why } => {
                 let same_boot = boot_id == Some(env.boot_id());
                 let proof = resync(bytes, reader.log(), offset)
@@ -308,6 +315,8 @@ pub(crate) struct Manifest {
     /// Its length when it held one state and no more.
     first_len: u64,
     synced_len: u64,
+    /// The end of the zeros behind it.
+    room_end: u64,
     tables_seq: SeqNo,
     newest_log: FileNo,
     buffer: Vec<u8>,
@@ -363,7 +372,7 @@ impl Manifest {
             _ => None,
         };
         let newest_log = state.changes.iter().find_map(named).unwrap_or(FileNo::new(0));
-        let (first_len, synced_len) = (len, len);
+        let (first_len, synced_len, room_end) = (len, len, len);
         let mut manifest = Manifest {
             file,
             log,
@@ -371,6 +380,7 @@ impl Manifest {
             len,
             first_len,
             synced_len,
+            room_end,
             tables_seq,
             newest_log,
             buffer,
@@ -423,6 +433,7 @@ impl Manifest {
     pub(crate) fn append(&mut self, edit: &VersionEdit, poison: &Poison) -> StoreResult<()> {
         let mut payload = Vec::new();
         edit.encode(&mut payload);
+        self.take_room(payload.len() as u64);
         match self.append_record(RecordKind::Edit, &payload) {
             Err(error @ StoreError::NoSpace { .. }) => return Err(error),
             other => other.map_err(|error| poison.set(&error))?,
@@ -433,6 +444,21 @@ impl Manifest {
         self.synced_len = self.len;
         self.append_marker();
         Ok(())
+    }
+
+    /// Writes zeros behind the end if there are not enough for a record with this payload and a marker. Without them it is written
+    /// all the same, at the price of a longer sync.
+    fn take_room(&mut self, payload_bytes: u64) {
+        let needed = self.len + payload_bytes + 4 * HEADER_BYTES as u64;
+        if needed <= self.room_end {
+            return;
+        }
+        let start = self.room_end.max(self.len);
+        let end = needed.next_multiple_of(ROOM_BYTES);
+        if self.file.allocate(Allocate::Extend, start, end - start).is_ok() {
+            self.file.warm_room(start, end - start);
+            self.room_end = end;
+        }
     }
 
     /// Says in the file how much of it is durable. Without it a later torn tail is harder to judge, no
@@ -451,6 +477,7 @@ impl Manifest {
         if let Err(error) = self.file.write_all_at(&self.buffer, self.len) {
             // Gives back what was written of the record. If that fails too the next one overwrites it.
             let _ = self.file.set_len(self.len);
+            self.room_end = self.len;
             return Err(io_error("append to the manifest", &self.path, error));
         }
         self.len += self.buffer.len() as u64;
@@ -476,7 +503,49 @@ fn write_new(env: &dyn Env, path: &Path, content: &[u8]) -> StoreResult<Arc<dyn 
 
 #[cfg(test)]
 mod tests {
+    use varve_env::sim::SimEnv;
+
     use super::*;
+
+    const LOG: LogId = LogId { file: FileNo::new(7), salt: 5 };
+
+    fn dir() -> &'static Path {
+        Path::new("/store")
+    }
+
+    fn with_snapshots(env: &dyn Env, count: u64) -> Manifest {
+        env.create_dir(dir()).unwrap();
+        let (poison, state) = (Poison::default(), VersionEdit::default());
+        let mut manifest = Manifest::create(env, dir(), LOG, &state, SeqNo::ZERO, &poison).unwrap();
+        for n in 0..count {
+            let (name, seq) = (format!("{n:0250}"), SeqNo::new(n + 1));
+            let edit = VersionEdit { changes: vec![Change::CreateSnapshot { name, seq }] };
+            manifest.append(&edit, &poison).unwrap();
+        }
+        manifest
+    }
+
+    #[test]
+    fn edits_go_over_room_that_is_none_of_them() {
+        let env = SimEnv::new(1);
+        let manifest = with_snapshots(env.as_ref(), 500);
+        let file = env.open(&manifest.path, OpenMode::Read).unwrap();
+        let len = file.stat().unwrap().len;
+        assert!(len > 2 * ROOM_BYTES && len % ROOM_BYTES == 0 && len > manifest.len);
+        assert_eq!(load(env.as_ref(), dir()).unwrap().unwrap().snapshots.len(), 500);
+    }
+
+    #[test]
+    fn zeros_in_the_place_of_a_durable_edit_are_damage() {
+        let env = SimEnv::new(1);
+        let manifest = with_snapshots(env.as_ref(), 3);
+        let mut bytes = vec![0; manifest.len as usize];
+        manifest.file.read_exact_at(&mut bytes, 0).unwrap();
+        let name = bytes.windows(3).position(|at| at == b"001").unwrap() as u64;
+        manifest.file.write_all_at(&[0; 300], name - 100).unwrap();
+        let error = load(env.as_ref(), dir()).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    }
 
     #[test]
     fn the_name_of_the_manifest_is_written_as_version_1_wrote_it() {
