@@ -531,7 +531,7 @@ mod tests {
         let manifest = with_snapshots(env.as_ref(), 500);
         let file = env.open(&manifest.path, OpenMode::Read).unwrap();
         let len = file.stat().unwrap().len;
-        assert!(len > 2 * ROOM_BYTES && len % ROOM_BYTES == 0 && len > manifest.len);
+        assert!(len > 2 * ROOM_BYTES && len.is_multiple_of(ROOM_BYTES) && len > manifest.len);
         assert_eq!(load(env.as_ref(), dir()).unwrap().unwrap().snapshots.len(), 500);
     }
 
