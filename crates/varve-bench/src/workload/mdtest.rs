@@ -36,6 +36,9 @@ pub(crate) struct Options {
     /// Visit the files in the order they were made, instead of a shuffled one
     #[arg(long)]
     in_order: bool,
+    /// Sync each new file before it is closed
+    #[arg(long)]
+    sync: bool,
 }
 
 /// What a phase does.
@@ -239,10 +242,12 @@ impl Plan for Mdtest {
         let size = move |file| self.size(file);
         match self.steps[phase] {
             Step::Mkdir => Box::new(self.dirs(worker).map(Op::MakeDir)),
-            Step::Create => Box::new(self.visits(files, worker, true).map(|key| Op::Create {
-                path: self.file(key),
-                bytes: self.size(key),
-                key,
+            Step::Create => Box::new(self.visits(files, worker, true).map(|key| {
+                let (path, bytes) = (self.file(key), self.size(key));
+                match self.options.sync {
+                    true => Op::Deliver { path, bytes, key },
+                    false => Op::Create { path, bytes, key },
+                }
             })),
             Step::StatCold | Step::Stat => self
                 .each(files, worker, |n| Op::Stat(self.file(n), Is::File { bytes: self.size(n) })),
@@ -317,8 +322,17 @@ mod tests {
 
     fn plan(files: u64, dirs: u64, shared: bool) -> Mdtest {
         let (subdirs, size_min, size_max, in_order) = (None, 0, None, true);
-        Mdtest::new(&Options { files, dirs, subdirs, size_min, size_max, shared, in_order })
-            .expect("a plan")
+        Mdtest::new(&Options {
+            files,
+            dirs,
+            subdirs,
+            size_min,
+            size_max,
+            shared,
+            in_order,
+            sync: false,
+        })
+        .expect("a plan")
     }
 
     fn done(plan: &Mdtest, step: Step, workers: u64) -> Vec<Vec<Op>> {
