@@ -118,6 +118,11 @@ impl Kept {
         self.newest.store(newest, Ordering::Release);
     }
 
+    /// Whether a view may see the object of `ino`.
+    pub(crate) fn may_be_seen(&self, ino: InodeId) -> bool {
+        self.newest_for(ino).is_some()
+    }
+
     /// The newest epoch, if a view of it may see the object of `ino`.
     fn newest_for(&self, ino: InodeId) -> Option<InodeId> {
         let newest = InodeId::new(self.newest.load(Ordering::Acquire));

@@ -7,6 +7,9 @@
 //! held open for that. If there are more, one sync of the whole tree costs less than one for each; so it
 //! is done too by the first sync of a process, which covers what earlier ones wrote.
 //!
+//! An object that was made since the last such sync, and that no row claims any more, need never be durable: it goes at once, mostly
+//! without having been written to the device ([`Objects::forget_made`], [`crate::reaper`]).
+//!
 //! A view has objects of its own, `views/E/K/J/I`, where E is its epoch, for what it has made, and blocks of its own,
 //! `views/E/K/J/I.blocks` ([`crate::overlay`]), for what it has changed; of all others it sees those of the store, as they
 //! were when it began ([`crate::kept`], [`crate::views`]).
@@ -17,7 +20,7 @@ mod durable;
 mod install;
 mod walk;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -39,6 +42,8 @@ use crate::views::{Own, ViewFile};
 const FAN_OUT: u64 = 10_000;
 /// Claimed objects held open until the next sync.
 const CLAIMED_OPEN_MAX: usize = 64;
+/// Objects known to be made since the last sync. Of more it is not known.
+const MADE_MAX: usize = 16_384;
 
 /// Objects that are not removed, with why if it was tried.
 pub(crate) type Left = Vec<(InodeId, Option<FsError>)>;
@@ -80,6 +85,8 @@ struct Claimed {
     files: BTreeMap<InodeId, Arc<dyn File>>,
     /// There are others.
     more: bool,
+    /// Those made since: no row that claims one of them is durable.
+    made: HashSet<InodeId>,
     /// Directories with new names.
     dirs: BTreeSet<PathBuf>,
 }
@@ -176,7 +183,12 @@ impl Objects {
             }
             made => made,
         };
-        made.map_err(|error| error::object("create", &path, error))
+        let made = made.map_err(|error| error::object("create", &path, error))?;
+        let mut claimed = self.claimed.lock();
+        if claimed.made.len() < MADE_MAX {
+            claimed.made.insert(ino);
+        }
+        Ok(made)
     }
 
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
@@ -267,6 +279,27 @@ impl Objects {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error::object("stat", &path, error)),
         }
+    }
+
+    /// Whether the object of `ino` was made since claimed objects were synced last, and no view sees it. Nobody syncs it any more
+    /// then. REQUIRES: the batch is written after which no row claims it.
+    ///
+    /// After a power cut no row will miss it: before the next sync none that ever claimed it is there, as none is covered by a
+    /// barrier, and from then on that batch is, which stands before the barrier.
+    pub(crate) fn forget_made(&self, ino: InodeId) -> bool {
+        let Some(kept) = self.kept() else { return false };
+        let mut claimed = self.claimed.lock();
+        let goes = claimed.made.remove(&ino) && !kept.may_be_seen(ino);
+        if goes {
+            claimed.files.remove(&ino);
+        }
+        goes
+    }
+
+    /// Removes the object of `ino`, not durably.
+    pub(crate) fn remove_soon(&self, ino: InodeId) -> FsResult<()> {
+        let path = self.path(ino);
+        self.env.remove_file(&path).map_err(|error| error::object("remove", &path, error))
     }
 
     /// Removes the objects of `inos`, durably; those that are not there are no error.

@@ -4,7 +4,7 @@
 //!    here ([`Reaper::enqueue`]).
 //! 2. After a sync of the store the object file is removed and its directory synced
 //!    ([`Reaper::sync_and_drain`]): never before, or a power cut could bring the name back without its
-//!    bytes.
+//!    bytes. Only one that no power cut can bring a name back of goes at once ([`Objects::forget_made`]).
 //! 3. Then the pending row goes.
 //!
 //! Who removes looks at the pending rows first, and nobody else removes meanwhile: an id that waits twice, or that came
@@ -152,6 +152,7 @@ impl Reaper {
         if self.objects.kept().is_none() {
             return;
         }
+        self.remove_made(ino);
         let full = {
             let mut state = self.state.lock();
             state.queue.push(ino);
@@ -163,6 +164,19 @@ impl Reaper {
         };
         if full && let Err(error) = self.sync_and_drain() {
             log::warn!("files of removed inodes stay for now: {error}");
+        }
+    }
+
+    /// Removes an object that need not stay until a sync. Its pending row does.
+    fn remove_made(&self, ino: InodeId) {
+        // While others are being removed it would be a long wait.
+        let Some(_alone) = self.removing.try_lock() else { return };
+        let pending = read_pending_row(self.store.as_ref(), self.meta, ino);
+        if !matches!(pending, Ok(Some(Pending::ObjectDelete))) || !self.objects.forget_made(ino) {
+            return;
+        }
+        if let Err(error) = self.objects.remove_soon(ino) {
+            log::debug!("an object stays until the next sync: {error}");
         }
     }
 

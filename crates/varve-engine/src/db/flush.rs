@@ -1,6 +1,7 @@
 //! Turns the oldest full memtable into tables of level 0, one per key space, and segments with the large values.
 //!
-//! 1. If its rows depend on data outside the store, make those durable.
+//! 1. If its rows depend on data outside the store, make those durable, and the log: a later batch may have let go of such
+//!    data, which are gone then, and the rows must not become durable without it.
 //! 2. Write and sync tables and segments; sync the directory, which also makes the name of the next log durable.
 //! 3. One manifest edit adds them and says which log is now the oldest that is needed.
 //! 4. Remove the logs before it.
@@ -24,7 +25,7 @@ impl Inner {
     /// sync to be set.
     pub(crate) fn flush_one(&self) -> StoreResult<bool> {
         let _job = self.flush_job.lock();
-        let outcome = self.flush_oldest();
+        let outcome = self.flush_oldest(None);
         // Takes the lock, so that a writer which is about to wait cannot miss the news.
         let mut writer = self.writer.lock();
         if let Ok(true) = outcome {
@@ -44,7 +45,7 @@ impl Inner {
             self.rotate(writer)?;
         }
         let outcome = loop {
-            match self.flush_oldest() {
+            match self.flush_oldest(Some(writer)) {
                 Ok(true) => self.remove_old_logs(writer),
                 Ok(false) => break Ok(()),
                 Err(error) => break Err(error),
@@ -54,10 +55,10 @@ impl Inner {
         outcome
     }
 
-    /// [`Inner::flush_one`] without the logs' removal.
+    /// [`Inner::flush_one`] without the logs' removal, for who holds the `writer`, if anybody does.
     ///
     /// REQUIRES: the flush job is held.
-    fn flush_oldest(&self) -> StoreResult<bool> {
+    fn flush_oldest(&self, writer: Option<&mut Writer>) -> StoreResult<bool> {
         self.poison.check()?;
         let view = self.views.get();
         let Some(memtable) = view.immutables.last() else { return Ok(false) };
@@ -65,7 +66,10 @@ impl Inner {
             if self.external_sync.get().is_none() {
                 return Ok(false);
             }
-            self.run_external_sync()?;
+            match writer {
+                Some(writer) => self.sync_under(writer)?,
+                None => self.sync()?,
+            }
         }
         let outcome = self.flush_memtable(memtable, &view);
         self.work.set_flush_blocked(matches!(outcome, Err(StoreError::NoSpace { .. })));

@@ -13,7 +13,7 @@
 use parking_lot::MutexGuard;
 use varve_types::{FileNo, SeqNo};
 
-use super::{Db, Inner};
+use super::{Db, Inner, Writer};
 use crate::manifest::Manifest;
 use crate::wal::SyncTargets;
 use crate::{StoreError, StoreResult};
@@ -62,6 +62,19 @@ impl Inner {
         }
         // Whoever changes the manifest may take his time; the next sync names the log then.
         self.manifest.try_lock().map_or(Ok(()), |manifest| self.name_log(manifest, state.log))
+    }
+
+    /// Makes everything durable for who holds the writer. Syncs that are under way may wait for the writer, so what they know
+    /// stays as it is, and the next one does some of this again.
+    pub(crate) fn sync_under(&self, writer: &mut Writer) -> StoreResult<()> {
+        self.run_external_sync()?;
+        let covered = writer.log.external_seq();
+        match writer.log.append_barrier(covered) {
+            Ok(()) => {}
+            Err(error @ StoreError::NoSpace { .. }) => return Err(error),
+            Err(error) => return Err(self.poison.set(&error)),
+        }
+        self.fsync(&writer.log.sync_targets())
     }
 
     /// Names in the manifest the newest log that was synced, unless it is. REQUIRES: no sync comes after this one.

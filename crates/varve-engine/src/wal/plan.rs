@@ -13,8 +13,8 @@
 //!
 //! After a power cut (another boot id) the walk also ends before the first batch that depends on data
 //! outside the store and is covered by no barrier: those data may be lost. A barrier covers what was
-//! written before it, and counts wherever it stands, also after a cut: the data it speaks of were durable
-//! when it was written. It says nothing of later logs, where sequence numbers that were cut come again.
+//! written before it, and counts where nothing before it is missing: a batch that let go of data it covers may be among
+//! that, and the data are gone. It says nothing of later logs, where sequence numbers that were cut come again.
 //!
 //! Without a power cut the page cache kept everything, so a valid record or log after a bad record is
 //! damage whether it was synced or not; only the very last record can be torn, by the process' death.
@@ -26,10 +26,20 @@ use super::scan::LogScan;
 /// How much of the logs counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The logs to replay and how many bytes of each.
-    pub(crate) keep: Vec<(FileNo, u64)>,
+    /// The logs to replay.
+    pub(crate) keep: Vec<KeptLog>,
     /// The logs to remove.
     pub(crate) drop: Vec<FileNo>,
+}
+
+/// A log to replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptLog {
+    pub(crate) no: FileNo,
+    /// How many bytes of it.
+    pub(crate) len: u64,
+    /// The largest sequence number whose outside data a barrier covers.
+    pub(crate) covered: SeqNo,
 }
 
 /// Why the logs cannot be replayed.
@@ -45,12 +55,29 @@ pub(crate) struct Damage {
 
 /// The plan for `scans`, sorted by number, the first being the oldest log that is still needed.
 pub(crate) fn plan(scans: &[LogScan], boot_id: u128) -> Result<Plan, Damage> {
-    let chain = chain(scans)?;
+    let unbroken = unbroken(scans, boot_id)?;
     let mut plan = Plan::default();
-    for (i, scan) in chain.iter().enumerate() {
+    for (i, (scan, len)) in unbroken.iter().enumerate() {
+        let covered = covered(&unbroken[i..]);
+        let uncovered = first_uncovered(scan, *len, covered, boot_id);
+        plan.keep.push(KeptLog { no: scan.no, len: uncovered.unwrap_or(*len), covered });
+        if uncovered.is_some() {
+            break;
+        }
+    }
+    let kept = |no: FileNo| plan.keep.iter().any(|log| log.no == no);
+    plan.drop = scans.iter().map(|scan| scan.no).filter(|no| !kept(*no)).collect();
+    Ok(plan)
+}
+
+/// The logs of the chain up to where it breaks off, each with the bytes of it that stand before that.
+fn unbroken(scans: &[LogScan], boot_id: u128) -> Result<Vec<(&LogScan, u64)>, Damage> {
+    let chain = chain(scans)?;
+    let mut unbroken = Vec::with_capacity(chain.len());
+    for (i, scan) in chain.iter().copied().enumerate() {
         let later: Vec<&LogScan> = scans.iter().filter(|log| log.no > scan.no).collect();
         let limit = chain.get(i + 1).and_then(|next| final_len(next, scan.no));
-        let (mut kept, whole) = match limit {
+        let (len, whole) = match limit {
             Some(limit) if scan.good_len >= limit => (limit, true),
             Some(_) => (scan.good_len, false),
             None => (scan.good_len, scan.bad.is_none()),
@@ -58,25 +85,23 @@ pub(crate) fn plan(scans: &[LogScan], boot_id: u128) -> Result<Plan, Damage> {
         if !whole {
             refuse_damage(scan, &later, boot_id)?;
         }
-        if !scan.boundaries.contains(&kept) {
-            let detail = format!("a record reaches beyond the log's final length {kept}");
-            return Err(Damage { no: scan.no, offset: kept, detail });
+        if !scan.boundaries.contains(&len) {
+            let detail = format!("a record reaches beyond the log's final length {len}");
+            return Err(Damage { no: scan.no, offset: len, detail });
         }
-        let uncovered = first_uncovered(scan, kept, covered(scans, scan.no), boot_id);
-        kept = uncovered.unwrap_or(kept);
-        plan.keep.push((scan.no, kept));
-        if !whole || uncovered.is_some() {
+        unbroken.push((scan, len));
+        if !whole {
             break;
         }
     }
-    let kept = |no: FileNo| plan.keep.iter().any(|(keep, _)| *keep == no);
-    plan.drop = scans.iter().map(|scan| scan.no).filter(|no| !kept(*no)).collect();
-    Ok(plan)
+    Ok(unbroken)
 }
 
-/// The largest sequence number of log `no` whose outside data a barrier covers.
-pub(crate) fn covered(scans: &[LogScan], no: FileNo) -> SeqNo {
-    let barriers = scans.iter().filter(|scan| scan.no >= no).map(|scan| scan.covered);
+/// The largest sequence number whose outside data a barrier of these logs covers.
+fn covered(logs: &[(&LogScan, u64)]) -> SeqNo {
+    let barriers = logs.iter().flat_map(|(scan, len)| {
+        scan.barriers.iter().filter(|barrier| barrier.offset < *len).map(|barrier| barrier.covered)
+    });
     barriers.max().unwrap_or_default()
 }
 
@@ -165,7 +190,7 @@ mod tests {
     use varve_format::{FormatError, Problem};
 
     use super::*;
-    use crate::wal::scan::ExternalBatch;
+    use crate::wal::scan::{Barrier, ExternalBatch};
 
     const BOOT: u128 = 7;
 
@@ -188,7 +213,7 @@ mod tests {
             valid_after_bad: false,
             durable_len: 0,
             externals: Vec::new(),
-            covered: SeqNo::ZERO,
+            barriers: Vec::new(),
             boundaries: (0..=good_len).step_by(8).collect(),
         }
     }
@@ -202,7 +227,11 @@ mod tests {
     fn keep(scans: &[LogScan]) -> Vec<(u64, u64)> {
         let plan = plan(scans, BOOT).unwrap();
         assert_eq!(plan.keep.len() + plan.drop.len(), scans.len());
-        plan.keep.iter().map(|(no, len)| (no.get(), *len)).collect()
+        plan.keep.iter().map(|log| (log.no.get(), log.len)).collect()
+    }
+
+    fn barrier(offset: u64, covered: u64) -> Barrier {
+        Barrier { offset, covered: SeqNo::new(covered) }
     }
 
     #[test]
@@ -235,26 +264,47 @@ mod tests {
     #[test]
     fn logs_outside_of_the_chain_were_dropped_before() {
         let mut dropped = log(5, Some((3, 96)), 40);
-        dropped.covered = SeqNo::new(30);
+        dropped.barriers = vec![barrier(32, 30)];
         let mut first = bad(log(3, None, 80));
         first.externals = vec![ExternalBatch { offset: 40, last_seq: SeqNo::new(30) }];
-        let next = log(7, Some((3, 80)), 24);
+        let mut next = log(7, Some((3, 80)), 24);
+        assert_eq!(keep(&[first.clone(), dropped.clone(), next.clone()]), [(3, 40)]);
+        next.barriers = vec![barrier(16, 30)];
         assert_eq!(keep(&[first.clone(), dropped.clone(), next]), [(3, 80), (7, 24)]);
         let mut headless = bad(log(7, None, 0));
         headless.header = None;
-        assert_eq!(keep(&[first.clone(), dropped, headless.clone()]), [(3, 80)]);
+        assert_eq!(keep(&[first.clone(), dropped, headless.clone()]), [(3, 40)]);
         headless.durable_len = 8;
         assert_eq!(plan(&[first, headless], BOOT).unwrap_err().no.get(), 7);
     }
 
-    /// Sequence numbers that were cut come again; the barrier after the cut does not speak of them.
+    /// Sequence numbers that were cut come again; the barrier before the cut does not speak of them.
     #[test]
     fn a_barrier_does_not_cover_later_logs() {
         let mut torn = bad(log(3, None, 80));
-        torn.covered = SeqNo::new(30);
+        torn.barriers = vec![barrier(72, 30)];
         let mut next = log(5, Some((3, 80)), 64);
         next.externals = vec![ExternalBatch { offset: 40, last_seq: SeqNo::new(20) }];
         assert_eq!(keep(&[torn, next]), [(3, 80), (5, 40)]);
+    }
+
+    /// What lets go of the data may stand between the batch that needs them and the barrier.
+    #[test]
+    fn a_barrier_covers_nothing_before_a_gap() {
+        let mut torn = bad(log(3, None, 80));
+        torn.externals = vec![ExternalBatch { offset: 40, last_seq: SeqNo::new(30) }];
+        torn.valid_after_bad = true;
+        let mut next = log(5, Some((3, 96)), 64);
+        next.barriers = vec![barrier(24, 30)];
+        assert_eq!(keep(&[torn.clone(), next.clone()]), [(3, 40)]);
+        torn.good_len = 96;
+        torn.boundaries.extend([88, 96]);
+        assert_eq!(keep(&[torn.clone(), next]), [(3, 96), (5, 64)]);
+        let mut cut = log(5, Some((3, 72)), 64);
+        torn.barriers = vec![barrier(72, 30)];
+        assert_eq!(keep(&[torn.clone(), cut.clone()]), [(3, 40)]);
+        cut.barriers = vec![barrier(24, 30)];
+        assert_eq!(keep(&[torn, cut]), [(3, 72), (5, 64)]);
     }
 
     #[test]
@@ -286,11 +336,11 @@ mod tests {
         let batch = |offset, seq| ExternalBatch { offset, last_seq: SeqNo::new(seq) };
         first.externals = vec![batch(40, 10), batch(64, 20)];
         let mut second = log(5, Some((3, 80)), 40);
-        second.covered = SeqNo::new(15);
+        second.barriers = vec![barrier(24, 15)];
         assert_eq!(keep(&[first.clone(), second.clone()]), [(3, 64)]);
-        second.covered = SeqNo::new(20);
+        second.barriers = vec![barrier(24, 20)];
         assert_eq!(keep(&[first.clone(), second.clone()]), [(3, 80), (5, 40)]);
-        second.covered = SeqNo::new(9);
+        second.barriers = vec![barrier(24, 9)];
         assert_eq!(keep(&[first.clone(), second.clone()]), [(3, 40)]);
         first.header.as_mut().unwrap().boot_id = BOOT;
         assert_eq!(keep(&[first, second]), [(3, 80), (5, 40)]);

@@ -24,7 +24,7 @@ use varve_format::batch::{LoggedBatch, decode_batch};
 use varve_format::log::{HEADER_BYTES, LogId, LogReader, NextRecord, PreviousLog, RecordKind};
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
-use super::plan::{Plan, covered, plan, same_boot};
+use super::plan::{KeptLog, Plan, plan, same_boot};
 use super::scan::{LogScan, scan_log};
 use crate::files::{StoreFile, format_error, io_error};
 use crate::memtable::Memtable;
@@ -107,14 +107,14 @@ pub(crate) fn recover(input: &RecoveryInput<'_>) -> StoreResult<Recovered> {
         last_seq: input.tables_seq,
         external_seq: SeqNo::ZERO,
     };
-    for (no, len) in &plan.keep {
-        replay.barrier = covered(&scans, *no);
-        replay.log(*no, *len)?;
+    for log in &plan.keep {
+        replay.barrier = log.covered;
+        replay.log(log.no, log.len)?;
     }
     let Replay { memtables, last_seq, external_seq, covered, .. } = replay;
     settle(input, &plan, &scans)?;
-    let logs = plan.keep.iter().map(|(no, _)| *no).collect();
-    let previous = plan.keep.last().map(|(file, len)| PreviousLog { file: *file, final_len: *len });
+    let logs = plan.keep.iter().map(|log| log.no).collect();
+    let previous = plan.keep.last().map(|log| PreviousLog { file: log.no, final_len: log.len });
     Ok(Recovered { memtables, last_seq, external_seq, previous, covered, logs })
 }
 
@@ -217,7 +217,7 @@ impl Replay<'_> {
 
 /// Makes the logs that count durable: the next log, once synced, is proof that they are.
 fn settle(input: &RecoveryInput<'_>, plan: &Plan, scans: &[LogScan]) -> StoreResult<()> {
-    for (no, len) in &plan.keep {
+    for KeptLog { no, len, .. } in &plan.keep {
         let path = StoreFile::Wal(*no).path(input.dir);
         let scan = scans.iter().find(|scan| scan.no == *no);
         let is_in_memory = scan.is_some_and(|scan| same_boot(scan, input.env.boot_id()));

@@ -21,6 +21,13 @@ pub(crate) struct ExternalBatch {
     pub(crate) last_seq: SeqNo,
 }
 
+/// A record that says that the outside data of all batches up to `covered` are durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Barrier {
+    pub(crate) offset: u64,
+    pub(crate) covered: SeqNo,
+}
+
 /// What stands in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogScan {
@@ -39,8 +46,8 @@ pub(crate) struct LogScan {
     pub(crate) durable_len: u64,
     /// Batches that depend on data outside the store.
     pub(crate) externals: Vec<ExternalBatch>,
-    /// The largest sequence number that a barrier covers.
-    pub(crate) covered: SeqNo,
+    /// The barriers among the valid records before the first bad one.
+    pub(crate) barriers: Vec<Barrier>,
     /// Where valid records end.
     pub(crate) boundaries: Vec<u64>,
 }
@@ -59,7 +66,7 @@ pub(crate) fn scan_log(env: &dyn Env, dir: &Path, id: LogId) -> StoreResult<LogS
         valid_after_bad: false,
         durable_len: 0,
         externals: Vec::new(),
-        covered: SeqNo::ZERO,
+        barriers: Vec::new(),
         boundaries: vec![0],
     };
     let mut reader = LogReader::new(bytes.clone(), no);
@@ -76,9 +83,6 @@ pub(crate) fn scan_log(env: &dyn Env, dir: &Path, id: LogId) -> StoreResult<LogS
                 for record in resync(bytes.clone(), id, offset) {
                     scan.valid_after_bad = true;
                     scan.durable_len = scan.durable_len.max(record.synced_len);
-                    if record.kind == RecordKind::Barrier {
-                        scan.covered = scan.covered.max(barrier_seq(&record));
-                    }
                 }
                 break;
             }
@@ -111,7 +115,10 @@ fn note_record(scan: &mut LogScan, record: &Record) -> Result<(), FormatError> {
             let last_seq = SeqNo::new(batch.first_seq.get() + batch.writes.len() as u64 - 1);
             scan.externals.push(ExternalBatch { offset: record.offset, last_seq });
         }
-        RecordKind::Barrier => scan.covered = scan.covered.max(barrier_seq(record)),
+        RecordKind::Barrier => {
+            let barrier = Barrier { offset: record.offset, covered: barrier_seq(record) };
+            scan.barriers.push(barrier);
+        }
         RecordKind::Batch | RecordKind::Marker | RecordKind::CloseClean => {}
         RecordKind::Header | RecordKind::Edit => {
             let rule = "a record that has no place in a write-ahead log";

@@ -79,7 +79,7 @@ impl Objects {
     pub(crate) fn sync_claimed(&self) -> io::Result<()> {
         let mut earlier_synced = self.earlier_synced.lock();
         self.check_failed()?;
-        let Claimed { files, mut dirs, more } = std::mem::take(&mut *self.claimed.lock());
+        let Claimed { files, mut dirs, more, made: _ } = std::mem::take(&mut *self.claimed.lock());
         if more || !*earlier_synced {
             self.sync_tree(&mut earlier_synced)?;
         }

@@ -60,8 +60,12 @@ fn close_with_removals(sim: &Arc<SimEnv>, count: usize) -> Duration {
         let (text, large) = (format!("f{i}"), [7; 5000]);
         let ino = fs.mk(ROOT, &text);
         fs.put_at(ino, 0, &large);
-        fs.unlink(ROOT, name(&text)).unwrap();
         fs.forget(ino, 1);
+    }
+    // Else they would go at once.
+    fs.sync().unwrap();
+    for i in 0..count {
+        fs.unlink(ROOT, name(&format!("f{i}"))).unwrap();
     }
     assert_eq!(objects(sim), count);
     let clock = Arc::clone(sim);
@@ -200,6 +204,7 @@ fn an_object_that_cannot_be_removed_keeps_no_other_there() {
         fs.put_at(ino, 0, &[1; 5000]);
         ino
     });
+    fs.sync().unwrap();
     let path_suffix = format!("/objects/0/0/{}", inos[0]);
     env.fail(FaultRule { path_suffix, op: SimOp::Remove, nth: 1, errno: 5, sticky: true });
     for (file, ino) in ["first", "second", "third"].into_iter().zip(inos) {
