@@ -8,7 +8,7 @@
 //! is done too by the first sync of a process, which covers what earlier ones wrote.
 //!
 //! An object that was made since the last such sync, and that no row claims any more, need never be durable: it goes at once, mostly
-//! without having been written to the device ([`Objects::forget_made`], [`crate::reaper`]).
+//! without having been written to the device ([`Objects::remove_made`], [`crate::reaper`]).
 //!
 //! A view has objects of its own, `views/E/K/J/I`, where E is its epoch, for what it has made, and blocks of its own,
 //! `views/E/K/J/I.blocks` ([`crate::overlay`]), for what it has changed; of all others it sees those of the store, as they
@@ -281,23 +281,20 @@ impl Objects {
         }
     }
 
-    /// Whether the object of `ino` was made since claimed objects were synced last, and no view sees it. Nobody syncs it any more
-    /// then. REQUIRES: the batch is written after which no row claims it.
+    /// Removes the object of `ino`, not durably, if it was made since claimed objects were synced last and no view sees it. Does
+    /// nothing else. REQUIRES: the batch is written after which no row claims it.
     ///
     /// After a power cut no row will miss it: before the next sync none that ever claimed it is there, as none is covered by a
     /// barrier, and from then on that batch is, which stands before the barrier.
-    pub(crate) fn forget_made(&self, ino: InodeId) -> bool {
-        let Some(kept) = self.kept() else { return false };
-        let mut claimed = self.claimed.lock();
-        let goes = claimed.made.remove(&ino) && !kept.may_be_seen(ino);
-        if goes {
+    pub(crate) fn remove_made(&self, ino: InodeId) -> FsResult<()> {
+        let Some(kept) = self.kept() else { return Ok(()) };
+        {
+            let mut claimed = self.claimed.lock();
+            if !claimed.made.remove(&ino) || kept.may_be_seen(ino) {
+                return Ok(());
+            }
             claimed.files.remove(&ino);
         }
-        goes
-    }
-
-    /// Removes the object of `ino`, not durably.
-    pub(crate) fn remove_soon(&self, ino: InodeId) -> FsResult<()> {
         let path = self.path(ino);
         self.env.remove_file(&path).map_err(|error| error::object("remove", &path, error))
     }

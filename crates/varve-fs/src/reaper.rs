@@ -4,7 +4,7 @@
 //!    here ([`Reaper::enqueue`]).
 //! 2. After a sync of the store the object file is removed and its directory synced
 //!    ([`Reaper::sync_and_drain`]): never before, or a power cut could bring the name back without its
-//!    bytes. Only one that no power cut can bring a name back of goes at once ([`Objects::forget_made`]).
+//!    bytes. Only one that no power cut can bring a name back of goes at once ([`Objects::remove_made`]).
 //! 3. Then the pending row goes.
 //!
 //! Who removes looks at the pending rows first, and nobody else removes meanwhile: an id that waits twice, or that came
@@ -172,10 +172,9 @@ impl Reaper {
         // While others are being removed it would be a long wait.
         let Some(_alone) = self.removing.try_lock() else { return };
         let pending = read_pending_row(self.store.as_ref(), self.meta, ino);
-        if !matches!(pending, Ok(Some(Pending::ObjectDelete))) || !self.objects.forget_made(ino) {
-            return;
-        }
-        if let Err(error) = self.objects.remove_soon(ino) {
+        if matches!(pending, Ok(Some(Pending::ObjectDelete)))
+            && let Err(error) = self.objects.remove_made(ino)
+        {
             log::debug!("an object stays until the next sync: {error}");
         }
     }
