@@ -69,11 +69,7 @@ impl Inner {
     pub(crate) fn sync_under(&self, writer: &mut Writer) -> StoreResult<()> {
         self.run_external_sync()?;
         let covered = writer.log.external_seq();
-        match writer.log.append_barrier(covered) {
-            Ok(()) => {}
-            Err(error @ StoreError::NoSpace { .. }) => return Err(error),
-            Err(error) => return Err(self.poison.set(&error)),
-        }
+        self.append_barrier(writer, covered)?;
         self.fsync(&writer.log.sync_targets())
     }
 
@@ -103,13 +99,17 @@ impl Inner {
         };
         if external_seq > state.covered {
             self.run_external_sync()?;
-            match self.writer.lock().log.append_barrier(external_seq) {
-                Ok(()) => state.covered = external_seq,
-                Err(error @ StoreError::NoSpace { .. }) => return Err(error),
-                Err(error) => return Err(self.poison.set(&error)),
-            }
+            self.append_barrier(&mut self.writer.lock(), external_seq)?;
+            state.covered = external_seq;
         }
         Ok(position)
+    }
+
+    fn append_barrier(&self, writer: &mut Writer, covered: SeqNo) -> StoreResult<()> {
+        match writer.log.append_barrier(covered) {
+            Err(error @ StoreError::NoSpace { .. }) => Err(error),
+            other => other.map_err(|error| self.poison.set(&error)),
+        }
     }
 
     fn fsync(&self, targets: &SyncTargets) -> StoreResult<()> {
