@@ -175,20 +175,23 @@ impl Objects {
             }
             made => made,
         };
-        let made = match make() {
+        let fail = |error| error::object("create", &path, error);
+        match make() {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // Only here: ext4 writes a file that was cut to nothing to the device when it is closed.
+                // Which rows have claimed it is not known here, so it is not among those made since the last sync. Only here is it
+                // cut, as ext4 writes a file that was cut to nothing to the device when it is closed.
                 let left = self.env.open(&path, OpenMode::ReadWrite);
-                left.and_then(|file| file.set_len(0).map(|()| file))
+                left.and_then(|file| file.set_len(0).map(|()| file)).map_err(fail)
             }
-            made => made,
-        };
-        let made = made.map_err(|error| error::object("create", &path, error))?;
-        let mut claimed = self.claimed.lock();
-        if claimed.made.len() < MADE_MAX {
-            claimed.made.insert(ino);
+            made => {
+                let made = made.map_err(fail)?;
+                let mut claimed = self.claimed.lock();
+                if claimed.made.len() < MADE_MAX {
+                    claimed.made.insert(ino);
+                }
+                Ok(made)
+            }
         }
-        Ok(made)
     }
 
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
