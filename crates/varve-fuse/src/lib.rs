@@ -36,9 +36,9 @@ mod waiters;
 pub use bursts::IdlePoll;
 pub use handover::{PauseHandle, Paused, StateError};
 pub use mount::{
-    Elsewhere, FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, MountWatch, Mounted,
-    Place, Refusal, StopHandle, UnmountError, UnmountMode, find_mounts, find_mounts_of, is_dead,
-    mount, mount_within, remount, seen_elsewhere, unmount, unmount_that, walk_apart,
+    DEAD, Elsewhere, FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, MountWatch,
+    Mounted, Place, Refusal, StopHandle, UnmountError, UnmountMode, find_mounts, find_mounts_of,
+    is_dead, mount, mount_within, remount, seen_elsewhere, unmount, unmount_that, walk_apart,
 };
 pub use notify::Notifier;
 pub use readers::Placement;

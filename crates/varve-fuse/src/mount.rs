@@ -256,10 +256,14 @@ pub fn mount_within(place: &Place, options: &MountOptions) -> Result<Mounted, Mo
     }
 }
 
+/// What a call on a mount fails with whose server is gone: it was sent after, it was waiting when the connection ended, or
+/// (io_uring) it was on its way to a thread that ended.
+pub const DEAD: [Errno; 3] = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
+
 /// Whether the server of the mount on `dir` is gone.
 pub fn is_dead(dir: &Path) -> bool {
     // Attributes may come from the kernel's cache; the room never does.
-    matches!(rustix::fs::statfs(dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
+    rustix::fs::statfs(dir).is_err_and(|err| DEAD.contains(&err))
 }
 
 /// The most dead mounts on one directory that are taken away, one after the other.

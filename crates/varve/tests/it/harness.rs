@@ -174,9 +174,11 @@ impl Mount {
     /// Kills the daemon and waits until its mount is dead.
     pub(crate) fn kill_daemon(&self) {
         rustix::process::kill_process(self.daemon(), rustix::process::Signal::KILL).unwrap();
-        // What is under way when the daemon dies may end with another error.
+        // What is under way when the daemon dies may end with another error, by which its death must be known too.
         eventually("the mount is dead", || {
-            rustix::fs::statfs(self.path()).err() == Some(rustix::io::Errno::NOTCONN)
+            let error = rustix::fs::statfs(self.path()).err();
+            assert!(error.is_none_or(|error| varve_fuse::DEAD.contains(&error)), "{error:?}");
+            error == Some(rustix::io::Errno::NOTCONN)
         });
     }
 
