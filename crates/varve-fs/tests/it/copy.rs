@@ -215,6 +215,7 @@ fn a_crash_while_copying_leaves_bytes_that_were_there() {
     let options = ScriptOptions {
         steps: 80,
         large_file_threshold_bytes: THRESHOLD_BYTES,
+        files_begin_large: false,
         restarts: true,
         clones_percent: 0,
         copies_percent: 25,

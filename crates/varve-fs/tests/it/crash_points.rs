@@ -70,10 +70,7 @@ impl Subject for Store {
     }
 
     fn open(&self, env: &Arc<SimEnv>) -> Result<VarveFs, String> {
-        // So do files: each machine and each boot has them begin in one way.
-        const NEW_FILES: [NewFiles; 2] = [NewFiles::Auto, NewFiles::Large];
-        let new_files = NEW_FILES[(env.boot_id() >> 32) as usize % NEW_FILES.len()];
-        open_tiny(env, MountOptions { new_files, ..MountOptions::default() })
+        open_tiny(env, MountOptions::default())
     }
 
     fn problems(&self, fs: &VarveFs) -> Result<Vec<String>, String> {
@@ -87,12 +84,40 @@ impl Subject for Store {
     }
 }
 
+/// The same where every file that is written begins as a large one.
+struct BeginsLarge;
+
+impl Subject for BeginsLarge {
+    type Fs = VarveFs;
+
+    fn format(&self, env: &Arc<SimEnv>) -> Result<(), String> {
+        Store.format(env)
+    }
+
+    fn open(&self, env: &Arc<SimEnv>) -> Result<VarveFs, String> {
+        open_tiny(env, MountOptions { new_files: NewFiles::Large, ..MountOptions::default() })
+    }
+
+    fn problems(&self, fs: &VarveFs) -> Result<Vec<String>, String> {
+        Store.problems(fs)
+    }
+
+    fn close(&self, fs: VarveFs) -> Result<(), String> {
+        Store.close(fs)
+    }
+}
+
 pub(crate) fn script(seed: u64, steps: usize, restarts: bool) -> Script {
+    script_with(seed, steps, restarts, false)
+}
+
+fn script_with(seed: u64, steps: usize, restarts: bool, files_begin_large: bool) -> Script {
     let large_file_threshold_bytes = THRESHOLD_BYTES;
     let (clones_percent, copies_percent) = (0, 0);
     let options = ScriptOptions {
         steps,
         large_file_threshold_bytes,
+        files_begin_large,
         restarts,
         clones_percent,
         copies_percent,
@@ -121,8 +146,14 @@ pub(crate) fn explore_seeds<S: Subject + Sync>(
 
 const STEPS: usize = 150;
 
-fn explored(seed: u64, exploration: &Exploration) -> Result<Tally, Violation> {
-    explore(&Store, &script(seed, STEPS, true), exploration)
+/// Explores the script of `steps` steps; for every third seed files begin large.
+fn explored(seed: u64, steps: usize, exploration: &Exploration) -> Result<Tally, Violation> {
+    let files_begin_large = seed % 3 == 2;
+    let script = script_with(seed, steps, true, files_begin_large);
+    match files_begin_large {
+        true => explore(&BeginsLarge, &script, exploration),
+        false => explore(&Store, &script, exploration),
+    }
 }
 
 /// What is wrong, and how to see it again in a script of `steps` steps.
@@ -139,8 +170,8 @@ fn report(violation: &Violation, steps: usize) -> String {
 fn every_crash_of_the_whole_store_keeps_the_promises() {
     let mut sum = Tally::default();
     for seed in 0..16 {
-        let tally =
-            explored(seed, &everything()).unwrap_or_else(|v| panic!("{}", report(&v, STEPS)));
+        let tally = explored(seed, STEPS, &everything())
+            .unwrap_or_else(|v| panic!("{}", report(&v, STEPS)));
         sum.add(tally);
     }
     println!("{sum:?}");
@@ -163,7 +194,7 @@ fn canary_each_sync_that_is_left_out_is_noticed() {
     for (op, path_part) in left_out {
         let mut exploration = everything();
         exploration.left_out = vec![(op, path_part.to_owned())];
-        let noticed = (0..8).find_map(|seed| explored(seed, &exploration).err());
+        let noticed = (0..8).find_map(|seed| explored(seed, STEPS, &exploration).err());
         match noticed {
             Some(violation) => println!("{op:?} of {path_part}: {}", report(&violation, STEPS)),
             None => panic!("without {op:?} of {path_part} nothing is noticed"),
@@ -207,7 +238,7 @@ fn replay() {
     let image: Image = image.parse().unwrap();
     let exploration = Exploration { only: Some((point.parse().unwrap(), image)), ..everything() };
     let steps = steps.parse().unwrap();
-    let tally = explore(&Store, &script(seed.parse().unwrap(), steps, true), &exploration);
+    let tally = explored(seed.parse().unwrap(), steps, &exploration);
     let tally = tally.unwrap_or_else(|violation| panic!("{}", report(&violation, steps)));
     println!("{tally:?}: the promises are kept");
 }
@@ -220,7 +251,7 @@ fn soak() {
         // Longer runs now and then, which reach more levels.
         let steps = if seed % 4 == 0 { 6 * STEPS } else { STEPS };
         let exploration = Exploration { cuts: 2, ..everything() };
-        let tally = explore(&Store, &script(seed, steps, true), &exploration);
+        let tally = explored(seed, steps, &exploration);
         let tally = tally.unwrap_or_else(|violation| panic!("{}", report(&violation, steps)));
         sum.add(tally);
     });

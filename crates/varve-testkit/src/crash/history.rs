@@ -43,7 +43,7 @@ struct Bytes {
     claimed: Vec<(usize, usize)>,
     /// Ends of writes, with their steps.
     ends: Vec<(usize, u64)>,
-    /// The step that made it large.
+    /// The step from which on it is large.
     large_from: Option<usize>,
 }
 
@@ -126,12 +126,18 @@ impl History {
         self.states.last()?.inodes.get(path).copied()
     }
 
-    /// The step `at` writes up to `end`, or sets that length.
-    pub(super) fn note_end(&mut self, ino: InodeId, at: usize, end: u64, threshold: u64) {
+    /// The step `at` writes up to `end`, or sets that length; the file is large from the step `large_from` on.
+    pub(super) fn note_end(
+        &mut self,
+        ino: InodeId,
+        at: usize,
+        end: u64,
+        large_from: Option<usize>,
+    ) {
         let bytes = self.bytes.entry(ino).or_default();
         bytes.ends.push((at, end));
-        if end > threshold && bytes.large_from.is_none() {
-            bytes.large_from = Some(at);
+        if bytes.large_from.is_none() && large_from.is_some() {
+            bytes.large_from = large_from;
             bytes.claimed.push((at, at - 1));
         }
     }

@@ -35,6 +35,8 @@ pub struct ScriptOptions {
     pub steps: usize,
     /// Files larger than this are files of the storage below, in bytes.
     pub large_file_threshold_bytes: u64,
+    /// Whether files may be files of the storage below from their first byte on, and stay so if they are small.
+    pub files_begin_large: bool,
     /// Whether there are remounts and kills.
     pub restarts: bool,
     /// How many percent of the operations clone something.
@@ -72,6 +74,7 @@ struct Maker {
     session: Session,
     open: HashMap<Slot, Open>,
     threshold: u64,
+    files_begin_large: bool,
     script: Script,
 }
 
@@ -89,7 +92,7 @@ impl Script {
 impl Maker {
     fn new(seed: u64, options: &ScriptOptions) -> FsResult<Maker> {
         let &ScriptOptions { large_file_threshold_bytes: threshold, .. } = options;
-        let &ScriptOptions { clones_percent, copies_percent, .. } = options;
+        let &ScriptOptions { files_begin_large, clones_percent, copies_percent, .. } = options;
         let large = [threshold / 2, threshold - 1, threshold + 1, 2 * threshold];
         let sizes = [&[0, 1, 500, 513, 4096], &large[..]].concat();
         let universe = Universe { sizes, clones_percent, copies_percent, ..Universe::default() };
@@ -102,6 +105,7 @@ impl Maker {
             session: Session::default(),
             open: HashMap::new(),
             threshold,
+            files_begin_large,
             script: Script { seed, steps: Vec::new(), outcomes: Vec::new(), history },
         })
     }
@@ -187,7 +191,11 @@ impl Maker {
         let history = &mut self.script.history;
         if done {
             if let Some((ino, end)) = end {
-                history.note_end(ino, at, end, self.threshold);
+                let large_from = match self.files_begin_large {
+                    true => Some(0),
+                    false => Some(at).filter(|_| end > self.threshold),
+                };
+                history.note_end(ino, at, end, large_from);
             }
             self.generator.observe(&op);
             self.note_done(&op, before, at, end.is_some());
@@ -304,6 +312,7 @@ mod tests {
         let options = ScriptOptions {
             steps: 0,
             large_file_threshold_bytes: THRESHOLD,
+            files_begin_large: false,
             restarts: false,
             clones_percent: 0,
             copies_percent: 0,
