@@ -147,12 +147,12 @@ impl Env for OsEnv {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        Ok(fs::fsync(self.roots.open_dir(dir)?)?)
+        self.roots.sync_dir(dir, fs::fsync)
     }
 
     /// One call for the whole file system that holds `dir`, however many files there are.
     fn sync_below(&self, dir: &Path) -> io::Result<()> {
-        Ok(fs::syncfs(self.roots.open_dir(dir)?)?)
+        self.roots.sync_dir(dir, fs::syncfs)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

@@ -5,34 +5,48 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags, ResolveFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 
 /// Permissions of new files.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// Directories below which no path leads elsewhere, each with the descriptor it was found by.
 #[derive(Debug, Default)]
-pub(super) struct Roots(RwLock<Vec<(PathBuf, OwnedFd)>>);
+pub(super) struct Roots {
+    found: RwLock<Vec<(PathBuf, OwnedFd)>>,
+    /// Kept so that a directory can be synced where there is no other descriptor left: a store that cannot sync takes no more
+    /// writes.
+    spare: Mutex<Option<OwnedFd>>,
+}
 
 impl Roots {
     /// Adds one; again does nothing.
     pub(super) fn add(&self, dir: &Path) -> io::Result<()> {
-        if self.0.read().iter().any(|(root, _)| root == dir) {
+        if self.found.read().iter().any(|(root, _)| root == dir) {
             return Ok(());
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = fs::open(dir, flags, Mode::empty())?;
-        self.0.write().push((dir.to_path_buf(), descriptor));
+        self.found.write().push((dir.to_path_buf(), descriptor));
+        self.keep_spare();
         Ok(())
+    }
+
+    fn keep_spare(&self) {
+        let mut spare = self.spare.lock();
+        if spare.is_none() {
+            let found = self.found.read();
+            *spare = found.first().and_then(|(_, root)| fcntl_dupfd_cloexec(root, 0).ok());
+        }
     }
 
     /// Opens a descriptor that child processes do not inherit.
     pub(super) fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC;
         let mode = if flags.contains(OFlags::CREATE) { FILE_MODE } else { Mode::empty() };
-        let roots = self.0.read();
+        let roots = self.found.read();
         let found = roots.iter().find_map(|(root, fd)| Some((fd, path.strip_prefix(root).ok()?)));
         let Some((root, below)) = found else {
             return Ok(retry_on_intr(|| fs::openat(CWD, path, flags, mode))?);
@@ -61,9 +75,28 @@ impl Roots {
         }
     }
 
-    /// Opens a directory for listing and syncing.
+    /// Opens a directory for listing.
     pub(super) fn open_dir(&self, path: &Path) -> io::Result<OwnedFd> {
         self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// Opens a directory and calls `sync` with it, also where there are no descriptors left.
+    pub(super) fn sync_dir(
+        &self,
+        path: &Path,
+        sync: impl FnOnce(OwnedFd) -> rustix::io::Result<()>,
+    ) -> io::Result<()> {
+        /// ENFILE, EMFILE.
+        const NONE_LEFT: [i32; 2] = [23, 24];
+        let opened = self.open_dir(path).or_else(|error| match error.raw_os_error() {
+            Some(number) if NONE_LEFT.contains(&number) && self.spare.lock().take().is_some() => {
+                self.open_dir(path)
+            }
+            _ => Err(error),
+        });
+        let synced = sync(opened?);
+        self.keep_spare();
+        Ok(synced?)
     }
 
     /// The directory that holds `path`, and the last name.

@@ -11,6 +11,7 @@ mod cli;
 mod conformance;
 mod crowds;
 mod demo;
+mod descriptors;
 mod dump;
 mod fsck;
 mod harness;
