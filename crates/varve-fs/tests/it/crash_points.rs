@@ -111,7 +111,12 @@ pub(crate) fn script(seed: u64, steps: usize, restarts: bool) -> Script {
     script_with(seed, steps, restarts, false)
 }
 
-fn script_with(seed: u64, steps: usize, restarts: bool, files_begin_large: bool) -> Script {
+pub(crate) fn script_with(
+    seed: u64,
+    steps: usize,
+    restarts: bool,
+    files_begin_large: bool,
+) -> Script {
     let large_file_threshold_bytes = THRESHOLD_BYTES;
     let (clones_percent, copies_percent) = (0, 0);
     let options = ScriptOptions {
