@@ -86,10 +86,8 @@ impl Roots {
         path: &Path,
         sync: impl FnOnce(OwnedFd) -> rustix::io::Result<()>,
     ) -> io::Result<()> {
-        /// ENFILE, EMFILE.
-        const NONE_LEFT: [i32; 2] = [23, 24];
-        let opened = self.open_dir(path).or_else(|error| match error.raw_os_error() {
-            Some(number) if NONE_LEFT.contains(&number) && self.spare.lock().take().is_some() => {
+        let opened = self.open_dir(path).or_else(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NFILE | Errno::MFILE) if self.spare.lock().take().is_some() => {
                 self.open_dir(path)
             }
             _ => Err(error),
