@@ -6,7 +6,8 @@
 //! 2. Do them one after the other (closed loop), or each when it is due at a fixed rate (open loop, [`Pace`]). In the
 //!    open loop an operation's latency counts from when it was due, so that one that waits for a slow one
 //!    before it is not overlooked.
-//! 3. Note the latency of each, how many were done in each tenth of a second since all were let go, and the worker's CPU time.
+//! 3. Note the latency of each, by its kind, how many were done in each tenth of a second since all were let go, and the worker's
+//!    CPU time.
 //! 4. Compare some of what was read, while the clock stands again.
 
 use std::collections::BTreeMap;
@@ -50,10 +51,8 @@ pub(crate) struct Tally {
     pub(crate) cpu: Duration,
     /// CPU time of a worker's thread from its start, making up names included.
     pub(crate) thread_cpu: Duration,
-    /// For each kind of operation, how many there were and what they took together.
-    pub(crate) kinds: BTreeMap<String, (u64, Duration)>,
-    /// Latencies in nanoseconds, each with how many there were.
-    pub(crate) latencies: Vec<(u64, u64)>,
+    /// Latencies of each kind of operation in nanoseconds, each with how many there were.
+    pub(crate) latencies: BTreeMap<String, Vec<(u64, u64)>>,
     /// Whether the time was over before the operations were.
     pub(crate) is_cut: bool,
     /// Names met, as in `names`, in each [`BUCKET`] of the active time.
@@ -116,7 +115,7 @@ pub(crate) fn measure(
     tempo: Tempo,
     release: impl FnOnce() -> Result<Instant, Failure>,
 ) -> Result<Tally, Failure> {
-    let mut work = Work::new(tempo)?;
+    let mut work = Work::new(tempo);
     let mut batch: Vec<Op> = ops.by_ref().take(BATCH).collect();
     let mut origin = release()?;
     let mut idle_since = cpu_of_this_thread();
@@ -140,14 +139,14 @@ struct Work {
     pace: Option<Pace>,
     hands: Hands,
     tally: Tally,
-    latencies: Histogram<u64>,
-    kinds: Vec<(&'static str, u64, Duration)>,
+    /// Of each kind of operation.
+    latencies: Vec<(&'static str, Histogram<u64>)>,
 }
 
 impl Work {
-    fn new(tempo: Tempo) -> Result<Work, Failure> {
-        let (hands, tally, kinds) = (Hands::new(), Tally::default(), Vec::new());
-        Ok(Work { tempo, pace: Pace::of(&tempo), hands, tally, latencies: latencies()?, kinds })
+    fn new(tempo: Tempo) -> Work {
+        let (hands, tally, latencies) = (Hands::new(), Tally::default(), Vec::new());
+        Work { tempo, pace: Pace::of(&tempo), hands, tally, latencies }
     }
 
     /// Does a batch. Active time is what has passed since `origin`, which is moved on by the CPU time of checking what was read;
@@ -174,7 +173,7 @@ impl Work {
             }
             let names = self.hands.apply(place, op)?;
             let now = Instant::now();
-            self.note(op, now - last, names, now - *origin);
+            self.note(op, now - last, names, now - *origin)?;
             last = now;
             if let Some(checking) = self.hands.check_read(op)? {
                 checked += checking;
@@ -186,39 +185,45 @@ impl Work {
     }
 
     /// Adds an operation that took so long and ended at `active`.
-    fn note(&mut self, op: &Op, took: Duration, names: u64, active: Duration) {
+    fn note(
+        &mut self,
+        op: &Op,
+        took: Duration,
+        names: u64,
+        active: Duration,
+    ) -> Result<(), Failure> {
         let latency = self.pace.as_mut().map_or(took, |pace| pace.latency(took));
-        self.latencies.saturating_record(latency.as_nanos() as u64);
-        note(&mut self.kinds, op.kind(), latency);
+        self.latencies_of(op.kind())?.saturating_record(latency.as_nanos() as u64);
         self.tally.ops += 1;
         self.tally.names += names;
         self.tally.active = active;
         count(&mut self.tally.buckets, active, names);
+        Ok(())
+    }
+
+    /// Phases have few kinds, mostly one.
+    fn latencies_of(&mut self, kind: &'static str) -> Result<&mut Histogram<u64>, Failure> {
+        let at = match self.latencies.iter().position(|(known, _)| *known == kind) {
+            Some(at) => at,
+            None => {
+                self.latencies.push((kind, latencies()?));
+                self.latencies.len() - 1
+            }
+        };
+        Ok(&mut self.latencies[at].1)
     }
 
     fn end(mut self) -> Result<Tally, Failure> {
         self.hands.close()?;
         let mut tally = self.tally;
         tally.thread_cpu = cpu_of_this_thread();
-        let kinds = self.kinds.into_iter();
-        tally.kinds = kinds.map(|(kind, count, time)| (kind.to_owned(), (count, time))).collect();
-        tally.latencies = self
-            .latencies
-            .iter_recorded()
-            .map(|step| (step.value_iterated_to(), step.count_at_value()))
-            .collect();
+        let counts = |latencies: &Histogram<u64>| {
+            let steps = latencies.iter_recorded();
+            steps.map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
+        };
+        let latencies = self.latencies.iter();
+        tally.latencies = latencies.map(|(kind, it)| ((*kind).to_owned(), counts(it))).collect();
         Ok(tally)
-    }
-}
-
-/// Adds one operation to those of its kind. Phases have few kinds, mostly one.
-fn note(kinds: &mut Vec<(&'static str, u64, Duration)>, kind: &'static str, time: Duration) {
-    match kinds.iter_mut().find(|known| known.0 == kind) {
-        Some((_, count, sum)) => {
-            *count += 1;
-            *sum += time;
-        }
-        None => kinds.push((kind, 1, time)),
     }
 }
 

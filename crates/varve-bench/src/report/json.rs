@@ -1,6 +1,7 @@
 //! One JSON object for programs.
 
-use serde_json::{Value, json};
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value, json};
 
 use super::Report;
 use crate::Failure;
@@ -36,16 +37,17 @@ impl Report {
     }
 
     fn target_json(&self, target: usize, phase: usize) -> Result<Value, Failure> {
-        let latencies = self.latencies(target, phase)?;
-        let us = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
-        let steps: Vec<Value> = latencies
-            .iter_log(STEP_NANOS_MIN, STEP_FACTOR)
-            .filter(|step| step.count_since_last_iteration() > 0)
-            .map(|step| {
-                let (nanos, count) = (step.value_iterated_to(), step.count_since_last_iteration());
-                json!({ "up_to_us": nanos as f64 / 1e3, "count": count })
-            })
-            .collect();
+        let all = self.latencies(target, phase, None)?;
+        let mut kinds = Map::new();
+        for kind in self.kinds(phase) {
+            let latencies = self.latencies(target, phase, Some(kind))?;
+            let told = json!({
+                "count": latencies.len(),
+                "latency_us": latency_us(&latencies),
+                "latency_steps": latency_steps(&latencies),
+            });
+            kinds.insert(kind.to_owned(), told);
+        }
         let rounds: Vec<Value> = self
             .rounds(target, phase)
             .map(|figure| {
@@ -57,7 +59,6 @@ impl Report {
                     "client_cpu_us": figure.client_cpu_us,
                     "daemon_cpu_us": figure.daemon_cpu_us,
                     "machine_cpu_us": figure.machine_cpu_us,
-                    "kinds_us": figure.kinds_us,
                     "sync_seconds": figure.sync_seconds,
                     "device": figure.traffic.map(|traffic| json!({
                         "reads": traffic.reads,
@@ -80,12 +81,30 @@ impl Report {
             "ratio": self.ratio(target, phase),
             "write_amplification": self.amplification(target, phase),
             "per_second": self.spread(target, phase, |figure| figure.per_second),
-            "latency_us": {
-                "mean": latencies.mean() / 1e3, "p50": us(0.5), "p90": us(0.9), "p99": us(0.99),
-                "p99.9": us(0.999), "p99.99": us(0.9999), "max": latencies.max() as f64 / 1e3,
-            },
-            "latency_steps": steps,
+            "latency_us": latency_us(&all),
+            "latency_steps": latency_steps(&all),
+            "kinds": kinds,
             "rounds": rounds,
         }))
     }
+}
+
+fn latency_us(latencies: &Histogram<u64>) -> Value {
+    let us = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
+    json!({
+        "mean": latencies.mean() / 1e3, "p50": us(0.5), "p90": us(0.9), "p99": us(0.99),
+        "p99.9": us(0.999), "p99.99": us(0.9999), "max": latencies.max() as f64 / 1e3,
+    })
+}
+
+/// How many operations took so long.
+fn latency_steps(latencies: &Histogram<u64>) -> Vec<Value> {
+    latencies
+        .iter_log(STEP_NANOS_MIN, STEP_FACTOR)
+        .filter(|step| step.count_since_last_iteration() > 0)
+        .map(|step| {
+            let (nanos, count) = (step.value_iterated_to(), step.count_since_last_iteration());
+            json!({ "up_to_us": nanos as f64 / 1e3, "count": count })
+        })
+        .collect()
 }

@@ -6,7 +6,8 @@ mod plots;
 mod setup;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -45,10 +46,8 @@ pub(crate) struct Figure {
     slab_bytes: u64,
     /// Bytes that the target takes on its device.
     space_bytes: Option<u64>,
-    /// Mean microseconds of each kind of operation.
-    kinds_us: BTreeMap<String, f64>,
-    /// Latencies of operations in nanoseconds.
-    latencies: Histogram<u64>,
+    /// Latencies of each kind of operation in nanoseconds.
+    latencies: BTreeMap<String, Histogram<u64>>,
     /// Operations, or names where the phase counts those, in each tenth of a second.
     buckets: Vec<u64>,
     /// From when all workers were let go to the end of the last, in seconds; the last bucket ends there.
@@ -85,16 +84,16 @@ impl Figure {
         let seconds = longest.as_secs_f64();
         let count: u64 = tallies.iter().map(of).sum();
         let each_us = |time: Duration| time.as_secs_f64() * 1e6 / count.max(1) as f64;
-        let mut latencies = meter::latencies()?;
-        let mut buckets = Vec::new();
-        let mut kinds = BTreeMap::new();
+        let (mut latencies, mut buckets) = (BTreeMap::new(), Vec::new());
         for tally in tallies {
-            for (kind, (count, time)) in &tally.kinds {
-                let sum: &mut (u64, Duration) = kinds.entry(kind.clone()).or_default();
-                *sum = (sum.0 + count, sum.1 + *time);
-            }
-            for (nanos, times) in &tally.latencies {
-                latencies.record_n(*nanos, *times)?;
+            for (kind, counts) in &tally.latencies {
+                let of_kind = match latencies.entry(kind.clone()) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(meter::latencies()?),
+                };
+                for (nanos, times) in counts {
+                    of_kind.record_n(*nanos, *times)?;
+                }
             }
             buckets.resize(tally.buckets.len().max(buckets.len()), 0);
             for (sum, more) in buckets.iter_mut().zip(&tally.buckets) {
@@ -113,10 +112,6 @@ impl Figure {
             memory_peak_bytes: costs.memory_peak_bytes,
             slab_bytes: costs.slab_bytes,
             space_bytes: costs.space_bytes,
-            kinds_us: kinds
-                .into_iter()
-                .map(|(kind, (count, time))| (kind, time.as_secs_f64() * 1e6 / count as f64))
-                .collect(),
             latencies,
             buckets,
             seconds,
@@ -265,11 +260,26 @@ impl Report {
         Some(written / (count * row_bytes))
     }
 
-    /// The latencies of all rounds of a phase on a target.
-    fn latencies(&self, target: usize, phase: usize) -> Result<Histogram<u64>, Failure> {
+    /// The kinds of operations of a phase.
+    fn kinds(&self, phase: usize) -> BTreeSet<&str> {
+        let figures = (0..self.targets.len()).flat_map(|target| self.rounds(target, phase));
+        figures.flat_map(|figure| figure.latencies.keys().map(String::as_str)).collect()
+    }
+
+    /// The latencies of all rounds of a phase on a target, of all operations or those of one kind.
+    fn latencies(
+        &self,
+        target: usize,
+        phase: usize,
+        kind: Option<&str>,
+    ) -> Result<Histogram<u64>, Failure> {
         let mut all = meter::latencies()?;
-        for figure in self.rounds(target, phase) {
-            all.add(&figure.latencies)?;
+        for (_, latencies) in self
+            .rounds(target, phase)
+            .flat_map(|figure| &figure.latencies)
+            .filter(|(its, _)| kind.is_none_or(|kind| kind == *its))
+        {
+            all.add(latencies)?;
         }
         Ok(all)
     }

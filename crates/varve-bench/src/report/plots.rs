@@ -1,5 +1,5 @@
-//! Charts of a comparison: for each phase the rate over time and the distribution of latencies, with a line for
-//! each target.
+//! Charts of a comparison: for each phase the rate over time and the distribution of latencies, of each kind of operation by
+//! itself, with a line for each target.
 
 use std::path::Path;
 
@@ -18,13 +18,20 @@ impl Report {
         let has_figures = |phase: usize| {
             (0..self.targets.len()).any(|it| self.rounds(it, phase).next().is_some())
         };
-        let names = file_names(self.phases.iter().map(|phase| &*phase.name));
-        for (number, name) in names.iter().enumerate().filter(|it| has_figures(it.0)) {
-            for (what, chart) in
-                [("rate", self.rate_chart(number)), ("latency", self.latency_chart(number)?)]
-            {
-                std::fs::write(dir.join(format!("{name}-{what}.svg")), chart.svg())?;
+        let mut charts = Vec::new();
+        for number in (0..self.phases.len()).filter(|phase| has_figures(*phase)) {
+            let name = &self.phases[number].name;
+            charts.push((format!("{name}-rate"), self.rate_chart(number)));
+            let kinds = self.kinds(number);
+            for kind in &kinds {
+                let what = if kinds.len() > 1 { format!("{name}: {kind}") } else { name.clone() };
+                let chart = self.latency_chart(number, kind, &what)?;
+                charts.push((format!("{}-latency", what.replace(": ", "-")), chart));
             }
+        }
+        let names = file_names(charts.iter().map(|(name, _)| name.as_str()));
+        for (name, (_, chart)) in names.iter().zip(&charts) {
+            std::fs::write(dir.join(format!("{name}.svg")), chart.svg())?;
         }
         Ok(())
     }
@@ -42,11 +49,11 @@ impl Report {
         }
     }
 
-    /// Which part of the operations of all rounds takes longer than a latency.
-    fn latency_chart(&self, phase: usize) -> Result<Chart, Failure> {
+    /// Which part of the operations of a kind, of all rounds, takes longer than a latency.
+    fn latency_chart(&self, phase: usize, kind: &str, what: &str) -> Result<Chart, Failure> {
         let mut lines = Vec::new();
         for (target, name) in self.targets.iter().enumerate() {
-            let latencies = self.latencies(target, phase)?;
+            let latencies = self.latencies(target, phase, Some(kind))?;
             let total = latencies.len() as f64;
             let mut longer = latencies.len();
             let points = latencies.iter_recorded().map(|step| {
@@ -58,8 +65,7 @@ impl Report {
         }
         Ok(Chart {
             title: format!(
-                "{}: part of the operations of all rounds that take at least so long",
-                self.phases[phase].name
+                "{what}: part of the operations of all rounds that take at least so long"
             ),
             x: Axis { name: "microseconds", is_log: true },
             y: Axis { name: "part", is_log: true },
@@ -68,12 +74,12 @@ impl Report {
     }
 }
 
-/// Names of files for phases, each another.
-fn file_names<'a>(phases: impl Iterator<Item = &'a str>) -> Vec<String> {
+/// Names of files for charts, each another.
+fn file_names<'a>(charts: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    for phase in phases {
+    for chart in charts {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-        let mut name: String = phase.chars().map(plain).collect();
+        let mut name: String = chart.chars().map(plain).collect();
         while names.contains(&name) {
             name.push('-');
         }

@@ -1,5 +1,7 @@
 //! Tables for people.
 
+use hdrhistogram::Histogram;
+
 use super::{Figure, Report};
 use crate::Failure;
 use crate::machine::Traffic;
@@ -40,6 +42,9 @@ const COLUMNS: [&str; 18] = [
     "sync s",
 ];
 
+/// What the columns are called where kinds of operations are told apart.
+const KIND_COLUMNS: [&str; 6] = ["kind: target", "operations", "us", "p50", "p99", "p99.9"];
+
 impl Report {
     /// Prints a table for each phase with a row for each target, and rates over time by `step` operations.
     pub(crate) fn print_table(&self, step: Option<u64>) -> Result<(), Failure> {
@@ -71,7 +76,7 @@ impl Report {
             }
             print(&rows);
             self.print_cuts(number);
-            self.print_kinds(number);
+            self.print_kinds(number)?;
             if let Some(step) = step {
                 self.print_steps(number, step);
             }
@@ -90,8 +95,8 @@ impl Report {
         };
         let rate = self.spread(target, phase, |figure| figure.per_second);
         let ratio = self.ratio(target, phase);
-        let latencies = self.latencies(target, phase)?;
-        let at = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
+        let latencies = self.latencies(target, phase, None)?;
+        let [mean, half, p99, p999] = shown_us(&latencies);
         let closing = known(&|figure| figure.closing_bytes.map(|bytes| bytes as f64));
         let memory = known(&|figure| figure.memory_bytes().map(|bytes| bytes as f64 / MIB));
         let peak = known(&|figure| figure.memory_peak_bytes.map(|bytes| bytes as f64));
@@ -103,10 +108,10 @@ impl Report {
             format!("{:.0}", rate.median),
             format!("{:.0} - {:.0}", rate.min, rate.max),
             ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
-            format!("{:.1}", latencies.mean() / 1e3),
-            format!("{:.1}", at(0.5)),
-            format!("{:.1}", at(0.99)),
-            format!("{:.1}", at(0.999)),
+            mean,
+            half,
+            p99,
+            p999,
             format!(
                 "{:.2} + {}",
                 median(|figure| figure.client_cpu_us),
@@ -134,24 +139,26 @@ impl Report {
         }
     }
 
-    /// The mean latency of each kind of operation, where a phase has several.
-    fn print_kinds(&self, phase: usize) {
-        let Some(first) = self.rounds(0, phase).next() else { return };
-        if first.kinds_us.len() < 2 {
-            return;
+    /// The latencies of each kind of operation, where a phase has several.
+    fn print_kinds(&self, phase: usize) -> Result<(), Failure> {
+        let kinds = self.kinds(phase);
+        if kinds.len() < 2 {
+            return Ok(());
         }
-        let mut rows = vec![vec!["us".to_owned()]];
-        rows[0].extend(first.kinds_us.keys().cloned());
-        for (target, name) in self.targets.iter().enumerate() {
-            let median = |kind: &String| {
-                let value = |figure: &Figure| figure.kinds_us.get(kind).copied().unwrap_or(0.0);
-                format!("{:.1}", self.spread(target, phase, value).median)
-            };
-            rows.push(
-                std::iter::once(name.clone()).chain(first.kinds_us.keys().map(median)).collect(),
-            );
+        let mut rows = vec![KIND_COLUMNS.map(str::to_owned).to_vec()];
+        for kind in kinds {
+            for (target, name) in self.targets.iter().enumerate() {
+                let latencies = self.latencies(target, phase, Some(kind))?;
+                if latencies.is_empty() {
+                    continue;
+                }
+                let mut row = vec![format!("{kind}: {name}"), latencies.len().to_string()];
+                row.extend(shown_us(&latencies));
+                rows.push(row);
+            }
         }
         print(&rows);
+        Ok(())
     }
 
     /// The rates of the first round, one for each `step` operations.
@@ -173,6 +180,12 @@ impl Report {
             print(&rows);
         }
     }
+}
+
+/// Mean, median, p99 and p99.9 in microseconds.
+fn shown_us(latencies: &Histogram<u64>) -> [String; 4] {
+    let at = |quantile: f64| latencies.value_at_quantile(quantile) as f64;
+    [latencies.mean(), at(0.5), at(0.99), at(0.999)].map(|nanos| format!("{:.1}", nanos / 1e3))
 }
 
 /// Prints rows in columns, the first to the left and the others to the right.

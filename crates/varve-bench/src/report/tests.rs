@@ -16,8 +16,7 @@ fn workers_add_up() {
         active: Duration::from_secs(seconds),
         cpu: Duration::from_secs(1),
         thread_cpu: Duration::from_secs(1),
-        kinds: [("stat".to_owned(), (ops, Duration::from_secs(seconds)))].into(),
-        latencies: vec![(1000, ops)],
+        latencies: [("stat".to_owned(), vec![(1000 * seconds, ops)])].into(),
         is_cut: false,
         buckets: vec![ops],
     };
@@ -26,13 +25,14 @@ fn workers_add_up() {
     let figure = Figure::new(&Phase::warm("x"), &tallies, &costs).expect("histogram");
     // While the second one works alone it has the machine to itself.
     assert_eq!((figure.count, figure.per_second, figure.seconds), (20, 10.0, 2.0));
-    assert_eq!((figure.client_cpu_us, figure.latencies.len()), (100_000.0, 20));
+    let stats = &figure.latencies["stat"];
+    assert_eq!((figure.client_cpu_us, figure.latencies.len(), stats.len()), (100_000.0, 1, 20));
+    assert_eq!((stats.count_at(1000), stats.count_at(2000)), (10, 10));
     assert_eq!(figure.buckets, [20]);
     assert_eq!(figure.memory_bytes(), Some(4096), "the kernel serves");
     let daemon_cpu = Some(Duration::ZERO);
     let served = Figure::new(&Phase::warm("x"), &tallies, &Costs { daemon_cpu, ..costs });
     assert_eq!(served.expect("histogram").memory_bytes(), None, "nobody knows its peak");
-    assert_eq!(figure.kinds_us, [("stat".to_owned(), 150_000.0)].into());
     assert!(figure.rates_by(5).iter().all(|rate| (rate - 200.0).abs() < 1e-6));
     assert_eq!(figure.rates_by(5).len(), 4);
     assert!(figure.rates_by(21).is_empty());

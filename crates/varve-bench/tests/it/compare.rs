@@ -1,5 +1,7 @@
 //! Each workload on a directory and on the library.
 
+use serde_json::Value;
+
 use crate::support::{bench, compare, phases, program, report};
 
 /// The phases of a workload and their operations, on a directory and the library.
@@ -45,9 +47,15 @@ fn slimfs() {
 #[test]
 fn postmark() {
     let report = compare(&["postmark", "--files", "100", "--dirs", "5"]);
-    let kinds = report["phases"][2]["targets"][1]["rounds"][0]["kinds_us"].as_object();
-    let kinds: Vec<&String> = kinds.expect("kinds of operations").keys().collect();
-    assert_eq!(kinds, ["append", "create", "delete", "read"]);
+    let target = &report["phases"][2]["targets"][1];
+    let kinds = target["kinds"].as_object().expect("kinds of operations");
+    assert_eq!(kinds.keys().collect::<Vec<_>>(), ["append", "create", "delete", "read"]);
+    let counts = kinds.values().map(|kind| kind["count"].as_u64().expect("a count"));
+    assert_eq!(Some(counts.sum()), target["rounds"][0]["count"].as_u64());
+    let median = |of: &Value| of["latency_us"]["p50"].as_f64().expect("a median");
+    let medians = kinds.values().map(median);
+    assert!(medians.clone().fold(f64::MAX, f64::min) <= median(target));
+    assert!(medians.fold(0.0, f64::max) >= median(target));
     let found: Vec<(String, u64)> =
         phases(&report).into_iter().map(|(name, count, _)| (name, count)).collect();
     assert_eq!(found[..3], named(&[("mkdir", 6), ("create", 100), ("transactions", 400)]));
