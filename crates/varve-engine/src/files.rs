@@ -108,6 +108,7 @@ impl StoreFile {
 /// A file that is removed when its last user lets go of it, if it is no longer needed by then.
 #[derive(Debug)]
 pub(crate) struct OwnedFile {
+    no: FileNo,
     path: PathBuf,
     env: Arc<dyn Env>,
     obsolete: AtomicBool,
@@ -115,8 +116,12 @@ pub(crate) struct OwnedFile {
 
 impl OwnedFile {
     /// A file that is needed.
-    pub(crate) fn new(path: PathBuf, env: Arc<dyn Env>) -> OwnedFile {
-        OwnedFile { path, env, obsolete: AtomicBool::new(false) }
+    pub(crate) fn new(no: FileNo, path: PathBuf, env: Arc<dyn Env>) -> OwnedFile {
+        OwnedFile { no, path, env, obsolete: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn no(&self) -> FileNo {
+        self.no
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -127,11 +132,16 @@ impl OwnedFile {
     pub(crate) fn mark_obsolete(&self) {
         self.obsolete.store(true, Ordering::Release);
     }
+
+    /// Whether it is to be removed.
+    pub(crate) fn is_obsolete(&self) -> bool {
+        self.obsolete.load(Ordering::Acquire)
+    }
 }
 
 impl Drop for OwnedFile {
     fn drop(&mut self) {
-        if !self.obsolete.load(Ordering::Acquire) {
+        if !self.is_obsolete() {
             return;
         }
         // What is left behind here is removed at the next open.

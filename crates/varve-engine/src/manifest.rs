@@ -320,6 +320,8 @@ pub(crate) struct Manifest {
     tables_seq: SeqNo,
     newest_log: FileNo,
     buffer: Vec<u8>,
+    /// The store may belong to another process by now.
+    is_given_up: bool,
 }
 
 impl Manifest {
@@ -384,6 +386,7 @@ impl Manifest {
             tables_seq,
             newest_log,
             buffer,
+            is_given_up: false,
         };
         manifest.append_marker();
         Ok(manifest)
@@ -429,8 +432,18 @@ impl Manifest {
         self.len > bytes_max.max(2 * self.first_len)
     }
 
-    /// Appends `edit` and makes it durable. `NoSpace` changes nothing; any other failure poisons.
+    /// Takes no edits any more.
+    pub(crate) fn give_up(&mut self) {
+        self.is_given_up = true;
+    }
+
+    /// Appends `edit` and makes it durable. `NoSpace` changes nothing; any other failure poisons. Fails in a poisoned store: an
+    /// edit before this one may not be on the disk, and what is synced now would not say so.
     pub(crate) fn append(&mut self, edit: &VersionEdit, poison: &Poison) -> StoreResult<()> {
+        poison.check()?;
+        if self.is_given_up {
+            return Err(StoreError::Closed);
+        }
         let mut payload = Vec::new();
         edit.encode(&mut payload);
         self.take_room(payload.len() as u64);

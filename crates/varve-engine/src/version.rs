@@ -53,14 +53,18 @@ pub(crate) struct Place {
 /// A file of tables.
 #[derive(Debug)]
 pub(crate) struct TableFile {
-    no: FileNo,
     salt: FileSalt,
     file: OwnedFile,
 }
 
 impl TableFile {
     pub(crate) fn no(&self) -> FileNo {
-        self.no
+        self.file.no()
+    }
+
+    /// The file itself.
+    pub(crate) fn owned(&self) -> &OwnedFile {
+        &self.file
     }
 
     pub(crate) fn salt(&self) -> FileSalt {
@@ -94,7 +98,7 @@ impl TableFiles {
 
     /// Notes a file.
     pub(crate) fn note(&mut self, file: &Arc<TableFile>) {
-        self.known.entry(file.no).or_insert_with(|| Arc::clone(file));
+        self.known.entry(file.no()).or_insert_with(|| Arc::clone(file));
     }
 
     /// The table that `meta` describes.
@@ -109,8 +113,8 @@ impl TableFiles {
     fn file(&mut self, no: FileNo, salt: FileSalt) -> Arc<TableFile> {
         let (env, dir) = (&self.env, &self.dir);
         let file = self.known.entry(no).or_insert_with(|| {
-            let file = OwnedFile::new(StoreFile::Table(no).path(dir), Arc::clone(env));
-            Arc::new(TableFile { no, salt, file })
+            let file = OwnedFile::new(no, StoreFile::Table(no).path(dir), Arc::clone(env));
+            Arc::new(TableFile { salt, file })
         });
         Arc::clone(file)
     }
@@ -357,7 +361,7 @@ impl Version {
 
     /// The files that serve the tables.
     pub(crate) fn files(&self) -> HashSet<FileNo> {
-        self.tables().flat_map(|(_, table)| table.files().map(|file| file.no)).collect()
+        self.tables().flat_map(|(_, table)| table.files().map(|file| file.no())).collect()
     }
 
     /// The segments that its tables point into, with how many bytes of their records.

@@ -252,7 +252,6 @@ impl Branch {
 
     /// REQUIRES: the gate is held exclusively.
     fn drop_changes(&self) -> StoreResult<()> {
-        self.inner.poison.check()?;
         self.inner.install(&Changes { ended: vec![self.id], ..Changes::default() })?;
         self.end();
         Ok(())
@@ -288,6 +287,8 @@ impl Branch {
     }
 
     /// The branch's own key space over `base`, made if there is none.
+    ///
+    /// REQUIRES: the gate is held and the branch has not ended.
     fn own_space(&self, base: KeyspaceId) -> StoreResult<BranchSpace> {
         if let Some(space) = self.inner.views.get().branch(self.id)?.space(base) {
             return Ok(space);
@@ -303,7 +304,6 @@ impl Branch {
         spaces.push(space);
         let branch = Some(Arc::new(BranchRecord { spaces, ..BranchRecord::clone(record) }));
         let changes = Changes { branch, branch_spaces: vec![made], ..Changes::default() };
-        self.inner.poison.check()?;
         self.inner.install(&changes)?;
         Ok(space)
     }

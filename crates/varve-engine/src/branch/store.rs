@@ -91,11 +91,13 @@ impl Store for Branch {
 
     /// Costs the number of rows, unless the key space is private.
     fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
-        let own = self.own_space(keyspace)?;
-        if own.private {
+        {
             let _gate = self.shared.gate.read();
             self.shared.check()?;
-            return self.inner.clear_keyspace(own.id);
+            let own = self.own_space(keyspace)?;
+            if own.private {
+                return self.inner.clear_keyspace(own.id);
+            }
         }
         loop {
             let mut batch = Batch::new();

@@ -127,7 +127,7 @@ impl Inner {
 
     fn defragment_most(&self, dead_percent_max: u64, fit: Fit) -> StoreResult<bool> {
         let _states = self.compaction_job.lock();
-        self.poison.check()?;
+        self.check_changeable()?;
         self.defragment_one(dead_percent_max, fit)
     }
 

@@ -112,7 +112,7 @@ impl Inner {
     /// `at_rest` says that nothing was flushed for a while.
     pub(crate) fn compact_one(&self, at_rest: bool) -> StoreResult<bool> {
         let mut memory = self.compaction_job.lock();
-        self.poison.check()?;
+        self.check_changeable()?;
         let view = self.views.get();
         if self.retune(&view) {
             memory.clear();

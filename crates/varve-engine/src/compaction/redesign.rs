@@ -76,7 +76,7 @@ impl Inner {
     /// Rewrites one table that is of another design; false if there is none.
     fn redesign_one(&self) -> StoreResult<bool> {
         let _states = self.compaction_job.lock();
-        self.poison.check()?;
+        self.check_changeable()?;
         let view = self.views.get();
         let mut known = self.redesigned.lock();
         let tables = view.spaces().flat_map(|space| space.version.tables());

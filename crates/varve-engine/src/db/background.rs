@@ -64,6 +64,11 @@ impl Work {
         self.changed.notify_all();
     }
 
+    /// Tells of a memtable that waits for its flush.
+    pub(crate) fn flush_is_due(&self) {
+        self.tell(|due| due.flush = true);
+    }
+
     /// Tells the threads to end.
     pub(crate) fn stop(&self) {
         self.tell(|due| due.stop = true);

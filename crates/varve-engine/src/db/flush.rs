@@ -40,26 +40,30 @@ impl Inner {
     ///
     /// REQUIRES: the flush job is held.
     pub(crate) fn flush_under(&self, writer: &mut Writer) -> StoreResult<()> {
-        self.poison.check()?;
-        if !writer.active.is_empty() {
-            self.rotate(writer)?;
-        }
-        let outcome = loop {
-            match self.flush_oldest(Some(writer)) {
-                Ok(true) => self.remove_old_logs(writer),
-                Ok(false) => break Ok(()),
-                Err(error) => break Err(error),
+        let outcome = self.flush_full_under(writer).and_then(|()| {
+            if writer.active.is_empty() {
+                return Ok(());
             }
-        };
+            self.rotate(writer)?;
+            self.flush_full_under(writer)
+        });
         self.flushed.notify_all();
         outcome
+    }
+
+    /// Flushes all full memtables, while writers wait.
+    fn flush_full_under(&self, writer: &mut Writer) -> StoreResult<()> {
+        while self.flush_oldest(Some(&mut *writer))? {
+            self.remove_old_logs(writer);
+        }
+        Ok(())
     }
 
     /// [`Inner::flush_one`] without the logs' removal, for who holds the `writer`, if anybody does.
     ///
     /// REQUIRES: the flush job is held.
     fn flush_oldest(&self, writer: Option<&mut Writer>) -> StoreResult<bool> {
-        self.poison.check()?;
+        self.check_changeable()?;
         let view = self.views.get();
         let Some(memtable) = view.immutables.last() else { return Ok(false) };
         if memtable.has_external() {
@@ -147,6 +151,8 @@ impl Inner {
     /// Turns everything written so far into tables.
     pub(crate) fn flush_all(&self) -> StoreResult<()> {
         self.check_open()?;
+        // While these find no room there must not come more and more.
+        self.flush_pending()?;
         {
             let mut writer = self.writer.lock();
             self.poison.check()?;

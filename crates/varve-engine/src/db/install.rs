@@ -185,8 +185,8 @@ impl Inner {
             view.spaces().flat_map(|space| space.version.files()).collect();
         for file in removed.flat_map(|table| table.files()) {
             if !serving.contains(&file.no()) {
-                self.cache.forget(file.no());
                 file.mark_obsolete();
+                self.cache.forget(file.no());
             }
         }
     }
@@ -204,8 +204,8 @@ impl Inner {
             table.segments().iter().for_each(|used| drop(left.remove(&used.file_no())));
         }
         for (file, segment) in left {
-            self.cache.forget(file);
             segment.mark_obsolete();
+            self.cache.forget(file);
         }
     }
 

@@ -27,7 +27,6 @@ impl Inner {
         if let Some(space) = view.keyspaces.iter().find(|space| &*space.name == name) {
             return Ok(space.id);
         }
-        self.poison.check()?;
         let id = u32::try_from(view.keyspaces.len())
             .map(KeyspaceId::new)
             .map_err(|_| StoreError::Invalid("too many key spaces".to_owned()))?;

@@ -150,6 +150,12 @@ impl Inner {
         if self.closed.load(Ordering::Acquire) { Err(StoreError::Closed) } else { Ok(()) }
     }
 
+    /// Fails if the store takes no changes any more.
+    pub(crate) fn check_changeable(&self) -> StoreResult<()> {
+        self.check_open()?;
+        self.poison.check()
+    }
+
     /// Runs the hook that makes outside data durable. A failure poisons: what is durable is unknown.
     pub(crate) fn run_external_sync(&self) -> StoreResult<()> {
         let hook = self.external_sync.get().ok_or_else(|| {

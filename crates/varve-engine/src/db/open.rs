@@ -89,6 +89,10 @@ impl Db {
                 other => other,
             }
         });
+        // Others may still be at work that they began before: none may be left, and nothing come of what is not done.
+        drop(self.inner.flush_job.lock());
+        drop(self.inner.compaction_job.lock());
+        self.inner.manifest.lock().give_up();
         *self.lock.lock() = None;
         outcome
     }

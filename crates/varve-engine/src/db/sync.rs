@@ -55,11 +55,15 @@ impl Inner {
         let all_covered = targets.external_seq <= state.covered;
         let durable = if all_covered { targets.position } else { reached };
         state.position = state.position.max(durable);
+        let mut writer = self.writer.lock();
+        // The kernel tells of a failure once. If another sync of the same log was told, this one was not.
+        self.poison.check()?;
         // The log is durable all the same where only the proof of it is missing.
-        match self.writer.lock().log.mark_synced(&targets) {
+        match writer.log.mark_synced(&targets) {
             Ok(()) | Err(StoreError::NoSpace { .. }) => {}
             Err(error) => return Err(self.poison.set(&error)),
         }
+        drop(writer);
         // Whoever changes the manifest may take his time; the next sync names the log then.
         self.manifest.try_lock().map_or(Ok(()), |manifest| self.name_log(manifest, state.log))
     }

@@ -70,7 +70,25 @@ impl Inner {
         bytes: u64,
         reclaims: bool,
         owner: Option<BranchId>,
+        make: impl FnMut(Option<Batch>) -> StoreResult<Batch>,
+    ) -> StoreResult<()> {
+        let mut rotated = false;
+        let written = self.write_in_turn(bytes, reclaims, owner, make, &mut rotated);
+        // Also where what came after the rotation failed.
+        if rotated {
+            self.work_is_due();
+        }
+        written
+    }
+
+    /// [`Inner::write_made`] without the work that is due once the memtable was rotated, which sets `rotated`.
+    fn write_in_turn(
+        &self,
+        bytes: u64,
+        reclaims: bool,
+        owner: Option<BranchId>,
         mut make: impl FnMut(Option<Batch>) -> StoreResult<Batch>,
+        rotated: &mut bool,
     ) -> StoreResult<()> {
         self.space.admit(bytes, reclaims).inspect_err(|_| {
             self.metrics.refused_no_space.add(1);
@@ -80,17 +98,16 @@ impl Inner {
             self.env.sleep(delay);
         }
         let (mut refused, mut patience) = (None, None);
-        let rotated = loop {
+        loop {
             let mut writer = self.writer.lock();
             // Asked again under the lock: nothing may follow the record that closes the log.
-            self.check_open()?;
-            self.poison.check()?;
+            self.check_changeable()?;
             match self.make_room(&mut writer, reclaims)? {
-                Room::Ready(rotated) => {
+                Room::Ready(was_rotated) => {
+                    *rotated |= was_rotated;
                     let batch = make(refused.take())?;
                     let Some(blocked) = self.blocked(owner, &batch) else {
-                        self.commit(&mut writer, batch)?;
-                        break rotated;
+                        return self.commit(&mut writer, batch);
                     };
                     drop(writer);
                     refused = Some(batch);
@@ -101,11 +118,7 @@ impl Inner {
                 Room::AfterFlush => drop(writer),
             }
             self.flush_pending()?;
-        };
-        if rotated {
-            self.work_is_due();
         }
-        Ok(())
     }
 
     /// Checks a batch against the limits; returns its bytes, nearly.
@@ -167,8 +180,7 @@ impl Inner {
             self.flushed.wait(writer);
             let waited = self.env.monotonic().saturating_sub(start);
             self.metrics.flush_wait_ns.add(waited.as_nanos() as u64);
-            self.check_open()?;
-            self.poison.check()?;
+            self.check_changeable()?;
         }
     }
 
@@ -182,6 +194,8 @@ impl Inner {
             view.immutables.insert(0, full);
             view.active = next;
         });
+        // Here and not by callers, whose own work may fail after it.
+        self.work.flush_is_due();
         Ok(())
     }
 
@@ -219,5 +233,50 @@ impl Inner {
             self.locks.store_has_changed();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use varve_env::Env;
+    use varve_env::os::OsEnv;
+
+    use super::*;
+    use crate::{Db, DbOptions, KeyspaceOptions, Store};
+
+    /// The thread that flushes was told by the write that had rotated the memtable, and not if that failed. After two such
+    /// writes all others waited for ever.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "waits for a thread of the real machine")]
+    fn a_rotation_is_followed_by_a_flush_whatever_becomes_of_the_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = DbOptions { memtable_bytes: 64 << 10, ..DbOptions::default() };
+        let env: Arc<dyn Env> = OsEnv::new();
+        let db = Db::open(env, dir.path(), options).unwrap();
+        let options = KeyspaceOptions { prefixed: false, compressed: false };
+        let space = db.keyspace("rows", options).unwrap();
+        let inner = &db.inner;
+        for round in 0..3_u32 {
+            let is_full = || inner.writer.lock().active.bytes() >= inner.options.memtable_bytes;
+            for row in 0_u32.. {
+                if is_full() {
+                    break;
+                }
+                let mut batch = Batch::new();
+                batch.put(space, [round.to_be_bytes(), row.to_be_bytes()].concat(), vec![7; 1000]);
+                db.write(batch).unwrap();
+            }
+            let refused = inner.write_made(1, false, None, |_| Err(StoreError::Ended));
+            assert!(matches!(refused, Err(StoreError::Ended)), "{refused:?}");
+            assert!(!is_full(), "not rotated");
+            let end = Instant::now() + Duration::from_secs(60);
+            while !inner.views.get().immutables.is_empty() {
+                assert!(Instant::now() < end, "no flush came");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        db.close().unwrap();
     }
 }

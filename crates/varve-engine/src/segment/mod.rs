@@ -42,7 +42,7 @@ impl Segment {
     /// The segment that `meta` describes, in the store at `dir`.
     pub(crate) fn new(env: &Arc<dyn Env>, dir: &Path, meta: SegmentMeta) -> Segment {
         let path = StoreFile::Segment(meta.file).path(dir);
-        Segment { meta, file: OwnedFile::new(path, Arc::clone(env)) }
+        Segment { meta, file: OwnedFile::new(meta.file, path, Arc::clone(env)) }
     }
 
     pub(crate) fn meta(&self) -> &SegmentMeta {
@@ -55,6 +55,11 @@ impl Segment {
 
     pub(crate) fn path(&self) -> &Path {
         self.file.path()
+    }
+
+    /// The file itself.
+    pub(crate) fn owned(&self) -> &OwnedFile {
+        &self.file
     }
 
     /// Bytes of all its records, in use or not.

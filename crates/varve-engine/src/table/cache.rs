@@ -513,6 +513,8 @@ impl TableCache {
     }
 
     /// Forgets the open file of a table or segment that is about to go, so that its room is given back.
+    ///
+    /// REQUIRES: it is marked as obsolete already, so that nobody keeps it open anew.
     pub(crate) fn forget(&self, file: FileNo) {
         self.files.remove(&file);
         self.entries.remove(&Place { file, offset: INDEX_OFFSET });

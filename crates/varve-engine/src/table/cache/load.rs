@@ -3,7 +3,6 @@
 //! Whatever leaves this module was covered by a checksum over its content, the file's salt and the offset.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,10 +14,9 @@ use varve_format::index::Index;
 use varve_format::section::{Handle, open_section};
 use varve_format::segment::{SEGMENT_HEADER_BYTES, segment_salt};
 use varve_format::table::{FOOTER_BYTES, Footer, Zones};
-use varve_types::FileNo;
 
 use super::{BlockPlace, FilteredBy, TableCache, TableIndex, damaged};
-use crate::files::{format_error, io_error};
+use crate::files::{OwnedFile, format_error, io_error};
 use crate::segment::{Segment, Separated};
 use crate::version::{Table, TableFile};
 use crate::{StoreError, StoreResult};
@@ -109,14 +107,14 @@ impl TableCache {
                 detail,
             });
         }
-        let bytes = self.read_at(path, segment.file_no(), handle.offset, handle.len as usize)?;
+        let bytes = self.read_at(segment.owned(), handle.offset, handle.len as usize)?;
         open_section(&Bytes::from(bytes), segment.meta().salt, handle.offset)
             .map_err(|error| format_error(path, error.shifted(handle.offset)))
     }
 
     /// Fails unless the header of `segment` is what was written.
     pub(crate) fn check_header(&self, segment: &Segment) -> StoreResult<()> {
-        let header = self.read_at(segment.path(), segment.file_no(), 0, SEGMENT_HEADER_BYTES)?;
+        let header = self.read_at(segment.owned(), 0, SEGMENT_HEADER_BYTES)?;
         let salt = segment_salt(&header).map_err(|error| format_error(segment.path(), error))?;
         if salt == segment.meta().salt {
             return Ok(());
@@ -127,11 +125,11 @@ impl TableCache {
     }
 
     fn read(&self, table: &TableFile, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
-        self.read_at(table.path(), table.no(), offset, len)
+        self.read_at(table.owned(), offset, len)
     }
 
-    fn read_at(&self, path: &Path, no: FileNo, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
-        let file = self.file(path, no)?;
+    fn read_at(&self, owned: &OwnedFile, offset: u64, len: usize) -> StoreResult<Vec<u8>> {
+        let (path, file) = (owned.path(), self.file(owned)?);
         let mut bytes = vec![0; len];
         self.metrics.device_reads.add(1);
         self.metrics.device_read_bytes.add(len as u64);
@@ -144,19 +142,24 @@ impl TableCache {
         Ok(bytes)
     }
 
-    fn file(&self, path: &Path, no: FileNo) -> StoreResult<Arc<dyn File>> {
-        if let Some(file) = self.files.get(&no) {
+    fn file(&self, owned: &OwnedFile) -> StoreResult<Arc<dyn File>> {
+        if let Some(file) = self.files.get(&owned.no()) {
             return Ok(file);
         }
+        let path = owned.path();
         let file =
             self.env.open(path, OpenMode::Read).map_err(|error| io_error("open", path, error))?;
-        self.files.insert(no, Arc::clone(&file));
+        self.files.insert(owned.no(), Arc::clone(&file));
+        // Nobody forgets it a second time ([`TableCache::forget`]), and an open file keeps its room.
+        if owned.is_obsolete() {
+            self.files.remove(&owned.no());
+        }
         Ok(file)
     }
 
     /// Has the bytes of `file` from `start` to `end` fetched, which a walk will come to.
     pub(crate) fn prefetch(&self, file: &TableFile, start: u64, end: u64) -> StoreResult<()> {
-        self.prefetch_at(file.path(), file.no(), start, end)
+        self.prefetch_at(file.owned(), start, end)
     }
 
     /// Has `blocks` fetched, neighbours among those that follow each other together.
@@ -181,14 +184,14 @@ impl TableCache {
         let Separated { segment, handle } = separated;
         let is_here = self.holds_at(segment.file_no(), handle.offset);
         if !is_here {
-            self.prefetch_at(segment.path(), segment.file_no(), handle.offset, handle.end())?;
+            self.prefetch_at(segment.owned(), handle.offset, handle.end())?;
         }
         Ok(!is_here)
     }
 
-    fn prefetch_at(&self, path: &Path, no: FileNo, start: u64, end: u64) -> StoreResult<()> {
+    fn prefetch_at(&self, owned: &OwnedFile, start: u64, end: u64) -> StoreResult<()> {
         self.metrics.prefetched_bytes.add(end - start);
-        self.file(path, no)?.prefetch(start, end - start);
+        self.file(owned)?.prefetch(start, end - start);
         Ok(())
     }
 }
