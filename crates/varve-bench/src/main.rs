@@ -115,7 +115,7 @@ struct Comparison {
     /// Let the disks of images answer so many reads and so many writes a second, and no more
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
     iops: Option<u32>,
-    /// End a phase after this time, and the run with it: 90s, 10m, 2h; what was done of it is checked and told. Only between two
+    /// End a phase after this time, and this target's round with it: 90s, 10m, 2h; what was done of it is checked and told. Only between two
     /// operations: phases of build and script, each a single one, run to their end
     #[arg(long = "for", value_name = "TIME", value_parser = varve::transaction::idle_s)]
     limit_s: Option<u64>,

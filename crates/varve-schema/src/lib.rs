@@ -22,7 +22,7 @@
 //! | [`DICTIONARIES`] | a dictionary's name | [`DictionaryRow`]: which key space has its pairs |
 //!
 //! Invariants: integers in keys are big-endian, so that keys sort as their numbers do; integers in
-//! values are little-endian or varints; every value but that of `lookups` begins with a version byte; no decoder
+//! values are little-endian or varints; every value but that of `lookups`, and bytes that are kept as they are given, begins with a version byte; no decoder
 //! panics on any bytes. docs/format/rows.md describes the same for people.
 //!
 //! Source: TableFS (thesis section 4.2.2, 4.2.3): one row for each name, with attributes and small data
@@ -75,5 +75,5 @@ pub const CHUNK_BYTES: usize = 16 * 1024;
 pub const INLINE_BYTES_MAX: usize = 512;
 /// The largest file that is kept in rows, whatever threshold a store has.
 pub const STORED_FILE_BYTES_MAX: u64 = 1 << 24;
-/// First byte of every value, until the encoding changes.
+/// First byte of every value that has a version, until the encoding changes.
 pub const ROW_VERSION: u8 = 1;

@@ -15,7 +15,7 @@ use crate::output;
 
 /// What to do.
 #[derive(Args)]
-#[command(after_help = "PATH is a store that is not mounted, or a directory of a mount.")]
+#[command(after_help = "PATH is a store, mounted or not, or a directory of a mount.")]
 pub(crate) struct Arguments {
     /// Work in this transaction: what changes is committed or dropped with its files [default: the one in whose
     /// directory PATH lies, if any]
@@ -45,7 +45,7 @@ enum Action {
 
 #[derive(Args)]
 struct Dictionary {
-    /// A store, or a directory of a mount
+    /// A store, mounted or not, or a directory of a mount
     path: PathBuf,
     /// The dictionary
     name: OsString,
@@ -53,7 +53,7 @@ struct Dictionary {
 
 #[derive(Args)]
 struct List {
-    /// A store, or a directory of a mount
+    /// A store, mounted or not, or a directory of a mount
     path: PathBuf,
     /// Print JSON
     #[arg(long)]

@@ -20,7 +20,8 @@ pub(crate) struct Arguments {
     /// Stay in the foreground, with messages on the terminal
     #[arg(short, long)]
     foreground: bool,
-    /// Mount options, separated by commas: ro, noatime, allow_other, noallow_other, nosuid, nodev, noexec, sync, memory=SIZE ...
+    /// Mount options, separated by commas: ro, noatime, allow_other, noallow_other, nosuid, nodev, noexec, sync, memory=SIZE
+    /// and more: README.md has all
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Memory for memtables and caches [default: 256M]
