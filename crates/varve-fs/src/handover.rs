@@ -19,7 +19,7 @@ use varve_vfs::OpenFlags;
 
 use crate::fs::{VarveFs, invalid};
 use crate::locator::Known;
-use crate::node::{OpenFile, OpenNode};
+use crate::node::{NodeState, OpenFile, OpenNode};
 use crate::options::MountOptions;
 use crate::superblock::Superblock;
 
@@ -71,9 +71,17 @@ impl VarveFs {
         let mut handover =
             Handover { next_handle: self.handles.next(), spilled, ..Handover::default() };
         self.locator.for_each(&mut |ino, known| {
-            let linkable = known.node.as_ref().is_some_and(|node| node.state().linkable);
-            let (lookups, orphan, place) = (known.lookups, known.orphan, known.place.clone());
-            handover.known.push(KnownInode { ino, lookups, orphan, linkable, place });
+            let of_node = |it: fn(&NodeState) -> bool| {
+                known.node.as_ref().is_some_and(|node| it(&node.state()))
+            };
+            handover.known.push(KnownInode {
+                ino,
+                lookups: known.lookups,
+                orphan: known.orphan,
+                linkable: of_node(|state| state.linkable),
+                replaced: of_node(|state| state.replaced),
+                place: known.place.clone(),
+            });
         });
         self.handles.for_each(&mut |handle, file| {
             let OpenFlags { read, write, append, sync, execute, .. } = file.flags;
@@ -86,13 +94,13 @@ impl VarveFs {
 
     fn take_over(&self, handover: Handover) -> StoreResult<()> {
         self.locator.restore_spilled(handover.spilled);
-        let mut linkable = Vec::new();
-        for KnownInode { ino, lookups, orphan, linkable: is_linkable, place } in handover.known {
+        let mut special = Vec::new();
+        for KnownInode { ino, lookups, orphan, linkable, replaced, place } in handover.known {
             let mut known = Known::new(place, lookups);
             known.orphan = orphan;
             self.locator.restore(ino, known);
-            if is_linkable {
-                linkable.push(ino);
+            if linkable || replaced {
+                special.push((ino, linkable, replaced));
             }
         }
         let mut files = Vec::new();
@@ -100,8 +108,11 @@ impl VarveFs {
             files.push((open.handle, self.reopen(open)?));
         }
         self.handles.restore(handover.next_handle, files);
-        for node in linkable.into_iter().filter_map(|ino| self.locator.node(ino)) {
-            node.state().linkable = true;
+        for (ino, linkable, replaced) in special {
+            if let Some(node) = self.locator.node(ino) {
+                let mut state = node.state();
+                (state.linkable, state.replaced) = (linkable, replaced);
+            }
         }
         Ok(())
     }

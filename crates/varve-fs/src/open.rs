@@ -61,6 +61,10 @@ impl VarveFs {
         node: &Arc<OpenNode>,
         flags: OpenFlags,
     ) -> FsResult<Opened> {
+        // The kernel has all that are open straight share one object: it would write to the one that is no longer the file's.
+        if (flags.write || flags.truncate) && node.state().replaced {
+            return Err(FsError::TextBusy);
+        }
         if flags.write && !flags.truncate {
             self.own_bytes(held)?;
         }
@@ -248,6 +252,7 @@ impl VarveFs {
             state.handles -= 1;
             if file.passthrough {
                 state.passthrough -= 1;
+                state.replaced &= state.passthrough > 0;
             } else {
                 state.cached -= 1;
             }

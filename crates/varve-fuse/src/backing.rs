@@ -13,9 +13,10 @@
 //! ```
 //!
 //! The kernel leaves a mode before it sends the last RELEASE and enters it after it has received the reply
-//! to OPEN; so the table may believe a little longer than the kernel that a mode holds, never shorter. It may believe so
-//! longer than the file system, too: while the last RELEASE of straight files is under way, that may open another which
-//! must not be straight, as it is to see what is written. Such a one goes through the cache, whatever the table believes.
+//! to OPEN; so the table may believe a little longer than the kernel that a mode holds, never shorter. It never believes so
+//! longer than the file system, which is told of a RELEASE after the table, and may have another object for the file from then on.
+//! Where the file system says that a file must not be straight, as it is to see what is written, that goes through the cache,
+//! whatever the table believes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -6,7 +6,7 @@
 //! | count varint | known inode ... | count varint | open file ... |
 //!
 //! known inode:  | ino varint | lookups varint | flags u8 | place |
-//!               flags: 0 orphan, 1 may still get its first name
+//!               flags: 0 orphan, 1 may still get its first name, 2 straight handles read what is no longer its object
 //! place:        see [`Place`]
 //! open file:    | handle varint | ino varint | flags u8 |
 //!               flags: 0 read, 1 write, 2 append, 3 sync, 4 passthrough, 5 execute
@@ -22,6 +22,7 @@ use crate::{DecodeError, Place, ROW_VERSION, Reader, put_varint};
 
 const ORPHAN: u8 = 1;
 const LINKABLE: u8 = 1 << 1;
+const REPLACED: u8 = 1 << 2;
 
 const READ: u8 = 1;
 const WRITE: u8 = 1 << 1;
@@ -54,6 +55,8 @@ pub struct KnownInode {
     pub orphan: bool,
     /// Made without a name and may still get one.
     pub linkable: bool,
+    /// A commit has put another object in the place of the one that the kernel reads straight.
+    pub replaced: bool,
     /// Where its attributes are.
     pub place: Place,
 }
@@ -133,16 +136,21 @@ impl KnownInode {
     fn encode_to(&self, out: &mut Vec<u8>) {
         put_varint(out, self.ino.get());
         put_varint(out, self.lookups);
-        out.push(flag(self.orphan, ORPHAN) | flag(self.linkable, LINKABLE));
+        out.push(
+            flag(self.orphan, ORPHAN)
+                | flag(self.linkable, LINKABLE)
+                | flag(self.replaced, REPLACED),
+        );
         self.place.encode_to(out);
     }
 
     fn decode_from(reader: &mut Reader<'_>) -> Result<KnownInode, DecodeError> {
         let (ino, lookups) = (InodeId::new(reader.varint()?), reader.varint()?);
-        let flags = flags(reader, ORPHAN | LINKABLE)?;
+        let flags = flags(reader, ORPHAN | LINKABLE | REPLACED)?;
         let place = Place::decode_from(reader)?;
-        let (orphan, linkable) = (flags & ORPHAN != 0, flags & LINKABLE != 0);
-        Ok(KnownInode { ino, lookups, orphan, linkable, place })
+        let has = |bit: u8| flags & bit != 0;
+        let (orphan, linkable, replaced) = (has(ORPHAN), has(LINKABLE), has(REPLACED));
+        Ok(KnownInode { ino, lookups, orphan, linkable, replaced, place })
     }
 }
 

@@ -77,9 +77,11 @@ impl Adapter {
     }
 
     pub(super) fn release(&self, call: &Call<'_>, handle: Handle) -> Served {
-        let released = self.vfs.release(call.ino, handle);
+        // First, as the kernel has let go of the backing file: once the file system takes the file for closed, a commit may put
+        // another object in its place, and who opens it then must get that.
         self.backing.released(call.ino);
-        released.map(|()| DONE)
+        self.vfs.release(call.ino, handle)?;
+        Ok(DONE)
     }
 
     pub(super) fn fallocate(&self, call: &Call<'_>, request: &Fallocate) -> Served {

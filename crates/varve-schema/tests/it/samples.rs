@@ -55,17 +55,20 @@ fn row_of(names: Vec<(&[u8], Body)>) -> EntryRow {
     row
 }
 
-/// A named file, a directory, an O_TMPFILE file and a removed symbolic link; two of them open.
+/// A named file of which a commit has made another, a directory, an O_TMPFILE file and a removed symbolic link; two of them open.
 fn handover() -> Handover {
     let known = |ino, lookups, place| KnownInode {
         ino: InodeId::new(ino),
         lookups,
         orphan: false,
         linkable: false,
+        replaced: false,
         place,
     };
     let key = RowKey::entry(InodeId::ROOT, EntrySuffix::from_hash(0xabc));
     let temporary = KnownInode { orphan: true, linkable: true, ..known(300, 1, Place::Own) };
+    let place = Place::Entry { key, slot: 1 };
+    let read = KnownInode { replaced: true, ..known(200, 2, place) };
     let open = |handle, ino, write| OpenHandle {
         handle,
         ino: InodeId::new(ino),
@@ -80,7 +83,7 @@ fn handover() -> Handover {
         next_handle: 1000,
         spilled: 70_000,
         known: vec![
-            known(200, 2, Place::Entry { key, slot: 1 }),
+            read,
             known(77, 1, Place::Own),
             temporary,
             known(1_234_567, 3, Place::Detached(Box::new(file()))),

@@ -152,7 +152,9 @@ impl VarveFs {
         for ino in installs {
             kept.batch.delete(self.meta, RowKey::pending(*ino).to_bytes());
             if let Some(node) = self.locator.node(*ino) {
-                node.state().object = None;
+                let mut state = node.state();
+                state.object = None;
+                state.replaced |= state.passthrough > 0;
             }
         }
         for inode in &plan.left {

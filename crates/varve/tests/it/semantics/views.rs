@@ -464,11 +464,18 @@ fn blocks_of_large_files(place: &Place) {
     let reader = File::open(dir.join("read")).unwrap();
     commit(place, &view);
     assert!(super::content(&reader) == pattern(4, LARGE));
+    // Who wrote now would write to what he reads.
+    let written = || OpenOptions::new().write(true).open(dir.join("read"));
+    refused_io(written(), Errno::TXTBSY);
+    refused_io(File::create(dir.join("read")), Errno::TXTBSY);
     drop(reader);
     // The kernel tells of a close when it has answered it.
     varve_testkit::eventually("it is closed", || {
         bytes_at(&dir.join("read"), 1000, 7) == b"changed"
     });
+    written().unwrap().write_all_at(b"later", 2000).unwrap();
+    assert_eq!(bytes_at(&dir.join("read"), 1000, 7), b"changed");
+    assert_eq!(bytes_at(&dir.join("read"), 2000, 5), b"later");
     assert!(store("objects") < objects + mib && store("kept") < mib && store("views") == 0);
     let check = || {
         assert_eq!(fs::metadata(&huge).unwrap().len(), 10 * gib + 9);
