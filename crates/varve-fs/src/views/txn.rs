@@ -13,8 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use varve_engine::{BranchOptions, KeyRange, LockOptions, Store};
+use varve_schema::acl::ACL_ACCESS;
 use varve_schema::key::MetaRow;
-use varve_schema::{Pending, RowKey};
+use varve_schema::{Content, Pending, RowKey};
 use varve_types::{BranchId, InodeId};
 use varve_vfs::{FsError, FsResult};
 
@@ -23,7 +24,11 @@ use super::{ViewName, ViewParts};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::kept::remove_tree;
+use crate::rows::DEPTH_MAX;
 use crate::superblock::{view_dir, views_dir};
+
+/// The right of others to search a directory.
+const OTHERS_EXECUTE: u16 = 0o001;
 
 /// What of others a transaction is kept apart from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,6 +257,33 @@ impl VarveFs {
         Some(self.any_transaction(id)?)
             .filter(|txn| txn.purpose == Purpose::User)
             .ok_or(FsError::NotFound)
+    }
+
+    /// Whether everybody may get to the directory `dir`, as far as the directories above it are concerned; nobody to one that is
+    /// removed.
+    pub fn all_may_reach(&self, dir: InodeId) -> FsResult<bool> {
+        match self.is_reached_by_all(dir) {
+            Err(FsError::NotFound) => Ok(false),
+            found => found,
+        }
+    }
+
+    fn is_reached_by_all(&self, dir: InodeId) -> FsResult<bool> {
+        let mut at = dir;
+        for _ in 0..DEPTH_MAX {
+            if at == InodeId::ROOT {
+                return Ok(true);
+            }
+            let Content::Directory(info) = self.dir_row(at)?.content else { break };
+            at = info.parent;
+            let above = self.dir_row(at)?;
+            // A list may keep out some of those whom the mode lets in.
+            let is_listed = above.has_xattrs && self.do_getxattr(at, ACL_ACCESS).is_ok();
+            if above.perm & OTHERS_EXECUTE == 0 || is_listed {
+                break;
+            }
+        }
+        Ok(false)
     }
 
     /// One that nobody is to see, too.

@@ -48,7 +48,7 @@ impl ViewDesk {
             FsError::Storage(format!("{} cannot be mounted: {reason}", name.path().display()))
         };
         let place = self.place(name).map_err(|error| failed(&error.message()))?;
-        let mounted = mount_within(&place, &self.options_for(name));
+        let mounted = mount_within(&place, &self.options_for(name)?);
         let mounted = mounted.map_err(|error| failed(&error))?;
         let options = self.session_for(name)?;
         let session = Session::new(Arc::<VarveFs>::clone(&fs), mounted, &options);
@@ -114,7 +114,7 @@ impl ViewDesk {
         })
     }
 
-    fn options_for(&self, name: &ViewName) -> MountOptions {
+    fn options_for(&self, name: &ViewName) -> FsResult<MountOptions> {
         let mut mount = self.mount.clone();
         // As the main mount is now.
         if let Some(now) = self.main.as_ref().map(MountWatch::now) {
@@ -123,7 +123,14 @@ impl ViewDesk {
         }
         mount.read_only |= name.kind == ViewKind::Snapshot;
         mount.source = source_of(&mount.source, name);
-        mount
+        // The way to a transaction does not lead through the directories above what it shows.
+        if mount.allow_other
+            && name.kind == ViewKind::Transaction
+            && !self.fs.all_may_reach(self.fs.transaction(&name.name)?.root)?
+        {
+            (mount.allow_other, mount.default_permissions) = (false, true);
+        }
+        Ok(mount)
     }
 
     /// Lets go of the file system of a view that is not mounted any more, if it `is_it` and that has not happened yet.

@@ -290,6 +290,32 @@ fn other_users_and_namespaces_are_kept_out() {
     assert!(root_sees && !as_user(Path::new("/"), 1000, "1000", &stranger));
 }
 
+/// The way to a transaction does not lead through the directories above what it shows.
+#[test]
+fn a_transaction_lets_nobody_past_a_directory() {
+    let Some(mount) = Mount::new() else { return };
+    let dir = mount.path();
+    fs::set_permissions(dir.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    let begun = |name: &str, mode: u32| {
+        let (above, shown) = (dir.join(name), dir.join(name).join("shown"));
+        fs::create_dir_all(&shown).unwrap();
+        fs::write(shown.join("file"), "x").unwrap();
+        fs::set_permissions(&above, Permissions::from_mode(mode)).unwrap();
+        let begun = run(varve().args(["txn", "begin"]).arg(&shown));
+        let view = String::from_utf8(begun.stdout).unwrap();
+        assert!(fs::read(Path::new(view.trim()).join("file")).is_ok());
+        let seen = as_user(Path::new("/"), 1000, "1000", &format!("cat {}/file", view.trim()));
+        assert_eq!(
+            seen,
+            as_user(Path::new("/"), 1000, "1000", &format!("cat {}/file", shown.display()))
+        );
+        seen
+    };
+    assert!(begun("open", 0o755));
+    assert!(!begun("private", 0o700));
+    assert!(!begun("of-a-group", 0o750));
+}
+
 /// The daemon mounted views, and took their mounts away, by the path that it was started with: whoever owned a directory above
 /// could have it do that elsewhere.
 #[test]
