@@ -17,7 +17,9 @@ pub struct StopHandle {
 enum What {
     /// The mount with this id.
     Mount(u64),
-    /// What is mounted on the directory, as the mount table does not tell.
+    /// None: somebody has moved it or taken it away.
+    Gone,
+    /// What is mounted on the directory, as the mount table cannot be read.
     Any,
     /// What is mounted on a place of another mount of this process.
     Within(Place),
@@ -25,10 +27,14 @@ enum What {
 
 impl StopHandle {
     /// For what is mounted last on `dir`, an absolute path without symbolic links.
-    pub(crate) fn on(dir: PathBuf) -> StopHandle {
-        let mounts = find_mounts().unwrap_or_default();
-        let mount = mounts.iter().rfind(|mount| mount.dir == dir);
-        let what = mount.map_or(What::Any, |mount| What::Mount(mount.id));
+    pub fn on(dir: PathBuf) -> StopHandle {
+        let what = match find_mounts() {
+            Ok(mounts) => match mounts.iter().rfind(|mount| mount.dir == dir) {
+                Some(mount) => What::Mount(mount.id),
+                None => What::Gone,
+            },
+            Err(_) => What::Any,
+        };
         StopHandle { dir, what }
     }
 
@@ -46,6 +52,7 @@ impl StopHandle {
     pub fn stop(&self, mode: UnmountMode) -> Result<(), UnmountError> {
         match &self.what {
             What::Mount(mount) => unmount_that(*mount, &self.dir, mode),
+            What::Gone => Err(UnmountError::NotMounted(self.dir.clone())),
             What::Any => unmount(&self.dir, mode),
             What::Within(place) => place.unmount(mode),
         }

@@ -19,7 +19,7 @@ use std::thread;
 use serde::{Deserialize, Serialize};
 use varve_env::os::OsEnv;
 use varve_fs::HandedOver;
-use varve_fuse::{Ended, Paused, Session, UnmountMode};
+use varve_fuse::{Ended, Paused, Session, StopHandle};
 
 use super::{
     Attached, Choices, Ready, Report, ViewDesk, allocator, fs_options, session_options,
@@ -128,14 +128,14 @@ impl Stopped {
         }
         let Stopped { store, file_system, ready, paused } = self;
         log::info!("becoming {}", order.binary.display());
-        let handed_over = file_system.hand_over().inspect_err(|_| detach(&ready.dir))?;
+        let handed_over = file_system.hand_over().inspect_err(|_| detach(&ready))?;
         let mut order = order;
         let failure = match estate(&ready, &paused, &handed_over, &mut order) {
             Ok(estate) => become_program(&order.binary, &arguments(SUCCESSOR), &estate),
             Err(error) => error,
         };
         let file_system = FileSystem::resume(&store, &fs_options(choices, &ready.dir), handed_over);
-        let file_system = file_system.inspect_err(|_| detach(&ready.dir))?;
+        let file_system = file_system.inspect_err(|_| detach(&ready))?;
         order.refuse(&failure.hint("the daemon goes on with the program it had"));
         Stopped { store, file_system, ready, paused }.go_on(choices)
     }
@@ -222,13 +222,13 @@ fn back(
         answer(&mut client, &Report::of(&error));
     }
     let Some((program, estate)) = spare else {
-        detach(&ready.dir);
+        detach(ready);
         return error;
     };
     let path = format!("/proc/self/fd/{}", program.as_raw_fd());
     let failure = become_program(Path::new(&path), arguments, &estate);
     log::error!("nor can the program before: {}", failure.message());
-    detach(&ready.dir);
+    detach(ready);
     error
 }
 
@@ -239,8 +239,7 @@ fn tell(client: Option<UnixStream>, ready: &Ready) {
     }
 }
 
-fn detach(dir: &Path) {
-    if let Err(error) = varve_fuse::unmount(dir, UnmountMode::Force) {
-        log::warn!("{error}");
-    }
+/// Takes the mount away that nobody is going to serve.
+fn detach(ready: &Ready) {
+    StopHandle::on(ready.dir.clone()).give_up();
 }
