@@ -7,6 +7,7 @@ use varve_types::{InodeId, Timestamp};
 use varve_vfs::{AccessMode, Attr, Caller, FileType, FsError, FsResult, SetAttr, SetTime};
 
 use crate::fs::VarveFs;
+use crate::held::Held;
 use crate::options::Atime;
 
 /// After this long a read refreshes the time of last access in any case, as the kernel's relatime does.
@@ -15,6 +16,8 @@ pub(crate) const SET_UID: u16 = 0o4000;
 /// Set-group-id: inherited by what is made in such a directory.
 pub(crate) const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
+/// The right of others to search a directory.
+pub(crate) const OTHERS_EXECUTE: u16 = 0o001;
 
 /// The type as front ends see it.
 pub(crate) fn file_type(kind: FileKind) -> FileType {
@@ -95,13 +98,25 @@ impl VarveFs {
                 return Err(FsError::FileTooLarge);
             }
         }
-        if set.size.is_some() {
+        if sizes {
             self.revive(&mut held)?;
         }
+        let was_dirty = held.inode.content.is_dirty();
+        let done = self.set_held(&mut held, caller, set);
+        if done.is_err() && sizes && !was_dirty && held.inode.content.is_object() {
+            // It may be now, for a change that does not come.
+            drop(held);
+            self.settle_unwritten(ino);
+        }
+        done
+    }
+
+    fn set_held(&self, held: &mut Held<'_>, caller: Caller, set: SetAttr) -> FsResult<Attr> {
+        let ino = held.inode.ino;
         let mut changes = self.changes();
         let now = self.now();
         if let Some(size) = set.size {
-            self.resize(&mut changes, &mut held, size, now)?;
+            self.resize(&mut changes, held, size, now)?;
         }
         let inode = &mut held.inode;
         if let Some(perm) = set.perm {
@@ -123,7 +138,7 @@ impl VarveFs {
         }
         if let Some(mtime) = set.mtime {
             inode.times.mtime = time(mtime);
-            if matches!(inode.content, Content::Object { .. }) {
+            if inode.content.is_object() {
                 self.object_set_mtime(ino, inode.times.mtime)?;
             }
         }
@@ -131,10 +146,10 @@ impl VarveFs {
             inode.times.ctime = now;
         }
         let truncated = set.size.is_some();
-        if truncated && matches!(held.inode.content, Content::Object { .. }) {
+        if truncated && held.inode.content.is_object() {
             changes.batch.depends_on_external();
         }
-        self.stage(&mut changes, &mut held)?;
+        self.stage(&mut changes, held)?;
         if set != SetAttr::default() {
             self.commit(&mut changes)?;
         }

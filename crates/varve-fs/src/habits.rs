@@ -95,7 +95,7 @@ impl VarveFs {
     /// Has the held file, which is being opened for writing, begin as an object if it is empty and its directory's files do.
     pub(crate) fn begin(&self, held: &mut Held<'_>, node: &OpenNode) {
         let may_move = held.inode.content == Content::None;
-        let is_empty = may_move || matches!(held.inode.content, Content::Object { .. });
+        let is_empty = may_move || held.inode.content.is_object();
         let Some(dir) = held.counted_in().filter(|_| is_empty && held.inode.size == 0) else {
             return;
         };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use varve_engine::{StoreError, StoreResult};
 use varve_env::{Env, FileLock};
-use varve_schema::{Content, Handover, KnownInode, OpenHandle, Place};
+use varve_schema::{Handover, KnownInode, OpenHandle, Place};
 use varve_types::InodeId;
 use varve_vfs::OpenFlags;
 
@@ -141,7 +141,7 @@ impl VarveFs {
         })?;
         let place = self.locator.place(ino).map_err(invalid)?.unwrap_or(Place::Own);
         let node = self.locator.open(ino, place).map_err(invalid)?;
-        node.state().has_object = matches!(inode.content, Content::Object { .. });
+        node.state().has_object = inode.content.is_object();
         Ok(node)
     }
 }

@@ -6,7 +6,7 @@
 //! [`VarveFs::stage`] and a commit.
 
 use varve_env::Space;
-use varve_schema::{Content, Inlined, Inode, Pending, Place, RowKey, UsageChange};
+use varve_schema::{Inlined, Inode, Pending, Place, RowKey, UsageChange};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -36,7 +36,7 @@ struct Stored {
 
 impl Stored {
     fn of(inode: &Inode) -> Stored {
-        let dirty = matches!(inode.content, Content::Object { dirty: true, .. });
+        let dirty = inode.content.is_dirty();
         Stored { size: inode.size, dirty }
     }
 }

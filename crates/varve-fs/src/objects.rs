@@ -18,6 +18,7 @@
 
 mod durable;
 mod install;
+mod unclaimed;
 mod walk;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -37,6 +38,7 @@ use crate::main_file::MainFile;
 use crate::overlay::{Overlays, blocks_path};
 use crate::superblock::{kept_dir, objects_dir};
 use crate::views::{Own, ViewFile};
+use unclaimed::Unclaimed;
 
 /// Files within one directory, and directories within the one above.
 const FAN_OUT: u64 = 10_000;
@@ -57,10 +59,9 @@ pub(crate) struct Objects {
     /// The first failed sync of an object. What was written before it is unknown, so nothing that
     /// depends on it may be called durable again.
     failed: OnceLock<String>,
-    /// Held by the one who syncs, so that the next waits for the end of it. Says whether what an earlier
-    /// process wrote is durable, as the log may hold rows of one that died before it synced its objects, and
-    /// whatever else has no row that claims it.
-    earlier_synced: Mutex<bool>,
+    /// Held by the one who syncs, so that the next waits for the end of it.
+    syncing: Mutex<()>,
+    unclaimed: Unclaimed,
     /// Those of the store and of all its views.
     overlays: Arc<Overlays>,
     /// Held for reading while several bytes are read that must belong together, for writing while a commit changes
@@ -107,10 +108,18 @@ impl Objects {
     }
 
     fn with(env: Arc<dyn Env>, dir: PathBuf, overlays: Arc<Overlays>, origin: Origin) -> Objects {
-        let (claimed, failed, earlier_synced) =
-            (Mutex::default(), OnceLock::new(), Mutex::default());
-        let (installing, making) = (RwLock::default(), Mutex::default());
-        Objects { env, dir, claimed, failed, earlier_synced, overlays, installing, making, origin }
+        Objects {
+            env,
+            dir,
+            claimed: Mutex::default(),
+            failed: OnceLock::new(),
+            syncing: Mutex::default(),
+            unclaimed: Unclaimed::new(),
+            overlays,
+            installing: RwLock::default(),
+            making: Mutex::default(),
+            origin,
+        }
     }
 
     /// What is kept of the store's objects; `None` for those of a view.
@@ -300,6 +309,28 @@ impl Objects {
         }
         let path = self.path(ino);
         self.env.remove_file(&path).map_err(|error| error::object("remove", &path, error))
+    }
+
+    /// Removes the object of `ino`, durably, which no row has claimed and no view sees.
+    pub(crate) fn remove_begun(&self, ino: InodeId) -> FsResult<()> {
+        {
+            let mut claimed = self.claimed.lock();
+            claimed.files.remove(&ino);
+            claimed.made.remove(&ino);
+        }
+        let path = self.path(ino);
+        match self.env.remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error::object("remove", &path, error));
+            }
+            _ => {}
+        }
+        match path.parent().map_or(Ok(()), |dir| self.env.sync_dir(dir)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error::object("sync", &path, error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes the objects of `inos`, durably; those that are not there are no error.

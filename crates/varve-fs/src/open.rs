@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use varve_env::{File, OpenMode};
-use varve_schema::{Content, FileKind, Pending, Place};
+use varve_schema::{FileKind, Pending, Place};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
 
@@ -40,6 +40,7 @@ impl VarveFs {
         }
         self.revive(&mut held)?;
         let node = self.locator.open(ino, held.place())?;
+        let was_dirty = held.inode.content.is_dirty();
         let keeps_text = asked && flags.truncate && node.state().executing > 0;
         let opened = match keeps_text {
             true => Err(FsError::TextBusy),
@@ -47,7 +48,13 @@ impl VarveFs {
         };
         if opened.is_err() {
             node.state().handles -= 1;
+            let may_be_dirty = flags.write || flags.truncate;
+            let made_dirty = may_be_dirty && !was_dirty && held.inode.content.is_object();
             drop(held);
+            if made_dirty {
+                // For a writer who does not come.
+                self.settle_unwritten(ino);
+            }
             // The last lookup may have been forgotten meanwhile, and left the rows of an orphan to us.
             self.let_go(ino).unwrap_or_else(|error| log::warn!("orphan {ino} stays: {error}"));
         }
@@ -72,7 +79,7 @@ impl VarveFs {
             let mut changes = self.changes();
             let now = self.now();
             self.resize(&mut changes, held, 0, now)?;
-            if matches!(held.inode.content, Content::Object { .. }) {
+            if held.inode.content.is_object() {
                 changes.batch.depends_on_external();
             }
             self.stage(&mut changes, held)?;
@@ -82,10 +89,10 @@ impl VarveFs {
             self.begin(held, node);
         }
         let mut has_descriptor = false;
-        if matches!(held.inode.content, Content::Object { .. }) {
+        if held.inode.content.is_object() {
             self.check_written_elsewhere(&held.inode)?;
             let object = self.object_file(node)?;
-            self.trim_object(&held.inode, object.as_ref())?;
+            let ends_right = self.trim_object(&held.inode, object.as_ref())?;
             if flags.write {
                 self.make_dirty(held, object.as_ref())?;
             }
@@ -95,6 +102,7 @@ impl VarveFs {
             let watched = limited || held.inode.perm & (SET_UID | SET_GID) != 0;
             let straight = node.state().passthrough > 0;
             has_descriptor = object.fd().is_some()
+                && ends_right
                 && (straight
                     || !watched && self.may_pass(held.inode.ino, object.as_ref(), flags)?);
             if straight && flags.write {
@@ -239,8 +247,12 @@ impl VarveFs {
     }
 
     pub(crate) fn do_release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
-        let mut many_noted = false;
+        let (mut many_noted, mut may_leave_bytes) = (false, false);
         let file = self.handles.remove(ino, handle, |file| {
+            may_leave_bytes = file.flags.write && file.node.has_object();
+            if may_leave_bytes {
+                self.objects.begin_release();
+            }
             many_noted = file.passthrough && file.flags.write && self.mapped.note(ino);
         })?;
         if many_noted {
@@ -263,16 +275,10 @@ impl VarveFs {
             (state.handles == 0, unwritten && state.has_object, began_in)
         };
         if last_writer && !(last && self.locator.is_unreachable_orphan(ino)) {
-            // The row stays dirty, which is right as well, if this fails.
-            if let Err(error) = self.settle_object(ino) {
-                self.objects.note_unclaimed();
-                match error {
-                    FsError::Blocked(blocked) if self.serial.is_none() => {
-                        self.settle_later(ino, &blocked);
-                    }
-                    error => log::warn!("the row of inode {ino} stays dirty: {error}"),
-                }
-            }
+            self.settle_unwritten(ino);
+        }
+        if may_leave_bytes {
+            self.objects.end_release();
         }
         if let Some(dir) = began_in {
             self.note_habit(dir, ino, last_writer);

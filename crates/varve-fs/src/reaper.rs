@@ -120,8 +120,7 @@ impl Reaper {
             } else if is_due {
                 self.accounts.tell_news();
             }
-            if (is_due || drain)
-                && busy
+            if (busy && (is_due || drain) || is_due && self.objects.has_unclaimed())
                 && let Err(error) = self.sync_and_drain()
             {
                 log::warn!("files of removed inodes stay for now: {error}");
@@ -179,11 +178,12 @@ impl Reaper {
         }
     }
 
-    /// Makes the store durable and removes the objects queued before the call. An error means that the
+    /// Makes the store durable, with all large files that nobody writes to, and removes the objects queued before the call. An error means that the
     /// store could not be synced; objects that cannot be removed stay queued.
     pub(crate) fn sync_and_drain(&self) -> FsResult<()> {
         let ready = std::mem::take(&mut self.state.lock().queue);
-        let synced = self.store.sync().map_err(error::store);
+        let unclaimed = self.objects.sync_unclaimed();
+        let synced = unclaimed.and_then(|()| self.store.sync().map_err(error::store));
         self.queue_again(if synced.is_ok() { self.remove(ready) } else { ready });
         synced
     }

@@ -340,6 +340,16 @@ impl Inode {
 }
 
 impl Content {
+    /// Whether it is in an object that knows better than the row how large it is.
+    pub fn is_dirty(&self) -> bool {
+        matches!(self, Content::Object { dirty: true, .. })
+    }
+
+    /// Whether it is in an object.
+    pub fn is_object(&self) -> bool {
+        matches!(self, Content::Object { .. })
+    }
+
     fn tag(&self) -> u8 {
         match self {
             Content::None => 1,

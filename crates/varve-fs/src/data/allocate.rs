@@ -2,7 +2,6 @@
 //! any case; sizes, holes and zeros are as asked.
 
 use varve_env::Allocate;
-use varve_schema::Content;
 use varve_types::InodeId;
 use varve_vfs::{AllocateMode, FsError, FsResult, Handle};
 
@@ -33,7 +32,7 @@ impl VarveFs {
         let extends = matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange);
         let mut held = if extends { self.hold_counted(ino)? } else { self.hold(ino)? };
         self.own_bytes(&mut held)?;
-        let mut in_object = matches!(held.inode.content, Content::Object { .. });
+        let mut in_object = held.inode.content.is_object();
         if !in_object && extends && end > self.superblock.large_file_threshold_bytes {
             self.migrate(&mut held)?;
             in_object = true;

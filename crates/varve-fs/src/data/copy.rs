@@ -72,7 +72,7 @@ impl VarveFs {
         }
         let mut held = self.hold_counted(file.node.ino)?;
         self.own_bytes(&mut held)?;
-        if !matches!(held.inode.content, Content::Object { .. }) {
+        if !held.inode.content.is_object() {
             self.migrate(&mut held)?;
         }
         Ok(true)

@@ -127,10 +127,11 @@ impl VarveFs {
         object.write_all_at(data, offset).map_err(fail)
     }
 
-    /// Cuts off what a power cut left in the object although the row that would have claimed it is gone.
+    /// Cuts off what a power cut left in the object although the row that would have claimed it is gone. Says whether the
+    /// object ends where it should: on a mount that may not change it, it need not ([`VarveFs::claimed_end`]).
     /// Fails if bytes that the row claims are missing: no crash loses them.
-    pub(crate) fn trim_object(&self, inode: &Inode, object: &dyn File) -> FsResult<()> {
-        let Content::Object { dirty: false, .. } = inode.content else { return Ok(()) };
+    pub(crate) fn trim_object(&self, inode: &Inode, object: &dyn File) -> FsResult<bool> {
+        let Content::Object { dirty: false, .. } = inode.content else { return Ok(true) };
         let fail = |error| self.object_error("cut", inode.ino, error);
         let (len, size) = (object.stat().map_err(fail)?.len, inode.size);
         if len < size {
@@ -141,10 +142,22 @@ impl VarveFs {
                 path.display()
             )));
         }
-        if !self.options.read_only && len > size {
+        if len > size && self.options.read_only {
+            return Ok(false);
+        }
+        if len > size {
             object.set_len(size).map_err(fail)?;
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Where the bytes of an object end for who reads it: at its end, but on a mount that may not change anything at that of
+    /// what a clean row claims.
+    pub(super) fn claimed_end(&self, inode: &Inode) -> u64 {
+        match inode.content {
+            Content::Object { dirty: false, .. } if self.options.read_only => inode.size,
+            _ => u64::MAX,
+        }
     }
 
     /// Makes a clean row dirty, before the object changes. Commits.
@@ -192,7 +205,7 @@ impl VarveFs {
 
     /// Copies size and times from the object of a dirty inode that is about to lose it.
     pub(crate) fn take_from_object(&self, inode: &mut Inode) -> FsResult<()> {
-        if let Content::Object { dirty: true, .. } = inode.content {
+        if inode.content.is_dirty() {
             copy_stat(inode, &self.object_stat(inode.ino)?);
         }
         Ok(())
@@ -237,9 +250,7 @@ impl VarveFs {
         if node.as_ref().is_some_and(|node| node.state().writers > 0) {
             return Ok(());
         }
-        if !matches!(held.inode.content, Content::Object { dirty: true, .. })
-            || held.inode.nlink == 0
-        {
+        if !held.inode.content.is_dirty() || held.inode.nlink == 0 {
             return Ok(());
         }
         self.commit_clean(&mut held, self.any_object(ino)?)?;
@@ -270,7 +281,7 @@ impl VarveFs {
         };
         self.locator.note_lookup(ino, place)?;
         let settled = self.hold_counted(ino).and_then(|mut held| {
-            if !matches!(held.inode.content, Content::Object { dirty: true, .. }) {
+            if !held.inode.content.is_dirty() {
                 return Ok(());
             }
             let object = self.open_object(ino)?;

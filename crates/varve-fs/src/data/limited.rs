@@ -143,7 +143,7 @@ impl VarveFs {
         inode: &mut Inode,
         dir: InodeId,
     ) -> FsResult<()> {
-        if matches!(inode.content, Content::Object { dirty: true, .. }) {
+        if inode.content.is_dirty() {
             let len = self.object_stat(inode.ino)?.len;
             changes.charge(dir, UsageChange::size(inode.size, len));
             inode.size = len;
@@ -154,7 +154,7 @@ impl VarveFs {
     /// Changes the size that counts for a dirty object; says whether that is another than before.
     fn count_size(&self, ino: InodeId, size: impl FnOnce(u64) -> u64) -> FsResult<bool> {
         let mut held = self.hold_counted(ino)?;
-        let dirty = matches!(held.inode.content, Content::Object { dirty: true, .. });
+        let dirty = held.inode.content.is_dirty();
         let size = size(held.inode.size);
         let limited = self.accounts.limits(held.counted_in())?;
         if !dirty || !limited || size == held.inode.size {

@@ -32,7 +32,7 @@ impl VarveFs {
         let moved = self.move_to_object(held);
         if moved.is_err() {
             held.inode = before;
-            let removed = self.objects.remove(&[ino]).and_then(|()| {
+            let removed = self.objects.remove_begun(ino).and_then(|()| {
                 let mut undo = self.changes();
                 undo.batch.reclaims_space();
                 made(&mut undo, &held.inode);

@@ -68,7 +68,11 @@ impl VarveFs {
                     }
                 }
                 Content::Object { .. } => match self.find_object(&file.node)? {
-                    Some(object) => Some(self.read_object(ino, object.as_ref(), offset, len)?),
+                    Some(object) => {
+                        let left = self.claimed_end(&inode).saturating_sub(offset);
+                        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+                        Some(self.read_object(ino, object.as_ref(), offset, len)?)
+                    }
                     None => None,
                 },
                 _ => Some(self.read_small(&inode, offset, len)?),
@@ -114,7 +118,7 @@ impl VarveFs {
             if kill {
                 kill_set_id(&mut held.inode);
             }
-            let in_object = matches!(held.inode.content, Content::Object { .. });
+            let in_object = held.inode.content.is_object();
             if in_object || end > self.superblock.large_file_threshold_bytes {
                 if !in_object {
                     self.migrate(&mut held)?;
@@ -159,7 +163,7 @@ impl VarveFs {
             held.inode.content = Content::None;
         }
         self.own_bytes(held)?;
-        let in_object = matches!(held.inode.content, Content::Object { .. });
+        let in_object = held.inode.content.is_object();
         if size == 0 || size < held.inode.size {
             changes.batch.reclaims_space();
         }
@@ -191,11 +195,11 @@ impl VarveFs {
         self.sync_file(&file, data_only)
     }
 
-    /// Makes the bytes durable that went to objects which are still open for writing, or were when an
-    /// earlier process died.
+    /// Makes the bytes durable that went to objects which are still open for writing, or are being let go of.
     pub(crate) fn sync_open_objects(&self) -> FsResult<()> {
-        self.objects.sync_earlier()?;
-        for node in self.handles.written_objects() {
+        let open = self.handles.written_objects();
+        self.objects.sync_let_go()?;
+        for node in open {
             let object = self.object_file(&node)?;
             self.objects.sync(node.ino, object.as_ref(), false)?;
         }

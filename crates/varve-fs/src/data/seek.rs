@@ -28,14 +28,25 @@ impl VarveFs {
                 if let Content::Borrowed(borrowed) = held.inode.content {
                     return self.seek_borrowed(&held.inode, borrowed, offset, what);
                 }
-                if !matches!(held.inode.content, Content::Object { .. }) {
+                if !held.inode.content.is_object() {
                     return self.seek_small(&held.inode, offset, what);
                 }
             }
             // It may have become small again meanwhile.
             let Some(object) = self.find_object(&file.node)? else { continue };
-            let _no_commit = self.objects.installing.read();
-            return self.seek_object(ino, what, |what| object.seek(what, offset));
+            let found = {
+                let _no_commit = self.objects.installing.read();
+                self.seek_object(ino, what, |what| object.seek(what, offset))?
+            };
+            let end = match self.options.read_only {
+                true => self.claimed_end(&self.read_inode(ino)?),
+                false => u64::MAX,
+            };
+            return match what {
+                SeekFrom::Hole if offset < end => Ok(found.min(end)),
+                SeekFrom::Data if found < end => Ok(found),
+                _ => Err(FsError::NoSuchOffset),
+            };
         }
     }
 

@@ -1,6 +1,6 @@
 //! Large files whose rows could not follow them when they were closed, as a transaction had locked what that changes.
 //!
-//! 1. Such a file waits here, and stays known as if it was looked up, so that its row is found ([`VarveFs::settle_later`]).
+//! 1. Such a file waits here, and stays known as if it was looked up, so that its row is found ([`VarveFs::settle_unwritten`]).
 //! 2. Once locks have gone, who next changes anything brings the row up to date ([`VarveFs::settle_waiting`]).
 //!
 //! Until then it counts with the size that it had before. What still waits when the store is closed, and what there is no room
@@ -51,14 +51,27 @@ impl Unsettled {
 }
 
 impl VarveFs {
-    /// Has the row of a file that was closed brought up to date once locks have gone. What cannot wait is only logged.
-    pub(crate) fn settle_later(&self, ino: InodeId, blocked: &Blocked) {
-        if let Err(error) = self.try_settle_later(ino, blocked) {
+    /// Brings the row of a file up to date to which perhaps nobody writes any more. If that fails it stays dirty, which is right
+    /// as well; if locks of others are why, it is done once they have gone.
+    pub(crate) fn settle_unwritten(&self, ino: InodeId) {
+        let settled = self.settle_object(ino);
+        // Without a row there is nothing to bring up to date.
+        if let Ok(()) | Err(FsError::Stale) = settled {
+            return;
+        }
+        self.objects.note_unclaimed();
+        let waits = match settled {
+            Err(FsError::Blocked(blocked)) if self.serial.is_none() => {
+                self.settle_later(ino, &blocked)
+            }
+            settled => settled,
+        };
+        if let Err(error) = waits {
             log::warn!("the row of inode {ino} stays dirty: {error}");
         }
     }
 
-    fn try_settle_later(&self, ino: InodeId, blocked: &Blocked) -> FsResult<()> {
+    fn settle_later(&self, ino: InodeId, blocked: &Blocked) -> FsResult<()> {
         let held = self.hold(ino)?;
         if self.unsettled.waiting.lock().inos.len() >= UNSETTLED_MAX {
             return Err(FsError::TryAgain);
@@ -98,7 +111,8 @@ impl VarveFs {
     }
 
     fn waits_no_more(&self, ino: InodeId, settled: FsResult<()>) {
-        if let Err(error) = settled.and_then(|()| self.do_forget(ino, 1)) {
+        let forgotten = self.do_forget(ino, 1);
+        if let Err(error) = settled.and(forgotten) {
             log::warn!("the row of inode {ino} stays dirty: {error}");
         }
     }

@@ -9,7 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
-use varve_schema::{Body, Content, EntryRow, FileKind, Inode, Place, RowKey, UsageChange};
+use varve_schema::{Body, EntryRow, FileKind, Inode, Place, RowKey, UsageChange};
 use varve_types::limits::LINKS_MAX;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Entry, FsError, FsResult};
@@ -26,6 +26,17 @@ impl VarveFs {
         parent: InodeId,
         name: FileName<'_>,
     ) -> FsResult<Entry> {
+        let inode = self.give_name(ino, parent, name)?;
+        let entry = Entry { attr: self.attr(&inode)? };
+        // Who wrote to it may have let go of it when it had no name.
+        if inode.nlink == 1 && inode.content.is_dirty() {
+            self.settle_unwritten(ino);
+        }
+        Ok(entry)
+    }
+
+    /// Gives an inode one more name and one more lookup.
+    fn give_name(&self, ino: InodeId, parent: InodeId, name: FileName<'_>) -> FsResult<Inode> {
         self.writable()?;
         self.check_name(parent, name)?;
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
@@ -85,7 +96,7 @@ impl VarveFs {
                 node.state().linkable = false;
             }
             self.locator.note_lookup(ino, Place::Own)?;
-            return Ok(Entry { attr: self.attr(&inode)? });
+            return Ok(inode);
         }
     }
 
@@ -114,7 +125,7 @@ impl VarveFs {
             self.charge_growth(changes, inode, parent)?;
         }
         // It is pending as an orphan no more, or in another place than before.
-        if inode.nlink == 0 || matches!(inode.content, Content::Object { dirty: true, .. }) {
+        if inode.nlink == 0 || inode.content.is_dirty() {
             changes.put_dirty(inode, None);
         }
         Ok(())

@@ -360,7 +360,7 @@ impl VarveFs {
             parents.stage(changes);
         } else {
             changes.move_charge(from.dir, to.dir, file);
-            if matches!(inode.content, Content::Object { dirty: true, .. }) {
+            if inode.content.is_dirty() {
                 changes.put_dirty(inode, Some(to.key()));
                 if crosses {
                     self.charge_growth(changes, inode, to.dir)?;

@@ -44,7 +44,7 @@ impl Objects {
         if self.kept().is_some() {
             return Ok(());
         }
-        let _others_wait = self.earlier_synced.lock();
+        let _others_wait = self.syncing.lock();
         let dirs = std::mem::take(&mut self.claimed.lock().dirs);
         self.sync_dirs(&dirs)
     }
@@ -77,11 +77,11 @@ impl Objects {
 
     /// Makes durable all that was claimed before the call.
     pub(crate) fn sync_claimed(&self) -> io::Result<()> {
-        let mut earlier_synced = self.earlier_synced.lock();
+        let _others_wait = self.syncing.lock();
         self.check_failed()?;
         let Claimed { files, mut dirs, more, made: _ } = std::mem::take(&mut *self.claimed.lock());
-        if more || !*earlier_synced {
-            self.sync_tree(&mut earlier_synced)?;
+        if more || self.unclaimed.any() {
+            self.sync_tree()?;
         }
         for (ino, file) in files {
             self.sync_one(ino, file.as_ref(), true)?;
@@ -96,27 +96,54 @@ impl Objects {
         self.sync_dirs(&dirs)
     }
 
-    /// Notes that an object was written to which nobody has open any more and no row claims: the next sync of
-    /// everything covers it.
+    /// Notes that an object was written to which nobody has open any more and no row claims: the next sync covers it.
     pub(crate) fn note_unclaimed(&self) {
-        *self.earlier_synced.lock() = false;
+        self.unclaimed.note();
     }
 
-    /// Makes durable what no row claims and nobody has open, like what earlier processes wrote, unless a
-    /// sync of this process did.
-    pub(crate) fn sync_earlier(&self) -> FsResult<()> {
-        let mut earlier_synced = self.earlier_synced.lock();
-        if *earlier_synced {
+    /// Whether there is what no row claims and nobody has open, and no sync has covered it.
+    pub(crate) fn has_unclaimed(&self) -> bool {
+        self.unclaimed.any()
+    }
+
+    /// Makes that durable, if there is any.
+    pub(crate) fn sync_unclaimed(&self) -> FsResult<()> {
+        self.sync_all_if(&|| self.unclaimed.any())
+    }
+
+    /// The same, and what is being let go of. REQUIRES: the caller asked before which objects are open for writing.
+    pub(crate) fn sync_let_go(&self) -> FsResult<()> {
+        self.sync_all_if(&|| self.unclaimed.any() || self.unclaimed.is_releasing())
+    }
+
+    fn sync_all_if(&self, is_due: &dyn Fn() -> bool) -> FsResult<()> {
+        if !is_due() {
             return Ok(());
         }
-        self.sync_tree(&mut earlier_synced).map_err(error::sync)
+        let _others_wait = self.syncing.lock();
+        if !is_due() {
+            return Ok(());
+        }
+        self.check_failed().and_then(|()| self.sync_tree()).map_err(error::sync)
     }
 
-    fn sync_tree(&self, earlier_synced: &mut bool) -> io::Result<()> {
+    /// Notes that somebody lets go of an object to which he may have written, until [`Objects::end_release`]: by then a row
+    /// claims it, or it is noted as unclaimed. Comes before it counts as open no more.
+    pub(crate) fn begin_release(&self) {
+        self.unclaimed.begin_release();
+    }
+
+    pub(crate) fn end_release(&self) {
+        self.unclaimed.end_release();
+    }
+
+    /// REQUIRES: the lock of who syncs.
+    fn sync_tree(&self) -> io::Result<()> {
+        let seen = self.unclaimed.seen();
         match self.env.sync_below(&self.dir) {
             // A view that has written to no large file has none of its own.
             Err(error) if self.kept().is_none() && error.kind() == io::ErrorKind::NotFound => {
-                *earlier_synced = true;
+                self.unclaimed.cover(seen);
                 return Ok(());
             }
             synced => synced.map_err(|error| self.fail(&self.dir, error))?,
@@ -127,7 +154,7 @@ impl Objects {
             let above = self.dir.ancestors().skip(1).take(2).map(Path::to_path_buf);
             self.sync_dirs(&above.collect())?;
         }
-        *earlier_synced = true;
+        self.unclaimed.cover(seen);
         Ok(())
     }
 

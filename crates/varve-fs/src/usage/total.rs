@@ -85,7 +85,7 @@ impl VarveFs {
 
     fn settle_size(&self, ino: InodeId) -> FsResult<()> {
         let mut held = self.hold_counted(ino)?;
-        if !matches!(held.inode.content, Content::Object { dirty: true, .. }) {
+        if !held.inode.content.is_dirty() {
             return Ok(());
         }
         let len = self.object_stat(ino)?.len;
@@ -106,8 +106,7 @@ impl VarveFs {
             Place::Entry { key, slot } => tree.inode_at(*key, *slot).ok()??,
             _ => tree.inode(ino).ok()??,
         };
-        let dirty =
-            inode.ino == ino && matches!(inode.content, Content::Object { dirty: true, .. });
+        let dirty = inode.ino == ino && inode.content.is_dirty();
         let dir = place.counted_in(&inode).filter(|_| dirty && inode.nlink > 0)?;
         let len = self.object_stat(ino).ok()?.len;
         Some((dir, UsageChange::size(inode.size, len)))

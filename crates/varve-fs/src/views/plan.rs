@@ -61,7 +61,7 @@ pub(super) struct Plan {
 
 impl Plan {
     fn note_large(&mut self, inode: &Inode) {
-        if let Content::Object { .. } = inode.content {
+        if inode.content.is_object() {
             self.large.insert(inode.ino);
         }
     }

@@ -41,7 +41,7 @@ use varve_engine::{
     StoreError, StoreResult, StoreSnapshot,
 };
 use varve_schema::key::MetaRow;
-use varve_schema::{Body, Content, EntryRow, Inlined, Inode, META, RowKey};
+use varve_schema::{Body, EntryRow, Inlined, Inode, META, RowKey};
 use varve_types::{BranchId, InodeId, KeyspaceId};
 use varve_vfs::{Blocked, FsError, FsResult};
 
@@ -232,7 +232,7 @@ impl VarveFs {
     /// In a serializable view, refuses a large file that is open for writing in the main view, who does not ask us then. Its
     /// row too changes once more past our lock, when it is closed: who has read it may not write it.
     pub(crate) fn check_written_elsewhere(&self, inode: &Inode) -> FsResult<()> {
-        let is_dirty = matches!(inode.content, Content::Object { dirty: true, .. });
+        let is_dirty = inode.content.is_dirty();
         if self.serial.is_none() || !is_dirty {
             return Ok(());
         }

@@ -21,14 +21,12 @@ use varve_vfs::{FsError, FsResult};
 
 use super::serial::SerialStore;
 use super::{ViewName, ViewParts};
+use crate::attrs::OTHERS_EXECUTE;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::kept::remove_tree;
 use crate::rows::DEPTH_MAX;
 use crate::superblock::{view_dir, views_dir};
-
-/// The right of others to search a directory.
-const OTHERS_EXECUTE: u16 = 0o001;
 
 /// What of others a transaction is kept apart from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -278,7 +276,11 @@ impl VarveFs {
             at = info.parent;
             let above = self.dir_row(at)?;
             // A list may keep out some of those whom the mode lets in.
-            let is_listed = above.has_xattrs && self.do_getxattr(at, ACL_ACCESS).is_ok();
+            let is_listed = match self.do_getxattr(at, ACL_ACCESS) {
+                Ok(_) => true,
+                Err(FsError::NoXattr) => false,
+                Err(error) => return Err(error),
+            };
             if above.perm & OTHERS_EXECUTE == 0 || is_listed {
                 break;
             }

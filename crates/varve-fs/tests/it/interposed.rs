@@ -79,9 +79,8 @@ impl Hooks for OnObjects {
     }
 
     fn after_open(&self, path: &Path, _mode: OpenMode) {
-        if is_object(path)
-            && let Some(after) = self.after_open.lock().take()
-        {
+        let after = if is_object(path) { self.after_open.lock().take() } else { None };
+        if let Some(after) = after {
             after();
         }
     }

@@ -205,8 +205,7 @@ impl Repair<'_> {
         let id = InodeId::new(ino);
         let mut edit = Edit::new(self.volume);
         let inode = edit.inode_at(id, at)?;
-        let is_claimed =
-            |inode: &varve_schema::Inode| matches!(inode.content, Content::Object { .. });
+        let is_claimed = |inode: &varve_schema::Inode| inode.content.is_object();
         let Some(mut inode) = inode.filter(is_claimed) else { return Ok(None) };
         let before = inode.size;
         match self.volume.objects.find(id)? {
@@ -239,7 +238,7 @@ impl Repair<'_> {
         let Some(lost_found) = self.lost_found()? else { return Ok(None) };
         let inode = Edit::new(self.volume).inode_at(id, at)?;
         let Some(inode) = inode else { return Ok(None) };
-        if matches!(inode.content, Content::Object { .. }) {
+        if inode.content.is_object() {
             return Ok(None);
         }
         let Some(object) = self.volume.objects.find(id)? else { return Ok(None) };

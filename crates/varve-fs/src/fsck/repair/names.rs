@@ -208,7 +208,7 @@ impl Repair<'_> {
             inode.nlink = 1;
         }
         let (pending, mut depends) = (self.pending(ino)?, false);
-        if let Content::Object { dirty: true, .. } = inode.content
+        if inode.content.is_dirty()
             && !matches!(pending, Some(Pending::ObjectInstall { .. }))
             && let Some(object) = self.volume.objects.find(ino)?
         {

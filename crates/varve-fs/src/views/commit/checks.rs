@@ -89,7 +89,7 @@ impl VarveFs {
     ) -> Result<(), CommitError> {
         let mut gone = Vec::new();
         for ino in installs {
-            let is_large = |inode: &Inode| matches!(inode.content, Content::Object { .. });
+            let is_large = |inode: &Inode| inode.content.is_object();
             let known = self.locator.place(*ino)?;
             let claimed = match known.as_ref().or_else(|| plan.arrived.get(ino)) {
                 Some(Place::Entry { key, .. }) => self.entry_row(*key)?.names().iter().any(|named| {

@@ -163,7 +163,7 @@ impl Plain<'_> {
                 (key, inodes.next())
             }
         };
-        let is_dirty = |inode: &Inode| matches!(inode.content, Content::Object { dirty: true, .. });
+        let is_dirty = |inode: &Inode| inode.content.is_dirty();
         let Some(inode) = inode.filter(is_dirty).filter(is_seen) else { return Ok(()) };
         let stat = self.read_object(ino, |file| file.stat())?;
         self.special.insert(key);
@@ -341,9 +341,7 @@ fn is_seen(inode: &Inode) -> bool {
 pub(super) fn objects_in(key: &[u8], row: Option<&Bytes>) -> FsResult<Vec<(InodeId, u64)>> {
     let (Some(key), Some(row)) = (RowKey::from_bytes(key), row) else { return Ok(Vec::new()) };
     let unreadable = |error| error::row(META, key, error);
-    let large = |inode: &Inode| {
-        matches!(inode.content, Content::Object { .. }).then_some((inode.ino, inode.size))
-    };
+    let large = |inode: &Inode| inode.content.is_object().then_some((inode.ino, inode.size));
     Ok(match key.meta_kind() {
         MetaRow::Entry(..) => {
             let row = EntryRow::decode(row).map_err(unreadable)?;

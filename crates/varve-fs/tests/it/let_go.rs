@@ -1,0 +1,290 @@
+//! Large files that nobody writes to any more, and whose rows could not follow them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use varve_env::Env;
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
+use varve_fs::{FormatOptions, Isolation, MountOptions, TransactionOptions, VarveFs};
+use varve_types::InodeId;
+use varve_vfs::{Caller, FsError, FsResult, OpenFlags, SeekFrom, SetAttr, Vfs};
+
+use crate::crash::{STORE, open, sim_store};
+use crate::interposed::{Interposed, interposed};
+use crate::support::{BOTH, Calls, READ, ROOT, WRITE, name};
+
+const EMFILE: i32 = 24;
+const ENOSPC: i32 = 28;
+const LARGE: usize = 100_000;
+
+/// The next operation `op` on the object of `ino`, or with `None` on any file, fails.
+fn fail_next(env: &SimEnv, op: SimOp, errno: i32, ino: Option<InodeId>) {
+    fail(env, op, errno, ino, 1);
+}
+
+fn fail(env: &SimEnv, op: SimOp, errno: i32, ino: Option<InodeId>, nth: u64) {
+    let path_suffix = ino.map_or_else(String::new, |ino| format!("/{}", ino.get()));
+    env.fail(FaultRule { path_suffix, op, nth, errno, sticky: false });
+}
+
+fn begin_serializable(fs: &VarveFs) -> FsResult<(String, VarveFs)> {
+    let isolation = Isolation::Serializable;
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let txn = fs.begin_transaction(ROOT, &options)?;
+    Ok((txn.name.clone(), fs.open_view(&txn)?))
+}
+
+/// A store with a large file whose bytes are durable, as all is that earlier processes left.
+fn store_with_file() -> (Arc<SimEnv>, VarveFs, InodeId) {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "f");
+    fs.mk(ROOT, "other");
+    fs.put_at(ino, 0, &[1; LARGE]);
+    fs.sync().unwrap();
+    (env, fs, ino)
+}
+
+/// Writes to `f` and lets go of it while its row cannot follow.
+fn write_and_fail_to_settle(env: &SimEnv, fs: &VarveFs, ino: InodeId) {
+    let handle = fs.open_as(ino, WRITE);
+    fs.write(ino, handle, 0, &[2; LARGE], false).unwrap();
+    fail_next(env, SimOp::Stat, EMFILE, Some(ino));
+    fs.release(ino, handle).unwrap();
+    assert_eq!(env.fault_count(), 1);
+}
+
+fn after_power_cut(env: &SimEnv, fs: VarveFs, text: &str) -> Vec<u8> {
+    let env = env.power_cut_keep_nothing();
+    drop(fs);
+    let fs = open(&env);
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+    fs.contents(fs.find(ROOT, text).unwrap().ino)
+}
+
+type Sync<'a> = (&'a str, &'a dyn Fn(&VarveFs) -> FsResult<()>);
+
+/// Its bytes were left out of each sync but that of everything.
+#[test]
+fn a_sync_of_anything_covers_a_closed_file_whose_row_could_not_follow() {
+    let fsync_other = |fs: &VarveFs| {
+        let other = fs.find(ROOT, "other")?.ino;
+        let handle = fs.open_as(other, WRITE);
+        fs.fsync(other, handle, true)
+    };
+    let syncs: [Sync<'_>; 3] = [
+        ("a directory", &|fs| fs.fsync_dir(ROOT)),
+        ("another file", &fsync_other),
+        ("everything", &|fs| fs.sync()),
+    ];
+    for (what, sync) in syncs {
+        let (env, fs, ino) = store_with_file();
+        write_and_fail_to_settle(&env, &fs, ino);
+        sync(&fs).unwrap();
+        assert!(after_power_cut(&env, fs, "f") == [2; LARGE], "{what}");
+    }
+}
+
+/// Moves `f` to a directory, has a transaction lock that, and lets go of the file after writing to it.
+fn write_beside_locks(fs: &VarveFs, ino: InodeId) -> (InodeId, String) {
+    let dir = fs.mk_dir(ROOT, "dir");
+    fs.mv(ROOT, "f", dir, "f").unwrap();
+    let handle = fs.open_as(ino, WRITE);
+    fs.write(ino, handle, 0, &[2; LARGE], false).unwrap();
+    fs.write(ino, handle, LARGE as u64, &[2], false).unwrap();
+    let (id, view) = begin_serializable(fs).unwrap();
+    view.mv(ROOT, "dir", ROOT, "moved").unwrap();
+    fs.release(ino, handle).unwrap();
+    (dir, id)
+}
+
+/// The same where a transaction has its directory locked.
+#[test]
+fn a_sync_of_a_directory_covers_a_file_closed_beside_locks() {
+    let (env, fs, ino) = store_with_file();
+    let (dir, _) = write_beside_locks(&fs, ino);
+    fs.fsync_dir(dir).unwrap();
+    let env = env.power_cut_keep_nothing();
+    drop(fs);
+    let fs = open(&env);
+    let dir = fs.find(ROOT, "dir").unwrap().ino;
+    assert!(fs.contents(fs.find(dir, "f").unwrap().ino) == [2; LARGE + 1]);
+}
+
+/// It counted as open no more, and no row claimed it yet.
+#[test]
+fn a_sync_of_everything_covers_a_file_that_is_being_closed() {
+    let sim = sim_store(1, &FormatOptions::default());
+    let env = Arc::new(interposed(&sim));
+    // Closing a file opens it, so that something can happen there.
+    let options = MountOptions { open_files_max: 1, ..MountOptions::default() };
+    let dyn_env: Arc<dyn Env> = Arc::<Interposed>::clone(&env);
+    let fs = Arc::new(VarveFs::open(dyn_env, Path::new(STORE), options).unwrap());
+    let [ino, other] = ["f", "other"].map(|text| fs.mk(ROOT, text));
+    [ino, other].into_iter().for_each(|ino| fs.put_at(ino, 0, &[1; LARGE]));
+    fs.sync().unwrap();
+    let handle = fs.open_as(ino, WRITE);
+    fs.write(ino, handle, 0, &[2; LARGE], false).unwrap();
+    fs.contents(other);
+    let (seen, cut) = (Arc::downgrade(&fs), Arc::new(Mutex::new(None)));
+    let (machine, after) = (Arc::clone(&sim), Arc::clone(&cut));
+    *env.hooks.after_open.lock() = Some(Box::new(move || {
+        seen.upgrade().unwrap().sync().unwrap();
+        *after.lock() = Some(machine.power_cut_keep_nothing());
+    }));
+    fs.release(ino, handle).unwrap();
+    let env = cut.lock().take().expect("its closing opened it");
+    let fs = open(&env);
+    assert!(fs.contents(fs.find(ROOT, "f").unwrap().ino) == [2; LARGE]);
+}
+
+/// Its row could not follow the writer, as nothing without a name does, and stayed so with its name.
+#[test]
+fn a_sync_covers_a_file_that_got_its_name_after_it_was_written() {
+    for is_synced_first in [false, true] {
+        let (env, fs, _) = store_with_file();
+        let (entry, opened) = fs.tmpfile(Caller::ROOT, ROOT, 0o600, BOTH).unwrap();
+        let ino = entry.attr.ino;
+        fs.write(ino, opened.handle, 0, &[2; LARGE], false).unwrap();
+        if is_synced_first {
+            fs.sync().unwrap();
+            fs.write(ino, opened.handle, 0, &[3; LARGE], false).unwrap();
+        }
+        let reader = fs.open_as(ino, READ);
+        fs.release(ino, opened.handle).unwrap();
+        fs.link(ino, ROOT, name("new")).unwrap();
+        fs.fsync_dir(ROOT).unwrap();
+        fs.release(ino, reader).unwrap();
+        let expected = if is_synced_first { [3; LARGE] } else { [2; LARGE] };
+        assert!(after_power_cut(&env, fs, "new") == expected, "synced first: {is_synced_first}");
+    }
+}
+
+/// Whether a serializable transaction may change `f`, which it may not while somebody writes to it.
+fn is_free(fs: &VarveFs) -> bool {
+    let (id, view) = begin_serializable(fs).unwrap();
+    let ino = view.find(ROOT, "f").unwrap().ino;
+    let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+    let changed = view.setattr(Caller::ROOT, ino, set);
+    drop(view);
+    fs.abort_transaction(&id).unwrap();
+    match changed {
+        Ok(_) => true,
+        Err(FsError::Busy) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+type Call<'a> = (&'a str, &'a dyn Fn(&VarveFs, InodeId) -> FsResult<()>);
+
+/// A call that failed after the row said that the file is written to left it so.
+#[test]
+fn a_call_that_fails_leaves_nobody_who_writes() {
+    const KINDS: [(SimOp, i32); 7] = [
+        (SimOp::Stat, EMFILE),
+        (SimOp::Open, EMFILE),
+        (SimOp::Create, ENOSPC),
+        (SimOp::CreateDir, ENOSPC),
+        (SimOp::SetLen, ENOSPC),
+        (SimOp::SetTimes, ENOSPC),
+        (SimOp::Write, ENOSPC),
+    ];
+    let set_size = |fs: &VarveFs, ino, size| {
+        fs.setattr(Caller::ROOT, ino, SetAttr { size: Some(size), ..SetAttr::default() }).map(drop)
+    };
+    let open_as = |fs: &VarveFs, ino, flags| {
+        let opened = fs.open(ino, flags)?;
+        fs.release(ino, opened.handle)
+    };
+    let calls: [Call<'_>; 5] = [
+        ("cut", &|fs, ino| set_size(fs, ino, 10)),
+        ("extend", &|fs, ino| set_size(fs, ino, 2 * LARGE as u64)),
+        ("open", &|fs, ino| open_as(fs, ino, WRITE)),
+        ("open sync", &|fs, ino| open_as(fs, ino, OpenFlags { sync: true, ..WRITE })),
+        ("open cut", &|fs, ino| open_as(fs, ino, OpenFlags { truncate: true, ..WRITE })),
+    ];
+    let mut failed = 0;
+    for (what, call) in calls {
+        for (op, errno) in KINDS {
+            for nth in 1.. {
+                let (env, fs, ino) = store_with_file();
+                // What it sees is kept before it changes.
+                fs.create_snapshot("then").unwrap();
+                fail(&env, op, errno, None, nth);
+                let done = call(&fs, ino);
+                if env.fault_count() == 0 {
+                    break;
+                }
+                failed += u32::from(done.is_err());
+                if done.is_err() {
+                    assert!(is_free(&fs), "{what}, {op:?} {nth}");
+                }
+            }
+        }
+    }
+    assert!(failed > 20, "{failed}");
+}
+
+/// It was kept for the snapshot, so that its room came back with the end of that.
+#[test]
+fn a_file_that_could_not_become_large_leaves_nothing_beside_snapshots() {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "f");
+    fs.put_at(ino, 0, &[1; 1000]);
+    fs.create_snapshot("then").unwrap();
+    let before = env.files_raw();
+    fail_next(&env, SimOp::Write, ENOSPC, Some(ino));
+    let handle = fs.open_as(ino, WRITE);
+    let written = fs.write(ino, handle, 0, &[2; LARGE], false);
+    assert!(matches!(written, Err(FsError::NoSpace(_))), "{written:?}");
+    fs.release(ino, handle).unwrap();
+    assert_eq!(env.files_raw(), before);
+    assert_eq!(fs.contents(ino), [1; 1000]);
+}
+
+/// Who was to bring its row up to date, and failed, kept the file from ever going.
+#[test]
+fn a_file_whose_row_could_not_follow_late_either_goes() {
+    let (env, fs, ino) = store_with_file();
+    let (dir, id) = write_beside_locks(&fs, ino);
+    fs.abort_transaction(&id).unwrap();
+    fail_next(&env, SimOp::Stat, EMFILE, Some(ino));
+    fs.mk_dir(ROOT, "and again");
+    assert_eq!(env.fault_count(), 1);
+    fs.unlink(dir, name("f")).unwrap();
+    fs.forget(ino, 1);
+    fs.sync().unwrap();
+    let object = format!("/{}", ino.get());
+    let left = env.files_raw().into_iter().filter(|path| path.to_string_lossy().ends_with(&object));
+    assert_eq!(left.collect::<Vec<_>>(), Vec::<std::path::PathBuf>::new());
+}
+
+/// What a power cut left of a file beyond its size could be read where nothing may be cut.
+#[test]
+fn a_mount_that_may_change_nothing_reads_what_rows_claim() {
+    let mut beyond = 0;
+    for seed in 0..60 {
+        let (env, fs, ino) = store_with_file();
+        fs.put_at(ino, LARGE as u64, &[2; 50_000]);
+        let env = env.power_cut(seed);
+        drop(fs);
+        let object = Path::new(STORE).join("objects/0/0").join(ino.get().to_string());
+        let there = env.read_raw(&object).unwrap().len() as u64;
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        let dyn_env: Arc<dyn Env> = env.clone();
+        let fs = VarveFs::open(dyn_env, Path::new(STORE), options).unwrap();
+        let attr = fs.find(ROOT, "f").unwrap();
+        beyond += u32::from(there > attr.size);
+        assert_eq!(fs.contents(ino).len() as u64, attr.size, "seed {seed}");
+        let handle = fs.open_as(ino, READ);
+        let seek = |offset, what| fs.lseek(ino, handle, offset, what);
+        assert!(seek(LARGE as u64 - 1, SeekFrom::Hole).unwrap() <= attr.size, "seed {seed}");
+        for what in [SeekFrom::Hole, SeekFrom::Data] {
+            assert!(matches!(seek(attr.size, what), Err(FsError::NoSuchOffset)), "seed {seed}");
+        }
+        fs.release(ino, handle).unwrap();
+    }
+    assert!(beyond > 0, "no seed kept the bytes and lost the row");
+}
