@@ -200,8 +200,12 @@ impl VarveFs {
         let open = self.handles.written_objects();
         self.objects.sync_let_go()?;
         for node in open {
-            let object = self.object_file(&node)?;
-            self.objects.sync(node.ino, object.as_ref(), false)?;
+            match self.find_object(&node) {
+                Ok(Some(object)) => self.objects.sync(node.ino, object.as_ref(), false)?,
+                // It was closed meanwhile, and removed or taken back.
+                Ok(None) | Err(FsError::Stale) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

@@ -27,12 +27,11 @@ impl VarveFs {
         name: FileName<'_>,
     ) -> FsResult<Entry> {
         let inode = self.give_name(ino, parent, name)?;
-        let entry = Entry { attr: self.attr(&inode)? };
         // Who wrote to it may have let go of it when it had no name.
         if inode.nlink == 1 && inode.content.is_dirty() {
             self.settle_unwritten(ino);
         }
-        Ok(entry)
+        Ok(Entry { attr: self.attr(&inode)? })
     }
 
     /// Gives an inode one more name and one more lookup.
