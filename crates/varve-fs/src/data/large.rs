@@ -267,28 +267,26 @@ impl VarveFs {
         ino: InodeId,
         entry: Option<(InodeId, EntrySuffix)>,
     ) -> FsResult<()> {
-        let place = match entry.map(|(dir, suffix)| RowKey::entry(dir, suffix)) {
-            None => Place::Own,
-            Some(key) => {
-                let row = self.entry_row(key)?;
-                let found = row
-                    .names()
-                    .iter()
-                    .find(|named| matches!(&named.body, Body::Inline(inode) if inode.ino == ino));
-                let Some(found) = found else { return Ok(()) };
-                Place::Entry { key, slot: found.slot }
-            }
-        };
+        let Some(place) = self.place_left(ino, entry)? else { return Ok(()) };
         self.locator.note_lookup(ino, place)?;
-        let settled = self.hold_counted(ino).and_then(|mut held| {
-            if !held.inode.content.is_dirty() {
-                return Ok(());
-            }
-            let object = self.open_object(ino)?;
-            self.commit_clean(&mut held, object)
-        });
+        let settled = self.settle_object(ino);
         self.locator.forget(ino, 1)?;
         settled
+    }
+
+    /// Where the row of a large file is whose pending row names `entry`.
+    pub(crate) fn place_left(
+        &self,
+        ino: InodeId,
+        entry: Option<(InodeId, EntrySuffix)>,
+    ) -> FsResult<Option<Place>> {
+        let Some((dir, suffix)) = entry else { return Ok(Some(Place::Own)) };
+        let key = RowKey::entry(dir, suffix);
+        let row = self.entry_row(key)?;
+        let mut names = row.names().iter();
+        let found =
+            names.find(|named| matches!(&named.body, Body::Inline(inode) if inode.ino == ino));
+        Ok(found.map(|named| Place::Entry { key, slot: named.slot }))
     }
 
     fn commit_clean(&self, held: &mut Held<'_>, object: Arc<dyn File>) -> FsResult<()> {

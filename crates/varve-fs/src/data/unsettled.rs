@@ -6,11 +6,12 @@
 //! Until then it counts with the size that it had before. What still waits when the store is closed, and what there is no room
 //! for here, is left to the next writer's release or the next mount, which finds the pending row.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use varve_schema::Place;
 use varve_types::InodeId;
 use varve_vfs::{Blocked, FsError, FsResult};
 
@@ -103,6 +104,26 @@ impl VarveFs {
                 settled => self.waits_no_more(ino, settled),
             }
         }
+    }
+
+    /// Keeps files known until [`VarveFs::settle_known`]; gives them. REQUIRES: the locks of their rows, which are there.
+    pub(crate) fn keep_known(&self, files: &BTreeMap<InodeId, Place>) -> FsResult<Vec<InodeId>> {
+        for (ino, place) in files {
+            self.locator.note_lookup(*ino, place.clone())?;
+        }
+        Ok(files.keys().copied().collect())
+    }
+
+    /// Brings the rows of these files up to date, those that are still there.
+    pub(crate) fn settle_known(&self, inos: Vec<InodeId>) -> FsResult<()> {
+        let settled = inos.into_iter().map(|ino| {
+            let settled = match self.settle_object(ino) {
+                Err(FsError::Stale) => Ok(()),
+                settled => settled,
+            };
+            settled.and(self.do_forget(ino, 1))
+        });
+        settled.fold(Ok(()), FsResult::and)
     }
 
     /// Lets nothing wait any more.

@@ -79,7 +79,13 @@ impl Objects {
     pub(crate) fn sync_claimed(&self) -> io::Result<()> {
         let _others_wait = self.syncing.lock();
         self.check_failed()?;
-        let Claimed { files, mut dirs, more, made: _ } = std::mem::take(&mut *self.claimed.lock());
+        let claimed = std::mem::take(&mut *self.claimed.lock());
+        // What could not be looked for is no sync that failed: the next call does all of it again.
+        self.sync_all_of(claimed).inspect_err(|_| self.unclaimed.note())
+    }
+
+    fn sync_all_of(&self, claimed: Claimed) -> io::Result<()> {
+        let Claimed { files, mut dirs, more, made: _ } = claimed;
         if more || self.unclaimed.any() {
             self.sync_tree()?;
         }

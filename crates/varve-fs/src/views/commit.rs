@@ -5,6 +5,8 @@
 //!    and dictionaries that are gone ([`super::pairs`]).
 //! 2. What the commit means for the main view is found out from the rows that the transaction changed ([`Plan`]): names
 //!    and inodes that the kernel may know, places of inodes, directories that move.
+//!    Where rows of large files are behind their objects, as nothing could bring them up to date when the files were closed,
+//!    that is done, and the commit begins again: others would seem not to have changed what they have written to.
 //! 3. Rows join those changes: a mark for each directory that may have something untold then, and for each large file that the view has
 //!    something of its own of a pending row `ObjectInstall`; for each that is small again `ObjectMaking`.
 //! 4. The branch commits, with [`super::merge`] for what both have changed. A conflict takes step 3 back; the
@@ -28,6 +30,7 @@ mod finish;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
+use parking_lot::RwLockWriteGuard;
 use varve_engine::{Batch, Branch, CONFLICT_KEYS_MAX, Clash, Merged, Store, StoreError};
 use varve_schema::{Mark, Pending, RowKey};
 use varve_types::InodeId;
@@ -39,7 +42,11 @@ use super::plan::{Committed, Plan};
 use super::txn::{Purpose, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
+use crate::rows::read_pending_row;
 use crate::superblock::view_dir;
+
+/// How often a commit begins again as rows of large files are behind.
+const ATTEMPTS: u32 = 8;
 
 /// Why a transaction is not committed. It goes on, unless it is [`CommitError::Unfinished`].
 #[derive(Debug)]
@@ -79,6 +86,13 @@ impl From<FsError> for CommitError {
     }
 }
 
+/// What came of trying to commit.
+enum Tried {
+    Committed(Committed),
+    /// Nothing: first rows of these files are to be brought up to date, those of the view and those of the main view.
+    Behind([Vec<InodeId>; 2]),
+}
+
 /// What happens at the end of a transaction besides, while nothing else can change anything.
 #[derive(Default)]
 pub(super) struct Ending<'a> {
@@ -102,8 +116,27 @@ impl VarveFs {
         &self,
         id: &str,
         view: &VarveFs,
-        ending: Ending<'_>,
+        mut ending: Ending<'_>,
     ) -> Result<Committed, CommitError> {
+        for _ in 0..ATTEMPTS {
+            match self.try_commit(id, view, &mut ending)? {
+                Tried::Committed(committed) => return Ok(committed),
+                Tried::Behind([ours, theirs]) => {
+                    let settled = view.settle_known(ours);
+                    self.settle_known(theirs).and(settled)?;
+                }
+            }
+        }
+        // Programs keep writing to the same large files.
+        Err(FsError::TryAgain.into())
+    }
+
+    fn try_commit(
+        &self,
+        id: &str,
+        view: &VarveFs,
+        ending: &mut Ending<'_>,
+    ) -> Result<Tried, CommitError> {
         let views = self.views()?;
         let changing = views.changing.lock();
         let txn = self.any_transaction(id)?;
@@ -129,27 +162,27 @@ impl VarveFs {
         if let Some(held) = held.as_ref().filter(|_| txn.purpose == Purpose::User) {
             self.check_dictionaries(held, &txn, &branch)?;
         }
-        if ending.check.is_some_and(|check| !check()) {
+        self.check_use(view, &plan)?;
+        let installs = installs(view, &plan)?;
+        // A state that was is to be again with the rows that it had.
+        if txn.purpose != Purpose::Rollback
+            && let Some(behind) = self.behind(&branch, view, &mut plan, &installs)?
+        {
+            return Ok(Tried::Behind(behind));
+        }
+        if ending.check.as_mut().is_some_and(|check| !check()) {
             return Err(CommitError::Conflict(Vec::new()));
         }
         self.check_commit(&branch, view, (&txn, &known), &plan)?;
-        let installs = installs(view, &plan)?;
         let before = self.store.snapshot().map_err(error::store)?;
         let survivors = (self.survivors(&plan)?, &*before);
-        let own = view_dir(&self.dir, txn.epoch);
-        let copied = self.prepare_objects(view, &plan, (&installs, &own), txn.epoch)?;
-        let nobody_reads = self.objects.installing.write();
-        let joined = self.join(&branch, view, &txn, &plan, &installs);
-        if joined.is_err() {
-            self.objects.drop_copies(&copied, &own);
-        }
-        joined?;
+        let (copied, nobody_reads) = self.join_unread(&branch, view, &txn, &plan, &installs)?;
         if installs.is_empty() && plan.shrunk.is_empty() && ending.then.is_none() {
             let followed = self.follow_rows(&mut plan, survivors);
             drop((nobody_reads, before, held, guards, quiet));
             drop(changing);
             let done = followed.and_then(|()| self.finish_rows(&plan, txn.epoch));
-            return ended(plan, done);
+            return Ok(Tried::Committed(ended(plan, done)?));
         }
         if let Some(kept) = self.objects.kept() {
             kept.retire(txn.epoch);
@@ -166,7 +199,31 @@ impl VarveFs {
             self.clear_away(&plan, txn.epoch);
             self.drop_sources_after_view(&changing);
         }
-        ended(plan, done)
+        Ok(Tried::Committed(ended(plan, done)?))
+    }
+
+    /// The large files of the commit whose rows, in the view or in the main view, do not tell yet what was written to them. They
+    /// stay known until [`VarveFs::settle_known`]. REQUIRES: nobody has any of them open for writing.
+    fn behind(
+        &self,
+        branch: &Branch,
+        view: &VarveFs,
+        plan: &mut Plan,
+        installs: &[InodeId],
+    ) -> FsResult<Option<[Vec<InodeId>; 2]>> {
+        let [ours, theirs] = &mut plan.behind;
+        for ino in installs {
+            // It may have been so when the transaction began, and the row has not changed.
+            if let Some(Pending::ObjectDirty { entry }) = read_pending_row(branch, self.meta, *ino)?
+                && let Some(place) = view.place_left(*ino, entry)?
+            {
+                ours.insert(*ino, place);
+            }
+        }
+        if ours.is_empty() && theirs.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some([view.keep_known(ours)?, self.keep_known(theirs)?]))
     }
 
     /// The rows of step 3, what takes them back, and the directories that have marks among them.
@@ -210,7 +267,25 @@ impl VarveFs {
         Ok((batch, undo, marked))
     }
 
-    /// Steps 3 and 4.
+    /// Steps 3 and 4, with all ready for step 5: the files that are copies, and who reads large ones waits.
+    fn join_unread(
+        &self,
+        branch: &Branch,
+        view: &VarveFs,
+        txn: &Transaction,
+        plan: &Plan,
+        installs: &[InodeId],
+    ) -> Result<(BTreeSet<InodeId>, RwLockWriteGuard<'_, ()>), CommitError> {
+        let own = view_dir(&self.dir, txn.epoch);
+        let copied = self.prepare_objects(view, plan, (installs, &own), txn.epoch)?;
+        let nobody_reads = self.objects.installing.write();
+        let joined = self.join(branch, view, txn, plan, installs);
+        if joined.is_err() {
+            self.objects.drop_copies(&copied, &own);
+        }
+        joined.map(|()| (copied, nobody_reads))
+    }
+
     fn join(
         &self,
         branch: &Branch,

@@ -57,12 +57,23 @@ pub(super) struct Plan {
     attributes: HashMap<InodeId, Attributes>,
     /// The view's own mark rows.
     pub(super) marks: Vec<(RowKey, Bytes)>,
+    /// Large files in changed rows that do not tell how large they are: where those of the view and of the main view are.
+    pub(super) behind: [BTreeMap<InodeId, Place>; 2],
 }
 
 impl Plan {
     fn note_large(&mut self, inode: &Inode) {
         if inode.content.is_object() {
             self.large.insert(inode.ino);
+        }
+    }
+
+    /// Notes the rows of an inode, in the view and in the main view, that are behind its object.
+    fn note_behind(&mut self, rows: [Option<&Inode>; 2], place: &Place) {
+        for (inode, behind) in rows.into_iter().zip(&mut self.behind) {
+            if let Some(inode) = inode.filter(|inode| inode.content.is_dirty() && inode.nlink > 0) {
+                behind.insert(inode.ino, place.clone());
+            }
         }
     }
 
@@ -100,7 +111,8 @@ impl VarveFs {
         if let Some(error) = failed {
             return Err(error);
         }
-        let Plan { left, arrived, orphans, removed_objects, shrunk, .. } = &mut plan;
+        let Plan { left, arrived, orphans, removed_objects, shrunk, behind, told, .. } = &mut plan;
+        behind[1].retain(|ino, _| told.inodes.contains(ino));
         // What only programs in the transaction still had is gone with it.
         orphans.iter().for_each(|ino| drop(arrived.remove(ino)));
         left.retain(|inode| !arrived.contains_key(&inode.ino));
@@ -169,6 +181,7 @@ impl VarveFs {
         let is_inline = |named: &Named| matches!(named.body, Body::Inline(_));
         for named in theirs.names() {
             if let Body::Inline(inode) = &named.body {
+                plan.note_behind([None, Some(inode)], &Place::Entry { key, slot: named.slot });
                 plan.told.inodes.insert(inode.ino);
                 let stays = |own: &Named| is_inline(own) && own.body.ino() == inode.ino;
                 if !ours.names().iter().any(stays) {
@@ -177,9 +190,9 @@ impl VarveFs {
             }
         }
         for named in ours.names() {
-            if let Body::Inline(inode) = &named.body
-                && self.may_know(txn, inode.ino)?
-            {
+            let Body::Inline(inode) = &named.body else { continue };
+            plan.note_behind([Some(inode), None], &Place::Entry { key, slot: named.slot });
+            if self.may_know(txn, inode.ino)? {
                 if txn.purpose == Purpose::User && is_untouched(inode) {
                     // The transaction has only seen it, or got it by unfolding: the main view has what has become of it.
                     plan.told.inodes.remove(&inode.ino);
@@ -202,6 +215,7 @@ impl VarveFs {
     ) -> FsResult<()> {
         let is_new = ino >= txn.own_from();
         let theirs = if is_new { None } else { self.inode_row(ino)? };
+        plan.note_behind([ours.as_ref(), theirs.as_ref()], &Place::Own);
         let may_know = self.may_know(txn, ino)?;
         if may_know {
             plan.told.inodes.insert(ino);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use varve_env::Env;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
-use varve_fs::{FormatOptions, Isolation, MountOptions, TransactionOptions, VarveFs};
+use varve_fs::{CommitError, FormatOptions, Isolation, MountOptions, TransactionOptions, VarveFs};
 use varve_types::InodeId;
-use varve_vfs::{Caller, FsError, FsResult, OpenFlags, SeekFrom, SetAttr, Vfs};
+use varve_vfs::{Caller, FsError, FsResult, Handle, OpenFlags, SeekFrom, SetAttr, TreeLimits, Vfs};
 
 use crate::crash::{STORE, open, sim_store};
 use crate::interposed::{Interposed, interposed};
@@ -287,4 +287,141 @@ fn a_mount_that_may_change_nothing_reads_what_rows_claim() {
         fs.release(ino, handle).unwrap();
     }
     assert!(beyond > 0, "no seed kept the bytes and lost the row");
+}
+
+fn begin_snapshot(fs: &VarveFs) -> (String, VarveFs) {
+    let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let view = fs.open_view(&txn).unwrap();
+    (txn.name, view)
+}
+
+fn write_over(view: &VarveFs, ino: InodeId, size: usize) {
+    let handle = view.open_as(ino, WRITE);
+    view.write(ino, handle, 0, &vec![9; size], false).unwrap();
+    view.release(ino, handle).unwrap();
+}
+
+/// It took the row for what it was when the transaction began, and put its own bytes over those of the last writer.
+#[test]
+fn a_commit_keeps_what_a_row_does_not_tell_yet() {
+    type Leave<'a> = (&'a str, &'a dyn Fn(&SimEnv, &VarveFs, InodeId, Handle));
+    let ways: [Leave<'_>; 3] = [
+        ("beside locks", &|_, fs, ino, handle| {
+            let (id, view) = begin_serializable(fs).unwrap();
+            view.mv(ROOT, "dir", ROOT, "moved").unwrap();
+            fs.release(ino, handle).unwrap();
+            drop(view);
+            fs.abort_transaction(&id).unwrap();
+        }),
+        ("after a failure", &|env, fs, ino, handle| {
+            fail_next(env, SimOp::Stat, EMFILE, Some(ino));
+            fs.release(ino, handle).unwrap();
+            assert_eq!(env.fault_count(), 1);
+        }),
+        ("after a failure, and nobody knows it", &|env, fs, ino, handle| {
+            fail_next(env, SimOp::Stat, EMFILE, Some(ino));
+            fs.release(ino, handle).unwrap();
+            fs.forget(ino, 100);
+        }),
+    ];
+    for (what, leave) in ways {
+        for size in [1, LARGE, LARGE + 1, LARGE + 2] {
+            let (env, fs, ino) = store_with_file();
+            let dir = fs.mk_dir(ROOT, "dir");
+            fs.mv(ROOT, "f", dir, "f").unwrap();
+            let handle = fs.open_as(ino, WRITE);
+            fs.write(ino, handle, 0, &[1; 1], false).unwrap();
+            let (id, view) = begin_snapshot(&fs);
+            fs.write(ino, handle, 0, &[2; LARGE + 1], false).unwrap();
+            leave(&env, &fs, ino, handle);
+            let seen = view.find(dir, "f").unwrap().ino;
+            write_over(&view, seen, size);
+            let committed = fs.commit_transaction(&id, &view);
+            assert!(matches!(committed, Err(CommitError::Conflict(_))), "{what}: {committed:?}");
+            drop(view);
+            fs.abort_transaction(&id).unwrap();
+            let found = fs.find(dir, "f").unwrap().ino;
+            assert!(fs.contents(found) == [2; LARGE + 1], "{what}, {size}");
+            assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "{what}, {size}");
+        }
+    }
+}
+
+/// It brought the main view a row that says that the file is written to, which nobody was ever to bring up to date.
+#[test]
+fn a_commit_brings_no_file_that_looks_written_to() {
+    for was_written_to in [false, true] {
+        let (env, fs, ino) = store_with_file();
+        fs.set_limits(ROOT, TreeLimits { bytes: Some(150_000), inodes: None }).unwrap();
+        let handle = was_written_to.then(|| fs.open_as(ino, WRITE));
+        let (id, view) = begin_snapshot(&fs);
+        handle.into_iter().for_each(|handle| fs.release(ino, handle).unwrap());
+        let seen = view.find(ROOT, "f").unwrap().ino;
+        let handle = view.open_as(seen, WRITE);
+        view.write(seen, handle, 0, &vec![9; LARGE + 20_000], false).unwrap();
+        fail_next(&env, SimOp::Stat, EMFILE, None);
+        view.release(seen, handle).unwrap();
+        assert_eq!(env.fault_count(), 1);
+        let committed = fs.commit_transaction(&id, &view);
+        drop(view);
+        match was_written_to {
+            true => assert!(matches!(committed, Err(CommitError::Conflict(_))), "{committed:?}"),
+            false => {
+                committed.unwrap();
+                assert!(is_free(&fs));
+                assert!(fs.contents(ino) == [9; LARGE + 20_000]);
+                let more = fs.mk(ROOT, "more");
+                let handle = fs.open_as(more, WRITE);
+                let written = fs.write(more, handle, 0, &[3; 40_000], false);
+                assert_eq!(written.unwrap(), 30_000);
+                fs.release(more, handle).unwrap();
+            }
+        }
+        assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+    }
+}
+
+/// What it was to sync was forgotten when it could not look what that is, and the next try left it out.
+#[test]
+fn a_commit_that_is_tried_again_syncs_all() {
+    let mut again = 0;
+    for (op, nth) in [SimOp::List, SimOp::Stat, SimOp::Open]
+        .into_iter()
+        .flat_map(|op| (1..12).map(move |nth| (op, nth)))
+    {
+        let (env, fs, _) = store_with_file();
+        let names: Vec<String> = (0..70).map(|i| format!("large {i}")).collect();
+        let inos: Vec<InodeId> = names.iter().map(|text| fs.mk(ROOT, text)).collect();
+        inos.iter().for_each(|ino| fs.put_at(*ino, 0, &[1; LARGE]));
+        fs.sync().unwrap();
+        let (id, view) = begin_snapshot(&fs);
+        // So that nothing is left of earlier processes, for which all is synced.
+        write_over(&view, view.find(ROOT, "f").unwrap().ino, LARGE);
+        view.sync().unwrap();
+        for text in &names {
+            write_over(&view, view.find(ROOT, text).unwrap().ino, LARGE);
+        }
+        fail(&env, op, EMFILE, None, nth);
+        let Err(CommitError::Failed(_)) = fs.commit_transaction(&id, &view) else { continue };
+        // The next mount is to find in the view what is to be put in place.
+        let path_suffix = format!("{STORE}/objects");
+        env.fail(FaultRule { path_suffix, op: SimOp::List, nth: 1, errno: EMFILE, sticky: false });
+        match fs.commit_transaction(&id, &view) {
+            Err(CommitError::Unfinished(..)) => again += 1,
+            // A sync that failed is not tried again.
+            Err(CommitError::Failed(_)) => continue,
+            other => panic!("{other:?}"),
+        }
+        drop(view);
+        let env = env.power_cut_keep_nothing();
+        drop(fs);
+        let fs = open(&env);
+        for text in &names {
+            assert!(
+                fs.contents(fs.find(ROOT, text).unwrap().ino) == [9; LARGE],
+                "{op:?} {nth}: {text}"
+            );
+        }
+    }
+    assert!(again > 0);
 }

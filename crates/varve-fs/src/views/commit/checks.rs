@@ -12,7 +12,7 @@ use crate::views::plan::Plan;
 use crate::views::txn::{Purpose, Transaction};
 
 impl VarveFs {
-    /// What step 1 refuses, besides what dictionaries are in the way of.
+    /// What step 1 refuses, besides what files that are in use and dictionaries are in the way of.
     pub(super) fn check_commit(
         &self,
         branch: &Branch,
@@ -20,7 +20,6 @@ impl VarveFs {
         (txn, known): (&Transaction, &Transaction),
         plan: &Plan,
     ) -> Result<(), CommitError> {
-        self.check_use(view, plan)?;
         // A state that was is to be again with its limits.
         let is_state = txn.purpose != Purpose::User;
         match is_state {
@@ -34,7 +33,7 @@ impl VarveFs {
     /// Refuses while files are open for writing, or mapped, that are large and whose bytes would be lost or change without
     /// notice, or open for writing that would be large, as no row tells then that they are written to; and while files are
     /// open straight that would be small: the kernel opens no file through us that it has open straight.
-    fn check_use(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
+    pub(super) fn check_use(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
         let writing = view.handles.written_objects();
         let mut used: Vec<String> =
             writing.iter().map(|node| view.path_of_inode(node.ino)).collect();
