@@ -350,11 +350,12 @@ fn a_commit_keeps_what_a_row_does_not_tell_yet() {
 /// It brought the main view a row that says that the file is written to, which nobody was ever to bring up to date.
 #[test]
 fn a_commit_brings_no_file_that_looks_written_to() {
-    for was_written_to in [false, true] {
+    for (is_serializable, was_written_to) in [(false, false), (false, true), (true, false)] {
         let (env, fs, ino) = store_with_file();
         fs.set_limits(ROOT, TreeLimits { bytes: Some(150_000), inodes: None }).unwrap();
         let handle = was_written_to.then(|| fs.open_as(ino, WRITE));
-        let (id, view) = begin_snapshot(&fs);
+        let (id, view) =
+            if is_serializable { begin_serializable(&fs).unwrap() } else { begin_snapshot(&fs) };
         handle.into_iter().for_each(|handle| fs.release(ino, handle).unwrap());
         let seen = view.find(ROOT, "f").unwrap().ino;
         let handle = view.open_as(seen, WRITE);
