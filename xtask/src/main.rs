@@ -3,6 +3,7 @@
 //! - `tidy`: the rules of the workspace that the compiler does not know.
 //! - `realworld`: everyday programs on a Varve mount, beside a plain directory.
 //! - `suites`: test suites of others on a Varve mount.
+//! - `optimize`: the programs once more, laid out by what they were seen to do.
 //! - `soak`: tests that go on with other seeds for as long as they are told.
 //! - `ci`: everything a submission must pass, by way of `.ci/run`.
 //!
@@ -11,6 +12,7 @@
 #![allow(clippy::disallowed_methods, reason = "chores talk to the machine itself")]
 
 mod machine;
+mod optimize;
 mod realworld;
 mod run;
 mod soak;
@@ -37,6 +39,8 @@ enum Chore {
     Realworld(realworld::Options),
     /// Run test suites of others on a fresh Varve mount each
     Suites(suites::Options),
+    /// Build the fastest programs: count what they execute at work, and build them again by that
+    Optimize,
     /// Go on with one test for a long time
     Soak(soak::Options),
     /// Be one of the writers of `soak kills`
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         Chore::Tidy => tidy::check_workspace(&run::workspace_root()),
         Chore::Realworld(options) => realworld::run(&options),
         Chore::Suites(options) => suites::run(&options),
+        Chore::Optimize => optimize::run(),
         Chore::Soak(options) => soak::run(&options),
         Chore::KillsWriter(arguments) => soak::kills::writer::run(&arguments),
         Chore::Ci => run::Step::new(run::workspace_root().join(".ci/run")).show(),

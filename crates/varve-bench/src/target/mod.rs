@@ -241,10 +241,10 @@ impl Target {
     /// Takes it away; with `fsck` checks a store as a whole. Returns what closing wrote, as [`Target::close`] does.
     pub(crate) fn finish(mut self, fsck: bool) -> Result<Option<u64>, Failure> {
         let written = self.close()?;
-        if let Backing::Store(store) = &self.backing
-            && fsck
-        {
-            store.fsck()?;
+        match &mut self.backing {
+            Backing::Store(store) if fsck => store.fsck()?,
+            Backing::Null(daemon) => daemon.unmount()?,
+            _ => {}
         }
         self.image.as_mut().map_or(Ok(()), Image::unmount)?;
         Ok(written)
