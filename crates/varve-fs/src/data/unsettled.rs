@@ -1,7 +1,9 @@
-//! Large files whose rows could not follow them when they were closed, as a transaction had locked what that changes.
+//! Large files whose rows could not follow them when they were closed: a transaction had locked what that changes, or something
+//! was short, such as descriptors.
 //!
 //! 1. Such a file waits here, and stays known as if it was looked up, so that its row is found ([`VarveFs::settle_unwritten`]).
-//! 2. Once locks have gone, who next changes anything brings the row up to date ([`VarveFs::settle_waiting`]).
+//! 2. Once locks have gone, or after [`RETRY_AFTER`], who next changes anything brings the row up to date
+//!    ([`VarveFs::settle_waiting`]); who begins a view or rolls back does so at once ([`VarveFs::settle_all_waiting`]).
 //!
 //! Until then it counts with the size that it had before. What still waits when the store is closed, and what there is no room
 //! for here, is left to the next writer's release or the next mount, which finds the pending row.
@@ -20,6 +22,9 @@ use crate::fs::VarveFs;
 /// Files that may wait.
 const UNSETTLED_MAX: usize = 1024;
 
+/// After how long it is tried again what failed for another reason than locks.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// Files that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Unsettled {
@@ -27,19 +32,25 @@ pub(crate) struct Unsettled {
     waiting: Mutex<Waiting>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Waiting {
     inos: BTreeSet<InodeId>,
     /// What the one of them that was refused first met.
     blocked: Option<Blocked>,
+    /// When one that failed otherwise is to be tried again, on the clock of [`VarveFs::monotonic_ms`].
+    retry_at_ms: Option<u64>,
 }
 
 impl Unsettled {
-    /// False if it waits already.
-    fn add(&self, ino: InodeId, blocked: &Blocked) -> bool {
+    /// `why` it could not be settled at `now_ms`. False if it waits already.
+    fn add(&self, ino: InodeId, why: &FsError, now_ms: u64) -> bool {
         let mut waiting = self.waiting.lock();
         let is_new = waiting.inos.insert(ino);
-        waiting.blocked.get_or_insert_with(|| blocked.clone());
+        if let FsError::Blocked(blocked) = why {
+            waiting.blocked.get_or_insert_with(|| blocked.clone());
+        } else {
+            waiting.retry_at_ms.get_or_insert(now_ms + RETRY_AFTER.as_millis() as u64);
+        }
         self.any.store(true, Ordering::Relaxed);
         is_new
     }
@@ -53,55 +64,58 @@ impl Unsettled {
 
 impl VarveFs {
     /// Brings the row of a file up to date to which perhaps nobody writes any more. If that fails it stays dirty, which is right
-    /// as well; if locks of others are why, it is done once they have gone.
+    /// as well, and is tried again later.
     pub(crate) fn settle_unwritten(&self, ino: InodeId) {
-        let settled = self.settle_object(ino);
-        // Without a row there is nothing to bring up to date.
-        if let Ok(()) | Err(FsError::Stale) = settled {
-            return;
-        }
-        self.objects.note_unclaimed();
-        let waits = match settled {
-            Err(FsError::Blocked(blocked)) if self.serial.is_none() => {
-                self.settle_later(ino, &blocked)
-            }
-            settled => settled,
+        let why = match self.settle_object(ino) {
+            // Without a row there is nothing to bring up to date.
+            Ok(()) | Err(FsError::Stale) => return,
+            Err(why) => why,
         };
-        if let Err(error) = waits {
-            log::warn!("the row of inode {ino} stays dirty: {error}");
+        self.objects.note_unclaimed();
+        // The commit of a serializable view brings up to date what it must.
+        if self.serial.is_some() {
+            log::warn!("the row of inode {ino} stays dirty: {why}");
+        } else if let Err(error) = self.settle_later(ino, &why) {
+            log::warn!("the row of inode {ino} stays dirty: {why}; it is not tried again: {error}");
         }
     }
 
-    fn settle_later(&self, ino: InodeId, blocked: &Blocked) -> FsResult<()> {
+    fn settle_later(&self, ino: InodeId, why: &FsError) -> FsResult<()> {
         let held = self.hold(ino)?;
         if self.unsettled.waiting.lock().inos.len() >= UNSETTLED_MAX {
             return Err(FsError::TryAgain);
         }
         // Each that waits has one lookup, whoever adds it.
         self.locator.note_lookup(ino, held.place())?;
-        if !self.unsettled.add(ino, blocked) {
+        if !self.unsettled.add(ino, why, self.monotonic_ms()) {
             self.locator.forget(ino, 1)?;
         }
         Ok(())
     }
 
-    /// Brings up to date what waits for that, if locks have gone. REQUIRES: the caller holds no row lock.
+    /// Brings up to date what waits for that, if locks have gone or it is time. REQUIRES: the caller holds no row lock.
     pub(crate) fn settle_waiting(&self) {
         if !self.unsettled.any.load(Ordering::Relaxed) {
             return;
         }
-        let blocked = self.unsettled.waiting.lock().blocked.clone();
-        if blocked.is_none_or(|blocked| !self.do_wait_for_locks(&blocked, Duration::ZERO)) {
-            return;
+        let Waiting { blocked, retry_at_ms, .. } = self.unsettled.waiting.lock().clone();
+        if retry_at_ms.is_some_and(|at_ms| at_ms <= self.monotonic_ms())
+            || blocked.is_some_and(|blocked| self.do_wait_for_locks(&blocked, Duration::ZERO))
+        {
+            self.settle_all_waiting();
         }
+    }
+
+    /// Brings up to date what waits for that, as far as it can be. REQUIRES: the caller holds no row lock.
+    pub(crate) fn settle_all_waiting(&self) {
         for ino in self.unsettled.take() {
             match self.settle_object(ino) {
-                Err(FsError::Blocked(blocked)) => {
-                    if !self.unsettled.add(ino, &blocked) {
-                        self.waits_no_more(ino, Ok(()));
+                Ok(()) | Err(FsError::Stale) => self.waits_no_more(ino),
+                Err(why) => {
+                    if !self.unsettled.add(ino, &why, self.monotonic_ms()) {
+                        self.waits_no_more(ino);
                     }
                 }
-                settled => self.waits_no_more(ino, settled),
             }
         }
     }
@@ -128,13 +142,12 @@ impl VarveFs {
 
     /// Lets nothing wait any more.
     pub(crate) fn abandon_unsettled(&self) {
-        self.unsettled.take().into_iter().for_each(|ino| self.waits_no_more(ino, Ok(())));
+        self.unsettled.take().into_iter().for_each(|ino| self.waits_no_more(ino));
     }
 
-    fn waits_no_more(&self, ino: InodeId, settled: FsResult<()>) {
-        let forgotten = self.do_forget(ino, 1);
-        if let Err(error) = settled.and(forgotten) {
-            log::warn!("the row of inode {ino} stays dirty: {error}");
+    fn waits_no_more(&self, ino: InodeId) {
+        if let Err(error) = self.do_forget(ino, 1) {
+            log::warn!("inode {ino} stays until the next mount: {error}");
         }
     }
 }

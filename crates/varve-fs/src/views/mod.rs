@@ -364,6 +364,8 @@ impl VarveFs {
 
     /// Does what need not keep others from beginning or ending views, before one begins.
     pub(crate) fn settle_before_view(&self) -> FsResult<()> {
+        // What looks written to is in the way of who changes it there, and of a rollback.
+        self.settle_all_waiting();
         self.accounts.tell_all();
         // What is removed already need not be kept.
         self.reaper.sync_and_drain()

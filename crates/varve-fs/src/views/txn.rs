@@ -195,8 +195,9 @@ impl VarveFs {
             return Err(FsError::NotSupported("a transaction that shows views"));
         }
         self.dir_row(root)?;
-        if options.isolation == Isolation::Snapshot {
-            self.settle_before_view()?;
+        match options.isolation {
+            Isolation::Snapshot => self.settle_before_view()?,
+            Isolation::Serializable => self.settle_all_waiting(),
         }
         let _changing = views.changing.lock();
         // None is half made when it begins.

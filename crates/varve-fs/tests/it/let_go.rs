@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use varve_env::Env;
@@ -50,9 +51,14 @@ fn store_with_file() -> (Arc<SimEnv>, VarveFs, InodeId) {
 fn write_and_fail_to_settle(env: &SimEnv, fs: &VarveFs, ino: InodeId) {
     let handle = fs.open_as(ino, WRITE);
     fs.write(ino, handle, 0, &[2; LARGE], false).unwrap();
+    fail_to_settle(env, fs, ino, handle);
+}
+
+fn fail_to_settle(env: &SimEnv, fs: &VarveFs, ino: InodeId, handle: Handle) {
+    let before = env.fault_count();
     fail_next(env, SimOp::Stat, EMFILE, Some(ino));
     fs.release(ino, handle).unwrap();
-    assert_eq!(env.fault_count(), 1);
+    assert_eq!(env.fault_count(), before + 1);
 }
 
 fn after_power_cut(env: &SimEnv, fs: VarveFs, text: &str) -> Vec<u8> {
@@ -244,6 +250,29 @@ fn a_file_that_could_not_become_large_leaves_nothing_beside_snapshots() {
     assert_eq!(fs.contents(ino), [1; 1000]);
 }
 
+/// It looked written to until somebody wrote to it again, or the next mount.
+#[test]
+fn a_row_that_could_not_follow_follows_later() {
+    let (env, fs, ino) = store_with_file();
+    fs.create_snapshot("then").unwrap();
+    let before = fs.usage(ROOT).unwrap().bytes;
+    let handle = fs.open_as(ino, WRITE);
+    fs.write(ino, handle, LARGE as u64, &[2; LARGE], false).unwrap();
+    fail_to_settle(&env, &fs, ino, handle);
+    fs.mk_dir(ROOT, "at once");
+    assert_eq!(fs.usage(ROOT).unwrap().bytes, before);
+    env.sleep(Duration::from_secs(1));
+    fs.mk_dir(ROOT, "a second later");
+    assert_eq!(fs.usage(ROOT).unwrap().bytes, before + LARGE as u64);
+
+    write_and_fail_to_settle(&env, &fs, ino);
+    assert!(is_free(&fs));
+    write_and_fail_to_settle(&env, &fs, ino);
+    fs.roll_back("then").unwrap();
+    assert!(fs.contents(ino) == [1; LARGE]);
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+}
+
 /// Who was to bring its row up to date, and failed, kept the file from ever going.
 #[test]
 fn a_file_whose_row_could_not_follow_late_either_goes() {
@@ -255,6 +284,8 @@ fn a_file_whose_row_could_not_follow_late_either_goes() {
     assert_eq!(env.fault_count(), 1);
     fs.unlink(dir, name("f")).unwrap();
     fs.forget(ino, 1);
+    env.sleep(Duration::from_secs(1));
+    fs.mk_dir(ROOT, "a second later");
     fs.sync().unwrap();
     let object = format!("/{}", ino.get());
     let left = env.files_raw().into_iter().filter(|path| path.to_string_lossy().ends_with(&object));
@@ -314,13 +345,10 @@ fn a_commit_keeps_what_a_row_does_not_tell_yet() {
             fs.abort_transaction(&id).unwrap();
         }),
         ("after a failure", &|env, fs, ino, handle| {
-            fail_next(env, SimOp::Stat, EMFILE, Some(ino));
-            fs.release(ino, handle).unwrap();
-            assert_eq!(env.fault_count(), 1);
+            fail_to_settle(env, fs, ino, handle);
         }),
         ("after a failure, and nobody knows it", &|env, fs, ino, handle| {
-            fail_next(env, SimOp::Stat, EMFILE, Some(ino));
-            fs.release(ino, handle).unwrap();
+            fail_to_settle(env, fs, ino, handle);
             fs.forget(ino, 100);
         }),
     ];
