@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -143,6 +144,37 @@ fn a_sync_of_everything_covers_a_file_that_is_being_closed() {
     let env = cut.lock().take().expect("its closing opened it");
     let fs = open(&env);
     assert!(fs.contents(fs.find(ROOT, "f").unwrap().ino) == [2; LARGE]);
+}
+
+/// The sync failed, as the file was gone that was open when it began.
+#[test]
+fn a_sync_of_everything_passes_over_a_file_that_is_removed_meanwhile() {
+    let sim = sim_store(1, &FormatOptions::default());
+    let env = Arc::new(interposed(&sim));
+    // So that the sync opens both, one after the other.
+    let options = MountOptions { open_files_max: 1, ..MountOptions::default() };
+    let dyn_env: Arc<dyn Env> = Arc::<Interposed>::clone(&env);
+    let fs = Arc::new(VarveFs::open(dyn_env, Path::new(STORE), options).unwrap());
+    let [ino, other] = ["f", "other"].map(|text| fs.mk(ROOT, text));
+    [ino, other].into_iter().for_each(|ino| fs.put_at(ino, 0, &[1; LARGE]));
+    fs.sync().unwrap();
+    let [_stays, handle] = [ino, other].map(|ino| {
+        let handle = fs.open_as(ino, WRITE);
+        fs.write(ino, handle, 0, &[2; LARGE], false).unwrap();
+        handle
+    });
+    let (seen, gone) = (Arc::downgrade(&fs), Arc::new(AtomicBool::new(false)));
+    let is_gone = Arc::clone(&gone);
+    *env.hooks.after_open.lock() = Some(Box::new(move || {
+        let fs = seen.upgrade().unwrap();
+        fs.release(other, handle).unwrap();
+        fs.unlink(ROOT, name("other")).unwrap();
+        fs.forget(other, 1);
+        is_gone.store(fs.getattr(other).is_err(), Ordering::Relaxed);
+    }));
+    fs.sync().unwrap();
+    assert!(gone.load(Ordering::Relaxed), "it was not removed while the sync opened the first");
+    assert!(after_power_cut(&sim, Arc::into_inner(fs).unwrap(), "f") == [2; LARGE]);
 }
 
 /// Its row could not follow the writer, as nothing without a name does, and stayed so with its name.
