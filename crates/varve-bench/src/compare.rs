@@ -6,18 +6,20 @@
 //! 3. After the clock has stopped the target writes everything back, so that device counters hold all of the
 //!    phase, of rows in a store's memtables the log; then what must hold is checked.
 //! 4. A phase whose time is over ends the round of its target: those behind it are about what it would have left.
-//! 5. The first error ends everything: no figure is printed of a run with errors.
+//! 5. At the end of a round the target is brought back once more, and what the last phase must have left is checked again: by
+//!    then it comes from the device.
+//! 6. The first error ends everything: no figure is printed of a run with errors.
 
 use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::crew::Crew;
 use crate::machine;
-use crate::meter::Tally;
-use crate::place::check;
+use crate::meter::{Tally, check_interrupt};
+use crate::place::{Place, check};
 use crate::report::{Costs, Facts, Figure, Machine, Report, Setup};
 use crate::run::Step;
-use crate::target::{Ground, Kind, Spec, Target};
+use crate::target::{Ground, Kind, Return, Spec, Target};
 use crate::workload::{Choice, Phase, Plan, begun};
 
 /// How a comparison runs.
@@ -81,6 +83,7 @@ impl Course {
             memory_bytes: self.memory_bytes,
             memory_left_bytes: self.memory_left_bytes,
             image_bytes: self.ground.image_bytes,
+            filled: self.ground.is_filled,
             iops: self.ground.iops,
             until: self.until.clone(),
             no_fsck: self.no_fsck,
@@ -89,6 +92,15 @@ impl Course {
             machine: Machine::this(),
         })
     }
+}
+
+/// Takes the target away and brings it back; what closing it wrote belongs to the phase before.
+fn bring_back(target: &mut Target, figures: &mut [Figure]) -> Result<Return, Failure> {
+    let came = target.make_cold()?;
+    if let Some(figure) = figures.last_mut() {
+        figure.add_closing(came.closing_bytes);
+    }
+    Ok(came)
 }
 
 /// One round on one target.
@@ -103,24 +115,30 @@ impl Run<'_> {
     fn on(&self, spec: &Spec, phases: &[Phase]) -> Result<(Vec<Figure>, Facts), Failure> {
         let mut target = Target::new(spec, &self.course.ground, self.plan.inodes())?;
         let mut figures: Vec<Figure> = Vec::new();
+        let mut last = (0, Vec::new());
         for (number, phase) in phases.iter().enumerate() {
+            check_interrupt()?;
             eprintln!("  {}", phase.name);
             let failed = |error: Failure| format!("{}: {error}", phase.name);
-            if phase.is_cold && !self.course.warm {
-                let closing = target.make_cold().map_err(failed)?;
-                if let Some(figure) = figures.last_mut() {
-                    figure.add_closing(closing);
-                }
-            }
-            let figure = self.phase(&target, number, phase).map_err(failed)?;
-            let is_cut = figure.is_cut();
-            figures.push(figure);
-            if is_cut {
+            let is_cold = phase.is_cold && !self.course.warm;
+            let came = is_cold.then(|| bring_back(&mut target, &mut figures));
+            let came = came.transpose().map_err(failed)?;
+            let workers = self.course.crew.workers_of(phase);
+            let (tallies, costs) = self.measure(&target, number, workers).map_err(failed)?;
+            self.check(target.place()?, number, &tallies).map_err(failed)?;
+            figures.push(Figure::new(phase, &tallies, &costs, came.as_ref()).map_err(failed)?);
+            last = (number, tallies);
+            if last.1.iter().any(|tally| tally.is_cut) {
                 eprintln!("  its time is over, and so is the round");
                 break;
             }
         }
         let facts = Facts { is_direct: target.is_direct(), session: target.session() };
+        if !self.course.warm {
+            bring_back(&mut target, &mut figures)?;
+            let checked = self.check(target.place()?, last.0, &last.1);
+            checked.map_err(|error| format!("brought back at the end: {error}"))?;
+        }
         let closing = target.finish(!self.course.no_fsck)?;
         if let Some(figure) = figures.last_mut() {
             figure.add_closing(closing);
@@ -128,18 +146,15 @@ impl Run<'_> {
         Ok((figures, facts))
     }
 
-    fn phase(&self, target: &Target, number: usize, phase: &Phase) -> Result<Figure, Failure> {
-        let workers = self.course.crew.workers_of(phase);
-        let (tallies, costs) = self.measure(target, number, workers)?;
-        let place = target.place()?;
+    /// An error unless the place is as phase number `number` must have left it, as far as its workers came.
+    fn check(&self, place: &dyn Place, number: usize, tallies: &[Tally]) -> Result<(), Failure> {
         if tallies.iter().any(|tally| tally.is_cut) {
             let done: Vec<u64> = tallies.iter().map(|tally| tally.ops).collect();
             let expects = begun::expects(self.plan, number, &done);
-            expects.iter().try_for_each(|expect| check(place, expect))?;
-            return Figure::new(phase, &tallies, &costs);
+            return expects.iter().try_for_each(|expect| check(place, expect));
         }
-        self.plan.expects(number, workers).try_for_each(|expect| check(place, &expect))?;
-        Figure::new(phase, &tallies, &costs)
+        let mut expects = self.plan.expects(number, tallies.len() as u64);
+        expects.try_for_each(|expect| check(place, &expect))
     }
 
     fn measure(
@@ -149,6 +164,8 @@ impl Run<'_> {
         workers: u64,
     ) -> Result<(Vec<Tally>, Costs), Failure> {
         let place = target.place()?;
+        // To tell of its rows takes the daemon some time.
+        let row_bytes = target.row_bytes()?;
         let (cpu, traffic) = (target.daemon_cpu(Duration::ZERO)?, target.traffic()?);
         let machine_cpu = machine::cpu()?;
         let tallies = self.course.crew.run(self.workload, self.plan, number, workers, place)?;
@@ -158,6 +175,7 @@ impl Run<'_> {
         let begin = Instant::now();
         target.sync()?;
         let synced = begin.elapsed();
+        let row_bytes = target.row_bytes()?.zip(row_bytes).map(|(after, before)| after - before);
         let traffic = match (target.traffic()?, traffic) {
             (Some(after), Some(before)) => Some(after.since(before)),
             _ => None,
@@ -166,6 +184,7 @@ impl Run<'_> {
             daemon_cpu,
             machine_cpu: machine::cpu()?.saturating_sub(machine_cpu),
             synced,
+            row_bytes,
             traffic,
             memory_peak_bytes: target.memory_peak_bytes()?,
             slab_bytes: machine::memory_bytes("/proc/meminfo", "Slab")?,

@@ -162,7 +162,11 @@ fn run_processes(tasks: impl Iterator<Item = Task>) -> Result<Vec<Tally>, Failur
     for worker in &mut hired {
         worker.child.stdin.take().ok_or("a worker has no input")?.write_all(go.as_bytes())?;
     }
-    answers.iter_mut().map(|answer| Ok(serde_json::from_str(&line(answer)?)?)).collect()
+    let tallies = answers.iter_mut().map(|answer| Ok(serde_json::from_str(&line(answer)?)?));
+    let tallies = tallies.collect();
+    // Who was told to end alone has workers that were not.
+    meter::check_interrupt()?;
+    tallies
 }
 
 fn line(from: &mut impl BufRead) -> Result<String, Failure> {

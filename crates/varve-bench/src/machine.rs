@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, OFlags, openat, syncfs};
 
 use crate::Failure;
 
@@ -44,6 +47,12 @@ impl Traffic {
             written_bytes: field(6)? * 512,
         })
     }
+}
+
+/// Writes everything back that the file system of `dir` has in memory.
+pub(crate) fn sync(dir: &Path) -> Result<(), Failure> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(syncfs(openat(CWD, dir, flags, Mode::empty())?)?)
 }
 
 /// Empties the kernel's caches of all that is written back; needs root.

@@ -131,6 +131,10 @@ struct Comparison {
     /// Bytes of an image; it is sparse
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = size::parse)]
     image_size: u64,
+    /// Write all bytes of each image before it is used, so that the file system below need not find room for them while
+    /// something is measured; takes as long as the disk takes for --image-size
+    #[arg(long)]
+    filled: bool,
     /// The program varve [default: beside this one]
     #[arg(long, value_name = "PROGRAM")]
     varve: Option<PathBuf>,
@@ -177,7 +181,7 @@ fn ground(
     let null = program(None, "examples/null")?;
     machine::enter_private_namespace()?;
     handle_signals()?;
-    Ok(Ground { base, varve, null, image_bytes, iops: None })
+    Ok(Ground { base, varve, null, image_bytes, is_filled: false, iops: None })
 }
 
 fn versions(options: &versions::Options) -> Result<(), Failure> {
@@ -197,11 +201,21 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
         rate: options.rate,
         limit: options.limit_s.map(Duration::from_secs),
     };
+    if let Some(spec) = options.targets.iter().find(|spec| spec.is_elsewhere())
+        && options.iops.is_some()
+    {
+        return Err(format!(
+            "--iops holds down the disks of images, and {spec} has none: its figures could not be compared with the \
+             others\nhint: leave out --iops or the directory"
+        )
+        .into());
+    }
     let ground = Ground {
         base: options.base.clone(),
         varve: program(options.varve.as_deref(), "varve")?,
         null: program(options.null.as_deref(), "examples/null")?,
         image_bytes: options.image_size,
+        is_filled: options.filled,
         iops: options.iops,
     };
     if options.targets.iter().any(Spec::mounts) {

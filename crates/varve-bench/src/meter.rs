@@ -35,8 +35,16 @@ pub(crate) fn latencies() -> Result<Histogram<u64>, Failure> {
     Ok(Histogram::new_with_bounds(1, 3_600_000_000_000, 3)?)
 }
 
-/// Set by a signal: workers stop at the next operation.
+/// Set by a signal: workers stop at the next operation, and what waits for others with the next answer.
 pub(crate) static IS_INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// An error once a signal has asked for the end.
+pub(crate) fn check_interrupt() -> Result<(), Failure> {
+    match IS_INTERRUPTED.load(Ordering::Relaxed) {
+        true => Err("interrupted".into()),
+        false => Ok(()),
+    }
+}
 
 /// What one worker did in one phase.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -161,9 +169,7 @@ impl Work {
         // The end of the operation before.
         let mut last = Instant::now();
         for op in batch {
-            if IS_INTERRUPTED.load(Ordering::Relaxed) {
-                return Err("interrupted".into());
-            }
+            check_interrupt()?;
             if let Some(pace) = &mut self.pace {
                 last = pace.wait(*origin);
             }

@@ -1,6 +1,7 @@
 //! Running other programs, with errors that say what was run and what it answered.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -14,12 +15,13 @@ pub(crate) struct Step {
     program: OsString,
     args: Vec<OsString>,
     dir: Option<PathBuf>,
+    is_whole: bool,
 }
 
 impl Step {
     /// A run of `program` without arguments.
     pub(crate) fn new(program: impl AsRef<OsStr>) -> Step {
-        Step { program: program.as_ref().to_owned(), args: Vec::new(), dir: None }
+        Step { program: program.as_ref().to_owned(), args: Vec::new(), dir: None, is_whole: false }
     }
 
     /// Adds an argument.
@@ -40,6 +42,12 @@ impl Step {
         self
     }
 
+    /// Lets it run to its end whatever the terminal sends: Ctrl-C is for this process, which then cleans up in order.
+    pub(crate) fn whole(mut self) -> Step {
+        self.is_whole = true;
+        self
+    }
+
     /// Runs it and returns what it wrote; an exit status other than 0 is an error that repeats the end of
     /// its output.
     pub(crate) fn capture(self) -> Result<String, Failure> {
@@ -49,6 +57,9 @@ impl Step {
         command.args(&self.args).stdin(Stdio::null());
         if let Some(dir) = &self.dir {
             command.current_dir(dir);
+        }
+        if self.is_whole {
+            command.process_group(0);
         }
         let output = command.output().map_err(|error| format!("cannot run {line}: {error}"))?;
         if output.status.success() {

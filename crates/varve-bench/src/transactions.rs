@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::Failure;
 use crate::machine;
+use crate::meter::check_interrupt;
 use crate::report::Spread;
 use crate::run::Step;
 use crate::source_tree::{SourceOptions, SourceTree};
@@ -84,6 +85,7 @@ pub(crate) fn run(options: &Options, ground: &Ground) -> Result<(), Failure> {
         for at_once in &options.at_once {
             for (at, (way, isolation)) in WAYS.iter().enumerate() {
                 eprintln!("round {round}: {way}, {at_once} at once");
+                check_interrupt()?;
                 let measured = measure(options, ground, &tree, *at_once, *isolation);
                 let measured = measured.map_err(|error| format!("{way}, {at_once}: {error}"))?;
                 found.entry((*at_once, at)).or_default().push(measured);
@@ -148,6 +150,7 @@ fn measure(
     let builders: Result<Vec<Child>, Failure> = builders.collect();
     let statuses: Result<Vec<_>, _> = builders?.iter_mut().map(Child::wait).collect();
     let statuses = statuses?;
+    check_interrupt()?;
     if isolation.is_none() {
         target.place()?.sync()?;
     }

@@ -34,6 +34,14 @@ impl Op {
         }
     }
 
+    /// Bytes of its key and value.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Op::Put { key, value, .. } => (key.as_slice().len() + value.len()) as u64,
+            Op::Delete { key, .. } => key.as_slice().len() as u64,
+        }
+    }
+
     /// The same, to be changed.
     pub(crate) fn keyspace_mut(&mut self) -> &mut KeyspaceId {
         match self {

@@ -18,6 +18,8 @@ use crate::version::LEVELS;
 pub(crate) struct Metrics {
     pub(crate) batches: Counter,
     pub(crate) writes: Counter,
+    /// Bytes of keys and values that were put, and of keys that were removed.
+    pub(crate) row_bytes: Counter,
     pub(crate) gets: Counter,
     /// Gets that found a row.
     pub(crate) gets_found: Counter,
@@ -181,6 +183,7 @@ impl Metrics {
             ("scans", &self.scans),
             ("syncs", &self.syncs),
             ("log_syncs", &self.log_syncs),
+            ("row_bytes", &self.row_bytes),
             ("log_bytes", &self.log_bytes),
             ("log_window_bytes", &self.log_window_bytes),
             ("log_warmed_bytes", &self.log_warmed_bytes),

@@ -16,9 +16,8 @@ use crate::Failure;
 /// Directories whose ids are remembered, at most.
 const KNOWN_DIRS_MAX: usize = 1 << 18;
 
-/// The permissions of a new file, and its mode with the bits that say it is regular.
+/// The permissions of a new file.
 const PERM: u32 = 0o644;
-const MODE: u32 = 0o100_000 | PERM;
 
 /// A file system, called directly. It remembers the ids of directories, as a program that embeds one does and
 /// as the kernel does; each is looked up once and given back when the directory goes.
@@ -142,8 +141,8 @@ impl Place for Library {
     }
 
     fn create(&self, path: &str) -> Result<(), Failure> {
-        self.at(path, |parent, name| self.vfs.mknod(Caller::ROOT, parent, name, MODE, 0))
-            .map(|made| self.vfs.forget(made.attr.ino, 1))
+        self.open_file(path, Opening::Create)
+            .and_then(|mut file| file.end())
             .map_err(|error| failed("create", path, error))
     }
 

@@ -25,7 +25,6 @@ impl Report {
                 "counted": self.unit(number),
                 "workers": self.workers(phase),
                 "cold": self.state(phase) == "cold",
-                "row_bytes": phase.row_bytes,
                 "targets": targets,
             }));
         }
@@ -38,6 +37,8 @@ impl Report {
 
     fn target_json(&self, target: usize, phase: usize) -> Result<Value, Failure> {
         let all = self.latencies(target, phase, None)?;
+        // Of a round that was ended before there is nothing to tell.
+        let has_run = self.rounds(target, phase).next().is_some();
         let mut kinds = Map::new();
         for kind in self.kinds(phase) {
             let latencies = self.latencies(target, phase, Some(kind))?;
@@ -66,7 +67,9 @@ impl Report {
                         "writes": traffic.writes,
                         "written_bytes": traffic.written_bytes,
                     })),
+                    "row_bytes": figure.row_bytes,
                     "closing_written_bytes": figure.closing_bytes,
+                    "opening": figure.opening,
                     "memory_peak_bytes": figure.memory_peak_bytes,
                     "slab_bytes": figure.slab_bytes,
                     "space_bytes": figure.space_bytes,
@@ -80,8 +83,8 @@ impl Report {
             "sessions": self.sessions[target],
             "ratio": self.ratio(target, phase),
             "write_amplification": self.amplification(target, phase),
-            "per_second": self.spread(target, phase, |figure| figure.per_second),
-            "latency_us": latency_us(&all),
+            "per_second": has_run.then(|| self.spread(target, phase, |figure| figure.per_second)),
+            "latency_us": has_run.then(|| latency_us(&all)),
             "latency_steps": latency_steps(&all),
             "kinds": kinds,
             "rounds": rounds,

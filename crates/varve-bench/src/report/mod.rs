@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::Failure;
 use crate::machine::Traffic;
 use crate::meter::{self, BUCKET, Tally};
-use crate::target::Spec;
+use crate::target::{Return, Spec};
 use crate::workload::Phase;
 
 pub(crate) use setup::{Machine, Setup};
@@ -38,8 +38,12 @@ pub(crate) struct Figure {
     sync_seconds: f64,
     /// To and from the device, that included.
     traffic: Option<Traffic>,
+    /// Bytes of the rows that were put into the store meanwhile, if it is one.
+    row_bytes: Option<u64>,
     /// Bytes that the device wrote when the store was closed after it, if it was.
     closing_bytes: Option<u64>,
+    /// What the target took to be brought back before it, if it was.
+    opening: Option<Opening>,
     /// The most memory that who serves the workers has taken so far, in bytes.
     memory_peak_bytes: Option<u64>,
     /// Memory that the kernel keeps of names and inodes of all file systems, among others, in bytes.
@@ -56,6 +60,14 @@ pub(crate) struct Figure {
     is_cut: bool,
 }
 
+/// What a target took to be mounted or opened.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+struct Opening {
+    seconds: f64,
+    /// Bytes that its device read meanwhile; `None` if it has none of its own.
+    read_bytes: Option<u64>,
+}
+
 /// What a phase took besides the workers' own time.
 #[derive(Default)]
 pub(crate) struct Costs {
@@ -65,6 +77,8 @@ pub(crate) struct Costs {
     pub(crate) machine_cpu: Duration,
     /// Time to write everything back afterwards.
     pub(crate) synced: Duration,
+    /// Bytes of the rows that were put into the store, if the target is one.
+    pub(crate) row_bytes: Option<u64>,
     /// To and from the device, that included.
     pub(crate) traffic: Option<Traffic>,
     /// The most memory that who serves the workers has taken so far, in bytes.
@@ -76,8 +90,13 @@ pub(crate) struct Costs {
 }
 
 impl Figure {
-    /// Puts together what the workers did.
-    pub(crate) fn new(phase: &Phase, tallies: &[Tally], costs: &Costs) -> Result<Figure, Failure> {
+    /// Puts together what the workers did after the target came as `came` says, if it was brought back for it.
+    pub(crate) fn new(
+        phase: &Phase,
+        tallies: &[Tally],
+        costs: &Costs,
+        came: Option<&Return>,
+    ) -> Result<Figure, Failure> {
         let of = |tally: &Tally| if phase.counts_names { tally.names } else { tally.ops };
         // Not the sum of their rates: one that is done early has left the machine to the others. All began at once.
         let longest = tallies.iter().map(|tally| tally.active).max().unwrap_or_default();
@@ -108,7 +127,12 @@ impl Figure {
             machine_cpu_us: each_us(costs.machine_cpu),
             sync_seconds: costs.synced.as_secs_f64(),
             traffic: costs.traffic,
+            row_bytes: costs.row_bytes,
             closing_bytes: None,
+            opening: came.map(|came| Opening {
+                seconds: came.opening.as_secs_f64(),
+                read_bytes: came.opening_read_bytes,
+            }),
             memory_peak_bytes: costs.memory_peak_bytes,
             slab_bytes: costs.slab_bytes,
             space_bytes: costs.space_bytes,
@@ -119,11 +143,6 @@ impl Figure {
         })
     }
 
-    /// Whether the time of its phase was over before all was done.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.is_cut
-    }
-
     /// Memory that it takes to serve, in bytes: the kernel's slabs where that serves.
     fn memory_bytes(&self) -> Option<u64> {
         let is_the_kernel = self.daemon_cpu_us.is_none();
@@ -132,7 +151,16 @@ impl Figure {
 
     /// Adds what the device wrote when the store was closed after it.
     pub(crate) fn add_closing(&mut self, bytes: Option<u64>) {
-        self.closing_bytes = bytes;
+        if let Some(bytes) = bytes {
+            *self.closing_bytes.get_or_insert(0) += bytes;
+        }
+    }
+
+    /// Bytes that the device wrote, closing included, over those of the rows that were put into the store.
+    fn amplification(&self) -> Option<f64> {
+        let row_bytes = self.row_bytes.filter(|bytes| *bytes > 0)?;
+        let written = self.traffic?.written_bytes + self.closing_bytes.unwrap_or(0);
+        Some(written as f64 / row_bytes as f64)
     }
 
     /// How long a bucket was, in seconds: the last one ends with the phase.
@@ -250,14 +278,9 @@ impl Report {
         Some(rate(target)? / rate(0).filter(|first| *first > 0.0)?)
     }
 
-    /// Bytes that the device wrote, closing included, over those of the rows, where a phase tells those.
+    /// Bytes that the device wrote, closing included, over those of the rows, where the target is a store.
     fn amplification(&self, target: usize, phase: usize) -> Option<f64> {
-        let row_bytes = self.phases[phase].row_bytes? as f64;
-        let written = |figure: &Figure| Some(figure.traffic?.written_bytes as f64);
-        let closing = self.median_known(target, phase, |it| it.closing_bytes.map(|it| it as f64));
-        let count = self.spread(target, phase, |figure| figure.count as f64).median;
-        let written = self.median_known(target, phase, written)? + closing.unwrap_or(0.0);
-        Some(written / (count * row_bytes))
+        self.median_known(target, phase, Figure::amplification)
     }
 
     /// The kinds of operations of a phase.

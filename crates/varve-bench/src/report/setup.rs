@@ -19,6 +19,8 @@ pub(crate) struct Setup {
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) memory_left_bytes: Option<u64>,
     pub(crate) image_bytes: u64,
+    /// Whether all of their bytes had been written before.
+    pub(crate) filled: bool,
     /// How many reads, and how many writes, disks of images answered in a second, if they were held down.
     pub(crate) iops: Option<u32>,
     /// The phase that was to be the last one, if it was named.
@@ -66,8 +68,12 @@ impl fmt::Display for Setup {
         if let Some(bytes) = self.memory_left_bytes {
             write!(f, " ({}M were left)", bytes >> 20)?;
         }
-        let switches =
-            [("processes", self.processes), ("warm", self.warm), ("no-fsck", self.no_fsck)];
+        let switches = [
+            ("filled", self.filled),
+            ("processes", self.processes),
+            ("warm", self.warm),
+            ("no-fsck", self.no_fsck),
+        ];
         switches.iter().filter(|it| it.1).try_for_each(|(name, _)| write!(f, " --{name}"))
     }
 }
@@ -103,12 +109,13 @@ mod tests {
             iops: Some(3000),
             until: Some("stat cold".to_owned()),
             no_fsck: true,
+            filled: true,
             varve: Some("varve 0.1.0".to_owned()),
             ..plain
         };
         let given = "varve-bench 0.1.0, varve 0.1.0, Linux 6.18, 2 CPUs: --rounds 3 --image-size 65536M --workers 4 \
-                     --rate 1000 --for 90s --iops 3000 --until \"stat cold\" --memory 2048M (2050M were left) --processes \
-                     --no-fsck";
+                     --rate 1000 --for 90s --iops 3000 --until \"stat cold\" --memory 2048M (2050M were left) --filled \
+                     --processes --no-fsck";
         assert_eq!(all.to_string(), given);
     }
 }

@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use super::{Figure, Report};
+use super::{Figure, Opening, Report};
 use crate::Failure;
 use crate::machine::Traffic;
 use crate::target::NOT_DIRECT;
@@ -15,10 +15,11 @@ of the last. ratio: rate over that of the first target. us, p50 ...: latency of 
 quantiles of the operations of all rounds together. CPU: microseconds for one operation (or name, where names are
 counted), client + daemon, until the last worker is done; all: of the whole machine, kernel threads and writing back
 included. read, written: MiB of the device, writing back included. closing: MiB that it wrote while the store was closed
-afterwards. amplified: bytes that the device wrote, closing included, over those of the rows; those still in memtables
-are in the log alone. memory: peak of the daemon, or of this program where it has the store open, since it was mounted
+afterwards. amplified: bytes that the device wrote, closing included, over those of the rows that were put into the
+store; those still in memtables are in the log alone. memory: peak of the daemon, or of this program where it has the store open, since it was mounted
 or opened, MiB; slab: where the kernel serves, what it keeps in its slabs of names and inodes of all file systems, among
-others. space: on the device, MiB. sync s: to write everything back afterwards.";
+others. space: on the device, MiB. sync s: to write everything back afterwards. What it took to bring targets back before
+a cold phase stands below: rows that were in a store's memtables are there again by then, read from its log.";
 
 /// What the columns are called.
 const COLUMNS: [&str; 18] = [
@@ -75,6 +76,7 @@ impl Report {
                 }
             }
             print(&rows);
+            self.print_openings(number);
             self.print_cuts(number);
             self.print_kinds(number)?;
             if let Some(step) = step {
@@ -129,6 +131,19 @@ impl Report {
         ])
     }
 
+    /// What targets took to be brought back before a phase.
+    fn print_openings(&self, phase: usize) {
+        for (target, name) in self.targets.iter().enumerate() {
+            let known = |value: &dyn Fn(&Opening) -> Option<f64>| {
+                self.median_known(target, phase, |figure| value(figure.opening.as_ref()?))
+            };
+            let Some(seconds) = known(&|opening| Some(opening.seconds)) else { continue };
+            let read = known(&|opening| Some(opening.read_bytes? as f64 / MIB));
+            let read = read.map(|mib| format!(", {mib:.1} MiB read")).unwrap_or_default();
+            println!("{name}: brought back in {seconds:.3} s{read}");
+        }
+    }
+
     /// How far those came whose time was over.
     fn print_cuts(&self, phase: usize) {
         for (target, name) in self.targets.iter().enumerate() {
@@ -163,22 +178,31 @@ impl Report {
 
     /// The rates of the first round, one for each `step` operations.
     fn print_steps(&self, phase: usize, step: u64) {
-        let mut rows = vec![vec![self.unit(phase).to_owned()]];
-        rows[0].extend(self.targets.iter().cloned());
-        for target in 0..self.targets.len() {
-            let Some(figure) = self.rounds(target, phase).next() else { continue };
-            for (number, rate) in figure.rates_by(step).into_iter().enumerate() {
-                if rows.len() == number + 1 {
-                    rows.push(vec![((number as u64 + 1) * step).to_string()]);
-                }
-                rows[number + 1].push(format!("{rate:.0}"));
-            }
-        }
+        let rows = self.steps(phase, step);
         if rows.len() > 1 {
             let unit = self.unit(phase);
             println!("{unit} per second, by {step} {unit}, first round");
             print(&rows);
         }
+    }
+
+    /// The head and a row for each `step` operations, as many as the target has that came furthest.
+    pub(super) fn steps(&self, phase: usize, step: u64) -> Vec<Vec<String>> {
+        let targets = 0..self.targets.len();
+        let first = |target| self.rounds(target, phase).next();
+        let rates: Vec<Vec<f64>> = targets
+            .map(|target| first(target).map(|round| round.rates_by(step)).unwrap_or_default())
+            .collect();
+        let mut rows = vec![vec![self.unit(phase).to_owned()]];
+        rows[0].extend(self.targets.iter().cloned());
+        for number in 0..rates.iter().map(Vec::len).max().unwrap_or(0) {
+            let rate = |rates: &Vec<f64>| {
+                rates.get(number).map_or("-".to_owned(), |rate| format!("{rate:.0}"))
+            };
+            rows.push(vec![((number as u64 + 1) * step).to_string()]);
+            rows[number + 1].extend(rates.iter().map(rate));
+        }
+        rows
     }
 }
 

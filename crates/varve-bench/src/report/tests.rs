@@ -22,7 +22,7 @@ fn workers_add_up() {
     };
     let tallies = [tally(10, 1), tally(10, 2)];
     let costs = Costs { slab_bytes: 4096, ..Costs::default() };
-    let figure = Figure::new(&Phase::warm("x"), &tallies, &costs).expect("histogram");
+    let figure = Figure::new(&Phase::warm("x"), &tallies, &costs, None).expect("histogram");
     // While the second one works alone it has the machine to itself.
     assert_eq!((figure.count, figure.per_second, figure.seconds), (20, 10.0, 2.0));
     let stats = &figure.latencies["stat"];
@@ -31,7 +31,7 @@ fn workers_add_up() {
     assert_eq!(figure.buckets, [20]);
     assert_eq!(figure.memory_bytes(), Some(4096), "the kernel serves");
     let daemon_cpu = Some(Duration::ZERO);
-    let served = Figure::new(&Phase::warm("x"), &tallies, &Costs { daemon_cpu, ..costs });
+    let served = Figure::new(&Phase::warm("x"), &tallies, &Costs { daemon_cpu, ..costs }, None);
     assert_eq!(served.expect("histogram").memory_bytes(), None, "nobody knows its peak");
     assert!(figure.rates_by(5).iter().all(|rate| (rate - 200.0).abs() < 1e-6));
     assert_eq!(figure.rates_by(5).len(), 4);
@@ -49,7 +49,8 @@ fn the_last_bucket_ends_with_the_phase() {
         ..Tally::default()
     };
     let figure = |ms, buckets: &[u64]| {
-        Figure::new(&Phase::warm("x"), &[tally(ms, buckets)], &Costs::default()).expect("figure")
+        Figure::new(&Phase::warm("x"), &[tally(ms, buckets)], &Costs::default(), None)
+            .expect("figure")
     };
     let close = |found: &[f64], expected: &[f64]| {
         assert_eq!(found.len(), expected.len());
@@ -63,4 +64,26 @@ fn the_last_bucket_ends_with_the_phase() {
         [figure(20, &[10]), figure(110, &[10, 10])].each_ref().map(rates);
     close(&short, &[500.0]);
     close(&long, &[100.0]);
+}
+
+/// Of a target that did not come as far as another, the rates of the other stood in its column.
+#[test]
+fn a_target_that_came_less_far_leaves_its_column_empty() {
+    let targets = ["one", "other"].map(|name| format!("./{name}").parse().expect("a target"));
+    let mut report = Report::new(Setup::default(), &targets, vec![Phase::warm("x")]);
+    for (target, count) in [(0, 10), (1, 20)] {
+        let tally = Tally {
+            ops: count,
+            names: count,
+            active: Duration::from_millis(10),
+            buckets: vec![count],
+            ..Tally::default()
+        };
+        let figure =
+            Figure::new(&Phase::warm("x"), &[tally], &Costs::default(), None).expect("figure");
+        report.add(target, vec![figure], Facts::default());
+    }
+    let rows = report.steps(0, 10);
+    assert_eq!(rows[0], ["operations", "./one", "./other"]);
+    assert_eq!(rows[1..], [["10", "1000", "2000"], ["20", "-", "2000"]]);
 }

@@ -23,6 +23,10 @@ const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long the daemon may take to end after its mount is gone.
 const EXIT_WAIT_MAX: Duration = Duration::from_secs(600);
 
+/// How long the daemon may be busy with what came before, and the time in which it must hardly work to be done with it.
+const SETTLE_WAIT_MAX: Duration = Duration::from_secs(60);
+const SETTLE_WINDOW: Duration = Duration::from_millis(50);
+
 /// Runs a program unless the parent has died before its death became a signal.
 const RUN_FOR_PARENT: &str = "[ \"$PPID\" = \"$0\" ] && exec \"$@\"";
 
@@ -108,6 +112,19 @@ impl Daemon {
 
     fn id(&self) -> Result<u32, Failure> {
         Ok(self.child.as_ref().ok_or("the daemon has ended")?.id())
+    }
+
+    /// Waits until it has nothing more to do, such as to take note of what the kernel has forgotten.
+    pub(super) fn settle(&self) -> Result<(), Failure> {
+        let begin = Instant::now();
+        while begin.elapsed() < SETTLE_WAIT_MAX {
+            let before = self.cpu()?;
+            thread::sleep(SETTLE_WINDOW);
+            if self.cpu()?.saturating_sub(before) < SETTLE_WINDOW / 50 {
+                return Ok(());
+            }
+        }
+        Err(format!("the daemon is still busy after {SETTLE_WAIT_MAX:?}").into())
     }
 
     /// CPU time since its start.

@@ -4,14 +4,15 @@
 //! system is unmounted, and its counters are those of the file system alone; where the directory's file system cannot do
 //! that, reports say so. As soon as the device is mounted it
 //! is marked to be freed with its last mount, and mounts go with the run's own mount namespace: however the run
-//! ends nothing stays.
+//! ends nothing stays, but for a device if the run is killed while it is being mounted.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, Mode, OFlags, openat, statvfs, syncfs};
+use rustix::fs::statvfs;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -19,10 +20,14 @@ use super::Ground;
 use super::slow::SlowDisk;
 use crate::Failure;
 use crate::machine::{self, Traffic};
+use crate::meter::check_interrupt;
 use crate::run::Step;
 
 /// How long an image may be in use when it is to be unmounted.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Bytes that are written at once to fill an image.
+const FILL_BYTES: usize = 1 << 20;
 
 /// What it means if the device of an image does not go past the page cache, and what to do.
 pub(crate) const NOT_DIRECT: &str = "the loop device goes through the page cache of the machine, as its directory has no direct \
@@ -46,6 +51,8 @@ pub(super) struct Image {
     iops: Option<u32>,
     /// The loop device, while it is mounted.
     device: Option<String>,
+    /// The counters of the device before it was mounted.
+    attached: Traffic,
     /// What lies below that, if it is held down.
     disk: Option<SlowDisk>,
     /// Whether that went past the page cache whenever it was attached.
@@ -72,7 +79,10 @@ impl Image {
             Format::Xfs => Step::new("mkfs.xfs").arg("-q"),
             Format::Btrfs => Step::new("mkfs.btrfs").arg("-q"),
         };
-        make.arg(&file).quiet()?;
+        make.arg(&file).whole().quiet()?;
+        if ground.is_filled {
+            fill(&file)?;
+        }
         let mut image = Image {
             format,
             file,
@@ -80,6 +90,7 @@ impl Image {
             options,
             iops: ground.iops,
             device: None,
+            attached: Traffic::default(),
             disk: None,
             is_direct: true,
             used_when_new: 0,
@@ -101,29 +112,26 @@ impl Image {
     pub(super) fn mount(&mut self) -> Result<(), Failure> {
         self.disk = self.iops.map(|iops| SlowDisk::new(&self.file, iops)).transpose()?;
         let below = self.disk.as_ref().map(|disk| Path::new(disk.device()));
-        let attached = attach(below.unwrap_or(&self.file));
-        self.disk.as_ref().map_or(Ok(()), SlowDisk::free_when_unused)?;
-        let device = attached?;
+        let mut loops = Attached::new(below.unwrap_or(&self.file))?;
+        self.disk.as_mut().map_or(Ok(()), SlowDisk::free_when_unused)?;
         let kind = match self.format {
             Format::Ext4 => "ext4",
             Format::Xfs => "xfs",
             Format::Btrfs => "btrfs",
         };
-        let mut mount = Step::new("mount").args(["-t", kind]);
+        self.attached = Traffic::of_device(loops.name())?;
+        let mut mount = Step::new("mount").args(["-t", kind]).whole();
         if !self.options.is_empty() {
             mount = mount.args(["-o", &self.options]);
         }
-        let mounted = mount.arg(&device).arg(&self.mount_point).quiet();
-        let is_direct = machine::is_direct(name_of(&device));
-        // Of a mounted device this frees it with the last mount.
-        Step::new("losetup").args(["--detach", &device]).quiet()?;
-        mounted?;
-        self.is_direct &= is_direct?;
+        mount.arg(loops.device()).arg(&self.mount_point).quiet()?;
+        self.device = Some(loops.device().to_owned());
+        self.is_direct &= machine::is_direct(loops.name())?;
         if let Some(disk) = &self.disk {
             self.is_direct &= machine::is_direct(name_of(disk.device()))?;
         }
-        self.device = Some(device);
-        Ok(())
+        // Of a mounted device this frees it with the last mount.
+        loops.let_go()
     }
 
     /// Whether the device goes past the page cache, so that what is cold comes from the disk.
@@ -133,9 +141,7 @@ impl Image {
 
     /// Writes everything in it back to the device.
     pub(super) fn sync(&self) -> Result<(), Failure> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        syncfs(openat(CWD, &self.mount_point, flags, Mode::empty())?)?;
-        Ok(())
+        machine::sync(&self.mount_point)
     }
 
     /// Unmounts it, which also writes everything back.
@@ -168,18 +174,75 @@ impl Image {
     pub(super) fn traffic(&self) -> Result<Traffic, Failure> {
         Traffic::of_device(name_of(self.device.as_deref().ok_or("the image is not mounted")?))
     }
+
+    /// The same since it was about to be mounted.
+    pub(super) fn traffic_since_mount(&self) -> Result<Traffic, Failure> {
+        Ok(self.traffic()?.since(self.attached))
+    }
 }
 
-/// A loop device over `file`, past the page cache if that can be.
-pub(super) fn attach(file: &Path) -> Result<String, Failure> {
-    let attach = || Step::new("losetup").args(["--find", "--show"]);
-    let direct = attach().arg("--direct-io=on").arg(file).capture();
-    let device = direct.or_else(|_| attach().arg(file).capture())?;
-    Ok(device.trim().to_owned())
+/// Writes all of `file` once more, so that none of it is a hole or room that was reserved and never written: what is measured does
+/// not wait for the file system below to find room for it, nor for its journal.
+fn fill(file: &Path) -> Result<(), Failure> {
+    let image = File::options().read(true).write(true).open(file)?;
+    let mut piece = vec![0; FILL_BYTES];
+    let mut at = 0;
+    loop {
+        check_interrupt()?;
+        let read = image.read_at(&mut piece, at)?;
+        if read == 0 {
+            return Ok(image.sync_all()?);
+        }
+        image.write_all_at(&piece[..read], at)?;
+        at += read as u64;
+    }
+}
+
+/// A loop device over a file, past the page cache if that can be. Dropped, it is let go.
+#[derive(Debug)]
+pub(super) struct Attached {
+    device: String,
+    is_held: bool,
+}
+
+impl Attached {
+    /// Over `file`.
+    pub(super) fn new(file: &Path) -> Result<Attached, Failure> {
+        let attach = || Step::new("losetup").args(["--find", "--show"]).whole();
+        let direct = attach().arg("--direct-io=on").arg(file).capture();
+        let device = direct.or_else(|_| attach().arg(file).capture())?.trim().to_owned();
+        Ok(Attached { device, is_held: true })
+    }
+
+    /// Its path.
+    pub(super) fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// The kernel's name of it.
+    pub(super) fn name(&self) -> &str {
+        name_of(&self.device)
+    }
+
+    /// Lets the kernel free it with its last use, or now if it has none.
+    pub(super) fn let_go(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.is_held) {
+            Step::new("losetup").args(["--detach", &self.device]).whole().quiet()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Err(error) = self.let_go() {
+            eprintln!("varve-bench: {} stays: {error}", self.device);
+        }
+    }
 }
 
 /// The kernel's name of the device at a path.
-pub(super) fn name_of(device: &str) -> &str {
+fn name_of(device: &str) -> &str {
     device.rsplit('/').next().unwrap_or_default()
 }
 

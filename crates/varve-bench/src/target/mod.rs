@@ -14,8 +14,8 @@ mod slow;
 mod spec;
 mod store;
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::getxattr;
 use rustix::mount::{UnmountFlags, unmount};
@@ -37,9 +37,11 @@ use store::Store;
 /// How many large files an image below a Varve store has room for.
 const LARGE_FILES_MAX: u64 = 400_000;
 
-/// The attribute of a mount's root by which its daemon tells how requests travel, and how long it is at most.
+/// The attributes of a mount's root by which its daemon tells how requests travel and what its store did, and how long they are
+/// at most.
 const SESSION_XATTR: &str = "user.varve.session";
-const SESSION_BYTES_MAX: usize = 64 << 10;
+const STATUS_XATTR: &str = "user.varve.status";
+const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// Where targets are made, and of what.
 #[derive(Clone, Debug)]
@@ -50,10 +52,22 @@ pub(crate) struct Ground {
     pub(crate) varve: PathBuf,
     /// The program that mounts a file system without storage.
     pub(crate) null: PathBuf,
-    /// Bytes of an image; it is sparse.
+    /// Bytes of an image; it is sparse unless it is filled.
     pub(crate) image_bytes: u64,
+    /// Whether all bytes of an image are written before it is used.
+    pub(crate) is_filled: bool,
     /// How many reads, and how many writes, the disk of an image answers in a second, if it is held down.
     pub(crate) iops: Option<u32>,
+}
+
+/// What it took to take a target away and bring it back.
+pub(crate) struct Return {
+    /// Bytes that the device wrote while its store was closed; `None` if it is none, or has no device of its own.
+    pub(crate) closing_bytes: Option<u64>,
+    /// The time to mount or open it.
+    pub(crate) opening: Duration,
+    /// Bytes that the device read meanwhile; `None` if it has none of its own.
+    pub(crate) opening_read_bytes: Option<u64>,
 }
 
 /// A target that is ready to work on. Fields are dropped in their order: what stands on another comes first.
@@ -161,20 +175,30 @@ impl Target {
         }
     }
 
-    /// Takes it away, drops the kernel's caches, brings it back: nothing is in memory. Returns what closing wrote, as
-    /// [`Target::close`] does.
-    pub(crate) fn make_cold(&mut self) -> Result<Option<u64>, Failure> {
-        let written = self.close()?;
-        self.image.as_mut().map_or(Ok(()), Image::unmount)?;
+    /// Takes it away, drops the kernel's caches, brings it back: in memory is what bringing it back takes there.
+    pub(crate) fn make_cold(&mut self) -> Result<Return, Failure> {
+        let closing_bytes = self.close()?;
+        match &mut self.image {
+            Some(image) => image.unmount()?,
+            // Only what is written back can be dropped.
+            None => machine::sync(self.scratch.path())?,
+        }
         machine::drop_caches()?;
+        if let Backing::Null(daemon) = &self.backing {
+            daemon.settle()?;
+        }
+        let begin = Instant::now();
         if let Some(image) = &mut self.image {
             image.mount()?;
         }
         if let Backing::Store(store) = &mut self.backing {
             store.start()?;
         }
+        let opening = begin.elapsed();
         self.appear()?;
-        Ok(written)
+        let read = self.image.as_ref().map(Image::traffic_since_mount).transpose()?;
+        let opening_read_bytes = read.map(|traffic| traffic.read_bytes);
+        Ok(Return { closing_bytes, opening, opening_read_bytes })
     }
 
     /// Closes the store, if it is one. Returns the bytes that its device wrote meanwhile. Memtables stay in the log.
@@ -215,6 +239,16 @@ impl Target {
         self.image.as_ref().map(Image::traffic).transpose()
     }
 
+    /// Bytes of the rows that were put into its store so far; `None` if it is none, or one that does not count them.
+    pub(crate) fn row_bytes(&self) -> Result<Option<u64>, Failure> {
+        let Backing::Store(store) = &self.backing else { return Ok(None) };
+        let said: Value = match store.vfs() {
+            Some(vfs) => serde_json::from_str(&vfs.status_json())?,
+            None => asked(store.mount_point(), STATUS_XATTR)?,
+        };
+        Ok(said["engine"]["counters"]["row_bytes"].as_u64())
+    }
+
     /// Bytes that it takes on its device; `None` if it has none of its own.
     pub(crate) fn space_bytes(&self) -> Result<Option<u64>, Failure> {
         self.image.as_ref().map(Image::grown_bytes).transpose()
@@ -233,9 +267,7 @@ impl Target {
             Backing::Null(daemon) => daemon.mount_point(),
             Backing::None | Backing::Tmpfs(_) => return None,
         };
-        let mut said = vec![0_u8; SESSION_BYTES_MAX];
-        let length = getxattr(dir, SESSION_XATTR, &mut said[..]).ok()?;
-        serde_json::from_slice(&said[..length]).ok()
+        asked(dir, SESSION_XATTR).ok()
     }
 
     /// Takes it away; with `fsck` checks a store as a whole. Returns what closing wrote, as [`Target::close`] does.
@@ -249,6 +281,14 @@ impl Target {
         self.image.as_mut().map_or(Ok(()), Image::unmount)?;
         Ok(written)
     }
+}
+
+/// What the daemon that serves `dir` tells in an attribute.
+fn asked(dir: &Path, attribute: &str) -> Result<Value, Failure> {
+    let mut said = vec![0_u8; XATTR_BYTES_MAX];
+    let length = getxattr(dir, attribute, &mut said[..])
+        .map_err(|error| format!("cannot read {attribute} of {}: {error}", dir.display()))?;
+    Ok(serde_json::from_slice(&said[..length])?)
 }
 
 fn null(spec: &Spec, ground: &Ground, scratch: &Scratch) -> Result<Daemon, Failure> {

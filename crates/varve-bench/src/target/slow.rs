@@ -7,10 +7,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::image::{attach, name_of};
+use super::image::Attached;
 use crate::Failure;
 use crate::keeper::{Keeper, write};
-use crate::run::Step;
 
 /// The root of the controller of block devices, in which what the kernel writes by itself counts too. Version 2 of control
 /// groups has no limits for the root.
@@ -20,8 +19,8 @@ const LIMITS: [&str; 2] = ["blkio.throttle.read_iops_device", "blkio.throttle.wr
 /// A disk that is held down until this is dropped, and there until it is no more used.
 #[derive(Debug)]
 pub(super) struct SlowDisk {
-    device: String,
     limits: Vec<Keeper>,
+    below: Attached,
 }
 
 impl SlowDisk {
@@ -34,8 +33,8 @@ impl SlowDisk {
             .into());
         }
         write(&Path::new(GROUP).join("cgroup.procs"), &std::process::id().to_string())?;
-        let mut disk = SlowDisk { device: attach(file)?, limits: Vec::new() };
-        let number = fs::read_to_string(format!("/sys/block/{}/dev", name_of(&disk.device)))?;
+        let mut disk = SlowDisk { limits: Vec::new(), below: Attached::new(file)? };
+        let number = fs::read_to_string(format!("/sys/block/{}/dev", disk.below.name()))?;
         for limit in LIMITS.map(|limit| PathBuf::from(GROUP).join(limit)) {
             disk.limits.push(Keeper::new(&limit, &format!("{} 0", number.trim()))?);
             write(&limit, &format!("{} {iops}", number.trim()))?;
@@ -45,11 +44,11 @@ impl SlowDisk {
 
     /// The device.
     pub(super) fn device(&self) -> &str {
-        &self.device
+        self.below.device()
     }
 
     /// Frees the device with its last use, or now if it has none.
-    pub(super) fn free_when_unused(&self) -> Result<(), Failure> {
-        Step::new("losetup").args(["--detach", &self.device]).quiet()
+    pub(super) fn free_when_unused(&mut self) -> Result<(), Failure> {
+        self.below.let_go()
     }
 }

@@ -77,6 +77,11 @@ impl FromStr for Spec {
 }
 
 impl Spec {
+    /// Whether it lies on a disk that is not an image of its own.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        matches!(self.kind, Kind::Path(_)) || self.dir.is_some()
+    }
+
     /// Whether it is mounted by this program.
     pub(crate) fn mounts(&self) -> bool {
         match self.kind {

@@ -14,11 +14,10 @@ mod report;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
-use crate::meter::IS_INTERRUPTED;
+use crate::meter::check_interrupt;
 use crate::op::Op;
 use crate::place::{Hands, Place};
 use crate::target::{Ground, Kind, Spec, Target};
@@ -147,13 +146,6 @@ fn populate(place: &dyn Place, tree: &Tree, bytes: u64) -> Result<(), Failure> {
         hands.apply(place, &Op::Create { path: tree.file(key), bytes, key })?;
     }
     place.sync()
-}
-
-fn check_interrupt() -> Result<(), Failure> {
-    match IS_INTERRUPTED.load(Ordering::Relaxed) {
-        true => Err("interrupted".into()),
-        false => Ok(()),
-    }
 }
 
 impl Stage<'_> {

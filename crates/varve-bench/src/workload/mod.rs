@@ -45,15 +45,13 @@ pub(crate) struct Phase {
     pub(crate) counts_names: bool,
     /// How many workers it takes, if not as many as the user chose.
     pub(crate) workers: Option<u64>,
-    /// Bytes that one operation stores in the terms of write amplification, if it makes sense of it.
-    pub(crate) row_bytes: Option<u64>,
 }
 
 impl Phase {
     /// A phase of single operations that begins with whatever is in memory.
     pub(crate) fn warm(name: &str) -> Phase {
         let name = name.to_owned();
-        Phase { name, is_cold: false, counts_names: false, workers: None, row_bytes: None }
+        Phase { name, is_cold: false, counts_names: false, workers: None }
     }
 
     /// How many workers it has where the user chose `chosen`.

@@ -103,9 +103,16 @@ fn other_attributes_are_found_as_they_are_seen() {
     assert!(said.contains("has size 0 instead of 100"), "{said}");
 }
 
+/// Worker processes that had not got it themselves went on, and so did who waited for them.
 #[test]
 fn a_signal_ends_a_run_and_nothing_stays() {
-    let said = with_fault(|dir| {
+    for more in [&[][..], &["--processes"]] {
+        a_signal_ends_a_run_with(more);
+    }
+}
+
+fn a_signal_ends_a_run_with(more: &[&str]) {
+    let said = with_fault_in("30", more, |dir| {
         let scratch = wait_for(dir, "d00000");
         let name =
             scratch.ancestors().nth(2).and_then(Path::file_name).expect("the scratch directory");

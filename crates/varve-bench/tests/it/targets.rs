@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{phases, report};
+use crate::support::{bench, phases, report};
 use varve_testkit::skipped;
 
 /// Whether root may make loop devices.
@@ -77,10 +77,48 @@ fn targets_are_made_remounted_and_taken_away() {
         // What closing a store writes, before a phase that begins cold, was not counted at all.
         assert_eq!(round["closing_written_bytes"].as_u64() > Some(4096), is_served, "{target}");
         assert!(target["direct_io"].is_boolean(), "{target}");
-        assert!(target["write_amplification"].as_f64() > Some(0.0), "{target}");
+        assert_eq!(target["write_amplification"].as_f64() > Some(0.0), is_served, "{target}");
+        assert!(round["opening"].is_null(), "creating begins with what is in memory: {target}");
+    }
+    // What it takes to read a store's log again, before a phase that begins cold, was not told.
+    for target in found["phases"][2]["targets"].as_array().expect("targets") {
+        let opening = &target["rounds"][0]["opening"];
+        assert!(opening["seconds"].as_f64() > Some(0.0), "{target}");
+        assert!(opening["read_bytes"].as_u64() > Some(0), "{target}");
     }
     // The kernel keeps a device that was let go of as long as anybody has it open, as one that looks for a free device does.
     varve_testkit::eventually("no device is left", || loops(dir.path()).is_empty());
+}
+
+/// What an unmount lost after the last phase was not looked at.
+#[test]
+fn a_file_that_is_lost_by_the_last_unmount_is_found() {
+    if possible(&["varve"]).is_empty() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let varve = Path::new(env!("CARGO_BIN_EXE_varve-bench")).with_file_name("varve");
+    let mounts = dir.path().join("mounts");
+    // The second mount is that at the end.
+    let script = format!(
+        "#!/bin/sh\nVARVE='{}'\nMOUNTS='{}'\n[ \"$1\" = mount ] && echo >>\"$MOUNTS\"\n\
+         if [ \"$1\" = mount ] && [ \"$(wc -l <\"$MOUNTS\")\" = 2 ]; then\n\
+         for at; do store=$dir; dir=$at; done\n\
+         mkdir \"$dir.aside\" && \"$VARVE\" mount \"$store\" \"$dir.aside\" &&\n\
+         (cd \"$dir.aside\" && rm work/d*/f*0) && \"$VARVE\" umount \"$dir.aside\"\nfi\n\
+         exec \"$VARVE\" \"$@\"",
+        varve.display(),
+        mounts.display()
+    );
+    let wrapper = dir.path().join("wrapper");
+    varve_testkit::put_script(&wrapper, &script);
+    let wrapper = wrapper.to_str().expect("a path of text");
+    let args = ["compare", "--rounds", "1", "--image-size", "64M", "--varve", wrapper];
+    let workload = ["--until", "create", "-t", "varve", "mdtest", "--files", "20", "--dirs", "1"];
+    let output = bench(dir.path(), &[&args[..], &workload].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+    assert!(said.contains("brought back at the end: check failed"), "{said}");
 }
 
 /// Whether a mount had got the transport that was asked for was not told.
@@ -99,6 +137,16 @@ fn a_mount_tells_how_requests_travel() {
     assert!(found["setup"]["varve"].as_str().is_some_and(|said| said.starts_with("varve ")));
 }
 
+/// It was at the disk's full speed beside those that were held down.
+#[test]
+fn a_target_whose_disk_cannot_be_held_down_is_refused() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().to_str().expect("a path of text");
+    let output = bench(dir.path(), &["compare", "--iops", "50", "-t", path, "mdtest"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("hint: leave out --iops"), "{said}");
+}
+
 /// A hundred reads cannot take less than a second of a disk that answers fifty in each.
 #[test]
 fn a_disk_is_held_down_for_the_run() {
@@ -110,14 +158,15 @@ fn a_disk_is_held_down_for_the_run() {
         return;
     }
     let dir = tempfile::tempdir().expect("temporary directory");
-    let args = ["compare", "--rounds", "1", "--json", "--image-size", "64M", "--iops", "50"];
+    let args =
+        ["compare", "--rounds", "1", "--json", "--image-size", "64M", "--filled", "--iops", "50"];
     let workload = ["-t", "ext4", "streams", "--size", "4M", "--operations", "100"];
     let found = report(dir.path(), &[&args[..], &workload].concat());
     let phases = found["phases"].as_array().expect("phases");
     let reads = phases.iter().find(|phase| phase["phase"] == "random read").expect("the phase");
     let seconds = reads["targets"][0]["rounds"][0]["seconds"].as_f64();
     assert!(seconds > Some(1.0), "{seconds:?}");
-    assert_eq!(found["setup"]["iops"], 50);
+    assert_eq!((&found["setup"]["iops"], &found["setup"]["filled"]), (&50.into(), &true.into()));
     varve_testkit::eventually("no device is left", || loops(dir.path()).is_empty());
     assert_eq!(limits().expect("it stays"), before);
 }

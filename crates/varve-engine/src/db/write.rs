@@ -220,6 +220,7 @@ impl Inner {
         // Under the writer's lock, here and nowhere else.
         self.metrics.batches.add_alone(1);
         self.metrics.writes.add_alone(ops.len() as u64);
+        self.metrics.row_bytes.add_alone(ops.iter().map(Op::bytes).sum());
         self.metrics.log_bytes.add_alone(bytes);
         self.metrics.log_window_bytes.add_alone(if in_window { bytes } else { 0 });
         self.metrics.log_warmed_bytes.add_alone(warmed);
