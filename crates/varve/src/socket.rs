@@ -1,10 +1,9 @@
 //! The sockets by which a daemon is asked, in the directory of its store.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
 /// Room for a path in a socket's address, with the zero byte at its end.
 const ADDRESS_BYTES_MAX: usize = 108;
+
+/// Clients that may wait until they are taken, if the machine lets so many.
+const WAITING_MAX: i32 = 4096;
 
 /// How long to wait before a client that could not be taken is tried again: there is no descriptor for it.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -21,12 +26,16 @@ const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Listens on `name` in the store `store`, which is locked by this process: what another left there is stale. Only
 /// the owner of the store gets through.
 pub(crate) fn listen(store: &Path, name: &str) -> io::Result<UnixListener> {
-    let path = store.join(name);
-    let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_file(store.join(name));
     let (address, _dir) = address(store, name)?;
-    let listener = UnixListener::bind(address)?;
-    std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-    Ok(listener)
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    // The name gets the mode of the socket (net/unix/af_unix.c, unix_bind_bsd). To change that of the name would change what
+    // a link leads to, should somebody who may write to the store have put one there.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&address)?)?;
+    rustix::net::listen(&socket, WAITING_MAX)?;
+    Ok(socket.into())
 }
 
 /// Has `take` take one client after the other, for ever.
@@ -99,7 +108,37 @@ fn address(store: &Path, name: &str) -> io::Result<(PathBuf, Option<File>)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+
+    /// Who put a link in the place of a socket that had just been made had the mode of any file changed.
+    #[test]
+    fn nothing_but_the_socket_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, outside) = (dir.path().join("store"), dir.path().join("outside"));
+        fs::create_dir(&store).unwrap();
+        fs::write(&outside, "").unwrap();
+        fs::set_permissions(&outside, Permissions::from_mode(0o644)).unwrap();
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+        let (link, done) = (store.join("link"), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let _ = symlink(&outside, &link);
+                    let _ = fs::rename(&link, store.join("control"));
+                }
+            });
+            // A link that is there too early is in the way.
+            (0..20_000).for_each(|_| drop(listen(&store, "control")));
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(mode(&outside), 0o644);
+        let _listener = listen(&store, "control").unwrap();
+        assert_eq!(mode(&store.join("control")), 0o600);
+    }
 
     #[test]
     fn no_more_are_served_at_once_than_there_are_places() {
