@@ -5,7 +5,6 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -43,7 +42,7 @@ pub fn to_stderr(level: LevelFilter) {
 
 /// Sends messages of `level` and worse to the log of the store in `dir`.
 pub fn to_store(dir: &Path, level: LevelFilter) -> Result<()> {
-    let file = LogFile::open(dir.join(LOG_NAME))?;
+    let file = LogFile::open(dir)?;
     install(Target::File(Mutex::new(file)), level);
     Ok(())
 }
@@ -80,28 +79,32 @@ impl Log for Logger {
 
 /// An open log file.
 struct LogFile {
-    path: PathBuf,
+    /// The store.
+    dir: PathBuf,
     file: File,
     bytes: u64,
 }
 
-/// Opens a log to append to. It lies in a store, where no symbolic link is to be followed.
-pub(crate) fn open_log(path: &Path) -> std::io::Result<File> {
-    let no_follow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
-    File::options().create(true).append(true).custom_flags(no_follow).open(path)
+/// Opens the log of the store in `dir` to append to.
+pub(crate) fn open_log(dir: &Path) -> std::io::Result<File> {
+    let env = OsEnv::new();
+    env.confine(dir)?;
+    Ok(env.open_to_append(&dir.join(LOG_NAME))?.into())
 }
 
 impl LogFile {
-    fn open(path: PathBuf) -> Result<LogFile> {
-        let file = open_log(&path).map_err(|error| Error::io("open the log", &path, &error))?;
+    fn open(dir: &Path) -> Result<LogFile> {
+        let failed = |error| Error::io("open the log", &dir.join(LOG_NAME), &error);
+        let file = open_log(dir).map_err(failed)?;
         let bytes = file.metadata().map_or(0, |stat| stat.len());
-        Ok(LogFile { path, file, bytes })
+        Ok(LogFile { dir: dir.to_path_buf(), file, bytes })
     }
 
     fn append(&mut self, line: &str) -> std::io::Result<()> {
         if self.bytes > LOG_BYTES_MAX {
-            fs::rename(&self.path, self.path.with_extension("log.old"))?;
-            self.file = open_log(&self.path)?;
+            let path = self.dir.join(LOG_NAME);
+            fs::rename(&path, path.with_extension("log.old"))?;
+            self.file = open_log(&self.dir)?;
             self.bytes = 0;
         }
         self.file.write_all(line.as_bytes())?;
@@ -151,7 +154,7 @@ mod tests {
     #[test]
     fn a_log_file_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = LogFile::open(dir.path().join(LOG_NAME)).unwrap();
+        let mut log = LogFile::open(dir.path()).unwrap();
         let line = "x".repeat(100_000);
         for _ in 0..100 {
             log.append(&line).unwrap();

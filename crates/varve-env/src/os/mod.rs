@@ -75,6 +75,11 @@ impl OsEnv {
         lock::is_held(self.roots.open_file(path, OFlags::RDONLY)?)
     }
 
+    /// Opens a file, which is made if it is missing, for a process to append to: a log.
+    pub fn open_to_append(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.roots.open_file(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)
+    }
+
     /// What a name stands for, by asking for it alone.
     fn kind_of(&self, path: &Path) -> io::Result<FileKind> {
         let (dir, name) = self.roots.parent(path)?;

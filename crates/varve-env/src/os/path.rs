@@ -145,6 +145,7 @@ mod tests {
             assert!(env.open(&alias.join(name), mode).is_err(), "{name}");
             assert!(env.open(&alias.join(name), OpenMode::Read).is_err(), "{name}");
             assert!(env.lock(&alias.join(name)).is_err(), "{name}");
+            assert!(env.open_to_append(&alias.join(name)).is_err(), "{name}");
         }
         let inside = alias.join("inside");
         env.open(&inside, mode).unwrap();

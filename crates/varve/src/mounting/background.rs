@@ -36,7 +36,7 @@ pub fn start_in_background(store: &Path, dir: &Path, options: &str) -> Result<Re
     store::superblock(store)?;
     let program = std::env::current_exe()
         .map_err(|error| Error::machine("find this program's file", error))?;
-    let log = logging::open_log(&store.join(logging::LOG_NAME));
+    let log = logging::open_log(store);
     let mut child = Command::new(program)
         .args(["mount", "--daemon", "-o", options])
         .arg(absolute(store)?)
