@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use varve::{Result, mounting};
+use varve::Result;
+use varve::mounting::{self, Unmounted};
 use varve_fuse::UnmountMode;
 
 use crate::output;
@@ -26,12 +27,14 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Unmounted {
+struct Told {
     #[serde(with = "varve_engine::paths")]
     store: PathBuf,
     #[serde(with = "varve_engine::paths")]
     dir: PathBuf,
     is_closed: bool,
+    #[serde(with = "varve_engine::paths")]
+    elsewhere: Option<PathBuf>,
 }
 
 /// Unmounts.
@@ -41,12 +44,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Arguments { force: true, .. } => UnmountMode::Force,
         _ => UnmountMode::Plain,
     };
-    let mount = mounting::unmount_and_wait(&arguments.dir, mode)?;
+    let Unmounted { mount, elsewhere } = mounting::unmount_and_wait(&arguments.dir, mode)?;
     let store = PathBuf::from(&mount.source);
     if arguments.json {
-        return output::json(&Unmounted { store, dir: mount.dir, is_closed: !arguments.lazy });
+        let is_closed = !arguments.lazy && elsewhere.is_none();
+        return output::json(&Told { store, dir: mount.dir, is_closed, elsewhere });
     }
-    let end = if arguments.lazy { "closes when the last program is done" } else { "is closed" };
+    let end = match &elsewhere {
+        _ if arguments.lazy => "closes when the last program is done".to_owned(),
+        Some(dir) => format!("stays open: it is mounted on {} too", dir.display()),
+        None => "is closed".to_owned(),
+    };
     output::line(format!("{} is unmounted, {} {end}", mount.dir.display(), store.display()));
     Ok(())
 }

@@ -45,7 +45,7 @@ pub(crate) use door::{Closed, Working, being_upgraded};
 pub use options::{Choices, memory};
 pub(crate) use report::Report;
 pub use succession::take_over;
-pub use umount::{find_mount, unmount_and_wait};
+pub use umount::{Unmounted, find_mount, unmount_and_wait};
 pub(crate) use views::ViewDesk;
 
 use crate::store::{self, FileSystem};

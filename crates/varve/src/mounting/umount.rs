@@ -1,12 +1,12 @@
 //! Unmounting, and waiting until the store is free again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use varve_fuse::{MountPoint, UnmountMode};
+use varve_fuse::{MountPoint, UnmountMode, find_mounts, find_mounts_of};
 
-use crate::store;
+use crate::store::{self, Holder};
 use crate::{Error, Result};
 
 /// How long a daemon may take to write back and let go.
@@ -17,7 +17,7 @@ const RELEASE_POLL: Duration = Duration::from_millis(10);
 
 /// The Varve mount that `path` is on: mounted there or above. `None` if there is none.
 pub fn find_mount(path: &Path) -> Result<Option<MountPoint>> {
-    let mounts = varve_fuse::find_mounts()
+    let mounts = find_mounts()
         .map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))?;
     // A mount whose daemon has died cannot be resolved, but its name can still be compared.
     let path = path
@@ -31,13 +31,22 @@ pub fn find_mount(path: &Path) -> Result<Option<MountPoint>> {
         .max_by_key(|mount| mount.dir.as_os_str().len()))
 }
 
-/// Unmounts `dir` and, unless `mode` is lazy, waits until the daemon has closed the store. Returns the
-/// mount that is gone.
-pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<MountPoint> {
+/// What has become of a mount and its store.
+#[derive(Debug)]
+pub struct Unmounted {
+    /// The mount that is gone.
+    pub mount: MountPoint,
+    /// Where else the store is mounted, so that it stays open.
+    pub elsewhere: Option<PathBuf>,
+}
+
+/// Unmounts `dir` and, unless `mode` is lazy or the store is mounted elsewhere too, waits until the daemon has closed the store.
+pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
     let mount = find_mount(dir)?.filter(|mount| is_at(mount, dir)).ok_or_else(|| {
         Error::failed(format!("no Varve store is mounted on {}", dir.display()))
             .hint("`findmnt -t fuse.varve` lists the mounts")
     })?;
+    let served_by = holder(&mount).and_then(|holder| holder.pid);
     let unmounted = super::views::unmount_below(&mount.dir, mode)
         .and_then(|()| varve_fuse::unmount(&mount.dir, mode));
     match unmounted {
@@ -47,20 +56,26 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<MountPoint> {
         }
         unmounted => unmounted?,
     }
-    if mode == UnmountMode::Lazy {
-        return Ok(mount);
-    }
-    let store = Path::new(&mount.source);
+    let elsewhere = match mode {
+        UnmountMode::Lazy => None,
+        UnmountMode::Plain | UnmountMode::Force => wait_until_closed(&mount, served_by)?,
+    };
+    Ok(Unmounted { mount, elsewhere })
+}
+
+/// Waits until the process `served_by` has closed the store of `mount`, which is gone; where else the store is mounted if it
+/// goes on.
+fn wait_until_closed(mount: &MountPoint, served_by: Option<u32>) -> Result<Option<PathBuf>> {
     let begin = Instant::now();
-    while let Some(holder) = store::holder(store).unwrap_or(None) {
-        // Mounted a second time meanwhile, or by a program that only looks: not what was unmounted.
-        if holder.mount_point.as_deref() != Some(mount.dir.as_path()) {
-            break;
+    // Another has it open by now, or one that only looks: not what was unmounted.
+    while let Some(holder) = holder(mount).filter(|holder| holder.pid == served_by) {
+        if let Some(elsewhere) = elsewhere(mount, &holder) {
+            return Ok(Some(elsewhere));
         }
         if begin.elapsed() > RELEASE_WAIT_MAX {
             return Err(Error::failed(format!(
                 "{} is unmounted, but {} has not closed it in {} seconds",
-                store.display(),
+                Path::new(&mount.source).display(),
                 holder.describe(),
                 RELEASE_WAIT_MAX.as_secs()
             ))
@@ -68,7 +83,24 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<MountPoint> {
         }
         thread::sleep(RELEASE_POLL);
     }
-    Ok(mount)
+    Ok(None)
+}
+
+/// Who has the store of `mount` open.
+fn holder(mount: &MountPoint) -> Option<Holder> {
+    store::holder(Path::new(&mount.source)).unwrap_or(None).filter(|holder| holder.pid.is_some())
+}
+
+/// Where `holder` serves the store of `mount` still: on another place of the same mount, or where it has mounted it itself if
+/// `mount` was a dead one. A directory above may have been renamed meanwhile, so nothing is told by the place alone.
+fn elsewhere(mount: &MountPoint, holder: &Holder) -> Option<PathBuf> {
+    let theirs = holder.pid.map(find_mounts_of).and_then(|mounts| mounts.ok());
+    let mounts = find_mounts().unwrap_or_default().into_iter().chain(theirs.unwrap_or_default());
+    let mut same = mounts.filter(|other| other.source == mount.source);
+    let is_served = |other: &MountPoint| {
+        other.connection == mount.connection || holder.mount_point.as_ref() == Some(&other.dir)
+    };
+    same.find(is_served).map(|other| other.dir)
 }
 
 fn is_at(mount: &MountPoint, dir: &Path) -> bool {

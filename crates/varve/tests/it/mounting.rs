@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+use serde_json::Value;
 
 use crate::harness::{
     Mount, can_mount, fails, json, run, stderr, varve, with_namespaces, without_namespaces,
@@ -393,6 +394,53 @@ fn clients_wait_while_there_are_no_descriptors() {
     }
     run(varve().args(["kv", "put"]).arg(mount.store()).args(["tags", "key", "value"]));
     run(varve().args(["snapshot", "create"]).arg(mount.store()).arg("later"));
+}
+
+/// Which process closes the store was told by where it had mounted that: of another place of its mount, and after a directory
+/// above had been renamed, the store was said to be closed while it was open.
+#[test]
+fn a_store_is_said_to_be_closed_when_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let _apart = without_namespaces();
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name);
+    let (store, dir, other) = (at("store"), at("above/mnt"), at("other"));
+    [&dir, &other].iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+    run(varve().arg("format").arg(&store));
+    let umount = |dir: &Path| {
+        let mut told = Value::Null;
+        eventually("nobody uses the mount", || {
+            let output = varve().args(["umount", "--json"]).arg(dir).output().unwrap();
+            told = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            assert!(output.status.success() || stderr(&output).contains(" is in use"));
+            output.status.success()
+        });
+        told
+    };
+    let is_open = || !json(varve().args(["status", "--json"]).arg(&store))["holder"].is_null();
+    for [first, second] in [[&dir, &other], [&other, &dir]] {
+        run(varve().arg("mount").arg(&store).arg(&dir));
+        rustix::mount::mount_bind(&dir, &other).unwrap();
+        let told = umount(first);
+        assert_eq!(told["is_closed"], false, "{told}");
+        assert_eq!(told["elsewhere"], second.to_str().unwrap());
+        assert!(is_open());
+        let told = umount(second);
+        assert_eq!(told["is_closed"], true, "{told}");
+        assert!(!is_open());
+    }
+    run(varve().arg("mount").arg(&store).arg(&dir));
+    for n in 0..400 {
+        let path = dir.join(format!("large{n}"));
+        fs::write(&path, vec![1; 100_000]).unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+    fs::write(dir.join("kept"), vec![2; 10_000_000]).unwrap();
+    fs::rename(at("above"), at("renamed")).unwrap();
+    assert_eq!(umount(&at("renamed/mnt"))["is_closed"], true);
+    assert!(!is_open());
 }
 
 /// Waits until no process has the store open.

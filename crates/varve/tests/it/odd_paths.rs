@@ -96,7 +96,8 @@ fn paths_that_are_no_text_are_paths() {
     let refused = String::from_utf8_lossy(&upgraded.stderr).contains("io_uring");
     assert!(refused || upgraded.status.success(), "{upgraded:?}");
     let unmounted = told(varve_in_time().args(["umount", "--json"]).arg(&mnt));
-    let closed = json!({ "store": bytes(&store), "dir": bytes(&mnt), "is_closed": true });
+    let closed =
+        json!({ "store": bytes(&store), "dir": bytes(&mnt), "is_closed": true, "elsewhere": null });
     assert_eq!(unmounted, closed);
     // Waited for, as the mount point that the daemon told is the one that was unmounted.
     run(varve().arg("fsck").arg(&store));
