@@ -50,6 +50,7 @@ mod recover;
 mod redesign;
 mod rows;
 mod spill;
+mod status;
 pub mod superblock;
 mod usage;
 mod vfs;

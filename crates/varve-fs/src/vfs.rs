@@ -6,7 +6,6 @@ use std::time::Duration;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use varve_engine::paths::WritePaths;
 use varve_schema::{Content, FileKind};
 use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{FileName, InodeId};
@@ -373,24 +372,6 @@ impl Vfs for VarveFs {
     }
 
     fn status_json(&self) -> String {
-        let (known, spilled) = self.locator.counts();
-        let store: serde_json::Value =
-            serde_json::from_str(&self.store.metrics_json()).unwrap_or_default();
-        serde_json::json!({
-            "store": self.dir.written(),
-            "superblock": self.superblock.public(),
-            "read_only": self.options.read_only,
-            "mount_point": self.options.mount_point.written(),
-            "inodes_known": known,
-            "inodes_spilled": spilled,
-            "files_open": self.handles.count(),
-            "objects_open": self.descriptors.count(),
-            "quotas": self.accounts.quota_count(),
-            "directories_marked": self.accounts.marked(),
-            "objects_to_remove": self.reaper.queued(),
-            "inode_ids_next": self.ids.next(),
-            "engine": store,
-        })
-        .to_string()
+        self.do_status_json()
     }
 }

@@ -20,6 +20,9 @@ pub const DICTIONARIES: &str = "dictionaries";
 /// The most dictionaries of a store; their numbers are below it.
 pub const DICTIONARIES_MAX: u32 = 1000;
 
+/// What the names of key spaces for pairs begin with.
+const PAIRS_PREFIX: &str = "dictionary-";
+
 const IN_USE: u8 = 1;
 const GOING: u8 = 2;
 const IN_USE_MADE: u8 = 3;
@@ -44,7 +47,12 @@ impl DictionaryRow {
 
     /// The name of the key space that holds the pairs.
     pub fn keyspace(self) -> String {
-        format!("dictionary-{}", self.number)
+        format!("{PAIRS_PREFIX}{}", self.number)
+    }
+
+    /// Whether a key space of this name holds the pairs of a dictionary.
+    pub fn is_keyspace(name: &str) -> bool {
+        name.strip_prefix(PAIRS_PREFIX).is_some_and(|number| number.parse::<u32>().is_ok())
     }
 
     /// The row's value.

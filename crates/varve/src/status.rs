@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::Value;
 use varve_fs::Superblock;
@@ -18,7 +19,7 @@ const STATUS_XATTR: &str = "user.varve.status";
 /// Beside it, what the daemon and the kernel have agreed on.
 const SESSION_XATTR: &str = "user.varve.session";
 
-/// Bytes to ask for at first; the answer grows with the number of counters.
+/// The most bytes that an answer has: more the kernel does not pass on.
 const STATUS_BYTES: usize = 64 << 10;
 
 /// The status of a store.
@@ -106,19 +107,23 @@ pub fn ask_daemon(mount_point: &Path) -> Result<Value> {
 
 pub(crate) fn ask(mount_point: &Path, attribute: &str) -> Result<Value> {
     let mut buffer = vec![0_u8; STATUS_BYTES];
-    let length =
-        rustix::fs::getxattr(mount_point, attribute, &mut buffer[..]).map_err(|error| {
-            Error::failed(format!(
-                "the mount on {} does not answer: {error}",
-                mount_point.display()
-            ))
-            .hint(format!(
-                "if its daemon has died, `varve umount {}` and mount again",
-                mount_point.display()
-            ))
-        })?;
+    let length = rustix::fs::getxattr(mount_point, attribute, &mut buffer[..])
+        .map_err(|error| no_answer(mount_point, error))?;
     serde_json::from_slice(&buffer[..length])
         .map_err(|error| Error::not_understood("the daemon's status", error))
+}
+
+/// Why the daemon of the mount on `dir` does not say what it is asked.
+fn no_answer(dir: &Path, error: Errno) -> Error {
+    let dir = dir.display();
+    match error {
+        Errno::TOOBIG | Errno::RANGE => {
+            Error::failed(format!("the mount on {dir} has more to tell than the kernel passes on"))
+                .hint(format!("`varve upgrade {dir}` if its daemon is of an earlier version"))
+        }
+        error => Error::failed(format!("the mount on {dir} does not answer: {error}"))
+            .hint(format!("if its daemon has died, `varve umount {dir}` and mount again")),
+    }
 }
 
 /// Bytes allocated to the files below `dir`; what vanishes meanwhile is not counted.

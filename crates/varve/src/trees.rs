@@ -72,7 +72,10 @@ pub fn clear_quota(path: &Path) -> Result<()> {
 
 /// The limits that hold for the directory `path`, and those below it.
 pub fn quotas(path: &Path) -> Result<Vec<Quota>> {
-    let mut quotas: Vec<Quota> = ask(path, LIMITS)?;
+    let mut quotas: Vec<Quota> = match value(path, LIMITS) {
+        Err(Errno::TOOBIG | Errno::RANGE) => quotas_in_parts(path)?,
+        told => understand(path, told)?,
+    };
     if let Some(mount) = find_mount(path)? {
         for quota in &mut quotas {
             let below = quota.path.strip_prefix("/").unwrap_or(&quota.path);
@@ -80,6 +83,18 @@ pub fn quotas(path: &Path) -> Result<Vec<Quota>> {
         }
     }
     Ok(quotas)
+}
+
+/// Those of which there are more than an attribute can hold.
+fn quotas_in_parts(path: &Path) -> Result<Vec<Quota>> {
+    let mut quotas = Vec::new();
+    loop {
+        let part: Vec<Quota> = ask(path, &format!("{LIMITS}.{}", quotas.len()))?;
+        if part.is_empty() {
+            return Ok(quotas);
+        }
+        quotas.extend(part);
+    }
 }
 
 /// What lies below `path`, without a walk.
@@ -122,10 +137,19 @@ fn directories_in(path: &Path) -> Result<Vec<PathBuf>> {
 
 /// The attribute `name` of `path`, which a daemon answers in JSON.
 fn ask<T: DeserializeOwned>(path: &Path, name: &str) -> Result<T> {
+    understand(path, value(path, name))
+}
+
+fn value(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
     let mut value = vec![0_u8; VALUE_BYTES_MAX];
-    let length = rustix::fs::lgetxattr(path, name, &mut value[..])
-        .map_err(|error| refused("ask about", path, error))?;
-    serde_json::from_slice(&value[..length]).map_err(|error| {
+    let length = rustix::fs::lgetxattr(path, name, &mut value[..])?;
+    value.truncate(length);
+    Ok(value)
+}
+
+fn understand<T: DeserializeOwned>(path: &Path, told: rustix::io::Result<Vec<u8>>) -> Result<T> {
+    let told = told.map_err(|error| refused("ask about", path, error))?;
+    serde_json::from_slice(&told).map_err(|error| {
         Error::not_understood(&format!("the answer about {}", path.display()), error)
     })
 }

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `varve.usage` | what lies below: `{"bytes":N,"files":N,"directories":N}` |
 //! | `varve.limits` | the limits that hold for a directory, and those below it: a list of objects with `path` (from the mount's root on), `bytes_max`, `inodes_max` (or null), `bytes`, `files`, `directories` |
+//! | `varve.limits.N` | the same from the one on before which there are N, as many as an attribute can hold |
 //!
 //! `varve.limits` is set to words like `bytes=N inodes=N`, of which one may be absent, and removed.
 //!
@@ -12,6 +13,7 @@
 //! are set by the superuser and by the user who mounted, who runs this program.
 
 use varve_types::InodeId;
+use varve_types::limits::XATTR_VALUE_BYTES_MAX;
 use varve_vfs::{FsError, FsResult, TreeLimits, TreeQuota, TreeUsage};
 
 use super::Adapter;
@@ -21,6 +23,8 @@ use super::said::limits_in;
 const PREFIX: &[u8] = b"varve.";
 /// The limits on trees.
 const LIMITS: &[u8] = b"varve.limits";
+/// A part of them: the rest of the name is a number.
+const LIMITS_FROM: &[u8] = b"varve.limits.";
 
 /// Whether `name` stands for something that is known of a tree.
 pub(super) fn is_of_tree(name: &[u8]) -> bool {
@@ -41,7 +45,13 @@ impl Adapter {
         match name {
             b"varve.usage" => Ok(usage_json(&self.vfs.usage(ino)?)),
             LIMITS => Ok(quotas_json(&self.vfs.quotas(ino)?)),
-            _ => Err(FsError::NoXattr),
+            _ => {
+                let first = name
+                    .strip_prefix(LIMITS_FROM)
+                    .and_then(|at| std::str::from_utf8(at).ok()?.parse().ok());
+                let first = first.ok_or(FsError::NoXattr)?;
+                Ok(some_quotas_json(&self.vfs.quotas(ino)?, first))
+            }
         }
     }
 
@@ -66,16 +76,31 @@ impl Adapter {
 }
 
 fn quotas_json(quotas: &[TreeQuota]) -> String {
+    format!("[{}]", quotas.iter().map(quota_json).collect::<Vec<_>>().join(","))
+}
+
+/// As many as an attribute can hold, without the `first` ones; none when all are told, else one at least.
+fn some_quotas_json(quotas: &[TreeQuota], first: usize) -> String {
+    let mut text = String::from("[");
+    for object in quotas.iter().skip(first).map(quota_json) {
+        let is_first = text.len() == 1;
+        if !is_first && text.len() + object.len() + ",]".len() > XATTR_VALUE_BYTES_MAX {
+            break;
+        }
+        text.push_str(if is_first { "" } else { "," });
+        text.push_str(&object);
+    }
+    text + "]"
+}
+
+fn quota_json(quota: &TreeQuota) -> String {
     let limit = |limit: Option<u64>| limit.map_or("null".to_owned(), |limit| limit.to_string());
-    let objects = quotas.iter().map(|quota| {
-        let TreeQuota { path, limits, usage: TreeUsage { bytes, files, dirs } } = quota;
-        let (path, bytes_max, inodes_max) =
-            (json_text(path), limit(limits.bytes), limit(limits.inodes));
-        format!(
-            r#"{{"path":{path},"bytes_max":{bytes_max},"inodes_max":{inodes_max},"bytes":{bytes},"files":{files},"directories":{dirs}}}"#
-        )
-    });
-    format!("[{}]", objects.collect::<Vec<_>>().join(","))
+    let TreeQuota { path, limits, usage: TreeUsage { bytes, files, dirs } } = quota;
+    let (path, bytes_max, inodes_max) =
+        (json_text(path), limit(limits.bytes), limit(limits.inodes));
+    format!(
+        r#"{{"path":{path},"bytes_max":{bytes_max},"inodes_max":{inodes_max},"bytes":{bytes},"files":{files},"directories":{dirs}}}"#
+    )
 }
 
 /// Bytes as a JSON string; what is no UTF-8 is replaced.
@@ -106,5 +131,27 @@ mod tests {
     #[test]
     fn paths_become_json() {
         assert_eq!(json_text(b"/a\"b\\c\n\xff"), "\"/a\\\"b\\\\c\\u000a\u{fffd}\"");
+    }
+
+    #[test]
+    fn parts_fit_an_attribute_and_leave_nothing_out() {
+        let quota = |n: usize| TreeQuota {
+            path: format!("/{n:0>600}").into_bytes(),
+            limits: TreeLimits { bytes: None, inodes: Some(7) },
+            usage: TreeUsage::default(),
+        };
+        let quotas: Vec<TreeQuota> = (0..1000).map(quota).collect();
+        let (mut told, mut parts) = (String::new(), 0);
+        loop {
+            let part = some_quotas_json(&quotas, told.matches("path").count());
+            assert!(part.len() <= XATTR_VALUE_BYTES_MAX);
+            if part == "[]" {
+                break;
+            }
+            parts += 1;
+            told = [told.as_str(), &part].concat();
+        }
+        assert_eq!(told.replace("][", ","), quotas_json(&quotas));
+        assert!((10..20).contains(&parts), "{parts} parts");
     }
 }

@@ -332,3 +332,33 @@ fn stats_tell_what_a_mount_does() {
     let missing = fails(varve().arg("stats").arg(mount.store()), 1);
     assert!(missing.contains("is not on a Varve mount"), "{missing}");
 }
+
+/// What a daemon says comes as the value of an attribute, which some seventy dictionaries or some hundreds of limits filled: status,
+/// stats and limits were not told any more, as if the daemon had died.
+#[test]
+fn daemons_tell_of_many_dictionaries_and_limits() {
+    let Some(mount) = Mount::new() else { return };
+    for n in 0..80 {
+        run(varve().args(["kv", "create"]).arg(mount.path()).arg(n.to_string()));
+    }
+    for n in ["7", "8"] {
+        run(varve().args(["kv", "put"]).arg(mount.path()).args([n, "key", "value"]));
+    }
+    let told = json(varve().args(["status", "--json"]).arg(mount.path()));
+    let spaces = told["daemon"]["engine"]["keyspaces"].as_array().unwrap();
+    let sum = spaces.iter().find(|space| space["name"] == "dictionary-*").unwrap();
+    assert_eq!([&sum["keyspaces"], &sum["memtable_rows"]], [80, 2], "{sum}");
+    run(varve().args(["stats", "--prometheus"]).arg(mount.path()));
+    let name = |n: u32| format!("{n:0>200}");
+    for n in 0..250 {
+        let dir = mount.path().join(name(n));
+        fs::create_dir(&dir).unwrap();
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&dir, "varve.limits", b"inodes=9", flags).unwrap();
+    }
+    run(varve().args(["quota", "set", "--bytes", "1M"]).arg(mount.path()));
+    let told = json(varve().args(["quota", "show", "--json"]).arg(mount.path()));
+    let told = told.as_array().unwrap();
+    assert_eq!((told.len(), &told[0]["bytes_max"]), (251, &Value::from(1 << 20)));
+    assert_eq!(told[250]["path"], mount.path().join(name(249)).to_str().unwrap());
+}

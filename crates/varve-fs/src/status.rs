@@ -1,0 +1,109 @@
+//! What a file system says of itself, in one JSON object.
+//!
+//! It goes through the kernel as the value of an attribute, so it must not grow with what is in the store: the key spaces of
+//! dictionaries, of which there may be a thousand, are told as one.
+
+use serde_json::{Value, json};
+use varve_engine::paths::WritePaths;
+use varve_schema::DictionaryRow;
+
+use crate::fs::VarveFs;
+
+/// How the sum of the key spaces of dictionaries is called.
+const DICTIONARIES_NAME: &str = "dictionary-*";
+
+/// By this field levels are told apart.
+const LEVEL: &str = "level";
+
+impl VarveFs {
+    /// See [`varve_vfs::Vfs::status_json`].
+    pub(crate) fn do_status_json(&self) -> String {
+        let (known, spilled) = self.locator.counts();
+        let mut store = serde_json::from_str(&self.store.metrics_json()).unwrap_or_default();
+        sum_up_dictionaries(&mut store);
+        json!({
+            "store": self.dir.written(),
+            "superblock": self.superblock.public(),
+            "read_only": self.options.read_only,
+            "mount_point": self.options.mount_point.written(),
+            "inodes_known": known,
+            "inodes_spilled": spilled,
+            "files_open": self.handles.count(),
+            "objects_open": self.descriptors.count(),
+            "quotas": self.accounts.quota_count(),
+            "directories_marked": self.accounts.marked(),
+            "objects_to_remove": self.reaper.queued(),
+            "inode_ids_next": self.ids.next(),
+            "engine": store,
+        })
+        .to_string()
+    }
+}
+
+/// Puts one key space in the place of those of dictionaries, with their number and the sums of what they say.
+fn sum_up_dictionaries(store: &mut Value) {
+    let Some(spaces) = store.get_mut("keyspaces").and_then(Value::as_array_mut) else { return };
+    let is_of_pairs =
+        |space: &Value| space["name"].as_str().is_some_and(DictionaryRow::is_keyspace);
+    let (of_pairs, mut told): (Vec<Value>, Vec<Value>) =
+        std::mem::take(spaces).into_iter().partition(is_of_pairs);
+    let count = of_pairs.len();
+    if let Some(mut sum) = of_pairs.into_iter().reduce(sum) {
+        sum["name"] = json!(DICTIONARIES_NAME);
+        sum["keyspaces"] = json!(count);
+        told.push(sum);
+    }
+    *spaces = told;
+}
+
+/// The sum of two values of one shape; what is no number is that of the first.
+fn sum(one: Value, other: Value) -> Value {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => {
+            json!(one.as_u64().unwrap_or(0) + other.as_u64().unwrap_or(0))
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            one.into_iter().zip(other).map(|(one, other)| sum(one, other)).collect()
+        }
+        (Value::Object(mut one), Value::Object(other)) => {
+            for (field, value) in other.into_iter().filter(|(field, _)| field != LEVEL) {
+                let before = one.remove(&field).unwrap_or_default();
+                one.insert(field, sum(before, value));
+            }
+            Value::Object(one)
+        }
+        (Value::Null, other) => other,
+        (one, _) => one,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dictionaries_are_one_key_space() {
+        let space = |name: &str, rows: u64, map: Value| {
+            let levels = json!([{ "level": 0, "tables": rows }, { "level": 1, "tables": 0 }]);
+            json!({ "name": name, "rows": rows, "levels": levels, "map": map })
+        };
+        let told = |spaces: &[Value]| {
+            let mut store = json!({ "keyspaces": spaces });
+            sum_up_dictionaries(&mut store);
+            store["keyspaces"].as_array().unwrap().clone()
+        };
+        let others = [space("meta", 7, Value::Null), space("dictionaries", 2, Value::Null)];
+        assert_eq!(told(&others), others);
+        let [one, two] =
+            [("0", 3, Value::Null), ("17", 5, json!({ "degraded": true, "tables": 2 }))]
+                .map(|(number, rows, map)| space(&format!("dictionary-{number}"), rows, map));
+        let map = two["map"].clone();
+        let [meta, names] = others;
+        let mut expected = space("dictionary-*", 8, map);
+        expected["keyspaces"] = json!(2);
+        assert_eq!(told(&[meta.clone(), one, names.clone(), two]), [meta, names, expected]);
+        let mut other_engine = json!({ "engine": "fjall" });
+        sum_up_dictionaries(&mut other_engine);
+        assert_eq!(other_engine, json!({ "engine": "fjall" }));
+    }
+}
