@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! client: {"views": {"send": ...}} LF      -->  daemon
+//! client <--  {"done": ...} LF                   the daemon is ready
 //! client <--  blocks, then a report LF           each block: u32 length, bytes; the last has none
 //!
 //! client: {"views": "receive"} LF          -->  daemon
@@ -10,9 +11,10 @@
 //! client <--  a report LF
 //! ```
 //!
-//! A daemon serves such a client on a thread of its own, so that others are heard meanwhile.
+//! A daemon that will not take part says why in the place of being ready. It serves such a client on a thread of its own, so that others are heard meanwhile.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -35,6 +37,8 @@ use crate::{Error, Result};
 const STREAM_PATIENCE: Duration = Duration::from_secs(600);
 /// The most bytes of a block.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a stream that are passed on at once.
+const PIECE_BYTES: usize = 64 << 10;
 
 impl SendRequest {
     /// What goes on with the receipt that `token` stands for.
@@ -58,13 +62,19 @@ pub fn send(path: &Path, request: &SendRequest, out: &mut dyn Write) -> Result<V
         file_system.close()?;
         return sent;
     }
-    let mut daemon = ask_for(&store, ViewRequest::Send(request.clone()))?;
+    hear_stream(&store, ask_for(&store, ViewRequest::Send(request.clone()))?, out)
+}
+
+/// Writes what the daemon of `store` sends to `out`.
+fn hear_stream(store: &Path, mut daemon: UnixStream, out: &mut dyn Write) -> Result<Value> {
     let mut blocks = BlockReader::new(&mut daemon);
-    io::copy(&mut blocks, out).and_then(|_| out.flush()).map_err(|error| {
-        Error::failed(format!("the stream cannot be written: {error}"))
-            .hint("is there room where it goes, and is its reader still there?")
+    let passed = pass(&mut blocks, out).and_then(|()| out.flush().map_err(Cut::Writing));
+    passed.map_err(|cut| match cut {
+        Cut::Reading(error) => lost(store, &error),
+        Cut::Writing(error) => Error::failed(format!("the stream cannot be written: {error}"))
+            .hint("is there room where it goes, and is its reader still there?"),
     })?;
-    report(daemon)
+    report(&daemon)
 }
 
 /// Receives a snapshot into the store at `path`, the one mounted there, or a new one.
@@ -78,14 +88,32 @@ pub fn receive(path: &Path, input: &mut dyn Read) -> Result<Value> {
     };
     let Some(store) = held else { return receive_here(path, input) };
     let mut daemon = ask_for(&store, ViewRequest::Receive)?;
-    let ready = daemon.try_clone().map_err(|error| lost(&store, &error))?;
-    report(ready)?;
-    // A daemon that has had enough says why.
     let mut blocks = BlockWriter(&mut daemon);
-    if io::copy(input, &mut blocks).is_ok() {
+    // A daemon that has had enough says why.
+    if pass(input, &mut blocks).is_ok() {
         let _ = blocks.end();
     }
-    report(daemon)
+    report(&daemon)
+}
+
+/// Why not all of a stream got through.
+#[derive(Debug)]
+enum Cut {
+    Reading(io::Error),
+    Writing(io::Error),
+}
+
+/// Writes what there is to read.
+fn pass(input: &mut dyn Read, out: &mut dyn Write) -> std::result::Result<(), Cut> {
+    let mut buffer = vec![0; PIECE_BYTES];
+    loop {
+        match input.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => out.write_all(&buffer[..count]).map_err(Cut::Writing)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Cut::Reading(error)),
+        }
+    }
 }
 
 fn receive_here(path: &Path, input: &mut dyn Read) -> Result<Value> {
@@ -219,23 +247,23 @@ pub(crate) fn serve(
     let patient = client
         .set_read_timeout(Some(STREAM_PATIENCE))
         .and_then(|()| client.set_write_timeout(Some(STREAM_PATIENCE)));
-    let done = match (patient, request) {
-        (Err(error), _) => Err(unreadable(&error)),
-        (Ok(()), ViewRequest::Send(request)) => {
+    if let Err(error) = patient {
+        return control::answer(client, &Report::of(&unreadable(&error)));
+    }
+    control::answer(client, &Report::Done(Value::Null));
+    let done = match request {
+        ViewRequest::Send(request) => {
             let mut blocks = BlockWriter(client);
             let sent = send_from(fs, request, &mut blocks);
             let _ = blocks.end();
             sent
         }
-        (Ok(()), _) => {
-            control::answer(client, &Report::Done(Value::Null));
-            take(fs, client, follow).map(|received| told(&received))
-        }
+        _ => take(fs, client, follow).map(|received| told(&received)),
     };
     control::answer(client, &done.map_or_else(|error| Report::of(&error), Report::Done));
     // Who is told that nothing is received need not send the rest of it. What has come but was not read would cut the
     // answer off; nothing more comes after this.
-    let _ = client.shutdown(std::net::Shutdown::Both);
+    let _ = client.shutdown(Shutdown::Both);
     let _ = io::copy(client, &mut io::sink());
 }
 
@@ -260,6 +288,7 @@ fn lost(store: &Path, error: &io::Error) -> Error {
         .hint("`varve status` tells whether it runs; its log is varve.log in the store")
 }
 
+/// Asks the daemon of `store` for its part in a stream, and hears that it is ready.
 fn ask_for(store: &Path, request: ViewRequest) -> Result<UnixStream> {
     let mut daemon = control::connect(store).map_err(|error| lost(store, &error))?;
     let patient = daemon.set_read_timeout(Some(STREAM_PATIENCE));
@@ -267,14 +296,15 @@ fn ask_for(store: &Path, request: ViewRequest) -> Result<UnixStream> {
     let mut line = serde_json::to_string(&Request::Views(request))
         .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
     line.push('\n');
-    daemon.write_all(line.as_bytes()).map_err(|error| lost(store, &error))?;
+    // A daemon that does not hear us says why before it hangs up.
+    let _ = daemon.write_all(line.as_bytes());
+    report(&daemon)?;
     Ok(daemon)
 }
 
 /// Reads one line, no byte more.
-fn report(daemon: UnixStream) -> Result<Value> {
+fn report(mut daemon: &UnixStream) -> Result<Value> {
     let (mut line, mut byte) = (Vec::new(), [0]);
-    let mut daemon = daemon;
     while !line.ends_with(b"\n") && matches!(daemon.read(&mut byte), Ok(1)) {
         line.push(byte[0]);
     }
@@ -341,5 +371,27 @@ impl Read for BlockReader<'_> {
         }
         self.left -= count;
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a daemon that had died did not send was told as something that could not be written.
+    #[test]
+    fn who_cut_a_stream_is_told() {
+        let mut out = Vec::new();
+        let hear = |sent: &[u8], out: &mut dyn Write| {
+            let (mut daemon, client) = UnixStream::pair().unwrap();
+            daemon.write_all(sent).unwrap();
+            drop(daemon);
+            hear_stream(Path::new("/srv/store"), client, out).unwrap_err().message().to_owned()
+        };
+        let said = hear(b"\x05\0\0\0begin\x09\0\0\0cut", &mut out);
+        assert!(said.contains("the daemon of /srv/store does not answer"), "{said}");
+        assert_eq!(out, b"begincut");
+        let said = hear(b"\x05\0\0\0begin\0\0\0\0", &mut &mut [0; 3][..]);
+        assert!(said.contains("cannot be written"), "{said}");
     }
 }

@@ -443,6 +443,25 @@ fn a_store_is_said_to_be_closed_when_it_is() {
     assert!(!is_open());
 }
 
+/// Why a daemon did not send was taken for the beginning of the stream, and written to its end.
+#[test]
+fn a_refusal_to_send_is_no_stream() {
+    let Some(mount) = Mount::new() else { return };
+    run(varve().args(["snapshot", "create"]).arg(mount.store()).arg("now"));
+    // As many as are heard at once, each of which has something to send and does not.
+    let senders = [0; 256].map(|_| {
+        let mut sender = UnixStream::connect(mount.store().join("control")).unwrap();
+        sender.write_all(b"{\"views\":\"receive\"}\n").unwrap();
+        assert!(sender.read(&mut [0; 64]).unwrap() > 0);
+        sender
+    });
+    let output = varve().args(["snapshot", "send"]).arg(mount.path()).arg("now").output().unwrap();
+    let said = stderr(&output);
+    assert!(!output.status.success() && said.contains("requests are being worked on"), "{said}");
+    assert_eq!(output.stdout, b"");
+    drop(senders);
+}
+
 /// Waits until no process has the store open.
 fn wait_until_free(mount: &Mount) {
     eventually("the daemon lets go", || {
