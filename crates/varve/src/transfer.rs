@@ -89,11 +89,21 @@ pub fn receive(path: &Path, input: &mut dyn Read) -> Result<Value> {
     let Some(store) = held else { return receive_here(path, input) };
     let mut daemon = ask_for(&store, ViewRequest::Receive)?;
     let mut blocks = BlockWriter(&mut daemon);
-    // A daemon that has had enough says why.
-    if pass(input, &mut blocks).is_ok() {
-        let _ = blocks.end();
+    match pass(input, &mut blocks) {
+        Ok(()) => {
+            let _ = blocks.end();
+            report(&daemon)
+        }
+        // A daemon that has had enough says why.
+        Err(Cut::Writing(_)) => report(&daemon),
+        Err(Cut::Reading(error)) => {
+            let _ = daemon.shutdown(Shutdown::Write);
+            report(&daemon).map_err(|told| {
+                let next = told.next_step().unwrap_or("send it again").to_owned();
+                Error::failed(format!("the stream cannot be read: {error}")).hint(next)
+            })
+        }
     }
-    report(&daemon)
 }
 
 /// Why not all of a stream got through.

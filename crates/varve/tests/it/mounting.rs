@@ -462,6 +462,16 @@ fn a_refusal_to_send_is_no_stream() {
     drop(senders);
 }
 
+/// Whoever could not read what was to be received waited for a daemon that waited for it, and did not say why.
+#[test]
+fn a_stream_that_cannot_be_read_is_told_at_once() {
+    let Some(mount) = Mount::new() else { return };
+    let mut in_time = Command::new("timeout");
+    in_time.args(["60", env!("CARGO_BIN_EXE_varve"), "snapshot", "receive"]).arg(mount.path());
+    let said = fails(in_time.stdin(fs::File::open(mount.path()).unwrap()), 1);
+    assert!(said.contains("the stream cannot be read: Is a directory"), "{said}");
+}
+
 /// Waits until no process has the store open.
 fn wait_until_free(mount: &Mount) {
     eventually("the daemon lets go", || {
