@@ -39,6 +39,7 @@ use varve_fuse::{
     IdlePoll, MountMethod, MountOptions, Mounted, Session, SessionOptions, StopHandle, UnmountMode,
     find_mounts,
 };
+use varve_types::InodeId;
 
 pub use background::{daemon, start_in_background};
 pub(crate) use door::{Closed, Working, being_upgraded};
@@ -98,7 +99,8 @@ impl Attached {
         }
         let stop = mounted.stop_handle();
         let options = fs_options(choices, &ready.dir);
-        let file_system = match FileSystem::open_locked(&store, &options, lock) {
+        let opened = FileSystem::open_locked(&store, &options, lock);
+        let file_system = match opened.and_then(|opened| with_root(opened, &store)) {
             Ok(file_system) => file_system,
             Err(error) => {
                 drop(mounted);
@@ -134,6 +136,15 @@ impl Attached {
         served?;
         closed
     }
+}
+
+/// A file system that can show its root directory.
+fn with_root(file_system: FileSystem, store: &Path) -> Result<FileSystem> {
+    let Err(error) = file_system.vfs().getattr(InodeId::ROOT) else { return Ok(file_system) };
+    drop(file_system.close());
+    let (store, error) = (store.display(), Error::from(error));
+    Err(Error::failed(format!("the root directory of {store} cannot be read: {}", error.message()))
+        .hint(format!("`varve fsck {store}` tells what is damaged")))
 }
 
 /// Mounts `store` on `dir` and serves it until it is unmounted or this process is told to end. Calls

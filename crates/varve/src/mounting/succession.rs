@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use varve_env::os::OsEnv;
 use varve_fs::HandedOver;
-use varve_fuse::{Ended, Paused, Session, StopHandle};
+use varve_fuse::{DEAD, Ended, Paused, Session, StopHandle};
 
 use super::{
     Attached, Choices, Ready, Report, ViewDesk, allocator, fs_options, session_options,
@@ -72,7 +73,7 @@ pub(super) fn serve_on(
         let ended = thread::scope(|scope| {
             scope.spawn(move || {
                 if let Some(ready) = first
-                    && std::fs::metadata(&facts.dir).is_ok()
+                    && answers(&facts.dir)
                 {
                     ready(facts);
                 }
@@ -100,6 +101,13 @@ pub(super) fn serve_on(
             None => stopped.go_on(choices)?,
         };
     }
+}
+
+/// Waits until the mount on `dir` answers. False if it is gone: how it ended is told otherwise.
+fn answers(dir: &Path) -> bool {
+    let Err(error) = std::fs::metadata(dir) else { return true };
+    log::warn!("{} cannot be looked at: {error}", dir.display());
+    Errno::from_io_error(&error).is_none_or(|errno| !DEAD.contains(&errno))
 }
 
 /// A mount whose session is paused.

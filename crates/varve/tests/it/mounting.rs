@@ -14,7 +14,12 @@ use serde_json::Value;
 use crate::harness::{
     Mount, can_mount, fails, json, run, stderr, varve, with_namespaces, without_namespaces,
 };
+use varve_engine::{Batch, Db, DbOptions, KeyspaceOptions, Store};
+use varve_env::os::OsEnv;
+use varve_fs::superblock::engine_dir;
+use varve_schema::{META, RowKey};
 use varve_testkit::{Command, eventually};
+use varve_types::InodeId;
 
 #[test]
 fn a_store_is_mounted_once_and_says_where() {
@@ -470,6 +475,25 @@ fn a_stream_that_cannot_be_read_is_told_at_once() {
     in_time.args(["60", env!("CARGO_BIN_EXE_varve"), "snapshot", "receive"]).arg(mount.path());
     let said = fails(in_time.stdin(fs::File::open(mount.path()).unwrap()), 1);
     assert!(said.contains("the stream cannot be read: Is a directory"), "{said}");
+}
+
+/// A daemon that could not look at its root did not say that it served, and whoever had started it waited for that.
+#[test]
+fn a_store_without_a_root_is_not_mounted() {
+    let Some(mount) = Mount::new() else { return };
+    mount.unmount();
+    let rows = Db::open(OsEnv::new(), &engine_dir(&mount.store()), DbOptions::default()).unwrap();
+    let meta = KeyspaceOptions { prefixed: true, compressed: false };
+    let mut batch = Batch::new();
+    batch.delete(rows.keyspace(META, meta).unwrap(), RowKey::inode(InodeId::ROOT).to_bytes());
+    rows.write(batch).unwrap();
+    rows.close().unwrap();
+    let mut in_time = Command::new("timeout");
+    in_time.args(["60", env!("CARGO_BIN_EXE_varve"), "mount"]);
+    let said = fails(in_time.arg(mount.store()).arg(mount.path()), 1);
+    assert!(said.contains("the root directory of") && said.contains("varve fsck"), "{said}");
+    wait_until_free(&mount);
+    assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0);
 }
 
 /// Waits until no process has the store open.
