@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use varve::kv::Client;
 use varve::kv::protocol::{End, Request, Response};
 use varve::{Error, Result};
+use varve_fs::dictionaries::PAIR_VALUE_BYTES_MAX;
 
 use crate::output;
 
@@ -146,7 +147,9 @@ fn standard_input() -> Result<Vec<u8>> {
             .hint("give the value after the key, or pipe it in"));
     }
     let mut value = Vec::new();
-    let read = std::io::stdin().lock().take(2 << 20).read_to_end(&mut value);
+    // With a byte too many, so that whoever answers refuses it.
+    let bytes_max = PAIR_VALUE_BYTES_MAX as u64 + 1;
+    let read = std::io::stdin().lock().take(bytes_max).read_to_end(&mut value);
     read.map_err(|error| Error::machine("read the standard input", error))?;
     Ok(value)
 }

@@ -230,6 +230,10 @@ impl Client {
                         .hint("`varve status` tells whether it runs; try again")
                 };
                 let body = request.encode(self.transaction);
+                if body.len() > MESSAGE_BYTES_MAX {
+                    let text = format!("a request of more than {MESSAGE_BYTES_MAX} bytes");
+                    return Err(Error::failed(text).hint("change fewer pairs at once"));
+                }
                 send(daemon, &body).map_err(|error| lost(&error))?;
                 let body = receive(daemon).map_err(|error| lost(&error))?;
                 let body = body.ok_or_else(|| lost(&"it has hung up"))?;

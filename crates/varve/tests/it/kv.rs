@@ -52,6 +52,13 @@ fn works_on(path: &Path) {
         said(path, &["scan", "tags", "--from", "b", "--reverse", "--limit", "1"]),
         "c\tthree\nlines\n\n"
     );
+    let mut put = kv(path, &["put", "tags", "d"]);
+    let put = put.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut put = put.unwrap();
+    // Not all of it is read.
+    let _ = put.stdin.take().unwrap().write_all(&vec![0; 3 << 20]);
+    let error = String::from_utf8(put.wait_with_output().unwrap().stderr).unwrap();
+    assert!(error.contains("a value of more than 1048576 bytes"), "{error}");
     said(path, &["delete", "tags", "b"]);
     assert!(refused(path, &["get", "tags", "b"]).contains("no value"));
     let pair: Value =
