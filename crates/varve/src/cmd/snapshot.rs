@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use serde_json::{Value, json};
 use varve::transfer::{self, SendRequest};
 use varve::views::{ViewRequest, ask};
 use varve::{Error, Result};
@@ -146,11 +146,13 @@ fn send(arguments: &SendArguments) -> Result<()> {
 fn receive(arguments: &ReceiveArguments) -> Result<()> {
     let ReceiveArguments { path, token, discard, json } = arguments;
     if *discard {
-        return ask(path, ViewRequest::DiscardReceipt).map(drop);
+        ask(path, ViewRequest::DiscardReceipt)?;
+        return if *json { output::json(&json!({ "token": null })) } else { Ok(()) };
     }
     if *token {
         let told = ask(path, ViewRequest::Receipt)?;
         return match told["token"].as_str() {
+            Some(_) if *json => output::json(&told),
             Some(token) => {
                 output::line(token);
                 Ok(())

@@ -9,7 +9,7 @@ use varve_testkit::Command;
 use super::rollback::{change_files, roll_back};
 use super::views::{LARGE, fails, make_files, snapshot, text, write_at};
 use super::{Place, names, pattern, semantics};
-use crate::harness::{run, varve};
+use crate::harness::{json, run, varve};
 
 semantics!(snapshot_send, snapshot_receive_cut_short);
 
@@ -56,6 +56,11 @@ fn refused_after(path: &Path, stream: &[u8], more: usize) -> (usize, String) {
     let output = child.wait_with_output().unwrap();
     assert!(!output.status.success());
     (fed.join().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// With what to go on, as a program hears it: `--token` told it as people are told, and `--discard` nothing.
+fn told(path: &Path, what: &str) -> serde_json::Value {
+    json(varve().args(["snapshot", "receive", what, "--json"]).arg(path))["token"].clone()
 }
 
 /// Both directories hold the same, with the same owners, times, links and holes.
@@ -134,8 +139,8 @@ fn snapshot_send(place: &Place) {
     assert!(receive(&there.path(), &changes).unwrap_err().contains("changed since snapshot `two`"));
     roll_back(&there.path(), "two");
     receive(&there.path(), &changes[..changes.len() - 1]).unwrap_err();
-    run(varve().args(["snapshot", "receive", "--token"]).arg(there.path()));
-    run(varve().args(["snapshot", "receive", "--discard"]).arg(there.path()));
+    assert!(told(&there.path(), "--token").is_string());
+    assert!(told(&there.path(), "--discard").is_null());
     fails(&["snapshot", "receive", "--token"], &there.path(), &[]);
     receive(&there.path(), &changes).unwrap();
     assert!(fails(&["snapshot", "send"], &dir, &["none"]).contains("no snapshot `none`"));
