@@ -66,8 +66,9 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
     }
     // What mount(8) is told to be mounted has to be there for everybody.
     let options = known + ",noprivate";
-    let ready = mount::in_background(&request.store, &request.dir, &options).map_err(failed)?;
-    mount::show(&ready, request.is_verbose, false);
+    let Request { store, dir, is_verbose, .. } = &request;
+    let ready = mount::in_background(store, dir, &options, *is_verbose).map_err(failed)?;
+    mount::show(&ready, *is_verbose, false);
     Ok(())
 }
 

@@ -74,14 +74,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let show = |ready: &Ready| show(ready, arguments.verbose, arguments.json);
         return mounting::serve(&arguments.store, &arguments.dir, &choices, show);
     }
-    let ready = in_background(&arguments.store, &arguments.dir, &options)?;
+    let ready = in_background(&arguments.store, &arguments.dir, &options, arguments.verbose)?;
     show(&ready, arguments.verbose, arguments.json);
     Ok(())
 }
 
 /// Mounts in the background, with a hint that fits every failure.
-pub(crate) fn in_background(store: &Path, dir: &Path, options: &str) -> Result<Ready> {
-    mounting::start_in_background(store, dir, options)
+pub(crate) fn in_background(
+    store: &Path,
+    dir: &Path,
+    options: &str,
+    verbose: bool,
+) -> Result<Ready> {
+    mounting::start_in_background(store, dir, options, verbose)
         .map_err(|error| error.or_hint("`varve mount -f` shows all messages on the terminal"))
 }
 

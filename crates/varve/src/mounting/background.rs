@@ -30,8 +30,13 @@ use crate::{Error, Result};
 const END_WAIT_MAX: Duration = Duration::from_secs(10);
 const END_POLL: Duration = Duration::from_millis(5);
 
-/// Mounts `store` on `dir` with the options text `options` and returns when the mount answers.
-pub fn start_in_background(store: &Path, dir: &Path, options: &str) -> Result<Ready> {
+/// Mounts `store` on `dir` with the options text `options` and returns when the mount answers. `verbose`: with more in the log.
+pub fn start_in_background(
+    store: &Path,
+    dir: &Path,
+    options: &str,
+    verbose: bool,
+) -> Result<Ready> {
     // Early, so that no log appears in a directory that is no store.
     store::superblock(store)?;
     let program = std::env::current_exe()
@@ -39,6 +44,7 @@ pub fn start_in_background(store: &Path, dir: &Path, options: &str) -> Result<Re
     let log = logging::open_log(store);
     let mut child = Command::new(program)
         .args(["mount", "--daemon", "-o", options])
+        .args(verbose.then_some("--verbose"))
         .arg(absolute(store)?)
         .arg(absolute(dir)?)
         .stdin(Stdio::null())

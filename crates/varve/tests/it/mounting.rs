@@ -496,6 +496,25 @@ fn a_store_without_a_root_is_not_mounted() {
     assert_eq!(fs::read_dir(mount.path()).unwrap().count(), 0);
 }
 
+/// The daemon was not told of `-v`, which promises more in its log.
+#[test]
+fn a_verbose_mount_says_more_in_its_log() {
+    let Some((mount, helper)) = helped() else { return };
+    let log = || fs::read_to_string(mount.store().join("varve.log")).unwrap();
+    let is_told = |program: &mut Command| {
+        run(program.arg(mount.store()).arg(mount.path()).arg("-v"));
+        let before = log().matches(" debug ").count();
+        // A client that stops within its request.
+        let mut client = UnixStream::connect(mount.store().join("kv")).unwrap();
+        client.write_all(&[9, 0, 0, 0, 1]).unwrap();
+        drop(client);
+        eventually("the log says more", || log().matches(" debug ").count() > before);
+        mount.unmount();
+    };
+    is_told(varve().arg("mount"));
+    is_told(&mut Command::new(&helper));
+}
+
 /// Waits until no process has the store open.
 fn wait_until_free(mount: &Mount) {
     eventually("the daemon lets go", || {
