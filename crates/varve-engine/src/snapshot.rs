@@ -5,7 +5,7 @@
 //!
 //! Invariant: a batch is applied to the memtable and published as the newest state within one
 //! [`Snapshots::publish`], so a snapshot is pinned either before or after the whole of it and never
-//! loses a version in between.
+//! loses a version in between. So are tables that bring rows of their own number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,10 +33,11 @@ impl Snapshots {
     }
 
     /// Runs `apply` with the newest pinned sequence number, then makes `last_seq` the newest state.
-    pub(crate) fn publish(&self, last_seq: SeqNo, apply: impl FnOnce(Option<SeqNo>)) {
+    pub(crate) fn publish<T>(&self, last_seq: SeqNo, apply: impl FnOnce(Option<SeqNo>) -> T) -> T {
         let mut state = self.state.lock();
-        apply(state.live.last_key_value().map(|(seq, _)| *seq));
+        let result = apply(state.live.last_key_value().map(|(seq, _)| *seq));
         state.last_seq = last_seq;
+        result
     }
 
     /// The newest state's sequence number.

@@ -160,17 +160,14 @@ impl Views {
         look(&self.present.read())
     }
 
-    /// Puts in force what `change` makes of the present view.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut View)) {
+    /// Puts in force what `change` makes of the present view; returns the one before. Letting go of the last user of a table
+    /// removes its file, and of a pin takes a lock that stands before this one: who holds that must not drop what this returns.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut View)) -> Arc<View> {
         let mut current = self.present.write();
         let mut next = View::clone(&current);
         change(&mut next);
         // Who sees this waits for the lock, and so for the new view.
         self.changes.fetch_add(1, Ordering::Release);
-        let previous = std::mem::replace(&mut *current, Arc::new(next));
-        // Letting go of the last user of a table removes its file, and of a pin takes a lock that stands before this
-        // one; neither must happen under the lock.
-        drop(current);
-        drop(previous);
+        std::mem::replace(&mut *current, Arc::new(next))
     }
 }

@@ -104,7 +104,6 @@ impl Inner {
         }
         if outcome? {
             writer.next_seq = last.advanced(1);
-            self.snapshots.publish(last, |_| {});
             self.locks.store_has_changed();
             return Ok(true);
         }

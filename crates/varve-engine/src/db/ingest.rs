@@ -225,7 +225,6 @@ impl Inner {
         let (ingested, segments) = (Some(seq), written.segments.clone());
         self.install(&Changes { added, segments, ingested, ..Changes::default() })?;
         writer.next_seq = seq.advanced(1);
-        self.snapshots.publish(seq, |_| {});
         self.locks.store_has_changed();
         Ok(true)
     }

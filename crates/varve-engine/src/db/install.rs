@@ -35,7 +35,8 @@ pub(crate) struct Changes {
     pub(crate) seen: Vec<(KeyspaceId, Arc<Version>)>,
     /// A memtable whose rows `added` holds.
     pub(crate) flushed: Option<(Arc<Memtable>, SeqNo)>,
-    /// The sequence number of all rows of `added`, if they come from outside; tables hold all writes before it.
+    /// The largest sequence number of rows of `added`, if they come from outside; tables hold all writes before it, and it
+    /// becomes that of the newest state.
     pub(crate) ingested: Option<SeqNo>,
     /// A state that gets a name.
     pub(crate) named: Option<(Arc<str>, Arc<Pin>)>,
@@ -117,7 +118,7 @@ impl Inner {
         }
         let ended = ended_tables(&view, &changes.ended);
         drop(view);
-        self.views.update(|view| {
+        let change = |view: &mut View| {
             view.keyspaces.extend(changes.created.clone());
             for (keyspace, version) in versions {
                 view.set_version(keyspace, version);
@@ -126,6 +127,11 @@ impl Inner {
             if let Some((flushed, _)) = &changes.flushed {
                 view.immutables.retain(|memtable| !Arc::ptr_eq(memtable, flushed));
             }
+        };
+        // A merge of tables that were visible before their number counted would not know of who pins a state in between.
+        drop(match changes.ingested {
+            Some(last_seq) => self.snapshots.publish(last_seq, |_| self.views.update(change)),
+            None => self.views.update(change),
         });
         let removed = changes.removed.iter().map(|(_, _, table)| table).chain(&ended);
         self.let_go(removed.clone());

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use varve_env::Env;
 use varve_env::sim::{FaultRule, JournalEntry, SimEnv, SimOp};
 use varve_format::edit::TableMeta;
@@ -10,7 +11,8 @@ use varve_types::SublevelId;
 
 use super::*;
 use crate::{
-    Batch, BranchOptions, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Store, StoreError,
+    Batch, BranchOptions, Db, DbOptions, Direction, KeyRange, KeyspaceOptions, Merged, Store,
+    StoreError,
 };
 
 const ROWS: u64 = 300;
@@ -197,4 +199,38 @@ fn tables_that_go_are_not_kept_open() {
     let opened = env.open_handles();
     db.inner.cache.load_footer(table).unwrap();
     assert_eq!(env.open_handles(), opened);
+}
+
+/// Tables from outside and those of a branch were visible before their number was that of the newest state. Who pinned the
+/// state before it meanwhile lost rows, if a merge of these tables had begun without knowing of him.
+#[test]
+fn no_table_is_newer_than_the_newest_state() {
+    let env = SimEnv::new(3);
+    let options =
+        DbOptions { manifest_bytes_max: 0, memtable_bytes: 64 << 10, ..DbOptions::default() };
+    let db = Db::open(env.clone(), Path::new("/store"), options).unwrap();
+    let space = KeyspaceOptions { prefixed: true, compressed: false };
+    let space = db.keyspace("rows", space).unwrap();
+    let (inner, looks) = (Arc::clone(&db.inner), Arc::new(Mutex::new([0; 2])));
+    let counted = Arc::clone(&looks);
+    env.watch(Box::new(move |_, _| {
+        let (view, mut looks) = (inner.views.get(), counted.lock());
+        let tables = view.keyspaces.iter().flat_map(|space| space.version.tables());
+        let newest = tables.map(|(_, table)| table.meta().largest_seq).max();
+        looks[usize::from(newest > Some(inner.snapshots.last_seq()))] += 1;
+    }));
+    for round in 0..8_u8 {
+        let value = vec![round; 100];
+        let mut rows = (0..ROWS).map(|row| (key(row).to_vec().into(), value.clone().into()));
+        db.insert_sorted(space, &mut rows, false).unwrap();
+        let branch = db.branch(&BranchOptions::default()).unwrap();
+        let mut batch = Batch::new();
+        (0..ROWS).for_each(|row| batch.put(space, key(row), value.clone()));
+        branch.write(batch).unwrap();
+        branch.commit(&mut |_| Merged::Conflict).unwrap();
+    }
+    env.unwatch();
+    assert_eq!(db.inner.metrics.branches_joined.get(), 8);
+    let [sound, early] = *looks.lock();
+    assert!(sound > 100 && early == 0, "{early} of {} times", sound + early);
 }
