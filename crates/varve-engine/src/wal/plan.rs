@@ -14,7 +14,8 @@
 //! After a power cut (another boot id) the walk also ends before the first batch that depends on data
 //! outside the store and is covered by no barrier: those data may be lost. A barrier covers what was
 //! written before it, and counts where nothing before it is missing: a batch that let go of data it covers may be among
-//! that, and the data are gone. It says nothing of later logs, where sequence numbers that were cut come again.
+//! that, and the data are gone. It says nothing of later logs, where sequence numbers that were cut come again. What tables
+//! hold was covered before they did, wherever the barrier is by now.
 //!
 //! Without a power cut the page cache kept everything, so a valid record or log after a bad record is
 //! damage whether it was synced or not; only the very last record can be torn, by the process' death.
@@ -53,13 +54,14 @@ pub(crate) struct Damage {
     pub(crate) detail: String,
 }
 
-/// The plan for `scans`, sorted by number, the first being the oldest log that is still needed.
-pub(crate) fn plan(scans: &[LogScan], boot_id: u128) -> Result<Plan, Damage> {
+/// The plan for `scans`, sorted by number, the first being the oldest log that is still needed. Tables hold all writes up to
+/// `tables_seq`.
+pub(crate) fn plan(scans: &[LogScan], tables_seq: SeqNo, boot_id: u128) -> Result<Plan, Damage> {
     let unbroken = unbroken(scans, boot_id)?;
     let mut plan = Plan::default();
     for (i, (scan, len)) in unbroken.iter().enumerate() {
         let covered = covered(&unbroken[i..]);
-        let uncovered = first_uncovered(scan, *len, covered, boot_id);
+        let uncovered = first_uncovered(scan, *len, covered.max(tables_seq), boot_id);
         plan.keep.push(KeptLog { no: scan.no, len: uncovered.unwrap_or(*len), covered });
         if uncovered.is_some() {
             break;
@@ -225,7 +227,11 @@ mod tests {
     }
 
     fn keep(scans: &[LogScan]) -> Vec<(u64, u64)> {
-        let plan = plan(scans, BOOT).unwrap();
+        keep_after(0, scans)
+    }
+
+    fn keep_after(tables_seq: u64, scans: &[LogScan]) -> Vec<(u64, u64)> {
+        let plan = plan(scans, SeqNo::new(tables_seq), BOOT).unwrap();
         assert_eq!(plan.keep.len() + plan.drop.len(), scans.len());
         plan.keep.iter().map(|log| (log.no.get(), log.len)).collect()
     }
@@ -275,7 +281,7 @@ mod tests {
         headless.header = None;
         assert_eq!(keep(&[first.clone(), dropped, headless.clone()]), [(3, 40)]);
         headless.durable_len = 8;
-        assert_eq!(plan(&[first, headless], BOOT).unwrap_err().no.get(), 7);
+        assert_eq!(plan(&[first, headless], SeqNo::ZERO, BOOT).unwrap_err().no.get(), 7);
     }
 
     /// Sequence numbers that were cut come again; the barrier before the cut does not speak of them.
@@ -311,12 +317,12 @@ mod tests {
     fn a_lost_part_that_was_synced_is_damage() {
         let mut first = bad(log(3, None, 80));
         first.durable_len = 88;
-        assert_eq!(plan(&[first], BOOT).unwrap_err().offset, 80);
+        assert_eq!(plan(&[first], SeqNo::ZERO, BOOT).unwrap_err().offset, 80);
         let mut later = log(5, Some((3, 96)), 40);
         later.durable_len = 8;
-        let damage = plan(&[log(3, None, 80), later.clone()], BOOT).unwrap_err();
+        let damage = plan(&[log(3, None, 80), later.clone()], SeqNo::ZERO, BOOT).unwrap_err();
         assert_eq!((damage.no.get(), damage.offset), (3, 80));
-        let damage = plan(&[log(2, None, 80), later], BOOT).unwrap_err();
+        let damage = plan(&[log(2, None, 80), later], SeqNo::ZERO, BOOT).unwrap_err();
         assert_eq!((damage.no.get(), damage.offset), (3, 0));
     }
 
@@ -325,9 +331,9 @@ mod tests {
         let mut first = bad(log(3, None, 80));
         first.header.as_mut().unwrap().boot_id = BOOT;
         assert_eq!(keep(std::slice::from_ref(&first)), [(3, 80)]);
-        assert!(plan(&[first.clone(), log(5, Some((3, 96)), 40)], BOOT).is_err());
+        assert!(plan(&[first.clone(), log(5, Some((3, 96)), 40)], SeqNo::ZERO, BOOT).is_err());
         first.valid_after_bad = true;
-        assert!(plan(&[first], BOOT).is_err());
+        assert!(plan(&[first], SeqNo::ZERO, BOOT).is_err());
     }
 
     #[test]
@@ -344,5 +350,16 @@ mod tests {
         assert_eq!(keep(&[first.clone(), second.clone()]), [(3, 40)]);
         first.header.as_mut().unwrap().boot_id = BOOT;
         assert_eq!(keep(&[first, second]), [(3, 80), (5, 40)]);
+    }
+
+    #[test]
+    fn what_tables_hold_needs_no_barrier() {
+        let mut first = log(3, None, 80);
+        let batch = |offset, seq| ExternalBatch { offset, last_seq: SeqNo::new(seq) };
+        first.externals = vec![batch(40, 10), batch(64, 20)];
+        let logs = [first, log(5, Some((3, 80)), 40)];
+        assert_eq!(keep_after(9, &logs), [(3, 40)]);
+        assert_eq!(keep_after(10, &logs), [(3, 64)]);
+        assert_eq!(keep_after(20, &logs), [(3, 80), (5, 40)]);
     }
 }

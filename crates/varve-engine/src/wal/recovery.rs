@@ -94,7 +94,8 @@ pub(crate) fn recover(input: &RecoveryInput<'_>) -> StoreResult<Recovered> {
         Ok(scan)
     };
     let scans = input.logs.iter().map(scan).collect::<StoreResult<Vec<_>>>()?;
-    let plan = plan(&scans, input.env.boot_id()).map_err(|damage| StoreError::Damaged {
+    let plan = plan(&scans, input.tables_seq, input.env.boot_id());
+    let plan = plan.map_err(|damage| StoreError::Damaged {
         path: path_of(damage.no),
         offset: damage.offset,
         detail: damage.detail,
