@@ -7,7 +7,7 @@
 //! 3. One manifest edit exchanges the two; the files that nothing points at any more go.
 //!
 //! A crash before step 3 leaves a file that the next open removes. Rows and versions stay what they are, so snapshots
-//! see what they saw.
+//! see what they saw. Only where a sequence override gives several versions of a key one number, those go that nobody sees.
 //!
 //! Source: KVFS thesis 3.2.1, with what it leaves open: it runs while the store is used.
 
@@ -19,6 +19,7 @@ use varve_format::table::Zones;
 use super::CLOSE_CHECK_VERSIONS;
 use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit, LIVE_PERCENT_MIN, Rewrite, Room};
+use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
 use crate::db::install::Changes;
@@ -194,6 +195,8 @@ impl Inner {
         let mut outputs = Stitcher::new(Outputs::new(self, space, level), options, Some(rule));
         let (cache, table) = (Arc::clone(&self.cache), Arc::clone(table));
         let all = super::execute::ALL_KEYS;
+        // All versions of a key that share a number are of one moment, of which the first counts.
+        let mut retention = table.meta().seq_override.map(|_| Retention::new(Vec::new()));
         let mut source = TableSource::new(cache, table, all, Direction::Forward, Admission::Pass)?;
         let mut versions = 0;
         while source.valid() {
@@ -201,7 +204,11 @@ impl Inner {
             if versions % CLOSE_CHECK_VERSIONS == 0 {
                 self.check_open()?;
             }
-            outputs.add(source.key(), source.seq(), &source.found()?, source.origin())?;
+            let (key, seq) = (source.key(), source.seq());
+            if retention.as_mut().is_none_or(|retention| retention.keeps(key, seq, false, || true))
+            {
+                outputs.add(key, seq, &source.found()?, source.origin())?;
+            }
             source.advance()?;
         }
         outputs.finish()

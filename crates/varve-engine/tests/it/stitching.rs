@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use varve_engine::{
-    Batch, CompactionPolicy, Db, DbOptions, Direction, Fit, KeyRange, KeyspaceOptions, Store,
+    Batch, BranchOptions, CompactionPolicy, Db, DbOptions, Direction, Fit, KeyRange,
+    KeyspaceOptions, Merged, Store,
 };
 use varve_env::sim::SimEnv;
 use varve_format::index::IndexPolicy;
@@ -53,6 +54,12 @@ const CHUNK: u64 = 60;
 /// Fills directories in turn, a part of each at once, in an order that looks random; with each, some rows of others
 /// are overwritten.
 fn fill(db: &Db, id: KeyspaceId, dirs: u64, overwritten: u64) {
+    write(db, id, dirs, overwritten);
+    db.flush().unwrap();
+    db.compact().unwrap();
+}
+
+fn write(store: &dyn Store, id: KeyspaceId, dirs: u64, overwritten: u64) {
     for from in (0..ROWS).step_by(CHUNK as usize) {
         for at in 0..dirs {
             let dir = (at * 37 + from) % dirs;
@@ -62,11 +69,9 @@ fn fill(db: &Db, id: KeyspaceId, dirs: u64, overwritten: u64) {
                 let (other, row) = ((at * 53 + n * 17) % dirs, (at * 7 + n) % from);
                 batch.put(id, key(other, row), value(other, row));
             }
-            db.write(batch).unwrap();
+            store.write(batch).unwrap();
         }
     }
-    db.flush().unwrap();
-    db.compact().unwrap();
 }
 
 fn check(db: &Db, id: KeyspaceId, dirs: u64) {
@@ -157,6 +162,37 @@ fn a_bound_on_what_nobody_needs_is_kept_while_the_store_is_used() {
         let found = db.fragmentation();
         assert!(found.dead_bytes * 100 <= found.bytes * 26, "{policy:?}: {found:?}");
         assert!(counter(&db, "defragmentations") > 0);
+        check(&db, id, 120);
+    }
+}
+
+/// In a table of a branch that was committed by reference two versions of a key have one number. To write such a table again
+/// failed, as if it were damaged, and took the store out of use at every open.
+#[test]
+fn tables_of_a_committed_branch_are_defragmented() {
+    for policy in POLICIES {
+        let env = SimEnv::new(5);
+        let (db, id) = open_with(&env, options(policy));
+        let branch = db.branch(&BranchOptions::default()).unwrap();
+        write(&branch, id, 120, 0);
+        let overwrite = |value: &dyn Fn(u64, u64) -> Vec<u8>| {
+            for dir in 0..120 {
+                let mut batch = Batch::new();
+                let rows = (0..80).step_by(8);
+                rows.for_each(|row| batch.put(id, key(dir, row), value(dir, row)));
+                branch.write(batch).unwrap();
+            }
+            db.flush().unwrap();
+            db.compact().unwrap();
+        };
+        overwrite(&|_, _| b"old".to_vec());
+        let pinned = db.snapshot().unwrap();
+        overwrite(&value);
+        drop(pinned);
+        branch.commit(&mut |_| Merged::Conflict).unwrap();
+        assert_eq!(counter(&db, "branches_joined"), 1);
+        let done = db.defragment(Fit::Best).unwrap();
+        assert!(done.rewrites > 0, "{done:?}");
         check(&db, id, 120);
     }
 }
