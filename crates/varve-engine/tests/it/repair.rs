@@ -7,6 +7,7 @@ use varve_engine::repair::{EngineRepair, LostRows, RepairOptions, repair};
 use varve_engine::{Db, Store};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
+use varve_types::KeyspaceId;
 
 use crate::common::*;
 use crate::damage::{sample, store_files};
@@ -102,6 +103,63 @@ fn logs_that_end_with_room_are_followed_by_others() {
         let report = repaired(&env);
         assert_eq!((&report.lost, &report.cut), (&Vec::new(), &None));
         assert_eq!(after(&env), model, "seed {seed}");
+    }
+}
+
+/// Where a recovery had cut a log, a repair took what had been cut for the store's, or the logs after it for what no longer
+/// counts, without a word where the manifest was lost.
+#[test]
+fn logs_count_up_to_where_a_recovery_cut_them() {
+    let put = |db: &Db, ids: &[KeyspaceId], key: &'static str, value: &str| {
+        let value = Some(value.as_bytes().to_vec());
+        let ops = [ModelOp { space: 1, key: key.as_bytes().to_vec(), value }];
+        db.write(to_batch(ids, &ops)).unwrap();
+    };
+    for (seed, is_torn) in [(1, true), (2, false)] {
+        let env = SimEnv::new(seed);
+        let db = open(&env).unwrap();
+        let ids = make_spaces(&db).unwrap();
+        db.set_external_sync(Box::new(|| Ok(())));
+        put(&db, &ids, "a", "first");
+        db.sync().unwrap();
+        let log = of_kind(&env, ".wal").pop().unwrap();
+        let end = log_end(&env, &log);
+        let mut lost = to_batch(&ids, &[]);
+        lost.put(ids[1], &b"lost"[..], &b"outside"[..]);
+        if !is_torn {
+            lost.depends_on_external();
+        }
+        db.write(lost).unwrap();
+        (0..3).for_each(|_| put(&db, &ids, "a", "lost"));
+        let env = env.power_cut_keep_all();
+        if is_torn {
+            env.damage(&log, end + 20, 1).unwrap();
+        }
+        let db = open(&env).unwrap();
+        let mut model = contents(&db, &ids).unwrap();
+        assert_eq!(model.spaces[1], Rows::from([(b"a".to_vec(), b"first".to_vec())]));
+        for (key, value) in [("b", "second"), ("c", "third"), ("a", "fourth")] {
+            put(&db, &ids, key, value);
+            model.spaces[1].insert(key.into(), value.into());
+        }
+        db.sync().unwrap();
+        let end = log_end(&env, of_kind(&env, ".wal").last().unwrap());
+        put(&db, &ids, "damaged", "value");
+        put(&db, &ids, "after", "value");
+        db.sync().unwrap();
+        let (env, damaged) = (env.power_cut_keep_all(), env.power_cut_keep_all());
+        damaged.damage(of_kind(&env, ".wal").last().unwrap(), end + 20, 1).unwrap();
+        let report = repaired(&damaged);
+        let cut = report.cut.map(|cut| (cut.offset, cut.batches_after));
+        assert_eq!(cut, Some((end, 1)));
+        assert_eq!(after(&damaged), model, "torn: {is_torn}");
+        for path in ["MANIFEST", "CURRENT"].iter().flat_map(|kind| of_kind(&env, kind)) {
+            env.remove_raw(&path).unwrap();
+        }
+        let report = repaired(&env);
+        assert_eq!((&report.lost, &report.cut), (&Vec::new(), &None));
+        model.spaces[1].extend(["damaged", "after"].map(|key| (key.into(), b"value".to_vec())));
+        assert_eq!(after(&env), model, "torn: {is_torn}");
     }
 }
 
