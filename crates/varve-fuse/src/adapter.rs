@@ -7,7 +7,7 @@
 //! Rules that the kernel's protocol adds to the calls:
 //!
 //! - Names that are absent are answered with inode number 0, so that the kernel remembers the absence.
-//! - FLUSH, OPENDIR (but see [`Adapter::opendir`]), INTERRUPT and what is not served are answered with ENOSYS, after which the kernel stops
+//! - FLUSH, OPENDIR (but see [`Adapter::opendir`]) and what is not served are answered with ENOSYS, after which the kernel stops
 //!   asking. Locks are not claimed, so the kernel keeps them itself, which is right for a single mount.
 //! - The kernel leaves the removal of set-id bits to the file system (FUSE_HANDLE_KILLPRIV_V2) and says by a
 //!   flag of SETATTR, OPEN and WRITE when.
@@ -16,7 +16,8 @@
 //! - Every handle given is released once, however the request ended.
 //! - Syncs leave the reader threads (`waiters`), so that nobody waits behind them and many share one commit. So does what takes
 //!   other requests to the same mount ([`Adapter::ask`]).
-//! - A request that locks of transactions are in the way of leaves the reader threads too (`parked`).
+//! - A request that locks of transactions are in the way of leaves the reader threads too (`parked`). INTERRUPT is about those
+//!   alone, and has no answer: with ENOSYS the kernel would tell of no signal any more.
 //! - On a mount of root alone, where the kernel checks nothing, only root is served ([`Adapter::admit`]).
 //! - The mount options `sync` and `dirsync` are kept here; the kernel does nothing about them.
 //!
@@ -313,6 +314,10 @@ impl Adapter {
             }
             Request::Opendir => self.opendir(call),
             Request::Releasedir | Request::Destroy => Ok(DONE),
+            Request::Interrupt { unique } => {
+                self.parked.interrupt(unique);
+                Ok(DONE)
+            }
             Request::Ioctl(ioctl) => self.ioctl(call, &ioctl),
             Request::Access { mask } => self.access(call, mask),
             Request::Init(_) => Err(FsError::Invalid("a second INIT")),

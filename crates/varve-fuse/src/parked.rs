@@ -8,12 +8,16 @@
 //!    wait is over at once.
 //! 2. [`serve`] waits for locks to go and has those served again whose locks may be among them. What is refused once
 //!    more goes on waiting.
-//! 3. A request that has waited as long as it may (`Vfs::lock_wait_max`) is made a last time: those in its way give way to
+//! 3. A request whose caller is to end, as its signals say, fails with EINTR ([`signals`]).
+//! 4. A request that has waited as long as it may (`Vfs::lock_wait_max`) is made a last time: those in its way give way to
 //!    it, or it fails with EBUSY, as the file system decides.
 //!
 //! Invariant: every request is answered once; when the session ends, all waits are over.
 #![allow(clippy::disallowed_methods, reason = "times waits of programs, not the store")]
 
+mod signals;
+
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -26,6 +30,8 @@ use crate::transport::{Hold, Origin, Until};
 
 /// Requests that may wait at a time.
 const PARKED_MAX: usize = 40;
+/// Requests whose signals are remembered, the last ones: few of them wait, or will.
+const SIGNALLED_MAX: usize = 1024;
 /// The longest wait before the clock is looked at.
 const MOMENT: Duration = Duration::from_millis(50);
 
@@ -36,15 +42,30 @@ struct Waiting {
     body: Vec<u8>,
     since: Instant,
     blocked: Blocked,
+    /// Its caller has got a signal.
+    is_signalled: bool,
     _hold: Hold,
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Waiting>,
+    /// Requests, by number, whose callers have got signals. It may be told before the request is here.
+    signalled: VecDeque<u64>,
     /// Waiting, or being served again.
     count: usize,
     closed: bool,
+}
+
+impl Queue {
+    /// All that wait, and whose callers have got signals.
+    fn take(&mut self) -> Vec<Waiting> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for one in &mut waiting {
+            one.is_signalled |= self.signalled.contains(&one.header.unique);
+        }
+        waiting
+    }
 }
 
 /// The requests of one session that wait.
@@ -71,9 +92,26 @@ impl Parked {
         queue.count += 1;
         let (since, body) = (Instant::now(), body.to_vec());
         let (origin, header, blocked) = (origin.clone(), *header, blocked.clone());
-        queue.waiting.push(Waiting { origin, header, body, since, blocked, _hold: hold });
+        queue.waiting.push(Waiting {
+            origin,
+            header,
+            body,
+            since,
+            blocked,
+            is_signalled: false,
+            _hold: hold,
+        });
         self.changed.notify_one();
         true
+    }
+
+    /// The caller of the request `unique`, which need not wait here, has got a signal. The kernel tells of the first one alone.
+    pub(crate) fn interrupt(&self, unique: u64) {
+        let mut queue = self.queue.lock();
+        if queue.signalled.len() >= SIGNALLED_MAX {
+            queue.signalled.pop_front();
+        }
+        queue.signalled.push_back(unique);
     }
 
     /// No more come; [`serve`] ends all waits and returns.
@@ -92,7 +130,7 @@ pub(crate) fn serve(adapter: &Adapter) {
         while queue.waiting.is_empty() && !queue.closed {
             parked.changed.wait(&mut queue);
         }
-        let (waiting, closed) = (std::mem::take(&mut queue.waiting), queue.closed);
+        let (waiting, closed) = (queue.take(), queue.closed);
         drop(queue);
         let Some(first) = waiting.first() else { return };
         if !closed {
@@ -116,6 +154,10 @@ fn again(
     reply: &mut Reply,
 ) -> Option<Waiting> {
     let vfs = adapter.vfs();
+    if waiting.is_signalled && signals::is_to_end(waiting.header.pid) {
+        vfs.wait_is_over(&waiting.blocked);
+        return answered(adapter, &waiting, Answer::Errno(libc::EINTR), reply);
+    }
     let is_over = closed || waiting.since.elapsed() >= vfs.lock_wait_max();
     if !is_over && !vfs.wait_for_locks(&waiting.blocked, Duration::ZERO) {
         return Some(waiting);

@@ -45,6 +45,7 @@ impl Adapter {
             | Request::Statfs
             | Request::Release { .. }
             | Request::Releasedir
+            | Request::Interrupt { .. }
             | Request::Destroy
             | Request::Other => Ok(()),
             _ => Err(FsError::AccessDenied),

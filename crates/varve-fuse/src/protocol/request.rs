@@ -265,6 +265,10 @@ pub(crate) enum Request<'a> {
     },
     Syncfs,
     Statx,
+    /// The caller of the request `unique` has got a signal.
+    Interrupt {
+        unique: u64,
+    },
     /// An operation that is not served, or none at all.
     Other,
 }
@@ -313,6 +317,7 @@ impl<'a> Request<'a> {
             FUSE_REMOVEXATTR => Request::Removexattr { name: f.name()? },
             FUSE_INIT => Request::Init(f.init()?),
             FUSE_ACCESS => Request::Access { mask: f.u32()? },
+            FUSE_INTERRUPT => Request::Interrupt { unique: f.u64()? },
             FUSE_DESTROY => Request::Destroy,
             FUSE_IOCTL => Request::Ioctl(f.ioctl()?),
             FUSE_FALLOCATE => Request::Fallocate(f.fallocate()?),

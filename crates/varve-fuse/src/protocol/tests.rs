@@ -51,7 +51,7 @@ fn samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
         (FUSE_STATX, Request::Statx),
         (FUSE_FLUSH, Request::Other),
         (FUSE_OPENDIR, Request::Opendir),
-        (FUSE_INTERRUPT, Request::Other),
+        (FUSE_INTERRUPT, Request::Interrupt { unique: 0 }),
         (u32::MAX, Request::Other),
         (FUSE_ACCESS, Request::Access { mask: 0 }),
     ] {

@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::handover::Gate;
 use crate::handshake::REQUEST_BYTES_MAX;
 use crate::meters::Meter;
-use crate::protocol::constants::{FUSE_BATCH_FORGET, FUSE_FORGET};
+use crate::protocol::constants::{FUSE_BATCH_FORGET, FUSE_FORGET, FUSE_INTERRUPT};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
 
@@ -68,7 +68,7 @@ fn serve_one(
     let began = meter.begin();
     let answer = adapter.serve(origin, &header, body, reply);
     meter.end(header.opcode, began, &answer);
-    if matches!(header.opcode, FUSE_FORGET | FUSE_BATCH_FORGET) {
+    if matches!(header.opcode, FUSE_FORGET | FUSE_BATCH_FORGET | FUSE_INTERRUPT) {
         return;
     }
     origin.reply(header.unique, answer, reply);

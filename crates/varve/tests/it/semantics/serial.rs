@@ -2,11 +2,13 @@
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Child, Output, Stdio};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rustix::io::Errno;
-use varve_testkit::eventually;
+use rustix::process::Signal;
+use varve_testkit::{Command, eventually, there_is};
 
 use super::{Place, names, pattern, refused_io, semantics};
 use crate::harness::{run, varve, with_namespaces};
@@ -14,6 +16,7 @@ use crate::harness::{run, varve, with_namespaces};
 semantics!(
     serializable_transactions,
     serializable_conflicts,
+    serializable_interrupts,
     serializable_pairs,
     serializable_runs,
     serializable_large_files,
@@ -149,6 +152,62 @@ fn serializable_conflicts(place: &Place) {
     }
 }
 
+/// Opens a file, and says how that ended and how many alarms came meanwhile.
+const OPENS: &str = r#"
+import ctypes, errno, os, signal, sys
+libc = ctypes.CDLL(None, use_errno=True)
+alarms = []
+signal.signal(signal.SIGALRM, lambda *_: alarms.append(1))
+signal.signal(signal.SIGINT, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+opened = libc.open(sys.argv[1].encode(), os.O_RDONLY)
+print("opened" if opened >= 0 else errno.errorcode[ctypes.get_errno()], len(alarms) > 0)
+"#;
+
+/// Programs that waited for locks could not be killed, as long as the transaction let them wait.
+fn serializable_interrupts(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    let (first, second) = (Txn::begin(&dir, &[]), Txn::begin(&dir, &["--lock-timeout", "3600"]));
+    let [made, waited_for] = [&first, &second].map(|txn| txn.path.join("made"));
+    fs::write(made, "x").unwrap();
+    let waits_for = |of: &[&str]| second.status()["waits_for"] == serde_json::json!(of);
+    let waiting = |mut program: Command| {
+        let program = program.arg(&waited_for).stdout(Stdio::piped()).spawn().unwrap();
+        eventually("it waits", || waits_for(&[first.id()]));
+        program
+    };
+    let kill = |program: &Child, signal| {
+        let process = rustix::process::Pid::from_child(program);
+        rustix::process::kill_process(process, signal).unwrap();
+    };
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut program = waiting(Command::new("cat"));
+        kill(&program, signal);
+        eventually("it has ended", || program.try_wait().unwrap().is_some());
+        eventually("nobody waits", || waits_for(&[]));
+    }
+    if there_is("python3") {
+        let opens = || {
+            let mut python = Command::new("python3");
+            python.args(["-c", OPENS]);
+            waiting(python)
+        };
+        let said =
+            |program: Child| String::from_utf8(program.wait_with_output().unwrap().stdout).unwrap();
+        let interrupted = opens();
+        kill(&interrupted, Signal::INT);
+        assert!(said(interrupted).starts_with("EINTR"));
+        let goes_on = opens();
+        #[allow(clippy::disallowed_methods, reason = "alarms come meanwhile")]
+        thread::sleep(Duration::from_millis(300));
+        first.commit();
+        assert_eq!(said(goes_on), "opened True\n");
+    }
+}
+
 /// Requests about pairs wait as calls about files do.
 fn serializable_pairs(place: &Place) {
     if !place.is_varve() {
@@ -266,7 +325,7 @@ fn serializable_crashes(place: &Place) {
         fs::write(txn.path.join(format!("large{round}")), pattern(round, LARGE)).unwrap();
         let commit = beside(move || txn.end("commit"));
         #[allow(clippy::disallowed_methods, reason = "the moment is what differs")]
-        thread::sleep(std::time::Duration::from_millis(4 * round));
+        thread::sleep(Duration::from_millis(4 * round));
         place.kill_daemon();
         let ended = commit.join().unwrap();
         let (acknowledged, said) = (ended.status.success(), String::from_utf8_lossy(&ended.stderr));
