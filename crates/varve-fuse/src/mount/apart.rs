@@ -32,6 +32,8 @@ pub fn walk_apart<Left>(
     // SAFETY: the child uses its own copy of memory, and nothing that another thread may have locked: the allocator is made for
     // that (fork(3) of the GNU C library), and `walk` keeps to what is said above. It never returns from here.
     let child = match unsafe { libc::fork() } {
+        // As the number of a process it would stand for all children.
+        -1 => return Err(io::Error::last_os_error()),
         0 => be_child(kept, &tell, walk),
         child => child,
     };
@@ -156,6 +158,8 @@ fn leave_rings() -> io::Result<()> {
 mod tests {
     use std::os::fd::{AsFd, OwnedFd, RawFd};
 
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
     use super::*;
 
     /// Those of `descriptors` that the calling process has open.
@@ -183,6 +187,26 @@ mod tests {
             walk_apart(kept.map(|kept| kept.as_fd()), walk).unwrap();
         }
         assert_eq!(open_among(&all), all, "whoever asked has them still");
+    }
+
+    /// The number of a process that could not be was waited for, which stands for all children: so their ends were taken from
+    /// those who had started them.
+    #[test]
+    fn where_there_can_be_no_process_it_is_said_why() {
+        if !rustix::process::geteuid().is_root() {
+            return varve_testkit::skipped("root alone can be somebody who may have no process");
+        }
+        let before = getrlimit(Resource::Nproc);
+        setrlimit(Resource::Nproc, Rlimit { current: Some(0), ..before }).unwrap();
+        let as_nobody = || {
+            let nobody = rustix::process::Uid::from_raw(65_534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            walk_apart(None, || (Ok(()), ()))
+        };
+        let walked = thread::scope(|scope| scope.spawn(as_nobody).join());
+        setrlimit(Resource::Nproc, before).unwrap();
+        assert_eq!(walked.unwrap().unwrap_err().raw_os_error(), Some(libc::EAGAIN));
+        assert!(WALKING.lock().iter().all(|number| *number != u32::MAX));
     }
 
     #[test]
