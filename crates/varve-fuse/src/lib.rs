@@ -44,3 +44,4 @@ pub use notify::Notifier;
 pub use readers::Placement;
 pub use session::{Ended, ReaddirPlus, Session, SessionError, SessionOptions};
 pub use transport::{NoUring, Transport};
+pub use waiters::ASKED_WAITS_MAX;

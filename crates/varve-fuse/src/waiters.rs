@@ -10,7 +10,8 @@
 //! 3. Dropping the [`Waiters`] finishes what is queued and waits for the threads.
 //!
 //! What takes further requests has threads of its own, and the reader, who is to serve these requests, never does it
-//! ([`Waiters::try_run`]): so syncs end whoever waits, and keep no entry of a ring for long (`transport::held`).
+//! ([`Waiters::try_run`]): so syncs end whoever waits, and keep no entry of a ring for long (`transport::held`). Of these jobs no more
+//! than [`ASKED_WAITS_MAX`] may wait for what another of them does: threads must be left to that one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,6 +23,9 @@ use crate::readers::{set_free, take_share};
 
 /// The most jobs under way at one time.
 const THREADS_MAX: usize = 32;
+/// Of what a mount is asked to do beside its requests ([`varve_vfs::Vfs::transact`]), how much may wait at a time until others ask it
+/// for something, as commits do for the end of the transactions that have locked what they change.
+pub const ASKED_WAITS_MAX: usize = THREADS_MAX / 2;
 /// The most jobs that wait for a thread. Each has a caller of its own that waits for it.
 const JOBS_MAX: usize = 1024;
 

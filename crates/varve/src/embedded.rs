@@ -176,7 +176,7 @@ impl Transaction {
     /// the same or limits or the disk are full, nothing has happened, the error says why, and the transaction goes on. After
     /// it calls of the transaction fail.
     pub fn commit(&self) -> Result<()> {
-        let committed = views::commit(&self.main, &self.id, Some(&self.view));
+        let committed = views::commit(&self.main, &self.id, Some(&self.view), None);
         committed.map(drop).map_err(|error| views::not_committed(&self.main, &self.id, error))
     }
 

@@ -17,6 +17,7 @@ use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, Vfs};
 
 use crate::mounting::find_mount;
+use crate::socket::Places;
 use crate::store::{self, FileSystem};
 use crate::transfer;
 use crate::upgrade::control;
@@ -97,7 +98,7 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         ViewRequest::Rollback { name, dry_run: false } => {
             roll_back(&fs, name, |_| ()).map(|()| Value::Null)
         }
-        ViewRequest::Commit { id } => commit(&fs, id, None)
+        ViewRequest::Commit { id } => commit(&fs, id, None, None)
             .map(|_| Value::Null)
             .map_err(|error| not_committed(&fs, id, error)),
         ViewRequest::Receipt => transfer::token(&fs),
@@ -179,17 +180,19 @@ pub(crate) fn begin(fs: &VarveFs, root: u64, options: &TransactionOptions) -> Re
     Ok(fs.begin_transaction(InodeId::new(root), options)?)
 }
 
-/// Commits a transaction, whose file system is `open` if it is mounted.
+/// Commits a transaction, whose file system is `open` if it is mounted. Without a place among `waits`, where they are counted, it does
+/// not wait for what others have locked.
 pub(crate) fn commit(
     fs: &VarveFs,
     id: &str,
     open: Option<&VarveFs>,
+    waits: Option<&Places>,
 ) -> std::result::Result<Committed, CommitError> {
     match open {
-        Some(view) => commit_in_time(fs, id, view, CLOSE_WAIT_MAX),
+        Some(view) => commit_in_time(fs, id, view, CLOSE_WAIT_MAX, waits),
         None => {
             let view = fs.open_view(&ViewName::transaction(id))?;
-            let committed = commit_in_time(fs, id, &view, CLOSE_WAIT_MAX);
+            let committed = commit_in_time(fs, id, &view, CLOSE_WAIT_MAX, waits);
             // Of one that has ended nothing is left to sync.
             let _ = view.close();
             committed
@@ -244,10 +247,11 @@ fn commit_in_time(
     id: &str,
     view: &VarveFs,
     close_wait_max: Duration,
+    waits: Option<&Places>,
 ) -> std::result::Result<Committed, CommitError> {
     let begin = Instant::now();
     loop {
-        match commit_unlocked(fs, id, view) {
+        match commit_unlocked(fs, id, view, waits) {
             Err(CommitError::InUse(_)) if begin.elapsed() < close_wait_max => {
                 thread::sleep(CLOSE_POLL);
             }
@@ -256,17 +260,21 @@ fn commit_in_time(
     }
 }
 
-/// Commits; waits as long as any change of the main view for what others have locked.
+/// Commits; waits as long as any change of the main view for what others have locked, if there is a place.
 fn commit_unlocked(
     fs: &VarveFs,
     id: &str,
     view: &VarveFs,
+    waits: Option<&Places>,
 ) -> std::result::Result<Committed, CommitError> {
     let commit = || match fs.commit_transaction(id, view) {
         Err(CommitError::Failed(FsError::Blocked(blocked))) => Err(blocked),
         committed => Ok(committed),
     };
-    let committed = in_time(fs, fs.lock_wait_max(), commit);
+    let committed = commit().or_else(|blocked| match waits.map(Places::take) {
+        Some(None) => Err(blocked),
+        _place => in_time(fs, fs.lock_wait_max(), commit),
+    });
     committed.unwrap_or_else(|blocked| Err(FsError::Blocked(blocked).into()))
 }
 
@@ -410,7 +418,7 @@ mod tests {
         let (entry, opened) =
             view.create(Caller::ROOT, InodeId::ROOT, large, 0o644, flags).unwrap();
         view.write(entry.attr.ino, opened.handle, 0, &vec![1; 300_000], false).unwrap();
-        let commit = |close_wait_max| commit_in_time(&fs, &name.name, &view, close_wait_max);
+        let commit = |close_wait_max| commit_in_time(&fs, &name.name, &view, close_wait_max, None);
         assert!(matches!(commit(Duration::ZERO), Err(CommitError::InUse(_))));
         thread::scope(|scope| {
             scope.spawn(|| {

@@ -13,11 +13,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::waiters::ASKED_WAITS_MAX;
+
 /// Requests of one CPU that may be under way at one time; further ones wait in the kernel.
 pub(super) const ENTRIES: usize = 64;
 const FOR_LOCKS_MAX: usize = 24;
 const FOR_THE_MOUNT_MAX: usize = 32;
 const _: () = assert!(FOR_LOCKS_MAX + FOR_THE_MOUNT_MAX < ENTRIES);
+const _: () = assert!(ASKED_WAITS_MAX < FOR_THE_MOUNT_MAX, "who is waited for has an entry");
 
 /// For what a request is kept without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,7 +38,8 @@ impl ViewDesk {
             }
             Transact::Commit(id) => {
                 self.fs.transaction(&id.to_string())?;
-                ended(id, self.commit(&name(id)))
+                // Whoever is waited for may end by the same way.
+                ended(id, self.commit(&name(id), Some(&self.asked_waits)))
             }
             Transact::Abort(id) => {
                 self.fs.transaction(&id.to_string())?;

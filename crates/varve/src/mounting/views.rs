@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    MountOptions, MountPoint, MountWatch, Notifier, SessionOptions, UnmountError, UnmountMode,
-    find_mounts, unmount_that,
+    ASKED_WAITS_MAX, MountOptions, MountPoint, MountWatch, Notifier, SessionOptions, UnmountError,
+    UnmountMode, find_mounts, unmount_that,
 };
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -31,6 +31,7 @@ use super::door::Door;
 use super::idle::{self, Claims};
 use super::turns::Turns;
 use super::{Attached, Choices, mount_options, session_options};
+use crate::socket::Places;
 use crate::transfer;
 use crate::views::{self, ViewRequest};
 use crate::{Error, Result};
@@ -89,6 +90,8 @@ pub(crate) struct ViewDesk {
     pub(super) turns: Turns,
     pub(super) claims: Claims,
     pub(super) door: Arc<Door>,
+    /// Commits asked for on the mount that wait for what others have locked.
+    pub(super) asked_waits: Places,
 }
 
 impl ViewDesk {
@@ -108,6 +111,7 @@ impl ViewDesk {
             turns: Turns::default(),
             claims: Claims::default(),
             door: Arc::default(),
+            asked_waits: Places::new(ASKED_WAITS_MAX),
         });
         let weak = Arc::downgrade(&desk);
         desk.fs.attach_views_by(move |name| match weak.upgrade() {
@@ -189,7 +193,7 @@ impl ViewDesk {
             }
             ViewRequest::Commit { id } => {
                 let name = self.transaction(id);
-                self.commit(&name).map_err(|error| match error {
+                self.commit(&name, None).map_err(|error| match error {
                     NotEnded::Refused(error) => views::not_committed(&self.fs, &name.name, error),
                     NotEnded::ByAnother(being) => being.into(),
                     NotEnded::Failed(error) => error,
@@ -268,18 +272,27 @@ impl ViewDesk {
         Ok(())
     }
 
-    pub(super) fn commit(&self, name: &ViewName) -> std::result::Result<(), NotEnded> {
-        let done = self.ending(name, || self.commit_ending(name));
+    /// Commits a transaction; where `waits` are counted it takes one of them to wait for what others have locked.
+    pub(super) fn commit(
+        &self,
+        name: &ViewName,
+        waits: Option<&Places>,
+    ) -> std::result::Result<(), NotEnded> {
+        let done = self.ending(name, || self.commit_ending(name, waits));
         if !done.as_ref().is_err_and(NotEnded::goes_on) {
             self.name_changed(name);
         }
         done
     }
 
-    fn commit_ending(&self, name: &ViewName) -> std::result::Result<(), NotEnded> {
+    fn commit_ending(
+        &self,
+        name: &ViewName,
+        waits: Option<&Places>,
+    ) -> std::result::Result<(), NotEnded> {
         self.fs.check_view(name).map_err(|error| NotEnded::Refused(error.into()))?;
         let open = self.sync(name)?;
-        let done = views::commit(&self.fs, &name.name, open.as_deref());
+        let done = views::commit(&self.fs, &name.name, open.as_deref(), waits);
         let Some(committed) = done.as_ref().map_or_else(CommitError::committed, Some) else {
             return done.map(drop).map_err(NotEnded::Refused);
         };

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, XattrFlags, getxattr, getxattr_query, setxattr};
 use rustix::io::Errno;
@@ -16,7 +17,7 @@ use super::{Place, as_user, names, pattern, refused, refused_io, semantics};
 use crate::harness::{run, varve, without_namespaces};
 use varve_testkit::{Command, there_is};
 
-semantics!(transaction_attributes, transaction_attributes_meanwhile);
+semantics!(transaction_attributes, transaction_attributes_meanwhile, transaction_attributes_wait);
 
 /// Begins a transaction on a directory; gives its id.
 fn begin(dir: &Path, options: &str) -> rustix::io::Result<String> {
@@ -265,6 +266,49 @@ fn read_only(place: &Place) {
     place.remount();
     end(&dir, &id, "commit").unwrap();
     assert_eq!(fs::read(dir.join("log")).unwrap(), b"after the upgrade");
+}
+
+/// Commits that wait for what one transaction has locked, more than there are threads for what a mount is asked.
+const WAITERS: usize = 40;
+/// So many of them wait, at most.
+const WAITS_MAX: usize = 16;
+
+/// Commits that waited for what a transaction had locked kept that one from ending.
+fn transaction_attributes_wait(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    let file = |at: usize| format!("file{at}");
+    (0..WAITERS).for_each(|at| fs::write(dir.join(file(at)), "before").unwrap());
+    let waiter = |at: usize| {
+        let id = begin(&dir, "").unwrap();
+        fs::write(within(&dir, &id).join(file(at)), "after").unwrap();
+        id
+    };
+    let waiters: Vec<String> = (0..WAITERS).map(waiter).collect();
+    let locks = begin(&dir, ",isolation=serializable").unwrap();
+    for at in 0..WAITERS {
+        assert_eq!(fs::read(within(&dir, &locks).join(file(at))).unwrap(), b"before");
+    }
+    let ended = std::thread::scope(|scope| {
+        let commits = waiters.iter().map(|id| scope.spawn(|| end(&dir, id, "commit")));
+        let commits: Vec<_> = commits.collect();
+        std::thread::sleep(Duration::from_millis(500));
+        let asked = Instant::now();
+        end(&dir, &locks, "commit").unwrap();
+        assert!(asked.elapsed() < Duration::from_secs(5), "it waited for those that wait for it");
+        commits.into_iter().map(|commit| commit.join().unwrap()).collect::<Vec<_>>()
+    });
+    let committed = ended.iter().filter(|ended| ended.is_ok()).count();
+    assert!(committed >= WAITS_MAX, "{ended:?}");
+    for (at, (ended, id)) in ended.iter().zip(&waiters).enumerate() {
+        if ended.is_err() {
+            refused(*ended, Errno::INTR);
+            end(&dir, id, "commit").unwrap();
+        }
+        assert_eq!(fs::read(dir.join(file(at))).unwrap(), b"after");
+    }
 }
 
 /// Threads that commit at the same time.
