@@ -85,6 +85,14 @@ struct Call<'a> {
     reply: &'a mut Reply,
 }
 
+/// Does `work` of a request; the answer if it panics, which is logged.
+pub(crate) fn unless_it_panics<T>(opcode: u32, work: impl FnOnce() -> T) -> Result<T, Answer> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
+        log::error!("{} panicked", opcode_name(opcode));
+        Answer::Errno(libc::EIO)
+    })
+}
+
 /// Serves the kernel's requests by a `Vfs`.
 pub(crate) struct Adapter {
     vfs: Arc<dyn Vfs>,
@@ -192,19 +200,16 @@ impl Adapter {
         };
         let ino = self.inode(header.node);
         let mut call = Call { origin, header, ino, reply };
-        let served = catch_unwind(AssertUnwindSafe(|| {
+        let served = unless_it_panics(header.opcode, || {
             self.admit(header, &request)?;
             self.dispatch(&mut call, &request)
-        }));
+        });
         match served {
             Ok(Ok(answer)) => Ok(answer),
             // Of a handle that has ended nothing is left to be done again.
             Ok(Err(FsError::Blocked(blocked))) if header.opcode != FUSE_RELEASE => Err(blocked),
             Ok(Err(error)) => Ok(self.failed(header, &error)),
-            Err(_) => {
-                log::error!("{operation} panicked");
-                Ok(Answer::Errno(libc::EIO))
-            }
+            Err(panicked) => Ok(panicked),
         }
     }
 
@@ -359,14 +364,11 @@ impl Adapter {
         let Header { unique, opcode, .. } = *call.header;
         let (operation, began) = (opcode_name(opcode), Meters::now());
         Box::new(move || {
-            let answer = match catch_unwind(AssertUnwindSafe(|| work(&*vfs))) {
+            let answer = match unless_it_panics(opcode, || work(&*vfs)) {
                 Ok(Ok(body)) if body.is_empty() => DONE,
                 Ok(Ok(body)) => Answer::Data(body),
                 Ok(Err(err)) => Answer::Errno(errno(operation, &err)),
-                Err(_) => {
-                    log::error!("{operation} panicked");
-                    Answer::Errno(libc::EIO)
-                }
+                Err(panicked) => panicked,
             };
             meters.answered(opcode, began.elapsed(), &answer);
             origin.reply(unique, answer, &mut Reply::new());

@@ -12,7 +12,7 @@
 //! 4. A request that has waited as long as it may (`Vfs::lock_wait_max`) is made a last time: those in its way give way to
 //!    it, or it fails with EBUSY, as the file system decides.
 //!
-//! Invariant: every request is answered once; when the session ends, all waits are over.
+//! Invariant: every request is answered once, also if what waits or serves it panics; when the session ends, all waits are over.
 #![allow(clippy::disallowed_methods, reason = "times waits of programs, not the store")]
 
 mod signals;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use varve_vfs::{Blocked, FsError};
 
-use crate::adapter::{Adapter, Answer};
+use crate::adapter::{Adapter, Answer, unless_it_panics};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
 use crate::transport::{Hold, Origin, Until};
@@ -130,64 +130,65 @@ pub(crate) fn serve(adapter: &Adapter) {
         while queue.waiting.is_empty() && !queue.closed {
             parked.changed.wait(&mut queue);
         }
-        let (waiting, closed) = (queue.take(), queue.closed);
+        let (mut waiting, closed) = (queue.take(), queue.closed);
         drop(queue);
-        let Some(first) = waiting.first() else { return };
-        if !closed {
-            adapter.vfs().wait_for_locks(&first.blocked, MOMENT);
+        if waiting.is_empty() {
+            return;
         }
         let before = waiting.len();
-        let still =
-            waiting.into_iter().filter_map(|waiting| again(adapter, waiting, closed, &mut reply));
-        let still: Vec<Waiting> = still.collect();
+        // Once for all of them.
+        let mut wait_max = MOMENT;
+        waiting.retain_mut(|waiting| {
+            let wait_max = std::mem::take(&mut wait_max);
+            !is_answered(adapter, waiting, (wait_max, closed), &mut reply)
+        });
         let mut queue = parked.queue.lock();
-        queue.count -= before - still.len();
-        queue.waiting.extend(still);
+        queue.count -= before - waiting.len();
+        queue.waiting.extend(waiting);
     }
 }
 
-/// Has a request served again if there is a reason; gives it back if it goes on waiting.
+/// Has a request that waits served again; whether it has its answer, and waits no longer.
+fn is_answered(
+    adapter: &Adapter,
+    waiting: &mut Waiting,
+    (wait_max, closed): (Duration, bool),
+    reply: &mut Reply,
+) -> bool {
+    let opcode = waiting.header.opcode;
+    let served = || again(adapter, waiting, (wait_max, closed), reply);
+    let Some(answer) = unless_it_panics(opcode, served).unwrap_or_else(Some) else { return false };
+    adapter.meters().answered(opcode, waiting.since.elapsed(), &answer);
+    waiting.origin.reply(waiting.header.unique, answer, reply);
+    true
+}
+
+/// Serves a request again once locks have gone, for which it waits no longer than `wait_max`; `None` if it goes on waiting.
 fn again(
     adapter: &Adapter,
-    mut waiting: Waiting,
-    closed: bool,
+    waiting: &mut Waiting,
+    (wait_max, closed): (Duration, bool),
     reply: &mut Reply,
-) -> Option<Waiting> {
+) -> Option<Answer> {
     let vfs = adapter.vfs();
     if waiting.is_signalled && signals::is_to_end(waiting.header.pid) {
         vfs.wait_is_over(&waiting.blocked);
-        return answered(adapter, &waiting, Answer::Errno(libc::EINTR), reply);
+        return Some(Answer::Errno(libc::EINTR));
     }
     let is_over = closed || waiting.since.elapsed() >= vfs.lock_wait_max();
-    if !is_over && !vfs.wait_for_locks(&waiting.blocked, Duration::ZERO) {
-        return Some(waiting);
+    if !is_over && !vfs.wait_for_locks(&waiting.blocked, wait_max) {
+        return None;
     }
     vfs.wait_is_over(&waiting.blocked);
-    let Waiting { origin, header, body, .. } = &waiting;
+    let Waiting { origin, header, body, .. } = &*waiting;
     match adapter.serve_now(origin, header, body, reply) {
         Err(blocked) if !is_over => {
             waiting.blocked = blocked;
-            Some(waiting)
+            None
         }
-        Err(blocked) => {
-            let answer = insist(adapter, (origin, header, body), blocked, reply);
-            answered(adapter, &waiting, answer, reply)
-        }
-        Ok(answer) => answered(adapter, &waiting, answer, reply),
+        Err(blocked) => Some(insist(adapter, (origin, header, body), blocked, reply)),
+        Ok(answer) => Some(answer),
     }
-}
-
-/// A request has its answer and waits no longer.
-fn answered(
-    adapter: &Adapter,
-    waiting: &Waiting,
-    answer: Answer,
-    reply: &mut Reply,
-) -> Option<Waiting> {
-    let Waiting { origin, header, since, .. } = waiting;
-    adapter.meters().answered(header.opcode, since.elapsed(), &answer);
-    origin.reply(header.unique, answer, reply);
-    None
 }
 
 /// Makes a request for the last time that was refused as `blocked`.
@@ -198,6 +199,11 @@ pub(crate) fn insist(
     reply: &mut Reply,
 ) -> Answer {
     let call = || adapter.serve_now(origin, header, body, reply);
-    let served = varve_vfs::insist(adapter.vfs(), blocked, call);
-    served.unwrap_or_else(|blocked| adapter.failed(header, &FsError::Blocked(blocked)))
+    let insist = || varve_vfs::insist(adapter.vfs(), blocked, call);
+    match unless_it_panics(header.opcode, insist) {
+        Ok(served) => {
+            served.unwrap_or_else(|blocked| adapter.failed(header, &FsError::Blocked(blocked)))
+        }
+        Err(panicked) => panicked,
+    }
 }

@@ -134,6 +134,12 @@ pub(crate) fn serve(
     };
     let on_failure = &on_failure;
     thread::scope(|scope| {
+        // Before there is a request that might wait.
+        let parked = thread::Builder::new().name("varve-parked".to_owned());
+        if let Err(err) = parked.spawn_scoped(scope, || parked::serve(adapter)) {
+            log::warn!("nothing waits for locks of transactions: {err}");
+            adapter.parked().close();
+        }
         let mut threads = Vec::with_capacity(tasks.len());
         let mut result = Ok(false);
         for Task { name, is_vital, mut run } in tasks {
@@ -162,11 +168,6 @@ pub(crate) fn serve(
                     gate.without_one();
                 }
             }
-        }
-        let parked = thread::Builder::new().name("varve-parked".to_owned());
-        if let Err(err) = parked.spawn_scoped(scope, || parked::serve(adapter)) {
-            log::warn!("nothing waits for locks of transactions: {err}");
-            adapter.parked().close();
         }
         let bursts = thread::Builder::new().name("varve-bursts".to_owned());
         if governor.works()

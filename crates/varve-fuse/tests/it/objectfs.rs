@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -13,8 +14,8 @@ use tempfile::TempDir;
 use varve_testkit::model::ModelFs;
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{
-    AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FsError, FsResult, Handle, OpenFlags,
-    Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
+    AccessMode, AllocateMode, Attr, Blocked, Caller, DirEntry, Entry, FsError, FsResult, Handle,
+    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
 };
 
 use crate::support::model;
@@ -49,6 +50,8 @@ pub(crate) struct ObjectFs {
     pub(crate) registered: AtomicU64,
     /// Makes lookups and syncs panic.
     pub(crate) panics: AtomicBool,
+    /// Makes locks be in the way of lookups, which may wait for so long; what is asked about locks panics.
+    pub(crate) blocks: Mutex<Option<Duration>>,
 }
 
 macro_rules! to_inner {
@@ -82,6 +85,7 @@ impl ObjectFs {
             sync_opens: AtomicU64::new(0),
             registered: AtomicU64::new(0),
             panics: AtomicBool::new(false),
+            blocks: Mutex::default(),
         }
     }
 
@@ -177,8 +181,23 @@ impl Vfs for ObjectFs {
         self.inner.fsync_dir(ino)
     }
 
+    fn lock_wait_max(&self) -> Duration {
+        self.blocks.lock().unwrap_or_default()
+    }
+
+    fn wait_for_locks(&self, _blocked: &Blocked, _wait_max: Duration) -> bool {
+        panic!("as the test wants it");
+    }
+
+    fn overrule(&self, _blocked: &Blocked) -> bool {
+        panic!("as the test wants it");
+    }
+
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
         self.panic_if_told_to();
+        if self.blocks.lock().is_some() {
+            return Err(FsError::Blocked(Blocked { what: 1, by: Vec::new(), released: 0 }));
+        }
         self.lookups.fetch_add(1, Ordering::Relaxed);
         let entry = self.inner.lookup(parent, name)?;
         Ok(Entry { attr: self.with_object(entry.attr)? })

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
@@ -19,7 +19,7 @@ use varve_vfs::{Caller, Vfs};
 
 use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model, mounted};
-use varve_testkit::{Command, eventually, skipped};
+use varve_testkit::{Command, PATIENCE, eventually, skipped};
 
 #[test]
 fn names_present_and_absent_are_looked_up_once() {
@@ -391,6 +391,26 @@ fn a_call_that_panics_fails_alone() {
     fs::write(mount.path("b"), b"x").unwrap();
     rustix::fs::fsync(&file).unwrap();
     drop(file);
+    mount.finish().unwrap();
+}
+
+/// A request whose wait for locks panicked had no answer, or took its reader along.
+#[test]
+fn a_wait_that_panics_fails_alone() {
+    let fs = Arc::new(ObjectFs::new());
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    for wait_max in [PATIENCE, Duration::ZERO, PATIENCE] {
+        *fs.blocks.lock() = Some(wait_max);
+        let (sender, receiver) = mpsc::channel();
+        let path = mount.path("a");
+        // Apart, since without an answer it does not end before the mount does.
+        let asks = std::thread::spawn(move || sender.send(fs::metadata(path).map(drop)));
+        let answer = receiver.recv_timeout(PATIENCE).expect("an answer");
+        assert_eq!(answer.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+        asks.join().unwrap().unwrap();
+    }
+    *fs.blocks.lock() = None;
+    fs::write(mount.path("a"), b"x").unwrap();
     mount.finish().unwrap();
 }
 
