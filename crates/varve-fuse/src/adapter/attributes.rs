@@ -72,7 +72,7 @@ impl Adapter {
     }
 
     pub(super) fn setattr(&self, call: &mut Call<'_>, request: &SetAttrIn) -> Served {
-        let SetAttrIn { mode, uid, gid, size, atime, mtime, kill_set_id } = *request;
+        let SetAttrIn { mode, uid, gid, size, atime, mtime, kill_set_id, has_handle: _ } = *request;
         let set = SetAttr {
             perm: mode.map(|mode| mode & 0o7777),
             uid,

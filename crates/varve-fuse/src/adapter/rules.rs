@@ -24,7 +24,8 @@ pub(super) fn errno(operation: &str, error: &FsError) -> i32 {
 
 impl Adapter {
     /// Refuses, on a mount of root alone, whoever acts as somebody else: the kernel lets root's programs in while they do, and
-    /// checks nothing. What is open already may be used and closed, as permissions are asked for when something is opened.
+    /// checks nothing. What is open already may be used and closed, as permissions are asked for when something is opened; of
+    /// directories too, as the kernel asks for each to be opened there ([`Adapter::opendir`]).
     pub(super) fn admit(&self, header: &Header, request: &Request<'_>) -> FsResult<()> {
         if header.uid == 0 || !self.agreement.root_alone() {
             return Ok(());
@@ -35,6 +36,8 @@ impl Adapter {
             | Request::Getattr
             | Request::Statx
             | Request::Read(_)
+            | Request::Readdir(_)
+            | Request::ReaddirPlus(_)
             | Request::Write(_)
             | Request::Lseek { .. }
             | Request::Fallocate(_)
@@ -48,6 +51,7 @@ impl Adapter {
             | Request::Interrupt { .. }
             | Request::Destroy
             | Request::Other => Ok(()),
+            Request::Setattr(set) if set.is_cut_of_open_file() => Ok(()),
             _ => Err(FsError::AccessDenied),
         }
     }

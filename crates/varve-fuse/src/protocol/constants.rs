@@ -114,6 +114,7 @@ numbers! { u32:
     FATTR_SIZE = 1 << 3,
     FATTR_ATIME = 1 << 4,
     FATTR_MTIME = 1 << 5,
+    FATTR_FH = 1 << 6,
     FATTR_ATIME_NOW = 1 << 7,
     FATTR_MTIME_NOW = 1 << 8,
     FATTR_KILL_SUIDGID = 1 << 11,

@@ -88,6 +88,17 @@ pub(crate) struct SetAttrIn {
     pub(crate) atime: Option<Time>,
     pub(crate) mtime: Option<Time>,
     pub(crate) kill_set_id: bool,
+    /// It is about an open file.
+    pub(crate) has_handle: bool,
+}
+
+impl SetAttrIn {
+    /// Whether it cuts or extends an open file and nothing else, as ftruncate(2) does: whoever opened it to write may.
+    pub(crate) fn is_cut_of_open_file(&self) -> bool {
+        let SetAttrIn { mode, uid, gid, size, atime, mtime, kill_set_id: _, has_handle } = *self;
+        let others = (mode, uid, gid, atime, mtime);
+        has_handle && size.is_some() && others == (None, None, None, None, None)
+    }
 }
 
 /// MKNOD.
@@ -438,6 +449,7 @@ impl<'a> Fields<'a> {
             atime: time(FATTR_ATIME, FATTR_ATIME_NOW, atime, atime_nanos)?,
             mtime: time(FATTR_MTIME, FATTR_MTIME_NOW, mtime, mtime_nanos)?,
             kill_set_id: has(FATTR_KILL_SUIDGID),
+            has_handle: has(FATTR_FH),
         })
     }
 

@@ -138,9 +138,10 @@ fn attribute_samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
         atime: Some(Time::At(i64::MIN, 999_999_999)),
         mtime: Some(Time::Now),
         kill_set_id: true,
+        has_handle: true,
     };
-    // Mode, uid, gid, size, atime, mtime, mtime now, kill.
-    let valid = 0b1001_0011_1111;
+    // Mode, uid, gid, size, atime, mtime, handle, mtime now, kill.
+    let valid = 0b1001_0111_1111;
     let offer = Init { major: 7, minor: 45, max_readahead: 9, flags: (3 << 32) | (1 << 30) | 1 };
     vec![
         (FUSE_SETATTR, setattr_bytes(valid, i64::MIN, 999_999_999), Request::Setattr(set)),

@@ -174,9 +174,12 @@ def refused(work):
         raise AssertionError("not refused")
 opened = os.open("open", os.O_RDWR | os.O_CREAT)
 os.write(opened, b"bytes")
+listed = os.open(".", os.O_RDONLY)
 libc.setfsuid(1000)
 assert os.pread(opened, 9, 0) == b"bytes" and os.pwrite(opened, b"more!", 0) == 5
 os.fsync(opened)
+os.ftruncate(opened, 4)
+assert os.fstat(opened).st_size == 4 and os.listdir(listed) == ["open"]
 for work in [
     lambda: os.open("open", os.O_RDONLY),
     lambda: os.open("made", os.O_RDWR | os.O_CREAT),
@@ -188,6 +191,7 @@ for work in [
     lambda: os.link("open", "linked"),
     lambda: os.symlink("open", "link"),
     lambda: os.chmod("open", 0o777),
+    lambda: os.fchmod(opened, 0o777),
     lambda: os.truncate("open", 0),
     lambda: os.setxattr("open", "user.name", b"value"),
 ]:
@@ -195,6 +199,12 @@ for work in [
 os.close(opened)
 libc.setfsuid(0)
 assert os.listdir(".") == ["open"]
+os.close(os.open("second", os.O_RDWR | os.O_CREAT))
+os.setresuid(1000, 1000, 1000)
+# Without fstat(2), which the kernel lets nobody else make.
+names = ctypes.create_string_buffer(4096)
+os.lseek(listed, 0, os.SEEK_SET)
+assert libc.getdents64(listed, names, 4096) > 0 and b"second" in names.raw
 "#;
 
 #[test]
@@ -205,7 +215,9 @@ fn root_alone_is_no_other() {
     }
     let act = || {
         run(Command::new("python3").args(["-c", ACTING]).arg(mount.path()));
-        fs::remove_file(mount.path().join("open")).unwrap();
+        for made in ["open", "second"] {
+            fs::remove_file(mount.path().join(made)).unwrap();
+        }
     };
     act();
     // The next process knows what mount it is.
