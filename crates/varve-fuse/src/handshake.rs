@@ -8,6 +8,8 @@
 
 use std::io;
 
+use rustix::param::page_size;
+
 use crate::device::Device;
 use crate::handover::{OpenInode, ROOT_ALONE, SessionState};
 use crate::protocol::constants::*;
@@ -20,7 +22,6 @@ use crate::transport::{self, Carrier, NoUring, PAYLOAD_BYTES_MAX, Transport};
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// The same through rings, whose every entry must have room for it.
 const RING_WRITE_BYTES_MAX: u32 = PAYLOAD_BYTES_MAX as u32;
-const PAGE_BYTES: u32 = 4096;
 /// Room for the longest request: a write with its header, or two names.
 pub(crate) const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
 /// How many requests that no program waits for (readahead, release) may be under way.
@@ -203,9 +204,14 @@ fn answer(
         max_background: BACKGROUND_REQUESTS_MAX,
         congestion_threshold: BACKGROUND_REQUESTS_CONGESTED,
         max_write,
-        max_pages: u16::try_from(max_write / PAGE_BYTES).unwrap_or(u16::MAX),
+        max_pages: pages_in(max_write, page_size()),
         max_stack_depth: if flags & FUSE_PASSTHROUGH != 0 { STACK_DEPTH_MAX } else { 0 },
     }
+}
+
+/// Pages of the machine that so many bytes fill. Of entries of rings the kernel wants room for all that it may ask for.
+fn pages_in(bytes: u32, page_bytes: usize) -> u16 {
+    u16::try_from(bytes as usize / page_bytes).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]
@@ -253,11 +259,21 @@ mod tests {
         let options = SessionOptions::default();
         let plain = answer(&offer(u64::MAX), &options, Transport::Dev, false);
         assert_eq!(plain.flags & FUSE_OVER_IO_URING, 0);
-        assert_eq!((plain.max_write, plain.max_pages), (1 << 20, 256));
+        assert_eq!(plain.max_write, 1 << 20);
+        assert_eq!(usize::from(plain.max_pages) * page_size(), 1 << 20);
         let rings = answer(&offer(u64::MAX), &options, Transport::Uring, false);
         assert_ne!(rings.flags & FUSE_OVER_IO_URING, 0);
         assert_eq!(rings.max_write as usize, PAYLOAD_BYTES_MAX);
-        assert_eq!(usize::from(rings.max_pages) * 4096, PAYLOAD_BYTES_MAX);
+        assert_eq!(usize::from(rings.max_pages) * page_size(), PAYLOAD_BYTES_MAX);
+    }
+
+    /// Where pages are larger than 4 KiB the kernel refused all entries of rings, and the mount ended.
+    #[test]
+    fn whatever_the_size_of_pages_there_is_room_for_as_many_as_are_asked_for() {
+        for (page_kib, pages) in [(4, (256, 64)), (16, (64, 16)), (64, (16, 4))] {
+            let pages_in = |bytes| pages_in(bytes, page_kib << 10);
+            assert_eq!((pages_in(WRITE_BYTES_MAX), pages_in(RING_WRITE_BYTES_MAX)), pages);
+        }
     }
 
     #[test]

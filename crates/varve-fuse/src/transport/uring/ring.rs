@@ -16,6 +16,7 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use io_uring::squeue::Entry128;
 use io_uring::{EnterFlags, IoUring, opcode, types};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::param::page_size;
 
 use crate::device::Device;
 use crate::protocol::ring::{self, HEADERS_BYTES, LEAD_BYTES};
@@ -247,24 +249,28 @@ impl Memory {
     }
 
     fn trim(&mut self, entry: usize, keep: usize) {
-        let first = keep.next_multiple_of(4096);
-        if first >= PAYLOAD_BYTES_MAX {
+        assert!(entry < ENTRIES);
+        let pages = pages_beyond(entry, keep, page_size());
+        if pages.is_empty() {
             return;
         }
-        // SAFETY: from a page's start within the entry's payload to the payload's end; the pages read as
-        // zeros afterwards, and nobody borrows them.
+        // SAFETY: whole pages of the mapping, within the entry's payload; they read as zeros afterwards, and nobody borrows them.
         let given = unsafe {
-            let start = self.start(entry).add(LEAD_BYTES + first);
-            rustix::mm::madvise(
-                start.as_ptr().cast(),
-                PAYLOAD_BYTES_MAX - first,
-                Advice::LinuxDontNeed,
-            )
+            let start = self.base.add(pages.start);
+            rustix::mm::madvise(start.as_ptr().cast(), pages.len(), Advice::LinuxDontNeed)
         };
         if let Err(err) = given {
             log::debug!("cannot give back a ring entry's pages: {err}");
         }
     }
+}
+
+/// Where in the memory of all entries the whole pages are that an entry has beyond the first `keep` bytes of its payload. What it shares
+/// a page with is another's, as where pages are larger than 4 KiB.
+fn pages_beyond(entry: usize, keep: usize, page_bytes: usize) -> Range<usize> {
+    let start = entry * ENTRY_BYTES + LEAD_BYTES + keep;
+    let end = (entry + 1) * ENTRY_BYTES;
+    start.next_multiple_of(page_bytes)..end / page_bytes * page_bytes
 }
 
 impl Drop for Memory {
@@ -291,6 +297,21 @@ mod tests {
         assert!(kept.iter().all(|&byte| byte == 1) && given.iter().all(|&byte| byte == 0));
         memory.trim(ENTRIES - 1, PAYLOAD_BYTES_MAX);
         assert!(memory.entry(ENTRIES - 1).iter().all(|&byte| byte == 2));
+    }
+
+    /// Of larger pages than 4 KiB those went that the next entry began in.
+    #[test]
+    fn an_entry_gives_back_no_page_of_another() {
+        for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
+            for (entry, keep) in (0..ENTRIES).flat_map(|entry| [(entry, 0), (entry, 16 << 10)]) {
+                let pages = pages_beyond(entry, keep, page_bytes);
+                let payload = entry * ENTRY_BYTES + LEAD_BYTES;
+                assert!(payload + keep <= pages.start && pages.end <= (entry + 1) * ENTRY_BYTES);
+                assert!(pages.start % page_bytes == 0 && pages.end % page_bytes == 0);
+                assert!(PAYLOAD_BYTES_MAX - keep - pages.len() < 2 * page_bytes);
+            }
+        }
+        assert!(pages_beyond(0, PAYLOAD_BYTES_MAX, 4 << 10).is_empty());
     }
 
     #[test]
