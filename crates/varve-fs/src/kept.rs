@@ -13,7 +13,8 @@
 //!    whose id is larger than an epoch is unknown to that view.
 //! 2. Before bytes, length or times of an object change ([`Kept::change`]), its length and the blocks that are to change
 //!    go to the overlay ([`crate::overlay`]) of the newest view, unless it is younger than that view or has been kept
-//!    there. They are durable, with their name, before the object changes.
+//!    there. They are durable, with their name, before the object changes, and nobody reads them from the object any more, whoever
+//!    has kept them.
 //! 3. All of an object is kept where the storage below shares its room, where the kernel may write to it without
 //!    telling ([`Kept::keep_all`]), and when it is removed: then it moves there ([`Kept::take`]).
 //! 4. A view of epoch `e` reads each block from the first version at or after `e` that has it, else from the object
@@ -168,13 +169,19 @@ impl Kept {
         if let Some(overlay) = self.blocks(newest, ino)?
             && overlay.owns(bytes)
         {
+            if overlay.has_keepers() {
+                self.wait_for_readers();
+            }
             return Ok(());
         }
         let Some(overlay) = self.version(newest, ino, object)? else { return Ok(()) };
-        overlay.keep(&FileBase(object), bytes)?;
-        // Who has looked before has read.
+        let keep = |overlay: &Overlay| overlay.keep(&FileBase(object), bytes);
+        overlay.keep_by(keep, || self.wait_for_readers())
+    }
+
+    /// Who has looked before has read when it returns.
+    fn wait_for_readers(&self) {
         drop(self.epochs.write());
-        Ok(())
     }
 
     /// The overlay at an epoch, which is begun if there is none; `None` if all of the object is kept there.
@@ -241,7 +248,7 @@ impl Kept {
     fn put_all(&self, begun: &Path, path: &Path) -> io::Result<()> {
         self.env.rename(begun, path)?;
         self.sync_dirs(path)?;
-        drop(self.epochs.write());
+        self.wait_for_readers();
         Ok(())
     }
 
@@ -277,7 +284,8 @@ impl Kept {
                     self.overlays.create(&blocks, OverlayKind::Kept, &seen.stat()?)?
                 }
             };
-            overlay.keep_ranges(&FileBase(seen), ranges)
+            let keep = |overlay: &Overlay| overlay.keep_ranges(&FileBase(seen), ranges);
+            overlay.keep_by(keep, || self.wait_for_readers())
         })
     }
 
@@ -431,3 +439,6 @@ fn through(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

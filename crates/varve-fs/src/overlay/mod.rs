@@ -47,6 +47,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use varve_env::{Env, File, FileKind, FileStat, OpenMode, Seek};
@@ -104,6 +105,8 @@ pub(crate) struct Overlay {
     boot: u64,
     state: RwLock<State>,
     journal: Mutex<Journal>,
+    /// How many are keeping blocks, or waiting for who has looked before.
+    keepers: AtomicU32,
 }
 
 /// Which blocks are its own.
@@ -204,7 +207,8 @@ impl Overlay {
     ) -> Overlay {
         let (state, journal) = (RwLock::new(state), Mutex::new(journal));
         let data_start = header.data_start();
-        Overlay { file, header, data_start, boot: boot_of(env), state, journal }
+        let (boot, keepers) = (boot_of(env), AtomicU32::new(0));
+        Overlay { file, header, data_start, boot, state, journal, keepers }
     }
 
     /// It over `base`, as one file.
@@ -216,6 +220,25 @@ impl Overlay {
     pub(crate) fn owns(&self, bytes: &Range<u64>) -> bool {
         let end = bytes.end.min(self.header.base_len);
         self.state.read().owns(&(bytes.start.min(end)..end))
+    }
+
+    /// Calls `keep`, which keeps blocks, and then `wait`, which returns when nobody reads any more who has looked for them in
+    /// the base before. Until then it has keepers.
+    pub(crate) fn keep_by(
+        &self,
+        keep: impl FnOnce(&Overlay) -> io::Result<()>,
+        wait: impl FnOnce(),
+    ) -> io::Result<()> {
+        self.keepers.fetch_add(1, Ordering::Relaxed);
+        let kept = keep(self);
+        wait();
+        self.keepers.fetch_sub(1, Ordering::Release);
+        kept
+    }
+
+    /// Whether somebody may still read from the base what it [owns](Overlay::owns) by now. To be asked after that.
+    pub(crate) fn has_keepers(&self) -> bool {
+        self.keepers.load(Ordering::Acquire) > 0
     }
 
     /// The length of its base when it was made.

@@ -1,0 +1,118 @@
+//! Who waits for whom where objects change that views see.
+
+use std::sync::{Barrier, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use varve_env::sim::SimEnv;
+use varve_schema::overlay::BLOCK_BYTES;
+use varve_testkit::eventually;
+
+use super::*;
+
+const INO: InodeId = InodeId::new(100);
+const FIRST: InodeId = InodeId::new(200);
+const SECOND: InodeId = InodeId::new(300);
+/// Longer than it takes who does not wait.
+const A_WHILE: Duration = Duration::from_millis(200);
+const PIECE: Range<u64> = 0..9;
+
+/// One object, of ones, and what is kept of it.
+struct Rig {
+    kept: Kept,
+    path: PathBuf,
+    object: Arc<dyn File>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let (env, store) = (SimEnv::new(1), Path::new("/store"));
+        env.create_dir(store).unwrap();
+        let path = store.join("object");
+        let object = env.open(&path, OpenMode::CreateOrOpen).unwrap();
+        object.write_all_at(&[1; 3 * BLOCK_BYTES as usize], 0).unwrap();
+        let overlays = Arc::new(Overlays::new(env.clone()));
+        let kept = Kept::new(env.clone(), store.join("kept"), overlays);
+        Rig { kept, path, object }
+    }
+
+    /// Changes the piece after it was kept.
+    fn change(&self, byte: u8) {
+        let write = || self.object.write_all_at(&[byte; PIECE.end as usize], PIECE.start);
+        self.kept.change(INO, self.object.as_ref(), PIECE, write).unwrap();
+    }
+
+    /// The piece as the view of `epoch` sees it, read when `during` has returned, which is called while nobody must change it.
+    fn read_after(&self, epoch: InodeId, during: impl FnOnce() + Send) -> [u8; 9] {
+        let mut seen = [0; 9];
+        let read = |file: &dyn File| {
+            during();
+            file.read_at(&mut seen, PIECE.start)
+        };
+        self.kept.read(epoch, INO, &self.path, read).unwrap();
+        seen
+    }
+}
+
+/// A change of what another one had kept, which still waited for who had looked before, was made at once: he read its bytes as
+/// those of the view.
+#[test]
+fn every_change_waits_for_who_has_looked_before() {
+    let rig = Rig::new();
+    rig.kept.begin(FIRST);
+    let (looked, done) = (Barrier::new(2), mpsc::channel());
+    thread::scope(|scope| {
+        let (rig, looked) = (&rig, &looked);
+        let reader = scope.spawn(move || {
+            rig.read_after(FIRST, || {
+                looked.wait();
+                looked.wait();
+            })
+        });
+        looked.wait();
+        scope.spawn(|| rig.change(2));
+        let is_kept = |overlay: Arc<Overlay>| overlay.owns(&PIECE);
+        eventually("the block is kept", || {
+            rig.kept.blocks(FIRST, INO).unwrap().is_some_and(is_kept)
+        });
+        scope.spawn(move || {
+            rig.change(3);
+            done.0.send(()).unwrap();
+        });
+        let waits = done.1.recv_timeout(A_WHILE).is_err();
+        looked.wait();
+        assert_eq!(reader.join().unwrap(), [1; 9]);
+        assert!(waits);
+    });
+    assert_eq!(rig.read_after(FIRST, || ()), [1; 9]);
+}
+
+/// What a commit keeps for a later view was taken for kept by the change that follows, which did not wait for the readers of that
+/// view.
+#[test]
+fn a_change_waits_for_who_has_looked_before_a_commit_kept() {
+    let rig = Rig::new();
+    rig.kept.begin(FIRST);
+    rig.kept.begin(SECOND);
+    let (looked, done) = (Barrier::new(2), mpsc::channel());
+    thread::scope(|scope| {
+        let (rig, looked) = (&rig, &looked);
+        let reader = scope.spawn(move || {
+            rig.read_after(SECOND, || {
+                looked.wait();
+                looked.wait();
+            })
+        });
+        looked.wait();
+        scope.spawn(move || {
+            let object = rig.object.as_ref();
+            rig.kept.keep_besides(FIRST, INO, object, &[PIECE], &mut BTreeSet::new()).unwrap();
+            rig.change(2);
+            done.0.send(()).unwrap();
+        });
+        let waits = done.1.recv_timeout(A_WHILE).is_err();
+        looked.wait();
+        assert_eq!(reader.join().unwrap(), [1; 9]);
+        assert!(waits);
+    });
+}
