@@ -423,6 +423,34 @@ mod tests {
         }
     }
 
+    /// While the store refused writes nothing that had gone there could be asked about.
+    #[test]
+    fn what_was_spilled_is_found_while_the_store_refuses_writes() {
+        const INODES: u64 = 2000;
+        let (env, dir) = (SimEnv::new(1), Path::new("/store"));
+        let machine: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
+        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
+        let options = MountOptions { located_inodes_max: Some(640), ..MountOptions::default() };
+        let fs = VarveFs::open(machine, dir, options).unwrap();
+        let inos = || (1000..1000 + INODES).map(InodeId::new);
+        inos().for_each(|ino| fs.locator.note_lookup(ino, Place::Own).unwrap());
+        assert!(fs.locator.counts().1 >= INODES - 640);
+        let path_suffix = ".wal".to_owned();
+        env.fail(FaultRule { path_suffix, op: SimOp::Sync, nth: 1, errno: 5, sticky: false });
+        fs.sync().unwrap_err();
+        for ino in inos() {
+            assert_eq!(fs.locator.place(ino).unwrap(), Some(Place::Own));
+        }
+        assert_eq!(fs.locator.counts(), (INODES, 0));
+        for ino in inos() {
+            fs.locator.note_lookup(ino, Place::Own).unwrap();
+            // Not before both lookups are taken back, and then for good.
+            assert!(!fs.locator.forget(ino, 1).unwrap() && fs.locator.is_reachable(ino));
+            assert!(!fs.locator.forget(ino, 1).unwrap());
+            assert_eq!(fs.locator.place(ino).unwrap(), None);
+        }
+    }
+
     /// Each lookup beyond the limit walked over all that had to stay.
     #[test]
     fn what_must_stay_is_seldom_walked_over() {

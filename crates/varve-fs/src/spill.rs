@@ -10,8 +10,12 @@
 //! an earlier opening left, or another at the same time. What it has there goes when it is closed; what that would take too
 //! long for goes with the next view that is closed, or the next mount ([`Openings`]).
 //!
+//! A store that refuses writes, as after a failed sync, still answers reads: what is fetched from it then is taken over, and its row
+//! stays and is passed over from then on.
+//!
 //! The key space is cleared at each mount, except by a process that takes over from another.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,6 +44,8 @@ pub(crate) struct Spill {
     lookups: KeyspaceId,
     /// Of a view.
     opening: Option<Opening>,
+    /// Entries that were fetched while the store refused to remove their rows, which mean nothing from then on.
+    owed: Mutex<HashSet<InodeId>>,
 }
 
 /// One opening of a view.
@@ -77,7 +83,7 @@ impl Openings {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let opening = Opening { all: Arc::clone(self), number, spilled: AtomicBool::new(false) };
         let (store, lookups) = (Arc::clone(&self.store), self.lookups);
-        Spill { store, lookups, opening: Some(opening) }
+        Spill { store, lookups, opening: Some(opening), owed: Mutex::default() }
     }
 
     /// Removes rows of closed views, for a while.
@@ -125,7 +131,7 @@ impl Drop for Opening {
 impl Spill {
     /// For the main view.
     pub(crate) fn new(store: Arc<dyn Store>, lookups: KeyspaceId) -> Spill {
-        Spill { store, lookups, opening: None }
+        Spill { store, lookups, opening: None, owed: Mutex::default() }
     }
 
     fn key(&self, ino: InodeId) -> Bytes {
@@ -136,7 +142,7 @@ impl Spill {
         Bytes::copy_from_slice(&key.to_bytes())
     }
 
-    /// Writes entries. REQUIRES: none is detached.
+    /// Writes entries. REQUIRES: none is detached, and nobody else writes or fetches them meanwhile.
     pub(crate) fn put(&self, entries: &[(InodeId, LookupsRow)]) -> FsResult<()> {
         if let Some(opening) = &self.opening {
             opening.spilled.store(true, Ordering::Relaxed);
@@ -145,21 +151,60 @@ impl Spill {
         for (ino, row) in entries {
             batch.put(self.lookups, self.key(*ino), row.encode());
         }
-        self.store.write(batch).map_err(error::store)
+        self.store.write(batch).map_err(error::store)?;
+        let mut owed = self.owed.lock();
+        for (ino, _) in entries {
+            owed.remove(ino);
+        }
+        Ok(())
     }
 
-    /// Fetches and removes an entry.
+    /// Fetches and removes an entry. Its row stays if the store refuses that. REQUIRES: as [`Spill::put`].
     pub(crate) fn take(&self, ino: InodeId) -> FsResult<Option<LookupsRow>> {
         let key = self.key(ino);
         let Some(bytes) = self.store.get(self.lookups, &key).map_err(error::store)? else {
             return Ok(None);
         };
+        if self.owed.lock().contains(&ino) {
+            return Ok(None);
+        }
         let row = LookupsRow::decode(&bytes)
             .map_err(|error| error::row(LOOKUPS, RowKey::inode(ino), error))?;
         let mut batch = Batch::new();
         batch.delete(self.lookups, key);
         batch.reclaims_space();
-        self.store.write(batch).map_err(error::store)?;
+        if let Err(error) = self.store.write(batch) {
+            log::debug!("the row of inode {ino} stays in {LOOKUPS}: {error}");
+            self.owed.lock().insert(ino);
+        }
         Ok(Some(row))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use varve_env::sim::SimEnv;
+    use varve_schema::Place;
+
+    use super::*;
+    use crate::{FormatOptions, MountOptions, VarveFs};
+
+    /// What has been fetched without its row is passed over, until it is written again.
+    #[test]
+    fn a_row_that_stayed_is_not_fetched_twice() {
+        let (machine, dir): (Arc<dyn Env>, _) = (SimEnv::new(1), Path::new("/store"));
+        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
+        let fs = VarveFs::open(machine, dir, MountOptions::default()).unwrap();
+        let spill = Spill::new(Arc::clone(&fs.store), fs.lookups);
+        let (ino, row) = (InodeId::new(1000), |lookups| LookupsRow { lookups, place: Place::Own });
+        spill.put(&[(ino, row(3))]).unwrap();
+        // As if the store had refused to remove it.
+        spill.owed.lock().insert(ino);
+        assert_eq!(spill.take(ino).unwrap(), None);
+        spill.put(&[(ino, row(5))]).unwrap();
+        assert_eq!(spill.take(ino).unwrap(), Some(row(5)));
+        assert_eq!(spill.take(ino).unwrap(), None);
     }
 }
