@@ -303,7 +303,8 @@ impl Kept {
         self.share(object, &path)
     }
 
-    /// Keeps all of the object `ino`, which lies at `object` and may be changed by who does not tell.
+    /// Keeps all of the object `ino`, which lies at `object` and may be changed by who does not tell: as it is at one moment where
+    /// the storage below shares its room, else copied from front to back.
     pub(crate) fn keep_all(&self, ino: InodeId, object: &Path) -> io::Result<()> {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(()) };
@@ -317,6 +318,9 @@ impl Kept {
         };
         let path = self.path(newest, ino);
         self.create_dirs(&path)?;
+        if self.share(original.as_ref(), &path)? {
+            return Ok(());
+        }
         let begun = begun_path(&path);
         copy_file(self.env.as_ref(), original.as_ref(), &begun)?;
         self.put_all(&begun, &path)

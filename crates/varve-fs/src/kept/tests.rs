@@ -19,6 +19,7 @@ const PIECE: Range<u64> = 0..9;
 
 /// One object, of ones, and what is kept of it.
 struct Rig {
+    env: Arc<SimEnv>,
     kept: Kept,
     path: PathBuf,
     object: Arc<dyn File>,
@@ -33,7 +34,7 @@ impl Rig {
         object.write_all_at(&[1; 3 * BLOCK_BYTES as usize], 0).unwrap();
         let overlays = Arc::new(Overlays::new(env.clone()));
         let kept = Kept::new(env.clone(), store.join("kept"), overlays);
-        Rig { kept, path, object }
+        Rig { env, kept, path, object }
     }
 
     /// Changes the piece after it was kept.
@@ -115,4 +116,24 @@ fn a_change_waits_for_who_has_looked_before_a_commit_kept() {
         assert_eq!(reader.join().unwrap(), [1; 9]);
         assert!(waits);
     });
+}
+
+/// What the kernel wrote straight was copied from front to back also where the storage below could have given all of it as it
+/// was at one moment.
+#[test]
+fn what_is_written_straight_is_kept_at_one_moment_where_room_is_shared() {
+    let rig = Rig::new();
+    rig.kept.begin(FIRST);
+    rig.env.set_shares_room(true);
+    rig.kept.keep_all(INO, &rig.path).unwrap();
+    assert!(rig.kept.has_all(FIRST, INO).unwrap() && rig.kept.shares.load(Ordering::Relaxed));
+    rig.kept.begin(SECOND);
+    rig.env.set_shares_room(false);
+    rig.kept.keep_all(INO, &rig.path).unwrap();
+    assert!(rig.kept.has_all(SECOND, INO).unwrap());
+    assert!(!rig.kept.shares.load(Ordering::Relaxed), "the storage was not asked");
+    rig.object.write_all_at(&[2; 9], 0).unwrap();
+    for epoch in [FIRST, SECOND] {
+        assert_eq!(rig.read_after(epoch, || ()), [1; 9]);
+    }
 }
