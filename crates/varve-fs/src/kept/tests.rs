@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use varve_env::sim::SimEnv;
 use varve_schema::overlay::BLOCK_BYTES;
-use varve_testkit::eventually;
+use varve_testkit::{PATIENCE, eventually};
+use varve_types::FileName;
+use varve_vfs::{Caller, Vfs};
 
 use super::*;
+use crate::{FormatOptions, MountOptions, VarveFs};
 
 const INO: InodeId = InodeId::new(100);
 const FIRST: InodeId = InodeId::new(200);
@@ -136,4 +139,39 @@ fn what_is_written_straight_is_kept_at_one_moment_where_room_is_shared() {
     for epoch in [FIRST, SECOND] {
         assert_eq!(rig.read_after(epoch, || ()), [1; 9]);
     }
+}
+
+/// A view that was to begin while much was being kept of a large file had everybody wait until that was done.
+#[test]
+fn others_go_on_while_a_view_waits_for_a_change_that_began_before() {
+    let (machine, dir): (Arc<dyn Env>, _) = (SimEnv::new(1), Path::new("/store"));
+    crate::format(&machine, dir, &FormatOptions::default()).unwrap();
+    let fs = VarveFs::open(machine, dir, MountOptions::default()).unwrap();
+    let (object, kept, at_work) = (Rig::new().object, fs.objects.kept().unwrap(), Barrier::new(2));
+    let (done, made) = (mpsc::channel(), mpsc::channel());
+    thread::scope(|scope| {
+        let (fs, at_work) = (&fs, &at_work);
+        scope.spawn(move || {
+            let change = || {
+                at_work.wait();
+                at_work.wait();
+                Ok(())
+            };
+            kept.change(INO, object.as_ref(), PIECE, change).unwrap();
+        });
+        at_work.wait();
+        scope.spawn(move || {
+            fs.create_snapshot("after").unwrap();
+            done.0.send(()).unwrap();
+        });
+        let waits = done.1.recv_timeout(A_WHILE).is_err();
+        scope.spawn(move || {
+            let name = FileName::new(b"made").unwrap();
+            fs.mkdir(Caller::ROOT, InodeId::ROOT, name, 0o755).unwrap();
+            made.0.send(()).unwrap();
+        });
+        let others_go_on = made.1.recv_timeout(PATIENCE).is_ok();
+        at_work.wait();
+        assert!(waits && others_go_on, "{waits} {others_go_on}");
+    });
 }

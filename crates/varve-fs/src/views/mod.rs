@@ -379,6 +379,8 @@ impl VarveFs {
         unpin: impl FnOnce(&T) -> StoreResult<()>,
     ) -> FsResult<T> {
         let Some(kept) = self.objects.kept() else { return Err(FsError::Stale) };
+        // While they are waited for others go on.
+        kept.wait_for_changes();
         let guards = self.locks.lock_all();
         let straight = self.written_straight()?;
         // What the view sees is older than this id: it would be taken for unknown to the view otherwise.
