@@ -149,7 +149,9 @@ pub(crate) fn serve(
                 let panicked = |_| Err(io::Error::other("a thread of the transport panicked"));
                 // What a failure starts does not give way.
                 drop(pulse);
-                // Before `run` goes and with it what the kernel may still use.
+                // Whoever takes the mount away may have to wait for what the kernel has put into this thread's ring: that goes only
+                // with the ring, which is closed before its memory goes.
+                drop(run);
                 let served = served.unwrap_or_else(panicked).inspect_err(|_| on_failure());
                 if !matches!(served, Ok(false)) {
                     gate.without_one();

@@ -52,6 +52,8 @@ pub(crate) struct ObjectFs {
     pub(crate) panics: AtomicBool,
     /// Makes locks be in the way of lookups, which may wait for so long; what is asked about locks panics.
     pub(crate) blocks: Mutex<Option<Duration>>,
+    /// Makes a thread that serves a lookup fail, after so long.
+    pub(crate) breaks: Mutex<Option<Duration>>,
 }
 
 macro_rules! to_inner {
@@ -86,6 +88,7 @@ impl ObjectFs {
             registered: AtomicU64::new(0),
             panics: AtomicBool::new(false),
             blocks: Mutex::default(),
+            breaks: Mutex::default(),
         }
     }
 
@@ -182,6 +185,7 @@ impl Vfs for ObjectFs {
     }
 
     fn lock_wait_max(&self) -> Duration {
+        assert!(self.breaks.lock().is_none(), "as the test wants it");
         self.blocks.lock().unwrap_or_default()
     }
 
@@ -195,7 +199,9 @@ impl Vfs for ObjectFs {
 
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
         self.panic_if_told_to();
-        if self.blocks.lock().is_some() {
+        let breaks_after = *self.breaks.lock();
+        breaks_after.into_iter().for_each(std::thread::sleep);
+        if breaks_after.is_some() || self.blocks.lock().is_some() {
             return Err(FsError::Blocked(Blocked { what: 1, by: Vec::new(), released: 0 }));
         }
         self.lookups.fetch_add(1, Ordering::Relaxed);

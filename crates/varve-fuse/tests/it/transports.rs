@@ -164,6 +164,41 @@ fn an_aborted_connection_ends_the_session_and_every_call() {
     });
 }
 
+/// A ring's thread that failed took the mount away while its ring was open, and could wait for ever for a request that the kernel had
+/// put into that meanwhile.
+#[test]
+fn a_thread_that_fails_ends_the_session() {
+    const BREAKS_AFTER: Duration = Duration::from_millis(300);
+    for transport in [Transport::Dev, Transport::Uring] {
+        let fs = Arc::new(ObjectFs::new());
+        let options = SessionOptions { transport: Some(transport), ..SessionOptions::default() };
+        let Some(mount) = TestMount::new(fs.clone(), &options) else { continue };
+        // After the first close the kernel knows that nothing is to be flushed, and closing waits for nothing.
+        drop(File::create(mount.path("closed")).unwrap());
+        let file = File::create(mount.path("open")).unwrap();
+        *fs.breaks.lock() = Some(BREAKS_AFTER);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                stay_on_the_first_cpu();
+                fs::metadata(mount.path("b")).unwrap_err();
+            });
+            scope.spawn(move || {
+                stay_on_the_first_cpu();
+                std::thread::sleep(BREAKS_AFTER / 3);
+                drop(file);
+            });
+        });
+        assert!(matches!(mount.join(), Err(SessionError::Transport { .. })), "{transport}");
+    }
+}
+
+/// Binds the calling thread to the CPU that each machine has.
+fn stay_on_the_first_cpu() {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(0);
+    rustix::thread::sched_setaffinity(None, &cpus).unwrap();
+}
+
 /// The kernel's control of its FUSE connections, mounted for a test.
 struct Control(tempfile::TempDir);
 
