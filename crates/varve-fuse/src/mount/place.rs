@@ -20,6 +20,7 @@ use rustix::mount::UnmountFlags;
 use varve_types::InodeId;
 
 use super::apart::walk_apart;
+use super::table::MountPoint;
 use super::umount::{UnmountError, UnmountMode, flags, unmount};
 
 /// A name in a directory of a mount that this process serves.
@@ -40,6 +41,14 @@ impl Place {
     /// Where it is, for people.
     pub fn path(&self) -> PathBuf {
         self.dir.join(&self.name)
+    }
+
+    /// What is mounted on it, of `mounts`; nothing if the mount it lies on is elsewhere by now.
+    pub(super) fn mount_among<'a>(&self, mounts: &'a [MountPoint]) -> Option<&'a MountPoint> {
+        let is_there =
+            |mount: &MountPoint| mount.id == self.mount && self.dir.starts_with(&mount.dir);
+        mounts.iter().find(|mount| is_there(mount))?;
+        mounts.iter().rfind(|mount| mount.dir == self.path())
     }
 
     /// Does `work` with a path that leads to the place whatever is renamed meanwhile; on the terms of [`walk_apart`]. What is mounted

@@ -6,6 +6,9 @@ use super::place::{Place, unmount_that};
 use super::table::find_mounts;
 use super::umount::{UnmountError, UnmountMode, unmount};
 
+/// Where the kernel's control of FUSE connections is, if it is mounted. What is there belongs to whoever has mounted.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
 /// Takes one mount away, from any thread. Whoever serves it then ends.
 #[derive(Clone, Debug)]
 pub struct StopHandle {
@@ -60,8 +63,32 @@ impl StopHandle {
 
     /// Takes away by force what cannot be served. That it stays is only logged.
     pub fn give_up(&self) {
+        // A mount that this process may only have taken out of the tree, if that, would last as long as somebody waits for an answer,
+        // and so would the threads that serve it.
+        if let Some(connection) = self.connection() {
+            abort(connection);
+        }
         if let Err(error) = self.stop(UnmountMode::Force) {
             log::warn!("{error}");
         }
+    }
+
+    /// The number of its connection ([`super::MountPoint::connection`]), while it is in the mount table.
+    fn connection(&self) -> Option<u32> {
+        let mounts = find_mounts().ok()?;
+        let found = match &self.what {
+            What::Mount(mount) => mounts.iter().find(|found| found.id == *mount),
+            What::Gone | What::Any => None,
+            What::Within(place) => place.mount_among(&mounts),
+        };
+        found.map(|mount| mount.connection)
+    }
+}
+
+/// Ends a connection: whoever waits for an answer gets an error, and whoever serves it ends.
+#[allow(clippy::disallowed_methods, reason = "connections belong to the machine")]
+fn abort(connection: u32) {
+    if let Err(error) = std::fs::write(format!("{CONNECTIONS}/{connection}/abort"), "1") {
+        log::debug!("connection {connection} is not aborted: {error}");
     }
 }

@@ -1,15 +1,18 @@
 //! Mounting, finding and unmounting.
 
 use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use varve_fuse::{
     MountError, MountMethod, MountOptions, SessionOptions, UnmountError, UnmountMode, find_mounts,
     mount, unmount, walk_apart,
 };
-use varve_testkit::{Command, PATIENCE, eventually};
+use varve_testkit::{Command, PATIENCE, eventually, skipped};
 
 use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model, mounted};
@@ -83,9 +86,31 @@ fn a_mount_in_use_stays_unless_it_is_unmounted_lazily() {
     assert!(matches!(unmount(mount.dir(), UnmountMode::Plain), Err(UnmountError::Busy(_))));
     unmount(mount.dir(), UnmountMode::Lazy).unwrap();
     assert!(!mount.path("a").exists());
-    std::os::unix::fs::FileExt::write_all_at(&file, b"still served", 0).unwrap();
+    file.write_all_at(b"still served", 0).unwrap();
     drop(file);
     mount.join().unwrap();
+}
+
+/// What could not be served was only taken out of the tree by who has mounted without CAP_SYS_ADMIN: whoever waited for an answer, and
+/// so the threads that served, waited for each other.
+#[test]
+fn a_mount_that_is_given_up_ends_whoever_has_mounted() {
+    let Some(mount) = mounted() else { return };
+    let file = fs::File::create(mount.path("a")).unwrap();
+    let connection = rustix::fs::minor(file.metadata().unwrap().dev()).to_string();
+    if !Path::new("/sys/fs/fuse/connections").join(connection).exists() {
+        return skipped("the kernel's control of FUSE connections is not mounted");
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rights = capabilities(None).unwrap();
+            rights.effective.remove(CapabilitySet::SYS_ADMIN);
+            set_capabilities(None, rights).unwrap();
+            mount.stop_handle().give_up();
+        });
+    });
+    mount.join().unwrap();
+    assert!(file.write_all_at(b"not served any more", 0).is_err());
 }
 
 #[test]

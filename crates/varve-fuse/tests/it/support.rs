@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 use varve_fuse::{
     Ended, MountError, MountMethod, MountOptions, PauseHandle, Paused, Session, SessionError,
-    SessionOptions, Transport, UnmountError, UnmountMode, mount, unmount,
+    SessionOptions, StopHandle, Transport, UnmountError, UnmountMode, mount, unmount,
 };
 use varve_testkit::model::ModelFs;
 use varve_testkit::{eventually, skipped};
@@ -41,6 +41,7 @@ pub(crate) struct TestMount {
     method: MountMethod,
     server: Option<JoinHandle<Result<(), SessionError>>>,
     pause: Arc<Mutex<PauseHandle>>,
+    stop: StopHandle,
     /// Sessions that went on where another had stopped.
     resumed: Arc<AtomicU64>,
 }
@@ -77,10 +78,11 @@ impl TestMount {
             session => session.unwrap(),
         };
         let pause = Arc::new(Mutex::new(first.pause_handle()));
+        let stop = first.stop_handle();
         let resumed = Arc::<AtomicU64>::default();
         let (pauses, count) = (Arc::clone(&pause), Arc::clone(&resumed));
         let server = std::thread::spawn(move || serve(&vfs, first, &session, &pauses, &count));
-        Some(TestMount { dir, method, server: Some(server), pause, resumed })
+        Some(TestMount { dir, method, server: Some(server), pause, stop, resumed })
     }
 
     /// Pauses the session and lets another go on; returns when that one serves.
@@ -92,6 +94,10 @@ impl TestMount {
 
     pub(crate) fn method(&self) -> MountMethod {
         self.method
+    }
+
+    pub(crate) fn stop_handle(&self) -> &StopHandle {
+        &self.stop
     }
 
     pub(crate) fn dir(&self) -> &Path {
