@@ -307,7 +307,7 @@ mod tests {
                 let pages = pages_beyond(entry, keep, page_bytes);
                 let payload = entry * ENTRY_BYTES + LEAD_BYTES;
                 assert!(payload + keep <= pages.start && pages.end <= (entry + 1) * ENTRY_BYTES);
-                assert!(pages.start % page_bytes == 0 && pages.end % page_bytes == 0);
+                assert!([pages.start, pages.end].iter().all(|at| at.is_multiple_of(page_bytes)));
                 assert!(PAYLOAD_BYTES_MAX - keep - pages.len() < 2 * page_bytes);
             }
         }
