@@ -33,6 +33,8 @@ pub(crate) struct Keyspace {
     pub(crate) version: Arc<Version>,
     /// The branch whose rows it holds; `None`: it is the store's own.
     pub(crate) branch: Option<BranchId>,
+    /// It stands over none, although it is a branch's.
+    pub(crate) private: bool,
 }
 
 /// The rows of one key space up to some moment, within a stack of them.

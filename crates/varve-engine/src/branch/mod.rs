@@ -104,6 +104,7 @@ impl BranchSpace {
             options: base.options,
             version: Arc::new(Version::default()),
             branch: Some(branch),
+            private: self.private,
         }
     }
 }

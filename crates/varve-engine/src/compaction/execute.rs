@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use varve_types::{FileNo, KeyspaceId, SublevelId};
+use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
 use super::CLOSE_CHECK_VERSIONS;
 use super::outputs::{Outputs, Written};
@@ -271,7 +271,7 @@ impl Inner {
         let mut grandparents = Grandparents { tables, at: 0, bytes: 0 };
         let overlap_max = GRANDPARENT_TABLES_MAX * self.options.table_bytes;
         let mut merge = Merge::new(self.job_sources(space, job)?, Direction::Forward);
-        let mut retention = Retention::new(self.snapshots.live());
+        let mut retention = Retention::new(self.states_within(space));
         let mut versions = 0;
         while merge.valid() {
             versions += 1;
@@ -296,8 +296,8 @@ impl Inner {
                 }
             }
             // What a branch stands over may hold any key.
-            let hidden_below =
-                || space.branch.is_some() || version.older_tables(place, key).next().is_some();
+            let stands_over = space.branch.is_some() && !space.private;
+            let hidden_below = || stands_over || version.older_tables(place, key).next().is_some();
             let keeps = retention.keeps(key, seq, found == Found::Tombstone, hidden_below);
             let origin = if outputs.asks_origin() { merge.origin() } else { None };
             if keeps {
@@ -311,6 +311,18 @@ impl Inner {
             merge.advance()?;
         }
         Ok(None)
+    }
+
+    /// The states for which a merge in `space` keeps versions, ascending. A branch keeps one that is older than all rows of its
+    /// private key spaces, and of what was deleted there since nobody is told; elsewhere commits and differences are.
+    fn states_within(&self, space: &Keyspace) -> Vec<SeqNo> {
+        let mut live = self.snapshots.live();
+        if space.private {
+            let tables = space.version.tables();
+            let oldest = tables.map(|(_, table)| table.meta().smallest_seq).min();
+            live.retain(|seq| Some(*seq) >= oldest);
+        }
+        live
     }
 
     /// A source for each sub-level that the job merges.

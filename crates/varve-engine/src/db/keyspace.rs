@@ -31,7 +31,8 @@ impl Inner {
             .map(KeyspaceId::new)
             .map_err(|_| StoreError::Invalid("too many key spaces".to_owned()))?;
         let version = Arc::new(Version::default());
-        let created = Some(Keyspace { id, name: Arc::from(name), options, version, branch: None });
+        let (name, branch, private) = (Arc::from(name), None, false);
+        let created = Some(Keyspace { id, name, options, version, branch, private });
         self.install(&Changes { created, ..Changes::default() })?;
         Ok(id)
     }

@@ -374,7 +374,8 @@ fn with_tables(
     for (space, id) in opener.state.keyspaces.iter().zip(0..) {
         let (name, id) = (Arc::from(space.name.as_str()), KeyspaceId::new(id));
         let version = opener.version(id, &space.tables)?;
-        view.keyspaces.push(Keyspace { id, name, options: space.options, version, branch: None });
+        let (options, branch, private) = (space.options, None, false);
+        view.keyspaces.push(Keyspace { id, name, options, version, branch, private });
     }
     for (name, seq) in &opener.state.snapshots {
         view.snapshots.insert(Arc::from(name.as_str()), Arc::new(snapshots.pin_at(*seq)));

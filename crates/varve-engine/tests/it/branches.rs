@@ -612,3 +612,56 @@ fn private_key_spaces_are_not_committed() {
     branch.commit(&mut |_| Merged::Conflict).unwrap();
     assert_eq!(db.get(ids[1], b"key").unwrap().as_deref(), Some(&b"main"[..]));
 }
+
+/// Writes some rows, or deletes them.
+fn change(store: &dyn Store, id: KeyspaceId, rows: std::ops::Range<u64>, put: bool) {
+    let mut batch = varve_engine::Batch::new();
+    for row in rows {
+        match put {
+            true => batch.put(id, [row.to_be_bytes(); 2].concat(), vec![7; 100]),
+            false => batch.delete(id, [row.to_be_bytes(); 2].concat()),
+        }
+    }
+    store.write(batch).unwrap();
+}
+
+/// What is deleted in a private key space hides nothing, but was kept until the branch ended.
+#[test]
+fn deletions_in_private_key_spaces_go() {
+    let env = SimEnv::new(6);
+    let db = Db::open(env, &store_dir(), small_options()).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    change(&db, ids[2], 0..10, true);
+    let options = BranchOptions { private: vec![ids[0]], ..BranchOptions::default() };
+    let branch = db.branch(&options).unwrap();
+    change(&branch, ids[2], 0..10, false);
+    for row in (0..2000).step_by(20) {
+        change(&branch, ids[0], row..row + 20, true);
+        change(&branch, ids[0], row..row + 20, false);
+    }
+    db.flush().unwrap();
+    db.compact().unwrap();
+    assert_eq!(contents(&branch, &ids).unwrap(), Model::new());
+    let report = db.verify(&mut |_| {}).unwrap();
+    assert!(report.errors.is_empty(), "{:?}", report.errors);
+    // The ten rows below the branch, its deletions of them, and what was not merged yet.
+    assert!((20..200).contains(&report.versions), "{} versions", report.versions);
+}
+
+/// A commit has to be told of deletions, even if nothing is older than the branch.
+#[test]
+fn what_came_and_went_beside_a_branch_is_a_clash() {
+    let env = SimEnv::new(7);
+    let db = Db::open(env, &store_dir(), small_options()).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    let branch = db.branch(&BranchOptions::default()).unwrap();
+    change(&branch, ids[0], 100..101, true);
+    for row in (0..2000).step_by(20) {
+        change(&db, ids[0], row..row + 20, true);
+        change(&db, ids[0], row..row + 20, false);
+    }
+    db.flush().unwrap();
+    db.compact().unwrap();
+    let refused = branch.commit(&mut |_| Merged::Conflict);
+    assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
+}
