@@ -132,6 +132,12 @@ pub trait File: Send + Sync + fmt::Debug {
     /// may have been written.
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 
+    /// Writes a part of `buf` at `offset`, all of it if nothing is in the way, and says how many bytes that is: at least one, if there
+    /// are any.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.write_all_at(buf, offset).map(|()| buf.len())
+    }
+
     /// Makes the file's bytes and length durable.
     fn sync_data(&self) -> io::Result<()>;
 

@@ -47,6 +47,11 @@ impl File for MainFile {
         self.change(offset..end, || self.file.write_all_at(buf, offset))
     }
 
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let end = offset.saturating_add(buf.len() as u64);
+        self.change(offset..end, || self.file.write_at(buf, offset))
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()
     }

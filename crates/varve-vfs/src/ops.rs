@@ -303,8 +303,8 @@ pub trait Vfs: Send + Sync {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
     fn read(&self, ino: InodeId, handle: Handle, offset: u64, len: usize) -> FsResult<Bytes>;
 
-    /// Writes all of `data` at `offset` (or at the end, if opened to append); returns the count.
-    /// `kill_set_id` clears the set-id bits in the same step.
+    /// Writes `data` at `offset` (or at the end, if opened to append); returns how many bytes of it, which are fewer only
+    /// if there is no room for all. `kill_set_id` clears the set-id bits in the same step.
     fn write(
         &self,
         ino: InodeId,

@@ -42,13 +42,16 @@ impl File for OsFile {
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
-            let at = offset + done as u64;
-            match retry_on_intr(|| rustix::io::pwrite(&self.fd, &buf[done..], at))? {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                n => done += n,
-            }
+            done += self.write_at(&buf[done..], offset + done as u64)?;
         }
         Ok(())
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        match retry_on_intr(|| rustix::io::pwrite(&self.fd, buf, offset))? {
+            0 if !buf.is_empty() => Err(io::ErrorKind::WriteZero.into()),
+            n => Ok(n),
+        }
     }
 
     // A failed fsync is reported once by the kernel and then forgotten, so it is never retried here,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use varve_types::Timestamp;
 
 use super::content::{Change, PAGE_BYTES};
-use super::disk::{Disk, EBADF, EFBIG, EINVAL, EIO, ENXIO, NodeId, errno};
+use super::disk::{Disk, EBADF, EFBIG, EINVAL, EIO, ENOSPC, ENXIO, NodeId, errno};
 use super::fault::{SimOp, is_crash};
 use super::{Shared, State};
 use crate::{Allocate, File, FileKind, FileLock, FileStat, Seek, Window};
@@ -40,21 +40,28 @@ impl SimFile {
 
     /// Makes one change; a faulty write leaves a prefix.
     fn change(&self, op: SimOp, range: (u64, u64), change: Change) -> io::Result<()> {
+        self.change_part(op, range, change).1
+    }
+
+    /// The same; says also how long that prefix is.
+    fn change_part(&self, op: SimOp, range: (u64, u64), change: Change) -> (usize, io::Result<()>) {
         let mut state = self.shared.state.lock();
         let begun = state.begin(op, &[&self.path], Some(range));
         if !self.writable {
-            return begun.and_then(|()| errno(EBADF));
+            return (0, begun.and_then(|()| errno(EBADF)));
         }
         let now = state.tick();
         match (begun, change) {
-            (Ok(()), change) => state.disk.change_file(self.node, change, now),
+            (Ok(()), change) => (0, state.disk.change_file(self.node, change, now)),
             (Err(error), Change::Write { offset, bytes }) if !is_crash(&error) => {
                 let kept = state.rng.below(bytes.len() as u64 + 1) as usize;
                 let bytes = bytes[..kept].into();
-                state.disk.change_file(self.node, Change::Write { offset, bytes }, now)?;
-                Err(error)
+                match state.disk.change_file(self.node, Change::Write { offset, bytes }, now) {
+                    Ok(()) => (kept, Err(error)),
+                    Err(other) => (0, Err(other)),
+                }
             }
-            (Err(error), _) => Err(error),
+            (Err(error), _) => (0, Err(error)),
         }
     }
 
@@ -87,6 +94,16 @@ impl File for SimFile {
         }
         check_end(offset, len)?;
         self.change(SimOp::Write, (offset, len), Change::Write { offset, bytes: buf.into() })
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let len = buf.len() as u64;
+        check_end(offset, len)?;
+        let change = Change::Write { offset, bytes: buf.into() };
+        match self.change_part(SimOp::Write, (offset, len), change) {
+            (part, Err(error)) if part > 0 && error.raw_os_error() == Some(ENOSPC) => Ok(part),
+            (_, done) => done.map(|()| buf.len()),
+        }
     }
 
     fn sync_data(&self) -> io::Result<()> {

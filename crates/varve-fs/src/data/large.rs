@@ -107,13 +107,14 @@ impl VarveFs {
         Ok(buffer.into())
     }
 
+    /// Writes to an object as much of `data` as the storage below takes, and says how many bytes that is.
     pub(super) fn write_object(
         &self,
         file: &OpenFile,
         object: &dyn File,
         offset: u64,
         data: &[u8],
-    ) -> FsResult<()> {
+    ) -> FsResult<usize> {
         if self.accounts.has_quotas() {
             return self.write_counted(file, object, offset, data);
         }
@@ -124,7 +125,7 @@ impl VarveFs {
             None => offset,
         };
         end_of(offset, data.len() as u64)?;
-        object.write_all_at(data, offset).map_err(fail)
+        object.write_at(data, offset).map_err(fail)
     }
 
     /// Cuts off what a power cut left in the object although the row that would have claimed it is gone. Says whether the

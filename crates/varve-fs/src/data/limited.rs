@@ -51,21 +51,29 @@ impl VarveFs {
         Ok(len.min(usize::try_from(room).unwrap_or(usize::MAX)))
     }
 
-    /// Writes to an object, after counting what it grows by.
+    /// [`VarveFs::write_object`], after counting what it grows by.
     pub(super) fn write_counted(
         &self,
         file: &OpenFile,
         object: &dyn File,
         offset: u64,
         data: &[u8],
-    ) -> FsResult<()> {
+    ) -> FsResult<usize> {
         let ino = file.node.ino;
         let fail = |error| self.object_error("write", ino, error);
         let _growing = file.node.append.lock();
         let len = object.stat().map_err(fail)?.len;
         let offset = if file.flags.append { len } else { offset };
         let end = end_of(offset, data.len() as u64)?;
-        self.growing(ino, object, end.max(len), || object.write_all_at(data, offset).map_err(fail))
+        let mut written = 0;
+        self.growing(ino, object, end.max(len), || {
+            written = object.write_at(data, offset).map_err(fail)?;
+            Ok(())
+        })?;
+        if written < data.len() {
+            self.count_what_is(ino, object);
+        }
+        Ok(written)
     }
 
     /// Copies to `file` what limits leave room for, after counting what the object grows by.

@@ -84,6 +84,7 @@ impl VarveFs {
         }
     }
 
+    /// Writes `data`, and says how many bytes of it: of a large file fewer if the storage below takes no more.
     pub(crate) fn do_write(
         &self,
         ino: InodeId,
@@ -99,9 +100,10 @@ impl VarveFs {
         if data.is_empty() {
             return Ok(0);
         }
+        let mut written = data.len();
         if file.node.has_object() {
             let object = self.object_file(&file.node)?;
-            self.write_object(&file, object.as_ref(), offset, data)?;
+            written = self.write_object(&file, object.as_ref(), offset, data)?;
             if kill {
                 self.drop_set_id(ino)?;
             }
@@ -125,7 +127,7 @@ impl VarveFs {
                 }
                 drop(held);
                 let object = self.object_file(&file.node)?;
-                self.write_object(&file, object.as_ref(), offset, data)?;
+                written = self.write_object(&file, object.as_ref(), offset, data)?;
                 if kill {
                     self.drop_set_id(ino)?;
                 }
@@ -141,7 +143,7 @@ impl VarveFs {
         if file.flags.sync {
             self.sync_file(&file, true)?;
         }
-        Ok(data.len())
+        Ok(written)
     }
 
     /// Cuts or extends the held file; part of the work may already be committed when it returns, the

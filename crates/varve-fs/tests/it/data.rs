@@ -6,8 +6,8 @@ use varve_env::sim::{FaultRule, SimOp};
 use varve_fs::{Atime, FormatOptions, MountOptions, NewFiles};
 use varve_types::Timestamp;
 use varve_vfs::{
-    AccessMode, AllocateMode, Caller, FsError, OpenFlags, SeekFrom, SetAttr, SetTime, Vfs,
-    XattrMode,
+    AccessMode, AllocateMode, Caller, FsError, OpenFlags, SeekFrom, SetAttr, SetTime, TreeLimits,
+    Vfs, XattrMode,
 };
 
 use crate::crash::{open, sim_store};
@@ -410,6 +410,35 @@ fn a_full_disk_refuses_and_recovers() {
     fs.sync().unwrap();
     assert_eq!(&fs.contents(ino)[..100_000], &[3; 100_000][..]);
     assert_eq!(fs.check(&mut |_| ()).unwrap().errors, 0);
+}
+
+/// It failed as a whole, although a part of it could be read then.
+#[test]
+fn a_write_to_a_large_file_writes_what_there_is_room_for() {
+    for is_limited in [false, true] {
+        let env = sim_store(9, &FormatOptions::default());
+        let fs = open(&env);
+        if is_limited {
+            fs.set_limits(ROOT, TreeLimits { bytes: Some(1 << 30), inodes: None }).unwrap();
+        }
+        let ino = fs.mk(ROOT, "f");
+        fs.put_at(ino, 0, &[1; 100_000]);
+        let handle = fs.open_as(ino, WRITE);
+        let path_suffix = format!("/{}", ino.get());
+        env.fail(FaultRule { path_suffix, op: SimOp::Write, nth: 1, errno: 28, sticky: true });
+        let mut bytes = vec![1; 100_000];
+        for size in [200_000, 100_000] {
+            let written = fs.write(ino, handle, bytes.len() as u64, &vec![2; size], false).unwrap();
+            assert!(written > 0 && written < size, "{written}");
+            bytes.resize(bytes.len() + written, 2);
+            assert_eq!(fs.getattr(ino).unwrap().size, bytes.len() as u64);
+            assert_eq!(fs.usage(ROOT).unwrap().bytes, bytes.len() as u64);
+        }
+        env.clear_faults();
+        fs.release(ino, handle).unwrap();
+        assert!(fs.contents(ino) == bytes);
+        assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+    }
 }
 
 #[test]

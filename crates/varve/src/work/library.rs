@@ -102,11 +102,16 @@ impl Place for Library {
             .create(Caller::ROOT, self.dir(dir)?, name(file)?, 0o644, flags)
             .map_err(|error| failed("create", file, &error))?;
         let ino = entry.attr.ino;
-        let mut offset = 0_u64;
-        let written = data.chunks(CALL_BYTES).try_for_each(|chunk| {
-            offset += self.vfs.write(ino, opened.handle, offset, chunk, false)? as u64;
+        let write_all = || {
+            let mut done = 0;
+            while done < data.len() {
+                let end = data.len().min(done + CALL_BYTES);
+                // A call may write a part.
+                done += self.vfs.write(ino, opened.handle, done as u64, &data[done..end], false)?;
+            }
             Ok(())
-        });
+        };
+        let written = write_all();
         let synced = if durable { self.vfs.fsync(ino, opened.handle, false) } else { Ok(()) };
         let released = self.vfs.release(ino, opened.handle);
         self.vfs.forget(ino, 1);
