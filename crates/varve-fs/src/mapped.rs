@@ -11,8 +11,12 @@
 //! 3. Those that are not mapped are forgotten when they are asked about, and when many are noted.
 //!
 //! Neither a process that takes over nor the next mount knows of what was closed before.
+//!
+//! Programs that have a file open straight when the daemon dies go on writing to it, too, and the next mount is told nothing of
+//! their opening it. So a mount notes each file of which a pending row says that it was being written, if somebody has its
+//! object open for writing ([`VarveFs::note_left_open`]), and leaves its row dirty until nobody has, or until another process takes over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use parking_lot::Mutex;
@@ -33,6 +37,8 @@ pub(crate) struct Mapped(Mutex<Noted>);
 struct Noted {
     /// Each with the number of its last note.
     files: BTreeMap<InodeId, u64>,
+    /// Those of them that were left open by the death of a daemon.
+    left: BTreeSet<InodeId>,
     next: u64,
     /// Beyond so many it is looked again which are mapped, if that is more than [`NOTED_MAX`].
     look_at: usize,
@@ -54,6 +60,11 @@ impl Mapped {
         many
     }
 
+    /// Whether a file counts as one that is written to by who opened it before a daemon died.
+    pub(crate) fn is_left(&self, ino: InodeId) -> bool {
+        self.0.lock().left.contains(&ino)
+    }
+
     /// Forgets a file unless it was noted again since it had this number.
     fn forget(&self, ino: InodeId, number: u64) {
         let mut noted = self.0.lock();
@@ -64,6 +75,27 @@ impl Mapped {
 }
 
 impl VarveFs {
+    /// Of a mount that begins: notes a file that was being written when an earlier one died, if somebody still writes to it.
+    pub(crate) fn note_left_open(&self, ino: InodeId) -> FsResult<()> {
+        if self.objects.kept().is_some() && self.is_written_straight(ino)? {
+            self.mapped.note(ino);
+            self.mapped.0.lock().left.insert(ino);
+        }
+        Ok(())
+    }
+
+    /// Whether somebody still writes to a file who opened it before a daemon died.
+    pub(crate) fn is_left_written(&self, ino: InodeId) -> FsResult<bool> {
+        if !self.mapped.is_left(ino) {
+            return Ok(false);
+        }
+        let is_written = self.is_written_straight(ino)?;
+        if !is_written {
+            self.mapped.0.lock().left.remove(&ino);
+        }
+        Ok(is_written)
+    }
+
     /// Forgets the noted files that are not mapped.
     pub(crate) fn forget_unmapped(&self) {
         if let Err(error) = self.mapped_files(|_| true) {

@@ -125,14 +125,17 @@ impl VarveFs {
     }
 
     /// The row of a file that was being written follows its object. If that cannot be asked the row stays as
-    /// it is, and only the pending row goes: the object is asked whenever the file is looked at.
+    /// it is, and only the pending row goes: the object is asked whenever the file is looked at. While somebody still writes to it,
+    /// whose daemon has died, both stay.
     pub(crate) fn settle_pending(
         &self,
         ino: InodeId,
         entry: Option<(InodeId, EntrySuffix)>,
     ) -> FsResult<()> {
-        if let Err(error) = self.settle_left(ino, entry) {
-            log::warn!("the size that counts for inode {ino} may be old: {error}");
+        match self.note_left_open(ino).and_then(|()| self.settle_left(ino, entry)) {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) => log::warn!("the size that counts for inode {ino} may be old: {error}"),
         }
         let mut changes = self.changes();
         changes.batch.reclaims_space();

@@ -233,7 +233,7 @@ impl VarveFs {
         object.set_len(size).map_err(fail)?;
         object.set_times(None, Some(now)).map_err(fail)?;
         let writers = node.as_ref().is_some_and(|node| node.state().writers > 0);
-        if !writers {
+        if !writers && !self.mapped.is_left(ino) {
             self.make_clean(held, object)?;
             if let Some(node) = &node {
                 node.state().dirty_is_durable = false;
@@ -243,7 +243,8 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Makes the row clean after the last writer's release, unless someone writes again already.
+    /// Makes the row clean after the last writer's release, unless someone writes again already. `Busy` if someone does who opened
+    /// the file before a daemon died.
     pub(crate) fn settle_object(&self, ino: InodeId) -> FsResult<()> {
         let mut held = self.hold_counted(ino)?;
         // Not that of the release: if its last handle ended meanwhile, whoever opened the file since has another.
@@ -254,6 +255,9 @@ impl VarveFs {
         if !held.inode.content.is_dirty() || held.inode.nlink == 0 {
             return Ok(());
         }
+        if self.is_left_written(ino)? {
+            return Err(FsError::Busy);
+        }
         self.commit_clean(&mut held, self.any_object(ino)?)?;
         if let Some(node) = node {
             node.state().dirty_is_durable = false;
@@ -262,15 +266,18 @@ impl VarveFs {
     }
 
     /// Makes the row of a file clean that was being written when an earlier mount died, found in the entry row
-    /// of `entry` or in its own.
+    /// of `entry` or in its own. False if somebody still writes to it: that is tried again later.
     pub(crate) fn settle_left(
         &self,
         ino: InodeId,
         entry: Option<(InodeId, EntrySuffix)>,
-    ) -> FsResult<()> {
-        let Some(place) = self.place_left(ino, entry)? else { return Ok(()) };
+    ) -> FsResult<bool> {
+        let Some(place) = self.place_left(ino, entry)? else { return Ok(true) };
         self.locator.note_lookup(ino, place)?;
-        let settled = self.settle_object(ino);
+        let settled = match self.settle_object(ino) {
+            Err(why @ FsError::Busy) => self.settle_later(ino, &why).map(|()| false),
+            settled => settled.map(|()| true),
+        };
         self.locator.forget(ino, 1)?;
         settled
     }

@@ -1,5 +1,5 @@
 //! Large files whose rows could not follow them when they were closed: a transaction had locked what that changes, or something
-//! was short, such as descriptors.
+//! was short, such as descriptors. And those that programs write to which opened them before an earlier daemon died.
 //!
 //! 1. Such a file waits here, and stays known as if it was looked up, so that its row is found ([`VarveFs::settle_unwritten`]).
 //! 2. Once locks have gone, or after [`RETRY_AFTER`], who next changes anything brings the row up to date
@@ -80,7 +80,8 @@ impl VarveFs {
         }
     }
 
-    fn settle_later(&self, ino: InodeId, why: &FsError) -> FsResult<()> {
+    /// Has it tried again later.
+    pub(super) fn settle_later(&self, ino: InodeId, why: &FsError) -> FsResult<()> {
         let held = self.hold(ino)?;
         if self.unsettled.waiting.lock().inos.len() >= UNSETTLED_MAX {
             return Err(FsError::TryAgain);

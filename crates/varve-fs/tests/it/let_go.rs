@@ -1,5 +1,6 @@
 //! Large files that nobody writes to any more, and whose rows could not follow them.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,8 @@ use varve_vfs::{Caller, FsError, FsResult, Handle, OpenFlags, SeekFrom, SetAttr,
 
 use crate::crash::{STORE, open, sim_store};
 use crate::interposed::{Interposed, interposed};
-use crate::support::{BOTH, Calls, READ, ROOT, WRITE, name};
+use crate::snapshots::view;
+use crate::support::{BOTH, Calls, READ, ROOT, Rig, WRITE, name, opened_straight, os_env};
 
 const EMFILE: i32 = 24;
 const ENOSPC: i32 = 28;
@@ -322,6 +324,51 @@ fn a_file_whose_row_could_not_follow_late_either_goes() {
     let object = format!("/{}", ino.get());
     let left = env.files_raw().into_iter().filter(|path| path.to_string_lossy().ends_with(&object));
     assert_eq!(left.collect::<Vec<_>>(), Vec::<std::path::PathBuf>::new());
+}
+
+/// The next mount took what a program went on appending straight, even synchronously, for what a power cut had left, and cut it off; and
+/// the program's changes showed in snapshots.
+#[test]
+fn who_has_a_file_open_straight_when_the_daemon_dies_goes_on_writing() {
+    let mut rig = Rig::new();
+    let ino = rig.mk(ROOT, "f");
+    rig.put_at(ino, 0, &[1; LARGE]);
+    let opened = rig.open(ino, WRITE).unwrap();
+    let mut file = None;
+    rig.with_passthrough(opened.handle, &mut |fd| file = Some(opened_straight(fd))).unwrap();
+    let (file, mut expected) = (file.unwrap(), vec![1; LARGE]);
+    let append = |expected: &mut Vec<u8>| {
+        file.write_all_at(&[2; 1000], expected.len() as u64).unwrap();
+        expected.resize(expected.len() + 1000, 2);
+    };
+    for mount in 0..3 {
+        rig = if mount == 1 { rig.remount() } else { rig.after_death() };
+        let ino = rig.find(ROOT, "f").unwrap().ino;
+        append(&mut expected);
+        assert!(rig.contents(ino) == expected, "{mount}: somebody has opened it");
+        rig.put_at(ino, 0, &[1; 10]);
+        append(&mut expected);
+        assert!(rig.contents(ino) == expected, "{mount}: somebody else has written to it");
+        rig.cut(ino, LARGE as u64);
+        expected.truncate(LARGE);
+        append(&mut expected);
+        assert!(rig.contents(ino) == expected, "{mount}: somebody has cut it");
+        let snapshot = format!("s{mount}");
+        rig.create_snapshot(&snapshot).unwrap();
+        let then = expected.clone();
+        append(&mut expected);
+        let seen = view(&rig, &snapshot);
+        let ino = seen.find(ROOT, "f").unwrap().ino;
+        assert!(seen.contents(ino) == then, "{mount}: a snapshot has changed");
+        drop(seen);
+    }
+    drop(file);
+    rig.mk_dir(ROOT, "a change");
+    os_env().sleep(Duration::from_millis(1100));
+    rig.mk_dir(ROOT, "a second later");
+    assert!(is_free(&rig), "it looks written to");
+    assert_eq!(rig.usage(ROOT).unwrap().bytes, expected.len() as u64);
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
 }
 
 /// What a power cut left of a file beyond its size could be read where nothing may be cut.

@@ -75,8 +75,13 @@ impl Rig {
 
     /// Closes the store and opens it again.
     pub(crate) fn remount(self) -> Rig {
+        self.fs.close().unwrap();
+        self.after_death()
+    }
+
+    /// Opens the store again as it is when the daemon dies.
+    pub(crate) fn after_death(self) -> Rig {
         let Rig { fs, dir, options } = self;
-        fs.close().unwrap();
         drop(fs);
         let fs = VarveFs::open(os_env(), &store_of(dir.path()), options.clone()).unwrap();
         Rig { fs, dir, options }
