@@ -246,7 +246,11 @@ impl OpenFile for LibraryFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
-        self.vfs.write(self.ino, self.handle, offset, data, false)?;
+        let mut written = 0;
+        while written < data.len() {
+            let (rest, at) = (&data[written..], offset + written as u64);
+            written += self.vfs.write(self.ino, self.handle, at, rest, false)?;
+        }
         Ok(())
     }
 

@@ -123,6 +123,7 @@ numbers! { u32:
 // Flags of single requests and of the answer to an open.
 numbers! { u32:
     FUSE_OPEN_KILL_SUIDGID = 1 << 0,
+    FUSE_WRITE_CACHE = 1 << 0,
     FUSE_WRITE_KILL_SUIDGID = 1 << 2,
     FUSE_FSYNC_FDATASYNC = 1 << 0,
     FUSE_SETXATTR_ACL_KILL_SGID = 1 << 0,

@@ -141,6 +141,8 @@ pub(crate) struct Read {
 pub(crate) struct Write<'a> {
     pub(crate) handle: u64,
     pub(crate) offset: u64,
+    /// It writes back what programs have changed in mapped memory.
+    pub(crate) is_writeback: bool,
     pub(crate) kill_set_id: bool,
     pub(crate) data: &'a [u8],
 }
@@ -481,7 +483,8 @@ impl<'a> Fields<'a> {
         let (size, write_flags) = (self.u32()?, self.u32()?);
         let (_lock_owner, _flags, _padding) = (self.u64()?, self.u32()?, self.u32()?);
         let kill_set_id = write_flags & FUSE_WRITE_KILL_SUIDGID != 0;
-        Ok(Write { handle, offset, kill_set_id, data: self.bytes(size)? })
+        let is_writeback = write_flags & FUSE_WRITE_CACHE != 0;
+        Ok(Write { handle, offset, is_writeback, kill_set_id, data: self.bytes(size)? })
     }
 
     fn fallocate(&mut self) -> Result<Fallocate> {

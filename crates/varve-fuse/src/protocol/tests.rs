@@ -101,8 +101,14 @@ fn file_samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
         (FUSE_READDIRPLUS, read_bytes(), Request::ReaddirPlus(read)),
         (
             FUSE_WRITE,
-            fields! { u64: 1, 2; u32: 4, 4; u64: 5; u32: 6, 0; => b"data" },
-            Request::Write(Write { handle: 1, offset: 2, kill_set_id: true, data: b"data" }),
+            fields! { u64: 1, 2; u32: 4, 5; u64: 5; u32: 6, 0; => b"data" },
+            Request::Write(Write {
+                handle: 1,
+                offset: 2,
+                is_writeback: true,
+                kill_set_id: true,
+                data: b"data",
+            }),
         ),
         (FUSE_RELEASE, fields! { u64: 1; u32: 2, 3; u64: 4; }, Request::Release { handle: 1 }),
         (FUSE_FSYNC, fields! { u64: 1; u32: 1, 0; }, Request::Fsync { handle: 1, data_only: true }),

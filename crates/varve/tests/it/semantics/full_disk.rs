@@ -1,15 +1,15 @@
-//! A commit on a file system below that is full.
+//! What comes of a file system below that is full.
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 
 use varve_testkit::Command;
 
 use super::views::{begin, id};
 use super::{Place, semantics};
-use crate::harness::{run, varve};
+use crate::harness::{python, run, varve};
 
-semantics!(transaction_on_full_disk);
+semantics!(transaction_on_full_disk, mapped_memory_on_full_disk);
 
 /// A small file system in memory; unmounted when dropped, with what is mounted in it.
 struct Small(tempfile::TempDir);
@@ -22,17 +22,61 @@ impl Drop for Small {
     }
 }
 
+impl Small {
+    /// With a store in it, which is mounted with these options.
+    fn mounted(options: &str) -> (Small, [PathBuf; 3]) {
+        let small = Small(tempfile::tempdir().unwrap());
+        let dir = small.0.path();
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(dir));
+        let paths = ["store", "mnt", "filler"].map(|name| dir.join(name));
+        let [store, mnt, _] = &paths;
+        fs::create_dir(mnt).unwrap();
+        run(varve().arg("format").arg(store));
+        run(varve().args(["mount", "-o", options]).args([store, mnt]));
+        (small, paths)
+    }
+}
+
+/// The kernel took a part that was written for the whole.
+fn mapped_memory_on_full_disk(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let (_small, [store, mnt, filler]) = Small::mounted("nopassthrough");
+    let large = mnt.join("large");
+    fs::write(&large, vec![1; 300_000]).unwrap();
+    let file = File::options().write(true).open(&large).unwrap();
+    file.set_len(16 << 20).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let script = r#"
+import mmap, os, sys
+fd = os.open("large", os.O_RDWR)
+shared = mmap.mmap(fd, 16 << 20, mmap.MAP_SHARED)
+filler = os.open("../filler", os.O_RDWR | os.O_CREAT)
+try:
+    while os.write(filler, bytes(1 << 20)): pass
+except OSError: pass
+os.ftruncate(filler, os.fstat(filler).st_size - 40960)
+shared[8 << 20:(8 << 20) + 131072] = bytes([2]) * 131072
+try:
+    shared.flush()
+except OSError: pass
+else: sys.exit("nobody was told")
+"#;
+    if !python(&mnt, script) {
+        return;
+    }
+    fs::remove_file(&filler).unwrap();
+    run(varve().arg("umount").arg(&mnt));
+    run(varve().arg("fsck").arg(&store));
+}
+
 fn transaction_on_full_disk(place: &Place) {
     if !place.is_varve() {
         return;
     }
-    let small = Small(tempfile::tempdir().unwrap());
-    let dir = small.0.path();
-    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(dir));
-    let [store, mnt, filler] = ["store", "mnt", "filler"].map(|name| dir.join(name));
-    fs::create_dir(&mnt).unwrap();
-    run(varve().arg("format").arg(&store));
-    run(varve().arg("mount").args([&store, &mnt]));
+    let (_small, [store, mnt, filler]) = Small::mounted("rw");
     fs::write(mnt.join("large"), vec![1; 2_000_000]).unwrap();
     let view = begin(&mnt);
     fs::write(view.join("large"), vec![2; 3_000_000]).unwrap();
