@@ -263,7 +263,10 @@ pub const DEAD: [Errno; 3] = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELE
 /// Whether the server of the mount on `dir` is gone.
 pub fn is_dead(dir: &Path) -> bool {
     // Attributes may come from the kernel's cache; the room never does.
-    rustix::fs::statfs(dir).is_err_and(|err| DEAD.contains(&err))
+    let error = || rustix::fs::statfs(dir).err();
+    // What a server is killed over while it takes it up (/dev/fuse) fails as with a broken storage, which is asked in vain again.
+    let error = error().and_then(|first| if first == Errno::IO { error() } else { Some(first) });
+    error.is_some_and(|error| DEAD.contains(&error))
 }
 
 /// The most dead mounts on one directory that are taken away, one after the other.
