@@ -2,8 +2,8 @@
 //!
 //! A transaction keeps to the limits by what it sees, and so do all others by what they see. So two that each fit may
 //! exceed a limit together, and whoever commits second learns of it: what would lie below each directory with limits is
-//! summed up from the rows as the commit would leave them, before it is written. A tree may hold more than its limit
-//! allows; then it is refused to grow.
+//! summed up from the rows as the commit would leave them, its limits among them, before it is written. A tree may hold more than
+//! its limit allows; then it is refused to grow.
 //!
 //! Costs, where there are limits: them, and what the transaction and the main view have not summed up yet, at most the
 //! directories that the transaction has changed something in.
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use varve_engine::{Branch, Clash, Merged, SnapshotStore, Store};
-use varve_schema::{RowKey, Usage};
+use varve_schema::{Limits, RowKey, Usage};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -49,6 +49,9 @@ impl VarveFs {
         let tops: Vec<InodeId> = limited.iter().map(|(top, ..)| *top).collect();
         let usages = usages_by(&after, &tops, &marked)?;
         for (top, limits, now) in limited {
+            // Those that the commit brings hold for it already.
+            let Some(row) = after(RowKey::limits(top))? else { continue };
+            let limits = Limits::decode(&row).unwrap_or(limits);
             let then = usages.get(&top).copied().unwrap_or_default();
             let mut check = |limit: Option<u64>, of: fn(Usage) -> u64, what: &str| {
                 let (now, then) = (of(now), of(then));

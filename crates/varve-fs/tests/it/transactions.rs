@@ -221,6 +221,35 @@ fn no_crash_leaves_a_file_without_its_tag() {
 }
 
 /// Two that each fit do not exceed a limit together.
+/// They were those that it does away with.
+#[test]
+fn a_commit_keeps_to_the_limits_that_it_brings() {
+    let rig = Rig::new();
+    let (raised, cleared) = (rig.mk_dir(ROOT, "raised"), rig.mk_dir(ROOT, "cleared"));
+    let limits = |inodes| varve_vfs::TreeLimits { bytes: None, inodes };
+    for top in [raised, cleared] {
+        rig.set_limits(top, limits(Some(4))).unwrap();
+    }
+    let fill = |view: &VarveFs, top, count| {
+        for n in 0..count {
+            view.mk(top, &format!("f{n}"));
+        }
+    };
+    let (one, first) = begin(&rig);
+    first.set_limits(raised, limits(Some(20))).unwrap();
+    first.set_limits(cleared, limits(None)).unwrap();
+    fill(&first, raised, 10);
+    fill(&first, cleared, 10);
+    rig.commit_transaction(&one, &first).unwrap();
+    sound(&rig);
+    // Lower ones hold as well, for what others have done meanwhile.
+    let (two, second) = begin(&rig);
+    second.set_limits(raised, limits(Some(11))).unwrap();
+    second.mk(raised, "g");
+    rig.mk(raised, "h");
+    assert!(matches!(rig.commit_transaction(&two, &second), Err(CommitError::OverLimits(_))));
+}
+
 #[test]
 fn a_commit_keeps_to_the_limits_of_its_moment() {
     let rig = Rig::new();
