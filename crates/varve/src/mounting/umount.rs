@@ -46,7 +46,9 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
         Error::failed(format!("no Varve store is mounted on {}", dir.display()))
             .hint("`findmnt -t fuse.varve` lists the mounts")
     })?;
-    let served_by = holder(&mount).and_then(|holder| holder.pid);
+    // Of a dead mount it may be one that only looks.
+    let serving = holder(&mount).filter(|holder| holder.mount_point.is_some());
+    let served_by = serving.and_then(|holder| holder.pid);
     let unmounted = super::views::unmount_below(&mount.dir, mode)
         .and_then(|()| varve_fuse::unmount(&mount.dir, mode));
     match unmounted {

@@ -448,6 +448,29 @@ fn a_store_is_said_to_be_closed_when_it_is() {
     assert!(!is_open());
 }
 
+/// Who only looked at the store was taken for its daemon, and waited for.
+#[test]
+fn a_dead_mount_goes_while_somebody_looks_at_its_store() {
+    let Some(mount) = Mount::new() else { return };
+    for n in 0..1000 {
+        fs::write(mount.path().join(format!("a file with a long name {n}")), "x").unwrap();
+    }
+    run(Command::new("sync").arg("-f").arg(mount.path()));
+    mount.kill_daemon();
+    let mut dump = varve();
+    dump.arg("dump").arg(mount.store()).stdout(Stdio::piped());
+    let mut dump = dump.spawn().unwrap();
+    // It has the store until somebody reads what it writes.
+    let mut said = dump.stdout.take().unwrap();
+    said.read_exact(&mut [0; 1]).unwrap();
+    let begin = Instant::now();
+    run(varve().arg("umount").arg(mount.path()));
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    said.read_to_end(&mut Vec::new()).unwrap();
+    assert!(dump.wait().unwrap().success());
+    mount.mount();
+}
+
 /// Why a daemon did not send was taken for the beginning of the stream, and written to its end.
 #[test]
 fn a_refusal_to_send_is_no_stream() {
