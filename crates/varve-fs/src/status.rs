@@ -56,7 +56,7 @@ fn sum_up_dictionaries(store: &mut Value) {
     *spaces = told;
 }
 
-/// The sum of two values of one shape; what is no number is that of the first.
+/// The sum of two values of one shape: what holds of either, of both together; what is no number is that of the first.
 fn sum(one: Value, other: Value) -> Value {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => {
@@ -72,6 +72,7 @@ fn sum(one: Value, other: Value) -> Value {
             }
             Value::Object(one)
         }
+        (Value::Bool(one), Value::Bool(other)) => json!(one || other),
         (Value::Null, other) => other,
         (one, _) => one,
     }
@@ -94,14 +95,14 @@ mod tests {
         };
         let others = [space("meta", 7, Value::Null), space("dictionaries", 2, Value::Null)];
         assert_eq!(told(&others), others);
-        let [one, two] =
-            [("0", 3, Value::Null), ("17", 5, json!({ "degraded": true, "tables": 2 }))]
+        let map = |degraded: bool, tables: u64| json!({ "degraded": degraded, "tables": tables });
+        let [one, two, three] =
+            [("0", 3, Value::Null), ("9", 1, map(false, 1)), ("17", 5, map(true, 2))]
                 .map(|(number, rows, map)| space(&format!("dictionary-{number}"), rows, map));
-        let map = two["map"].clone();
         let [meta, names] = others;
-        let mut expected = space("dictionary-*", 8, map);
-        expected["keyspaces"] = json!(2);
-        assert_eq!(told(&[meta.clone(), one, names.clone(), two]), [meta, names, expected]);
+        let mut expected = space("dictionary-*", 9, map(true, 3));
+        expected["keyspaces"] = json!(3);
+        assert_eq!(told(&[meta.clone(), one, two, names.clone(), three]), [meta, names, expected]);
         let mut other_engine = json!({ "engine": "fjall" });
         sum_up_dictionaries(&mut other_engine);
         assert_eq!(other_engine, json!({ "engine": "fjall" }));

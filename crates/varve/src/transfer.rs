@@ -321,7 +321,9 @@ fn report(mut daemon: &UnixStream) -> Result<Value> {
     let report = serde_json::from_slice::<Report>(&line);
     report
         .map_err(|_| {
-            Error::failed("the daemon has gone").hint("its log is varve.log in the store")
+            Error::failed("the daemon has gone, or is of another version").hint(
+                "its log is varve.log in the store; `varve upgrade` has this version take over",
+            )
         })?
         .into_value()
 }

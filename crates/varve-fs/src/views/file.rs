@@ -104,6 +104,10 @@ impl File for ViewFile {
         self.change(false, |file| file.write_all_at(buf, offset))
     }
 
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.change(false, |file| file.write_at(buf, offset))
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.sync(false)
     }

@@ -379,7 +379,7 @@ impl VarveFs {
         unpin: impl FnOnce(&T) -> StoreResult<()>,
     ) -> FsResult<T> {
         let Some(kept) = self.objects.kept() else { return Err(FsError::Stale) };
-        // While they are waited for others go on.
+        // While they are waited for others go on, but for who changes a large file, too.
         kept.wait_for_changes();
         let guards = self.locks.lock_all();
         let straight = self.written_straight()?;

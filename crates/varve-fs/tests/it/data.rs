@@ -3,7 +3,7 @@
 use varve_engine::StoreDesign;
 use varve_engine::design::Values;
 use varve_env::sim::{FaultRule, SimOp};
-use varve_fs::{Atime, FormatOptions, MountOptions, NewFiles};
+use varve_fs::{Atime, FormatOptions, MountOptions, NewFiles, TransactionOptions};
 use varve_types::Timestamp;
 use varve_vfs::{
     AccessMode, AllocateMode, Caller, FsError, OpenFlags, SeekFrom, SetAttr, SetTime, TreeLimits,
@@ -439,6 +439,25 @@ fn a_write_to_a_large_file_writes_what_there_is_room_for() {
         assert!(fs.contents(ino) == bytes);
         assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
     }
+}
+
+/// There it failed as a whole after that.
+#[test]
+fn a_write_to_a_large_file_of_a_transaction_does_too() {
+    let env = sim_store(9, &FormatOptions::default());
+    let fs = open(&env);
+    let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let view = fs.open_view(&txn).unwrap();
+    let ino = view.mk(ROOT, "f");
+    view.put_at(ino, 0, &[1; 100_000]);
+    let handle = view.open_as(ino, WRITE);
+    let path_suffix = format!("/{}", ino.get());
+    env.fail(FaultRule { path_suffix, op: SimOp::Write, nth: 1, errno: 28, sticky: true });
+    let written = view.write(ino, handle, 100_000, &[2; 200_000], false).unwrap();
+    assert!(written > 0 && written < 200_000, "{written}");
+    assert_eq!(view.getattr(ino).unwrap().size, 100_000 + written as u64);
+    env.clear_faults();
+    view.release(ino, handle).unwrap();
 }
 
 #[test]
