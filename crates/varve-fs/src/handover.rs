@@ -13,9 +13,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use varve_engine::{StoreError, StoreResult};
 use varve_env::{Env, FileLock};
-use varve_schema::{Handover, KnownInode, OpenHandle, Place};
+use varve_schema::{Handover, KnownInode, OpenHandle, Pending, Place};
 use varve_types::InodeId;
-use varve_vfs::OpenFlags;
+use varve_vfs::{FsResult, OpenFlags};
 
 use crate::fs::{VarveFs, invalid};
 use crate::locator::Known;
@@ -62,8 +62,22 @@ impl VarveFs {
         let fs = VarveFs::assemble(env, dir, options, from.lock, open_store)?;
         fs.take_over(handover)?;
         fs.load_quotas().map_err(invalid)?;
+        fs.settle_unopened().map_err(invalid)?;
         fs.start_reaper()?;
         Ok(fs)
+    }
+
+    /// Notes files that are written to by who opened them before an earlier daemon died, and brings the rows of those up to date
+    /// to which nobody writes by now: the process before has told of neither.
+    fn settle_unopened(&self) -> FsResult<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        let has_writers = |ino| self.locator.node(ino).is_some_and(|node| node.state().writers > 0);
+        self.each_pending(&mut |ino, kind| match kind {
+            Pending::ObjectDirty { entry } if !has_writers(ino) => self.settle_pending(ino, entry),
+            _ => Ok(()),
+        })
     }
 
     fn volatile_state(&self) -> Handover {

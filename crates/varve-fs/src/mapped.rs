@@ -10,11 +10,11 @@
 //!    as those that are open; a commit that would change one is refused.
 //! 3. Those that are not mapped are forgotten when they are asked about, and when many are noted.
 //!
-//! Neither a process that takes over nor the next mount knows of what was closed before.
+//! Neither a process that takes over nor the next mount knows of what was closed before and is mapped still.
 //!
 //! Programs that have a file open straight when the daemon dies go on writing to it, too, and the next mount is told nothing of
 //! their opening it. So a mount notes each file of which a pending row says that it was being written, if somebody has its
-//! object open for writing ([`VarveFs::note_left_open`]), and leaves its row dirty until nobody has, or until another process takes over.
+//! object open for writing ([`VarveFs::note_left_open`]), and leaves its row dirty until nobody has. So does a process that takes over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -63,6 +63,11 @@ impl Mapped {
     /// Whether a file counts as one that is written to by who opened it before a daemon died.
     pub(crate) fn is_left(&self, ino: InodeId) -> bool {
         self.0.lock().left.contains(&ino)
+    }
+
+    /// One of those that were left open, if there is any.
+    pub(crate) fn any_left(&self) -> Option<InodeId> {
+        self.0.lock().left.first().copied()
     }
 
     /// Forgets a file unless it was noted again since it had this number.

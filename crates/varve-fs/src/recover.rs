@@ -40,7 +40,7 @@ pub(crate) fn pending_rows(
 
 impl VarveFs {
     /// Calls `visit` with every pending row, in the order of ids; it may write and remove those it is called with.
-    fn each_pending(
+    pub(crate) fn each_pending(
         &self,
         visit: &mut dyn FnMut(InodeId, Pending) -> FsResult<()>,
     ) -> FsResult<()> {
@@ -124,9 +124,9 @@ impl VarveFs {
         Ok(())
     }
 
-    /// The row of a file that was being written follows its object. If that cannot be asked the row stays as
-    /// it is, and only the pending row goes: the object is asked whenever the file is looked at. While somebody still writes to it,
-    /// whose daemon has died, both stay.
+    /// The row of a file that was being written follows its object. While somebody still writes to it, whose daemon has died, both
+    /// that and the pending row stay as they are; also if that cannot be known, or there is no room: the object is asked
+    /// whenever the file is looked at, and the next mount tries again.
     pub(crate) fn settle_pending(
         &self,
         ino: InodeId,
@@ -135,7 +135,10 @@ impl VarveFs {
         match self.note_left_open(ino).and_then(|()| self.settle_left(ino, entry)) {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err(error) => log::warn!("the size that counts for inode {ino} may be old: {error}"),
+            Err(error) => {
+                log::warn!("the size that counts for inode {ino} may be old: {error}");
+                return Ok(());
+            }
         }
         let mut changes = self.changes();
         changes.batch.reclaims_space();

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use varve_engine::{Direction, KeyRange, StoreResult, StoreSnapshot};
+use varve_engine::{Direction, KeyRange, StoreError, StoreResult, StoreSnapshot};
 use varve_env::{Env, OpenMode};
 use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{
@@ -89,7 +89,13 @@ pub fn dump_store(
     let options = MountOptions { memory_budget_bytes: memory_bytes / 2, ..MountOptions::default() };
     let fs = VarveFs::open(Arc::clone(&env), dir, options)?;
     fs.accounts.tell_all();
-    let unfolded = fs.unfold_within(InodeId::ROOT).map_err(invalid);
+    let unfolded = match fs.mapped.any_left() {
+        Some(ino) => Err(StoreError::Invalid(format!(
+            "a program has had the large file of inode {ino} open for writing since a daemon of the store died; dump the store \
+             when it has ended"
+        ))),
+        None => fs.unfold_within(InodeId::ROOT).map_err(invalid),
+    };
     let dumped = unfolded.and_then(|()| fs.store.snapshot()).and_then(|snapshot| {
         let place = SpillPlace { env, dir: dir.to_path_buf() };
         let dump = Dump {

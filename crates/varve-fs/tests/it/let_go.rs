@@ -341,8 +341,12 @@ fn who_has_a_file_open_straight_when_the_daemon_dies_goes_on_writing() {
         file.write_all_at(&[2; 1000], expected.len() as u64).unwrap();
         expected.resize(expected.len() + 1000, 2);
     };
-    for mount in 0..3 {
-        rig = if mount == 1 { rig.remount() } else { rig.after_death() };
+    for mount in 0..4 {
+        rig = match mount {
+            1 => rig.remount(),
+            2 => rig.after_upgrade(),
+            _ => rig.after_death(),
+        };
         let ino = rig.find(ROOT, "f").unwrap().ino;
         append(&mut expected);
         assert!(rig.contents(ino) == expected, "{mount}: somebody has opened it");
@@ -369,6 +373,22 @@ fn who_has_a_file_open_straight_when_the_daemon_dies_goes_on_writing() {
     assert!(is_free(&rig), "it looks written to");
     assert_eq!(rig.usage(ROOT).unwrap().bytes, expected.len() as u64);
     assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// The store was said to be damaged.
+#[test]
+fn a_store_is_dumped_when_nobody_writes_to_it_any_more() {
+    let rig = Rig::new();
+    let ino = rig.mk(ROOT, "f");
+    rig.put_at(ino, 0, &[1; LARGE]);
+    let opened = rig.open(ino, WRITE).unwrap();
+    let mut file = None;
+    rig.with_passthrough(opened.handle, &mut |fd| file = Some(opened_straight(fd))).unwrap();
+    let (dumped, rig) = rig.dumped();
+    let refused = dumped.unwrap_err();
+    assert!(refused.contains("open for writing since a daemon of the store died"), "{refused}");
+    drop(file);
+    assert!(rig.dumped().0.is_ok());
 }
 
 /// What a power cut left of a file beyond its size could be read where nothing may be cut.

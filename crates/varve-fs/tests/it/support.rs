@@ -79,6 +79,26 @@ impl Rig {
         self.after_death()
     }
 
+    /// Has another process take the store over.
+    pub(crate) fn after_upgrade(self) -> Rig {
+        let Rig { fs, dir, options } = self;
+        fs.sync().unwrap();
+        let (handed_over, store) = (fs.hand_over().unwrap(), store_of(dir.path()));
+        drop(fs);
+        let fs = VarveFs::resume(os_env(), &store, options.clone(), handed_over).unwrap();
+        Rig { fs, dir, options }
+    }
+
+    /// Dumps the store as it is when the daemon dies, and opens it again.
+    pub(crate) fn dumped(self) -> (Result<Vec<u8>, String>, Rig) {
+        let Rig { fs, dir, options } = self;
+        drop(fs);
+        let (store, mut out) = (store_of(dir.path()), Vec::new());
+        let dumped = varve_fs::dump::dump_store(os_env(), &store, 16 << 20, &mut out);
+        let fs = VarveFs::open(os_env(), &store, options.clone()).unwrap();
+        (dumped.map(|_| out).map_err(|error| error.to_string()), Rig { fs, dir, options })
+    }
+
     /// Opens the store again as it is when the daemon dies.
     pub(crate) fn after_death(self) -> Rig {
         let Rig { fs, dir, options } = self;
