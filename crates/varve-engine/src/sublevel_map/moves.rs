@@ -18,6 +18,8 @@ pub(crate) struct Moves {
     last: Option<usize>,
     /// Every key was in a table with a number.
     complete: bool,
+    /// The first and the last key, listed or not.
+    range: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// One key.
@@ -31,11 +33,14 @@ pub(crate) struct Move<'a> {
 impl Moves {
     /// None yet. With `bytes_max` bytes of them the merge is to end.
     pub(crate) fn new(map: MapId, bytes_max: usize) -> Moves {
-        Moves { map, bytes: Vec::new(), bytes_max, last: None, complete: true }
+        Moves { map, bytes: Vec::new(), bytes_max, last: None, complete: true, range: None }
     }
 
     /// Begins with the next key, whose newest row is in a table with this number.
     pub(crate) fn begin(&mut self, key: &[u8], origin: Option<MapNumber>) {
+        let (_, end) = self.range.get_or_insert_with(|| (key.to_vec(), Vec::new()));
+        end.clear();
+        end.extend_from_slice(key);
         let Some(origin) = origin.filter(|origin| origin.map == self.map) else {
             (self.last, self.complete) = (None, false);
             return;
@@ -67,6 +72,11 @@ impl Moves {
         self.complete
     }
 
+    /// The first and the last key of the merge, those included that are left out.
+    pub(super) fn range(&self) -> Option<(&[u8], &[u8])> {
+        self.range.as_ref().map(|(first, last)| (&first[..], &last[..]))
+    }
+
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = Move<'_>> {
         let mut rest = &self.bytes[..];
@@ -91,10 +101,11 @@ mod tests {
         moves.kept();
         moves.begin(&[7; 300], Some(MapNumber { map, number }));
         assert!(moves.is_full() && moves.is_complete());
+        moves.begin(b"last", Some(MapNumber { map, number }));
         moves.begin(b"other map", Some(MapNumber { map: MapId(2), number }));
         moves.kept();
-        moves.begin(b"last", Some(MapNumber { map, number }));
         assert!(!moves.is_complete());
+        assert_eq!(moves.range(), Some((&b""[..], &b"other map"[..])));
         let found: Vec<_> = moves.iter().collect();
         let lens: Vec<_> = found.iter().map(|each| (each.key.len(), each.kept)).collect();
         assert_eq!(lens, [(0, true), (300, false), (4, false)]);

@@ -158,8 +158,8 @@ impl<'a> Draft<'a> {
             .and_then(|place| self.number_for(version, place));
         if to.is_none()
             && let Some(place) = place
-            && let (Some(first), Some(last)) = (moves.iter().next(), moves.iter().last())
-            && self.older_numbered(version, place, (first.key, last.key))
+            && let Some(range) = moves.range()
+            && self.older_numbered(version, place, range)
         {
             self.end();
             return None;
