@@ -219,7 +219,7 @@ fn build(
     remove_unreferenced(&*env, dir, files, &view, &recovered)?;
     let metrics = Arc::new(Metrics::default());
     let cache = Arc::new(TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?);
-    let saved_maps = restore(&env, dir, files, &options, &cache, &mut view)?;
+    let saved_maps = restore(&env, dir, files, &options, &cache, &mut view);
     let findings = Findings::new(options.findings_bytes());
     let next_seq = recovered.last_seq.advanced(1);
     let writer = Writer { log, next_seq, active: Arc::clone(&view.active) };

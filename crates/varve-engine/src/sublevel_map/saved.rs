@@ -133,48 +133,48 @@ pub(crate) fn restore(
     options: &DbOptions,
     cache: &Arc<TableCache>,
     view: &mut View,
-) -> StoreResult<SavedMaps> {
+) -> SavedMaps {
     let maps = || files.iter().filter(|file| matches!(file, StoreFile::Map(_)));
     let newest = maps().max_by_key(|file| file.number()).filter(|_| options.sublevel_map);
     let taken = newest.filter(|file| {
-        let path = file.path(dir);
-        read_maps(&**env, &path, cache, view).unwrap_or_else(|error| {
-            log::warn!("maps of the sub-levels begin anew: {error}");
-            false
-        })
+        let mut any = false;
+        if let Err(error) = read_maps(&**env, &file.path(dir), cache, view, &mut any) {
+            log::warn!("maps of the sub-levels that are not taken up begin anew: {error}");
+        }
+        any
     });
     for file in maps().filter(|file| Some(*file) != taken) {
-        let path = file.path(dir);
-        env.remove_file(&path).map_err(|error| io_error("remove", &path, error))?;
+        remove(&**env, &file.path(dir));
     }
-    Ok(SavedMaps { file: taken.and_then(|file| file.number()), changes: 0 })
+    SavedMaps { file: taken.and_then(|file| file.number()), changes: 0 }
 }
 
-/// Reads a file of maps into `view`. True if one of them was taken up.
+/// Reads a file of maps into `view`, up to the first that cannot be read. `any` becomes true if one of them was taken up.
 fn read_maps(
     env: &dyn Env,
     path: &Path,
     cache: &Arc<TableCache>,
     view: &mut View,
-) -> StoreResult<bool> {
+    any: &mut bool,
+) -> StoreResult<()> {
     let (file, len) = open(env, path)?;
     if len > FILE_BYTES_MAX.min(2 * cache.reserve_max() as u64) {
-        return Ok(false);
+        return Ok(());
     }
     let at = |error| format_error(path, error);
     let bytes = read_part(&*file, path, 0, len)?;
     let header = bytes.get(..MAP_HEADER_BYTES).unwrap_or_default();
     let salt = map_salt(header).map_err(at)?;
-    let (mut offset, mut taken) = (MAP_HEADER_BYTES, false);
+    let mut offset = MAP_HEADER_BYTES;
     while offset < bytes.len() {
         let (map, end) = map_at(&bytes, salt, offset).map_err(at)?;
         let place = view.keyspaces.iter().position(|space| space.id == map.keyspace);
         if let Some(place) = place {
-            taken |= take_up(&mut view.keyspaces[place], map, MapId(place as u64), cache);
+            *any |= take_up(&mut view.keyspaces[place], map, MapId(place as u64), cache);
         }
         offset = end;
     }
-    Ok(taken)
+    Ok(())
 }
 
 /// Gives `space` the map `saved`, if it is right for it and has room. A map that is not begins anew with the next flush.

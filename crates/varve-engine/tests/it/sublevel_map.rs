@@ -10,7 +10,7 @@ use varve_engine::{
     Batch, Db, DbOptions, Direction, Inspection, KeyRange, Store, StoreDesign, inspect,
 };
 use varve_env::Env;
-use varve_env::sim::SimEnv;
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_testkit::eventually;
 use varve_types::KeyspaceId;
 
@@ -309,6 +309,48 @@ fn a_map_ends_when_a_merge_takes_rows_of_it_from_tables_it_does_not_know() {
         assert_eq!(again.upper_sublevels(), [0, 2]);
         verified(&again);
         again.blocks_per_lookup();
+    }
+}
+
+/// A file of maps that could not be removed kept the store from opening.
+#[test]
+fn a_map_that_cannot_be_removed_keeps_no_store_from_opening() {
+    let run = filled(TableFilter::MultiLevelCuckoo);
+    run.db.close().unwrap();
+    let env = run.env;
+    let (path_suffix, op) = (".map".to_owned(), SimOp::Remove);
+    env.fail(FaultRule { path_suffix, op, nth: 1, errno: 5, sticky: true });
+    let run = open(&env, options(TableFilter::Bloom));
+    run.blocks_per_lookup();
+    run.db.close().unwrap();
+    assert_eq!(map_files(&env).len(), 1);
+    env.clear_faults();
+    let run = open(&env, options(TableFilter::Bloom));
+    assert_eq!(map_files(&run.env), Vec::<PathBuf>::new());
+}
+
+/// Maps that stood before a damaged one in their file were taken up, but the file was removed, and with it what the next open
+/// could have taken up.
+#[test]
+fn a_map_before_a_damaged_one_outlasts_it() {
+    let run = filled(TableFilter::MultiLevelCuckoo);
+    let other = make_spaces(&run.db).unwrap()[1];
+    let mut batch = Batch::new();
+    (0..20).for_each(|row| batch.put(other, key(row), &b"other"[..]));
+    run.db.write(batch).unwrap();
+    run.db.flush().unwrap();
+    let tables = run.map("tables");
+    run.db.close().unwrap();
+    let path = map_files(&run.env).remove(0);
+    let len = run.env.read_raw(&path).unwrap().len() as u64;
+    run.env.damage(&path, len - 1, 1).unwrap();
+    let mut env = run.env;
+    for _ in 0..2 {
+        let run = open(&env, options(TableFilter::MultiLevelCuckoo));
+        assert_eq!(run.map("tables"), tables);
+        assert!(run.metrics()["keyspaces"][1]["sublevel_map"].is_null());
+        verified(&run);
+        env = run.env.process_kill();
     }
 }
 
