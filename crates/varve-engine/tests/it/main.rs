@@ -30,6 +30,7 @@ mod segments;
 mod soak;
 mod stitching;
 mod sublevel_map;
+mod table_sizes;
 mod threaded;
 mod threads;
 mod tools;

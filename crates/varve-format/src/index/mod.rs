@@ -218,6 +218,14 @@ impl IndexBuilder {
         }
     }
 
+    /// Bytes of the section so far. Compact indexes, which keep no whole keys and are encoded at the end, count as nothing.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            IndexBuilder::Plain(blocks) => blocks.bytes(),
+            IndexBuilder::EliasFano(_) | IndexBuilder::ThreeLevel(_) => 0,
+        }
+    }
+
     /// Appends the section's content.
     pub(crate) fn finish(&self, out: &mut Vec<u8>) {
         match self {

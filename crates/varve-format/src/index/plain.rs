@@ -189,6 +189,11 @@ impl PlainIndexBuilder {
         self.count += 1;
     }
 
+    /// Bytes of the blocks added so far.
+    pub(super) fn bytes(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Appends the section's content.
     pub(super) fn finish(&self, out: &mut Vec<u8>) {
         put_varint(out, self.count);

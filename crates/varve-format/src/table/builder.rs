@@ -224,9 +224,10 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// Bytes of the file and of what is pointed at, the block in the making not included.
+    /// Bytes of the file, of its index, which long keys make larger than their blocks when these are compressed, and of what
+    /// is pointed at, the block in the making not included.
     pub fn table_bytes(&self) -> u64 {
-        self.file_bytes() + self.stitched_bytes
+        self.file_bytes() + self.index.bytes() as u64 + self.stitched_bytes
     }
 
     /// Bytes of the file so far, the block in the making not included.
