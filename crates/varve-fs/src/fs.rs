@@ -39,8 +39,8 @@ use crate::reaper::Reaper;
 use crate::rows::Changes;
 use crate::spill::{LOOKUPS, Spill};
 use crate::superblock::{
-    COPY_NAME, LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, lock_path,
-    objects_dir,
+    COPY_NAME, LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, kept_dir, lock_path,
+    objects_dir, views_dir,
 };
 use crate::usage::{Accounts, MarksOf};
 use crate::views::{Serial, Views};
@@ -130,7 +130,7 @@ impl Keyspaces {
 }
 
 /// Makes a store in `dir`, durably, and says what it is. The directory is made if it does not exist.
-/// Refuses a directory that holds a store, and one that holds anything else unless `options.force`.
+/// Refuses a directory that holds a store or parts of one, and one that holds anything else unless `options.force`.
 pub fn format(env: &Arc<dyn Env>, dir: &Path, options: &FormatOptions) -> StoreResult<Superblock> {
     format_with(env, dir, options, |engine_dir| {
         Ok(options.engine.open(env, engine_dir, DbOptions::default())?.store)
@@ -176,6 +176,7 @@ pub(crate) fn begin_store(
         let text = format!("{} holds a store already; remove it first", dir.display());
         return Err(StoreError::Invalid(text));
     }
+    check_nothing_left(env, dir)?;
     if !items.is_empty() && !options.force {
         let text = format!(
             "{} is not empty; choose another directory (`varve format --force` takes it as it is)",
@@ -188,6 +189,26 @@ pub(crate) fn begin_store(
         create_dir(env, &sub)?;
     }
     Ok(lock)
+}
+
+/// Refuses a directory with parts of a store, as a load that failed leaves: its rows and large files would be among those of the
+/// new one.
+fn check_nothing_left(env: &dyn Env, dir: &Path) -> StoreResult<()> {
+    for part in [engine_dir(dir), objects_dir(dir), views_dir(dir), kept_dir(dir)] {
+        match env.list(&part) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            items if items.as_ref().is_ok_and(Vec::is_empty) => {}
+            items => {
+                items.map_err(io("list", &part))?;
+                let text = format!(
+                    "{} is left of a store that is none; remove it first, or choose another directory",
+                    part.display()
+                );
+                return Err(StoreError::Invalid(text));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Makes the store in `dir`, all of whose rows are durable, one that can be opened.

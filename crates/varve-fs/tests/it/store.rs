@@ -29,6 +29,35 @@ fn format_refuses_what_is_not_its_own() {
     assert!(matches!(format(&os_env(), &dir.path().join("x"), &odd), Err(StoreError::Invalid(_))));
 }
 
+/// A new root and a new key of names were written among the rows of a load that had failed: what was in them was found under no name.
+#[test]
+fn format_takes_no_directory_in_which_parts_of_a_store_are_left() {
+    for left in ["engine", "objects", "views", "kept"] {
+        let env = SimEnv::new(3);
+        let (dyn_env, store): (Arc<dyn Env>, _) = (env.clone(), Path::new("/store"));
+        let options = FormatOptions { force: true, ..FormatOptions::default() };
+        env.create_dir(store).unwrap();
+        if left == "engine" {
+            format(&dyn_env, store, &options).unwrap();
+            for name in [SUPERBLOCK_NAME, "VARVE.copy"] {
+                env.remove_raw(&store.join(name)).unwrap();
+            }
+        } else {
+            env.create_dir(&store.join(left)).unwrap();
+            env.open(&store.join(left).join("7"), OpenMode::CreateNew).unwrap();
+        }
+        let before = env.files_raw();
+        for force in [true, false] {
+            let refused = format(&dyn_env, store, &FormatOptions { force, ..options.clone() });
+            assert!(
+                matches!(&refused, Err(StoreError::Invalid(text)) if text.contains(&format!("/store/{left}"))),
+                "{refused:?}"
+            );
+        }
+        assert_eq!(env.files_raw(), before);
+    }
+}
+
 #[test]
 fn a_store_is_open_once_and_says_by_whom() {
     let dir = tempfile::tempdir().unwrap();

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     engine: EngineKind,
     #[command(flatten)]
     design: DesignOptions,
-    /// Format although the directory is not empty; a store is never replaced
+    /// Format although the directory is not empty; no store, and no part of one, is ever replaced
     #[arg(long)]
     force: bool,
     /// Print JSON
