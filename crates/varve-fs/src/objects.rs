@@ -38,6 +38,7 @@ use crate::main_file::MainFile;
 use crate::overlay::{Overlays, blocks_path};
 use crate::superblock::{kept_dir, objects_dir};
 use crate::views::{Own, ViewFile};
+pub(crate) use install::Staged;
 use unclaimed::Unclaimed;
 
 /// Files within one directory, and directories within the one above.
@@ -411,6 +412,7 @@ pub(crate) fn begun_path(path: &Path) -> PathBuf {
     path.with_extension("begun")
 }
 
+/// Where the object of `ino` is below `dir`.
 pub(crate) fn object_path(dir: &Path, ino: InodeId) -> PathBuf {
     let number = ino.get();
     let lower = number / FAN_OUT;

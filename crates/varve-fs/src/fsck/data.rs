@@ -10,6 +10,7 @@ use super::fact::{Place, Seen};
 use super::inodes::{Known, PHASE, Row};
 use super::names::{is_inode_id, printable};
 use super::{At, Check, Finding};
+use crate::objects::Staged;
 use crate::superblock::view_dir;
 use crate::xattr::check_name;
 
@@ -103,12 +104,19 @@ impl Check<'_> {
 
     pub(super) fn check_object(&mut self, known: &Known, is_there: bool) -> FsResult<()> {
         let ino = known.ino.get();
-        if let Some(Pending::ObjectInstall { view }) = known.pending
-            && self.volume.objects.is_staged(known.ino, &view_dir(&self.volume.dir, view))?
-        {
-            // The next mount makes it what its row says.
-            self.report.objects += u64::from(is_there);
-            return Ok(());
+        if let Some(Pending::ObjectInstall { view }) = known.pending {
+            match self.volume.objects.staged(known.ino, &view_dir(&self.volume.dir, view))? {
+                Staged::Nothing => {}
+                Staged::Damaged(detail) => {
+                    self.report.objects += u64::from(is_there);
+                    return self.found(Finding::DamagedInstall { ino, detail }, known.at());
+                }
+                Staged::Ready(_) => {
+                    // The next mount makes it what its row says.
+                    self.report.objects += u64::from(is_there);
+                    return Ok(());
+                }
+            }
         }
         let claim = known.seen().filter(|seen| seen.place.is_object());
         if is_there {

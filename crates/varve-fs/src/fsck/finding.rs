@@ -167,6 +167,9 @@ pub enum Finding {
     /// An object longer than its row says: writes that a power cut kept although their row was lost.
     #[error("the object file of inode {ino} has {found} bytes, its row claims {recorded}")]
     LongObject { ino: u64, recorded: u64, found: u64 },
+    /// What a commit has yet to put in the place of a large file and of which is not known which blocks it is.
+    #[error("{detail}; a commit has changed inode {ino} by it, and it cannot be put in place")]
+    DamagedInstall { ino: u64, detail: String },
     /// An object of an inode that does not exist.
     #[error("the object file of inode {ino}, which does not exist; it only takes room")]
     ObjectWithoutRow { ino: u64 },

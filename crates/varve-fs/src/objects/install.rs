@@ -13,6 +13,17 @@ use crate::error;
 use crate::kept::{copy_file, exists};
 use crate::overlay::blocks_path;
 
+/// What a view has of an object that is to be installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Staged {
+    /// Nothing that could be: it is installed, or lost.
+    Nothing,
+    /// Blocks of which is not known which they are, and what is wrong with them.
+    Damaged(String),
+    /// All of it, or blocks of one that is there; this is the length that the object has then.
+    Ready(u64),
+}
+
 impl Objects {
     /// Does what [`Objects::install`] of a view of `epoch` may have no room for: keeps for other views what it will change,
     /// durably, and takes the room of what it will write, or copies whole what `others_read`. Gives what it has copied.
@@ -81,30 +92,24 @@ impl Objects {
         overlay.reserve(object.as_ref())
     }
 
-    /// Whether a view, whose own are in `dir`, has something of the object of `ino` that is not installed and can be: all
-    /// of it, or blocks of one that is there.
-    pub(crate) fn is_staged(&self, ino: InodeId, dir: &Path) -> FsResult<bool> {
-        let own = object_path(dir, ino);
-        let is_there = |path: &Path| exists(self.env.as_ref(), path);
-        let staged =
-            || Ok(is_there(&own)? || (is_there(&blocks_path(&own))? && is_there(&self.path(ino))?));
-        staged().map_err(|error| error::object("stat", &own, error))
-    }
-
-    /// The length that the object of `ino` has when it is installed from there; `None` if it is not, or if what is there is
-    /// damaged.
-    pub(crate) fn staged_len(&self, ino: InodeId, dir: &Path) -> FsResult<Option<u64>> {
+    /// What a view, whose own are in `dir`, has of the object of `ino` that is not installed.
+    pub(crate) fn staged(&self, ino: InodeId, dir: &Path) -> FsResult<Staged> {
         let own = object_path(dir, ino);
         let fail = |error| error::object("look at", &own, error);
         match self.env.stat(&own) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            stat => return stat.map(|stat| Some(stat.len)).map_err(fail),
+            stat => return stat.map(|stat| Staged::Ready(stat.len)).map_err(fail),
         }
         match self.overlays.get(&blocks_path(&own)) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
-            // Blocks over nothing.
-            Ok(_) if self.find(ino)?.is_none() => Ok(None),
-            overlay => overlay.and_then(|o| o.map(|o| o.len()).transpose()).map_err(fail),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Ok(Staged::Damaged(error.to_string()))
+            }
+            Ok(Some(overlay)) if self.find(ino)?.is_some() => {
+                overlay.len().map(Staged::Ready).map_err(fail)
+            }
+            // Nor can blocks over nothing.
+            Ok(_) => Ok(Staged::Nothing),
+            Err(error) => Err(fail(error)),
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use varve_env::sim::{FaultRule, SimOp};
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_env::{Env, FileKind};
 use varve_fs::fsck::Finding;
 use varve_fs::{
@@ -456,6 +456,49 @@ fn a_repair_keeps_what_a_commit_has_yet_to_put_in_place() {
         };
         assert!(bytes(changed, "changed2") == [[1; LARGE], [2; LARGE]].concat(), "{loses_names}");
         assert!(bytes(new, "new") == [3; LARGE], "{loses_names}");
+    }
+}
+
+/// The records of blocks that a commit had yet to put in place were damaged: no mount opened the store, and no repair did anything
+/// about it.
+#[test]
+fn damaged_blocks_that_a_commit_has_yet_to_put_in_place_keep_no_store_closed() {
+    for (damaged_at, offset) in [(100, 30_000), (12_300, 30_000), (12_300, LARGE)] {
+        let env = sim_store(83, &FormatOptions::default());
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, "file");
+        fs.put_at(ino, 0, &[1; LARGE]);
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        view.put_at(view.find(ROOT, "file").unwrap().ino, offset as u64, &[2; 1000]);
+        view.sync().unwrap();
+        let path_suffix = format!("/objects/0/0/{ino}");
+        env.fail(FaultRule { path_suffix, op: SimOp::Write, nth: 1, errno: 5, sticky: true });
+        let refused = fs.commit_transaction(&txn.name, &view).unwrap_err();
+        assert!(refused.committed().is_some(), "{refused:?}");
+        drop((view, fs));
+        let env = env.process_kill();
+        let is_blocks = |path: &std::path::PathBuf| path.ends_with(format!("{ino}.blocks"));
+        let blocks = || env.files_raw().into_iter().find(is_blocks);
+        env.damage(&blocks().unwrap(), damaged_at, 1).unwrap();
+        for read_only in [false, true] {
+            let options = MountOptions { read_only, ..MountOptions::default() };
+            let dyn_env: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
+            VarveFs::open(dyn_env, Path::new(STORE), options).unwrap().close().unwrap();
+        }
+        let found = check(&env).findings;
+        assert!(found.iter().any(|f| matches!(f, Finding::DamagedInstall { .. })), "{found:?}");
+        assert_eq!(repair(&env).left.findings, []);
+        assert!(repair(&env).did_nothing() && blocks().is_none());
+        let aside = |path: &std::path::PathBuf| path.starts_with(Path::new(STORE).join("aside"));
+        assert_eq!(env.files_raw().into_iter().filter(aside).count(), 1);
+        let fs = open(&env);
+        // What failed may have written a part.
+        let mut bytes = fs.contents(fs.find(ROOT, "file").unwrap().ino);
+        let changed = offset.min(bytes.len())..bytes.len().min(offset + 1000);
+        bytes[changed].fill(1);
+        assert!(bytes == [1; LARGE] || (offset == LARGE && bytes.len() > LARGE), "{offset}");
+        sound(&fs);
     }
 }
 

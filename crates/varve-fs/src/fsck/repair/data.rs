@@ -12,7 +12,10 @@ use super::edit::{Edit, row_key};
 use crate::error;
 use crate::fsck::Finding;
 use crate::fsck::finding::At;
+use crate::objects::object_path;
+use crate::overlay::blocks_path;
 use crate::rows::rows_from;
+use crate::superblock::view_dir;
 use crate::xattr::check_name;
 
 /// The unit of a row's count of blocks.
@@ -48,6 +51,7 @@ impl Repair<'_> {
                 | Finding::LongObject { ino, .. },
                 at,
             ) => self.believe_object(*ino, at),
+            (Finding::DamagedInstall { ino, .. }, at) => self.damaged_install(*ino, at),
             (Finding::UnclaimedObject { ino }, at) => self.unclaimed_object(*ino, at),
             (Finding::StrayFile { path }, _) => {
                 self.aside.file(Path::new(path))?;
@@ -229,6 +233,19 @@ impl Repair<'_> {
         } else {
             format!("the file has {after} bytes now")
         }))
+    }
+
+    /// Sets aside what a commit has yet to put in the place of a large file and never can. The file stays as it was.
+    fn damaged_install(&mut self, ino: u64, at: &At) -> FsResult<Option<String>> {
+        let id = InodeId::new(ino);
+        let Some(Pending::ObjectInstall { view }) = self.pending(id)? else { return Ok(None) };
+        let own = object_path(&view_dir(&self.volume.dir, view), id);
+        self.aside.file(&blocks_path(&own))?;
+        let done = match self.believe_object(ino, at)? {
+            Some(done) => done,
+            None => return self.drop_pending(ino),
+        };
+        Ok(Some(format!("what the commit has changed is set aside; {done}")))
     }
 
     /// An object whose inode has its content elsewhere is a copy that was being made: it goes unless it holds

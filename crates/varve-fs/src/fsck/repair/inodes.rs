@@ -12,6 +12,7 @@ use crate::error;
 use crate::fsck::fact::{Place, Spot};
 use crate::fsck::finding::At;
 use crate::fsck::names::is_inode_id;
+use crate::objects::Staged;
 use crate::superblock::view_dir;
 
 impl Repair<'_> {
@@ -61,7 +62,10 @@ impl Repair<'_> {
         // What a commit has made of it is put in its place by the next mount.
         let staged = match self.pending(ino)? {
             Some(Pending::ObjectInstall { view }) => {
-                objects.staged_len(ino, &view_dir(&self.volume.dir, view))?
+                match objects.staged(ino, &view_dir(&self.volume.dir, view))? {
+                    Staged::Ready(len) => Some(len),
+                    Staged::Nothing | Staged::Damaged(_) => None,
+                }
             }
             _ => None,
         };

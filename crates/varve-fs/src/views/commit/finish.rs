@@ -24,6 +24,7 @@ use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::fs::VarveFs;
+use crate::objects::Staged;
 use crate::rows::rows_from;
 use crate::superblock::view_dir;
 use crate::views::plan::Plan;
@@ -260,19 +261,30 @@ impl VarveFs {
     }
 
     /// Finishes the commit of a transaction that had written to the large file `ino`. If that cannot be, as what it had
-    /// written is gone, the pending row stays, for the check.
+    /// written is gone or damaged, the pending row stays, for the check.
     pub(crate) fn install_pending(&self, ino: InodeId, view: InodeId) -> FsResult<()> {
         let own = view_dir(&self.dir, view);
-        if self.objects.is_staged(ino, &own)? {
-            self.objects.install(&[ino], &own, &BTreeSet::new())?;
-        } else if let Some(size) = self.missing_in_object(ino)? {
-            log::error!(
-                "{} is not what a commit has made of it: its row says {size}, and what was to be put there is not below {} any \
-                 more; run `varve fsck`, restore the file from a backup",
-                self.objects.path(ino).display(),
-                own.display()
-            );
-            return Ok(());
+        let path = self.objects.path(ino);
+        match self.objects.staged(ino, &own)? {
+            Staged::Ready(_) => self.objects.install(&[ino], &own, &BTreeSet::new())?,
+            Staged::Damaged(detail) => {
+                log::error!(
+                    "{} is not what a commit has made of it: {detail}; run `varve fsck`, restore the file from a backup",
+                    path.display()
+                );
+                return Ok(());
+            }
+            Staged::Nothing => {
+                if let Some(size) = self.missing_in_object(ino)? {
+                    log::error!(
+                        "{} is not what a commit has made of it: its row says {size}, and what was to be put there is not \
+                         below {} any more; run `varve fsck`, restore the file from a backup",
+                        path.display(),
+                        own.display()
+                    );
+                    return Ok(());
+                }
+            }
         }
         let mut changes = self.changes();
         changes.batch.reclaims_space();
