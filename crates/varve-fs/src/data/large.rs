@@ -266,7 +266,7 @@ impl VarveFs {
     }
 
     /// Makes the row of a file clean that was being written when an earlier mount died, found in the entry row
-    /// of `entry` or in its own. False if somebody still writes to it: that is tried again later.
+    /// of `entry` or in its own. False if somebody still writes to it, or if it cannot be now: that is tried again later.
     pub(crate) fn settle_left(
         &self,
         ino: InodeId,
@@ -275,11 +275,20 @@ impl VarveFs {
         let Some(place) = self.place_left(ino, entry)? else { return Ok(true) };
         self.locator.note_lookup(ino, place)?;
         let settled = match self.settle_object(ino) {
-            Err(why @ FsError::Busy) => self.settle_later(ino, &why).map(|()| false),
-            settled => settled.map(|()| true),
+            // Without a row there is nothing to bring up to date.
+            Ok(()) | Err(FsError::Stale) => Ok(true),
+            Err(why) => self.settle_left_later(ino, &why).map(|()| false),
         };
         self.locator.forget(ino, 1)?;
         settled
+    }
+
+    fn settle_left_later(&self, ino: InodeId, why: &FsError) -> FsResult<()> {
+        if !matches!(why, FsError::Busy) {
+            log::warn!("the size that counts for inode {ino} may be old: {why}");
+        }
+        // The commit of a serializable view brings up to date what it must.
+        if self.serial.is_some() { Ok(()) } else { self.settle_later(ino, why) }
     }
 
     /// Where the row of a large file is whose pending row names `entry`.

@@ -135,6 +135,7 @@ impl Check<'_> {
                     std::cmp::Ordering::Equal => return Ok(()),
                 }
             }
+            Some(_) if known.is_unsettled() => Finding::UnsettledObject { ino },
             Some(_) => return Ok(()),
             // Work that is pending removes it.
             None if !is_there || known.pending.is_some_and(removes_object) => return Ok(()),

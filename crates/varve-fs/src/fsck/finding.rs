@@ -167,6 +167,9 @@ pub enum Finding {
     /// An object longer than its row says: writes that a power cut kept although their row was lost.
     #[error("the object file of inode {ino} has {found} bytes, its row claims {recorded}")]
     LongObject { ino: u64, recorded: u64, found: u64 },
+    /// A large file whose object knows better than its row how large it is, and nothing is pending that makes them agree.
+    #[error("inode {ino} was being written, and nothing is pending that brings its row up to date")]
+    UnsettledObject { ino: u64 },
     /// What a commit has yet to put in the place of a large file and of which is not known which blocks it is.
     #[error("{detail}; a commit has changed inode {ino} by it, and it cannot be put in place")]
     DamagedInstall { ino: u64, detail: String },

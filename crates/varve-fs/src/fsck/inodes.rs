@@ -119,6 +119,24 @@ impl Known {
     fn is_orphan(&self) -> bool {
         matches!(self.pending, Some(Pending::Orphan | Pending::OrphanObjectMaking))
     }
+
+    /// Whether it is dirty, has a name, and no pending row says where its row is, by which the next mount makes it clean.
+    pub(super) fn is_unsettled(&self) -> bool {
+        let is_dirty = self.seen().is_some_and(|seen| seen.place == Place::DirtyObject);
+        let place = match (self.own, self.inline) {
+            (None, Some((spot, _))) => Some((InodeId::new(spot.dir), spot.suffix)),
+            _ => None,
+        };
+        let is_named = self.names > 0 || place.is_some();
+        is_dirty
+            && is_named
+            && match self.pending {
+                None => true,
+                Some(Pending::ObjectDirty { entry }) => entry != place,
+                // What contradicts the row is dropped first, and a commit makes clean what it puts in place.
+                Some(_) => false,
+            }
+    }
 }
 
 impl Check<'_> {

@@ -10,11 +10,13 @@ use parking_lot::Mutex;
 use varve_engine::options::DbOptions;
 use varve_engine::{Store, StoreResult};
 use varve_env::{Env, FileLock};
-use varve_schema::{NameHasher, StoreId};
+use varve_schema::{NameHasher, Pending, RowKey, StoreId};
 use varve_types::{InodeId, KeyspaceId};
+use varve_vfs::FsResult;
 
 use crate::clones::epochs_of;
 use crate::engine::Engine;
+use crate::error;
 use crate::fs::{Keyspaces, VarveFs, take_lock};
 use crate::objects::Objects;
 use crate::rows::Changes;
@@ -112,6 +114,13 @@ impl Volume {
             sources,
             _lock,
         })
+    }
+
+    /// What is pending of an inode; `None` if that cannot be read.
+    pub(crate) fn pending(&self, ino: InodeId) -> FsResult<Option<Pending>> {
+        let key = RowKey::pending(ino).to_bytes();
+        let row = self.store.get(self.meta, &key).map_err(error::store)?;
+        Ok(row.and_then(|row| Pending::decode(&row).ok()))
     }
 
     /// No changes yet.

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use varve_env::sim::SimEnv;
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_env::{Env, OpenMode};
+use varve_fs::dump::dump_store;
 use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_testkit::fsops::{Lockstep, Times, TreeDump, Universe, tree};
@@ -420,6 +421,35 @@ fn a_sync_after_a_kill_covers_bytes_that_no_row_claims() {
         let fs = open(&env.power_cut_keep_nothing());
         let ino = fs.find(ROOT, "f").unwrap().ino;
         assert!(fs.contents(ino) == [2; 100_000], "closed: {closes}");
+    }
+}
+
+/// A mount whose storage failed, or was full, forgot which files had been written when a daemon died: their rows stayed as they were
+/// for ever.
+#[test]
+fn what_was_being_written_is_settled_by_a_later_mount_if_the_first_cannot() {
+    for errno in [5, 28] {
+        let env = sim_store(9, &FormatOptions::default());
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, "f");
+        fs.put_at(ino, 0, &[1; 100_000]);
+        let handle = fs.open_as(ino, WRITE);
+        fs.write(ino, handle, 0, &[2; 200_000], false).unwrap();
+        drop(fs);
+        let env = env.process_kill();
+        let path_suffix = format!("/{ino}");
+        env.fail(FaultRule { path_suffix, op: SimOp::Stat, nth: 1, errno, sticky: true });
+        open(&env).close().unwrap();
+        assert!(env.fault_count() > 0);
+        env.clear_faults();
+        let env = env.process_kill();
+        let fs = open(&env);
+        assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+        assert_eq!(fs.usage(ROOT).unwrap().bytes, 200_000);
+        fs.close().unwrap();
+        drop(fs);
+        let (mut dumped, dyn_env): (_, Arc<dyn Env>) = (Vec::new(), env);
+        dump_store(dyn_env, Path::new(STORE), 16 << 20, &mut dumped).unwrap();
     }
 }
 

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use varve_env::Env;
+use varve_fs::dump::dump_store;
 use varve_fs::fsck::CheckOptions;
 use varve_fs::fsck::Finding;
 use varve_fs::fsck::repair::{RepairReport, repair_store};
 use varve_schema::key::{ID_MARK, STORE_ID};
-use varve_schema::{Body, EntryRow, EntrySuffix, FileKind, Pending, RowKey, XattrRow};
+use varve_schema::{Body, Content, EntryRow, EntrySuffix, FileKind, Pending, RowKey, XattrRow};
 use varve_testkit::fsops::{Times, TreeDump, tree};
 use varve_types::InodeId;
 
@@ -410,6 +411,60 @@ fn pending_work_never_takes_what_is_in_use() {
         rows.put(rows.meta, RowKey::pending(bench.large), value);
     });
     assert_eq!(check(&bench.env).objects, 1);
+}
+
+type Change<'a> = &'a dyn Fn(&Bench, &Rows);
+
+/// A file that was being written was taken for whole although nothing was pending that brings its row up to date: it counted with
+/// its old size for ever, and no dump took it. A repair that moved such a row made it so.
+#[test]
+fn what_was_being_written_is_brought_up_to_date() {
+    let key = |bench: &Bench| bench.entry(bench.dir, "large");
+    let cases: [(&str, Change<'_>); 4] = [
+        ("nothing is pending", &|bench, rows| {
+            rows.delete(rows.meta, RowKey::pending(bench.large));
+        }),
+        ("another row is named", &|bench, rows| {
+            let entry = Some((bench.inner, EntrySuffix::from_hash(5)));
+            let pending = Pending::ObjectDirty { entry }.encode().to_vec();
+            rows.put(rows.meta, RowKey::pending(bench.large), pending);
+        }),
+        ("misplaced", &|bench, rows| {
+            let (wrong, value) = (EntrySuffix::from_hash(12_345), rows.get(rows.meta, key(bench)));
+            rows.delete(rows.meta, key(bench));
+            rows.put(rows.meta, RowKey::entry(bench.dir, wrong), value);
+            let pending = Pending::ObjectDirty { entry: Some((bench.dir, wrong)) };
+            rows.put(rows.meta, RowKey::pending(bench.large), pending.encode().to_vec());
+        }),
+        ("two names", &|bench, rows| {
+            let (ino, kind) = (bench.large, FileKind::Regular);
+            let mut row = EntryRow::default();
+            row.insert(b"link", Body::Reference { ino, kind }).unwrap();
+            rows.put(rows.meta, bench.entry(ROOT, "link"), row.encode());
+        }),
+    ];
+    for (what, change) in cases {
+        let bench = Bench::new();
+        let env: Arc<dyn Env> = bench.env.clone();
+        let object = Path::new(STORE).join(format!("objects/0/0/{}", bench.large));
+        let file = env.open(&object, varve_env::OpenMode::ReadWrite).unwrap();
+        file.write_all_at(&[2; 100], 200_000).unwrap();
+        let found = bench.after(|rows| {
+            rows.change_inline(key(&bench), |inode| {
+                inode.content = Content::Object { dirty: true, blocks: 0 };
+            });
+            let suffix = bench.hasher.entry(b"large");
+            let pending = Pending::ObjectDirty { entry: Some((bench.dir, suffix)) };
+            rows.put(rows.meta, RowKey::pending(bench.large), pending.encode().to_vec());
+            change(&bench, rows);
+        });
+        assert!(found.errors > 0, "{what}");
+        assert_eq!(repair(&bench.env).left.findings, [], "{what}");
+        assert!(repair(&bench.env).did_nothing(), "{what}");
+        let mut dumped = Vec::new();
+        dump_store(env, Path::new(STORE), 16 << 20, &mut dumped).expect(what);
+        assert_eq!(content(&bench, &["d", "large"]), [2; 200_100], "{what}");
+    }
 }
 
 fn break_much(bench: &Bench) {

@@ -48,7 +48,8 @@ impl Repair<'_> {
             (
                 Finding::MissingObject { ino }
                 | Finding::ShortObject { ino, .. }
-                | Finding::LongObject { ino, .. },
+                | Finding::LongObject { ino, .. }
+                | Finding::UnsettledObject { ino },
                 at,
             ) => self.believe_object(*ino, at),
             (Finding::DamagedInstall { ino, .. }, at) => self.damaged_install(*ino, at),
@@ -222,8 +223,10 @@ impl Repair<'_> {
         }
         let after = inode.size;
         edit.put_inode_at(inode, at)?;
-        if let Some(Pending::ObjectInstall { .. }) = self.pending(id)? {
-            // There is nothing that could be installed.
+        if let Some(Pending::ObjectInstall { .. } | Pending::ObjectDirty { .. }) =
+            self.volume.pending(id)?
+        {
+            // There is nothing that could be installed, and the row says all that the object knows.
             edit.changes.delete_pending(id);
         }
         edit.changes.batch.depends_on_external();
@@ -238,7 +241,9 @@ impl Repair<'_> {
     /// Sets aside what a commit has yet to put in the place of a large file and never can. The file stays as it was.
     fn damaged_install(&mut self, ino: u64, at: &At) -> FsResult<Option<String>> {
         let id = InodeId::new(ino);
-        let Some(Pending::ObjectInstall { view }) = self.pending(id)? else { return Ok(None) };
+        let Some(Pending::ObjectInstall { view }) = self.volume.pending(id)? else {
+            return Ok(None);
+        };
         let own = object_path(&view_dir(&self.volume.dir, view), id);
         self.aside.file(&blocks_path(&own))?;
         let done = match self.believe_object(ino, at)? {

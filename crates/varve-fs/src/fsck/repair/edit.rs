@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use varve_schema::{Body, Content, EntryRow, FileKind, Inode, RowKey, decode_inode_row};
+use varve_schema::{Body, Content, EntryRow, FileKind, Inode, Pending, RowKey, decode_inode_row};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -163,13 +163,25 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    /// Writes everything.
+    /// Writes everything, and where the rows of dirty files are then.
     pub(super) fn commit(mut self) -> FsResult<()> {
+        let mut dirty = Vec::new();
         for (key, row) in self.entries.iter().filter(|(key, _)| !self.unreadable.contains(key)) {
             self.changes.put_entry_row(*key, row);
+            let inodes = row.names().iter().filter_map(|named| match &named.body {
+                Body::Inline(inode) => Some((inode, Some(*key))),
+                Body::Reference { .. } => None,
+            });
+            dirty.extend(inodes.filter(|(inode, _)| inode.content.is_dirty()));
         }
         for inode in self.inodes.values().flatten() {
             self.changes.put_inode(inode);
+            dirty.extend(inode.content.is_dirty().then_some((inode, None)));
+        }
+        for (inode, key) in dirty {
+            if let Some(Pending::ObjectDirty { .. }) = self.volume.pending(inode.ino)? {
+                self.changes.put_dirty(inode, key);
+            }
         }
         self.volume.store.write(self.changes.into_batch()).map_err(error::store)
     }

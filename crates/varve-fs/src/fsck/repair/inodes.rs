@@ -60,7 +60,7 @@ impl Repair<'_> {
         }
         let objects = &self.volume.objects;
         // What a commit has made of it is put in its place by the next mount.
-        let staged = match self.pending(ino)? {
+        let staged = match self.volume.pending(ino)? {
             Some(Pending::ObjectInstall { view }) => {
                 match objects.staged(ino, &view_dir(&self.volume.dir, view))? {
                     Staged::Ready(len) => Some(len),

@@ -32,7 +32,7 @@ use serde::Serialize;
 use varve_engine::StoreResult;
 use varve_env::Env;
 use varve_schema::key::{ID_MARK, STORE_ID};
-use varve_schema::{DATA, DICTIONARIES, DictionaryRow, Pending, ROW_VERSION, RowKey, put_varint};
+use varve_schema::{DATA, DICTIONARIES, DictionaryRow, ROW_VERSION, put_varint};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -261,13 +261,6 @@ impl Repair<'_> {
             }
         }
         Ok(None)
-    }
-
-    /// What is pending of an inode; `None` if that cannot be read.
-    fn pending(&self, ino: InodeId) -> FsResult<Option<Pending>> {
-        let key = RowKey::pending(ino).to_bytes();
-        let row = self.volume.store.get(self.volume.meta, &key).map_err(error::store)?;
-        Ok(row.and_then(|row| Pending::decode(&row).ok()))
     }
 
     fn commit(&self, changes: crate::rows::Changes) -> FsResult<()> {

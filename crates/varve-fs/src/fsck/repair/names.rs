@@ -207,7 +207,7 @@ impl Repair<'_> {
         if kind != FileKind::Directory {
             inode.nlink = 1;
         }
-        let (pending, mut depends) = (self.pending(ino)?, false);
+        let (pending, mut depends) = (self.volume.pending(ino)?, false);
         if inode.content.is_dirty()
             && !matches!(pending, Some(Pending::ObjectInstall { .. }))
             && let Some(object) = self.volume.objects.find(ino)?
