@@ -12,6 +12,7 @@ use varve_schema::key::{ID_MARK, STORE_ID};
 use varve_schema::{Body, Content, EntryRow, EntrySuffix, FileKind, Pending, RowKey, XattrRow};
 use varve_testkit::fsops::{Times, TreeDump, tree};
 use varve_types::InodeId;
+use varve_vfs::{TreeLimits, Vfs};
 
 use crate::bench::{Bench, Rows, check, repair};
 use crate::crash::{STORE, open};
@@ -110,6 +111,29 @@ fn a_lost_directory_row_is_made_anew_where_it_was() {
     let bench = Bench::new();
     mend(&bench, &[Finding::NoRoot], &[], |rows| rows.delete(rows.meta, RowKey::inode(ROOT)));
     assert_eq!(content(&bench, &["d", "inner", "deep"]), b"deep");
+}
+
+/// The limits on a directory whose row was lost went aside just after the row was made anew, in the same pass.
+#[test]
+fn a_directory_that_is_made_anew_keeps_its_limits() {
+    let bench = Bench::new();
+    let inner = bench.inner.get();
+    let limits = TreeLimits { bytes: Some(1 << 20), inodes: Some(50) };
+    let fs = open(&bench.env);
+    let dir = fs.find(ROOT, "d").unwrap().ino;
+    fs.set_limits(fs.find(dir, "inner").unwrap().ino, limits).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let expected = [
+        Finding::EntriesWithoutDirectory { dir: inner, entries: 1 },
+        Finding::LimitsWithoutDirectory { dir: inner },
+    ];
+    mend(&bench, &expected, &["/d/inner"], |rows| {
+        rows.delete(rows.meta, RowKey::inode(bench.inner));
+    });
+    let fs = open(&bench.env);
+    let quotas = fs.quotas(ROOT).unwrap();
+    assert_eq!(quotas.iter().map(|quota| quota.limits).collect::<Vec<_>>(), [limits]);
 }
 
 #[test]

@@ -30,9 +30,13 @@ impl Repair<'_> {
             }
             (Finding::UntoldWithoutMark { dir }, _) => self.mark_untold(*dir),
             (
-                Finding::MarkWithoutDirectory { .. } | Finding::LimitsWithoutDirectory { .. },
+                Finding::MarkWithoutDirectory { dir } | Finding::LimitsWithoutDirectory { dir },
                 At::Row(key),
             ) => {
+                // The same pass may have made it anew.
+                if Edit::new(self.volume).directory(InodeId::new(*dir))?.is_some() {
+                    return Ok(None);
+                }
                 self.marks = None;
                 self.set_row_aside(META, key)
             }
