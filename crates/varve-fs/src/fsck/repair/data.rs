@@ -2,8 +2,12 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
 use varve_engine::Direction;
-use varve_schema::{Body, CHUNK_BYTES, Content, DATA, META, Pending, RowKey, XattrRow};
+use varve_env::OpenMode;
+use varve_schema::{
+    Body, CHUNK_BYTES, Content, DATA, Inode, META, Pending, RowKey, STORED_FILE_BYTES_MAX, XattrRow,
+};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -253,8 +257,8 @@ impl Repair<'_> {
         Ok(Some(format!("what the commit has changed is set aside; {done}")))
     }
 
-    /// An object whose inode has its content elsewhere is a copy that was being made: it goes unless it holds
-    /// more than the file does.
+    /// An object whose inode has its content elsewhere is a copy that was being made: it goes if the file begins with all
+    /// that it holds. Else it may be newer than the file.
     fn unclaimed_object(&mut self, ino: u64, at: &At) -> FsResult<Option<String>> {
         let id = InodeId::new(ino);
         let Some(lost_found) = self.lost_found()? else { return Ok(None) };
@@ -264,7 +268,7 @@ impl Repair<'_> {
             return Ok(None);
         }
         let Some(object) = self.volume.objects.find(id)? else { return Ok(None) };
-        if object.len <= inode.size {
+        if self.begins_with_object(&inode, object.len)? {
             self.volume.objects.remove(&[id])?;
             return Ok(Some("removed: the file has all of it".to_owned()));
         }
@@ -279,6 +283,39 @@ impl Repair<'_> {
         let name = self.name_lost(&mut edit, lost_found, body)?;
         edit.changes.batch.depends_on_external();
         edit.commit()?;
-        Ok(Some(format!("it holds more than the file, and is now {name}")))
+        Ok(Some(format!("it holds something else than the file, and is now {name}")))
+    }
+
+    /// Whether a file whose content is elsewhere begins with the `len` bytes of the object that is there.
+    fn begins_with_object(&self, inode: &Inode, len: u64) -> FsResult<bool> {
+        // No file outside of objects is larger, whatever its row says.
+        if len > inode.size.min(STORED_FILE_BYTES_MAX) {
+            return Ok(false);
+        }
+        let fail = |error| error::object("read", &self.volume.objects.path(inode.ino), error);
+        let object = self.volume.objects.open(inode.ino, OpenMode::Read)?;
+        for (index, start) in (0_u64..).zip((0..len).step_by(CHUNK_BYTES)) {
+            let mut held = vec![0; (len - start).min(CHUNK_BYTES as u64) as usize];
+            object.read_exact_at(&mut held, start).map_err(fail)?;
+            let bytes = match &inode.content {
+                Content::Inline(bytes) => bytes.slice(bytes.len().min(start as usize)..),
+                Content::Chunks => {
+                    let key = RowKey::chunk(inode.ino, index).to_bytes();
+                    let chunk = self.volume.store.get(self.volume.data, &key);
+                    chunk.map_err(error::store)?.unwrap_or_default()
+                }
+                Content::None => Bytes::new(),
+                Content::Symlink(_)
+                | Content::Directory(_)
+                | Content::Borrowed(_)
+                | Content::Object { .. } => return Ok(false),
+            };
+            // What the file has no bytes of is a hole.
+            let (same, holes) = held.split_at(held.len().min(bytes.len()));
+            if !bytes.starts_with(same) || holes.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
