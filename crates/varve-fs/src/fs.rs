@@ -29,6 +29,7 @@ use crate::dir_rows::DirRows;
 use crate::engine::Engine;
 use crate::habits::Habits;
 use crate::ids::IdAllocator;
+use crate::kept::exists;
 use crate::locator::Locator;
 use crate::locks::RowLocks;
 use crate::mapped::Mapped;
@@ -233,6 +234,16 @@ fn create_dir(env: &dyn Env, dir: &Path) -> StoreResult<()> {
     }
 }
 
+/// Makes the directory of large files, durably, which a copy of a store without any may lack.
+fn make_objects_dir(env: &dyn Env, dir: &Path) -> StoreResult<()> {
+    let objects = objects_dir(dir);
+    if exists(env, &objects).map_err(io("stat", &objects))? {
+        return Ok(());
+    }
+    create_dir(env, &objects)?;
+    env.sync_dir(dir).map_err(io("sync", dir))
+}
+
 fn write_root(
     env: &dyn Env,
     store: &dyn Store,
@@ -365,6 +376,9 @@ impl VarveFs {
         let fs_env = Arc::clone(&env);
         let fs = VarveFs::assemble(env, dir, options, lock, open_store)?;
         fs.store.clear_keyspace(fs.lookups)?;
+        if !fs.options.read_only {
+            make_objects_dir(fs_env.as_ref(), dir)?;
+        }
         fs.finish_pending().map_err(invalid)?;
         if !fs.options.read_only {
             fs.superblock.keep_copy(fs_env.as_ref(), dir);

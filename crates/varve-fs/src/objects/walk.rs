@@ -14,15 +14,15 @@ impl Objects {
     /// Every object there is, in the order of ids, and the paths of files that are none.
     pub(crate) fn walk(&self) -> FsResult<ObjectWalk<'_>> {
         let mut walk = ObjectWalk { objects: self, levels: Default::default() };
-        walk.levels[0] = walk.list(self.dir.clone())?;
+        // A view need not have anything of its own, and a copy of a store without large files may lack their directory.
+        if exists(self.env.as_ref(), &self.dir).map_err(|e| error::object("stat", &self.dir, e))? {
+            walk.levels[0] = walk.list(self.dir.clone())?;
+        }
         Ok(walk)
     }
 
     /// Of a view: the inodes of which it has something of its own, in order.
     pub(crate) fn own_inodes(&self) -> FsResult<Vec<InodeId>> {
-        if !exists(self.env.as_ref(), &self.dir).map_err(|e| error::object("stat", &self.dir, e))? {
-            return Ok(Vec::new());
-        }
         let mut own = Vec::new();
         for found in self.walk()? {
             match found? {

@@ -423,6 +423,34 @@ fn an_object_goes_only_if_its_file_begins_with_its_bytes() {
     }
 }
 
+/// A copy of a store that lacked the directory of large files could be mounted, but was neither checked nor repaired.
+#[test]
+fn a_store_without_the_directory_of_objects_is_checked_and_repaired() {
+    let bench = Bench::new();
+    let object = Path::new(STORE).join(format!("objects/0/0/{}", bench.large));
+    let lose_objects = || {
+        let objects = Path::new(STORE).join("objects");
+        for dir in [objects.join("0/0"), objects.join("0"), objects] {
+            bench.env.remove_dir(&dir).unwrap();
+        }
+    };
+    let expected = [Finding::MissingObject { ino: bench.large.get() }];
+    mend(&bench, &expected, &["/d/large"], |_| {
+        bench.env.remove_raw(&object).unwrap();
+        lose_objects();
+    });
+    assert_eq!(content(&bench, &["d", "large"]), b"");
+    assert_eq!(check(&bench.env).findings, []);
+    let fs = open(&bench.env);
+    let dir = fs.find(ROOT, "d").unwrap().ino;
+    fs.put_at(fs.find(dir, "large").unwrap().ino, 0, &[2; 200_000]);
+    fs.sync().unwrap();
+    drop(fs);
+    let bench = Bench { env: bench.env.power_cut_keep_nothing(), ..bench };
+    assert_eq!(content(&bench, &["d", "large"]), [2; 200_000]);
+    assert_eq!(check(&bench.env).findings, []);
+}
+
 #[test]
 fn rows_that_make_no_sense_are_set_aside() {
     let bench = Bench::new();

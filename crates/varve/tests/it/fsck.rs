@@ -74,6 +74,20 @@ fn a_damaged_store_is_repaired_and_says_so() {
     file_system.close().unwrap();
 }
 
+/// A copy of a store that lacked the directory of large files could be mounted, but was neither checked nor repaired.
+#[test]
+fn a_store_without_the_directory_of_objects_is_checked_and_repaired() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    store_with_files(&store);
+    fs::remove_dir_all(store.join("objects")).unwrap();
+    let (status, said, hint) = fsck(&store, &[]);
+    assert_eq!(status, 4, "{said}{hint}");
+    assert!(said.contains("is gone") && hint.contains("has 1 problems"), "{said}{hint}");
+    assert_eq!(fsck(&store, &["--repair", "--yes"]).0, 3);
+    assert_eq!(fsck(&store, &[]).0, 0);
+}
+
 /// The files in `store/engine` whose names hold `kind`.
 fn engine_files(store: &Path, kind: &str) -> Vec<PathBuf> {
     let files = fs::read_dir(store.join("engine")).unwrap().map(|entry| entry.unwrap().path());
