@@ -1,7 +1,8 @@
 //! `varve dump`: write a whole store as lines of JSON.
 
+use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use varve::{Error, Result, dump};
@@ -27,11 +28,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         dump::dump(&arguments.store, &mut out)?;
         return Ok(());
     };
-    let fail = |action: &'static str| move |error| Error::io(action, path, &error);
     // Before the file is made, so that a mistyped store leaves nothing behind.
     varve::store::superblock(&arguments.store)?;
+    varve::store::require_free(&arguments.store)?;
     let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
-    let mut out = BufWriter::new(file.map_err(fail("create"))?);
-    dump::dump(&arguments.store, &mut out)?;
-    out.flush().and_then(|()| out.get_ref().sync_all()).map_err(fail("write"))
+    let file = file.map_err(|error| Error::io("create", path, &error))?;
+    write(&arguments.store, path, file).inspect_err(|_| {
+        // Nor does a dump that is not whole. What made it fail is told, whatever becomes of this.
+        let _ = std::fs::remove_file(path);
+    })
+}
+
+/// Writes the dump of `store` to `file`, which is called `path`, durably.
+fn write(store: &Path, path: &Path, file: File) -> Result<()> {
+    let mut out = BufWriter::new(file);
+    dump::dump(store, &mut out)?;
+    let written = out.flush().and_then(|()| out.get_ref().sync_all());
+    written.map_err(|error| Error::io("write", path, &error))
 }

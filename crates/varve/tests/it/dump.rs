@@ -68,4 +68,24 @@ fn a_mounted_store_is_not_dumped() {
     let Some(mount) = Mount::new() else { return };
     let said = fails(varve().arg("dump").arg(mount.store()));
     assert!(said.contains("in use by") && said.contains("varve umount"), "{said}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    let said = fails(varve().arg("dump").arg(mount.store()).arg("-o").arg(&file));
+    assert!(said.contains("in use by") && !file.exists(), "{said}");
+}
+
+/// A dump that failed left its file behind, and the next one was refused because of that.
+#[test]
+fn a_dump_that_fails_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    store_with_files(&at("a"));
+    let objects = at("a").join("objects");
+    fs::rename(&objects, at("objects")).unwrap();
+    let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("file")));
+    assert!(!at("file").exists(), "{said}");
+    fs::rename(at("objects"), &objects).unwrap();
+    run(varve().arg("dump").arg(at("a")).arg("-o").arg(at("file")));
+    let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("file")));
+    assert!(said.contains("exists") && at("file").exists(), "{said}");
 }
