@@ -170,15 +170,14 @@ pub(crate) fn begin_store(
         let text = "the large-file threshold must lie between 4096 and 16777216 bytes";
         return Err(StoreError::Invalid(text.into()));
     }
-    create_dir(env, dir)?;
-    env.confine(dir).map_err(io("open", dir))?;
-    let items = env.list(dir).map_err(io("list", dir))?;
-    if items.iter().any(|item| [SUPERBLOCK_NAME, COPY_NAME].iter().any(|name| item.name == *name)) {
-        let text = format!("{} holds a store already; remove it first", dir.display());
-        return Err(StoreError::Invalid(text));
+    // `.` and `..` are there, and are no names that could be made.
+    if dir.file_name().is_some() {
+        create_dir(env, dir)?;
     }
+    env.confine(dir).map_err(io("open", dir))?;
+    let is_empty = is_empty(env, dir)?;
     check_nothing_left(env, dir)?;
-    if !items.is_empty() && !options.force {
+    if !is_empty && !options.force {
         let text = format!(
             "{} is not empty; choose another directory (`varve format --force` takes it as it is)",
             dir.display()
@@ -210,6 +209,16 @@ fn check_nothing_left(env: &dyn Env, dir: &Path) -> StoreResult<()> {
         }
     }
     Ok(())
+}
+
+/// Whether nothing is in `dir`. Refuses one that holds a store.
+pub(crate) fn is_empty(env: &dyn Env, dir: &Path) -> StoreResult<bool> {
+    let items = env.list(dir).map_err(io("list", dir))?;
+    if items.iter().any(|item| [SUPERBLOCK_NAME, COPY_NAME].iter().any(|name| item.name == *name)) {
+        let text = format!("{} holds a store already; choose another directory", dir.display());
+        return Err(StoreError::Invalid(text));
+    }
+    Ok(items.is_empty())
 }
 
 /// Makes the store in `dir`, all of whose rows are durable, one that can be opened.

@@ -1,13 +1,13 @@
 //! Reads a dump into a new store.
 //!
-//! 1. The first line says how the store is to be formatted; its directory must be empty or missing.
+//! 1. The directory must be empty or missing; then the first line says how the store in it is to be formatted.
 //! 2. Each line becomes rows and object files at once ([`Load`]). Rows are sorted in memory and inserted as tables,
 //!    past the log.
 //! 3. The last line must fit all that came, and nothing may follow it.
 //! 4. The whole store is checked as `varve fsck` does, and only then its superblock is written. So a dump whose
 //!    lines contradict each other is refused too, and what an interrupted load leaves is no store.
 
-use std::io::{BufRead, Read};
+use std::io::{BufRead, ErrorKind, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use varve_vfs::FsError;
 use super::Counts;
 use super::line::{EndLine, Header, LINE_BYTES_MAX, Line, VERSION};
 use super::load::Load;
-use crate::fs::{begin_store, complete_store, invalid};
+use crate::fs::{begin_store, complete_store, invalid, is_empty};
 use crate::fsck::volume::{AlsoSync, Volume};
 use crate::fsck::{CheckOptions, check_volume};
 use crate::options::FormatOptions;
@@ -37,14 +37,16 @@ struct Lines<'a> {
     /// Of all lines before that.
     crc32c: u32,
     line: Vec<u8>,
+    /// What to do before the load is tried again.
+    next_step: String,
 }
 
 impl Lines<'_> {
     /// An error in the line that was read last.
     fn error(&self, what: impl std::fmt::Display) -> StoreError {
         StoreError::Invalid(format!(
-            "line {} of the dump: {what}; nothing was loaded: remove the directory, and dump again",
-            self.no
+            "line {} of the dump: {what}; nothing was loaded: {}dump again",
+            self.no, self.next_step
         ))
     }
 
@@ -106,6 +108,18 @@ fn format_options(lines: &Lines<'_>, header: Header) -> StoreResult<(FormatOptio
     Ok((options, header.next_inode))
 }
 
+/// Refuses a directory for a load, unless it is empty or missing.
+fn require_empty(env: &dyn Env, dir: &Path) -> StoreResult<()> {
+    match is_empty(env, dir) {
+        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(()),
+        Ok(false) => Err(StoreError::Invalid(format!(
+            "{} is not empty; choose another directory, or remove what is in it if an earlier load has left that",
+            dir.display()
+        ))),
+        checked => checked.map(drop),
+    }
+}
+
 /// Makes a store in `dir`, which must be empty or missing, of the dump that `input` gives; takes about
 /// `memory_bytes`.
 pub fn load_store(
@@ -114,12 +128,14 @@ pub fn load_store(
     memory_bytes: usize,
     input: &mut dyn BufRead,
 ) -> StoreResult<Counts> {
-    let mut lines = Lines { input, no: 0, crc32c: 0, line: Vec::new() };
+    require_empty(env.as_ref(), dir)?;
+    let mut lines = Lines { input, no: 0, crc32c: 0, line: Vec::new(), next_step: String::new() };
     let Line::VarveDump(header) = lines.next()? else {
         return Err(lines.error("not the first line of a dump"));
     };
     let (options, next_inode) = format_options(&lines, header)?;
     let lock = begin_store(env.as_ref(), dir, &options)?;
+    lines.next_step = format!("remove what is in {}, and ", dir.display());
     let superblock = Superblock::new(env.as_ref(), &options);
     let check = CheckOptions { memory_bytes, ..CheckOptions::default() };
     let engine = (check.engine_bytes(), true);

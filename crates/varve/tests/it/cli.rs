@@ -28,6 +28,48 @@ fn format_refuses_what_it_would_destroy() {
     assert_eq!(fs::read(full.join("precious")).unwrap(), b"x");
 }
 
+/// `.` and `..` were names that the system was asked to make, which it refused.
+#[test]
+fn a_store_is_made_in_the_working_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let below = |name: &str| {
+        let path = dir.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    };
+    run(varve().args(["format", "."]).current_dir(below("here")));
+    run(varve().args(["format", ".."]).current_dir(below("above/below")).arg("--force"));
+    let dump = dir.path().join("dump");
+    fs::write(&dump, run(varve().arg("dump").arg(dir.path().join("here"))).stdout).unwrap();
+    run(varve().args(["load", "./"]).arg(&dump).current_dir(below("loaded")));
+    for made in ["here", "above", "loaded"] {
+        run(varve().arg("fsck").arg(dir.path().join(made)));
+    }
+}
+
+/// Who gave `varve load` a wrong dump for a store that is there was told to remove the store; and after a load that was cut, there
+/// was no word of how to go on.
+#[test]
+fn a_load_looks_at_its_directory_before_the_dump() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, other] = ["store", "other"].map(|name| dir.path().join(name));
+    run(varve().arg("format").arg(&store));
+    let said = fails(varve().arg("load").arg(&store).arg("/dev/null"), 1);
+    assert!(said.contains("holds a store already"), "{said}");
+    let said = fails(varve().arg("load").arg(&other).arg("/dev/null"), 1);
+    assert!(!said.contains("remove") && !other.exists(), "{said}");
+    let dump = run(varve().arg("dump").arg(&store)).stdout;
+    let (whole, cut) = (dir.path().join("whole"), dir.path().join("cut"));
+    fs::write(&cut, &dump[..dump.len() / 2]).unwrap();
+    fs::write(&whole, dump).unwrap();
+    let said = fails(varve().arg("load").arg(&other).arg(&cut), 1);
+    assert!(said.contains(&format!("remove what is in {}", other.display())), "{said}");
+    let said = fails(varve().arg("load").arg(&other).arg(&whole), 1);
+    assert!(said.contains("remove what is in it") && !said.contains("--force"), "{said}");
+    fs::remove_dir_all(&other).unwrap();
+    run(varve().arg("load").arg(&other).arg(&whole));
+}
+
 #[test]
 fn a_store_is_made_as_told() {
     let dir = tempfile::tempdir().unwrap();
