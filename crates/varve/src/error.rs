@@ -4,9 +4,14 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use varve_engine::StoreError;
 use varve_fuse::{MountError, NoUring, SessionError, UnmountError};
 use varve_vfs::FsError;
+
+/// By which every mount is served.
+const FUSE_DEVICE: &str = "/dev/fuse";
 
 /// The result of a call of the front end.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -202,8 +207,17 @@ impl From<MountError> for Error {
                 split_hint(&text).or_hint("give a directory that is there, or make it with `mkdir`")
             }
             MountError::Remount { .. } => Error::failed(text).hint("changing a mount takes root"),
-            MountError::Refused { .. } => Error { is_mount_refused: true, ..Error::failed(text) }
-                .hint("run as root, or install fuse3 (`apt-get install fuse3`) and check that /dev/fuse exists"),
+            MountError::Refused { .. } => {
+                let hint = match access(FUSE_DEVICE, Access::READ_OK | Access::WRITE_OK) {
+                    Err(Errno::ACCESS) => {
+                        "run as root, or have root open /dev/fuse to others: `chmod 666 /dev/fuse`"
+                    }
+                    _ => {
+                        "run as root, or install fuse3 (`apt-get install fuse3`) and check that /dev/fuse exists"
+                    }
+                };
+                Error { is_mount_refused: true, ..Error::failed(text) }.hint(hint)
+            }
         }
     }
 }

@@ -14,6 +14,8 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::Error;
+
 /// Room for a path in a socket's address, with the zero byte at its end.
 const ADDRESS_BYTES_MAX: usize = 108;
 
@@ -36,6 +38,19 @@ pub(crate) fn listen(store: &Path, name: &str) -> io::Result<UnixListener> {
     rustix::net::bind(&socket, &SocketAddrUnix::new(&address)?)?;
     rustix::net::listen(&socket, WAITING_MAX)?;
     Ok(socket.into())
+}
+
+/// Why no daemon of `store` is reached: who may not ask it is told so, and of any other failure what `otherwise` says.
+pub(crate) fn unreached(
+    store: &Path,
+    error: io::Error,
+    otherwise: impl FnOnce(io::Error) -> Error,
+) -> Error {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return otherwise(error);
+    }
+    Error::failed(format!("the daemon of {} is not for you to ask: {error}", store.display()))
+        .hint("only root and the user who mounted may")
 }
 
 /// Has `take` take one client after the other, for ever.

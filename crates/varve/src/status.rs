@@ -62,11 +62,11 @@ pub fn status(path: &Path) -> Result<Status> {
     }
     match find_mount(path)? {
         Some(mount) => of_store(Path::new(&mount.source), Some(&mount)),
-        None => Err(Error::failed(format!(
-            "{} is neither a store nor on a Varve mount",
-            path.display()
-        ))
-        .hint("`varve format` makes a store, `findmnt -t fuse.varve` lists the mounts")),
+        None => {
+            let text = format!("{} is neither a store nor on a Varve mount", path.display());
+            let hint = "`varve format` makes a store, `findmnt -t fuse.varve` lists the mounts";
+            Err(store::unseen(path, Error::failed(text).hint(hint)))
+        }
     }
 }
 

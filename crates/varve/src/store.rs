@@ -1,5 +1,6 @@
 //! A store as a whole: format, open, who holds it.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -129,6 +130,16 @@ pub fn rows(dir: &Path) -> Result<(u64, u64)> {
 /// Whether `dir` looks like a store: has a superblock or its copy, of whatever content.
 pub fn is_store(dir: &Path) -> bool {
     [SUPERBLOCK_NAME, COPY_NAME].iter().any(|name| OsEnv::new().stat(&dir.join(name)).is_ok())
+}
+
+/// Why there is no store to be seen at `path`: who may not look there is told so, else it is `otherwise`.
+pub(crate) fn unseen(path: &Path, otherwise: Error) -> Error {
+    match OsEnv::new().stat(&path.join(SUPERBLOCK_NAME)) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Error::io("look for a store in", path, &error)
+        }
+        _ => otherwise,
+    }
 }
 
 /// What a process that has a store open says of itself.

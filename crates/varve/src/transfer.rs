@@ -26,6 +26,7 @@ use varve_fs::{CommitError, Committed, FormatOptions, MountOptions, VarveFs};
 use varve_vfs::FsError;
 
 use crate::mounting::Report;
+use crate::socket::unreached;
 use crate::store::{self, FileSystem};
 use crate::upgrade::control;
 use crate::upgrade::request::Request;
@@ -300,7 +301,8 @@ fn lost(store: &Path, error: &io::Error) -> Error {
 
 /// Asks the daemon of `store` for its part in a stream, and hears that it is ready.
 fn ask_for(store: &Path, request: ViewRequest) -> Result<UnixStream> {
-    let mut daemon = control::connect(store).map_err(|error| lost(store, &error))?;
+    let mut daemon = control::connect(store)
+        .map_err(|error| unreached(store, error, |error| lost(store, &error)))?;
     let patient = daemon.set_read_timeout(Some(STREAM_PATIENCE));
     patient.map_err(|error| lost(store, &error))?;
     let mut line = serde_json::to_string(&Request::Views(request))

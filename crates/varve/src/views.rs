@@ -60,12 +60,14 @@ pub(crate) fn place_of(path: &Path) -> Result<(PathBuf, Option<ViewName>)> {
     }
     let Some(mount) = find_mount(path)? else {
         let text = format!("{} is neither a store nor on a Varve mount", path.display());
-        return Err(Error::failed(text).hint("`findmnt -t fuse.varve` lists the mounts"));
+        let error = Error::failed(text).hint("`findmnt -t fuse.varve` lists the mounts");
+        return Err(store::unseen(path, error));
     };
     match store_and_view(&mount.source) {
         (store, None) if !store::is_store(&store) => {
             let text = format!("the store {} is not to be found", store.display());
-            Err(Error::failed(text).hint("was it moved while it is mounted?"))
+            let error = Error::failed(text).hint("was it moved while it is mounted?");
+            Err(store::unseen(&store, error))
         }
         found => Ok(found),
     }

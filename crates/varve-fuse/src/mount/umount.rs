@@ -37,6 +37,11 @@ pub enum UnmountError {
     },
 }
 
+/// Whether a Varve is mounted on `dir`.
+fn is_there(dir: &Path) -> bool {
+    super::find_mounts().is_ok_and(|mounts| mounts.iter().any(|mount| mount.dir == dir))
+}
+
 /// Detaches what is mounted on `dir`.
 pub fn unmount(dir: &Path, mode: UnmountMode) -> Result<(), UnmountError> {
     let failed = |reason: String| UnmountError::Failed { dir: dir.to_path_buf(), reason };
@@ -47,6 +52,10 @@ pub fn unmount(dir: &Path, mode: UnmountMode) -> Result<(), UnmountError> {
         Err(Errno::PERM) => {
             fusermount::unmount(dir, mode != UnmountMode::Plain).map_err(|reason| match reason {
                 _ if reason.contains("busy") => UnmountError::Busy(dir.to_path_buf()),
+                // Its table has the mounts of others under other names.
+                _ if reason.contains("not found in") && is_there(dir) => {
+                    failed("another user has mounted it".to_owned())
+                }
                 _ if reason.contains("not found in") => UnmountError::NotMounted(dir.to_path_buf()),
                 _ => failed(reason),
             })

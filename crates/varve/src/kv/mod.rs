@@ -24,6 +24,7 @@ use varve_fs::{Dictionaries, MountOptions, VarveFs, ViewKind};
 use varve_vfs::{Blocked, FsError, FsResult, Vfs, insist};
 
 use crate::error::split_hint;
+use crate::socket::unreached;
 use crate::store::{self, FileSystem};
 use crate::views::place_of;
 use crate::waiting::in_time;
@@ -214,10 +215,11 @@ impl Client {
             daemon.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
             Ok(Client { way: Way::Daemon(daemon), transaction })
         });
-        connected.map_err(|error| {
+        let absent = |error: std::io::Error| {
             Error::failed(format!("no daemon of {} can be asked: {error}", store.display()))
                 .hint("`varve status` tells whether it is mounted, and by whom")
-        })
+        };
+        connected.map_err(|error| unreached(&store, error, absent))
     }
 
     /// Asks, and waits for the answer; a failure is an error.

@@ -30,7 +30,7 @@ use varve_fuse::PauseHandle;
 use super::request::Request;
 use super::{Abilities, PROBE, successor};
 use crate::mounting::{Closed, Report, ViewDesk, Working, being_upgraded};
-use crate::socket::{Places, Taken};
+use crate::socket::{Places, Taken, unreached};
 use crate::views::ViewRequest;
 use crate::{Error, Result, socket};
 
@@ -145,7 +145,7 @@ pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
         Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
             .hint(hint)
     };
-    let mut daemon = connect(store).map_err(lost)?;
+    let mut daemon = connect(store).map_err(|error| unreached(store, error, lost))?;
     daemon.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(lost)?;
     let mut line = serde_json::to_string(request)
         .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;

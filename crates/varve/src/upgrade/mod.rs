@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 use varve_fs::superblock::FORMAT_VERSION;
 
 use crate::mounting::{Ready, Report};
+use crate::socket::unreached;
 use crate::views::store_at;
 use crate::{Error, Result};
 use request::Request;
@@ -91,10 +92,11 @@ pub fn upgrade(path: &Path, binary: Option<&Path>) -> Result<Ready> {
         Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
             .hint("`varve status` tells whether it runs; its log is varve.log in the store")
     };
-    let mut daemon = control::connect(&store).map_err(|error| {
+    let absent = |error: std::io::Error| {
         Error::failed(format!("no daemon of {} can be asked: {error}", store.display()))
             .hint("`varve status` tells whether it is mounted, and by whom")
-    })?;
+    };
+    let mut daemon = control::connect(&store).map_err(|error| unreached(&store, error, absent))?;
     daemon.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(lost)?;
     let mut request = serde_json::to_string(&Request::Upgrade { binary })
         .map_err(|error| Error::usage(format!("the path cannot be sent: {error}")))?;

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 
-use crate::harness::{Mount, can_mount, fails, run, varve};
+use crate::harness::{Mount, can_mount, fails, others_can_run, run, varve};
 use varve_testkit::{Command, put_program, skipped, there_is};
 
 /// Links out of a store, wherever its opener would write or read. `bent` makes one; the file beside the store
@@ -107,6 +107,34 @@ fn a_store_is_closed_to_other_users() {
         }
     }
     assert!(seen > 10, "{seen} files and directories");
+}
+
+/// Who might not look was told that there is no store, and who might not ask a daemon that it does not answer.
+#[test]
+fn who_may_not_is_told_so() {
+    let Some(mount) = Mount::new() else { return };
+    if !others_can_run() {
+        return;
+    }
+    let told = |line: &str, place: &Path| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        let command = command.arg(env!("CARGO_BIN_EXE_varve")).args(line.split(' ')).arg(place);
+        fails(command, 1)
+    };
+    let above = mount.store().parent().unwrap().to_owned();
+    fs::set_permissions(&above, Permissions::from_mode(0o755)).unwrap();
+    for place in [mount.store(), mount.path()] {
+        for line in ["status", "snapshot list", "kv list", "upgrade"] {
+            let said = told(line, &place);
+            assert!(said.contains("Permission denied") && said.contains("ls -ld"), "{said}");
+        }
+    }
+    let said = told("umount", &mount.path());
+    assert!(said.contains("another user") && said.contains("as root"), "{said}");
+    fs::set_permissions(mount.store(), Permissions::from_mode(0o755)).unwrap();
+    let said = told("upgrade", &mount.path());
+    assert!(said.contains("not for you to ask") && said.contains("only root"), "{said}");
 }
 
 /// Runs `script` in `dir` as user `uid` with `groups`, the first of them its own.
