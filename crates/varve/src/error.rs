@@ -10,6 +10,9 @@ use varve_engine::StoreError;
 use varve_fuse::{MountError, NoUring, SessionError, UnmountError};
 use varve_vfs::FsError;
 
+use crate::mounting::find_mount;
+use crate::views::store_and_view;
+
 /// By which every mount is served.
 const FUSE_DEVICE: &str = "/dev/fuse";
 
@@ -182,8 +185,16 @@ impl From<StoreError> for Error {
             | StoreError::NoSpace { .. }
             | StoreError::Poisoned { .. }
             | StoreError::Locked { .. }
-            | StoreError::NewerFormat { .. }
-            | StoreError::NotAStore { .. } => split_hint(&text),
+            | StoreError::NewerFormat { .. } => split_hint(&text),
+            StoreError::NotAStore { path } => match find_mount(path) {
+                Ok(Some(mount)) => {
+                    let (store, _) = store_and_view(&mount.source);
+                    let (path, store) = (path.display(), store.display());
+                    Error::failed(format!("{path} is no store, it is on a mount of {store}"))
+                        .hint("unmount it, and name the store")
+                }
+                _ => split_hint(&text),
+            },
         }
     }
 }

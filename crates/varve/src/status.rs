@@ -11,6 +11,7 @@ use varve_fuse::MountPoint;
 
 use crate::mounting::find_mount;
 use crate::store::{self, Holder};
+use crate::views::store_and_view;
 use crate::{Error, Result};
 
 /// The extended attribute of a mount's root that gives the daemon's own status.
@@ -61,7 +62,10 @@ pub fn status(path: &Path) -> Result<Status> {
         return of_store(path, None);
     }
     match find_mount(path)? {
-        Some(mount) => of_store(Path::new(&mount.source), Some(&mount)),
+        Some(mount) => match store_and_view(&mount.source) {
+            (store, None) => of_store(&store, Some(&mount)),
+            (store, Some(_)) => of_store(&store, None),
+        },
         None => {
             let text = format!("{} is neither a store nor on a Varve mount", path.display());
             let hint = "`varve format` makes a store, `findmnt -t fuse.varve` lists the mounts";

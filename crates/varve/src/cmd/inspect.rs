@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         return show_store(arguments);
     }
     if stat.is_dir() {
-        return Err(Error::usage(format!("{} is a directory", path.display()))
+        return Err(Error::failed(format!("{} is a directory, and no store", path.display()))
             .hint("`varve inspect` tells about a store or one file in it"));
     }
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 use varve_testkit::Command;
 
-use crate::harness::{Mount, fails, json, run, stderr, varve};
+use crate::harness::{Mount, fails, json, run, stderr, varve, without_namespaces};
 
 #[test]
 fn format_refuses_what_it_would_destroy() {
@@ -189,6 +189,25 @@ fn what_is_no_store_is_named() {
         0,
         "nothing is left in a directory that is no store"
     );
+}
+
+/// What lies on a mount was said to hold no store, also within a snapshot.
+#[test]
+fn directories_of_a_mount_are_told_from_stores() {
+    let Some(mount) = Mount::new() else { return };
+    let _apart = without_namespaces();
+    run(varve().args(["snapshot", "create"]).arg(mount.path()).arg("before"));
+    let snapshot = mount.path().join(".varve/snapshots/before");
+    fs::read_dir(&snapshot).unwrap();
+    let told = json(varve().args(["status", "--json"]).arg(&snapshot));
+    assert_eq!(told["store"], mount.store().to_str().unwrap());
+    assert_eq!(told["mount_point"], mount.path().to_str().unwrap());
+    for verb in [&["fsck"][..], &["dump"], &["gc"], &["tune"], &["tune", "--auto"]] {
+        let said = fails(varve().args(verb).arg(mount.path()), 1);
+        let named = format!("on a mount of {}", mount.store().display());
+        assert!(said.contains(&named) && said.contains("name the store"), "{said}");
+    }
+    fails(varve().arg("inspect").arg(mount.path()), 1);
 }
 
 #[test]
