@@ -248,6 +248,16 @@ fn wait_until_free(dir: &Path, accepts: impl Fn(&InUse) -> bool) -> Result<Optio
     }
 }
 
+/// Whether nothing is mounted on `dir` as far as this process can see.
+fn is_private(dir: &Path) -> bool {
+    varve_fuse::find_mounts().is_ok_and(|mounts| mounts.iter().all(|mount| mount.dir != dir))
+}
+
+/// How one gets to a mount that only the process `pid` sees, and unmounts it.
+pub fn words_of_private(pid: u32) -> String {
+    format!("`nsenter --preserve-credentials -U -m -t {pid}` enters, `kill {pid}` unmounts")
+}
+
 impl InUse {
     /// What is told to who cannot use the store in `dir` for that.
     fn refusal(&self, dir: &Path) -> Error {
@@ -258,9 +268,12 @@ impl InUse {
                 "{} is unmounted: wait until the store is closed, when the last program that uses its files is done",
                 mount_point.display()
             )),
-            Some(mount_point) => {
-                error.hint(format!("`varve umount {}` first", mount_point.display()))
-            }
+            Some(mount_point) => error.hint(match self.holder.pid {
+                Some(pid) if is_private(mount_point) => {
+                    format!("only process {pid} sees that mount: {}", words_of_private(pid))
+                }
+                _ => format!("`varve umount {}` first", mount_point.display()),
+            }),
             None => error.hint("wait for that process or stop it"),
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use log::LevelFilter;
 use varve::mounting::{self, Choices, Ready};
+use varve::store::words_of_private;
 use varve::upgrade::Abilities;
 use varve::{Result, logging};
 
@@ -111,8 +112,9 @@ pub(super) fn show(ready: &Ready, verbose: bool, json: bool) {
     }
     if ready.is_private {
         output::line(format!(
-            "only process {0} sees it: `nsenter --preserve-credentials -U -m -t {0}` enters, `kill {0}` unmounts",
-            ready.pid
+            "only process {} sees it: {}",
+            ready.pid,
+            words_of_private(ready.pid)
         ));
     }
 }

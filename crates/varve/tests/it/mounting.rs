@@ -18,7 +18,7 @@ use varve_engine::{Batch, Db, DbOptions, KeyspaceOptions, Store};
 use varve_env::os::OsEnv;
 use varve_fs::superblock::engine_dir;
 use varve_schema::{META, RowKey};
-use varve_testkit::{Command, eventually};
+use varve_testkit::{Command, eventually, skipped};
 use varve_types::InodeId;
 
 #[test]
@@ -272,6 +272,25 @@ fn what_only_the_daemon_would_see_is_no_mount_for_the_helper() {
     assert!(said.contains("not permitted") && said.contains("no fusermount3"), "{said}");
     assert!(said.contains("hint: run as root, or install fuse3"), "{said}");
     assert!(json(varve().args(["status", "--json"]).arg(mount.store()))["holder"].is_null());
+}
+
+/// Who met such a mount was told to unmount it, and by that that nothing is mounted there.
+#[test]
+fn who_meets_a_mount_that_only_its_daemon_sees_is_told_how_to_end_it() {
+    let Some((mount, _helper)) = helped() else { return };
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-sys_admin", "env", "PATH=/nonexistent"]);
+    command.args([env!("CARGO_BIN_EXE_varve"), "mount"]).arg(mount.store()).arg(mount.path());
+    if !command.output().unwrap().status.success() {
+        skipped("this machine lets no process have a mount namespace of its own");
+        return;
+    }
+    let daemon = mount.daemon();
+    let said = fails(varve().arg("mount").arg(mount.store()).arg(mount.path()), 1);
+    rustix::process::kill_process(daemon, rustix::process::Signal::TERM).unwrap();
+    let ends = format!("`kill {}` unmounts", daemon.as_raw_nonzero());
+    assert!(said.contains(&ends) && !said.contains("varve umount"), "{said}");
+    wait_until_free(&mount);
 }
 
 /// What mount(8) and umount(8) do for a store in /etc/fstab. Where they look for helpers there is one for these processes alone.
