@@ -25,7 +25,7 @@ use varve_fs::stream::{Receipt, ReceiveError, Received, Totals, read_header};
 use varve_fs::{CommitError, Committed, FormatOptions, MountOptions, VarveFs};
 use varve_vfs::FsError;
 
-use crate::mounting::Report;
+use crate::mounting::{Report, find_mount};
 use crate::socket::unreached;
 use crate::store::{self, FileSystem};
 use crate::upgrade::control;
@@ -80,12 +80,11 @@ fn hear_stream(store: &Path, mut daemon: UnixStream, out: &mut dyn Write) -> Res
 
 /// Receives a snapshot into the store at `path`, the one mounted there, or a new one.
 pub fn receive(path: &Path, input: &mut dyn Read) -> Result<Value> {
-    let held = match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        _ => {
-            let store = store_at(path)?;
-            store::is_served(&store)?.then_some(store)
-        }
+    let held = if is_for_a_new_store(path)? {
+        None
+    } else {
+        let store = store_at(path)?;
+        store::is_served(&store)?.then_some(store)
     };
     let Some(store) = held else { return receive_here(path, input) };
     let mut daemon = ask_for(&store, ViewRequest::Receive)?;
@@ -103,6 +102,17 @@ pub fn receive(path: &Path, input: &mut dyn Read) -> Result<Value> {
                 let next = told.next_step().unwrap_or("send it again").to_owned();
                 Error::failed(format!("the stream cannot be read: {error}")).hint(next)
             })
+        }
+    }
+}
+
+/// Whether a store is to be made at `path`: nothing is there, or an empty directory that is not on a mount.
+fn is_for_a_new_store(path: &Path) -> Result<bool> {
+    match std::fs::read_dir(path) {
+        Ok(mut items) => Ok(items.next().is_none() && find_mount(path)?.is_none()),
+        Err(_) => {
+            let found = std::fs::symlink_metadata(path);
+            Ok(found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound))
         }
     }
 }
@@ -130,7 +140,7 @@ fn pass(input: &mut dyn Read, out: &mut dyn Write) -> std::result::Result<(), Cu
 fn receive_here(path: &Path, input: &mut dyn Read) -> Result<Value> {
     let mut stream = FrameReader::new(input).map_err(|error| unreadable(&error))?;
     let header = read_header(&mut stream).map_err(|error| refused(None, error))?;
-    if !path.exists() {
+    if is_for_a_new_store(path)? {
         if let Some(base) = &header.base {
             return Err(Error::failed(format!(
                 "there is no store at {}, and the stream has only what changed since snapshot `{}`",

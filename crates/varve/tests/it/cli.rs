@@ -210,6 +210,22 @@ fn directories_of_a_mount_are_told_from_stores() {
     fails(varve().arg("inspect").arg(mount.path()), 1);
 }
 
+/// An empty directory was said to be no store.
+#[test]
+fn a_snapshot_is_received_into_an_empty_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, empty, stream] = ["store", "empty", "stream"].map(|name| dir.path().join(name));
+    run(varve().arg("format").arg(&store));
+    run(varve().args(["snapshot", "create"]).arg(&store).arg("first"));
+    fs::write(&stream, run(varve().args(["snapshot", "send"]).arg(&store).arg("first")).stdout)
+        .unwrap();
+    fs::create_dir(&empty).unwrap();
+    let input = fs::File::open(&stream).unwrap();
+    run(varve().args(["snapshot", "receive"]).arg(&empty).stdin(input));
+    let told = json(varve().args(["snapshot", "list", "--json"]).arg(&empty));
+    assert_eq!(told[0]["name"], "first", "{told}");
+}
+
 #[test]
 fn damage_is_found_and_named() {
     let dir = tempfile::tempdir().unwrap();
