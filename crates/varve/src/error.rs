@@ -217,7 +217,7 @@ impl From<MountError> for Error {
             MountError::BadDirectory { .. } => {
                 split_hint(&text).or_hint("give a directory that is there, or make it with `mkdir`")
             }
-            MountError::Remount { .. } => Error::failed(text).hint("changing a mount takes root"),
+            MountError::Remount { .. } => split_hint(&text).or_hint("changing a mount takes root"),
             MountError::Refused { .. } => {
                 let hint = match access(FUSE_DEVICE, Access::READ_OK | Access::WRITE_OK) {
                     Err(Errno::ACCESS) => {

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use super::place::open_on;
@@ -63,7 +64,13 @@ fn attachment(
 pub(super) fn remount(mount: &MountPoint, options: &MountOptions) -> Result<(), String> {
     let root = open_on(mount.id, &mount.dir).map_err(|err| err.to_string())?;
     let at = format!("/proc/thread-self/fd/{}", root.as_raw_fd());
-    rustix::mount::mount_remount(at, flags(options), c"").map_err(|err| err.to_string())
+    rustix::mount::mount_remount(at, flags(options), c"").map_err(|err| match err {
+        Errno::BUSY => {
+            let dir = mount.dir.display();
+            format!("it is busy, as files are open for writing; `fuser -vm {dir}` lists who has some open")
+        }
+        err => err.to_string(),
+    })
 }
 
 fn flags(options: &MountOptions) -> MountFlags {

@@ -17,9 +17,23 @@ use varve::mounting::{self, Choices};
 use varve::{Error, Result, exit_status};
 
 use super::mount;
+use crate::output;
 
 /// Names under which this program is the helper.
 const HELPER_NAMES: &[&str] = &["mount.varve", "mount.fuse.varve"];
+
+/// What the kernel shows of any mount, and mount(8) therefore has among what it asks for when one is to change.
+const SHOWN: &[&str] = &[
+    "user_id",
+    "group_id",
+    "rootmode",
+    "fd",
+    "max_read",
+    "blksize",
+    "allow_other",
+    "default_permissions",
+    "seclabel",
+];
 
 /// What mount(8) asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -62,7 +76,9 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
         return Ok(());
     }
     if request.is_remount {
-        return mounting::remount(&request.dir, &choices).map_err(failed);
+        mounting::remount(&request.dir, &choices).map_err(failed)?;
+        tell_of_kept(&request.options);
+        return Ok(());
     }
     // What mount(8) is told to be mounted has to be there for everybody.
     let options = known + ",noprivate";
@@ -70,6 +86,23 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
     let ready = mount::in_background(store, dir, &options, *is_verbose).map_err(failed)?;
     mount::show(&ready, *is_verbose, false);
     Ok(())
+}
+
+/// Says which options a remount has left as they were. They are no mistake: some come of /etc/fstab.
+fn tell_of_kept(options: &str) {
+    for option in options.split(',') {
+        let name = option.split('=').next().unwrap_or_default();
+        match Choices::parse(option, false) {
+            _ if SHOWN.contains(&name) => {}
+            Ok(choices) if choices.is_more_than_flags() => {
+                output::line(format!(
+                    "`{option}` changes nothing now, only when the store is mounted"
+                ));
+            }
+            Ok(_) => {}
+            Err(error) => output::line(format!("passed over: {}", error.message())),
+        }
+    }
 }
 
 fn parse(arguments: &[OsString]) -> Result<Request> {

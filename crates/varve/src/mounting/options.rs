@@ -73,6 +73,14 @@ impl Choices {
         Ok(choices)
     }
 
+    /// Whether there is more among them than the flags that a mount can be given while it is in use.
+    pub fn is_more_than_flags(&self) -> bool {
+        let Choices { read_only, no_suid, no_dev, no_exec, synchronous, .. } = *self;
+        let flags =
+            Choices { read_only, no_suid, no_dev, no_exec, synchronous, ..Choices::default() };
+        *self != flags
+    }
+
     /// Applies one option; false if it is unknown.
     fn apply(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
         match (name, value) {

@@ -229,6 +229,20 @@ fn a_mount_becomes_read_only_while_in_use() {
         remount("rw");
         fs::write(mount.path().join("other"), "x").unwrap();
     }
+    // Root was told to be root, and who gave what a remount cannot change that it was done.
+    let remount = |options: &str| {
+        let mut command = Command::new(&helper);
+        command.arg(mount.store()).arg(mount.path()).args(["-o", options]);
+        command
+    };
+    let writing = fs::File::options().append(true).open(&file).unwrap();
+    let said = fails(&mut remount("remount,ro"), 32);
+    assert!(said.contains("open for writing") && said.contains("fuser -vm"), "{said}");
+    drop(writing);
+    let told = run(&mut remount("remount,rw,nonsense,memory=1G,user_id=0,nosuid")).stdout;
+    let told = String::from_utf8(told).unwrap();
+    assert!(told.contains("nonsense") && told.contains("memory=1G"), "{told}");
+    assert_eq!(told.lines().count(), 2, "{told}");
     let elsewhere = tempfile::tempdir().unwrap();
     fails(
         Command::new(&helper).arg(mount.store()).arg(elsewhere.path()).args(["-o", "remount,ro"]),
