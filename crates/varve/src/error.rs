@@ -205,6 +205,10 @@ impl From<FsError> for Error {
             FsError::Storage(text) | FsError::Damaged(text) | FsError::NoSpace(text) => {
                 split_hint(&text)
             }
+            FsError::ReadOnly => {
+                Error::failed(error.to_string()).hint("`mount -o remount,rw` lets it be changed")
+            }
+            FsError::NotSupported(_) => split_hint(&error.to_string()),
             other => Error::failed(other.to_string()),
         }
     }

@@ -226,6 +226,22 @@ fn a_snapshot_is_received_into_an_empty_directory() {
     assert_eq!(told[0]["name"], "first", "{told}");
 }
 
+/// The hint was of the command line, and nothing was said of the other snapshot that it takes.
+#[test]
+fn a_snapshot_with_clones_is_not_sent_and_the_next_step_is_said() {
+    let Some(mount) = Mount::new() else { return };
+    let (top, copy) = (mount.path().join("top"), mount.path().join("copy"));
+    fs::create_dir(&top).unwrap();
+    fs::write(top.join("file"), "x").unwrap();
+    run(varve().arg("clone").arg(&top).arg(&copy));
+    run(varve().args(["snapshot", "create"]).arg(mount.path()).arg("with"));
+    let said = fails(varve().args(["snapshot", "send"]).arg(mount.path()).arg("with"), 1);
+    assert!(
+        said.contains("hint: copy them with `cp -a`") && said.contains("another snap"),
+        "{said}"
+    );
+}
+
 #[test]
 fn damage_is_found_and_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -56,7 +56,7 @@ pub(super) struct Plain<'a> {
 /// The error of what has no plain form.
 fn cloned() -> FsError {
     FsError::NotSupported(
-        "a stream of clones that have not copied everything: copy them with `cp -a` and remove them",
+        "a stream of clones that have not copied everything; copy them with `cp -a`, remove them, and make another snapshot",
     )
 }
 
