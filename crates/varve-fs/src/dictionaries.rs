@@ -251,6 +251,9 @@ impl Dictionaries {
     /// Makes an empty dictionary, durably. `Exists` if there is one of that name.
     pub fn create(&self, name: &[u8]) -> FsResult<()> {
         self.changeable()?;
+        if name.is_empty() {
+            return Err(FsError::Invalid("the name of a dictionary cannot be empty"));
+        }
         FileName::new(name)?;
         let mut known = self.known_mut()?;
         let names = known.get_or_insert_default();

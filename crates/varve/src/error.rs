@@ -166,9 +166,9 @@ impl From<StoreError> for Error {
     fn from(error: StoreError) -> Error {
         let text = error.to_string();
         match &error {
-            StoreError::Io { source, path, .. } => {
+            StoreError::Io { source, path, action } => {
                 let hint = match source.kind() {
-                    io::ErrorKind::NotFound => {
+                    io::ErrorKind::NotFound if *action != "create" => {
                         "check the path, or make a store with `varve format`".to_owned()
                     }
                     kind => next_step(kind, path),

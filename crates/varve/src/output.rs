@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,16 @@ pub(crate) fn outcome() -> Result<()> {
 /// The path that is told, its bytes as they are, so that what reads them finds it; `-` for none.
 pub(crate) fn place(told: &Value) -> Vec<u8> {
     PathBuf::read(told).map_or_else(|| b"-".into(), |path| path.into_os_string().into_vec())
+}
+
+/// A path as a shell reads it.
+pub(crate) fn word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+:,@%".contains(letter);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// Writes `value` as JSON.

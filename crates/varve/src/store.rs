@@ -118,6 +118,8 @@ pub fn superblock(dir: &Path) -> Result<Superblock> {
 
 /// Changes what tables of the store in `dir` are made of, from its next open on.
 pub fn change_design(dir: &Path, change: impl FnOnce(&mut StoreDesign)) -> Result<Superblock> {
+    superblock(dir)?;
+    require_free(dir)?;
     Ok(Superblock::change_design(&*OsEnv::new(), dir, change)?)
 }
 

@@ -15,6 +15,8 @@ use crate::{Error, Result};
 const USAGE: &str = "varve.usage";
 /// The attribute that holds the limits on trees.
 const LIMITS: &str = "varve.limits";
+/// What is done to a path whose usage or limits are to be told.
+const ASK: &str = "ask about";
 /// The most bytes that an attribute can have.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
@@ -148,7 +150,7 @@ fn value(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
 }
 
 fn understand<T: DeserializeOwned>(path: &Path, told: rustix::io::Result<Vec<u8>>) -> Result<T> {
-    let told = told.map_err(|error| refused("ask about", path, error))?;
+    let told = told.map_err(|error| refused(ASK, path, error))?;
     serde_json::from_slice(&told).map_err(|error| {
         Error::not_understood(&format!("the answer about {}", path.display()), error)
     })
@@ -158,8 +160,12 @@ fn understand<T: DeserializeOwned>(path: &Path, told: rustix::io::Result<Vec<u8>
 fn refused(action: &str, path: &Path, error: Errno) -> Error {
     match error {
         Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS => {
-            Error::failed(format!("{} is not on a Varve mount", path.display()))
-                .hint("`findmnt -t fuse.varve` lists the mounts; elsewhere use du(1)")
+            Error::failed(format!("{} is not on a Varve mount", path.display())).hint(
+                match action {
+                    ASK => "`findmnt -t fuse.varve` lists the mounts; elsewhere use du(1)",
+                    _ => "`findmnt -t fuse.varve` lists the mounts",
+                },
+            )
         }
         Errno::PERM => Error::io(action, path, &error.into())
             .hint("limits are set by the superuser and by the user who mounted"),

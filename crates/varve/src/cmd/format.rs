@@ -68,6 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let dir = arguments.store.display();
     output::line(format!("{dir} is a store now ({})", superblock.uuid));
-    output::line(format!("mount it with `varve mount {dir} DIR`"));
+    let word = output::word(&arguments.store);
+    output::line(format!("mount it with `varve mount {word} DIR`"));
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use varve::trees::{self, Quota};
 use varve::{Result, size};
 
@@ -26,11 +26,12 @@ enum Action {
 }
 
 #[derive(Args)]
+#[command(group(ArgGroup::new("limits").args(["bytes", "inodes"]).required(true).multiple(true)))]
 struct SetArguments {
     /// A directory of a mount
     path: PathBuf,
     /// The most bytes, as sums of file sizes: 500M, 10G
-    #[arg(long, value_name = "SIZE", required_unless_present = "inodes")]
+    #[arg(long, value_name = "SIZE")]
     bytes: Option<String>,
     /// The most files and directories, each file counted once
     #[arg(long, value_name = "N")]

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use varve::views::{ViewRequest, ask};
-use varve::{Result, transaction};
+use varve::{Result, logging, transaction};
 use varve_fs::{Isolation, OnConflict, TransactionOptions};
+use varve_types::Timestamp;
 
 use super::design::named;
 use crate::output;
@@ -213,7 +214,9 @@ fn status(told: &Value, json: bool) -> Result<()> {
     let at_least = if told["complete"] == false { "at least " } else { "" };
     output::line(format!("transaction  {}", output::printable(&told["id"])));
     output::line([b"path         ", &output::place(&told["path"])[..]].concat());
-    output::line(format!("begun        {} s since 1970", told["begun"]));
+    let begun = told["begun"].as_i64().and_then(|seconds| Timestamp::new(seconds, 0));
+    let begun = begun.map_or_else(|| told["begun"].to_string(), logging::utc);
+    output::line(format!("begun        {begun}"));
     output::line(format!("isolation    {}", output::printable(&told["isolation"])));
     if let Some(locks) = locks(told) {
         output::line(format!("locks        {locks}"));

@@ -210,6 +210,43 @@ fn directories_of_a_mount_are_told_from_stores() {
     fails(varve().arg("inspect").arg(mount.path()), 1);
 }
 
+/// Hints that were of something else, and words that were not for people.
+#[test]
+fn words_are_of_what_was_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = fails(varve().arg("format").arg(dir.path().join("none/store")), 1);
+    assert!(said.contains("check the path") && !said.contains("varve format"), "{said}");
+    let store = dir.path().join("a store");
+    let said = String::from_utf8(run(varve().arg("format").arg(&store)).stdout).unwrap();
+    assert!(said.contains(&format!("`varve mount '{}' DIR`", store.display())), "{said}");
+    let said = fails(varve().args(["kv", "create"]).arg(&store).arg(""), 1);
+    assert!(said.contains("the name of a dictionary"), "{said}");
+    for line in [&["set", "--inodes", "5"][..], &["clear"]] {
+        let said = fails(varve().arg("quota").args(line).arg(dir.path()), 1);
+        assert!(said.contains("not on a Varve mount") && !said.contains("du(1)"), "{said}");
+    }
+    let said = fails(varve().args(["quota", "set"]).arg(dir.path()), 2);
+    assert!(said.contains("--bytes <SIZE>|--inodes <N>"), "{said}");
+    let Some(mount) = Mount::new() else { return };
+    let begun = json(varve().args(["txn", "begin", "--json"]).arg(mount.path()));
+    let id = begun["id"].as_str().unwrap();
+    let told = run(varve().args(["txn", "status"]).arg(mount.path()).arg(id)).stdout;
+    let told = String::from_utf8(told).unwrap();
+    assert!(told.contains("begun        20") && !told.contains("1970"), "{told}");
+    run(varve().args(["txn", "abort"]).arg(mount.path()).arg(id));
+    let said = fails(varve().args(["tune", "--auto"]).arg(mount.store()), 1);
+    assert!(said.contains("in use by process") && said.contains("varve umount"), "{said}");
+    mount.unmount();
+    mount.mount_with("ro");
+    for line in [&["txn", "begin"][..], &["snapshot", "create"]] {
+        let mut command = varve();
+        command.args(line).arg(mount.path());
+        let command = if line[0] == "txn" { &mut command } else { command.arg("now") };
+        let said = fails(command, 1);
+        assert!(said.contains("remount,rw"), "{said}");
+    }
+}
+
 /// An empty directory was said to be no store.
 #[test]
 fn a_snapshot_is_received_into_an_empty_directory() {
