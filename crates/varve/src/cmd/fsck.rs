@@ -16,7 +16,8 @@ use crate::output;
 #[derive(Args)]
 #[command(
     after_help = "Exit status: 0 clean, 1 failed, 2 wrong command line, 3 everything found was repaired,\n\
-    4 problems are left. Without --repair nothing is changed."
+    4 problems are left. Without --repair no file and no name is changed; the log is begun anew,\n\
+    as whenever a store is opened."
 )]
 pub(crate) struct Arguments {
     /// The store; must not be mounted
