@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the target makes errors of one kind")]
 mod error;
 #[path = "../../crates/varve/src/mounting/options.rs"]
+#[allow(dead_code, reason = "the target only reads options")]
 mod options;
 #[path = "../../crates/varve/src/size.rs"]
 mod size;

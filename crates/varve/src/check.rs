@@ -102,7 +102,7 @@ pub fn repair(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Repaired> {
     let env: Arc<dyn Env> = OsEnv::new();
-    Superblock::read_or_copy(env.as_ref(), dir)?;
+    Superblock::read_or_copy(env.as_ref(), dir).map_err(store::unopened)?;
     store::require_free(dir)?;
     let superblock = Superblock::restore(env.as_ref(), dir)?.map(|error| error.to_string());
     let mut engine = None;
@@ -122,7 +122,7 @@ pub fn check(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CheckReport> {
-    let (_, error) = Superblock::read_or_copy(&*OsEnv::new(), dir)?;
+    let (_, error) = Superblock::read_or_copy(&*OsEnv::new(), dir).map_err(store::unopened)?;
     store::require_free(dir)?;
     let superblock_error = error.map(|error| error.to_string());
     let mut report = CheckReport { superblock_error, ..CheckReport::default() };

@@ -1,17 +1,13 @@
 //! What went wrong, what to do next, and the exit status.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{Access, access};
-use rustix::io::Errno;
 use varve_engine::StoreError;
 use varve_fuse::{MountError, NoUring, SessionError, UnmountError};
 use varve_vfs::FsError;
-
-use crate::mounting::find_mount;
-use crate::views::store_and_view;
 
 /// By which every mount is served.
 const FUSE_DEVICE: &str = "/dev/fuse";
@@ -185,16 +181,8 @@ impl From<StoreError> for Error {
             | StoreError::NoSpace { .. }
             | StoreError::Poisoned { .. }
             | StoreError::Locked { .. }
-            | StoreError::NewerFormat { .. } => split_hint(&text),
-            StoreError::NotAStore { path } => match find_mount(path) {
-                Ok(Some(mount)) => {
-                    let (store, _) = store_and_view(&mount.source);
-                    let (path, store) = (path.display(), store.display());
-                    Error::failed(format!("{path} is no store, it is on a mount of {store}"))
-                        .hint("unmount it, and name the store")
-                }
-                _ => split_hint(&text),
-            },
+            | StoreError::NewerFormat { .. }
+            | StoreError::NotAStore { .. } => split_hint(&text),
         }
     }
 }
@@ -223,8 +211,9 @@ impl From<MountError> for Error {
             }
             MountError::Remount { .. } => split_hint(&text).or_hint("changing a mount takes root"),
             MountError::Refused { .. } => {
-                let hint = match access(FUSE_DEVICE, Access::READ_OK | Access::WRITE_OK) {
-                    Err(Errno::ACCESS) => {
+                let device = File::options().read(true).write(true).open(FUSE_DEVICE);
+                let hint = match device {
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                         "run as root, or have root open /dev/fuse to others: `chmod 666 /dev/fuse`"
                     }
                     _ => {

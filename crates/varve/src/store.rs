@@ -14,7 +14,9 @@ use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME, engine_dir, lock_path};
 use varve_fs::{Dictionaries, FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
 use varve_vfs::Vfs;
 
+use crate::mounting::find_mount;
 use crate::upgrade::control;
+use crate::views::store_and_view;
 use crate::{Error, Result};
 
 /// How long to wait before a store that cannot be locked counts as locked: longer than [`holder`] of another process takes
@@ -113,7 +115,17 @@ pub fn format(dir: &Path, options: &FormatOptions) -> Result<Superblock> {
 
 /// The superblock of the store in `dir`.
 pub fn superblock(dir: &Path) -> Result<Superblock> {
-    Ok(Superblock::read(&*OsEnv::new(), dir)?)
+    Superblock::read(&*OsEnv::new(), dir).map_err(unopened)
+}
+
+/// Why the superblock of a store cannot be read. What is no store may be a directory on a mount of one.
+pub(crate) fn unopened(error: StoreError) -> Error {
+    let StoreError::NotAStore { path } = &error else { return error.into() };
+    let Ok(Some(mount)) = find_mount(path) else { return error.into() };
+    let (store, _) = store_and_view(&mount.source);
+    let (path, store) = (path.display(), store.display());
+    Error::failed(format!("{path} is no store, it is on a mount of {store}"))
+        .hint("unmount it, and name the store")
 }
 
 /// Changes what tables of the store in `dir` are made of, from its next open on.
@@ -125,7 +137,7 @@ pub fn change_design(dir: &Path, change: impl FnOnce(&mut StoreDesign)) -> Resul
 
 /// The versions of rows in the store in `dir`, and their bytes.
 pub fn rows(dir: &Path) -> Result<(u64, u64)> {
-    Superblock::read(&*OsEnv::new(), dir)?;
+    superblock(dir)?;
     Ok(stored_rows(&*OsEnv::new(), &engine_dir(dir))?)
 }
 
