@@ -19,7 +19,7 @@ use crate::meter::{Tally, check_interrupt};
 use crate::place::{Place, check};
 use crate::report::{Costs, Facts, Figure, Machine, Report, Setup};
 use crate::run::Step;
-use crate::target::{Ground, Kind, Return, Spec, Target};
+use crate::target::{Ground, Kind, Opening, Spec, Target};
 use crate::workload::{Choice, Phase, Plan, begun};
 
 /// How a comparison runs.
@@ -95,12 +95,12 @@ impl Course {
 }
 
 /// Takes the target away and brings it back; what closing it wrote belongs to the phase before.
-fn bring_back(target: &mut Target, figures: &mut [Figure]) -> Result<Return, Failure> {
+fn bring_back(target: &mut Target, figures: &mut [Figure]) -> Result<Opening, Failure> {
     let came = target.make_cold()?;
     if let Some(figure) = figures.last_mut() {
         figure.add_closing(came.closing_bytes);
     }
-    Ok(came)
+    Ok(came.opening)
 }
 
 /// One round on one target.
@@ -121,12 +121,12 @@ impl Run<'_> {
             eprintln!("  {}", phase.name);
             let failed = |error: Failure| format!("{}: {error}", phase.name);
             let is_cold = phase.is_cold && !self.course.warm;
-            let came = is_cold.then(|| bring_back(&mut target, &mut figures));
-            let came = came.transpose().map_err(failed)?;
+            let opening = is_cold.then(|| bring_back(&mut target, &mut figures));
+            let opening = opening.transpose().map_err(failed)?;
             let workers = self.course.crew.workers_of(phase);
             let (tallies, costs) = self.measure(&target, number, workers).map_err(failed)?;
             self.check(target.place()?, number, &tallies).map_err(failed)?;
-            figures.push(Figure::new(phase, &tallies, &costs, came.as_ref()).map_err(failed)?);
+            figures.push(Figure::new(phase, &tallies, &costs, opening).map_err(failed)?);
             last = (number, tallies);
             if last.1.iter().any(|tally| tally.is_cut) {
                 eprintln!("  its time is over, and so is the round");

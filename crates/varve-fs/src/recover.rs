@@ -133,13 +133,16 @@ impl VarveFs {
         entry: Option<(InodeId, EntrySuffix)>,
     ) -> FsResult<()> {
         match self.note_left_open(ino).and_then(|()| self.settle_left(ino, entry)) {
-            Ok(true) => {}
-            Ok(false) => return Ok(()),
+            Ok(true) => self.end_pending(ino),
+            Ok(false) => Ok(()),
             Err(error) => {
                 log::warn!("the size that counts for inode {ino} may be old: {error}");
-                return Ok(());
+                Ok(())
             }
         }
+    }
+
+    fn end_pending(&self, ino: InodeId) -> FsResult<()> {
         let mut changes = self.changes();
         changes.batch.reclaims_space();
         changes.delete_pending(ino);
@@ -148,9 +151,6 @@ impl VarveFs {
 
     fn drop_begun_object(&self, ino: InodeId) -> FsResult<()> {
         self.objects.remove(&[ino])?;
-        let mut changes = self.changes();
-        changes.batch.reclaims_space();
-        changes.delete_pending(ino);
-        self.commit(&mut changes)
+        self.end_pending(ino)
     }
 }

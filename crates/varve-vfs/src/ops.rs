@@ -314,6 +314,23 @@ pub trait Vfs: Send + Sync {
         kill_set_id: bool,
     ) -> FsResult<usize>;
 
+    /// [`Vfs::write`] until all of `data` is written; an error if there is no room for all, a part of it being written then.
+    fn write_all(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> FsResult<()> {
+        let mut written = 0;
+        while written < data.len() {
+            let (rest, at) = (&data[written..], offset + written as u64);
+            written += self.write(ino, handle, at, rest, kill_set_id)?;
+        }
+        Ok(())
+    }
+
     /// Ends a handle.
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()>;
 

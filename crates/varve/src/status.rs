@@ -8,6 +8,7 @@ use serde_json::Value;
 use varve_fs::Superblock;
 use varve_fs::superblock::engine_dir;
 use varve_fuse::MountPoint;
+use varve_types::limits::XATTR_VALUE_BYTES_MAX;
 
 use crate::mounting::find_mount;
 use crate::store::{self, Holder};
@@ -19,9 +20,6 @@ const STATUS_XATTR: &str = "user.varve.status";
 
 /// Beside it, what the daemon and the kernel have agreed on.
 const SESSION_XATTR: &str = "user.varve.session";
-
-/// The most bytes that an answer has: more the kernel does not pass on.
-const STATUS_BYTES: usize = 64 << 10;
 
 /// The status of a store.
 #[derive(Debug, Serialize)]
@@ -110,7 +108,7 @@ pub fn ask_daemon(mount_point: &Path) -> Result<Value> {
 }
 
 pub(crate) fn ask(mount_point: &Path, attribute: &str) -> Result<Value> {
-    let mut buffer = vec![0_u8; STATUS_BYTES];
+    let mut buffer = vec![0_u8; XATTR_VALUE_BYTES_MAX];
     let length = rustix::fs::getxattr(mount_point, attribute, &mut buffer[..])
         .map_err(|error| no_answer(mount_point, error))?;
     serde_json::from_slice(&buffer[..length])

@@ -7,6 +7,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use varve_types::limits::XATTR_VALUE_BYTES_MAX;
 
 use crate::mounting::find_mount;
 use crate::{Error, Result};
@@ -17,8 +18,6 @@ const USAGE: &str = "varve.usage";
 const LIMITS: &str = "varve.limits";
 /// What is done to a path whose usage or limits are to be told.
 const ASK: &str = "ask about";
-/// The most bytes that an attribute can have.
-const VALUE_BYTES_MAX: usize = 64 << 10;
 
 /// What lies below a directory, itself not counted; of anything else, itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,7 +142,7 @@ fn ask<T: DeserializeOwned>(path: &Path, name: &str) -> Result<T> {
 }
 
 fn value(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
-    let mut value = vec![0_u8; VALUE_BYTES_MAX];
+    let mut value = vec![0_u8; XATTR_VALUE_BYTES_MAX];
     let length = rustix::fs::lgetxattr(path, name, &mut value[..])?;
     value.truncate(length);
     Ok(value)

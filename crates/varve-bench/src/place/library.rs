@@ -246,12 +246,7 @@ impl OpenFile for LibraryFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
-        let mut written = 0;
-        while written < data.len() {
-            let (rest, at) = (&data[written..], offset + written as u64);
-            written += self.vfs.write(self.ino, self.handle, at, rest, false)?;
-        }
-        Ok(())
+        Ok(self.vfs.write_all(self.ino, self.handle, offset, data, false)?)
     }
 
     fn sync(&self) -> Result<(), Failure> {

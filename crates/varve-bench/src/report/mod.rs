@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::Failure;
 use crate::machine::Traffic;
 use crate::meter::{self, BUCKET, Tally};
-use crate::target::{Return, Spec};
+use crate::target::{Opening, Spec};
 use crate::workload::Phase;
 
 pub(crate) use setup::{Machine, Setup};
@@ -60,14 +60,6 @@ pub(crate) struct Figure {
     is_cut: bool,
 }
 
-/// What a target took to be mounted or opened.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
-struct Opening {
-    seconds: f64,
-    /// Bytes that its device read meanwhile; `None` if it has none of its own.
-    read_bytes: Option<u64>,
-}
-
 /// What a phase took besides the workers' own time.
 #[derive(Default)]
 pub(crate) struct Costs {
@@ -90,12 +82,12 @@ pub(crate) struct Costs {
 }
 
 impl Figure {
-    /// Puts together what the workers did after the target came as `came` says, if it was brought back for it.
+    /// Puts together what the workers did; `opening` is what the target took before, if it was brought back for it.
     pub(crate) fn new(
         phase: &Phase,
         tallies: &[Tally],
         costs: &Costs,
-        came: Option<&Return>,
+        opening: Option<Opening>,
     ) -> Result<Figure, Failure> {
         let of = |tally: &Tally| if phase.counts_names { tally.names } else { tally.ops };
         // Not the sum of their rates: one that is done early has left the machine to the others. All began at once.
@@ -129,10 +121,7 @@ impl Figure {
             traffic: costs.traffic,
             row_bytes: costs.row_bytes,
             closing_bytes: None,
-            opening: came.map(|came| Opening {
-                seconds: came.opening.as_secs_f64(),
-                read_bytes: came.opening_read_bytes,
-            }),
+            opening,
             memory_peak_bytes: costs.memory_peak_bytes,
             slab_bytes: costs.slab_bytes,
             space_bytes: costs.space_bytes,

@@ -16,10 +16,11 @@ quantiles of the operations of all rounds together. CPU: microseconds for one op
 counted), client + daemon, until the last worker is done; all: of the whole machine, kernel threads and writing back
 included. read, written: MiB of the device, writing back included. closing: MiB that it wrote while the store was closed
 afterwards. amplified: bytes that the device wrote, closing included, over those of the rows that were put into the
-store; those still in memtables are in the log alone. memory: peak of the daemon, or of this program where it has the store open, since it was mounted
-or opened, MiB; slab: where the kernel serves, what it keeps in its slabs of names and inodes of all file systems, among
-others. space: on the device, MiB. sync s: to write everything back afterwards. What it took to bring targets back before
-a cold phase stands below: rows that were in a store's memtables are there again by then, read from its log.";
+store; those still in memtables are in the log alone. memory: peak of the daemon, or of this program where it has the
+store open, since it was mounted or opened, MiB; slab: where the kernel serves, what it keeps in its slabs of names and
+inodes of all file systems, among others. space: on the device, MiB. sync s: to write everything back afterwards. What
+it took to bring targets back before a cold phase stands below: rows that were in a store's memtables are there again by
+then, read from its log.";
 
 /// What the columns are called.
 const COLUMNS: [&str; 18] = [

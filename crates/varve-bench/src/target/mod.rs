@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::getxattr;
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
+use varve_types::limits::XATTR_VALUE_BYTES_MAX;
 
 use crate::Failure;
 use crate::machine::{self, Traffic};
@@ -37,11 +38,9 @@ use store::Store;
 /// How many large files an image below a Varve store has room for.
 const LARGE_FILES_MAX: u64 = 400_000;
 
-/// The attributes of a mount's root by which its daemon tells how requests travel and what its store did, and how long they are
-/// at most.
+/// The attributes of a mount's root by which its daemon tells how requests travel and what its store did.
 const SESSION_XATTR: &str = "user.varve.session";
 const STATUS_XATTR: &str = "user.varve.status";
-const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// Where targets are made, and of what.
 #[derive(Clone, Debug)]
@@ -64,10 +63,15 @@ pub(crate) struct Ground {
 pub(crate) struct Return {
     /// Bytes that the device wrote while its store was closed; `None` if it is none, or has no device of its own.
     pub(crate) closing_bytes: Option<u64>,
-    /// The time to mount or open it.
-    pub(crate) opening: Duration,
-    /// Bytes that the device read meanwhile; `None` if it has none of its own.
-    pub(crate) opening_read_bytes: Option<u64>,
+    pub(crate) opening: Opening,
+}
+
+/// What a target took to be mounted or opened.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub(crate) struct Opening {
+    pub(crate) seconds: f64,
+    /// Bytes that its device read meanwhile; `None` if it has none of its own.
+    pub(crate) read_bytes: Option<u64>,
 }
 
 /// A target that is ready to work on. Fields are dropped in their order: what stands on another comes first.
@@ -194,11 +198,11 @@ impl Target {
         if let Backing::Store(store) = &mut self.backing {
             store.start()?;
         }
-        let opening = begin.elapsed();
+        let seconds = begin.elapsed().as_secs_f64();
         self.appear()?;
         let read = self.image.as_ref().map(Image::traffic_since_mount).transpose()?;
-        let opening_read_bytes = read.map(|traffic| traffic.read_bytes);
-        Ok(Return { closing_bytes, opening, opening_read_bytes })
+        let opening = Opening { seconds, read_bytes: read.map(|traffic| traffic.read_bytes) };
+        Ok(Return { closing_bytes, opening })
     }
 
     /// Closes the store, if it is one. Returns the bytes that its device wrote meanwhile. Memtables stay in the log.
@@ -285,7 +289,7 @@ impl Target {
 
 /// What the daemon that serves `dir` tells in an attribute.
 fn asked(dir: &Path, attribute: &str) -> Result<Value, Failure> {
-    let mut said = vec![0_u8; XATTR_BYTES_MAX];
+    let mut said = vec![0_u8; XATTR_VALUE_BYTES_MAX];
     let length = getxattr(dir, attribute, &mut said[..])
         .map_err(|error| format!("cannot read {attribute} of {}: {error}", dir.display()))?;
     Ok(serde_json::from_slice(&said[..length])?)

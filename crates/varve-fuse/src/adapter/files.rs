@@ -71,12 +71,14 @@ impl Adapter {
 
     pub(super) fn write(&self, call: &mut Call<'_>, request: &Write<'_>) -> Served {
         let Write { handle, offset, is_writeback, kill_set_id, data } = *request;
-        let mut written = self.vfs.write(call.ino, Handle(handle), offset, data, kill_set_id)?;
-        // The kernel tells programs of errors of such a write, and of a part nobody.
-        while is_writeback && written < data.len() {
-            let (rest, at) = (&data[written..], offset + written as u64);
-            written += self.vfs.write(call.ino, Handle(handle), at, rest, false)?;
-        }
+        let handle = Handle(handle);
+        let written = if is_writeback {
+            // The kernel tells programs of errors of such a write, and of a part nobody.
+            self.vfs.write_all(call.ino, handle, offset, data, kill_set_id)?;
+            data.len()
+        } else {
+            self.vfs.write(call.ino, handle, offset, data, kill_set_id)?
+        };
         call.reply.size_out(u32::try_from(written).unwrap_or(u32::MAX));
         Ok(Answer::Body)
     }

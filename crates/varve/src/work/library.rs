@@ -102,16 +102,12 @@ impl Place for Library {
             .create(Caller::ROOT, self.dir(dir)?, name(file)?, 0o644, flags)
             .map_err(|error| failed("create", file, &error))?;
         let ino = entry.attr.ino;
-        let write_all = || {
-            let mut done = 0;
-            while done < data.len() {
-                let end = data.len().min(done + CALL_BYTES);
-                // A call may write a part.
-                done += self.vfs.write(ino, opened.handle, done as u64, &data[done..end], false)?;
-            }
+        let mut offset = 0;
+        let written = data.chunks(CALL_BYTES).try_for_each(|chunk| {
+            self.vfs.write_all(ino, opened.handle, offset, chunk, false)?;
+            offset += chunk.len() as u64;
             Ok(())
-        };
-        let written = write_all();
+        });
         let synced = if durable { self.vfs.fsync(ino, opened.handle, false) } else { Ok(()) };
         let released = self.vfs.release(ino, opened.handle);
         self.vfs.forget(ino, 1);
