@@ -57,6 +57,9 @@ pub(crate) struct Metrics {
     pub(crate) compaction_read_bytes: Counter,
     pub(crate) defragmentations: Counter,
     pub(crate) defragment_bytes: Counter,
+    /// Tables of which what nobody saw was dropped for want of room, and what stayed of them.
+    pub(crate) reclaims: Counter,
+    pub(crate) reclaim_bytes: Counter,
     /// Bytes of blocks that merges left where they were.
     pub(crate) stitched_bytes: Counter,
     /// By output level.
@@ -205,6 +208,8 @@ impl Metrics {
             ("stitched_bytes", &self.stitched_bytes),
             ("defragmentations", &self.defragmentations),
             ("defragment_bytes", &self.defragment_bytes),
+            ("reclaims", &self.reclaims),
+            ("reclaim_bytes", &self.reclaim_bytes),
             ("cache_hits", &self.cache_hits),
             ("cache_misses", &self.cache_misses),
             ("value_hits", &self.value_hits),

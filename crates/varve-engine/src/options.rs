@@ -14,6 +14,9 @@ const MIB: usize = 1 << 20;
 /// and its index take more than its own bytes where rows are small, and nobody counts them.
 const TABLE_SHARE: usize = 6;
 
+/// The reserve is at most this part of the device.
+const RESERVE_PART_MAX: u64 = 16;
+
 /// Sub-levels that level 0 of a leveled store collects before they are merged.
 const LEVELED_SUBLEVELS: usize = 4;
 /// Sub-levels that stepped levels collect before they are merged. More would write less and read more while a store is
@@ -158,7 +161,8 @@ pub struct DbOptions {
     pub level_multiplier: u64,
     /// How often unsynced writes are synced without being asked.
     pub sync_interval: Duration,
-    /// Free bytes of the device below which only writes that free room are taken.
+    /// Free bytes of the device below which only writes that free room are taken; at most a sixteenth of the device.
+    /// Memtables and tables take at most half of it, so that one can be written again on a full device; 0: all they want.
     pub space_reserve_bytes: u64,
     /// The part of the bytes of tables' files, in percent, that nobody may need before files are emptied.
     pub dead_percent_max: u8,
@@ -197,7 +201,7 @@ impl DbOptions {
             level_base_bytes,
             level_multiplier: 10,
             sync_interval: Duration::from_secs(5),
-            space_reserve_bytes: 64 * MIB as u64,
+            space_reserve_bytes: 2 * memtable_bytes.max(32 * MIB) as u64,
             dead_percent_max: 25,
             manifest_bytes_max: 4 * MIB as u64,
             debt_soft_bytes: 4 * level_base_bytes,
@@ -211,6 +215,16 @@ impl DbOptions {
     pub(crate) fn cache_bytes(&self) -> usize {
         let memtables = (crate::db::IMMUTABLES_MAX + 1) * self.memtable_bytes;
         self.memory_budget_bytes.saturating_sub(memtables).max(64 * KIB)
+    }
+
+    /// The same with memtables and tables that the reserve of a device of `total_bytes` has room for twice.
+    pub(crate) fn fitted(self, total_bytes: u64) -> DbOptions {
+        if self.space_reserve_bytes == 0 {
+            return self;
+        }
+        let most = (reserve_bytes(self.space_reserve_bytes, total_bytes) / 2).max(64 * KIB as u64);
+        let memtable_bytes = self.memtable_bytes.min(most as usize);
+        DbOptions { memtable_bytes, table_bytes: self.table_bytes.min(most), ..self }
     }
 
     /// Sub-levels that a store of this policy merges at once.
@@ -254,6 +268,11 @@ impl DbOptions {
     }
 }
 
+/// Bytes that are kept free of a device of `total_bytes` where `wanted_bytes` shall be: so that small ones are of use at all.
+pub(crate) fn reserve_bytes(wanted_bytes: u64, total_bytes: u64) -> u64 {
+    wanted_bytes.min(total_bytes / RESERVE_PART_MAX)
+}
+
 impl Default for DbOptions {
     fn default() -> DbOptions {
         DbOptions::with_memory_budget(256 * MIB)
@@ -263,6 +282,19 @@ impl Default for DbOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memtables_and_tables_are_small_where_the_device_is() {
+        let fitted = |total: usize| {
+            let options = DbOptions::default().fitted((total * MIB) as u64);
+            (options.memtable_bytes, options.table_bytes as usize)
+        };
+        assert_eq!(fitted(1 << 20), (32 * MIB, 32 * MIB));
+        assert_eq!(fitted(256), (8 * MIB, 8 * MIB));
+        assert_eq!(fitted(1), (64 * KIB, 64 * KIB));
+        let unguarded = DbOptions { space_reserve_bytes: 0, ..DbOptions::default() };
+        assert_eq!(unguarded.clone().fitted(1 << 20), unguarded);
+    }
 
     #[test]
     fn tables_are_small_where_memory_is() {

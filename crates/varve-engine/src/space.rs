@@ -1,23 +1,33 @@
-//! Refuses ordinary writes while the device is nearly full, so that deletes, flushes and compactions,
-//! which give room back, still find some.
+//! Keeps room on a nearly full device for what gives room back: removals, flushes and merges.
 //!
-//! Asking the operating system for each write would cost more than the write. The guard asks, then
-//! lets a part of the room found be written before it asks again.
+//! 1. An ordinary write is refused unless the device has room for it beside the reserve and what the flush of all memtables
+//!    takes: so that a flush always finds room, whatever is removed afterwards.
+//! 2. The less room there is, the sooner a memtable counts as full ([`SpaceGuard::memtable_bytes_max`]): its log, and the
+//!    table that it becomes, never take more than a part of the room.
+//! 3. The guard asks the operating system and then lets a part of the room found be written before it asks again: a question
+//!    for each write would cost more than the write.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use varve_env::Env;
 
 use crate::files::io_error;
+use crate::options::reserve_bytes;
 use crate::{StoreError, StoreResult};
 
 /// The most bytes written between two looks at the device, which others fill too.
 const UNCHECKED_BYTES_MAX: u64 = 4 << 20;
 
-/// The reserve is at most this part of the device, so that small ones are of use at all.
-const RESERVE_PART_MAX: u64 = 16;
+/// A memtable may take one part in so many of the room: as much again goes to its log, and there may be three of them.
+const MEMTABLE_SHARE: u64 = 8;
+
+/// The fewest bytes of a memtable that is turned into tables for want of room.
+const MEMTABLE_BYTES_MIN: u64 = 256 << 10;
+
+/// A device is nearly full with room for so many reserves.
+const SCARCE_RESERVES: u64 = 2;
 
 /// See the module's comment.
 #[derive(Debug)]
@@ -27,37 +37,86 @@ pub(crate) struct SpaceGuard {
     reserve_bytes: u64,
     /// Bytes that may be written before the next look.
     unchecked: AtomicI64,
+    /// Bytes of a memtable that fit the room at the last look.
+    memtable_bytes_max: AtomicU64,
+}
+
+/// Where a write finds room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admitted {
+    /// Beside the reserve.
+    Room,
+    /// In the reserve, which is for what frees room.
+    Reserve,
+    /// In what is left of the reserve, less than half.
+    Scarcely,
+}
+
+/// What a look at the device showed, in bytes.
+struct Look {
+    available: u64,
+    reserve: u64,
 }
 
 impl SpaceGuard {
     pub(crate) fn new(env: Arc<dyn Env>, dir: PathBuf, reserve_bytes: u64) -> SpaceGuard {
-        SpaceGuard { env, dir, reserve_bytes, unchecked: AtomicI64::new(0) }
+        let memtable_bytes_max = AtomicU64::new(u64::MAX / 2);
+        SpaceGuard { env, dir, reserve_bytes, unchecked: AtomicI64::new(0), memtable_bytes_max }
     }
 
-    /// Fails with `NoSpace` if a write of `bytes` would eat into the reserve and does not free room.
-    pub(crate) fn admit(&self, bytes: u64, reclaims: bool) -> StoreResult<()> {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        if self.unchecked.fetch_sub(bytes, Ordering::Relaxed) >= bytes || reclaims {
-            return Ok(());
-        }
+    fn look(&self) -> StoreResult<Look> {
         let space =
             self.env.space(&self.dir).map_err(|error| io_error("measure", &self.dir, error))?;
-        let reserve = self.reserve_bytes.min(space.total_bytes / RESERVE_PART_MAX);
-        let room = space.available_bytes.saturating_sub(reserve);
-        if room < bytes as u64 {
-            self.unchecked.store(0, Ordering::Relaxed);
-            return Err(StoreError::NoSpace { path: self.dir.clone() });
+        let reserve = reserve_bytes(self.reserve_bytes, space.total_bytes);
+        Ok(Look { available: space.available_bytes, reserve })
+    }
+
+    /// Where a write of `bytes` finds room, when `unflushed` bytes of memtables have theirs for their flush.
+    pub(crate) fn admit(
+        &self,
+        bytes: u64,
+        unflushed: impl FnOnce() -> u64,
+    ) -> StoreResult<Admitted> {
+        let counted = i64::try_from(bytes).unwrap_or(i64::MAX);
+        if self.unchecked.fetch_sub(counted, Ordering::Relaxed) >= counted {
+            return Ok(Admitted::Room);
         }
-        let allowed = ((room - bytes as u64) / 2).min(UNCHECKED_BYTES_MAX);
+        let look = self.look()?;
+        let memtable_bytes_max = (look.available / MEMTABLE_SHARE).max(MEMTABLE_BYTES_MIN);
+        self.memtable_bytes_max.store(memtable_bytes_max, Ordering::Relaxed);
+        // What is written takes room in the log, and later in a table.
+        let taken = (look.reserve + unflushed()).saturating_add(bytes.saturating_mul(2));
+        let Some(left) = look.available.checked_sub(taken) else {
+            self.unchecked.store(0, Ordering::Relaxed);
+            let scarcely = look.available < look.reserve / 2;
+            return Ok(if scarcely { Admitted::Scarcely } else { Admitted::Reserve });
+        };
+        let allowed = (left / 4).min(UNCHECKED_BYTES_MAX);
         self.unchecked.store(allowed as i64, Ordering::Relaxed);
-        Ok(())
+        Ok(Admitted::Room)
+    }
+
+    /// Bytes of a memtable that fit the room, at the last look.
+    pub(crate) fn memtable_bytes_max(&self) -> u64 {
+        self.memtable_bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Whether the device is nearly full.
+    pub(crate) fn is_scarce(&self) -> StoreResult<bool> {
+        let look = self.look()?;
+        Ok(look.available < SCARCE_RESERVES * look.reserve)
     }
 
     /// Bytes that the device has room for, the reserve included.
     pub(crate) fn room(&self) -> StoreResult<u64> {
-        let space =
-            self.env.space(&self.dir).map_err(|error| io_error("measure", &self.dir, error))?;
-        Ok(space.available_bytes)
+        Ok(self.look()?.available)
+    }
+
+    /// Bytes that the device has room for without the part of the reserve that is for removals and what gives room back table
+    /// by table.
+    pub(crate) fn room_of_merges(&self) -> StoreResult<u64> {
+        let look = self.look()?;
+        Ok(look.available.saturating_sub(look.reserve / 2))
     }
 
     /// Fails with `NoSpace` if the device has no room for `bytes`, the reserve included.

@@ -408,6 +408,22 @@ impl Version {
         beside.chain(below).filter_map(|sublevel| sublevel.find(key))
     }
 
+    /// The tables newer than the one at `place` that `meta` describes, and that may hold its keys, by their ranges.
+    pub(crate) fn newer_tables<'a>(
+        &'a self,
+        place: Place,
+        meta: &'a TableMeta,
+    ) -> impl Iterator<Item = &'a Arc<Table>> {
+        let above = self.levels[..place.level].iter().flatten();
+        let newer = move |other: &&Sublevel| other.id > place.sublevel;
+        let beside = self.levels[place.level].iter().filter(newer);
+        above.chain(beside).flat_map(move |sublevel| {
+            let first = |table: &Arc<Table>| table.meta.largest_key < meta.smallest_key;
+            let tables = &sublevel.tables[sublevel.tables.partition_point(first)..];
+            tables.iter().take_while(move |table| table.meta.smallest_key <= meta.largest_key)
+        })
+    }
+
     /// This version without the tables `removed` and with those `added`.
     pub(crate) fn changed(
         &self,

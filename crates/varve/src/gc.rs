@@ -2,17 +2,36 @@
 
 use std::path::Path;
 
-use varve_engine::{Defragmented, Fit, Store};
+use serde::Serialize;
+use varve_engine::{Db, Defragmented, Fit, Store, StoreResult};
 
 use crate::check::open_engine;
 use crate::{Result, store};
 
-/// Empties files of the store in `dir` of which little is needed, with at most about `memory_bytes` of memory.
-pub fn gc(dir: &Path, memory_bytes: usize, fit: Fit) -> Result<Defragmented> {
+/// What was given back, and how.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct GivenBack {
+    /// Tables, segments and zones that were written again without what nobody sees.
+    pub reclaimed: u64,
+    /// The files before and after it all, and what was emptied besides.
+    #[serde(flatten)]
+    pub defragmented: Defragmented,
+}
+
+/// Drops what nobody sees from tables of the store in `dir` and empties files of which little is needed, with at most
+/// about `memory_bytes` of memory.
+pub fn gc(dir: &Path, memory_bytes: usize, fit: Fit) -> Result<GivenBack> {
     store::superblock(dir)?;
     store::require_free(dir)?;
     let db = open_engine(dir, memory_bytes)?;
-    let done = db.defragment(fit);
+    let done = give_back(&db, fit);
     db.close()?;
     Ok(done?)
+}
+
+fn give_back(db: &Db, fit: Fit) -> StoreResult<GivenBack> {
+    let before = db.fragmentation();
+    let reclaimed = db.reclaim()?;
+    let defragmented = Defragmented { before, ..db.defragment(fit)? };
+    Ok(GivenBack { reclaimed, defragmented })
 }

@@ -156,7 +156,7 @@ impl Inner {
     }
 
     /// Does what was picked; false if the key space was cleared meanwhile.
-    fn rewrite(&self, space: &Keyspace, rewrite: &Rewrite) -> StoreResult<bool> {
+    pub(super) fn rewrite(&self, space: &Keyspace, rewrite: &Rewrite) -> StoreResult<bool> {
         let mut tables = space.version.tables();
         let Some((place, table)) = tables.find(|(_, table)| table.file_no() == rewrite.table)
         else {
@@ -164,12 +164,7 @@ impl Inner {
         };
         let new = self.rewritten(space, place.level, table, rewrite)?;
         let written = new.table_bytes() + new.segment_bytes();
-        self.exchange(space, place, table, &new).inspect_err(|_| {
-            // After a failure that poisons, the edit may have reached the disk: keep the file.
-            if self.poison.cause().is_none() {
-                new.discard();
-            }
-        })?;
+        self.exchange(space, place, table, &new)?;
         self.metrics.defragmentations.add(1);
         self.metrics.defragment_bytes.add(written);
         Ok(true)
@@ -214,8 +209,8 @@ impl Inner {
         outputs.finish()
     }
 
-    /// Puts `new` in force at `place` instead of `old`.
-    fn exchange(
+    /// Puts `new` in force at `place` instead of `old`, unless the key space was cleared meanwhile.
+    pub(super) fn exchange(
         &self,
         space: &Keyspace,
         place: Place,
@@ -229,9 +224,12 @@ impl Inner {
         let added = tables.map(|table| (space.id, place, Arc::clone(table))).collect();
         let segments = new.segments.clone();
         let removed = vec![(space.id, place, Arc::clone(old))];
-        if !self.install(&Changes { added, removed, segments, ..Changes::default() })? {
+        let changes = Changes { added, removed, segments, ..Changes::default() };
+        let installed = self.install(&changes);
+        // After a failure that poisons, the edit may have reached the disk: keep the files.
+        if !matches!(installed, Ok(true)) && self.poison.cause().is_none() {
             new.discard();
         }
-        Ok(())
+        installed.map(|_| ())
     }
 }

@@ -32,7 +32,7 @@ use crate::sublevel_map::Moves;
 use crate::table::Admission;
 use crate::version::{LEVELS, Place, Table};
 use crate::view::Keyspace;
-use crate::{Direction, StoreResult, ValuePolicy};
+use crate::{Direction, StoreError, StoreResult, ValuePolicy};
 
 pub(crate) const ALL_KEYS: crate::iter::KeyBounds<'static> =
     (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
@@ -117,12 +117,13 @@ impl Inner {
         if self.retune(&view) {
             memory.clear();
         }
-        let shape = Shape { at_rest, ..self.shape() };
+        let room_bytes = self.space.room_of_merges()? / 2;
+        let shape = Shape { at_rest, room_bytes, ..self.shape() };
         memory.retain(|id, _| view.keyspace(*id).is_ok());
         let mut picked = Vec::new();
         for space in view.spaces() {
             let (mut runs, uses) = (space.version.runs(), space.version.segment_uses());
-            let Memory { states, replacing } = memory.entry(space.id).or_default();
+            let Memory { states, replacing, .. } = memory.entry(space.id).or_default();
             self.note_replaced(&shape, &space.version, &mut runs, replacing)?;
             let merge =
                 pick(&shape, &runs, states).map(|(score, job)| (score, space, job, Purpose::Shape));
@@ -133,18 +134,27 @@ impl Inner {
         let most_urgent = picked.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
         let Some((_, space, job, purpose)) = most_urgent else {
             drop(view);
-            let dead_percent_max = self.options.dead_percent_max.into();
-            let defragmented = self.defragment_one(dead_percent_max, Fit::Best)?;
+            let did = (self.space.is_scarce()? && self.reclaim(&mut memory)?) || {
+                let dead_percent_max = self.options.dead_percent_max.into();
+                self.defragment_one(dead_percent_max, Fit::Best)?
+            };
             self.update_pace();
-            return Ok(defragmented);
+            return Ok(did);
         };
-        if job.is_move {
-            self.move_down(space, &job)?;
-        } else {
-            self.merge(space, &job, purpose)?;
+        let outcome = match job.is_move {
+            true => self.move_down(space, &job),
+            false => self.merge(space, &job, purpose),
+        };
+        match outcome {
+            Ok(()) => memory.entry(space.id).or_default().states[job.level] = job.state,
+            Err(error @ StoreError::NoSpace { .. }) => {
+                drop(view);
+                if !self.reclaim(&mut memory)? {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
         }
-        memory.entry(space.id).or_default().states[job.level] = job.state;
-        drop(view);
         self.update_pace();
         Ok(true)
     }
@@ -166,6 +176,14 @@ impl Inner {
         Ok(())
     }
 
+    /// Bytes of room that a merge may take. Those for the shape alone leave some to what gives room back sooner.
+    fn room_for(&self, purpose: Purpose) -> StoreResult<u64> {
+        match purpose {
+            Purpose::Shape => self.space.room_of_merges(),
+            Purpose::Cleaning(_) | Purpose::Redesign | Purpose::Split(_) => self.space.room(),
+        }
+    }
+
     /// Merges.
     ///
     /// REQUIRES: the lock of compaction jobs.
@@ -177,17 +195,21 @@ impl Inner {
         };
         let uses = space.version.segment_uses();
         let worst = if let Purpose::Cleaning(worst) = purpose { Some(worst) } else { None };
-        let leaving = cleaning::leaving(&self.shape(), &uses, pointed, worst);
+        let read: u64 = removed.iter().map(|(_, _, table)| table.meta().total_bytes()).sum();
+        let room = self.room_for(purpose)?;
+        let for_values = room.saturating_sub(read) / 2;
+        let leaving = cleaning::leaving(&self.shape(), &uses, pointed, worst, for_values);
         let values: u64 = match self.options.values {
             ValuePolicy::InRow if !purpose.leaves_values() => {
                 uses.iter().map(|segment| pointed(segment.file)).sum()
             }
             _ => leaving.iter().map(|file| pointed(*file)).sum(),
         };
-        let read: u64 = removed.iter().map(|(_, _, table)| table.meta().total_bytes()).sum();
         // The outputs stand beside the inputs until the end. Without room for both, trying would fill the
         // device again and again.
-        self.space.check_room(read + values)?;
+        if room < read + values {
+            return Err(StoreError::NoSpace { path: self.dir.clone() });
+        }
         let place = self.output_place(job);
         let options = self.table_options(space, place.level);
         let outputs =
@@ -315,7 +337,7 @@ impl Inner {
 
     /// The states for which a merge in `space` keeps versions, ascending. A branch keeps one that is older than all rows of its
     /// private key spaces, and of what was deleted there since nobody is told; elsewhere commits and differences are.
-    fn states_within(&self, space: &Keyspace) -> Vec<SeqNo> {
+    pub(super) fn states_within(&self, space: &Keyspace) -> Vec<SeqNo> {
         let mut live = self.snapshots.live();
         if space.private {
             let tables = space.version.tables();

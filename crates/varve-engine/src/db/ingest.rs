@@ -178,7 +178,7 @@ impl Inner {
         }
         self.refuse_overlap(&written.tables)?;
         let bytes = written.table_bytes() + written.segment_bytes();
-        self.space.admit(bytes, false)?;
+        self.admit(bytes, false)?;
         if let Some(delay) = self.pace.charge(bytes) {
             self.metrics.paced_ns.add(delay.as_nanos() as u64);
             self.env.sleep(delay);

@@ -133,6 +133,7 @@ impl Inner {
             Some(last_seq) => self.snapshots.publish(last_seq, |_| self.views.update(change)),
             None => self.views.update(change),
         });
+        self.reclaim_is_due.store(true, Ordering::Relaxed);
         let removed = changes.removed.iter().map(|(_, _, table)| table).chain(&ended);
         self.let_go(removed.clone());
         self.release_segments(removed);

@@ -108,6 +108,8 @@ pub(crate) struct Inner {
     pub(crate) locks: Locks,
     /// What compactions remember of each key space.
     pub(crate) compaction_job: Mutex<BTreeMap<KeyspaceId, Memory>>,
+    /// Tables or named states changed since somebody looked in vain for rows that nobody sees.
+    pub(crate) reclaim_is_due: AtomicBool,
     plan: Mutex<Plan>,
     /// What a redesign knows of the tables; taken under the lock of compactions.
     pub(crate) redesigned: Mutex<HashMap<FileNo, Known>>,

@@ -56,6 +56,8 @@ impl Db {
             make_dir(&*env, dir)?;
         }
         let lock = lock_dir(&*env, dir)?;
+        let space = env.space(dir).map_err(|error| io_error("measure", dir, error))?;
+        let options = options.fitted(space.total_bytes);
         let files = list_files(&*env, dir)?;
         let state = load(&*env, dir)?;
         if state.is_none() {
@@ -199,8 +201,7 @@ fn build(
     };
     recovered.last_seq = recovered.last_seq.max(newest_table(state.as_ref()));
     let snapshots = Arc::new(Snapshots::new(recovered.last_seq));
-    let used = files.iter().filter_map(|file| file.number()).map(FileNo::next).max();
-    let next_file = used.max(state.as_ref().map(|state| state.next_file)).unwrap_or(FileNo::new(1));
+    let next_file = next_file_no(files, state.as_ref());
     let (log_no, manifest_no) = (next_file, next_file.next());
     if state.is_none() {
         remove_all(&*env, dir, files)?;
@@ -223,8 +224,9 @@ fn build(
     let findings = Findings::new(options.findings_bytes());
     let next_seq = recovered.last_seq.advanced(1);
     let writer = Writer { log, next_seq, active: Arc::clone(&view.active) };
+    let space = SpaceGuard::new(Arc::clone(&env), dir.to_path_buf(), options.space_reserve_bytes);
     Ok(Inner {
-        space: SpaceGuard::new(Arc::clone(&env), dir.to_path_buf(), options.space_reserve_bytes),
+        space,
         env,
         dir: dir.to_path_buf(),
         plan: Mutex::new(Plan::new(&options)),
@@ -247,6 +249,7 @@ fn build(
         naming: Mutex::new(()),
         locks: Locks::default(),
         compaction_job: Mutex::default(),
+        reclaim_is_due: AtomicBool::new(true),
         work: Default::default(),
         pace: Pace::default(),
         external_sync: OnceLock::new(),
@@ -255,6 +258,12 @@ fn build(
         saved_maps: Mutex::new(saved_maps),
         closed: AtomicBool::new(false),
     })
+}
+
+/// The number of the next file: above those of all there are, and that the manifest knows of.
+fn next_file_no(files: &[StoreFile], state: Option<&ManifestState>) -> FileNo {
+    let used = files.iter().filter_map(|file| file.number()).map(FileNo::next).max();
+    used.max(state.map(|state| state.next_file)).unwrap_or(FileNo::new(1))
 }
 
 fn recovery_input<'a>(

@@ -65,6 +65,7 @@ impl Inner {
         }
         Shape {
             at_rest: false,
+            room_bytes: u64::MAX,
             policy,
             sublevels_trigger: options.sublevels_trigger,
             level_base_bytes: options.level_base_bytes,

@@ -9,12 +9,17 @@ use varve_types::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use super::{IMMUTABLES_MAX, Inner, Writer};
 use crate::memtable::Memtable;
+use crate::space::Admitted;
 use crate::view::View;
 use crate::wal::Appended;
 use crate::{Batch, Op, StoreError, StoreResult};
 
 /// Bytes of an operation in the log besides key and value, nearly.
 const OP_OVERHEAD_BYTES: usize = 8;
+
+/// Who finds no room flushes what was written if it is more than this, some hundred removals: less takes more room in
+/// tables than it gives back in logs.
+const UNFLUSHED_BYTES_MIN: u64 = 64 << 10;
 
 /// Whether the next batch can be taken.
 enum Room {
@@ -90,9 +95,7 @@ impl Inner {
         mut make: impl FnMut(Option<Batch>) -> StoreResult<Batch>,
         rotated: &mut bool,
     ) -> StoreResult<()> {
-        self.space.admit(bytes, reclaims).inspect_err(|_| {
-            self.metrics.refused_no_space.add(1);
-        })?;
+        self.admit(bytes, reclaims)?;
         if let Some(delay) = self.pace.charge(bytes) {
             self.metrics.paced_ns.add(delay.as_nanos() as u64);
             self.env.sleep(delay);
@@ -121,6 +124,39 @@ impl Inner {
         }
     }
 
+    /// Fails with `NoSpace` if there is no room for a write of `bytes`, and none can be got, unless it frees some.
+    pub(super) fn admit(&self, bytes: u64, reclaims: bool) -> StoreResult<()> {
+        loop {
+            match self.space.admit(bytes, || self.unflushed_bytes())? {
+                Admitted::Room => return Ok(()),
+                // What follows would find none any more.
+                Admitted::Scarcely if reclaims => return self.reclaim_one().map(|_| ()),
+                Admitted::Reserve if reclaims => return Ok(()),
+                Admitted::Reserve | Admitted::Scarcely => {}
+            }
+            if !self.get_room()? {
+                self.metrics.refused_no_space.add(1);
+                return Err(StoreError::NoSpace { path: self.dir.clone() });
+            }
+        }
+    }
+
+    /// Bytes of the rows that no table has.
+    fn unflushed_bytes(&self) -> u64 {
+        self.views.with(|view| view.memtables().map(|memtable| memtable.bytes() as u64).sum())
+    }
+
+    /// Gets room on a full device: that of the logs, or of rows that nobody sees. False if there is none to be had.
+    fn get_room(&self) -> StoreResult<bool> {
+        if self.unflushed_bytes() >= UNFLUSHED_BYTES_MIN {
+            match self.flush_all() {
+                Err(StoreError::NoSpace { .. }) => {}
+                other => return other.map(|()| true),
+            }
+        }
+        self.reclaim_one()
+    }
+
     /// Checks a batch against the limits; returns its bytes, nearly.
     pub(crate) fn check_batch(&self, batch: &Batch) -> StoreResult<u64> {
         let bytes = self.views.with(|view| check_rows(view, batch))?;
@@ -140,8 +176,10 @@ impl Inner {
     fn make_room(&self, writer: &mut MutexGuard<'_, Writer>, reclaims: bool) -> StoreResult<Room> {
         loop {
             let bytes = writer.active.bytes();
+            let scarce_bytes_max = self.space.memtable_bytes_max();
             let full = bytes >= self.options.memtable_bytes
-                || writer.log.len() >= self.options.log_bytes_max();
+                || writer.log.len() >= self.options.log_bytes_max().min(2 * scarce_bytes_max)
+                || bytes as u64 >= scarce_bytes_max;
             if !full {
                 return Ok(Room::Ready(false));
             }

@@ -25,6 +25,7 @@ mod reads;
 mod redesign;
 mod repair;
 mod retune;
+mod room;
 mod row_work;
 mod segments;
 mod soak;

@@ -6,16 +6,18 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use varve::check::MEMORY_BYTES_MIN;
 use varve::{Result, gc, size};
-use varve_engine::{Fit, Fragmentation};
+use varve_engine::{Defragmented, Fit, Fragmentation};
 
 use crate::output;
 
 /// Where, and how.
 #[derive(Args)]
 #[command(
-    after_help = "Merges leave long runs of rows in their files, which stay for what is still needed of them. Those of which less\n\
-    than three quarters are needed are emptied into new ones, as far as there is room. While a store is mounted,\n\
-    that is done in the background when a quarter of the bytes is needed by nobody."
+    after_help = "What was removed or written over keeps its room until merges come to it. Tables of which one part in 32 or more is\n\
+    needed by nobody are written again without it. Merges also leave long runs of rows in their files, which stay\n\
+    for what is still needed of them. Those of which less than three quarters are needed are emptied into new ones.\n\
+    Both go as far as there is room. While a store is mounted, the first is done when the storage below is full,\n\
+    the second in the background when a quarter of the bytes is needed by nobody."
 )]
 pub(crate) struct Arguments {
     /// The store; must not be mounted
@@ -62,10 +64,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         ("mean run of blocks", |of| size::show(of.mean_run_bytes)),
     ];
     for (name, figure) in figures {
-        let (before, after) = (figure(&done.before), figure(&done.after));
+        let Defragmented { before, after, .. } = &done.defragmented;
+        let (before, after) = (figure(before), figure(after));
         output::line(format!("{name:<28} {before:>12} {after:>12}"));
     }
-    let written = size::show(done.written_bytes);
-    output::line(format!("{} tables written again, {written}", done.rewrites));
+    output::line(format!("{} tables rid of what nobody sees", done.reclaimed));
+    let Defragmented { rewrites, written_bytes, .. } = done.defragmented;
+    output::line(format!("{rewrites} tables written again, {}", size::show(written_bytes)));
     Ok(())
 }

@@ -69,6 +69,28 @@ pub(crate) fn pick(
         return None;
     }
     let worst = uses.iter().min_by(|a, b| a.used_part().total_cmp(&b.used_part()))?.file;
+    Some((score, emptying(levels, worst, states)?, worst))
+}
+
+/// The job that rewrites one table in its place, and the segment that it shall no longer point into: that with the smallest
+/// part in use of those of which at most `used_max` bytes are, and one part in `share` is not.
+pub(crate) fn pick_small(
+    levels: &Levels<'_>,
+    uses: &[SegmentUse],
+    states: &States,
+    used_max: u64,
+    share: u64,
+) -> Option<(Job, FileNo)> {
+    let fits = |segment: &&SegmentUse| {
+        segment.used_bytes <= used_max && segment.unused_bytes() * share >= segment.record_bytes
+    };
+    let small = uses.iter().filter(fits);
+    let worst = small.min_by(|a, b| a.used_part().total_cmp(&b.used_part()))?.file;
+    Some((emptying(levels, worst, states)?, worst))
+}
+
+/// Rewrites in its place the table that points most into the segment `worst`.
+fn emptying(levels: &Levels<'_>, worst: FileNo, states: &States) -> Option<Job> {
     let tables = levels.iter().enumerate().flat_map(|(level, runs)| {
         let placed = runs.iter().map(move |run| (Place { level, sublevel: run.id }, run));
         placed.flat_map(|(place, run)| run.tables.iter().map(move |table| (place, *table)))
@@ -78,23 +100,24 @@ pub(crate) fn pick(
         Some((share.bytes, place, table))
     });
     let (_, place, table) = shares.max_by_key(|(bytes, ..)| *bytes)?;
-    Some((score, Job::in_place(place, table.file, states), worst))
+    Some(Job::in_place(place, table.file, states))
 }
 
 /// The segments, besides `worst`, whose values a merge writes anew. `uses` are those of the whole key space,
-/// `pointed` those of the merge's inputs: bytes by segment.
+/// `pointed` those of the merge's inputs: bytes by segment. There is room for `room_bytes` of them.
 pub(crate) fn leaving(
     shape: &Shape,
     uses: &[SegmentUse],
     pointed: impl Fn(FileNo) -> u64,
     worst: Option<FileNo>,
+    room_bytes: u64,
 ) -> BTreeSet<FileNo> {
     let mut candidates: Vec<_> = uses
         .iter()
         .filter(|segment| segment.used_part() < USED_PART_MIN && pointed(segment.file) > 0)
         .collect();
     candidates.sort_by(|a, b| a.used_part().total_cmp(&b.used_part()));
-    let mut left = REWRITTEN_TABLES_MAX * shape.table_bytes;
+    let mut left = room_bytes.min(REWRITTEN_TABLES_MAX * shape.table_bytes);
     let mut leaving: BTreeSet<FileNo> = worst.into_iter().collect();
     for segment in candidates {
         let bytes = pointed(segment.file);
@@ -123,6 +146,7 @@ mod tests {
         level_multiplier: 10,
         table_bytes: 10,
         at_rest: false,
+        room_bytes: u64::MAX,
     };
 
     fn used(file: u64, record_bytes: u64, used_bytes: u64) -> SegmentUse {
@@ -166,13 +190,30 @@ mod tests {
     }
 
     #[test]
+    fn of_the_segments_that_fit_the_one_of_least_use_is_emptied() {
+        let tables = [(0, 9, pointing(1, &[(7, 30), (8, 50), (9, 9)]))];
+        let uses = [used(7, 100, 30), used(8, 100, 50), used(9, 10, 9)];
+        let pick = |used_max, share| {
+            let picked = pick_small(&levels(&tables), &uses, &States::default(), used_max, share);
+            picked.map(|(job, worst)| (files(&job), worst.get()))
+        };
+        assert_eq!(pick(100, 2), Some((vec![1], 7)));
+        assert_eq!(pick(29, 2), None);
+        assert_eq!(pick(29, 10), Some((vec![1], 9)));
+        assert_eq!(pick(8, 10), None);
+    }
+
+    #[test]
     fn merges_take_values_out_of_segments_of_little_use_within_a_bound() {
         let uses = [used(1, 100, 49), used(2, 100, 51), used(3, 100, 1), used(4, 100, 2)];
-        let of = |bytes: u64, worst: Option<u64>| {
+        let within = |bytes: u64, worst: Option<u64>, room_bytes: u64| {
             let pointed = |file: FileNo| if file == FileNo::new(4) { 0 } else { bytes };
-            let set = leaving(&SHAPE, &uses, pointed, worst.map(FileNo::new));
+            let set = leaving(&SHAPE, &uses, pointed, worst.map(FileNo::new), room_bytes);
             set.into_iter().map(FileNo::get).collect::<Vec<_>>()
         };
+        let of = |bytes, worst| within(bytes, worst, 1 << 30);
+        assert_eq!(within(40, None, 79), [3]);
+        assert_eq!(within(40, None, 39), [0; 0]);
         assert_eq!(of(40, None), [1, 3]);
         assert_eq!(of(41, None), [3]);
         assert_eq!(of(81, None), [0; 0]);

@@ -138,6 +138,33 @@ pub(crate) fn pick(
     })
 }
 
+/// The next table to rewrite where room is short: one that points at the file of which the smallest part is needed, of
+/// those of which at most `room_bytes` are, and one part in `share` is not. What the table has in its own file goes along,
+/// which would be the next such file.
+pub(crate) fn pick_small(
+    tables: &[&TableMeta],
+    files: &BTreeMap<FileNo, FileUse>,
+    room_bytes: u64,
+    share: u64,
+) -> Option<Rewrite> {
+    let fits = |(_, used): &(&FileNo, &FileUse)| {
+        let dead_bytes = used.size_bytes.saturating_sub(used.live_bytes);
+        !used.is_table && used.live_bytes <= room_bytes && dead_bytes * share >= used.size_bytes
+    };
+    let part = |used: &FileUse| used.live_bytes as f64 / used.size_bytes.max(1) as f64;
+    let small = files.iter().filter(fits);
+    let (emptied, _) = small.min_by(|a, b| part(a.1).total_cmp(&part(b.1)))?;
+    let in_it = tables.iter().filter_map(|table| {
+        let zone = table.zones.iter().find(|zone| zone.zone.file == *emptied)?;
+        Some((table, zone.live_bytes))
+    });
+    let copied = |table: &TableMeta, bytes: u64| table.size_bytes + bytes;
+    let (table, bytes) = in_it.min_by_key(|(table, bytes)| copied(table, *bytes))?;
+    let emptied = HashSet::from([*emptied, table.file]);
+    let fits = copied(table, bytes) <= room_bytes;
+    fits.then_some(Rewrite { table: table.file, emptied, bytes })
+}
+
 /// Takes as many zones of `table` as fit into `room_bytes`; `order` gives the weight of those that may be emptied.
 fn fill(
     table: &TableMeta,
@@ -229,6 +256,26 @@ mod tests {
         let tables = [stitched(10, &zones)];
         assert_eq!(picked(&tables, Fit::First, 100), Some((10, vec![1, 2, 4], 100)));
         assert_eq!(picked(&tables, Fit::Best, 100), Some((10, vec![2, 3], 100)));
+    }
+
+    #[test]
+    fn where_room_is_short_the_file_of_least_use_that_fits_goes_alone() {
+        let tables = [
+            stitched(10, &[(1, 1000, 400, 1), (2, 1000, 500, 9)]),
+            stitched(11, &[(3, 1000, 960, 9), (1, 1000, 100, 1)]),
+        ];
+        let metas: Vec<&TableMeta> = tables.iter().collect();
+        let picked = |room_bytes, share| {
+            let rewrite = pick_small(&metas, &uses(tables.iter()), room_bytes, share)?;
+            let mut emptied: Vec<u64> = rewrite.emptied.iter().map(|file| file.get()).collect();
+            emptied.sort_unstable();
+            Some((rewrite.table.get(), emptied, rewrite.bytes))
+        };
+        // Each is 100 bytes in its own file.
+        assert_eq!(picked(1000, 2), Some((11, vec![1, 11], 100)));
+        assert_eq!(picked(499, 2), None);
+        assert_eq!(picked(500, 2), Some((11, vec![1, 11], 100)));
+        assert_eq!(picked(1000, 1), None);
     }
 
     #[test]

@@ -123,6 +123,7 @@ mod tests {
         level_multiplier: 10,
         table_bytes: 50,
         at_rest: false,
+        room_bytes: u64::MAX,
     };
 
     fn job(tables: &[(usize, u64, TableMeta)], states: &States) -> Option<Job> {

@@ -19,6 +19,7 @@ use varve_format::edit::TableMeta;
 use varve_types::{FileNo, SublevelId};
 
 use crate::CompactionPolicy;
+use crate::compaction::reclaim::LookedAt;
 use crate::compaction::replaced::Shares;
 use crate::version::{LEVELS, Place};
 
@@ -54,6 +55,8 @@ pub(crate) struct Shape {
     pub(crate) table_bytes: u64,
     /// Nothing was flushed for a while: stepped levels may merge before they must.
     pub(crate) at_rest: bool,
+    /// A job is to take no more than about so many bytes, as there is no room for the outputs of more.
+    pub(crate) room_bytes: u64,
 }
 
 /// What is remembered of a level between compactions; forgotten at close.
@@ -74,6 +77,8 @@ pub(crate) struct Memory {
     pub(crate) states: States,
     /// Which part of the rows of tables replaces older ones.
     pub(crate) replacing: Shares,
+    /// What of tables nobody sees any more.
+    pub(crate) looked: LookedAt,
 }
 
 /// What to merge.

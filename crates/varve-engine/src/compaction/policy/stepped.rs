@@ -158,7 +158,7 @@ fn range_job(
         Some(first.largest_key.clone())
     } else {
         let tables: Vec<&TableMeta> = upper_tables.into_iter().chain(lower_tables).collect();
-        end_of_job(&tables, JOB_TABLES * shape.table_bytes)
+        end_of_job(&tables, shape.room_bytes.min(JOB_TABLES * shape.table_bytes))
     };
     let within = |table: &&&TableMeta| {
         table.largest_key >= first.smallest_key
@@ -226,6 +226,7 @@ mod tests {
         level_multiplier: 10,
         table_bytes: 10,
         at_rest: false,
+        room_bytes: u64::MAX,
     };
     const LAZY: Shape = Shape { policy: CompactionPolicy::LazyLeveled, ..STEPPED };
 
@@ -259,6 +260,23 @@ mod tests {
         assert_eq!(files(&job), [3, 1]);
         assert_eq!(job.end.as_deref(), Some(&b"k"[..]));
         assert!(!job.is_move);
+    }
+
+    #[test]
+    fn where_room_is_short_a_job_takes_less() {
+        let tables = [
+            (0, 2, table(3, ("a", "c"), 40)),
+            (0, 2, table(4, ("l", "z"), 40)),
+            (0, 1, table(1, ("b", "m"), 30)),
+            (0, 1, table(2, ("n", "z"), 40)),
+        ];
+        let end = |room_bytes| {
+            let job = job(&Shape { room_bytes, ..STEPPED }, &tables, &States::default());
+            job.unwrap().end
+        };
+        assert_eq!(end(71).as_deref(), Some(&b"m"[..]));
+        assert_eq!(end(70).as_deref(), Some(&b"c"[..]));
+        assert_eq!(end(0).as_deref(), Some(&b"c"[..]));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::views::{begin, id};
 use super::{Place, semantics};
 use crate::harness::{python, run, varve};
 
-semantics!(transaction_on_full_disk, mapped_memory_on_full_disk);
+semantics!(transaction_on_full_disk, mapped_memory_on_full_disk, room_of_removed_files);
 
 /// A small file system in memory; unmounted when dropped, with what is mounted in it.
 struct Small(tempfile::TempDir);
@@ -69,6 +69,50 @@ else: sys.exit("nobody was told")
     }
     fs::remove_file(&filler).unwrap();
     run(varve().arg("umount").arg(&mnt));
+    run(varve().arg("fsck").arg(&store));
+}
+
+/// None of the files of 20 kB that had been removed from a full disk made room for another.
+fn room_of_removed_files(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let (_small, [store, mnt, _]) = Small::mounted("rw");
+    // Nothing that can be compressed.
+    let content = |n: usize| -> Vec<u8> {
+        let bytes = (n as u64..).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+        bytes.flatten().take(20_000).collect()
+    };
+    let fill = |name: &str| {
+        let dir = mnt.join(name);
+        fs::create_dir(&dir).unwrap();
+        let fits = |n: &usize| fs::write(dir.join(n.to_string()), content(*n)).is_ok();
+        let count = (0..).take_while(fits).count();
+        let _ = fs::remove_file(dir.join(count.to_string()));
+        count
+    };
+    let first = fill("first");
+    assert!(first > 800, "{first} files of 20 kB in 24 MiB");
+    fs::remove_dir_all(mnt.join("first")).unwrap();
+    let all = fill("second");
+    assert!(all > first * 9 / 10, "{first} files, then {all}");
+    for n in (0..all).step_by(2) {
+        fs::remove_file(mnt.join("second").join(n.to_string())).unwrap();
+    }
+    let half = fill("third");
+    assert!(half > first * 4 / 10, "{first} files, then {half} beside half of them");
+    let is = |dir: &str, n: usize| {
+        let read = fs::read(mnt.join(dir).join(n.to_string())).unwrap();
+        read == content(n)
+    };
+    assert!((0..half).all(|n| is("third", n)) && (1..all).step_by(2).all(|n| is("second", n)));
+    fs::remove_dir_all(mnt.join("second")).unwrap();
+    fs::remove_dir_all(mnt.join("third")).unwrap();
+    run(varve().arg("umount").arg(&mnt));
+    let said = run(varve().arg("gc").arg(&store).arg("--json")).stdout;
+    let done: serde_json::Value = serde_json::from_slice(&said).unwrap();
+    assert!(done["reclaimed"].as_u64().unwrap() > 0, "{done}");
+    assert!(done["after"]["bytes"].as_u64().unwrap() < 2 << 20, "{done}");
     run(varve().arg("fsck").arg(&store));
 }
 

@@ -1,0 +1,147 @@
+//! A device that is filled, emptied and filled again: what is removed gives its room back, whatever the design.
+
+use std::sync::Arc;
+
+use varve_engine::{Batch, Db, DbOptions, KeyspaceOptions, Store, StoreDesign, StoreError};
+use varve_env::sim::SimEnv;
+use varve_types::KeyspaceId;
+
+use crate::common::*;
+use crate::designs::{PRESETS, options_of};
+
+const DEVICE_BYTES: u64 = 24 << 20;
+const VALUE_BYTES: usize = 16 << 10;
+
+/// A store of `design` whose memtable would be larger than the reserve.
+fn options(design: StoreDesign) -> DbOptions {
+    DbOptions {
+        memtable_bytes: 4 << 20,
+        table_bytes: 4 << 20,
+        level_base_bytes: 8 << 20,
+        space_reserve_bytes: 4 << 20,
+        ..options_of(design)
+    }
+}
+
+struct Filled {
+    env: Arc<SimEnv>,
+    db: Db,
+    space: KeyspaceId,
+}
+
+impl Filled {
+    fn new(design: StoreDesign, seed: u64) -> Filled {
+        let env = SimEnv::new(seed);
+        env.set_capacity(DEVICE_BYTES);
+        let db = Db::open(env.clone(), &store_dir(), options(design)).unwrap();
+        let space = KeyspaceOptions { prefixed: true, compressed: false };
+        let space = db.keyspace("rows", space).unwrap();
+        Filled { env, db, space }
+    }
+
+    fn key(at: u64, round: u64) -> Vec<u8> {
+        // Neighbours are far apart in time.
+        let at = at.wrapping_mul(0x9e37_79b9) % 4096;
+        [round.to_be_bytes(), at.to_be_bytes()].concat()
+    }
+
+    fn value(at: u64) -> Vec<u8> {
+        vec![at as u8; VALUE_BYTES]
+    }
+
+    /// Adds rows until there is no room; says how many there was room for.
+    fn fill(&self, round: u64) -> u64 {
+        for at in 0.. {
+            let mut batch = Batch::new();
+            batch.put(self.space, Filled::key(at, round), Filled::value(at));
+            match self.db.write(batch) {
+                Ok(()) => {}
+                Err(StoreError::NoSpace { .. }) => return at,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        unreachable!()
+    }
+
+    /// Removes the rows that `which` names of the first `count`.
+    fn remove(&self, round: u64, count: u64, which: impl Fn(u64) -> bool) {
+        for at in (0..count).filter(|at| which(*at)) {
+            let mut batch = Batch::new();
+            batch.delete(self.space, Filled::key(at, round));
+            batch.reclaims_space();
+            self.db.write(batch).unwrap();
+        }
+    }
+
+    /// Checks that of the first `count` rows those are there that `which` names.
+    fn check(&self, round: u64, count: u64, which: impl Fn(u64) -> bool) {
+        for at in 0..count {
+            let found = self.db.get(self.space, &Filled::key(at, round)).unwrap();
+            let expected = which(at).then(|| Filled::value(at));
+            assert_eq!(found.as_deref(), expected.as_deref(), "row {at}");
+        }
+    }
+
+    /// The store as another process would find it after a power cut.
+    fn cut(self, design: StoreDesign) -> Filled {
+        drop(self.db);
+        let env = self.env.power_cut_keep_nothing();
+        let db = Db::open(env.clone(), &store_dir(), options(design)).unwrap();
+        let space = KeyspaceOptions { prefixed: true, compressed: false };
+        let space = db.keyspace("rows", space).unwrap();
+        Filled { env, db, space }
+    }
+}
+
+/// After everything had been removed nothing fitted: the full memtable found no room beside what it would replace.
+#[test]
+fn a_device_that_is_full_of_rows_is_empty_when_they_are_removed() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        let first = store.fill(0);
+        let fits = DEVICE_BYTES / VALUE_BYTES as u64;
+        assert!(first > fits * 6 / 10, "{name}: {first} rows of {fits}");
+        let mut before = first;
+        for round in 1..4 {
+            store.check(round - 1, before, |_| true);
+            store.remove(round - 1, before, |_| true);
+            let again = store.fill(round);
+            assert!(again > first * 9 / 10, "{name}: {first} rows, then {again}");
+            store.check(round - 1, before, |_| false);
+            before = again;
+        }
+    }
+}
+
+#[test]
+fn what_stays_on_a_full_device_is_not_in_the_way_of_what_goes() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        let first = store.fill(0);
+        store.remove(0, first, |at| at % 2 == 0);
+        let again = store.fill(1);
+        assert!(again > first * 4 / 10, "{name}: {first} rows, then {again}");
+        store.check(0, first, |at| at % 2 == 1);
+        store.check(1, again, |_| true);
+        store.db.sync().unwrap();
+        let store = store.cut(design);
+        store.check(0, first, |at| at % 2 == 1);
+        store.check(1, again, |_| true);
+    }
+}
+
+#[test]
+fn what_a_snapshot_sees_keeps_its_room_until_that_goes() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        let first = store.fill(0);
+        store.db.create_snapshot("kept").unwrap();
+        store.remove(0, first, |_| true);
+        let kept = store.fill(1);
+        assert!(kept < first / 10, "{name}: {first} rows, then {kept} beside a snapshot of them");
+        store.db.delete_snapshot("kept").unwrap();
+        let again = store.fill(2);
+        assert!(again + kept > first * 8 / 10, "{name}: {first} rows, then {kept} and {again}");
+        store.check(0, first, |_| false);
+    }
+}
