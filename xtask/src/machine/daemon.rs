@@ -83,9 +83,12 @@ impl Daemon {
         Err(format!("the daemon did not end within {EXIT_WAIT_MAX:?} of the unmount").into())
     }
 
-    /// Kills it without warning (SIGKILL). Its dead mount stays.
+    /// Kills it without warning (SIGKILL); fails if it has ended before. Its dead mount stays.
     pub(super) fn kill(mut self) -> Outcome {
         let Some(mut child) = self.child.take() else { return Ok(()) };
+        if let Some(status) = child.try_wait()? {
+            return Err(format!("the daemon ended before: {status}\n{}", self.said()).into());
+        }
         child.kill()?;
         child.wait()?;
         Ok(())

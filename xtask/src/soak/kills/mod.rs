@@ -3,7 +3,8 @@
 //! 1. Several [`writer`] processes work, each through steps that its seed determines ([`model`]), in
 //!    directories of their own and in one that they share. Each tells every step over a pipe once the call
 //!    has returned.
-//! 2. After a moment that the seed chooses the daemon is killed. The writers get errors and end.
+//! 2. Once each has told a step, and after a moment more that the seed chooses, the daemon is killed. The
+//!    writers get errors and end, and none of them before.
 //! 3. The store must pass its check and mount again. [`check`] goes through the steps of each writer as far as
 //!    they were told, and compares the outcome with what is there: everything acknowledged, synced or not,
 //!    since only the death of the machine may lose what was not synced.
@@ -20,6 +21,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,7 +37,10 @@ const WRITERS: u64 = 4;
 /// Rounds whose files stay and are compared again.
 const ROUNDS_KEPT: usize = 3;
 
-/// The shortest and the longest time from the start of the writers to the kill.
+/// How long the first step of a writer may take.
+const FIRST_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The shortest and the longest time from the first steps of the writers to the kill.
 const LOAD: std::ops::Range<u64> = 40..900;
 
 /// What a round's writers did.
@@ -120,20 +125,9 @@ fn one(varve: &mut Varve, seed: u64, sum: &mut Sum) -> Result<Round, Failure> {
     }
     let mut random = model::Random::new(seed);
     let load = Duration::from_millis(LOAD.start + random.below(LOAD.end - LOAD.start));
-    let mut ends = Vec::new();
-    thread::scope(|scope| {
-        let listeners: Vec<_> =
-            children.into_iter().map(|child| scope.spawn(|| listen(child))).collect();
-        thread::sleep(load);
-        let killed = varve.kill();
-        for listener in listeners {
-            ends.push(listener.join().map_err(|_| Failure::from("a listener panicked"))?);
-        }
-        killed
-    })?;
+    let tales = kill_under_load(children, load, || varve.kill())?;
     let mut writers = Vec::new();
-    for (seed, end) in seeds.into_iter().zip(ends) {
-        let told = end?;
+    for (seed, told) in seeds.into_iter().zip(tales) {
         sum.steps += told.len() as u64;
         sum.syncs += told.iter().filter(|byte| **byte == b's').count() as u64;
         writers.push((seed, told.len() as u64));
@@ -164,10 +158,44 @@ fn start(dir: &Path, number: usize, seed: u64) -> Result<Child, Failure> {
         .map_err(|error| format!("cannot start a writer: {error}").into())
 }
 
-/// What a writer told until its end, which must be that of the file system.
-fn listen(mut child: Child) -> Result<Vec<u8>, Failure> {
+/// Waits until every writer has told a step, and then for `load`; kills. Returns what each writer told.
+fn kill_under_load(
+    writers: Vec<Child>,
+    load: Duration,
+    kill: impl FnOnce() -> Outcome,
+) -> Result<Vec<Vec<u8>>, Failure> {
+    let (sender, begun) = channel();
+    let listen_to = |writer| {
+        let sender = sender.clone();
+        move || listen(writer, &sender)
+    };
+    thread::scope(|scope| {
+        let listeners: Vec<_> =
+            writers.into_iter().map(|writer| scope.spawn(listen_to(writer))).collect();
+        let has_begun = listeners.iter().all(|_| begun.recv_timeout(FIRST_WAIT_MAX).is_ok());
+        thread::sleep(load);
+        let ended = listeners.iter().position(thread::ScopedJoinHandle::is_finished);
+        // Whatever is wrong, without it the writers would not end.
+        kill()?;
+        let ends = listeners.into_iter().map(thread::ScopedJoinHandle::join);
+        let tales = ends
+            .map(|end| end.map_err(|_| Failure::from("a listener panicked"))?)
+            .collect::<Result<_, Failure>>()?;
+        match ended {
+            Some(number) => Err(format!("writer {number} lost its files before the kill").into()),
+            None if !has_begun => Err(format!("no step within {FIRST_WAIT_MAX:?}").into()),
+            None => Ok(tales),
+        }
+    })
+}
+
+/// What a writer told until its end, which must be that of the file system. Says when the first step was
+/// told.
+fn listen(mut child: Child, begun: &Sender<()>) -> Result<Vec<u8>, Failure> {
     let mut told = Vec::new();
     if let Some(mut pipe) = child.stdout.take() {
+        pipe.by_ref().take(1).read_to_end(&mut told)?;
+        let _ = begun.send(());
         pipe.read_to_end(&mut told)?;
     }
     let status = child.wait()?;
@@ -183,4 +211,32 @@ fn compare(round: &Round) -> Outcome {
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tells a step and ends: at once, or when there is such a file.
+    fn writer(until: Option<&Path>) -> Child {
+        let script = "printf .; while [ -n \"$0\" ] && ! [ -e \"$0\" ]; do sleep 0.01; done";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).arg(until.unwrap_or(Path::new("")));
+        shell.stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// A store that answers EIO is not a dead daemon.
+    #[test]
+    fn a_writer_that_ends_before_the_kill_fails_the_round() {
+        let dir = tempfile::tempdir().unwrap();
+        let killed = dir.path().join("killed");
+        let kill = || fs::write(&killed, "").map_err(Failure::from);
+        let load = Duration::from_millis(LOAD.end);
+        let writers = vec![writer(Some(&killed)), writer(None)];
+        let error = kill_under_load(writers, load, kill).unwrap_err().to_string();
+        assert_eq!(error, "writer 1 lost its files before the kill");
+        fs::remove_file(&killed).unwrap();
+        let writers = vec![writer(Some(&killed)), writer(Some(&killed))];
+        assert_eq!(kill_under_load(writers, load, kill).unwrap(), [b".", b"."]);
+    }
 }
