@@ -19,7 +19,7 @@ const FILES: u64 = 150;
 /// Files that each branch changes.
 const CHANGED: u64 = 40;
 
-/// How long the first commit before the kill may take.
+/// How long the first commit may take.
 const FIRST_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Runs all parts.
@@ -159,9 +159,10 @@ fn worktree(clone: &Path, tree: &Path) -> Outcome {
 }
 
 fn collect_while_committing(clone: &Path) -> Outcome {
-    let done = AtomicBool::new(false);
+    let (done, first) = (AtomicBool::new(false), mpsc::channel());
     std::thread::scope(|scope| {
-        let committer = scope.spawn(|| commit_until(clone, &done, &mpsc::channel().0));
+        let committer = scope.spawn(|| commit_until(clone, &done, &first.0));
+        let _ = first.1.recv_timeout(FIRST_WAIT_MAX);
         let collected: Outcome = (0..3).try_for_each(|_| git(clone, &["gc", "--quiet"]).quiet());
         done.store(true, Ordering::Relaxed);
         let commits = committer.join().map_err(|_| Failure::from("the committer panicked"))?;
@@ -175,24 +176,24 @@ fn collect_while_committing(clone: &Path) -> Outcome {
 
 fn kill_between_commits(ground: &mut Ground, clone: &Path, seed: u64) -> Outcome {
     let (done, first) = (AtomicBool::new(false), mpsc::channel());
-    let commits = std::thread::scope(|scope| {
+    let (ended, (commits, error)) = std::thread::scope(|scope| {
         let committer = scope.spawn(|| commit_until(clone, &done, &first.0));
         // However slow the machine is; it tells of none if it fails before.
         let _ = first.1.recv_timeout(FIRST_WAIT_MAX);
         std::thread::sleep(Duration::from_millis(200 + seed * 97 % 300));
+        let ended = committer.is_finished();
         let killed = ground.kill();
         done.store(true, Ordering::Relaxed);
         let commits = committer.join().map_err(|_| Failure::from("the committer panicked"));
-        killed.and(commits)
-    });
-    let (commits, _) = commits?;
+        killed.and(commits).map(|commits| (ended, commits))
+    })?;
     ground.recover()?;
+    if let (true, Some(error)) = (ended, error) {
+        return Err(format!("before the kill: {error}").into());
+    }
     // What a killed git leaves behind: its lock files.
     for lock in ["index.lock", "HEAD.lock", "refs/heads/main.lock"] {
         let _ = std::fs::remove_file(clone.join(".git").join(lock));
-    }
-    if commits.is_empty() {
-        return Err("not one commit before the kill".into());
     }
     all_there(clone, &commits)
 }
@@ -226,6 +227,9 @@ fn commit_until(
 }
 
 fn all_there(clone: &Path, commits: &[String]) -> Outcome {
+    if commits.is_empty() {
+        return Err("not one commit was made".into());
+    }
     fsck(clone)?;
     let log = git(clone, &["log", "--format=%H"]).capture()?;
     match commits.iter().find(|id| !log.contains(id.as_str())) {
