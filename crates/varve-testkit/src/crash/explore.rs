@@ -9,6 +9,8 @@
 //!
 //! One number, the script's seed, makes the whole run; with a point and an image it makes one failure.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -239,7 +241,8 @@ impl<S: Subject> Shared<'_, S> {
             for (at, image) in self.images(&point).into_iter().enumerate() {
                 let mut check =
                     Check { shared: self, point: &point, image, rng: self.rng(&point, at) };
-                if let Err(what) = check.run() {
+                let checked = catch_unwind(AssertUnwindSafe(|| check.run()));
+                if let Err(what) = checked.unwrap_or_else(|panic| Err(said(&*panic))) {
                     let what = format!("before {}, step {}: {what}", point.next, point.steps);
                     let seed = self.script.seed;
                     self.note(Violation { seed, point: point.number, image: Some(image), what });
@@ -361,4 +364,72 @@ fn write_probe(fs: &dyn Vfs) -> Result<(), FsError> {
 
 fn text(error: FsError) -> String {
     error.to_string()
+}
+
+/// What a panic says.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let literal = panic.downcast_ref::<&str>().copied();
+    let message = panic.downcast_ref::<String>().map(String::as_str).or(literal);
+    format!("panicked: {}", message.unwrap_or("without a message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use varve_env::{Env, OpenMode};
+
+    use super::super::ScriptOptions;
+    use super::*;
+    use crate::model::ModelFs;
+
+    /// Opens once; whatever is found after a crash makes it panic.
+    struct Panics {
+        is_opened: AtomicBool,
+    }
+
+    impl Subject for Panics {
+        type Fs = ModelFs;
+
+        fn format(&self, _: &Arc<SimEnv>) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn open(&self, env: &Arc<SimEnv>) -> Result<ModelFs, String> {
+            assert!(!self.is_opened.swap(true, Ordering::Relaxed), "opened again");
+            let file = env.open(Path::new("/f"), OpenMode::CreateNew).map_err(|e| e.to_string())?;
+            for at in 0..2 * WAITING_MAX as u64 {
+                file.write_all_at(b"x", at).map_err(|e| e.to_string())?;
+            }
+            Ok(ModelFs::new(Arc::clone(env) as Arc<dyn Env>))
+        }
+
+        fn problems(&self, _: &ModelFs) -> Result<Vec<String>, String> {
+            Ok(Vec::new())
+        }
+
+        fn close(&self, _: ModelFs) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// It killed the checkers one by one, and then the run waited for them for ever.
+    #[test]
+    fn a_panic_of_the_subject_is_a_violation() {
+        let options = ScriptOptions {
+            steps: 1,
+            large_file_threshold_bytes: 1 << 16,
+            files_begin_large: false,
+            restarts: false,
+            clones_percent: 0,
+            copies_percent: 0,
+        };
+        let (cuts, stride, only, left_out, threads) = (0, 1, None, Vec::new(), 2);
+        let exploration = Exploration { cuts, stride, only, left_out, threads };
+        let script = Script::new(7, &options).unwrap();
+        let subject = Panics { is_opened: AtomicBool::new(false) };
+        let violation = explore(&subject, &script, &exploration).unwrap_err();
+        assert_eq!((violation.seed, violation.image), (7, Some(Image::Nothing)));
+        assert!(violation.point > 0 && violation.what.ends_with("panicked: opened again"));
+    }
 }
