@@ -2,7 +2,7 @@
 //!
 //! All acknowledged steps must be there, whole, and nothing else. The step after them was under way when the
 //! daemon died: it may be there or not, but in between only for a write, where each byte is the old or the
-//! new one.
+//! new one. Whatever was found of it stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,11 +13,17 @@ use super::model::{Model, Node, Step};
 use super::writer::{Hands, XATTR};
 use crate::run::{Failure, Outcome};
 
-/// The writer's part of the tree under `dir` must be that of `model`, with or without `under_way`.
-pub(super) fn check(dir: &Path, number: u64, model: &Model, under_way: &Step) -> Outcome {
+/// The writer's part of the tree under `dir` must be that of `model`, with or without `under_way`. Returns
+/// what is there.
+pub(super) fn check(
+    dir: &Path,
+    number: u64,
+    model: &Model,
+    under_way: &Step,
+) -> Result<Found, Failure> {
     let found = Found::read(dir, number)?;
     let without = found.compare(model, None);
-    let Err(without) = without else { return Ok(()) };
+    let Err(without) = without else { return Ok(found) };
     let mut with = model.clone();
     with.apply(under_way);
     let written = match under_way {
@@ -26,16 +32,17 @@ pub(super) fn check(dir: &Path, number: u64, model: &Model, under_way: &Step) ->
         }
         _ => None,
     };
-    let Err(with) = found.compare(&with, written) else { return Ok(()) };
+    let Err(with) = found.compare(&with, written) else { return Ok(found) };
     Err(format!("{without}\nand with the step under way ({under_way:?}): {with}").into())
 }
 
 /// What is there.
-struct Found {
+pub(super) struct Found {
     names: BTreeMap<String, Entry>,
 }
 
 /// What a name stands for; files by inode number.
+#[derive(PartialEq, Eq)]
 enum Entry {
     File { ino: u64, links: u64, mode: u32, bytes: Vec<u8>, xattr: Option<String> },
     Symlink(String),
@@ -59,6 +66,16 @@ impl Found {
             read_into(&hands, &format!("own/{}", name.to_string_lossy()), &mut names)?;
         }
         Ok(Found { names })
+    }
+
+    /// The writer's part of the tree must still be this.
+    pub(super) fn check_again(&self, dir: &Path, number: u64) -> Outcome {
+        let now = Found::read(dir, number)?;
+        let mut paths = self.names.keys().chain(now.names.keys());
+        match paths.find(|path| self.names.get(*path) != now.names.get(*path)) {
+            Some(path) => Err(format!("{path} is not what it was after an earlier kill").into()),
+            None => Ok(()),
+        }
     }
 
     /// Bytes of the file `written` are also right where they are those of the model beside it.
@@ -192,6 +209,21 @@ mod tests {
             check(dir.path(), 0, &model, &under_way).unwrap();
             Hands::new(dir.path(), 0).perform(&under_way).unwrap();
             check(dir.path(), 0, &model, &under_way).unwrap();
+        }
+    }
+
+    /// With the step under way and without it are both right, once.
+    #[test]
+    fn what_was_found_must_stay() {
+        for seed in 1..20 {
+            let (dir, model, under_way) = written(seed);
+            let found = check(dir.path(), 0, &model, &under_way).unwrap();
+            found.check_again(dir.path(), 0).unwrap();
+            Hands::new(dir.path(), 0).perform(&under_way).unwrap();
+            let stays = check(dir.path(), 0, &model, &under_way).unwrap();
+            stays.check_again(dir.path(), 0).unwrap();
+            let is_sync = matches!(under_way, Step::Sync { .. });
+            assert_eq!(found.check_again(dir.path(), 0).is_ok(), is_sync, "{under_way:?}");
         }
     }
 

@@ -8,7 +8,7 @@
 //! 3. The store must pass its check and mount again. [`check`] goes through the steps of each writer as far as
 //!    they were told, and compares the outcome with what is there: everything acknowledged, synced or not,
 //!    since only the death of the machine may lose what was not synced.
-//! 4. What a round leaves stays for [`ROUNDS_KEPT`] more and is compared again after each of their kills.
+//! 4. What a round leaves stays for [`ROUNDS_KEPT`] more and must still be the same after each of their kills.
 //!
 //! Shared maps are not among the steps, which take `unsafe`: the suites fsx and fio and the databases have them.
 
@@ -25,6 +25,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use check::Found;
 use model::Model;
 
 use super::Task;
@@ -43,11 +44,11 @@ const FIRST_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The shortest and the longest time from the first steps of the writers to the kill.
 const LOAD: std::ops::Range<u64> = 40..900;
 
-/// What a round's writers did.
+/// What a round left.
 struct Round {
     dir: PathBuf,
-    /// Seed and acknowledged steps of each writer, by its number.
-    writers: Vec<(u64, u64)>,
+    /// What was found of each writer, by its number.
+    found: Vec<Found>,
 }
 
 /// Figures of all rounds.
@@ -93,8 +94,8 @@ fn rounds(task: &Task, program: &Path, scratch: &Scratch) -> Outcome {
             .into()
         };
         let round = one(&mut varve, seed, &mut sum).map_err(failed)?;
+        kept.iter().try_for_each(check_again).map_err(failed)?;
         kept.push_back(round);
-        kept.iter().try_for_each(compare).map_err(failed)?;
         if kept.len() > ROUNDS_KEPT
             && let Some(oldest) = kept.pop_front()
         {
@@ -113,7 +114,7 @@ fn rounds(task: &Task, program: &Path, scratch: &Scratch) -> Outcome {
     Ok(())
 }
 
-/// Writers, the kill, the check of the store, the mount.
+/// Writers, the kill, the check of the store, the mount, the check of what the writers did.
 fn one(varve: &mut Varve, seed: u64, sum: &mut Sum) -> Result<Round, Failure> {
     let dir = varve.mount_point().join(format!("round-{seed}"));
     fs::create_dir(&dir)?;
@@ -126,16 +127,24 @@ fn one(varve: &mut Varve, seed: u64, sum: &mut Sum) -> Result<Round, Failure> {
     let mut random = model::Random::new(seed);
     let load = Duration::from_millis(LOAD.start + random.below(LOAD.end - LOAD.start));
     let tales = kill_under_load(children, load, || varve.kill())?;
-    let mut writers = Vec::new();
-    for (seed, told) in seeds.into_iter().zip(tales) {
+    for told in &tales {
         sum.steps += told.len() as u64;
         sum.syncs += told.iter().filter(|byte| **byte == b's').count() as u64;
-        writers.push((seed, told.len() as u64));
     }
     sum.rounds += 1;
     varve.fsck()?;
     varve.mount()?;
-    Ok(Round { dir, writers })
+    let mut found = Vec::new();
+    for (number, (seed, told)) in (0..).zip(seeds.into_iter().zip(tales)) {
+        let steps = told.len() as u64;
+        let (model, under_way) = Model::after(seed, steps);
+        let checked = check::check(&dir, number, &model, &under_way);
+        found.push(checked.map_err(|error| {
+            let dir = dir.display();
+            format!("{dir}, writer {number} (seed {seed}, {steps} steps acknowledged): {error}")
+        })?);
+    }
+    Ok(Round { dir, found })
 }
 
 /// The directories in which `writers` work.
@@ -202,15 +211,11 @@ fn listen(mut child: Child, begun: &Sender<()>) -> Result<Vec<u8>, Failure> {
     if status.success() { Ok(told) } else { Err(format!("a writer failed: {status}").into()) }
 }
 
-fn compare(round: &Round) -> Outcome {
-    for (number, (seed, steps)) in round.writers.iter().enumerate() {
-        let (model, under_way) = Model::after(*seed, *steps);
-        check::check(&round.dir, number as u64, &model, &under_way).map_err(|error| {
-            let dir = round.dir.display();
-            format!("{dir}, writer {number} (seed {seed}, {steps} steps acknowledged): {error}")
-        })?;
-    }
-    Ok(())
+fn check_again(round: &Round) -> Outcome {
+    (0..).zip(&round.found).try_for_each(|(number, found)| {
+        let checked = found.check_again(&round.dir, number);
+        checked.map_err(|error| format!("{}, writer {number}: {error}", round.dir.display()).into())
+    })
 }
 
 #[cfg(test)]
