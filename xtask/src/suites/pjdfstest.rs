@@ -71,13 +71,14 @@ fn settings_for(may_remount: bool) -> String {
 /// Reads the lines `NAME STATUS` and, indented below a failed or skipped one, why.
 fn count(output: &str, is_varve: bool, tally: &mut Tally) -> Outcome {
     let mut lines = output.lines().peekable();
-    let mut is_whole = false;
+    let (mut is_whole, mut cases) = (false, 0);
     while let Some(line) = lines.next() {
         is_whole |= line.starts_with("Summary:");
         let Some((name, status)) = line.split_once(char::is_whitespace) else { continue };
         if !name.contains("::") {
             continue;
         }
+        cases += 1;
         let mut why = String::new();
         while let Some(reason) = lines.next_if(|line| line.starts_with('\t')) {
             why = format!("{why} {}", reason.trim());
@@ -95,7 +96,11 @@ fn count(output: &str, is_varve: bool, tally: &mut Tally) -> Outcome {
             status => tally.failed(name, &format!("{status}: {why}")),
         }
     }
-    if is_whole { Ok(()) } else { Err("pjdfstest ended before its summary".into()) }
+    match is_whole {
+        false => Err("pjdfstest ended before its summary".into()),
+        true if cases == 0 => Err("pjdfstest had no case".into()),
+        true => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -113,5 +118,6 @@ mod tests {
         count("a::b ok\nlink::link_count_max skipped\nSummary: 0\n", true, &mut good).unwrap();
         assert!(!good.has_failed());
         assert!(count("a::b ok\n", true, &mut good).is_err());
+        assert!(count("Summary: 0\n", true, &mut good).is_err());
     }
 }

@@ -70,6 +70,7 @@ fn kill_in_pgbench(
         .start(File::create(&said)?)?;
     let seconds = if effort.is_long() { 10 } else { 3 };
     std::thread::sleep(Duration::from_millis(seconds * 1000 + effort.seed() * 131 % 1000));
+    let ended = pgbench.try_wait()?;
     if matches!(victim, Victim::Daemon) {
         ground.kill()?;
     }
@@ -79,15 +80,19 @@ fn kill_in_pgbench(
         ground.recover()?;
     }
     let said = std::fs::read_to_string(&said)?;
+    if let Some(status) = ended {
+        return Err(format!("pgbench ended before the kill: {status}\n{said}").into());
+    }
     let told = said
         .lines()
         .find_map(|line| line.strip_prefix("number of transactions actually processed: "))
         .and_then(|count| count.split('/').next()?.trim().parse::<u64>().ok())
+        .filter(|told| *told > 0)
         .ok_or_else(|| format!("pgbench counts nothing: {said}"))?;
     server.start()?;
     let after = consistent_rows(server)?;
     if after < before + told {
-        return Err(format!("{told} transactions committed, {} there", after - before).into());
+        return Err(format!("{before} and {told} transactions committed, {after} there").into());
     }
     Ok(told)
 }

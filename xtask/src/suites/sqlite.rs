@@ -89,6 +89,10 @@ fn killed(ground: &mut Ground, journal: &str, seed: u64, victim: Victim) -> Resu
         std::thread::sleep(Duration::from_millis(2));
     }
     std::thread::sleep(Duration::from_millis(100 + seed * 137 % 400));
+    if let Some(status) = child.try_wait()? {
+        let told = std::fs::read_to_string(&told)?;
+        return Err(format!("sqlite3 ended before the kill: {status}\n{told}").into());
+    }
     if matches!(victim, Victim::Daemon) {
         ground.kill()?;
     }
