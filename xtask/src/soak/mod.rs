@@ -106,6 +106,9 @@ fn run_suite(suite: &suites::Suite, task: &Task) -> Outcome {
     let mut effort = Effort::new(task.how.seed, Some(task.time()));
     let tally = suites::run_suite(suite, Some(&program), &task.how, &mut effort)?;
     tally.print();
+    if !tally.has_run() {
+        return Err(format!("{} did not run", suite.name).into());
+    }
     suites::verdict(&[tally])
 }
 
@@ -119,11 +122,19 @@ fn designs(task: &Task) -> Outcome {
 
 /// Runs a test that goes on for as long as it is told.
 fn test(task: &Task, package: &str, test: &str) -> Outcome {
-    Step::new("cargo")
-        .args(["test", "--release", "--quiet", "--package", package, "--test", "it", "--"])
-        .args(["--ignored", "--exact", "--nocapture", test])
+    let step = || {
+        Step::new("cargo")
+            .args(["test", "--release", "--quiet", "--package", package, "--test", "it", "--"])
+            .args(["--ignored", "--exact", test])
+            .dir(workspace_root())
+    };
+    // Without any test of that name the run would pass.
+    if !step().arg("--list").capture()?.contains(&format!("{test}: test")) {
+        return Err(format!("{package} has no test {test}").into());
+    }
+    step()
+        .arg("--nocapture")
         .env("VARVE_SOAK_SECONDS", task.time().as_secs().to_string())
         .env("VARVE_SOAK_SEED", task.how.seed.to_string())
-        .dir(workspace_root())
         .show()
 }

@@ -162,6 +162,9 @@ pub(crate) fn run_suite(
     if let Err(error) = (suite.run)(&mut ground, effort, &mut tally) {
         tally.failed("the suite itself", &error.to_string());
     }
+    if tally.is_empty() {
+        tally.failed("the suite itself", "not one case passed");
+    }
     let mut kept = None;
     if tally.has_failed() && how.keep {
         kept = Some(ground.keep());

@@ -74,6 +74,16 @@ impl Tally {
         self.not_run = Some(why);
     }
 
+    /// Whether the suite could run.
+    pub(crate) fn has_run(&self) -> bool {
+        self.not_run.is_none()
+    }
+
+    /// Whether a suite that could run tested nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.has_run() && self.passed == 0 && !self.has_failed()
+    }
+
     /// Sets how long it took.
     pub(crate) fn took(&mut self, time: Duration) {
         self.time = time;
