@@ -17,6 +17,7 @@ use varve_testkit::crash::{
     Exploration, Found, Image, Script, ScriptOptions, Step, Subject, Tally, Violation, explore,
 };
 use varve_testkit::fsops::Session;
+use varve_testkit::skipped;
 use varve_vfs::Vfs;
 
 use crate::crash::STORE;
@@ -235,7 +236,9 @@ fn canary_a_left_out_sync_of_the_directory_of_objects_is_noticed() {
 #[test]
 #[ignore = "replays what a failure printed"]
 fn replay() {
-    let Ok(wanted) = std::env::var("VARVE_CRASH_POINT") else { return };
+    let Ok(wanted) = std::env::var("VARVE_CRASH_POINT") else {
+        return skipped("VARVE_CRASH_POINT names no image to replay");
+    };
     let parts: Vec<&str> = wanted.split('/').collect();
     let [seed, steps, point, image] = parts[..] else {
         panic!("{wanted} is not SEED/STEPS/POINT/IMAGE")
@@ -245,6 +248,7 @@ fn replay() {
     let steps = steps.parse().unwrap();
     let tally = explored(seed.parse().unwrap(), steps, &exploration);
     let tally = tally.unwrap_or_else(|violation| panic!("{}", report(&violation, steps)));
+    assert!(tally.images > 0, "there is no point {point} in this script");
     println!("{tally:?}: the promises are kept");
 }
 
