@@ -13,6 +13,8 @@ use crate::objectfs::ObjectFs;
 use crate::support::TestMount;
 use varve_testkit::{eventually, skipped};
 
+const OVERLAYFS_MAGIC: rustix::fs::FsWord = 0x794c_7630;
+
 fn mounted(passthrough: bool) -> Option<(Arc<ObjectFs>, TestMount)> {
     let fs = Arc::new(ObjectFs::new());
     let options = SessionOptions { passthrough, ..SessionOptions::default() };
@@ -29,6 +31,16 @@ fn all_released(fs: &ObjectFs) {
     eventually("no file is open", || fs.open_files() == 0);
 }
 
+/// Whether nothing is seen that would keep the kernel from it: a kernel without it, rights, a stacked file system.
+fn must_work() -> bool {
+    let says = |path: &str, part: &str| fs::read_to_string(path).is_ok_and(|it| it.contains(part));
+    let below = rustix::fs::statfs(std::env::temp_dir()).unwrap();
+    says("/proc/kallsyms", " fuse_passthrough_open")
+        && rustix::process::geteuid().is_root()
+        && says("/proc/self/uid_map", " 4294967295")
+        && below.f_type != OVERLAYFS_MAGIC
+}
+
 /// Whether the kernel takes descriptors of this machine's temporary directory: it must be new enough, the
 /// test privileged, and the directory not on a stacked file system.
 fn works(fs: &ObjectFs, mount: &TestMount) -> bool {
@@ -39,6 +51,7 @@ fn works(fs: &ObjectFs, mount: &TestMount) -> bool {
     all_released(fs);
     let works = fs.transfers.swap(0, Relaxed) == 0;
     if !works {
+        assert!(!must_work(), "the kernel does not read the object straight");
         skipped("no FUSE passthrough on this machine");
     }
     works
