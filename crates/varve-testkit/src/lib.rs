@@ -4,7 +4,7 @@
 //! systems, runs them in lockstep with the model and compares answers and trees. [`kvops`] does the same
 //! for key-value stores, and knows which states may be found after a crash; [`crash`] enumerates crash
 //! points and what may be found after them. [`hooked`] puts hooks before calls of a simulated machine.
-//! [`eventually`] waits for what other threads and processes do; [`Command`] starts programs that have no copies of what others
+//! [`eventually`] waits for what other threads and processes do, [`at_end`] ends those that a test has started; [`Command`] starts programs that have no copies of what others
 //! close, and [`put_program`] puts them where they can be executed; [`soak()`] goes on with other seeds; [`skipped`] says what this
 //! machine does not let a test do; [`golden()`] compares with files of earlier versions.
 
@@ -24,4 +24,4 @@ pub use command::{Command, put_program, put_script};
 pub use golden::golden;
 pub use skip::{skipped, there_is};
 pub use soak::soak;
-pub use wait::{PATIENCE, eventually};
+pub use wait::{AtEnd, PATIENCE, at_end, eventually};

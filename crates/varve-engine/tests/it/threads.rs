@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use varve_engine::{Batch, Db, DbOptions, Direction, KeyRange, Store};
 use varve_env::os::OsEnv;
+use varve_testkit::at_end;
 use varve_types::KeyspaceId;
 
 use crate::common::*;
@@ -100,6 +101,7 @@ fn whole_batches(options: &DbOptions) {
     let done: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
     let (db_ref, ids_ref, stop_ref) = (&db, &ids[..], &stop);
     let reads: u64 = std::thread::scope(|scope| {
+        let end = at_end(|| stop.store(true, Ordering::SeqCst));
         let mut readers = Vec::new();
         let mut writers = Vec::new();
         for (writer, done) in (0..WRITERS).zip(&done) {
@@ -107,7 +109,7 @@ fn whole_batches(options: &DbOptions) {
             readers.push(scope.spawn(move || read_rounds(db_ref, ids_ref, writer, done, stop_ref)));
         }
         writers.into_iter().for_each(|writer| writer.join().unwrap());
-        stop.store(true, Ordering::SeqCst);
+        drop(end);
         readers.into_iter().map(|reader| reader.join().unwrap()).sum()
     });
     assert!(reads > 10);

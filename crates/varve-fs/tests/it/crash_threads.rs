@@ -11,6 +11,7 @@ use varve_engine::options::CompactionPolicy;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::{MountOptions, VarveFs};
+use varve_testkit::at_end;
 use varve_testkit::crash::{Image, Subject};
 use varve_types::InodeId;
 use varve_vfs::{Caller, Vfs};
@@ -111,7 +112,8 @@ fn crashes_among_threads_leave_prefixes_with_all_that_was_synced() {
         for (writer, dir) in dirs.into_iter().enumerate() {
             scope.spawn(move || make_files(fs, writer, dir, &progress[writer], allowed));
         }
-        let failure = (0..ROUNDS).find_map(|round| {
+        let _end = at_end(|| allowed.store(u64::MAX, Ordering::Relaxed));
+        (0..ROUNDS).find_map(|round| {
             let until = round * FILES_PER_ROUND + 2;
             allowed.store((round + 1) * FILES_PER_ROUND, Ordering::Relaxed);
             let mut pauses = 0;
@@ -123,9 +125,7 @@ fn crashes_among_threads_leave_prefixes_with_all_that_was_synced() {
                 }
             }
             crash_now(&sim, progress, round).map(|files| found += files).err()
-        });
-        allowed.store(u64::MAX, Ordering::Relaxed);
-        failure
+        })
     });
     assert_eq!(failure, None);
     assert!(found > 1000, "{found} files found");

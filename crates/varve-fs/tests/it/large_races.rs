@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use varve_fs::{FormatOptions, MountOptions, VarveFs};
+use varve_testkit::at_end;
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
 use varve_vfs::{Caller, OpenFlags, SetAttr, Vfs};
@@ -87,6 +88,7 @@ fn a_file_that_becomes_large_has_at_each_moment_what_was_written() {
         let regions: Vec<Region> = (0..count).map(|_| Region::default()).collect();
         let (large, over) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
+            let end = at_end(|| over.store(true, Ordering::SeqCst));
             let (fs, regions, large, over) = (&rig.fs, &regions, &large, &over);
             for thread in 0..2 {
                 scope.spawn(move || {
@@ -118,10 +120,9 @@ fn a_file_that_becomes_large_has_at_each_moment_what_was_written() {
                 })
                 .collect();
             let mut rng = Rng::new(seed);
-            while regions
-                .iter()
-                .all(|region| u64::from(region.done.load(Ordering::SeqCst)) < 4 + seed % 16)
-            {
+            let is_early =
+                |region: &Region| u64::from(region.done.load(Ordering::SeqCst)) < 4 + seed % 16;
+            while regions.iter().all(is_early) && writers.iter().any(|it| !it.is_finished()) {
                 std::thread::yield_now();
             }
             large.store(true, Ordering::SeqCst);
@@ -130,7 +131,7 @@ fn a_file_that_becomes_large_has_at_each_moment_what_was_written() {
                 _ => fs.put_at(ino, size, &stamped(1, size, REGION)),
             }
             writers.into_iter().for_each(|writer| writer.join().unwrap());
-            over.store(true, Ordering::SeqCst);
+            drop(end);
         });
         let contents = rig.contents(ino);
         assert_eq!(contents.len() as u64, size + REGION);
@@ -158,7 +159,7 @@ fn what_several_append_beyond_the_threshold_is_there_once_and_in_order() {
     let append = OpenFlags { append: true, ..WRITE };
     for seed in 0..20 {
         let ino = rig.mk(ROOT, &format!("f{seed}"));
-        let acknowledged = AtomicU64::new(0);
+        let (acknowledged, writing) = (AtomicU64::new(0), AtomicU64::new(THREADS));
         let check = |bytes: &[u8]| {
             let mut next = [0; THREADS as usize];
             for found in bytes.chunks(RECORD) {
@@ -170,9 +171,13 @@ fn what_several_append_beyond_the_threshold_is_there_once_and_in_order() {
             }
         };
         std::thread::scope(|scope| {
-            let (fs, acknowledged, check) = (&rig.fs, &acknowledged, &check);
+            let (fs, acknowledged, writing) = (&rig.fs, &acknowledged, &writing);
+            let check = &check;
             for thread in 0..THREADS {
                 scope.spawn(move || {
+                    let _end = at_end(|| {
+                        writing.fetch_sub(1, Ordering::SeqCst);
+                    });
                     let handle = fs.open_as(ino, append);
                     for number in 0..RECORDS {
                         fs.write(ino, handle, 0, &record(thread, number), false).unwrap();
@@ -182,7 +187,7 @@ fn what_several_append_beyond_the_threshold_is_there_once_and_in_order() {
                 });
             }
             scope.spawn(move || {
-                while acknowledged.load(Ordering::SeqCst) < THREADS * RECORDS * RECORD as u64 {
+                while writing.load(Ordering::SeqCst) > 0 {
                     let known = acknowledged.load(Ordering::SeqCst);
                     let size = fs.getattr(ino).unwrap().size;
                     assert!(size >= known, "{size} bytes, of {known} appended");
@@ -215,13 +220,15 @@ fn what_one_has_appended_stays_when_another_lets_go() {
         let (fs, acknowledged, writing) = (&rig.fs, &acknowledged, &writing);
         for thread in 0..THREADS {
             scope.spawn(move || {
+                let _end = at_end(|| {
+                    writing.fetch_sub(1, Ordering::SeqCst);
+                });
                 for number in 0..RECORDS {
                     let handle = fs.open_as(ino, append);
                     fs.write(ino, handle, 0, &record(thread, number), false).unwrap();
                     acknowledged.fetch_add(RECORD as u64, Ordering::SeqCst);
                     fs.release(ino, handle).unwrap();
                 }
-                writing.fetch_sub(1, Ordering::SeqCst);
             });
             scope.spawn(move || {
                 while writing.load(Ordering::SeqCst) > 0 {
@@ -342,13 +349,10 @@ fn a_file_that_is_cut_and_grows_again_reads_as_it_was_at_some_moment() {
                             let offset = rng.below(THRESHOLD + 8192) / WORD * WORD;
                             let len = (1 + rng.below(1000)) * WORD;
                             let before = done.load(Ordering::SeqCst) as usize;
-                            let bytes = match rng.below(4) {
-                                0 => None,
-                                _ => Some(fs.read(ino, handle, offset, len as usize).unwrap()),
-                            };
+                            let read = || fs.read(ino, handle, offset, len as usize).unwrap();
+                            let bytes = (rng.below(4) > 0).then(|| read().to_vec());
                             let size = fs.getattr(ino).unwrap().size;
                             let after = begun.load(Ordering::SeqCst) as usize;
-                            let bytes = bytes.map(|bytes| bytes.to_vec());
                             samples.push((before, after, offset, len, bytes, size));
                         }
                         fs.release(ino, handle).unwrap();
@@ -357,6 +361,7 @@ fn a_file_that_is_cut_and_grows_again_reads_as_it_was_at_some_moment() {
                 })
                 .collect();
             scope.spawn(move || come_and_go(fs, ino, Rng::new(seed * 4 + 3), &is_over));
+            let _end = at_end(|| done.store(CHANGES as u64, Ordering::SeqCst));
             let mut rng = Rng::new(seed * 4 + 2);
             for version in 1..=CHANGES {
                 begun.store(version as u64, Ordering::SeqCst);

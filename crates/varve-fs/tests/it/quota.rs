@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use varve_fs::{FormatOptions, MountOptions, VarveFs};
+use varve_testkit::at_end;
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
 use varve_vfs::{
@@ -293,6 +294,7 @@ fn concurrent_writers_never_exceed_a_limit() {
         rig.set_limits(top, limits(Some(LIMIT), Some(60))).unwrap();
         let done = AtomicBool::new(false);
         let refused = std::thread::scope(|scope| {
+            let end = at_end(|| done.store(true, Ordering::Relaxed));
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     let usage = rig.quotas(top).unwrap()[0].usage;
@@ -307,7 +309,7 @@ fn concurrent_writers_never_exceed_a_limit() {
                     }
                 }
             });
-            done.store(true, Ordering::Relaxed);
+            drop(end);
             refused.into_inner()
         });
         assert!(refused > 10, "{refused} refusals: the limit was hardly met");

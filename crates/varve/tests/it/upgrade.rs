@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::harness::{Mount, others_can_run, run, varve, without_namespaces};
-use varve_testkit::{Command, eventually, put_program, put_script, skipped, there_is};
+use varve_testkit::{Command, at_end, eventually, put_program, put_script, skipped, there_is};
 
 /// A mount over /dev/fuse: rings end with their process.
 fn mounted() -> Option<Mount> {
@@ -255,6 +255,7 @@ fn programs_go_on_over_upgrades() {
     }
     let (stop, lines, work) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
+        let end = at_end(|| stop.store(true, Ordering::SeqCst));
         repeat(scope, &stop, |round| {
             files.rewrite_and_sync(round);
             work.fetch_add(1, Ordering::SeqCst);
@@ -270,7 +271,7 @@ fn programs_go_on_over_upgrades() {
             });
         }
         upgrade_often(&mount, &binaries, &work);
-        stop.store(true, Ordering::SeqCst);
+        drop(end);
     });
     programs.into_iter().for_each(succeeded);
     let log = fs::read_to_string(dir.join("log")).unwrap();

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use varve_testkit::at_end;
 
 use super::{Place, changed, names as listed, refused, refused_io, semantics, tick};
 
@@ -170,6 +171,7 @@ fn rename_replaces(place: &Place) {
     fs::write(dir.join("target"), "version 0").unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let end = at_end(|| done.store(true, Ordering::Relaxed));
         let reader = scope.spawn(|| {
             let mut reads = 0;
             while !done.load(Ordering::Relaxed) {
@@ -183,7 +185,7 @@ fn rename_replaces(place: &Place) {
             fs::write(dir.join("next"), format!("version {n}")).unwrap();
             fs::rename(dir.join("next"), dir.join("target")).unwrap();
         }
-        done.store(true, Ordering::Relaxed);
+        drop(end);
         assert!(reader.join().unwrap() > 0);
     });
     assert_eq!(listed(&dir), ["target"]);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use varve_testkit::Command;
+use varve_testkit::{Command, at_end, eventually};
 
 use super::views::{begin, checked, commit, snapshot};
 use super::{Place, as_user, names, refused, refused_io, semantics};
@@ -292,6 +292,7 @@ fn snapshots_of_directories_meanwhile(place: &Place) {
     let (shallow, deep) = (dir.join("clone"), dir.join("deeper/clone"));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let end = at_end(|| over.store(true, Ordering::Relaxed));
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 fs::rename(&shallow, &deep).unwrap();
@@ -323,12 +324,12 @@ fn snapshots_of_directories_meanwhile(place: &Place) {
         });
         for _ in 0..10 {
             snapshot(place, "comes");
-            varve_testkit::eventually("nobody is in it", || {
+            eventually("nobody is in it", || {
                 let output = varve().args(["snapshot", "delete"]).arg(&dir).arg("comes").output();
                 output.unwrap().status.success()
             });
         }
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         let read: Vec<u32> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
         assert!(read.iter().sum::<u32>() > 0, "{read:?}");
     });

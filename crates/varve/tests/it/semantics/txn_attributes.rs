@@ -15,7 +15,7 @@ use super::programs::shown;
 use super::views::{LARGE, checked, text};
 use super::{Place, as_user, names, pattern, refused, refused_io, semantics};
 use crate::harness::{run, varve, without_namespaces};
-use varve_testkit::{Command, there_is};
+use varve_testkit::{Command, at_end, there_is};
 
 semantics!(transaction_attributes, transaction_attributes_meanwhile, transaction_attributes_wait);
 
@@ -353,6 +353,7 @@ fn transaction_attributes_meanwhile(place: &Place) {
 fn commits_meanwhile(dir: &Path, progress: &mpsc::Sender<Option<usize>>) -> usize {
     let (committed, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let done = at_end(|| over.store(true, Ordering::Relaxed));
         for kind in 0..4 {
             let (over, dir) = (&over, &dir);
             scope.spawn(move || {
@@ -388,7 +389,7 @@ fn commits_meanwhile(dir: &Path, progress: &mpsc::Sender<Option<usize>>) -> usiz
         });
         let committers: Vec<_> = committers.collect();
         committers.into_iter().for_each(|thread| thread.join().unwrap());
-        over.store(true, Ordering::Relaxed);
+        drop(done);
     });
     committed.into_inner()
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, OFlags, RenameFlags};
 use rustix::io::Errno;
+use varve_testkit::at_end;
 
 use super::{Place, content, pattern, refused, refused_io, semantics, tick};
 use crate::harness::python;
@@ -229,6 +230,7 @@ fn names_never_absent(place: &Place) {
     fs::write(dir.join("two"), "version").unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let end = at_end(|| done.store(true, Ordering::Relaxed));
         let readers: Vec<_> = (0..4)
             .map(|n| {
                 let (done, dir) = (&done, &dir);
@@ -260,7 +262,7 @@ fn names_never_absent(place: &Place) {
                 std::thread::yield_now();
             }
         }
-        done.store(true, Ordering::Relaxed);
+        drop(end);
         for reader in readers {
             assert!(reader.join().unwrap() > 0);
         }
