@@ -22,6 +22,6 @@ mod wait;
 
 pub use command::{Command, put_program, put_script};
 pub use golden::golden;
-pub use skip::{skipped, there_is};
+pub use skip::{skipped, there_are_rings, there_is};
 pub use soak::soak;
 pub use wait::{AtEnd, PATIENCE, at_end, eventually};

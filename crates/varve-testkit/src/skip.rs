@@ -32,6 +32,16 @@ pub fn there_is(program: &str) -> bool {
     found
 }
 
+/// Whether the kernel offers FUSE over io_uring; says if not.
+pub fn there_are_rings() -> bool {
+    let offered = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    let offered = offered.is_ok_and(|value| value.trim() == "Y");
+    if !offered {
+        skipped("this kernel does not offer FUSE over io_uring");
+    }
+    offered
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
