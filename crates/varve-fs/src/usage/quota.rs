@@ -220,9 +220,10 @@ impl Accounts {
     }
 
     /// The directories with limits, and what lies below them. REQUIRES, for an answer that holds: all row locks.
-    pub(crate) fn limited(&self) -> Vec<(InodeId, Limits, Usage)> {
+    pub(crate) fn limited(&self) -> HashMap<InodeId, (Limits, Usage)> {
         let domains = self.quotas.domains.read();
-        domains.values().map(|domain| (domain.top, domain.limits, *domain.used.lock())).collect()
+        let limited = |domain: &Arc<Domain>| (domain.limits, *domain.used.lock());
+        domains.iter().map(|(top, domain)| (*top, limited(domain))).collect()
     }
 
     /// The room of the file system as the limits on its root leave it.

@@ -3,16 +3,17 @@
 //! A transaction keeps to the limits by what it sees, and so do all others by what they see. So two that each fit may
 //! exceed a limit together, and whoever commits second learns of it: what would lie below each directory with limits is
 //! summed up from the rows as the commit would leave them, its limits among them, before it is written. A tree may hold more than
-//! its limit allows; then it is refused to grow.
+//! its limit allows; then it is refused to grow. What the transaction has put there itself, before it set the limit, is such a
+//! tree: it is refused only if others have made it grow beyond that.
 //!
 //! Costs, where there are limits: them, and what the transaction and the main view have not summed up yet, at most the
 //! directories that the transaction has changed something in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use varve_engine::{Branch, Clash, Merged, SnapshotStore, Store};
-use varve_schema::{Limits, RowKey, Usage};
+use varve_schema::{Limits, META, RowKey, Usage};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -29,10 +30,14 @@ impl VarveFs {
     pub(super) fn check_limits(
         &self,
         txn: &Transaction,
-        branch: &Branch,
+        (branch, view): (&Branch, &VarveFs),
         plan: &Plan,
     ) -> Result<(), CommitError> {
-        if !self.accounts.has_quotas() {
+        let (theirs, ours) = (self.accounts.limited(), view.accounts.limited());
+        let is_brought = |top: &&InodeId| !theirs.contains_key(top);
+        let brought: Vec<InodeId> = ours.keys().filter(is_brought).copied().collect();
+        let tops: Vec<InodeId> = theirs.keys().chain(&brought).copied().collect();
+        if tops.is_empty() {
             return Ok(());
         }
         let base = branch.base().map_err(error::store)?;
@@ -45,17 +50,22 @@ impl VarveFs {
         marked.extend(&plan.untold);
         let marked = Vec::from_iter(marked);
         let mut told = Vec::new();
-        let limited = self.accounts.limited();
-        let tops: Vec<InodeId> = limited.iter().map(|(top, ..)| *top).collect();
-        let usages = usages_by(&after, &tops, &marked)?;
-        for (top, limits, now) in limited {
+        let is = |key: RowKey| self.store.get(self.meta, &key.to_bytes()).map_err(error::store);
+        let mut usages = usages_by(&is, &brought, &marked)?;
+        usages.extend(theirs.iter().map(|(top, (_, used))| (*top, *used)));
+        let usages_after = usages_by(&after, &tops, &marked)?;
+        let used = |of: &HashMap<InodeId, Usage>, top| of.get(&top).copied().unwrap_or_default();
+        for top in tops {
             // Those that the commit brings hold for it already.
-            let Some(row) = after(RowKey::limits(top))? else { continue };
-            let limits = Limits::decode(&row).unwrap_or(limits);
-            let then = usages.get(&top).copied().unwrap_or_default();
+            let key = RowKey::limits(top);
+            let Some(row) = after(key)? else { continue };
+            let limits = Limits::decode(&row).map_err(|error| error::row(META, key, error))?;
+            let (now, then) = (used(&usages, top), used(&usages_after, top));
+            // Under the same limits the transaction has come to what it sees.
+            let seen = ours.get(&top).filter(|(own, _)| *own == limits).map(|(_, used)| *used);
             let mut check = |limit: Option<u64>, of: fn(Usage) -> u64, what: &str| {
-                let (now, then) = (of(now), of(then));
-                if let Some(limit) = limit.filter(|limit| then > *limit && then > now) {
+                let (now, seen, then) = (of(now), seen.map_or(0, of), of(then));
+                if let Some(limit) = limit.filter(|limit| then > now.max(seen).max(*limit)) {
                     let path = self.path_of_inode(top);
                     told.push(format!("{path}: {then} {what}, its limit is {limit}"));
                 }

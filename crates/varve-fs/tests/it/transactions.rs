@@ -8,7 +8,7 @@ use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::dictionaries::PairChange;
 use varve_fs::fsck::repair::{dropped_views, repair_engine};
-use varve_fs::{CommitError, Dictionaries, FormatOptions, MountOptions, VarveFs};
+use varve_fs::{CommitError, Dictionaries, FormatOptions, Isolation, MountOptions, VarveFs};
 use varve_fs::{TransactionOptions, ViewKind, ViewName};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Vfs};
@@ -248,6 +248,45 @@ fn a_commit_keeps_to_the_limits_that_it_brings() {
     second.mk(raised, "g");
     rig.mk(raised, "h");
     assert!(matches!(rig.commit_transaction(&two, &second), Err(CommitError::OverLimits(_))));
+}
+
+/// Who has filled a tree may limit it to less, in a transaction as elsewhere; the commit was refused.
+#[test]
+fn a_commit_brings_limits_on_what_it_has_filled() {
+    let cases = [
+        (Isolation::Snapshot, false),
+        (Isolation::Snapshot, true),
+        (Isolation::Serializable, false),
+    ];
+    for (isolation, are_others_there) in cases {
+        for before in [None, Some(100)] {
+            let rig = Rig::new();
+            let top = rig.mk_dir(ROOT, "top");
+            let limits = |inodes| varve_vfs::TreeLimits { bytes: None, inodes };
+            for n in 0..10 {
+                rig.mk(top, &format!("f{n}"));
+            }
+            rig.set_limits(top, limits(before)).unwrap();
+            let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+            let begun = rig.begin_transaction(ROOT, &options).unwrap();
+            let view = rig.open_view(&begun).unwrap();
+            view.mk(top, "own");
+            view.set_limits(top, limits(Some(5))).unwrap();
+            if are_others_there {
+                rig.mk(top, "other");
+            }
+            let case = format!("{isolation:?} {before:?} {are_others_there}");
+            match rig.commit_transaction(&begun.name, &view) {
+                Ok(_) => assert!(!are_others_there, "{case}"),
+                Err(CommitError::OverLimits(told)) => {
+                    assert!(are_others_there, "{case}");
+                    assert_eq!(told, ["/top: 12 files and directories, its limit is 5"]);
+                }
+                Err(other) => panic!("{case}: {other:?}"),
+            }
+            sound(&rig);
+        }
+    }
 }
 
 #[test]

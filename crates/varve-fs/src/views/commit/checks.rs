@@ -27,7 +27,7 @@ impl VarveFs {
             false => self.check_limited(view, plan)?,
         }
         self.check_loops(view, known, plan)?;
-        if is_state { Ok(()) } else { self.check_limits(txn, branch, plan) }
+        if is_state { Ok(()) } else { self.check_limits(txn, (branch, view), plan) }
     }
 
     /// Refuses while files are open for writing, or mapped, that are large and whose bytes would be lost or change without
