@@ -54,12 +54,12 @@ impl Overlay {
 
     /// Changes a range of bytes with `change`, which gets the overlay's file and how far on in it they are.
     /// Afterwards the blocks are its own.
-    pub(super) fn change(
+    pub(super) fn change<T>(
         &self,
         base: &dyn Base,
         bytes: Range<u64>,
-        change: impl FnOnce(&dyn File, u64) -> io::Result<()>,
-    ) -> io::Result<()> {
+        change: impl FnOnce(&dyn File, u64) -> io::Result<T>,
+    ) -> io::Result<T> {
         {
             let state = self.state.read();
             if state.owns(&bytes) && !state.limit_is_unrecorded {
@@ -79,10 +79,10 @@ impl Overlay {
                 self.copy_in(base, &(last..last + 1))?;
             }
         }
-        change(self.file.as_ref(), self.data_start)?;
+        let changed = change(self.file.as_ref(), self.data_start)?;
         self.record(&mut journal, &missing)?;
         self.publish(&missing);
-        Ok(())
+        Ok(changed)
     }
 
     /// Cuts or extends.

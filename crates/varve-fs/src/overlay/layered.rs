@@ -35,6 +35,32 @@ impl File for Layered<'_> {
         self.overlay.change(self.base, offset..end, write)
     }
 
+    /// Blocks that are the base's until now are written as a whole or not at all.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let end = offset.checked_add(buf.len() as u64).ok_or(io::ErrorKind::FileTooLarge)?;
+        let len = self.overlay.len()?;
+        if len < end {
+            // The block that it ends in may grow by a part only if it is its own.
+            self.overlay.change(self.base, len..len + 1, |_, _| Ok(()))?;
+        }
+        let mut at = offset;
+        while at < end {
+            let (is_own, next) = self.overlay.state.read().run(at, end);
+            let piece = &buf[(at - offset) as usize..(next - offset) as usize];
+            let write = |file: &dyn File, by| match is_own {
+                true => file.write_at(piece, by + at),
+                false => file.write_all_at(piece, by + at).map(|()| piece.len()),
+            };
+            match self.overlay.change(self.base, at..next, write) {
+                Ok(count) => at += count as u64,
+                Err(error) if at == offset => return Err(error),
+                // The next call meets it again.
+                Err(_) => break,
+            }
+        }
+        Ok((at - offset) as usize)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.overlay.sync(false)
     }
@@ -70,8 +96,7 @@ impl File for Layered<'_> {
     fn copy_from(&self, source: &dyn File, from: u64, to: u64, len: u64) -> io::Result<u64> {
         let mut buffer = vec![0; len.min(COPY_BYTES_MAX) as usize];
         let count = source.read_at(&mut buffer, from)?;
-        self.write_all_at(&buffer[..count], to)?;
-        Ok(count as u64)
+        Ok(self.write_at(&buffer[..count], to)? as u64)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -460,6 +460,45 @@ fn a_write_to_a_large_file_of_a_transaction_does_too() {
     view.release(ino, handle).unwrap();
 }
 
+/// It failed as a whole although the file had grown by a part, where the file is one of the main view.
+#[test]
+fn a_write_over_a_large_file_of_the_main_view_does_too() {
+    let mut parts = 0;
+    for (at, size, nth) in (1..8).flat_map(|nth| {
+        [(100_000, 200_000, nth), (131_072, 200_000, nth), (40_000, 200_000, nth), (0, 70_000, nth)]
+    }) {
+        let env = sim_store(9, &FormatOptions::default());
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, "f");
+        let before = vec![1; at.max(100_000)];
+        fs.put_at(ino, 0, &before);
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        let handle = view.open_as(view.find(ROOT, "f").unwrap().ino, WRITE);
+        // From here on it has blocks of its own.
+        view.write(ino, handle, 0, &[1], false).unwrap();
+        // Under the name by which it was made.
+        let path_suffix = format!("/{}.blocks-begun", ino.get());
+        env.fail(FaultRule { path_suffix, op: SimOp::Write, nth, errno: 28, sticky: true });
+        let mut bytes = before.clone();
+        match view.write(ino, handle, at as u64, &vec![2; size], false) {
+            Ok(written) => {
+                parts += u32::from(written < size);
+                bytes.resize(bytes.len().max(at + written), 2);
+                bytes[at..at + written].fill(2);
+            }
+            Err(error) => assert!(matches!(error, FsError::NoSpace(_)), "{error}"),
+        }
+        let case = format!("{size} at {at}, {nth}");
+        assert_eq!(view.getattr(ino).unwrap().size, bytes.len() as u64, "{case}");
+        env.clear_faults();
+        view.release(ino, handle).unwrap();
+        assert!(view.contents(ino) == bytes, "{case}");
+        assert!(fs.contents(ino) == before, "{case}");
+    }
+    assert!(parts > 0);
+}
+
 #[test]
 fn a_nearly_full_disk_still_takes_what_frees_room() {
     let env = sim_store(11, &FormatOptions::default());
