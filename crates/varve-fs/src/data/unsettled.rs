@@ -2,14 +2,16 @@
 //! was short, such as descriptors. And those that programs write to which opened them before an earlier daemon died.
 //!
 //! 1. Such a file waits here, and stays known as if it was looked up, so that its row is found ([`VarveFs::settle_unwritten`]).
-//! 2. Once locks have gone, or after [`RETRY_AFTER`], who next changes anything brings the row up to date
-//!    ([`VarveFs::settle_waiting`]); who begins a view or rolls back does so at once ([`VarveFs::settle_all_waiting`]).
+//! 2. Once locks have gone, or after [`RETRY_AFTER`], who next changes anything brings the row up to date, and of many the first
+//!    [`SETTLED_MAX`] ([`VarveFs::settle_waiting`]). The others have their turn with the next change, or if some have failed again
+//!    after the same time. Who begins a view or rolls back does so with all at once ([`VarveFs::settle_all_waiting`]).
 //!
 //! Until then it counts with the size that it had before. What still waits when the store is closed, and what there is no room
 //! for here, is left to the next writer's release or the next mount, which finds the pending row.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -25,20 +27,36 @@ const UNSETTLED_MAX: usize = 1024;
 /// After how long it is tried again what failed for another reason than locks.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Files that wait.
-#[derive(Debug, Default)]
+/// The most that one change brings up to date, or tries to.
+const SETTLED_MAX: usize = 64;
+
+/// Nothing is to be tried again.
+const NEVER_MS: u64 = u64::MAX;
+
+/// Files that wait. What is looked at with each change is no lock.
+#[derive(Debug)]
 pub(crate) struct Unsettled {
-    any: AtomicBool,
+    /// When those that failed for another reason than locks are to be tried again, on the clock of [`VarveFs::monotonic_ms`].
+    retry_at_ms: AtomicU64,
+    /// Some were refused for locks.
+    any_blocked: AtomicBool,
     waiting: Mutex<Waiting>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Waiting {
     inos: BTreeSet<InodeId>,
+    /// The last one that had its turn.
+    last: Option<InodeId>,
     /// What the one of them that was refused first met.
     blocked: Option<Blocked>,
-    /// When one that failed otherwise is to be tried again, on the clock of [`VarveFs::monotonic_ms`].
-    retry_at_ms: Option<u64>,
+}
+
+impl Default for Unsettled {
+    fn default() -> Unsettled {
+        let retry_at_ms = AtomicU64::new(NEVER_MS);
+        Unsettled { retry_at_ms, any_blocked: AtomicBool::default(), waiting: Mutex::default() }
+    }
 }
 
 impl Unsettled {
@@ -48,18 +66,40 @@ impl Unsettled {
         let is_new = waiting.inos.insert(ino);
         if let FsError::Blocked(blocked) = why {
             waiting.blocked.get_or_insert_with(|| blocked.clone());
+            self.any_blocked.store(true, Ordering::Relaxed);
         } else {
-            waiting.retry_at_ms.get_or_insert(now_ms + RETRY_AFTER.as_millis() as u64);
+            self.retry_at_ms.fetch_min(later(now_ms), Ordering::Relaxed);
         }
-        self.any.store(true, Ordering::Relaxed);
         is_new
     }
 
-    fn take(&self) -> BTreeSet<InodeId> {
+    /// Takes the next ones, `most` at most; the others are due later.
+    fn take(&self, most: usize, now_ms: u64) -> Vec<InodeId> {
         let mut waiting = self.waiting.lock();
-        self.any.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *waiting).inos
+        let Waiting { inos, last, .. } = &*waiting;
+        let after = inos.range((last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let up_to = last.iter().flat_map(|last| inos.range(..=*last));
+        let taken: Vec<InodeId> = after.chain(up_to).take(most).copied().collect();
+        for ino in &taken {
+            waiting.inos.remove(ino);
+        }
+        (waiting.last, waiting.blocked) = (taken.last().copied(), None);
+        self.any_blocked.store(false, Ordering::Relaxed);
+        let retry_at_ms = if waiting.inos.is_empty() { NEVER_MS } else { later(now_ms) };
+        self.retry_at_ms.store(retry_at_ms, Ordering::Relaxed);
+        taken
     }
+
+    /// Those that wait are due at once.
+    fn hurry(&self) {
+        if !self.waiting.lock().inos.is_empty() {
+            self.retry_at_ms.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+fn later(now_ms: u64) -> u64 {
+    now_ms + RETRY_AFTER.as_millis() as u64
 }
 
 impl VarveFs {
@@ -94,30 +134,44 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Brings up to date what waits for that, if locks have gone or it is time. REQUIRES: the caller holds no row lock.
+    /// Brings up to date some of what waits for that, if locks have gone or it is time. REQUIRES: the caller holds no row lock.
     pub(crate) fn settle_waiting(&self) {
-        if !self.unsettled.any.load(Ordering::Relaxed) {
-            return;
-        }
-        let Waiting { blocked, retry_at_ms, .. } = self.unsettled.waiting.lock().clone();
-        if retry_at_ms.is_some_and(|at_ms| at_ms <= self.monotonic_ms())
-            || blocked.is_some_and(|blocked| self.do_wait_for_locks(&blocked, Duration::ZERO))
+        let retry_at_ms = self.unsettled.retry_at_ms.load(Ordering::Relaxed);
+        if (retry_at_ms != NEVER_MS && retry_at_ms <= self.monotonic_ms()) || self.have_locks_gone()
         {
-            self.settle_all_waiting();
+            self.settle_some(SETTLED_MAX);
         }
+    }
+
+    /// Whether locks have gone for which some wait.
+    fn have_locks_gone(&self) -> bool {
+        if !self.unsettled.any_blocked.load(Ordering::Relaxed) {
+            return false;
+        }
+        let blocked = self.unsettled.waiting.lock().blocked.clone();
+        blocked.is_some_and(|blocked| self.do_wait_for_locks(&blocked, Duration::ZERO))
     }
 
     /// Brings up to date what waits for that, as far as it can be. REQUIRES: the caller holds no row lock.
     pub(crate) fn settle_all_waiting(&self) {
-        for ino in self.unsettled.take() {
+        self.settle_some(usize::MAX);
+    }
+
+    fn settle_some(&self, most: usize) {
+        let mut is_done = true;
+        for ino in self.unsettled.take(most, self.monotonic_ms()) {
             match self.settle_object(ino) {
                 Ok(()) | Err(FsError::Stale) => self.waits_no_more(ino),
                 Err(why) => {
+                    is_done = false;
                     if !self.unsettled.add(ino, &why, self.monotonic_ms()) {
                         self.waits_no_more(ino);
                     }
                 }
             }
+        }
+        if is_done {
+            self.unsettled.hurry();
         }
     }
 
@@ -143,7 +197,7 @@ impl VarveFs {
 
     /// Lets nothing wait any more.
     pub(crate) fn abandon_unsettled(&self) {
-        self.unsettled.take().into_iter().for_each(|ino| self.waits_no_more(ino));
+        self.unsettled.take(usize::MAX, 0).into_iter().for_each(|ino| self.waits_no_more(ino));
     }
 
     fn waits_no_more(&self, ino: InodeId) {

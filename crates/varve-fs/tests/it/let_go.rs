@@ -307,6 +307,53 @@ fn a_row_that_could_not_follow_follows_later() {
     assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
 }
 
+/// Who came first after a second tried all that waited.
+#[test]
+fn few_of_many_rows_that_cannot_follow_are_tried_at_once() {
+    const FILES: u64 = 200;
+    const AT_ONCE_MAX: u64 = 64;
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let open_file = |n| {
+        let ino = fs.mk(ROOT, &format!("f{n}"));
+        fs.put_at(ino, 0, &[1; LARGE]);
+        let handle = fs.open_as(ino, WRITE);
+        fs.write(ino, handle, LARGE as u64, &[2; 10], false).unwrap();
+        (ino, handle)
+    };
+    let files: Vec<_> = (0..FILES).map(open_file).collect();
+    let fault = FaultRule {
+        path_suffix: String::new(),
+        op: SimOp::Stat,
+        nth: 1,
+        errno: EMFILE,
+        sticky: true,
+    };
+    env.fail(fault);
+    files.iter().for_each(|(ino, handle)| fs.release(*ino, *handle).unwrap());
+    let mut made = 0;
+    let mut tries_of_change = || {
+        let before = env.fault_count();
+        made += 1;
+        fs.mk(ROOT, &format!("x{made}"));
+        env.fault_count() - before
+    };
+    let own = tries_of_change();
+    for second in 0..5 {
+        assert_eq!(tries_of_change(), own, "before it is time");
+        env.sleep(Duration::from_secs(1));
+        assert_eq!(tries_of_change(), own + AT_ONCE_MAX, "{second}");
+    }
+    let behind = fs.usage(ROOT).unwrap().bytes;
+    env.clear_faults();
+    env.sleep(Duration::from_secs(1));
+    // What can be done at all does not wait for another second.
+    for n in 0..FILES.div_ceil(AT_ONCE_MAX) {
+        fs.mk_dir(ROOT, &format!("d{n}"));
+    }
+    assert_eq!(fs.usage(ROOT).unwrap().bytes, behind + 10 * FILES);
+}
+
 /// Who was to bring its row up to date, and failed, kept the file from ever going.
 #[test]
 fn a_file_whose_row_could_not_follow_late_either_goes() {
