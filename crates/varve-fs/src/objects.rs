@@ -33,7 +33,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
-use crate::kept::{Kept, copy_file, create_dirs_between};
+use crate::kept::{Kept, copy_file, create_dirs_between, exists};
 use crate::main_file::MainFile;
 use crate::overlay::{Overlays, blocks_path};
 use crate::superblock::{kept_dir, objects_dir};
@@ -109,13 +109,15 @@ impl Objects {
     }
 
     fn with(env: Arc<dyn Env>, dir: PathBuf, overlays: Arc<Overlays>, origin: Origin) -> Objects {
+        // A copy of a store may lack their directory.
+        let may_be_left = exists(env.as_ref(), &dir).unwrap_or(true);
         Objects {
             env,
             dir,
             claimed: Mutex::default(),
             failed: OnceLock::new(),
             syncing: Mutex::default(),
-            unclaimed: Unclaimed::new(),
+            unclaimed: Unclaimed::new(may_be_left),
             overlays,
             installing: RwLock::default(),
             making: Mutex::default(),

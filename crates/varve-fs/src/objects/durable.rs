@@ -147,8 +147,8 @@ impl Objects {
     fn sync_tree(&self) -> io::Result<()> {
         let seen = self.unclaimed.seen();
         match self.env.sync_below(&self.dir) {
-            // A view that has written to no large file has none of its own, and a copy of a store may lack their directory.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // A view that has written to no large file has none of its own.
+            Err(error) if self.kept().is_none() && error.kind() == io::ErrorKind::NotFound => {
                 self.unclaimed.cover(seen);
                 return Ok(());
             }

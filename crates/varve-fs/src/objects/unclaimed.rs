@@ -17,10 +17,10 @@ pub(super) struct Unclaimed {
 }
 
 impl Unclaimed {
-    /// Those of a process that begins.
-    pub(super) fn new() -> Unclaimed {
+    /// Those of a process that begins, where an earlier one may have left some.
+    pub(super) fn new(may_be_left: bool) -> Unclaimed {
         Unclaimed {
-            left: AtomicU64::new(1),
+            left: AtomicU64::new(may_be_left.into()),
             covered: AtomicU64::new(0),
             releases: AtomicU64::new(0),
         }

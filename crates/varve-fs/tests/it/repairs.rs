@@ -451,6 +451,20 @@ fn a_store_without_the_directory_of_objects_is_checked_and_repaired() {
     assert_eq!(check(&bench.env).findings, []);
 }
 
+/// A sync took the directory of large files, which somebody had removed, for one that has nothing to be synced.
+#[test]
+fn a_sync_fails_where_the_directory_of_objects_is_gone() {
+    let bench = Bench::new();
+    let fs = open(&bench.env);
+    let objects = Path::new(STORE).join("objects");
+    bench.env.remove_raw(&objects.join(format!("0/0/{}", bench.large))).unwrap();
+    for dir in [objects.join("0/0"), objects.join("0"), objects] {
+        bench.env.remove_dir(&dir).unwrap();
+    }
+    let failed = fs.sync().unwrap_err().to_string();
+    assert!(failed.contains("objects"), "{failed}");
+}
+
 #[test]
 fn rows_that_make_no_sense_are_set_aside() {
     let bench = Bench::new();
