@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::place::{Place, unmount_that};
-use super::table::find_mounts;
+use super::table::{MountPoint, find_mounts};
 use super::umount::{UnmountError, UnmountMode, unmount};
 
 /// Where the kernel's control of FUSE connections is, if it is mounted. What is there belongs to whoever has mounted.
@@ -14,6 +14,8 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 pub struct StopHandle {
     dir: PathBuf,
     what: What,
+    /// The mount as it was at first, if the mount table could be read.
+    made: Option<MountPoint>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,19 +33,20 @@ enum What {
 impl StopHandle {
     /// For what is mounted last on `dir`, an absolute path without symbolic links.
     pub fn on(dir: PathBuf) -> StopHandle {
-        let what = match find_mounts() {
-            Ok(mounts) => match mounts.iter().rfind(|mount| mount.dir == dir) {
-                Some(mount) => What::Mount(mount.id),
-                None => What::Gone,
+        let (what, made) = match find_mounts() {
+            Ok(mounts) => match mounts.into_iter().rfind(|mount| mount.dir == dir) {
+                Some(mount) => (What::Mount(mount.id), Some(mount)),
+                None => (What::Gone, None),
             },
-            Err(_) => What::Any,
+            Err(_) => (What::Any, None),
         };
-        StopHandle { dir, what }
+        StopHandle { dir, what, made }
     }
 
     /// For what is mounted on `place`.
     pub(super) fn within(place: &Place) -> StopHandle {
-        StopHandle { dir: place.path(), what: What::Within(place.clone()) }
+        let made = find_mounts().ok().and_then(|mounts| place.mount_among(&mounts).cloned());
+        StopHandle { dir: place.path(), what: What::Within(place.clone()), made }
     }
 
     /// The mount point.
@@ -73,15 +76,14 @@ impl StopHandle {
         }
     }
 
-    /// The number of its connection ([`super::MountPoint::connection`]), while it is in the mount table.
+    /// The number of its connection ([`MountPoint::connection`]), also if it is detached by now; `None` if another mount is known
+    /// to have that.
     fn connection(&self) -> Option<u32> {
-        let mounts = find_mounts().ok()?;
-        let found = match &self.what {
-            What::Mount(mount) => mounts.iter().find(|found| found.id == *mount),
-            What::Gone | What::Any => None,
-            What::Within(place) => place.mount_among(&mounts),
-        };
-        found.map(|mount| mount.connection)
+        let made = self.made.as_ref()?;
+        let is_other =
+            |mount: &MountPoint| mount.connection == made.connection && mount.source != made.source;
+        let mounts = find_mounts().unwrap_or_default();
+        (!mounts.iter().any(is_other)).then_some(made.connection)
     }
 }
 

@@ -91,15 +91,22 @@ fn a_mount_in_use_stays_unless_it_is_unmounted_lazily() {
     mount.join().unwrap();
 }
 
+const NO_CONTROL: &str = "the kernel's control of FUSE connections is not mounted";
+
+/// Whether the connection of a file can be ended by the kernel's control.
+fn has_control(file: &fs::File) -> bool {
+    let connection = rustix::fs::minor(file.metadata().unwrap().dev()).to_string();
+    Path::new("/sys/fs/fuse/connections").join(connection).exists()
+}
+
 /// What could not be served was only taken out of the tree by who has mounted without CAP_SYS_ADMIN: whoever waited for an answer, and
 /// so the threads that served, waited for each other.
 #[test]
 fn a_mount_that_is_given_up_ends_whoever_has_mounted() {
     let Some(mount) = mounted() else { return };
     let file = fs::File::create(mount.path("a")).unwrap();
-    let connection = rustix::fs::minor(file.metadata().unwrap().dev()).to_string();
-    if !Path::new("/sys/fs/fuse/connections").join(connection).exists() {
-        return skipped("the kernel's control of FUSE connections is not mounted");
+    if !has_control(&file) {
+        return skipped(NO_CONTROL);
     }
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -111,6 +118,38 @@ fn a_mount_that_is_given_up_ends_whoever_has_mounted() {
     });
     mount.join().unwrap();
     assert!(file.write_all_at(b"not served any more", 0).is_err());
+}
+
+/// The number of the mount was looked for in the mount table: of one that was detached it was not found.
+#[test]
+fn a_detached_mount_that_is_given_up_ends() {
+    let Some(mount) = mounted() else { return };
+    let file = fs::File::create(mount.path("a")).unwrap();
+    if !has_control(&file) {
+        return skipped(NO_CONTROL);
+    }
+    unmount(mount.dir(), UnmountMode::Lazy).unwrap();
+    file.write_all_at(b"still served", 0).unwrap();
+    mount.stop_handle().give_up();
+    assert!(file.write_all_at(b"not served any more", 0).is_err());
+    mount.join().unwrap();
+}
+
+/// There it could be that of another one, which has its numbers since.
+#[test]
+fn a_mount_that_is_gone_ends_no_other() {
+    let Some(gone) = mounted() else { return };
+    let stop = gone.stop_handle().clone();
+    gone.finish().unwrap();
+    let options = MountOptions::new("other");
+    let Some(other) = TestMount::with_options(model(), &options, &SessionOptions::default()) else {
+        return;
+    };
+    let file = fs::File::create(other.path("a")).unwrap();
+    stop.give_up();
+    file.write_all_at(b"still served", 0).unwrap();
+    drop(file);
+    other.finish().unwrap();
 }
 
 #[test]
