@@ -37,6 +37,9 @@ impl VarveFs {
     /// synced: so the successor finds everything even if the closing fails, which is only logged.
     pub fn hand_over(&self) -> StoreResult<HandedOver> {
         self.abandon_unsettled();
+        if let Err(error) = self.locator.tidy_store() {
+            log::error!("places of inodes that are known no more stay in the store: {error}");
+        }
         let handover = self.volatile_state();
         let (lock, closed) = self.shut_down(false);
         if let Err(error) = closed {

@@ -179,6 +179,19 @@ impl Spill {
         }
         Ok(Some(row))
     }
+
+    /// Removes the rows that stayed, for who does not know that they mean nothing. REQUIRES: as [`Spill::put`].
+    pub(crate) fn remove_owed(&self) -> FsResult<()> {
+        let mut owed = self.owed.lock();
+        let mut batch = Batch::new();
+        batch.reclaims_space();
+        owed.iter().for_each(|ino| batch.delete(self.lookups, self.key(*ino)));
+        if !batch.is_empty() {
+            self.store.write(batch).map_err(error::store)?;
+        }
+        owed.clear();
+        Ok(())
+    }
 }
 
 #[cfg(test)]
