@@ -12,6 +12,7 @@ use varve_env::os::OsEnv;
 use varve_env::{Env, FileLock};
 use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME, engine_dir, lock_path};
 use varve_fs::{Dictionaries, FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
+use varve_fuse::MountPoint;
 use varve_vfs::Vfs;
 
 use crate::mounting::find_mount;
@@ -180,18 +181,25 @@ impl Holder {
     /// Whether it has served a mount of `store` that is gone, so that it closes the store. A mount that only the holder and its
     /// children see is there.
     fn is_closing(&self, store: &Path) -> bool {
-        let (Some(dir), Ok(store)) = (&self.mount_point, store.canonicalize()) else {
+        if self.mount_point.is_none() || store.canonicalize().is_err() {
             return false;
-        };
+        }
         let mounts = match self.pid.map(varve_fuse::find_mounts_of) {
             Some(Ok(mounts)) => Ok(mounts),
             // It is another user's, or has just ended.
             _ => varve_fuse::find_mounts(),
         };
-        // Its directory may have been renamed meanwhile, or the store be told by another path.
-        mounts.is_ok_and(|mounts| {
-            !mounts.iter().any(|mount| *mount.source == *store || mount.dir == *dir)
-        })
+        mounts.is_ok_and(|mounts| self.mount_among(&mounts, store).is_none())
+    }
+
+    /// Its mount of `store`, of `mounts`: the directory may have been renamed meanwhile, or the store be told by another path.
+    fn mount_among<'a>(&self, mounts: &'a [MountPoint], store: &Path) -> Option<&'a MountPoint> {
+        let store = store.canonicalize().ok();
+        let is_its = |mount: &&MountPoint| {
+            let is_of_store = store.as_ref().is_some_and(|store| *mount.source == **store);
+            (is_of_store, self.mount_point.as_ref() == Some(&mount.dir))
+        };
+        mounts.iter().filter(|mount| is_its(mount) != (false, false)).max_by_key(is_its)
     }
 }
 
@@ -262,11 +270,6 @@ fn wait_until_free(dir: &Path, accepts: impl Fn(&InUse) -> bool) -> Result<Optio
     }
 }
 
-/// Whether nothing is mounted on `dir` as far as this process can see.
-fn is_private(dir: &Path) -> bool {
-    varve_fuse::find_mounts().is_ok_and(|mounts| mounts.iter().all(|mount| mount.dir != dir))
-}
-
 /// How one gets to a mount that only the process `pid` sees, and unmounts it.
 pub fn words_of_private(pid: u32) -> String {
     format!("`nsenter --preserve-credentials -U -m -t {pid}` enters, `kill {pid}` unmounts")
@@ -282,12 +285,19 @@ impl InUse {
                 "{} is unmounted: wait until the store is closed, when the last program that uses its files is done",
                 mount_point.display()
             )),
-            Some(mount_point) => error.hint(match self.holder.pid {
-                Some(pid) if is_private(mount_point) => {
-                    format!("only process {pid} sees that mount: {}", words_of_private(pid))
-                }
-                _ => format!("`varve umount {}` first", mount_point.display()),
-            }),
+            Some(mount_point) => {
+                let mounts = varve_fuse::find_mounts();
+                let seen = mounts.as_ref().map(|mounts| self.holder.mount_among(mounts, dir));
+                error.hint(match (self.holder.pid, seen) {
+                    (Some(pid), Ok(None)) => {
+                        format!("only process {pid} sees that mount: {}", words_of_private(pid))
+                    }
+                    (_, seen) => {
+                        let seen = seen.ok().flatten().map_or(mount_point, |mount| &mount.dir);
+                        format!("`varve umount {}` first", seen.display())
+                    }
+                })
+            }
             None => error.hint("wait for that process or stop it"),
         }
     }

@@ -482,6 +482,9 @@ fn a_store_is_said_to_be_closed_when_it_is() {
     }
     fs::write(dir.join("kept"), vec![2; 10_000_000]).unwrap();
     fs::rename(at("above"), at("renamed")).unwrap();
+    // It was said to be one that only its daemon sees.
+    let said = fails(varve().arg("fsck").arg(&store), 1);
+    assert!(said.contains(&format!("`varve umount {}`", at("renamed/mnt").display())), "{said}");
     assert_eq!(umount(&at("renamed/mnt"))["is_closed"], true);
     assert!(!is_open());
 }
