@@ -37,7 +37,7 @@ pub(crate) struct Mapped(Mutex<Noted>);
 struct Noted {
     /// Each with the number of its last note.
     files: BTreeMap<InodeId, u64>,
-    /// Those of them that were left open by the death of a daemon.
+    /// Those that were left open by the death of a daemon, until they are looked at and nobody has them any more.
     left: BTreeSet<InodeId>,
     next: u64,
     /// Beyond so many it is looked again which are mapped, if that is more than [`NOTED_MAX`].

@@ -3,7 +3,7 @@
 //! It goes through the kernel as the value of an attribute, so it must not grow with what is in the store: the key spaces of
 //! dictionaries, of which there may be a thousand, are told as one.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use varve_engine::paths::WritePaths;
 use varve_schema::DictionaryRow;
 
@@ -14,6 +14,10 @@ const DICTIONARIES_NAME: &str = "dictionary-*";
 
 /// By this field levels are told apart.
 const LEVEL: &str = "level";
+
+/// A mean, and the number of what it is the mean of.
+const MEAN: &str = "mean_run_bytes";
+const MEAN_OF: &str = "runs";
 
 impl VarveFs {
     /// See [`varve_vfs::Vfs::status_json`].
@@ -66,16 +70,28 @@ fn sum(one: Value, other: Value) -> Value {
             one.into_iter().zip(other).map(|(one, other)| sum(one, other)).collect()
         }
         (Value::Object(mut one), Value::Object(other)) => {
+            let mean = mean(&one, &other);
             for (field, value) in other.into_iter().filter(|(field, _)| field != LEVEL) {
                 let before = one.remove(&field).unwrap_or_default();
                 one.insert(field, sum(before, value));
             }
+            one.extend(mean.map(|mean| (MEAN.to_owned(), json!(mean))));
             Value::Object(one)
         }
         (Value::Bool(one), Value::Bool(other)) => json!(one || other),
         (Value::Null, other) => other,
         (one, _) => one,
     }
+}
+
+/// The [`MEAN`] of two objects together, if they have one.
+fn mean(one: &Map<String, Value>, other: &Map<String, Value>) -> Option<u64> {
+    let of = |object: &Map<String, Value>| {
+        let number = |field| object.get(field).and_then(Value::as_u64);
+        Some((number(MEAN)?, number(MEAN_OF)?))
+    };
+    let ((one, one_of), (other, other_of)) = (of(one)?, of(other)?);
+    Some((one * one_of + other * other_of) / (one_of + other_of).max(1))
 }
 
 #[cfg(test)]
@@ -86,7 +102,8 @@ mod tests {
     fn dictionaries_are_one_key_space() {
         let space = |name: &str, rows: u64, map: Value| {
             let levels = json!([{ "level": 0, "tables": rows }, { "level": 1, "tables": 0 }]);
-            json!({ "name": name, "rows": rows, "levels": levels, "map": map })
+            let runs = json!({ "runs": rows, "mean_run_bytes": 10 * rows });
+            json!({ "name": name, "rows": rows, "levels": levels, "runs": runs, "map": map })
         };
         let told = |spaces: &[Value]| {
             let mut store = json!({ "keyspaces": spaces });
@@ -102,6 +119,7 @@ mod tests {
         let [meta, names] = others;
         let mut expected = space("dictionary-*", 9, map(true, 3));
         expected["keyspaces"] = json!(3);
+        expected["runs"]["mean_run_bytes"] = json!((30 * 3 + 10 + 50 * 5) / 9);
         assert_eq!(told(&[meta.clone(), one, two, names.clone(), three]), [meta, names, expected]);
         let mut other_engine = json!({ "engine": "fjall" });
         sum_up_dictionaries(&mut other_engine);

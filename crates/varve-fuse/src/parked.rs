@@ -157,7 +157,14 @@ fn is_answered(
 ) -> bool {
     let opcode = waiting.header.opcode;
     let served = || again(adapter, waiting, (wait_max, closed), reply);
-    let Some(answer) = unless_it_panics(opcode, served).unwrap_or_else(Some) else { return false };
+    let answer = match unless_it_panics(opcode, served) {
+        Ok(Some(answer)) => answer,
+        Ok(None) => return false,
+        Err(panicked) => {
+            let end_wait = || adapter.vfs().wait_is_over(&waiting.blocked);
+            unless_it_panics(opcode, end_wait).err().unwrap_or(panicked)
+        }
+    };
     adapter.meters().answered(opcode, waiting.since.elapsed(), &answer);
     waiting.origin.reply(waiting.header.unique, answer, reply);
     true

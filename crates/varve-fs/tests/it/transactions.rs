@@ -220,7 +220,6 @@ fn no_crash_leaves_a_file_without_its_tag() {
     assert!(found[..3].iter().all(|times| *times > 10), "{found:?}");
 }
 
-/// Two that each fit do not exceed a limit together.
 /// They were those that it does away with.
 #[test]
 fn a_commit_keeps_to_the_limits_that_it_brings() {
@@ -289,6 +288,7 @@ fn a_commit_brings_limits_on_what_it_has_filled() {
     }
 }
 
+/// Two that each fit do not exceed a limit together.
 #[test]
 fn a_commit_keeps_to_the_limits_of_its_moment() {
     let rig = Rig::new();

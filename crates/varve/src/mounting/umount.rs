@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use varve_fuse::{MountPoint, UnmountMode, find_mounts, find_mounts_of};
+use varve_fuse::{MountPoint, UnmountMode, find_mounts, find_mounts_of, is_dead};
 
 use crate::store::{self, Holder};
 use crate::{Error, Result};
@@ -53,9 +53,7 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
         .and_then(|()| varve_fuse::unmount(&mount.dir, mode));
     match unmounted {
         // Nobody gets to the mounts of views through a dead mount; they go with it.
-        Err(_) if varve_fuse::is_dead(&mount.dir) => {
-            varve_fuse::unmount(&mount.dir, UnmountMode::Force)?
-        }
+        Err(_) if is_dead(&mount.dir) => varve_fuse::unmount(&mount.dir, UnmountMode::Force)?,
         unmounted => unmounted?,
     }
     let elsewhere = match mode {
@@ -94,7 +92,8 @@ fn holder(mount: &MountPoint) -> Option<Holder> {
 }
 
 /// Where `holder` serves the store of `mount` still: on another place of the same mount, or where it has mounted it itself if
-/// `mount` was a dead one. A directory above may have been renamed meanwhile, so nothing is told by the place alone.
+/// `mount` was a dead one. A directory above may have been renamed meanwhile, so nothing is told by the place alone. Dead ones may be
+/// left below.
 fn elsewhere(mount: &MountPoint, holder: &Holder) -> Option<PathBuf> {
     let theirs = holder.pid.map(find_mounts_of).and_then(|mounts| mounts.ok());
     let mounts = find_mounts().unwrap_or_default().into_iter().chain(theirs.unwrap_or_default());
@@ -102,7 +101,7 @@ fn elsewhere(mount: &MountPoint, holder: &Holder) -> Option<PathBuf> {
     let is_served = |other: &MountPoint| {
         other.connection == mount.connection || holder.mount_point.as_ref() == Some(&other.dir)
     };
-    same.find(is_served).map(|other| other.dir)
+    same.find(|other| is_served(other) && !is_dead(&other.dir)).map(|other| other.dir)
 }
 
 fn is_at(mount: &MountPoint, dir: &Path) -> bool {
