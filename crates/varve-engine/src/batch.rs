@@ -67,9 +67,13 @@ impl Batch {
         Batch::default()
     }
 
-    /// Adds: set `key` to `value`.
+    /// Adds: set `key` to `value`, which is copied if others have a part of its buffer too: that could be much larger, and the
+    /// row in memory would keep all of it. Who alone has such a buffer must see to that himself.
     pub fn put(&mut self, keyspace: KeyspaceId, key: impl AsRef<[u8]>, value: impl Into<Bytes>) {
-        let (key, value) = (Key::from_slice(key.as_ref()), value.into());
+        let (key, mut value) = (Key::from_slice(key.as_ref()), value.into());
+        if !value.is_unique() {
+            value = Bytes::copy_from_slice(&value);
+        }
         self.ops.push(Op::Put { keyspace, key, value });
     }
 
@@ -145,5 +149,36 @@ impl Batch {
     /// Whether [`Batch::reclaims_space`] was called.
     pub fn is_reclaiming(&self) -> bool {
         self.reclaims
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Files that were cut kept their last chunks in memory, of which the memtable knew the part that stayed.
+    #[test]
+    fn a_part_of_a_large_buffer_does_not_keep_it() {
+        let buffer: Arc<[u8]> = vec![7; 16 << 10].into();
+        let (mut batch, keyspace) = (Batch::new(), KeyspaceId::new(1));
+        let chunk = Bytes::from_owner(Arc::clone(&buffer));
+        batch.put(keyspace, "cut", chunk.slice(..3));
+        let stored = Bytes::from(vec![8; 16 << 10]);
+        let at = stored.as_ptr();
+        batch.put(keyspace, "whole", stored);
+        drop(chunk);
+        assert_eq!(Arc::strong_count(&buffer), 1);
+        let values: Vec<&Bytes> = batch
+            .ops()
+            .iter()
+            .filter_map(|op| match op {
+                Op::Put { value, .. } => Some(value),
+                Op::Delete { .. } => None,
+            })
+            .collect();
+        assert_eq!(values[0], &[7; 3][..]);
+        assert_eq!(values[1].as_ptr(), at, "what nobody else has is not copied");
     }
 }
