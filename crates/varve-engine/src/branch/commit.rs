@@ -86,20 +86,36 @@ impl Branch {
                 Ok(())
             }
             None => {
-                let meets_locks = record.parent.is_none() && record.shared.locks.is_none();
-                let locked = meets_locks && self.inner.locks.is_used();
-                if locked {
-                    self.inner.lock_changes_of(&view, record, commutes)?;
-                }
-                let unlocked = meets_locks && !locked;
-                let joined = self.inner.join_branch(record, &mut clashes, unlocked);
-                if locked {
-                    self.inner.locks.end(self.id);
-                }
-                joined?;
+                self.join(&view, record, &mut clashes, commutes)?;
                 self.inner.metrics.branches_joined.add(1);
                 self.end();
                 Ok(())
+            }
+        }
+    }
+
+    /// Commits by reference. What a branch changed that takes no locks of its own is locked meanwhile, if there are other
+    /// locks; where these were taken away before it was committed, all begins anew.
+    fn join(
+        &self,
+        view: &View,
+        record: &BranchRecord,
+        clashes: &mut Clashes<'_, '_>,
+        commutes: &Commuting<'_>,
+    ) -> StoreResult<()> {
+        let meets_locks = record.parent.is_none() && record.shared.locks.is_none();
+        loop {
+            let locked = meets_locks && self.inner.locks.is_used();
+            if locked {
+                self.inner.lock_changes_of(view, record, commutes)?;
+            }
+            let joined = self.inner.join_branch(record, clashes, locked);
+            if locked {
+                self.inner.locks.end(self.id);
+            }
+            match joined {
+                Err(StoreError::GaveWay { .. }) if locked => {}
+                joined => return joined,
             }
         }
     }

@@ -32,13 +32,14 @@ type Placed = Vec<(KeyspaceId, Place, Arc<Table>)>;
 impl Inner {
     /// Commits a branch by reference.
     ///
-    /// REQUIRES: the branch takes no writes and has no branches, and its parent does not end. If that is the store, what
-    /// the branch changed is locked, or `unlocked`: nobody had locked anything, and it is refused if somebody has by now.
+    /// REQUIRES: the branch takes no writes and has no branches, and its parent does not end. If that is the store, the
+    /// branch takes locks, or what it changed is `locked` for the commit, or nobody had locked anything: then it is
+    /// refused if somebody has by now.
     pub(super) fn join_branch(
         &self,
         record: &BranchRecord,
         clashes: &mut Clashes<'_, '_>,
-        unlocked: bool,
+        locked: bool,
     ) -> StoreResult<()> {
         let mut checked = self.snapshots.last_seq();
         clashes.look_first(checked)?;
@@ -49,8 +50,9 @@ impl Inner {
         let compaction = self.compaction_job.try_lock();
         let may_go_deep = compaction.is_some();
         self.when_flushed(|writer, view| {
-            self.check_locks(record)?;
-            if unlocked {
+            if locked || record.shared.locks.is_some() {
+                self.locks.check(record.id)?;
+            } else if record.parent.is_none() {
                 let mut changed = record.spaces.iter().filter(|own| !own.private);
                 changed.try_for_each(|own| self.refuse_locked(own.base))?;
             }

@@ -437,3 +437,55 @@ fn locks_are_lost_before_a_large_commit_or_after_it() {
     }
     assert!((1..40).contains(&gave_way), "{gave_way} of 40 gave way");
 }
+
+/// A large commit of a branch that takes no locks of its own lost those it had for the commit while it flushed, and went
+/// on: it changed rows that others had locked and read since.
+#[test]
+fn a_large_commit_of_a_branch_without_locks_begins_anew_without_them() {
+    let db = open(&Arc::new(threaded(&SimEnv::new(8)))).unwrap();
+    let id = make_spaces(&db).unwrap()[0];
+    let locks = Some(LockOptions { wait: Some(Duration::from_secs(5)), ..LockOptions::default() });
+    let options = BranchOptions { locks, ..BranchOptions::default() };
+    let put = |branch: &Branch, n: u64, value: Vec<u8>| {
+        let mut batch = Batch::new();
+        batch.put(id, key(n), value);
+        branch.write(batch).unwrap();
+    };
+    // Where nobody takes locks the commit takes none.
+    let bystander = db.branch(&options).unwrap();
+    let (mut lost, mut refused) = (0, 0);
+    for round in 0..20_u64 {
+        let large = db.branch(&BranchOptions::default()).unwrap();
+        put(&large, 0, (1000 * round).to_be_bytes().to_vec());
+        (1..=100).for_each(|n| put(&large, n, vec![round as u8; 120_000]));
+        let small = db.branch(&options).unwrap();
+        let read = || small.get(id, &key(0)).unwrap().map(|value| number(&value));
+        let (found, committed) = std::thread::scope(|scope| {
+            let committing = scope.spawn(|| large.commit(&mut |_| Merged::Conflict));
+            while !committing.is_finished() {
+                let all = db.lock_status();
+                if all.iter().any(|status| status.id == large.id() && status.locks > 100) {
+                    db.overrule(large.id());
+                    lost += 1;
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            let found = (round % 2 == 0).then(read);
+            (found, committing.join().unwrap())
+        });
+        let now = read();
+        assert_eq!(found.unwrap_or(now), now, "round {round}: a row that was locked has changed");
+        match committed {
+            Ok(()) => assert_eq!(now, Some(1000 * round)),
+            Err(StoreError::Blocked(_)) if found.is_some() => {
+                refused += 1;
+                large.abort().unwrap();
+            }
+            Err(error) => panic!("{error}"),
+        }
+        small.abort().unwrap();
+    }
+    assert!(lost > 0 && refused > 0, "{lost} lost their locks, {refused} were refused");
+    bystander.abort().unwrap();
+}
