@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //! - The rows of one batch appear at once: they are applied under one lock.
-//! - Versions of a key stand newest first. A version is overwritten in place unless a live snapshot may
-//!   see it, so that a row rewritten a thousand times takes the room of one.
+//! - A version is overwritten in place unless a live snapshot sees it, so that a row rewritten a thousand times takes the
+//!   room of one. Of overwritten versions there are no more than twice those that snapshots saw at once.
 //! - The lock is held for at most one batch or one chunk, never during I/O; only of a memtable that no longer changes, so
 //!   that nobody waits for it, is it held for a walk over all rows ([`Memtable::each_version`]).
 //! - A row stands once, in [`rows`], and is found by the hash of its key. The tree of its key space names it in order; only
@@ -38,6 +38,9 @@ use crate::{Op, StoreResult};
 const ROW_OVERHEAD_BYTES: usize = 120;
 /// Bytes that each further version of a row takes besides its value.
 const VERSION_OVERHEAD_BYTES: usize = 48;
+
+/// Whether a live snapshot sees the version of the first number, which that of the second follows.
+pub(crate) type IsSeen<'a> = dyn Fn(SeqNo, SeqNo) -> bool + 'a;
 
 /// Rows that one chunk looks at, at most: a reader of an old state may see none of very many.
 const CHUNK_ROWS_MAX: usize = 1024;
@@ -134,7 +137,7 @@ impl Contents {
         key: Key,
         hash: u64,
         (seq, found): (SeqNo, Found),
-        newest_snapshot: Option<SeqNo>,
+        is_seen: &IsSeen<'_>,
     ) -> (usize, usize) {
         let probe = self.rows.find(keyspace, &key, hash);
         let known = match probe {
@@ -142,17 +145,13 @@ impl Contents {
             Probe::Absent => None,
             Probe::Crowded => self.in_order(keyspace, &key),
         };
-        let value_len = found.len();
         let Some(id) = known else {
-            let grown = ROW_OVERHEAD_BYTES + key.len() + value_len;
+            let grown = ROW_OVERHEAD_BYTES + key.len() + found.len();
             let id = self.rows.add(Row::new(keyspace, key.clone(), seq, found), hash, &probe);
             self.spaces.get_mut(keyspace).insert(&key, id);
             return (grown, 0);
         };
-        match self.rows.get_mut(id).set(seq, found, newest_snapshot) {
-            Some(replaced) => (value_len, replaced.len()),
-            None => (VERSION_OVERHEAD_BYTES + value_len, 0),
-        }
+        self.rows.get_mut(id).set(seq, found, is_seen)
     }
 }
 
@@ -226,15 +225,15 @@ impl Memtable {
         self.contents.read().spaces.branches.last_key_value().map(|(id, _)| *id)
     }
 
-    /// Applies a batch; its i-th write has sequence number `first_seq` + i. Versions that the newest
-    /// live snapshot can see are kept. Counts the writes in `versions`.
+    /// Applies a batch; its i-th write has sequence number `first_seq` + i. Versions that a live snapshot sees are kept.
+    /// Counts the writes in `versions`.
     ///
     /// REQUIRES: called by one thread at a time, with growing sequence numbers.
     pub(crate) fn apply(
         &self,
         first_seq: SeqNo,
         ops: impl Iterator<Item = Op>,
-        newest_snapshot: Option<SeqNo>,
+        is_seen: &IsSeen<'_>,
         versions: Option<&RowVersions>,
     ) {
         let mut added = 0;
@@ -250,7 +249,7 @@ impl Memtable {
                 versions.count(hash);
             }
             let version = (SeqNo::new(seq), found);
-            let (more, less) = contents.set(keyspace, key, hash, version, newest_snapshot);
+            let (more, less) = contents.set(keyspace, key, hash, version, is_seen);
             added += more;
             removed += less;
         }
@@ -267,7 +266,7 @@ impl Memtable {
         seq: SeqNo,
     ) -> Option<Found> {
         let contents = self.contents.read();
-        contents.find(keyspace, key, hash)?.at(seq).cloned()
+        contents.find(keyspace, key, hash)?.at(seq).map(|(_, found)| found.clone())
     }
 
     /// The newest version of `key`, whose filter hash is `hash`, and when it was written.
@@ -282,10 +281,8 @@ impl Memtable {
         Some((seq, found.clone()))
     }
 
-    /// Appends to `out`, up to `limit` of them and a little more, the versions not newer than `seq` of
-    /// the rows of a range: keys ascending with newest versions first, or, if `reverse`, the exact
-    /// opposite. All versions of a key come in one chunk, which may be empty where all is newer. Returns the key behind which
-    /// the range may hold more.
+    /// Appends to `out`, up to `limit` of them, of each row of a range the newest version not newer than `seq`, keys ascending
+    /// or, if `reverse`, descending; maybe none where all is newer. Returns the key behind which the range may hold more.
     pub(crate) fn chunk(
         &self,
         keyspace: KeyspaceId,
@@ -304,7 +301,11 @@ impl Memtable {
         let (mut ids, mut looked_at) = (order.range(range, reverse), 0);
         loop {
             let row = contents.rows.get(ids.next()?);
-            push_versions(row, seq, reverse, out);
+            out.extend(row.at(seq).map(|(seq, found)| MemEntry {
+                key: row.key().clone(),
+                seq,
+                found: found.clone(),
+            }));
             looked_at += 1;
             if out.len() >= target || looked_at == CHUNK_ROWS_MAX {
                 return Some(row.key().clone());
@@ -342,19 +343,6 @@ pub(crate) fn is_empty_range(range: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
             Bound::Included(start) | Bound::Excluded(start),
             Bound::Included(end) | Bound::Excluded(end),
         ) => start >= end,
-    }
-}
-
-fn push_versions(row: &Row, seq: SeqNo, reverse: bool, out: &mut Vec<MemEntry>) {
-    let first = out.len();
-    let seen = row.versions().filter(|(version, _)| *version <= seq);
-    out.extend(seen.map(|(seq, found)| MemEntry {
-        key: row.key().clone(),
-        seq,
-        found: found.clone(),
-    }));
-    if reverse {
-        out[first..].reverse();
     }
 }
 

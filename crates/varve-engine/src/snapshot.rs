@@ -13,6 +13,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use varve_types::SeqNo;
 
+use crate::memtable::IsSeen;
+
 #[derive(Debug)]
 struct State {
     last_seq: SeqNo,
@@ -32,10 +34,14 @@ impl Snapshots {
         Snapshots { state: Mutex::new(State { last_seq, live: BTreeMap::new() }) }
     }
 
-    /// Runs `apply` with the newest pinned sequence number, then makes `last_seq` the newest state.
-    pub(crate) fn publish<T>(&self, last_seq: SeqNo, apply: impl FnOnce(Option<SeqNo>) -> T) -> T {
+    /// Runs `apply` with what tells whether a pinned state sees a version, then makes `last_seq` the newest state.
+    pub(crate) fn publish<T>(&self, last_seq: SeqNo, apply: impl FnOnce(&IsSeen<'_>) -> T) -> T {
         let mut state = self.state.lock();
-        let result = apply(state.live.last_key_value().map(|(seq, _)| *seq));
+        let live = &state.live;
+        let newest = live.last_key_value().map(|(seq, _)| *seq);
+        let result = apply(&|seq, next| {
+            newest.is_some_and(|newest| newest >= seq) && live.range(seq..next).next().is_some()
+        });
         state.last_seq = last_seq;
         result
     }
@@ -115,9 +121,10 @@ mod tests {
         let two = one.clone();
         drop(one);
         assert_eq!(snapshots.live(), [SeqNo::new(5)]);
-        let mut seen = None;
-        snapshots.publish(SeqNo::new(6), |newest| seen = newest);
-        assert_eq!(seen, Some(SeqNo::new(5)));
+        snapshots.publish(SeqNo::new(6), |is_seen| {
+            let is_seen = |seq, next| is_seen(SeqNo::new(seq), SeqNo::new(next));
+            assert!(is_seen(5, 6) && is_seen(3, 7) && !is_seen(3, 5) && !is_seen(6, 7));
+        });
         assert_eq!(two.seq(), SeqNo::new(5));
         drop(two);
         assert_eq!(snapshots.live(), []);

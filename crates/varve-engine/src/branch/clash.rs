@@ -136,7 +136,7 @@ impl<'a, 'm> Clashes<'a, 'm> {
         ours: &Keyspace,
         after: SeqNo,
     ) -> StoreResult<()> {
-        let mut walk = self.inner.newer_versions(view, theirs, after)?;
+        let mut walk = self.inner.newer_versions(view, theirs, after, SeqNo::MAX)?;
         let mut last: Option<Vec<u8>> = None;
         while walk.valid() {
             // The first version of a key is its newest.
@@ -226,18 +226,20 @@ impl Inner {
         Ok(None)
     }
 
-    /// The versions of `space` in memtables, and in blocks of tables that hold some newer than `after`.
+    /// The versions of `space` in memtables, of each row in one the newest as of `upto`, and in blocks of tables that hold
+    /// some newer than `after`.
     pub(super) fn newer_versions(
         &self,
         view: &View,
         space: &Keyspace,
         after: SeqNo,
+        upto: SeqNo,
     ) -> StoreResult<Merge> {
         let (all, forward) = ((Bound::Unbounded, Bound::Unbounded), Direction::Forward);
         let mut sources: Vec<Box<dyn Source>> = Vec::new();
         for memtable in view.memtables() {
             let memtable = Arc::clone(memtable);
-            let source = MemorySource::new(memtable, space.id, SeqNo::MAX, all, forward);
+            let source = MemorySource::new(memtable, space.id, upto, all, forward);
             sources.push(Box::new(source));
         }
         for (_, sublevel) in space.version.sublevels() {

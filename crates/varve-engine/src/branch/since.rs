@@ -74,7 +74,7 @@ impl Inner {
         upto: SeqNo,
         each: &mut RowVisitor<'_>,
     ) -> StoreResult<bool> {
-        let mut walk = self.newer_versions(view, space, after)?;
+        let mut walk = self.newer_versions(view, space, after, upto)?;
         let mut told: Option<Vec<u8>> = None;
         while walk.valid() {
             let is_between = walk.seq() > after && walk.seq() <= upto;

@@ -264,9 +264,9 @@ impl Inner {
         self.metrics.log_warmed_bytes.add_alone(warmed);
         writer.next_seq = first_seq.advanced(ops.len() as u64);
         let last_seq = first_seq.advanced(ops.len() as u64 - 1);
-        self.snapshots.publish(last_seq, |newest_snapshot| {
+        self.snapshots.publish(last_seq, |is_seen| {
             let versions = Some(&self.views.writes);
-            writer.active.apply(first_seq, ops.into_iter(), newest_snapshot, versions);
+            writer.active.apply(first_seq, ops.into_iter(), is_seen, versions);
         });
         if changes_store {
             self.locks.store_has_changed();

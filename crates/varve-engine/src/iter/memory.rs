@@ -15,7 +15,7 @@ const CHUNK_ROWS_FIRST: usize = 16;
 /// Rows of the chunks after it.
 const CHUNK_ROWS: usize = 64;
 
-/// The versions of a memtable's rows not newer than some sequence number.
+/// Of each row of a memtable the newest version not newer than some sequence number.
 pub(crate) struct MemorySource {
     memtable: Arc<Memtable>,
     keyspace: KeyspaceId,

@@ -12,7 +12,7 @@
 use hashbrown::HashTable;
 use varve_types::{KeyspaceId, SeqNo};
 
-use super::Found;
+use super::{Found, IsSeen, VERSION_OVERHEAD_BYTES};
 use crate::key::Key;
 
 /// Rows of a chunk: some 40 KiB.
@@ -31,12 +31,42 @@ pub(super) struct Row {
     key: Key,
     seq: SeqNo,
     found: Found,
-    /// Overwritten versions that snapshots may see, newest first; rarely any.
+    /// Overwritten versions that snapshots may see; rarely any.
     older: Option<Box<Older>>,
 }
 
+/// Versions, oldest first.
 #[derive(Debug, Default)]
 struct Older(Vec<(SeqNo, Found)>);
+
+impl Older {
+    /// Adds a newer version. Where there were as many as this twice, those go that no snapshot sees any more; returns their
+    /// bytes. So they are no more than twice those that were needed, and each costs the same however many there are.
+    fn push(&mut self, seq: SeqNo, found: Found, is_seen: &IsSeen<'_>) -> usize {
+        self.0.push((seq, found));
+        if self.0.len() < self.0.capacity() {
+            return 0;
+        }
+        let mut freed = 0;
+        self.0.dedup_by(|newer, kept| {
+            let is_needless = !is_seen(kept.0, newer.0);
+            if is_needless {
+                std::mem::swap(newer, kept);
+                freed += VERSION_OVERHEAD_BYTES + newer.1.len();
+            }
+            is_needless
+        });
+        self.0.reserve(self.0.len());
+        freed
+    }
+
+    /// The newest that is not newer than `seq`.
+    fn at(&self, seq: SeqNo) -> Option<(SeqNo, &Found)> {
+        let behind = self.0.partition_point(|(version, _)| *version <= seq);
+        let (version, found) = self.0.get(behind.checked_sub(1)?)?;
+        Some((*version, found))
+    }
+}
 
 impl Row {
     /// A row with one version.
@@ -49,12 +79,11 @@ impl Row {
     }
 
     /// The newest version that is not newer than `seq`.
-    pub(super) fn at(&self, seq: SeqNo) -> Option<&Found> {
+    pub(super) fn at(&self, seq: SeqNo) -> Option<(SeqNo, &Found)> {
         if self.seq <= seq {
-            return Some(&self.found);
+            return Some(self.newest());
         }
-        let older = self.older.as_ref()?;
-        older.0.iter().find(|(version, _)| *version <= seq).map(|(_, found)| found)
+        self.older.as_ref()?.at(seq)
     }
 
     /// The newest version.
@@ -64,24 +93,21 @@ impl Row {
 
     /// All versions, newest first.
     pub(super) fn versions(&self) -> impl Iterator<Item = (SeqNo, &Found)> {
-        let older = self.older.iter().flat_map(|older| &older.0);
+        let older = self.older.iter().flat_map(|older| older.0.iter().rev());
         std::iter::once(self.newest()).chain(older.map(|(seq, found)| (*seq, found)))
     }
 
-    /// Puts a newer version before the newest, which stays if `newest_snapshot` may see it, and is returned if not.
-    pub(super) fn set(
-        &mut self,
-        seq: SeqNo,
-        found: Found,
-        newest_snapshot: Option<SeqNo>,
-    ) -> Option<Found> {
+    /// Puts a newer version before the newest, which stays if a snapshot sees it; returns the bytes by which the row grew
+    /// and shrank.
+    pub(super) fn set(&mut self, seq: SeqNo, found: Found, is_seen: &IsSeen<'_>) -> (usize, usize) {
+        let value_len = found.len();
         let old_seq = std::mem::replace(&mut self.seq, seq);
         let old = std::mem::replace(&mut self.found, found);
-        if newest_snapshot.is_none_or(|snapshot| snapshot < old_seq) {
-            return Some(old);
+        if !is_seen(old_seq, seq) {
+            return (value_len, old.len());
         }
-        self.older.get_or_insert_default().0.insert(0, (old_seq, old));
-        None
+        let freed = self.older.get_or_insert_default().push(old_seq, old, is_seen);
+        (VERSION_OVERHEAD_BYTES + value_len, freed)
     }
 
     fn is(&self, keyspace: KeyspaceId, key: &[u8]) -> bool {

@@ -10,18 +10,33 @@ use crate::{Direction, StoreError};
 const SPACE: KeyspaceId = KeyspaceId::new(1);
 const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
+/// Nobody looks at an old state.
+const UNSEEN: &IsSeen<'_> = &|_, _| false;
+
 fn put(table: &Memtable, seq: u64, key: &'static str, value: &'static str, snap: Option<u64>) {
     let op = Op::Put { keyspace: SPACE, key: Key::from_slice(key.as_bytes()), value: value.into() };
-    table.apply(SeqNo::new(seq), [op].into_iter(), snap.map(SeqNo::new), None);
+    let snap = snap.map(SeqNo::new);
+    let is_seen = |seq, next| snap.is_some_and(|snap| seq <= snap && snap < next);
+    table.apply(SeqNo::new(seq), [op].into_iter(), &is_seen, None);
 }
 
 fn get(table: &Memtable, key: &str, seq: u64) -> Option<Found> {
     table.get(SPACE, key.as_bytes(), filter_hash(key.as_bytes()), SeqNo::new(seq))
 }
 
-fn versions(table: &Memtable, reverse: bool) -> Vec<(Vec<u8>, u64)> {
+fn versions(table: &Memtable) -> Vec<(Vec<u8>, u64)> {
     let mut out = Vec::new();
-    assert!(table.chunk(SPACE, ALL, reverse, SeqNo::MAX, 100, &mut out).is_none());
+    let walked = table.each_version(SPACE, |key, seq, _| {
+        out.push((key.to_vec(), seq.get()));
+        Ok(())
+    });
+    walked.expect("nothing fails");
+    out
+}
+
+fn rows(table: &Memtable, reverse: bool, seq: u64) -> Vec<(Vec<u8>, u64)> {
+    let mut out = Vec::new();
+    assert!(table.chunk(SPACE, ALL, reverse, SeqNo::new(seq), 100, &mut out).is_none());
     out.into_iter().map(|entry| (entry.key.as_slice().to_vec(), entry.seq.get())).collect()
 }
 
@@ -32,7 +47,7 @@ fn rows_are_overwritten_in_place_without_snapshots() {
     let bytes = table.bytes();
     put(&table, 2, "a", "two", None);
     assert_eq!(table.bytes(), bytes);
-    assert_eq!(versions(&table, false), [(b"a".to_vec(), 2)]);
+    assert_eq!(versions(&table), [(b"a".to_vec(), 2)]);
 }
 
 #[test]
@@ -47,27 +62,49 @@ fn versions_that_a_snapshot_sees_stay() {
     assert_eq!(value("a", 3), Some(Found::Value("three".into())));
     assert_eq!(value("a", 0), None);
     assert_eq!(value("b", 3), None);
-    assert_eq!(
-        versions(&table, false),
-        [(b"a".to_vec(), 3), (b"a".to_vec(), 1), (b"b".to_vec(), 4)]
-    );
-    let mut backwards = versions(&table, true);
-    backwards.reverse();
-    assert_eq!(versions(&table, false), backwards);
+    assert_eq!(versions(&table), [(b"a".to_vec(), 3), (b"a".to_vec(), 1), (b"b".to_vec(), 4)]);
+    assert_eq!(rows(&table, false, 4), [(b"a".to_vec(), 3), (b"b".to_vec(), 4)]);
+    assert_eq!(rows(&table, true, 4), [(b"b".to_vec(), 4), (b"a".to_vec(), 3)]);
+    assert_eq!(rows(&table, false, 2), [(b"a".to_vec(), 1)]);
+}
+
+/// All versions of a row stayed that anybody had seen when they were written over, and a write moved them all: a name that
+/// was changed while others listed its directory became slower with every change.
+#[test]
+fn versions_go_once_no_snapshot_sees_them() {
+    let table = Memtable::new(FileNo::new(1), 4096);
+    // One that stays, and at each write the three last of those that come and go.
+    let live = |now: u64| [10, now.saturating_sub(3), now.saturating_sub(2), now - 1];
+    let (mut most, mut bytes_max) = (0, 0);
+    for seq in 1..=5000 {
+        let op = Op::Put { keyspace: SPACE, key: Key::from_slice(b"a"), value: "value".into() };
+        let pins = live(seq);
+        let is_seen =
+            |seq: SeqNo, next: SeqNo| pins.iter().any(|pin| (seq.get()..next.get()).contains(pin));
+        table.apply(SeqNo::new(seq), [op].into_iter(), &is_seen, None);
+        for pin in pins.into_iter().filter(|pin| (1..seq).contains(pin)) {
+            assert_eq!(rows(&table, false, pin), [(b"a".to_vec(), pin)]);
+        }
+        most = most.max(versions(&table).len());
+        bytes_max = bytes_max.max(table.bytes());
+    }
+    assert!(most <= 9, "{most} versions");
+    assert!(bytes_max < 9 * (ROW_OVERHEAD_BYTES + 6), "{bytes_max} bytes");
+    assert!(versions(&table).is_sorted_by_key(|(_, seq)| std::cmp::Reverse(*seq)));
 }
 
 #[test]
-fn chunks_stop_at_their_limit_but_keep_a_key_whole() {
+fn chunks_stop_at_their_limit() {
     let table = Memtable::new(FileNo::new(1), 4096);
     put(&table, 1, "a", "", None);
     put(&table, 2, "a", "", Some(1));
     put(&table, 3, "b", "", None);
     let mut out = Vec::new();
     let last = table.chunk(SPACE, ALL, false, SeqNo::MAX, 1, &mut out).expect("more");
-    assert_eq!((out.len(), last.as_slice()), (2, &b"a"[..]));
+    assert_eq!((out.len(), last.as_slice()), (1, &b"a"[..]));
     let rest = (Bound::Excluded(&b"a"[..]), Bound::Unbounded);
     assert!(table.chunk(SPACE, rest, false, SeqNo::MAX, 1, &mut out).is_some());
-    assert_eq!(out[2].key.as_slice(), b"b");
+    assert_eq!((out[0].seq.get(), out[1].key.as_slice()), (2, &b"b"[..]));
 }
 
 /// Who looked for rows of an old state among many that were newer kept all others from the memtable meanwhile.
@@ -79,7 +116,7 @@ fn a_chunk_looks_at_so_many_rows_and_a_scan_goes_on_behind_them() {
     // The oldest stands in the middle.
     for (seq, at) in (1..).zip(std::iter::once(first).chain((0..rows).filter(|at| *at != first))) {
         let op = Op::Put { keyspace: SPACE, key: key(at), value: "value".into() };
-        table.apply(SeqNo::new(seq), [op].into_iter(), None, None);
+        table.apply(SeqNo::new(seq), [op].into_iter(), UNSEEN, None);
     }
     let old = SeqNo::new(1);
     for reverse in [false, true] {
@@ -106,7 +143,7 @@ fn every_key_is_found_however_many_there_are_and_in_its_key_space_only() {
             key: Key::from_slice(key.as_bytes()),
             value: "value".into(),
         };
-        table.apply(SeqNo::new(seq), [op].into_iter(), None, None);
+        table.apply(SeqNo::new(seq), [op].into_iter(), UNSEEN, None);
     }
     assert!(keys.iter().all(|key| get(&table, key, 5000).is_some()));
     let is_elsewhere = |key: &String| {
@@ -133,13 +170,13 @@ fn empty_ranges_yield_nothing() {
     }
 }
 
-/// What a flush walks over is what a scan of all sees, versions that only snapshots see among it.
+/// What a flush walks over is what scans see, of the newest state and of snapshots.
 #[test]
-fn all_versions_are_those_of_a_scan() {
+fn all_versions_are_those_of_scans() {
     let table = Arc::new(Memtable::new(FileNo::new(1), 4096));
     let other = KeyspaceId::new(2);
     let mut rng = 7u64;
-    let (mut seq, mut snapshot) = (0, None);
+    let (mut seq, mut snapshots) = (0, Vec::new());
     for _ in 0..2000 {
         rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let key = Key::from_slice(format!("key {}", (rng >> 33) % 200).as_bytes());
@@ -149,9 +186,10 @@ fn all_versions_are_those_of_a_scan() {
             0 => Op::Delete { keyspace, key },
             _ => Op::Put { keyspace, key, value: format!("value {seq}").into() },
         };
-        table.apply(SeqNo::new(seq), [op].into_iter(), snapshot, None);
+        let is_seen = |seq, next| snapshots.iter().any(|snap| (seq..next).contains(snap));
+        table.apply(SeqNo::new(seq), [op].into_iter(), &is_seen, None);
         if (rng >> 40).is_multiple_of(16) {
-            snapshot = Some(SeqNo::new(seq));
+            snapshots.push(SeqNo::new(seq));
         }
     }
     for keyspace in [SPACE, other, KeyspaceId::new(3)] {
@@ -162,13 +200,18 @@ fn all_versions_are_those_of_a_scan() {
                 Ok(())
             })
             .expect("nothing fails");
-        let (memtable, forward) = (Arc::clone(&table), Direction::Forward);
-        let mut source = MemorySource::new(memtable, keyspace, SeqNo::MAX, ALL, forward);
         let mut scanned = Vec::new();
-        while source.valid() {
-            scanned.push((source.key().to_vec(), source.seq(), source.found().expect("a value")));
-            source.advance().expect("the next");
+        for seq in snapshots.iter().copied().chain([SeqNo::MAX]) {
+            let (memtable, forward) = (Arc::clone(&table), Direction::Forward);
+            let mut source = MemorySource::new(memtable, keyspace, seq, ALL, forward);
+            while source.valid() {
+                let found = source.found().expect("a value");
+                scanned.push((source.key().to_vec(), source.seq(), found));
+                source.advance().expect("the next");
+            }
         }
+        scanned.sort_by_key(|(key, seq, _)| (key.clone(), std::cmp::Reverse(*seq)));
+        scanned.dedup();
         assert_eq!(walked, scanned);
         assert_eq!(keyspace == KeyspaceId::new(3), walked.is_empty());
         assert!(walked.is_empty() || walked.len() > table.rows(keyspace), "no old versions");

@@ -259,7 +259,7 @@ impl Replay {
             },
             None => Op::Delete { keyspace: write.keyspace, key: Key::from_slice(&write.key) },
         });
-        self.memtable.apply(batch.first_seq, ops, None, None);
+        self.memtable.apply(batch.first_seq, ops, &|_, _| false, None);
         (self.last_seq, self.begun) = (last, true);
         true
     }

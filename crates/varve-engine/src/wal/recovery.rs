@@ -208,8 +208,8 @@ impl Replay<'_> {
             None => Op::Delete { keyspace: write.keyspace, key: Key::from_slice(&write.key) },
         });
         let pinned = &self.input.pinned;
-        let before = pinned.partition_point(|seq| *seq < batch.first_seq);
-        memtable.apply(batch.first_seq, ops, pinned[..before].last().copied(), None);
+        let before = |seq: SeqNo| pinned.partition_point(|pin| *pin < seq);
+        memtable.apply(batch.first_seq, ops, &|seq, next| before(seq) < before(next), None);
         batch.ends.iter().for_each(|branch| memtable.note_ended(*branch));
         self.last_seq = last_seq;
         Ok(())
