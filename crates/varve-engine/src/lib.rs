@@ -64,4 +64,4 @@ pub use row_versions::RowVersion;
 pub use store::{
     Direction, KeyIter, KeyRange, KeyspaceOptions, Pair, ScanIter, SortedRows, Store, StoreSnapshot,
 };
-pub use txn::{Blocked, GaveWay, Granule, LockOptions, LockStatus};
+pub use txn::{Blocked, GaveWay, LockOptions, LockStatus};

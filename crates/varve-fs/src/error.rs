@@ -13,7 +13,7 @@ pub(crate) fn store(error: StoreError) -> FsError {
         StoreError::Ended => FsError::Stale,
         StoreError::GaveWay { .. } => FsError::GaveWay,
         StoreError::Blocked(blocked) => FsError::Blocked(Blocked {
-            what: blocked.granule,
+            wait: blocked.wait,
             by: blocked.holders.iter().map(|id| id.get()).collect(),
             released: blocked.released,
         }),

@@ -5,11 +5,11 @@ use varve_types::{Errno, NameError};
 /// The result of a file system call.
 pub type FsResult<T> = Result<T, FsError>;
 
-/// What a call asked for that transactions have locked.
+/// Why a call was refused that asked for what transactions have locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// A number for what it asked for; equal ones may be of different things.
-    pub what: u64,
+    /// The number by which it counts as waiting; 0 if it does not.
+    pub wait: u64,
     /// The transactions, by numbers of the file system's own.
     pub by: Vec<u64>,
     /// How often locks had gone when it was refused.

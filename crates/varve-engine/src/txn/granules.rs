@@ -115,7 +115,7 @@ pub(super) fn space_request(space: KeyspaceId, mode: Mode) -> Request {
     Request::from_iter([(granule(Size::Space, space, &[]), mode)])
 }
 
-/// The granule by which a request that waits is known.
-pub(super) fn waited_for(request: &Request) -> Granule {
+/// The granule that a request is for.
+pub(super) fn target(request: &Request) -> Granule {
     request.last().map_or(0, |(granule, _)| *granule)
 }

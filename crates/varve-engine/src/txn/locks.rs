@@ -34,7 +34,7 @@ use smallvec::SmallVec;
 use varve_types::BranchId;
 
 use super::Granule;
-use super::granules::{Hashed, Mode, Request, waited_for};
+use super::granules::{Hashed, Mode, Request};
 
 /// Locks in all beyond which those who have many lock in larger pieces. Each takes some 100 bytes.
 pub(super) const LOCKS_MAX: usize = 100_000;
@@ -50,8 +50,8 @@ const WAITS_MAX: usize = 1024;
 pub(super) enum Answer {
     /// The locks are held.
     Granted,
-    /// These hold locks in the way.
-    Wait(Holders),
+    /// These hold locks in the way. It is remembered as waiting by this number.
+    Wait(u64, Holders),
     /// The transaction lost its locks, so that others can go on.
     GaveWay(GaveWay),
 }
@@ -72,10 +72,12 @@ pub enum GaveWay {
     Ended,
 }
 
-/// A request that is not granted yet: what it asks for, and who is in its way.
+/// A request that is not granted yet: its number, what it asks for, and who is in its way.
 #[derive(Clone, Debug)]
 struct Wait {
+    no: u64,
     granule: Granule,
+    mode: Mode,
     holders: Holders,
 }
 
@@ -134,6 +136,8 @@ pub(super) struct LockTable {
     locks: usize,
     /// How often locks went.
     released: u64,
+    /// The number of the last request that was not granted at once; the first is 1.
+    last_wait: u64,
 }
 
 impl LockTable {
@@ -243,15 +247,14 @@ impl LockTable {
     }
 
     /// Grants all of `request`, or nothing; what is granted is to be [`settled`](LockTable::settled). What is not granted is
-    /// remembered as waiting until it is asked for again, or [`LockTable::stop_waiting`].
+    /// remembered as waiting until [`LockTable::stop_waiting`], or until as much is granted to another call of `id`.
     pub(super) fn request(&mut self, id: BranchId, request: &Request) -> Answer {
         if let Some(why) = self.gave_way(id) {
             return Answer::GaveWay(why);
         }
-        let granule = waited_for(request);
         let holders = self.in_the_way(Some(id), request);
-        self.stop_waiting(id, granule);
-        let Some(first) = holders.first().copied() else {
+        let (Some(first), Some(&(granule, mode))) = (holders.first().copied(), request.last())
+        else {
             self.grant(id, request);
             return Answer::Granted;
         };
@@ -265,19 +268,25 @@ impl LockTable {
         if owner.waits.len() >= WAITS_MAX {
             owner.waits.remove(0);
         }
-        owner.waits.push(Wait { granule, holders: holders.clone() });
+        self.last_wait += 1;
+        let no = self.last_wait;
+        owner.waits.push(Wait { no, granule, mode, holders: holders.clone() });
         if let Some((victim, other)) = self.victim(id) {
             let why = GaveWay::Deadlock(other);
             self.overrule(victim, why);
-            return if victim == id { Answer::GaveWay(why) } else { self.request(id, request) };
+            if victim == id {
+                return Answer::GaveWay(why);
+            }
+            self.stop_waiting(id, no);
+            return self.request(id, request);
         }
-        Answer::Wait(holders)
+        Answer::Wait(no, holders)
     }
 
-    /// Who asked for `granule` asks for it no more.
-    pub(super) fn stop_waiting(&mut self, id: BranchId, granule: Granule) {
+    /// The request that waits by the number `wait` is made anew, or no more.
+    pub(super) fn stop_waiting(&mut self, id: BranchId, wait: u64) {
         if let Some(owner) = self.owners.get_mut(&id) {
-            owner.waits.retain(|wait| wait.granule != granule);
+            owner.waits.retain(|waiting| waiting.no != wait);
         }
     }
 
@@ -301,6 +310,11 @@ impl LockTable {
     fn grant(&mut self, id: BranchId, request: &Request) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         owner.settling += 1;
+        if let Some((granted, mode)) = request.last() {
+            let is_left =
+                |wait: &Wait| wait.granule != *granted || wait.mode.enough() & *mode as u8 == 0;
+            owner.waits.retain(is_left);
+        }
         for (at, (granule, mode)) in request.iter().enumerate() {
             let holders = self.granted.entry(*granule).or_default();
             match holders.iter_mut().find(|(holder, _)| *holder == id) {

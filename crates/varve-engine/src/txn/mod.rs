@@ -31,15 +31,13 @@ use crate::branch::Shared;
 use crate::db::Inner;
 use crate::db::read::common_prefix;
 use crate::{Batch, Db, KeyRange, Op, StoreError, StoreResult};
-use granules::{
-    Mode, Request, key_granule, key_request, prefix_request, space_request, waited_for,
-};
+use granules::{Mode, Request, key_granule, key_request, prefix_request, space_request, target};
 pub(crate) use held::Held;
 use locks::{Answer, Holders, LOCKS_MAX, LockTable};
 pub use locks::{GaveWay, LockStatus};
 
 /// What is locked, as a number; equal ones may be of different things.
-pub type Granule = u64;
+type Granule = u64;
 
 /// The longest wait before the locks are looked at again.
 const MOMENT: Duration = Duration::from_millis(20);
@@ -47,9 +45,9 @@ const MOMENT: Duration = Duration::from_millis(20);
 /// A request that locks are in the way of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// What it asks for.
-    pub granule: Granule,
-    /// Who has that locked.
+    /// The number by which it counts as waiting until it is given up ([`Db::stop_waiting`]); 0 if it does not.
+    pub wait: u64,
+    /// Who has locked what it asks for.
     pub holders: Vec<BranchId>,
     /// How often locks had gone when it was refused ([`Db::wait_for_locks`]).
     pub released: u64,
@@ -110,7 +108,7 @@ impl Locks {
     ) -> Held {
         let prefixes = apart
             .iter()
-            .map(|(space, prefix)| waited_for(&prefix_request(*space, prefix, Mode::Shared)));
+            .map(|(space, prefix)| target(&prefix_request(*space, prefix, Mode::Shared)));
         let mut table = self.table.lock();
         let lost = table.begin(id, options.give_way, options.restarts);
         table.keep_apart(id, prefixes.collect());
@@ -150,9 +148,9 @@ impl Db {
         table.released() != released
     }
 
-    /// The call of the branch `id` that was refused as [`Blocked`] on `granule` is made no more, or anew.
-    pub fn stop_waiting(&self, id: BranchId, granule: Granule) {
-        self.inner.locks.table.lock().stop_waiting(id, granule);
+    /// The call of the branch `id` that was refused as [`Blocked`] and waits by the number `wait` is made anew, or no more.
+    pub fn stop_waiting(&self, id: BranchId, wait: u64) {
+        self.inner.locks.table.lock().stop_waiting(id, wait);
     }
 
     /// Takes the locks of the branch `id` away, as a write to the store has waited long enough for them. It can only be
@@ -287,7 +285,7 @@ impl Inner {
             let around = prefix_request(space, name, mode);
             if table.locks() >= LOCKS_MAX + LOCKS_MAX / 2 {
                 request = space_request(space, mode);
-            } else if !table.is_apart(id, waited_for(&around)) {
+            } else if !table.is_apart(id, target(&around)) {
                 request = around;
             }
         }
@@ -302,10 +300,14 @@ impl Inner {
             match answer {
                 Answer::Granted => break,
                 Answer::GaveWay(why) => return Err(StoreError::GaveWay { why }),
-                Answer::Wait(holders) => {
-                    let waited = self.wait(&mut table, &mut patience, &request, holders);
-                    if waited.is_err() && options.wait.is_some() {
-                        table.stop_waiting(id, waited_for(&request));
+                Answer::Wait(wait, holders) => {
+                    let released = table.released();
+                    let waited = self.wait_for_moment(&mut table, &mut patience, || {
+                        blocked_by(wait, &holders, released)
+                    });
+                    // A call that is refused, and waits elsewhere, counts as waiting.
+                    if waited.is_ok() || options.wait.is_some() {
+                        table.stop_waiting(id, wait);
                     }
                     waited?;
                 }
@@ -354,7 +356,7 @@ impl Inner {
             }
             let request = key_request(*keyspace, key, mode_of(batch, at));
             let holders = table.in_the_way(id, &request);
-            (!holders.is_empty()).then(|| blocked_by(&request, &holders, table.released()))
+            (!holders.is_empty()).then(|| blocked_by(0, &holders, table.released()))
         })
     }
 
@@ -369,17 +371,6 @@ impl Inner {
             return Ok(());
         }
         self.wait_for_moment(&mut table, patience, || blocked)
-    }
-
-    fn wait(
-        &self,
-        table: &mut MutexGuard<'_, LockTable>,
-        patience: &mut Patience,
-        request: &Request,
-        holders: Holders,
-    ) -> StoreResult<()> {
-        let released = table.released();
-        self.wait_for_moment(table, patience, || blocked_by(request, &holders, released))
     }
 
     fn wait_for_moment(
@@ -422,7 +413,7 @@ impl Inner {
         if holders.is_empty() {
             return Ok(());
         }
-        Err(StoreError::Blocked(blocked_by(&request, &holders, table.released())))
+        Err(StoreError::Blocked(blocked_by(0, &holders, table.released())))
     }
 
     /// Waits until nothing in a key space is locked.
@@ -437,8 +428,8 @@ impl Inner {
     }
 }
 
-fn blocked_by(request: &Request, holders: &Holders, released: u64) -> Blocked {
-    Blocked { granule: waited_for(request), holders: holders.to_vec(), released }
+fn blocked_by(wait: u64, holders: &Holders, released: u64) -> Blocked {
+    Blocked { wait, holders: holders.to_vec(), released }
 }
 
 impl GaveWay {

@@ -289,15 +289,15 @@ impl VarveFs {
     /// See [`varve_vfs::Vfs::wait_is_over`].
     pub(crate) fn do_wait_is_over(&self, blocked: &Blocked) {
         if let Some((db, Some(serial))) = self.locking() {
-            db.stop_waiting(serial.branch.id(), blocked.what);
+            db.stop_waiting(serial.branch.id(), blocked.wait);
         }
     }
 
-    /// A call of a transaction that was refused as `blocked`, and did not come through a file system of its own, is made no
-    /// more.
+    /// A call of a transaction that was refused as `blocked`, and did not come through a file system of its own, is made anew,
+    /// or no more.
     pub fn give_up(&self, txn: &Transaction, blocked: &Blocked) {
         if let Some(views) = &self.views {
-            views.db.stop_waiting(txn.branch, blocked.what);
+            views.db.stop_waiting(txn.branch, blocked.wait);
         }
     }
 

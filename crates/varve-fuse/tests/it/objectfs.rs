@@ -202,7 +202,7 @@ impl Vfs for ObjectFs {
         let breaks_after = *self.breaks.lock();
         breaks_after.into_iter().for_each(std::thread::sleep);
         if breaks_after.is_some() || self.blocks.lock().is_some() {
-            return Err(FsError::Blocked(Blocked { what: 1, by: Vec::new(), released: 0 }));
+            return Err(FsError::Blocked(Blocked { wait: 1, by: Vec::new(), released: 0 }));
         }
         self.lookups.fetch_add(1, Ordering::Relaxed);
         let entry = self.inner.lookup(parent, name)?;

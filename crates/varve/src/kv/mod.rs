@@ -66,7 +66,16 @@ fn answer_in_transaction(fs: &VarveFs, transaction: u64, request: &Request) -> R
         Err(FsError::NotFound | FsError::Stale) => return ended(),
         Err(error) => return failure(fs, &error),
     };
-    match in_time(fs, txn.lock_wait_max(), || attempt(&dictionaries, request)) {
+    let mut refused: Option<Blocked> = None;
+    let call = || {
+        if let Some(blocked) = refused.take() {
+            fs.give_up(&txn, &blocked);
+        }
+        let done = attempt(&dictionaries, request);
+        refused = done.as_ref().err().cloned();
+        done
+    };
+    match in_time(fs, txn.lock_wait_max(), call) {
         // It may end meanwhile.
         Ok(Err(FsError::Stale)) => ended(),
         Ok(done) => done.unwrap_or_else(|error| failure(fs, &error)),

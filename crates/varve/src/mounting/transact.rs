@@ -74,7 +74,7 @@ mod tests {
     /// What a program can do differs: commit again, abort, or look what there is.
     #[test]
     fn each_refusal_has_its_errno() {
-        let blocked = FsError::Blocked(Blocked { what: 1, by: vec![2], released: 0 });
+        let blocked = FsError::Blocked(Blocked { wait: 1, by: vec![2], released: 0 });
         let full = || FsError::NoSpace("full".to_owned());
         for (error, errno) in [
             (CommitError::Failed(blocked), Errno::Again),

@@ -6,7 +6,7 @@ use varve_testkit::rng::Rng;
 use varve_types::KeyspaceId;
 
 use super::*;
-use crate::txn::granules::{key_request, prefix_request, space_request};
+use crate::txn::granules::{key_request, prefix_request, space_request, target};
 
 const SPACE: KeyspaceId = KeyspaceId::new(1);
 const ONE: BranchId = BranchId::new(1);
@@ -42,7 +42,8 @@ fn granules_of_all_sizes_meet() {
     let prefix = |prefix: &[u8]| prefix_request(SPACE, prefix, Mode::Shared);
     let mut table = table();
     assert_eq!(table.request(ONE, &prefix(b"12345678")), Answer::Granted);
-    assert!(waits(table.request(TWO, &key(b"12345678x", Mode::Exclusive))));
+    let answer = table.request(TWO, &key(b"12345678x", Mode::Exclusive));
+    table.stop_waiting(TWO, wait_of(&answer));
     assert_eq!(table.request(TWO, &key(b"12345678x", Mode::Shared)), Answer::Granted);
     assert_eq!(table.request(TWO, &key(b"12345679x", Mode::Exclusive)), Answer::Granted);
     assert!(waits(table.request(ONE, &prefix(b"123"))));
@@ -109,10 +110,42 @@ fn who_gives_up_a_request_waits_no_more() {
     let mut table = table();
     assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
     assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
-    let wanted = key(b"b", Mode::Shared);
-    assert!(waits(table.request(ONE, &wanted)));
-    table.stop_waiting(ONE, waited_for(&wanted));
+    let answer = table.request(ONE, &key(b"b", Mode::Shared));
+    table.stop_waiting(ONE, wait_of(&answer));
     assert!(waits(table.request(TWO, &key(b"a", Mode::Shared))));
+}
+
+/// Where one of two calls that asked for the same was given up, the other did not count as waiting any more, and a circle that it
+/// was on was not found.
+#[test]
+fn who_gives_up_a_request_leaves_another_for_the_same_waiting() {
+    let mut table = table();
+    assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
+    assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
+    let wanted = key(b"b", Mode::Shared);
+    let answers = [(); 2].map(|()| table.request(ONE, &wanted));
+    table.stop_waiting(ONE, wait_of(&answers[0]));
+    let why = GaveWay::Deadlock(ONE);
+    assert_eq!(table.request(TWO, &key(b"a", Mode::Shared)), Answer::GaveWay(why));
+}
+
+/// What one call of a transaction is granted others of it need not wait for.
+#[test]
+fn who_is_granted_what_others_of_it_wait_for_waits_only_for_more() {
+    let mut table = table();
+    assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
+    for mode in [Mode::Shared, Mode::Exclusive] {
+        assert!(waits(table.request(ONE, &key(b"b", mode))));
+    }
+    table.end(TWO);
+    table.begin(TWO, 0, false);
+    assert_eq!(table.request(TWO, &key(b"b", Mode::Shared)), Answer::Granted);
+    let left = |table: &LockTable| table.owners[&ONE].waits.len();
+    assert_eq!(table.request(ONE, &key(b"b", Mode::Shared)), Answer::Granted);
+    assert_eq!(left(&table), 1);
+    table.end(TWO);
+    assert_eq!(table.request(ONE, &key(b"b", Mode::Exclusive)), Answer::Granted);
+    assert_eq!(left(&table), 0);
 }
 
 #[test]
@@ -128,7 +161,14 @@ fn who_restarts_waits_for_nobody() {
 }
 
 fn waits(answer: Answer) -> bool {
-    matches!(answer, Answer::Wait(_))
+    matches!(answer, Answer::Wait(..))
+}
+
+fn wait_of(answer: &Answer) -> u64 {
+    match answer {
+        Answer::Wait(wait, _) => *wait,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Sixteen keys of a prefix, and more, become one lock of it, unless others have locked something in it.
@@ -139,10 +179,10 @@ fn many_keys_of_a_prefix_are_gathered_where_nobody_is_in_the_way() {
     let wants = |table: &mut LockTable, id, prefix, n, mode| {
         let request = key(&name(prefix, n), mode);
         let answer = table.request(id, &request);
-        if answer == Answer::Granted {
-            table.settled(id);
+        match answer {
+            Answer::Granted => table.settled(id),
+            _ => table.stop_waiting(id, wait_of(&answer)),
         }
-        table.stop_waiting(id, waited_for(&request));
         answer
     };
     for n in 0..5000 {
@@ -182,7 +222,7 @@ fn many_keys_of_a_prefix_are_gathered_where_nobody_is_in_the_way() {
 fn prefixes_that_are_kept_apart_are_not_gathered() {
     let mut table = table();
     let name = |prefix: u8, n: u64| [&[prefix; 8][..], &n.to_be_bytes()].concat();
-    let granule = |prefix: u8| waited_for(&prefix_request(SPACE, &[prefix; 8], Mode::Shared));
+    let granule = |prefix: u8| target(&prefix_request(SPACE, &[prefix; 8], Mode::Shared));
     table.keep_apart(ONE, vec![granule(1)]);
     assert!(table.is_apart(ONE, granule(1)) && !table.is_apart(ONE, granule(2)));
     for (prefix, n) in (0..5000).flat_map(|n| [(1, n), (2, n)]) {
@@ -223,7 +263,7 @@ fn what_is_granted_stays_granted_when_locks_are_gathered() {
                     assert!(!excluded, "{name:?} is granted to two");
                     *known.entry(id).or_default().entry(name).or_default() |= is_write;
                 }
-                Answer::Wait(_) => table.stop_waiting(id, waited_for(&request)),
+                Answer::Wait(wait, _) => table.stop_waiting(id, wait),
                 _ => {}
             }
             if rng.chance(3) {
