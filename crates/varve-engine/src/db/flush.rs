@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use varve_types::{SeqNo, SublevelId};
+use varve_types::{FileNo, SeqNo, SublevelId};
 
 use super::install::Changes;
 use super::{Inner, Writer};
@@ -28,11 +28,14 @@ impl Inner {
         let outcome = self.flush_oldest(None);
         // Takes the lock, so that a writer which is about to wait cannot miss the news.
         let mut writer = self.writer.lock();
-        if let Ok(true) = outcome {
-            self.remove_old_logs(&mut writer);
-        }
+        let unneeded = match outcome {
+            Ok(true) => writer.log.forget_before(self.views.get().oldest_log()),
+            _ => Vec::new(),
+        };
         drop(writer);
         self.flushed.notify_all();
+        // The removal of a large file takes its time.
+        self.remove_logs(&unneeded);
         outcome
     }
 
@@ -54,7 +57,7 @@ impl Inner {
     /// Flushes all full memtables, while writers wait.
     fn flush_full_under(&self, writer: &mut Writer) -> StoreResult<()> {
         while self.flush_oldest(Some(&mut *writer))? {
-            self.remove_old_logs(writer);
+            self.remove_logs(&writer.log.forget_before(self.views.get().oldest_log()));
         }
         Ok(())
     }
@@ -130,11 +133,9 @@ impl Inner {
         outputs.finish()
     }
 
-    fn remove_old_logs(&self, writer: &mut Writer) {
-        let oldest = self.views.get().oldest_log();
-        let unneeded = writer.log.forget_before(oldest);
+    fn remove_logs(&self, unneeded: &[FileNo]) {
         for no in unneeded {
-            let path = StoreFile::Wal(no).path(&self.dir);
+            let path = StoreFile::Wal(*no).path(&self.dir);
             // What stays behind is removed at the next open.
             if let Err(error) = self.env.remove_file(&path) {
                 log::warn!("cannot remove the old log {}: {error}", path.display());
@@ -161,5 +162,65 @@ impl Inner {
             }
         }
         self.flush_pending()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use parking_lot::Mutex;
+    use varve_env::Env;
+    use varve_env::sim::SimEnv;
+    use varve_testkit::hooked::{HookedEnv, Hooks};
+
+    use super::*;
+    use crate::{Batch, Db, DbOptions, KeyspaceOptions, Store};
+
+    /// A store with a full memtable that depends on data outside of it.
+    fn with_full_memtable(env: Arc<dyn Env>) -> Db {
+        let db = Db::open(env, Path::new("/store"), DbOptions::default()).unwrap();
+        db.set_external_sync(Box::new(|| Ok(())));
+        let options = KeyspaceOptions { prefixed: false, compressed: false };
+        let space = db.keyspace("rows", options).unwrap();
+        let mut batch = Batch::new();
+        batch.put(space, b"key", vec![1]);
+        batch.depends_on_external();
+        db.write(batch).unwrap();
+        db.inner.rotate(&mut db.inner.writer.lock()).unwrap();
+        db
+    }
+
+    /// Asks at the removal of logs whether writers could go on.
+    #[derive(Clone, Debug, Default)]
+    struct AtRemoval {
+        inner: Arc<Mutex<Option<Arc<Inner>>>>,
+        writers_go_on: Arc<Mutex<Vec<bool>>>,
+    }
+
+    impl Hooks for AtRemoval {
+        fn before_removal(&self, path: &Path) {
+            if path.extension().is_some_and(|extension| extension == "wal")
+                && let Some(inner) = &*self.inner.lock()
+            {
+                self.writers_go_on.lock().push(inner.writer.try_lock().is_some());
+            }
+        }
+
+        fn is_deterministic(&self) -> bool {
+            true
+        }
+    }
+
+    /// All writers waited while the file system below freed the blocks of a log.
+    #[test]
+    fn logs_are_removed_while_writers_go_on() {
+        let at_removal = AtRemoval::default();
+        let env = HookedEnv::new(&SimEnv::new(2), at_removal.clone());
+        let db = with_full_memtable(Arc::new(env));
+        *at_removal.inner.lock() = Some(Arc::clone(&db.inner));
+        assert!(db.inner.flush_one().unwrap());
+        at_removal.inner.lock().take();
+        assert_eq!(*at_removal.writers_go_on.lock(), [true]);
     }
 }
