@@ -66,6 +66,12 @@ impl Inner {
     ///
     /// REQUIRES: the flush job is held.
     fn flush_oldest(&self, writer: Option<&mut Writer>) -> StoreResult<bool> {
+        let outcome = self.try_flush_oldest(writer);
+        self.work.set_flush_blocked(matches!(outcome, Err(StoreError::NoSpace { .. })));
+        outcome
+    }
+
+    fn try_flush_oldest(&self, writer: Option<&mut Writer>) -> StoreResult<bool> {
         self.check_changeable()?;
         let view = self.views.get();
         let Some(memtable) = view.immutables.last() else { return Ok(false) };
@@ -78,9 +84,7 @@ impl Inner {
                 None => self.sync()?,
             }
         }
-        let outcome = self.flush_memtable(memtable, &view);
-        self.work.set_flush_blocked(matches!(outcome, Err(StoreError::NoSpace { .. })));
-        outcome.map(|()| true)
+        self.flush_memtable(memtable, &view).map(|()| true)
     }
 
     fn flush_memtable(&self, memtable: &Arc<Memtable>, view: &View) -> StoreResult<()> {
@@ -171,7 +175,7 @@ mod tests {
 
     use parking_lot::Mutex;
     use varve_env::Env;
-    use varve_env::sim::SimEnv;
+    use varve_env::sim::{FaultRule, SimEnv, SimOp};
     use varve_testkit::hooked::{HookedEnv, Hooks};
 
     use super::*;
@@ -189,6 +193,20 @@ mod tests {
         db.write(batch).unwrap();
         db.inner.rotate(&mut db.inner.writer.lock()).unwrap();
         db
+    }
+
+    /// Writers waited for a flush that found no room for the barrier in the log, and were not told.
+    #[test]
+    fn a_flush_is_blocked_if_there_is_no_room_for_what_comes_before_it() {
+        let env = SimEnv::new(1);
+        let db = with_full_memtable(Arc::clone(&env) as Arc<dyn Env>);
+        let (path_suffix, op) = (".wal".to_owned(), SimOp::Write);
+        env.fail(FaultRule { path_suffix, op, nth: 1, errno: 28, sticky: true });
+        assert!(matches!(db.inner.flush_one(), Err(StoreError::NoSpace { .. })));
+        assert!(db.inner.work.is_flush_blocked());
+        env.clear_faults();
+        assert!(db.inner.flush_one().unwrap());
+        assert!(!db.inner.work.is_flush_blocked());
     }
 
     /// Asks at the removal of logs whether writers could go on.
