@@ -252,7 +252,8 @@ impl Inner {
     /// or closed.
     fn note_failure(&self, work: &str, error: StoreError) -> bool {
         match error {
-            StoreError::NoSpace { .. } => {
+            // A call may be wrong for a while, as where rows wait for the external sync to be set.
+            StoreError::NoSpace { .. } | StoreError::Invalid(_) => {
                 log::warn!("{work}: {error}; it is tried again");
                 true
             }
@@ -261,8 +262,6 @@ impl Inner {
                 log::warn!("{work}: {source}; it is tried again");
                 true
             }
-            // Rows wait for the external sync to be set.
-            StoreError::Invalid(_) => true,
             error => {
                 self.poison.set(&format_args!("{work}: {error}"));
                 false
