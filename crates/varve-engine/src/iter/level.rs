@@ -8,6 +8,7 @@ use varve_types::SeqNo;
 
 use super::table::TableSource;
 use super::{KeyBounds, Origin, Source};
+use crate::key::Key;
 use crate::memtable::Found;
 use crate::table::{Admission, TableCache};
 use crate::version::Table;
@@ -19,6 +20,8 @@ pub(crate) struct LevelSource {
     /// Not yet opened, in the order of the walk.
     rest: VecDeque<Arc<Table>>,
     direction: Direction,
+    /// Where a walk forward ends.
+    end: Bound<Key>,
     admission: Admission,
     current: Option<TableSource>,
 }
@@ -36,7 +39,11 @@ impl LevelSource {
         if direction == Direction::Reverse {
             rest.make_contiguous().reverse();
         }
-        let mut source = LevelSource { cache, rest, direction, admission, current: None };
+        let end = match direction {
+            Direction::Forward => range.1.map(Key::from_slice),
+            Direction::Reverse => Bound::Unbounded,
+        };
+        let mut source = LevelSource { cache, rest, direction, end, admission, current: None };
         source.open_next(range)?;
         Ok(source)
     }
@@ -86,7 +93,8 @@ impl Source for LevelSource {
             current.advance()?;
             if !current.valid() {
                 // The tables after the first lie wholly within the range's start.
-                self.open_next((Bound::Unbounded, Bound::Unbounded))?;
+                let end = self.end.clone();
+                self.open_next((Bound::Unbounded, end.as_ref().map(Key::as_slice)))?;
             }
         }
         Ok(())
