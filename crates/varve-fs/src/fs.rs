@@ -94,6 +94,7 @@ pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
     pub(crate) options: MountOptions,
     pub(crate) lock: Mutex<Option<Box<dyn FileLock>>>,
+    pub(crate) locks: Arc<RowLocks>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) superblock: Superblock,
     pub(crate) objects: Arc<Objects>,
@@ -450,6 +451,7 @@ impl VarveFs {
             dir,
             options,
             lock,
+            locks: Arc::new(RowLocks::new()),
             store,
             superblock,
             objects,
@@ -466,12 +468,11 @@ impl VarveFs {
 
     /// A file system of these parts.
     pub(crate) fn build(parts: Parts, keyspaces: &Keyspaces, spill: Spill) -> StoreResult<VarveFs> {
-        let Parts { env, dir, options, lock, store, superblock, .. } = parts;
+        let Parts { env, dir, options, lock, locks, store, superblock, .. } = parts;
         let Parts { objects, ids, dictionaries, views, sources, serial, .. } = parts;
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || hook.sync_claimed()));
         let meta = keyspaces.meta;
-        let locks = Arc::new(RowLocks::new());
         let (both, marks_max) = ((meta, keyspaces.data), options.marked_dirs_max);
         let marks = match objects.kept() {
             Some(_) => MarksOf::Main,

@@ -29,7 +29,7 @@ struct Stripe(Mutex<Absent>);
 
 const _: () = assert!(size_of::<Stripe>() == 32);
 
-/// All row locks of a file system.
+/// All row locks of a file system, or of all that are open of one view.
 pub(crate) struct RowLocks {
     stripes: Box<[Stripe]>,
 }

@@ -7,9 +7,10 @@
 //! What a source or a snapshot itself has not copied is unfolded in a branch over it, which belongs to it and stays as
 //! long as it does: so the inode ids that it shows never change.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -23,6 +24,7 @@ use crate::dictionaries::Dictionaries;
 use crate::error;
 use crate::fs::{Keyspaces, Parts, VarveFs};
 use crate::ids::IdAllocator;
+use crate::locks::RowLocks;
 use crate::objects::Objects;
 use crate::options::{Atime, MountOptions};
 use crate::rows::rows_from;
@@ -51,6 +53,8 @@ pub(crate) struct Sources {
     openings: Arc<Openings>,
     /// The open ones by epoch, the one used last at the end. Held while one is opened.
     open: Mutex<Vec<(InodeId, Arc<VarveFs>)>>,
+    /// The row locks of views by epoch, as long as one is open.
+    locks: Mutex<BTreeMap<InodeId, Weak<RowLocks>>>,
     /// Batches of unfolding, in any view.
     pub(super) unfoldings: Unfoldings,
     /// A loan was given back since it was last seen which sources are needed.
@@ -95,7 +99,7 @@ impl Sources {
         let Ground { db, env, dir, options, superblock, objects, ids, keyspaces, random } = ground;
         let main: Arc<dyn Store> = Arc::<Db>::clone(&db);
         let openings = Openings::new(Arc::clone(&env), main, keyspaces.lookups, random);
-        let open = Mutex::default();
+        let (open, locks) = (Mutex::default(), Mutex::default());
         let (unfoldings, returned) = (Unfoldings::default(), AtomicBool::new(true));
         Sources {
             db,
@@ -108,6 +112,7 @@ impl Sources {
             keyspaces,
             openings: Arc::new(openings),
             open,
+            locks,
             unfoldings,
             returned,
         }
@@ -124,7 +129,19 @@ impl Sources {
         self.unfoldings.begun.load(Ordering::SeqCst) != ended
     }
 
-    /// The file system of a view.
+    /// The row locks of the view of the epoch `epoch`: whoever has it open writes to the same rows.
+    fn locks_of(&self, epoch: InodeId) -> Arc<RowLocks> {
+        let mut locks = self.locks.lock();
+        if let Some(shared) = locks.get(&epoch).and_then(Weak::upgrade) {
+            return shared;
+        }
+        locks.retain(|_, locks| locks.strong_count() > 0);
+        let own = Arc::new(RowLocks::new());
+        locks.insert(epoch, Arc::downgrade(&own));
+        own
+    }
+
+    /// The file system of a view; all of one view share their row locks.
     pub(crate) fn view_on(
         self: &Arc<Self>,
         view: ViewParts,
@@ -145,6 +162,7 @@ impl Sources {
             dir: self.dir.clone(),
             options,
             lock: Mutex::new(None),
+            locks: self.locks_of(epoch),
             store,
             superblock: self.superblock.clone(),
             objects: Arc::new(self.objects.of_view(own, sees_objects_of)),

@@ -558,3 +558,39 @@ fn random_operations_with_clones_and_colliding_names_answer_as_the_model_does() 
         lockstep(seed, &options);
     }
 }
+
+/// What two file systems of one snapshot unfolded at the same moment was counted twice, or was to be unfolded again.
+#[test]
+fn a_clone_in_a_snapshot_is_unfolded_once_however_many_look_at_it() {
+    let rig = Rig::new();
+    let d = rig.mk_dir(ROOT, "d");
+    let other = rig.mk_dir(d, "other");
+    for i in 0..1500 {
+        let ino = rig.mk(d, &format!("file-{i}"));
+        if i % 3 == 0 {
+            rig.link(ino, other, name(&format!("link-{i}"))).unwrap();
+        }
+    }
+    let clones: Vec<InodeId> =
+        (0..8).map(|n| clone(&rig.fs, ROOT, "d", ROOT, &format!("c{n}"))).collect();
+    rig.create_snapshot("s").unwrap();
+    let views = [(); 2].map(|()| rig.open_view(&snapshot("s")).unwrap());
+    for c in clones {
+        std::thread::scope(|scope| {
+            for view in &views {
+                scope.spawn(move || {
+                    assert_eq!(view.list(c).len(), 1501);
+                    assert_eq!(view.list(view.find(c, "other").unwrap().ino).len(), 500);
+                });
+            }
+        });
+        for view in &views {
+            assert_eq!(view.list(c).len(), 1501);
+            assert_eq!(view.usage(c).unwrap().files, 1500);
+            let linked = view.find(c, "file-3").unwrap();
+            assert_eq!(linked.nlink, 2);
+        }
+    }
+    drop(views);
+    sound(&rig.fs);
+}
