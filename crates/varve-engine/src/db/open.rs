@@ -224,9 +224,8 @@ fn build(
     let findings = Findings::new(options.findings_bytes());
     let next_seq = recovered.last_seq.advanced(1);
     let writer = Writer { log, next_seq, active: Arc::clone(&view.active) };
-    let space = SpaceGuard::new(Arc::clone(&env), dir.to_path_buf(), options.space_reserve_bytes);
     Ok(Inner {
-        space,
+        space: SpaceGuard::new(Arc::clone(&env), dir.to_path_buf(), options.space_reserve_bytes),
         env,
         dir: dir.to_path_buf(),
         plan: Mutex::new(Plan::new(&options)),
