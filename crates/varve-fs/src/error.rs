@@ -38,6 +38,7 @@ pub(crate) fn object(action: &str, path: &std::path::Path, error: io::Error) -> 
     const EFBIG: i32 = 27;
     const EOPNOTSUPP: i32 = 95;
     match error.raw_os_error() {
+        _ if error.kind() == io::ErrorKind::StaleNetworkFileHandle => FsError::Stale,
         Some(EFBIG) => FsError::FileTooLarge,
         Some(EOPNOTSUPP) => FsError::NotSupported("by the file system that holds the store"),
         _ if error.kind() == io::ErrorKind::StorageFull || error.raw_os_error() == Some(28) => {

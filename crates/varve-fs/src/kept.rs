@@ -75,6 +75,11 @@ struct Epochs {
 }
 
 impl Epochs {
+    /// Whether there is a view of this epoch.
+    fn is_live(&self, epoch: InodeId) -> bool {
+        self.all.contains(&epoch) && !self.ended.contains(&epoch)
+    }
+
     /// Those of views there are, the newest first.
     fn live(&self) -> impl Iterator<Item = InodeId> {
         self.all.iter().rev().filter(|epoch| !self.ended.contains(epoch)).copied()
@@ -383,7 +388,8 @@ impl Kept {
         Ok(Layers { blocks, all })
     }
 
-    /// Calls `with` with the object `ino` as a view of `epoch` sees it, which lies at `object` where it is not kept.
+    /// Calls `with` with the object `ino` as a view of `epoch` sees it, which lies at `object` where it is not kept. An error that it
+    /// is stale if the view has ended, as nothing is kept for it any more.
     pub(crate) fn read<T>(
         &self,
         epoch: InodeId,
@@ -392,6 +398,9 @@ impl Kept {
         with: impl FnOnce(&dyn File) -> io::Result<T>,
     ) -> io::Result<T> {
         let epochs = self.epochs.read();
+        if !epochs.is_live(epoch) {
+            return Err(io::ErrorKind::StaleNetworkFileHandle.into());
+        }
         let Layers { blocks, all } = self.layers(&epochs, epoch.get(), ino)?;
         let bottom = match all {
             Some(all) => all,

@@ -162,12 +162,23 @@ impl Objects {
         with: impl FnOnce(&dyn File) -> io::Result<T>,
     ) -> io::Result<T> {
         match &self.origin {
-            Origin::View { store, epoch } => match (store.kept(), epoch) {
-                (Some(kept), Some(epoch)) => kept.read(*epoch, ino, &store.path(ino), with),
-                (Some(_), None) => with(self.env.open(&store.path(ino), OpenMode::Read)?.as_ref()),
-                (None, _) => Err(io::ErrorKind::NotFound.into()),
-            },
+            Origin::View { store, epoch } => store.read_as_of(*epoch, ino, with),
             Origin::Store(_) => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Of the store: calls `with` with the object of `ino` as a view of `epoch` sees it, or as it is.
+    pub(crate) fn read_as_of<T>(
+        &self,
+        epoch: Option<InodeId>,
+        ino: InodeId,
+        with: impl FnOnce(&dyn File) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let path = self.path(ino);
+        match (self.kept(), epoch) {
+            (Some(kept), Some(epoch)) => kept.read(epoch, ino, &path, with),
+            (Some(_), None) => with(self.env.open(&path, OpenMode::Read)?.as_ref()),
+            (None, _) => Err(io::ErrorKind::NotFound.into()),
         }
     }
 

@@ -91,6 +91,20 @@ fn every_change_waits_for_who_has_looked_before() {
     assert_eq!(rig.read_after(FIRST, || ()), [1; 9]);
 }
 
+/// A snapshot that was deleted while its mount was to be seen elsewhere too showed what there is now.
+#[test]
+fn nothing_is_read_for_a_view_that_has_ended() {
+    let rig = Rig::new();
+    rig.kept.begin(FIRST);
+    rig.change(2);
+    assert_eq!(rig.read_after(FIRST, || ()), [1; 9]);
+    let read = || rig.kept.read(FIRST, INO, &rig.path, |_| Ok(()));
+    rig.kept.retire(FIRST);
+    assert_eq!(read().unwrap_err().kind(), io::ErrorKind::StaleNetworkFileHandle);
+    rig.kept.end(FIRST).unwrap();
+    assert_eq!(read().unwrap_err().kind(), io::ErrorKind::StaleNetworkFileHandle);
+}
+
 /// What a commit keeps for a later view was taken for kept by the change that follows, which did not wait for the readers of that
 /// view.
 #[test]

@@ -33,11 +33,11 @@ impl fmt::Display for Elsewhere {
 /// Finds a mount that stays if those on `places` are unmounted. What this process may not look at is passed over.
 #[allow(clippy::disallowed_methods, reason = "processes and mounts belong to the machine")]
 pub fn seen_elsewhere(places: &[PathBuf]) -> io::Result<Option<Elsewhere>> {
-    if places.is_empty() {
-        return Ok(None);
-    }
     let own = parse(&std::fs::read("/proc/self/mountinfo")?);
     let asked: Vec<&MountPoint> = own.iter().filter(|mount| places.contains(&mount.dir)).collect();
+    if asked.is_empty() {
+        return Ok(None);
+    }
     let found = |asked: &MountPoint, other: &MountPoint, process| Elsewhere {
         place: asked.dir.clone(),
         process,

@@ -5,6 +5,7 @@
 
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
 
@@ -89,11 +90,7 @@ impl ViewDesk {
         // Those that are in use are passed over.
         let let_go = snapshots.iter().filter(|(unused_for, name)| {
             let Some(_turn) = self.turns.try_let_go(name) else { return false };
-            let is_elsewhere = || {
-                let seen = seen_elsewhere(&[self.dir.join(name.path())]);
-                seen.map_or(true, |seen| seen.is_some())
-            };
-            !unused_for.is_zero() && !is_elsewhere() && self.end(name, UnmountMode::Plain).is_ok()
+            !unused_for.is_zero() && self.end_unused(name).is_ok()
         });
         let let_go = let_go.take(too_many).count();
         log::debug!("{let_go} views that nobody uses are let go of");
@@ -166,6 +163,24 @@ impl ViewDesk {
         self.detach(name, mode)?;
         self.let_go(name, |_| true);
         Ok(())
+    }
+
+    /// Takes the mount of a view away if nobody uses it.
+    pub(super) fn end_unused(&self, name: &ViewName) -> Result<()> {
+        self.check_elsewhere(std::slice::from_ref(name))?;
+        self.end(name, UnmountMode::Plain)
+    }
+
+    /// Fails if one of these views is mounted elsewhere too, as in mount namespaces of programs, where it would go on; or if that
+    /// cannot be found out.
+    pub(super) fn check_elsewhere(&self, names: &[ViewName]) -> Result<()> {
+        let places: Vec<PathBuf> = names.iter().map(|name| self.dir.join(name.path())).collect();
+        let seen = seen_elsewhere(&places)
+            .map_err(|error| Error::io("look for mounts in", Path::new("/proc"), &error))?;
+        seen.map_or(Ok(()), |seen| {
+            Err(Error::failed(seen.to_string())
+                .hint("end what runs there, or unmount it there, and try again"))
+        })
     }
 
     /// Takes the mount of a view away, if it has one, as `mode` says.

@@ -13,12 +13,11 @@
 //!
 //! Invariant: closed implies that nobody is at work.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use varve_fuse::{UnmountMode, seen_elsewhere};
+use varve_fuse::UnmountMode;
 
 use super::views::ViewDesk;
 use crate::Error;
@@ -117,13 +116,7 @@ impl ViewDesk {
             .hint("upgrade again when they are done"),
         })?;
         let attached = self.all_attached();
-        let places: Vec<PathBuf> = attached.iter().map(|name| self.dir.join(name.path())).collect();
-        let seen = seen_elsewhere(&places)
-            .map_err(|error| Error::io("look for mounts in", Path::new("/proc"), &error))?;
-        if let Some(seen) = seen {
-            return Err(Error::failed(format!("{seen}"))
-                .hint("end what runs there, or unmount it there: upgrade again then"));
-        }
+        self.check_elsewhere(&attached)?;
         for name in attached {
             self.end(&name, UnmountMode::Plain).map_err(|error| {
                 error.hint("leave the views below .varve first: upgrade again then")

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 use varve_fs::{Transaction, ViewName};
-use varve_fuse::{UnmountMode, seen_elsewhere};
+use varve_fuse::UnmountMode;
 
 use super::views::ViewDesk;
 use crate::Error;
@@ -181,7 +181,7 @@ impl ViewDesk {
         // What cannot be looked at may be in use.
         let Ok(place) = self.place(name) else { return true };
         place.is_in_use().unwrap_or(true)
-            || seen_elsewhere(&[place.path()]).map_or(true, |seen| seen.is_some())
+            || self.check_elsewhere(std::slice::from_ref(name)).is_err()
     }
 
     fn abort_idle(&self, name: &ViewName, limit_s: u64) {

@@ -585,3 +585,36 @@ fn wait_until_free(mount: &Mount) {
         json(varve().args(["status", "--json"]).arg(mount.store()))["holder"].is_null()
     });
 }
+
+/// A snapshot could be deleted while it was mounted elsewhere too, and showed the present bytes of large files there.
+#[test]
+fn a_snapshot_that_is_mounted_elsewhere_too_is_not_deleted() {
+    let Some(mount) = Mount::new() else { return };
+    let _apart = without_namespaces();
+    let (dir, elsewhere) = (mount.path(), tempfile::tempdir().unwrap());
+    let write = |byte| {
+        for name in ["one", "two"] {
+            fs::write(dir.join(name), vec![byte; 300_000]).unwrap();
+        }
+    };
+    write(1);
+    run(varve().args(["snapshot", "create"]).arg(&dir).arg("s"));
+    let seen = dir.join(".varve/snapshots/s");
+    fs::read_dir(&seen).unwrap().count();
+    rustix::mount::mount_bind(&seen, elsewhere.path()).unwrap();
+    write(2);
+    let delete = || {
+        let output = varve().args(["snapshot", "delete"]).arg(&dir).arg("s").output().unwrap();
+        (output.status.success(), stderr(&output))
+    };
+    let (deleted, said) = delete();
+    assert!(!deleted && said.contains("is also mounted on"), "{said}");
+    assert!(fs::read(elsewhere.path().join("one")).unwrap() == vec![1; 300_000]);
+    // Taken away from its place by hand it cannot be found elsewhere, but shows nothing that it was not.
+    rustix::mount::unmount(&seen, rustix::mount::UnmountFlags::empty()).unwrap();
+    let (deleted, said) = delete();
+    assert!(deleted, "{said}");
+    let read = fs::read(elsewhere.path().join("two"));
+    assert_eq!(read.unwrap_err().raw_os_error(), Some(rustix::io::Errno::STALE.raw_os_error()));
+    rustix::mount::unmount(elsewhere.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+}

@@ -39,8 +39,8 @@ const DEPTH_MAX: usize = 1 << 20;
 pub(super) struct Plain<'a> {
     fs: &'a VarveFs,
     pub(super) rows: SnapshotStore,
-    /// As of which large files are seen.
-    epoch: InodeId,
+    /// As of which large files are seen; `None`: as they are.
+    epoch: Option<InodeId>,
     /// Files without a name.
     nameless: BTreeSet<InodeId>,
     /// What the objects of large files say that were being written to.
@@ -61,8 +61,12 @@ fn cloned() -> FsError {
 }
 
 impl VarveFs {
-    /// The state `rows`, whose large files are as a view of the epoch `epoch` sees them.
-    pub(super) fn plain(&self, rows: SnapshotStore, epoch: InodeId) -> FsResult<Plain<'_>> {
+    /// The state `rows`, whose large files are as a view of the epoch `epoch` sees them, or as they are.
+    pub(super) fn plain(
+        &self,
+        rows: SnapshotStore,
+        epoch: impl Into<Option<InodeId>>,
+    ) -> FsResult<Plain<'_>> {
         for source in self.sources()?.epochs() {
             if self.sources()?.lends(source, &rows)? {
                 return Err(cloned());
@@ -71,7 +75,7 @@ impl VarveFs {
         let mut plain = Plain {
             fs: self,
             rows,
-            epoch,
+            epoch: epoch.into(),
             nameless: BTreeSet::new(),
             written: BTreeMap::new(),
             untold: HashMap::new(),
@@ -199,10 +203,8 @@ impl Plain<'_> {
         ino: InodeId,
         with: impl FnOnce(&dyn varve_env::File) -> std::io::Result<T>,
     ) -> FsResult<T> {
-        let path = self.fs.objects.path(ino);
-        let Some(kept) = self.fs.objects.kept() else { return Err(FsError::Stale) };
-        let read = kept.read(self.epoch, ino, &path, with);
-        read.map_err(|error| error::object("read", &path, error))
+        let read = self.fs.objects.read_as_of(self.epoch, ino, with);
+        read.map_err(|error| error::object("read", &self.fs.objects.path(ino), error))
     }
 
     /// Where the large file `ino` of `len` bytes may have other bytes than in an earlier state, in which it has as many as
@@ -213,8 +215,12 @@ impl Plain<'_> {
         ino: InodeId,
         len: u64,
     ) -> FsResult<Vec<Range<u64>>> {
-        let Some(kept) = self.fs.objects.kept() else { return Err(FsError::Stale) };
-        let differ = kept.may_differ((earlier.epoch, base_len), (self.epoch, len), ino);
+        let (Some(kept), Some(from), Some(until)) =
+            (self.fs.objects.kept(), earlier.epoch, self.epoch)
+        else {
+            return Err(FsError::Stale);
+        };
+        let differ = kept.may_differ((from, base_len), (until, len), ino);
         differ.map_err(|error| error::object("compare", &self.fs.objects.path(ino), error))
     }
 

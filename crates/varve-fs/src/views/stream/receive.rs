@@ -47,8 +47,6 @@ const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of large files that are compared at a time.
 const COMPARED_BYTES: usize = 1 << 20;
-/// Large files as they are now.
-const NOW: InodeId = InodeId::new(u64::MAX);
 
 /// Takes a row: its key space, its key and its value.
 type EachRow<'a> = dyn FnMut(KeyspaceId, &[u8], &Bytes) -> FsResult<()> + 'a;
@@ -359,7 +357,7 @@ impl VarveFs {
                 let present = self.views()?.db.present().map_err(error::store)?;
                 let before = branch.base().map_err(error::store)?;
                 let before = Some(self.plain(before, txn.epoch)?);
-                let differences = Differences { before, after: self.plain(present, NOW)? };
+                let differences = Differences { before, after: self.plain(present, None)? };
                 let written = self.written_between(txn.epoch, None)?;
                 self.same_but_access(&differences, &written, &mut |_, _, _| Ok(()))
             };
