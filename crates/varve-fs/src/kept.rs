@@ -14,7 +14,7 @@
 //! 2. Before bytes, length or times of an object change ([`Kept::change`]), its length and the blocks that are to change
 //!    go to the overlay ([`crate::overlay`]) of the newest view, unless it is younger than that view or has been kept
 //!    there. They are durable, with their name, before the object changes, and nobody reads them from the object any more, whoever
-//!    has kept them.
+//!    has kept them: what another process has left, or a sync that failed, is made durable once ([`Kept::rely_on`]).
 //! 3. All of an object is kept where the storage below shares its room, where the kernel may write to it without
 //!    telling ([`Kept::keep_all`]), and when it is removed: then it moves there ([`Kept::take`]).
 //! 4. A view of epoch `e` reads each block from the first version at or after `e` that has it, else from the object
@@ -27,10 +27,11 @@
 //! Source: the deadlists of ZFS (`dsl_deadlist.c`) for 5; KVFS, thesis section 3.3, keeps whole tables instead.
 
 mod changes;
+mod durable;
 mod ending;
 mod files;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,8 @@ pub(crate) struct Kept {
     writing: RwLock<()>,
     /// Held by the one who makes versions or moves them.
     keeping: Mutex<()>,
+    /// Overlays that are durable as far as they go, and directories all names in which are. Of others that is not known.
+    durable: Mutex<HashSet<PathBuf>>,
     /// The storage below may share room between copies.
     shares: AtomicBool,
 }
@@ -97,6 +100,7 @@ impl Kept {
             newest: AtomicU64::new(0),
             writing: RwLock::default(),
             keeping: Mutex::default(),
+            durable: Mutex::default(),
             shares: AtomicBool::new(true),
         }
     }
@@ -177,7 +181,10 @@ impl Kept {
         object: &dyn File,
         bytes: &Range<u64>,
     ) -> io::Result<()> {
-        if let Some(overlay) = self.blocks(newest, ino)?
+        let path = self.path(newest, ino);
+        let blocks = blocks_path(&path);
+        if self.is_durable(&blocks)
+            && let Some(overlay) = self.overlays.get(&blocks)?
             && overlay.owns(bytes)
         {
             if overlay.has_keepers() {
@@ -186,8 +193,7 @@ impl Kept {
             return Ok(());
         }
         let Some(overlay) = self.version(newest, ino, object)? else { return Ok(()) };
-        let keep = |overlay: &Overlay| overlay.keep(&FileBase(object), bytes);
-        overlay.keep_by(keep, || self.wait_for_readers())
+        self.keep_in(&path, &overlay, |overlay| overlay.keep(&FileBase(object), bytes))
     }
 
     /// Who has looked before has read when it returns.
@@ -206,17 +212,18 @@ impl Kept {
         if self.settled_all(newest, ino)? {
             return Ok(None);
         }
+        let path = self.path(newest, ino);
         if let Some(begun) = self.blocks(newest, ino)? {
+            self.rely_on(&path, &begun)?;
             return Ok(Some(begun));
         }
-        let path = self.path(newest, ino);
         self.create_dirs(&path)?;
         if self.share(object, &path)? {
             return Ok(None);
         }
         let stat = object.stat()?;
         let begun = self.overlays.create(&blocks_path(&path), OverlayKind::Kept, &stat)?;
-        self.sync_dirs(&path)?;
+        self.name(&path).inspect_err(|_| drop(self.overlays.remove(&blocks_path(&path))))?;
         Ok(Some(begun))
     }
 
@@ -230,10 +237,10 @@ impl Kept {
         Ok(())
     }
 
-    /// The same; says whether all of the object is kept there then. REQUIRES: `keeping`.
+    /// The same; says whether all of the object is kept there then, durably. REQUIRES: `keeping`.
     fn settled_all(&self, newest: InodeId, ino: InodeId) -> io::Result<bool> {
         self.settle(newest, ino)?;
-        self.has_all(newest, ino)
+        self.keeps_all(newest, ino)
     }
 
     /// Keeps all of an object at `path` if the storage below shares its room.
@@ -258,7 +265,8 @@ impl Kept {
     /// Puts the copy `begun` where all of an object is kept.
     fn put_all(&self, begun: &Path, path: &Path) -> io::Result<()> {
         self.env.rename(begun, path)?;
-        self.sync_dirs(path)?;
+        // What may stay without its name is none: nothing has changed yet.
+        self.name(path).inspect_err(|_| drop(self.env.remove_file(path)))?;
         self.wait_for_readers();
         Ok(())
     }
@@ -277,26 +285,30 @@ impl Kept {
         let epochs = self.epochs.read().live().find(|other| *other != epoch);
         let Some(newest) = epochs.filter(|newest| ino < *newest) else { return Ok(()) };
         let _keeping = self.keeping.lock();
-        if self.has_all(newest, ino)? {
-            return Ok(());
-        }
         // What the view itself or those that are ending have kept is older than the object.
-        let later = self.layers(&self.epochs.read(), newest.get() + 1, ino)?;
-        if later.all.is_some() {
-            return Ok(());
+        let epochs: Vec<InodeId> = self.epochs.read().all.range(newest..).copied().collect();
+        for epoch in epochs {
+            if self.keeps_all(epoch, ino)? {
+                return Ok(());
+            }
         }
-        let blocks = blocks_path(&self.path(newest, ino));
+        let later = self.layers(&self.epochs.read(), newest.get() + 1, ino)?;
+        let path = self.path(newest, ino);
+        let blocks = blocks_path(&path);
         through(&later.blocks, object, &mut |seen| {
             let overlay = match self.overlays.get(&blocks)? {
-                Some(overlay) => overlay,
+                Some(overlay) => {
+                    self.rely_on(&path, &overlay)?;
+                    overlay
+                }
                 None => {
-                    self.create_dirs(&blocks)?;
-                    unsynced.extend(self.dirs_of(&blocks));
+                    self.create_dirs(&path)?;
+                    unsynced.extend(self.dirs_of(&path));
+                    self.doubt_names(&path);
                     self.overlays.create(&blocks, OverlayKind::Kept, &seen.stat()?)?
                 }
             };
-            let keep = |overlay: &Overlay| overlay.keep_ranges(&FileBase(seen), ranges);
-            overlay.keep_by(keep, || self.wait_for_readers())
+            self.keep_in(&path, &overlay, |overlay| overlay.keep_ranges(&FileBase(seen), ranges))
         })
     }
 
@@ -349,13 +361,15 @@ impl Kept {
         let Some(newest) = self.newest_for(ino) else { return Ok(false) };
         let _keeping = self.keeping.lock();
         let path = self.path(newest, ino);
-        if self.settled_all(newest, ino)? {
+        self.settle(newest, ino)?;
+        if self.has_all(newest, ino)? {
             // Who has taken it may not have come to sync them.
             unsynced.extend(self.dirs_of(&path));
             return Ok(false);
         }
         self.create_dirs(&path)?;
         let _nobody_reads = self.epochs.write();
+        self.doubt_names(&path);
         match self.env.rename(object, &path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             moved => moved?,
@@ -412,26 +426,6 @@ impl Kept {
             Ok(())
         })?;
         answer.ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-
-    /// Makes the directories above `path`, durably: a name that moves must not arrive in one that a power cut takes away.
-    fn create_dirs(&self, path: &Path) -> io::Result<()> {
-        if path.parent().is_some_and(|dir| self.env.stat(dir).is_ok()) {
-            return Ok(());
-        }
-        create_dirs_between(self.env.as_ref(), self.dir.parent(), path)?;
-        self.sync_dirs(path)
-    }
-
-    /// Makes the name `path` durable, and those of the directories above it.
-    fn sync_dirs(&self, path: &Path) -> io::Result<()> {
-        self.dirs_of(path).iter().try_for_each(|dir| self.env.sync_dir(dir))
-    }
-
-    /// The directories from that of `path` up to that of the store.
-    fn dirs_of(&self, path: &Path) -> Vec<PathBuf> {
-        let dirs = path.ancestors().skip(1).take_while(|dir| dir.starts_with(&self.dir));
-        dirs.chain(self.dir.parent()).map(Path::to_path_buf).collect()
     }
 }
 

@@ -23,7 +23,7 @@
 //! All integers are little-endian. Each crc is crc32c of: salt u64, offset in the file u64, the bytes before it; that of
 //! the header is without the two. Of the slots the one with the higher turn counts, so that a torn write loses
 //! nothing. Records beyond those it counts are of a process that died if `boot` is that of this machine's present
-//! run, and of a lost power otherwise; those are not believed.
+//! run, and of a lost power otherwise; those are not believed, nor any of a kept overlay.
 
 use varve_types::Timestamp;
 

@@ -47,21 +47,25 @@ impl Kept {
         if !has_all && self.overlays.get(&later_blocks)?.is_none() {
             return Ok(());
         }
-        if !self.has_all(before, ino)? {
+        if !self.keeps_all(before, ino)? {
             self.create_dirs(&earlier)?;
             match (self.overlays.get(&earlier_blocks)?, self.overlays.get(&later_blocks)?) {
-                (Some(earlier), Some(later)) => earlier.adopt(&later)?,
-                (None, Some(_)) => {
+                (Some(blocks), Some(later)) => {
+                    self.rely_on(&earlier, &blocks)?;
+                    self.keep_in(&earlier, &blocks, |blocks| blocks.adopt(&later))?;
+                }
+                (None, Some(blocks)) => {
+                    blocks.settle()?;
                     let _nobody_reads = self.epochs.write();
                     self.overlays.rename(&later_blocks, &earlier_blocks)?;
-                    self.sync_dirs(&earlier)?;
+                    self.name(&earlier)?;
                 }
                 (_, None) => {}
             }
             if has_all {
                 let _nobody_reads = self.epochs.write();
                 self.env.rename(&later, &earlier)?;
-                self.sync_dirs(&earlier)?;
+                self.name(&earlier)?;
             }
         }
         let _nobody_reads = self.epochs.write();

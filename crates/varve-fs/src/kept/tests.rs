@@ -4,7 +4,7 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use varve_env::sim::SimEnv;
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_schema::overlay::BLOCK_BYTES;
 use varve_testkit::{PATIENCE, eventually};
 use varve_types::FileName;
@@ -188,4 +188,67 @@ fn others_go_on_while_a_view_waits_for_a_change_that_began_before() {
         at_work.wait();
         assert!(waits && others_go_on, "{waits} {others_go_on}");
     });
+}
+
+/// Who has left what is not durable.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    /// A process that died.
+    Dead,
+    /// One whose sync failed, and which knows the overlay no more.
+    Forgetful,
+    /// One whose sync failed.
+    Itself,
+}
+
+const LEFT_BY: [Left; 3] = [Left::Dead, Left::Forgetful, Left::Itself];
+
+/// What a process had kept, but not durably, when it died or the sync failed was taken for durable by the next one: the object changed
+/// upon that, and a power cut left the view without what it saw.
+#[test]
+fn what_is_kept_is_durable_whatever_an_earlier_process_has_left() {
+    let again = |env: &Arc<SimEnv>| {
+        let kept =
+            Kept::new(env.clone(), "/store/kept".into(), Arc::new(Overlays::new(env.clone())));
+        kept.begin(FIRST);
+        kept
+    };
+    for (shares, left_by, nth) in [false, true].into_iter().flat_map(|shares| {
+        LEFT_BY.into_iter().flat_map(move |by| (1..12).map(move |nth| (shares, by, nth)))
+    }) {
+        let rig = Rig::new();
+        rig.object.sync_all().unwrap();
+        ["/store", "/"].iter().for_each(|dir| rig.env.sync_dir(Path::new(dir)).unwrap());
+        rig.kept.begin(FIRST);
+        rig.env.set_shares_room(shares);
+        let fail = |op| FaultRule { path_suffix: String::new(), op, nth, errno: 5, sticky: false };
+        match left_by {
+            Left::Dead => rig.env.crash_at_sync(rig.env.sync_count() + nth),
+            _ => [SimOp::Sync, SimOp::SyncDir].into_iter().for_each(|op| rig.env.fail(fail(op))),
+        }
+        let change = |kept: &Kept, object: &dyn File| {
+            kept.change(INO, object, PIECE, || object.write_all_at(&[2; 9], 0))
+        };
+        let was_kept = change(&rig.kept, rig.object.as_ref()).is_ok();
+        assert!(!was_kept || nth > 1);
+        rig.env.clear_faults();
+        let env = match left_by {
+            Left::Dead => rig.env.process_kill(),
+            _ => Arc::clone(&rig.env),
+        };
+        let object = env.open(&rig.path, OpenMode::ReadWrite).unwrap();
+        let changed = match left_by {
+            // After a failed sync it keeps nothing more in the overlay that it has in memory.
+            Left::Itself => change(&rig.kept, object.as_ref()).or(Ok(())),
+            _ => change(&again(&env), object.as_ref()),
+        };
+        changed.unwrap();
+        object.sync_all().unwrap();
+        for cut in [env.power_cut_keep_nothing(), env.power_cut_keep_all(), env.power_cut(nth)] {
+            let mut seen = [0; 9];
+            let read = |file: &dyn File| file.read_at(&mut seen, 0);
+            again(&cut).read(FIRST, INO, &rig.path, read).unwrap();
+            assert_eq!(seen, [1; 9], "shares {shares}, left {left_by:?}, at sync {nth}");
+        }
+    }
 }

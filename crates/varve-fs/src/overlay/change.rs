@@ -143,6 +143,11 @@ impl Overlay {
         self.journal.lock().sync(self.file.as_ref(), &self.header, all)
     }
 
+    /// Of a Kept one: makes what it owns durable, whoever has left it so far.
+    pub(crate) fn settle(&self) -> io::Result<()> {
+        self.journal.lock().settle(self.file.as_ref(), &self.header)
+    }
+
     /// Whether a power cut would take something, other than what the file's own sync covers.
     pub(crate) fn is_unsynced(&self) -> bool {
         self.journal.lock().is_unsynced()

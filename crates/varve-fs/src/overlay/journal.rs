@@ -4,7 +4,7 @@ use std::io;
 
 use varve_env::File;
 use varve_schema::overlay::{
-    BLOCK_BYTES, OverlayChange, OverlayHeader, OverlayRecord, OverlaySlot, PAGE_BYTES,
+    BLOCK_BYTES, OverlayChange, OverlayHeader, OverlayKind, OverlayRecord, OverlaySlot, PAGE_BYTES,
     RECORD_BYTES, SLOT_OFFSETS,
 };
 
@@ -19,6 +19,8 @@ pub(super) struct Journal {
     /// Records that were written.
     records: u64,
     slot: OverlaySlot,
+    /// Another process, or a sync that failed, may have left the slot in memory alone.
+    is_doubtful: bool,
     /// The first failed sync, after which nothing more is believed to become durable.
     failed: Option<String>,
     /// Where the last blocks that were kept end, and how many they were.
@@ -27,8 +29,8 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    fn new(records: u64, slot: OverlaySlot) -> Journal {
-        Journal { records, slot, failed: None, kept_to: u64::MAX, kept_run: 0 }
+    fn new(slot: OverlaySlot, is_doubtful: bool) -> Journal {
+        Journal { records: 0, slot, is_doubtful, failed: None, kept_to: u64::MAX, kept_run: 0 }
     }
 
     /// Writes header and slot of a new overlay.
@@ -36,7 +38,7 @@ impl Journal {
         let slot = OverlaySlot { turn: 0, records: 0 };
         file.write_all_at(&header.encode(), 0)?;
         file.write_all_at(&slot.encode(header.salt), slot.offset())?;
-        Ok(Journal::new(0, slot))
+        Ok(Journal::new(slot, false))
     }
 
     /// Whether there are records that are not known to be durable.
@@ -86,9 +88,21 @@ impl Journal {
         self.note(if all { file.sync_all() } else { file.sync_data() })
     }
 
+    /// Makes the count of the records durable, which an earlier process may only have written, or a sync that failed left in memory
+    /// alone: what it counts is.
+    pub(super) fn settle(&mut self, file: &dyn File, header: &OverlayHeader) -> io::Result<()> {
+        if self.is_doubtful {
+            file.write_all_at(&self.slot.encode(header.salt), self.slot.offset())?;
+            self.note(file.sync_data())?;
+            self.is_doubtful = false;
+        }
+        Ok(())
+    }
+
     /// Remembers a failure.
     fn note(&mut self, done: io::Result<()>) -> io::Result<()> {
         if let Err(error) = &done {
+            self.is_doubtful = true;
             self.failed.get_or_insert_with(|| error.to_string());
         }
         done
@@ -121,11 +135,11 @@ pub(super) fn load(
         return Ok(Err((slot.offset(), "it counts more records than there can be".to_owned())));
     }
     let mut state = State { limit: header.base_blocks(), ..State::default() };
-    let mut journal = Journal::new(0, slot);
+    let mut journal = Journal::new(slot, true);
     if let Err(damage) = read_records(file, &header, boot, &mut state, &mut journal)? {
         return Ok(Err(damage));
     }
-    if header.kind == varve_schema::overlay::OverlayKind::Written {
+    if header.kind == OverlayKind::Written {
         // A process may have died between cutting the file and saying so.
         let len = file.stat()?.len.saturating_sub(header.data_start());
         let end = len.div_ceil(BLOCK_BYTES);
@@ -149,8 +163,10 @@ fn read_records(
         let count = file.read_at(&mut buffer[..left * RECORD_BYTES], begin)?;
         for bytes in buffer[..count].chunks(RECORD_BYTES) {
             let is_counted = journal.records < journal.slot.records;
+            // The base of what is kept does not change before that is counted.
+            let is_written = |of: u64| header.kind == OverlayKind::Written && of == boot;
             match OverlayRecord::decode(bytes, header, journal.records) {
-                Ok(record) if is_counted || record.boot == boot => apply(state, record.change),
+                Ok(record) if is_counted || is_written(record.boot) => apply(state, record.change),
                 Err(error) if is_counted => {
                     let offset = OverlayRecord::offset(journal.records);
                     return Ok(Err((offset, error.to_string())));

@@ -25,7 +25,8 @@
 //! How it survives: (1) Bytes go to the overlay before the record that makes their block its own, so that the death of
 //! the process leaves each block whole, from one side or the other. (2) A sync makes the bytes and records
 //! durable and then the count of the records. (3) After a power cut only counted records are believed, so that no
-//! record speaks of bytes that are lost; blocks of the others are the base's again, as before the write.
+//! record speaks of bytes that are lost; blocks of the others are the base's again, as before the write. Of a Kept one no
+//! others ever are: its base has not changed yet.
 //!
 //! Invariants: the records say exactly which blocks below the *limit* are its own; from the limit on nothing of the base
 //! is seen. One [`Overlay`] at most is in memory for each file ([`table`]), as it numbers the records.
