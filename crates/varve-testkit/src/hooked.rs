@@ -26,6 +26,9 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
     /// After a file was opened, before the caller has it.
     fn after_open(&self, _path: &Path, _mode: OpenMode) {}
 
+    /// After a file has got its name `to`, before the caller knows.
+    fn after_rename(&self, _to: &Path) {}
+
     /// After a directory was made, before the caller knows.
     fn after_create_dir(&self, _path: &Path) {}
 
@@ -68,7 +71,9 @@ impl<H: Hooks> Env for HookedEnv<H> {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.sim.rename(from, to)
+        let renamed = self.sim.rename(from, to);
+        self.hooks.after_rename(to);
+        renamed
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {

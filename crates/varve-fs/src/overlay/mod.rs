@@ -164,24 +164,22 @@ fn bytes_of(blocks: &Range<u64>) -> Range<u64> {
 }
 
 impl Overlay {
-    /// Makes one at `path` over a base of which `stat` tells, durably but for the name. REQUIRES: nobody else does.
+    /// Makes one at `begun` over a base of which `base` tells, durably but for the name.
     fn create(
         env: &dyn Env,
-        path: &Path,
+        begun: &Path,
         kind: OverlayKind,
         base: &FileStat,
     ) -> io::Result<Overlay> {
         let header =
             OverlayHeader { kind, salt: env.random(), base_len: base.len, modified: base.modified };
-        let begun = path.with_extension("blocks-begun");
-        let file = env.open(&begun, OpenMode::CreateOrOpen)?;
+        let file = env.open(begun, OpenMode::CreateOrOpen)?;
         file.set_len(0)?;
         let journal = Journal::create(file.as_ref(), &header)?;
         let len = if kind == OverlayKind::Written { base.len } else { 0 };
         file.set_len(header.data_start() + len)?;
         file.set_times(None, Some(base.modified))?;
         file.sync_all()?;
-        env.rename(&begun, path)?;
         let state = State { limit: header.base_blocks(), ..State::default() };
         Ok(Overlay::new(env, file, header, state, journal))
     }

@@ -81,8 +81,12 @@ impl Overlays {
         kind: OverlayKind,
         base: &FileStat,
     ) -> io::Result<Arc<Overlay>> {
-        let overlay = Overlay::create(self.env.as_ref(), path, kind, base)?;
-        Ok(self.known.lock().add(path, overlay))
+        let begun = path.with_extension("blocks-begun");
+        let overlay = Overlay::create(self.env.as_ref(), &begun, kind, base)?;
+        // Who finds the file finds this one.
+        let mut known = self.known.lock();
+        self.env.rename(&begun, path)?;
+        Ok(known.add(path, overlay))
     }
 
     /// Moves one.

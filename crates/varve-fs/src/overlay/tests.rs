@@ -1,11 +1,16 @@
 //! Overlays against vectors of bytes, over machines that die and lose power.
 
+use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use varve_env::sim::SimEnv;
 use varve_env::{Allocate, Env, File, OpenMode, Seek};
 use varve_schema::overlay::{BLOCK_BYTES, OverlayKind, OverlayRecord, SLOT_OFFSETS};
+use varve_testkit::hooked::{HookedEnv, Hooks};
 use varve_testkit::rng::Rng;
 
 use super::{FileBase, Overlay, Overlays};
@@ -329,4 +334,53 @@ fn damage_is_told_with_file_and_offset() {
     cut.truncate_raw(Path::new(OVERLAY), OverlayRecord::offset(1)).unwrap();
     let error = Overlays::new(cut).get(Path::new(OVERLAY)).unwrap_err().to_string();
     assert!(error.contains("cut off"), "{error}");
+}
+
+/// Something that happens once, behind a renaming.
+#[derive(Default)]
+struct OnceRenamed(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl fmt::Debug for OnceRenamed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnceRenamed").finish_non_exhaustive()
+    }
+}
+
+impl Hooks for OnceRenamed {
+    fn after_rename(&self, _to: &Path) {
+        let happens = self.0.lock().take();
+        if let Some(happens) = happens {
+            happens();
+        }
+    }
+
+    fn is_deterministic(&self) -> bool {
+        true
+    }
+}
+
+/// Who looked for an overlay at the moment when it got its name read it a second time, and wrote to that one: a commit took the
+/// other, which owned nothing.
+#[test]
+fn who_looks_for_an_overlay_that_is_being_made_finds_that_one() {
+    let sim = SimEnv::new(1);
+    let stat = base(&sim, &[1; BLOCK]).stat().unwrap();
+    let env = Arc::new(HookedEnv::new(&sim, OnceRenamed::default()));
+    let overlays = Overlays::new(env.clone());
+    let ((go, gone), (tell, told)) = (mpsc::channel(), mpsc::channel::<()>());
+    *env.hooks.0.lock() = Some(Box::new(move || {
+        go.send(()).unwrap();
+        let _ = told.recv_timeout(Duration::from_millis(100));
+    }));
+    thread::scope(|scope| {
+        let overlays = &overlays;
+        let looker = scope.spawn(move || {
+            gone.recv().unwrap();
+            let found = overlays.get(Path::new(OVERLAY)).unwrap().unwrap();
+            let _ = tell.send(());
+            found
+        });
+        let made = overlays.create(Path::new(OVERLAY), OverlayKind::Written, &stat).unwrap();
+        assert!(Arc::ptr_eq(&made, &looker.join().unwrap()));
+    });
 }
