@@ -337,7 +337,9 @@ impl VarveFs {
         let ended = kept.ended().map_err(fail)?;
         // What they kept is needed by those before as long as it is there.
         ended.iter().for_each(|epoch| kept.retire(*epoch));
-        if !self.options.read_only {
+        if !self.options.read_only && !ended.is_empty() {
+            // A commit may be in the log alone: a power cut would bring the transaction back.
+            views.db.sync()?;
             ended.into_iter().for_each(|epoch| self.end_view(epoch));
         }
         Ok(())
