@@ -286,15 +286,18 @@ impl Objects {
         }
         let path = self.path(ino);
         self.create_dirs(&path)?;
-        if let Some(dir) = path.parent() {
-            self.claimed.lock().dirs.insert(dir.to_path_buf());
-        }
-        if anew {
-            return Ok(Own::All(self.env.open(&path, OpenMode::CreateNew)?));
-        }
-        let stat = self.read_origin(ino, |file| file.stat())?;
-        let blocks = self.overlays.create(&blocks_path(&path), OverlayKind::Written, &stat)?;
-        Ok(Own::Blocks(blocks))
+        let below = if anew { None } else { Some(self.read_origin(ino, |file| file.stat())?) };
+        // Whoever finds it and syncs it has its name synced, too.
+        let mut claimed = self.claimed.lock();
+        let own = match below {
+            None => Own::All(self.env.open(&path, OpenMode::CreateNew)?),
+            Some(stat) => {
+                let blocks = blocks_path(&path);
+                Own::Blocks(self.overlays.create(&blocks, OverlayKind::Written, &stat)?)
+            }
+        };
+        claimed.dirs.extend(path.parent().map(Path::to_path_buf));
+        Ok(own)
     }
 
     /// The same, or `None` if there is no object of `ino`.
@@ -435,7 +438,73 @@ pub(crate) fn object_path(dir: &Path, ino: InodeId) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use varve_env::sim::SimEnv;
+    use varve_testkit::hooked::{HookedEnv, Hooks};
+
     use super::*;
+
+    /// Something that happens once, before a file is made.
+    #[derive(Default)]
+    struct OnceMade(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+    impl fmt::Debug for OnceMade {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("OnceMade").finish_non_exhaustive()
+        }
+    }
+
+    impl Hooks for OnceMade {
+        fn before_open(&self, _path: &Path, mode: OpenMode) -> io::Result<()> {
+            let happens = self.0.lock().take_if(|_| mode == OpenMode::CreateNew);
+            if let Some(happens) = happens {
+                happens();
+            }
+            Ok(())
+        }
+
+        fn is_deterministic(&self) -> bool {
+            true
+        }
+    }
+
+    /// A sync of another file in the transaction, right before one was made, left its name to nobody.
+    #[test]
+    fn an_own_file_that_is_synced_has_a_durable_name() {
+        let (sim, store) = (SimEnv::new(1), Path::new("/store"));
+        ["/store", "/store/views"].iter().for_each(|dir| sim.create_dir(Path::new(dir)).unwrap());
+        sim.sync_dir(Path::new("/")).unwrap();
+        let env = Arc::new(HookedEnv::new(&sim, OnceMade::default()));
+        let machine: Arc<dyn Env> = env.clone();
+        let objects = Arc::new(Objects::new(machine, store));
+        let view = Arc::new(objects.of_view(store.join("views/900"), None));
+        let sync = |view: &Objects, ino, own| match own {
+            Own::All(file) => view.sync(ino, file.as_ref(), true).unwrap(),
+            Own::Blocks(_) => panic!("no file"),
+        };
+        let [one, other] = [100, 101].map(InodeId::new);
+        let of_other = view.make_own(other, true).unwrap();
+        let ((go, gone), (tell, told)) = (mpsc::channel(), mpsc::channel::<()>());
+        *env.hooks.0.lock() = Some(Box::new(move || {
+            go.send(()).unwrap();
+            let _ = told.recv_timeout(Duration::from_millis(100));
+        }));
+        thread::scope(|scope| {
+            let view = &view;
+            scope.spawn(move || {
+                gone.recv().unwrap();
+                sync(view, other, of_other);
+                let _ = tell.send(());
+            });
+            sync(view, one, view.make_own(one, true).unwrap());
+        });
+        let left = sim.power_cut_keep_nothing();
+        assert!(left.stat(&view.path(one)).is_ok());
+    }
 
     /// TableFS 4.2.1: inode I is stored as K/J/I with J = I / 10000 and K = J / 10000.
     #[test]
