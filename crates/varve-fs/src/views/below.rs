@@ -28,7 +28,7 @@ use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{Entry, FsError, FsResult};
 
 use super::made_up::{MadeUp, NUMBER_MAX};
-use super::names::{TOP_NAME, text};
+use super::names::{Numbered, TOP_NAME, text};
 use super::{ViewKind, ViewName};
 use crate::error;
 use crate::fs::VarveFs;
@@ -128,12 +128,13 @@ impl VarveFs {
         Timestamp::new(0, (hasher.finish() % 1_000_000_000) as u32).unwrap_or_default()
     }
 
-    /// The snapshots in which `dir` was, each with the link to it there.
-    pub(super) fn links_of(&self, dir: InodeId) -> FsResult<Vec<(MadeUp, String)>> {
+    /// The snapshots in which `dir` was, each with its epoch and the link to `dir` there.
+    pub(super) fn links_of(&self, dir: InodeId) -> FsResult<Vec<Numbered>> {
         let mut links = Vec::new();
-        for ViewName { name, .. } in self.view_names(ViewKind::Snapshot)? {
+        for (epoch, ViewName { name, .. }) in self.views_of(ViewKind::Snapshot)? {
             match self.link_of(dir, name.as_bytes()) {
-                Ok(link) => links.push((link, name)),
+                // The number of the link may be another one each time.
+                Ok(link) => links.push((epoch.get(), link, name)),
                 Err(FsError::NotFound | FsError::TargetTooLong) => {}
                 Err(error) => return Err(error),
             }

@@ -26,6 +26,12 @@ pub(super) const TOP_NAME: &[u8] = b".varve";
 /// The directory of the files by which transactions end.
 pub(super) const CONTROLS: InodeId = MadeUp::Controls.id();
 
+/// What lies in a made-up directory, by its number there, with its name.
+pub(super) type Numbered = (u64, MadeUp, String);
+
+/// The cookie of the last of `.` and `..`.
+const DOTS_END: u64 = 2;
+
 /// Whether `id` stands for a place for a mount.
 pub(crate) fn is_place(id: InodeId) -> bool {
     matches!(MadeUp::of(id), Some(MadeUp::Place(..)))
@@ -151,7 +157,8 @@ impl VarveFs {
         })
     }
 
-    /// Lists a made-up directory. Cookies count.
+    /// Lists a made-up directory. Cookies are made of the numbers of the names, so that one who goes on behind one that is gone by
+    /// now misses none.
     pub(crate) fn list_made_up(
         &self,
         dir: InodeId,
@@ -164,48 +171,91 @@ impl VarveFs {
         };
         let dots = [(dir, "."), (info.parent, "..")]
             .map(|(ino, name)| (ino, FileKind::Directory, name.to_owned()));
-        let names = self.names_in(dir)?.into_iter();
-        let names = names.map(|(what, name)| (what.id(), what.kind(), name));
-        let all = dots.into_iter().chain(names).enumerate();
-        for (at, (ino, kind, name)) in all.skip(cookie as usize) {
-            let attr = match with_attr && at > 1 {
+        let mut names = self.names_in(dir)?;
+        names.sort_unstable_by_key(|(number, ..)| *number);
+        let names = names
+            .into_iter()
+            .map(|(number, what, name)| (DOTS_END + 1 + number, (what.id(), what.kind(), name)));
+        let all = (1..).zip(dots).chain(names);
+        for (at, (ino, kind, name)) in all.filter(|(at, _)| *at > cookie) {
+            let attr = match with_attr && at > DOTS_END {
                 // What is gone by now is listed as a mere name.
                 true => self.made_up(ino).map(|inode| self.attr(&inode)).transpose()?,
                 false => None,
             };
-            let (name, cookie) = (name.as_bytes(), at as u64 + 1);
-            if !emit(&DirEntry { ino, kind: file_type(kind), name, cookie, attr }) {
+            let (kind, name) = (file_type(kind), name.as_bytes());
+            if !emit(&DirEntry { ino, kind, name, cookie: at, attr }) {
                 break;
             }
         }
         Ok(())
     }
 
-    /// What lies in a made-up directory.
-    fn names_in(&self, dir: InodeId) -> FsResult<Vec<(MadeUp, String)>> {
-        let places = |kind| -> FsResult<Vec<(MadeUp, String)>> {
+    /// What lies in a made-up directory, each with a number that it keeps.
+    fn names_in(&self, dir: InodeId) -> FsResult<Vec<Numbered>> {
+        let places = |kind| -> FsResult<Vec<Numbered>> {
             let views = self.views_of(kind)?.into_iter();
-            Ok(views.map(|(epoch, name)| (MadeUp::Place(kind, epoch), name.name)).collect())
+            let place = |epoch| MadeUp::Place(kind, epoch);
+            Ok(views.map(|(epoch, name)| (epoch.get(), place(epoch), name.name)).collect())
         };
-        let fixed = |(what, name): (MadeUp, &str)| (what, name.to_owned());
+        let fixed = |number, what, name: &str| (number, what, name.to_owned());
         match MadeUp::of(dir) {
-            Some(MadeUp::Top) => Ok([
-                (MadeUp::Controls, "control"),
-                (MadeUp::Snapshots, "snapshots"),
-                (MadeUp::Transactions, "txn"),
-            ]
-            .map(fixed)
-            .to_vec()),
+            Some(MadeUp::Top) => Ok(vec![
+                fixed(0, MadeUp::Controls, "control"),
+                fixed(1, MadeUp::Snapshots, "snapshots"),
+                fixed(2, MadeUp::Transactions, "txn"),
+            ]),
             Some(MadeUp::Snapshots) => places(ViewKind::Snapshot),
             Some(MadeUp::Transactions) => places(ViewKind::Transaction),
             Some(MadeUp::Controls) => {
                 let open = self.transactions()?.into_iter();
                 let id = |txn: super::Transaction| txn.epoch.get();
-                Ok(open.map(|txn| (MadeUp::Control(id(txn)), id(txn).to_string())).collect())
+                let control = |id: u64| (id, MadeUp::Control(id), id.to_string());
+                Ok(open.map(|txn| control(id(txn))).collect())
             }
-            Some(MadeUp::Below(dir)) => Ok(vec![fixed((MadeUp::SnapshotsOf(dir), "snapshots"))]),
+            Some(MadeUp::Below(dir)) => Ok(vec![fixed(0, MadeUp::SnapshotsOf(dir), "snapshots")]),
             Some(MadeUp::SnapshotsOf(dir)) => self.links_of(dir),
             _ => Ok(Vec::new()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use varve_env::Env;
+    use varve_env::sim::SimEnv;
+    use varve_vfs::Vfs;
+
+    use super::*;
+    use crate::{FormatOptions, MountOptions};
+
+    /// Those behind one that went between two pieces of a listing were left out.
+    #[test]
+    fn a_listing_in_pieces_tells_all_that_stay() {
+        let (machine, dir): (Arc<dyn Env>, _) = (SimEnv::new(1), Path::new("/store"));
+        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
+        let fs = VarveFs::open(machine, dir, MountOptions::default()).unwrap();
+        let names: Vec<String> = (0..6).map(|n| format!("s{n}")).collect();
+        names.iter().for_each(|name| fs.create_snapshot(name).unwrap());
+        let (mut seen, mut cookie) = (Vec::new(), 0);
+        loop {
+            let mut next = None;
+            let mut one = |entry: &DirEntry<'_>| {
+                let is_first = next.is_none();
+                next.get_or_insert((text(entry.name).unwrap().to_owned(), entry.cookie));
+                is_first
+            };
+            fs.readdir(dir_of(ViewKind::Snapshot), cookie, false, &mut one).unwrap();
+            let Some((name, at)) = next else { break };
+            if names.contains(&name) {
+                fs.delete_snapshot(&name).unwrap();
+            }
+            seen.push(name);
+            cookie = at;
+        }
+        assert_eq!(seen[2..], names);
     }
 }
