@@ -22,6 +22,9 @@ use crate::error;
 /// Ids reserved by one write of the mark.
 pub(crate) const RESERVE: u64 = 1 << 20;
 
+/// No id is handed out from here on, as others are made up of ids ([`crate::views`]): stores come nowhere near.
+pub(crate) const IDS_END: u64 = 1 << 60;
+
 /// How ids are chosen (DESIGN.md section 4 names the others).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdPolicy {
@@ -58,10 +61,9 @@ impl IdAllocator {
     /// An id for a new inode.
     pub(crate) fn allocate(&self) -> FsResult<InodeId> {
         let mut state = self.state.lock();
-        if state.next == state.mark {
-            let used_up = || FsError::NoSpace("inode ids are used up".to_owned());
-            let mark = state.mark.checked_add(RESERVE).ok_or_else(used_up)?;
-            self.write_mark(&mut state, mark)?;
+        let end = end_of(state.next, 1)?;
+        if end > state.mark {
+            self.write_mark(&mut state, end - 1)?;
         }
         match self.policy {
             IdPolicy::Counter => {
@@ -75,10 +77,9 @@ impl IdAllocator {
     /// `count` ids one after the other for new inodes: the first, and the one after the last.
     pub(crate) fn reserve(&self, count: u64) -> FsResult<(InodeId, InodeId)> {
         let mut state = self.state.lock();
-        let used_up = || FsError::NoSpace("inode ids are used up".to_owned());
-        let (first, end) = (state.next, state.next.checked_add(count).ok_or_else(used_up)?);
+        let (first, end) = (state.next, end_of(state.next, count)?);
         if end > state.mark {
-            self.write_mark(&mut state, end.checked_add(RESERVE).ok_or_else(used_up)?)?;
+            self.write_mark(&mut state, end)?;
         }
         state.next = end;
         Ok((InodeId::new(first), InodeId::new(end)))
@@ -90,14 +91,15 @@ impl IdAllocator {
         if state.next > end {
             return Ok(());
         }
-        let used_up = || FsError::NoSpace("inode ids are used up".to_owned());
-        let next = end.checked_add(gap).ok_or_else(used_up)?;
-        self.write_mark(&mut state, next.checked_add(RESERVE).ok_or_else(used_up)?)?;
+        let next = end_of(end, gap)?;
+        self.write_mark(&mut state, next)?;
         state.next = next;
         Ok(())
     }
 
-    fn write_mark(&self, state: &mut State, mark: u64) -> FsResult<()> {
+    /// Reserves ids from `next` on.
+    fn write_mark(&self, state: &mut State, next: u64) -> FsResult<()> {
+        let mark = (next + RESERVE).min(IDS_END);
         let mut batch = Batch::new();
         batch.put(self.meta, ID_MARK.to_bytes(), encode_mark(mark));
         self.store.write(batch).map_err(error::store)?;
@@ -109,6 +111,12 @@ impl IdAllocator {
     pub(crate) fn next(&self) -> u64 {
         self.state.lock().next
     }
+}
+
+/// The end of `count` ids from `first` on; an error if they are used up before.
+fn end_of(first: u64, count: u64) -> FsResult<u64> {
+    let end = first.checked_add(count).filter(|end| *end <= IDS_END);
+    end.ok_or_else(|| FsError::NoSpace("inode ids are used up".to_owned()))
 }
 
 /// The value of the mark's row.
@@ -131,6 +139,29 @@ pub(crate) fn decode_mark(bytes: &Bytes) -> FsResult<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A received stream could move them where what is made up of them makes no sense.
+    #[test]
+    fn ids_have_an_end() {
+        use std::path::Path;
+
+        use varve_env::Env;
+        use varve_env::sim::SimEnv;
+
+        use crate::{FormatOptions, MountOptions, VarveFs};
+
+        let (machine, dir): (Arc<dyn Env>, _) = (SimEnv::new(1), Path::new("/store"));
+        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
+        let fs = VarveFs::open(machine, dir, MountOptions::default()).unwrap();
+        let is_full = |error| matches!(error, FsError::NoSpace(_));
+        assert!(is_full(fs.ids.pass(1 << 60, 1 << 40).unwrap_err()));
+        fs.ids.pass((1 << 60) - 3, 1).unwrap();
+        assert!(is_full(fs.ids.reserve(3).unwrap_err()));
+        for id in [(1 << 60) - 2, (1 << 60) - 1] {
+            assert_eq!(fs.ids.allocate().unwrap().get(), id);
+        }
+        assert!(is_full(fs.ids.allocate().unwrap_err()));
+    }
 
     #[test]
     fn the_mark_is_written_as_version_1_wrote_it() {

@@ -16,11 +16,12 @@ use varve_schema::FileKind;
 use varve_types::InodeId;
 
 use super::ViewKind;
+use crate::ids::IDS_END;
 
 /// How many bits the number has.
-const NUMBER_BITS: u32 = 60;
+const NUMBER_BITS: u32 = IDS_END.ilog2();
 /// The largest number.
-pub(super) const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
+pub(super) const NUMBER_MAX: u64 = IDS_END - 1;
 
 /// What a made-up id stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl MadeUp {
         })
     }
 
-    /// Its id. REQUIRES: the number has no more than 60 bits, which ids of rows have not in any lifetime.
+    /// Its id. REQUIRES: the number is an id that was handed out, or at most [`NUMBER_MAX`].
     pub(super) const fn id(self) -> InodeId {
         let (kind, number) = match self {
             MadeUp::Top => (0, 0),

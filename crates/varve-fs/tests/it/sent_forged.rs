@@ -153,10 +153,13 @@ fn forged_rows_are_refused() {
     let (end, first) = (header.inodes_end, InodeId::new(header.inodes_end));
     let below = |end: u64| format!("its header says below {end}");
     // What the rows are of, and what they speak of.
-    forged(&below(2), &|frames| {
+    let with_end = |frames: &mut Vec<Frame>, end| {
         let Frame::Header(header) = &mut frames[0] else { panic!("no header") };
-        header.inodes_end = 2;
-    });
+        header.inodes_end = end;
+    };
+    forged(&below(2), &|frames| with_end(frames, 2));
+    // No store would have ids for files of its own above these.
+    forged("its header makes no sense", &|frames| with_end(frames, 1 << 60));
     for (space, key) in [(0, RowKey::inode(first)), (1, RowKey::chunk(first, 0))] {
         forged(&below(end), &|frames| {
             let rows = vec![(key.to_bytes().to_vec(), None)];

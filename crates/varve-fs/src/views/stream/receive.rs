@@ -29,6 +29,7 @@ use super::receipt::Receipt;
 use super::send::{Progress, Totals};
 use crate::error;
 use crate::fs::VarveFs;
+use crate::ids::IDS_END;
 use crate::superblock::views_dir;
 use crate::views::commit::{CommitError, Ending};
 use crate::views::merge::same_but_access_times;
@@ -40,8 +41,8 @@ use crate::views::{HIDDEN_NAME, check_name, parse_name, stored_id};
 const IDS_LEFT: u64 = 1 << 40;
 /// The most ids that chance adds.
 const IDS_CHANCE: u64 = 1 << 48;
-/// Ids of a stream are below this.
-const IDS_END: u64 = 1 << 60;
+/// Ids of a stream are below this, so that enough are left.
+const STREAM_IDS_END: u64 = IDS_END / 2;
 /// How often a transaction is begun until it finds the store at rest, and the wait between.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -152,7 +153,8 @@ impl VarveFs {
         let SnapshotId { id, name } = &header.snapshot;
         check_name(name)?;
         let is_id = |letter: char| letter.is_ascii_hexdigit() || letter == '-';
-        if id.is_empty() || id.len() > 64 || !id.chars().all(is_id) || header.inodes_end > IDS_END {
+        let is_known = !id.is_empty() && id.len() <= 64 && id.chars().all(is_id);
+        if !is_known || header.inodes_end > STREAM_IDS_END {
             return Err(ReceiveError::Stream("its header makes no sense".to_owned()));
         }
         let known = self.views()?.db.snapshots();
