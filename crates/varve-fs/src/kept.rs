@@ -30,6 +30,7 @@ mod changes;
 mod durable;
 mod ending;
 mod files;
+mod stack;
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -46,6 +47,7 @@ use varve_types::InodeId;
 use crate::objects::{begun_path, object_path};
 use crate::overlay::{FileBase, Overlay, Overlays, blocks_path};
 pub(crate) use files::{copy_file, create_dirs_between, exists, remove_tree};
+use stack::Stack;
 
 /// The kept versions of a store's objects.
 #[derive(Debug)]
@@ -295,21 +297,20 @@ impl Kept {
         let later = self.layers(&self.epochs.read(), newest.get() + 1, ino)?;
         let path = self.path(newest, ino);
         let blocks = blocks_path(&path);
-        through(&later.blocks, object, &mut |seen| {
-            let overlay = match self.overlays.get(&blocks)? {
-                Some(overlay) => {
-                    self.rely_on(&path, &overlay)?;
-                    overlay
-                }
-                None => {
-                    self.create_dirs(&path)?;
-                    unsynced.extend(self.dirs_of(&path));
-                    self.doubt_names(&path);
-                    self.overlays.create(&blocks, OverlayKind::Kept, &seen.stat()?)?
-                }
-            };
-            self.keep_in(&path, &overlay, |overlay| overlay.keep_ranges(&FileBase(seen), ranges))
-        })
+        let seen = Stack { blocks: &later.blocks, bottom: object };
+        let overlay = match self.overlays.get(&blocks)? {
+            Some(overlay) => {
+                self.rely_on(&path, &overlay)?;
+                overlay
+            }
+            None => {
+                self.create_dirs(&path)?;
+                unsynced.extend(self.dirs_of(&path));
+                self.doubt_names(&path);
+                self.overlays.create(&blocks, OverlayKind::Kept, &seen.stat()?)?
+            }
+        };
+        self.keep_in(&path, &overlay, |overlay| overlay.keep_ranges(&FileBase(&seen), ranges))
     }
 
     /// Whether all of the object of `ino` is kept, or need not be, or can be at once as room is shared: then it may be
@@ -420,12 +421,10 @@ impl Kept {
             Some(all) => all,
             None => self.env.open(object, OpenMode::Read)?,
         };
-        let (mut with, mut answer) = (Some(with), None);
-        through(&blocks, bottom.as_ref(), &mut |file| {
-            answer = with.take().map(|with| with(file)).transpose()?;
-            Ok(())
-        })?;
-        answer.ok_or_else(|| io::ErrorKind::NotFound.into())
+        match blocks.is_empty() {
+            true => with(bottom.as_ref()),
+            false => with(&Stack { blocks: &blocks, bottom: bottom.as_ref() }),
+        }
     }
 }
 
@@ -436,21 +435,6 @@ struct Layers {
     blocks: Vec<Arc<Overlay>>,
     /// What lies below them, if it is not the object.
     all: Option<Arc<dyn File>>,
-}
-
-/// Calls `with` with what is seen through `blocks`, the uppermost first, over `bottom`.
-fn through(
-    blocks: &[Arc<Overlay>],
-    bottom: &dyn File,
-    with: &mut dyn FnMut(&dyn File) -> io::Result<()>,
-) -> io::Result<()> {
-    match blocks.split_last() {
-        None => with(bottom),
-        Some((lowest, upper)) => {
-            let base = FileBase(bottom);
-            through(upper, &lowest.over(&base), with)
-        }
-    }
 }
 
 #[cfg(test)]

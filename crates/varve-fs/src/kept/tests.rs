@@ -4,8 +4,10 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use varve_env::Seek;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_schema::overlay::BLOCK_BYTES;
+use varve_testkit::rng::Rng;
 use varve_testkit::{PATIENCE, eventually};
 use varve_types::FileName;
 use varve_vfs::{Caller, OpenFlags, Vfs};
@@ -305,4 +307,75 @@ fn what_a_transaction_sees_is_kept_until_its_end_is_durable() {
         }
     }
     assert!(open > 0);
+}
+
+/// Where thousands of views had each kept something of one object, who read it in the first one ran out of stack.
+#[test]
+fn any_number_of_versions_is_read_through() {
+    let rig = Rig::new();
+    for n in 0..1000 {
+        rig.kept.begin(InodeId::new(FIRST.get() + n));
+        rig.change((n % 250) as u8 + 2);
+    }
+    let mut seen = [0; 9];
+    // Nobody but the object has it.
+    let read = |file: &dyn File| {
+        assert_eq!(file.stat()?.len, 3 * BLOCK_BYTES);
+        assert_eq!(file.seek(Seek::Data, 2 * BLOCK_BYTES)?, 2 * BLOCK_BYTES);
+        file.read_at(&mut seen, 2 * BLOCK_BYTES)
+    };
+    thread::scope(|scope| {
+        let little = thread::Builder::new().stack_size(1 << 17);
+        let read = || rig.kept.read(FIRST, INO, &rig.path, read).unwrap();
+        little.spawn_scoped(scope, read).unwrap();
+    });
+    assert_eq!(seen, [1; 9]);
+}
+
+#[test]
+fn each_view_sees_what_the_object_was_whatever_the_others_keep() {
+    for seed in 0..20 {
+        let (rig, mut rng) = (Rig::new(), Rng::new(seed));
+        rig.kept.shares.store(rng.chance(20), Ordering::Relaxed);
+        let (mut now, mut views) = (vec![1; 3 * BLOCK_BYTES as usize], Vec::new());
+        for n in 0..12 {
+            let epoch = InodeId::new(FIRST.get() + n);
+            rig.kept.begin(epoch);
+            views.push((epoch, now.clone()));
+            for byte in 2..2 + rng.below(4) as u8 {
+                let at = rng.below(4 * BLOCK_BYTES);
+                if rng.chance(30) {
+                    let cut = || rig.object.set_len(at);
+                    rig.kept.change(INO, rig.object.as_ref(), at..u64::MAX, cut).unwrap();
+                    now.resize(at as usize, 0);
+                } else {
+                    let bytes = vec![byte; rng.below(BLOCK_BYTES) as usize + 1];
+                    let end = at + bytes.len() as u64;
+                    let write = || rig.object.write_all_at(&bytes, at);
+                    rig.kept.change(INO, rig.object.as_ref(), at..end, write).unwrap();
+                    now.resize(now.len().max(end as usize), 0);
+                    now[at as usize..end as usize].copy_from_slice(&bytes);
+                }
+            }
+            if rng.chance(20) {
+                rig.kept.end(views.swap_remove(rng.below(views.len() as u64) as usize).0).unwrap();
+            }
+        }
+        for (epoch, expected) in views {
+            let mut seen = vec![7; expected.len() + 1];
+            let read = |file: &dyn File| {
+                assert_eq!(file.stat()?.len, expected.len() as u64);
+                let copy = rig.env.open(Path::new("/copy"), OpenMode::CreateOrOpen)?;
+                copy.set_len(0)?;
+                crate::overlay::copy_bytes(file, copy.as_ref(), expected.len() as u64)?;
+                copy.set_len(expected.len() as u64)?;
+                let mut copied = vec![7; expected.len()];
+                copy.read_exact_at(&mut copied, 0)?;
+                assert!(copied == expected, "seed {seed}: a copy of {epoch}");
+                file.read_at(&mut seen, 0)
+            };
+            let count = rig.kept.read(epoch, INO, &rig.path, read).unwrap();
+            assert!(seen[..count] == expected, "seed {seed}: {epoch}");
+        }
+    }
 }

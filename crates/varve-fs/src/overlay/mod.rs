@@ -221,6 +221,21 @@ impl Overlay {
         self.state.read().owns(&(bytes.start.min(end)..end))
     }
 
+    /// Whether the byte at `at` is its own, and up to where, at most `end`, that goes on.
+    pub(crate) fn run(&self, at: u64, end: u64) -> (bool, u64) {
+        self.state.read().run(at, end)
+    }
+
+    /// Reads bytes that are its own; of those behind the last that was written, none.
+    pub(crate) fn read_own(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
+        self.file.read_at(buf, self.data_start + at)
+    }
+
+    /// Seeks among bytes that are its own.
+    pub(crate) fn seek_own(&self, what: Seek, at: u64) -> io::Result<u64> {
+        self.file.seek(what, self.data_start + at).map(|found| found - self.data_start)
+    }
+
     /// Calls `keep`, which keeps blocks, and then `wait`, which returns when nobody reads any more who has looked for them in
     /// the base before. Until then it has keepers.
     pub(crate) fn keep_by(
@@ -261,7 +276,7 @@ impl Overlay {
             let (is_own, next) = state.run(at, end);
             let piece = &mut buf[(at - offset) as usize..(next - offset) as usize];
             let count = match is_own {
-                true => self.file.read_at(piece, self.data_start + at)?,
+                true => self.read_own(piece, at)?,
                 false => ask(base, |base| base.read_at(piece, at))?,
             };
             piece[count..].fill(0);
@@ -280,9 +295,7 @@ impl Overlay {
         while at < len {
             let (is_own, next) = state.run(at, len);
             let found = match is_own {
-                true => {
-                    self.file.seek(what, self.data_start + at).map(|found| found - self.data_start)
-                }
+                true => self.seek_own(what, at),
                 false => ask(base, |base| base.seek(what, at)),
             };
             match (found, what) {
@@ -304,15 +317,21 @@ impl Overlay {
     /// Room is what both take, but no more than the length: blocks of the base under its own are counted as long as that
     /// is less.
     fn stat(&self, base: &dyn Base) -> io::Result<FileStat> {
-        let (stat, len) = (self.file.stat()?, self.len()?);
+        let own = self.stat_own()?;
         let sees_base = self.state.read().limit > 0;
         let below = if sees_base { ask(base, |base| base.stat())?.allocated } else { 0 };
-        let room = stat.allocated.saturating_sub(HEAD_BYTES).saturating_add(below);
+        let room = own.allocated.saturating_add(below);
+        Ok(FileStat { allocated: room.min(own.len.next_multiple_of(4096)), ..own })
+    }
+
+    /// The same, but for the room that the base takes.
+    pub(crate) fn stat_own(&self) -> io::Result<FileStat> {
+        let (stat, len) = (self.file.stat()?, self.len()?);
+        let allocated = stat.allocated.saturating_sub(HEAD_BYTES);
         let modified = match self.header.kind {
             OverlayKind::Kept => self.header.modified,
             OverlayKind::Written => stat.modified,
         };
-        let allocated = room.min(len.next_multiple_of(4096));
         Ok(FileStat { kind: FileKind::File, len, allocated, modified, ..stat })
     }
 }
