@@ -18,6 +18,7 @@ use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit};
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
 use super::policy::{Job, Memory, Shape, cleaning, debt_bytes, pick};
+use super::reclaim::DEAD_SHARE_FAIR;
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
@@ -134,7 +135,7 @@ impl Inner {
         let most_urgent = picked.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
         let Some((_, space, job, purpose)) = most_urgent else {
             drop(view);
-            let did = (self.space.is_scarce()? && self.reclaim(&mut memory)?) || {
+            let did = (self.space.is_scarce()? && self.reclaim(&mut memory, DEAD_SHARE_FAIR)?) || {
                 let dead_percent_max = self.options.dead_percent_max.into();
                 self.defragment_one(dead_percent_max, Fit::Best)?
             };
@@ -149,7 +150,7 @@ impl Inner {
             Ok(()) => memory.entry(space.id).or_default().states[job.level] = job.state,
             Err(error @ StoreError::NoSpace { .. }) => {
                 drop(view);
-                if !self.reclaim(&mut memory)? {
+                if !self.reclaim(&mut memory, DEAD_SHARE_FAIR)? {
                     return Err(error);
                 }
             }

@@ -4,26 +4,26 @@
 //! written again in its place, without the rows that nobody sees any more, which takes room for what stays; blocks in
 //! files of others stay where they are if they can. The deletions stand where they stood, until merges drop them.
 //!
-//! 1. [`Inner::reclaim`] goes through the tables that have deletions above them. Where these may be enough to matter it
-//!    reads the table beside what stands above it, and counts.
+//! 1. [`Inner::reclaim`] goes through the tables. Where those above hold enough rows in a table's range that replace older
+//!    ones ([`super::replaced`]), it reads the table beside them, and counts.
 //! 2. A table of which at least a part ([`DEAD_SHARES`]) is dead, and whose rest fits into half of the room, is written
 //!    again. Each gives back more than it takes, so that the next may be larger.
 //! 3. If there is none, segments and zones of which little is in use are emptied, of those whose rest fits.
-//! 4. What was found is kept by file, until newer deletions stand above it or a state that sees its rows goes; it is
-//!    forgotten at close. Who finds nothing is not asked again before tables change.
+//! 4. What was found is kept by file, until enough new rows stand above it, or the oldest state goes that sees its rows; it
+//!    is forgotten at close. Who finds nothing is not asked again before tables or that state change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use varve_format::edit::TableMeta;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
-use super::CLOSE_CHECK_VERSIONS;
 use super::execute::Purpose;
 use super::outputs::Outputs;
 
 use super::policy::{Memory, cleaning, defragment};
+use super::replaced::Shares;
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
@@ -37,15 +37,24 @@ use crate::view::Keyspace;
 use crate::{Db, Direction, StoreError, StoreResult};
 
 /// One part in so many of a table is to be dead for it to be written again: more, as long as there are such tables.
-const DEAD_SHARES: [u64; 2] = [8, 32];
+const DEAD_SHARES: [u64; 2] = [DEAD_SHARE_FAIR, DEAD_SHARE_MAX];
+/// What nobody asked for is done for this part.
+pub(crate) const DEAD_SHARE_FAIR: u64 = 8;
+/// For less it is not worth the writing.
+pub(crate) const DEAD_SHARE_MAX: u64 = 32;
 /// The fewest bytes to be gained from a table of which something stays: storage gives room in such pieces.
 const GAINED_BYTES_MIN: u64 = 4 << 10;
-/// Bytes that a table takes besides its rows, at most, where it is small.
+/// Bytes that a table takes besides its rows, at most: where it is small, and for each row.
 const TABLE_OVERHEAD_BYTES: u64 = 64 << 10;
+const ROW_OVERHEAD_BYTES: u64 = 2;
 
 /// What became of the rows of a table, in bytes.
 #[derive(Debug, Default)]
 struct Counted {
+    /// Rows that nobody sees.
+    dead_rows: u64,
+    /// The oldest state that somebody looked at.
+    oldest: Option<SeqNo>,
     /// Somebody sees them.
     live: u64,
     /// Of these, what only those see who look at older states.
@@ -57,13 +66,23 @@ struct Counted {
 }
 
 /// What is known of a table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Looked {
-    /// The newest deletion above it then.
-    newest_deletion: SeqNo,
-    /// The older states that somebody looked at, if they pin rows.
-    pinned_by: Vec<SeqNo>,
-    counted: Counted,
+    /// Rows in its range, of each table above, that replace older ones.
+    above: Vec<(FileNo, u64)>,
+    /// What was counted of it, and how many such rows there were then.
+    counted: Option<(u64, Counted)>,
+}
+
+/// What the last search in vain was about.
+#[derive(Debug, Default)]
+pub(crate) struct Searched {
+    /// One part in so many was to be dead; 0: tables have changed since.
+    share: u64,
+    /// The oldest state that somebody looked at.
+    oldest: Option<SeqNo>,
+    /// Only such states saw enough for it to be worth it without them.
+    is_pinned: bool,
 }
 
 /// The tables of a key space that were looked at.
@@ -108,27 +127,67 @@ impl Counted {
             && (self.live == 0 || gained >= GAINED_BYTES_MIN.into())
     }
 
-    /// Bytes of what is written again of a table of `bytes` bytes.
-    fn rest_of(&self, bytes: u64) -> u64 {
+    /// Whether it would be worth it but for those who look at older states.
+    fn is_pinned(&self, share: u64) -> bool {
+        self.pinned > 0 && self.pinned * share >= self.dead + self.live
+    }
+
+    /// Bytes of what is written again of the table `meta`.
+    fn rest_of(&self, meta: &TableMeta) -> u64 {
         let all = u128::from(self.live + self.dead).max(1);
-        (u128::from(bytes) * u128::from(self.copied) / all) as u64 + TABLE_OVERHEAD_BYTES
+        let rows = u128::from(meta.total_bytes()) * u128::from(self.copied) / all;
+        rows as u64 + TABLE_OVERHEAD_BYTES + ROW_OVERHEAD_BYTES * meta.entries
     }
 }
 
 impl Looked {
-    /// Whether it still says what is so.
-    fn holds(&self, newest_deletion: SeqNo, states: &[SeqNo]) -> bool {
-        newest_deletion <= self.newest_deletion
-            && (self.pinned_by.is_empty() || self.pinned_by == states)
+    /// Whether to count (again), if one part in `share` of `entries` rows is to be dead: there may be so many by now.
+    fn is_due(&self, share: u64, entries: u64, oldest: Option<SeqNo>) -> bool {
+        let replaced = self.replaced();
+        let Some((then, counted)) = &self.counted else { return replaced * share >= entries };
+        let may_be_dead = counted.dead_rows + replaced.saturating_sub(*then);
+        (replaced > *then && may_be_dead * share >= entries)
+            || (counted.is_pinned(share) && counted.oldest != oldest)
+    }
+
+    fn replaced(&self) -> u64 {
+        self.above.iter().map(|(_, rows)| rows).sum()
+    }
+}
+
+impl Searched {
+    /// Whether a search for one part in `share` would be in vain again.
+    fn covers(&self, share: u64, oldest: Option<SeqNo>) -> bool {
+        self.share >= share && (!self.is_pinned || self.oldest == oldest)
     }
 }
 
 impl Shaded<'_> {
-    /// The newest deletion above the table, and how many there are.
-    fn deletions(&self) -> (SeqNo, u64) {
-        let deleting = || self.above.iter().map(|table| table.meta()).filter(|m| m.tombstones > 0);
-        let newest = deleting().map(|meta| meta.largest_seq).max();
-        (newest.unwrap_or(SeqNo::ZERO), deleting().map(|meta| meta.tombstones).sum())
+    /// Rows of the table `above` in the range of this one, if one part, `share`, of its rows counts.
+    fn rows_in_range(&self, inner: &Inner, above: &Arc<Table>, share: f64) -> StoreResult<u64> {
+        let (meta, other) = (self.table.meta(), above.meta());
+        let mut rows = 0;
+        if meta.smallest_key <= other.smallest_key && other.largest_key <= meta.largest_key {
+            rows = other.entries;
+        } else {
+            let mut source = self.source(inner, above)?;
+            // More than it has do not matter.
+            while source.valid() && source.key() <= &meta.largest_key[..] && rows < meta.entries {
+                inner.check_open()?;
+                rows += 1;
+                source.advance()?;
+            }
+        }
+        Ok((rows as f64 * share).round() as u64)
+    }
+
+    /// The rows of `table` in the range of this one, and some behind it.
+    fn source(&self, inner: &Inner, table: &Arc<Table>) -> StoreResult<TableSource> {
+        let meta = self.table.meta();
+        let range =
+            (Bound::Included(&meta.smallest_key[..]), Bound::Included(&meta.largest_key[..]));
+        let (cache, table) = (Arc::clone(&inner.cache), Arc::clone(table));
+        TableSource::new(cache, table, range, Direction::Forward, Admission::Pass)
     }
 
     /// Calls `each` with all rows of the table in their order.
@@ -137,25 +196,18 @@ impl Shaded<'_> {
         inner: &Inner,
         mut each: impl FnMut(Row<'_>) -> StoreResult<()>,
     ) -> StoreResult<()> {
-        let meta = self.table.meta();
-        let (first, last) = (&meta.smallest_key[..], &meta.largest_key[..]);
-        let range = (Bound::Included(first), Bound::Included(last));
-        let source = |table: &Arc<Table>| -> StoreResult<Box<dyn Source>> {
-            let (cache, table) = (Arc::clone(&inner.cache), Arc::clone(table));
-            let (forward, pass) = (Direction::Forward, Admission::Pass);
-            Ok(Box::new(TableSource::new(cache, table, range, forward, pass)?))
-        };
-        let sources = std::iter::once(self.table).chain(&self.above).map(source);
-        let mut merge = Merge::new(sources.collect::<StoreResult<_>>()?, Direction::Forward);
+        let last = &self.table.meta().largest_key[..];
+        let mut sources: Vec<Box<dyn Source>> = Vec::new();
+        for table in std::iter::once(self.table).chain(&self.above) {
+            sources.push(Box::new(self.source(inner, table)?));
+        }
+        let mut merge = Merge::new(sources, Direction::Forward);
         let mut retention = Retention::new(self.states.to_vec());
         let mut newest = Retention::new(Vec::new());
-        let mut versions = 0;
         let stands_over = self.space.branch.is_some() && !self.space.private;
         while merge.valid() && merge.key() <= last {
-            versions += 1;
-            if versions % CLOSE_CHECK_VERSIONS == 0 {
-                inner.check_open()?;
-            }
+            // Rows may be large.
+            inner.check_open()?;
             let (key, seq, found) = (merge.key(), merge.seq(), merge.found()?);
             let below =
                 || stands_over || self.space.version.older_tables(self.place, key).next().is_some();
@@ -178,7 +230,7 @@ impl Shaded<'_> {
 
     /// Counts what became of its rows.
     fn count(&self, inner: &Inner) -> StoreResult<Counted> {
-        let mut counted = Counted::default();
+        let mut counted = Counted { oldest: self.states.first().copied(), ..Counted::default() };
         // What of the present block somebody sees, and whether it can stay where it is.
         let (mut in_block, mut may_stay) = (0, false);
         let stitches = inner.stitches();
@@ -196,6 +248,7 @@ impl Shaded<'_> {
             }
             if row.fate == Fate::Dead {
                 (counted.dead, may_stay) = (counted.dead + bytes + apart, false);
+                counted.dead_rows += 1;
                 return Ok(());
             }
             // A value that stands apart stays where it is.
@@ -219,7 +272,7 @@ impl Db {
             Err(error) => return Err(error),
         }
         let mut written = 0;
-        while inner.reclaim_one()? {
+        while inner.reclaim_one(DEAD_SHARE_MAX)? {
             written += 1;
         }
         Ok(written)
@@ -227,42 +280,73 @@ impl Db {
 }
 
 impl Inner {
-    /// Drops what nobody sees from one table, waiting for the compaction that goes on, if any. False if there is nothing
-    /// to gain, or no room to do so.
-    pub(crate) fn reclaim_one(&self) -> StoreResult<bool> {
-        if !self.reclaim_is_due.load(Ordering::Relaxed) {
+    /// Drops what nobody sees from one table of which one part in `share_max` is dead, waiting for the compaction that
+    /// goes on, if any. False if there is none, or no room to do so.
+    pub(crate) fn reclaim_one(&self, share_max: u64) -> StoreResult<bool> {
+        let oldest = self.snapshots.live().first().copied();
+        if self.searched.lock().covers(share_max, oldest) {
             return Ok(false);
         }
         let mut memory = self.compaction_job.lock();
         self.check_changeable()?;
-        self.reclaim(&mut memory)
+        self.reclaim(&mut memory, share_max)
     }
 
     /// [`Inner::reclaim_one`] for who holds the lock of compaction jobs.
-    pub(crate) fn reclaim(&self, memory: &mut BTreeMap<KeyspaceId, Memory>) -> StoreResult<bool> {
-        // Before the look: what changes meanwhile is looked at again.
-        if !self.reclaim_is_due.swap(false, Ordering::Relaxed) {
-            return Ok(false);
-        }
-        let view = self.views.get();
-        let shares = DEAD_SHARES.into_iter();
-        for (share, space) in
-            shares.flat_map(|share| view.spaces().map(move |space| (share, space)))
+    pub(crate) fn reclaim(
+        &self,
+        memory: &mut BTreeMap<KeyspaceId, Memory>,
+        share_max: u64,
+    ) -> StoreResult<bool> {
+        let oldest = self.snapshots.live().first().copied();
         {
-            let looked = &mut memory.entry(space.id).or_default().looked;
-            let there: HashSet<FileNo> =
-                space.version.tables().map(|(_, table)| table.file_no()).collect();
-            looked.retain(|file, _| there.contains(file));
+            let mut searched = self.searched.lock();
+            if searched.covers(share_max, oldest) {
+                return Ok(false);
+            }
+            // Before the look: what changes meanwhile is looked at again.
+            *searched = Searched { share: share_max, oldest, is_pinned: false };
+        }
+        let outcome = self.search(memory, share_max);
+        let mut searched = self.searched.lock();
+        match &outcome {
+            Ok(false) if searched.share > 0 => {
+                let mut looked = memory.values().flat_map(|memory| memory.looked.values());
+                searched.is_pinned = looked.any(|table| {
+                    table.counted.as_ref().is_some_and(|(_, counted)| counted.is_pinned(share_max))
+                });
+            }
+            Ok(_) => {}
+            Err(_) => *searched = Searched::default(),
+        }
+        outcome
+    }
+
+    fn search(
+        &self,
+        memory: &mut BTreeMap<KeyspaceId, Memory>,
+        share_max: u64,
+    ) -> StoreResult<bool> {
+        let view = self.views.get();
+        let shares = || DEAD_SHARES.into_iter().filter(|share| *share <= share_max);
+        for space in view.spaces() {
+            let files = space.version.files();
+            let memory = memory.entry(space.id).or_default();
+            memory.looked.retain(|file, _| files.contains(file));
+            memory.replacing.retain(|file, _| files.contains(file));
             let states = self.states_within(space);
-            for (place, table) in space.version.tables() {
-                let above = space.version.newer_tables(place, table.meta()).cloned().collect();
-                let shaded = Shaded { space, place, table, above, states: &states };
-                if self.reclaim_table(&shaded, looked, share)? {
-                    return Ok(true);
+            for share in shares() {
+                for (place, table) in space.version.tables() {
+                    self.check_open()?;
+                    let above = space.version.newer_tables(place, table.meta()).cloned().collect();
+                    let shaded = Shaded { space, place, table, above, states: &states };
+                    if self.reclaim_table(&shaded, memory, share)? {
+                        return Ok(true);
+                    }
                 }
             }
         }
-        for share in DEAD_SHARES {
+        for share in shares() {
             for space in view.spaces() {
                 if self.empty_segment(space, memory, share)? || self.empty_zone(space, share)? {
                     return Ok(true);
@@ -308,27 +392,62 @@ impl Inner {
     fn reclaim_table(
         &self,
         shaded: &Shaded<'_>,
-        looked: &mut LookedAt,
+        memory: &mut Memory,
         share: u64,
     ) -> StoreResult<bool> {
         let (file, meta) = (shaded.table.file_no(), shaded.table.meta());
-        let (newest_deletion, deletions) = shaded.deletions();
-        if deletions * share < meta.entries {
+        let version = &shaded.space.version;
+        let mut possible = 0;
+        for above in &shaded.above {
+            let replacing = self.known_share(version, above, &mut memory.replacing)?;
+            possible += (above.meta().entries as f64 * replacing) as u64;
+        }
+        if possible * share < meta.entries {
             return Ok(false);
         }
-        if looked.get(&file).is_none_or(|known| !known.holds(newest_deletion, shaded.states)) {
-            let counted = shaded.count(self)?;
-            let pinned_by = if counted.pinned > 0 { shaded.states.to_vec() } else { Vec::new() };
-            looked.insert(file, Looked { newest_deletion, pinned_by, counted });
+        let looked = memory.looked.entry(file).or_default();
+        self.look_above(shaded, looked, &memory.replacing)?;
+        if looked.is_due(share, meta.entries, shaded.states.first().copied()) {
+            looked.counted = Some((looked.replaced(), self.count(shaded)?));
         }
-        let Some(Looked { counted, .. }) = looked.get(&file) else { return Ok(false) };
-        let rest = counted.rest_of(meta.total_bytes());
-        if !counted.is_worth_it(share, meta.total_bytes()) || rest > self.space.room()? / 2 {
+        let Some((_, counted)) = &looked.counted else { return Ok(false) };
+        let is_worth_it = counted.is_worth_it(share, meta.total_bytes());
+        if !is_worth_it || counted.rest_of(meta) > self.space.room()? / 2 {
             return Ok(false);
         }
         match self.write_rest(shaded) {
             Err(StoreError::NoSpace { .. }) => Ok(false),
             other => other.map(|()| true),
+        }
+    }
+
+    /// Notes in `looked` what stands above the table by now; `replacing` has the shares of those tables.
+    fn look_above(
+        &self,
+        shaded: &Shaded<'_>,
+        looked: &mut Looked,
+        replacing: &Shares,
+    ) -> StoreResult<()> {
+        let is_above = |file: FileNo| shaded.above.iter().any(|above| above.file_no() == file);
+        looked.above.retain(|(file, _)| is_above(*file));
+        for above in &shaded.above {
+            let file = above.file_no();
+            let share = replacing.get(&file).copied().unwrap_or(1.0);
+            if share > 0.0 && !looked.above.iter().any(|(known, _)| *known == file) {
+                looked.above.push((file, shaded.rows_in_range(self, above, share)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a table; of one that is damaged, nothing, so that the others get their turn.
+    fn count(&self, shaded: &Shaded<'_>) -> StoreResult<Counted> {
+        match shaded.count(self) {
+            Err(error @ StoreError::Damaged { .. }) => {
+                log::warn!("room is not got back from a damaged table: {error}");
+                Ok(Counted::default())
+            }
+            other => other,
         }
     }
 

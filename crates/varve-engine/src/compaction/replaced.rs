@@ -63,6 +63,23 @@ impl Inner {
         Ok(())
     }
 
+    /// [`Inner::replacing_share`] of a table of `version`, looked at once.
+    pub(super) fn known_share(
+        &self,
+        version: &Version,
+        table: &Arc<Table>,
+        known: &mut Shares,
+    ) -> StoreResult<f64> {
+        let file = table.file_no();
+        if let Some(share) = known.get(&file) {
+            return Ok(*share);
+        }
+        let at = version.tables().find(|(_, other)| other.file_no() == file);
+        let share = at.map_or(Ok(1.0), |(at, _)| self.replacing_share(version, at, table))?;
+        known.insert(file, share);
+        Ok(share)
+    }
+
     /// The part of the rows of `table`, which stands at `at`, that replaces older ones.
     fn replacing_share(
         &self,

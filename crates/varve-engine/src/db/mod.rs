@@ -40,6 +40,7 @@ use varve_env::{Env, FileLock, JoinHandle};
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 use crate::compaction::policy::Memory;
+use crate::compaction::reclaim::Searched;
 use crate::compaction::redesign::Known;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
@@ -108,8 +109,8 @@ pub(crate) struct Inner {
     pub(crate) locks: Locks,
     /// What compactions remember of each key space.
     pub(crate) compaction_job: Mutex<BTreeMap<KeyspaceId, Memory>>,
-    /// Tables or named states changed since somebody looked in vain for rows that nobody sees.
-    pub(crate) reclaim_is_due: AtomicBool,
+    /// The last search in vain for rows that nobody sees; taken under all other locks.
+    pub(crate) searched: Mutex<Searched>,
     plan: Mutex<Plan>,
     /// What a redesign knows of the tables; taken under the lock of compactions.
     pub(crate) redesigned: Mutex<HashMap<FileNo, Known>>,

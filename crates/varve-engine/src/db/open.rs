@@ -248,7 +248,7 @@ fn build(
         naming: Mutex::new(()),
         locks: Locks::default(),
         compaction_job: Mutex::default(),
-        reclaim_is_due: AtomicBool::new(true),
+        searched: Mutex::default(),
         work: Default::default(),
         pace: Pace::default(),
         external_sync: OnceLock::new(),

@@ -8,6 +8,7 @@ use varve_types::BranchId;
 use varve_types::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use super::{IMMUTABLES_MAX, Inner, Writer};
+use crate::compaction::reclaim::{DEAD_SHARE_FAIR, DEAD_SHARE_MAX};
 use crate::memtable::Memtable;
 use crate::space::Admitted;
 use crate::view::View;
@@ -17,9 +18,10 @@ use crate::{Batch, Op, StoreError, StoreResult};
 /// Bytes of an operation in the log besides key and value, nearly.
 const OP_OVERHEAD_BYTES: usize = 8;
 
-/// Who finds no room flushes what was written if it is more than this, some hundred removals: less takes more room in
-/// tables than it gives back in logs.
-const UNFLUSHED_BYTES_MIN: u64 = 64 << 10;
+/// Who finds no room flushes what was written, at first if it is this much: that gives back the room of logs.
+const UNFLUSHED_BYTES_FAIR: u64 = 64 << 10;
+/// And at last if it is this much, some 60 removals: less takes more room in tables than it gives back.
+const UNFLUSHED_BYTES_MIN: u64 = 8 << 10;
 
 /// Whether the next batch can be taken.
 enum Room {
@@ -130,7 +132,9 @@ impl Inner {
             match self.space.admit(bytes, || self.unflushed_bytes())? {
                 Admitted::Room => return Ok(()),
                 // What follows would find none any more.
-                Admitted::Scarcely if reclaims => return self.reclaim_one().map(|_| ()),
+                Admitted::Scarcely if reclaims => {
+                    return self.reclaim_one(DEAD_SHARE_FAIR).map(|_| ());
+                }
                 Admitted::Reserve if reclaims => return Ok(()),
                 Admitted::Reserve | Admitted::Scarcely => {}
             }
@@ -148,13 +152,22 @@ impl Inner {
 
     /// Gets room on a full device: that of the logs, or of rows that nobody sees. False if there is none to be had.
     fn get_room(&self) -> StoreResult<bool> {
-        if self.unflushed_bytes() >= UNFLUSHED_BYTES_MIN {
-            match self.flush_all() {
-                Err(StoreError::NoSpace { .. }) => {}
-                other => return other.map(|()| true),
-            }
+        Ok(self.flush_from(UNFLUSHED_BYTES_FAIR)?
+            || self.reclaim_one(DEAD_SHARE_MAX)?
+            || self.flush_from(UNFLUSHED_BYTES_MIN)?)
+    }
+
+    /// Flushes what was written if it is at least `bytes_min`; false if it is less, or could not be flushed.
+    fn flush_from(&self, bytes_min: u64) -> StoreResult<bool> {
+        if self.unflushed_bytes() < bytes_min {
+            return Ok(false);
         }
-        self.reclaim_one()
+        let flushes = self.metrics.flushes.get();
+        match self.flush_all() {
+            Err(StoreError::NoSpace { .. }) => Ok(false),
+            // Rows that depend on an external sync wait until one is set.
+            other => other.map(|()| self.metrics.flushes.get() > flushes),
+        }
     }
 
     /// Checks a batch against the limits; returns its bytes, nearly.

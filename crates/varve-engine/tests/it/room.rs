@@ -145,3 +145,91 @@ fn what_a_snapshot_sees_keeps_its_room_until_that_goes() {
         store.check(0, first, |_| false);
     }
 }
+
+#[test]
+fn a_fifth_that_is_removed_makes_room_for_half_of_it_at_least() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        let first = store.fill(0);
+        store.remove(0, first, |at| at % 5 == 0);
+        let again = store.fill(1);
+        assert!(again > first * 9 / 100, "{name}: {first} rows, then {again}");
+        store.check(0, first, |at| at % 5 != 0);
+        store.check(1, again, |_| true);
+    }
+}
+
+/// Only deletions counted, and not those of somebody who goes on to look.
+#[test]
+fn what_was_written_over_gives_its_room_back_once_nobody_looks() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        let rows = DEVICE_BYTES / VALUE_BYTES as u64 / 4;
+        let write = |round: u64| {
+            for at in 0..rows {
+                let mut batch = Batch::new();
+                batch.put(store.space, Filled::key(at, 0), Filled::value(at + round));
+                store.db.write(batch).unwrap();
+            }
+        };
+        write(0);
+        let before = store.db.snapshot();
+        write(1);
+        assert_eq!(store.db.reclaim().unwrap(), 0, "{name}");
+        drop(before);
+        let dead = counter(&store.db, "compactions") == 0;
+        assert!(!dead || store.db.reclaim().unwrap() > 0, "{name}");
+        for at in 0..rows {
+            let found = store.db.get(store.space, &Filled::key(at, 0)).unwrap();
+            assert_eq!(found.as_deref(), Some(&Filled::value(at + 1)[..]), "{name}: row {at}");
+        }
+    }
+}
+
+/// The whole store was read again for each write that was refused.
+#[test]
+fn deletions_elsewhere_have_no_table_read() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        let first = store.fill(1);
+        let refuse = |round: u64| {
+            store.remove(0, 1500 + round, |_| true);
+            store.remove(2, 1500 + round, |_| true);
+            let before = counter(&store.db, "device_read_bytes");
+            let fits = store.fill(3 + round);
+            assert!(fits < first / 10, "{name}: {fits} fit");
+            counter(&store.db, "device_read_bytes") - before
+        };
+        refuse(0);
+        let read = refuse(1);
+        assert!(read < DEVICE_BYTES / 2, "{name}: {read} bytes read");
+    }
+}
+
+/// Rows that wait for an external sync were flushed in vain again and again.
+#[test]
+fn rows_that_wait_for_an_external_sync_do_not_hold_up_a_refusal() {
+    let env = SimEnv::new(1);
+    env.set_capacity(4 << 20);
+    let open = |env: &Arc<SimEnv>| {
+        let db = Db::open(env.clone(), &store_dir(), DbOptions::default()).unwrap();
+        let options = KeyspaceOptions { prefixed: false, compressed: false };
+        let space = db.keyspace("rows", options).unwrap();
+        (db, space)
+    };
+    let (db, space) = open(&env);
+    db.set_external_sync(Box::new(|| Ok(())));
+    let mut batch = Batch::new();
+    batch.put(space, "outside", vec![1; 60 << 10]);
+    batch.depends_on_external();
+    db.write(batch).unwrap();
+    let env = env.power_cut_keep_all();
+    drop(db);
+    let (db, space) = open(&env);
+    let refused = (0..100_u8).find_map(|at| {
+        let mut batch = Batch::new();
+        batch.put(space, vec![at], vec![at; 60 << 10]);
+        db.write(batch).err()
+    });
+    assert!(matches!(refused, Some(StoreError::NoSpace { .. })), "{refused:?}");
+}
