@@ -21,7 +21,6 @@ use varve_types::{FileNo, KeyspaceId, SeqNo};
 
 use super::execute::Purpose;
 use super::outputs::Outputs;
-
 use super::policy::{Memory, cleaning, defragment};
 use super::replaced::Shares;
 use super::retain::Retention;
