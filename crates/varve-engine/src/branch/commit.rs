@@ -30,6 +30,8 @@ use crate::{Batch, KeyRange, StoreError, StoreResult};
 const ROW_OVERHEAD_BYTES: usize = 16;
 /// The most bytes of a commit by batch.
 const BATCH_COMMIT_BYTES_MAX: usize = 8 << 20;
+/// How often a commit by reference takes locks that others take away from it, before it is refused.
+const ROUNDS_MAX: usize = 8;
 /// Branches that ended and wait for a flush to be forgotten; one more has it done at once.
 const ENDED_MAX: usize = 64;
 
@@ -95,7 +97,8 @@ impl Branch {
     }
 
     /// Commits by reference. What a branch changed that takes no locks of its own is locked meanwhile, if there are other
-    /// locks; where these were taken away before it was committed, all begins anew.
+    /// locks; where these were taken away before it was committed, all begins anew, and after [`ROUNDS_MAX`] rounds it is
+    /// refused.
     fn join(
         &self,
         view: &View,
@@ -104,17 +107,23 @@ impl Branch {
         commutes: &Commuting<'_>,
     ) -> StoreResult<()> {
         let meets_locks = record.parent.is_none() && record.shared.locks.is_none();
+        let mut rounds = 0;
         loop {
+            rounds += 1;
             let locked = meets_locks && self.inner.locks.is_used();
-            if locked {
-                self.inner.lock_changes_of(view, record, commutes)?;
-            }
-            let joined = self.inner.join_branch(record, clashes, locked);
+            let taken = match locked {
+                true => self.inner.lock_changes_of(view, record, commutes),
+                false => Ok(()),
+            };
+            let joined = taken.and_then(|()| self.inner.join_branch(record, clashes, locked));
             if locked {
                 self.inner.locks.end(self.id);
             }
             match joined {
-                Err(StoreError::GaveWay { .. }) if locked => {}
+                Err(StoreError::GaveWay { .. }) if locked && rounds < ROUNDS_MAX => {}
+                Err(StoreError::GaveWay { why }) if locked => {
+                    return Err(StoreError::Blocked(self.inner.locks.refusal(why)));
+                }
                 joined => return joined,
             }
         }

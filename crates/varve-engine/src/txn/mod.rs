@@ -5,8 +5,8 @@
 //! 2. Who writes to the store itself, and the commit of any other branch, waits while a lock is in the way. While there
 //!    is no serializable transaction that costs one look at a number.
 //!    A change that commutes asks for no more than a read ([`Batch::put_commuting`]). A commit by reference, too large to be
-//!    looked through while writers wait, takes locks for as long as it takes, if there are others, and takes them anew if it has
-//!    lost them by the end.
+//!    looked through while writers wait, takes locks for as long as it takes, if there are others, and takes them anew if it
+//!    loses them; where it does so again and again, it is refused as one that meets locks.
 //! 3. A wait ends with the lock, with the choice of a victim among those that wait in a circle, or after the time
 //!    that the transaction gave; or calls are refused and wait elsewhere ([`LockOptions::wait`]). Locks go when the branch
 //!    has ended, its commit included, or when it gives way.
@@ -129,6 +129,15 @@ impl Locks {
         self.table.lock().end(id);
         self.open.fetch_sub(1, Ordering::AcqRel);
         self.released.notify_all();
+    }
+
+    /// What becomes of a change outside of transactions that lost the locks it had for a while, for this reason.
+    pub(crate) fn refusal(&self, why: GaveWay) -> Blocked {
+        let holders = match why {
+            GaveWay::Deadlock(other) | GaveWay::Restart(other) => vec![other],
+            GaveWay::Overruled | GaveWay::Ended => Vec::new(),
+        };
+        Blocked { wait: 0, holders, released: self.table.lock().released() }
     }
 
     /// Fails if a transaction lost its locks to another.
@@ -325,7 +334,7 @@ impl Inner {
     }
 
     /// Locks all that a branch that takes no locks of its own has changed, as long as its commit by reference takes, so
-    /// that it waits for others as they do for it. Give the locks back by [`Locks::end`].
+    /// that it waits for others as they do for it. Give the locks back by [`Locks::end`], also after a failure.
     pub(crate) fn lock_changes(
         &self,
         id: BranchId,
@@ -334,11 +343,10 @@ impl Inner {
         let options = LockOptions { wait: Some(Duration::ZERO), ..LockOptions::default() };
         let held = self.locks.begin(id, options, &[]);
         let asker = Asker { id, options, held: Some(&held) };
-        let locked = walk(&mut |space, key, commutes| {
+        walk(&mut |space, key, commutes| {
             let mode = if commutes { Mode::Shared } else { Mode::Exclusive };
             self.lock_one(asker, space, (key, mode))
-        });
-        locked.inspect_err(|_| self.locks.end(id))
+        })
     }
 
     /// What keeps a batch that goes to the store itself from being written: locks of others than `id`.

@@ -489,3 +489,56 @@ fn a_large_commit_of_a_branch_without_locks_begins_anew_without_them() {
     assert!(lost > 0 && refused > 0, "{lost} lost their locks, {refused} were refused");
     bystander.abort().unwrap();
 }
+
+/// A large commit of a branch that takes no locks of its own failed as one that had lost them for good, where it lost those that
+/// it had for the commit before it had all of them.
+#[test]
+fn a_large_commit_of_a_branch_without_locks_loses_nothing_while_it_takes_them() {
+    let db = open(&SimEnv::new(9)).unwrap();
+    let id = make_spaces(&db).unwrap()[0];
+    let locks = Some(LockOptions { wait: None, ..LockOptions::default() });
+    let older = db.branch(&BranchOptions { locks, ..BranchOptions::default() }).unwrap();
+    older.get(id, &key(1)).unwrap();
+    let large = db.branch(&BranchOptions::default()).unwrap();
+    for n in (0..200).step_by(2) {
+        let mut batch = Batch::new();
+        batch.put(id, key(n), vec![n as u8; 120_000]);
+        large.write(batch).unwrap();
+    }
+    let commit = |lose: &dyn Fn(&[u8])| {
+        large.commit_beside(&mut |_| Merged::Conflict, &|_, key| {
+            lose(key);
+            false
+        })
+    };
+    // It is overruled, each time.
+    let overruled = commit(&|_| db.overrule(large.id()));
+    assert!(matches!(overruled, Err(StoreError::Blocked(_))), "{overruled:?}");
+    // An older transaction waits for it that has locked what it asks for.
+    let mut batch = Batch::new();
+    batch.put(id, key(1), vec![1; 120_000]);
+    large.write(batch).unwrap();
+    let deadlocked = commit(&|locked| {
+        if locked == key(1) {
+            let read = older.get(id, &key(0));
+            assert!(matches!(read, Err(StoreError::Blocked(_))), "{read:?}");
+        }
+    });
+    match deadlocked {
+        Err(StoreError::Blocked(blocked)) => assert_eq!(blocked.holders, [older.id()]),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(db.lock_status().len(), 1, "it keeps no locks");
+    older.abort().unwrap();
+    // It is overruled once, while another takes locks.
+    let bystander = db.branch(&BranchOptions { locks, ..BranchOptions::default() }).unwrap();
+    let calls = AtomicU64::new(0);
+    commit(&|_| {
+        if calls.fetch_add(1, Ordering::Relaxed) == 50 {
+            db.overrule(large.id());
+        }
+    })
+    .unwrap();
+    assert_eq!((calls.into_inner(), counter(&db, "branches_joined")), (51 + 101, 1));
+    bystander.abort().unwrap();
+}
