@@ -24,7 +24,7 @@ use crate::db::Inner;
 use crate::memtable::Found;
 use crate::table::Admission;
 use crate::view::{Layer, View};
-use crate::{Batch, KeyRange, StoreError, StoreResult};
+use crate::{Batch, Blocked, KeyRange, StoreError, StoreResult};
 
 /// Bytes that a row takes in a batch besides its key and value, at most.
 const ROW_OVERHEAD_BYTES: usize = 16;
@@ -123,6 +123,11 @@ impl Branch {
                 Err(StoreError::GaveWay { .. }) if locked && rounds < ROUNDS_MAX => {}
                 Err(StoreError::GaveWay { why }) if locked => {
                     return Err(StoreError::Blocked(self.inner.locks.refusal(why)));
+                }
+                // Its own went after that.
+                Err(StoreError::Blocked(blocked)) if locked => {
+                    let released = blocked.released + 1;
+                    return Err(StoreError::Blocked(Blocked { released, ..blocked }));
                 }
                 joined => return joined,
             }

@@ -298,7 +298,11 @@ fn large_commits_wait_for_locks_of_what_they_changed() {
         }
         let committed = branch.commit(&mut |_| Merged::Conflict);
         assert_eq!(matches!(committed, Err(StoreError::Blocked(_))), meets, "{committed:?}");
-        if meets {
+        if let Err(StoreError::Blocked(blocked)) = committed {
+            assert!(
+                !db.wait_for_locks(blocked.released, Duration::ZERO),
+                "only its own went since"
+            );
             assert_eq!(db.lock_status().len(), 1, "it keeps no locks");
             branch.abort().unwrap();
         }
