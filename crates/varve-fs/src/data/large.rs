@@ -287,8 +287,12 @@ impl VarveFs {
         if !matches!(why, FsError::Busy) {
             log::warn!("the size that counts for inode {ino} may be old: {why}");
         }
-        // The commit of a serializable view brings up to date what it must.
-        if self.serial.is_some() { Ok(()) } else { self.settle_later(ino, why) }
+        if self.serial.is_some() {
+            // The commit of a serializable view brings up to date what it must.
+            self.not_again(why);
+            return Ok(());
+        }
+        self.settle_later(ino, why)
     }
 
     /// Where the row of a large file is whose pending row names `entry`.

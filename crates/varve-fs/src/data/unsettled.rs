@@ -114,6 +114,7 @@ impl VarveFs {
         self.objects.note_unclaimed();
         // The commit of a serializable view brings up to date what it must.
         if self.serial.is_some() {
+            self.not_again(&why);
             log::warn!("the row of inode {ino} stays dirty: {why}");
         } else if let Err(error) = self.settle_later(ino, &why) {
             log::warn!("the row of inode {ino} stays dirty: {why}; it is not tried again: {error}");

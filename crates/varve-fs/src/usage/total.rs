@@ -78,6 +78,7 @@ impl VarveFs {
     pub(crate) fn settle_growing(&self) {
         for ino in self.handles.written_objects().iter().map(|node| node.ino) {
             if let Err(error) = self.settle_size(ino) {
+                self.not_again(&error);
                 log::debug!("the size that counts for inode {ino} stays: {error}");
             }
         }

@@ -109,7 +109,12 @@ impl VarveFs {
     /// and ends it. Costs the number of changes.
     pub fn commit_transaction(&self, id: &str, view: &VarveFs) -> Result<Committed, CommitError> {
         self.transaction(id)?;
-        self.commit_with(id, view, Ending::default())
+        let committed = self.commit_with(id, view, Ending::default());
+        if let Err(CommitError::Failed(why)) = &committed {
+            // Whoever waits and commits again does so elsewhere.
+            view.not_again(why);
+        }
+        committed
     }
 
     pub(super) fn commit_with(

@@ -293,6 +293,13 @@ impl VarveFs {
         }
     }
 
+    /// A call that failed as `why` is not made again: in a serializable view it would count as waiting for locks.
+    pub(crate) fn not_again(&self, why: &FsError) {
+        if let FsError::Blocked(blocked) = why {
+            self.do_wait_is_over(blocked);
+        }
+    }
+
     /// A call of a transaction that was refused as `blocked`, and did not come through a file system of its own, is made anew,
     /// or no more.
     pub fn give_up(&self, txn: &Transaction, blocked: &Blocked) {

@@ -13,7 +13,7 @@ use varve_types::InodeId;
 use varve_vfs::{Caller, FsError, FsResult, SetAttr, Vfs, XattrMode};
 
 use crate::crash::{open, sim_store};
-use crate::support::{Calls, ROOT, name};
+use crate::support::{Calls, ROOT, WRITE, name};
 use crate::views::sound;
 
 /// A file by its directory and its name, both by number.
@@ -516,4 +516,43 @@ fn who_reads_some_files_of_a_directory_locks_no_others() {
     let Err(FsError::Blocked(_)) = fs.unlink(dir, name("1")) else { panic!("it is locked") };
     drop(view);
     fs.abort_transaction(&txn.name).unwrap();
+}
+
+/// A large file whose row could not follow it when it was closed, as another transaction had locked what that changes, left its
+/// transaction waiting for that one, which was told of a deadlock then.
+#[test]
+fn what_is_not_tried_again_does_not_wait() {
+    let env = sim_store(5, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "large");
+    fs.put_at(ino, 0, &[1; 100_000]);
+    let isolation = Isolation::Serializable;
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let [(writer, writing), (other, beside)] = [(); 2].map(|()| {
+        let txn = fs.begin_transaction(ROOT, &options).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        (txn, view)
+    });
+    let seen = writing.find(ROOT, "large").unwrap().ino;
+    let handle = writing.open_as(seen, WRITE);
+    writing.write(seen, handle, 0, &[2; 150_000], false).unwrap();
+    let set = SetAttr { perm: Some(0o700), ..SetAttr::default() };
+    beside.setattr(Caller::ROOT, ROOT, set).unwrap();
+    writing.release(seen, handle).unwrap();
+    let waits = fs.lock_status().unwrap().into_iter().flat_map(|status| status.waits_for);
+    assert_eq!(waits.collect::<Vec<_>>(), [] as [String; 0]);
+    match beside.find(ROOT, "large") {
+        Err(FsError::Blocked(blocked)) => beside.wait_is_over(&blocked),
+        read => panic!("{read:?}"),
+    }
+    match fs.commit_transaction(&writer.name, &writing) {
+        Err(CommitError::Failed(FsError::Blocked(_))) => {}
+        committed => panic!("{committed:?}"),
+    }
+    let status = fs.lock_status().unwrap().remove(0);
+    assert_eq!((&status.id, status.waits_for), (&writer.name, vec![]));
+    drop(beside);
+    fs.abort_transaction(&other.name).unwrap();
+    fs.commit_transaction(&writer.name, &writing).unwrap();
+    assert!(fs.contents(ino) == [2; 150_000]);
 }
