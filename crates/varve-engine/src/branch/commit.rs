@@ -21,10 +21,9 @@ use varve_types::{KeyspaceId, SeqNo};
 use super::clash::{Clashes, MergeHook, top_space};
 use super::{Branch, BranchRecord};
 use crate::db::Inner;
-use crate::memtable::Found;
 use crate::table::Admission;
 use crate::view::{Layer, View};
-use crate::{Batch, Blocked, KeyRange, StoreError, StoreResult};
+use crate::{Batch, Blocked, KeyRange, Op, StoreError, StoreResult};
 
 /// Bytes that a row takes in a batch besides its key and value, at most.
 const ROW_OVERHEAD_BYTES: usize = 16;
@@ -38,8 +37,8 @@ const ENDED_MAX: usize = 64;
 /// Whether a row, by the store's key space and its key, is changed in a way that commutes with what others do to it.
 pub type Commuting<'a> = dyn Fn(KeyspaceId, &[u8]) -> bool + 'a;
 
-/// A row that a branch changed: the store's key space, the key, what it became, with the value at hand.
-type ChangedRow = (KeyspaceId, Bytes, Found);
+/// A row that a branch changed: the store's key space, the key, a copy of the value unless it was deleted.
+type ChangedRow = (KeyspaceId, Bytes, Option<Bytes>);
 
 impl Branch {
     /// Makes all that the branch changed part of its parent at once, and ends it. Where others changed a key that it
@@ -81,7 +80,7 @@ impl Branch {
             Some(rows) if rows.is_empty() => self.drop_changes(),
             Some(rows) => {
                 let external = self.shared.external.load(Ordering::Relaxed);
-                self.inner.log_commit(record, &rows, external, &mut clashes, commutes)?;
+                self.inner.log_commit(record, rows, external, &mut clashes, commutes)?;
                 self.inner.metrics.branches_logged.add(1);
                 self.end();
                 self.inner.forget_ended();
@@ -164,7 +163,8 @@ impl Inner {
         })
     }
 
-    /// The rows that a branch changed; `None` if they have more than `bytes_max` bytes.
+    /// The rows that a branch changed, copied, as writers would wait while a batch does it; `None` if they have more than
+    /// `bytes_max` bytes.
     fn changed_rows(
         &self,
         view: &View,
@@ -177,12 +177,12 @@ impl Inner {
             let mut walk = self.changes(view, layer, &KeyRange::all())?;
             while let Some((key, found)) = walk.next_found()? {
                 let key = Bytes::copy_from_slice(key.as_slice());
-                let found = self.cache.at_hand(found)?;
-                bytes += key.len() + found.len() + ROW_OVERHEAD_BYTES;
+                let value = self.cache.value_of(found, Admission::Pass)?;
+                bytes += key.len() + value.as_ref().map_or(0, Bytes::len) + ROW_OVERHEAD_BYTES;
                 if bytes > bytes_max {
                     return Ok(None);
                 }
-                rows.push((own.base, key, found));
+                rows.push((own.base, key, value.map(|value| Bytes::copy_from_slice(&value))));
             }
         }
         Ok(Some(rows))
@@ -192,28 +192,37 @@ impl Inner {
     fn log_commit(
         &self,
         record: &BranchRecord,
-        rows: &[ChangedRow],
+        mut rows: Vec<ChangedRow>,
         external: bool,
         clashes: &mut Clashes<'_, '_>,
         commutes: &Commuting<'_>,
     ) -> StoreResult<()> {
         let checked = self.snapshots.last_seq();
         clashes.look_first(checked)?;
-        let bytes = rows.iter().map(|(_, key, found)| key.len() + found.len()).sum::<usize>();
-        self.write_made(bytes as u64, false, Some(record.id), |_| {
+        let bytes =
+            rows.iter().map(|(_, key, value)| key.len() + value.as_ref().map_or(0, Bytes::len));
+        self.write_made(bytes.sum::<usize>() as u64, false, Some(record.id), |refused| {
+            // A batch that met locks gives back what it was given.
+            let given = refused.into_iter().flat_map(Batch::into_ops);
+            for ((_, _, value), op) in rows.iter_mut().zip(given) {
+                if let Op::Put { value: given, .. } = op {
+                    *value = Some(given);
+                }
+            }
             self.check_locks(record)?;
             clashes.look(checked)?;
             let view = self.views.get();
             let mut batch = Batch::new();
-            for (base, key, found) in rows {
+            for (base, key, value) in &mut rows {
                 let space = top_space(&view, record.parent, *base)?.ok_or(StoreError::Ended)?.id;
-                let found = clashes.merged.get(&(*base, key.clone())).unwrap_or(found);
-                match self.cache.value_of(found.clone(), Admission::Pass)? {
-                    Some(value) if commutes(*base, key) => {
-                        batch.put_commuting(space, key.clone(), value);
-                    }
-                    Some(value) => batch.put(space, key.clone(), value),
-                    None => batch.delete(space, key.clone()),
+                let value = match clashes.merged.get(&(*base, key.clone())) {
+                    Some(merged) => self.cache.value_of(merged.clone(), Admission::Pass)?,
+                    None => value.take(),
+                };
+                match value {
+                    Some(value) if commutes(*base, key) => batch.put_commuting(space, key, value),
+                    Some(value) => batch.put(space, key, value),
+                    None => batch.delete(space, key),
                 }
             }
             if external && self.external_sync.get().is_some() {
@@ -235,5 +244,35 @@ impl Inner {
         {
             log::warn!("{ended} branches that ended wait for a flush to be forgotten: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use varve_env::sim::SimEnv;
+
+    use super::*;
+    use crate::{BranchOptions, Clash, Db, DbOptions, KeyspaceOptions, Merged, Store};
+
+    /// All writers waited while the batch of a commit took up to 8 MiB of copies.
+    #[test]
+    fn a_batch_takes_the_rows_of_a_commit_as_they_are() {
+        let db = Db::open(SimEnv::new(1), Path::new("/store"), DbOptions::default()).unwrap();
+        let options = KeyspaceOptions { prefixed: false, compressed: false };
+        let space = db.keyspace("rows", options).unwrap();
+        let branch = db.branch(&BranchOptions::default()).unwrap();
+        let mut batch = Batch::new();
+        batch.put(space, b"row", vec![7; 1000]);
+        branch.write(batch).unwrap();
+        let (inner, view) = (&db.inner, db.inner.views.get());
+        let record = view.branch(branch.id()).unwrap();
+        let rows = inner.changed_rows(&view, record, 1 << 20).unwrap().unwrap();
+        let at = rows[0].2.as_ref().unwrap().as_ptr();
+        let mut merge = |_: &Clash<'_>| Merged::Conflict;
+        let mut clashes = Clashes::new(inner, record, &mut merge);
+        inner.log_commit(record, rows, false, &mut clashes, &|_, _| false).unwrap();
+        assert_eq!(db.get(space, b"row").unwrap().unwrap().as_ptr(), at);
     }
 }

@@ -487,16 +487,6 @@ impl TableCache {
         }
     }
 
-    /// `found` with its value at hand.
-    pub(crate) fn at_hand(&self, found: Found) -> StoreResult<Found> {
-        match found {
-            Found::Separated(separated) => {
-                self.value(&separated, Admission::Pass).map(Found::Value)
-            }
-            found => Ok(found),
-        }
-    }
-
     /// A value that stands in a segment.
     pub(crate) fn value(&self, separated: &Separated, admission: Admission) -> StoreResult<Bytes> {
         let Separated { segment, handle } = separated;

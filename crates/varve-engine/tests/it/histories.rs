@@ -546,3 +546,43 @@ fn a_large_commit_of_a_branch_without_locks_loses_nothing_while_it_takes_them() 
     assert_eq!((calls.into_inner(), counter(&db, "branches_joined")), (51 + 101, 1));
     bystander.abort().unwrap();
 }
+
+/// A commit that waited for locks brings what it would have brought at once.
+#[test]
+fn a_commit_that_waited_for_locks_brings_all_of_its_rows() {
+    let db = open(&Arc::new(threaded(&SimEnv::new(10)))).unwrap();
+    let id = make_spaces(&db).unwrap()[0];
+    let mut batch = Batch::new();
+    (0..4).for_each(|n| batch.put(id, key(n), vec![0; 100]));
+    db.write(batch).unwrap();
+    let branch = db.branch(&BranchOptions::default()).unwrap();
+    let mut batch = Batch::new();
+    (0..3).for_each(|n| batch.put(id, key(n), vec![1; 100]));
+    batch.delete(id, key(3));
+    branch.write(batch).unwrap();
+    let mut batch = Batch::new();
+    batch.put(id, key(1), vec![2; 100]);
+    db.write(batch).unwrap();
+    let locks = Some(LockOptions::default());
+    let reader = db.branch(&BranchOptions { locks, ..BranchOptions::default() }).unwrap();
+    reader.get(id, &key(0)).unwrap();
+    let rounds = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let committing = scope.spawn(|| {
+            let merged = Merged::Value(vec![3; 100].into());
+            branch.commit_beside(&mut |_| merged.clone(), &|_, at| {
+                rounds.fetch_add(u64::from(at == key(0)), Ordering::Relaxed);
+                false
+            })
+        });
+        while rounds.load(Ordering::Relaxed) == 0 && !committing.is_finished() {
+            std::thread::yield_now();
+        }
+        reader.abort().unwrap();
+        committing.join().unwrap().unwrap();
+    });
+    assert!(rounds.into_inner() > 1 && counter(&db, "branches_logged") == 1);
+    let rows = [1, 3, 1].map(|value| Some(vec![value; 100].into()));
+    let found = [0, 1, 2, 3].map(|n| db.get(id, &key(n)).unwrap());
+    assert_eq!((&found[..3], &found[3]), (&rows[..], &None));
+}
