@@ -8,7 +8,7 @@
 //! Invariants:
 //! - The rows of one batch appear at once: they are applied under one lock.
 //! - A version is overwritten in place unless a live snapshot sees it, so that a row rewritten a thousand times takes the
-//!   room of one. Of overwritten versions there are no more than twice those that snapshots saw at once.
+//!   room of one. Of overwritten versions there are no more than twice those that snapshots saw at once, or four.
 //! - The lock is held for at most one batch or one chunk, never during I/O; only of a memtable that no longer changes, so
 //!   that nobody waits for it, is it held for a walk over all rows ([`Memtable::each_version`]).
 //! - A row stands once, in [`rows`], and is found by the hash of its key. The tree of its key space names it in order; only

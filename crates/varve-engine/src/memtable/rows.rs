@@ -40,8 +40,9 @@ pub(super) struct Row {
 struct Older(Vec<(SeqNo, Found)>);
 
 impl Older {
-    /// Adds a newer version. Where there were as many as this twice, those go that no snapshot sees any more; returns their
-    /// bytes. So they are no more than twice those that were needed, and each costs the same however many there are.
+    /// Adds a newer version. Where there is room for no more, those go that no snapshot sees, and there is room for as many
+    /// again as are left; returns the bytes of those that went. So they are no more than twice those that were needed, or four,
+    /// and each costs the same however many there are.
     fn push(&mut self, seq: SeqNo, found: Found, is_seen: &IsSeen<'_>) -> usize {
         self.0.push((seq, found));
         if self.0.len() < self.0.capacity() {
@@ -56,7 +57,7 @@ impl Older {
             }
             is_needless
         });
-        self.0.reserve(self.0.len());
+        self.0.reserve_exact(self.0.len());
         freed
     }
 
