@@ -33,7 +33,7 @@ const SETTLED_MAX: usize = 64;
 /// Nothing is to be tried again.
 const NEVER_MS: u64 = u64::MAX;
 
-/// Files that wait. What is looked at with each change is no lock.
+/// Files that wait. Each change looks at two numbers, and while locks are in the way of some whether any have gone.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
     /// When those that failed for another reason than locks are to be tried again, on the clock of [`VarveFs::monotonic_ms`].
