@@ -4,11 +4,12 @@
 //!    data, which are gone then, and the rows must not become durable without it.
 //! 2. Write and sync tables and segments; sync the directory, which also makes the name of the next log durable.
 //! 3. One manifest edit adds them and says which log is now the oldest that is needed.
-//! 4. Remove the logs before it.
+//! 4. Remove the logs before it, while writers go on.
 
 use std::sync::Arc;
 
-use varve_types::{FileNo, SeqNo, SublevelId};
+use parking_lot::MutexGuard;
+use varve_types::{SeqNo, SublevelId};
 
 use super::install::Changes;
 use super::{Inner, Writer};
@@ -27,19 +28,13 @@ impl Inner {
         let _job = self.flush_job.lock();
         let outcome = self.flush_oldest(None);
         // Takes the lock, so that a writer which is about to wait cannot miss the news.
-        let mut writer = self.writer.lock();
-        let unneeded = match outcome {
-            Ok(true) => writer.log.forget_before(self.views.get().oldest_log()),
-            _ => Vec::new(),
-        };
-        drop(writer);
+        let writer = self.writer.lock();
         self.flushed.notify_all();
-        // The removal of a large file takes its time.
-        self.remove_logs(&unneeded);
+        self.remove_logs(writer);
         outcome
     }
 
-    /// Flushes all that was written, while writers wait.
+    /// Flushes all that was written, while writers wait, without the removal of logs ([`Inner::remove_logs`]).
     ///
     /// REQUIRES: the flush job is held.
     pub(crate) fn flush_under(&self, writer: &mut Writer) -> StoreResult<()> {
@@ -56,9 +51,7 @@ impl Inner {
 
     /// Flushes all full memtables, while writers wait.
     fn flush_full_under(&self, writer: &mut Writer) -> StoreResult<()> {
-        while self.flush_oldest(Some(&mut *writer))? {
-            self.remove_logs(&writer.log.forget_before(self.views.get().oldest_log()));
-        }
+        while self.flush_oldest(Some(&mut *writer))? {}
         Ok(())
     }
 
@@ -137,9 +130,12 @@ impl Inner {
         outputs.finish()
     }
 
-    fn remove_logs(&self, unneeded: &[FileNo]) {
+    /// Lets writers go on, and removes the logs that tables have made needless: the removal of a large file takes its time.
+    pub(crate) fn remove_logs(&self, mut writer: MutexGuard<'_, Writer>) {
+        let unneeded = writer.log.forget_before(self.views.get().oldest_log());
+        drop(writer);
         for no in unneeded {
-            let path = StoreFile::Wal(*no).path(&self.dir);
+            let path = StoreFile::Wal(no).path(&self.dir);
             // What stays behind is removed at the next open.
             if let Err(error) = self.env.remove_file(&path) {
                 log::warn!("cannot remove the old log {}: {error}", path.display());
@@ -209,7 +205,7 @@ mod tests {
         assert!(!db.inner.work.is_flush_blocked());
     }
 
-    /// Asks at the removal of logs whether writers could go on.
+    /// Asks at the removal of logs whether writers could go on; if so, one does.
     #[derive(Clone, Debug, Default)]
     struct AtRemoval {
         inner: Arc<Mutex<Option<Arc<Inner>>>>,
@@ -221,7 +217,13 @@ mod tests {
             if path.extension().is_some_and(|extension| extension == "wal")
                 && let Some(inner) = &*self.inner.lock()
             {
-                self.writers_go_on.lock().push(inner.writer.try_lock().is_some());
+                let go_on = inner.writer.try_lock().is_some();
+                self.writers_go_on.lock().push(go_on);
+                if go_on {
+                    let mut batch = Batch::new();
+                    batch.put(inner.views.get().keyspaces[0].id, b"more", vec![2]);
+                    inner.write(batch).unwrap();
+                }
             }
         }
 
@@ -238,7 +240,10 @@ mod tests {
         let db = with_full_memtable(Arc::new(env));
         *at_removal.inner.lock() = Some(Arc::clone(&db.inner));
         assert!(db.inner.flush_one().unwrap());
-        at_removal.inner.lock().take();
         assert_eq!(*at_removal.writers_go_on.lock(), [true]);
+        // What comes during the first flush is flushed once more while writers wait.
+        db.clear_keyspace(db.inner.views.get().keyspaces[0].id).unwrap();
+        at_removal.inner.lock().take();
+        assert_eq!(*at_removal.writers_go_on.lock(), [true; 3]);
     }
 }

@@ -93,11 +93,14 @@ impl Inner {
             let _job = self.flush_job.lock();
             let mut writer = self.writer.lock();
             self.check_open()?;
-            self.flush_under(&mut writer)?;
-            if self.external_sync.get().is_none() {
-                self.refuse_waiting_rows()?;
-            }
-            if act(&mut writer, &self.views.get())? {
+            let done = self.flush_under(&mut writer).and_then(|()| {
+                if self.external_sync.get().is_none() {
+                    self.refuse_waiting_rows()?;
+                }
+                act(&mut writer, &self.views.get())
+            });
+            self.remove_logs(writer);
+            if done? {
                 return Ok(());
             }
         }
