@@ -389,6 +389,7 @@ impl VarveFs {
         if !fs.options.read_only {
             make_objects_dir(fs_env.as_ref(), dir)?;
         }
+        fs.begin_views()?;
         fs.finish_pending().map_err(invalid)?;
         if !fs.options.read_only {
             fs.superblock.keep_copy(fs_env.as_ref(), dir);
@@ -409,7 +410,7 @@ impl VarveFs {
         Ok(fs)
     }
 
-    /// Opens the locked store in `dir` as it is.
+    /// Opens the locked store in `dir` as it is; [`VarveFs::begin_views`] comes before anything changes.
     pub(crate) fn assemble(
         env: Arc<dyn Env>,
         dir: &Path,
@@ -461,9 +462,7 @@ impl VarveFs {
             serial,
             sources,
         };
-        let fs = VarveFs::build(parts, &keyspaces, spill)?;
-        fs.begin_views()?;
-        Ok(fs)
+        VarveFs::build(parts, &keyspaces, spill)
     }
 
     /// A file system of these parts.

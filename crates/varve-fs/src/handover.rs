@@ -63,6 +63,7 @@ impl VarveFs {
         let (db_env, db_options) = (Arc::clone(&env), options.engine(design));
         let open_store = |engine_dir: &Path| engine.open(&db_env, engine_dir, db_options);
         let fs = VarveFs::assemble(env, dir, options, from.lock, open_store)?;
+        fs.begin_views()?;
         fs.take_over(handover)?;
         fs.load_quotas().map_err(invalid)?;
         fs.settle_unopened().map_err(invalid)?;

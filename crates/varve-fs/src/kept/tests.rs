@@ -309,6 +309,42 @@ fn what_a_transaction_sees_is_kept_until_its_end_is_durable() {
     assert!(open > 0);
 }
 
+/// A mount, and the successor of an upgrade, failed where it met what a daemon had left that was killed while a view ended, and a sync
+/// that could not be.
+#[test]
+fn what_ended_views_left_waits_for_a_sync_that_succeeds() {
+    let (env, dir) = (SimEnv::new(1), Path::new("/store"));
+    let machine: Arc<dyn Env> = env.clone();
+    crate::format(&machine, dir, &FormatOptions::default()).unwrap();
+    let fs = VarveFs::open(machine, dir, MountOptions::default()).unwrap();
+    // The row of a large file waits for a sync of that.
+    let write = OpenFlags { write: true, ..OpenFlags::default() };
+    let file = FileName::new(b"file").unwrap();
+    let (entry, opened) = fs.create(Caller::ROOT, InodeId::ROOT, file, 0o600, write).unwrap();
+    fs.write(entry.attr.ino, opened.handle, 0, &[7; 300_000], false).unwrap();
+    fs.release(entry.attr.ino, opened.handle).unwrap();
+    let dead = env.process_kill();
+    drop(fs);
+    let left = dir.join("kept/900");
+    create_dirs_between(dead.as_ref(), Some(dir), &left.join("0")).unwrap();
+    // Of the log's writes the first two make it.
+    for (path_suffix, op, nth, errno) in
+        [("/objects", SimOp::SyncDir, 1, 5), (".wal", SimOp::Write, 3, 28)]
+    {
+        let env = dead.process_kill();
+        let path_suffix = path_suffix.to_owned();
+        env.fail(FaultRule { path_suffix, op, nth, errno, sticky: true });
+        let fs = VarveFs::open(env.clone(), dir, MountOptions::default()).unwrap();
+        assert!(env.fault_count() > 0 && env.stat(&left).is_ok());
+        // A power cut may bring the view back: it must not find later bytes.
+        assert!(fs.objects.kept().unwrap().may_be_seen(INO));
+        env.clear_faults();
+        drop(fs);
+        drop(VarveFs::open(env.clone(), dir, MountOptions::default()).unwrap());
+        assert!(env.stat(&left).is_err());
+    }
+}
+
 /// Where thousands of views had each kept something of one object, who read it in the first one ran out of stack.
 #[test]
 fn any_number_of_versions_is_read_through() {

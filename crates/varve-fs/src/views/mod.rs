@@ -219,6 +219,16 @@ impl Views {
         self.closed.store(true, Ordering::Release);
     }
 
+    /// Makes the ends of views durable that may be in the log alone: a power cut would bring a transaction back without what is let
+    /// go of. False, and that is logged, if it cannot be.
+    fn make_ends_durable(&self) -> bool {
+        let synced = self.db.sync();
+        if let Err(error) = &synced {
+            log::warn!("what views that have ended left stays until the next mount: {error}");
+        }
+        synced.is_ok()
+    }
+
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -321,7 +331,7 @@ impl VarveFs {
     }
 
     /// Takes note of the views that there are in a store that is being opened, and lets go of what those that were
-    /// ending left.
+    /// ending left, unless that must wait.
     pub(crate) fn begin_views(&self) -> StoreResult<()> {
         let Some(kept) = self.objects.kept() else { return Ok(()) };
         let Some(views) = &self.views else { return Ok(()) };
@@ -335,11 +345,9 @@ impl VarveFs {
         }
         let fail = |error| invalid(error::object("list", &self.dir.join("kept"), error));
         let ended = kept.ended().map_err(fail)?;
-        // What they kept is needed by those before as long as it is there.
-        ended.iter().for_each(|epoch| kept.retire(*epoch));
-        if !self.options.read_only && !ended.is_empty() {
-            // A commit may be in the log alone: a power cut would bring the transaction back.
-            views.db.sync()?;
+        // What they kept is needed by those before as long as it is there, and by themselves until their end is durable.
+        ended.iter().for_each(|epoch| kept.begin(*epoch));
+        if !self.options.read_only && !ended.is_empty() && views.make_ends_durable() {
             ended.into_iter().for_each(|epoch| self.end_view(epoch));
         }
         Ok(())
