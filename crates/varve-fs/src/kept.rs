@@ -65,7 +65,8 @@ pub(crate) struct Kept {
     writing: RwLock<()>,
     /// Held by the one who makes versions or moves them.
     keeping: Mutex<()>,
-    /// Overlays that are durable as far as they go, and directories all names in which are. Of others that is not known.
+    /// Overlays that are durable as far as they go and whole objects, both with their names; and directories all names in which are.
+    /// Of others that is not known.
     durable: Mutex<HashSet<PathBuf>>,
     /// The storage below may share room between copies.
     shares: AtomicBool,
@@ -224,8 +225,9 @@ impl Kept {
             return Ok(None);
         }
         let stat = object.stat()?;
-        let begun = self.overlays.create(&blocks_path(&path), OverlayKind::Kept, &stat)?;
-        self.name(&path).inspect_err(|_| drop(self.overlays.remove(&blocks_path(&path))))?;
+        let blocks = blocks_path(&path);
+        let begun = self.overlays.create(&blocks, OverlayKind::Kept, &stat)?;
+        self.name(&blocks).inspect_err(|_| drop(self.overlays.remove(&blocks)))?;
         Ok(Some(begun))
     }
 
@@ -306,7 +308,7 @@ impl Kept {
             None => {
                 self.create_dirs(&path)?;
                 unsynced.extend(self.dirs_of(&path));
-                self.doubt_names(&path);
+                self.doubt_name(&blocks);
                 self.overlays.create(&blocks, OverlayKind::Kept, &seen.stat()?)?
             }
         };
@@ -370,7 +372,7 @@ impl Kept {
         }
         self.create_dirs(&path)?;
         let _nobody_reads = self.epochs.write();
-        self.doubt_names(&path);
+        self.doubt_name(&path);
         match self.env.rename(object, &path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             moved => moved?,

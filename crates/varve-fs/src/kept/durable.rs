@@ -11,7 +11,7 @@ use varve_types::InodeId;
 use super::{Kept, create_dirs_between};
 use crate::overlay::{Overlay, blocks_path};
 
-/// Overlays and directories that are known to be durable, at most.
+/// What is known to be durable, at most.
 const DURABLE_MAX: usize = 8192;
 
 impl Kept {
@@ -22,37 +22,36 @@ impl Kept {
             return Ok(());
         }
         overlay.settle()?;
-        self.rely_on_names(path)?;
-        self.note_durable(blocks);
-        Ok(())
+        self.rely_on_name(&blocks)
     }
 
-    /// Makes the names beside `path` durable unless they are known to be. REQUIRES: `keeping`.
-    fn rely_on_names(&self, path: &Path) -> io::Result<()> {
-        match path.parent().is_some_and(|dir| self.is_durable(dir)) {
-            true => Ok(()),
-            false => self.name(path),
+    /// Makes the name `path` durable unless it is known to be. REQUIRES: `keeping`.
+    fn rely_on_name(&self, path: &Path) -> io::Result<()> {
+        match path.ancestors().take(2).any(|path| self.is_durable(path)) {
+            true => self.note_durable(path.to_path_buf()),
+            false => self.name(path)?,
         }
-    }
-
-    /// Makes the new name `path` durable. REQUIRES: `keeping`.
-    pub(super) fn name(&self, path: &Path) -> io::Result<()> {
-        self.doubt_names(path);
-        self.sync_dirs(path)?;
-        path.parent().into_iter().for_each(|dir| self.note_durable(dir.to_path_buf()));
         Ok(())
     }
 
-    /// There may be new names beside `path`.
-    pub(super) fn doubt_names(&self, path: &Path) {
-        path.parent().into_iter().for_each(|dir| self.doubt(dir));
+    /// Makes the new name `path` durable, of what is so but for its name. REQUIRES: `keeping`.
+    pub(super) fn name(&self, path: &Path) -> io::Result<()> {
+        self.doubt_name(path);
+        self.sync_dirs(path)?;
+        path.ancestors().take(2).for_each(|path| self.note_durable(path.to_path_buf()));
+        Ok(())
+    }
+
+    /// The name `path` may be new.
+    pub(super) fn doubt_name(&self, path: &Path) {
+        path.ancestors().take(2).for_each(|path| self.doubt(path));
     }
 
     fn doubt(&self, path: &Path) {
         self.durable.lock().remove(path);
     }
 
-    /// Whether the overlay at `path` is known to be durable, or the names in the directory there.
+    /// Whether what is kept at `path` is known to be durable, or the names in the directory there.
     pub(super) fn is_durable(&self, path: &Path) -> bool {
         self.durable.lock().contains(path)
     }
@@ -80,7 +79,7 @@ impl Kept {
     pub(super) fn keeps_all(&self, epoch: InodeId, ino: InodeId) -> io::Result<bool> {
         let has_all = self.has_all(epoch, ino)?;
         if has_all {
-            self.rely_on_names(&self.path(epoch, ino))?;
+            self.rely_on_name(&self.path(epoch, ino))?;
         }
         Ok(has_all)
     }

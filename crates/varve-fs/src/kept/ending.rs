@@ -58,7 +58,7 @@ impl Kept {
                     blocks.settle()?;
                     let _nobody_reads = self.epochs.write();
                     self.overlays.rename(&later_blocks, &earlier_blocks)?;
-                    self.name(&earlier)?;
+                    self.name(&earlier_blocks)?;
                 }
                 (_, None) => {}
             }

@@ -255,6 +255,35 @@ fn what_is_kept_is_durable_whatever_an_earlier_process_has_left() {
     }
 }
 
+/// After each removal of what a view sees the next write to a file that was wholly kept beside it synced the directories of that again,
+/// while all others waited who kept something.
+#[test]
+fn what_is_kept_is_made_durable_once_whatever_comes_beside_it() {
+    for shares in [false, true] {
+        let rig = Rig::new();
+        rig.env.set_shares_room(shares);
+        rig.kept.begin(FIRST);
+        rig.change(2);
+        for ino in 101..104 {
+            let removed = Path::new("/store/removed");
+            rig.env.open(removed, OpenMode::CreateNew).unwrap();
+            let mut unsynced = BTreeSet::new();
+            assert!(rig.kept.take(InodeId::new(ino), removed, &mut unsynced).unwrap());
+            unsynced.iter().rev().for_each(|dir| rig.env.sync_dir(dir).unwrap());
+            let before = rig.env.sync_count();
+            rig.change(3);
+            assert_eq!(rig.env.sync_count(), before, "shares {shares}");
+        }
+        // One in the place of the last one that was removed, which nobody relied upon yet.
+        let [first, again] = [(); 2].map(|()| {
+            let before = rig.env.sync_count();
+            rig.kept.change(InodeId::new(103), rig.object.as_ref(), PIECE, || Ok(())).unwrap();
+            rig.env.sync_count() - before
+        });
+        assert!(first > 0 && again == 0, "{first} syncs, then {again}");
+    }
+}
+
 /// A commit of rows alone was in the log behind what no barrier covered yet when its daemon died. The next mount let go of what was
 /// kept for the transaction, and a power cut soon after brought that back, with later bytes of large files.
 #[test]
