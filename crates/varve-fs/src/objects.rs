@@ -286,15 +286,18 @@ impl Objects {
         }
         let path = self.path(ino);
         self.create_dirs(&path)?;
-        let below = if anew { None } else { Some(self.read_origin(ino, |file| file.stat())?) };
+        let blocks = blocks_path(&path);
+        let begin = || {
+            let seen = self.read_origin(ino, |file| file.stat())?;
+            self.overlays.begin(&blocks, OverlayKind::Written, &seen)
+        };
+        // It is synced, for which nobody else waits.
+        let begun = if anew { None } else { Some(begin()?) };
         // Whoever finds it and syncs it has its name synced, too.
         let mut claimed = self.claimed.lock();
-        let own = match below {
+        let own = match begun {
             None => Own::All(self.env.open(&path, OpenMode::CreateNew)?),
-            Some(stat) => {
-                let blocks = blocks_path(&path);
-                Own::Blocks(self.overlays.create(&blocks, OverlayKind::Written, &stat)?)
-            }
+            Some(begun) => Own::Blocks(self.overlays.put(&blocks, begun)?),
         };
         claimed.dirs.extend(path.parent().map(Path::to_path_buf));
         Ok(own)
@@ -444,27 +447,41 @@ mod tests {
     use std::time::Duration;
 
     use varve_env::sim::SimEnv;
-    use varve_testkit::hooked::{HookedEnv, Hooks};
+    use varve_testkit::PATIENCE;
+    use varve_testkit::hooked::{Before, HookedEnv, Hooks};
 
     use super::*;
 
-    /// Something that happens once, before a file is made.
-    #[derive(Default)]
-    struct OnceMade(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+    const ONE: InodeId = InodeId::new(100);
+    const OTHER: InodeId = InodeId::new(101);
 
-    impl fmt::Debug for OnceMade {
+    /// What happens while a view makes something of its own.
+    #[derive(Default)]
+    struct Making {
+        /// Once, before a file is made.
+        once_made: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+        /// Before blocks that have no name yet are synced.
+        before_sync: Mutex<Option<Before>>,
+    }
+
+    impl fmt::Debug for Making {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.debug_struct("OnceMade").finish_non_exhaustive()
+            f.debug_struct("Making").finish_non_exhaustive()
         }
     }
 
-    impl Hooks for OnceMade {
+    impl Hooks for Making {
         fn before_open(&self, _path: &Path, mode: OpenMode) -> io::Result<()> {
-            let happens = self.0.lock().take_if(|_| mode == OpenMode::CreateNew);
+            let happens = self.once_made.lock().take_if(|_| mode == OpenMode::CreateNew);
             if let Some(happens) = happens {
                 happens();
             }
             Ok(())
+        }
+
+        fn before_syncs_of(&self, path: &Path) -> Option<Before> {
+            let is_begun = path.extension().is_some_and(|end| end == "blocks-begun");
+            self.before_sync.lock().clone().filter(|_| is_begun)
         }
 
         fn is_deterministic(&self) -> bool {
@@ -472,24 +489,29 @@ mod tests {
         }
     }
 
-    /// A sync of another file in the transaction, right before one was made, left its name to nobody.
-    #[test]
-    fn an_own_file_that_is_synced_has_a_durable_name() {
+    /// A machine with hooks, the same without, and a view of a store there.
+    fn making() -> (Arc<HookedEnv<Making>>, Arc<SimEnv>, Arc<Objects>) {
         let (sim, store) = (SimEnv::new(1), Path::new("/store"));
         ["/store", "/store/views"].iter().for_each(|dir| sim.create_dir(Path::new(dir)).unwrap());
         sim.sync_dir(Path::new("/")).unwrap();
-        let env = Arc::new(HookedEnv::new(&sim, OnceMade::default()));
+        let env = Arc::new(HookedEnv::new(&sim, Making::default()));
         let machine: Arc<dyn Env> = env.clone();
         let objects = Arc::new(Objects::new(machine, store));
         let view = Arc::new(objects.of_view(store.join("views/900"), None));
+        (env, sim, view)
+    }
+
+    /// A sync of another file in the transaction, right before one was made, left its name to nobody.
+    #[test]
+    fn an_own_file_that_is_synced_has_a_durable_name() {
+        let (env, sim, view) = making();
         let sync = |view: &Objects, ino, own| match own {
             Own::All(file) => view.sync(ino, file.as_ref(), true).unwrap(),
             Own::Blocks(_) => panic!("no file"),
         };
-        let [one, other] = [100, 101].map(InodeId::new);
-        let of_other = view.make_own(other, true).unwrap();
+        let of_other = view.make_own(OTHER, true).unwrap();
         let ((go, gone), (tell, told)) = (mpsc::channel(), mpsc::channel::<()>());
-        *env.hooks.0.lock() = Some(Box::new(move || {
+        *env.hooks.once_made.lock() = Some(Box::new(move || {
             go.send(()).unwrap();
             let _ = told.recv_timeout(Duration::from_millis(100));
         }));
@@ -497,13 +519,33 @@ mod tests {
             let view = &view;
             scope.spawn(move || {
                 gone.recv().unwrap();
-                sync(view, other, of_other);
+                sync(view, OTHER, of_other);
                 let _ = tell.send(());
             });
-            sync(view, one, view.make_own(one, true).unwrap());
+            sync(view, ONE, view.make_own(ONE, true).unwrap());
         });
         let left = sim.power_cut_keep_nothing();
-        assert!(left.stat(&view.path(one)).is_ok());
+        assert!(left.stat(&view.path(ONE)).is_ok());
+    }
+
+    /// A new large file of a transaction waited for the sync of what the first write to another one makes.
+    #[test]
+    fn who_makes_an_own_file_waits_for_no_sync_of_another() {
+        let (env, machine, view) = making();
+        let Origin::View { store, .. } = &view.origin else { panic!("no view") };
+        store.create(ONE).unwrap();
+        let (done, made) = mpsc::channel();
+        let while_it_waits = Arc::new(Mutex::new(Vec::new()));
+        let (of_view, told) = (Arc::clone(&view), Arc::clone(&while_it_waits));
+        let made = Mutex::new(made);
+        *env.hooks.before_sync.lock() = Some(Arc::new(move || {
+            let (view, done) = (Arc::clone(&of_view), done.clone());
+            let create = move || done.send(view.create(OTHER).is_ok()).unwrap_or_default();
+            machine.spawn("other", Box::new(create)).unwrap();
+            told.lock().push(made.lock().recv_timeout(PATIENCE));
+        }));
+        view.make_own(ONE, false).unwrap();
+        assert_eq!(*while_it_waits.lock(), [Ok(true)]);
     }
 
     /// TableFS 4.2.1: inode I is stored as K/J/I with J = I / 10000 and K = J / 10000.

@@ -14,6 +14,11 @@ use super::Overlay;
 /// Overlays that stay in memory, with their files open, although nobody uses them.
 const RECENT_MAX: usize = 64;
 
+/// Where the overlay is made that is to lie at `path`.
+fn begun_path(path: &Path) -> PathBuf {
+    path.with_extension("blocks-begun")
+}
+
 /// See the module's comment.
 #[derive(Debug)]
 pub(crate) struct Overlays {
@@ -73,7 +78,7 @@ impl Overlays {
         Ok(Some(known.add(path, overlay)))
     }
 
-    /// Makes one at `path` over a base of which `stat` tells, durably but for the name. REQUIRES: there is none,
+    /// Makes one at `path` over a base of which `base` tells, durably but for the name. REQUIRES: there is none,
     /// and nobody else makes it.
     pub(crate) fn create(
         &self,
@@ -81,12 +86,25 @@ impl Overlays {
         kind: OverlayKind,
         base: &FileStat,
     ) -> io::Result<Arc<Overlay>> {
-        let begun = path.with_extension("blocks-begun");
-        let overlay = Overlay::create(self.env.as_ref(), &begun, kind, base)?;
+        self.put(path, self.begin(path, kind, base)?)
+    }
+
+    /// The same up to its name, which [`Overlays::put`] gives it.
+    pub(crate) fn begin(
+        &self,
+        path: &Path,
+        kind: OverlayKind,
+        base: &FileStat,
+    ) -> io::Result<Overlay> {
+        Overlay::create(self.env.as_ref(), &begun_path(path), kind, base)
+    }
+
+    /// Has one that was [begun](Overlays::begin) for `path` found there.
+    pub(crate) fn put(&self, path: &Path, begun: Overlay) -> io::Result<Arc<Overlay>> {
         // Who finds the file finds this one.
         let mut known = self.known.lock();
-        self.env.rename(&begun, path)?;
-        Ok(known.add(path, overlay))
+        self.env.rename(&begun_path(path), path)?;
+        Ok(known.add(path, begun))
     }
 
     /// Moves one.
