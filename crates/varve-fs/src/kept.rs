@@ -277,6 +277,8 @@ impl Kept {
 
     /// Keeps ranges of the object of `ino` for the views besides that of `epoch`, which may change them when it has ended
     /// without room being taken then. The caller syncs the directories that become `unsynced`, before the object changes.
+    /// REQUIRES: nobody changes the object meanwhile, as a commit holds all row locks: what those views see is read without `epochs`,
+    /// for which keepers wait.
     pub(crate) fn keep_besides(
         &self,
         epoch: InodeId,
