@@ -79,12 +79,17 @@ impl StopHandle {
     /// The number of its connection ([`MountPoint::connection`]), also if it is detached by now; `None` if another mount is known
     /// to have that.
     fn connection(&self) -> Option<u32> {
-        let made = self.made.as_ref()?;
-        let is_other =
-            |mount: &MountPoint| mount.connection == made.connection && mount.source != made.source;
-        let mounts = find_mounts().unwrap_or_default();
-        (!mounts.iter().any(is_other)).then_some(made.connection)
+        connection_of(self.made.as_ref()?, &find_mounts().unwrap_or_default())
     }
+}
+
+/// The same of a mount that was `made`, where there are these `mounts` by now. One that has all of its numbers is taken for it,
+/// wherever it is.
+fn connection_of(made: &MountPoint, mounts: &[MountPoint]) -> Option<u32> {
+    let has_it: Vec<_> =
+        mounts.iter().filter(|mount| mount.connection == made.connection).collect();
+    let is_it = |mount: &&MountPoint| mount.id == made.id && mount.source == made.source;
+    (has_it.is_empty() || has_it.iter().any(is_it)).then_some(made.connection)
 }
 
 /// Ends a connection: whoever waits for an answer gets an error, and whoever serves it ends.
@@ -92,5 +97,34 @@ impl StopHandle {
 fn abort(connection: u32) {
     if let Err(error) = std::fs::write(format!("{CONNECTIONS}/{connection}/abort"), "1") {
         log::debug!("connection {connection} is not aborted: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::parse;
+    use super::*;
+
+    /// All mounts of one store have that as their source: the connection of another one that had got the number was ended.
+    #[test]
+    fn a_mount_that_is_gone_ends_no_other_of_the_same_store() {
+        let table = |lines: &[[&str; 3]]| {
+            let line = |[id, number, source]: &[&str; 3]| {
+                format!("{id} 29 0:{number} / /mnt/a rw - fuse.varve {source} rw")
+            };
+            parse(lines.iter().map(line).collect::<Vec<_>>().join("\n").as_bytes())
+        };
+        let made = table(&[["98", "47", "/store"]]).remove(0);
+        for (mounts, ends) in [
+            (table(&[]), true),
+            (table(&[["99", "48", "/store"]]), true),
+            (table(&[["98", "47", "/store"]]), true),
+            (table(&[["98", "47", "/store"], ["99", "47", "/store"]]), true),
+            (table(&[["99", "47", "/store"]]), false),
+            (table(&[["98", "48", "/store"], ["99", "47", "/store"]]), false),
+            (table(&[["98", "47", "/other"]]), false),
+        ] {
+            assert_eq!(connection_of(&made, &mounts), ends.then_some(47), "{mounts:?}");
+        }
     }
 }
