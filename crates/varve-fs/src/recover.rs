@@ -73,13 +73,21 @@ impl VarveFs {
     /// happened, and whoever reads large files must not see what was before it.
     pub(crate) fn finish_pending(&self) -> FsResult<()> {
         let (mut finished, read_only) = (0, self.options.read_only);
+        let mut is_durable = false;
         self.each_pending(&mut |ino, kind| {
             if read_only && !matches!(kind, Pending::ObjectInstall { .. }) {
                 return Ok(());
             }
             finished += u64::from(kind != Pending::ObjectDelete);
             match kind {
-                Pending::ObjectInstall { view } => self.install_pending(ino, view),
+                Pending::ObjectInstall { view } => {
+                    // The log may have been recovered from memory alone: another power cut must not take the commit, and leave
+                    // what it has made of large files.
+                    if !std::mem::replace(&mut is_durable, true) {
+                        self.store.sync().map_err(error::store)?;
+                    }
+                    self.install_pending(ino, view)
+                }
                 other => self.finish_work(ino, other),
             }
         })?;

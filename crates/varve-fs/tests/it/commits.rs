@@ -620,6 +620,52 @@ fn a_crash_while_files_that_a_commit_removed_are_kept_leaves_nothing_of_them() {
     assert!(whole > 20 && absent > 0, "{whole} whole, {absent} absent");
 }
 
+/// The mount after a daemon's death put in place what a commit had made of large files before the commit was durable. A power cut
+/// then took the commit and left the bytes.
+#[test]
+fn what_a_commit_made_of_large_files_is_put_in_place_once_it_is_durable() {
+    let (mut old, mut new) = (0, 0);
+    for n in 0.. {
+        let env = sim_store(n, &FormatOptions::default());
+        let fs = open(&env);
+        let ino = fs.mk(ROOT, "big");
+        fs.put_at(ino, 0, &[1; LARGE]);
+        fs.sync().unwrap();
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        view.mk(ROOT, "made");
+        view.put_at(view.find(ROOT, "big").unwrap().ino, 0, &[2; LARGE]);
+        env.crash_after(env.op_count() + n);
+        let _ = fs.commit_transaction(&txn.name, &view);
+        let is_done = !env.crashed();
+        drop((view, fs));
+        let dead = env.process_kill();
+        for m in 1.. {
+            let env = dead.process_kill();
+            env.crash_after(env.op_count() + m);
+            let _ = VarveFs::open(env.clone(), Path::new(STORE), MountOptions::default());
+            let is_open = !env.crashed();
+            let fs = open(&env.power_cut_keep_nothing());
+            let is_committed = fs.list(ROOT).contains(&"made".to_owned());
+            let content = fs.contents(fs.find(ROOT, "big").unwrap().ino);
+            let expected = if is_committed { 2 } else { 1 };
+            assert!(content == [expected; LARGE], "crashes {n}, {m}: {is_committed}");
+            if is_committed {
+                new += 1
+            } else {
+                old += 1
+            }
+            if is_open {
+                break;
+            }
+        }
+        if is_done {
+            break;
+        }
+    }
+    assert!(old > 20 && new > 20, "{old} as before, {new} as committed");
+}
+
 /// Two make the first large files of a directory at once. One found it when the other had made it and not noted yet that the
 /// directory above is to be synced: what that one synced was gone with a power cut.
 #[test]
