@@ -410,7 +410,7 @@ impl VarveFs {
         Ok(fs)
     }
 
-    /// Opens the locked store in `dir` as it is; [`VarveFs::begin_views`] comes before anything changes.
+    /// Opens the locked store in `dir` as it is; [`VarveFs::begin_views`] comes before any object changes.
     pub(crate) fn assemble(
         env: Arc<dyn Env>,
         dir: &Path,

@@ -71,6 +71,8 @@ pub(crate) struct Looked {
     above: Vec<(FileNo, u64)>,
     /// What was counted of it, and how many such rows there were then.
     counted: Option<(u64, Counted)>,
+    /// It, or one above it, could not be read.
+    is_damaged: bool,
 }
 
 /// What the last search in vain was about.
@@ -82,6 +84,8 @@ pub(crate) struct Searched {
     oldest: Option<SeqNo>,
     /// Only such states saw enough for it to be worth it without them.
     is_pinned: bool,
+    /// How often tables or states with names have changed.
+    changes: u64,
 }
 
 /// The tables of a key space that were looked at.
@@ -159,25 +163,44 @@ impl Searched {
     fn covers(&self, share: u64, oldest: Option<SeqNo>) -> bool {
         self.share >= share && (!self.is_pinned || self.oldest == oldest)
     }
+
+    /// Notes that tables or states with names have changed.
+    pub(crate) fn tables_have_changed(&mut self) {
+        (self.share, self.changes) = (0, self.changes + 1);
+    }
+}
+
+/// Rows of a table that delete or replace older ones, if one part, `share`, of all does by a sample.
+fn replacing_rows(meta: &TableMeta, share: f64) -> u64 {
+    // Deletions stand close together, so that a sample may miss them.
+    meta.tombstones.max((meta.entries as f64 * share).round() as u64)
 }
 
 impl Shaded<'_> {
-    /// Rows of the table `above` in the range of this one, if one part, `share`, of its rows counts.
-    fn rows_in_range(&self, inner: &Inner, above: &Arc<Table>, share: f64) -> StoreResult<u64> {
+    /// Rows of the table `above` in the range of this one that delete or replace older ones: all deletions, and of the
+    /// others one part, `share`.
+    fn replacing_in_range(
+        &self,
+        inner: &Inner,
+        above: &Arc<Table>,
+        share: f64,
+    ) -> StoreResult<u64> {
         let (meta, other) = (self.table.meta(), above.meta());
-        let mut rows = 0;
         if meta.smallest_key <= other.smallest_key && other.largest_key <= meta.largest_key {
-            rows = other.entries;
-        } else {
-            let mut source = self.source(inner, above)?;
-            // More than it has do not matter.
-            while source.valid() && source.key() <= &meta.largest_key[..] && rows < meta.entries {
-                inner.check_open()?;
-                rows += 1;
-                source.advance()?;
-            }
+            return Ok(replacing_rows(other, share));
         }
-        Ok((rows as f64 * share).round() as u64)
+        let (mut deletions, mut others) = (0, 0);
+        let mut source = self.source(inner, above)?;
+        // More than it has do not matter.
+        while source.valid()
+            && source.key() <= &meta.largest_key[..]
+            && deletions + others < 2 * meta.entries
+        {
+            inner.check_open()?;
+            *(if source.found()? == Found::Tombstone { &mut deletions } else { &mut others }) += 1;
+            source.advance()?;
+        }
+        Ok(deletions + (others as f64 * share).round() as u64)
     }
 
     /// The rows of `table` in the range of this one, and some behind it.
@@ -298,27 +321,26 @@ impl Inner {
         share_max: u64,
     ) -> StoreResult<bool> {
         let oldest = self.snapshots.live().first().copied();
-        {
-            let mut searched = self.searched.lock();
+        let changes = {
+            let searched = self.searched.lock();
             if searched.covers(share_max, oldest) {
                 return Ok(false);
             }
-            // Before the look: what changes meanwhile is looked at again.
-            *searched = Searched { share: share_max, oldest, is_pinned: false };
+            searched.changes
+        };
+        if self.search(memory, share_max)? {
+            return Ok(true);
         }
-        let outcome = self.search(memory, share_max);
+        let mut looked = memory.values().flat_map(|memory| memory.looked.values());
+        let is_pinned = looked.any(|table| {
+            table.counted.as_ref().is_some_and(|(_, counted)| counted.is_pinned(share_max))
+        });
         let mut searched = self.searched.lock();
-        match &outcome {
-            Ok(false) if searched.share > 0 => {
-                let mut looked = memory.values().flat_map(|memory| memory.looked.values());
-                searched.is_pinned = looked.any(|table| {
-                    table.counted.as_ref().is_some_and(|(_, counted)| counted.is_pinned(share_max))
-                });
-            }
-            Ok(_) => {}
-            Err(_) => *searched = Searched::default(),
+        // What changed meanwhile is to be looked at.
+        if searched.changes == changes {
+            *searched = Searched { share: share_max, oldest, is_pinned, changes };
         }
-        outcome
+        Ok(false)
     }
 
     fn search(
@@ -328,20 +350,20 @@ impl Inner {
     ) -> StoreResult<bool> {
         let view = self.views.get();
         let shares = || DEAD_SHARES.into_iter().filter(|share| *share <= share_max);
-        for space in view.spaces() {
+        for (share, space) in
+            shares().flat_map(|share| view.spaces().map(move |space| (share, space)))
+        {
             let files = space.version.files();
             let memory = memory.entry(space.id).or_default();
             memory.looked.retain(|file, _| files.contains(file));
             memory.replacing.retain(|file, _| files.contains(file));
             let states = self.states_within(space);
-            for share in shares() {
-                for (place, table) in space.version.tables() {
-                    self.check_open()?;
-                    let above = space.version.newer_tables(place, table.meta()).cloned().collect();
-                    let shaded = Shaded { space, place, table, above, states: &states };
-                    if self.reclaim_table(&shaded, memory, share)? {
-                        return Ok(true);
-                    }
+            for (place, table) in space.version.tables() {
+                self.check_open()?;
+                let above = space.version.newer_tables(place, table.meta()).cloned().collect();
+                let shaded = Shaded { space, place, table, above, states: &states };
+                if self.reclaim_table(&shaded, memory, share)? {
+                    return Ok(true);
                 }
             }
         }
@@ -394,30 +416,45 @@ impl Inner {
         memory: &mut Memory,
         share: u64,
     ) -> StoreResult<bool> {
-        let (file, meta) = (shaded.table.file_no(), shaded.table.meta());
-        let version = &shaded.space.version;
-        let mut possible = 0;
-        for above in &shaded.above {
-            let replacing = self.known_share(version, above, &mut memory.replacing)?;
-            possible += (above.meta().entries as f64 * replacing) as u64;
-        }
-        if possible * share < meta.entries {
+        let file = shaded.table.file_no();
+        if memory.looked.get(&file).is_some_and(|looked| looked.is_damaged) {
             return Ok(false);
         }
-        let looked = memory.looked.entry(file).or_default();
-        self.look_above(shaded, looked, &memory.replacing)?;
-        if looked.is_due(share, meta.entries, shaded.states.first().copied()) {
-            looked.counted = Some((looked.replaced(), self.count(shaded)?));
-        }
-        let Some((_, counted)) = &looked.counted else { return Ok(false) };
-        let is_worth_it = counted.is_worth_it(share, meta.total_bytes());
-        if !is_worth_it || counted.rest_of(meta) > self.space.room()? / 2 {
-            return Ok(false);
+        match self.look(shaded, memory, share) {
+            Ok(true) => {}
+            Err(error @ StoreError::Damaged { .. }) => {
+                // The others get their turn.
+                log::warn!("room is not got back where a table is damaged: {error}");
+                memory.looked.entry(file).or_default().is_damaged = true;
+                return Ok(false);
+            }
+            other => return other,
         }
         match self.write_rest(shaded) {
             Err(StoreError::NoSpace { .. }) => Ok(false),
             other => other.map(|()| true),
         }
+    }
+
+    /// Whether one part in `share` of a table is dead, and there is room for the rest.
+    fn look(&self, shaded: &Shaded<'_>, memory: &mut Memory, share: u64) -> StoreResult<bool> {
+        let (meta, version) = (shaded.table.meta(), &shaded.space.version);
+        let mut possible = 0;
+        for above in &shaded.above {
+            let part = self.known_share(version, above, &mut memory.replacing)?;
+            possible += replacing_rows(above.meta(), part);
+        }
+        if possible * share < meta.entries {
+            return Ok(false);
+        }
+        let looked = memory.looked.entry(shaded.table.file_no()).or_default();
+        self.look_above(shaded, looked, &memory.replacing)?;
+        if looked.is_due(share, meta.entries, shaded.states.first().copied()) {
+            looked.counted = Some((looked.replaced(), shaded.count(self)?));
+        }
+        let Some((_, counted)) = &looked.counted else { return Ok(false) };
+        let is_worth_it = counted.is_worth_it(share, meta.total_bytes());
+        Ok(is_worth_it && counted.rest_of(meta) <= self.space.room()? / 2)
     }
 
     /// Notes in `looked` what stands above the table by now; `replacing` has the shares of those tables.
@@ -432,22 +469,12 @@ impl Inner {
         for above in &shaded.above {
             let file = above.file_no();
             let share = replacing.get(&file).copied().unwrap_or(1.0);
-            if share > 0.0 && !looked.above.iter().any(|(known, _)| *known == file) {
-                looked.above.push((file, shaded.rows_in_range(self, above, share)?));
+            let known = looked.above.iter().any(|(known, _)| *known == file);
+            if !known && replacing_rows(above.meta(), share) > 0 {
+                looked.above.push((file, shaded.replacing_in_range(self, above, share)?));
             }
         }
         Ok(())
-    }
-
-    /// Counts a table; of one that is damaged, nothing, so that the others get their turn.
-    fn count(&self, shaded: &Shaded<'_>) -> StoreResult<Counted> {
-        match shaded.count(self) {
-            Err(error @ StoreError::Damaged { .. }) => {
-                log::warn!("room is not got back from a damaged table: {error}");
-                Ok(Counted::default())
-            }
-            other => other,
-        }
     }
 
     /// Puts in the place of a table what somebody sees of it.

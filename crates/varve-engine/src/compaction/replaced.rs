@@ -6,7 +6,7 @@
 //! 2. Of each table above, some blocks are read, spread over its keys. A row counts as replacing if it deletes, or if the
 //!    filter of an older table says that it may hold the key. Without filters all count.
 //! 3. What was found is kept by file until the table goes, and forgotten at close. Older rows only become fewer, so that
-//!    it may be too much, but not too little.
+//!    it becomes too much rather than too little.
 //!
 //! A table is looked at once, with a 64 KiB of reads, and only in a store of which most stands above the bottom.
 

@@ -11,7 +11,6 @@ use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 use super::Inner;
 use crate::StoreResult;
 use crate::branch::{BranchRecord, BranchSpace};
-use crate::compaction::reclaim::Searched;
 use crate::files::StoreFile;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
@@ -134,7 +133,7 @@ impl Inner {
             Some(last_seq) => self.snapshots.publish(last_seq, |_| self.views.update(change)),
             None => self.views.update(change),
         });
-        *self.searched.lock() = Searched::default();
+        self.searched.lock().tables_have_changed();
         let removed = changes.removed.iter().map(|(_, _, table)| table).chain(&ended);
         self.let_go(removed.clone());
         self.release_segments(removed);

@@ -233,3 +233,28 @@ fn rows_that_wait_for_an_external_sync_do_not_hold_up_a_refusal() {
     });
     assert!(matches!(refused, Some(StoreError::NoSpace { .. })), "{refused:?}");
 }
+
+/// A sample of the blocks above missed deletions that stood close together, so that what they hid was never looked at.
+#[test]
+fn deletions_that_stand_close_together_among_other_rows_count() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        let put = |round: u64, rows: u64, bytes: usize| {
+            for at in 0..rows {
+                let mut batch = Batch::new();
+                batch.put(store.space, Filled::key(at, round), vec![at as u8; bytes]);
+                store.db.write(batch).unwrap();
+            }
+        };
+        put(5, 300, VALUE_BYTES);
+        store.db.flush().unwrap();
+        let full = store.env.used_bytes();
+        assert!(full > 300 * VALUE_BYTES as u64, "{name}: {full} bytes");
+        put(1, 1000, 100);
+        store.remove(5, 300, |_| true);
+        put(9, 1000, 100);
+        store.db.reclaim().unwrap();
+        let left = store.env.used_bytes();
+        assert!(left < full / 3, "{name}: {full} bytes, then {left}");
+    }
+}
