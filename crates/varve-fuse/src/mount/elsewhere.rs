@@ -31,8 +31,21 @@ impl fmt::Display for Elsewhere {
 }
 
 /// Finds a mount that stays if those on `places` are unmounted. What this process may not look at is passed over.
-#[allow(clippy::disallowed_methods, reason = "processes and mounts belong to the machine")]
 pub fn seen_elsewhere(places: &[PathBuf]) -> io::Result<Option<Elsewhere>> {
+    find(places, |_, _| true)
+}
+
+/// The same without copies that processes have at the same place, as whoever gets a mount namespace has of all that is mounted.
+pub fn bound_elsewhere(places: &[PathBuf]) -> io::Result<Option<Elsewhere>> {
+    find(places, |asked, copy| asked.dir != copy.dir)
+}
+
+/// Finds such a mount; of those in other namespaces one that `counts` beside the one that was asked about.
+#[allow(clippy::disallowed_methods, reason = "processes and mounts belong to the machine")]
+fn find(
+    places: &[PathBuf],
+    counts: impl Fn(&MountPoint, &MountPoint) -> bool,
+) -> io::Result<Option<Elsewhere>> {
     let own = parse(&std::fs::read("/proc/self/mountinfo")?);
     let asked: Vec<&MountPoint> = own.iter().filter(|mount| places.contains(&mount.dir)).collect();
     if asked.is_empty() {
@@ -64,9 +77,10 @@ pub fn seen_elsewhere(places: &[PathBuf]) -> io::Result<Option<Elsewhere>> {
         for other in parse(&table) {
             let goes_along =
                 |asked: &MountPoint| asked.peers.iter().any(|group| other.peers.contains(group));
-            if let Some(asked) =
-                asked.iter().find(|asked| same(asked, &other) && !goes_along(asked))
-            {
+            let stays = |asked: &&&MountPoint| {
+                same(asked, &other) && !goes_along(asked) && counts(asked, &other)
+            };
+            if let Some(asked) = asked.iter().find(stays) {
                 return Ok(Some(found(asked, &other, id)));
             }
         }

@@ -11,8 +11,8 @@ use std::thread;
 
 use varve_fs::{VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    IdlePoll, MountOptions, MountWatch, Place, Session, SessionOptions, Transport, UnmountError,
-    UnmountMode, mount_within, seen_elsewhere,
+    Elsewhere, IdlePoll, MountOptions, MountWatch, Place, Session, SessionOptions, Transport,
+    UnmountError, UnmountMode, bound_elsewhere, mount_within, seen_elsewhere,
 };
 use varve_vfs::{FsError, FsResult};
 
@@ -26,6 +26,15 @@ const ATTACHED_MAX: usize = 64;
 const SNAPSHOT_THREADS: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 /// How often the open files of a view may be elsewhere than they were a moment before.
 const LOOKS_MAX: u32 = 20;
+
+/// Fails if a view was found elsewhere, or if that could not be found out.
+fn refuse_if(seen: std::io::Result<Option<Elsewhere>>) -> Result<()> {
+    let seen = seen.map_err(|error| Error::io("look for mounts in", Path::new("/proc"), &error))?;
+    seen.map_or(Ok(()), |seen| {
+        Err(Error::failed(seen.to_string())
+            .hint("end what runs there, or unmount it there, and try again"))
+    })
+}
 
 impl ViewDesk {
     /// Mounts a view on its place, unless it is mounted.
@@ -90,7 +99,10 @@ impl ViewDesk {
         // Those that are in use are passed over.
         let let_go = snapshots.iter().filter(|(unused_for, name)| {
             let Some(_turn) = self.turns.try_let_go(name) else { return false };
-            !unused_for.is_zero() && self.end_unused(name).is_ok()
+            let name = std::slice::from_ref(name);
+            !unused_for.is_zero()
+                && self.check_elsewhere(name).is_ok()
+                && self.end(&name[0], UnmountMode::Plain).is_ok()
         });
         let let_go = let_go.take(too_many).count();
         log::debug!("{let_go} views that nobody uses are let go of");
@@ -165,9 +177,10 @@ impl ViewDesk {
         Ok(())
     }
 
-    /// Takes the mount of a view away if nobody uses it.
-    pub(super) fn end_unused(&self, name: &ViewName) -> Result<()> {
-        self.check_elsewhere(std::slice::from_ref(name))?;
+    /// Takes the mount of a view away for good, if nobody uses it nor has bound it to another place. Copies that programs have in mount
+    /// namespaces of their own go on without large files.
+    pub(super) fn end_unbound(&self, name: &ViewName) -> Result<()> {
+        refuse_if(bound_elsewhere(&[self.dir.join(name.path())]))?;
         self.end(name, UnmountMode::Plain)
     }
 
@@ -175,12 +188,7 @@ impl ViewDesk {
     /// cannot be found out.
     pub(super) fn check_elsewhere(&self, names: &[ViewName]) -> Result<()> {
         let places: Vec<PathBuf> = names.iter().map(|name| self.dir.join(name.path())).collect();
-        let seen = seen_elsewhere(&places)
-            .map_err(|error| Error::io("look for mounts in", Path::new("/proc"), &error))?;
-        seen.map_or(Ok(()), |seen| {
-            Err(Error::failed(seen.to_string())
-                .hint("end what runs there, or unmount it there, and try again"))
-        })
+        refuse_if(seen_elsewhere(&places))
     }
 
     /// Takes the mount of a view away, if it has one, as `mode` says.

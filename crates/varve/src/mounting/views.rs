@@ -234,7 +234,7 @@ impl ViewDesk {
         self.ending(&view, || {
             let found = self.fs.check_view(&view);
             found.map_err(|error| views::no_snapshot(name, error))?;
-            self.end_unused(&view)?;
+            self.end_unbound(&view)?;
             views::delete_snapshot(&self.fs, name)
         })?;
         self.name_changed(&view);
