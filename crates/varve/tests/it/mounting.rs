@@ -586,6 +586,26 @@ fn wait_until_free(mount: &Mount) {
     });
 }
 
+/// Whoever gets a mount namespace has copies of all that is mounted, which is no use of a snapshot.
+#[test]
+fn a_snapshot_is_deleted_though_a_program_has_a_copy_of_its_mount() {
+    let Some(mount) = Mount::new() else { return };
+    let _copied = with_namespaces();
+    let dir = mount.path();
+    run(varve().args(["snapshot", "create"]).arg(&dir).arg("s"));
+    fs::read_dir(dir.join(".varve/snapshots/s")).unwrap().count();
+    let mut apart = Command::new("unshare");
+    apart.args(["--mount", "--propagation", "private", "sleep", "60"]);
+    let mut apart = apart.spawn().unwrap();
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).unwrap();
+    let id = apart.id().to_string();
+    eventually("a namespace of its own", || namespace(&id) != namespace("self"));
+    let deleted = varve().args(["snapshot", "delete"]).arg(&dir).arg("s").output().unwrap();
+    apart.kill().unwrap();
+    apart.wait().unwrap();
+    assert!(deleted.status.success(), "{}", stderr(&deleted));
+}
+
 /// A snapshot could be deleted while it was mounted elsewhere too, and showed the present bytes of large files there.
 #[test]
 fn a_snapshot_that_is_mounted_elsewhere_too_is_not_deleted() {
