@@ -8,7 +8,8 @@
 //! 3. What was found is kept by file until the table goes, and forgotten at close. Older rows only become fewer, so that
 //!    it becomes too much rather than too little.
 //!
-//! A table is looked at once, with a 64 KiB of reads, and only in a store of which most stands above the bottom.
+//! A table is looked at once, with a 64 KiB of reads, and only in a store of which most stands above the bottom, or where
+//! room is short ([`super::reclaim`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;

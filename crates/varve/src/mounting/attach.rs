@@ -99,10 +99,9 @@ impl ViewDesk {
         // Those that are in use are passed over.
         let let_go = snapshots.iter().filter(|(unused_for, name)| {
             let Some(_turn) = self.turns.try_let_go(name) else { return false };
-            let name = std::slice::from_ref(name);
             !unused_for.is_zero()
-                && self.check_elsewhere(name).is_ok()
-                && self.end(&name[0], UnmountMode::Plain).is_ok()
+                && self.check_elsewhere(std::slice::from_ref(name)).is_ok()
+                && self.end(name, UnmountMode::Plain).is_ok()
         });
         let let_go = let_go.take(too_many).count();
         log::debug!("{let_go} views that nobody uses are let go of");
