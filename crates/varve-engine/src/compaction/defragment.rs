@@ -17,6 +17,7 @@ use serde::Serialize;
 use varve_format::table::Zones;
 
 use super::CLOSE_CHECK_VERSIONS;
+use super::done_if_room;
 use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit, LIVE_PERCENT_MIN, Rewrite, Room};
 use super::retain::Retention;
@@ -29,7 +30,7 @@ use crate::iter::table::TableSource;
 use crate::table::Admission;
 use crate::version::{Place, Table, Version};
 use crate::view::Keyspace;
-use crate::{Db, Direction, StoreError, StoreResult};
+use crate::{Db, Direction, StoreResult};
 
 /// What the files of tables hold beside what is needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -147,10 +148,7 @@ impl Inner {
             let (free_bytes, file_bytes) = (self.space.room()?, self.options.table_bytes);
             let room = Room { free_bytes, file_bytes };
             let Some(rewrite) = defragment::pick(&tables, &files, fit, room) else { continue };
-            return match self.rewrite(space, &rewrite) {
-                Err(StoreError::NoSpace { .. }) => Ok(false),
-                other => other,
-            };
+            return done_if_room(self.rewrite(space, &rewrite));
         }
         Ok(false)
     }

@@ -26,5 +26,15 @@ pub(crate) mod replaced;
 pub(crate) mod retain;
 pub(crate) mod stitch;
 
+use crate::{StoreError, StoreResult};
+
+/// What was done if there was room for it; for want of room nothing was.
+fn done_if_room(outcome: StoreResult<bool>) -> StoreResult<bool> {
+    match outcome {
+        Err(StoreError::NoSpace { .. }) => Ok(false),
+        other => other,
+    }
+}
+
 /// What goes through versions asks whether the store closes each time it has seen so many.
 const CLOSE_CHECK_VERSIONS: u64 = 4096;

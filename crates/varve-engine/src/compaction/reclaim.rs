@@ -19,6 +19,7 @@ use std::sync::Arc;
 use varve_format::edit::TableMeta;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
+use super::done_if_room;
 use super::execute::Purpose;
 use super::outputs::Outputs;
 use super::policy::{Memory, cleaning, defragment};
@@ -383,10 +384,7 @@ impl Inner {
         let files = defragment::uses(tables.iter().copied());
         let picked = defragment::pick_small(&tables, &files, self.space.room()? / 2, share);
         let Some(rewrite) = picked else { return Ok(false) };
-        match self.rewrite(space, &rewrite) {
-            Err(StoreError::NoSpace { .. }) => Ok(false),
-            other => other,
-        }
+        done_if_room(self.rewrite(space, &rewrite))
     }
 
     /// Takes the values that one table has in a segment of which one part in `share` is not in use to a new one.
@@ -403,10 +401,7 @@ impl Inner {
         let (runs, used_max) = (space.version.runs(), self.space.room()? / 2);
         let picked = cleaning::pick_small(&runs, &uses, states, used_max, share);
         let Some((job, segment)) = picked else { return Ok(false) };
-        match self.merge(space, &job, Purpose::Cleaning(segment)) {
-            Err(StoreError::NoSpace { .. }) => Ok(false),
-            other => other.map(|()| true),
-        }
+        done_if_room(self.merge(space, &job, Purpose::Cleaning(segment)).map(|()| true))
     }
 
     /// Looks at a table, unless it is known, and writes it again if one part in `share` is dead and there is room.
@@ -430,10 +425,7 @@ impl Inner {
             }
             other => return other,
         }
-        match self.write_rest(shaded) {
-            Err(StoreError::NoSpace { .. }) => Ok(false),
-            other => other.map(|()| true),
-        }
+        done_if_room(self.write_rest(shaded).map(|()| true))
     }
 
     /// Whether one part in `share` of a table is dead, and there is room for the rest.
