@@ -65,6 +65,11 @@ fn another(worker: u64, index: u64) -> String {
     format!("stream{worker}.{index}")
 }
 
+/// What it holds: no two files hold the same.
+fn another_key(worker: u64, index: u64) -> u64 {
+    worker | (index + 1) << 41
+}
+
 /// Makes a file and writes it in order.
 fn write_in_order(path: String, size: u64, key: u64) -> impl Iterator<Item = Op> {
     let create = Op::Create { path: path.clone(), bytes: 0, key };
@@ -107,7 +112,7 @@ impl Plan for Streams {
             FIRST => Box::new(write_in_order(file(key), self.size, key)),
             AFTER_OTHERS => Box::new((0..=BEFORE).flat_map(move |index| {
                 let size = if index < BEFORE { BEFORE_BYTES } else { self.size };
-                write_in_order(another(key, index), size, key)
+                write_in_order(another(key, index), size, another_key(key, index))
             })),
             IN_ORDER => Box::new(in_order.map(move |offset| Op::ReadAt {
                 path: file(key),
@@ -142,7 +147,7 @@ impl Plan for Streams {
             AFTER_OTHERS => Box::new((0..workers).map(|key| Expect::File {
                 path: another(key, BEFORE),
                 bytes: self.size,
-                key,
+                key: another_key(key, BEFORE),
             })),
             OVER => Box::new((0..workers).flat_map(move |worker| {
                 samples(self.operations, SAMPLES).map(move |index| Expect::Part {

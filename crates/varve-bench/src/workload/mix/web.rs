@@ -62,6 +62,11 @@ fn log(worker: u64) -> String {
     format!("log{worker}")
 }
 
+/// What it holds, which is nothing of any file.
+fn log_key(worker: u64) -> u64 {
+    worker | 1 << 40
+}
+
 fn writes_log(worker: Worker) -> bool {
     worker.of > 1 && worker.index % CREW == CREW.min(worker.of) - 1
 }
@@ -77,13 +82,13 @@ impl Plan for Web {
             0 => Box::new(worker.share(dirs).map(|dir| Op::MakeDir(format!("d{dir}")))),
             1 => {
                 let path = log(worker.index);
-                let log = Op::Create { path, bytes: 0, key: worker.index };
+                let log = Op::Create { path, bytes: 0, key: log_key(worker.index) };
                 let log = writes_log(worker).then_some(log);
                 Box::new(worker.share(self.files).map(Self::create).chain(log))
             }
             _ if writes_log(worker) => Box::new(self.appends(worker).map(move |(at, bytes)| {
                 let path = log(worker.index);
-                Op::Append { path, at, bytes, key: worker.index, durable: false }
+                Op::Append { path, at, bytes, key: log_key(worker.index), durable: false }
             })),
             _ => {
                 let mut random = Random::new(worker.index);
@@ -109,7 +114,7 @@ impl Plan for Web {
         let logs = writers.filter(|worker| writes_log(*worker)).map(|worker| Expect::File {
             path: log(worker.index),
             bytes: self.appends(worker).map(|(_, bytes)| bytes).sum(),
-            key: worker.index,
+            key: log_key(worker.index),
         });
         match phase {
             0 => Box::new(names),
