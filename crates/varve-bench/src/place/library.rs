@@ -1,6 +1,6 @@
 //! Work through the library: calls of a file system, without the kernel.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ const PERM: u32 = 0o644;
 /// as the kernel does; each is looked up once and given back when the directory goes.
 pub(crate) struct Library {
     vfs: Arc<dyn Vfs>,
-    dirs: RwLock<HashMap<String, InodeId>>,
+    dirs: RwLock<BTreeMap<String, InodeId>>,
 }
 
 type Found<T> = Result<T, FsError>;
@@ -31,7 +31,7 @@ type Found<T> = Result<T, FsError>;
 impl Library {
     /// Work at the root of `vfs`.
     pub(crate) fn new(vfs: Arc<dyn Vfs>) -> Library {
-        Library { vfs, dirs: RwLock::new(HashMap::new()) }
+        Library { vfs, dirs: RwLock::new(BTreeMap::new()) }
     }
 
     /// The id of the directory `dir`, and whether it is remembered; if not it is the caller's to give back.
@@ -88,13 +88,12 @@ impl Library {
         let mut dirs = self.dirs.write();
         let Some(ino) = dirs.remove(path) else { return };
         self.vfs.forget(ino, 1);
-        dirs.retain(|dir, ino| {
-            let is_below = dir.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
-            if is_below {
-                self.vfs.forget(*ino, 1);
-            }
-            !is_below
-        });
+        // '0' follows '/'.
+        let below = dirs.range(format!("{path}/")..format!("{path}0"));
+        let below: Vec<String> = below.map(|(dir, _)| dir.clone()).collect();
+        for ino in below.iter().filter_map(|dir| dirs.remove(dir)) {
+            self.vfs.forget(ino, 1);
+        }
     }
 
     fn open_file(&self, path: &str, how: Opening) -> Found<LibraryFile> {
