@@ -4,7 +4,8 @@
 //!    (A B A B), so that a slow minute of the machine meets all.
 //! 2. A phase that is to begin cold begins with the target taken away and brought back and caches dropped.
 //! 3. After the clock has stopped the target writes everything back, so that device counters hold all of the
-//!    phase, of rows in a store's memtables the log; then what must hold is checked.
+//!    phase, of rows in a store's memtables the log; then what must hold is checked. What the device writes from then until the
+//!    next phase, or until the target is taken away, is told apart: no byte it wrote falls between two phases.
 //! 4. A phase whose time is over ends the round of its target: those behind it are about what it would have left.
 //! 5. At the end of a round the target is brought back once more, and what the last phase must have left is checked again: by
 //!    then it comes from the device.
@@ -14,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::crew::Crew;
-use crate::machine;
+use crate::machine::{self, Traffic};
 use crate::meter::{Tally, check_interrupt};
+use crate::op::Expect;
 use crate::place::{Place, check};
 use crate::report::{Costs, Facts, Figure, Machine, Report, Setup};
 use crate::run::Step;
@@ -54,6 +56,10 @@ pub(crate) fn run(course: &Course, workload: &Choice) -> Result<Report, Failure>
         phases.truncate(last + 1);
     }
     phases.iter().try_for_each(|phase| plan.require(course.crew.workers_of(phase)))?;
+    course.targets.iter().try_for_each(|spec| course.require(spec, workload))?;
+    if !course.warm && phases.iter().any(|phase| phase.is_cold) {
+        machine::require_drop_caches()?;
+    }
     let begin = Instant::now();
     let mut report = Report::new(course.setup()?, &course.targets, phases.clone());
     for round in 1..=course.rounds {
@@ -70,6 +76,21 @@ pub(crate) fn run(course: &Course, workload: &Choice) -> Result<Report, Failure>
 }
 
 impl Course {
+    /// An error that says what to do unless `spec` can do this work: no figures are lost to what can be known before.
+    fn require(&self, spec: &Spec, workload: &Choice) -> Result<(), Failure> {
+        let needs_a_mount = if workload.runs_programs() {
+            Some("the workload runs programs")
+        } else {
+            self.crew.as_processes.then_some("--processes")
+        };
+        match needs_a_mount {
+            Some(why) if spec.kind == Kind::Library => {
+                Err(format!("{spec}: {why}, which needs a mount, as of varve").into())
+            }
+            _ => spec.require(&self.ground),
+        }
+    }
+
     fn setup(&self) -> Result<Setup, Failure> {
         let is_mounted = self.targets.iter().any(|spec| spec.kind == Kind::Varve);
         let version = || Step::new(&self.ground.varve).arg("--version").capture();
@@ -94,13 +115,29 @@ impl Course {
     }
 }
 
-/// Takes the target away and brings it back; what closing it wrote belongs to the phase before.
-fn bring_back(target: &mut Target, figures: &mut [Figure]) -> Result<Opening, Failure> {
-    let came = target.make_cold()?;
-    if let Some(figure) = figures.last_mut() {
-        figure.add_closing(came.closing_bytes);
+/// The phases of a round, and how far what the device wrote is told in them.
+#[derive(Default)]
+struct Told {
+    figures: Vec<Figure>,
+    until: Option<Traffic>,
+}
+
+impl Told {
+    /// What the device wrote until `now` and is not told yet belongs to the last phase.
+    fn add_later(&mut self, now: Option<Traffic>) {
+        if let (Some(figure), Some(until), Some(now)) = (self.figures.last_mut(), self.until, now) {
+            figure.add_later(now.since(until).written_bytes);
+        }
+        self.until = now;
     }
-    Ok(came.opening)
+
+    /// Takes the target away and brings it back.
+    fn bring_back(&mut self, target: &mut Target) -> Result<Opening, Failure> {
+        let came = target.make_cold()?;
+        self.add_later(came.closed);
+        self.until = target.traffic()?;
+        Ok(came.opening)
+    }
 }
 
 /// One round on one target.
@@ -114,19 +151,21 @@ impl Run<'_> {
     /// A figure for each phase, and what else is told of the target.
     fn on(&self, spec: &Spec, phases: &[Phase]) -> Result<(Vec<Figure>, Facts), Failure> {
         let mut target = Target::new(spec, &self.course.ground, self.plan.inodes())?;
-        let mut figures: Vec<Figure> = Vec::new();
+        let mut told = Told::default();
         let mut last = (0, Vec::new());
         for (number, phase) in phases.iter().enumerate() {
             check_interrupt()?;
             eprintln!("  {}", phase.name);
             let failed = |error: Failure| format!("{}: {error}", phase.name);
             let is_cold = phase.is_cold && !self.course.warm;
-            let opening = is_cold.then(|| bring_back(&mut target, &mut figures));
+            let opening = is_cold.then(|| told.bring_back(&mut target));
             let opening = opening.transpose().map_err(failed)?;
             let workers = self.course.crew.workers_of(phase);
+            told.add_later(target.traffic()?);
             let (tallies, costs) = self.measure(&target, number, workers).map_err(failed)?;
+            told.until = target.traffic()?;
             self.check(target.place()?, number, &tallies).map_err(failed)?;
-            figures.push(Figure::new(phase, &tallies, &costs, opening).map_err(failed)?);
+            told.figures.push(Figure::new(phase, &tallies, &costs, opening).map_err(failed)?);
             last = (number, tallies);
             if last.1.iter().any(|tally| tally.is_cut) {
                 eprintln!("  its time is over, and so is the round");
@@ -135,26 +174,27 @@ impl Run<'_> {
         }
         let facts = Facts { is_direct: target.is_direct(), session: target.session() };
         if !self.course.warm {
-            bring_back(&mut target, &mut figures)?;
+            told.bring_back(&mut target)?;
             let checked = self.check(target.place()?, last.0, &last.1);
             checked.map_err(|error| format!("brought back at the end: {error}"))?;
         }
-        let closing = target.finish(!self.course.no_fsck)?;
-        if let Some(figure) = figures.last_mut() {
-            figure.add_closing(closing);
-        }
-        Ok((figures, facts))
+        told.add_later(target.finish(!self.course.no_fsck)?);
+        Ok((told.figures, facts))
     }
 
     /// An error unless the place is as phase number `number` must have left it, as far as its workers came.
     fn check(&self, place: &dyn Place, number: usize, tallies: &[Tally]) -> Result<(), Failure> {
+        let holds = |expect: &Expect| {
+            check_interrupt()?;
+            check(place, expect)
+        };
         if tallies.iter().any(|tally| tally.is_cut) {
             let done: Vec<u64> = tallies.iter().map(|tally| tally.ops).collect();
             let expects = begun::expects(self.plan, number, &done);
-            return expects.iter().try_for_each(|expect| check(place, expect));
+            return expects.iter().try_for_each(holds);
         }
         let mut expects = self.plan.expects(number, tallies.len() as u64);
-        expects.try_for_each(|expect| check(place, &expect))
+        expects.try_for_each(|expect| holds(&expect))
     }
 
     fn measure(
@@ -191,5 +231,30 @@ impl Run<'_> {
             space_bytes: target.space_bytes()?,
         };
         Ok((tallies, costs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(bytes: u64) -> Option<Traffic> {
+        Some(Traffic { written_bytes: bytes, ..Traffic::default() })
+    }
+
+    /// What a device wrote while what must hold was checked was told of no phase.
+    #[test]
+    fn all_that_the_device_writes_after_a_phase_is_told_of_it() {
+        let figure = || Figure::new(&Phase::warm("create"), &[], &Costs::default(), None);
+        let mut told = Told::default();
+        told.add_later(written(10));
+        told.figures.push(figure().expect("a figure"));
+        told.until = written(100);
+        told.add_later(written(130));
+        told.add_later(written(137));
+        told.figures.push(figure().expect("a figure"));
+        told.add_later(written(138));
+        let later: Vec<_> = told.figures.iter().map(Figure::later_bytes).collect();
+        assert_eq!(later, [Some(37), Some(1)]);
     }
 }

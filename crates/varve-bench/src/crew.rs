@@ -7,15 +7,17 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Barrier, OnceLock};
+use std::process::{Child, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::meter::{self, Tally, Tempo};
 use crate::place::{Kernel, Place};
+use crate::run;
 use crate::workload::{Choice, Phase, Plan, Worker};
 
 /// How a phase is worked on.
@@ -88,19 +90,22 @@ impl Crew {
         workers: u64,
         place: &dyn Place,
     ) -> Result<Vec<Tally>, Failure> {
-        let gate = Gate::new(usize::try_from(workers)?);
-        std::thread::scope(|scope| {
+        let gate = Gate::new(workers);
+        thread::scope(|scope| {
             let start = |index| {
                 let gate = &gate;
-                scope.spawn(move || {
+                thread::Builder::new().spawn_scoped(scope, move || {
                     let worker = Worker { index, of: workers };
-                    meter::measure(place, plan.ops(phase, worker), self.tempo(worker), || {
-                        Ok(gate.wait())
-                    })
+                    let ops = plan.ops(phase, worker);
+                    meter::measure(place, ops, self.tempo(worker), || gate.wait())
                 })
             };
-            let threads: Vec<_> = (0..workers).map(start).collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Tally, Failure>>| {
+            let threads: Result<Vec<_>, _> =
+                (0..workers).map(|index| start(index).inspect_err(|_| gate.give_up())).collect();
+            let threads = threads.map_err(|error| {
+                format!("cannot start {workers} workers: {error}\nhint: give fewer with --workers")
+            })?;
+            let join = |thread: thread::ScopedJoinHandle<'_, Result<Tally, Failure>>| {
                 thread.join().unwrap_or_else(|_| Err("a worker panicked".into()))
             };
             // All must have ended before the first error is passed on.
@@ -112,19 +117,48 @@ impl Crew {
 
 /// Where threads wait until all are ready.
 struct Gate {
-    barrier: Barrier,
-    opened: OnceLock<Instant>,
+    way: Mutex<Way>,
+    changed: Condvar,
+}
+
+/// What a gate lets through.
+enum Way {
+    /// Nobody: so many are still to come.
+    Shut(u64),
+    /// All, since then.
+    Open(Instant),
+    /// Nobody any more: some will not come.
+    GivenUp,
 }
 
 impl Gate {
-    fn new(threads: usize) -> Gate {
-        Gate { barrier: Barrier::new(threads), opened: OnceLock::new() }
+    fn new(threads: u64) -> Gate {
+        Gate { way: Mutex::new(Way::Shut(threads)), changed: Condvar::new() }
     }
 
-    /// Waits for the others. Returns when the first of all went on, whenever this one does.
-    fn wait(&self) -> Instant {
-        self.barrier.wait();
-        *self.opened.get_or_init(Instant::now)
+    /// Waits for the others. Returns when all were let go, whenever this one goes on.
+    fn wait(&self) -> Result<Instant, Failure> {
+        let mut way = self.way.lock();
+        if let Way::Shut(missing) = &mut *way {
+            *missing -= 1;
+            if *missing == 0 {
+                *way = Way::Open(Instant::now());
+                self.changed.notify_all();
+            }
+        }
+        loop {
+            match *way {
+                Way::Shut(_) => self.changed.wait(&mut way),
+                Way::Open(since) => return Ok(since),
+                Way::GivenUp => return Err("the other workers could not be started".into()),
+            }
+        }
+    }
+
+    /// Lets those go who wait for others that will not come.
+    fn give_up(&self) {
+        *self.way.lock() = Way::GivenUp;
+        self.changed.notify_all();
     }
 }
 
@@ -144,7 +178,7 @@ impl Drop for Hired {
 fn run_processes(tasks: impl Iterator<Item = Task>) -> Result<Vec<Tally>, Failure> {
     let mut hired = Vec::new();
     for task in tasks {
-        let child = Command::new(std::env::current_exe()?)
+        let child = run::while_this_one_lives("KILL", std::env::current_exe()?)
             .args(["worker", &serde_json::to_string(&task)?])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -246,10 +280,22 @@ mod tests {
     #[test]
     fn all_have_begun_when_the_first_went_on() {
         let gate = Gate::new(8);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| gate.wait())).collect();
-            let mut begins = threads.into_iter().map(|thread| thread.join().expect("a thread"));
-            assert!(begins.all(|begin| Some(&begin) == gate.opened.get()));
+            let begins = threads.into_iter().map(|thread| thread.join().expect("a thread"));
+            let begins: Vec<Instant> = begins.map(|begin| begin.expect("all came")).collect();
+            assert!(begins.iter().all(|begin| *begin == begins[0]));
+        });
+    }
+
+    /// Where one thread could not be started the others waited for it.
+    #[test]
+    fn who_waits_for_one_that_will_not_come_is_let_go() {
+        let gate = Gate::new(2);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| gate.wait().is_err());
+            gate.give_up();
+            assert!(waiting.join().expect("a thread"));
         });
     }
 

@@ -36,7 +36,11 @@ impl Property {
     }
 
     fn at(&self, quantile: f64) -> u64 {
-        if quantile >= 1.0 { self.max } else { self.values.value_at_quantile(quantile) }
+        match quantile >= 1.0 {
+            true => self.max,
+            // Of values that count together the upper end is told.
+            false => self.values.value_at_quantile(quantile).min(self.max),
+        }
     }
 
     fn mean(&self) -> f64 {
@@ -174,5 +178,7 @@ mod tests {
         assert_eq!((all.dir_names.values.len(), all.dir_names.at(1.0)), (4, 3));
         assert_eq!((all.dir_depth.at(1.0), all.file_depth.at(1.0)), (3, 4));
         assert!(all.file_bytes.top_share() > 0.99);
+        // Values of so many digits count together, and the upper end was told.
+        assert_eq!(all.file_bytes.at(0.9), 70_001);
     }
 }

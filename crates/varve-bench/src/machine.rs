@@ -55,12 +55,21 @@ pub(crate) fn sync(dir: &Path) -> Result<(), Failure> {
     Ok(syncfs(openat(CWD, dir, flags, Mode::empty())?)?)
 }
 
+/// What empties the kernel's caches.
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
 /// Empties the kernel's caches of all that is written back; needs root.
 pub(crate) fn drop_caches() -> Result<(), Failure> {
-    fs::write("/proc/sys/vm/drop_caches", "3").map_err(|error| {
-        format!("cannot drop the kernel's caches: {error}\nhint: run as root, or give --warm")
-            .into()
-    })
+    fs::write(DROP_CACHES, "3").map_err(cannot_drop_caches)
+}
+
+/// An error if [`drop_caches`] would be one.
+pub(crate) fn require_drop_caches() -> Result<(), Failure> {
+    fs::File::options().write(true).open(DROP_CACHES).map(drop).map_err(cannot_drop_caches)
+}
+
+fn cannot_drop_caches(error: std::io::Error) -> Failure {
+    format!("cannot drop the kernel's caches: {error}\nhint: run as root, or give --warm").into()
 }
 
 /// The value of `field` in a file of /proc that gives sizes in kB, in bytes.

@@ -142,13 +142,13 @@ struct Comparison {
     #[arg(long, value_name = "PROGRAM")]
     null: Option<PathBuf>,
     /// Also print the rate of every so many operations
-    #[arg(long, value_name = "OPERATIONS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, global = true, value_name = "OPERATIONS", value_parser = clap::value_parser!(u64).range(1..))]
     step: Option<u64>,
     /// Also write charts into this directory, as SVG: rates over time, distributions of latencies
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR")]
     plots: Option<PathBuf>,
     /// Print JSON instead of tables
-    #[arg(long)]
+    #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
     workload: Choice,
@@ -210,6 +210,10 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
         )
         .into());
     }
+    if let Some(dir) = &options.plots {
+        std::fs::create_dir_all(dir)
+            .map_err(|error| format!("--plots {}: {error}", dir.display()))?;
+    }
     let ground = Ground {
         base: options.base.clone(),
         varve: program(options.varve.as_deref(), "varve")?,
@@ -236,13 +240,11 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
     };
     let report = compare::run(&course, &options.workload)?;
     drop(hold);
-    if let Some(dir) = &options.plots {
-        report.write_plots(dir)?;
-    }
     match options.json {
-        true => report.print_json(&options.workload),
-        false => report.print_table(options.step),
+        true => report.print_json(&options.workload)?,
+        false => report.print_table(options.step)?,
     }
+    options.plots.as_deref().map_or(Ok(()), |dir| report.write_plots(dir))
 }
 
 /// Lets SIGINT, SIGTERM and SIGHUP end the run in order; a second one ends it at once.

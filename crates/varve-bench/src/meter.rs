@@ -30,6 +30,9 @@ const BATCH: usize = 1024;
 /// The time over which operations are counted together, for rates over time.
 pub(crate) const BUCKET: Duration = Duration::from_millis(100);
 
+/// The longest sleep that does not look whether the run is to end.
+const SLEEP_MAX: Duration = Duration::from_millis(200);
+
 /// An empty histogram of latencies in nanoseconds, from 1 ns to an hour, to three digits.
 pub(crate) fn latencies() -> Result<Histogram<u64>, Failure> {
     Ok(Histogram::new_with_bounds(1, 3_600_000_000_000, 3)?)
@@ -87,14 +90,17 @@ impl Pace {
     }
 
     /// Waits until the next operation is due, unless it is; active time counts from `origin`. Returns when that is.
-    fn wait(&mut self, origin: Instant) -> Instant {
-        let (due, now) = (origin + self.due, Instant::now());
+    fn wait(&mut self, origin: Instant) -> Result<Instant, Failure> {
+        let due = origin + self.due;
         self.due += self.interval;
-        if due <= now {
-            return now;
+        loop {
+            let now = Instant::now();
+            if due <= now {
+                return Ok(now);
+            }
+            check_interrupt()?;
+            std::thread::sleep((due - now).min(SLEEP_MAX));
         }
-        std::thread::sleep(due - now);
-        Instant::now()
     }
 
     /// The latency of the next operation, which took so long once it had begun.
@@ -171,7 +177,7 @@ impl Work {
         for op in batch {
             check_interrupt()?;
             if let Some(pace) = &mut self.pace {
-                last = pace.wait(*origin);
+                last = pace.wait(*origin)?;
             }
             if self.tempo.limit.is_some_and(|limit| last - *origin >= limit) {
                 self.tally.is_cut = true;

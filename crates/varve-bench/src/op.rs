@@ -2,7 +2,8 @@
 //!
 //! A workload is a list of phases; each phase gives every worker an iterator of [`Op`] and afterwards an
 //! iterator of [`Expect`]. Both are pure functions of the workload's options, so that a worker may be a thread
-//! or a process, nothing in memory grows with the number of files, and every run does the same.
+//! or a process, and every run does the same. Nothing in memory grows with the number of files, but for the mixes of servers and
+//! Postmark, which keep the files that are there.
 
 /// What a listing of a directory asks for each of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,17 @@ use crate::Failure;
 /// How many bytes of a program's output an error repeats.
 const REPEATED_OUTPUT_BYTES: usize = 2000;
 
+/// Runs a program unless the parent has died before its death became a signal.
+const RUN_FOR_PARENT: &str = "[ \"$PPID\" = \"$0\" ] && exec \"$@\"";
+
+/// A command that runs `program` and sends it `signal` when the thread that starts it ends, however that ends.
+pub(crate) fn while_this_one_lives(signal: &str, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", signal, "sh", "-c", RUN_FOR_PARENT]);
+    command.arg(std::process::id().to_string()).arg(program);
+    command
+}
+
 /// One run of another program.
 pub(crate) struct Step {
     program: OsString,

@@ -14,11 +14,15 @@ impl Scratch {
     /// Makes one in `base`, or where temporary files go.
     pub(crate) fn new(base: Option<&Path>) -> Result<Scratch, Failure> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let base = base.map_or_else(std::env::temp_dir, Path::to_path_buf);
+        let base = &base.map_or_else(std::env::temp_dir, Path::to_path_buf);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = base.join(format!("varve-bench-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path)
-            .map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        // Programs that are run in other directories are told of it, too.
+        let made = std::path::absolute(base).and_then(|base| {
+            let path = base.join(format!("varve-bench-{}-{number}", std::process::id()));
+            std::fs::create_dir(&path).map(|()| path)
+        });
+        let path = made
+            .map_err(|error| format!("cannot make a directory in {}: {error}", base.display()))?;
         Ok(Scratch { path })
     }
 

@@ -42,6 +42,9 @@ impl Report {
         let mut kinds = Map::new();
         for kind in self.kinds(phase) {
             let latencies = self.latencies(target, phase, Some(kind))?;
+            if latencies.is_empty() {
+                continue;
+            }
             let told = json!({
                 "count": latencies.len(),
                 "latency_us": latency_us(&latencies),
@@ -68,7 +71,7 @@ impl Report {
                         "written_bytes": traffic.written_bytes,
                     })),
                     "row_bytes": figure.row_bytes,
-                    "closing_written_bytes": figure.closing_bytes,
+                    "later_written_bytes": figure.later_bytes,
                     "opening": figure.opening,
                     "memory_peak_bytes": figure.memory_peak_bytes,
                     "slab_bytes": figure.slab_bytes,

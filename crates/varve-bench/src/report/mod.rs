@@ -40,8 +40,8 @@ pub(crate) struct Figure {
     traffic: Option<Traffic>,
     /// Bytes of the rows that were put into the store meanwhile, if it is one.
     row_bytes: Option<u64>,
-    /// Bytes that the device wrote when the store was closed after it, if it was.
-    closing_bytes: Option<u64>,
+    /// Bytes that the device wrote from then until the next phase, or until the target had been taken away, if it has a device.
+    later_bytes: Option<u64>,
     /// What the target took to be brought back before it, if it was.
     opening: Option<Opening>,
     /// The most memory that who serves the workers has taken so far, in bytes.
@@ -120,7 +120,7 @@ impl Figure {
             sync_seconds: costs.synced.as_secs_f64(),
             traffic: costs.traffic,
             row_bytes: costs.row_bytes,
-            closing_bytes: None,
+            later_bytes: None,
             opening,
             memory_peak_bytes: costs.memory_peak_bytes,
             slab_bytes: costs.slab_bytes,
@@ -138,17 +138,21 @@ impl Figure {
         self.memory_peak_bytes.or(is_the_kernel.then_some(self.slab_bytes))
     }
 
-    /// Adds what the device wrote when the store was closed after it.
-    pub(crate) fn add_closing(&mut self, bytes: Option<u64>) {
-        if let Some(bytes) = bytes {
-            *self.closing_bytes.get_or_insert(0) += bytes;
-        }
+    /// What the device wrote after it.
+    #[cfg(test)]
+    pub(crate) fn later_bytes(&self) -> Option<u64> {
+        self.later_bytes
     }
 
-    /// Bytes that the device wrote, closing included, over those of the rows that were put into the store.
+    /// Adds what the device wrote after it.
+    pub(crate) fn add_later(&mut self, bytes: u64) {
+        *self.later_bytes.get_or_insert(0) += bytes;
+    }
+
+    /// Bytes that the device wrote, later ones included, over those of the rows that were put into the store.
     fn amplification(&self) -> Option<f64> {
         let row_bytes = self.row_bytes.filter(|bytes| *bytes > 0)?;
-        let written = self.traffic?.written_bytes + self.closing_bytes.unwrap_or(0);
+        let written = self.traffic?.written_bytes + self.later_bytes.unwrap_or(0);
         Some(written as f64 / row_bytes as f64)
     }
 
@@ -267,7 +271,7 @@ impl Report {
         Some(rate(target)? / rate(0).filter(|first| *first > 0.0)?)
     }
 
-    /// Bytes that the device wrote, closing included, over those of the rows, where the target is a store.
+    /// Bytes that the device wrote, later ones included, over those of the rows, where the target is a store.
     fn amplification(&self, target: usize, phase: usize) -> Option<f64> {
         self.median_known(target, phase, Figure::amplification)
     }

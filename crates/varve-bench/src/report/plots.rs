@@ -14,7 +14,6 @@ const POINTS_MAX: usize = 400;
 impl Report {
     /// Writes them into the directory `dir`, which is made if it is missing.
     pub(crate) fn write_plots(&self, dir: &Path) -> Result<(), Failure> {
-        std::fs::create_dir_all(dir)?;
         let has_figures = |phase: usize| {
             (0..self.targets.len()).any(|it| self.rounds(it, phase).next().is_some())
         };
@@ -31,7 +30,9 @@ impl Report {
         }
         let names = file_names(charts.iter().map(|(name, _)| name.as_str()));
         for (name, (_, chart)) in names.iter().zip(&charts) {
-            std::fs::write(dir.join(format!("{name}.svg")), chart.svg())?;
+            let path = dir.join(format!("{name}.svg"));
+            std::fs::write(&path, chart.svg())
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         }
         Ok(())
     }

@@ -14,13 +14,13 @@ Medians over the rounds, with the slowest and the fastest. Rates: of all workers
 of the last. ratio: rate over that of the first target. us, p50 ...: latency of an operation in microseconds, mean and
 quantiles of the operations of all rounds together. CPU: microseconds for one operation (or name, where names are
 counted), client + daemon, until the last worker is done; all: of the whole machine, kernel threads and writing back
-included. read, written: MiB of the device, writing back included. closing: MiB that it wrote while the store was closed
-afterwards. amplified: bytes that the device wrote, closing included, over those of the rows that were put into the
-store; those still in memtables are in the log alone. memory: peak of the daemon, or of this program where it has the
-store open, since it was mounted or opened, MiB; slab: where the kernel serves, what it keeps in its slabs of names and
-inodes of all file systems, among others. space: on the device, MiB. sync s: to write everything back afterwards. What
-it took to bring targets back before a cold phase stands below: rows that were in a store's memtables are there again by
-then, read from its log.";
+included. read, written: MiB of the device, writing back included. later: MiB that it wrote from then until the next
+phase, while what must hold was checked, or until the target had been closed and unmounted. amplified: bytes that the
+device wrote, later ones included, over those of the rows that were put into the store; those still in memtables are in
+the log alone. memory: peak of the daemon, or of this program where it has the store open, since it was mounted or
+opened, MiB; slab: where the kernel serves, what it keeps in its slabs of names and inodes of all file systems, among
+others. space: on the device, MiB. sync s: to write everything back afterwards. What it took to bring targets back
+before a cold phase stands below: rows that were in a store's memtables are there again by then, read from its log.";
 
 /// What the columns are called.
 const COLUMNS: [&str; 18] = [
@@ -36,7 +36,7 @@ const COLUMNS: [&str; 18] = [
     "all",
     "read",
     "written",
-    "closing",
+    "later",
     "requests",
     "amplified",
     "memory",
@@ -100,7 +100,7 @@ impl Report {
         let ratio = self.ratio(target, phase);
         let latencies = self.latencies(target, phase, None)?;
         let [mean, half, p99, p999] = shown_us(&latencies);
-        let closing = known(&|figure| figure.closing_bytes.map(|bytes| bytes as f64));
+        let later = known(&|figure| figure.later_bytes.map(|bytes| bytes as f64));
         let memory = known(&|figure| figure.memory_bytes().map(|bytes| bytes as f64 / MIB));
         let peak = known(&|figure| figure.memory_peak_bytes.map(|bytes| bytes as f64));
         let kernel = if memory.is_some() && peak.is_none() { "slab " } else { "" };
@@ -123,7 +123,7 @@ impl Report {
             format!("{:.1}", median(|figure| figure.machine_cpu_us)),
             shown(traffic(|traffic| traffic.read_bytes).map(|bytes| bytes / MIB)),
             shown(traffic(|traffic| traffic.written_bytes).map(|bytes| bytes / MIB)),
-            shown(closing.map(|bytes| bytes / MIB)),
+            shown(later.map(|bytes| bytes / MIB)),
             requests.map_or("-".to_owned(), |requests| format!("{requests:.0}")),
             shown(self.amplification(target, phase)),
             format!("{kernel}{}", shown(memory)),

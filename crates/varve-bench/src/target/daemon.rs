@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::Failure;
 use crate::machine::{self, memory_bytes};
+use crate::meter::check_interrupt;
+use crate::run;
 
 /// How long a mount may take to answer: it may have a log to replay.
 const MOUNT_WAIT_MAX: Duration = Duration::from_secs(120);
@@ -26,9 +28,6 @@ const EXIT_WAIT_MAX: Duration = Duration::from_secs(600);
 /// How long the daemon may be busy with what came before, and the time in which it must hardly work to be done with it.
 const SETTLE_WAIT_MAX: Duration = Duration::from_secs(60);
 const SETTLE_WINDOW: Duration = Duration::from_millis(50);
-
-/// Runs a program unless the parent has died before its death became a signal.
-const RUN_FOR_PARENT: &str = "[ \"$PPID\" = \"$0\" ] && exec \"$@\"";
 
 /// A running daemon. Dropped, it is killed and its mount detached; if this process dies it gets SIGTERM, which
 /// unmounts.
@@ -50,11 +49,9 @@ impl Daemon {
     ) -> Result<Daemon, Failure> {
         let before = fs::metadata(mount_point)?.dev();
         let said = File::options().create(true).append(true).open(log)?;
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "TERM", "sh", "-c", RUN_FOR_PARENT]);
-        command.arg(std::process::id().to_string()).arg(program).args(args);
+        let mut command = run::while_this_one_lives("TERM", program);
         // Ctrl-C is for this process, which takes the daemon down in order.
-        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+        command.args(args).process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
         let child = command.spawn().map_err(|error| format!("cannot run setpriv: {error}"))?;
         let mut daemon = Daemon {
             child: Some(child),
@@ -69,6 +66,7 @@ impl Daemon {
                 daemon.child = None;
                 return Err(format!("the daemon ended: {status}\n{}", daemon.said()).into());
             }
+            check_interrupt()?;
             if begin.elapsed() > MOUNT_WAIT_MAX {
                 return Err(format!("the mount did not answer in {MOUNT_WAIT_MAX:?}").into());
             }

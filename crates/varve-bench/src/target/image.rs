@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::statvfs;
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
 
 use super::Ground;
 use super::slow::SlowDisk;
@@ -144,18 +144,32 @@ impl Image {
         machine::sync(&self.mount_point)
     }
 
-    /// Unmounts it, which also writes everything back.
-    pub(super) fn unmount(&mut self) -> Result<(), Failure> {
+    /// Unmounts it. Returns what has gone to and from the device by then.
+    pub(super) fn unmount(&mut self) -> Result<Traffic, Failure> {
+        // Writes all that an unmount does: counters are gone with the mount.
+        let read_only = || mount_remount(&self.mount_point, MountFlags::RDONLY, "");
+        self.once_unused("mount read-only", read_only)?;
+        let traffic = self.traffic()?;
+        self.once_unused("unmount", || unmount(&self.mount_point, UnmountFlags::empty()))?;
+        self.device = None;
+        self.disk = None;
+        Ok(traffic)
+    }
+
+    /// Does what only a mount that nobody uses can have done to it.
+    fn once_unused(
+        &self,
+        what: &str,
+        mut call: impl FnMut() -> Result<(), Errno>,
+    ) -> Result<(), Failure> {
         let begin = Instant::now();
         // An overlay lets go of what is below it some moments after it was unmounted itself.
-        while let Err(error) = unmount(&self.mount_point, UnmountFlags::empty()) {
+        while let Err(error) = call() {
             if error != Errno::BUSY || begin.elapsed() > BUSY_WAIT_MAX {
-                return Err(format!("unmount {}: {error}", self.mount_point.display()).into());
+                return Err(format!("{what} {}: {error}", self.mount_point.display()).into());
             }
             thread::sleep(Duration::from_millis(20));
         }
-        self.device = None;
-        self.disk = None;
         Ok(())
     }
 

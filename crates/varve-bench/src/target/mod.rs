@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::getxattr;
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
+use varve_fs::FormatOptions;
 use varve_types::limits::XATTR_VALUE_BYTES_MAX;
 
 use crate::Failure;
@@ -34,9 +35,6 @@ pub(crate) use image::NOT_DIRECT;
 use image::{Format, Image};
 pub(crate) use spec::{Kind, Spec};
 use store::Store;
-
-/// How many large files an image below a Varve store has room for.
-const LARGE_FILES_MAX: u64 = 400_000;
 
 /// The attributes of a mount's root by which its daemon tells how requests travel and what its store did.
 const SESSION_XATTR: &str = "user.varve.session";
@@ -61,8 +59,8 @@ pub(crate) struct Ground {
 
 /// What it took to take a target away and bring it back.
 pub(crate) struct Return {
-    /// Bytes that the device wrote while its store was closed; `None` if it is none, or has no device of its own.
-    pub(crate) closing_bytes: Option<u64>,
+    /// What had gone to and from its device when it had been taken away; `None` if it has none of its own.
+    pub(crate) closed: Option<Traffic>,
     pub(crate) opening: Opening,
 }
 
@@ -124,7 +122,8 @@ impl Target {
             Kind::Btrfs => image(Format::Btrfs, inodes, options)?,
             // Only large files are files below.
             Kind::Varve | Kind::Library if spec.dir.is_none() => {
-                image(Format::Ext4, inodes.min(LARGE_FILES_MAX), String::new())?
+                let large = large_file_bytes_min(spec)?;
+                image(Format::Ext4, inodes.min(ground.image_bytes / large), String::new())?
             }
             _ => None,
         };
@@ -181,11 +180,10 @@ impl Target {
 
     /// Takes it away, drops the kernel's caches, brings it back: in memory is what bringing it back takes there.
     pub(crate) fn make_cold(&mut self) -> Result<Return, Failure> {
-        let closing_bytes = self.close()?;
-        match &mut self.image {
-            Some(image) => image.unmount()?,
+        let closed = self.take_away()?;
+        if self.image.is_none() {
             // Only what is written back can be dropped.
-            None => machine::sync(self.scratch.path())?,
+            machine::sync(self.scratch.path())?;
         }
         machine::drop_caches()?;
         if let Backing::Null(daemon) = &self.backing {
@@ -202,18 +200,17 @@ impl Target {
         self.appear()?;
         let read = self.image.as_ref().map(Image::traffic_since_mount).transpose()?;
         let opening = Opening { seconds, read_bytes: read.map(|traffic| traffic.read_bytes) };
-        Ok(Return { closing_bytes, opening })
+        Ok(Return { closed, opening })
     }
 
-    /// Closes the store, if it is one. Returns the bytes that its device wrote meanwhile. Memtables stay in the log.
-    fn close(&mut self) -> Result<Option<u64>, Failure> {
+    /// Closes the store, if it is one, and unmounts the image, if there is one. Returns what has gone to and from its device by
+    /// then. Memtables stay in the log.
+    fn take_away(&mut self) -> Result<Option<Traffic>, Failure> {
         self.place = None;
-        let Backing::Store(store) = &mut self.backing else { return Ok(None) };
-        let Some(image) = &self.image else { return store.stop().map(|()| None) };
-        let before = image.traffic()?;
-        store.stop()?;
-        image.sync()?;
-        Ok(Some(image.traffic()?.since(before).written_bytes))
+        if let Backing::Store(store) = &mut self.backing {
+            store.stop()?;
+        }
+        self.image.as_mut().map(Image::unmount).transpose()
     }
 
     /// CPU time of those who serve the workers, so far; `workers` is what the workers themselves took, for what
@@ -274,17 +271,27 @@ impl Target {
         asked(dir, SESSION_XATTR).ok()
     }
 
-    /// Takes it away; with `fsck` checks a store as a whole. Returns what closing wrote, as [`Target::close`] does.
-    pub(crate) fn finish(mut self, fsck: bool) -> Result<Option<u64>, Failure> {
-        let written = self.close()?;
+    /// Takes it away; with `fsck` checks a store as a whole. Returns what [`Target::take_away`] does.
+    pub(crate) fn finish(mut self, fsck: bool) -> Result<Option<Traffic>, Failure> {
+        let closed = self.take_away()?;
         match &mut self.backing {
-            Backing::Store(store) if fsck => store.fsck()?,
+            Backing::Store(store) if fsck => {
+                self.image.as_mut().map_or(Ok(()), Image::mount)?;
+                store.fsck()?;
+                self.image.as_mut().map(Image::unmount).transpose()?;
+            }
             Backing::Null(daemon) => daemon.unmount()?,
             _ => {}
         }
-        self.image.as_mut().map_or(Ok(()), Image::unmount)?;
-        Ok(written)
+        Ok(closed)
     }
+}
+
+/// Bytes of the smallest large file of a store.
+fn large_file_bytes_min(spec: &Spec) -> Result<u64, Failure> {
+    let given = spec.options.iter().find_map(|it| it.strip_prefix("large-file-threshold="));
+    let default = FormatOptions::default().large_file_threshold_bytes;
+    Ok(given.map_or(Ok(default), varve::size::parse)?.max(1))
 }
 
 /// What the daemon that serves `dir` tells in an attribute.

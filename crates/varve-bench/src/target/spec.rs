@@ -1,9 +1,11 @@
 //! The names of targets.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use super::Ground;
+use super::store::Store;
 use crate::Failure;
 
 /// What is measured.
@@ -77,6 +79,31 @@ impl FromStr for Spec {
 }
 
 impl Spec {
+    /// An error that says what to do unless all is there that it is made of.
+    pub(crate) fn require(&self, ground: &Ground) -> Result<(), Failure> {
+        let missing = |what: &str, hint: &str| Err(format!("{self}: {what}\nhint: {hint}").into());
+        let installed = |program: &str, package: &str| match is_installed(program) {
+            true => Ok(()),
+            false => missing(&format!("{program} is not installed"), &format!("install {package}")),
+        };
+        let built = |program: &Path, cargo: &str| match program.is_file() {
+            true => Ok(()),
+            false => missing(
+                &format!("there is no program {}", program.display()),
+                &format!("cargo build --release {cargo}"),
+            ),
+        };
+        match self.kind {
+            Kind::Ext4 => installed("mkfs.ext4", "e2fsprogs"),
+            Kind::Xfs => installed("mkfs.xfs", "xfsprogs"),
+            Kind::Btrfs => installed("mkfs.btrfs", "btrfs-progs"),
+            Kind::Varve => built(&ground.varve, "-p varve --bins"),
+            Kind::Null => built(&ground.null, "-p varve-fuse --example null"),
+            Kind::Library => Store::library_options(self).map(drop),
+            Kind::Path(_) | Kind::Tmpfs => Ok(()),
+        }
+    }
+
     /// Whether it lies on a disk that is not an image of its own.
     pub(crate) fn is_elsewhere(&self) -> bool {
         matches!(self.kind, Kind::Path(_)) || self.dir.is_some()
@@ -90,6 +117,12 @@ impl Spec {
             _ => true,
         }
     }
+}
+
+/// Whether a program can be found by its name.
+fn is_installed(program: &str) -> bool {
+    let dirs = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
 }
 
 impl fmt::Display for Spec {

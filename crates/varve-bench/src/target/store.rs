@@ -60,12 +60,12 @@ impl Store {
         below: &Path,
         scratch: &Scratch,
     ) -> Result<Store, Failure> {
-        let (path, options) = format(spec, ground, below)?;
+        let path = format(spec, ground, below)?;
         let transport = |option: &str| match option {
             "auto" | "dev" | "uring" => format!("transport={option}"),
             other => other.to_owned(),
         };
-        let mount: Vec<String> = options.into_iter().map(transport).collect();
+        let mount: Vec<String> = split(spec).1.into_iter().map(transport).collect();
         let mount_point = scratch.dir("varve")?;
         let mut args = vec!["mount".to_owned(), "-f".to_owned()];
         if !mount.is_empty() {
@@ -86,18 +86,24 @@ impl Store {
 
     /// Formats one in `below` and opens it.
     pub(super) fn opened(spec: &Spec, ground: &Ground, below: &Path) -> Result<Store, Failure> {
-        let (path, left) = format(spec, ground, below)?;
-        let mut options = MountOptions::default();
-        for option in left {
-            let Some(("memory", size)) = option.split_once('=') else {
-                return Err(format!("the library has no option {option}").into());
-            };
-            options.memory_budget_bytes = usize::try_from(varve::size::parse(size)?)?;
-        }
+        let options = Store::library_options(spec)?;
+        let path = format(spec, ground, below)?;
         let served = Served::Opened { options, file_system: None, has_own_peak: false };
         let mut store = Store { path, served };
         store.start()?;
         Ok(store)
+    }
+
+    /// How the library opens it.
+    pub(super) fn library_options(spec: &Spec) -> Result<MountOptions, Failure> {
+        let mut options = MountOptions::default();
+        for option in split(spec).1 {
+            let Some(("memory", size)) = option.split_once('=') else {
+                return Err(format!("{spec}: the library has no option {option}").into());
+            };
+            options.memory_budget_bytes = usize::try_from(varve::size::parse(size)?)?;
+        }
+        Ok(options)
     }
 
     /// Mounts or opens it.
@@ -175,28 +181,24 @@ impl Store {
     }
 }
 
-/// Formats a store in `below` with those options that are for that; returns its path and the other options.
-fn format<'a>(
-    spec: &'a Spec,
-    ground: &Ground,
-    below: &Path,
-) -> Result<(PathBuf, Vec<&'a str>), Failure> {
+/// The options of `spec` that are for `varve format`, and the others.
+fn split(spec: &Spec) -> (Vec<&str>, Vec<&str>) {
+    let is_of_format = |option: &&str| {
+        option.split_once('=').is_some_and(|(name, _)| FORMAT_OPTIONS.contains(&name))
+    };
+    spec.options.iter().map(String::as_str).partition(is_of_format)
+}
+
+/// Formats a store in `below` with those options that are for that; returns its path.
+fn format(spec: &Spec, ground: &Ground, below: &Path) -> Result<PathBuf, Failure> {
     let path = below.join("store");
-    let mut options = Vec::new();
-    let mut left = Vec::new();
-    for option in &spec.options {
-        match option.split_once('=') {
-            Some((name, value)) if FORMAT_OPTIONS.contains(&name) => {
-                options.push(format!("--{name}={value}"));
-            }
-            _ => left.push(option.as_str()),
-        }
-    }
+    let options = split(spec).0;
     if options.is_empty() {
         varve::store::format(&path, &FormatOptions::default())?;
     } else {
         // What these options mean only the command line knows.
+        let options = options.iter().map(|option| format!("--{option}"));
         Step::new(&ground.varve).arg("format").args(options).arg(&path).quiet()?;
     }
-    Ok((path, left))
+    Ok(path)
 }

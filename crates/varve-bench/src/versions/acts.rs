@@ -34,7 +34,7 @@ const FEW: u64 = 100;
 const MARK_BYTES: usize = 8;
 
 /// What a change writes over.
-type Mark = [u8; MARK_BYTES];
+pub(super) type Mark = [u8; MARK_BYTES];
 
 impl Stage<'_> {
     /// One round on Varve.

@@ -39,7 +39,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", default_values_t = [10, 10_000, 1_000_000])]
     changes: Vec<u64>,
     /// Bytes of a file
-    #[arg(long, value_name = "SIZE", default_value = "1K", value_parser = varve::size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "1K", value_parser = file_bytes)]
     file_bytes: u64,
     /// Rounds; the report gives medians
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
@@ -86,6 +86,17 @@ struct Stage<'a> {
     tree: Tree,
     round: u32,
     found: Vec<Measured>,
+}
+
+/// The size of a file that has room for what tells one change from another.
+fn file_bytes(text: &str) -> Result<u64, Failure> {
+    match varve::size::parse(text)? {
+        bytes if bytes < size_of::<acts::Mark>() as u64 => {
+            Err(format!("a file needs {} bytes, to tell changes apart", size_of::<acts::Mark>())
+                .into())
+        }
+        bytes => Ok(bytes),
+    }
 }
 
 /// Measures all and prints it.

@@ -110,6 +110,11 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
+    /// Whether other programs do some of its work.
+    pub(crate) fn runs_programs(&self) -> bool {
+        matches!(self, Choice::Build(_) | Choice::Script(_))
+    }
+
     /// Works out what the phases share.
     pub(crate) fn plan(&self) -> Result<Box<dyn Plan>, Failure> {
         Ok(match self {

@@ -6,9 +6,15 @@ use crate::support::{bench, compare, phases, program, report};
 
 /// The phases of a workload and their operations, on a directory and the library.
 fn counts(workload: &[&str]) -> Vec<(String, u64)> {
-    let phases = phases(&compare(workload));
+    counted(workload).1
+}
+
+/// The report besides.
+fn counted(workload: &[&str]) -> (Value, Vec<(String, u64)>) {
+    let report = compare(workload);
+    let phases = phases(&report);
     assert!(phases.iter().all(|(_, _, targets)| *targets == 2));
-    phases.into_iter().map(|(name, count, _)| (name, count)).collect()
+    (report, phases.into_iter().map(|(name, count, _)| (name, count)).collect())
 }
 
 fn named(counts: &[(&str, u64)]) -> Vec<(String, u64)> {
@@ -78,11 +84,9 @@ fn streams() {
 fn servers() {
     for (server, workers) in [("file", 10), ("video", 49), ("mail", 16), ("web", 110)] {
         let mix = ["mix", server, "--files", "200", "--turns", "120", "--video-size", "1M"];
-        let found = counts(&mix);
-        assert!(
-            found[2].0 == "serve" && found[2].1 >= 110,
-            "{server}, {workers} workers: {found:?}"
-        );
+        let (report, found) = counted(&mix);
+        assert!(found[2].0 == "serve" && found[2].1 >= 110, "{server}: {found:?}");
+        assert_eq!(report["phases"][2]["workers"], workers, "{server}");
     }
 }
 
@@ -251,4 +255,40 @@ fn a_rate_is_kept_and_runs_end_where_they_are_told() {
     let round = &target["rounds"][0];
     assert!(round["seconds"].as_f64() > Some(0.19) && found["seconds"].as_f64() > Some(0.19));
     assert!(round["daemon_cpu_us"].is_null(), "the kernel serves a directory: {round}");
+}
+
+/// What was wrong with the last target, or with where charts go, was found when all others had been measured.
+#[test]
+fn what_can_be_known_before_is_said_before() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().to_str().expect("a path of text");
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").expect("a file");
+    let charts = format!("{}/charts", file.display());
+    let mdtest = ["mdtest", "--files", "10", "--dirs", "1"];
+    let mistakes: [(&[&str], &[&str], &str); 6] = [
+        (&["-t", "library:uring"], &mdtest, "the library has no option uring"),
+        (&["-t", "library", "--processes"], &mdtest, "--processes, which needs a mount"),
+        (&["-t", "library"], &["script", "a=true"], "the workload runs programs"),
+        (&["-t", "null", "--null", "/"], &mdtest, "--example null"),
+        (&["-t", "varve", "--varve", "/"], &mdtest, "-p varve --bins"),
+        (&["--plots", &charts], &mdtest, &charts),
+    ];
+    for (mistake, workload, expected) in mistakes {
+        let course = ["compare", "--warm", "-t", path];
+        let output = bench(dir.path(), &[&course, mistake, workload].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{mistake:?}: {said}");
+        assert!(!said.contains("round 1"), "{mistake:?}: {said}");
+    }
+}
+
+#[test]
+fn what_is_printed_may_be_said_behind_the_workload() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().to_str().expect("a path of text");
+    let course = ["compare", "--warm", "--rounds", "1", "-t", path];
+    let workload = ["mdtest", "--files", "10", "--dirs", "1", "--json"];
+    let found = report(dir.path(), &[&course[..], &workload].concat());
+    assert_eq!(phases(&found)[1].1, 10);
 }
