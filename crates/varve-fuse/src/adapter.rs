@@ -7,6 +7,8 @@
 //! Rules that the kernel's protocol adds to the calls:
 //!
 //! - Names that are absent are answered with inode number 0, so that the kernel remembers the absence.
+//! - CREATE opens nothing that is there: it comes for names that the kernel takes for absent, and so has checked no
+//!   permissions. Of one that has come meanwhile, past the kernel, the answer is ESTALE, upon which it walks the path once more.
 //! - FLUSH, OPENDIR (but see [`Adapter::opendir`]) and what is not served are answered with ENOSYS, after which the kernel stops
 //!   asking. Locks are not claimed, so the kernel keeps them itself, which is right for a single mount.
 //! - The kernel leaves the removal of set-id bits to the file system (FUSE_HANDLE_KILLPRIV_V2) and says by a

@@ -1,6 +1,6 @@
 //! Requests that open files and use what is open.
 
-use varve_vfs::{Entry, FsError, FsResult, Handle, Opened, Position};
+use varve_vfs::{Entry, FsError, FsResult, Handle, OpenFlags, Opened, Position};
 
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::backing::Route;
@@ -44,7 +44,13 @@ impl Adapter {
         let caller = convert::caller(call.header, request.umask);
         let (perm, flags) = (request.mode & 0o7777, self.open_flags(request.flags));
         let name = convert::name(request.name)?;
-        let made = self.vfs.create(caller, call.ino, name, perm, flags)?;
+        let new = OpenFlags { exclusive: true, ..flags };
+        let made =
+            self.vfs.create(caller, call.ino, name, perm, new).map_err(|error| match error {
+                // The kernel has taken the name for absent, and checks nothing of what it stands for. So it is to look again.
+                FsError::Exists if !flags.exclusive => FsError::Stale,
+                error => error,
+            })?;
         self.settled(call.ino, Ok(())).inspect_err(|_| self.undo_create(made))?;
         Ok(self.created(call, made))
     }

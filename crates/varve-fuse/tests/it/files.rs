@@ -1,13 +1,16 @@
 //! Names, bytes and attributes through the kernel.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 
 use rustix::fs::{RenameFlags, renameat_with};
 use varve_fuse::{ReaddirPlus, SessionOptions};
+use varve_types::{FileName, InodeId};
+use varve_vfs::{Caller, OpenFlags, Vfs};
 
 use crate::support::{TestMount, model, mounted};
-use varve_testkit::eventually;
+use varve_testkit::{eventually, skipped};
 
 fn names(dir: &std::path::Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir)
@@ -85,6 +88,40 @@ fn the_kernel_takes_back_every_lookup() {
 
 fn entry_ino(entry: &fs::DirEntry) -> u64 {
     std::os::unix::fs::DirEntryExt::ino(entry)
+}
+
+/// The kernel, which took the name for absent, had checked nothing, and whoever could make it got the file of somebody else open.
+#[test]
+fn a_name_that_has_come_past_the_kernel_is_not_opened_by_who_is_to_make_it() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root can act as somebody else");
+    }
+    let fs = model();
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    fs::create_dir(mount.path("d")).unwrap();
+    fs::set_permissions(mount.path("d"), fs::Permissions::from_mode(0o777)).unwrap();
+    let dir = InodeId::new(fs::metadata(mount.path("d")).unwrap().ino());
+    for (name, perm) in [("secret", 0o600), ("public", 0o666), ("exclusive", 0o666)] {
+        fs::metadata(mount.path("d").join(name)).unwrap_err();
+        let (name, flags) = (FileName::new(name.as_bytes()).unwrap(), OpenFlags::default());
+        let (entry, opened) = fs.create(Caller::ROOT, dir, name, perm, flags).unwrap();
+        fs.release(entry.attr.ino, opened.handle).unwrap();
+        fs.forget(entry.attr.ino, 1);
+    }
+    let as_nobody = || {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let open = |name: &str, is_new: bool| {
+            let mut options = fs::OpenOptions::new();
+            options.read(true).write(true).create(true).create_new(is_new);
+            options.open(mount.path("d").join(name)).map(drop).map_err(|error| error.kind())
+        };
+        [open("secret", false), open("public", false), open("exclusive", true), open("new", false)]
+    };
+    let opened = std::thread::scope(|scope| scope.spawn(as_nobody).join().unwrap());
+    let (denied, exists) = (ErrorKind::PermissionDenied, ErrorKind::AlreadyExists);
+    assert_eq!(opened, [Err(denied), Ok(()), Err(exists), Ok(())]);
+    mount.finish().unwrap();
 }
 
 #[test]
