@@ -18,7 +18,8 @@
 //! - Every handle given is released once, however the request ended.
 //! - Syncs leave the reader threads (`waiters`), so that nobody waits behind them and many share one commit. So does what takes
 //!   other requests to the same mount ([`Adapter::ask`]).
-//! - A request that locks of transactions are in the way of leaves the reader threads too (`parked`). INTERRUPT is about those
+//! - A request that locks of transactions are in the way of leaves the reader threads too (`parked`); what the kernel has checked
+//!   before it is looked at once more when it is done (`checked`). INTERRUPT is about those
 //!   alone, and has no answer: with ENOSYS the kernel would tell of no signal any more.
 //! - On a mount of root alone, where the kernel checks nothing, only root is served ([`Adapter::admit`]).
 //! - The mount options `sync` and `dirsync` are kept here; the kernel does nothing about them.
@@ -28,6 +29,7 @@
 
 mod arrivals;
 mod attributes;
+mod checked;
 mod files;
 mod listers;
 mod names;
@@ -57,6 +59,7 @@ use crate::session::SessionOptions;
 use crate::transport::{Hold, Origin, Until};
 use crate::waiters::{Job, Waiters};
 use arrivals::Arrivals;
+pub(crate) use checked::Checked;
 use listers::Listers;
 use rules::errno;
 
@@ -169,15 +172,21 @@ impl Adapter {
         body: &[u8],
         reply: &mut Reply,
     ) -> Answer {
-        match self.serve_now(origin, header, body, reply) {
-            Ok(answer) => answer,
-            Err(blocked) => {
-                let waits = !self.vfs.lock_wait_max().is_zero()
-                    && self.parked.add(origin, header, body, &blocked);
-                match waits {
+        let blocked = match self.serve_now(origin, header, body, reply) {
+            Ok(answer) => return answer,
+            Err(blocked) => blocked,
+        };
+        match unless_it_panics(header.opcode, || self.checked(header, body)) {
+            Ok(checked) => {
+                let may_wait = !self.vfs.lock_wait_max().is_zero();
+                match may_wait && self.parked.add(origin, (header, body), &blocked, checked) {
                     true => Answer::Later,
                     false => parked::insist(self, (origin, header, body), blocked, reply),
                 }
+            }
+            Err(panicked) => {
+                self.vfs.wait_is_over(&blocked);
+                panicked
             }
         }
     }

@@ -7,7 +7,7 @@
 //! 1. [`Parked::add`] keeps it, [`PARKED_MAX`] at most, and of each ring as many as may be (`transport::held`); of one more the
 //!    wait is over at once.
 //! 2. [`serve`] waits for locks to go and has those served again whose locks may be among them. What is refused once
-//!    more goes on waiting.
+//!    more goes on waiting. Of whom permissions changed meanwhile the kernel is to ask again (`adapter/checked.rs`).
 //! 3. A request whose caller is to end, as its signals say, fails with EINTR ([`signals`]).
 //! 4. A request that has waited as long as it may (`Vfs::lock_wait_max`) is made a last time: those in its way give way to
 //!    it, or it fails with EBUSY, as the file system decides.
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use varve_vfs::{Blocked, FsError};
 
-use crate::adapter::{Adapter, Answer, unless_it_panics};
+use crate::adapter::{Adapter, Answer, Checked, unless_it_panics};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
 use crate::transport::{Hold, Origin, Until};
@@ -42,6 +42,8 @@ struct Waiting {
     body: Vec<u8>,
     since: Instant,
     blocked: Blocked,
+    /// By which it was allowed.
+    checked: Checked,
     /// Its caller has got a signal.
     is_signalled: bool,
     _hold: Hold,
@@ -76,13 +78,13 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// Keeps a request that was refused as `blocked`; false if there is no room, or nobody to serve it.
+    /// Keeps a request that was refused as `blocked`, and allowed as `checked`; false if there is no room, or nobody to serve it.
     pub(crate) fn add(
         &self,
         origin: &Origin,
-        header: &Header,
-        body: &[u8],
+        (header, body): (&Header, &[u8]),
         blocked: &Blocked,
+        checked: Checked,
     ) -> bool {
         let mut queue = self.queue.lock();
         if queue.closed || queue.count >= PARKED_MAX {
@@ -98,6 +100,7 @@ impl Parked {
             body,
             since,
             blocked,
+            checked,
             is_signalled: false,
             _hold: hold,
         });
@@ -187,7 +190,10 @@ fn again(
         return None;
     }
     vfs.wait_is_over(&waiting.blocked);
-    let Waiting { origin, header, body, .. } = &*waiting;
+    let Waiting { origin, header, body, checked, .. } = &*waiting;
+    if !adapter.is_still_allowed(origin, checked) {
+        return Some(adapter.failed(header, &FsError::Stale));
+    }
     match adapter.serve_now(origin, header, body, reply) {
         Err(blocked) if !is_over => {
             waiting.blocked = blocked;

@@ -6,7 +6,6 @@ use super::said::{beginning, ending};
 use super::trees::is_of_tree;
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
-use crate::notify::Notifier;
 use crate::protocol::request::{SetAttrIn, SetXattr, SetXattrIn};
 
 /// The attribute of the root directory that holds [`varve_vfs::Vfs::status_json`]; no listing shows it.
@@ -24,7 +23,7 @@ const TEXT_GROWTH_BYTES: usize = 1024;
 const BOTH_XATTR_FLAGS: u32 = 3;
 
 /// The list that is a file's own, and sets its mode.
-const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+pub(super) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// Attributes of this namespace are for the superuser alone.
 const TRUSTED: &[u8] = b"trusted.";
@@ -119,8 +118,7 @@ impl Adapter {
         self.vfs.setxattr(call.ino, name, value, mode)?;
         if name == ACCESS_LIST && self.agreement.root_alone() {
             // The mode, which a list sets. Elsewhere the kernel knows that.
-            let notifier = Notifier::new(call.origin.device().clone(), self.root());
-            if let Err(error) = notifier.attributes_changed(call.ino) {
+            if let Err(error) = self.notifier(call.origin).attributes_changed(call.ino) {
                 log::warn!("the kernel may not see the mode of inode {}: {error}", call.ino);
             }
         }

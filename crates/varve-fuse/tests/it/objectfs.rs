@@ -9,8 +9,9 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use tempfile::TempDir;
+use varve_testkit::PATIENCE;
 use varve_testkit::model::ModelFs;
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{
@@ -52,8 +53,45 @@ pub(crate) struct ObjectFs {
     pub(crate) panics: AtomicBool,
     /// Makes locks be in the way of lookups, which may wait for so long; what is asked about locks panics.
     pub(crate) blocks: Mutex<Option<Duration>>,
+    /// Locks that are in the way of opens and removals, until they go.
+    pub(crate) locks: Locks,
     /// Makes a thread that serves a lookup fail, after so long.
     pub(crate) breaks: Mutex<Option<Duration>>,
+}
+
+/// Locks that calls wait for.
+#[derive(Default)]
+pub(crate) struct Locks {
+    are_held: Mutex<bool>,
+    gone: Condvar,
+    /// Calls that were refused.
+    pub(crate) refused: AtomicU64,
+}
+
+impl Locks {
+    pub(crate) fn take(&self) {
+        *self.are_held.lock() = true;
+    }
+
+    pub(crate) fn let_go(&self) {
+        *self.are_held.lock() = false;
+        self.gone.notify_all();
+    }
+
+    fn check(&self) -> FsResult<()> {
+        if !*self.are_held.lock() {
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(FsError::Blocked(Blocked { wait: 1, by: Vec::new(), released: 0 }))
+    }
+
+    /// Whether they are gone, after so long at most.
+    fn wait(&self, wait_max: Duration) -> bool {
+        let mut are_held = self.are_held.lock();
+        self.gone.wait_while_for(&mut are_held, |are_held| *are_held, wait_max);
+        !*are_held
+    }
 }
 
 macro_rules! to_inner {
@@ -88,6 +126,7 @@ impl ObjectFs {
             registered: AtomicU64::new(0),
             panics: AtomicBool::new(false),
             blocks: Mutex::default(),
+            locks: Locks::default(),
             breaks: Mutex::default(),
         }
     }
@@ -128,7 +167,6 @@ impl Vfs for ObjectFs {
         fn mkdir(&self, caller: Caller, parent: InodeId, name: FileName<'_>, perm: u32) -> FsResult<Entry>;
         fn symlink(&self, caller: Caller, parent: InodeId, name: FileName<'_>, target: &[u8]) -> FsResult<Entry>;
         fn link(&self, ino: InodeId, parent: InodeId, name: FileName<'_>) -> FsResult<Entry>;
-        fn unlink(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()>;
         fn rmdir(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()>;
         fn rename(&self, parent: InodeId, name: FileName<'_>, new_parent: InodeId, new_name: FileName<'_>, mode: RenameMode) -> FsResult<()>;
         fn tmpfile(&self, caller: Caller, parent: InodeId, perm: u32, flags: OpenFlags) -> FsResult<(Entry, Opened)>;
@@ -142,6 +180,11 @@ impl Vfs for ObjectFs {
         fn listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>>;
         fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
         fn status_json(&self) -> String;
+    }
+
+    fn unlink(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
+        self.locks.check()?;
+        self.inner.unlink(parent, name)
     }
 
     fn forget(&self, ino: InodeId, lookups: u64) {
@@ -186,11 +229,12 @@ impl Vfs for ObjectFs {
 
     fn lock_wait_max(&self) -> Duration {
         assert!(self.breaks.lock().is_none(), "as the test wants it");
-        self.blocks.lock().unwrap_or_default()
+        self.blocks.lock().unwrap_or(PATIENCE)
     }
 
-    fn wait_for_locks(&self, _blocked: &Blocked, _wait_max: Duration) -> bool {
-        panic!("as the test wants it");
+    fn wait_for_locks(&self, _blocked: &Blocked, wait_max: Duration) -> bool {
+        assert!(self.blocks.lock().is_none(), "as the test wants it");
+        self.locks.wait(wait_max)
     }
 
     fn overrule(&self, _blocked: &Blocked) -> bool {
@@ -228,6 +272,7 @@ impl Vfs for ObjectFs {
         perm: u32,
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
+        self.locks.check()?;
         self.sync_opens.fetch_add(u64::from(flags.sync), Ordering::Relaxed);
         let (entry, opened) = self.inner.create(caller, parent, name, perm, flags)?;
         if name.as_bytes().starts_with(b"big") {
@@ -242,6 +287,7 @@ impl Vfs for ObjectFs {
     }
 
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
+        self.locks.check()?;
         self.sync_opens.fetch_add(u64::from(flags.sync), Ordering::Relaxed);
         let mut opened = self.inner.open(ino, flags)?;
         if let Some(object) = self.object(ino) {

@@ -1,8 +1,8 @@
 //! What the kernel and the server agree on: caches, set-id bits, attributes, what is not served.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -15,7 +15,7 @@ use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use varve_fuse::{ReaddirPlus, SessionOptions};
 use varve_types::{FileName, InodeId};
-use varve_vfs::{Caller, Vfs};
+use varve_vfs::{Caller, SetAttr, Vfs};
 
 use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model, mounted};
@@ -411,6 +411,69 @@ fn a_wait_that_panics_fails_alone() {
     }
     *fs.blocks.lock() = None;
     fs::write(mount.path("a"), b"x").unwrap();
+    mount.finish().unwrap();
+}
+
+/// A call that had waited for a transaction to end was done by the permissions of before it.
+#[test]
+fn permissions_are_asked_for_again_after_a_wait_for_locks() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root can act as somebody else");
+    }
+    let fs = Arc::new(ObjectFs::new());
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    let mut to_close = Vec::new();
+    for name in ["open", "closed"] {
+        let [new, old, file] =
+            ["new", "old", "file"].map(|what| mount.path(&format!("{name}.{what}")));
+        fs::create_dir(&new).unwrap();
+        fs::create_dir(&old).unwrap();
+        fs::write(old.join("removed"), b"x").unwrap();
+        fs::write(&file, b"x").unwrap();
+        for path in [new, old, file] {
+            fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+            to_close.extend((name == "closed").then(|| fs::metadata(&path).unwrap().ino()));
+        }
+    }
+    fs.locks.take();
+    let as_nobody = |call: usize, name: &str| {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let path = |what| mount.path(&format!("{name}.{what}"));
+        let mut options = File::options();
+        options.write(true);
+        let done = match call {
+            0 => options.open(path("file")).map(drop),
+            1 => options.truncate(true).open(path("file")).map(drop),
+            2 => {
+                // The kernel does not walk to it again.
+                let (dir, flags) =
+                    (File::open(path("new")).unwrap(), OFlags::CREATE | OFlags::WRONLY);
+                rustix::fs::openat(&dir, "made", flags, Mode::RUSR)
+                    .map(drop)
+                    .map_err(io::Error::from)
+            }
+            _ => fs::remove_file(path("old/removed")),
+        };
+        done.map_err(|error| error.kind())
+    };
+    let ended: Vec<_> = std::thread::scope(|scope| {
+        let calls = (0..4).flat_map(|call| ["open", "closed"].map(|name| (call, name)));
+        let started = calls.map(|(call, name)| (name, scope.spawn(move || as_nobody(call, name))));
+        let started: Vec<_> = started.collect();
+        eventually("all wait", || fs.locks.refused.load(Relaxed) == 8);
+        let close = SetAttr { perm: Some(0o700), ..SetAttr::default() };
+        for ino in to_close {
+            // Past the kernel, as by a commit.
+            fs.setattr(Caller::ROOT, InodeId::new(ino), close).unwrap();
+        }
+        fs.locks.let_go();
+        started.into_iter().map(|(name, call)| (name, call.join().unwrap())).collect()
+    });
+    let (done, denied) = (("open", Ok(())), ("closed", Err(ErrorKind::PermissionDenied)));
+    assert_eq!(ended, [done, denied].repeat(4));
+    assert_eq!(fs::read(mount.path("closed.file")).unwrap(), b"x");
+    assert!(!mount.path("open.old/removed").exists() && mount.path("closed.old/removed").exists());
     mount.finish().unwrap();
 }
 

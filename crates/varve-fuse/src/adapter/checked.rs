@@ -1,0 +1,127 @@
+//! What the kernel has checked before it sent a request that waits for locks.
+//!
+//! Who holds them may be about to change who may do what: then the request must not be done by the permissions of before. So
+//! what decides about these is kept with the request ([`Adapter::checked`]), and if it is not the same when locks have gone
+//! ([`Adapter::is_still_allowed`]), the answer is ESTALE, upon which the kernel walks the path once more and checks anew.
+//! Whoever has a file open may go on using it, so requests about open files are not among them.
+
+use bytes::Bytes;
+use varve_types::InodeId;
+use varve_vfs::{Attr, FsError, FsResult};
+
+use super::Adapter;
+use super::attributes::ACCESS_LIST;
+use crate::convert;
+use crate::notify::Notifier;
+use crate::protocol::request::{Header, Rename, Request};
+use crate::transport::Origin;
+
+/// What the kernel has looked at.
+#[derive(Debug, PartialEq, Eq)]
+enum Subject {
+    Inode(InodeId),
+    /// What the name in a directory stands for: in some its owner decides who may take it away.
+    Name(InodeId, Vec<u8>),
+}
+
+/// What decides who may do what with an inode.
+#[derive(Debug, PartialEq, Eq)]
+struct Rights {
+    ino: InodeId,
+    perm: u32,
+    uid: u32,
+    gid: u32,
+    list: Option<Bytes>,
+}
+
+/// What was found of all that a request is about; `None` for what is not there.
+#[derive(Debug, Default)]
+pub(crate) struct Checked(Vec<(Subject, Option<Rights>)>);
+
+/// What the kernel looks at before it sends `request` about `ino`.
+fn subjects(ino: InodeId, request: &Request<'_>, inode: impl Fn(u64) -> InodeId) -> Vec<Subject> {
+    let name = |dir: InodeId, name: &[u8]| Subject::Name(dir, name.to_vec());
+    let own = Subject::Inode(ino);
+    match *request {
+        Request::Open { .. }
+        | Request::Create(_)
+        | Request::Tmpfile(_)
+        | Request::Mknod(_)
+        | Request::Mkdir { .. }
+        | Request::Symlink { .. }
+        | Request::Setxattr(_)
+        | Request::Removexattr { .. } => vec![own],
+        Request::Setattr(set) if !set.has_handle => vec![own],
+        Request::Link { inode: linked, .. } => vec![own, Subject::Inode(inode(linked))],
+        Request::Unlink { name: removed } | Request::Rmdir { name: removed } => {
+            vec![own, name(ino, removed)]
+        }
+        Request::Rename(Rename { new_parent, name: old, new_name, .. }) => {
+            let to = inode(new_parent);
+            vec![own, Subject::Inode(to), name(ino, old), name(to, new_name)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Adapter {
+    /// What the kernel has checked of a request, as it is now.
+    pub(crate) fn checked(&self, header: &Header, body: &[u8]) -> Checked {
+        let Ok(request) = Request::decode(header.opcode, body) else { return Checked::default() };
+        if self.agreement.root_alone() {
+            return Checked::default();
+        }
+        let subjects = subjects(self.inode(header.node), &request, |node| self.inode(node));
+        let found = subjects.into_iter().map(|subject| {
+            let rights = self.rights(&subject);
+            (subject, rights)
+        });
+        Checked(found.collect())
+    }
+
+    /// Whether all is still as the kernel has found it. If not, it forgets what it knows of that.
+    pub(crate) fn is_still_allowed(&self, origin: &Origin, checked: &Checked) -> bool {
+        let mut is_allowed = true;
+        for (subject, before) in &checked.0 {
+            if self.rights(subject) == *before {
+                continue;
+            }
+            is_allowed = false;
+            if let Subject::Inode(ino) = subject
+                && let Err(error) = self.notifier(origin).attributes_changed(*ino)
+            {
+                log::warn!("the kernel may not see the mode of inode {ino}: {error}");
+            }
+        }
+        is_allowed
+    }
+
+    /// For the kernel from which `origin` came.
+    pub(super) fn notifier(&self, origin: &Origin) -> Notifier {
+        Notifier::new(origin.device().clone(), self.root())
+    }
+
+    fn rights(&self, subject: &Subject) -> Option<Rights> {
+        let found = match subject {
+            Subject::Inode(ino) => self.vfs.getattr(*ino),
+            Subject::Name(dir, name) => self.named(*dir, name),
+        };
+        let Attr { ino, perm, uid, gid, .. } = self.unless_it_waits(found)?;
+        let list = self.unless_it_waits(self.vfs.getxattr(ino, ACCESS_LIST));
+        Some(Rights { ino, perm, uid, gid, list })
+    }
+
+    fn named(&self, dir: InodeId, name: &[u8]) -> FsResult<Attr> {
+        let found = self.vfs.lookup(dir, convert::name(name)?)?;
+        self.vfs.forget(found.attr.ino, 1);
+        Ok(found.attr)
+    }
+
+    /// Of a call that is not made again nobody waits for locks.
+    fn unless_it_waits<T>(&self, found: FsResult<T>) -> Option<T> {
+        if let Err(FsError::Blocked(blocked)) = &found {
+            self.vfs.wait_is_over(blocked);
+        }
+        found.ok()
+    }
+}
