@@ -88,33 +88,43 @@ impl VarveFs {
         if flags.write {
             self.begin(held, node);
         }
-        let mut has_descriptor = false;
-        if held.inode.content.is_object() {
-            self.check_written_elsewhere(&held.inode)?;
-            let object = self.object_file(node)?;
-            let ends_right = self.trim_object(&held.inode, object.as_ref())?;
-            if flags.write {
-                self.make_dirty(held, object.as_ref())?;
-            }
-            // Where limits hold every write must pass here.
-            let limited = self.accounts.limits(held.counted_in())?;
-            // So must writes to a file with set-id bits: past us the kernel judges them by the rights of the opener.
-            let watched = limited || held.inode.perm & (SET_UID | SET_GID) != 0;
-            let straight = node.state().passthrough > 0;
-            has_descriptor = object.fd().is_some()
-                && ends_right
-                && (straight
-                    || !watched && self.may_pass(held.inode.ino, object.as_ref(), flags)?);
-            if straight && flags.write {
-                self.objects.keep_all(held.inode.ino)?;
-            }
-            if has_descriptor && flags.write && flags.sync {
-                // Of what is written straight, and durable with the write, nobody tells us.
-                self.make_dirty_durable(Some(node))?;
-            }
-        }
+        let has_descriptor = self.may_go_straight(held, node, flags)?;
         let opened = self.add_handle(node, flags, has_descriptor);
         Ok(if flags.read { self.note_reader(held, opened) } else { opened })
+    }
+
+    /// Gets the object of the held file ready for a handle, if it is in one; whether its descriptor may be given to the kernel.
+    fn may_go_straight(
+        &self,
+        held: &mut Held<'_>,
+        node: &Arc<OpenNode>,
+        flags: OpenFlags,
+    ) -> FsResult<bool> {
+        if !held.inode.content.is_object() {
+            return Ok(false);
+        }
+        self.check_written_elsewhere(&held.inode)?;
+        let object = self.object_file(node)?;
+        let ends_right = self.trim_object(&held.inode, object.as_ref())?;
+        if flags.write {
+            self.make_dirty(held, object.as_ref())?;
+        }
+        // Where limits hold every write must pass here.
+        let limited = self.accounts.limits(held.counted_in())?;
+        // So must writes to a file with set-id bits: past us the kernel judges them by the rights of the opener.
+        let watched = limited || held.inode.perm & (SET_UID | SET_GID) != 0;
+        let straight = node.state().passthrough > 0;
+        let has_descriptor = object.fd().is_some()
+            && ends_right
+            && (straight || !watched && self.may_pass(held.inode.ino, object.as_ref(), flags)?);
+        if straight && flags.write {
+            self.objects.keep_all(held.inode.ino)?;
+        }
+        if has_descriptor && flags.write && flags.sync {
+            // Of what is written straight, and durable with the write, nobody tells us.
+            self.make_dirty_durable(Some(node))?;
+        }
+        Ok(has_descriptor)
     }
 
     /// Whether an object that nobody has open straight may be: one that views see may only be read so, unless all of it
@@ -147,6 +157,17 @@ impl VarveFs {
         flags: OpenFlags,
         has_descriptor: bool,
     ) -> Opened {
+        node.state().writers += u32::from(flags.write);
+        self.add_counted_handle(node, flags, has_descriptor)
+    }
+
+    /// The same of one that is counted among the writers, too, if it is one.
+    fn add_counted_handle(
+        &self,
+        node: &Arc<OpenNode>,
+        flags: OpenFlags,
+        has_descriptor: bool,
+    ) -> Opened {
         let mut state = node.state();
         let passthrough = self.options.passthrough && has_descriptor && state.cached == 0;
         if passthrough {
@@ -154,7 +175,6 @@ impl VarveFs {
         } else {
             state.cached += 1;
         }
-        state.writers += u32::from(flags.write);
         state.executing += u32::from(flags.execute);
         drop(state);
         let handle = self.handles.insert(OpenFile { node: Arc::clone(node), flags, passthrough });
@@ -170,23 +190,19 @@ impl VarveFs {
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
         loop {
-            let made = if flags.write && self.begins_large(parent) {
-                let made = self.make(caller, parent, name, NewInode::regular(perm));
-                made.map(|entry| (entry, OpenFlags { truncate: false, ..flags }))
-            } else {
-                match self.make_and_open(caller, parent, name, perm, flags) {
-                    Ok(made) => return Ok(made),
-                    Err(error) => Err(error),
-                }
+            let made = match flags.write && self.begins_large(parent) {
+                true => self.make_large(caller, parent, name, perm, flags),
+                false => self.make_and_open(caller, parent, name, perm, flags),
             };
-            let (entry, flags) = match made {
-                Err(FsError::Exists) if !flags.exclusive => match self.do_lookup(parent, name) {
-                    Err(FsError::NotFound) => continue,
-                    found => (found?, flags),
-                },
-                made => made?,
+            match made {
+                Err(FsError::Exists) if !flags.exclusive => {}
+                made => return made,
+            }
+            let entry = match self.do_lookup(parent, name) {
+                Err(FsError::NotFound) => continue,
+                found => found?,
             };
-            // The kernel knew of no file that it could ask about.
+            // Nobody else knew of a file to ask about.
             match self.open_asking(entry.attr.ino, flags, true) {
                 Ok(opened) => {
                     let attr = self.attr(&self.read_inode(entry.attr.ino)?)?;
@@ -200,6 +216,41 @@ impl VarveFs {
                 }
             }
         }
+    }
+
+    /// Makes a file that is expected to grow large, and opens it for writing. Once it has its name nothing makes this fail: where
+    /// it cannot begin as an object, it begins small.
+    fn make_large(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        perm: u32,
+        flags: OpenFlags,
+    ) -> FsResult<(Entry, Opened)> {
+        let (entry, node) = self.make_and_count(caller, parent, name, perm)?;
+        let ino = entry.attr.ino;
+        let grow = |held: &mut Held<'_>| {
+            // The writer is counted, so that the object is dirty from the first on.
+            self.begin(held, &node);
+            let straight = self.may_go_straight(held, &node, flags);
+            straight.unwrap_or_else(|error| self.not_straight(ino, &error))
+        };
+        let mut held = self.hold(ino);
+        let has_descriptor = match &mut held {
+            Ok(held) => grow(held),
+            Err(error) => self.not_straight(ino, error),
+        };
+        let opened = self.add_counted_handle(&node, flags, has_descriptor);
+        let attr = held.and_then(|held| self.attr(&held.inode)).unwrap_or(entry.attr);
+        Ok((Entry { attr }, opened))
+    }
+
+    /// Notes why the kernel does not get a new file to write to; that it does not.
+    fn not_straight(&self, ino: InodeId, why: &FsError) -> bool {
+        self.not_again(why);
+        log::debug!("inode {ino} is not written straight: {why}");
+        false
     }
 
     pub(crate) fn do_tmpfile(

@@ -1,6 +1,8 @@
 //! Making files, directories, symbolic links and special files: one batch with the entry and its
 //! parent's inode row (and the new directory's own).
 
+use std::sync::Arc;
+
 use varve_schema::{
     Body, Content, DirInfo, EntryRow, FileKind, Inode, Place, RowKey, Times, UsageChange,
 };
@@ -10,6 +12,7 @@ use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened};
 use super::lookup::row_full;
 use crate::attrs::SET_GID;
 use crate::fs::VarveFs;
+use crate::node::OpenNode;
 use crate::rows::Changes;
 
 /// What a new inode is to be.
@@ -79,6 +82,25 @@ impl VarveFs {
                 node.state().began_in = Some(parent);
             }
             self.add_handle(&node, flags, false)
+        })
+    }
+
+    /// Makes an empty regular file under `name` and counts a handle of it, which is a writer; the entry counts as a lookup.
+    pub(crate) fn make_and_count(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        perm: u32,
+    ) -> FsResult<(Entry, Arc<OpenNode>)> {
+        let new = NewInode::regular(perm);
+        self.make_under_locks(caller, parent, name, new, |ino, place| {
+            let node = self.locator.note_new_and_open(ino, place);
+            let mut state = node.state();
+            state.began_in = Some(parent);
+            state.writers += 1;
+            drop(state);
+            node
         })
     }
 

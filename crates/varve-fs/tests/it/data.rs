@@ -1,16 +1,20 @@
 //! Bytes: small, growing and large files, holes, appends, passthrough, attributes.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use varve_engine::StoreDesign;
 use varve_engine::design::Values;
-use varve_env::sim::{FaultRule, SimOp};
-use varve_fs::{Atime, FormatOptions, MountOptions, NewFiles, TransactionOptions};
+use varve_env::Env;
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
+use varve_fs::{Atime, FormatOptions, MountOptions, NewFiles, TransactionOptions, VarveFs};
 use varve_types::Timestamp;
 use varve_vfs::{
     AccessMode, AllocateMode, Caller, FsError, OpenFlags, SeekFrom, SetAttr, SetTime, TreeLimits,
     Vfs, XattrMode,
 };
 
-use crate::crash::{open, sim_store};
+use crate::crash::{STORE, open, sim_store};
 use crate::support::{BOTH, Calls, READ, ROOT, Rig, WRITE, name, opened_straight};
 
 const SIZES: [u64; 9] = [0, 1, 511, 512, 513, 16_384, 16_385, 65_536, 65_537];
@@ -237,6 +241,30 @@ fn how_files_begin_can_be_chosen() {
     assert_eq!(begins(NewFiles::Small, true), (false, false));
     assert_eq!(begins(NewFiles::Large, true), (true, true));
     assert_eq!(begins(NewFiles::Large, false), (false, false));
+}
+
+/// The call failed and the name was there, which the kernel went on taking for absent.
+#[test]
+fn a_file_that_cannot_begin_large_is_made_nevertheless() {
+    let ops = [SimOp::Create, SimOp::SetTimes, SimOp::Open, SimOp::Stat];
+    for (op, nth) in ops.into_iter().flat_map(|op| (1..4).map(move |nth| (op, nth))) {
+        let env = sim_store(9, &FormatOptions::default());
+        let machine: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
+        let options = MountOptions { new_files: NewFiles::Large, ..MountOptions::default() };
+        let fs = VarveFs::open(machine, Path::new(STORE), options).unwrap();
+        let next = fs.mk(ROOT, "before").get() + 1;
+        let path_suffix = format!("/{next}");
+        env.fail(FaultRule { path_suffix, op, nth, errno: 5, sticky: true });
+        let new = OpenFlags { exclusive: true, ..BOTH };
+        let (entry, opened) = fs.create(Caller::ROOT, ROOT, name("f"), 0o644, new).unwrap();
+        env.clear_faults();
+        let ino = entry.attr.ino;
+        assert_eq!((ino.get(), fs.find(ROOT, "f").unwrap().ino), (next, ino));
+        fs.write(ino, opened.handle, 0, b"bytes", false).unwrap();
+        fs.release(ino, opened.handle).unwrap();
+        assert_eq!((fs.contents(ino), fs.getattr(ino).unwrap().size), (b"bytes".to_vec(), 5));
+        assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "{op:?} {nth}");
+    }
 }
 
 #[test]
