@@ -102,11 +102,11 @@ impl VarveFs {
         }
         let mut written = data.len();
         if file.node.has_object() {
-            let object = self.object_file(&file.node)?;
-            written = self.write_object(&file, object.as_ref(), offset, data)?;
             if kill {
                 self.drop_set_id(ino)?;
             }
+            let object = self.object_file(&file.node)?;
+            written = self.write_object(&file, object.as_ref(), offset, data)?;
         } else {
             let mut held = self.hold(ino)?;
             self.own_bytes(&mut held)?;
@@ -126,11 +126,11 @@ impl VarveFs {
                     self.migrate(&mut held)?;
                 }
                 drop(held);
-                let object = self.object_file(&file.node)?;
-                written = self.write_object(&file, object.as_ref(), offset, data)?;
                 if kill {
                     self.drop_set_id(ino)?;
                 }
+                let object = self.object_file(&file.node)?;
+                written = self.write_object(&file, object.as_ref(), offset, data)?;
             } else {
                 let now = self.now();
                 let mut changes = self.changes();
@@ -181,7 +181,7 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Clears the set-id bits if there are any.
+    /// Clears the set-id bits if there are any, before bytes change that are not of the same batch.
     fn drop_set_id(&self, ino: InodeId) -> FsResult<()> {
         if self.read_inode(ino)?.perm & 0o6000 == 0 {
             return Ok(());
@@ -189,7 +189,11 @@ impl VarveFs {
         let mut held = self.hold(ino)?;
         kill_set_id(&mut held.inode);
         held.inode.times.ctime = self.now();
-        self.write_back(&mut held)
+        let mut changes = self.changes();
+        // Takes no room worth counting, and what is written over needs none.
+        changes.batch.reclaims_space();
+        self.stage(&mut changes, &mut held)?;
+        self.commit(&mut changes)
     }
 
     pub(crate) fn do_fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {

@@ -13,11 +13,11 @@ impl Adapter {
     pub(super) fn open(&self, call: &mut Call<'_>, flags: u32, kill_set_id: bool) -> Served {
         let (ino, flags) = (call.ino, self.open_flags(flags));
         let caller = convert::caller(call.header, 0);
-        let opened = self.vfs.open(ino, flags)?;
-        if kill_set_id && let Err(err) = self.kill_set_id(caller, ino) {
-            self.vfs.release(ino, opened.handle)?;
-            return Err(err);
+        if kill_set_id {
+            // Before the file is cut, as none is to be changed and keep them.
+            self.kill_set_id(caller, ino)?;
         }
+        let opened = self.vfs.open(ino, flags)?;
         let route = self.route(call.origin.device(), ino, opened);
         if matches!(route, Route::Straight(_))
             && flags.write

@@ -45,6 +45,8 @@ pub(crate) struct ObjectFs {
     pub(crate) dir_syncs: AtomicU64,
     /// Makes syncs of directories fail.
     pub(crate) dir_syncs_fail: AtomicBool,
+    /// Makes changes of attributes fail.
+    pub(crate) setattrs_fail: AtomicBool,
     /// Opens whose every write is to be durable.
     pub(crate) sync_opens: AtomicU64,
     /// Descriptors given to the kernel.
@@ -122,6 +124,7 @@ impl ObjectFs {
             syncs_together: None,
             dir_syncs: AtomicU64::new(0),
             dir_syncs_fail: AtomicBool::new(false),
+            setattrs_fail: AtomicBool::new(false),
             sync_opens: AtomicU64::new(0),
             registered: AtomicU64::new(0),
             panics: AtomicBool::new(false),
@@ -258,6 +261,9 @@ impl Vfs for ObjectFs {
     }
 
     fn setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr> {
+        if self.setattrs_fail.load(Ordering::Relaxed) {
+            return Err(FsError::Storage("as the test wants it".to_owned()));
+        }
         if let (Some(object), Some(size)) = (self.object(ino), set.size) {
             object.set_len(size).map_err(storage)?;
         }

@@ -162,6 +162,29 @@ fn a_change_by_an_ordinary_user_takes_the_set_id_bits() {
     mount.finish().unwrap();
 }
 
+/// An open cut the file and kept them.
+#[test]
+fn a_file_whose_set_id_bits_cannot_go_is_not_cut() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("needs root to become another user");
+    }
+    let fs = Arc::new(ObjectFs::new());
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    let path = mount.path("program");
+    fs::write(&path, b"#!/bin/sh\n").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+    fs.setattrs_fail.store(true, Relaxed);
+    let as_nobody = || {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        File::options().write(true).truncate(true).open(&path).map(drop)
+    };
+    let refused = std::thread::scope(|scope| scope.spawn(as_nobody).join().unwrap()).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    assert_eq!(fs::read(&path).unwrap(), b"#!/bin/sh\n");
+    mount.finish().unwrap();
+}
+
 #[test]
 fn sync_and_dirsync_are_kept_by_the_server() {
     let fs = Arc::new(ObjectFs::new());
