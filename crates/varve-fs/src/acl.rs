@@ -7,7 +7,8 @@
 //! 4. Permission is asked of the list where there is one and the mode leaves the group anything
 //!    ([`VarveFs::permits`]). On a mount the kernel does that by itself, with the lists it has read.
 //!
-//! An inode without lists has no rows for them and costs none: a bit in the inode says so.
+//! An inode without lists has no rows for them and costs none: a bit in the inode says so. A mount may have no lists
+//! ([`crate::MountOptions::acl`]): then those that are stored are as good as absent.
 //!
 //! Source: POSIX.1e draft 17, 23.1; acl(5) for Linux' choices.
 
@@ -60,9 +61,9 @@ pub(crate) fn accept_list(
 }
 
 impl VarveFs {
-    /// The list `name` of `inode`, if it has one.
+    /// The list `name` of `inode`, if it has one and the mount obeys lists.
     fn list(&self, inode: &Inode, name: &[u8]) -> FsResult<Option<Acl>> {
-        if !inode.has_xattrs {
+        if !inode.has_xattrs || !self.options.acl {
             return Ok(None);
         }
         let key = self.xattr_key(inode.ino, name);

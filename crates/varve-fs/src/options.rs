@@ -78,6 +78,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// How reads change the time of last access.
     pub atime: Atime,
+    /// Obey access control lists. Else those that there are stay, and mean nothing.
+    pub acl: bool,
     /// Memory for the engine's memtables and caches and for what is known of looked-up inodes, in bytes.
     pub memory_budget_bytes: usize,
     /// Offer the descriptors of large files to the front end.
@@ -100,6 +102,7 @@ impl Default for MountOptions {
         MountOptions {
             read_only: false,
             atime: Atime::Relatime,
+            acl: true,
             memory_budget_bytes: 256 << 20,
             passthrough: true,
             new_files: NewFiles::default(),

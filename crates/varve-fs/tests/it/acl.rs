@@ -1,5 +1,6 @@
 //! Access control lists through the library, which asks them itself.
 
+use varve_fs::MountOptions;
 use varve_schema::acl::{ACL_ACCESS, ACL_DEFAULT, Acl, AclEntry, AclTag};
 use varve_types::InodeId;
 use varve_vfs::{AccessMode, Caller, FsError, OpenFlags, SetAttr, Vfs, XattrMode};
@@ -62,6 +63,31 @@ fn lists_decide_who_may_what() {
     rig.removexattr(made.ino, ACL_ACCESS).unwrap();
     assert_eq!(rig.listxattr(made.ino).unwrap(), b"");
     assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// What was new took a default list that the mount says it does not have.
+#[test]
+fn without_lists_modes_count_alone() {
+    let rig = Rig::new();
+    let dir = rig.mkdir(OWNER, ROOT, name("d"), 0o755).unwrap().attr.ino;
+    let before = rig.mknod(OWNER, ROOT, name("f"), 0o100_660, 0).unwrap().attr.ino;
+    rig.setxattr(dir, ACL_DEFAULT, &list(7, 7), XattrMode::Set).unwrap();
+    rig.setxattr(before, ACL_ACCESS, &list(6, 6), XattrMode::Set).unwrap();
+    let rig = rig.remount_with(MountOptions { acl: false, ..MountOptions::default() });
+    let made = rig.mknod(OWNER, dir, name("f"), 0o100_666, 0).unwrap().attr;
+    let sub = rig.mkdir(OWNER, dir, name("sub"), 0o777).unwrap().attr;
+    assert_eq!((made.perm, sub.perm), (0o600, 0o700));
+    for ino in [made.ino, sub.ino] {
+        assert_eq!(rig.listxattr(ino).unwrap(), b"");
+    }
+    rig.lookup(ROOT, name("f")).unwrap();
+    assert_eq!(may(&rig.fs, 7, &[], before), (false, false));
+    rig.setattr(OWNER, before, SetAttr { perm: Some(0o604), ..SetAttr::default() }).unwrap();
+    assert_eq!(may(&rig.fs, 7, &[], before), (true, false));
+    assert_eq!(rig.getxattr(before, ACL_ACCESS).unwrap(), list(6, 6), "it is as it was");
+    let rig = rig.remount_with(MountOptions::default());
+    assert_eq!(rig.lookup(ROOT, name("d")).unwrap().attr.ino, dir);
+    assert_eq!(rig.getxattr(dir, ACL_DEFAULT).unwrap(), list(7, 7));
 }
 
 #[test]

@@ -79,6 +79,11 @@ impl Rig {
         self.after_death()
     }
 
+    /// The same, with other options.
+    pub(crate) fn remount_with(self, options: MountOptions) -> Rig {
+        Rig { options, ..self }.remount()
+    }
+
     /// Has another process take the store over.
     pub(crate) fn after_upgrade(self) -> Rig {
         let Rig { fs, dir, options } = self;

@@ -289,6 +289,7 @@ fn fs_options(choices: &Choices, dir: &Path) -> FsOptions {
     FsOptions {
         read_only: choices.read_only,
         atime: choices.atime,
+        acl: !choices.no_acl,
         memory_budget_bytes,
         passthrough: !choices.no_passthrough,
         new_files: choices.new_files,
