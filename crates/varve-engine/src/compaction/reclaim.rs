@@ -9,8 +9,8 @@
 //! 2. A table of which at least a part ([`DEAD_SHARES`]) is dead, and whose rest fits into half of the room, is written
 //!    again. Each gives back more than it takes, so that the next may be larger.
 //! 3. If there is none, segments and zones of which little is in use are emptied, of those whose rest fits.
-//! 4. What was found is kept by file, until enough new rows stand above it, or the oldest state goes that sees its rows; it
-//!    is forgotten at close. Who finds nothing is not asked again before tables or that state change.
+//! 4. What was found is kept by file, until enough new rows stand above it, or the last states go that see enough of its
+//!    rows; it is forgotten at close. Who finds nothing is not asked again before tables change or such states go.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
@@ -48,17 +48,18 @@ const GAINED_BYTES_MIN: u64 = 4 << 10;
 const TABLE_OVERHEAD_BYTES: u64 = 64 << 10;
 const ROW_OVERHEAD_BYTES: u64 = 2;
 
+/// The oldest and the newest of the states that see a row which the newest state of all does not.
+type PinnedBy = (SeqNo, SeqNo);
+
 /// What became of the rows of a table, in bytes.
 #[derive(Debug, Default)]
 struct Counted {
     /// Rows that nobody sees.
     dead_rows: u64,
-    /// The oldest state that somebody looked at.
-    oldest: Option<SeqNo>,
     /// Somebody sees them.
     live: u64,
-    /// Of these, what only those see who look at older states.
-    pinned: u64,
+    /// Of these, what only those see who look at older states, with values that stand apart.
+    pinned: BTreeMap<PinnedBy, u64>,
     /// Nobody does.
     dead: u64,
     /// What is to be written again of those that somebody sees.
@@ -81,10 +82,8 @@ pub(crate) struct Looked {
 pub(crate) struct Searched {
     /// One part in so many was to be dead; 0: tables have changed since.
     share: u64,
-    /// The oldest state that somebody looked at.
-    oldest: Option<SeqNo>,
-    /// Only such states saw enough for it to be worth it without them.
-    is_pinned: bool,
+    /// Rows that it came by were seen by these.
+    pinned: BTreeSet<PinnedBy>,
     /// How often tables or states with names have changed.
     changes: u64,
 }
@@ -97,7 +96,7 @@ pub(crate) type LookedAt = HashMap<FileNo, Looked>;
 enum Fate {
     Seen,
     /// Seen by who looks at an older state.
-    Pinned,
+    Pinned(PinnedBy),
     Dead,
 }
 
@@ -131,9 +130,11 @@ impl Counted {
             && (self.live == 0 || gained >= GAINED_BYTES_MIN.into())
     }
 
-    /// Whether it would be worth it but for those who look at older states.
-    fn is_pinned(&self, share: u64) -> bool {
-        self.pinned > 0 && self.pinned * share >= self.dead + self.live
+    /// Whether one part in `share` is dead now that of older states only `states` are looked at, some having gone since.
+    fn is_let_go(&self, share: u64, states: &[SeqNo]) -> bool {
+        let gone = self.pinned.iter().filter(|(pinned_by, _)| !sees(states, **pinned_by));
+        let freed: u64 = gone.map(|(_, bytes)| bytes).sum();
+        freed > 0 && (self.dead + freed) * share >= self.dead + self.live
     }
 
     /// Bytes of what is written again of the table `meta`.
@@ -146,12 +147,12 @@ impl Counted {
 
 impl Looked {
     /// Whether to count (again), if one part in `share` of `entries` rows is to be dead: there may be so many by now.
-    fn is_due(&self, share: u64, entries: u64, oldest: Option<SeqNo>) -> bool {
+    /// Somebody looks at the older `states`.
+    fn is_due(&self, share: u64, entries: u64, states: &[SeqNo]) -> bool {
         let replaced = self.replaced();
         let Some((then, counted)) = &self.counted else { return replaced * share >= entries };
         let may_be_dead = counted.dead_rows + replaced.saturating_sub(*then);
-        (replaced > *then && may_be_dead * share >= entries)
-            || (counted.is_pinned(share) && counted.oldest != oldest)
+        (replaced > *then && may_be_dead * share >= entries) || counted.is_let_go(share, states)
     }
 
     fn replaced(&self) -> u64 {
@@ -160,15 +161,21 @@ impl Looked {
 }
 
 impl Searched {
-    /// Whether a search for one part in `share` would be in vain again.
-    fn covers(&self, share: u64, oldest: Option<SeqNo>) -> bool {
-        self.share >= share && (!self.is_pinned || self.oldest == oldest)
+    /// Whether a search for one part in `share` would be in vain again, when somebody looks at the older `states`.
+    fn covers(&self, share: u64, states: &[SeqNo]) -> bool {
+        self.share >= share && self.pinned.iter().all(|pinned_by| sees(states, *pinned_by))
     }
 
     /// Notes that tables or states with names have changed.
     pub(crate) fn tables_have_changed(&mut self) {
         (self.share, self.changes) = (0, self.changes + 1);
     }
+}
+
+/// Whether one of `states`, ascending, sees what is `pinned_by` two of them and those in between.
+fn sees(states: &[SeqNo], (oldest, newest): PinnedBy) -> bool {
+    let at = states.partition_point(|state| *state < oldest);
+    states.get(at).is_some_and(|state| *state <= newest)
 }
 
 /// Rows of a table that delete or replace older ones, if one part, `share`, of all does by a sample.
@@ -228,6 +235,8 @@ impl Shaded<'_> {
         let mut retention = Retention::new(self.states.to_vec());
         let mut newest = Retention::new(Vec::new());
         let stands_over = self.space.branch.is_some() && !self.space.private;
+        // The version before, which is newer if it is of the same key.
+        let mut newer = SeqNo::MAX;
         while merge.valid() && merge.key() <= last {
             // Rows may be large.
             inner.check_open()?;
@@ -242,18 +251,27 @@ impl Shaded<'_> {
                 let fate = match (is_kept, is_newest) {
                     (false, _) => Fate::Dead,
                     (true, true) => Fate::Seen,
-                    (true, false) => Fate::Pinned,
+                    (true, false) => Fate::Pinned(self.pinned_by(seq, newer)),
                 };
                 each(Row { key, seq, found, fate, origin: merge.origin() })?;
             }
+            newer = seq;
             merge.advance()?;
         }
         Ok(())
     }
 
+    /// Which states see a version of `seq`, of whose key there is a version of `newer`.
+    fn pinned_by(&self, seq: SeqNo, newer: SeqNo) -> PinnedBy {
+        let before = |bound| self.states.partition_point(|state| *state < bound);
+        let seen = &self.states[before(seq)..before(newer)];
+        let (Some(oldest), Some(newest)) = (seen.first(), seen.last()) else { return (seq, seq) };
+        (*oldest, *newest)
+    }
+
     /// Counts what became of its rows.
     fn count(&self, inner: &Inner) -> StoreResult<Counted> {
-        let mut counted = Counted { oldest: self.states.first().copied(), ..Counted::default() };
+        let mut counted = Counted::default();
         // What of the present block somebody sees, and whether it can stay where it is.
         let (mut in_block, mut may_stay) = (0, false);
         let stitches = inner.stitches();
@@ -276,7 +294,9 @@ impl Shaded<'_> {
             }
             // A value that stands apart stays where it is.
             (counted.live, in_block) = (counted.live + bytes, in_block + bytes);
-            counted.pinned += if row.fate == Fate::Pinned { bytes + apart } else { 0 };
+            if let Fate::Pinned(pinned_by) = row.fate {
+                *counted.pinned.entry(pinned_by).or_default() += bytes + apart;
+            }
             Ok(())
         })?;
         counted.copied += if may_stay { 0 } else { in_block };
@@ -306,8 +326,8 @@ impl Inner {
     /// Drops what nobody sees from one table of which one part in `share_max` is dead, waiting for the compaction that
     /// goes on, if any. False if there is none, or no room to do so.
     pub(crate) fn reclaim_one(&self, share_max: u64) -> StoreResult<bool> {
-        let oldest = self.snapshots.live().first().copied();
-        if self.searched.lock().covers(share_max, oldest) {
+        let states = self.snapshots.live();
+        if self.searched.lock().covers(share_max, &states) {
             return Ok(false);
         }
         let mut memory = self.compaction_job.lock();
@@ -321,10 +341,10 @@ impl Inner {
         memory: &mut BTreeMap<KeyspaceId, Memory>,
         share_max: u64,
     ) -> StoreResult<bool> {
-        let oldest = self.snapshots.live().first().copied();
+        let states = self.snapshots.live();
         let changes = {
             let searched = self.searched.lock();
-            if searched.covers(share_max, oldest) {
+            if searched.covers(share_max, &states) {
                 return Ok(false);
             }
             searched.changes
@@ -332,14 +352,15 @@ impl Inner {
         if self.search(memory, share_max)? {
             return Ok(true);
         }
-        let mut looked = memory.values().flat_map(|memory| memory.looked.values());
-        let is_pinned = looked.any(|table| {
-            table.counted.as_ref().is_some_and(|(_, counted)| counted.is_pinned(share_max))
-        });
+        let looked = memory.values().flat_map(|memory| memory.looked.values());
+        let counted = looked.filter_map(|table| table.counted.as_ref());
+        let pinned = counted.flat_map(|(_, counted)| counted.pinned.keys().copied());
+        // Of those that are free already there was not enough.
+        let pinned = pinned.filter(|pinned_by| sees(&states, *pinned_by)).collect();
         let mut searched = self.searched.lock();
         // What changed meanwhile is to be looked at.
         if searched.changes == changes {
-            *searched = Searched { share: share_max, oldest, is_pinned, changes };
+            *searched = Searched { share: share_max, pinned, changes };
         }
         Ok(false)
     }
@@ -441,7 +462,7 @@ impl Inner {
         }
         let looked = memory.looked.entry(shaded.table.file_no()).or_default();
         self.look_above(shaded, looked, &memory.replacing)?;
-        if looked.is_due(share, meta.entries, shaded.states.first().copied()) {
+        if looked.is_due(share, meta.entries, shaded.states) {
             looked.counted = Some((looked.replaced(), shaded.count(self)?));
         }
         let Some((_, counted)) = &looked.counted else { return Ok(false) };

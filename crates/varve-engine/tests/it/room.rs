@@ -130,10 +130,16 @@ fn what_stays_on_a_full_device_is_not_in_the_way_of_what_goes() {
     }
 }
 
+/// Where an older state was kept too, nobody looked again after the snapshot had gone.
 #[test]
 fn what_a_snapshot_sees_keeps_its_room_until_that_goes() {
-    for (seed, (name, design)) in (0..).zip(PRESETS) {
+    let older = [false, true].into_iter();
+    let cases = older.flat_map(|has_older| PRESETS.map(|(name, design)| (has_older, name, design)));
+    for (seed, (has_older, name, design)) in (0..).zip(cases) {
         let store = Filled::new(design, seed);
+        if has_older {
+            store.db.create_snapshot("empty").unwrap();
+        }
         let first = store.fill(0);
         store.db.create_snapshot("kept").unwrap();
         store.remove(0, first, |_| true);
