@@ -71,13 +71,20 @@ impl SpaceGuard {
         Ok(Look { available: space.available_bytes, reserve })
     }
 
-    /// Where a write of `bytes` finds room, when `unflushed` bytes of memtables have theirs for their flush.
+    /// Notes that `bytes` were written of which nobody had asked.
+    pub(crate) fn wrote(&self, bytes: u64) {
+        let counted = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.unchecked.fetch_sub(counted, Ordering::Relaxed);
+    }
+
+    /// Where a write of `bytes` finds room, when `unflushed` bytes of memtables have theirs for their flush; for none, whether
+    /// what is written has left the reserve alone.
     pub(crate) fn admit(
         &self,
         bytes: u64,
         unflushed: impl FnOnce() -> u64,
     ) -> StoreResult<Admitted> {
-        let counted = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let counted = i64::try_from(bytes).unwrap_or(i64::MAX).max(1);
         if self.unchecked.fetch_sub(counted, Ordering::Relaxed) >= counted {
             return Ok(Admitted::Room);
         }

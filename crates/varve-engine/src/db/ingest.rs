@@ -178,7 +178,8 @@ impl Inner {
         }
         self.refuse_overlap(&written.tables)?;
         let bytes = written.table_bytes() + written.segment_bytes();
-        self.admit(bytes, false)?;
+        self.space.wrote(bytes);
+        self.admit(0, false)?;
         if let Some(delay) = self.pace.charge(bytes) {
             self.metrics.paced_ns.add(delay.as_nanos() as u64);
             self.env.sleep(delay);

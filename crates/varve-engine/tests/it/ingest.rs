@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use varve_engine::{Db, Store, StoreError};
+use varve_engine::{Db, DbOptions, Store, StoreError};
 use varve_env::os::OsEnv;
 use varve_env::sim::SimEnv;
 use varve_env::{Env, OpenMode};
@@ -173,6 +173,34 @@ fn a_table_on_another_file_system_is_copied() {
     env.open(&path, OpenMode::ReadWrite).unwrap().set_len(0).unwrap();
     assert_eq!(contents(&db, &ids).unwrap().spaces[0].len(), 500);
     assert!(db.verify(&mut |_| {}).unwrap().errors.is_empty());
+}
+
+/// The tables were there already when room for them was asked for, twice over, as for rows that go through the log.
+#[test]
+fn what_is_inserted_in_bulk_needs_its_room_once() {
+    const ROWS: u64 = 256;
+    const VALUE_BYTES: usize = 4 << 10;
+    let bytes = ROWS * VALUE_BYTES as u64;
+    let env = SimEnv::new(5);
+    let space_reserve_bytes = 128 << 10;
+    let options = DbOptions { space_reserve_bytes, ..DbOptions::default() };
+    let db = Db::open(env.clone(), &store_dir(), options).unwrap();
+    let ids = make_spaces(&db).unwrap();
+    let insert = |from: u64| {
+        let pair = |n: u64| {
+            let key = [n.to_be_bytes(), [7; 8]].concat();
+            (key.into(), vec![n as u8; VALUE_BYTES].into())
+        };
+        db.insert_sorted(ids[0], &mut (from..from + ROWS).map(pair), false)
+    };
+    env.set_capacity(env.used_bytes() + space_reserve_bytes + bytes * 5 / 2);
+    insert(0).unwrap();
+    // What would have to go into the reserve is refused, and leaves nothing behind.
+    let used = env.used_bytes();
+    env.set_capacity(used + bytes + space_reserve_bytes / 2);
+    assert!(matches!(insert(ROWS), Err(StoreError::NoSpace { .. })));
+    assert_eq!(env.used_bytes(), used);
+    assert_eq!(contents(&db, &ids).unwrap().spaces[0].len() as u64, ROWS);
 }
 
 #[test]
