@@ -10,7 +10,8 @@
 //!    again. Each gives back more than it takes, so that the next may be larger.
 //! 3. If there is none, segments and zones of which little is in use are emptied, of those whose rest fits.
 //! 4. What was found is kept by file, until enough new rows stand above it, or the last states go that see enough of its
-//!    rows; it is forgotten at close. Who finds nothing is not asked again before tables change or such states go.
+//!    rows; it is forgotten at close. Who finds nothing is not asked again before tables change, such states go, or there is more
+//!    room.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
@@ -48,6 +49,9 @@ const GAINED_BYTES_MIN: u64 = 4 << 10;
 const TABLE_OVERHEAD_BYTES: u64 = 64 << 10;
 const ROW_OVERHEAD_BYTES: u64 = 2;
 
+/// Who found nothing looks again when there is this part more of room: what is written again depends on it.
+const ROOM_SHARE: u64 = 8;
+
 /// The oldest and the newest of the states that see a row which the newest state of all does not.
 type PinnedBy = (SeqNo, SeqNo);
 
@@ -84,6 +88,8 @@ pub(crate) struct Searched {
     share: u64,
     /// Rows that it came by were seen by these.
     pinned: BTreeSet<PinnedBy>,
+    /// Bytes that the device had room for.
+    room: u64,
     /// How often tables or states with names have changed.
     changes: u64,
 }
@@ -161,9 +167,12 @@ impl Looked {
 }
 
 impl Searched {
-    /// Whether a search for one part in `share` would be in vain again, when somebody looks at the older `states`.
-    fn covers(&self, share: u64, states: &[SeqNo]) -> bool {
-        self.share >= share && self.pinned.iter().all(|pinned_by| sees(states, *pinned_by))
+    /// Whether a search for one part in `share` would be in vain again, when somebody looks at the older `states` and the
+    /// device has room for `room` bytes.
+    fn covers(&self, share: u64, states: &[SeqNo], room: u64) -> bool {
+        self.share >= share
+            && self.pinned.iter().all(|pinned_by| sees(states, *pinned_by))
+            && room <= self.room.saturating_add(self.room / ROOM_SHARE)
     }
 
     /// Notes that tables or states with names have changed.
@@ -326,8 +335,8 @@ impl Inner {
     /// Drops what nobody sees from one table of which one part in `share_max` is dead, waiting for the compaction that
     /// goes on, if any. False if there is none, or no room to do so.
     pub(crate) fn reclaim_one(&self, share_max: u64) -> StoreResult<bool> {
-        let states = self.snapshots.live();
-        if self.searched.lock().covers(share_max, &states) {
+        let (states, room) = (self.snapshots.live(), self.space.room()?);
+        if self.searched.lock().covers(share_max, &states, room) {
             return Ok(false);
         }
         let mut memory = self.compaction_job.lock();
@@ -341,10 +350,10 @@ impl Inner {
         memory: &mut BTreeMap<KeyspaceId, Memory>,
         share_max: u64,
     ) -> StoreResult<bool> {
-        let states = self.snapshots.live();
+        let (states, room) = (self.snapshots.live(), self.space.room()?);
         let changes = {
             let searched = self.searched.lock();
-            if searched.covers(share_max, &states) {
+            if searched.covers(share_max, &states, room) {
                 return Ok(false);
             }
             searched.changes
@@ -360,7 +369,7 @@ impl Inner {
         let mut searched = self.searched.lock();
         // What changed meanwhile is to be looked at.
         if searched.changes == changes {
-            *searched = Searched { share: share_max, pinned, changes };
+            *searched = Searched { share: share_max, pinned, room, changes };
         }
         Ok(false)
     }

@@ -165,6 +165,21 @@ fn a_fifth_that_is_removed_makes_room_for_half_of_it_at_least() {
     }
 }
 
+/// A search that had failed for want of room was not repeated before tables changed, however much room others had made.
+#[test]
+fn room_that_others_make_is_used_to_get_more() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        let first = store.fill(0);
+        store.remove(0, first, |at| at % 2 == 0);
+        store.db.flush().unwrap();
+        store.env.set_capacity(store.env.used_bytes() + (64 << 10));
+        assert_eq!(store.db.reclaim().unwrap(), 0, "{name}");
+        store.env.set_capacity(DEVICE_BYTES);
+        assert!(store.db.reclaim().unwrap() > 0, "{name}");
+    }
+}
+
 /// Only deletions counted, and not those of somebody who goes on to look.
 #[test]
 fn what_was_written_over_gives_its_room_back_once_nobody_looks() {
