@@ -77,8 +77,6 @@ pub(crate) struct Looked {
     above: Vec<(FileNo, u64)>,
     /// What was counted of it, and how many such rows there were then.
     counted: Option<(u64, Counted)>,
-    /// It, or one above it, could not be read.
-    is_damaged: bool,
 }
 
 /// What the last search in vain was about.
@@ -178,6 +176,18 @@ impl Searched {
     /// Notes that tables or states with names have changed.
     pub(crate) fn tables_have_changed(&mut self) {
         (self.share, self.changes) = (0, self.changes + 1);
+    }
+}
+
+/// What was done, or `None` if a file is damaged, which `note` is to remember: the others get their turn.
+fn unless_damaged(done: StoreResult<bool>, note: impl FnOnce()) -> StoreResult<Option<bool>> {
+    match done {
+        Err(error @ StoreError::Damaged { .. }) => {
+            log::warn!("room is not got back where a file is damaged: {error}");
+            note();
+            Ok(None)
+        }
+        other => other.map(Some),
     }
 }
 
@@ -400,7 +410,10 @@ impl Inner {
         }
         for share in shares() {
             for space in view.spaces() {
-                if self.empty_segment(space, memory, share)? || self.empty_zone(space, share)? {
+                let memory = memory.entry(space.id).or_default();
+                if self.empty_segment(space, memory, share)?
+                    || self.empty_zone(space, memory, share)?
+                {
                     return Ok(true);
                 }
             }
@@ -409,29 +422,44 @@ impl Inner {
     }
 
     /// Copies what one table has in a file of others of which one part in `share` is not needed.
-    fn empty_zone(&self, space: &Keyspace, share: u64) -> StoreResult<bool> {
+    fn empty_zone(&self, space: &Keyspace, memory: &mut Memory, share: u64) -> StoreResult<bool> {
         let tables: Vec<_> = space.version.tables().map(|(_, table)| table.meta()).collect();
-        let files = defragment::uses(tables.iter().copied());
-        let picked = defragment::pick_small(&tables, &files, self.space.room()? / 2, share);
-        let Some(rewrite) = picked else { return Ok(false) };
-        done_if_room(self.rewrite(space, &rewrite))
+        let mut files = defragment::uses(tables.iter().copied());
+        let room_bytes = self.space.room()? / 2;
+        loop {
+            files.retain(|file, _| !memory.damaged.contains(file));
+            let picked = defragment::pick_small(&tables, &files, room_bytes, share);
+            let Some(rewrite) = picked else { return Ok(false) };
+            let done = done_if_room(self.rewrite(space, &rewrite));
+            let zones = rewrite.emptied.iter().filter(|file| **file != rewrite.table);
+            if let Some(done) = unless_damaged(done, || memory.damaged.extend(zones))? {
+                return Ok(done);
+            }
+        }
     }
 
     /// Takes the values that one table has in a segment of which one part in `share` is not in use to a new one.
     fn empty_segment(
         &self,
         space: &Keyspace,
-        memory: &BTreeMap<KeyspaceId, Memory>,
+        memory: &mut Memory,
         share: u64,
     ) -> StoreResult<bool> {
-        let uses = space.version.segment_uses();
-        let Some(Memory { states, .. }) = memory.get(&space.id).filter(|_| !uses.is_empty()) else {
+        let mut uses = space.version.segment_uses();
+        if uses.is_empty() {
             return Ok(false);
-        };
+        }
         let (runs, used_max) = (space.version.runs(), self.space.room()? / 2);
-        let picked = cleaning::pick_small(&runs, &uses, states, used_max, share);
-        let Some((job, segment)) = picked else { return Ok(false) };
-        done_if_room(self.merge(space, &job, Purpose::Cleaning(segment)).map(|()| true))
+        loop {
+            uses.retain(|segment| !memory.damaged.contains(&segment.file));
+            let picked = cleaning::pick_small(&runs, &uses, &memory.states, used_max, share);
+            let Some((job, segment)) = picked else { return Ok(false) };
+            let merged = self.merge(space, &job, Purpose::Cleaning(segment));
+            let done = done_if_room(merged.map(|()| true));
+            if let Some(done) = unless_damaged(done, || memory.damaged.extend([segment]))? {
+                return Ok(done);
+            }
+        }
     }
 
     /// Looks at a table, unless it is known, and writes it again if one part in `share` is dead and there is room.
@@ -442,20 +470,14 @@ impl Inner {
         share: u64,
     ) -> StoreResult<bool> {
         let file = shaded.table.file_no();
-        if memory.looked.get(&file).is_some_and(|looked| looked.is_damaged) {
+        if memory.damaged.contains(&file) {
             return Ok(false);
         }
-        match self.look(shaded, memory, share) {
-            Ok(true) => {}
-            Err(error @ StoreError::Damaged { .. }) => {
-                // The others get their turn.
-                log::warn!("room is not got back where a table is damaged: {error}");
-                memory.looked.entry(file).or_default().is_damaged = true;
-                return Ok(false);
-            }
-            other => return other,
-        }
-        done_if_room(self.write_rest(shaded).map(|()| true))
+        let done = self.look(shaded, memory, share).and_then(|is_due| match is_due {
+            true => done_if_room(self.write_rest(shaded).map(|()| true)),
+            false => Ok(false),
+        });
+        Ok(unless_damaged(done, || memory.damaged.extend([file]))?.unwrap_or(false))
     }
 
     /// Whether one part in `share` of a table is dead, and there is room for the rest.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use varve_engine::{Batch, Db, DbOptions, KeyspaceOptions, Store, StoreDesign, StoreError};
+use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_types::KeyspaceId;
 
@@ -178,6 +179,29 @@ fn room_that_others_make_is_used_to_get_more() {
         store.env.set_capacity(DEVICE_BYTES);
         assert!(store.db.reclaim().unwrap() > 0, "{name}");
     }
+}
+
+/// A value that could not be read where room was looked for failed the write that looked, though it was none of its
+/// business, and poisoned the store from the background.
+#[test]
+fn damage_in_values_is_passed_by_where_room_is_looked_for() {
+    let design = StoreDesign::TABLEFS_COLUMN;
+    let store = Filled::new(design, 1);
+    let first = store.fill(0);
+    let files = store.env.files_raw();
+    let mut segments = files.iter().filter(|path| path.extension().is_some_and(|e| e == "seg"));
+    let damaged = segments.next().unwrap();
+    assert!(segments.next().is_some(), "a sound one is there too");
+    let bytes = store.env.stat(damaged).unwrap().len;
+    // Some of them are of rows that stay.
+    (1..bytes / VALUE_BYTES as u64).for_each(|value| {
+        store.env.damage(damaged, value * VALUE_BYTES as u64, 1).unwrap();
+    });
+    store.remove(0, first, |at| at % 5 == 0);
+    let again = store.fill(1);
+    assert!(again > first * 5 / 100, "{first} rows, then {again}");
+    store.check(1, again, |_| true);
+    store.remove(1, again, |_| true);
 }
 
 /// Only deletions counted, and not those of somebody who goes on to look.

@@ -14,6 +14,8 @@ pub(crate) mod defragment;
 pub(crate) mod leveled;
 pub(crate) mod stepped;
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use varve_format::edit::TableMeta;
 use varve_types::{FileNo, SublevelId};
@@ -79,6 +81,8 @@ pub(crate) struct Memory {
     pub(crate) replacing: Shares,
     /// What of tables nobody sees any more.
     pub(crate) looked: LookedAt,
+    /// Tables, zones and segments, few, from which no room is got back as something could not be read there.
+    pub(crate) damaged: HashSet<FileNo>,
 }
 
 /// What to merge.
