@@ -154,14 +154,16 @@ impl Inner {
         self.check_open()?;
         // While these find no room there must not come more and more.
         self.flush_pending()?;
-        {
-            let mut writer = self.writer.lock();
-            self.poison.check()?;
-            if !writer.active.is_empty() {
-                self.rotate(&mut writer)?;
-            }
-        }
+        self.rotate_written()?;
         self.flush_pending()
+    }
+
+    /// Begins a new log and memtable if the present ones have rows.
+    fn rotate_written(&self) -> StoreResult<()> {
+        let mut writer = self.writer.lock();
+        // Asked again under the lock: nothing may follow the record that closes the log.
+        self.check_changeable()?;
+        if writer.active.is_empty() { Ok(()) } else { self.rotate(&mut writer) }
     }
 }
 
@@ -203,6 +205,22 @@ mod tests {
         env.clear_faults();
         assert!(db.inner.flush_one().unwrap());
         assert!(!db.inner.work.is_flush_blocked());
+    }
+
+    /// Who wanted all flushed while the store was closed began a log in a directory that another process may have open.
+    #[test]
+    fn no_log_is_begun_once_the_store_is_closed() {
+        let env = SimEnv::new(3);
+        let db = Db::open(env.clone(), Path::new("/store"), DbOptions::default()).unwrap();
+        let options = KeyspaceOptions { prefixed: false, compressed: false };
+        let space = db.keyspace("rows", options).unwrap();
+        let mut batch = Batch::new();
+        batch.put(space, b"key", vec![1]);
+        db.write(batch).unwrap();
+        db.close().unwrap();
+        let files = env.files_raw();
+        assert!(matches!(db.inner.rotate_written(), Err(StoreError::Closed)));
+        assert_eq!(env.files_raw(), files);
     }
 
     /// Asks at the removal of logs whether writers could go on; if so, one does.
