@@ -29,7 +29,7 @@ pub(crate) mod stitch;
 use crate::{StoreError, StoreResult};
 
 /// What was done if there was room for it; for want of room nothing was.
-fn done_if_room(outcome: StoreResult<bool>) -> StoreResult<bool> {
+pub(crate) fn done_if_room(outcome: StoreResult<bool>) -> StoreResult<bool> {
     match outcome {
         Err(StoreError::NoSpace { .. }) => Ok(false),
         other => other,

@@ -8,6 +8,7 @@ use varve_types::BranchId;
 use varve_types::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use super::{IMMUTABLES_MAX, Inner, Writer};
+use crate::compaction::done_if_room;
 use crate::compaction::reclaim::{DEAD_SHARE_FAIR, DEAD_SHARE_MAX};
 use crate::memtable::Memtable;
 use crate::space::Admitted;
@@ -162,9 +163,17 @@ impl Inner {
 
     /// Gets room on a full device: that of the logs, or of rows that nobody sees. False if there is none to be had.
     fn get_room(&self) -> StoreResult<bool> {
-        Ok(self.flush_from(UNFLUSHED_BYTES_FAIR)?
-            || self.reclaim_one(DEAD_SHARE_MAX)?
-            || self.flush_from(UNFLUSHED_BYTES_MIN)?)
+        if self.flush_from(UNFLUSHED_BYTES_FAIR)? {
+            return Ok(true);
+        }
+        if self.reclaim_one(DEAD_SHARE_MAX)? {
+            // The flush that found no room may find some now, and until it does no memtable gives way to another.
+            if self.work.is_flush_blocked() {
+                done_if_room(self.flush_pending().map(|()| true))?;
+            }
+            return Ok(true);
+        }
+        self.flush_from(UNFLUSHED_BYTES_MIN)
     }
 
     /// Flushes what was written if it is at least `bytes_min`; false if it is less, or could not be flushed.
@@ -303,10 +312,12 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use varve_env::Env;
     use varve_env::os::OsEnv;
     use varve_env::sim::{FaultRule, SimEnv, SimOp};
+    use varve_testkit::hooked::{HookedEnv, Hooks};
 
     use super::*;
     use crate::{Db, DbOptions, KeyspaceOptions, Store};
@@ -368,5 +379,65 @@ mod tests {
         env.fail(FaultRule { path_suffix, op, nth: 1, errno: 5, sticky: true });
         db.inner.admit(1, true).unwrap();
         assert!(env.fault_count() > 0, "nobody looked for room");
+    }
+
+    /// Is deterministic until it is told not to be: the store has no threads, and its writers expect some.
+    #[derive(Clone, Debug, Default)]
+    struct NoThreads(Arc<AtomicBool>);
+
+    impl Hooks for NoThreads {
+        fn is_deterministic(&self) -> bool {
+            !self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    /// The flush that had found no room was not tried again when there was some, and writes went on being refused.
+    #[test]
+    fn a_flush_that_found_no_room_is_tried_again_once_there_is_some() {
+        const VALUE_BYTES: usize = 64 << 10;
+        let (sim, no_threads) = (SimEnv::new(1), NoThreads::default());
+        let options = DbOptions {
+            memtable_bytes: 160 << 10,
+            space_reserve_bytes: 1 << 20,
+            ..DbOptions::default()
+        };
+        let env = Arc::new(HookedEnv::new(&sim, no_threads.clone()));
+        let db = Db::open(env, Path::new("/store"), options).unwrap();
+        let options = KeyspaceOptions { prefixed: false, compressed: false };
+        let space = db.keyspace("rows", options).unwrap();
+        let inner = &db.inner;
+        let keys = (0..17_u8).map(|at| vec![at]);
+        let mut rows = keys.clone().map(|key| (key.into(), vec![1; VALUE_BYTES].into()));
+        db.insert_sorted(space, &mut rows, false).unwrap();
+        keys.for_each(|key| {
+            let mut batch = Batch::new();
+            batch.delete(space, key);
+            db.write(batch).unwrap();
+        });
+        db.flush().unwrap();
+        // Two memtables wait, and a third is full.
+        for round in 0..3_u8 {
+            for row in 0_u8.. {
+                if inner.writer.lock().active.bytes() >= inner.options.memtable_bytes {
+                    break;
+                }
+                let mut batch = Batch::new();
+                batch.put(space, vec![round, row], vec![2; VALUE_BYTES / 4]);
+                db.write(batch).unwrap();
+            }
+            if round < 2 {
+                inner.rotate(&mut inner.writer.lock()).unwrap();
+            }
+        }
+        assert_eq!(inner.views.get().immutables.len(), IMMUTABLES_MAX);
+        sim.set_capacity(sim.used_bytes() + (140 << 10));
+        no_threads.0.store(true, Ordering::Relaxed);
+        assert!(matches!(inner.flush_one(), Err(StoreError::NoSpace { .. })));
+        assert!(inner.work.is_flush_blocked());
+        inner.space.wrote(1 << 40);
+        let mut batch = Batch::new();
+        batch.put(space, b"more", vec![3; 100]);
+        db.write(batch).unwrap();
+        assert!(inner.metrics.reclaims.get() > 0);
     }
 }
