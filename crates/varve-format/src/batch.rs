@@ -3,7 +3,7 @@
 //! ```text
 //! bytes   field
 //!     8   sequence number of the first write; the i-th write (from 0) has this plus i
-//!     4   number of writes
+//!     4   number of writes, at least 1
 //! then each write:
 //!     1   operation: 1 delete, 2 put
 //! varint  key space
@@ -82,6 +82,9 @@ pub fn decode_batch(payload: &Bytes) -> FormatResult<LoggedBatch> {
     let mut reader = Reader::new(payload);
     let first_seq = reader.u64()?;
     let count = reader.u32()? as usize;
+    if count == 0 {
+        return Err(FormatError::new(8u64, Problem::Invalid("a batch of no writes")));
+    }
     let room = reader.remaining() / WRITE_BYTES_MIN;
     if count > room {
         let (len, max) = (count as u64, room as u64);
@@ -162,6 +165,15 @@ mod tests {
         let error = decode_batch(&Bytes::from(out)).unwrap_err();
         assert_eq!(error.problem, Problem::Unknown { what: "end of a batch", id: 4 });
         assert_eq!(error.offset, end as u64);
+    }
+
+    /// Recovery took the last write of such a batch for the one before its first, and of the first of all for the largest.
+    #[test]
+    fn a_batch_of_no_writes_is_refused() {
+        let mut out = Vec::new();
+        encode_batch_start(&mut out, SeqNo::ZERO, 0);
+        let error = decode_batch(&Bytes::from(out)).unwrap_err();
+        assert_eq!((error.offset, &error.problem), (8, &Problem::Invalid("a batch of no writes")));
     }
 
     #[test]
