@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use varve_env::Env;
 use varve_types::FileNo;
 
-use crate::StoreError;
+use crate::{StoreError, StoreResult};
 
 /// The name of the file that names the manifest.
 pub(crate) const CURRENT: &str = "CURRENT";
@@ -55,8 +55,9 @@ impl StoreFile {
     pub(crate) fn parse(name: &OsStr) -> Option<StoreFile> {
         let name = name.to_str()?;
         let number = |digits: &str| {
-            let plain = digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_digit());
-            if plain { digits.parse().ok().map(FileNo::new) } else { None }
+            let number: u64 = digits.parse().ok()?;
+            // No other name stands for it.
+            (format!("{number:012}") == digits).then_some(FileNo::new(number))
         };
         if name == CURRENT {
             return Some(StoreFile::Current);
@@ -103,6 +104,17 @@ impl StoreFile {
             StoreFile::Temporary => dir.join(CURRENT_TMP),
         }
     }
+}
+
+/// The number above those of all `files` of the store at `dir`; `Damaged` if one has a number that no store comes to.
+pub(crate) fn next_number(dir: &Path, files: &[StoreFile]) -> StoreResult<FileNo> {
+    let numbered = files.iter().filter_map(|file| Some((file.number()?, file)));
+    let Some((last, file)) = numbered.max_by_key(|(no, _)| *no) else { return Ok(FileNo::new(1)) };
+    if last > FileNo::MAX {
+        let detail = "its number leaves none to those of further files".to_owned();
+        return Err(StoreError::Damaged { path: file.path(dir), offset: 0, detail });
+    }
+    Ok(last.next())
 }
 
 /// A file that is removed when its last user lets go of it, if it is no longer needed by then.
@@ -194,20 +206,31 @@ mod tests {
 
     #[test]
     fn names_come_back() {
-        let no = FileNo::new(42);
-        for file in [
-            StoreFile::Wal(no),
-            StoreFile::Table(no),
-            StoreFile::Segment(no),
-            StoreFile::Map(no),
-            StoreFile::Manifest(no),
-            StoreFile::Current,
-            StoreFile::Temporary,
-        ] {
-            let path = file.path(Path::new("/store"));
-            assert_eq!(StoreFile::parse(path.file_name().unwrap()), Some(file));
+        for no in [42, 999_999_999_999, 1_000_000_000_000, u64::MAX].map(FileNo::new) {
+            for file in [
+                StoreFile::Wal(no),
+                StoreFile::Table(no),
+                StoreFile::Segment(no),
+                StoreFile::Map(no),
+                StoreFile::Manifest(no),
+                StoreFile::Current,
+                StoreFile::Temporary,
+            ] {
+                let path = file.path(Path::new("/store"));
+                assert_eq!(StoreFile::parse(path.file_name().unwrap()), Some(file));
+            }
         }
-        for name in ["", "42.wal", "00000000004x.wal", "MANIFEST-", "LOCK", "000000000042.sst"] {
+        for name in [
+            "",
+            "42.wal",
+            "00000000004x.wal",
+            "+00000000042.wal",
+            "0000000000042.wal",
+            "18446744073709551616.wal",
+            "MANIFEST-",
+            "LOCK",
+            "000000000042.sst",
+        ] {
             assert_eq!(StoreFile::parse(OsStr::new(name)), None, "{name}");
         }
     }

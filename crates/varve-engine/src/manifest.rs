@@ -234,6 +234,9 @@ fn apply_change(state: &mut ManifestState, change: Change) -> Result<(), String>
         }
         Change::OldestLog(no) => state.oldest_log = no,
         Change::NewestLog(no) => state.newest_log = no,
+        Change::NextFile(no) if no > FileNo::MAX => {
+            return Err(format!("the number {no} leaves none to further files"));
+        }
         Change::NextFile(no) => state.next_file = no,
         Change::LastSeq(seq) => state.last_seq = seq,
         Change::AddTable { keyspace, level, sublevel, meta } => {

@@ -66,6 +66,9 @@ impl SeqNo {
 pub struct FileNo(u64);
 
 impl FileNo {
+    /// Above all that a store counts up to in its life.
+    pub const MAX: FileNo = FileNo(u64::MAX >> 8);
+
     /// The file number with this value.
     pub const fn new(raw: u64) -> FileNo {
         FileNo(raw)
@@ -77,6 +80,8 @@ impl FileNo {
     }
 
     /// The next file's number.
+    ///
+    /// REQUIRES: it was counted up from one that is at most [`FileNo::MAX`].
     #[must_use]
     pub const fn next(self) -> FileNo {
         FileNo(self.0 + 1)

@@ -25,7 +25,7 @@ use super::retune::Plan;
 use super::sync::SyncState;
 use super::{Db, Inner, Writer};
 use crate::branch::BranchRecord;
-use crate::files::{LOCK, StoreFile, io_error};
+use crate::files::{LOCK, StoreFile, io_error, next_number};
 use crate::manifest::{Manifest, ManifestBranchSpace, ManifestState, load};
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
@@ -201,7 +201,7 @@ fn build(
     };
     recovered.last_seq = recovered.last_seq.max(newest_table(state.as_ref()));
     let snapshots = Arc::new(Snapshots::new(recovered.last_seq));
-    let next_file = next_file_no(files, state.as_ref());
+    let next_file = next_file_no(dir, files, state.as_ref())?;
     let (log_no, manifest_no) = (next_file, next_file.next());
     if state.is_none() {
         remove_all(&*env, dir, files)?;
@@ -260,9 +260,13 @@ fn build(
 }
 
 /// The number of the next file: above those of all there are, and that the manifest knows of.
-fn next_file_no(files: &[StoreFile], state: Option<&ManifestState>) -> FileNo {
-    let used = files.iter().filter_map(|file| file.number()).map(FileNo::next).max();
-    used.max(state.map(|state| state.next_file)).unwrap_or(FileNo::new(1))
+fn next_file_no(
+    dir: &Path,
+    files: &[StoreFile],
+    state: Option<&ManifestState>,
+) -> StoreResult<FileNo> {
+    let unused = next_number(dir, files)?;
+    Ok(state.map_or(unused, |state| unused.max(state.next_file)))
 }
 
 fn recovery_input<'a>(

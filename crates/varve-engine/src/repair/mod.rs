@@ -38,7 +38,7 @@ use varve_types::{FileNo, KeyspaceId, SeqNo};
 use crate::db::VerifyReport;
 use crate::db::open::{list_files, lock_dir};
 use crate::db::verify::verify_table;
-use crate::files::{StoreFile, io_error};
+use crate::files::{StoreFile, io_error, next_number};
 use crate::manifest::{Manifest, ManifestKeyspace, ManifestState, load, load_manifest};
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
@@ -168,14 +168,13 @@ pub fn repair(
 ) -> StoreResult<EngineRepair> {
     let _lock = lock_dir(&**env, dir)?;
     let files = list_files(&**env, dir)?;
-    let used = files.iter().filter_map(|file| file.number()).map(FileNo::next).max();
     let metrics = Arc::new(Metrics::default());
     let mut repair = Repair {
         env,
         dir,
         options,
         cache: Arc::new(TableCache::new(Arc::clone(env), &options.db, metrics)?),
-        next_file: used.unwrap_or(FileNo::new(1)),
+        next_file: next_number(dir, &files)?,
         salt: env.random(),
         segments: Segments::new(env, dir, std::iter::empty()),
         report: EngineRepair::default(),

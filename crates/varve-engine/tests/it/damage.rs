@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use varve_engine::{Db, Store, StoreError, StoreResult, ValuePolicy};
-use varve_env::Env;
 use varve_env::sim::SimEnv;
+use varve_env::{Env, OpenMode};
 
 use crate::common::*;
 use crate::designs::PRESETS;
@@ -107,6 +107,26 @@ fn a_flipped_bit_is_an_error_or_harmless() {
         // Nobody reads what is no longer in use of a segment.
         assert!(noticed * 2 > of, "{designs:?}: {noticed} of {of} noticed");
     }
+}
+
+/// A stray file's number made the next manifest's name one that was not taken for a manifest's: the store did not open again.
+#[test]
+fn large_numbers_of_files_are_counted_on_or_refused() {
+    let (env, model) = sample(5);
+    let put = |number: u64| {
+        let path = store_dir().join(format!("{number:012}.map"));
+        env.open(&path, OpenMode::CreateNew).unwrap();
+        path
+    };
+    for number in [999_999_999_999, 7_000_000_000_000] {
+        put(number);
+        for _ in 0..3 {
+            assert_eq!(read_all(&env).unwrap(), model);
+        }
+    }
+    let path = put(u64::MAX);
+    let error = read_all(&env).unwrap_err();
+    assert!(names(&error, &path, 0), "{error}");
 }
 
 #[test]
