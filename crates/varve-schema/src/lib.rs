@@ -10,6 +10,7 @@
 //! | [`META`] | (inode id, 0) | [`Inode`] of a directory, of a file with more than one name, of an orphan |
 //! | [`META`] | (0, 1) | the inode ids handed out so far ([`key::ID_MARK`]) |
 //! | [`META`] | (0, 2) | [`StoreId`]: which store the rows belong to ([`key::STORE_ID`]) |
+//! | [`META`] | (0, 3) | JSON: the received snapshot that this state is to be, until it is one ([`key::RECEIVED`]) |
 //! | [`META`] | (2, inode id) | [`Pending`]: work that a crash may have left half done |
 //! | [`META`] | (3, slot) | [`Mark`]: a directory whose parent may not know all of its usage |
 //! | [`META`] | (4, directory id) | [`Limits`] on what lies below |
@@ -22,8 +23,8 @@
 //! | [`DICTIONARIES`] | a dictionary's name | [`DictionaryRow`]: which key space has its pairs |
 //!
 //! Invariants: integers in keys are big-endian, so that keys sort as their numbers do; integers in
-//! values are little-endian or varints; every value but that of `lookups`, and bytes that are kept as they are given, begins with a version byte; no decoder
-//! panics on any bytes. docs/format/rows.md describes the same for people.
+//! values are little-endian or varints; every value but those of `lookups` and under [`key::RECEIVED`], and bytes that are kept as they are given, begins
+//! with a version byte; no decoder panics on any bytes. docs/format/rows.md describes the same for people.
 //!
 //! Source: TableFS (thesis section 4.2.2, 4.2.3): one row for each name, with attributes and small data
 //! in it, and an inode row of its own from the second hard link on. Departures: the key holds a hash of

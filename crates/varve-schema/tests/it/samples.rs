@@ -140,6 +140,20 @@ fn dictionary(name: &'static str, number: u32, going: bool, made: u64) -> Sample
     Sample { name, bytes, recode: exercise::dictionary }
 }
 
+/// All kinds of pending work.
+fn pending() -> [Sample; 6] {
+    let suffix = EntrySuffix::from_hash(0x1234_5678_9abc);
+    let kinds = [
+        ("pending-orphan", Pending::Orphan),
+        ("pending-object-making", Pending::ObjectMaking),
+        ("pending-object-delete", Pending::ObjectDelete),
+        ("pending-orphan-object-making", Pending::OrphanObjectMaking),
+        ("pending-object-dirty", Pending::ObjectDirty { entry: Some((InodeId::new(77), suffix)) }),
+        ("pending-object-install", Pending::ObjectInstall { view: InodeId::new(70_000) }),
+    ];
+    kinds.map(|(name, kind)| Sample { name, bytes: kind.encode(), recode: exercise::pending })
+}
+
 pub(crate) fn samples() -> Vec<Sample> {
     let old = Times {
         atime: time(-1, 999_999_999),
@@ -166,8 +180,6 @@ pub(crate) fn samples() -> Vec<Sample> {
     let mut parents = ParentRow::default();
     parents.add(InodeId::ROOT, b"name");
     parents.add(InodeId::new(1 << 40), &[0xff; 255]);
-    let suffix = EntrySuffix::from_hash(0x1234_5678_9abc);
-    let dirty_pending = Pending::ObjectDirty { entry: Some((InodeId::new(77), suffix)) };
     let store_id = StoreId(0x0123_4567_89ab_cdef_u128 << 64 | 77);
     let limits = Limits { bytes: Some(10 << 30), inodes: Some(100_000) };
     let reference = Body::Reference { ino: InodeId::new(99), kind: FileKind::Directory };
@@ -196,8 +208,6 @@ pub(crate) fn samples() -> Vec<Sample> {
         sample("handover", handover().encode(), exercise::handover),
         sample("xattrs", xattrs.encode(), exercise::xattr),
         inode("inode-directory-untold", &telling),
-        sample("pending-orphan", Pending::Orphan.encode(), exercise::pending),
-        sample("pending-object-dirty", dirty_pending.encode(), exercise::pending),
         sample("mark", Mark(InodeId::new(1_234_567)).encode(), exercise::mark),
         sample("store-id", store_id.encode(), exercise::store_id),
         sample("limits", limits.encode(), exercise::limits),
@@ -208,5 +218,6 @@ pub(crate) fn samples() -> Vec<Sample> {
     ];
     all.extend(clones());
     all.extend(lookups());
+    all.extend(pending());
     all
 }
