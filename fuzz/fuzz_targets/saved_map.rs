@@ -4,4 +4,7 @@
 #[allow(dead_code, reason = "each target calls one of the functions")]
 mod exercise;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| exercise::saved_map(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    exercise::saved_map(data);
+    exercise::map_file(data);
+});

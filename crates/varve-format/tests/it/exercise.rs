@@ -13,8 +13,8 @@ use varve_format::filter::multi_level::Prior;
 use varve_format::filter::{Filter, SubLevel, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{HEADER_BYTES, LogHeader, LogReader, NextRecord, encoded_len, resync};
-use varve_format::saved_map::{MAP_HEADER_BYTES, SavedMap, encode_map, map_salt};
-use varve_format::section::{Handle, SECTION_BYTES_MAX, open_section};
+use varve_format::saved_map::{MAP_HEADER_BYTES, SavedMap, encode_map, map_at, map_salt};
+use varve_format::section::{Handle, SECTION_BYTES_MAX, find_section, open_section};
 use varve_format::segment::{
     RECORD_PREFIX_BYTES, SEGMENT_HEADER_BYTES, ValuePointer, record_at, segment_salt,
 };
@@ -160,7 +160,11 @@ fn placed_crc(offset: u64, data: &[u8]) -> u32 {
 }
 
 fn salted_crc(salt: u64, offset: u64, data: &[u8]) -> u32 {
-    let place = [(FILE.get() ^ salt).to_le_bytes(), offset.to_le_bytes()].concat();
+    crc_of(FILE.get() ^ salt, offset, data)
+}
+
+fn crc_of(file: u64, offset: u64, data: &[u8]) -> u32 {
+    let place = [file.to_le_bytes(), offset.to_le_bytes()].concat();
     crc32c::crc32c_append(crc32c::crc32c(&place), data)
 }
 
@@ -255,11 +259,75 @@ pub(crate) fn segment(data: &[u8]) {
     }
 }
 
+/// A file of maps, as it is and with its checksums put right.
+pub(crate) fn map_file(data: &[u8]) {
+    check_map_file(data);
+    check_map_file(&with_map_checksums(data));
+}
+
+/// The maps of a file, up to the first bad one, as a store reads them.
+fn check_map_file(data: &[u8]) {
+    let header = data.get(..MAP_HEADER_BYTES).unwrap_or(data);
+    let Ok(salt) = map_salt(header) else { return };
+    let (bytes, mut at) = (Bytes::copy_from_slice(data), MAP_HEADER_BYTES);
+    while at < data.len() {
+        match map_at(&bytes, salt, at) {
+            Ok((map, end)) => {
+                assert!(end > at && end <= data.len());
+                check_saved_map(map);
+                at = end;
+            }
+            Err(error) => {
+                assert!(error.offset >= at as u64);
+                return;
+            }
+        }
+    }
+}
+
+/// The file with the checksums of its header and of every section put right, as far as the lengths lead.
+fn with_map_checksums(data: &[u8]) -> Vec<u8> {
+    let mut file = data.to_vec();
+    let Some(header) = file.get_mut(..MAP_HEADER_BYTES) else { return file };
+    let (fields, stored) = header.split_at_mut(MAP_HEADER_BYTES - 4);
+    let salt = u64::from_le_bytes(fields[MAP_HEADER_BYTES - 12..].try_into().unwrap());
+    stored.copy_from_slice(&crc_of(salt, 0, fields).to_le_bytes());
+    let mut at = MAP_HEADER_BYTES;
+    while let Some(prefix) = file.get(at..).and_then(|rest| rest.get(..RECORD_PREFIX_BYTES)) {
+        let Ok(handle) = record_at(prefix, at as u64, file.len() as u64) else { break };
+        let (start, end) = (handle.offset as usize, handle.end() as usize);
+        let Some(crc_at) = end.checked_sub(4).filter(|crc_at| *crc_at >= start) else { break };
+        let crc = crc_of(salt, handle.offset, &file[start..crc_at]);
+        file[crc_at..end].copy_from_slice(&crc.to_le_bytes());
+        at = end;
+    }
+    file
+}
+
+/// Data in which a section that nothing says the length of is looked for: as they are, and with one that stands at an offset.
+pub(crate) fn lost_section(data: &[u8]) {
+    const BEFORE: usize = 24;
+    let bytes = Bytes::copy_from_slice(data);
+    for offset in [0, data.len() as u64 / 2, data.len() as u64, u64::MAX] {
+        if let Some((handle, _)) = find_section(&bytes, SALT, offset, data.len()) {
+            assert!(handle.offset == offset && handle.end() <= data.len() as u64);
+        }
+    }
+    let crc = placed_crc(BEFORE as u64, data);
+    let file = [&[0x5a; BEFORE][..], data, &crc.to_le_bytes(), &[0x5a; 9]].concat();
+    let section = Bytes::from(file.clone()).slice(BEFORE..BEFORE + data.len() + 4);
+    let found = find_section(&Bytes::from(file), SALT, BEFORE as u64, usize::MAX);
+    if let Ok(content) = open_section(&section, SALT, BEFORE as u64) {
+        let (handle, found) = found.expect("a sound section is found");
+        // Unless what stands before its end passes for one.
+        if handle.len as usize == section.len() {
+            assert_eq!(found, content);
+        }
+    }
+}
+
 /// The content of a section of a file of maps: what is accepted is written back as it was, and answers.
 pub(crate) fn saved_map(data: &[u8]) {
-    if let Some(header) = data.get(..MAP_HEADER_BYTES) {
-        let _ = map_salt(header);
-    }
     let Ok(map) = SavedMap::decode(data) else { return };
     let SavedMap { keyspace, tables, keys, prefixes } = &map;
     let mut out = Vec::new();
@@ -271,8 +339,11 @@ pub(crate) fn saved_map(data: &[u8]) {
         let _ = keys.lookup(key, filter_hash(key));
         let _ = prefixes.as_ref().map(|prefixes| prefixes.lookup(filter_hash(key)));
     }
-    // What was read can be changed on.
-    let mut keys = keys.clone();
+    check_saved_map(map);
+}
+
+/// What was read can be changed on.
+fn check_saved_map(SavedMap { tables, mut keys, .. }: SavedMap) {
     tables.iter().for_each(|table| keys.forget(table.number));
     let number = SubLevel::new(1).unwrap();
     keys.insert(b"a key that comes later", filter_hash(b"a"), number, Prior::Unknown);

@@ -101,6 +101,7 @@ fn sections() {
     storm(7, &packed, exercise::section);
     let padded = b"content\0\0\0\0\x04\0\x03";
     storm(13, padded, exercise::section);
+    [&packed[..], padded].iter().for_each(|section| storm(63, section, exercise::lost_section));
 }
 
 #[test]
@@ -156,5 +157,5 @@ fn all_properties() {
 #[test]
 fn saved_maps() {
     storm(61, &sample::saved_map_content(), exercise::saved_map);
-    storm(62, &sample::map_file(), exercise::saved_map);
+    storm(62, &sample::map_file(), exercise::map_file);
 }
