@@ -196,8 +196,8 @@ impl Inner {
         };
         let uses = space.version.segment_uses();
         let worst = if let Purpose::Cleaning(worst) = purpose { Some(worst) } else { None };
-        let read: u64 = removed.iter().map(|(_, _, table)| table.meta().total_bytes()).sum();
         let room = self.room_for(purpose)?;
+        let read = self.bytes_within(&removed, job, room)?;
         let for_values = room.saturating_sub(read) / 2;
         let leaving = cleaning::leaving(&self.shape(), &uses, pointed, worst, for_values);
         let values: u64 = match self.options.values {
@@ -255,6 +255,27 @@ impl Inner {
                 Err(error)
             }
         }
+    }
+
+    /// Bytes that `job` takes of `tables`, its inputs, nearly; where `room` is far larger, those of their files.
+    fn bytes_within(
+        &self,
+        tables: &[(KeyspaceId, Place, Arc<Table>)],
+        job: &Job,
+        room: u64,
+    ) -> StoreResult<u64> {
+        let whole = tables.iter().map(|(_, _, table)| table.meta().total_bytes()).sum();
+        if whole <= room / 2 {
+            return Ok(whole);
+        }
+        let mut sum = 0.0;
+        for (_, _, table) in tables {
+            let index = self.cache.index(table)?;
+            let (_, blocks) = index.blocks_within(table, job.end.as_deref());
+            sum += table.meta().total_bytes() as f64 * blocks as f64
+                / index.index.block_count() as f64;
+        }
+        Ok(sum as u64)
     }
 
     /// Counts a merge by what it was for.

@@ -6,6 +6,7 @@
 //!
 //! 1. [`Inner::reclaim`] goes through the tables. Where those above hold enough rows in a table's range that replace older
 //!    ones ([`super::replaced`]), it reads the table beside them, and counts.
+//!    Of a table that a merge has clipped the beginning is dead too.
 //! 2. A table of which at least a part ([`DEAD_SHARES`]) is dead, and whose rest fits into half of the room, is written
 //!    again. Each gives back more than it takes, so that the next may be larger.
 //! 3. If there is none, segments and zones of which little is in use are emptied, of those whose rest fits.
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use varve_format::edit::TableMeta;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
@@ -55,6 +57,15 @@ const ROOM_SHARE: u64 = 8;
 /// The oldest and the newest of the states that see a row which the newest state of all does not.
 type PinnedBy = (SeqNo, SeqNo);
 
+/// The part of a table's file that merges have taken, before its smallest key.
+#[derive(Clone, Copy, Debug, Default)]
+struct CutOff {
+    /// Rows there, nearly.
+    rows: u64,
+    /// How many times what is left of the file that is.
+    ratio: f64,
+}
+
 /// What became of the rows of a table, in bytes.
 #[derive(Debug, Default)]
 struct Counted {
@@ -75,8 +86,10 @@ struct Counted {
 pub(crate) struct Looked {
     /// Rows in its range, of each table above, that replace older ones.
     above: Vec<(FileNo, u64)>,
-    /// What was counted of it, and how many such rows there were then.
+    /// What was counted of it, and how many such rows there were then, or were cut off.
     counted: Option<(u64, Counted)>,
+    /// What merges have cut off, and its smallest key then.
+    cut: Option<(Bytes, CutOff)>,
 }
 
 /// What the last search in vain was about.
@@ -153,14 +166,19 @@ impl Looked {
     /// Whether to count (again), if one part in `share` of `entries` rows is to be dead: there may be so many by now.
     /// Somebody looks at the older `states`.
     fn is_due(&self, share: u64, entries: u64, states: &[SeqNo]) -> bool {
-        let replaced = self.replaced();
+        let replaced = self.gone();
         let Some((then, counted)) = &self.counted else { return replaced * share >= entries };
         let may_be_dead = counted.dead_rows + replaced.saturating_sub(*then);
         (replaced > *then && may_be_dead * share >= entries) || counted.is_let_go(share, states)
     }
 
-    fn replaced(&self) -> u64 {
-        self.above.iter().map(|(_, rows)| rows).sum()
+    /// Rows that are replaced, at the most, or cut off.
+    fn gone(&self) -> u64 {
+        self.above.iter().map(|(_, rows)| rows).sum::<u64>() + self.cut_off().rows
+    }
+
+    fn cut_off(&self) -> CutOff {
+        self.cut.as_ref().map_or_else(CutOff::default, |(_, cut)| *cut)
     }
 }
 
@@ -288,8 +306,21 @@ impl Shaded<'_> {
         (*oldest, *newest)
     }
 
-    /// Counts what became of its rows.
-    fn count(&self, inner: &Inner) -> StoreResult<Counted> {
+    /// What merges have cut off. Those of the last level do not stay so for long.
+    fn cut_off(&self, inner: &Inner) -> StoreResult<CutOff> {
+        let last = self.space.version.sublevels().last();
+        if last.is_none_or(|(level, _)| level <= self.place.level) {
+            return Ok(CutOff::default());
+        }
+        let index = inner.cache.index(self.table)?;
+        let (first, left) = index.blocks_within(self.table, None);
+        let all = index.index.block_count().max(1) as f64;
+        let rows = self.table.meta().entries as f64 * first as f64 / all;
+        Ok(CutOff { rows: rows as u64, ratio: first as f64 / left.max(1) as f64 })
+    }
+
+    /// Counts what became of its rows, of which `cut` are cut off.
+    fn count(&self, inner: &Inner, cut: CutOff) -> StoreResult<Counted> {
         let mut counted = Counted::default();
         // What of the present block somebody sees, and whether it can stay where it is.
         let (mut in_block, mut may_stay) = (0, false);
@@ -319,6 +350,8 @@ impl Shaded<'_> {
             Ok(())
         })?;
         counted.copied += if may_stay { 0 } else { in_block };
+        counted.dead += ((counted.live + counted.dead) as f64 * cut.ratio) as u64;
+        counted.dead_rows += cut.rows;
         Ok(counted)
     }
 }
@@ -483,7 +516,11 @@ impl Inner {
     /// Whether one part in `share` of a table is dead, and there is room for the rest.
     fn look(&self, shaded: &Shaded<'_>, memory: &mut Memory, share: u64) -> StoreResult<bool> {
         let (meta, version) = (shaded.table.meta(), &shaded.space.version);
-        let mut possible = 0;
+        let looked = memory.looked.entry(shaded.table.file_no()).or_default();
+        if looked.cut.as_ref().is_none_or(|(smallest_key, _)| *smallest_key != meta.smallest_key) {
+            looked.cut = Some((meta.smallest_key.clone(), shaded.cut_off(self)?));
+        }
+        let mut possible = looked.cut_off().rows;
         for above in &shaded.above {
             let part = self.known_share(version, above, &mut memory.replacing)?;
             possible += replacing_rows(above.meta(), part);
@@ -494,7 +531,7 @@ impl Inner {
         let looked = memory.looked.entry(shaded.table.file_no()).or_default();
         self.look_above(shaded, looked, &memory.replacing)?;
         if looked.is_due(share, meta.entries, shaded.states) {
-            looked.counted = Some((looked.replaced(), shaded.count(self)?));
+            looked.counted = Some((looked.gone(), shaded.count(self, looked.cut_off())?));
         }
         let Some((_, counted)) = &looked.counted else { return Ok(false) };
         let is_worth_it = counted.is_worth_it(share, meta.total_bytes());

@@ -111,6 +111,16 @@ impl TableIndex {
         }
     }
 
+    /// The blocks of `table` that hold what it stands for up to the key `end`, or up to its own, nearly: the first, and how
+    /// many.
+    pub(crate) fn blocks_within(&self, table: &Table, end: Option<&[u8]>) -> (usize, usize) {
+        let (index, count) = (&self.index, self.index.block_count());
+        let first = index.find(&table.meta().smallest_key, SeqNo::MAX);
+        let first = first.map_or(0, |blocks| *blocks.start()).min(count);
+        let last = end.and_then(|end| index.last_below(end)).unwrap_or(count);
+        (first, (last + 1).clamp(first, count) - first)
+    }
+
     fn memory_bytes(&self) -> usize {
         let filters = [&self.filter, &self.prefix_filter];
         let filters = filters.into_iter().flatten().map(Filter::memory_bytes).sum::<usize>();

@@ -32,9 +32,13 @@ struct Filled {
 
 impl Filled {
     fn new(design: StoreDesign, seed: u64) -> Filled {
+        Filled::with(seed, options(design))
+    }
+
+    fn with(seed: u64, options: DbOptions) -> Filled {
         let env = SimEnv::new(seed);
         env.set_capacity(DEVICE_BYTES);
-        let db = Db::open(env.clone(), &store_dir(), options(design)).unwrap();
+        let db = Db::open(env.clone(), &store_dir(), options).unwrap();
         let space = KeyspaceOptions { prefixed: true, compressed: false };
         let space = db.keyspace("rows", space).unwrap();
         Filled { env, db, space }
@@ -44,6 +48,12 @@ impl Filled {
         // Neighbours are far apart in time.
         let at = at.wrapping_mul(0x9e37_79b9) % 4096;
         [round.to_be_bytes(), at.to_be_bytes()].concat()
+    }
+
+    /// One of as many as there are numbers, far from that of its neighbours.
+    fn key_of(at: u64) -> Vec<u8> {
+        let at = at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        [(at >> 48).to_be_bytes(), at.to_be_bytes()].concat()
     }
 
     fn value(at: u64) -> Vec<u8> {
@@ -202,6 +212,58 @@ fn damage_in_values_is_passed_by_where_room_is_looked_for() {
     assert!(again > first * 5 / 100, "{first} rows, then {again}");
     store.check(1, again, |_| true);
     store.remove(1, again, |_| true);
+}
+
+/// Merges asked for room for the whole files of tables of which they had taken a part already. Halfway through a level
+/// they stopped for good, what they had taken stayed, and sub-levels became more and more.
+#[test]
+fn a_pass_through_many_sub_levels_comes_to_its_end_on_a_device_that_fills_up() {
+    const SUBLEVELS: u64 = 16;
+    const ROW_BYTES: usize = 1000;
+    const STEP: u64 = 200;
+    let (_, design) = PRESETS[4];
+    let store = Filled::with(
+        3,
+        DbOptions {
+            memtable_bytes: 256 << 10,
+            table_bytes: 256 << 10,
+            level_base_bytes: 64 << 20,
+            sublevels_trigger: SUBLEVELS as usize,
+            ..options(design)
+        },
+    );
+    let write = |at: u64| {
+        let mut batch = Batch::new();
+        batch.put(store.space, Filled::key_of(at), vec![at as u8; ROW_BYTES]);
+        store.db.write(batch)
+    };
+    let sublevels = || {
+        let metrics = metrics(&store.db);
+        let levels = metrics["keyspaces"][0]["levels"].as_array().unwrap().clone();
+        levels.iter().map(|level| level["sublevels"].as_u64().unwrap()).sum::<u64>()
+    };
+    let mut next = 0;
+    while write(next).is_ok() {
+        next += 1;
+    }
+    let full = next;
+    for removed in (0..full).step_by(STEP as usize) {
+        for at in removed..removed + STEP {
+            let mut batch = Batch::new();
+            batch.delete(store.space, Filled::key_of(at));
+            batch.reclaims_space();
+            store.db.write(batch).unwrap();
+        }
+        let made = (0..STEP).take_while(|at| write(next + at).is_ok()).count() as u64;
+        next += made;
+        match store.db.compact() {
+            Ok(()) | Err(StoreError::NoSpace { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        let (there, sublevels) = (next - removed - STEP, sublevels());
+        assert!(there > full * 8 / 10, "{full} rows, then {there} after {removed}");
+        assert!(sublevels < 5 * SUBLEVELS, "{sublevels} sub-levels after {removed} removals");
+    }
 }
 
 /// Only deletions counted, and not those of somebody who goes on to look.
