@@ -19,10 +19,6 @@
 //! - The log has room of its own ahead of its end, which reads as zeros; an orderly close cuts it. When the device gives no
 //!   more, because others filled it, what is left is for batches that free room; so a file can be removed where nothing can
 //!   be made.
-//!
-//! ```text
-//! barrier record, payload: 8 bytes, the largest sequence number whose external data is durable
-//! ```
 
 pub(crate) mod plan;
 pub(crate) mod recovery;
@@ -35,7 +31,8 @@ use std::sync::Arc;
 use varve_env::{Allocate, Env, File, OpenMode, Window};
 use varve_format::batch::{encode_batch_start, encode_branch_end, encode_delete, encode_put};
 use varve_format::log::{
-    LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, begin_record, finish_record,
+    LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, begin_record, encode_barrier,
+    finish_record,
 };
 use varve_types::{FileNo, SeqNo};
 
@@ -274,7 +271,7 @@ impl LogWriter {
 
     /// Appends that the external data of all batches up to `covered` is durable.
     pub(crate) fn append_barrier(&mut self, covered: SeqNo) -> StoreResult<()> {
-        let (start, payload) = (self.log.len, covered.get().to_le_bytes());
+        let (start, payload) = (self.log.len, encode_barrier(covered));
         self.append(RecordKind::Barrier, false, |out| out.extend_from_slice(&payload))?;
         self.position += self.log.len - start;
         Ok(())
@@ -412,7 +409,7 @@ fn begin_log(
     if let Some(covered) = covered.filter(|covered| *covered > SeqNo::ZERO) {
         let offset = buffer.len();
         let start = begin_record(buffer);
-        buffer.extend_from_slice(&covered.get().to_le_bytes());
+        buffer.extend_from_slice(&encode_barrier(covered));
         finish_record(buffer, start, stamp(offset, RecordKind::Barrier));
     }
     let create = |error| io_error("create the log", &path, error);

@@ -6,7 +6,7 @@ use varve_env::Env;
 use varve_format::FormatError;
 use varve_format::batch::decode_batch;
 use varve_format::log::{
-    LogHeader, LogId, LogKind, LogReader, NextRecord, Record, RecordKind, resync,
+    LogHeader, LogId, LogKind, LogReader, NextRecord, Record, RecordKind, decode_barrier, resync,
 };
 use varve_types::{FileNo, SeqNo};
 
@@ -116,7 +116,8 @@ fn note_record(scan: &mut LogScan, record: &Record) -> Result<(), FormatError> {
             scan.externals.push(ExternalBatch { offset: record.offset, last_seq });
         }
         RecordKind::Barrier => {
-            let barrier = Barrier { offset: record.offset, covered: barrier_seq(record) };
+            let barrier =
+                Barrier { offset: record.offset, covered: decode_barrier(&record.payload) };
             scan.barriers.push(barrier);
         }
         RecordKind::Batch | RecordKind::Marker | RecordKind::CloseClean => {}
@@ -126,10 +127,4 @@ fn note_record(scan: &mut LogScan, record: &Record) -> Result<(), FormatError> {
         }
     }
     Ok(())
-}
-
-/// The sequence number in a barrier's payload; one of another length covers nothing.
-fn barrier_seq(record: &Record) -> SeqNo {
-    let seq = <[u8; 8]>::try_from(record.payload.as_ref()).map_or(0, u64::from_le_bytes);
-    SeqNo::new(seq)
 }

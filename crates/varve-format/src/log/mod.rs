@@ -16,11 +16,13 @@
 /// edits that follow it; so what is longer is no log, and nobody need read it to know.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
 
+mod barrier;
 mod header;
 mod reader;
 mod record;
 mod resync;
 
+pub use barrier::{BARRIER_BYTES, decode_barrier, encode_barrier};
 pub use header::{LogHeader, LogId, LogKind, PreviousLog};
 pub use reader::{LogReader, NextRecord, is_room};
 pub use record::{

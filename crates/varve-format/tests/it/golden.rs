@@ -12,7 +12,9 @@ use varve_format::block::{Block, BlockCursor};
 use varve_format::edit::VersionEdit;
 use varve_format::filter::{Filter, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
-use varve_format::log::{LogHeader, LogKind, LogReader, NextRecord, RecordKind};
+use varve_format::log::{
+    BARRIER_BYTES, LogHeader, LogKind, LogReader, NextRecord, RecordKind, decode_barrier,
+};
 use varve_format::saved_map::{MAP_HEADER_BYTES, map_at, map_salt};
 use varve_format::section::{Compression, Handle, open_section};
 use varve_format::segment::{SEGMENT_HEADER_BYTES, SegmentShare, ValuePointer, segment_salt};
@@ -53,6 +55,8 @@ fn write_ahead_log() {
     assert_eq!(kinds, [Header, Batch, Marker, Batch, Barrier, CloseClean]);
     assert_eq!(LogHeader::decode(&records[0].payload), Ok(sample::log_header(LogKind::Wal)));
     assert_eq!(records[2].synced_len, records[2].offset);
+    assert_eq!(records[4].payload.len(), BARRIER_BYTES);
+    assert_eq!(decode_barrier(&records[4].payload), SeqNo::new(43));
     assert!(records[3].external && !records[1].external);
     let batch = decode_batch(&records[1].payload).unwrap();
     assert_eq!(batch.first_seq, SeqNo::new(41));
@@ -69,6 +73,8 @@ fn manifest() {
     let records = records(bytes);
     assert_eq!(LogHeader::decode(&records[0].payload), Ok(sample::log_header(LogKind::Manifest)));
     assert_eq!(VersionEdit::decode(&records[1].payload), Ok(sample::edit()));
+    assert_eq!(records[2].kind, RecordKind::Marker);
+    assert_eq!(records[2].synced_len, records[2].offset);
 }
 
 #[test]

@@ -9,7 +9,9 @@ use varve_format::filter::multi_level::{MultiLevelFilter, Prior, Widths};
 use varve_format::filter::parent::ParentFilter;
 use varve_format::filter::{FilterPolicy, SubLevel, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
-use varve_format::log::{LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, encode_record};
+use varve_format::log::{
+    LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, encode_barrier, encode_record,
+};
 use varve_format::saved_map::{
     NumberedTable, SavedMap, encode_map, put_map_header, put_map_section,
 };
@@ -165,7 +167,7 @@ pub(crate) fn wal() -> Vec<u8> {
     let synced_len = log.len() as u64;
     append(&mut log, RecordKind::Marker, false, synced_len, b"");
     append(&mut log, RecordKind::Batch, true, synced_len, &batch());
-    append(&mut log, RecordKind::Barrier, false, synced_len, b"");
+    append(&mut log, RecordKind::Barrier, false, synced_len, &encode_barrier(SeqNo::new(43)));
     append(&mut log, RecordKind::CloseClean, false, synced_len, b"");
     log
 }
@@ -174,6 +176,8 @@ pub(crate) fn manifest() -> Vec<u8> {
     let mut log = Vec::new();
     append(&mut log, RecordKind::Header, false, 0, &header_payload(LogKind::Manifest));
     append(&mut log, RecordKind::Edit, false, 72, &edit_payload());
+    let synced_len = log.len() as u64;
+    append(&mut log, RecordKind::Marker, false, synced_len, b"");
     log
 }
 
