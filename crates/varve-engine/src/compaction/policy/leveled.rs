@@ -1,7 +1,7 @@
 //! Leveled compaction as TableFS 4.1.2 describes it: level 0 is due by its number of sub-levels, which each
 //! lookup may have to search; every other level by its bytes against a target that grows by a factor
 //! from level to level. The level that is furthest above its target goes first. Tables of a level take
-//! turns in key order.
+//! turns in key order. Where room is short, the first of those goes whose next job finds some.
 //!
 //! A level below level 0 with several sub-levels, which a store that was stepped before may have, is merged
 //! into one first ([`stepped::collapse`]).
@@ -46,12 +46,23 @@ pub(super) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Optio
         let sublevels = levels[level].len() as f64;
         return stepped::collapse(shape, levels, level).map(|job| (sublevels, job));
     }
-    let (level, score) = (0..LEVELS - 1)
+    let mut due: Vec<(usize, f64)> = (0..LEVELS - 1)
         .map(|level| (level, score(shape, levels, level)))
-        .max_by(|a, b| a.1.total_cmp(&b.1))?;
-    if score < 1.0 || levels[level].is_empty() {
-        return None;
-    }
+        .filter(|(level, score)| *score >= 1.0 && !levels[*level].is_empty())
+        .collect();
+    due.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let job = |(level, score): &(usize, f64)| {
+        job_of(shape, levels, states, *level).map(|(job, bytes)| (*score, job, bytes))
+    };
+    // What finds no room is not in the way of what does.
+    let fits = |bytes: u64| bytes / 2 <= shape.room_bytes;
+    let fitting = due.iter().filter_map(job).find(|(_, job, bytes)| job.is_move || fits(*bytes));
+    let (score, job, _) = fitting.or_else(|| due.first().and_then(job))?;
+    Some((score, job))
+}
+
+/// The next job of `level`, and bytes of its inputs.
+fn job_of(shape: &Shape, levels: &Levels<'_>, states: &States, level: usize) -> Option<(Job, u64)> {
     let upper = if level == 0 {
         overlapping_with_oldest(&levels[0])
     } else {
@@ -67,6 +78,8 @@ pub(super) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Optio
         && lower.is_empty()
         && grandparent_bytes <= GRANDPARENT_TABLES_MAX * shape.table_bytes;
     let below = levels[level + 1].first().map_or(SublevelId::default(), |run| run.id);
+    let inputs = upper.iter().map(|(_, table)| *table).chain(lower.iter().copied());
+    let bytes = inputs.map(TableMeta::total_bytes).sum();
     let place = |level, sublevel| move |table: &TableMeta| (Place { level, sublevel }, table.file);
     let mut inputs: Vec<(Place, FileNo)> =
         upper.iter().map(|(id, table)| place(level, *id)(table)).collect();
@@ -80,7 +93,7 @@ pub(super) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Optio
         is_move,
         state: LevelState { cursor: largest.clone(), pass: None },
     };
-    Some((score, job))
+    Some((job, bytes))
 }
 
 /// The oldest tables of level 0 and every other that overlaps them, directly or through others: all
@@ -151,6 +164,30 @@ mod tests {
         let job = job(&tables, &States::default()).unwrap();
         assert_eq!(files(&job), [3, 2, 1]);
         assert!(!job.is_move);
+    }
+
+    /// A level 0 that found no room was picked again and again, and nothing else was.
+    #[test]
+    fn a_job_that_finds_no_room_is_not_in_the_way_of_others() {
+        let tables = [
+            (0, 4, table(4, ("a", "z"), 300)),
+            (0, 3, table(3, ("a", "z"), 300)),
+            (0, 2, table(2, ("a", "z"), 300)),
+            (0, 1, table(1, ("a", "z"), 300)),
+            (1, 0, table(5, ("a", "c"), 60)),
+            (1, 0, table(6, ("d", "f"), 60)),
+            (2, 0, table(7, ("b", "g"), 60)),
+        ];
+        let within = |room_bytes| {
+            let shape = Shape { room_bytes, ..SHAPE };
+            let picked = pick(&shape, &levels(&tables), &States::default());
+            picked.map(|(_, job)| (job.level, files(&job)))
+        };
+        assert_eq!(within(660), Some((0, vec![4, 3, 2, 1, 5, 6])));
+        assert_eq!(within(659), Some((1, vec![5, 7])));
+        assert_eq!(within(60), Some((1, vec![5, 7])));
+        // Where none does, the most urgent says so.
+        assert_eq!(within(59), Some((0, vec![4, 3, 2, 1, 5, 6])));
     }
 
     #[test]
