@@ -25,6 +25,14 @@ pub(crate) const RESERVE: u64 = 1 << 20;
 /// No id is handed out from here on, as others are made up of ids ([`crate::views`]): stores come nowhere near.
 pub(crate) const IDS_END: u64 = 1 << 60;
 
+/// Ids above this one are none: no store hands out so many.
+pub(crate) const ID_MAX: u64 = 1 << 62;
+
+/// Whether `ino` can be the id of an inode.
+pub(crate) fn is_inode_id(ino: InodeId) -> bool {
+    ino == InodeId::ROOT || (InodeId::FIRST_FREE.get()..=ID_MAX).contains(&ino.get())
+}
+
 /// How ids are chosen (DESIGN.md section 4 names the others).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdPolicy {

@@ -8,8 +8,9 @@ use varve_vfs::FsResult;
 
 use super::fact::{Place, Seen};
 use super::inodes::{Known, PHASE, Row};
-use super::names::{is_inode_id, printable};
+use super::names::printable;
 use super::{At, Check, Finding};
+use crate::ids::is_inode_id;
 use crate::objects::Staged;
 use crate::superblock::view_dir;
 use crate::xattr::check_name;

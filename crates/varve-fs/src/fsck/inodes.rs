@@ -12,11 +12,12 @@ use varve_vfs::FsResult;
 
 use super::clones::Lent;
 use super::fact::{Fact, Place, Pointed, Seen, Spot, Up, What};
-use super::names::{is_inode_id, printable};
+use super::names::printable;
 use super::sorter::Sorted;
 use super::tree::{Jump, NOWHERE};
 use super::{At, Check, Finding};
 use crate::error;
+use crate::ids::is_inode_id;
 
 pub(super) const PHASE: &str = "inodes and data";
 /// Names of one directory that are looked at; it should have one.

@@ -49,8 +49,6 @@ use volume::{AlsoSync, Volume};
 pub const FINDINGS_MAX: usize = 10_000;
 /// Rows and objects between two calls of the progress callback.
 const PROGRESS_STEP: u64 = 4096;
-/// Ids above this one are none: no store hands out so many.
-const ID_MAX: u64 = 1 << 62;
 
 /// What a check may use.
 #[derive(Clone, Debug, PartialEq, Eq)]

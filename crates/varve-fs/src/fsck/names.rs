@@ -15,8 +15,9 @@ use varve_vfs::FsResult;
 
 use super::accounts::Account;
 use super::fact::{Fact, Pointed, Seen, Spot, Up, What};
-use super::{At, Check, Finding, ID_MAX};
+use super::{At, Check, Finding};
 use crate::error;
+use crate::ids::is_inode_id;
 use crate::stream::frame::SnapshotId;
 
 const PHASE: &str = "names";
@@ -29,11 +30,6 @@ struct Group {
     subdirs: u64,
     /// The files that are within its entries.
     inline: UsageChange,
-}
-
-/// Whether `ino` can be the id of an inode.
-pub(super) fn is_inode_id(ino: InodeId) -> bool {
-    ino == InodeId::ROOT || (InodeId::FIRST_FREE.get()..=ID_MAX).contains(&ino.get())
 }
 
 /// A name as messages have it.

@@ -1,9 +1,13 @@
 //! Streams that nobody sends: refused with what is wrong about them, and nothing changes.
 
-use varve_fs::stream::ReceiveError;
-use varve_fs::stream::frame::{Frame, FrameReader, FrameWriter};
+use bytes::Bytes;
+use varve_fs::stream::frame::{Frame, FrameReader, FrameWriter, Header};
+use varve_fs::stream::{ReceiveError, read_header};
 use varve_fs::{MountOptions, VarveFs};
-use varve_schema::RowKey;
+use varve_schema::{
+    Body, CHUNK_BYTES, EntryRow, FileKind, Home, Inode, NameHasher, ParentPointer, ParentRow,
+    RowKey, XattrRow, encode_inode_row,
+};
 use varve_types::InodeId;
 
 use crate::sent::{receive, sent, source, target};
@@ -198,4 +202,178 @@ fn forged_rows_are_refused() {
     forged("out of order", &|frames| frames.insert(1, pairs(0)));
     receive(&there, &two).unwrap();
     same(&view(&fs, "two"), &there);
+}
+
+/// A file in the row of its name, as a stream has it.
+fn inlined(frames: &[Frame]) -> (InodeId, Bytes, Inode) {
+    let rows = frames.iter().flat_map(|frame| match frame {
+        Frame::Rows { space: 0, rows } => rows.clone(),
+        _ => Vec::new(),
+    });
+    let files = rows.filter_map(|(key, value)| {
+        let row = EntryRow::decode(&value?.into()).ok()?;
+        let named = row.names().first()?.clone();
+        let Body::Inline(inode) = named.body else { return None };
+        Some((InodeId::new(RowKey::from_bytes(&key)?.prefix()), named.name, inode))
+    });
+    let mut small = files.filter(|(.., inode)| inode.kind == FileKind::Regular && inode.size < 999);
+    small.next().unwrap()
+}
+
+/// A stream to which rows are added, and who refuses it.
+struct Forger {
+    fs: VarveFs,
+    there: VarveFs,
+    good: Vec<Frame>,
+    hasher: NameHasher,
+}
+
+impl Forger {
+    fn new(seed: u64) -> Forger {
+        let fs = source();
+        let good = frames(&sent(&fs, "one", None));
+        let there = open_with(&target(seed, &fs), MountOptions::default());
+        let superblock = there.superblock();
+        let key = u128::from_str_radix(&superblock.name_hash_key, 16).unwrap();
+        let hasher = NameHasher::new(key, superblock.name_hash_bits);
+        Forger { fs, there, good, hasher }
+    }
+
+    fn refuses(&self, why: &str, space: u32, key: RowKey, value: Vec<u8>) {
+        let rows = vec![(key.to_bytes().to_vec(), Some(value))];
+        refused(&self.there, &self.good, why, &|frames| {
+            frames.insert(1, Frame::Rows { space, rows: rows.clone() });
+        });
+    }
+
+    fn entry(&self, dir: InodeId, name: &[u8], body: Body) -> (RowKey, Vec<u8>) {
+        let mut row = EntryRow::default();
+        row.insert(name, body);
+        (RowKey::entry(dir, self.hasher.entry(name)), row.encode())
+    }
+
+    /// What is good is received after all.
+    fn end(self) {
+        receive(&self.there, &stream_of(&self.good)).unwrap();
+        same(&view(&self.fs, "one"), &self.there);
+    }
+}
+
+/// Names came that no file can have, such as with slashes, and stayed: nobody could look them up.
+#[test]
+fn names_that_no_store_holds_are_refused() {
+    let forger = Forger::new(66);
+    let (hasher, good) = (&forger.hasher, &forger.good);
+    let (dir, name, file) = inlined(good);
+    let ino = file.ino;
+    let with_name = |why: &str, name: &[u8]| {
+        let (key, value) = forger.entry(dir, name, Body::Inline(file.clone()));
+        forger.refuses(why, 0, key, value);
+        let row = ParentRow { pointers: vec![ParentPointer { dir, name: name.to_vec().into() }] };
+        forger.refuses(why, 0, RowKey::parent(ino, hasher.parent(dir, name)), row.encode());
+    };
+    for wrong in [&b"a/b"[..], b"a\0b", b".", b".."] {
+        with_name("a name that no file has", wrong);
+    }
+    let (_, value) = forger.entry(dir, &name, Body::Inline(file.clone()));
+    forger.refuses("another hash", 0, RowKey::entry(dir, hasher.entry(b"other")), value);
+    let row = ParentRow { pointers: vec![ParentPointer { dir, name: name.clone() }] };
+    let misplaced = RowKey::parent(ino, hasher.parent(dir, b"other"));
+    forger.refuses("another hash", 0, misplaced, row.encode());
+    forger.end();
+}
+
+/// Inodes came that no store has: files in the rows of directories, or with ids of the store's own rows.
+#[test]
+fn inodes_that_no_store_holds_are_refused() {
+    let forger = Forger::new(67);
+    let (hasher, good) = (&forger.hasher, &forger.good);
+    let (dir, name, file) = inlined(good);
+    let ino = file.ino;
+    let with_inode = |why: &str, inode: Inode| {
+        let (key, value) = forger.entry(dir, &name, Body::Inline(inode));
+        forger.refuses(why, 0, key, value);
+    };
+    for id in [0, 2, 15] {
+        with_inode("an id that no", Inode { ino: InodeId::new(id), ..file.clone() });
+    }
+    with_inode("a directory", Inode { ino: InodeId::ROOT, ..file.clone() });
+    let home = Some(Home { dir, hash: hasher.parent(dir, &name) });
+    for inode in [Inode { nlink: 2, ..file.clone() }, Inode { home, ..file.clone() }] {
+        with_inode("several names", inode);
+    }
+    let directory = good.iter().find_map(|frame| {
+        let Frame::Rows { space: 0, rows } = frame else { return None };
+        let root = RowKey::inode(InodeId::ROOT).to_bytes();
+        let row = rows.iter().find(|(key, _)| *key == root)?.1.clone()?;
+        varve_schema::decode_inode_row(&row.into()).ok()
+    });
+    with_inode("a directory", Inode { ino, nlink: 1, ..directory.unwrap() });
+    for id in [5, 15].map(InodeId::new) {
+        let row = encode_inode_row(&Inode { ino: id, ..file.clone() });
+        forger.refuses("an id that no", 0, RowKey::inode(id), row);
+        let (key, value) = forger.entry(id, &name, Body::Inline(file.clone()));
+        forger.refuses("an id that no", 0, key, value);
+    }
+    for ino in [0, 2, 15].map(InodeId::new) {
+        let (key, value) =
+            forger.entry(dir, &name, Body::Reference { ino, kind: FileKind::Regular });
+        forger.refuses("an id that no", 0, key, value);
+        forger.refuses("an id that no", 1, RowKey::chunk(ino, 0), vec![1]);
+    }
+    forger.end();
+}
+
+/// Chunks and attributes came unread that nothing can be made of.
+#[test]
+fn data_that_no_store_holds_is_refused() {
+    let forger = Forger::new(68);
+    let (hasher, good) = (&forger.hasher, &forger.good);
+    let ino = inlined(good).2.ino;
+    forger.refuses("a chunk", 1, RowKey::chunk(ino, 0), vec![1; CHUNK_BYTES + 1]);
+    forger.refuses("a chunk", 1, RowKey::chunk(ino, 1 << 40), vec![1]);
+    forger.refuses("cannot be read", 1, RowKey::xattr(ino, hasher.xattr(b"user.a")), vec![255]);
+    let attribute = |name: &[u8]| {
+        let mut row = XattrRow::default();
+        row.set(name, b"value");
+        row.encode()
+    };
+    for wrong in [&b"a"[..], b"user.", b"user.a\0b"] {
+        let key = RowKey::xattr(ino, hasher.xattr(wrong));
+        forger.refuses("an attribute that no file has", 1, key, attribute(wrong));
+    }
+    let key = RowKey::xattr(ino, hasher.xattr(b"user.b"));
+    forger.refuses("another hash", 1, key, attribute(b"user.a"));
+    forger.end();
+}
+
+/// A new store was made of whatever a header said, and could not be opened.
+#[test]
+fn headers_of_which_no_store_can_be_made_are_refused() {
+    let good = frames(&sent(&source(), "one", None));
+    let read = |forge: &dyn Fn(&mut Header)| {
+        let mut frames = good.clone();
+        let Frame::Header(header) = &mut frames[0] else { panic!("no header") };
+        forge(header);
+        let stream = stream_of(&frames);
+        let mut stream = &stream[..];
+        read_header(&mut FrameReader::new(&mut stream).unwrap())
+    };
+    read(&|_| ()).unwrap();
+    let forgeries: [&dyn Fn(&mut Header); 9] = [
+        &|header| header.name_hash_key = "zz".to_owned(),
+        &|header| header.name_hash_key = String::new(),
+        &|header| header.name_hash_key = format!("+{:031x}", 7),
+        &|header| header.name_hash_bits = 0,
+        &|header| header.name_hash_bits = 200,
+        &|header| header.large_file_threshold_bytes = 0,
+        &|header| header.large_file_threshold_bytes = u64::MAX,
+        &|header| header.snapshot.id = "no id".to_owned(),
+        &|header| header.inodes_end = (1 << 60) + 1,
+    ];
+    for (n, forge) in forgeries.iter().enumerate() {
+        let read = read(forge);
+        let Err(ReceiveError::Stream(text)) = read else { panic!("{n}: {read:?}") };
+        assert!(text.contains("its header makes no sense"), "{text}");
+    }
 }

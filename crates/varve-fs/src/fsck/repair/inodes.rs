@@ -11,7 +11,7 @@ use super::edit::Edit;
 use crate::error;
 use crate::fsck::fact::{Place, Spot};
 use crate::fsck::finding::At;
-use crate::fsck::names::is_inode_id;
+use crate::ids::is_inode_id;
 use crate::objects::Staged;
 use crate::superblock::view_dir;
 

@@ -131,7 +131,7 @@ fn mend(
     let mut left = check_volume(volume, options, progress, &mut |_, _| Ok(()))?;
     let mark = volume.store.get(volume.meta, &ID_MARK.to_bytes()).map_err(error::store)?;
     let mark = mark.and_then(|bytes| ids::decode_mark(&bytes).ok());
-    let mark = mark.unwrap_or(0).min(super::ID_MAX);
+    let mark = mark.unwrap_or(0).min(ids::ID_MAX);
     let mut repair = Repair {
         volume,
         aside,

@@ -21,7 +21,7 @@ use varve_schema::{DictionaryRow, Pending, RowKey};
 use varve_types::{InodeId, KeyspaceId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
-use super::checks::{check_row, wrong};
+use super::checks::{Checks, wrong};
 use super::frame::{FilePosition, Frame, FrameReader, Header, Position, STREAM_VERSION, SentRow};
 use super::plain::objects_in;
 use super::receipt::{RECEIPT_KEY, Receipt, TO_BE_NAMED};
@@ -136,10 +136,11 @@ impl<'a> Receiving<'a> {
         let position = Position { space, key: hex(last), file: None };
         let (last, value) = (last.clone(), value.clone().map(Bytes::from));
         self.totals.rows += rows.len() as u64;
+        let checks = Checks { hasher: &self.fs.hasher, end: self.inodes_end };
         let mut batch = Batch::new();
         for (key, value) in rows {
             let value = value.map(Bytes::from);
-            check_row(self.inodes_end, space, &key, value.as_ref())?;
+            checks.row(space, &key, value.as_ref())?;
             if space == NAMES_SPACE {
                 self.clear_pairs(&key, value.as_ref())?;
             }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use varve_engine::{Batch, Branch, Store};
-use varve_schema::RowKey;
+use varve_schema::{EntrySuffix, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
@@ -30,13 +30,17 @@ use super::send::{Progress, Totals};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::ids::IDS_END;
-use crate::superblock::views_dir;
+use crate::superblock::{LARGE_FILE_THRESHOLDS, views_dir};
 use crate::views::commit::{CommitError, Ending};
 use crate::views::merge::same_but_access_times;
 use crate::views::plan::Committed;
 use crate::views::txn::{Purpose, Transaction, TransactionOptions};
 use crate::views::{HIDDEN_NAME, check_name, parse_name, stored_id};
 
+/// The longest id of a snapshot, in bytes.
+const SNAPSHOT_ID_MAX: usize = 64;
+/// Digits of the key of the name hash.
+const HASH_KEY_DIGITS: usize = 32;
 /// Ids that are left to the sender at least; beyond them it depends on chance where the receiver goes on.
 const IDS_LEFT: u64 = 1 << 40;
 /// The most ids that chance adds.
@@ -95,7 +99,12 @@ pub struct Received {
 /// Reads what a stream says first.
 pub fn read_header(stream: &mut FrameReader<'_>) -> Result<Header, ReceiveError> {
     match stream.next_frame().map_err(ReceiveError::Interrupted)? {
-        Frame::Header(header) if (1..=STREAM_VERSION).contains(&header.version) => Ok(header),
+        Frame::Header(header) if (1..=STREAM_VERSION).contains(&header.version) => {
+            match makes_sense(&header) {
+                true => Ok(header),
+                false => Err(ReceiveError::Stream("its header makes no sense".to_owned())),
+            }
+        }
         Frame::Header(header) => Err(ReceiveError::Refused(
             format!(
                 "the stream is of version {}, this program knows 1 to {STREAM_VERSION}",
@@ -105,6 +114,21 @@ pub fn read_header(stream: &mut FrameReader<'_>) -> Result<Header, ReceiveError>
         )),
         _ => Err(ReceiveError::Stream("the stream does not begin with its header".to_owned())),
     }
+}
+
+/// Whether a store may have sent it, so that another can be made for what comes.
+fn makes_sense(header: &Header) -> bool {
+    let SnapshotId { id, .. } = &header.snapshot;
+    let is_hex = |letter: char| letter.is_ascii_hexdigit();
+    let is_id = |letter: char| is_hex(letter) || letter == '-';
+    let is_one_of = |text: &str, max, is_letter: &dyn Fn(char) -> bool| {
+        (1..=max).contains(&text.len()) && text.chars().all(is_letter)
+    };
+    is_one_of(id, SNAPSHOT_ID_MAX, &is_id)
+        && is_one_of(&header.name_hash_key, HASH_KEY_DIGITS, &is_hex)
+        && (1..=EntrySuffix::HASH_BITS_MAX).contains(&header.name_hash_bits)
+        && LARGE_FILE_THRESHOLDS.contains(&header.large_file_threshold_bytes)
+        && header.inodes_end <= IDS_END
 }
 
 fn refused<T>(text: impl Into<String>, hint: &'static str) -> Result<T, ReceiveError> {
@@ -152,9 +176,7 @@ impl VarveFs {
         }
         let SnapshotId { id, name } = &header.snapshot;
         check_name(name)?;
-        let is_id = |letter: char| letter.is_ascii_hexdigit() || letter == '-';
-        let is_known = !id.is_empty() && id.len() <= 64 && id.chars().all(is_id);
-        if !is_known || header.inodes_end > STREAM_IDS_END {
+        if header.inodes_end > STREAM_IDS_END {
             return Err(ReceiveError::Stream("its header makes no sense".to_owned()));
         }
         let known = self.views()?.db.snapshots();
