@@ -79,15 +79,13 @@ impl VarveFs {
                 return Ok(());
             }
             finished += u64::from(kind != Pending::ObjectDelete);
+            // The log may have been recovered from memory alone: another power cut must not take the commit, and leave what
+            // it has made of large files.
+            if changes_object(kind) && !std::mem::replace(&mut is_durable, true) {
+                self.store.sync().map_err(error::store)?;
+            }
             match kind {
-                Pending::ObjectInstall { view } => {
-                    // The log may have been recovered from memory alone: another power cut must not take the commit, and leave
-                    // what it has made of large files.
-                    if !std::mem::replace(&mut is_durable, true) {
-                        self.store.sync().map_err(error::store)?;
-                    }
-                    self.install_pending(ino, view)
-                }
+                Pending::ObjectInstall { view } => self.install_pending(ino, view),
                 other => self.finish_work(ino, other),
             }
         })?;
@@ -160,5 +158,14 @@ impl VarveFs {
     fn drop_begun_object(&self, ino: InodeId) -> FsResult<()> {
         self.objects.remove(&[ino])?;
         self.end_pending(ino)
+    }
+}
+
+/// Whether what this names is done to an object, which a power cut does not take back with the row.
+fn changes_object(kind: Pending) -> bool {
+    match kind {
+        Pending::ObjectInstall { .. } | Pending::ObjectMaking | Pending::OrphanObjectMaking => true,
+        // The reaper syncs before it removes.
+        Pending::ObjectDelete | Pending::Orphan | Pending::ObjectDirty { .. } => false,
     }
 }
