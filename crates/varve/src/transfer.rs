@@ -34,7 +34,8 @@ pub use crate::upgrade::request::SendRequest;
 use crate::views::{ViewRequest, no_snapshot, store_at};
 use crate::{Error, Result};
 
-/// How long either side may wait for the other within a stream.
+/// How long a daemon waits for a client that does not take what is sent. Nobody waits in vain for what is to come: whoever
+/// has gone has hung up, and may be silent as long as large files are compared, or a commit takes.
 const STREAM_PATIENCE: Duration = Duration::from_secs(600);
 /// The most bytes of a block.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
@@ -266,7 +267,7 @@ pub(crate) fn serve(
     follow: impl FnOnce(&SnapshotId, &Committed),
 ) {
     let patient = client
-        .set_read_timeout(Some(STREAM_PATIENCE))
+        .set_read_timeout(None)
         .and_then(|()| client.set_write_timeout(Some(STREAM_PATIENCE)));
     if let Err(error) = patient {
         return control::answer(client, &Report::of(&unreadable(&error)));
@@ -313,8 +314,6 @@ fn lost(store: &Path, error: &io::Error) -> Error {
 fn ask_for(store: &Path, request: ViewRequest) -> Result<UnixStream> {
     let mut daemon = control::connect(store)
         .map_err(|error| unreached(store, error, |error| lost(store, &error)))?;
-    let patient = daemon.set_read_timeout(Some(STREAM_PATIENCE));
-    patient.map_err(|error| lost(store, &error))?;
     let mut line = serde_json::to_string(&Request::Views(request))
         .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
     line.push('\n');
@@ -325,16 +324,21 @@ fn ask_for(store: &Path, request: ViewRequest) -> Result<UnixStream> {
 }
 
 /// Reads one line, no byte more.
-fn report(mut daemon: &UnixStream) -> Result<Value> {
+fn report(mut daemon: impl Read) -> Result<Value> {
     let (mut line, mut byte) = (Vec::new(), [0]);
-    while !line.ends_with(b"\n") && matches!(daemon.read(&mut byte), Ok(1)) {
-        line.push(byte[0]);
+    while !line.ends_with(b"\n") {
+        match daemon.read(&mut byte) {
+            Ok(1) => line.push(byte[0]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(_) | Err(_) => break,
+        }
     }
     let report = serde_json::from_slice::<Report>(&line);
     report
         .map_err(|_| {
             Error::failed("the daemon has gone, or is of another version").hint(
-                "its log is varve.log in the store; `varve upgrade` has this version take over",
+                "its log is varve.log in the store; what was being received is there as a whole or not at all, as `varve snapshot list` \
+                 tells when it is mounted again; `varve upgrade` has this version take over",
             )
         })?
         .into_value()
@@ -417,5 +421,46 @@ mod tests {
         assert_eq!(out, b"begincut");
         let said = hear(b"\x05\0\0\0begin\0\0\0\0", &mut &mut [0; 3][..]);
         assert!(said.contains("cannot be written"), "{said}");
+    }
+
+    /// Interrupted while it reads, as by SIGCONT, and once for good.
+    struct Stopped<'a>(bool, &'a [u8]);
+
+    impl Read for Stopped<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0 = !self.0;
+            if self.0 { Err(io::ErrorKind::Interrupted.into()) } else { self.1.read(buffer) }
+        }
+    }
+
+    /// Who was stopped and went on while a daemon committed was told that it had gone.
+    #[test]
+    fn who_is_interrupted_hears_the_report() {
+        let line = Report::Done(json!({ "rows": 7 })).line();
+        assert_eq!(report(Stopped(false, line.as_bytes())).unwrap(), json!({ "rows": 7 }));
+        let said = report(Stopped(false, b"{")).unwrap_err();
+        assert!(
+            said.next_step().is_some_and(|next| next.contains("varve snapshot list")),
+            "{said}"
+        );
+    }
+
+    /// A daemon that compares large files says nothing for as long as that takes. It was given up after ten minutes, and when it was
+    /// asked to go on again at the same place.
+    #[test]
+    fn a_daemon_that_is_silent_is_not_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = crate::socket::listen(dir.path(), "control").unwrap();
+        let client = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut client, _) = listener.accept().unwrap();
+                control::answer(&mut client, &Report::Done(Value::Null));
+                // All of the request, or what is not read cuts the answer off.
+                let mut line = String::new();
+                io::BufRead::read_line(&mut io::BufReader::new(&client), &mut line).unwrap();
+            });
+            ask_for(dir.path(), ViewRequest::Receive).unwrap()
+        });
+        assert_eq!(client.read_timeout().unwrap(), None);
     }
 }

@@ -44,8 +44,6 @@ const REQUESTS_MAX: usize = 256;
 const ENDS_MAX: usize = 32;
 /// How long a client may take to say what it wants, and to hear.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a daemon may take to answer.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
 /// How long a binary may take to say whether it can take over.
 const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 const PROBE_POLL: Duration = Duration::from_millis(5);
@@ -146,7 +144,7 @@ pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
             .hint(hint)
     };
     let mut daemon = connect(store).map_err(|error| unreached(store, error, lost))?;
-    daemon.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(lost)?;
+    // No matter how long it takes, as a large rollback does: a daemon that has gone has hung up.
     let mut line = serde_json::to_string(request)
         .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
     line.push('\n');
