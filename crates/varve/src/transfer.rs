@@ -246,9 +246,28 @@ fn refused(fs: Option<&VarveFs>, error: ReceiveError) -> Error {
         }
         ReceiveError::Commit(CommitError::Failed(error)) => match error {
             FsError::Invalid(rule) => Error::failed("the snapshot's name cannot be one").hint(rule),
-            other => Error::from(other),
+            other => cut_short(fs, other),
         },
     }
+}
+
+/// The store itself could not go on with what was coming.
+fn cut_short(fs: Option<&VarveFs>, error: FsError) -> Error {
+    let is_full = matches!(error, FsError::NoSpace(_));
+    let cause = Error::from(error);
+    let receipt = fs.and_then(|fs| fs.interrupted_receipt().ok().flatten());
+    if receipt.and_then(|receipt| receipt.position).is_none() {
+        return cause;
+    }
+    let first = match cause.next_step() {
+        Some(next) => next.to_owned(),
+        None if is_full => "make room".to_owned(),
+        None => "mend that".to_owned(),
+    };
+    Error::failed(format!("nothing was received yet: {}", cause.message())).hint(format!(
+        "{first}; what has come is kept, and takes room: `varve snapshot receive --token` prints with what `varve snapshot send \
+         --resume` goes on, `varve snapshot receive --discard` drops it"
+    ))
 }
 
 /// The token of what was interrupted at an open store, or nothing.
@@ -462,5 +481,30 @@ mod tests {
             ask_for(dir.path(), ViewRequest::Receive).unwrap()
         });
         assert_eq!(client.read_timeout().unwrap(), None);
+    }
+
+    /// Who had no room for a stream was not told that what had come was kept, and took the rest of it.
+    #[test]
+    fn who_has_no_room_for_a_stream_is_told_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        store::format(&from, &FormatOptions::default()).unwrap();
+        let there = FileSystem::open(&from, &MountOptions::default()).unwrap();
+        there.inner().create_snapshot("one").unwrap();
+        let (mut stream, request) =
+            (Vec::new(), SendRequest { name: "one".to_owned(), since: None, resumed: None });
+        send_from(&there.inner(), &request, &mut stream).unwrap();
+        there.close().unwrap();
+        stream.truncate(stream.len() - 1);
+        receive(&to, &mut &stream[..]).unwrap_err();
+        let here = FileSystem::open(&to, &MountOptions::default()).unwrap();
+        let full = FsError::NoSpace("the disk is full; make room".to_owned());
+        let said = refused(Some(&here.inner()), ReceiveError::from(full));
+        assert!(said.message().contains("nothing was received yet: the disk is full"), "{said}");
+        let next = said.next_step().unwrap();
+        for step in ["--token", "--resume", "--discard"] {
+            assert!(next.contains(step), "{next}");
+        }
+        here.close().unwrap();
     }
 }
