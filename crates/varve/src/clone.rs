@@ -1,25 +1,34 @@
 //! Cloning by paths: finds out what they stand for and asks the daemon of the mount.
 
-use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Access;
+use rustix::fs::{Access, OFlags};
 use varve_fs::{ViewKind, ViewName};
+use varve_fuse::MountPoint;
 
 use crate::error::next_step;
-use crate::mounting::find_mount;
+use crate::mounting::{find_mount, not_on_mount, open_on_mount};
 use crate::store::is_store;
-use crate::views::{CloneRequest, ViewRequest, ask, store_and_view};
+use crate::views::{CloneRequest, ViewRequest, ask_store, store_and_view};
 use crate::{Error, Result};
 
-/// Where a path lies: the directory with its name, resolved, and the name; none for the root of a mount.
+/// Where a path lies: the directory with its name, and the name; none for the root of a mount.
 struct Place {
     dir: PathBuf,
+    /// Its inode number on the mount.
+    ino: u64,
     name: Option<Vec<u8>>,
-    /// What is mounted there.
-    source: OsString,
+    mount: MountPoint,
+}
+
+impl Place {
+    fn new(dir: PathBuf, name: Option<Vec<u8>>) -> Result<Place> {
+        let (opened, mount) = open_on_mount(&dir, OFlags::NOFOLLOW)?;
+        let stat = rustix::fs::fstat(&opened);
+        let ino = stat.map_err(|error| failed_at("find", &dir, &error.into()))?.st_ino;
+        Ok(Place { dir, ino, name, mount })
+    }
 }
 
 /// Makes `to`, which must not exist, a copy of the file or directory `from` at once, however large that is. Both lie on
@@ -34,11 +43,11 @@ pub fn clone(from: &Path, to: &Path) -> Result<()> {
     let failed = |error: std::io::Error| failed_at("clone to", to, &error);
     let may = Access::WRITE_OK | Access::EXEC_OK;
     rustix::fs::access(&target.dir, may).map_err(|error| failed(error.into()))?;
-    if !is_store(Path::new(&target.source)) {
+    if !is_store(Path::new(&target.mount.source)) {
         let text = format!("{} does not lie in the main view of a Varve mount", to.display());
         return Err(Error::failed(text).hint("clone to a directory of the mount itself"));
     }
-    let (store, view) = store_and_view(&original.source);
+    let (store, view) = store_and_view(&original.mount.source);
     let snapshot = match view {
         None => None,
         Some(ViewName { kind: ViewKind::Snapshot, name }) => Some(name),
@@ -47,16 +56,14 @@ pub fn clone(from: &Path, to: &Path) -> Result<()> {
             return Err(Error::failed(text).hint("commit it first"));
         }
     };
-    if store != target.source {
+    if store != target.mount.source {
         let text =
             format!("{} and {} are not on mounts of one store", from.display(), to.display());
         return Err(Error::failed(text).hint("copy it with `cp -a`"));
     }
-    let into = std::fs::metadata(&target.dir).map_err(failed)?.ino();
-    let read = |error: std::io::Error| failed_at("clone", from, &error);
-    let dir = std::fs::metadata(&original.dir).map_err(read)?.ino();
+    let (dir, into) = (original.ino, target.ino);
     let request = CloneRequest { snapshot, dir, name: original.name, into, to: name };
-    ask(&target.dir, ViewRequest::Clone(request)).map(drop)
+    ask_store(&store, ViewRequest::Clone(request)).map(drop)
 }
 
 /// What is to be cloned, which the caller must be able to read.
@@ -71,23 +78,19 @@ fn original(path: &Path) -> Result<Place> {
     if wanted != Access::EXISTS {
         rustix::fs::access(path, wanted).map_err(|error| failed(error.into()))?;
     }
-    place(path)
+    let place = place(path)?;
+    if place.name.is_some() && open_on_mount(path, OFlags::NOFOLLOW)?.1.id != place.mount.id {
+        return Err(not_on_mount(path));
+    }
+    Ok(place)
 }
 
 fn place(path: &Path) -> Result<Place> {
     let failed = |error: std::io::Error| failed_at("find", path, &error);
-    let nowhere = || {
-        Error::failed(format!("{} is not on a Varve mount", path.display()))
-            .hint("`findmnt -t fuse.varve` lists the mounts")
-    };
-    // The mount of a snapshot is made when somebody comes by.
-    drop(std::fs::metadata(path.join(".")));
-    let mount = match path.canonicalize() {
-        Ok(whole) => find_mount(&whole)?.filter(|mount| mount.dir == whole),
-        Err(_) => None,
-    };
-    if let Some(mount) = mount {
-        return Ok(Place { dir: mount.dir, name: None, source: mount.source });
+    if let Ok(whole) = path.canonicalize()
+        && find_mount(&whole)?.is_some_and(|mount| mount.dir == whole)
+    {
+        return Place::new(whole, None);
     }
     let Some(name) = path.file_name() else {
         let whole = path.canonicalize().map_err(failed)?;
@@ -95,8 +98,7 @@ fn place(path: &Path) -> Result<Place> {
     };
     let above = path.parent().filter(|above| *above != Path::new(""));
     let dir = above.unwrap_or(Path::new(".")).canonicalize().map_err(failed)?;
-    let mount = find_mount(&dir)?.ok_or_else(nowhere)?;
-    Ok(Place { dir, name: Some(name.as_bytes().to_vec()), source: mount.source })
+    Place::new(dir, Some(name.as_bytes().to_vec()))
 }
 
 fn failed_at(action: &str, path: &Path, error: &std::io::Error) -> Error {

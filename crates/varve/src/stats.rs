@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::mounting::find_mount;
+use crate::mounting::{find_mount, not_on_mount};
 use crate::status::{ask, ask_daemon};
 use crate::{Error, Result};
 
@@ -53,10 +53,7 @@ struct Told {
 
 /// What the mount at `path` or above it did since its daemon serves it.
 pub fn take(path: &Path) -> Result<Stats> {
-    let mount = find_mount(path)?.ok_or_else(|| {
-        Error::failed(format!("{} is not on a Varve mount", path.display()))
-            .hint("`findmnt -t fuse.varve` lists the mounts")
-    })?;
+    let mount = find_mount(path)?.ok_or_else(|| not_on_mount(path))?;
     let told: Told = serde_json::from_value(ask(&mount.dir, REQUESTS_XATTR)?)
         .map_err(|error| Error::not_understood("what the daemon says of requests", error))?;
     let daemon = ask_daemon(&mount.dir)?;

@@ -12,7 +12,7 @@ use varve_types::limits::XATTR_VALUE_BYTES_MAX;
 
 use crate::mounting::find_mount;
 use crate::store::{self, Holder};
-use crate::views::store_and_view;
+use crate::views::{neither_store_nor_mount, store_and_view};
 use crate::{Error, Result};
 
 /// The extended attribute of a mount's root that gives the daemon's own status.
@@ -64,11 +64,7 @@ pub fn status(path: &Path) -> Result<Status> {
             (store, None) => of_store(&store, Some(&mount)),
             (store, Some(_)) => of_store(&store, None),
         },
-        None => {
-            let text = format!("{} is neither a store nor on a Varve mount", path.display());
-            let hint = "`varve format` makes a store, `findmnt -t fuse.varve` lists the mounts";
-            Err(store::unseen(path, Error::failed(text).hint(hint)))
-        }
+        None => Err(store::unseen(path, neither_store_nor_mount(path))),
     }
 }
 

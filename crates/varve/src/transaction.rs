@@ -12,12 +12,12 @@
 mod words;
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use rustix::fs::{FileType, OFlags};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
@@ -28,8 +28,9 @@ use signal_hook::consts::{SIGINT, SIGQUIT};
 use varve_engine::paths::ReadPaths;
 use varve_fs::TransactionOptions;
 
+use crate::mounting::open_on_mount;
 use crate::passing::Passing;
-use crate::views::{ViewRequest, ask, store_at};
+use crate::views::{ViewRequest, ask_store, store_at, store_of};
 use crate::{Error, Result, exit_status};
 pub use words::{idle_s, lock_wait_ms, options};
 
@@ -49,11 +50,13 @@ pub struct Begun {
 /// Begins a transaction that shows the directory `dir` of a mount.
 pub fn begin(dir: &Path, options: &TransactionOptions) -> Result<Begun> {
     let failed = |error: std::io::Error| Error::io("begin a transaction on", dir, &error);
-    let facts = std::fs::metadata(dir).map_err(failed)?;
-    if !facts.is_dir() {
+    let (opened, mount) = open_on_mount(dir, OFlags::empty())?;
+    let stat = rustix::fs::fstat(&opened).map_err(|error| failed(error.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(failed(rustix::io::Errno::NOTDIR.into()).hint("name a directory on a mount"));
     }
-    let begun = ask(dir, ViewRequest::Begin { root: facts.ino(), options: *options })?;
+    let begin = ViewRequest::Begin { root: stat.st_ino, options: *options };
+    let begun = ask_store(&store_of(dir, &mount)?, begin)?;
     let id = begun["id"].as_str().map(str::to_owned);
     let begun = id.zip(PathBuf::read(&begun["path"])).map(|(id, path)| Begun { id, path });
     begun.ok_or_else(|| {
@@ -87,10 +90,10 @@ pub fn run(
             return Ok(SIGNALED + signal);
         }
         let Begun { id, path } = begin(&dir, &options)?;
-        let abort = || ask(&store, ViewRequest::Abort { id: id.clone() }).map(drop);
+        let abort = || ask_store(&store, ViewRequest::Abort { id: id.clone() }).map(drop);
         let status = run_in(&path, &dir, command, &passing).inspect_err(|_| drop(abort()))?;
         let error = if status == 0 {
-            match ask(&store, ViewRequest::Commit { id: id.clone() }) {
+            match ask_store(&store, ViewRequest::Commit { id: id.clone() }) {
                 Ok(_) => return Ok(0),
                 Err(error) if error.status() == exit_status::CONFLICT => error,
                 Err(error) => return Err(not_committed(&store, &dir, &id, error)),
@@ -118,7 +121,7 @@ pub fn run(
 
 /// What is told of the transaction `id`, if it is open.
 fn open(store: &Path, id: &str) -> Result<Option<Value>> {
-    let open = ask(store, ViewRequest::ListTransactions)?;
+    let open = ask_store(store, ViewRequest::ListTransactions)?;
     let told = open.as_array().into_iter().flatten().find(|txn| txn["id"] == id);
     Ok(told.cloned())
 }

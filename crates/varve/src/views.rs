@@ -13,10 +13,11 @@ use varve_fs::{
     ChangeKind, CommitError, Committed, MountOptions, Original, RollBackError, Transaction,
     TransactionLocks, TransactionOptions, VarveFs, ViewKind, ViewName,
 };
+use varve_fuse::MountPoint;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, Vfs};
 
-use crate::mounting::find_mount;
+use crate::mounting::{find_mount, within_mount};
 use crate::socket::Places;
 use crate::store::{self, FileSystem};
 use crate::transfer;
@@ -35,16 +36,29 @@ const CLOSE_POLL: Duration = Duration::from_millis(5);
 
 /// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
 pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {
-    let store = store_at(path)?;
-    if !store::is_served(&store)? {
-        return on_store(&store, &request);
+    ask_store(&store_at(path)?, request)
+}
+
+/// Does `request` for the store `store`.
+pub(crate) fn ask_store(store: &Path, request: ViewRequest) -> Result<Value> {
+    if !store::is_served(store)? {
+        return on_store(store, &request);
     }
-    control::ask(&store, &Request::Views(request))
+    control::ask(store, &Request::Views(request))
 }
 
 /// The store at `path`, or the one mounted there.
 pub(crate) fn store_at(path: &Path) -> Result<PathBuf> {
-    match place_of(path)? {
+    of_main(path, place_of(path)?)
+}
+
+/// The store of the mount `mount` of a main view, on which `path` is.
+pub(crate) fn store_of(path: &Path, mount: &MountPoint) -> Result<PathBuf> {
+    of_main(path, place_on(mount)?)
+}
+
+fn of_main(path: &Path, place: (PathBuf, Option<ViewName>)) -> Result<PathBuf> {
+    match place {
         (store, None) => Ok(store),
         (_, Some(_)) => {
             let text = format!("{} lies in a snapshot or a transaction", path.display());
@@ -59,10 +73,12 @@ pub(crate) fn place_of(path: &Path) -> Result<(PathBuf, Option<ViewName>)> {
         return Ok((path.to_path_buf(), None));
     }
     let Some(mount) = find_mount(path)? else {
-        let text = format!("{} is neither a store nor on a Varve mount", path.display());
-        let error = Error::failed(text).hint("`findmnt -t fuse.varve` lists the mounts");
-        return Err(store::unseen(path, error));
+        return Err(store::unseen(path, neither_store_nor_mount(path)));
     };
+    place_on(&mount)
+}
+
+fn place_on(mount: &MountPoint) -> Result<(PathBuf, Option<ViewName>)> {
     match store_and_view(&mount.source) {
         (store, None) if !store::is_store(&store) => {
             let text = format!("the store {} is not to be found", store.display());
@@ -71,6 +87,14 @@ pub(crate) fn place_of(path: &Path) -> Result<(PathBuf, Option<ViewName>)> {
         }
         found => Ok(found),
     }
+}
+
+/// That `path` is neither.
+pub(crate) fn neither_store_nor_mount(path: &Path) -> Error {
+    within_mount(path).unwrap_or_else(|| {
+        Error::failed(format!("{} is neither a store nor on a Varve mount", path.display()))
+            .hint("`varve format` makes a store, `findmnt -t fuse.varve` lists the mounts")
+    })
 }
 
 /// The store of a mount with this source, and the view of it: mounts of views name their store and their place

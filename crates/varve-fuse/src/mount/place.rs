@@ -205,9 +205,9 @@ fn within(dir: &OwnedFd, name: &OsStr) -> PathBuf {
     PathBuf::from(format!("/proc/thread-self/fd/{}", dir.as_raw_fd())).join(name)
 }
 
-/// The id of the mount on which a file lies, from proc_pid_fdinfo(5): no question to who serves it.
+/// The id of the mount on which a file lies ([`MountPoint::id`]), from proc_pid_fdinfo(5): no question to who serves it.
 #[allow(clippy::disallowed_methods, reason = "descriptors belong to the machine")]
-fn mount_of(file: BorrowedFd<'_>) -> io::Result<u64> {
+pub fn mount_of(file: BorrowedFd<'_>) -> io::Result<u64> {
     let told = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", file.as_raw_fd()))?;
     let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:"));
     let id = id.and_then(|id| id.trim().parse().ok());

@@ -18,6 +18,7 @@ mod allocator;
 mod attach;
 mod background;
 mod door;
+mod find;
 mod idle;
 mod options;
 mod report;
@@ -43,10 +44,12 @@ use varve_types::InodeId;
 
 pub use background::{daemon, start_in_background};
 pub(crate) use door::{Closed, Working, being_upgraded};
+pub use find::find_mount;
+pub(crate) use find::{not_on_mount, open_on_mount, within_mount};
 pub use options::{Choices, memory};
 pub(crate) use report::Report;
 pub use succession::take_over;
-pub use umount::{Unmounted, find_mount, unmount_and_wait};
+pub use umount::{Unmounted, unmount_and_wait};
 pub(crate) use views::ViewDesk;
 
 use crate::store::{self, FileSystem};

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use varve_fuse::{MountPoint, UnmountMode, find_mounts, find_mounts_of, is_dead};
 
+use super::find_mount;
 use crate::store::{self, Holder};
 use crate::{Error, Result};
 
@@ -14,22 +15,6 @@ const RELEASE_WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// How often to ask whether it has.
 const RELEASE_POLL: Duration = Duration::from_millis(10);
-
-/// The Varve mount that `path` is on: mounted there or above. `None` if there is none.
-pub fn find_mount(path: &Path) -> Result<Option<MountPoint>> {
-    let mounts = find_mounts()
-        .map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))?;
-    // A mount whose daemon has died cannot be resolved, but its name can still be compared.
-    let path = path
-        .canonicalize()
-        .or_else(|_| std::path::absolute(path))
-        .map_err(|error| Error::io("find", path, &error))?;
-    // Of several on one directory the last one covers the others.
-    Ok(mounts
-        .into_iter()
-        .filter(|mount| path.starts_with(&mount.dir))
-        .max_by_key(|mount| mount.dir.as_os_str().len()))
-}
 
 /// What has become of a mount and its store.
 #[derive(Debug)]

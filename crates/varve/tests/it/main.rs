@@ -16,6 +16,7 @@ mod dump;
 mod fsck;
 mod harness;
 mod kv;
+mod lookalikes;
 mod mounting;
 mod odd_paths;
 mod output;

@@ -1,0 +1,72 @@
+//! On which mount a path lies. The kernel tells of what is opened: names alone would take for a part of a mount what is mounted within
+//! it or over it, whose inode numbers mean nothing there.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use varve_fuse::{MountPoint, find_mounts, mount_of};
+
+use crate::{Error, Result};
+
+/// The Varve mount that `path` is on: mounted there or above. `None` if there is none.
+pub fn find_mount(path: &Path) -> Result<Option<MountPoint>> {
+    match open(path, OFlags::empty()) {
+        Ok(opened) => mount_of_opened(path, &opened),
+        Err(_) => named_mount(path),
+    }
+}
+
+/// Opens `path`, which must be on a Varve mount, to be looked at.
+pub(crate) fn open_on_mount(path: &Path, flags: OFlags) -> Result<(OwnedFd, MountPoint)> {
+    let opened = open(path, flags).map_err(|error| Error::io("find", path, &error))?;
+    let mount = mount_of_opened(path, &opened)?.ok_or_else(|| not_on_mount(path))?;
+    Ok((opened, mount))
+}
+
+/// That `path`, which is not on a Varve mount, is on none.
+pub(crate) fn not_on_mount(path: &Path) -> Error {
+    within_mount(path).unwrap_or_else(|| {
+        Error::failed(format!("{} is not on a Varve mount", path.display()))
+            .hint("`findmnt -t fuse.varve` lists the mounts")
+    })
+}
+
+/// That `path`, which is not on a Varve mount, is on what is mounted within one, if so.
+pub(crate) fn within_mount(path: &Path) -> Option<Error> {
+    let mount = named_mount(path).ok().flatten()?;
+    let text = "is not on a Varve mount, but on a file system mounted within one";
+    Some(
+        Error::failed(format!("{} {text}", path.display()))
+            .hint(format!("name a directory of the mount on {} itself", mount.dir.display())),
+    )
+}
+
+fn open(path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {
+    // The mount of a view is made when somebody comes by.
+    drop(std::fs::metadata(path.join(".")));
+    Ok(rustix::fs::open(path, flags | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn mount_of_opened(path: &Path, opened: &OwnedFd) -> Result<Option<MountPoint>> {
+    let id = mount_of(opened.as_fd()).map_err(|error| Error::io("find", path, &error))?;
+    // After it was opened, which may have mounted a view.
+    Ok(mounts()?.into_iter().find(|mount| mount.id == id))
+}
+
+/// The one that `path` is on by its name: all there is to go by if its daemon has died, or there is nothing of that name.
+fn named_mount(path: &Path) -> Result<Option<MountPoint>> {
+    let path = path
+        .canonicalize()
+        .or_else(|_| std::path::absolute(path))
+        .map_err(|error| Error::io("find", path, &error))?;
+    // Of several on one directory the last one covers the others.
+    Ok(mounts()?
+        .into_iter()
+        .filter(|mount| path.starts_with(&mount.dir))
+        .max_by_key(|mount| mount.dir.as_os_str().len()))
+}
+
+fn mounts() -> Result<Vec<MountPoint>> {
+    find_mounts().map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))
+}

@@ -1,0 +1,62 @@
+//! What looks like a store, a mount or its daemon, and is another.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use serde_json::json;
+use varve_testkit::Command;
+
+use crate::harness::{self, Mount, fails, run, varve};
+
+/// Another file system, mounted within a Varve mount for as long as this lives.
+struct Within(PathBuf);
+
+impl Within {
+    fn new(dir: &Path) -> Within {
+        rustix::mount::mount("none", dir, "tmpfs", MountFlags::empty(), None).unwrap();
+        Within(dir.to_path_buf())
+    }
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.0, UnmountFlags::DETACH).unwrap();
+    }
+}
+
+/// Inode numbers of another file system were taken for those of the mount that it is mounted within, and what was asked for was done to
+/// whatever has them there.
+#[test]
+fn what_is_mounted_within_a_mount_is_no_part_of_it() {
+    let Some(mount) = Mount::new() else { return };
+    let [file, inner, copy] = ["file", "inner", "copy"].map(|name| mount.path().join(name));
+    fs::write(&file, "x").unwrap();
+    fs::create_dir(&inner).unwrap();
+    run(varve().args(["snapshot", "create"]).arg(mount.path()).arg("before"));
+    fs::write(mount.path().join("later"), "x").unwrap();
+    let within = Within::new(&inner);
+    fs::write(inner.join("file"), "y").unwrap();
+    let refused = |command: &mut Command| {
+        let said = fails(command, 1);
+        assert!(said.contains("on a file system mounted within one"), "{command:?}: {said}");
+    };
+    refused(varve().arg("clone").args([&file, &inner.join("copy")]));
+    refused(varve().arg("clone").args([&inner.join("file"), &copy]));
+    refused(varve().arg("clone").args([&inner, &copy]));
+    refused(varve().args(["txn", "begin"]).arg(&inner));
+    refused(varve().args(["txn", "run"]).arg(&inner).args(["--", "true"]));
+    refused(varve().args(["txn", "list"]).arg(&inner));
+    refused(varve().args(["snapshot", "create"]).arg(&inner).arg("now"));
+    refused(varve().args(["snapshot", "rollback"]).arg(&inner).arg("before"));
+    refused(varve().args(["kv", "list"]).arg(&inner));
+    refused(varve().arg("status").arg(&inner));
+    refused(varve().arg("stats").arg(&inner));
+    assert_eq!(harness::json(varve().args(["txn", "list", "--json"]).arg(mount.path())), json!([]));
+    assert!(mount.path().join("later").exists() && !copy.exists());
+    assert!(!mount.path().join("copy").exists());
+    drop(within);
+    // What is mounted over a mount is not taken away for it.
+    let _within = Within::new(&mount.path());
+    assert!(fails(varve().arg("umount").arg(mount.path()), 1).contains("no Varve"));
+}
