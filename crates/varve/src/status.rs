@@ -12,7 +12,7 @@ use varve_types::limits::XATTR_VALUE_BYTES_MAX;
 
 use crate::mounting::find_mount;
 use crate::store::{self, Holder};
-use crate::views::{neither_store_nor_mount, store_and_view};
+use crate::views::{Meant, meant, store_and_view};
 use crate::{Error, Result};
 
 /// The extended attribute of a mount's root that gives the daemon's own status.
@@ -56,15 +56,12 @@ fn without_secret<S: serde::Serializer>(
 
 /// The status of a store, or of the store that is mounted at `path` or above it.
 pub fn status(path: &Path) -> Result<Status> {
-    if store::is_store(path) {
-        return of_store(path, None);
-    }
-    match find_mount(path)? {
-        Some(mount) => match store_and_view(&mount.source) {
+    match meant(path)? {
+        Meant::Store => of_store(path, None),
+        Meant::Mount(mount) => match store_and_view(&mount.source) {
             (store, None) => of_store(&store, Some(&mount)),
             (store, Some(_)) => of_store(&store, None),
         },
-        None => Err(store::unseen(path, neither_store_nor_mount(path))),
     }
 }
 

@@ -67,15 +67,35 @@ fn of_main(path: &Path, place: (PathBuf, Option<ViewName>)) -> Result<PathBuf> {
     }
 }
 
+/// What a path stands for.
+pub(crate) enum Meant {
+    Store,
+    Mount(MountPoint),
+}
+
+/// Whether `path` means a store or a mount. Anybody who may write to a mount can have something there look like a store, so that where
+/// it is mounted means the mount, whatever is in it.
+pub(crate) fn meant(path: &Path) -> Result<Meant> {
+    match (find_mount(path)?, store::is_store(path)) {
+        (Some(mount), true) if path.canonicalize().ok().as_ref() != Some(&mount.dir) => {
+            let (path, dir) = (path.display(), mount.dir.display());
+            let text = format!("{path} is a store, and on a mount of another");
+            Err(Error::failed(text).hint(format!(
+                "name {dir} if that mount is meant; mount the store, and name where, if it is that"
+            )))
+        }
+        (Some(mount), _) => Ok(Meant::Mount(mount)),
+        (None, true) => Ok(Meant::Store),
+        (None, false) => Err(store::unseen(path, neither_store_nor_mount(path))),
+    }
+}
+
 /// The store at `path`, or the one mounted there, and the view of it whose mount that is.
 pub(crate) fn place_of(path: &Path) -> Result<(PathBuf, Option<ViewName>)> {
-    if store::is_store(path) {
-        return Ok((path.to_path_buf(), None));
+    match meant(path)? {
+        Meant::Store => Ok((path.to_path_buf(), None)),
+        Meant::Mount(mount) => place_on(&mount),
     }
-    let Some(mount) = find_mount(path)? else {
-        return Err(store::unseen(path, neither_store_nor_mount(path)));
-    };
-    place_on(&mount)
 }
 
 fn place_on(mount: &MountPoint) -> Result<(PathBuf, Option<ViewName>)> {
@@ -90,7 +110,7 @@ fn place_on(mount: &MountPoint) -> Result<(PathBuf, Option<ViewName>)> {
 }
 
 /// That `path` is neither.
-pub(crate) fn neither_store_nor_mount(path: &Path) -> Error {
+fn neither_store_nor_mount(path: &Path) -> Error {
     within_mount(path).unwrap_or_else(|| {
         Error::failed(format!("{} is neither a store nor on a Varve mount", path.display()))
             .hint("`varve format` makes a store, `findmnt -t fuse.varve` lists the mounts")

@@ -60,3 +60,44 @@ fn what_is_mounted_within_a_mount_is_no_part_of_it() {
     let _within = Within::new(&mount.path());
     assert!(fails(varve().arg("umount").arg(mount.path()), 1).contains("no Varve"));
 }
+
+/// Whoever may write to a mount could have others take it for another store by a file in its root, or by a whole store there.
+#[test]
+fn a_mount_is_taken_for_itself_whatever_lies_in_its_root() {
+    let Some(mount) = Mount::new() else { return };
+    let (dir, other) = (mount.path(), tempfile::tempdir().unwrap());
+    let listed =
+        |place: &Path| harness::json(varve().args(["snapshot", "list", "--json"]).arg(place));
+    let is_served = || {
+        let told = harness::json(varve().args(["status", "--json"]).arg(&dir));
+        assert_eq!(told["store"], mount.store().to_str().unwrap(), "{told}");
+        run(varve().args(["txn", "begin"]).arg(&dir));
+        run(varve().args(["kv", "list"]).arg(&dir));
+    };
+    fs::write(dir.join("VARVE.copy"), "x").unwrap();
+    is_served();
+    fs::remove_file(dir.join("VARVE.copy")).unwrap();
+    run(varve().arg("format").arg(other.path().join("store")));
+    run(Command::new("cp").arg("-a").arg(other.path().join("store/.")).arg(&dir));
+    is_served();
+    run(varve().args(["snapshot", "create"]).arg(&dir).arg("now"));
+    run(varve().arg("clone").arg(dir.join("VARVE")).arg(dir.join("copy")));
+    assert_eq!(listed(&mount.store())[0]["name"], "now");
+    // Further down it is not clear which is meant, unless only a mount can be.
+    let inner = dir.join("inner");
+    run(varve().arg("format").arg(&inner));
+    for line in ["snapshot list", "txn list", "kv list", "status"] {
+        let said = fails(varve().args(line.split(' ')).arg(&inner), 1);
+        assert!(said.contains("is a store, and on a mount of another"), "{said}");
+        assert!(said.contains(&format!("name {}", dir.display())), "{said}");
+    }
+    run(varve().args(["txn", "begin"]).arg(&inner));
+    run(varve().arg("clone").arg(dir.join("copy")).arg(inner.join("copy")));
+    // As it says, it is reached by a mount of its own.
+    let own = other.path().join("mnt");
+    fs::create_dir(&own).unwrap();
+    run(varve().arg("mount").args([&inner, &own]));
+    let told = listed(&own);
+    run(varve().arg("umount").arg(&own));
+    assert_eq!(told, json!([]));
+}
