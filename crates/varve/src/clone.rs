@@ -10,7 +10,7 @@ use varve_fuse::MountPoint;
 use crate::error::next_step;
 use crate::mounting::{find_mount, not_on_mount, open_on_mount};
 use crate::store::is_store;
-use crate::views::{CloneRequest, ViewRequest, ask_store, store_and_view};
+use crate::views::{Asked, CloneRequest, ViewRequest, store_and_view};
 use crate::{Error, Result};
 
 /// Where a path lies: the directory with its name, and the name; none for the root of a mount.
@@ -63,7 +63,7 @@ pub fn clone(from: &Path, to: &Path) -> Result<()> {
     }
     let (dir, into) = (original.ino, target.ino);
     let request = CloneRequest { snapshot, dir, name: original.name, into, to: name };
-    ask_store(&store, ViewRequest::Clone(request)).map(drop)
+    Asked::on(to, &target.mount)?.ask(ViewRequest::Clone(request)).map(drop)
 }
 
 /// What is to be cloned, which the caller must be able to read.

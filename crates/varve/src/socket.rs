@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Uid;
 
-use crate::Error;
+use crate::{Error, Result};
 
 /// Room for a path in a socket's address, with the zero byte at its end.
 const ADDRESS_BYTES_MAX: usize = 108;
@@ -108,6 +109,23 @@ impl Drop for Taken {
 pub(crate) fn connect(store: &Path, name: &str) -> io::Result<UnixStream> {
     let (address, _dir) = address(store, name)?;
     UnixStream::connect(address)
+}
+
+/// Fails unless who listens is root, this process's own user or `user`, who mounted `store`: whoever may write to the directory of the
+/// store can put a socket of his own in the place of the daemon's.
+pub(crate) fn check_listener(daemon: &UnixStream, store: &Path, user: Uid) -> Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(daemon)
+        .map_err(|error| Error::machine("learn who listens", error))?;
+    if peer.uid.is_root() || [user, rustix::process::geteuid()].contains(&peer.uid) {
+        return Ok(());
+    }
+    let (store, pid, uid) = (store.display(), peer.pid.as_raw_pid(), peer.uid.as_raw());
+    Err(Error::failed(format!(
+        "process {pid} of user {uid} listens in {store}, which is not who mounted it"
+    ))
+    .hint(format!(
+        "`ls -ld {store}` shows who may write there: see that it is nobody else, and mount again"
+    )))
 }
 
 /// The socket's address, by a descriptor of its directory if the path is too long for one.

@@ -26,11 +26,11 @@ use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGQUIT};
 
 use varve_engine::paths::ReadPaths;
-use varve_fs::TransactionOptions;
+use varve_fs::{TransactionOptions, ViewName};
 
-use crate::mounting::open_on_mount;
+use crate::mounting::{open_on_mount, whole_mounts};
 use crate::passing::Passing;
-use crate::views::{ViewRequest, ask_store, store_at, store_of};
+use crate::views::{Asked, ViewRequest};
 use crate::{Error, Result, exit_status};
 pub use words::{idle_s, lock_wait_ms, options};
 
@@ -55,10 +55,19 @@ pub fn begin(dir: &Path, options: &TransactionOptions) -> Result<Begun> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(failed(rustix::io::Errno::NOTDIR.into()).hint("name a directory on a mount"));
     }
+    let roots = whole_mounts(&mount)?;
     let begin = ViewRequest::Begin { root: stat.st_ino, options: *options };
-    let begun = ask_store(&store_of(dir, &mount)?, begin)?;
-    let id = begun["id"].as_str().map(str::to_owned);
-    let begun = id.zip(PathBuf::read(&begun["path"])).map(|(id, path)| Begun { id, path });
+    let begun = Asked::on(dir, &mount)?.ask(begin)?;
+    let is_id = |id: &&str| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
+    let id = begun["id"].as_str().filter(is_id);
+    // Programs work there, perhaps as root: whoever answers, it is a place of the mount. Views are mounted in one place alone, which
+    // is told.
+    let told = PathBuf::read(&begun["path"]).unwrap_or_default();
+    let begun = id.and_then(|id| {
+        let mut places = roots.iter().map(|root| root.join(ViewName::transaction(id).path()));
+        let path = places.clone().find(|place| *place == told).or(places.next_back())?;
+        Some(Begun { id: id.to_owned(), path })
+    });
     begun.ok_or_else(|| {
         Error::failed("the daemon does not say which transaction has begun")
             .hint("`varve txn list` tells it; `varve upgrade` has the daemon be of this version")
@@ -77,7 +86,7 @@ pub fn run(
     retries: u32,
 ) -> Result<i32> {
     let dir = dir.canonicalize().map_err(|error| Error::io("find", dir, &error))?;
-    let store = store_at(&dir)?;
+    let store = Asked::at(&dir)?;
     // Ctrl-C is for the program, and what becomes of it decides.
     for signal in [SIGINT, SIGQUIT] {
         signal_hook::flag::register(signal, Arc::default())
@@ -90,10 +99,10 @@ pub fn run(
             return Ok(SIGNALED + signal);
         }
         let Begun { id, path } = begin(&dir, &options)?;
-        let abort = || ask_store(&store, ViewRequest::Abort { id: id.clone() }).map(drop);
+        let abort = || store.ask(ViewRequest::Abort { id: id.clone() }).map(drop);
         let status = run_in(&path, &dir, command, &passing).inspect_err(|_| drop(abort()))?;
         let error = if status == 0 {
-            match ask_store(&store, ViewRequest::Commit { id: id.clone() }) {
+            match store.ask(ViewRequest::Commit { id: id.clone() }) {
                 Ok(_) => return Ok(0),
                 Err(error) if error.status() == exit_status::CONFLICT => error,
                 Err(error) => return Err(not_committed(&store, &dir, &id, error)),
@@ -120,20 +129,20 @@ pub fn run(
 }
 
 /// What is told of the transaction `id`, if it is open.
-fn open(store: &Path, id: &str) -> Result<Option<Value>> {
-    let open = ask_store(store, ViewRequest::ListTransactions)?;
+fn open(store: &Asked, id: &str) -> Result<Option<Value>> {
+    let open = store.ask(ViewRequest::ListTransactions)?;
     let told = open.as_array().into_iter().flatten().find(|txn| txn["id"] == id);
     Ok(told.cloned())
 }
 
 /// Why an open transaction has lost its locks, if it has.
-fn gave_way(store: &Path, id: &str) -> Result<Option<String>> {
+fn gave_way(store: &Asked, id: &str) -> Result<Option<String>> {
     let told = open(store, id)?;
     Ok(told.and_then(|txn| txn["gave_way"].as_str().map(str::to_owned)))
 }
 
 /// Adds to why a commit failed how to go on with the transaction, if there still is one.
-fn not_committed(store: &Path, dir: &Path, id: &str, error: Error) -> Error {
+fn not_committed(store: &Asked, dir: &Path, id: &str, error: Error) -> Error {
     let dir = dir.display();
     let next = match open(store, id) {
         Ok(Some(_)) => {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Uid;
 use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
 use varve_fs::{
@@ -36,34 +37,48 @@ const CLOSE_POLL: Duration = Duration::from_millis(5);
 
 /// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
 pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {
-    ask_store(&store_at(path)?, request)
-}
-
-/// Does `request` for the store `store`.
-pub(crate) fn ask_store(store: &Path, request: ViewRequest) -> Result<Value> {
-    if !store::is_served(store)? {
-        return on_store(store, &request);
-    }
-    control::ask(store, &Request::Views(request))
+    Asked::at(path)?.ask(request)
 }
 
 /// The store at `path`, or the one mounted there.
 pub(crate) fn store_at(path: &Path) -> Result<PathBuf> {
-    of_main(path, place_of(path)?)
+    Asked::at(path).map(|asked| asked.store)
 }
 
-/// The store of the mount `mount` of a main view, on which `path` is.
-pub(crate) fn store_of(path: &Path, mount: &MountPoint) -> Result<PathBuf> {
-    of_main(path, place_on(mount)?)
+/// A store of which something is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) store: PathBuf,
+    /// Who serves the mount by which it was named: nobody else is to answer.
+    served_by: Option<Uid>,
 }
 
-fn of_main(path: &Path, place: (PathBuf, Option<ViewName>)) -> Result<PathBuf> {
-    match place {
-        (store, None) => Ok(store),
-        (_, Some(_)) => {
-            let text = format!("{} lies in a snapshot or a transaction", path.display());
-            Err(Error::failed(text).hint("name a directory of the mount itself"))
+impl Asked {
+    /// The one at `path`, or the one mounted there.
+    pub(crate) fn at(path: &Path) -> Result<Asked> {
+        match meant(path)? {
+            Meant::Store => Ok(Asked { store: path.to_path_buf(), served_by: None }),
+            Meant::Mount(mount) => Asked::on(path, &mount),
         }
+    }
+
+    /// The one that is mounted as `mount`, on which `path` is.
+    pub(crate) fn on(path: &Path, mount: &MountPoint) -> Result<Asked> {
+        match place_on(mount)? {
+            (store, None) => Ok(Asked { store, served_by: Some(Uid::from_raw(mount.user)) }),
+            (_, Some(_)) => {
+                let text = format!("{} lies in a snapshot or a transaction", path.display());
+                Err(Error::failed(text).hint("name a directory of the mount itself"))
+            }
+        }
+    }
+
+    /// Does `request`; the answer is a JSON value.
+    pub(crate) fn ask(&self, request: ViewRequest) -> Result<Value> {
+        if !store::is_served(&self.store)? {
+            return on_store(&self.store, &request);
+        }
+        control::ask_of(&self.store, self.served_by, &Request::Views(request))
     }
 }
 

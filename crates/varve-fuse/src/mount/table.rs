@@ -20,6 +20,8 @@ pub struct MountPoint {
     pub id: u64,
     /// Where it is mounted.
     pub dir: PathBuf,
+    /// All of the file system is seen there, not what lies below one of its directories alone.
+    pub is_whole: bool,
     /// What was mounted: [`super::MountOptions::source`].
     pub source: OsString,
     /// Mounted read-only.
@@ -34,6 +36,8 @@ pub struct MountPoint {
     pub peers: Vec<u32>,
     /// The number behind `/sys/fs/fuse/connections`: the minor number of the file system's `st_dev`.
     pub connection: u32,
+    /// The id of the user who mounted the file system and serves it.
+    pub user: u32,
 }
 
 /// Every Varve mount this process can see, in the order in which they were made.
@@ -57,7 +61,7 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = std::str::from_utf8(fields.nth(1)?).ok()?;
-    let dir = fields.nth(1)?;
+    let (root, dir) = (fields.next()?, fields.next()?);
     let options = fields.next()?;
     let groups = fields.by_ref().take_while(|&field| field != b"-").filter_map(|field| {
         let (_, group) = std::str::from_utf8(field).ok()?.split_once(':')?;
@@ -68,10 +72,13 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
         return None;
     }
     let source = described.next()?;
+    let mut told = described.next()?.split(|&byte| byte == b',');
+    let user = told.find_map(|option| option.strip_prefix(b"user_id="))?;
     let has = |word: &[u8]| options.split(|&byte| byte == b',').any(|option| option == word);
     Some(MountPoint {
         id,
         dir: PathBuf::from(OsString::from_vec(unescape(dir))),
+        is_whole: root == b"/",
         source: OsString::from_vec(unescape(source)),
         read_only: has(b"ro"),
         no_suid: has(b"nosuid"),
@@ -79,6 +86,7 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
         no_exec: has(b"noexec"),
         peers,
         connection: device.split_once(':')?.1.parse().ok()?,
+        user: std::str::from_utf8(user).ok()?.parse().ok()?,
     })
 }
 
@@ -107,12 +115,15 @@ mod tests {
 
     #[test]
     fn a_line_of_the_mount_table_is_read() {
-        let line = br"98 29 0:47 / /mnt/with\040space ro,nosuid shared:5 - fuse.varve /srv/store\134x rw,user_id=0";
+        let line = br"98 29 0:47 / /mnt/with\040space ro,nosuid shared:5 - fuse.varve /srv/store\134x rw,user_id=1000";
         let found = parse_line(line).unwrap();
         assert_eq!(found.dir, PathBuf::from("/mnt/with space"));
         assert_eq!(found.source, OsString::from("/srv/store\\x"));
         assert!(found.read_only && found.no_suid && !found.no_dev && !found.no_exec);
-        assert_eq!((found.id, found.connection), (98, 47));
+        assert_eq!((found.id, found.connection, found.user), (98, 47, 1000));
+        assert!(found.is_whole);
+        let bound = br"99 29 0:47 /dir /mnt rw - fuse.varve /srv/store rw,user_id=0";
+        assert!(!parse_line(bound).unwrap().is_whole);
         assert_eq!(found.peers, [5]);
     }
 
@@ -122,6 +133,7 @@ mod tests {
             "22 27 0:20 / /sys rw,nosuid shared:7 - sysfs sysfs rw",
             "22 27 0:20 / /mnt rw - fuse.other /x rw",
             "22 27 0:20 / /mnt rw - fuse.varve",
+            "22 27 0:20 / /mnt rw - fuse.varve /srv/store rw",
             "22 27",
             "",
         ] {

@@ -2,7 +2,7 @@
 //! it or over it, whose inode numbers mean nothing there.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use varve_fuse::{MountPoint, find_mounts, mount_of};
@@ -22,6 +22,19 @@ pub(crate) fn open_on_mount(path: &Path, flags: OFlags) -> Result<(OwnedFd, Moun
     let opened = open(path, flags).map_err(|error| Error::io("find", path, &error))?;
     let mount = mount_of_opened(path, &opened)?.ok_or_else(|| not_on_mount(path))?;
     Ok((opened, mount))
+}
+
+/// Where all of the file system is mounted of which `mount` shows all or a part; not nowhere.
+pub(crate) fn whole_mounts(mount: &MountPoint) -> Result<Vec<PathBuf>> {
+    let is_whole = |other: &MountPoint| other.is_whole && other.connection == mount.connection;
+    let whole: Vec<PathBuf> =
+        mounts()?.into_iter().filter(is_whole).map(|other| other.dir).collect();
+    if whole.is_empty() {
+        let dir = mount.dir.display();
+        return Err(Error::failed(format!("of the mount on {dir} only a part can be seen"))
+            .hint("do it where the whole of it is mounted"));
+    }
+    Ok(whole)
 }
 
 /// That `path`, which is not on a Varve mount, is on none.

@@ -45,7 +45,7 @@ use varve_types::InodeId;
 pub use background::{daemon, start_in_background};
 pub(crate) use door::{Closed, Working, being_upgraded};
 pub use find::find_mount;
-pub(crate) use find::{not_on_mount, open_on_mount, within_mount};
+pub(crate) use find::{not_on_mount, open_on_mount, whole_mounts, within_mount};
 pub use options::{Choices, memory};
 pub(crate) use report::Report;
 pub use succession::take_over;

@@ -24,6 +24,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::process::Uid;
 use serde_json::Value;
 use varve_fuse::PauseHandle;
 
@@ -132,6 +133,11 @@ pub(crate) fn listens(store: &Path) -> bool {
 
 /// Has the daemon that has `store` open do `request`; its answer is a JSON value.
 pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
+    ask_of(store, None, request)
+}
+
+/// The same, if that daemon is of the user `served_by`.
+pub(crate) fn ask_of(store: &Path, served_by: Option<Uid>, request: &Request) -> Result<Value> {
     let lost = |error: std::io::Error| {
         let hint = match request {
             Request::Views(ViewRequest::Commit { .. }) => {
@@ -144,6 +150,9 @@ pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
             .hint(hint)
     };
     let mut daemon = connect(store).map_err(|error| unreached(store, error, lost))?;
+    if let Some(user) = served_by {
+        socket::check_listener(&daemon, store, user)?;
+    }
     // No matter how long it takes, as a large rollback does: a daemon that has gone has hung up.
     let mut line = serde_json::to_string(request)
         .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;

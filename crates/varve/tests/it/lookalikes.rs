@@ -1,9 +1,12 @@
 //! What looks like a store, a mount or its daemon, and is another.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::Uid;
 use serde_json::json;
 use varve_testkit::Command;
 
@@ -100,4 +103,60 @@ fn a_mount_is_taken_for_itself_whatever_lies_in_its_root() {
     let told = listed(&own);
     run(varve().arg("umount").arg(&own));
     assert_eq!(told, json!([]));
+}
+
+/// Listens on the socket of a mount's daemon, as user `uid`, and answers one client after the other with `answer`.
+fn listens(mount: &Mount, uid: u32, answer: &'static str) {
+    let path = mount.store().join("control");
+    if !mount.store().join("aside").exists() {
+        fs::rename(&path, mount.store().join("aside")).unwrap();
+    } else {
+        fs::remove_file(&path).unwrap();
+    }
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let listener = UnixListener::bind(&path).unwrap();
+        // The kernel tells clients who called listen(2) last; that of this thread alone is changed.
+        let uid = Uid::from_raw(uid);
+        rustix::thread::set_thread_res_uid(None, uid, None).unwrap();
+        rustix::net::listen(&listener, 8).unwrap();
+        ready.send(()).unwrap();
+        while let Ok((client, _)) = listener.accept() {
+            BufReader::new(&client).read_line(&mut String::new()).unwrap();
+            let _ = (&client).write_all(answer.as_bytes());
+        }
+    });
+    is_ready.recv().unwrap();
+}
+
+/// Whoever owned the directory of a store could listen in the place of the daemon of root's mount, and name any path as that of a
+/// transaction, which `varve txn run` then had its program see.
+#[test]
+fn a_transaction_is_where_its_mount_has_it_whoever_answers() {
+    let Some(mount) = Mount::new() else { return };
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("precious"), "x").unwrap();
+    let answer = |path: &Path| -> &'static str {
+        format!("{{\"done\":{{\"id\":\"7\",\"path\":{:?}}}}}\n", path.to_str().unwrap()).leak()
+    };
+    let run = || {
+        let mut command = varve();
+        command.args(["txn", "run"]).arg(mount.path()).args(["--", "rm", "precious"]);
+        command.current_dir(mount.path());
+        fails(&mut command, 1)
+    };
+    // Of who mounted, and so is heard; but not followed.
+    listens(&mount, 0, answer(outside.path()));
+    run();
+    assert!(outside.path().join("precious").exists());
+    listens(&mount, 1000, answer(outside.path()));
+    let said = run();
+    assert!(said.contains("is not who mounted it"), "{said}");
+    for id in ["../../../etc", "", "7/.."] {
+        let answer = format!("{{\"done\":{{\"id\":\"{id}\",\"path\":null}}}}\n").leak();
+        listens(&mount, 0, answer);
+        let said = run();
+        assert!(said.contains("does not say which transaction"), "{id}: {said}");
+    }
+    fs::rename(mount.store().join("aside"), mount.store().join("control")).unwrap();
 }
