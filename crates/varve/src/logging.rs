@@ -3,10 +3,10 @@
 //!
 //! The file is bounded: beyond [`LOG_BYTES_MAX`] it becomes `varve.log.old`, replacing the one before.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use log::{LevelFilter, Log, Metadata, Record};
 use parking_lot::Mutex;
@@ -79,7 +79,8 @@ impl Log for Logger {
 
 /// An open log file.
 struct LogFile {
-    /// The store.
+    /// The store, whatever its path leads to by now.
+    env: Arc<OsEnv>,
     dir: PathBuf,
     file: File,
     bytes: u64,
@@ -87,24 +88,28 @@ struct LogFile {
 
 /// Opens the log of the store in `dir` to append to.
 pub(crate) fn open_log(dir: &Path) -> std::io::Result<File> {
-    let env = OsEnv::new();
+    open_in(&OsEnv::new(), dir)
+}
+
+fn open_in(env: &OsEnv, dir: &Path) -> std::io::Result<File> {
     env.confine(dir)?;
     Ok(env.open_to_append(&dir.join(LOG_NAME))?.into())
 }
 
 impl LogFile {
     fn open(dir: &Path) -> Result<LogFile> {
+        let env = OsEnv::new();
         let failed = |error| Error::io("open the log", &dir.join(LOG_NAME), &error);
-        let file = open_log(dir).map_err(failed)?;
+        let file = open_in(&env, dir).map_err(failed)?;
         let bytes = file.metadata().map_or(0, |stat| stat.len());
-        Ok(LogFile { dir: dir.to_path_buf(), file, bytes })
+        Ok(LogFile { env, dir: dir.to_path_buf(), file, bytes })
     }
 
     fn append(&mut self, line: &str) -> std::io::Result<()> {
         if self.bytes > LOG_BYTES_MAX {
             let path = self.dir.join(LOG_NAME);
-            fs::rename(&path, path.with_extension("log.old"))?;
-            self.file = open_log(&self.dir)?;
+            self.env.rename(&path, &path.with_extension("log.old"))?;
+            self.file = open_in(&self.env, &self.dir)?;
             self.bytes = 0;
         }
         self.file.write_all(line.as_bytes())?;
@@ -137,6 +142,9 @@ pub fn utc(time: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -163,5 +171,24 @@ mod tests {
         assert!(length(LOG_NAME) <= LOG_BYTES_MAX + 100_000);
         assert!(length("varve.log.old") <= LOG_BYTES_MAX + 100_000);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    /// It was renamed by the path of the store, to which who owned a directory above could make another lead.
+    #[test]
+    fn a_log_is_set_aside_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for store in ["above/store", "elsewhere/store"] {
+            fs::create_dir_all(at(store)).unwrap();
+        }
+        let mut log = LogFile::open(&at("above/store")).unwrap();
+        fs::write(at("elsewhere/store/varve.log"), "precious").unwrap();
+        fs::rename(at("above"), at("moved")).unwrap();
+        symlink("elsewhere", at("above")).unwrap();
+        let line = "x".repeat(100_000);
+        (0..50).for_each(|_| log.append(&line).unwrap());
+        assert!(fs::read(at("elsewhere/store/varve.log")).unwrap() == b"precious");
+        assert!(!at("elsewhere/store/varve.log.old").exists());
+        assert!(at("moved/store/varve.log.old").exists());
     }
 }

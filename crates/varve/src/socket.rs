@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::Mode;
+use rustix::fs::{AtFlags, Mode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Uid;
 
@@ -26,19 +26,32 @@ const WAITING_MAX: i32 = 4096;
 /// How long to wait before a client that could not be taken is tried again: there is no descriptor for it.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Listens on `name` in the store `store`, which is locked by this process: what another left there is stale. Only
+/// The name of a socket in the directory of a store. Removed when dropped.
+pub(crate) struct SocketName {
+    dir: OwnedFd,
+    name: &'static str,
+}
+
+impl Drop for SocketName {
+    fn drop(&mut self) {
+        // It may be gone with its store.
+        let _ = rustix::fs::unlinkat(&self.dir, self.name, AtFlags::empty());
+    }
+}
+
+/// Listens on `name` in `dir`, the directory of a store that is locked by this process: what another left there is stale. Only
 /// the owner of the store gets through.
-pub(crate) fn listen(store: &Path, name: &str) -> io::Result<UnixListener> {
-    let _ = std::fs::remove_file(store.join(name));
-    let (address, _dir) = address(store, name)?;
+pub(crate) fn listen(dir: OwnedFd, name: &'static str) -> io::Result<(UnixListener, SocketName)> {
+    let _ = rustix::fs::unlinkat(&dir, name, AtFlags::empty());
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
     // The name gets the mode of the socket (net/unix/af_unix.c, unix_bind_bsd). To change that of the name would change what
     // a link leads to, should somebody who may write to the store have put one there.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(&address)?)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(address_in(&dir, name))?)?;
+    let name = SocketName { dir, name };
     rustix::net::listen(&socket, WAITING_MAX)?;
-    Ok(socket.into())
+    Ok((socket.into(), name))
 }
 
 /// Why no daemon of `store` is reached: who may not ask it is told so, and of any other failure what `otherwise` says.
@@ -129,14 +142,17 @@ pub(crate) fn check_listener(daemon: &UnixStream, store: &Path, user: Uid) -> Re
 }
 
 /// The socket's address, by a descriptor of its directory if the path is too long for one.
-fn address(store: &Path, name: &str) -> io::Result<(PathBuf, Option<File>)> {
+fn address(store: &Path, name: &str) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     let path = store.join(name);
     if path.as_os_str().as_bytes().len() < ADDRESS_BYTES_MAX {
         return Ok((path, None));
     }
-    let dir = File::open(store)?;
-    let short = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
-    Ok((PathBuf::from(short), Some(dir)))
+    let dir = OwnedFd::from(File::open(store)?);
+    Ok((address_in(&dir, name), Some(dir)))
+}
+
+fn address_in(dir: &OwnedFd, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
 }
 
 #[cfg(test)]
@@ -157,6 +173,7 @@ mod tests {
         fs::set_permissions(&outside, Permissions::from_mode(0o644)).unwrap();
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
         let (link, done) = (store.join("link"), AtomicBool::new(false));
+        let dir = || OwnedFd::from(File::open(&store).unwrap());
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -165,11 +182,11 @@ mod tests {
                 }
             });
             // A link that is there too early is in the way.
-            (0..20_000).for_each(|_| drop(listen(&store, "control")));
+            (0..20_000).for_each(|_| drop(listen(dir(), "control")));
             done.store(true, Ordering::Relaxed);
         });
         assert_eq!(mode(&outside), 0o644);
-        let _listener = listen(&store, "control").unwrap();
+        let _listener = listen(dir(), "control").unwrap();
         assert_eq!(mode(&store.join("control")), 0o600);
     }
 

@@ -1,6 +1,7 @@
 //! A store as a whole: format, open, who holds it.
 
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,34 +39,56 @@ const CLOSING_POLL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct FileSystem {
     fs: Arc<VarveFs>,
+    env: Arc<OsEnv>,
+    dir: PathBuf,
+}
+
+/// A store that is locked, to be opened: the same one, whatever its path leads to by then.
+pub(crate) struct Locked {
+    env: Arc<OsEnv>,
+    lock: Box<dyn FileLock>,
 }
 
 impl FileSystem {
     /// Opens the store in `dir`. Fails if another process has it open.
     pub fn open(dir: &Path, options: &MountOptions) -> Result<FileSystem> {
-        let fs = unless_locked(|| VarveFs::open(OsEnv::new(), dir, options.clone()))?;
-        Ok(FileSystem { fs: Arc::new(fs) })
+        let env = OsEnv::new();
+        let open = || VarveFs::open(Arc::<OsEnv>::clone(&env), dir, options.clone());
+        let fs = unless_locked(open)?;
+        Ok(FileSystem::new(fs, env, dir))
     }
 
     /// Locks the store in `dir`, to be opened. Fails if another process has it open.
-    pub(crate) fn lock(dir: &Path) -> Result<Box<dyn FileLock>> {
-        Ok(unless_locked(|| VarveFs::lock(&*OsEnv::new(), dir))?)
+    pub(crate) fn lock(dir: &Path) -> Result<Locked> {
+        let env = OsEnv::new();
+        let lock = unless_locked(|| VarveFs::lock(&*env, dir))?;
+        Ok(Locked { env, lock })
     }
 
-    /// Opens the store in `dir`, of which the caller has the lock.
+    /// Opens the store in `dir`, which the caller has locked.
     pub(crate) fn open_locked(
         dir: &Path,
         options: &MountOptions,
-        lock: Box<dyn FileLock>,
+        Locked { env, lock }: Locked,
     ) -> Result<FileSystem> {
-        let fs = VarveFs::open_locked(OsEnv::new(), dir, options.clone(), lock)?;
-        Ok(FileSystem { fs: Arc::new(fs) })
+        let fs = VarveFs::open_locked(Arc::<OsEnv>::clone(&env), dir, options.clone(), lock)?;
+        Ok(FileSystem::new(fs, env, dir))
     }
 
     /// Goes on with the store in `dir` where another process, or this one, has stopped.
     pub fn resume(dir: &Path, options: &MountOptions, from: HandedOver) -> Result<FileSystem> {
-        let fs = VarveFs::resume(OsEnv::new(), dir, options.clone(), from)?;
-        Ok(FileSystem { fs: Arc::new(fs) })
+        let env = OsEnv::new();
+        let fs = VarveFs::resume(Arc::<OsEnv>::clone(&env), dir, options.clone(), from)?;
+        Ok(FileSystem::new(fs, env, dir))
+    }
+
+    fn new(fs: VarveFs, env: Arc<OsEnv>, dir: &Path) -> FileSystem {
+        FileSystem { fs: Arc::new(fs), env, dir: dir.to_path_buf() }
+    }
+
+    /// The directory of the store, whatever its path leads to by now.
+    pub(crate) fn directory(&self) -> Result<OwnedFd> {
+        self.env.open_dir(&self.dir).map_err(|error| Error::io("open", &self.dir, &error))
     }
 
     /// Closes the store and keeps it locked for who goes on with it. REQUIRES: it was synced, and no call is

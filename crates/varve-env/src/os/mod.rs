@@ -80,6 +80,11 @@ impl OsEnv {
         self.roots.open_file(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)
     }
 
+    /// A descriptor of a directory, by which names in it are reached that are no files of a store: sockets.
+    pub fn open_dir(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.roots.open(path, OFlags::PATH | OFlags::DIRECTORY)
+    }
+
     /// What a name stands for, by asking for it alone.
     fn kind_of(&self, path: &Path) -> io::Result<FileKind> {
         let (dir, name) = self.roots.parent(path)?;

@@ -9,8 +9,9 @@
 //! When the session pauses for another program, requests that wait are answered with a failure or by a hang-up; what
 //! was acknowledged is in the store.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use parking_lot::Mutex;
 use super::protocol::{Failure, Request, Response};
 use super::{answer, failure, receive, send};
 use crate::mounting::ViewDesk;
-use crate::socket::Places;
+use crate::socket::{Places, SocketName};
 use crate::{Error, Result, socket};
 
 /// Name of the socket within a store.
@@ -37,17 +38,16 @@ type Desk = Mutex<Option<Arc<ViewDesk>>>;
 
 /// See the module's comment. Stops to listen for new requests when dropped.
 pub(crate) struct Server {
-    path: PathBuf,
+    _name: SocketName,
     desk: Arc<Desk>,
 }
 
 impl Server {
-    /// Listens in the store `store`, which is locked by this process: what another left there is stale.
-    pub(crate) fn listen(store: &Path) -> Result<Server> {
-        let path = store.join(SOCKET_NAME);
-        let failed = |error: std::io::Error| Error::io("listen on", &path, &error);
-        let listener = socket::listen(store, SOCKET_NAME).map_err(failed)?;
-        let server = Server { path: path.clone(), desk: Arc::default() };
+    /// Listens in `dir`, the directory of a store that is locked by this process.
+    pub(crate) fn listen(dir: OwnedFd) -> Result<Server> {
+        let failed = |error: std::io::Error| Error::io("listen on", Path::new(SOCKET_NAME), &error);
+        let (listener, name) = socket::listen(dir, SOCKET_NAME).map_err(failed)?;
+        let server = Server { _name: name, desk: Arc::default() };
         let desk = Arc::clone(&server.desk);
         let accept = move || {
             let places = Places::new(CLIENTS_MAX);
@@ -66,8 +66,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.serves(None);
-        // It may be gone with its store.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

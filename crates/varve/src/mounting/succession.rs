@@ -53,10 +53,13 @@ pub(super) fn serve_on(
 ) -> Result<()> {
     allocator::keep_near(fs_options(choices, &attached.ready.dir).memory_budget_bytes);
     unmount_on_signals(attached.stop_handle(), attached.ready.dir.clone())?;
-    let control = Control::listen(&attached.store)
+    let directory = || attached.file_system.directory();
+    let control = directory()
+        .and_then(Control::listen)
         .inspect_err(|error| log::warn!("no upgrade while mounted: {}", error.message()))
         .ok();
-    let pairs = Server::listen(&attached.store)
+    let pairs = directory()
+        .and_then(Server::listen)
         .inspect_err(|error| log::warn!("no dictionaries while mounted: {}", error.message()))
         .ok();
     let serve_pairs = |of| pairs.iter().for_each(|server| server.serves(Option::clone(&of)));

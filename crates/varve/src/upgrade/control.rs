@@ -16,6 +16,7 @@
 //! 5. The order is left for the serving thread and the session paused. Whoever serves next answers the client.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -31,7 +32,7 @@ use varve_fuse::PauseHandle;
 use super::request::Request;
 use super::{Abilities, PROBE, successor};
 use crate::mounting::{Closed, Report, ViewDesk, Working, being_upgraded};
-use crate::socket::{Places, Taken, unreached};
+use crate::socket::{Places, SocketName, Taken, unreached};
 use crate::views::ViewRequest;
 use crate::{Error, Result, socket};
 
@@ -73,7 +74,7 @@ pub(crate) fn answer(client: &mut UnixStream, report: &Report) {
 
 /// The socket of a mount and what was asked on it. Removed when dropped.
 pub(crate) struct Control {
-    path: PathBuf,
+    _name: SocketName,
     desk: Arc<Mutex<Desk>>,
 }
 
@@ -87,12 +88,12 @@ struct Desk {
 }
 
 impl Control {
-    /// Listens in the store `store`, which is locked by this process: what another left there is stale.
-    pub(crate) fn listen(store: &Path) -> Result<Control> {
-        let path = store.join(CONTROL_NAME);
-        let failed = |error: std::io::Error| Error::io("listen on", &path, &error);
-        let listener = socket::listen(store, CONTROL_NAME).map_err(failed)?;
-        let control = Control { path: path.clone(), desk: Arc::default() };
+    /// Listens in `dir`, the directory of a store that is locked by this process.
+    pub(crate) fn listen(dir: OwnedFd) -> Result<Control> {
+        let failed =
+            |error: std::io::Error| Error::io("listen on", Path::new(CONTROL_NAME), &error);
+        let (listener, name) = socket::listen(dir, CONTROL_NAME).map_err(failed)?;
+        let control = Control { _name: name, desk: Arc::default() };
         let desk = Arc::clone(&control.desk);
         let places = (Places::new(REQUESTS_MAX), Places::new(ENDS_MAX));
         let hear = move || socket::take_clients(&listener, |client| hear(client, &desk, &places));
@@ -111,13 +112,6 @@ impl Control {
         let mut desk = self.desk.lock();
         (desk.pause, desk.views) = (None, None);
         desk.order.take()
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // It may be gone with its store.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -336,13 +330,17 @@ fn probe(binary: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
+    fn opened(dir: &Path) -> OwnedFd {
+        std::fs::File::open(dir).unwrap().into()
+    }
+
     #[test]
     fn stores_with_long_paths_have_an_address_too() {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("x".repeat(200));
         std::fs::create_dir(&store).unwrap();
         for store in [dir.path(), &store] {
-            let control = Control::listen(store).unwrap();
+            let control = Control::listen(opened(store)).unwrap();
             let mut client = connect(store).unwrap();
             client.write_all(b"{\"upgrade\":{\"binary\":\"/bin/true\"}}\n").unwrap();
             let mut heard = String::new();
@@ -357,7 +355,7 @@ mod tests {
     #[test]
     fn who_is_not_answered_is_told_what_may_have_happened() {
         let dir = tempfile::tempdir().unwrap();
-        let listener = socket::listen(dir.path(), CONTROL_NAME).unwrap();
+        let (listener, _name) = socket::listen(opened(dir.path()), CONTROL_NAME).unwrap();
         let id = || "17".to_owned();
         for (request, next) in [
             (ViewRequest::Commit { id: id() }, "as a whole or not at all"),

@@ -504,3 +504,28 @@ fn a_daemon_that_ends_takes_its_own_mount_away_alone() {
     run(varve().arg("umount").arg(at("moved/mnt")));
     assert!(left);
 }
+
+/// Nor in the directory of its store: its sockets were removed by that one's path.
+#[test]
+fn a_daemon_removes_nothing_but_its_own_sockets() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name);
+    let (store, dir, other) = (at("above/store"), at("mnt"), at("elsewhere/store"));
+    [&at("above"), &dir, &other].iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+    run(varve().arg("format").arg(&store));
+    run(varve().arg("mount").arg(&store).arg(&dir));
+    ["control", "kv"].iter().for_each(|name| fs::write(other.join(name), "precious").unwrap());
+    fs::rename(at("above"), at("moved")).unwrap();
+    symlink("elsewhere", at("above")).unwrap();
+    run(varve().arg("umount").arg(&dir));
+    let moved = at("moved/store");
+    varve_testkit::eventually("it is closed", || !moved.join("control").exists());
+    varve_testkit::eventually("it is closed", || !moved.join("kv").exists());
+    for name in ["control", "kv"] {
+        assert_eq!(fs::read(other.join(name)).unwrap(), b"precious");
+    }
+    run(varve().arg("fsck").arg(&moved));
+}
