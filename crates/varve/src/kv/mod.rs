@@ -273,7 +273,7 @@ fn failed(failure: Failure, text: String) -> Error {
             error.hint("`varve kv list` tells which there are, `varve kv create` makes one")
         }
         Failure::Exists => error.hint("choose another name, or drop that one with `varve kv drop`"),
-        Failure::ReadOnly => error.hint("`mount -o remount,rw` lets it be changed"),
+        Failure::ReadOnly => error.or_hint("`mount -o remount,rw` lets it be changed"),
         Failure::NoTransaction => error.hint("`varve txn list` tells those that are"),
         Failure::Invalid
         | Failure::NoSpace

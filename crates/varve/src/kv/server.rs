@@ -19,7 +19,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::protocol::{Failure, Request, Response};
-use super::{answer, failure, receive, send};
+use super::{answer, receive, send};
 use crate::mounting::ViewDesk;
 use crate::socket::{Places, SocketName};
 use crate::{Error, Result, socket};
@@ -97,6 +97,13 @@ fn refuse(client: &mut UnixStream, why: &str) {
     drop(send(client, &refusal.encode()));
 }
 
+/// Why nothing changes, and after a semicolon what to do about it.
+fn read_only(error: &Error) -> Response {
+    let parts = [Some(error.message()), error.next_step()];
+    let text = parts.into_iter().flatten().collect::<Vec<_>>().join("; ");
+    Response::Failed(Failure::ReadOnly, text)
+}
+
 /// Answers one request after the other, until the client goes, says nothing for `idle_max` or something that is none.
 fn serve(mut client: UnixStream, desk: &Desk, idle_max: Duration) -> std::io::Result<()> {
     client.set_write_timeout(Some(CLIENT_PATIENCE))?;
@@ -116,13 +123,10 @@ fn serve(mut client: UnixStream, desk: &Desk, idle_max: Duration) -> std::io::Re
         };
         let served = desk.lock().clone();
         let response = match served {
-            Some(served) => {
-                let checked = if request.is_change() { served.check_writable() } else { Ok(()) };
-                match checked {
-                    Ok(()) => answer(&served.fs, transaction, &request),
-                    Err(error) => failure(&served.fs, &error),
-                }
-            }
+            Some(served) => match served.refuses_changes().filter(|_| request.is_change()) {
+                Some(error) => read_only(&error),
+                None => answer(&served.fs, transaction, &request),
+            },
             None => {
                 Response::Failed(Failure::Storage, "the mount is being upgraded or ends".to_owned())
             }

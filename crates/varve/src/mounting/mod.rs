@@ -52,6 +52,7 @@ pub use succession::take_over;
 pub use umount::{Unmounted, unmount_and_wait};
 pub(crate) use views::ViewDesk;
 
+use crate::status::ask_daemon;
 use crate::store::{self, FileSystem};
 use crate::{Error, Result};
 
@@ -182,6 +183,12 @@ pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
             .hint("`findmnt -t fuse.varve` lists what is mounted"));
     };
     let options = mount_options(Path::new(&mount.source), choices);
+    let began_read_only = || ask_daemon(&mount.dir).is_ok_and(|told| told["read_only"] == true);
+    if !options.read_only && began_read_only() {
+        let text =
+            format!("{} was mounted with `ro`, and its daemon changes nothing", dir.display());
+        return Err(Error::failed(text).hint(mount_again(&mount.dir)));
+    }
     varve_fuse::remount(mount, &options)?;
     for (name, view) in views::views_of(mount, &mounts) {
         let read_only = options.read_only || name.kind == ViewKind::Snapshot;
@@ -192,6 +199,11 @@ pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// How what was mounted with `ro` on `dir` can be changed.
+fn mount_again(dir: &Path) -> String {
+    format!("`varve umount {}`, and mount it again without `ro`", dir.display())
 }
 
 /// SIGTERM and SIGINT unmount; if programs still use the mount it goes when they are done, and a second

@@ -30,7 +30,7 @@ use varve_vfs::{FsError, FsResult};
 use super::door::Door;
 use super::idle::{self, Claims};
 use super::turns::Turns;
-use super::{Attached, Choices, mount_options, session_options};
+use super::{Attached, Choices, mount_again, mount_options, session_options};
 use crate::socket::Places;
 use crate::transfer;
 use crate::views::{self, ViewRequest};
@@ -129,10 +129,16 @@ impl ViewDesk {
 
     /// Refuses a client who asks for a change while the mount is read-only.
     pub(crate) fn admit(&self, request: &ViewRequest) -> Result<()> {
-        if request.is_change() {
-            self.check_writable()?;
+        match self.refuses_changes() {
+            Some(error) if request.is_change() => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Why changes by other ways than the mount are refused, and what to do about it, while that is read-only.
+    pub(crate) fn refuses_changes(&self) -> Option<Error> {
+        let error = Error::from(self.check_writable().err()?);
+        Some(if self.mount.read_only { error.hint(mount_again(&self.dir)) } else { error })
     }
 
     /// Does what a client asks. REQUIRES: the caller has entered, and the request is admitted.
@@ -155,7 +161,7 @@ impl ViewDesk {
 
     /// Refuses changes by other ways than the mount while that is read-only.
     pub(crate) fn check_writable(&self) -> FsResult<()> {
-        match self.main.as_ref().is_some_and(|main| main.now().read_only) {
+        match self.mount.read_only || self.main.as_ref().is_some_and(|main| main.now().read_only) {
             true => Err(FsError::ReadOnly),
             false => Ok(()),
         }

@@ -243,7 +243,7 @@ fn words_are_of_what_was_asked() {
         command.args(line).arg(mount.path());
         let command = if line[0] == "txn" { &mut command } else { command.arg("now") };
         let said = fails(command, 1);
-        assert!(said.contains("remount,rw"), "{said}");
+        assert!(said.contains("mount it again without `ro`"), "{said}");
     }
 }
 

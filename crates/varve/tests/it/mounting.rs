@@ -93,6 +93,48 @@ fn read_only_mounts_refuse_changes() {
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
 }
 
+/// One that was begun with `ro` became `rw` by its looks alone, and what failed then said to do so.
+#[test]
+fn a_mount_that_began_read_only_stays_so_and_says_how_to_change_it() {
+    let Some(mount) = Mount::new() else { return };
+    let dir = mount.path();
+    run(varve().args(["kv", "create"]).arg(&dir).arg("tags"));
+    mount.unmount();
+    mount.mount_with("ro");
+    let next = format!("`varve umount {}`, and mount it again without `ro`", dir.display());
+    let remount = |options: &str| {
+        let mut command = varve();
+        command.arg(mount.store()).arg(&dir).args(["-o", options]);
+        command
+    };
+    let said = fails(&mut remount("rw,remount"), 32);
+    assert!(said.contains("was mounted with `ro`") && said.contains(&next), "{said}");
+    assert_eq!(json(varve().args(["status", "--json"]).arg(&dir))["read_only"], true);
+    run(&mut remount("ro,remount,nosuid"));
+    let changes: [&[&str]; 3] =
+        [&["snapshot", "create", "now"], &["txn", "begin"], &["kv", "put", "tags", "k", "v"]];
+    let changed = |change: &[&str]| {
+        let mut command = varve();
+        command.args(&change[..2]).arg(&dir).args(&change[2..]);
+        command
+    };
+    for change in changes {
+        let said = fails(&mut changed(change), 1);
+        assert!(said.contains(&next), "{change:?}: {said}");
+    }
+    // As they say.
+    mount.remount();
+    for change in changes {
+        run(&mut changed(change));
+    }
+    // By the flag alone it is as it was.
+    run(&mut remount("ro,remount"));
+    for change in changes {
+        let said = fails(&mut changed(change), 1);
+        assert!(said.contains("`mount -o remount,rw` lets it be changed"), "{change:?}: {said}");
+    }
+}
+
 #[test]
 fn sigterm_unmounts_cleanly() {
     let Some(mount) = Mount::new() else { return };
