@@ -14,6 +14,7 @@
 )]
 
 mod file;
+mod inherited;
 mod lease;
 mod lock;
 pub mod memory;
@@ -39,6 +40,7 @@ use crate::{
     DirItem, Env, File, FileKind, FileLock, FileStat, JoinHandle, OpenMode, Space, ThreadPanicked,
 };
 use file::{OsFile, stat_of};
+pub use inherited::nothing_inherited;
 use path::Roots;
 
 /// Where the kernel says which boot this is.

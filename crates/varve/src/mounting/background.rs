@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
+use varve_env::os::nothing_inherited;
 
 use super::{Choices, Ready, Report, serve};
 use crate::logging;
@@ -42,7 +43,8 @@ pub fn start_in_background(
     let program = std::env::current_exe()
         .map_err(|error| Error::machine("find this program's file", error))?;
     let log = logging::open_log(store);
-    let mut child = Command::new(program)
+    // What the caller has open, a lock or a pipe, is not kept open until the mount is gone.
+    let mut child = nothing_inherited(&mut Command::new(program))
         .args(["mount", "--daemon", "-o", options])
         .args(verbose.then_some("--verbose"))
         .arg(absolute(store)?)

@@ -158,6 +158,23 @@ fn sigterm_unmounts_cleanly() {
     assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"kept");
 }
 
+/// Whoever started a daemon with a lock or a pipe open had it held, or waited for its end, until the mount was gone.
+#[test]
+fn a_daemon_keeps_nothing_that_its_caller_has_open() {
+    let Some((mount, helper)) = helped() else { return };
+    let held = tempfile::NamedTempFile::new().unwrap();
+    for program in [&[env!("CARGO_BIN_EXE_varve"), "mount"][..], &[helper.to_str().unwrap()]] {
+        let mut script = Command::new("sh");
+        script.args(["-c", "file=$0; exec 3>\"$file\" 8<\"$file\" && exec \"$@\""]);
+        run(script.arg(held.path()).args(program).arg(mount.store()).arg(mount.path()));
+        let open = fs::read_dir(format!("/proc/{}/fd", mount.daemon().as_raw_nonzero())).unwrap();
+        let open = open.filter_map(|item| fs::read_link(item.unwrap().path()).ok());
+        assert!(open.into_iter().all(|file| file != held.path()));
+        mount.unmount();
+    }
+    mount.mount();
+}
+
 #[test]
 fn a_killed_daemon_loses_nothing_and_its_mount_can_be_taken_away() {
     let Some(mount) = Mount::new() else { return };

@@ -1,0 +1,34 @@
+//! What a program that is started gets of the one that starts it.
+
+#![allow(unsafe_code, reason = "what is done between fork(2) and execve(2)")]
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The first descriptor after the standard ones.
+const FIRST: libc::c_uint = 3;
+/// Up to which they are gone through one by one where the kernel cannot do it (Linux before 5.11).
+const LAST: libc::c_int = 4096;
+
+/// Has the program of `command` get the standard descriptors alone: none of those that this process was started with and does not
+/// know of.
+pub fn nothing_inherited(command: &mut Command) -> &mut Command {
+    // SAFETY: the closure takes no lock and no memory, and changes the descriptors of the child alone, which they are
+    // closed in by execve(2) as those of this program are.
+    unsafe { command.pre_exec(close_with_exec) }
+}
+
+/// Marks all but the standard descriptors to be closed by execve(2).
+fn close_with_exec() -> io::Result<()> {
+    let mark = libc::c_long::from(libc::CLOSE_RANGE_CLOEXEC as i32);
+    // SAFETY: it takes numbers alone.
+    let marked = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, mark) };
+    if marked != 0 {
+        for descriptor in FIRST as libc::c_int..LAST {
+            // SAFETY: the same; what is none is refused.
+            unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+    Ok(())
+}
