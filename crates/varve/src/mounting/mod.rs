@@ -8,7 +8,7 @@
 //!    namespace can only be entered while the process has a single thread.
 //! 3. Open the store; if that fails take the mount away again.
 //! 4. Serve. A thread of its own waits until the mount answers and then calls `ready`; another waits for
-//!    SIGTERM and SIGINT, which unmount.
+//!    SIGTERM, SIGINT and SIGHUP, which unmount.
 //! 5. Unmounted: close the store, which syncs it and releases its lock. Or, asked to on the control socket,
 //!    become another program that goes on ([`crate::upgrade`], `succession`).
 //!
@@ -33,7 +33,7 @@ use std::thread;
 
 use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use varve_fs::{MountOptions as FsOptions, ViewKind};
 use varve_fuse::{
@@ -52,6 +52,7 @@ pub use succession::take_over;
 pub use umount::{Unmounted, unmount_and_wait};
 pub(crate) use views::ViewDesk;
 
+use crate::passing::is_ignored;
 use crate::status::ask_daemon;
 use crate::store::{self, FileSystem};
 use crate::{Error, Result};
@@ -206,11 +207,12 @@ fn mount_again(dir: &Path) -> String {
     format!("`varve umount {}`, and mount it again without `ro`", dir.display())
 }
 
-/// SIGTERM and SIGINT unmount; if programs still use the mount it goes when they are done, and a second
+/// SIGTERM, SIGINT and, unless whoever started this ignores it (nohup), SIGHUP unmount; if programs still use the mount it goes when they are done, and a second
 /// signal does not wait for them.
 fn unmount_on_signals(stop: StopHandle, dir: PathBuf) -> Result<()> {
-    let mut signals =
-        Signals::new([SIGTERM, SIGINT]).map_err(|error| Error::machine("handle signals", error))?;
+    let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    let mut signals = Signals::new([SIGTERM, SIGINT].into_iter().chain(hang_up))
+        .map_err(|error| Error::machine("handle signals", error))?;
     let wait = move || {
         let mut modes = [UnmountMode::Plain, UnmountMode::Force].into_iter();
         for signal in signals.forever() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 
 use crate::harness::{
@@ -173,6 +173,35 @@ fn a_daemon_keeps_nothing_that_its_caller_has_open() {
         mount.unmount();
     }
     mount.mount();
+}
+
+/// Who closed the terminal of a mount in the foreground left a dead one behind.
+#[test]
+fn sighup_unmounts_too_unless_it_is_ignored() {
+    let Some(mount) = Mount::new() else { return };
+    for (ignored, sent, heard) in [
+        ("", &[Signal::HUP][..], "signal 1:"),
+        ("trap '' HUP;", &[Signal::HUP, Signal::TERM], "signal 15:"),
+    ] {
+        mount.unmount();
+        let mut daemon = Command::new("sh")
+            .args(["-c", &format!("{ignored} exec \"$0\" \"$@\"")])
+            .args([env!("CARGO_BIN_EXE_varve"), "mount", "-f", "-v"])
+            .arg(mount.store())
+            .arg(mount.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        daemon.stdout.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
+        let pid = rustix::process::Pid::from_child(&daemon);
+        sent.iter().for_each(|signal| rustix::process::kill_process(pid, *signal).unwrap());
+        let ended = daemon.wait_with_output().unwrap();
+        let said = stderr(&ended);
+        assert!(ended.status.success() && said.contains(heard), "{}: {said}", ended.status);
+        assert_eq!(said.matches(": unmounting").count(), 1, "{said}");
+        mount.mount();
+    }
 }
 
 #[test]
