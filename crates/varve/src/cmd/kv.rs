@@ -114,13 +114,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Action::Put(put) => &put.key.dictionary.path,
         Action::Scan(scan) => &scan.dictionary.path,
     };
+    // Before anybody waits for it: a store that is open is locked, and a daemon hangs up on who says nothing.
+    let value = match &arguments.action {
+        Action::Put(Put { value: Some(value), .. }) => Some(bytes(value)),
+        Action::Put(_) => Some(standard_input()?),
+        _ => None,
+    };
     let mut client = Client::open(path, arguments.txn)?;
-    let done = act(&mut client, &arguments.action);
+    let done = act(&mut client, &arguments.action, value);
     let closed = client.close();
     done.and(closed)
 }
 
-fn act(client: &mut Client, action: &Action) -> Result<()> {
+/// Does `action`, a put with `value`.
+fn act(client: &mut Client, action: &Action, value: Option<Vec<u8>>) -> Result<()> {
     match action {
         Action::Create(dictionary) => {
             client.ask(Request::Create(bytes(&dictionary.name))).map(drop)
@@ -129,11 +136,7 @@ fn act(client: &mut Client, action: &Action) -> Result<()> {
         Action::List(arguments) => list(client, arguments),
         Action::Get(key) => get(client, key),
         Action::Put(put) => {
-            let value = match &put.value {
-                Some(value) => bytes(value),
-                None => standard_input()?,
-            };
-            change(client, &put.key, Some(value))?;
+            change(client, &put.key, value)?;
             if put.sync { client.ask(Request::Sync).map(drop) } else { Ok(()) }
         }
         Action::Delete(key) => change(client, key, None),

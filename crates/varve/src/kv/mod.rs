@@ -15,7 +15,7 @@ mod server;
 use std::io::{ErrorKind, Read, Write};
 use std::ops::Bound;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -187,6 +187,25 @@ fn receive(stream: &mut UnixStream) -> std::io::Result<Option<Vec<u8>>> {
     Ok(Some(body))
 }
 
+/// Connects to the daemon that has the store `store` open.
+fn connect(store: &Path) -> std::io::Result<UnixStream> {
+    let daemon = server::connect(store)?;
+    daemon.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
+    Ok(daemon)
+}
+
+/// Sends a request and receives its answer.
+fn exchange(daemon: &mut UnixStream, body: &[u8]) -> std::io::Result<Vec<u8>> {
+    send(daemon, body)?;
+    let hung_up = || std::io::Error::new(ErrorKind::UnexpectedEof, "it has hung up");
+    receive(daemon)?.ok_or_else(hung_up)
+}
+
+fn is_hang_up(error: &std::io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
 /// Who answers.
 enum Way {
     Daemon(UnixStream),
@@ -195,6 +214,7 @@ enum Way {
 
 /// The dictionaries of one store, or as a transaction has them.
 pub struct Client {
+    store: PathBuf,
     way: Way,
     transaction: u64,
 }
@@ -217,18 +237,15 @@ impl Client {
             }
         };
         if !store::is_served(&store)? {
-            return FileSystem::open(&store, &MountOptions::default())
-                .map(|file_system| Client { way: Way::Store(file_system), transaction });
+            let file_system = FileSystem::open(&store, &MountOptions::default())?;
+            return Ok(Client { store, way: Way::Store(file_system), transaction });
         }
-        let connected = server::connect(&store).and_then(|daemon| {
-            daemon.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
-            Ok(Client { way: Way::Daemon(daemon), transaction })
-        });
         let absent = |error: std::io::Error| {
             Error::failed(format!("no daemon of {} can be asked: {error}", store.display()))
                 .hint("`varve status` tells whether it is mounted, and by whom")
         };
-        connected.map_err(|error| unreached(&store, error, absent))
+        let daemon = connect(&store).map_err(|error| unreached(&store, error, absent))?;
+        Ok(Client { store, way: Way::Daemon(daemon), transaction })
     }
 
     /// Asks, and waits for the answer; a failure is an error.
@@ -245,10 +262,14 @@ impl Client {
                     let text = format!("a request of more than {MESSAGE_BYTES_MAX} bytes");
                     return Err(Error::failed(text).hint("change fewer pairs at once"));
                 }
-                send(daemon, &body).map_err(|error| lost(&error))?;
-                let body = receive(daemon).map_err(|error| lost(&error))?;
-                let body = body.ok_or_else(|| lost(&"it has hung up"))?;
-                Response::decode(&body).map_err(|reason| lost(&reason))?
+                let mut answer = exchange(daemon, &body);
+                // It hangs up on who says nothing for long, and what changes nothing may be asked twice.
+                if !request.is_change() && answer.as_ref().is_err_and(is_hang_up) {
+                    *daemon = connect(&self.store).map_err(|error| lost(&error))?;
+                    answer = exchange(daemon, &body);
+                }
+                let answer = answer.map_err(|error| lost(&error))?;
+                Response::decode(&answer).map_err(|reason| lost(&reason))?
             }
         };
         match response {
@@ -400,5 +421,32 @@ mod tests {
             let waits = |fs: &VarveFs| fs.lock_status().unwrap();
             assert!(waits(fs).iter().all(|status| status.waits_for.is_empty()));
         });
+    }
+
+    /// A scan of which a page was read for longer than the daemon waits broke off.
+    #[test]
+    fn who_was_hung_up_on_reads_on_and_changes_nothing_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(dir.path().join("kv")).unwrap();
+        // Answers once and hangs up.
+        let serve = move || {
+            for heard in 1.. {
+                let (mut daemon, _) = listener.accept().unwrap();
+                let Some(body) = receive(&mut daemon).unwrap() else { return };
+                let (_, request) = Request::decode(&body).unwrap();
+                assert!(!request.is_change() || heard == 1, "{request:?} was sent twice");
+                send(&mut daemon, &Response::Value(None).encode()).unwrap();
+            }
+        };
+        let served = std::thread::spawn(serve);
+        let way = Way::Daemon(connect(dir.path()).unwrap());
+        let mut client = Client { store: dir.path().to_path_buf(), way, transaction: 0 };
+        for request in [put(b"one"), get(), get(), Request::Sync] {
+            assert_eq!(client.ask(request).unwrap(), Response::Value(None));
+        }
+        let error = client.ask(put(b"two")).unwrap_err();
+        assert!(error.message().contains("does not answer"), "{error}");
+        drop(connect(dir.path()).unwrap());
+        served.join().unwrap();
     }
 }

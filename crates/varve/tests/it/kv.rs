@@ -348,3 +348,21 @@ fn arbitrary_messages_are_refused_or_read() {
     }
     assert!(read > 1000 && refused > 1000, "{read} read, {refused} refused");
 }
+
+/// A store was opened, and a daemon connected to, before there was a value: the one stayed locked, and the other hung up on who did not
+/// say anything.
+#[test]
+fn nobody_waits_for_a_value_that_is_yet_to_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    run(varve().arg("format").arg(&store));
+    said(&store, &["create", "tags"]);
+    let mut put = kv(&store, &["put", "tags", "k"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut value = put.stdin.take().unwrap();
+    // More than a pipe holds: when it is written, the rest of it is being read.
+    value.write_all(&vec![b'x'; 300_000]).unwrap();
+    assert_eq!(said(&store, &["list"]), "tags\n");
+    drop(value);
+    assert!(put.wait().unwrap().success());
+    assert_eq!(said(&store, &["get", "tags", "k"]).len(), 300_000);
+}
