@@ -1,16 +1,16 @@
 //! The sockets by which a daemon is asked, in the directory of its store.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, Mode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Uid;
@@ -87,34 +87,74 @@ pub(crate) fn take_clients(listener: &UnixListener, mut take: impl FnMut(UnixStr
     }
 }
 
+/// A client who has until a moment to say something, however little of it at a time.
+pub(crate) struct InTime<'a> {
+    client: &'a UnixStream,
+    end: Instant,
+}
+
+impl InTime<'_> {
+    /// For `patience` from now on.
+    pub(crate) fn new(client: &UnixStream, patience: Duration) -> InTime<'_> {
+        InTime { client, end: Instant::now() + patience }
+    }
+
+    /// What is left of it; `TimedOut` if nothing is.
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for InTime<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.client.set_read_timeout(Some(self.left()?))?;
+        self.client.read(buffer)
+    }
+}
+
 /// Places for those who are served at once.
 #[derive(Clone)]
 pub(crate) struct Places {
-    free: Arc<AtomicUsize>,
+    free: Arc<Free>,
+}
+
+struct Free {
+    count: Mutex<usize>,
+    one: Condvar,
 }
 
 /// One of them, free again when dropped.
 pub(crate) struct Taken {
-    free: Arc<AtomicUsize>,
+    free: Arc<Free>,
 }
 
 impl Places {
     /// `count` free ones.
     pub(crate) fn new(count: usize) -> Places {
-        Places { free: Arc::new(AtomicUsize::new(count)) }
+        Places { free: Arc::new(Free { count: Mutex::new(count), one: Condvar::new() }) }
     }
 
     /// Takes one; `None` if all are taken.
     pub(crate) fn take(&self) -> Option<Taken> {
-        let one_less = |free: usize| free.checked_sub(1);
-        self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).ok()?;
+        let mut count = self.free.count.lock();
+        *count = count.checked_sub(1)?;
         Some(Taken { free: Arc::clone(&self.free) })
+    }
+
+    /// Waits for one and takes it.
+    pub(crate) fn wait(&self) -> Taken {
+        let mut count = self.free.count.lock();
+        self.free.one.wait_while(&mut count, |count| *count == 0);
+        *count -= 1;
+        Taken { free: Arc::clone(&self.free) }
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.free.fetch_add(1, Ordering::Relaxed);
+        *self.free.count.lock() += 1;
+        self.free.one.notify_one();
     }
 }
 
@@ -159,7 +199,7 @@ fn address_in(dir: &OwnedFd, name: &str) -> PathBuf {
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 

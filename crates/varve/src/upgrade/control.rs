@@ -9,8 +9,8 @@
 //! ```
 //!
 //! 1. A thread takes one client after the other. Only root and the daemon's own user are heard.
-//! 2. Requests about views have threads of their own, as one may wait for what another has locked, and that for its commit;
-//!    so has an upgrade, which waits for those that are under way.
+//! 2. Each has a thread of its own, as one may be slow to say what it wants, or wait for what another has locked, and that for its
+//!    commit; and an upgrade waits for those that are under way.
 //! 3. The binary is asked whether it can take over (`--probe`); nothing has been stopped until then.
 //! 4. Nobody works with views any more, until the mount is served again (`mounting::door`), and their mounts are taken away.
 //! 5. The order is left for the serving thread and the session paused. Whoever serves next answers the client.
@@ -32,7 +32,7 @@ use varve_fuse::PauseHandle;
 use super::request::Request;
 use super::{Abilities, PROBE, successor};
 use crate::mounting::{Closed, Report, ViewDesk, Working, being_upgraded};
-use crate::socket::{Places, SocketName, Taken, unreached};
+use crate::socket::{InTime, Places, SocketName, Taken, unreached};
 use crate::views::ViewRequest;
 use crate::{Error, Result, socket};
 
@@ -40,6 +40,8 @@ use crate::{Error, Result, socket};
 const CONTROL_NAME: &str = "control";
 /// The longest request that is read.
 const REQUEST_BYTES_MAX: u64 = 32 << 10;
+/// Clients that say what they want at once.
+const HEARD_MAX: usize = 64;
 /// Requests that are worked on at once. So many wait only for what others have locked.
 const REQUESTS_MAX: usize = 256;
 /// Transactions that are ended beside those, as what the others wait for.
@@ -95,8 +97,12 @@ impl Control {
         let (listener, name) = socket::listen(dir, CONTROL_NAME).map_err(failed)?;
         let control = Control { _name: name, desk: Arc::default() };
         let desk = Arc::clone(&control.desk);
-        let places = (Places::new(REQUESTS_MAX), Places::new(ENDS_MAX));
-        let hear = move || socket::take_clients(&listener, |client| hear(client, &desk, &places));
+        let hall = Hall {
+            heard: Places::new(HEARD_MAX),
+            requests: Places::new(REQUESTS_MAX),
+            ends: Places::new(ENDS_MAX),
+        };
+        let hear = move || socket::take_clients(&listener, |client| admit(client, &desk, &hall));
         thread::Builder::new().name("varve-control".to_owned()).spawn(hear).map_err(failed)?;
         Ok(control)
     }
@@ -161,62 +167,74 @@ pub(crate) fn ask_of(store: &Path, served_by: Option<Uid>, request: &Request) ->
     }
 }
 
-/// Hears one client.
-fn hear(mut client: UnixStream, desk: &Arc<Mutex<Desk>>, (places, ends): &(Places, Places)) {
-    let place = |is_end: bool| {
-        places.take().or_else(|| is_end.then(|| ends.take()).flatten()).ok_or_else(|| {
+/// Places for clients.
+#[derive(Clone)]
+struct Hall {
+    heard: Places,
+    requests: Places,
+    /// For those who end transactions, beside those.
+    ends: Places,
+}
+
+impl Hall {
+    /// A place for who asks for this.
+    fn place_for(&self, request: &Request) -> Result<Taken> {
+        use ViewRequest::{Abort, Commit};
+        let is_end = matches!(request, Request::Views(Commit { .. } | Abort { .. }));
+        let beside = || is_end.then(|| self.ends.take()).flatten();
+        self.requests.take().or_else(beside).ok_or_else(|| {
             Error::failed(format!("{REQUESTS_MAX} requests are being worked on"))
                 .hint("try again when some are done, as those that wait for a transaction's locks")
         })
+    }
+}
+
+/// Has a thread hear one client, and do what he asks. Without one he is hung up on.
+fn admit(mut client: UnixStream, desk: &Arc<Mutex<Desk>>, hall: &Hall) {
+    // None of those before takes it for long.
+    let heard = hall.heard.wait();
+    let (desk, hall) = (Arc::clone(desk), hall.clone());
+    let work = move || {
+        let request = understand(&client, CLIENT_PATIENCE).inspect_err(|error| {
+            log::warn!("{}", error.message());
+        });
+        drop(heard);
+        match request.and_then(|request| Ok((hall.place_for(&request)?, request))) {
+            Ok((_place, request)) => serve(client, request, &desk),
+            Err(error) => answer(&mut client, &Report::of(&error)),
+        }
     };
-    match understand(&client) {
-        Ok(Request::Views(request)) => match views(desk).and_then(|views| {
-            let is_end = matches!(request, ViewRequest::Commit { .. } | ViewRequest::Abort { .. });
-            Ok((views, place(is_end)?))
+    if let Err(error) = thread::Builder::new().name("varve-desk".to_owned()).spawn(work) {
+        log::warn!("a request is not answered: {error}");
+    }
+}
+
+/// Does what a client asks.
+fn serve(mut client: UnixStream, request: Request, desk: &Mutex<Desk>) {
+    let views = || views(desk);
+    match request {
+        Request::Views(request) => match views().and_then(|entered| {
+            entered.0.admit(&request)?;
+            Ok(entered)
         }) {
-            Ok(((views, working), place)) => beside(place, move || {
-                match (views.admit(&request), &request) {
-                    (Err(error), _) => answer(&mut client, &Report::of(&error)),
-                    (Ok(()), ViewRequest::Send(_) | ViewRequest::Receive) => {
-                        views.transfer(&request, &mut client);
-                    }
-                    (Ok(()), _) => answer(&mut client, &report(views.answer(&request))),
+            Ok((views, _working)) => match request {
+                ViewRequest::Send(_) | ViewRequest::Receive => {
+                    views.transfer(&request, &mut client);
                 }
-                drop(working);
-            }),
+                _ => answer(&mut client, &report(views.answer(&request))),
+            },
             Err(error) => answer(&mut client, &Report::of(&error)),
         },
-        Ok(Request::Redesign) => {
-            let done = views(desk).and_then(|(views, _working)| views.redesign());
+        Request::Redesign => {
+            let done = views().and_then(|(views, _working)| views.redesign());
             answer(&mut client, &report(done));
         }
-        Ok(Request::Upgrade { binary }) => match place(false) {
-            Ok(place) => {
-                let desk = Arc::clone(desk);
-                beside(place, move || upgrade(client, binary, &desk));
-            }
-            Err(error) => answer(&mut client, &Report::of(&error)),
-        },
-        Err(error) => {
-            log::warn!("{}", error.message());
-            answer(&mut client, &Report::of(&error));
-        }
+        Request::Upgrade { binary } => upgrade(client, binary, desk),
     }
 }
 
 fn report(done: Result<Value>) -> Report {
     done.map_or_else(|error| Report::of(&error), Report::Done)
-}
-
-/// Does `work` in a thread, which has a place. Without one the client is hung up on.
-fn beside(place: Taken, work: impl FnOnce() + Send + 'static) {
-    let work = move || {
-        work();
-        drop(place);
-    };
-    if let Err(error) = thread::Builder::new().name("varve-desk".to_owned()).spawn(work) {
-        log::warn!("a request is not answered: {error}");
-    }
 }
 
 /// Leaves an order for the thread that serves, and has it look.
@@ -245,8 +263,8 @@ fn views(desk: &Mutex<Desk>) -> Result<(Arc<ViewDesk>, Working)> {
     Ok((Arc::clone(views), views.enter()?))
 }
 
-/// What an allowed client wants.
-fn understand(client: &UnixStream) -> Result<Request> {
+/// What an allowed client wants, if he says it within `patience`.
+fn understand(client: &UnixStream, patience: Duration) -> Result<Request> {
     let failed = |reason: &dyn std::fmt::Display| {
         Error::failed(format!("a request is not heard: {reason}"))
             .hint("ask with a varve of the daemon's version; `varve upgrade` makes it the daemon's")
@@ -256,12 +274,9 @@ fn understand(client: &UnixStream) -> Result<Request> {
         return Err(Error::failed("only root and the user who mounted may do this")
             .hint("run it as one of them"));
     }
-    let timeouts = client
-        .set_read_timeout(Some(CLIENT_PATIENCE))
-        .and_then(|()| client.set_write_timeout(Some(CLIENT_PATIENCE)));
-    timeouts.map_err(|error| failed(&error))?;
+    client.set_write_timeout(Some(CLIENT_PATIENCE)).map_err(|error| failed(&error))?;
     let mut line = String::new();
-    let mut reader = BufReader::new(client.take(REQUEST_BYTES_MAX));
+    let mut reader = BufReader::new(InTime::new(client, patience).take(REQUEST_BYTES_MAX));
     reader.read_line(&mut line).map_err(|error| failed(&error))?;
     serde_json::from_str(&line).map_err(|error| failed(&error))
 }
@@ -380,5 +395,38 @@ mod tests {
             let error = probe(Path::new(binary)).unwrap_err();
             assert!(error.message().contains(reason), "{error}");
         }
+    }
+
+    /// One who was slow to say what he wants kept all others waiting.
+    #[test]
+    fn who_says_nothing_keeps_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let _control = Control::listen(opened(dir.path())).unwrap();
+        let silent = [0; HEARD_MAX - 1].map(|_| connect(dir.path()).unwrap());
+        for mut half in &silent {
+            half.write_all(b"{").unwrap();
+        }
+        let mut client = connect(dir.path()).unwrap();
+        client.set_read_timeout(Some(varve_testkit::PATIENCE)).unwrap();
+        client.write_all(b"\"redesign\"\n").unwrap();
+        let mut heard = String::new();
+        client.read_to_string(&mut heard).unwrap();
+        assert!(heard.contains("already"), "no session serves yet: {heard}");
+    }
+
+    /// Who said a byte now and then was heard for as long as he did.
+    #[test]
+    fn a_request_is_said_in_time() {
+        let (client, mut slow) = UnixStream::pair().unwrap();
+        let drip = thread::spawn(move || {
+            while slow.write_all(b" ").is_ok() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let error = understand(&client, Duration::from_millis(100)).unwrap_err();
+        drop(client);
+        drip.join().unwrap();
+        let late = ["timed out", "temporarily unavailable"];
+        assert!(late.iter().any(|late| error.message().contains(late)), "{error}");
     }
 }
