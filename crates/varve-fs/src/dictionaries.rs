@@ -34,6 +34,8 @@ use crate::ids::IdAllocator;
 
 /// The largest value of a pair, in bytes.
 pub const PAIR_VALUE_BYTES_MAX: usize = 1 << 20;
+/// What a pair counts in a page beside its bytes, so that many small ones take no more memory than few large ones.
+const PAIR_OVERHEAD_BYTES: usize = 64;
 
 /// A change of a pair: its key, and its value or nothing if it goes.
 pub type PairChange = (Bytes, Option<Bytes>);
@@ -347,7 +349,7 @@ impl Dictionaries {
         })
     }
 
-    /// Pairs of `range` in `direction` as of now, until their keys and values have `bytes_max` bytes; at least one.
+    /// Pairs of `range` in `direction` as of now, until their keys and values have `bytes_max` bytes, each pair some more; at least one.
     pub fn scan(
         &self,
         name: &[u8],
@@ -360,7 +362,7 @@ impl Dictionaries {
             let mut bytes = 0;
             for pair in self.store.scan(pairs, range, direction).map_err(error::store)? {
                 let (key, value) = pair.map_err(error::store)?;
-                bytes += key.len() + value.len();
+                bytes += key.len() + value.len() + PAIR_OVERHEAD_BYTES;
                 if bytes > bytes_max && !page.pairs.is_empty() {
                     page.more = true;
                     break;

@@ -1,7 +1,7 @@
 //! The sockets by which a daemon is asked, in the directory of its store.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -87,7 +87,7 @@ pub(crate) fn take_clients(listener: &UnixListener, mut take: impl FnMut(UnixStr
     }
 }
 
-/// A client who has until a moment to say something, however little of it at a time.
+/// A client who has until a moment to say something, or to hear it, however little of it at a time.
 pub(crate) struct InTime<'a> {
     client: &'a UnixStream,
     end: Instant,
@@ -110,6 +110,17 @@ impl Read for InTime<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.client.set_read_timeout(Some(self.left()?))?;
         self.client.read(buffer)
+    }
+}
+
+impl Write for InTime<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.client.set_write_timeout(Some(self.left()?))?;
+        self.client.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -228,6 +239,22 @@ mod tests {
         assert_eq!(mode(&outside), 0o644);
         let _listener = listen(dir(), "control").unwrap();
         assert_eq!(mode(&store.join("control")), 0o600);
+    }
+
+    /// Who took a byte of an answer now and then kept its place for as long as he did.
+    #[test]
+    fn what_is_said_is_heard_in_time() {
+        let (served, mut slow) = UnixStream::pair().unwrap();
+        let drip = thread::spawn(move || {
+            while slow.read(&mut [0; 64]).is_ok_and(|count| count > 0) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let mut in_time = InTime::new(&served, Duration::from_millis(100));
+        let error = in_time.write_all(&vec![0; 4 << 20]).unwrap_err();
+        drop(served);
+        drip.join().unwrap();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! Source: KVFS thesis 3.1 (files and pairs on one store).
 
 pub mod protocol;
+mod room;
 mod server;
 
 use std::io::{ErrorKind, Read, Write};
@@ -36,6 +37,9 @@ pub(crate) use server::Server;
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
 /// Bytes of the keys and values of an answer, unless one pair is larger.
 const PAGE_BYTES: usize = 256 << 10;
+
+/// Messages up to this size are sent at once with their length.
+const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// Does what `request` asks for, in a transaction unless its number is 0. Waits for what transactions have locked, as long
 /// as calls about files do.
@@ -166,25 +170,37 @@ fn send(stream: &mut impl Write, body: &[u8]) -> std::io::Result<()> {
     if body.len() > MESSAGE_BYTES_MAX {
         return Err(std::io::Error::new(ErrorKind::InvalidInput, "a message of more than 2 MiB"));
     }
-    let mut message = (body.len() as u32).to_le_bytes().to_vec();
-    message.extend_from_slice(body);
-    stream.write_all(&message)
+    let len = (body.len() as u32).to_le_bytes();
+    if body.len() <= COPIED_BYTES_MAX {
+        return stream.write_all(&[&len, body].concat());
+    }
+    stream.write_all(&len)?;
+    stream.write_all(body)
 }
 
 /// Receives a message; `None` if the other side has gone before it began.
-fn receive(stream: &mut UnixStream) -> std::io::Result<Option<Vec<u8>>> {
+fn receive(stream: &mut impl Read) -> std::io::Result<Option<Vec<u8>>> {
     let mut len = [0; 4];
     match stream.read_exact(&mut len) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
         read => read?,
     }
-    let len = u32::from_le_bytes(len) as usize;
+    receive_body(stream, body_len(len)?).map(Some)
+}
+
+/// The length of a body, as it is said before it.
+fn body_len(said: [u8; 4]) -> std::io::Result<usize> {
+    let len = u32::from_le_bytes(said) as usize;
     if len > MESSAGE_BYTES_MAX {
         return Err(std::io::Error::new(ErrorKind::InvalidData, "a message of more than 2 MiB"));
     }
+    Ok(len)
+}
+
+fn receive_body(stream: &mut impl Read, len: usize) -> std::io::Result<Vec<u8>> {
     let mut body = vec![0; len];
     stream.read_exact(&mut body)?;
-    Ok(Some(body))
+    Ok(body)
 }
 
 /// Connects to the daemon that has the store `store` open.
@@ -309,6 +325,7 @@ mod tests {
     use varve_fs::{FormatOptions, Isolation, TransactionOptions};
     use varve_types::InodeId;
 
+    use super::protocol::memory_bytes;
     use super::*;
 
     const TAGS: &[u8] = b"tags";
@@ -384,6 +401,17 @@ mod tests {
         varve_testkit::golden(format!("{dir}/kv.responses"), &sent(&bodies));
         for (body, response) in bodies.iter().zip(responses) {
             assert_eq!(Response::decode(body), Ok(response));
+        }
+    }
+
+    #[test]
+    fn what_a_request_takes_is_known_before_it_is_taken_apart() {
+        let changes = (0..1000_u32).map(|n| (n.to_be_bytes().to_vec(), None)).collect();
+        let body = Request::Change { name: TAGS.to_vec(), changes }.encode(7);
+        assert_eq!(memory_bytes(&body), 2 * body.len() + 256_000);
+        assert_eq!(memory_bytes(&get().encode(0)), 2 * get().encode(0).len());
+        for len in 0..30 {
+            assert!(memory_bytes(&body[..len]) <= 2 * len + 256 * len);
         }
     }
 

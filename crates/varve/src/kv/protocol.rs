@@ -15,6 +15,9 @@ pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
 /// The most changes of one request.
 pub const CHANGES_MAX: u32 = 100_000;
 
+/// Memory that a pair takes while it is changed, beside that of its bytes.
+const PAIR_MEMORY_BYTES: usize = 256;
+
 /// An end of a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
@@ -220,6 +223,21 @@ impl Parts<'_> {
     fn nothing_left(&self) -> Read<()> {
         if self.0.is_empty() { Ok(()) } else { Err("bytes after its end") }
     }
+}
+
+/// Bytes of memory that it takes at most, about, to do what is asked for in `body`: of a change each pair takes some beside its own.
+pub fn memory_bytes(body: &[u8]) -> usize {
+    let mut parts = Parts(body);
+    let mut count = || {
+        parts.u64()?;
+        if parts.u8()? != CHANGE {
+            return Ok::<u32, &str>(0);
+        }
+        parts.bytes()?;
+        parts.u32()
+    };
+    let pairs = count().unwrap_or(0).min(CHANGES_MAX) as usize;
+    2 * body.len() + pairs.min(body.len()) * PAIR_MEMORY_BYTES
 }
 
 impl Request {

@@ -3,12 +3,14 @@
 //! 1. One thread takes clients, another serves each, as many at once as [`CLIENTS_MAX`].
 //! 2. Only root and the daemon's own user are heard.
 //! 3. A client sends requests one after the other and gets each answer before the next. One that says something that
-//!    is none is told so, and hung up on; one that says nothing for [`IDLE_MAX`] is hung up on too, so that no place
-//!    is held for ever.
+//!    is none is told so, and hung up on; one that says nothing for [`IDLE_MAX`], or is longer about a request or its answer than
+//!    [`CLIENT_PATIENCE`], is hung up on too, so that no place is held for ever.
+//! 4. Large requests wait for memory ([`Room`]): all that are being received share some, and all that are worked on.
 //!
 //! When the session pauses for another program, requests that wait are answered with a failure or by a hang-up; what
 //! was acknowledged is in the store.
 
+use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -18,18 +20,25 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::protocol::{Failure, Request, Response};
-use super::{answer, receive, send};
+use super::protocol::{Failure, Request, Response, memory_bytes};
+use super::room::Room;
+use super::{answer, body_len, receive_body, send};
 use crate::mounting::ViewDesk;
-use crate::socket::{Places, SocketName};
+use crate::socket::{InTime, Places, SocketName};
 use crate::{Error, Result, socket};
 
 /// Name of the socket within a store.
 const SOCKET_NAME: &str = "kv";
 /// Clients that are served at once.
 const CLIENTS_MAX: usize = 64;
-/// How long a client may take to hear an answer.
+/// How long a client may take to say a request that it has begun, and to hear an answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+/// Memory for requests that are being received.
+const RECEIVED_BYTES: usize = 8 << 20;
+/// Memory for requests that are worked on.
+const WORK_BYTES: usize = 48 << 20;
+/// How long a request may wait for that: those that have it may wait for what others have locked.
+const WORK_WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long a client may say nothing: longer than a person reads one page of a scan.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
@@ -50,8 +59,9 @@ impl Server {
         let server = Server { _name: name, desk: Arc::default() };
         let desk = Arc::clone(&server.desk);
         let accept = move || {
+            let hall = Arc::new(Hall::new(CLIENT_PATIENCE, IDLE_MAX));
             let places = Places::new(CLIENTS_MAX);
-            socket::take_clients(&listener, |client| admit(client, &desk, &places));
+            socket::take_clients(&listener, |client| admit(client, &desk, &hall, &places));
         };
         thread::Builder::new().name("varve-kv".to_owned()).spawn(accept).map_err(failed)?;
         Ok(server)
@@ -75,13 +85,13 @@ pub(super) fn connect(store: &Path) -> std::io::Result<UnixStream> {
 }
 
 /// Has a thread serve `client`, unless there are too many.
-fn admit(mut client: UnixStream, desk: &Arc<Desk>, places: &Places) {
+fn admit(mut client: UnixStream, desk: &Arc<Desk>, hall: &Arc<Hall>, places: &Places) {
     let Some(place) = places.take() else {
         return refuse(&mut client, "too many clients; try again later");
     };
-    let desk = Arc::clone(desk);
+    let (desk, hall) = (Arc::clone(desk), Arc::clone(hall));
     let serve = move || {
-        if let Err(error) = serve(client, &desk, IDLE_MAX) {
+        if let Err(error) = serve(client, &desk, &hall) {
             log::debug!("a client of dictionaries is gone: {error}");
         }
         drop(place);
@@ -104,54 +114,113 @@ fn read_only(error: &Error) -> Response {
     Response::Failed(Failure::ReadOnly, text)
 }
 
-/// Answers one request after the other, until the client goes, says nothing for `idle_max` or something that is none.
-fn serve(mut client: UnixStream, desk: &Desk, idle_max: Duration) -> std::io::Result<()> {
-    client.set_write_timeout(Some(CLIENT_PATIENCE))?;
-    client.set_read_timeout(Some(idle_max))?;
+/// What all clients share, and how long each is waited for.
+struct Hall {
+    patience: Duration,
+    idle_max: Duration,
+    received: Room,
+    work: Room,
+}
+
+impl Hall {
+    fn new(patience: Duration, idle_max: Duration) -> Hall {
+        let (received, work) = (Room::new(RECEIVED_BYTES), Room::new(WORK_BYTES));
+        Hall { patience, idle_max, received, work }
+    }
+}
+
+/// Answers one request after the other, until the client goes, says nothing for long or something that is none.
+fn serve(mut client: UnixStream, desk: &Desk, hall: &Hall) -> std::io::Result<()> {
+    client.set_write_timeout(Some(hall.patience))?;
     let peer = rustix::net::sockopt::socket_peercred(&client)?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
         refuse(&mut client, "only root and the user who mounted may do this");
         return Ok(());
     }
-    while let Some(body) = receive(&mut client)? {
-        let (transaction, request) = match Request::decode(&body) {
+    while let Some(len) = next_len(&mut client, hall)? {
+        // Who has some of it goes on within a time.
+        let Some(received) = hall.received.take(len, hall.idle_max) else { return Ok(()) };
+        let body = receive_body(&mut InTime::new(&client, hall.patience), len)?;
+        let Some(_work) = hall.work.take(memory_bytes(&body), WORK_WAIT_MAX) else {
+            let text = "other requests take all memory there is for them; try again".to_owned();
+            let busy = Response::Failed(Failure::Locked, text).encode();
+            send(&mut InTime::new(&client, hall.patience), &busy)?;
+            continue;
+        };
+        let decoded = Request::decode(&body);
+        drop((body, received));
+        let (transaction, request) = match decoded {
             Ok(request) => request,
             Err(why) => {
                 refuse(&mut client, &format!("this is no request: {why}"));
                 return Ok(());
             }
         };
-        let served = desk.lock().clone();
-        let response = match served {
-            Some(served) => match served.refuses_changes().filter(|_| request.is_change()) {
-                Some(error) => read_only(&error),
-                None => answer(&served.fs, transaction, &request),
-            },
-            None => {
-                Response::Failed(Failure::Storage, "the mount is being upgraded or ends".to_owned())
-            }
-        };
-        send(&mut client, &response.encode())?;
+        let answer = respond(desk, transaction, &request).encode();
+        send(&mut InTime::new(&client, hall.patience), &answer)?;
     }
     Ok(())
 }
 
+/// The length of the next request; `None` if the client has gone.
+fn next_len(client: &mut UnixStream, hall: &Hall) -> std::io::Result<Option<usize>> {
+    client.set_read_timeout(Some(hall.idle_max))?;
+    let mut len = [0; 4];
+    let begun = loop {
+        match client.read(&mut len) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => break read?,
+        }
+    };
+    if begun == 0 {
+        return Ok(None);
+    }
+    InTime::new(client, hall.patience).read_exact(&mut len[begun..])?;
+    body_len(len).map(Some)
+}
+
+fn respond(desk: &Desk, transaction: u64, request: &Request) -> Response {
+    let Some(served) = desk.lock().clone() else {
+        let text = "the mount is being upgraded or ends".to_owned();
+        return Response::Failed(Failure::Storage, text);
+    };
+    match served.refuses_changes().filter(|_| request.is_change()) {
+        Some(error) => read_only(&error),
+        None => answer(&served.fs, transaction, request),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use super::super::receive;
     use super::*;
 
-    /// Neither a client that never asks nor one that stops within a request keeps its place.
+    /// What a client hears, and why it is hung up on, that says `said` and then a byte now and then.
+    fn hung_up_on(said: &[u8], more: usize) -> ErrorKind {
+        let (served, mut client) = UnixStream::pair().unwrap();
+        client.set_read_timeout(Some(varve_testkit::PATIENCE)).unwrap();
+        client.write_all(said).unwrap();
+        let short = Duration::from_millis(20);
+        let served = thread::spawn(move || {
+            serve(served, &Desk::default(), &Hall::new(short, short)).unwrap_err().kind()
+        });
+        for _ in 0..more {
+            let _ = client.write_all(&[0]);
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!matches!(receive(&mut client), Ok(Some(_))));
+        served.join().unwrap()
+    }
+
+    /// Neither a client that never asks nor one that stops within a request keeps its place, or is long about it.
     #[test]
     fn clients_that_say_nothing_are_hung_up_on() {
-        for said in [&b""[..], &[9, 0, 0, 0, 1]] {
-            let (served, mut client) = UnixStream::pair().unwrap();
-            client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-            std::io::Write::write_all(&mut client, said).unwrap();
-            let served = thread::spawn(|| {
-                serve(served, &Desk::default(), Duration::from_millis(20)).unwrap_err().kind()
-            });
-            assert!(receive(&mut client).unwrap().is_none());
-            assert_eq!(served.join().unwrap(), std::io::ErrorKind::WouldBlock);
-        }
+        let late = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
+        assert!(late.contains(&hung_up_on(b"", 0)));
+        assert!(late.contains(&hung_up_on(&[9, 0, 0, 0, 1], 0)));
+        // All of it would have come.
+        assert!(late.contains(&hung_up_on(&[0, 1, 0, 0], 256)));
     }
 }

@@ -1,9 +1,13 @@
 //! What a daemon takes of the machine is bounded, whatever programs do.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Barrier;
 
 use crate::harness::{Mount, run, varve, without_namespaces};
+use varve::kv::protocol::{Failure, Request};
 use varve_testkit::{Command, there_is};
 
 /// A field of /proc/PID/status, in KiB.
@@ -146,4 +150,33 @@ fn many_snapshots_that_are_looked_at_cost_little() {
     for (n, file) in all.iter().enumerate() {
         assert_eq!(std::io::read_to_string(file).unwrap(), format!("{n}"));
     }
+}
+
+/// Each client of dictionaries could take tens of MiB at once, for a request of one.
+#[test]
+fn clients_of_dictionaries_share_what_memory_there_is_for_them() {
+    const CLIENTS: usize = 32;
+    const PAIRS: u32 = 100_000;
+    /// The budget, what a daemon takes besides, what large requests share, and what the allocator keeps.
+    const MEMORY_KIB_MAX: u64 = (16 + 24 + 8 + 48 + 64) << 10;
+    let Some(mount) = mounted_under(&["/usr/bin/env"], "memory=16M") else { return };
+    // Of a dictionary that is not there, so that nothing but the requests takes memory.
+    let changes = (0..PAIRS).map(|n| (n.to_be_bytes().to_vec(), Some(vec![1]))).collect();
+    let body = Request::Change { name: b"none".to_vec(), changes }.encode(0);
+    let message = [&(body.len() as u32).to_le_bytes(), &body[..]].concat();
+    let together = Barrier::new(CLIENTS);
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut client = UnixStream::connect(mount.store().join("kv")).unwrap();
+                together.wait();
+                client.write_all(&message).unwrap();
+                let mut answer = [0; 5];
+                client.read_exact(&mut answer).unwrap();
+                assert_eq!(answer[4], Failure::NotFound as u8);
+            });
+        }
+    });
+    let peak = memory_kib(mount.daemon(), "VmHWM");
+    assert!(peak < MEMORY_KIB_MAX, "{peak} KiB");
 }
