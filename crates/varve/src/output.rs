@@ -150,12 +150,14 @@ pub(crate) fn changes(told: &Value, as_json: bool) -> Result<()> {
         return json(told);
     }
     for change in told["changes"].as_array().into_iter().flatten() {
-        let path = printable(&change["path"]);
+        let path = printable_path(&change["path"]);
         line(match change["change"].as_str() {
-            Some("added") => format!("A  {path}"),
-            Some("removed") => format!("D  {path}"),
-            Some("renamed") => format!("R  {} -> {path}", printable(&change["from"])),
-            _ => format!("M  {path}"),
+            Some("added") => [b"A  ", &path[..]].concat(),
+            Some("removed") => [b"D  ", &path[..]].concat(),
+            Some("renamed") => {
+                [b"R  ", &printable_path(&change["from"])[..], b" -> ", &path].concat()
+            }
+            _ => [b"M  ", &path[..]].concat(),
         });
     }
     if told["complete"] == false {
@@ -166,8 +168,20 @@ pub(crate) fn changes(told: &Value, as_json: bool) -> Result<()> {
 
 /// A text on one line, whatever names hold.
 pub(crate) fn printable(text: &Value) -> String {
-    let letters = text.as_str().unwrap_or_default().chars();
-    letters.fold(String::new(), |mut line, letter| {
+    on_one_line(text.as_str().unwrap_or_default())
+}
+
+/// Like [`place`], on one line, whatever names hold.
+fn printable_path(told: &Value) -> Vec<u8> {
+    place(told).utf8_chunks().fold(Vec::new(), |mut line, chunk| {
+        line.extend_from_slice(on_one_line(chunk.valid()).as_bytes());
+        line.extend_from_slice(chunk.invalid());
+        line
+    })
+}
+
+fn on_one_line(text: &str) -> String {
+    text.chars().fold(String::new(), |mut line, letter| {
         match letter.is_control() {
             true => line.extend(letter.escape_default()),
             false => line.push(letter),

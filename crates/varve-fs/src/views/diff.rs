@@ -12,6 +12,9 @@
 //! Costs the number of changes, each with the directories above it. What programs change meanwhile may be told or not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -53,12 +56,13 @@ pub enum ChangeKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct PathChange {
     /// From the root of the file system on, in the later state; if removed, where it was.
-    pub path: String,
+    #[serde(with = "varve_engine::paths")]
+    pub path: PathBuf,
     /// What has become of it.
     pub change: ChangeKind,
     /// Where it was, if it is renamed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
+    #[serde(with = "varve_engine::paths", skip_serializing_if = "Option::is_none")]
+    pub from: Option<PathBuf>,
 }
 
 /// What has changed.
@@ -85,7 +89,7 @@ struct Side<'a> {
     store: &'a dyn Store,
     meta: KeyspaceId,
     /// The directory whose path was asked for last.
-    last: Option<(InodeId, Option<String>)>,
+    last: Option<(InodeId, Option<PathBuf>)>,
 }
 
 impl<'a> Side<'a> {
@@ -109,20 +113,19 @@ impl<'a> Side<'a> {
     }
 
     /// The path of a directory; `None` if it is removed.
-    fn dir_path(&mut self, dir: InodeId) -> FsResult<Option<String>> {
+    fn dir_path(&mut self, dir: InodeId) -> FsResult<Option<PathBuf>> {
         if let Some((_, path)) = self.last.as_ref().filter(|(last, _)| *last == dir) {
             return Ok(path.clone());
         }
         let path = read_path(self.store, self.meta, dir)?;
-        let path = path.map(|path| String::from_utf8_lossy(&path).into_owned());
+        let path = path.map(|path| PathBuf::from(OsString::from_vec(path)));
         self.last = Some((dir, path.clone()));
         Ok(path)
     }
 
-    fn path(&mut self, (dir, name): &Name) -> FsResult<Option<String>> {
+    fn path(&mut self, (dir, name): &Name) -> FsResult<Option<PathBuf>> {
         let above = self.dir_path(*dir)?;
-        let name = String::from_utf8_lossy(name);
-        Ok(above.map(|above| format!("{}/{name}", above.trim_end_matches('/'))))
+        Ok(above.map(|above| above.join(OsStr::from_bytes(name))))
     }
 }
 
@@ -405,7 +408,7 @@ impl<'a> Walk<'a> {
             let change = ChangeKind::Renamed;
             changes.extend(path.map(|path| PathChange { path, change, from }));
         }
-        let mut tell = |path: Option<String>, change| {
+        let mut tell = |path: Option<PathBuf>, change| {
             changes.extend(path.map(|path| PathChange { path, change, from: None }));
         };
         for name in self.removed.keys() {

@@ -276,7 +276,7 @@ fn clones_go_on_in_transactions() {
     assert_eq!(rig.list(c).len(), 4);
     assert_eq!(&rig.contents(rig.find(c, "large").unwrap().ino)[..4], b"xxxx");
     let told = rig.transaction_diff(&txn.name).unwrap().changes;
-    let told: Vec<_> = told.iter().map(|told| (told.path.as_str(), told.change)).collect();
+    let told: Vec<_> = told.iter().map(|told| (told.path.to_str().unwrap(), told.change)).collect();
     assert_eq!(told, [("/c/large", ChangeKind::Changed), ("/c/small", ChangeKind::Changed)]);
     rig.commit_transaction(&txn.name, &view).unwrap();
     drop(view);

@@ -1,7 +1,10 @@
 //! Snapshots of random trees with random changes between them: what is told of two states, against a comparison of both.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use varve_env::Env;
@@ -25,14 +28,13 @@ use crate::views::sound;
 /// Names with what they stand for.
 struct Seen {
     /// By directory and name: the inode, and the path.
-    names: BTreeMap<(InodeId, Vec<u8>), (InodeId, String)>,
+    names: BTreeMap<(InodeId, Vec<u8>), (InodeId, PathBuf)>,
     nodes: BTreeMap<InodeId, NodeDump>,
 }
 
-fn text(path: &TreePath) -> String {
-    let names = path.0.iter().map(|name| format!("/{}", String::from_utf8_lossy(name)));
-    let text: String = names.collect();
-    if text.is_empty() { "/".to_owned() } else { text }
+fn path_of(path: &TreePath) -> PathBuf {
+    let names = path.0.iter().map(|name| OsStr::from_bytes(name));
+    Path::new("/").join(names.collect::<PathBuf>())
 }
 
 fn seen(fs: &VarveFs) -> Seen {
@@ -46,7 +48,7 @@ fn seen(fs: &VarveFs) -> Seen {
             at = (at.1, ino);
         }
         if let Some(name) = path.0.last() {
-            names.insert((at.0, name.clone()), (at.1, text(&path)));
+            names.insert((at.0, name.clone()), (at.1, path_of(&path)));
         }
         nodes.insert(at.1, node);
     }
@@ -67,7 +69,7 @@ fn compared(node: &NodeDump) -> NodeDump {
 /// Checks that `diff` tells every difference of two states, and no name that neither came nor went.
 fn check(before: &Seen, after: &Seen, diff: &Diff) {
     assert!(diff.complete);
-    let paths_of = |these: &Seen, those: &Seen| -> BTreeSet<String> {
+    let paths_of = |these: &Seen, those: &Seen| -> BTreeSet<PathBuf> {
         let gone = these.names.iter().filter(|(name, _)| !those.names.contains_key(name));
         gone.map(|(_, (_, path))| path.clone()).collect()
     };
@@ -77,11 +79,11 @@ fn check(before: &Seen, after: &Seen, diff: &Diff) {
     };
     let renamed = diff.changes.iter().filter(|change| change.change == ChangeKind::Renamed);
     let from = renamed.map(|change| change.from.clone().unwrap());
-    let removed: BTreeSet<String> = told(ChangeKind::Removed).chain(from).collect();
+    let removed: BTreeSet<PathBuf> = told(ChangeKind::Removed).chain(from).collect();
     assert_eq!(removed, paths_of(before, after), "{diff:?}");
     let added = told(ChangeKind::Added).chain(told(ChangeKind::Renamed));
     assert_eq!(added.collect::<BTreeSet<_>>(), paths_of(after, before), "{diff:?}");
-    let changed: BTreeSet<String> = told(ChangeKind::Changed).collect();
+    let changed: BTreeSet<PathBuf> = told(ChangeKind::Changed).collect();
     let mut changed_inodes = BTreeSet::new();
     for (name, (ino, path)) in &after.names {
         // What was elsewhere, where another file is now, counts as added.
@@ -89,12 +91,13 @@ fn check(before: &Seen, after: &Seen, diff: &Diff) {
             changed_inodes.insert(*ino);
         }
         if let Some((other, _)) = before.names.get(name) {
-            assert!(ino == other || changed.contains(path), "{path} is another file: {diff:?}");
+            assert!(ino == other || changed.contains(path), "{path:?} is another file: {diff:?}");
         }
     }
     for (ino, node) in &after.nodes {
         let Some(was) = before.nodes.get(ino) else { continue };
-        let is_told = changed_inodes.contains(ino) || (*ino == ROOT && changed.contains("/"));
+        let is_told =
+            changed_inodes.contains(ino) || (*ino == ROOT && changed.contains(Path::new("/")));
         let differs = compared(was) != compared(node);
         assert!(is_told || !differs, "{ino} is {node:?}, was {was:?}: {diff:?}");
     }
@@ -102,7 +105,7 @@ fn check(before: &Seen, after: &Seen, diff: &Diff) {
 
 pub(crate) fn open_with(env: &Arc<SimEnv>, options: MountOptions) -> VarveFs {
     let env: Arc<dyn Env> = env.clone();
-    VarveFs::open(env, std::path::Path::new(STORE), options).unwrap()
+    VarveFs::open(env, Path::new(STORE), options).unwrap()
 }
 
 /// Little memory, so that tables are made and merged.
@@ -529,8 +532,8 @@ fn a_large_file_that_is_still_being_written_is_told() {
         }
         let diff = fs.snapshot_diff("one", to).unwrap();
         let told: Vec<_> =
-            diff.changes.iter().map(|change| (change.change, &*change.path)).collect();
-        assert_eq!(told, [(ChangeKind::Changed, "/large")]);
+            diff.changes.iter().map(|change| (change.change, change.path.as_path())).collect();
+        assert_eq!(told, [(ChangeKind::Changed, Path::new("/large"))]);
     }
     fs.release(ino, handle).unwrap();
 }

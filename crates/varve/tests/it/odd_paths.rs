@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use varve_testkit::Command;
 
-use crate::harness::{can_mount, run, varve, without_namespaces};
+use crate::harness::{Mount, can_mount, run, varve, without_namespaces};
 
 /// What nobody waits for any longer, in seconds.
 const PATIENCE_S: &str = "60";
@@ -110,4 +110,53 @@ fn paths_that_are_no_text_are_paths() {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(told["repair"]["engine"]["aside"][0].is_array(), "{told}");
+}
+
+/// Of names that differ in bytes that are no text, the paths that changed were one and the same, which named no file.
+#[test]
+fn changes_are_told_by_the_bytes_of_their_paths() {
+    let Some(mount) = Mount::new() else { return };
+    let at = |name: &'static [u8]| mount.path().join(OsStr::from_bytes(name));
+    fs::write(at(b"a\xff"), "x").unwrap();
+    run(varve().args(["snapshot", "create"]).arg(mount.path()).arg("one"));
+    fs::rename(at(b"a\xff"), at(b"b\xff")).unwrap();
+    fs::write(at(b"a\xfe"), "y").unwrap();
+    fs::write(at(b"c\xfe\nd"), "z").unwrap();
+    let change = |change: &str, path: &[u8]| json!({ "path": path, "change": change });
+    let renamed = |path: &[u8], from: &[u8]| {
+        let mut told = change("renamed", path);
+        told["from"] = json!(from);
+        told
+    };
+    let diff =
+        [change("added", b"/a\xfe"), renamed(b"/b\xff", b"/a\xff"), change("added", b"/c\xfe\nd")];
+    let is_told = |action: &[&str], expected: &[Value], lines: &[u8]| {
+        let mut action = action.to_vec();
+        let command = |action: &[&str]| {
+            let mut command = varve();
+            command.args(&action[..2]).arg(mount.path()).args(&action[2..]);
+            command
+        };
+        assert_eq!(run(&mut command(&action)).stdout, lines);
+        action.push("--json");
+        assert_eq!(told(&mut command(&action)), json!({ "changes": expected, "complete": true }));
+    };
+    let lines = b"A  /a\xfe\nR  /a\xff -> /b\xff\nA  /c\xfe\\nd\n";
+    is_told(&["snapshot", "diff", "one"], &diff, lines);
+    let back = [
+        change("removed", b"/a\xfe"),
+        renamed(b"/a\xff", b"/b\xff"),
+        change("removed", b"/c\xfe\nd"),
+    ];
+    let lines = b"D  /a\xfe\nR  /b\xff -> /a\xff\nD  /c\xfe\\nd\n";
+    is_told(&["snapshot", "rollback", "one", "--dry-run"], &back, lines);
+
+    let view =
+        PathBuf::from(OsStr::from_bytes(&line(varve().args(["txn", "begin"]).arg(mount.path()))));
+    fs::write(view.join(OsStr::from_bytes(b"a\xfe")), "other").unwrap();
+    fs::remove_file(view.join(OsStr::from_bytes(b"b\xff"))).unwrap();
+    let id = view.file_name().unwrap().to_str().unwrap();
+    let diff = [change("changed", b"/a\xfe"), change("removed", b"/b\xff")];
+    is_told(&["txn", "diff", id], &diff, b"M  /a\xfe\nD  /b\xff\n");
+    run(varve().args(["txn", "abort"]).arg(mount.path()).arg(id));
 }
