@@ -48,7 +48,7 @@ enum Compression {
 struct Formatted<'a> {
     #[serde(with = "varve_engine::paths")]
     store: &'a PathBuf,
-    superblock: &'a varve_fs::Superblock,
+    superblock: serde_json::Value,
 }
 
 /// Makes the store.
@@ -64,7 +64,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let superblock = store::format(&arguments.store, &options)?;
     if arguments.json {
-        return output::json(&Formatted { store: &arguments.store, superblock: &superblock });
+        return output::json(&Formatted {
+            store: &arguments.store,
+            superblock: superblock.public(),
+        });
     }
     let dir = arguments.store.display();
     output::line(format!("{dir} is a store now ({})", superblock.uuid));

@@ -59,9 +59,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     match name {
         SUPERBLOCK_NAME => {
-            output::json(&store::superblock(path.parent().unwrap_or(Path::new(".")))?)
+            let superblock = store::superblock(path.parent().unwrap_or(Path::new(".")))?;
+            output::json(&superblock.public())
         }
-        COPY_NAME => output::json(&Superblock::read_file(&*OsEnv::new(), path)?),
+        COPY_NAME => {
+            let superblock = Superblock::read_file(&*OsEnv::new(), path)?;
+            output::json(&superblock.as_ref().map(Superblock::public))
+        }
         "LOCK" | "varve.log" | "varve.log.old" => show_text(path, arguments.json),
         _ if name.ends_with(".blocks") => show_overlay(arguments),
         _ => match object_inode(path) {

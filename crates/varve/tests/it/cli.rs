@@ -439,6 +439,23 @@ fn the_status_keeps_the_key_of_the_name_hash() {
     assert!(!String::from_utf8_lossy(&status[..len]).contains(key));
 }
 
+/// What programs print of a superblock is in logs and reports of bugs: the key of the name hash was there.
+#[test]
+fn what_tells_of_a_superblock_keeps_the_key_of_the_name_hash() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let formatted = json(varve().args(["format", "--json"]).arg(&store))["superblock"].take();
+    let superblock = fs::read_to_string(store.join("VARVE")).unwrap();
+    let mut superblock: serde_json::Value =
+        serde_json::from_str(superblock.lines().next().unwrap()).unwrap();
+    let key = superblock.as_object_mut().unwrap().remove("name_hash_key");
+    assert_eq!(key.unwrap().as_str().unwrap().len(), 32);
+    assert_eq!(formatted, superblock);
+    for file in ["VARVE", "VARVE.copy"] {
+        assert_eq!(json(varve().arg("inspect").arg(store.join(file))), superblock, "{file}");
+    }
+}
+
 /// What programs did on a mount is told to people, to programs and to Prometheus; a later report is of what happened since the one before.
 #[test]
 fn stats_tell_what_a_mount_does() {
