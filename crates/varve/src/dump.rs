@@ -1,13 +1,14 @@
 //! A whole store as a stream of JSON lines, and back.
 
-use std::io::{BufRead, Write};
+use std::io::{BufRead, BufWriter, Write};
 use std::path::Path;
 
 use varve_env::os::OsEnv;
 pub use varve_fs::dump::Counts;
 use varve_fs::dump::{dump_store, load_store};
 
-use crate::{Result, store};
+use crate::whole_file::WholeFile;
+use crate::{Error, Result, store};
 
 /// Memory that a dump or a load takes, about, in bytes.
 const MEMORY_BYTES: usize = 256 << 20;
@@ -17,6 +18,19 @@ pub fn dump(dir: &Path, out: &mut dyn Write) -> Result<Counts> {
     store::superblock(dir)?;
     store::require_free(dir)?;
     Ok(dump_store(OsEnv::new(), dir, MEMORY_BYTES, out)?)
+}
+
+/// Writes the same to the file `path`, which must not exist yet: it is there once it is whole and durable, and for its owner alone,
+/// as what nobody else may read is in it.
+pub fn dump_to_file(dir: &Path, path: &Path) -> Result<Counts> {
+    let failed = |action| move |error: std::io::Error| Error::io(action, path, &error);
+    let file = WholeFile::begin(path).map_err(failed("create"))?;
+    let mut out = BufWriter::new(file.file());
+    let counts = dump(dir, &mut out)?;
+    let flushed = out.flush();
+    drop(out);
+    flushed.and_then(|()| file.finish()).map_err(failed("write"))?;
+    Ok(counts)
 }
 
 /// Makes a store in `dir`, which must be empty or missing, of what [`dump`] wrote.

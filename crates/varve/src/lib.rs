@@ -38,6 +38,7 @@ pub mod upgrade;
 mod uri;
 pub mod views;
 mod waiting;
+mod whole_file;
 pub mod work;
 
 pub use embedded::Transaction;

@@ -1,10 +1,13 @@
 //! `varve dump` and `varve load`: a store through a pipe and through a file, and what they say when they refuse.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 
-use varve_testkit::Command;
+use rustix::process::Signal;
+use varve_testkit::{Command, skipped};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, OpenFlags};
 
@@ -88,4 +91,65 @@ fn a_dump_that_fails_leaves_no_file() {
     run(varve().arg("dump").arg(at("a")).arg("-o").arg(at("file")));
     let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("file")));
     assert!(said.contains("exists") && at("file").exists(), "{said}");
+}
+
+/// `sh` that does `first`, then is `varve dump -o FILE` of a store.
+fn dump_after(first: &str, store: &Path, file: &Path) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("{first}; exec \"$0\" dump \"$1\" -o \"$2\"");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_varve")]).arg(store).arg(file);
+    command
+}
+
+/// What only their owners may read was in a file for everybody.
+#[test]
+fn a_dump_is_for_its_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    store_with_files(&at("a"));
+    run(&mut dump_after("umask 0", &at("a"), &at("file")));
+    let mode = fs::metadata(at("file")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600, "{mode:o}");
+}
+
+/// The name of a dump that was written was not, and a power cut could take it.
+#[test]
+fn a_dump_is_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
+    store_with_files(&at("a"));
+    fs::create_dir(at("to")).unwrap();
+    let calls = "trace=fsync,fdatasync,link,linkat,rename,renameat,renameat2,openat";
+    let mut traced = Command::new("strace");
+    traced.args(["-y", "-e", calls, "-o"]).arg(at("calls")).arg(env!("CARGO_BIN_EXE_varve"));
+    let output = traced.arg("dump").arg(at("a")).arg("-o").arg(at("to/file")).output();
+    let told = fs::read_to_string(at("calls")).unwrap_or_default();
+    if told.is_empty() {
+        return skipped(&format!("this takes strace, which said {output:?}"));
+    }
+    assert!(output.unwrap().status.success(), "{told}");
+    let last = |of: &[&str]| {
+        let is_it = |line: &str| of.iter().all(|part| line.contains(part));
+        told.lines().enumerate().filter(|(_, line)| is_it(line)).map(|(at, _)| at).last()
+    };
+    let (file, dir) = (at("to/"), format!("<{}>", at("to").display()));
+    let bytes = last(&["sync(", file.to_str().unwrap()]);
+    let name = last(&["\"", at("to/file").to_str().unwrap(), " = "]);
+    assert!(bytes.is_some() && bytes < name && name < last(&["sync(", &dir, " = 0"]), "{told}");
+}
+
+/// A dump whose program was ended in the middle looked like one that is whole, and the next one was refused because of it.
+#[test]
+fn a_dump_that_is_interrupted_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    store_with_files(&at("a"));
+    fs::create_dir(at("to")).unwrap();
+    // Ended by a signal (SIGXFSZ) when it has written so many blocks of 512 bytes, about half.
+    let output = dump_after("ulimit -f 4000", &at("a"), &at("to/file")).output().unwrap();
+    assert_eq!(output.status.signal(), Some(Signal::XFSZ.as_raw()), "{output:?}");
+    assert_eq!(fs::read_dir(at("to")).unwrap().count(), 0);
+    run(&mut dump_after("ulimit -f 40000", &at("a"), &at("to/file")));
+    assert!(fs::metadata(at("to/file")).unwrap().len() > 4_000_000);
+    assert_eq!(fs::read_dir(at("to")).unwrap().count(), 1);
 }
