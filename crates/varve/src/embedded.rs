@@ -41,8 +41,9 @@ use varve_vfs::Vfs;
 use crate::store::FileSystem;
 use crate::{Result, views};
 
-/// An open transaction: a file system and dictionaries of its own over a store as it was. Dropping it neither commits nor
-/// aborts: it stays open in the store, over restarts, until one of the two happens.
+/// An open transaction: a file system and dictionaries of its own over a store. Dropping it neither commits nor
+/// aborts: it stays open in the store, with what it has locked, until one of the two happens. One that locks, which is a
+/// serializable one, ends with the store being closed, and nothing of it stays; others are there when it is opened again.
 pub struct Transaction {
     main: Arc<VarveFs>,
     view: Arc<VarveFs>,
@@ -76,9 +77,14 @@ impl FileSystem {
         self.begin_at(InodeId::ROOT, &TransactionOptions::default())
     }
 
-    /// The same for the directory `dir`, as `options` say: with which isolation, what is done about locks of others, and with
-    /// which priority. Nothing here waits for locks: a call that meets those of others fails with
-    /// [`FsError::Blocked`](varve_vfs::FsError::Blocked), and can be made again when they have ended.
+    /// The same for the directory `dir`, as `options` say: with which isolation and priority, and whether it gives way where others
+    /// have locked what it asks for ([`OnConflict::Restart`](varve_fs::OnConflict)).
+    ///
+    /// Nothing here waits for locks, and `lock_wait_ms` is for mounts alone: a call that meets those of others fails with
+    /// [`FsError::Blocked`](varve_vfs::FsError::Blocked), and can be made again when they have ended, for which
+    /// [`Vfs::wait_for_locks`] waits. A serializable transaction counts as waiting from then on, and may be the one that gives
+    /// way, until [`Vfs::wait_is_over`] says that the call is made again or given up. Nor is a transaction aborted that nobody
+    /// uses: `idle_abort_s` counts while the store is mounted.
     ///
     /// ```
     /// use varve::{Isolation, TransactionOptions};
@@ -172,16 +178,58 @@ impl Transaction {
         self.view.dictionaries()
     }
 
-    /// Makes all that was changed in it part of the store at once, durably. If that does not go, because others have changed
-    /// the same or limits or the disk are full, nothing has happened, the error says why, and the transaction goes on. After
-    /// it calls of the transaction fail.
+    /// Makes all that was changed in it part of the store at once, durably. After it calls of the transaction fail. Waits
+    /// neither for locks nor for files to be closed.
+    ///
+    /// If that does not go, because others have changed or locked the same, large files are open for writing, or limits or the
+    /// disk are full, nothing has happened, the error says why, and the transaction goes on; if it gave way to others it can
+    /// only be aborted. An error may also be of what belongs to a commit that has happened, its sync or the large files that take
+    /// their places: then the transaction is no longer among [`FileSystem::transactions`], and what is missing is done when the
+    /// store is opened again. After a failed sync it takes no changes before that, and a power cut may take the commit.
     pub fn commit(&self) -> Result<()> {
-        let committed = views::commit(&self.main, &self.id, Some(&self.view), None);
+        let committed = self.main.commit_transaction(&self.id, &self.view);
         committed.map(drop).map_err(|error| views::not_committed(&self.main, &self.id, error))
     }
 
     /// Drops it with all that was changed in it.
     pub fn abort(self) -> Result<()> {
         views::abort(&self.main, &self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use varve_fs::{FormatOptions, Isolation, MountOptions};
+    use varve_types::FileName;
+    use varve_vfs::Caller;
+
+    use super::*;
+    use crate::store;
+
+    /// A commit was tried again and again while another transaction had locked what it changed, although the same thread would
+    /// have had to end that.
+    #[test]
+    fn a_commit_waits_for_no_locks() {
+        let dir = tempfile::tempdir().unwrap();
+        store::format(dir.path(), &FormatOptions::default()).unwrap();
+        let file_system = FileSystem::open(dir.path(), &MountOptions::default()).unwrap();
+        let isolation = Isolation::Serializable;
+        let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+        let locking = file_system.begin_at(InodeId::ROOT, &options).unwrap();
+        let name = FileName::new(b"name").unwrap();
+        assert!(locking.vfs().lookup(InodeId::ROOT, name).is_err());
+        let txn = file_system.begin().unwrap();
+        txn.vfs().mkdir(Caller::ROOT, InodeId::ROOT, name, 0o755).unwrap();
+        let begin = Instant::now();
+        let refused = txn.commit().unwrap_err();
+        assert!(begin.elapsed() < file_system.vfs().lock_wait_max(), "it waited");
+        assert!(refused.message().contains(locking.id()), "{refused}");
+        locking.abort().unwrap();
+        txn.commit().unwrap();
+        assert!(file_system.vfs().lookup(InodeId::ROOT, name).is_ok());
+        drop(txn);
+        file_system.close().unwrap();
     }
 }

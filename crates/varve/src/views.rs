@@ -241,8 +241,8 @@ pub(crate) fn begin(fs: &VarveFs, root: u64, options: &TransactionOptions) -> Re
     Ok(fs.begin_transaction(InodeId::new(root), options)?)
 }
 
-/// Commits a transaction, whose file system is `open` if it is mounted. Without a place among `waits`, where they are counted, it does
-/// not wait for what others have locked.
+/// Commits a transaction, whose file system is `open` if it is mounted. Waits for what others have locked, where `waits` are counted
+/// only if there is a place left among them, and a moment for large files to be closed.
 pub(crate) fn commit(
     fs: &VarveFs,
     id: &str,
