@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
-use varve::{Error, Result};
+use varve::{Error, Result, check};
 use varve_engine::paths::ReadPaths;
 
 /// How often a progress line changes.
@@ -134,6 +134,15 @@ impl Progress {
             drop(write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush()));
         }
     }
+}
+
+/// Does `work`, and tells on a terminal how far it is: as `verb` says it, what, and how many.
+pub(crate) fn watched<T>(
+    verb: impl Fn(&check::Progress) -> &'static str,
+    work: impl FnOnce(&mut dyn FnMut(check::Progress)) -> T,
+) -> T {
+    let mut line = Progress::new();
+    work(&mut |at| line.bar(at.permille, &format!("{} {}: {}", verb(&at), at.phase, at.done)))
 }
 
 impl Drop for Progress {

@@ -17,12 +17,12 @@ use varve_schema::key::{ID_MARK, STORE_ID};
 use varve_schema::{ROW_VERSION, put_varint};
 use varve_vfs::FsError;
 
-use super::Counts;
 use super::line::{EndLine, Header, LINE_BYTES_MAX, Line, VERSION};
 use super::load::Load;
+use super::{Counts, Steps};
 use crate::fs::{begin_store, complete_store, invalid, is_empty};
 use crate::fsck::volume::{AlsoSync, Volume};
-use crate::fsck::{CheckOptions, check_volume};
+use crate::fsck::{CheckOptions, Progress, check_volume};
 use crate::options::FormatOptions;
 use crate::superblock::Superblock;
 
@@ -121,12 +121,13 @@ fn require_empty(env: &dyn Env, dir: &Path) -> StoreResult<()> {
 }
 
 /// Makes a store in `dir`, which must be empty or missing, of the dump that `input` gives; takes about
-/// `memory_bytes`.
+/// `memory_bytes`. `progress` is told of the lines, then of the check.
 pub fn load_store(
     env: Arc<dyn Env>,
     dir: &Path,
     memory_bytes: usize,
     input: &mut dyn BufRead,
+    progress: &mut dyn FnMut(Progress),
 ) -> StoreResult<Counts> {
     require_empty(env.as_ref(), dir)?;
     let mut lines = Lines { input, no: 0, crc32c: 0, line: Vec::new(), next_step: String::new() };
@@ -142,8 +143,9 @@ pub fn load_store(
     let also = AlsoSync::default();
     let volume = Volume::assemble(Arc::clone(&env), dir, &superblock, lock, engine, also)?;
     let rows = (memory_bytes / ROWS_SHARE, superblock.compression);
-    let loaded = load(&volume, &mut lines, next_inode, rows).and_then(|counts| {
-        let checked = check_volume(&volume, &check, &mut |_| (), &mut |_, _| Ok(()));
+    let steps = Steps::begin(progress);
+    let loaded = load(&volume, &mut lines, next_inode, rows, steps).and_then(|counts| {
+        let checked = check_volume(&volume, &check, progress, &mut |_, _| Ok(()));
         match checked.map_err(invalid)?.findings.first() {
             Some(finding) => Err(lines.error(format!("what came is no sound tree: {finding}"))),
             None => Ok(counts),
@@ -163,6 +165,7 @@ fn load(
     lines: &mut Lines<'_>,
     next_inode: u64,
     (rows_bytes, compression): (usize, bool),
+    mut steps: Steps<'_>,
 ) -> StoreResult<Counts> {
     let mut load = Load::new(volume, next_inode, rows_bytes, compression);
     if let Some(id) = volume.store_id {
@@ -172,10 +175,15 @@ fn load(
     put_varint(&mut mark, next_inode);
     load.bookkeeping(ID_MARK, mark).map_err(invalid)?;
     loop {
-        let done = match lines.next()? {
+        let line = lines.next()?;
+        steps.line(Counts { lines: lines.no, ..load.counts });
+        let done = match line {
             Line::VarveDump(_) => Err(FsError::Storage("a second first line".to_owned())),
             Line::Limits(line) => load.limits(&line),
-            Line::Inode(line) => load.inode(line),
+            Line::Inode(line) => {
+                steps.inode(&line);
+                load.inode(line)
+            }
             Line::Link(line) => load.link(line),
             Line::Xattr(line) => load.xattr(line),
             Line::Data(line) => load.data(line),

@@ -25,16 +25,17 @@ use varve_schema::{
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
-use super::Counts;
 use super::inode::line_of;
 use super::line::{
     Base64, DataLine, DictionaryLine, EndLine, Header, InodeLine, LimitsLine, Line, LinkLine,
     PairLine, Text, VERSION, XattrLine,
 };
 use super::objects::pieces;
+use super::{Counts, Steps};
 use crate::dictionaries::unreadable;
 use crate::error;
 use crate::fs::{VarveFs, invalid};
+use crate::fsck::Progress;
 use crate::fsck::sorter::{Record, Sorter, SpillPlace};
 use crate::options::MountOptions;
 use crate::rows::rows_from;
@@ -76,15 +77,18 @@ struct Dump<'a> {
     sort_bytes: usize,
     out: &'a mut dyn Write,
     counts: Counts,
+    steps: Steps<'a>,
     crc32c: u32,
 }
 
-/// Writes the store in `dir`, which nobody may have open, to `out`; takes about `memory_bytes`.
+/// Writes the store in `dir`, which nobody may have open, to `out`; takes about `memory_bytes`. `progress` is
+/// told of the lines.
 pub fn dump_store(
     env: Arc<dyn Env>,
     dir: &Path,
     memory_bytes: usize,
     out: &mut dyn Write,
+    progress: &mut dyn FnMut(Progress),
 ) -> StoreResult<Counts> {
     let options = MountOptions { memory_budget_bytes: memory_bytes / 2, ..MountOptions::default() };
     let fs = VarveFs::open(Arc::clone(&env), dir, options)?;
@@ -105,6 +109,7 @@ pub fn dump_store(
             sort_bytes: memory_bytes / 4,
             out,
             counts: Counts::default(),
+            steps: Steps::begin(progress),
             crc32c: 0,
         };
         dump.run().map_err(invalid)
@@ -262,6 +267,7 @@ impl Dump<'_> {
         };
         let (name, xattrs_len) = (name.map(text), xattrs.len() as u32);
         let line = InodeLine { name, home, xattrs: xattrs_len, ..line_of(inode, parent) };
+        self.steps.inode(&line);
         self.line(&Line::Inode(line))?;
         for name in xattrs {
             self.xattr(inode.ino, name)?;
@@ -381,6 +387,7 @@ impl Dump<'_> {
         self.out.write_all(&bytes).map_err(|error| write_error(&error))?;
         self.crc32c = crc32c::crc32c_append(self.crc32c, &bytes);
         self.counts.lines += 1;
+        self.steps.line(self.counts);
         Ok(())
     }
 }

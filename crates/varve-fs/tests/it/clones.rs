@@ -452,12 +452,12 @@ fn a_dump_has_the_files_of_clones() {
     let (env, _) = cloned();
     let dump = |dir: &str| {
         let (env, mut out): (Arc<dyn Env>, _) = (env.clone(), Vec::new());
-        dump_store(env, Path::new(dir), 16 << 20, &mut out).unwrap();
+        dump_store(env, Path::new(dir), 16 << 20, &mut out, &mut |_| ()).unwrap();
         out
     };
     let bytes = dump(STORE);
     let dyn_env: Arc<dyn Env> = env.clone();
-    load_store(dyn_env, Path::new("/loaded"), 16 << 20, &mut &bytes[..]).unwrap();
+    load_store(dyn_env, Path::new("/loaded"), 16 << 20, &mut &bytes[..], &mut |_| ()).unwrap();
     assert_eq!(dump("/loaded"), bytes);
     let dyn_env: Arc<dyn Env> = env.clone();
     let fs = VarveFs::open(dyn_env, Path::new("/loaded"), MountOptions::default()).unwrap();

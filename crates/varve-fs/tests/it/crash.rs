@@ -449,7 +449,7 @@ fn what_was_being_written_is_settled_by_a_later_mount_if_the_first_cannot() {
         fs.close().unwrap();
         drop(fs);
         let (mut dumped, dyn_env): (_, Arc<dyn Env>) = (Vec::new(), env);
-        dump_store(dyn_env, Path::new(STORE), 16 << 20, &mut dumped).unwrap();
+        dump_store(dyn_env, Path::new(STORE), 16 << 20, &mut dumped, &mut |_| ()).unwrap();
     }
 }
 

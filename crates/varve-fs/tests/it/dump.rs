@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use varve_env::Env;
 use varve_env::sim::SimEnv;
-use varve_fs::dump::{dump_store, load_store};
+use varve_fs::dump::{LINES, dump_store, load_store};
 use varve_fs::fsck::{CheckOptions, check_store};
 use varve_fs::{FormatOptions, MountOptions, VarveFs};
 use varve_testkit::fsops::{Lockstep, Times, TreePath, Universe, tree, tree_with};
@@ -22,13 +22,13 @@ const MEMORY: usize = 16 << 20;
 fn dump(env: &Arc<SimEnv>, dir: &str, memory_bytes: usize) -> Vec<u8> {
     let env: Arc<dyn Env> = env.clone();
     let mut out = Vec::new();
-    dump_store(env, Path::new(dir), memory_bytes, &mut out).unwrap();
+    dump_store(env, Path::new(dir), memory_bytes, &mut out, &mut |_| ()).unwrap();
     out
 }
 
 fn load(env: &Arc<SimEnv>, dir: &str, mut bytes: &[u8]) -> Result<(), String> {
     let env: Arc<dyn Env> = env.clone();
-    let loaded = load_store(env, Path::new(dir), MEMORY, &mut bytes);
+    let loaded = load_store(env, Path::new(dir), MEMORY, &mut bytes, &mut |_| ());
     loaded.map(drop).map_err(|error| error.to_string())
 }
 
@@ -249,7 +249,8 @@ fn a_store_or_a_used_directory_is_no_place_to_load_into() {
     assert!(error.contains("holds a store already"), "{error}");
     let fs = open(&env);
     let dyn_env: Arc<dyn Env> = env.clone();
-    let busy = dump_store(dyn_env, Path::new(STORE), MEMORY, &mut Vec::new()).unwrap_err();
+    let busy =
+        dump_store(dyn_env, Path::new(STORE), MEMORY, &mut Vec::new(), &mut |_| ()).unwrap_err();
     assert!(matches!(busy, varve_engine::StoreError::Locked { .. }), "{busy}");
     fs.close().unwrap();
 }
@@ -285,4 +286,34 @@ fn an_interrupted_load_leaves_no_store_or_all_of_it() {
         }
     }
     assert!(none > 0 && all > 0, "{none} without a store, {all} with all of it");
+}
+
+/// The longest work there is was done without a word.
+#[test]
+fn a_dump_and_a_load_tell_how_far_they_are() {
+    let env = sim_store(3, &FormatOptions::default());
+    let fs = open(&env);
+    for at in 0..200 {
+        fs.mk(ROOT, &format!("file {at}"));
+    }
+    fs.close().unwrap();
+    let (mut dumped, mut bytes, dyn_env) = (Vec::new(), Vec::new(), env.clone());
+    dump_store(dyn_env, Path::new(STORE), MEMORY, &mut bytes, &mut |at| dumped.push(at)).unwrap();
+    let (mut loaded, dyn_env) = (Vec::new(), env.clone());
+    load_store(dyn_env, Path::new("/new"), MEMORY, &mut &bytes[..], &mut |at| loaded.push(at))
+        .unwrap();
+    for told in [&dumped, &loaded] {
+        let lines = told.iter().take_while(|at| at.phase == LINES);
+        let steps: Vec<_> = lines.map(|at| (at.done, at.permille)).collect();
+        assert!(steps.len() >= 4 && steps[0] == (0, None), "{told:?}");
+        assert!(steps.is_sorted_by(|a, b| a < b), "{told:?}");
+        let last = steps.last().unwrap().1.unwrap();
+        assert!((900..=1000).contains(&last), "{told:?}");
+    }
+    assert!(dumped.iter().all(|at| at.phase == LINES), "{dumped:?}");
+    let checked = loaded.iter().skip_while(|at| at.phase == LINES);
+    assert!(
+        checked.clone().count() >= 3 && checked.clone().all(|at| at.phase != LINES),
+        "{loaded:?}"
+    );
 }

@@ -552,7 +552,7 @@ fn what_was_being_written_is_brought_up_to_date() {
         assert_eq!(repair(&bench.env).left.findings, [], "{what}");
         assert!(repair(&bench.env).did_nothing(), "{what}");
         let mut dumped = Vec::new();
-        dump_store(env, Path::new(STORE), 16 << 20, &mut dumped).expect(what);
+        dump_store(env, Path::new(STORE), 16 << 20, &mut dumped, &mut |_| ()).expect(what);
         assert_eq!(content(&bench, &["d", "large"]), [2; 200_100], "{what}");
     }
 }

@@ -99,7 +99,7 @@ impl Rig {
         let Rig { fs, dir, options } = self;
         drop(fs);
         let (store, mut out) = (store_of(dir.path()), Vec::new());
-        let dumped = varve_fs::dump::dump_store(os_env(), &store, 16 << 20, &mut out);
+        let dumped = varve_fs::dump::dump_store(os_env(), &store, 16 << 20, &mut out, &mut |_| ());
         let fs = VarveFs::open(os_env(), &store, options.clone()).unwrap();
         (dumped.map(|_| out).map_err(|error| error.to_string()), Rig { fs, dir, options })
     }

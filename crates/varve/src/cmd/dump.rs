@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use varve::{Result, dump};
 
+use crate::output;
+
 /// What to write, and where to.
 #[derive(Args)]
 #[command(
@@ -23,10 +25,13 @@ pub(crate) struct Arguments {
 /// Writes the dump.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let counts = match &arguments.output {
-        Some(path) => dump::dump_to_file(&arguments.store, path),
+        Some(path) => output::watched(
+            |_| "dumping",
+            |progress| dump::dump_to_file(&arguments.store, path, progress),
+        ),
         None => {
             let mut out = BufWriter::new(std::io::stdout().lock());
-            dump::dump(&arguments.store, &mut out)
+            dump::dump(&arguments.store, &mut out, &mut |_| ())
         }
     };
     counts.map(drop)

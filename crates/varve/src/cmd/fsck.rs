@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use varve::check::{self, CheckOptions, CheckReport, MEMORY_BYTES_MIN, Progress, Repaired};
+use varve::check::{self, CheckOptions, CheckReport, MEMORY_BYTES_MIN, Repaired};
 use varve::{Error, Result, exit_status, size};
 use varve_engine::repair::EngineRepair;
 use varve_fs::ViewKind;
@@ -57,7 +57,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         spill_dir: arguments.spill_dir.clone(),
     };
     let store = &arguments.store;
-    let found = watched("checking", |progress| check::check(store, &options, progress))?;
+    let found =
+        output::watched(|_| "checking", |progress| check::check(store, &options, progress))?;
     if !arguments.repair {
         print(arguments.json, &found, show)?;
         return outcome(store, &found);
@@ -73,8 +74,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if !arguments.yes {
         confirm(store)?;
     }
-    let repaired =
-        watched("repairing", |progress| check::repair(store, &found, &options, progress))?;
+    let repaired = output::watched(
+        |_| "repairing",
+        |progress| check::repair(store, &found, &options, progress),
+    )?;
     let outcome = Outcome { found, repair: Some(repaired) };
     print(arguments.json, &outcome, |outcome| {
         outcome.repair.as_ref().inspect(|repaired| show_repair(repaired));
@@ -95,11 +98,6 @@ fn print<T: Serialize>(json: bool, value: &T, show: impl FnOnce(&T)) -> Result<(
     }
     show(value);
     Ok(())
-}
-
-fn watched<T>(verb: &str, work: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
-    let mut line = output::Progress::new();
-    work(&mut |at| line.bar(at.permille, &format!("{verb} {}: {}", at.phase, at.done)))
 }
 
 fn confirm(store: &Path) -> Result<()> {

@@ -1,7 +1,7 @@
 //! `varve load`: make a store of a dump.
 
-use std::io::{BufReader, IsTerminal};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -37,13 +37,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some(path) => {
             let file = std::fs::OpenOptions::new().read(true).open(path);
             let file = file.map_err(|error| Error::io("open", path, &error))?;
-            dump::load(&arguments.store, &mut BufReader::new(file))?
+            load(&arguments.store, &mut BufReader::new(file))?
         }
         None if std::io::stdin().is_terminal() => {
             return Err(Error::usage("the standard input is a terminal")
                 .hint("name a file that `varve dump` wrote, or pipe its output in"));
         }
-        None => dump::load(&arguments.store, &mut std::io::stdin().lock())?,
+        None => load(&arguments.store, &mut std::io::stdin().lock())?,
     };
     let dump::Counts { inodes, names, .. } = counts;
     if arguments.json {
@@ -54,4 +54,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let word = output::word(&arguments.store);
     output::line(format!("mount it with `varve mount {word} DIR`"));
     Ok(())
+}
+
+fn load(store: &Path, input: &mut dyn BufRead) -> Result<dump::Counts> {
+    output::watched(
+        |at| if at.phase == dump::LINES { "loading" } else { "checking" },
+        |progress| dump::load(store, input, progress),
+    )
 }
