@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -75,6 +75,8 @@ pub struct VarveFs {
     /// Counts the operations that changed the place of an inode, when they have written and still hold
     /// their locks: who scans rows and then locks one knows by it whether the row may have changed.
     pub(crate) moves: AtomicU64,
+    /// Files may end elsewhere than the front end believes, as they change by commits, or in the main view beside a view.
+    pub(crate) ends_move: AtomicBool,
     /// The views of this file system; `None` in a view.
     pub(crate) views: Option<Views>,
     /// The store, if this is a serializable view.
@@ -505,6 +507,7 @@ impl VarveFs {
             dictionaries: Arc::new(dictionaries),
             tree: Mutex::new(()),
             moves: AtomicU64::new(0),
+            ends_move: AtomicBool::new(serial.is_some()),
             used,
             reaper_thread: Mutex::new(None),
             lookups: keyspaces.lookups,

@@ -9,6 +9,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use varve_engine::{StoreError, StoreResult};
@@ -111,6 +112,8 @@ impl VarveFs {
     }
 
     fn take_over(&self, handover: Handover) -> StoreResult<()> {
+        // There may have been commits.
+        self.ends_move.store(true, Ordering::Release);
         self.locator.restore_spilled(handover.spilled);
         let mut special = Vec::new();
         for KnownInode { ino, lookups, orphan, linkable, replaced, place } in handover.known {

@@ -16,6 +16,7 @@ use varve_vfs::{
 };
 
 use crate::clones::Original;
+use crate::data::At;
 use crate::fs::VarveFs;
 use crate::namespace::{NewInode, Remove};
 
@@ -213,7 +214,20 @@ impl Vfs for VarveFs {
         kill_set_id: bool,
     ) -> FsResult<usize> {
         self.enter();
-        self.write_what_fits(ino, handle, offset, data, kill_set_id)
+        let written = self.write_what_fits(ino, handle, At::Offset(offset), data, kill_set_id);
+        written.map(|(_, written)| written)
+    }
+
+    fn append(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> FsResult<(u64, usize)> {
+        self.enter();
+        self.write_what_fits(ino, handle, At::Append(offset), data, kill_set_id)
     }
 
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {

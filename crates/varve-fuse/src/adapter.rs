@@ -2,7 +2,7 @@
 //!
 //! [`Adapter::serve`] sends a request to the method for it: `names` for what changes or finds names,
 //! `attributes` for attributes of both kinds, `trees` for those that stand for what is known of trees, `files` for what is open,
-//! `arrivals` for places of mounts to come, `transactions` for what programs do about those; `rules` has what they share.
+//! `astray` for what the kernel has to hear of appends, `arrivals` for places of mounts to come, `transactions` for what programs do about those; `rules` has what they share.
 //!
 //! Rules that the kernel's protocol adds to the calls:
 //!
@@ -21,6 +21,8 @@
 //! - A request that locks of transactions are in the way of leaves the reader threads too (`parked`); what the kernel has checked
 //!   before it is looked at once more when it is done (`checked`). INTERRUPT is about those
 //!   alone, and has no answer: with ENOSYS the kernel would tell of no signal any more.
+//! - A write by a file that is open to append goes to the end that the file has, not to the one that the kernel takes it to have, which is
+//!   another where the file changed without it.
 //! - On a mount of root alone, where the kernel checks nothing, only root is served ([`Adapter::admit`]).
 //! - The mount options `sync` and `dirsync` are kept here; the kernel does nothing about them.
 //!
@@ -28,6 +30,7 @@
 //! caller's everyday business.
 
 mod arrivals;
+mod astray;
 mod attributes;
 mod checked;
 mod files;
@@ -59,6 +62,7 @@ use crate::session::SessionOptions;
 use crate::transport::{Hold, Origin, Until};
 use crate::waiters::{Job, Waiters};
 use arrivals::Arrivals;
+use astray::Astray;
 pub(crate) use checked::Checked;
 use listers::Listers;
 use rules::errno;
@@ -111,6 +115,7 @@ pub(crate) struct Adapter {
     parked: Parked,
     arrivals: Arc<Arrivals>,
     listers: Listers,
+    astray: Arc<Astray>,
     meters: Arc<Meters>,
 }
 
@@ -128,7 +133,7 @@ impl Adapter {
     ) -> Adapter {
         let (waiters, askers) = (Waiters::new("varve-wait"), Waiters::new("varve-ask"));
         let (parked, arrivals, listers) = (Parked::default(), Arc::default(), Listers::default());
-        let meters = Arc::default();
+        let (astray, meters) = (Arc::default(), Arc::default());
         Adapter {
             vfs,
             options,
@@ -139,6 +144,7 @@ impl Adapter {
             parked,
             arrivals,
             listers,
+            astray,
             meters,
         }
     }

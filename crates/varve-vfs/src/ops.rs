@@ -314,6 +314,19 @@ pub trait Vfs: Send + Sync {
         kill_set_id: bool,
     ) -> FsResult<usize>;
 
+    /// [`Vfs::write`] of what belongs at the end of the file, which the front end takes to be `offset`; gives where it was
+    /// written, too. That is elsewhere where the file changed without the front end.
+    fn append(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> FsResult<(u64, usize)> {
+        Ok((offset, self.write(ino, handle, offset, data, kill_set_id)?))
+    }
+
     /// [`Vfs::write`] until all of `data` is written; an error if there is no room for all, a part of it being written then.
     fn write_all(
         &self,

@@ -13,7 +13,7 @@
 use varve_schema::Content;
 use varve_vfs::{FsError, FsResult, Position};
 
-use super::end_of;
+use super::{At, end_of};
 use crate::fs::VarveFs;
 use crate::node::OpenFile;
 use crate::overlay::copy_part;
@@ -58,7 +58,8 @@ impl VarveFs {
         }
         let len = usize::try_from(len.min(SMALL_BYTES_MAX)).unwrap_or(usize::MAX);
         let bytes = self.do_read(from.ino, from.handle, from.offset, len)?;
-        let copied = self.write_what_fits(to.ino, to.handle, to.offset, &bytes, false)?;
+        let at = At::Offset(to.offset);
+        let (_, copied) = self.write_what_fits(to.ino, to.handle, at, &bytes, false)?;
         Ok(copied as u64)
     }
 

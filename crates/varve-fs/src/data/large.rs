@@ -22,7 +22,7 @@ use varve_schema::{Body, Content, EntrySuffix, Inode, Place, RowKey};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
-use super::end_of;
+use super::{At, end_of};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::held::Held;
@@ -107,25 +107,26 @@ impl VarveFs {
         Ok(buffer.into())
     }
 
-    /// Writes to an object as much of `data` as the storage below takes, and says how many bytes that is.
+    /// Writes to an object as much of `data` as the storage below takes, and says where and how many bytes that is.
     pub(super) fn write_object(
         &self,
         file: &OpenFile,
         object: &dyn File,
-        offset: u64,
+        at: At,
         data: &[u8],
-    ) -> FsResult<usize> {
+    ) -> FsResult<(u64, usize)> {
         if self.accounts.has_quotas() {
-            return self.write_counted(file, object, offset, data);
+            return self.write_counted(file, object, at, data);
         }
         let fail = |error| self.object_error("write", file.node.ino, error);
-        let appending = file.flags.append.then(|| file.node.append.lock());
+        let at = self.now_at(at);
+        let appending = matches!(at, At::End).then(|| file.node.append.lock());
         let offset = match &appending {
-            Some(_) => object.stat().map_err(fail)?.len,
-            None => offset,
+            Some(_) => at.before(object.stat().map_err(fail)?.len),
+            None => at.before(0),
         };
         end_of(offset, data.len() as u64)?;
-        object.write_at(data, offset).map_err(fail)
+        Ok((offset, object.write_at(data, offset).map_err(fail)?))
     }
 
     /// Cuts off what a power cut left in the object although the row that would have claimed it is gone. Says whether the

@@ -10,7 +10,7 @@ use varve_schema::{Content, Inode, UsageChange};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Handle, Position};
 
-use super::end_of;
+use super::{At, end_of};
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::node::OpenFile;
@@ -22,24 +22,24 @@ impl VarveFs {
         &self,
         ino: InodeId,
         handle: Handle,
-        offset: u64,
+        at: At,
         data: &[u8],
         kill: bool,
-    ) -> FsResult<usize> {
-        match self.do_write(ino, handle, offset, data, kill) {
+    ) -> FsResult<(u64, usize)> {
+        match self.do_write(ino, handle, at, data, kill) {
             Err(FsError::QuotaExceeded) => {
-                let append = self.handles.get(ino, handle)?.flags.append;
-                match self.fitting(ino, append, offset, data.len())? {
+                let flags = self.handles.get(ino, handle)?.flags;
+                match self.fitting(ino, at.by(flags), data.len())? {
                     0 => Err(FsError::QuotaExceeded),
-                    fitting => self.do_write(ino, handle, offset, &data[..fitting], kill),
+                    fitting => self.do_write(ino, handle, at, &data[..fitting], kill),
                 }
             }
             written => written,
         }
     }
 
-    /// How many of `len` bytes from `offset` on, or at the end of the file, limits leave room for.
-    fn fitting(&self, ino: InodeId, append: bool, offset: u64, len: usize) -> FsResult<usize> {
+    /// How many of `len` bytes limits leave room for there.
+    fn fitting(&self, ino: InodeId, at: At, len: usize) -> FsResult<usize> {
         let held = self.hold_counted(ino)?;
         let Some(dir) = held.counted_in() else { return Ok(0) };
         let size = match held.inode.content {
@@ -47,7 +47,7 @@ impl VarveFs {
             _ => held.inode.size,
         };
         let end = size.saturating_add(self.accounts.bytes_left(dir)?);
-        let room = end.saturating_sub(if append { size } else { offset });
+        let room = end.saturating_sub(self.now_at(at).before(size));
         Ok(len.min(usize::try_from(room).unwrap_or(usize::MAX)))
     }
 
@@ -56,14 +56,14 @@ impl VarveFs {
         &self,
         file: &OpenFile,
         object: &dyn File,
-        offset: u64,
+        at: At,
         data: &[u8],
-    ) -> FsResult<usize> {
+    ) -> FsResult<(u64, usize)> {
         let ino = file.node.ino;
         let fail = |error| self.object_error("write", ino, error);
         let _growing = file.node.append.lock();
         let len = object.stat().map_err(fail)?.len;
-        let offset = if file.flags.append { len } else { offset };
+        let offset = self.now_at(at).before(len);
         let end = end_of(offset, data.len() as u64)?;
         let mut written = 0;
         self.growing(ino, object, end.max(len), || {
@@ -73,7 +73,7 @@ impl VarveFs {
         if written < data.len() {
             self.count_what_is(ino, object);
         }
-        Ok(written)
+        Ok((offset, written))
     }
 
     /// Copies to `file` what limits leave room for, after counting what the object grows by.
@@ -85,8 +85,8 @@ impl VarveFs {
         copy: impl FnOnce(u64) -> FsResult<u64>,
     ) -> FsResult<u64> {
         let _growing = file.node.append.lock();
-        let fits =
-            self.fitting(to.ino, false, to.offset, usize::try_from(len).unwrap_or(usize::MAX))?;
+        let all = usize::try_from(len).unwrap_or(usize::MAX);
+        let fits = self.fitting(to.ino, At::Offset(to.offset), all)?;
         if fits == 0 && len > 0 {
             return Err(FsError::QuotaExceeded);
         }

@@ -23,18 +23,55 @@ pub(crate) use ahead::Walks;
 pub(crate) use large::copy_stat;
 pub(crate) use unsettled::Unsettled;
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use varve_schema::{Content, Inode};
 use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{InodeId, Timestamp};
-use varve_vfs::{FsError, FsResult, Handle};
+use varve_vfs::{FsError, FsResult, Handle, OpenFlags};
 
 use crate::attrs::kill_set_id;
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::rows::Changes;
 
+/// Where to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum At {
+    Offset(u64),
+    /// Wherever the file ends when its turn comes.
+    End,
+    /// The same, which is here as far as the front end knows.
+    Append(u64),
+}
+
+impl At {
+    /// What becomes of it by a handle with these flags.
+    fn by(self, flags: OpenFlags) -> At {
+        if flags.append { At::End } else { self }
+    }
+
+    /// The byte, of a file that ends before `end`. REQUIRES: it is no append any more ([`VarveFs::now_at`]).
+    fn before(self, end: u64) -> u64 {
+        match self {
+            At::Offset(offset) => offset,
+            At::End | At::Append(_) => end,
+        }
+    }
+}
+
 impl VarveFs {
+    /// Where an append goes. While all that changes files comes through the front end, where that says: it alone knows of writes
+    /// that are no appends though their file is open to append (RWF_NOAPPEND). REQUIRES: the file cannot change.
+    fn now_at(&self, at: At) -> At {
+        match at {
+            At::Append(offset) if !self.ends_move.load(Ordering::Acquire) => At::Offset(offset),
+            At::Append(_) => At::End,
+            other => other,
+        }
+    }
+
     pub(crate) fn do_read(
         &self,
         ino: InodeId,
@@ -84,38 +121,40 @@ impl VarveFs {
         }
     }
 
-    /// Writes `data`, and says how many bytes of it: of a large file fewer if the storage below takes no more.
+    /// Writes `data`, and says where and how many bytes of it: of a large file fewer if the storage below takes no more.
     pub(crate) fn do_write(
         &self,
         ino: InodeId,
         handle: Handle,
-        offset: u64,
+        at: At,
         data: &[u8],
         kill: bool,
-    ) -> FsResult<usize> {
+    ) -> FsResult<(u64, usize)> {
         let file = self.handles.get(ino, handle)?;
         if !file.flags.write {
             return Err(FsError::BadHandle);
         }
+        let at = at.by(file.flags);
         if data.is_empty() {
-            return Ok(0);
+            return Ok((self.now_at(at).before(0), 0));
         }
-        let mut written = data.len();
+        let done;
         if file.node.has_object() {
             if kill {
                 self.drop_set_id(ino)?;
             }
             let object = self.object_file(&file.node)?;
-            written = self.write_object(&file, object.as_ref(), offset, data)?;
+            done = self.write_object(&file, object.as_ref(), at, data)?;
         } else {
             let mut held = self.hold(ino)?;
             self.own_bytes(&mut held)?;
-            if file.flags.append || offset.saturating_add(data.len() as u64) > held.inode.size {
+            let at_least = self.now_at(at).before(held.inode.size);
+            if at_least.saturating_add(data.len() as u64) > held.inode.size {
                 held = self.and_directory(held)?;
                 // It may have given up its locks meanwhile.
                 self.own_bytes(&mut held)?;
             }
-            let offset = if file.flags.append { held.inode.size } else { offset };
+            let offset = self.now_at(at).before(held.inode.size);
             let end = end_of(offset, data.len() as u64)?;
             if kill {
                 kill_set_id(&mut held.inode);
@@ -130,8 +169,9 @@ impl VarveFs {
                     self.drop_set_id(ino)?;
                 }
                 let object = self.object_file(&file.node)?;
-                written = self.write_object(&file, object.as_ref(), offset, data)?;
+                done = self.write_object(&file, object.as_ref(), at, data)?;
             } else {
+                done = (offset, data.len());
                 let now = self.now();
                 let mut changes = self.changes();
                 self.write_small(&mut changes, &mut held.inode, offset, data)?;
@@ -143,7 +183,7 @@ impl VarveFs {
         if file.flags.sync {
             self.sync_file(&file, true)?;
         }
-        Ok(written)
+        Ok(done)
     }
 
     /// Cuts or extends the held file; part of the work may already be committed when it returns, the

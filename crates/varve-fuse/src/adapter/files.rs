@@ -5,6 +5,7 @@ use varve_vfs::{Entry, FsError, FsResult, Handle, OpenFlags, Opened, Position};
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::backing::Route;
 use crate::convert;
+use crate::notify::Notifier;
 use crate::protocol::constants::FOPEN_KEEP_CACHE;
 use crate::protocol::reply::OpenOut;
 use crate::protocol::request::{CopyRange, Create, Fallocate, Read, Write};
@@ -76,12 +77,19 @@ impl Adapter {
     }
 
     pub(super) fn write(&self, call: &mut Call<'_>, request: &Write<'_>) -> Served {
-        let Write { handle, offset, is_writeback, kill_set_id, data } = *request;
+        let Write { handle, offset, is_writeback, append, kill_set_id, data } = *request;
         let handle = Handle(handle);
         let written = if is_writeback {
             // The kernel tells programs of errors of such a write, and of a part nobody.
             self.vfs.write_all(call.ino, handle, offset, data, kill_set_id)?;
             data.len()
+        } else if append {
+            let (at, written) = self.vfs.append(call.ino, handle, offset, data, kill_set_id)?;
+            if at != offset {
+                let notifier = Notifier::new(call.origin.device().clone(), self.root());
+                self.astray.tell(notifier, call.ino);
+            }
+            written
         } else {
             self.vfs.write(call.ino, handle, offset, data, kill_set_id)?
         };

@@ -106,8 +106,7 @@ impl Adapter {
 
     pub(super) fn open_flags(&self, raw: u32) -> OpenFlags {
         let flags = convert::open_flags(raw);
-        // The kernel, through which all writes come, knows the end and says where each append goes. What was
-        // opened to append need not stay so (fcntl F_SETFL, RWF_NOAPPEND).
+        // Each write says whether it is by a file that is open to append: what was opened so need not stay so (fcntl F_SETFL).
         OpenFlags { append: false, sync: flags.sync || self.options.sync_writes, ..flags }
     }
 }

@@ -101,11 +101,12 @@ fn file_samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
         (FUSE_READDIRPLUS, read_bytes(), Request::ReaddirPlus(read)),
         (
             FUSE_WRITE,
-            fields! { u64: 1, 2; u32: 4, 5; u64: 5; u32: 6, 0; => b"data" },
+            fields! { u64: 1, 2; u32: 4, 5; u64: 5; u32: 0o2001, 0; => b"data" },
             Request::Write(Write {
                 handle: 1,
                 offset: 2,
                 is_writeback: true,
+                append: true,
                 kill_set_id: true,
                 data: b"data",
             }),

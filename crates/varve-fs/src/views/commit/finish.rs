@@ -142,6 +142,7 @@ impl VarveFs {
         survivors: Survivors<'_>,
     ) -> FsResult<()> {
         self.moves.fetch_add(1, Ordering::AcqRel);
+        self.ends_move.store(true, Ordering::Release);
         let mut kept = Kept::new();
         for (ino, place) in &plan.arrived {
             self.locator.moved(*ino, place.clone())?;
