@@ -61,6 +61,7 @@ impl VarveFs {
             mtime: times.mtime,
             ctime: times.ctime,
             btime: times.btime,
+            is_fleeting: false,
         };
         match &inode.content {
             Content::Directory(dir) => {
@@ -70,6 +71,8 @@ impl VarveFs {
             Content::Symlink(_) | Content::None => attr.blocks = 0,
             Content::Object { dirty: false, blocks } => attr.blocks = *blocks,
             Content::Object { dirty: true, .. } => {
+                // Before the object is looked at: whoever writes to it elsewhere may close it meanwhile.
+                attr.is_fleeting = self.is_written_elsewhere(inode)?;
                 let stat = self.object_stat(inode.ino)?;
                 attr.size = stat.len;
                 attr.blocks = stat.allocated.div_ceil(512);

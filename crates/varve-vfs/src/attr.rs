@@ -79,6 +79,8 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Birth.
     pub btime: Timestamp,
+    /// They may change without the front end being told, so that it is to ask each time.
+    pub is_fleeting: bool,
 }
 
 /// What lies below a directory, itself not counted.

@@ -232,15 +232,16 @@ impl VarveFs {
     /// In a serializable view, refuses a large file that is open for writing in the main view, who does not ask us then. Its
     /// row too changes once more past our lock, when it is closed: who has read it may not write it.
     pub(crate) fn check_written_elsewhere(&self, inode: &Inode) -> FsResult<()> {
-        let is_dirty = inode.content.is_dirty();
-        if self.serial.is_none() || !is_dirty {
-            return Ok(());
+        if self.is_written_elsewhere(inode)? { Err(FsError::Busy) } else { Ok(()) }
+    }
+
+    /// Whether that is such a file in a serializable view. Its attributes change without the view's front end.
+    pub(crate) fn is_written_elsewhere(&self, inode: &Inode) -> FsResult<bool> {
+        if self.serial.is_none() || !inode.content.is_dirty() {
+            return Ok(false);
         }
         let fail = |error| self.object_error("open", inode.ino, error);
-        match self.objects.own(inode.ino).map_err(fail)? {
-            Some(_) => Ok(()),
-            None => Err(FsError::Busy),
-        }
+        Ok(self.objects.own(inode.ino).map_err(fail)?.is_none())
     }
 
     /// The same for all inodes of an entry row that is about to be written.

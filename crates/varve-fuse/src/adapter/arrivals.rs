@@ -134,7 +134,7 @@ impl Adapter {
         if !waits || walks_apart(call.header.pid) {
             return None;
         }
-        let (arrivals, validity) = (Arc::clone(&self.arrivals), self.validity(ino));
+        let (arrivals, validity) = (Arc::clone(&self.arrivals), self.name_validity(ino));
         let found = self.ask(call, move |vfs| {
             arrivals.wait(ino);
             let mut reply = Reply::new();

@@ -60,13 +60,13 @@ fn sized_with_room(call: &mut Call<'_>, value: &[u8], size: u32, room: usize) ->
 impl Adapter {
     pub(super) fn getattr(&self, call: &mut Call<'_>) -> Served {
         let attr = self.vfs.getattr(call.ino)?;
-        call.reply.attr_out(self.attr_validity(attr.ino), &attr);
+        call.reply.attr_out(self.attr_validity(&attr), &attr);
         Ok(Answer::Body)
     }
 
     pub(super) fn statx(&self, call: &mut Call<'_>) -> Served {
         let attr = self.vfs.getattr(call.ino)?;
-        call.reply.statx_out(self.attr_validity(attr.ino), &attr);
+        call.reply.statx_out(self.attr_validity(&attr), &attr);
         Ok(Answer::Body)
     }
 
@@ -82,7 +82,7 @@ impl Adapter {
             kill_set_id,
         };
         let attr = self.vfs.setattr(convert::caller(call.header, 0), call.ino, set)?;
-        call.reply.attr_out(self.attr_validity(attr.ino), &attr);
+        call.reply.attr_out(self.attr_validity(&attr), &attr);
         Ok(Answer::Body)
     }
 

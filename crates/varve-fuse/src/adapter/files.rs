@@ -66,7 +66,7 @@ impl Adapter {
     /// Answers a request that has made a file and opened it.
     fn created(&self, call: &mut Call<'_>, (Entry { attr }, opened): (Entry, Opened)) -> Answer {
         let route = self.route(call.origin.device(), attr.ino, opened);
-        call.reply.entry_out(self.validity(attr.ino), &attr);
+        call.reply.entry_out(self.validity(&attr), &attr);
         call.reply.open_out(open_out(opened, 0, &route));
         Answer::Body
     }

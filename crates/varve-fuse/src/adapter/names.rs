@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use varve_types::InodeId;
-use varve_vfs::{Entry, FileType, FsError, FsResult};
+use varve_vfs::{Attr, Entry, FileType, FsError, FsResult};
 
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
@@ -14,23 +14,31 @@ use crate::session::ReaddirPlus;
 
 impl Adapter {
     /// How long the kernel may believe a name and its attributes.
-    pub(super) fn validity(&self, ino: InodeId) -> Validity {
+    pub(super) fn validity(&self, attr: &Attr) -> Validity {
+        Validity { attr: self.attr_validity(attr), ..self.name_validity(attr.ino) }
+    }
+
+    /// The same, of an inode whose attributes are not known yet.
+    pub(super) fn name_validity(&self, ino: InodeId) -> Validity {
         // Without checks of permissions a place is not asked about before what is in it, and the second walk to it (see
         // [`super::arrivals`]) must find what the first has learned. It asks again in any case.
         let is_kept = self.agreement.root_alone() && self.is_awaited(ino);
         let asks_again = self.is_fleeting(ino) && !is_kept;
         let entry = if asks_again { Duration::ZERO } else { self.options.entry_timeout };
-        Validity { entry, attr: self.attr_validity(ino) }
+        let attr = if self.is_fleeting(ino) { Duration::ZERO } else { self.options.attr_timeout };
+        Validity { entry, attr }
     }
 
-    /// How long it may believe attributes: not at all where another mount is to appear, or a name goes by itself.
-    pub(super) fn attr_validity(&self, ino: InodeId) -> Duration {
-        if self.is_fleeting(ino) { Duration::ZERO } else { self.options.attr_timeout }
+    /// How long it may believe attributes: not at all where another mount is to appear, a name goes by itself, or they change
+    /// without this mount.
+    pub(super) fn attr_validity(&self, attr: &Attr) -> Duration {
+        let asks_again = attr.is_fleeting || self.is_fleeting(attr.ino);
+        if asks_again { Duration::ZERO } else { self.options.attr_timeout }
     }
 
     /// Answers a request that has found or made a name.
     fn entry(&self, call: &mut Call<'_>, Entry { attr }: Entry) -> Answer {
-        call.reply.entry_out(self.validity(attr.ino), &attr);
+        call.reply.entry_out(self.validity(&attr), &attr);
         Answer::Body
     }
 
@@ -122,7 +130,11 @@ impl Adapter {
         let with_attr = self.wants_attributes(call, request.offset);
         let reply = &mut *call.reply;
         let listed = self.vfs.readdir(call.ino, request.offset, with_attr, &mut |entry| {
-            reply.direntplus(limit, self.validity(entry.ino), entry)
+            let valid = match &entry.attr {
+                Some(attr) => self.validity(attr),
+                None => self.name_validity(entry.ino),
+            };
+            reply.direntplus(limit, valid, entry)
         });
         call.listed(listed)
     }

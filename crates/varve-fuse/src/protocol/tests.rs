@@ -291,6 +291,7 @@ fn attr() -> Attr {
         mtime: time(-1),
         ctime: time(9),
         btime: time(10),
+        is_fleeting: false,
     }
 }
 

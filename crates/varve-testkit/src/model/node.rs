@@ -122,6 +122,7 @@ impl Node {
             mtime: now,
             ctime: now,
             btime: now,
+            is_fleeting: false,
         };
         Node { attr, body, xattrs: BTreeMap::new(), lookups: 0, opens: 0, linkable: false }
     }

@@ -1,6 +1,7 @@
 //! Serializable transactions: what they keep others from, who waits for whom, who gives way.
 
 use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::thread::{self, JoinHandle};
@@ -306,6 +307,43 @@ fn serializable_large_files(place: &Place) {
     txn.commit();
     waits.join().unwrap().unwrap();
     assert_eq!(fs::read(dir.join("large")).unwrap(), pattern(3, LARGE));
+    sizes_of_what_was_written_elsewhere(&dir);
+}
+
+/// A transaction kept for ever the size that it had seen of a large file while that was being written in the main view: what was
+/// appended after that was not read, and written over.
+fn sizes_of_what_was_written_elsewhere(dir: &Path) {
+    let (path, mut wanted) = (dir.join("grows"), pattern(4, LARGE));
+    fs::write(&path, &wanted).unwrap();
+    let append = |path: &Path| OpenOptions::new().append(true).open(path);
+    for round in 0..2u64 {
+        let txn = Txn::begin(dir, &[]);
+        let within = txn.path.join("grows");
+        let mut writer = append(&path).unwrap();
+        assert_eq!(fs::metadata(&within).unwrap().len(), wanted.len() as u64);
+        assert!(names(&txn.path).contains(&"grows".into()));
+        writer.write_all(&pattern(5, 4096)).unwrap();
+        wanted.extend_from_slice(&pattern(5, 4096));
+        drop(writer);
+        if round == 0 {
+            let mut found = None;
+            eventually("the main view has let go of it", || {
+                found = fs::read(&within).ok();
+                found.is_some()
+            });
+            assert!(found.unwrap() == wanted);
+        } else {
+            let mut found = None;
+            eventually("the main view has let go of it", || {
+                found = append(&within).ok();
+                found.is_some()
+            });
+            found.unwrap().write_all(b"by it").unwrap();
+            wanted.extend_from_slice(b"by it");
+        }
+        txn.commit();
+        assert!(fs::read(&path).unwrap() == wanted);
+    }
 }
 
 /// The daemon is killed at some moment of a commit: all of it is there afterwards, or nothing.
