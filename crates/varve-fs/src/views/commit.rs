@@ -3,6 +3,8 @@
 //! 1. Nothing else happens in either view: all row locks of both are held, in the order view, main view. Large files
 //!    that are still open for writing in one of them refuse it, and so do limits that it would exceed ([`super::limits`])
 //!    and dictionaries that are gone ([`super::pairs`]).
+//!    Where programs may have changed small files in mapped memory that the commit changes, that is written first, as a change of the
+//!    main view like any other, and the commit begins again ([`maps`]).
 //! 2. What the commit means for the main view is found out from the rows that the transaction changed ([`Plan`]): names
 //!    and inodes that the kernel may know, places of inodes, directories that move.
 //!    Where rows of large files are behind their objects, as nothing could bring them up to date when the files were closed,
@@ -26,6 +28,7 @@
 
 mod checks;
 mod finish;
+mod maps;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -91,6 +94,8 @@ enum Tried {
     Committed(Committed),
     /// Nothing: first rows of these files are to be brought up to date, those of the view and those of the main view.
     Behind([Vec<InodeId>; 2]),
+    /// Nothing: first is to be written what programs have changed in mapped memory of these files of the main view.
+    Mapped(Vec<InodeId>),
 }
 
 /// What happens at the end of a transaction besides, while nothing else can change anything.
@@ -102,6 +107,8 @@ pub(super) struct Ending<'a> {
     pub(super) then: Option<&'a dyn Fn() -> FsResult<()>>,
     /// Inodes from this one on are unknown to the main view, if that is said.
     pub(super) new_from: Option<InodeId>,
+    /// Of which files of the main view mapped memory was written.
+    pub(super) written_back: BTreeSet<InodeId>,
 }
 
 impl VarveFs {
@@ -129,6 +136,10 @@ impl VarveFs {
                 Tried::Behind([ours, theirs]) => {
                     let settled = view.settle_known(ours);
                     self.settle_known(theirs).and(settled)?;
+                }
+                Tried::Mapped(files) => {
+                    self.write_mapped(&files)?;
+                    ending.written_back.extend(files);
                 }
             }
         }
@@ -169,11 +180,8 @@ impl VarveFs {
         }
         self.check_use(view, &plan)?;
         let installs = installs(view, &plan)?;
-        // A state that was is to be again with the rows that it had.
-        if txn.purpose != Purpose::Rollback
-            && let Some(behind) = self.behind(&branch, view, &mut plan, &installs)?
-        {
-            return Ok(Tried::Behind(behind));
+        if let Some(first) = self.first(&branch, view, &txn, (&mut plan, &installs), ending)? {
+            return Ok(first);
         }
         if ending.check.as_mut().is_some_and(|check| !check()) {
             return Err(CommitError::Conflict(Vec::new()));
@@ -205,6 +213,25 @@ impl VarveFs {
             self.drop_sources_after_view(&changing);
         }
         Ok(Tried::Committed(ended(plan, done)?))
+    }
+
+    /// What has to be done before the commit begins again, if anything.
+    fn first(
+        &self,
+        branch: &Branch,
+        view: &VarveFs,
+        txn: &Transaction,
+        (plan, installs): (&mut Plan, &[InodeId]),
+        ending: &Ending<'_>,
+    ) -> FsResult<Option<Tried>> {
+        if let Some(mapped) = self.mapped_before(txn, plan, &ending.written_back)? {
+            return Ok(Some(Tried::Mapped(mapped)));
+        }
+        // A state that was is to be again with the rows that it had.
+        match txn.purpose {
+            Purpose::Rollback => Ok(None),
+            _ => Ok(self.behind(branch, view, plan, installs)?.map(Tried::Behind)),
+        }
     }
 
     /// The large files of the commit whose rows, in the view or in the main view, do not tell yet what was written to them. They

@@ -38,6 +38,7 @@ mod txn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -140,6 +141,9 @@ impl ViewName {
 /// Attaches a mount of the view to its place, or says why it cannot.
 type Attach = Arc<dyn Fn(&ViewName) -> FsResult<()> + Send + Sync>;
 
+/// Has the kernel write what programs have changed in mapped memory of files of the main view, each with its path there.
+type WriteBack = Arc<dyn Fn(&[(InodeId, PathBuf)]) -> io::Result<()> + Send + Sync>;
+
 /// Begins or ends a transaction, with its mount and all who know of it.
 type Transacting = Arc<dyn Fn(Transact) -> FsResult<u64> + Send + Sync>;
 
@@ -149,6 +153,7 @@ pub(crate) struct Views {
     links: below::Links,
     attach: Mutex<Option<Attach>>,
     transacting: Mutex<Option<Transacting>>,
+    write_back: Mutex<Option<WriteBack>>,
     /// When somebody last asked for pairs of a transaction, as [`VarveFs::unused_for`] counts.
     pairs_used: Mutex<BTreeMap<InodeId, u64>>,
     /// The open transactions, by the objects of each opening.
@@ -189,6 +194,7 @@ impl Views {
             links: below::Links::new(random),
             attach: Mutex::default(),
             transacting: Mutex::default(),
+            write_back: Mutex::default(),
             pairs_used: Mutex::default(),
             opened: Mutex::default(),
             changing: Mutex::default(),
@@ -308,6 +314,17 @@ impl VarveFs {
     pub fn transact_by(&self, work: impl Fn(Transact) -> FsResult<u64> + Send + Sync + 'static) {
         if let Some(views) = &self.views {
             *views.transacting.lock() = Some(Arc::new(work));
+        }
+    }
+
+    /// Says how the kernel is had to write what programs have changed in mapped memory of files of the main view, by the session that
+    /// serves it from now on. `NotFound` says that some files are not where they were.
+    pub fn write_back_by(
+        &self,
+        work: impl Fn(&[(InodeId, PathBuf)]) -> io::Result<()> + Send + Sync + 'static,
+    ) {
+        if let Some(views) = &self.views {
+            *views.write_back.lock() = Some(Arc::new(work));
         }
     }
 

@@ -30,6 +30,18 @@ impl VarveFs {
         Ok(paths)
     }
 
+    /// Those of these files that have a name, each with a path from the root on.
+    pub(super) fn named_files(&self, files: &[InodeId]) -> FsResult<Vec<(InodeId, PathBuf)>> {
+        let top = self.path_of(InodeId::ROOT)?.unwrap_or_default();
+        let top = Path::new(OsStr::from_bytes(&top));
+        let mut paths = Vec::new();
+        for ino in files {
+            let path = self.path_below(top, *ino)?;
+            paths.extend(path.map(|path| (*ino, path)));
+        }
+        Ok(paths)
+    }
+
     /// A path of a file, from the directory with the path `top` on.
     fn path_below(&self, top: &Path, ino: InodeId) -> FsResult<Option<PathBuf>> {
         let below = |dir: InodeId, name: &[u8]| {

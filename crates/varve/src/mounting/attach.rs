@@ -14,6 +14,7 @@ use varve_fuse::{
     Elsewhere, IdlePoll, MountOptions, MountWatch, Place, Session, SessionOptions, Transport,
     UnmountError, UnmountMode, bound_elsewhere, mount_within, seen_elsewhere,
 };
+use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use super::turns::Deed;
@@ -232,6 +233,14 @@ impl ViewDesk {
     /// The file system of a view, if it is mounted.
     pub(super) fn attached(&self, name: &ViewName) -> Option<Arc<VarveFs>> {
         self.attached.lock().get(name).cloned()
+    }
+
+    /// Has what programs have changed in the mapped memory of these files of the main view written.
+    pub(super) fn write_back(&self, files: &[(InodeId, PathBuf)]) -> std::io::Result<()> {
+        match &self.main {
+            Some(main) => Place::new(main.id(), &self.dir, ".").write_back(files),
+            None => Ok(()),
+        }
     }
 
     /// Has what programs have changed in the mapped memory of a view written. Gives its file system, if it is attached.

@@ -123,6 +123,11 @@ impl ViewDesk {
             Some(desk) => desk.transact(what),
             None => Err(FsError::Stale),
         });
+        let weak = Arc::downgrade(&desk);
+        desk.fs.write_back_by(move |files| match weak.upgrade() {
+            Some(desk) => desk.write_back(files),
+            None => Ok(()),
+        });
         idle::watch(&desk);
         desk
     }

@@ -411,7 +411,8 @@ impl VarveFs {
         };
         // What is not in the base nobody here can know.
         let new_from = Some(InodeId::new(header.new_from));
-        let ending = Ending { check: Some(&mut check), then: Some(&then), new_from };
+        let (check, then) = (Some(&mut check as _), Some(&then as _));
+        let ending = Ending { check, then, new_from, ..Ending::default() };
         let committed = self.commit_with(&txn.name().name, &view, ending);
         match failed {
             Some(failed) => Err(failed),

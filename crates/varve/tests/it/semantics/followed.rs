@@ -1,20 +1,21 @@
 //! What programs have open, and what the kernel knows, when a commit or a rollback changes it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 
 use rustix::fs::{OFlags, fcntl_setfl};
-use varve_testkit::eventually;
+use varve_testkit::{eventually, there_is};
 
 use super::rollback::roll_back;
-use super::views::{begin, commit, snapshot, text};
+use super::views::{begin, commit, id, snapshot, text, write_at};
 use super::{Place, pattern, semantics};
 use crate::harness::{run, varve};
 
-semantics!(appends_behind_commits);
+semantics!(appends_behind_commits, mapped_behind_commits);
 
 fn open_to_append(path: &Path) -> File {
     OpenOptions::new().append(true).open(path).unwrap()
@@ -89,4 +90,63 @@ fn appends_behind_commits(place: &Place) {
     is(&wanted);
     place.remount();
     is(&wanted);
+}
+
+/// Has a file mapped, and changes its first byte whenever it is told to.
+const MAPPER: &str = r#"
+import mmap, os, sys
+fd = os.open("f", os.O_RDWR)
+shared = mmap.mmap(fd, 0)
+print("mapped", flush=True)
+for line in sys.stdin:
+    shared[0:1] = line[0:1].encode()
+    print("changed", flush=True)
+"#;
+
+/// The kernel wrote the whole of a page that a program had changed in mapped memory over what was committed or rolled back beside
+/// that.
+fn mapped_behind_commits(place: &Place) {
+    if !place.is_varve() || !there_is("python3") {
+        return;
+    }
+    let (dir, path) = (place.dir(), place.dir().join("f"));
+    let mut wanted = pattern(1, 4096);
+    fs::write(&path, &wanted).unwrap();
+    let mut mapper = Command::new("python3");
+    mapper.args(["-c", MAPPER]).current_dir(&dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut mapper = mapper.spawn().unwrap();
+    let mut order = mapper.stdin.take().unwrap();
+    let mut said = BufReader::new(mapper.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(said.next().unwrap(), "mapped");
+    let mut change = |to: &str| {
+        writeln!(order, "{to}").unwrap();
+        assert_eq!(said.next().unwrap(), "changed");
+    };
+    // Who has mapped it and changed nothing is in nobody's way.
+    let view = begin(&dir);
+    write_at(&view.join("f"), b"in place", 100);
+    wanted[100..108].copy_from_slice(b"in place");
+    commit(place, &view);
+    assert!(fs::read(&path).unwrap() == wanted);
+    let view = begin(&dir);
+    write_at(&view.join("f"), b"too late", 100);
+    change("P");
+    wanted[0] = b'P';
+    let refused = varve().args(["txn", "commit"]).arg(&dir).arg(id(&view)).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(5) && told.contains("/f\n"), "{told}");
+    assert!(fs::read(&path).unwrap() == wanted);
+    run(varve().args(["txn", "abort"]).arg(&dir).arg(id(&view)));
+    snapshot(place, "one");
+    write_at(&path, b"undone", 200);
+    change("Q");
+    roll_back(&dir, "one");
+    assert!(fs::read(&path).unwrap() == wanted);
+    change("R");
+    wanted[0] = b'R';
+    drop(order);
+    assert!(mapper.wait().unwrap().success());
+    assert!(fs::read(&path).unwrap() == wanted);
+    place.remount();
+    assert!(fs::read(&path).unwrap() == wanted);
 }

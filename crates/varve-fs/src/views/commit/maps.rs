@@ -1,0 +1,57 @@
+//! What programs have changed in mapped memory of small files of the main view, when a commit changes these files too.
+//!
+//! The kernel writes such memory in whole pages, when it likes. A page that it wrote behind the commit would bring back what the
+//! commit has changed beside it. So it is had to write all of them first; a page that is changed after that counts as written after
+//! the commit.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+
+use varve_types::InodeId;
+use varve_vfs::FsResult;
+
+use crate::fs::VarveFs;
+use crate::views::plan::Plan;
+use crate::views::txn::{Isolation, Transaction};
+
+/// How often the files may be elsewhere than they were a moment before.
+const LOOKS_MAX: u32 = 20;
+
+impl VarveFs {
+    /// The files that the commit changes of which programs may have changed mapped memory in the main view; `None` if there are none
+    /// but those `written` back already.
+    pub(super) fn mapped_before(
+        &self,
+        txn: &Transaction,
+        plan: &Plan,
+        written: &BTreeSet<InodeId>,
+    ) -> FsResult<Option<Vec<InodeId>>> {
+        // What a serializable one changes it has locked: the kernel's writes would wait for its end.
+        let is_locked = txn.isolation == Isolation::Serializable;
+        if is_locked || self.views()?.write_back.lock().is_none() {
+            return Ok(None);
+        }
+        // Large ones are in the way of the commit.
+        let open = self.handles.written().into_iter().map(|node| node.ino);
+        let mapped = open.filter(|ino| plan.told.inodes.contains(ino) && !written.contains(ino));
+        let mapped: Vec<InodeId> = mapped.collect();
+        Ok((!mapped.is_empty()).then_some(mapped))
+    }
+
+    /// Has mapped memory of these files written. Where that cannot be, the kernel writes it later. REQUIRES: no locks are held.
+    pub(super) fn write_mapped(&self, files: &[InodeId]) -> FsResult<()> {
+        let Some(work) = self.views()?.write_back.lock().clone() else { return Ok(()) };
+        for look in 1.. {
+            match work(&self.named_files(files)?) {
+                Ok(()) => break,
+                // Renamed or closed meanwhile.
+                Err(error) if error.kind() == ErrorKind::NotFound && look < LOOKS_MAX => {}
+                Err(error) => {
+                    log::warn!("what programs have mapped may be written behind a commit: {error}");
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
