@@ -19,6 +19,7 @@ mod attach;
 mod background;
 mod door;
 mod find;
+mod follow;
 mod idle;
 mod options;
 mod report;

@@ -19,7 +19,7 @@ use std::thread;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
-use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
+use varve_fs::{CommitError, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
     ASKED_WAITS_MAX, MountOptions, MountPoint, MountWatch, Notifier, SessionOptions, UnmountError,
     UnmountMode, find_mounts, unmount_that,
@@ -84,7 +84,7 @@ pub(crate) struct ViewDesk {
     pub(super) main: Option<MountWatch>,
     pub(super) mount: MountOptions,
     pub(super) session: SessionOptions,
-    notifier: Notifier,
+    pub(super) notifier: Notifier,
     /// Those that are attached.
     pub(super) attached: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
     pub(super) turns: Turns,
@@ -319,17 +319,7 @@ impl ViewDesk {
         done.map(drop).map_err(NotEnded::Refused)
     }
 
-    /// Has the kernel forget what it knows of the main view that has changed without it.
-    fn follow(&self, committed: &Committed) {
-        for (dir, changed) in &committed.names {
-            self.told(self.notifier.name_changed(*dir, changed));
-        }
-        for ino in &committed.inodes {
-            self.told(self.notifier.inode_changed(*ino));
-        }
-    }
-
-    fn told(&self, told: std::io::Result<()>) {
+    pub(super) fn told(&self, told: std::io::Result<()>) {
         if let Err(error) = told {
             log::warn!("the kernel may not see all that changed: {error}");
         }

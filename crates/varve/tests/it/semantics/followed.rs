@@ -8,14 +8,15 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
 use varve_testkit::{eventually, there_is};
 
 use super::rollback::roll_back;
 use super::views::{begin, commit, id, snapshot, text, write_at};
-use super::{Place, pattern, semantics};
+use super::{Place, pattern, refused_io, semantics};
 use crate::harness::{run, varve};
 
-semantics!(appends_behind_commits, mapped_behind_commits);
+semantics!(appends_behind_commits, mapped_behind_commits, commits_told_beside_waits);
 
 fn open_to_append(path: &Path) -> File {
     OpenOptions::new().append(true).open(path).unwrap()
@@ -149,4 +150,44 @@ fn mapped_behind_commits(place: &Place) {
     assert!(fs::read(&path).unwrap() == wanted);
     place.remount();
     assert!(fs::read(&path).unwrap() == wanted);
+}
+
+/// While a request waited in a directory of which a commit had changed a name, nothing else of that commit was told to the kernel.
+fn commits_told_beside_waits(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    for name in ["a", "b"] {
+        fs::create_dir(dir.join(name)).unwrap();
+    }
+    for name in ["b/f", "b/gone"] {
+        fs::write(dir.join(name), "old").unwrap();
+        assert_eq!(fs::read(dir.join(name)).unwrap(), b"old");
+    }
+    refused_io(fs::metadata(dir.join("b/made")), Errno::NOENT);
+    let keeps = begin_serializable(&dir);
+    refused_io(fs::metadata(keeps.join("a/n")), Errno::NOENT);
+    let waited_for = dir.join("a/n");
+    let waits = thread::spawn(move || fs::write(waited_for, "made"));
+    meanwhile(&dir);
+    assert!(!waits.is_finished());
+    let view = begin(&dir);
+    for name in ["a/m", "b/made", "b/f"] {
+        fs::write(view.join(name), "new").unwrap();
+    }
+    fs::remove_file(view.join("b/gone")).unwrap();
+    thread::scope(|scope| {
+        let commits = scope.spawn(|| commit(place, &view));
+        eventually("all but one directory is new", || {
+            let is_new = |name: &str| fs::read(dir.join(name)).is_ok_and(|bytes| bytes == b"new");
+            is_new("b/f") && is_new("b/made") && !dir.join("b/gone").exists()
+        });
+        assert!(!waits.is_finished(), "it is told what is new while others wait");
+        run(varve().args(["txn", "abort"]).arg(&dir).arg(id(&keeps)));
+        commits.join().unwrap();
+    });
+    waits.join().unwrap().unwrap();
+    assert_eq!(fs::read(dir.join("a/m")).unwrap(), b"new");
+    assert_eq!(fs::read(dir.join("a/n")).unwrap(), b"made");
 }
