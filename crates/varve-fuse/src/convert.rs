@@ -41,10 +41,10 @@ pub(crate) fn set_time(time: Time) -> FsResult<SetTime> {
     }
 }
 
-/// The flags of open(2).
 /// The kernel's own flag (`__FMODE_EXEC` of include/linux/fs.h) on the open of a program that is executed.
 const OPENED_BY_EXEC: i32 = 1 << 5;
 
+/// The flags of open(2), and the kernel's own beside them.
 pub(crate) fn open_flags(raw: u32) -> OpenFlags {
     let raw = signed(raw);
     let access = raw & libc::O_ACCMODE;

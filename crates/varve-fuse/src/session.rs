@@ -87,7 +87,8 @@ pub struct SessionOptions {
 
 /// The most reader threads unless told otherwise.
 const READERS_DEFAULT_MAX: usize = 16;
-/// Long enough for ever: the mount is the only writer, so nothing the kernel knows goes stale.
+/// Long enough for ever: nothing that the kernel knows goes stale. What changes by another way than through its mount it is told
+/// ([`Notifier`]), and of attributes of which nobody could tell it, that they do not hold ([`varve_vfs::Attr::is_fleeting`]).
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Default for SessionOptions {

@@ -8,7 +8,8 @@
 //! 4. A thread ends when the connection does, or between two requests when the gate closes (`handover`). If one fails, `on_failure` is to end the connection for all of
 //!    them, so that nobody waits for an answer for ever.
 //!
-//! Nothing on this way allocates. A panic below fails the one request with EIO and is logged; the thread
+//! What a thread answers itself is decoded and answered in room that it has. What serves a request may allocate, as for bytes that are
+//! read, and so does what hands it to another thread (`held`, `crate::parked`, `crate::waiters`). A panic below fails the one request with EIO and is logged; the thread
 //! goes on.
 
 mod dev;

@@ -33,7 +33,7 @@ impl Adapter {
         let flags = match route {
             // Drops the pages cached so far, which the kernel is about to write past.
             Route::Straight(_) => 0,
-            // This mount is the only writer, so what is cached holds.
+            // What is cached holds: of bytes that change by another way than through this mount the kernel is told.
             Route::Cached if !opened.reread => FOPEN_KEEP_CACHE,
             Route::Cached => 0,
         };
