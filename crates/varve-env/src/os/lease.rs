@@ -39,6 +39,8 @@ mod tests {
     use rustix::fs::{Mode, OFlags, open};
 
     use super::*;
+    use crate::os::OsEnv;
+    use crate::{Env, OpenMode};
 
     #[test]
     fn who_has_it_open_for_writing_is_noticed_until_he_has_not() {
@@ -54,5 +56,26 @@ mod tests {
             assert!(!has_writers());
         }
         drop(other);
+    }
+
+    /// An open at the moment of such a question failed (EAGAIN): a commit that could not open one of its large files left a
+    /// store that took no more writes.
+    #[test]
+    fn who_opens_a_file_waits_while_somebody_asks() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let asks = open(&*path, OFlags::RDONLY, Mode::empty()).unwrap();
+        for mode in [OpenMode::ReadWrite, OpenMode::CreateOrOpen] {
+            fcntl(asks.as_fd(), F_SETSIG, libc::SIGURG).unwrap();
+            fcntl(asks.as_fd(), libc::F_SETLEASE, libc::F_RDLCK).unwrap();
+            std::thread::scope(|scope| {
+                let opened = scope.spawn(|| OsEnv::new().open(&path, mode));
+                // SAFETY: the descriptor is open, and this command takes no argument.
+                while unsafe { libc::fcntl(asks.as_raw_fd(), libc::F_GETLEASE) } == libc::F_RDLCK {
+                    std::thread::yield_now();
+                }
+                fcntl(asks.as_fd(), libc::F_SETLEASE, libc::F_UNLCK).unwrap();
+                assert!(opened.join().unwrap().unwrap().write_all_at(b"x", 0).is_ok());
+            });
+        }
     }
 }

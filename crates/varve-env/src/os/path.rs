@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use parking_lot::{Mutex, RwLock};
@@ -64,15 +64,26 @@ impl Roots {
         }
     }
 
-    /// Opens a file. Below a root nothing but a regular one, and nothing is waited for or set in motion: a pipe
-    /// would block, a device may act.
+    /// Opens a file. Below a root nothing but a regular one, and nothing is set in motion or waited for, but for the end of a
+    /// lease: a pipe would block, a device may act.
     pub(super) fn open_file(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        let opened = self.open(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-        match FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) {
-            FileType::RegularFile => Ok(opened),
-            FileType::Directory => Err(io::ErrorKind::IsADirectory.into()),
-            _ => Err(refused(path, "is no regular file")),
-        }
+        let flags = flags | OFlags::NOCTTY;
+        let opened = self.open(path, flags | OFlags::NONBLOCK).or_else(|error| {
+            match Errno::from_io_error(&error) {
+                Some(Errno::AGAIN) => self.open_leased(path, flags),
+                _ => Err(error),
+            }
+        });
+        regular(path, opened?)
+    }
+
+    /// Opens a file of which somebody has a lease (fcntl(2)), as who asks for its writers has for a moment: waits for the end of
+    /// it, which the kernel sees to. What stands at `path` by now may be a pipe, so that it is not opened by its name.
+    fn open_leased(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let found = regular(path, self.open(path, OFlags::PATH)?)?;
+        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let flags = flags.difference(OFlags::CREATE) | OFlags::CLOEXEC;
+        Ok(retry_on_intr(|| fs::openat(CWD, &again, flags, Mode::empty()))?)
     }
 
     /// Opens a directory for listing.
@@ -103,6 +114,15 @@ impl Roots {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         let dir = dir.unwrap_or(Path::new("."));
         Ok((self.open(dir, OFlags::PATH | OFlags::DIRECTORY)?, name))
+    }
+}
+
+/// `opened` if it is a regular file.
+fn regular(path: &Path, opened: OwnedFd) -> io::Result<OwnedFd> {
+    match FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) {
+        FileType::RegularFile => Ok(opened),
+        FileType::Directory => Err(io::ErrorKind::IsADirectory.into()),
+        _ => Err(refused(path, "is no regular file")),
     }
 }
 
