@@ -170,13 +170,6 @@ pub(crate) fn is_no_space(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::StorageFull || error.raw_os_error() == Some(QUOTA)
 }
 
-/// True if the operation failed for want of something that comes back by itself, and did nothing.
-pub(crate) fn is_passing(error: &io::Error) -> bool {
-    /// ENOMEM, ENFILE, EMFILE: no memory, no descriptor.
-    const PASSING: [i32; 3] = [12, 23, 24];
-    error.raw_os_error().is_some_and(|number| PASSING.contains(&number))
-}
-
 /// The error of an operation on a file: `NoSpace` if the device is full, else `Io`.
 pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> StoreError {
     if is_no_space(&source) {

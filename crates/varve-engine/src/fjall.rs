@@ -111,9 +111,8 @@ impl Inner {
 
     fn run_external_sync(&self) -> StoreResult<()> {
         let Some(hook) = self.external_sync.get() else { return Ok(()) };
-        hook().map_err(|error| {
-            self.poison.set(&format_args!("the sync of data outside the store failed: {error}"))
-        })
+        let failed = |error| self.poison.sync_failed("sync the data outside of", &self.dir, error);
+        hook().map_err(failed)
     }
 
     fn sync(&self) -> StoreResult<()> {

@@ -20,11 +20,13 @@
 //!   effect, cut) is told from a damaged one (an error).
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use varve_env::{Allocate, Env, File, OpenMode};
+use varve_env::{Allocate, Env, File, OpenMode, is_passing};
 use varve_format::edit::{Change, SegmentMeta, TableMeta, VersionEdit};
 use varve_format::log::{
     HEADER_BYTES, LogHeader, LogId, LogKind, LogReader, NextRecord, Record, RecordKind, Stamp,
@@ -42,6 +44,9 @@ use crate::{KeyspaceOptions, StoreError, StoreResult};
 
 /// Room is taken in pieces that end at multiples of this, in bytes.
 const ROOM_BYTES: u64 = 64 << 10;
+/// How often it is tried to sync the name of a new manifest, while there is no descriptor for that, and how long each is waited for.
+const SYNC_TRIES_MAX: u32 = 100;
+const SYNC_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A key space as the manifest has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -327,6 +332,17 @@ pub(crate) struct Manifest {
     is_given_up: bool,
 }
 
+/// Makes durable which manifest is in force. From its rename there is no way back, so that a descriptor is waited for.
+fn sync_name(env: &dyn Env, dir: &Path) -> io::Result<()> {
+    for _ in 1..SYNC_TRIES_MAX {
+        match env.sync_dir(dir) {
+            Err(error) if is_passing(&error) => env.sleep(SYNC_RETRY_INTERVAL),
+            synced => return synced,
+        }
+    }
+    env.sync_dir(dir)
+}
+
 impl Manifest {
     /// Writes `state` as the first edit of the new manifest `log` and puts it in force.
     ///
@@ -370,8 +386,7 @@ impl Manifest {
         write_new(env, &temporary, &current_content(no))?;
         env.sync_dir(dir).map_err(|error| io_error("sync", dir, error))?;
         env.rename(&temporary, &current).map_err(|e| io_error("rename", &temporary, e))?;
-        env.sync_dir(dir)
-            .map_err(|error| poison.set(&format_args!("cannot sync {}: {error}", dir.display())))?;
+        sync_name(env, dir).map_err(|error| poison.set(&io_error("sync", dir, error)))?;
         let named = |change: &Change| match change {
             Change::NewestLog(log) => Some(*log),
             _ => None,

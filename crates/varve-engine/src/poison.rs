@@ -1,9 +1,13 @@
 //! Remembers the first failure after which the disk's content is unknown.
 //!
 //! Reads go on; every later write and sync fails with the first cause. A failed fsync is never retried:
-//! the kernel may have dropped the dirty pages and would report success.
+//! the kernel may have dropped the dirty pages and would report success. One that was not tried, for want of a descriptor, is.
 
+use std::io;
+use std::path::Path;
 use std::sync::OnceLock;
+
+use varve_env::is_passing;
 
 use crate::{StoreError, StoreResult};
 
@@ -28,6 +32,18 @@ impl Poison {
             cause
         });
         StoreError::Poisoned { cause: first.clone() }
+    }
+
+    /// What callers are told of a sync that failed: poisons, unless it was not tried.
+    pub(crate) fn sync_failed(
+        &self,
+        action: &'static str,
+        path: &Path,
+        error: io::Error,
+    ) -> StoreError {
+        let was_tried = !is_passing(&error);
+        let failed = StoreError::Io { action, path: path.to_path_buf(), source: error };
+        if was_tried { self.set(&failed) } else { failed }
     }
 
     /// The cause, if the store is poisoned.

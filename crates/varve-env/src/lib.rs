@@ -9,8 +9,10 @@
 //! 2. Bytes and length survive a power cut once [`File::sync_data`] returns.
 //! 3. A name (created, renamed, linked, removed) survives a power cut once [`Env::sync_dir`] of its
 //!    directory returns; until then either state may be found.
-//! 4. After a failed sync nothing is promised about what was written before it.
+//! 4. After a failed sync nothing is promised about what was written before it, unless it failed as [`is_passing`] says: then it
+//!    was not tried.
 
+mod failures;
 pub mod os;
 pub mod sim;
 
@@ -22,6 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use varve_types::Timestamp;
+
+pub use failures::{is_passing, told};
 
 /// How [`Env::open`] opens a file. All modes but `Read` allow reading and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,7 +277,7 @@ pub trait Env: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Makes the names in a directory durable.
+    /// Makes the names in a directory durable. For want of a descriptor it fails as [`is_passing`] says.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Makes durable every file and name below `dir`, whoever wrote it, in this process or an earlier one.

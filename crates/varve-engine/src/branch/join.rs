@@ -21,7 +21,6 @@ use super::{BranchRecord, BranchSpace};
 use crate::compaction::outputs::{Outputs, Written};
 use crate::db::install::Changes;
 use crate::db::{Inner, Writer};
-use crate::files::io_error;
 use crate::version::{Place, Sublevel, Table};
 use crate::view::{Keyspace, View};
 use crate::{StoreError, StoreResult};
@@ -92,9 +91,7 @@ impl Inner {
             added.push((table.keyspace(), Place { level: 0, sublevel }, Arc::new(joined)));
         }
         let install = || {
-            self.env
-                .sync_dir(&self.dir)
-                .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
+            self.sync_names()?;
             let (ingested, ended) = (Some(last), vec![record.id]);
             let segments = merged.segments.clone();
             self.install(&Changes { added, seen, segments, ingested, ended, ..Changes::default() })

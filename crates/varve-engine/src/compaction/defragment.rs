@@ -24,7 +24,6 @@ use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
 use crate::db::install::Changes;
-use crate::files::io_error;
 use crate::iter::Source;
 use crate::iter::table::TableSource;
 use crate::table::Admission;
@@ -215,15 +214,12 @@ impl Inner {
         old: &Arc<Table>,
         new: &Written,
     ) -> StoreResult<()> {
-        self.env
-            .sync_dir(&self.dir)
-            .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
         let tables = new.tables.iter();
         let added = tables.map(|table| (space.id, place, Arc::clone(table))).collect();
         let segments = new.segments.clone();
         let removed = vec![(space.id, place, Arc::clone(old))];
         let changes = Changes { added, removed, segments, ..Changes::default() };
-        let installed = self.install(&changes);
+        let installed = self.sync_names().and_then(|()| self.install(&changes));
         // After a failure that poisons, the edit may have reached the disk: keep the files.
         if !matches!(installed, Ok(true)) && self.poison.cause().is_none() {
             new.discard();

@@ -23,7 +23,6 @@ use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
 use crate::db::install::Changes;
-use crate::files::io_error;
 use crate::iter::Source;
 use crate::iter::level::LevelSource;
 use crate::iter::merge::Merge;
@@ -225,11 +224,6 @@ impl Inner {
         let moved = moves.as_mut();
         let rest_from = self.merge_into(&mut outputs, space, job, place, moved, pointed_max)?;
         let written = outputs.finish()?;
-        if !written.tables.is_empty() {
-            self.env
-                .sync_dir(&self.dir)
-                .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
-        }
         let mut added: Vec<_> =
             written.tables.iter().map(|table| (space.id, place, Arc::clone(table))).collect();
         let rest = rest_from.map_or_else(Vec::new, |from| rest_of(&removed, &from));
@@ -237,7 +231,8 @@ impl Inner {
         added.extend(rest);
         let (segments, moves) = (written.segments.clone(), moves.map(Arc::new));
         let changes = Changes { added, removed, segments, moves, ..Changes::default() };
-        match self.install(&changes) {
+        let named = if written.tables.is_empty() { Ok(()) } else { self.sync_names() };
+        match named.and_then(|()| self.install(&changes)) {
             Ok(true) => {
                 self.count_merge(purpose, place.level, read, &written);
                 Ok(())

@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use varve_env::JoinHandle;
+use varve_env::{JoinHandle, is_passing};
 
 use super::Inner;
-use crate::files::is_passing;
 use crate::{StoreError, StoreResult};
 
 /// How long a worker that found no room waits before it tries again.

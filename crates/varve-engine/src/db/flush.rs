@@ -15,7 +15,7 @@ use super::install::Changes;
 use super::{Inner, Writer};
 use crate::compaction::outputs::{Outputs, Written};
 use crate::compaction::retain::Retention;
-use crate::files::{StoreFile, io_error};
+use crate::files::StoreFile;
 use crate::memtable::{Found, Memtable};
 use crate::version::Place;
 use crate::view::{Keyspace, View};
@@ -101,9 +101,7 @@ impl Inner {
             all.tables.extend(written.tables);
             all.segments.extend(written.segments);
         }
-        self.env
-            .sync_dir(&self.dir)
-            .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
+        self.sync_names().inspect_err(|_| discard(&all))?;
         let seqs = all.tables.iter().map(|table| table.meta().largest_seq);
         let last_seq = seqs.max().unwrap_or(SeqNo::ZERO);
         let (flushed, segments) = (Some((Arc::clone(memtable), last_seq)), all.segments.clone());

@@ -184,9 +184,7 @@ impl Inner {
             self.metrics.paced_ns.add(delay.as_nanos() as u64);
             self.env.sleep(delay);
         }
-        self.env
-            .sync_dir(&self.dir)
-            .map_err(|e| self.poison.set(&io_error("sync", &self.dir, e)))?;
+        self.sync_names()?;
         if external {
             self.run_external_sync()?;
         }

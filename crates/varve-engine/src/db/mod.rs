@@ -159,14 +159,12 @@ impl Inner {
         self.poison.check()
     }
 
-    /// Runs the hook that makes outside data durable. A failure poisons: what is durable is unknown.
+    /// Runs the hook that makes outside data durable. A failure poisons, as what is durable is unknown, unless nothing was tried.
     pub(crate) fn run_external_sync(&self) -> StoreResult<()> {
         let hook = self.external_sync.get().ok_or_else(|| {
             StoreError::Invalid("no external sync is set, but rows depend on one".to_owned())
         })?;
-        let failed = |error| {
-            self.poison.set(&format_args!("the sync of data outside the store failed: {error}"))
-        };
+        let failed = |error| self.poison.sync_failed("sync the data outside of", &self.dir, error);
         hook().map_err(failed)?;
         let of_branches: Vec<_> = self.branch_syncs.lock().values().map(Arc::clone).collect();
         of_branches.iter().try_for_each(|hook| hook().map_err(failed))

@@ -116,6 +116,12 @@ impl Inner {
         }
     }
 
+    /// Makes durable which files there are. A failure poisons, unless nothing was tried.
+    pub(crate) fn sync_names(&self) -> StoreResult<()> {
+        let failed = |error| self.poison.sync_failed("sync", &self.dir, error);
+        self.env.sync_dir(&self.dir).map_err(failed)
+    }
+
     fn fsync(&self, targets: &SyncTargets) -> StoreResult<()> {
         for target in &targets.logs {
             self.metrics.log_syncs.add(1);
@@ -124,9 +130,7 @@ impl Inner {
             })?;
         }
         if targets.directory {
-            self.env.sync_dir(&self.dir).map_err(|error| {
-                self.poison.set(&format_args!("cannot sync {}: {error}", self.dir.display()))
-            })?;
+            self.sync_names()?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use varve_types::Timestamp;
 
 use super::lease;
 use super::window::{self, OsWindow};
+use crate::failures::tried;
 use crate::{Allocate, File, FileKind, FileStat, Seek, Window, copy_through_memory};
 
 /// A file descriptor. Reads and writes are positional, so that threads share it freely.
@@ -57,11 +58,11 @@ impl File for OsFile {
     // A failed fsync is reported once by the kernel and then forgotten, so it is never retried here,
     // not even on EINTR.
     fn sync_data(&self) -> io::Result<()> {
-        Ok(fs::fdatasync(&self.fd)?)
+        tried(fs::fdatasync(&self.fd).map_err(io::Error::from))
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(fs::fsync(&self.fd)?)
+        tried(fs::fsync(&self.fd).map_err(io::Error::from))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

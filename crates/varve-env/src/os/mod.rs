@@ -159,12 +159,12 @@ impl Env for OsEnv {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.roots.sync_dir(dir, fs::fsync)
+        self.roots.sync_dir(dir, |dir| fs::fsync(dir))
     }
 
     /// One call for the whole file system that holds `dir`, however many files there are.
     fn sync_below(&self, dir: &Path) -> io::Result<()> {
-        self.roots.sync_dir(dir, fs::syncfs)
+        self.roots.sync_dir(dir, |dir| fs::syncfs(dir))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

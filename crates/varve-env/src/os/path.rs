@@ -9,6 +9,8 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 
+use crate::failures::tried;
+
 /// Permissions of new files.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
@@ -16,8 +18,7 @@ const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 #[derive(Debug, Default)]
 pub(super) struct Roots {
     found: RwLock<Vec<(PathBuf, OwnedFd)>>,
-    /// Kept so that a directory can be synced where there is no other descriptor left: a store that cannot sync takes no more
-    /// writes.
+    /// Kept so that a directory can be synced where there is no other descriptor left, by one at a time.
     spare: Mutex<Option<OwnedFd>>,
 }
 
@@ -35,7 +36,7 @@ impl Roots {
     }
 
     fn keep_spare(&self) {
-        let mut spare = self.spare.lock();
+        let Some(mut spare) = self.spare.try_lock() else { return };
         if spare.is_none() {
             let found = self.found.read();
             *spare = found.first().and_then(|(_, root)| fcntl_dupfd_cloexec(root, 0).ok());
@@ -95,17 +96,24 @@ impl Roots {
     pub(super) fn sync_dir(
         &self,
         path: &Path,
-        sync: impl FnOnce(OwnedFd) -> rustix::io::Result<()>,
+        sync: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
     ) -> io::Result<()> {
-        let opened = self.open_dir(path).or_else(|error| match Errno::from_io_error(&error) {
-            Some(Errno::NFILE | Errno::MFILE) if self.spare.lock().take().is_some() => {
-                self.open_dir(path)
+        let opened = self.open_dir(path);
+        let is_none_left = |error| matches!(error, Errno::NFILE | Errno::MFILE);
+        let synced = match &opened {
+            Err(error) if Errno::from_io_error(error).is_some_and(is_none_left) => {
+                // Others who have none wait for it.
+                let mut spare = self.spare.lock();
+                drop(spare.take());
+                let dir = self.open_dir(path)?;
+                let synced = sync(&dir);
+                *spare = Some(dir);
+                synced
             }
-            _ => Err(error),
-        });
-        let synced = sync(opened?);
+            _ => sync(&opened?),
+        };
         self.keep_spare();
-        Ok(synced?)
+        tried(synced.map_err(io::Error::from))
     }
 
     /// The directory that holds `path`, and the last name.
@@ -134,10 +142,13 @@ fn refused(path: &Path, what: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
     use crate::os::OsEnv;
-    use crate::{Env, FileKind, OpenMode};
+    use crate::{Env, FileKind, OpenMode, is_passing};
 
     #[test]
     #[allow(clippy::disallowed_methods, reason = "sets traps that the environment cannot set")]
@@ -184,6 +195,46 @@ mod tests {
         assert_eq!(kinds, [Other, Other, Other, File, Other]);
         env.remove_file(&alias.join("file")).unwrap();
         assert!(outside.join("secret").exists(), "the link went, not what it leads to");
+    }
+
+    /// A second sync found none kept while the first had it.
+    #[test]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a process of its own, as it takes all descriptors"
+    )]
+    fn one_syncs_after_the_other_where_no_descriptors_are_left() {
+        const CHILD: &str = "VARVE_TEST_WITHOUT_DESCRIPTORS";
+        if std::env::var_os(CHILD).is_none() {
+            let name = "one_syncs_after_the_other_where_no_descriptors_are_left";
+            let name = format!("os::path::tests::{name}");
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            let ran = child.args(["--exact", &name]).env(CHILD, "1").output().unwrap();
+            let told = String::from_utf8_lossy(&ran.stdout);
+            assert!(ran.status.success() && told.contains("1 passed"), "{told}");
+            return;
+        }
+        let (dir, roots) = (tempfile::tempdir().unwrap(), Roots::default());
+        roots.add(dir.path()).unwrap();
+        let limit = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let open = || roots.open(dir.path(), OFlags::PATH);
+        let mut all: Vec<_> = std::iter::from_fn(|| open().ok()).collect();
+        assert!(!all.is_empty());
+        for _ in 0..3 {
+            let sync = |_: &OwnedFd| {
+                assert!(roots.spare.is_locked());
+                Ok(())
+            };
+            roots.sync_dir(dir.path(), sync).unwrap();
+            assert!(is_passing(&open().unwrap_err()));
+        }
+        // Who opens something else at that moment may get it. Nothing was tried then.
+        drop(roots.spare.lock().take());
+        all.push(open().unwrap());
+        assert!(is_passing(&roots.sync_dir(dir.path(), |_| Ok(())).unwrap_err()));
+        all.clear();
+        roots.sync_dir(dir.path(), |_| Ok(())).unwrap();
     }
 
     use FileKind::{File, Other};

@@ -13,7 +13,9 @@ use super::disk::{
 };
 use super::file::{SimFile, SimLock, stat_of};
 use super::{Body, Disk, NodeId, SimEnv, SimOp, State, TICK_NS, is_crash};
-use crate::{DirItem, Env, File, FileKind, FileLock, FileStat, JoinHandle, OpenMode, Space};
+use crate::{
+    DirItem, Env, File, FileKind, FileLock, FileStat, JoinHandle, OpenMode, Space, is_passing,
+};
 
 impl SimEnv {
     /// Finds or makes a file.
@@ -139,7 +141,7 @@ impl Env for SimEnv {
             Ok(()) if state.control.ignores(SimOp::SyncDir, dir) => Ok(()),
             Ok(()) => state.disk.sync_dir(node?),
             Err(error) => {
-                if let (false, Ok(node)) = (is_crash(&error), node) {
+                if let (false, Ok(node)) = (is_crash(&error) || is_passing(&error), node) {
                     state.disk.lose_names(node, &mut state.rng);
                 }
                 Err(error)

@@ -60,7 +60,7 @@ impl SimOp {
 
 /// Which operations fail, and how. A failing write leaves a random prefix of its bytes behind; after a
 /// failing sync a random part of what it should have made durable is lost to every later sync too, as
-/// with a kernel that marks pages clean after a failed writeback.
+/// with a kernel that marks pages clean after a failed writeback. One that fails as [`crate::is_passing`] says was not tried.
 #[derive(Clone, Debug)]
 pub struct FaultRule {
     /// The end of the path as text; empty matches every path. An open file has the path it was opened

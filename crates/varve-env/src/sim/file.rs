@@ -13,7 +13,7 @@ use super::content::{Change, PAGE_BYTES};
 use super::disk::{Disk, EBADF, EFBIG, EINVAL, EIO, ENOSPC, ENXIO, NodeId, errno};
 use super::fault::{SimOp, is_crash};
 use super::{Shared, State};
-use crate::{Allocate, File, FileKind, FileLock, FileStat, Seek, Window};
+use crate::{Allocate, File, FileKind, FileLock, FileStat, Seek, Window, is_passing};
 
 /// An open file.
 pub(super) struct SimFile {
@@ -71,7 +71,7 @@ impl SimFile {
             Ok(()) if state.control.ignores(SimOp::Sync, &self.path) => Ok(()),
             Ok(()) => state.disk.sync_file(self.node),
             Err(error) => {
-                if !is_crash(&error) {
+                if !is_crash(&error) && !is_passing(&error) {
                     state.disk.lose_bytes(self.node, &mut state.rng);
                 }
                 Err(error)

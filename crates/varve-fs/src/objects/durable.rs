@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use varve_env::File;
+use varve_env::{File, is_passing, told};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -46,7 +46,8 @@ impl Objects {
         }
         let _others_wait = self.syncing.lock();
         let dirs = std::mem::take(&mut self.claimed.lock().dirs);
-        self.sync_dirs(&dirs)
+        // What was not tried is left to the next call.
+        self.sync_dirs(&dirs).inspect_err(|_| self.claimed.lock().dirs.extend(dirs))
     }
 
     /// The deepest first, so that a name is never durable in a directory that is not.
@@ -68,11 +69,13 @@ impl Objects {
         }
     }
 
-    /// Remembers a failed sync of `path`; returns the error with the path in its text.
+    /// Remembers a failed sync of `path`, if it was tried; returns the error with the path in its text.
     fn fail(&self, path: &Path, error: io::Error) -> io::Error {
         let text = format!("cannot sync {}: {error}", path.display());
-        self.failed.get_or_init(|| text.clone());
-        io::Error::new(error.kind(), text)
+        if !is_passing(&error) {
+            self.failed.get_or_init(|| text.clone());
+        }
+        told(&error, text)
     }
 
     /// Makes durable all that was claimed before the call.
@@ -80,7 +83,7 @@ impl Objects {
         let _others_wait = self.syncing.lock();
         self.check_failed()?;
         let claimed = std::mem::take(&mut *self.claimed.lock());
-        // What could not be looked for is no sync that failed: the next call does all of it again.
+        // What was not tried, or could not be looked for, is no sync that failed: the next call does all of it again.
         self.sync_all_of(claimed).inspect_err(|_| self.unclaimed.note())
     }
 
