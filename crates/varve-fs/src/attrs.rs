@@ -76,8 +76,8 @@ impl VarveFs {
                 let stat = self.object_stat(inode.ino)?;
                 attr.size = stat.len;
                 attr.blocks = stat.allocated.div_ceil(512);
-                attr.mtime = stat.modified;
-                if stat.modified != times.mtime {
+                if !self.is_stamp(inode, stat.modified) {
+                    attr.mtime = stat.modified;
                     attr.ctime = attr.ctime.max(stat.modified);
                 }
             }

@@ -152,6 +152,7 @@ impl VarveFs {
         if !row.remove(name) {
             return Ok(());
         }
+        changes.batch.reclaims_space();
         if row.attrs.is_empty() {
             changes.delete_data(key);
             let mut others = false;

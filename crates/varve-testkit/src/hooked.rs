@@ -16,6 +16,9 @@ use varve_types::Timestamp;
 /// What happens before something.
 pub type Before = Arc<dyn Fn() + Send + Sync>;
 
+/// What becomes of a time that is set.
+pub type AsKept = fn(Timestamp) -> Timestamp;
+
 /// What a test does before calls reach the machine.
 pub trait Hooks: fmt::Debug + Send + Sync + 'static {
     /// Before a file is opened, which an error prevents.
@@ -37,6 +40,11 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
 
     /// What happens before each sync of the file at `path`, which is being opened. None is copied from such a file.
     fn before_syncs_of(&self, _path: &Path) -> Option<Before> {
+        None
+    }
+
+    /// What becomes of times that are set on the file at `path`, which is being opened. None is copied from such a file.
+    fn times_of(&self, _path: &Path) -> Option<AsKept> {
         None
     }
 
@@ -64,9 +72,9 @@ impl<H: Hooks> Env for HookedEnv<H> {
         self.hooks.before_open(path, mode)?;
         let opened = self.sim.open(path, mode);
         self.hooks.after_open(path, mode);
-        match self.hooks.before_syncs_of(path) {
-            Some(before) => Ok(Arc::new(HookedFile { file: opened?, before })),
-            None => opened,
+        match (self.hooks.before_syncs_of(path), self.hooks.times_of(path)) {
+            (None, None) => opened,
+            (before, as_kept) => Ok(Arc::new(HookedFile { file: opened?, before, as_kept })),
         }
     }
 
@@ -144,10 +152,21 @@ impl<H: Hooks> Env for HookedEnv<H> {
     }
 }
 
-/// A file with a hook before its syncs.
+/// A file with hooks before its syncs and for its times.
 struct HookedFile {
     file: Arc<dyn File>,
-    before: Before,
+    before: Option<Before>,
+    as_kept: Option<AsKept>,
+}
+
+impl HookedFile {
+    fn before_sync(&self) {
+        self.before.iter().for_each(|before| before());
+    }
+
+    fn kept(&self, time: Option<Timestamp>) -> Option<Timestamp> {
+        time.map(|time| self.as_kept.map_or(time, |as_kept| as_kept(time)))
+    }
 }
 
 impl fmt::Debug for HookedFile {
@@ -166,12 +185,12 @@ impl File for HookedFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        (self.before)();
+        self.before_sync();
         self.file.sync_data()
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        (self.before)();
+        self.before_sync();
         self.file.sync_all()
     }
 
@@ -196,7 +215,7 @@ impl File for HookedFile {
         accessed: Option<Timestamp>,
         modified: Option<Timestamp>,
     ) -> io::Result<()> {
-        self.file.set_times(accessed, modified)
+        self.file.set_times(self.kept(accessed), self.kept(modified))
     }
 
     fn copy_from(&self, source: &dyn File, from: u64, to: u64, len: u64) -> io::Result<u64> {

@@ -469,7 +469,8 @@ mod tests {
     #[test]
     fn a_daemon_that_is_silent_is_not_given_up() {
         let dir = tempfile::tempdir().unwrap();
-        let listener = crate::socket::listen(dir.path(), "control").unwrap();
+        let opened = std::fs::File::open(dir.path()).unwrap().into();
+        let (listener, _name) = crate::socket::listen(opened, "control").unwrap();
         let client = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut client, _) = listener.accept().unwrap();

@@ -26,7 +26,7 @@ use super::{At, end_of};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::node::{OpenFile, OpenNode};
+use crate::node::{OpenFile, OpenNode, Stamp};
 use crate::rows::Standing;
 
 /// The most bytes given back by one read.
@@ -88,8 +88,40 @@ impl VarveFs {
 
     /// Sets the time of the last change that a dirty row reads from the object.
     pub(crate) fn object_set_mtime(&self, ino: InodeId, mtime: Timestamp) -> FsResult<()> {
-        let set = self.any_object(ino)?.set_times(None, Some(mtime));
-        set.map_err(|error| self.object_error("set the times of", ino, error))
+        self.stamp_object(ino, self.any_object(ino)?.as_ref(), mtime)
+    }
+
+    /// The same, of an object at hand. What the storage below makes of the time is no sign of a write.
+    pub(super) fn stamp_object(
+        &self,
+        ino: InodeId,
+        object: &dyn File,
+        mtime: Timestamp,
+    ) -> FsResult<()> {
+        let fail = |error| self.object_error("set the times of", ino, error);
+        object.set_times(None, Some(mtime)).map_err(fail)?;
+        if let Some(node) = self.locator.node(ino) {
+            let stamp = Stamp { mtime, kept: object.stat().map_err(fail)?.modified };
+            node.state().stamp = Some(stamp);
+        }
+        Ok(())
+    }
+
+    /// Whether `modified` is what the object of `inode` was stamped with, so that nobody has written since.
+    pub(crate) fn is_stamp(&self, inode: &Inode, modified: Timestamp) -> bool {
+        let mtime = inode.times.mtime;
+        let stamp = Some(Stamp { mtime, kept: modified });
+        mtime == modified
+            || self.locator.node(inode.ino).is_some_and(|node| node.state().stamp == stamp)
+    }
+
+    /// [`copy_stat`], where the node of an open file says whether its bytes changed.
+    fn take_stat(&self, inode: &mut Inode, stat: &FileStat) {
+        if self.is_stamp(inode, stat.modified) {
+            inode.size = stat.len;
+        } else {
+            copy_stat(inode, stat);
+        }
     }
 
     pub(super) fn read_object(
@@ -167,9 +199,8 @@ impl VarveFs {
         let ino = held.inode.ino;
         self.check_written_elsewhere(&held.inode)?;
         let Content::Object { dirty: false, .. } = held.inode.content else { return Ok(()) };
-        let fail = |error| self.object_error("write", ino, error);
         self.trim_object(&held.inode, object)?;
-        object.set_times(None, Some(held.inode.times.mtime)).map_err(fail)?;
+        self.stamp_object(ino, object, held.inode.times.mtime)?;
         held.inode.content = Content::Object { dirty: true, blocks: 0 };
         if let Some(node) = self.locator.node(ino) {
             node.state().dirty_is_durable = false;
@@ -199,7 +230,7 @@ impl VarveFs {
     fn make_clean(&self, held: &mut Held<'_>, object: Arc<dyn File>) -> FsResult<()> {
         let inode = &mut held.inode;
         let stat = object.stat().map_err(|error| self.object_error("stat", inode.ino, error))?;
-        copy_stat(inode, &stat);
+        self.take_stat(inode, &stat);
         inode.content = Content::Object { dirty: false, blocks: stat.allocated.div_ceil(512) };
         self.objects.claim(inode.ino, object);
         Ok(())
@@ -208,7 +239,7 @@ impl VarveFs {
     /// Copies size and times from the object of a dirty inode that is about to lose it.
     pub(crate) fn take_from_object(&self, inode: &mut Inode) -> FsResult<()> {
         if inode.content.is_dirty() {
-            copy_stat(inode, &self.object_stat(inode.ino)?);
+            self.take_stat(inode, &self.object_stat(inode.ino)?);
         }
         Ok(())
     }
@@ -223,16 +254,21 @@ impl VarveFs {
     ) -> FsResult<()> {
         let ino = held.inode.ino;
         let fail = |error| self.object_error("cut or extend", ino, error);
-        self.check_growth(held, size)?;
+        let grows = size > self.size_now(&held.inode)?;
+        if grows {
+            self.check_growth(held, size)?;
+        }
         let object = self.any_object(ino)?;
         self.make_dirty(held, object.as_ref())?;
         let node = self.locator.node(ino);
         if size < object.stat().map_err(fail)?.len {
             self.make_dirty_durable(node.as_ref())?;
         }
-        self.count_held(held, size)?;
+        if grows {
+            self.count_held(held, size)?;
+        }
         object.set_len(size).map_err(fail)?;
-        object.set_times(None, Some(now)).map_err(fail)?;
+        self.stamp_object(ino, object.as_ref(), now)?;
         let writers = node.as_ref().is_some_and(|node| node.state().writers > 0);
         if !writers && !self.mapped.is_left(ino) {
             self.make_clean(held, object)?;

@@ -41,14 +41,21 @@ impl VarveFs {
     /// How many of `len` bytes limits leave room for there.
     fn fitting(&self, ino: InodeId, at: At, len: usize) -> FsResult<usize> {
         let held = self.hold_counted(ino)?;
-        let Some(dir) = held.counted_in() else { return Ok(0) };
-        let size = match held.inode.content {
-            Content::Object { dirty: true, .. } => self.object_stat(ino)?.len.max(held.inode.size),
-            _ => held.inode.size,
-        };
+        let Some(dir) = held.counted_in() else { return Ok(len) };
+        let size = self.size_now(&held.inode)?;
         let end = size.saturating_add(self.accounts.bytes_left(dir)?);
         let room = end.saturating_sub(self.now_at(at).before(size));
         Ok(len.min(usize::try_from(room).unwrap_or(usize::MAX)))
+    }
+
+    /// How large a file is, or counts as if that is more.
+    pub(super) fn size_now(&self, inode: &Inode) -> FsResult<u64> {
+        match inode.content {
+            Content::Object { dirty: true, .. } => {
+                Ok(self.object_stat(inode.ino)?.len.max(inode.size))
+            }
+            _ => Ok(inode.size),
+        }
     }
 
     /// [`VarveFs::write_object`], after counting what it grows by.
@@ -128,7 +135,7 @@ impl VarveFs {
     /// `QuotaExceeded` if limits leave no room for the held file to grow to `size`.
     pub(super) fn check_growth(&self, held: &Held<'_>, size: u64) -> FsResult<()> {
         let growth = size.saturating_sub(held.inode.size);
-        match held.counted_in().filter(|_| growth > 0 && self.accounts.has_quotas()) {
+        match held.counted_in().filter(|_| self.accounts.has_quotas()) {
             Some(dir) if self.accounts.bytes_left(dir)? < growth => Err(FsError::QuotaExceeded),
             _ => Ok(()),
         }
@@ -136,7 +143,7 @@ impl VarveFs {
 
     /// Counts the growth of the held dirty object to `size` before it happens, where limits hold. Commits.
     pub(super) fn count_held(&self, held: &mut Held<'_>, size: u64) -> FsResult<()> {
-        if size <= held.inode.size || !self.accounts.limits(held.counted_in())? {
+        if !self.accounts.limits(held.counted_in())? {
             return Ok(());
         }
         held.inode.size = size;

@@ -74,7 +74,7 @@ impl VarveFs {
         if len != held.inode.size {
             object.set_len(held.inode.size).map_err(fail)?;
         }
-        object.set_times(None, Some(held.inode.times.mtime)).map_err(fail)?;
+        self.stamp_object(ino, object.as_ref(), held.inode.times.mtime)?;
         let mut second = self.changes();
         second.return_loan(&held.inode);
         if let Content::Chunks = held.inode.content {

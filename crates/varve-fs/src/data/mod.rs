@@ -34,7 +34,7 @@ use varve_vfs::{FsError, FsResult, Handle, OpenFlags};
 use crate::attrs::kill_set_id;
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::rows::Changes;
+use crate::rows::{Changes, Standing};
 
 /// Where to write.
 #[derive(Clone, Copy, Debug)]
@@ -206,15 +206,18 @@ impl VarveFs {
         }
         self.own_bytes(held)?;
         let in_object = held.inode.content.is_object();
-        if size == 0 || size < held.inode.size {
-            changes.batch.reclaims_space();
-        }
         if in_object || size > self.superblock.large_file_threshold_bytes {
             if !in_object {
                 self.migrate(held)?;
             }
             self.resize_object(held, size, now)?;
+            // It has happened, however little room or limits leave.
+            changes.batch.reclaims_space();
+            changes.standing = Standing::Happened;
         } else {
+            if size == 0 || size < held.inode.size {
+                changes.batch.reclaims_space();
+            }
             self.resize_small(changes, &mut held.inode, size)?;
         }
         changed(&mut held.inode, now);

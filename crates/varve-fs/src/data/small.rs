@@ -177,6 +177,7 @@ impl VarveFs {
                     let key = RowKey::chunk(inode.ino, piece.index);
                     if piece.start == 0 && piece.end == CHUNK_BYTES {
                         changes.delete_data(key);
+                        changes.batch.reclaims_space();
                     } else if let Some(chunk) = self.chunk(inode.ino, piece.index)? {
                         let mut zeroed = chunk.to_vec();
                         let end = zeroed.len().min(piece.end);

@@ -273,6 +273,7 @@ impl VarveFs {
                 (false, true) => return Err(FsError::IsDirectory),
                 _ => {}
             }
+            changes.batch.reclaims_space();
             adjust_dir(rows.target_dir(), -1, -i32::from(target.is_dir()), now)?;
             rows.target_row().remove(to.name.as_bytes());
             let lost = to.lost(&target);

@@ -8,6 +8,7 @@ use varve_engine::design::Values;
 use varve_env::Env;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_fs::{Atime, FormatOptions, MountOptions, NewFiles, TransactionOptions, VarveFs};
+use varve_testkit::hooked::{AsKept, HookedEnv, Hooks};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{
     AccessMode, AllocateMode, Caller, FsError, Handle, OpenFlags, SeekFrom, SetAttr, SetTime,
@@ -527,6 +528,16 @@ fn a_write_over_a_large_file_of_the_main_view_does_too() {
     assert!(parts > 0);
 }
 
+/// Fills the disk up to the room that is kept for what frees some.
+fn fill(env: &SimEnv, fs: &VarveFs) {
+    fs.sync().unwrap();
+    env.set_capacity(64 << 20);
+    let target = [b'x'; 4000];
+    let refused = (0..100_000)
+        .find_map(|i| fs.symlink(Caller::ROOT, ROOT, name(&format!("s{i}")), &target).err());
+    assert!(matches!(refused, Some(FsError::NoSpace(_))), "the engine keeps a reserve");
+}
+
 #[test]
 fn a_nearly_full_disk_still_takes_what_frees_room() {
     let env = sim_store(11, &FormatOptions::default());
@@ -535,12 +546,7 @@ fn a_nearly_full_disk_still_takes_what_frees_room() {
     fs.put_at(small, 0, &[1; 50_000]);
     fs.put_at(large, 0, &[2; 500_000]);
     fs.mk(ROOT, "gone");
-    fs.sync().unwrap();
-    env.set_capacity(64 << 20);
-    let target = [b'x'; 4000];
-    let refused = (0..100_000)
-        .find_map(|i| fs.symlink(Caller::ROOT, ROOT, name(&format!("s{i}")), &target).err());
-    assert!(matches!(refused, Some(FsError::NoSpace(_))), "the engine keeps a reserve");
+    fill(&env, &fs);
     fs.cut(small, 100);
     let before = env.used_bytes();
     fs.cut(large, 100);
@@ -585,14 +591,65 @@ fn set_id_bits_go_before_the_bytes_of_a_large_file_change() {
 fn set_id_bits_go_though_the_disk_is_nearly_full() {
     let env = sim_store(11, &FormatOptions::default());
     let (fs, ino, handle) = open_program(&env);
-    fs.sync().unwrap();
-    env.set_capacity(64 << 20);
-    let target = [b'x'; 4000];
-    let refused = (0..100_000)
-        .find_map(|i| fs.symlink(Caller::ROOT, ROOT, name(&format!("s{i}")), &target).err());
-    assert!(matches!(refused, Some(FsError::NoSpace(_))));
+    fill(&env, &fs);
     assert_eq!(fs.write(ino, handle, 0, b"other", true).unwrap(), 5);
     assert_eq!(fs.getattr(ino).unwrap().perm, 0o777);
+}
+
+/// It failed for want of room after it had happened; and where a file was being written, so did cutting it.
+#[test]
+fn a_large_file_is_cut_and_extended_on_a_nearly_full_disk() {
+    let env = sim_store(11, &FormatOptions::default());
+    let fs = open(&env);
+    let (closed, written) = (fs.mk(ROOT, "closed"), fs.mk(ROOT, "written"));
+    fs.put_at(closed, 0, &[2; 500_000]);
+    let handle = fs.open_as(written, WRITE);
+    fs.write(written, handle, 0, &[1; 500_000], false).unwrap();
+    fill(&env, &fs);
+    fs.cut(closed, 600_000);
+    assert_eq!(fs.getattr(closed).unwrap().size, 600_000);
+    let before = env.used_bytes();
+    fs.cut(written, 100_000);
+    assert!(env.used_bytes() < before);
+    fs.release(written, handle).unwrap();
+    env.set_capacity(1 << 30);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open(&env);
+    let sizes = ["closed", "written"].map(|text| fs.find(ROOT, text).unwrap().size);
+    assert_eq!(sizes, [600_000, 100_000]);
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// They were refused for want of room, although they give some back.
+#[test]
+fn a_nearly_full_disk_takes_every_change_that_frees_room() {
+    let env = sim_store(11, &FormatOptions::default());
+    let fs = open(&env);
+    let [kept, from, to] = ["kept", "from", "to"].map(|text| fs.mk(ROOT, text));
+    fs.put_at(kept, 0, &[1; 65_000]);
+    fs.put_at(to, 0, &[2; 50_000]);
+    fs.setxattr(kept, b"user.large", &[3; 65_536], XattrMode::Set).unwrap();
+    fill(&env, &fs);
+    fs.removexattr(kept, b"user.large").unwrap();
+    let handle = fs.open_as(kept, WRITE);
+    for (mode, at) in [
+        (AllocateMode::PunchHole, 0),
+        (AllocateMode::ZeroKeepSize, 16_384),
+        (AllocateMode::ZeroRange, 32_768),
+    ] {
+        fs.fallocate(kept, handle, mode, at, 16_384).unwrap();
+    }
+    fs.release(kept, handle).unwrap();
+    fs.mv(ROOT, "from", ROOT, "to").unwrap();
+    fs.forget(to, 1);
+    assert!(fs.find(ROOT, "from").is_err());
+    assert_eq!(fs.find(ROOT, "to").unwrap().ino, from);
+    let expected: Vec<_> = [vec![0; 49_152], vec![1; 65_000 - 49_152]].concat();
+    assert_eq!(fs.contents(kept), expected);
+    assert_eq!(fs.listxattr(kept).unwrap(), b"");
+    env.set_capacity(1 << 30);
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
 }
 
 #[test]
@@ -611,6 +668,65 @@ fn a_failed_sync_of_a_large_file_fails_every_later_one() {
             matches!(fs.sync(), Err(FsError::Storage(_))),
             "what was lost is not promised later"
         );
+    }
+}
+
+/// A machine that keeps times less exactly.
+#[derive(Debug)]
+struct Inexact(AsKept);
+
+impl Hooks for Inexact {
+    fn times_of(&self, _path: &Path) -> Option<AsKept> {
+        Some(self.0)
+    }
+
+    fn is_deterministic(&self) -> bool {
+        true
+    }
+}
+
+fn time(secs: i64, nanos: u32) -> Timestamp {
+    Timestamp::new(secs, nanos).unwrap()
+}
+
+/// What the storage below made of a file's time was taken for a write, each time that somebody opened it for writing: its
+/// mtime became that, and a time ahead of what can be kept became its ctime too.
+#[test]
+fn a_large_file_to_which_nobody_writes_keeps_times_that_the_storage_below_does_not() {
+    let clamped: AsKept = |asked| asked.min(time(15_032_385_535, 0));
+    let in_seconds: AsKept = |asked| time(asked.secs(), 0);
+    for (as_kept, secs) in [(clamped, 16_725_225_600), (in_seconds, 1_000_000_000)] {
+        let sim = sim_store(12, &FormatOptions::default());
+        let env: Arc<dyn Env> = Arc::new(HookedEnv::new(&sim, Inexact(as_kept)));
+        let fs = VarveFs::open(env, Path::new(STORE), MountOptions::default()).unwrap();
+        let ino = fs.mk(ROOT, "f");
+        fs.put_at(ino, 0, &[1; 100_000]);
+        let set_mtime = |nanos| {
+            let mtime = Some(SetTime::To(time(secs, nanos)));
+            let attr = fs.setattr(Caller::ROOT, ino, SetAttr { mtime, ..SetAttr::default() });
+            (time(secs, nanos), attr.unwrap().ctime)
+        };
+        let times = || {
+            let attr = fs.getattr(ino).unwrap();
+            (attr.mtime, attr.ctime)
+        };
+        let set = set_mtime(123_456_789);
+        assert_eq!(times(), set);
+        let handle = fs.open_as(ino, WRITE);
+        assert_eq!(times(), set, "open");
+        fs.release(ino, handle).unwrap();
+        assert_eq!(times(), set, "closed");
+        let handle = fs.open_as(ino, WRITE);
+        let set = set_mtime(987_654_321);
+        assert_eq!(times(), set, "set while it is open");
+        fs.release(ino, handle).unwrap();
+        assert_eq!(times(), set, "closed again");
+        let handle = fs.open_as(ino, WRITE);
+        fs.write(ino, handle, 0, &[2], false).unwrap();
+        let written = times();
+        assert!(written.0 != set.0 && written.1 > set.1, "{written:?}");
+        fs.release(ino, handle).unwrap();
+        assert_eq!(times(), written);
     }
 }
 

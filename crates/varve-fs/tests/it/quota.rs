@@ -7,13 +7,13 @@ use varve_testkit::at_end;
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
 use varve_vfs::{
-    AllocateMode, Caller, FsError, FsResult, OpenFlags, RenameMode, SetAttr, TreeLimits, TreeUsage,
-    Vfs,
+    AllocateMode, Caller, FsError, FsResult, OpenFlags, Position, RenameMode, SetAttr, TreeLimits,
+    TreeUsage, Vfs,
 };
 
 use crate::concurrent::{assert_sound, in_threads, random_operation};
 use crate::crash::{open, sim_store};
-use crate::support::{Calls, ROOT, Rig, WRITE, name};
+use crate::support::{BOTH, Calls, READ, ROOT, Rig, WRITE, name, opened_straight};
 
 fn limits(bytes: Option<u64>, inodes: Option<u64>) -> TreeLimits {
     TreeLimits { bytes, inodes }
@@ -221,6 +221,52 @@ fn a_large_file_that_comes_below_a_limit_counts_as_large_as_it_is() {
         assert_eq!(counted(&rig), [TreeUsage { bytes: 200_000, files: 1, dirs: 0 }]);
         assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
     }
+}
+
+/// Cutting a large file was refused like growth, where the kernel had written more to it than its row says.
+#[test]
+fn a_file_larger_than_a_new_limit_can_be_cut() {
+    let rig = Rig::new();
+    let top = rig.mk_dir(ROOT, "top");
+    let file = rig.mk(top, "f");
+    write(&rig, file, 0, 100_000).unwrap();
+    let opened = rig.open(file, WRITE).unwrap();
+    let mut straight = None;
+    rig.with_passthrough(opened.handle, &mut |fd| straight = Some(opened_straight(fd))).unwrap();
+    rig.set_limits(top, limits(Some(200_000), None)).unwrap();
+    straight.take().unwrap().set_len(500_000).unwrap();
+    resize(&rig, file, 300_000).unwrap();
+    assert_eq!(rig.getattr(file).unwrap().size, 300_000);
+    exceeded(resize(&rig, file, 300_001));
+    resize(&rig, file, 150_000).unwrap();
+    resize(&rig, file, 200_000).unwrap();
+    exceeded(resize(&rig, file, 200_001));
+    rig.release(file, opened.handle).unwrap();
+    assert_eq!(counted(&rig), [TreeUsage { bytes: 200_000, files: 1, dirs: 0 }]);
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// It was EDQUOT where limits held for anything at all.
+#[test]
+fn what_has_no_name_takes_copies_however_small_the_limits() {
+    let rig = Rig::new();
+    let top = rig.mk_dir(ROOT, "top");
+    let from = rig.mk(ROOT, "from");
+    write(&rig, from, 0, 300_000).unwrap();
+    let read = rig.open_as(from, READ);
+    let (made, opened) = rig.tmpfile(Caller::ROOT, top, 0o600, BOTH).unwrap();
+    let removed = rig.mk(top, "removed");
+    let handle = rig.open_as(removed, BOTH);
+    rig.set_limits(top, limits(Some(10), None)).unwrap();
+    rig.unlink(top, name("removed")).unwrap();
+    for (ino, handle) in [(made.attr.ino, opened.handle), (removed, handle)] {
+        let source = Position { ino: from, handle: read, offset: 0 };
+        let target = Position { ino, handle, offset: 0 };
+        assert_eq!(rig.copy_range(source, target, 300_000).unwrap(), 300_000);
+        assert_eq!(rig.read(ino, handle, 0, 300_000).unwrap(), vec![1; 300_000]);
+        rig.release(ino, handle).unwrap();
+    }
+    rig.release(from, read).unwrap();
 }
 
 /// Naming a file while it grows: whichever comes first, the limit holds.
