@@ -77,13 +77,13 @@ impl Adapter {
     }
 
     pub(super) fn write(&self, call: &mut Call<'_>, request: &Write<'_>) -> Served {
-        let Write { handle, offset, is_writeback, append, kill_set_id, data } = *request;
+        let Write { handle, offset, is_writeback, open_flags, kill_set_id, data } = *request;
         let handle = Handle(handle);
         let written = if is_writeback {
             // The kernel tells programs of errors of such a write, and of a part nobody.
             self.vfs.write_all(call.ino, handle, offset, data, kill_set_id)?;
             data.len()
-        } else if append {
+        } else if convert::open_flags(open_flags).append {
             let (at, written) = self.vfs.append(call.ino, handle, offset, data, kill_set_id)?;
             if at != offset {
                 let notifier = Notifier::new(call.origin.device().clone(), self.root());

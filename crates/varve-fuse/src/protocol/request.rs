@@ -143,9 +143,9 @@ pub(crate) struct Write<'a> {
     pub(crate) offset: u64,
     /// It writes back what programs have changed in mapped memory.
     pub(crate) is_writeback: bool,
-    /// By a file that is open to append: the offset is where the kernel takes the end to be, unless the program said that it is no
-    /// append (RWF_NOAPPEND).
-    pub(crate) append: bool,
+    /// The flags of open(2) that the file has now. Where it is open to append the offset is where the kernel takes the end to be,
+    /// unless the program said that it is no append (RWF_NOAPPEND).
+    pub(crate) open_flags: u32,
     pub(crate) kill_set_id: bool,
     pub(crate) data: &'a [u8],
 }
@@ -484,12 +484,11 @@ impl<'a> Fields<'a> {
     fn write(&mut self) -> Result<Write<'a>> {
         let (handle, offset) = (self.u64()?, self.u64()?);
         let (size, write_flags) = (self.u32()?, self.u32()?);
-        let (_lock_owner, flags, _padding) = (self.u64()?, self.u32()?, self.u32()?);
-        let append = flags & libc::O_APPEND.cast_unsigned() != 0;
+        let (_lock_owner, open_flags, _padding) = (self.u64()?, self.u32()?, self.u32()?);
         let kill_set_id = write_flags & FUSE_WRITE_KILL_SUIDGID != 0;
         let is_writeback = write_flags & FUSE_WRITE_CACHE != 0;
         let data = self.bytes(size)?;
-        Ok(Write { handle, offset, is_writeback, append, kill_set_id, data })
+        Ok(Write { handle, offset, is_writeback, open_flags, kill_set_id, data })
     }
 
     fn fallocate(&mut self) -> Result<Fallocate> {

@@ -106,7 +106,7 @@ fn file_samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
                 handle: 1,
                 offset: 2,
                 is_writeback: true,
-                append: true,
+                open_flags: 0o2001,
                 kill_set_id: true,
                 data: b"data",
             }),
