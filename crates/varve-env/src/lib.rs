@@ -15,6 +15,7 @@
 mod failures;
 pub mod os;
 pub mod sim;
+mod watch;
 
 use std::fmt;
 use std::io;
@@ -26,6 +27,8 @@ use std::time::Duration;
 use varve_types::Timestamp;
 
 pub use failures::{is_passing, told};
+pub use watch::Watch;
+use watch::{Watched, sync_each_below};
 
 /// How [`Env::open`] opens a file. All modes but `Read` allow reading and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,22 +283,16 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// Makes the names in a directory durable. For want of a descriptor it fails as [`is_passing`] says.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Makes durable every file and name below `dir`, whoever wrote it, in this process or an earlier one.
-    /// Files that are removed meanwhile are no error.
-    fn sync_below(&self, dir: &Path) -> io::Result<()> {
-        for item in self.list(dir)? {
-            let path = dir.join(&item.name);
-            match item.kind {
-                FileKind::Dir => self.sync_below(&path)?,
-                FileKind::File => match self.open(&path, OpenMode::ReadWrite) {
-                    Ok(file) => file.sync_all()?,
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
-                },
-                FileKind::Other => {}
-            }
-        }
-        self.sync_dir(dir)
+    /// Begins to be told of what cannot be written below `dir`, which is there: comes before anything is written.
+    fn watch(&self, _dir: &Path) -> io::Result<Watch> {
+        Ok(Watch(Watched::Nothing))
+    }
+
+    /// Makes durable every file and name below `dir`, whoever wrote it, in this process or an earlier one. Fails if anything
+    /// there could not be written since `watch` was opened, or last failed; it may be of other files of the same storage.
+    /// Files that are removed meanwhile are no error. REQUIRES: `dir` is there, and below that of the watch.
+    fn sync_below(&self, _watch: &Watch, dir: &Path) -> io::Result<()> {
+        sync_each_below(self, dir)
     }
 
     /// Creates the file if needed and locks it against every other opener, in this process or another.

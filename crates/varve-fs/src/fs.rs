@@ -421,10 +421,10 @@ impl VarveFs {
         open_store: impl FnOnce(&Path) -> StoreResult<Engine>,
     ) -> StoreResult<VarveFs> {
         let superblock = Superblock::read(env.as_ref(), dir)?;
+        let objects = Arc::new(Objects::new(Arc::clone(&env), dir)?);
         let Engine { store, db } = open_store(&engine_dir(dir))?;
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
         superblock.check_rows(store.as_ref(), keyspaces.meta, dir)?;
-        let objects = Arc::new(Objects::new(Arc::clone(&env), dir));
         let ids = IdAllocator::open(Arc::clone(&store), keyspaces.meta).map_err(invalid)?;
         let ids = Arc::new(ids);
         let dictionaries = Dictionaries::new(

@@ -27,7 +27,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
-use varve_env::{Env, File, FileStat, OpenMode};
+use varve_engine::{StoreError, StoreResult};
+use varve_env::{Env, File, FileStat, OpenMode, Watch};
 use varve_schema::overlay::OverlayKind;
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -63,6 +64,7 @@ pub(crate) struct Objects {
     /// Held by the one who syncs, so that the next waits for the end of it.
     syncing: Mutex<()>,
     unclaimed: Unclaimed,
+    storage: Arc<Storage>,
     /// Those of the store and of all its views.
     overlays: Arc<Overlays>,
     /// Held for reading while several bytes are read that must belong together, for writing while a commit changes
@@ -82,6 +84,15 @@ enum Origin {
     View { store: Arc<Objects>, epoch: Option<InodeId> },
 }
 
+/// The storage below a store and all its views.
+#[derive(Debug)]
+struct Storage {
+    /// Opened before anything is written.
+    watch: Watch,
+    /// The first sync of all that failed. It tells of whatever failed, in whose objects ever, and only once.
+    failed: OnceLock<String>,
+}
+
 #[derive(Debug, Default)]
 struct Claimed {
     files: BTreeMap<InodeId, Arc<dyn File>>,
@@ -94,21 +105,32 @@ struct Claimed {
 }
 
 impl Objects {
-    /// Those of the store in `store`.
-    pub(crate) fn new(env: Arc<dyn Env>, store: &Path) -> Objects {
+    /// Those of the store in `store`, which nobody has written to yet.
+    pub(crate) fn new(env: Arc<dyn Env>, store: &Path) -> StoreResult<Objects> {
+        let fail = |source| StoreError::Io { action: "open", path: store.to_path_buf(), source };
+        let storage = Storage { watch: env.watch(store).map_err(fail)?, failed: OnceLock::new() };
+        let storage = Arc::new(storage);
         let overlays = Arc::new(Overlays::new(Arc::clone(&env)));
         let kept = Kept::new(Arc::clone(&env), kept_dir(store), Arc::clone(&overlays));
-        Objects::with(env, objects_dir(store), overlays, Origin::Store(Arc::new(kept)))
+        let origin = Origin::Store(Arc::new(kept));
+        Ok(Objects::with(env, objects_dir(store), storage, overlays, origin))
     }
 
     /// Those of a view, whose own are in `dir`: it sees the others as of the epoch `epoch`, or as they are. REQUIRES: these are
     /// the store's.
     pub(crate) fn of_view(self: &Arc<Self>, dir: PathBuf, epoch: Option<InodeId>) -> Objects {
         let origin = Origin::View { store: Arc::clone(self), epoch };
-        Objects::with(Arc::clone(&self.env), dir, Arc::clone(&self.overlays), origin)
+        let (storage, overlays) = (Arc::clone(&self.storage), Arc::clone(&self.overlays));
+        Objects::with(Arc::clone(&self.env), dir, storage, overlays, origin)
     }
 
-    fn with(env: Arc<dyn Env>, dir: PathBuf, overlays: Arc<Overlays>, origin: Origin) -> Objects {
+    fn with(
+        env: Arc<dyn Env>,
+        dir: PathBuf,
+        storage: Arc<Storage>,
+        overlays: Arc<Overlays>,
+        origin: Origin,
+    ) -> Objects {
         // A copy of a store may lack their directory.
         let may_be_left = exists(env.as_ref(), &dir).unwrap_or(true);
         Objects {
@@ -118,6 +140,7 @@ impl Objects {
             failed: OnceLock::new(),
             syncing: Mutex::default(),
             unclaimed: Unclaimed::new(may_be_left),
+            storage,
             overlays,
             installing: RwLock::default(),
             making: Mutex::default(),
@@ -496,7 +519,7 @@ mod tests {
         sim.sync_dir(Path::new("/")).unwrap();
         let env = Arc::new(HookedEnv::new(&sim, Making::default()));
         let machine: Arc<dyn Env> = env.clone();
-        let objects = Arc::new(Objects::new(machine, store));
+        let objects = Arc::new(Objects::new(machine, store).unwrap());
         let view = Arc::new(objects.of_view(store.join("views/900"), None));
         (env, sim, view)
     }

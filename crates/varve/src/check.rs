@@ -154,13 +154,19 @@ pub(crate) fn open_engine(dir: &Path, memory_bytes: usize) -> std::result::Resul
         return Err(StoreError::Invalid(text));
     }
     superblock.design.apply(&mut options);
-    let db = Db::open(env, &engine_dir(dir), options)?;
-    // Closing makes durable what recovery found in the log, and the large files it refers to before it.
     let objects = objects_dir(dir);
-    db.set_external_sync(Box::new(move || match std::fs::File::open(&objects) {
-        // A copy of a store without large files may lack it.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        opened => Ok(rustix::fs::syncfs(opened?)?),
+    let watch = match env.watch(&objects) {
+        // A copy of a store without large files may lack them.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        watch => {
+            let fail = |source| StoreError::Io { action: "open", path: objects.clone(), source };
+            Some(watch.map_err(fail)?)
+        }
+    };
+    let db = Db::open(env.clone(), &engine_dir(dir), options)?;
+    // Closing makes durable what recovery found in the log, and the large files it refers to before it.
+    db.set_external_sync(Box::new(move || {
+        watch.as_ref().map_or(Ok(()), |watch| env.sync_below(watch, &objects))
     }));
     Ok(db)
 }

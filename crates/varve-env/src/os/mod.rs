@@ -36,6 +36,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::time::{ClockId, clock_gettime};
 use varve_types::Timestamp;
 
+use crate::failures::tried;
+use crate::watch::{Watch, Watched, sync_each_below};
 use crate::{
     DirItem, Env, File, FileKind, FileLock, FileStat, JoinHandle, OpenMode, Space, ThreadPanicked,
 };
@@ -162,9 +164,18 @@ impl Env for OsEnv {
         self.roots.sync_dir(dir, |dir| fs::fsync(dir))
     }
 
-    /// One call for the whole file system that holds `dir`, however many files there are.
-    fn sync_below(&self, dir: &Path) -> io::Result<()> {
-        self.roots.sync_dir(dir, |dir| fs::syncfs(dir))
+    fn watch(&self, dir: &Path) -> io::Result<Watch> {
+        Ok(Watch(Watched::FileSystem(self.roots.open_dir(dir)?)))
+    }
+
+    /// One call for the whole file system, however many files there are.
+    fn sync_below(&self, watch: &Watch, dir: &Path) -> io::Result<()> {
+        match &watch.0 {
+            Watched::FileSystem(descriptor) => {
+                tried(fs::syncfs(descriptor).map_err(io::Error::from))
+            }
+            _ => sync_each_below(self, dir),
+        }
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

@@ -63,6 +63,7 @@ pub(super) fn power_cut(disk: &Disk, survival: &mut Survival) -> Disk {
         capacity_pages: disk.capacity_pages,
         freed: disk.freed.clone(),
         shares_room: disk.shares_room,
+        failures: disk.failures,
     }
 }
 

@@ -113,6 +113,8 @@ pub(super) struct Disk {
     pub(super) freed: VecDeque<Content>,
     /// Copies of files may share room.
     pub(super) shares_room: bool,
+    /// How often something could not be written.
+    pub(super) failures: u64,
 }
 
 impl Disk {
@@ -134,6 +136,7 @@ impl Disk {
             capacity_pages: capacity_bytes / PAGE_BYTES,
             freed: VecDeque::new(),
             shares_room: false,
+            failures: 0,
         }
     }
 
@@ -260,6 +263,7 @@ impl Disk {
 
     /// A sync of names that failed: each waiting edit of the directory is on disk or lost for good.
     pub(super) fn lose_names(&mut self, dir: NodeId, rng: &mut Rng) {
+        self.failures += 1;
         let mut waiting = std::mem::take(&mut self.unsynced_names);
         for change in &mut waiting {
             for edit in change.extract_if(.., |edit| edit.dir == dir) {
@@ -351,6 +355,7 @@ impl Disk {
 
     /// A sync of bytes that failed: each waiting change is on disk or lost for good.
     pub(super) fn lose_bytes(&mut self, node: NodeId, rng: &mut Rng) {
+        self.failures += 1;
         if let Ok(file) = self.file_mut(node) {
             for change in file.unsynced.drain(..) {
                 if rng.chance(50) {

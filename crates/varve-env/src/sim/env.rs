@@ -3,16 +3,19 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use varve_types::Timestamp;
 
 use super::content::PAGE_BYTES;
 use super::disk::{
-    DirBody, EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, FileBody, NameEdit, errno,
+    DirBody, EEXIST, EINVAL, EIO, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, FileBody, NameEdit,
+    errno,
 };
 use super::file::{SimFile, SimLock, stat_of};
 use super::{Body, Disk, NodeId, SimEnv, SimOp, State, TICK_NS, is_crash};
+use crate::watch::{Watch, Watched, sync_each_below};
 use crate::{
     DirItem, Env, File, FileKind, FileLock, FileStat, JoinHandle, OpenMode, Space, is_passing,
 };
@@ -146,6 +149,24 @@ impl Env for SimEnv {
                 }
                 Err(error)
             }
+        }
+    }
+
+    fn watch(&self, dir: &Path) -> io::Result<Watch> {
+        let mut state = self.shared.state.lock();
+        state.begin(SimOp::Open, &[dir], None)?;
+        state.disk.dir(state.disk.resolve(dir)?)?;
+        Ok(Watch(Watched::Failures(AtomicU64::new(state.disk.failures))))
+    }
+
+    fn sync_below(&self, watch: &Watch, dir: &Path) -> io::Result<()> {
+        sync_each_below(self, dir)?;
+        let failures = self.shared.state.lock().disk.failures;
+        match &watch.0 {
+            Watched::Failures(told) if told.swap(failures, Ordering::AcqRel) != failures => {
+                errno(EIO)
+            }
+            _ => Ok(()),
         }
     }
 

@@ -220,6 +220,15 @@ impl SimEnv {
         self.shared.state.lock().control.fault_count
     }
 
+    /// What was written to a file, and not synced yet, could not be written: each change is on disk or lost for good. Only a
+    /// watch that is open by now ([`Env::watch`]) tells of it, as if somebody had been told of the file.
+    pub fn lose_unsynced(&self, path: &Path) -> io::Result<()> {
+        let state = &mut *self.shared.state.lock();
+        let node = state.disk.resolve(path)?;
+        state.disk.lose_bytes(node, &mut state.rng);
+        Ok(())
+    }
+
     /// Ends all faults.
     pub fn clear_faults(&self) {
         self.shared.state.lock().control.faults.clear();

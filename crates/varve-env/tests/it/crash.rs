@@ -365,9 +365,23 @@ fn syncing_a_tree_keeps_what_an_earlier_process_wrote() {
     create(&env, "/beside").write_all_at(b"three", 0).unwrap();
     env.sync_dir(Path::new("/")).unwrap();
     let next = env.process_kill();
-    next.sync_below(Path::new("/d")).unwrap();
+    let watch = Env::watch(&*next, Path::new("/d")).unwrap();
+    next.sync_below(&watch, Path::new("/d")).unwrap();
     let found = next.power_cut_keep_nothing();
     assert_eq!(bytes(&found, "/d/f").unwrap(), b"one");
     assert_eq!(bytes(&found, "/d/e/g").unwrap(), b"two");
     assert_ne!(bytes(&found, "/beside").unwrap_or_default(), b"three", "only what is below");
+}
+
+#[test]
+fn who_watched_before_is_told_once_what_could_not_be_written() {
+    let env = SimEnv::new(1);
+    let root = Path::new("/");
+    create(&env, "/f").write_all_at(b"lost", 0).unwrap();
+    let before = Env::watch(&*env, root).unwrap();
+    env.lose_unsynced(Path::new("/f")).unwrap();
+    let after = Env::watch(&*env, root).unwrap();
+    assert_eq!(env.sync_below(&before, root).unwrap_err().raw_os_error(), Some(5));
+    env.sync_below(&after, root).unwrap();
+    env.sync_below(&before, root).unwrap();
 }

@@ -304,7 +304,8 @@ fn monotonic_never_goes_back(m: &Machine) {
 fn a_tree_can_be_synced(machine: &Machine) {
     machine.env.create_dir(&machine.path("d")).unwrap();
     machine.put("d/f", b"bytes");
-    machine.env.sync_below(&machine.path("d")).unwrap();
-    let none = machine.env.sync_below(&machine.path("none"));
+    let watch = machine.env.watch(&machine.root).unwrap();
+    machine.env.sync_below(&watch, &machine.path("d")).unwrap();
+    let none = machine.env.watch(&machine.path("none"));
     assert_eq!(Machine::kind_of_error(none), ErrorKind::NotFound);
 }

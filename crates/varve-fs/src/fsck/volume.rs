@@ -86,9 +86,9 @@ impl Volume {
         let mut options =
             DbOptions { create_if_missing, ..DbOptions::with_memory_budget(engine_bytes) };
         superblock.design.apply(&mut options);
+        let objects = Arc::new(Objects::new(Arc::clone(&env), dir)?);
         let Engine { store, db } = superblock.engine.open(&env, &engine_dir(dir), options)?;
         let sources = db.map(|db| epochs_of(&db));
-        let objects = Arc::new(Objects::new(Arc::clone(&env), dir));
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || {
             if let Some(file) = &*also.lock() {

@@ -63,7 +63,7 @@ impl Objects {
     }
 
     fn check_failed(&self) -> io::Result<()> {
-        match self.failed.get() {
+        match self.failed.get().or_else(|| self.storage.failed.get()) {
             Some(failure) => Err(io::Error::other(format!("an earlier sync failed: {failure}"))),
             None => Ok(()),
         }
@@ -149,14 +149,12 @@ impl Objects {
     /// REQUIRES: the lock of who syncs.
     fn sync_tree(&self) -> io::Result<()> {
         let seen = self.unclaimed.seen();
-        match self.env.sync_below(&self.dir) {
-            // A view that has written to no large file has none of its own.
-            Err(error) if self.kept().is_none() && error.kind() == io::ErrorKind::NotFound => {
-                self.unclaimed.cover(seen);
-                return Ok(());
-            }
-            synced => synced.map_err(|error| self.fail(&self.dir, error))?,
+        // A view that has written to no large file has none of its own.
+        if self.kept().is_none() && !exists(self.env.as_ref(), &self.dir)? {
+            self.unclaimed.cover(seen);
+            return Ok(());
         }
+        self.sync_below()?;
         if self.kept().is_none() {
             self.sync_blocks()?;
             // An earlier process may have made the directory.
@@ -165,6 +163,18 @@ impl Objects {
         }
         self.unclaimed.cover(seen);
         Ok(())
+    }
+
+    /// One sync of all files and names below the directory. After a failure every later sync fails, also of the store's views.
+    pub(super) fn sync_below(&self) -> io::Result<()> {
+        self.check_failed()?;
+        self.env.sync_below(&self.storage.watch, &self.dir).map_err(|error| {
+            let error = self.fail(&self.dir, error);
+            if !is_passing(&error) {
+                self.storage.failed.get_or_init(|| error.to_string());
+            }
+            error
+        })
     }
 
     /// Of a view: makes durable which blocks are its own, after their bytes. Costs the large files that it has changed.
@@ -180,3 +190,6 @@ impl Objects {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

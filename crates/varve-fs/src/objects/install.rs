@@ -201,8 +201,7 @@ impl Objects {
         }
         if more {
             // Costs less than one sync for each.
-            let synced = self.env.sync_below(&self.dir);
-            synced.map_err(|error| error::object("sync", &self.dir, error))?;
+            self.sync_below().map_err(error::sync)?;
             return Ok(whole);
         }
         for (path, object) in written {
