@@ -110,7 +110,9 @@ mod tests {
     fn a_mount_that_is_gone_ends_no_other_of_the_same_store() {
         let table = |lines: &[[&str; 3]]| {
             let line = |[id, number, source]: &[&str; 3]| {
-                format!("{id} 29 0:{number} / /mnt/a rw - fuse.varve {source} rw,user_id=0,group_id=0")
+                format!(
+                    "{id} 29 0:{number} / /mnt/a rw - fuse.varve {source} rw,user_id=0,group_id=0"
+                )
             };
             parse(lines.iter().map(line).collect::<Vec<_>>().join("\n").as_bytes())
         };
