@@ -48,8 +48,10 @@ use crate::fs::VarveFs;
 use crate::rows::read_pending_row;
 use crate::superblock::view_dir;
 
-/// How often a commit begins again as rows of large files are behind.
+/// How often a commit begins, at most: again as rows of large files are behind, or mapped memory is to be written first.
 const ATTEMPTS: u32 = 8;
+/// How often mapped memory is written before a commit. What is opened later is taken for opened after it.
+const WRITE_BACKS_MAX: u32 = 2;
 
 /// Why a transaction is not committed. It goes on, unless it is [`CommitError::Unfinished`].
 #[derive(Debug)]
@@ -109,6 +111,8 @@ pub(super) struct Ending<'a> {
     pub(super) new_from: Option<InodeId>,
     /// Of which files of the main view mapped memory was written.
     pub(super) written_back: BTreeSet<InodeId>,
+    /// How often.
+    pub(super) write_backs: u32,
 }
 
 impl VarveFs {
@@ -140,6 +144,7 @@ impl VarveFs {
                 Tried::Mapped(files) => {
                     self.write_mapped(&files)?;
                     ending.written_back.extend(files);
+                    ending.write_backs += 1;
                 }
             }
         }
@@ -224,7 +229,9 @@ impl VarveFs {
         (plan, installs): (&mut Plan, &[InodeId]),
         ending: &Ending<'_>,
     ) -> FsResult<Option<Tried>> {
-        if let Some(mapped) = self.mapped_before(txn, plan, &ending.written_back)? {
+        if ending.write_backs < WRITE_BACKS_MAX
+            && let Some(mapped) = self.mapped_before(txn, plan, &ending.written_back)?
+        {
             return Ok(Some(Tried::Mapped(mapped)));
         }
         // A state that was is to be again with the rows that it had.
