@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use varve_env::Env;
+use varve_env::{Env, is_no_space};
 use varve_types::FileNo;
 
 use crate::{StoreError, StoreResult};
@@ -161,13 +161,6 @@ impl Drop for OwnedFile {
             log::warn!("cannot remove {}, which is obsolete: {error}", self.path.display());
         }
     }
-}
-
-/// True if the operating system said that the device is full.
-pub(crate) fn is_no_space(error: &io::Error) -> bool {
-    /// EDQUOT: the user's quota is used up.
-    const QUOTA: i32 = 122;
-    error.kind() == io::ErrorKind::StorageFull || error.raw_os_error() == Some(QUOTA)
 }
 
 /// The error of an operation on a file: `NoSpace` if the device is full, else `Io`.

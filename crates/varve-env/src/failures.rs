@@ -36,6 +36,14 @@ pub fn is_passing(error: &io::Error) -> bool {
     number(error).is_some_and(|number| PASSING.contains(&number))
 }
 
+/// True if the storage is full, or the user's quota of it is used up.
+pub fn is_no_space(error: &io::Error) -> bool {
+    /// ENOSPC, EDQUOT.
+    const NO_SPACE: [i32; 2] = [28, 122];
+    error.kind() == io::ErrorKind::StorageFull
+        || number(error).is_some_and(|number| NO_SPACE.contains(&number))
+}
+
 /// The result of a sync that was tried.
 pub(crate) fn tried(synced: io::Result<()>) -> io::Result<()> {
     synced.map_err(|error| match is_passing(&error) {

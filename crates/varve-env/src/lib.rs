@@ -26,9 +26,8 @@ use std::time::Duration;
 
 use varve_types::Timestamp;
 
-pub use failures::{is_passing, told};
+pub use failures::{is_no_space, is_passing, told};
 pub use watch::Watch;
-use watch::{Watched, sync_each_below};
 
 /// How [`Env::open`] opens a file. All modes but `Read` allow reading and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,16 +283,12 @@ pub trait Env: Send + Sync + fmt::Debug {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Begins to be told of what cannot be written below `dir`, which is there: comes before anything is written.
-    fn watch(&self, _dir: &Path) -> io::Result<Watch> {
-        Ok(Watch(Watched::Nothing))
-    }
+    fn watch(&self, dir: &Path) -> io::Result<Watch>;
 
     /// Makes durable every file and name below `dir`, whoever wrote it, in this process or an earlier one. Fails if anything
     /// there could not be written since `watch` was opened, or last failed; it may be of other files of the same storage.
     /// Files that are removed meanwhile are no error. REQUIRES: `dir` is there, and below that of the watch.
-    fn sync_below(&self, _watch: &Watch, dir: &Path) -> io::Result<()> {
-        sync_each_below(self, dir)
-    }
+    fn sync_below(&self, watch: &Watch, dir: &Path) -> io::Result<()>;
 
     /// Creates the file if needed and locks it against every other opener, in this process or another.
     /// `Ok(None)` if somebody else holds it.

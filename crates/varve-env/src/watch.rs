@@ -14,9 +14,21 @@ use crate::{Env, FileKind, OpenMode};
 #[derive(Debug)]
 pub struct Watch(pub(crate) Watched);
 
+impl Watch {
+    /// One that is told nothing but by each file.
+    pub fn of_none() -> Watch {
+        Watch(Watched::Nothing)
+    }
+
+    /// Whether [`Env::sync_below`] is one sync of the whole storage, instead of one for each file below the directory.
+    pub fn is_of_all(&self) -> bool {
+        !matches!(self.0, Watched::Nothing)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Watched {
-    /// A descriptor of the file system.
+    /// A descriptor of the file system, which writes everything when it is told to, and tells what failed.
     FileSystem(OwnedFd),
     /// Failures of the simulated disk of which this was told.
     Failures(AtomicU64),

@@ -3,6 +3,7 @@
 use std::io;
 
 use varve_engine::StoreError;
+use varve_env::is_no_space;
 use varve_schema::{DecodeError, RowKey};
 use varve_vfs::{Blocked, FsError};
 
@@ -41,7 +42,7 @@ pub(crate) fn object(action: &str, path: &std::path::Path, error: io::Error) -> 
         _ if error.kind() == io::ErrorKind::StaleNetworkFileHandle => FsError::Stale,
         Some(EFBIG) => FsError::FileTooLarge,
         Some(EOPNOTSUPP) => FsError::NotSupported("by the file system that holds the store"),
-        _ if error.kind() == io::ErrorKind::StorageFull || error.raw_os_error() == Some(28) => {
+        _ if is_no_space(&error) => {
             FsError::NoSpace(format!("cannot {action} {}: {error}", path.display()))
         }
         _ => FsError::Storage(format!("cannot {action} {}: {error}", path.display())),
@@ -50,10 +51,10 @@ pub(crate) fn object(action: &str, path: &std::path::Path, error: io::Error) -> 
 
 /// A failed sync of object files, whose text names the file.
 pub(crate) fn sync(error: io::Error) -> FsError {
-    match error.kind() {
-        io::ErrorKind::StorageFull => FsError::NoSpace(error.to_string()),
-        _ => FsError::Storage(error.to_string()),
+    if is_no_space(&error) {
+        return FsError::NoSpace(error.to_string());
     }
+    FsError::Storage(error.to_string())
 }
 
 /// A row that the store gave back whole but that makes no sense.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use varve_env::File;
-use varve_types::{InodeId, Timestamp};
+use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Handle, OpenFlags};
 
 use crate::id_hash::IdHash;
@@ -50,19 +50,8 @@ pub(crate) struct NodeState {
     pub(crate) object: Option<Arc<dyn File>>,
     /// It was used since it was last looked at for closing.
     pub(crate) object_used: bool,
-    /// The time that the object was last given here.
-    pub(crate) stamp: Option<Stamp>,
     /// No row that says "clean" can come back after a power cut, so the object may be cut.
     pub(crate) dirty_is_durable: bool,
-}
-
-/// A time that an object was given: the storage below may keep it less exactly, and not all times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    /// The time.
-    pub(crate) mtime: Timestamp,
-    /// What the object has instead.
-    pub(crate) kept: Timestamp,
 }
 
 impl OpenNode {

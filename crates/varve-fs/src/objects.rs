@@ -18,6 +18,7 @@
 
 mod durable;
 mod install;
+mod stamps;
 mod unclaimed;
 mod walk;
 
@@ -40,6 +41,8 @@ use crate::overlay::{Overlays, blocks_path};
 use crate::superblock::{kept_dir, objects_dir};
 use crate::views::{Own, ViewFile};
 pub(crate) use install::Staged;
+pub(crate) use stamps::Stamp;
+use stamps::Stamps;
 use unclaimed::Unclaimed;
 
 /// Files within one directory, and directories within the one above.
@@ -73,6 +76,7 @@ pub(crate) struct Objects {
     /// Of a view: held by the one who makes an object of its own.
     making: Mutex<()>,
     origin: Origin,
+    pub(crate) stamps: Stamps,
 }
 
 /// Where the bytes of objects that are not in the directory are.
@@ -89,6 +93,8 @@ enum Origin {
 struct Storage {
     /// Opened before anything is written.
     watch: Watch,
+    /// Held by the one who asks it: it tells of a failure once, and whoever hears of it tells all others by `failed`.
+    asking: Mutex<()>,
     /// The first sync of all that failed. It tells of whatever failed, in whose objects ever, and only once.
     failed: OnceLock<String>,
 }
@@ -108,8 +114,8 @@ impl Objects {
     /// Those of the store in `store`, which nobody has written to yet.
     pub(crate) fn new(env: Arc<dyn Env>, store: &Path) -> StoreResult<Objects> {
         let fail = |source| StoreError::Io { action: "open", path: store.to_path_buf(), source };
-        let storage = Storage { watch: env.watch(store).map_err(fail)?, failed: OnceLock::new() };
-        let storage = Arc::new(storage);
+        let (watch, asking) = (env.watch(store).map_err(fail)?, Mutex::default());
+        let storage = Arc::new(Storage { watch, asking, failed: OnceLock::new() });
         let overlays = Arc::new(Overlays::new(Arc::clone(&env)));
         let kept = Kept::new(Arc::clone(&env), kept_dir(store), Arc::clone(&overlays));
         let origin = Origin::Store(Arc::new(kept));
@@ -145,6 +151,7 @@ impl Objects {
             installing: RwLock::default(),
             making: Mutex::default(),
             origin,
+            stamps: Stamps::default(),
         }
     }
 
@@ -300,7 +307,13 @@ impl Objects {
         Ok(self.overlays.get(&blocks_path(&path))?.map(Own::Blocks))
     }
 
-    /// The same, made if there is nothing: an empty file if it is to begin `anew`, else blocks over what the view saw until
+    /// Whether it has anything.
+    pub(crate) fn has_own(&self, ino: InodeId) -> io::Result<bool> {
+        let path = self.path(ino);
+        Ok(exists(self.env.as_ref(), &path)? || exists(self.env.as_ref(), &blocks_path(&path))?)
+    }
+
+    /// What it has of it, made if there is nothing: an empty file if it is to begin `anew`, else blocks over what the view saw until
     /// now.
     pub(crate) fn make_own(&self, ino: InodeId, anew: bool) -> io::Result<Own> {
         let _making = self.making.lock();
@@ -396,6 +409,7 @@ impl Objects {
                 continue;
             }
             self.claimed.lock().files.remove(ino);
+            self.stamps.forget(*ino);
             let path = self.path(*ino);
             match self.remove_one(*ino, &path, &mut kept) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {

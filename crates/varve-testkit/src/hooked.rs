@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use varve_env::sim::SimEnv;
 use varve_env::{
-    Allocate, DirItem, Env, File, FileLock, FileStat, JoinHandle, OpenMode, Seek, Space, Window,
+    Allocate, DirItem, Env, File, FileLock, FileStat, JoinHandle, OpenMode, Seek, Space, Watch,
+    Window,
 };
 use varve_types::Timestamp;
 
@@ -47,6 +48,14 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
     fn times_of(&self, _path: &Path) -> Option<AsKept> {
         None
     }
+
+    /// Whether a sync of all below a directory is one of the whole storage.
+    fn syncs_all_at_once(&self) -> bool {
+        true
+    }
+
+    /// After all below a directory was synced, or could not be, before the caller knows.
+    fn after_sync_below(&self) {}
 
     /// What [`Env::is_deterministic`] answers; if false, stores run their own threads.
     fn is_deterministic(&self) -> bool;
@@ -113,6 +122,20 @@ impl<H: Hooks> Env for HookedEnv<H> {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.sim.sync_dir(dir)
+    }
+
+    fn watch(&self, dir: &Path) -> io::Result<Watch> {
+        if self.hooks.syncs_all_at_once() {
+            Env::watch(self.sim.as_ref(), dir)
+        } else {
+            Ok(Watch::of_none())
+        }
+    }
+
+    fn sync_below(&self, watch: &Watch, dir: &Path) -> io::Result<()> {
+        let synced = self.sim.sync_below(watch, dir);
+        self.hooks.after_sync_below();
+        synced
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

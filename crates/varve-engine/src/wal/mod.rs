@@ -28,7 +28,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use varve_env::{Allocate, Env, File, OpenMode, Window};
+use varve_env::{Allocate, Env, File, OpenMode, Window, is_no_space};
 use varve_format::batch::{encode_batch_start, encode_branch_end, encode_delete, encode_put};
 use varve_format::log::{
     LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, begin_record, encode_barrier,
@@ -36,7 +36,7 @@ use varve_format::log::{
 };
 use varve_types::{FileNo, SeqNo};
 
-use crate::files::{StoreFile, io_error, is_no_space};
+use crate::files::{StoreFile, io_error};
 use crate::wal::recovery::Recovered;
 use crate::{Batch, Op, StoreResult};
 

@@ -19,6 +19,7 @@ mod lease;
 mod lock;
 pub mod memory;
 mod path;
+mod whole;
 mod window;
 
 use std::ffi::OsStr;
@@ -144,7 +145,12 @@ impl Env for OsEnv {
                 fs::FileType::RegularFile => FileKind::File,
                 fs::FileType::Directory => FileKind::Dir,
                 // Not every file system says it here.
-                fs::FileType::Unknown => self.kind_of(&dir.join(name))?,
+                fs::FileType::Unknown => match self.kind_of(&dir.join(name)) {
+                    Ok(kind) => kind,
+                    // It went meanwhile.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(error),
+                },
                 _ => FileKind::Other,
             };
             items.push(DirItem { name: name.to_owned(), kind });
@@ -165,10 +171,12 @@ impl Env for OsEnv {
     }
 
     fn watch(&self, dir: &Path) -> io::Result<Watch> {
-        Ok(Watch(Watched::FileSystem(self.roots.open_dir(dir)?)))
+        let dir = self.roots.open_dir(dir)?;
+        let is_whole = whole::is_synced_whole(fs::fstatfs(&dir)?.f_type);
+        Ok(if is_whole { Watch(Watched::FileSystem(dir)) } else { Watch::of_none() })
     }
 
-    /// One call for the whole file system, however many files there are.
+    /// One call for the whole file system, however many files there are, where that can be relied on.
     fn sync_below(&self, watch: &Watch, dir: &Path) -> io::Result<()> {
         match &watch.0 {
             Watched::FileSystem(descriptor) => {

@@ -26,7 +26,8 @@ use super::{At, end_of};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::node::{OpenFile, OpenNode, Stamp};
+use crate::node::{OpenFile, OpenNode};
+use crate::objects::Stamp;
 use crate::rows::Standing;
 
 /// The most bytes given back by one read.
@@ -100,22 +101,19 @@ impl VarveFs {
     ) -> FsResult<()> {
         let fail = |error| self.object_error("set the times of", ino, error);
         object.set_times(None, Some(mtime)).map_err(fail)?;
-        if let Some(node) = self.locator.node(ino) {
-            let stamp = Stamp { mtime, kept: object.stat().map_err(fail)?.modified };
-            node.state().stamp = Some(stamp);
-        }
+        let kept = object.stat().map_err(fail)?.modified;
+        self.objects.stamps.note(ino, Stamp { mtime, kept });
         Ok(())
     }
 
     /// Whether `modified` is what the object of `inode` was stamped with, so that nobody has written since.
     pub(crate) fn is_stamp(&self, inode: &Inode, modified: Timestamp) -> bool {
         let mtime = inode.times.mtime;
-        let stamp = Some(Stamp { mtime, kept: modified });
-        mtime == modified
-            || self.locator.node(inode.ino).is_some_and(|node| node.state().stamp == stamp)
+        let stamp = Stamp { mtime, kept: modified };
+        mtime == modified || self.objects.stamps.is_noted(inode.ino, stamp)
     }
 
-    /// [`copy_stat`], where the node of an open file says whether its bytes changed.
+    /// [`copy_stat`], where it is known whether the bytes changed.
     fn take_stat(&self, inode: &mut Inode, stat: &FileStat) {
         if self.is_stamp(inode, stat.modified) {
             inode.size = stat.len;
@@ -272,6 +270,7 @@ impl VarveFs {
         let writers = node.as_ref().is_some_and(|node| node.state().writers > 0);
         if !writers && !self.mapped.is_left(ino) {
             self.make_clean(held, object)?;
+            self.objects.stamps.forget(ino);
             if let Some(node) = &node {
                 node.state().dirty_is_durable = false;
             }
@@ -354,7 +353,9 @@ impl VarveFs {
         changes.settles = true;
         changes.batch.depends_on_external();
         self.stage(&mut changes, held)?;
-        self.commit(&mut changes)
+        self.commit(&mut changes)?;
+        self.objects.stamps.forget(held.inode.ino);
+        Ok(())
     }
 }
 

@@ -173,19 +173,25 @@ impl VarveFs {
                 inode.content = Content::Inline(zeroed.into());
             }
             Content::Chunks => {
+                let (mut freed, mut written) = (0, 0);
                 for piece in pieces(offset, end) {
                     let key = RowKey::chunk(inode.ino, piece.index);
+                    let Some(chunk) = self.chunk(inode.ino, piece.index)? else { continue };
                     if piece.start == 0 && piece.end == CHUNK_BYTES {
                         changes.delete_data(key);
-                        changes.batch.reclaims_space();
-                    } else if let Some(chunk) = self.chunk(inode.ino, piece.index)? {
+                        freed += chunk.len();
+                    } else {
                         let mut zeroed = chunk.to_vec();
                         let end = zeroed.len().min(piece.end);
                         if let Some(range) = zeroed.get_mut(piece.start..end) {
                             range.fill(0);
                         }
+                        written += zeroed.len();
                         changes.put_data(key, zeroed);
                     }
+                }
+                if freed > written {
+                    changes.batch.reclaims_space();
                 }
             }
             _ => {}

@@ -17,12 +17,38 @@ use crate::overlay::blocks_path;
 impl Objects {
     /// Notes that a row is about to claim the bytes now in `file`. Comes before that row's batch.
     pub(crate) fn claim(&self, ino: InodeId, file: Arc<dyn File>) {
-        let mut claimed = self.claimed.lock();
-        if claimed.files.len() < CLAIMED_OPEN_MAX {
-            claimed.files.insert(ino, file);
-        } else {
-            claimed.more = true;
+        {
+            let mut claimed = self.claimed.lock();
+            if claimed.files.len() < CLAIMED_OPEN_MAX {
+                claimed.files.insert(ino, file);
+                return;
+            }
+            if self.syncs_all_at_once() {
+                claimed.more = true;
+                return;
+            }
         }
+        let synced = self.sync_one(ino, file.as_ref(), true).and_then(|()| self.dir_of(ino));
+        let mut claimed = self.claimed.lock();
+        match synced {
+            Ok(dir) => claimed.dirs.extend(dir),
+            // One that was tried is remembered besides, and fails the sync that comes before the row.
+            Err(_) => claimed.more = true,
+        }
+    }
+
+    /// The directory with the name of an object, if there is one.
+    fn dir_of(&self, ino: InodeId) -> io::Result<Option<PathBuf>> {
+        let path = self.path(ino);
+        let Some(dir) = path.parent() else { return Ok(None) };
+        // A view need not have anything of its own there.
+        let is_there = self.kept().is_some() || exists(self.env.as_ref(), dir)?;
+        Ok(is_there.then(|| dir.to_path_buf()))
+    }
+
+    /// Whether one sync of all costs no more for each large file that there is.
+    pub(super) fn syncs_all_at_once(&self) -> bool {
+        self.storage.watch.is_of_all()
     }
 
     /// Holds an object, if a row claims it, by `file` from now on, which need not be open for writing.
@@ -94,13 +120,7 @@ impl Objects {
         }
         for (ino, file) in files {
             self.sync_one(ino, file.as_ref(), true)?;
-            match self.path(ino).parent() {
-                // A view need not have anything of its own there.
-                Some(dir) if self.kept().is_some() || exists(self.env.as_ref(), dir)? => {
-                    dirs.insert(dir.to_path_buf());
-                }
-                _ => {}
-            }
+            dirs.extend(self.dir_of(ino)?);
         }
         self.sync_dirs(&dirs)
     }
@@ -167,6 +187,7 @@ impl Objects {
 
     /// One sync of all files and names below the directory. After a failure every later sync fails, also of the store's views.
     pub(super) fn sync_below(&self) -> io::Result<()> {
+        let _others_wait = self.storage.asking.lock();
         self.check_failed()?;
         self.env.sync_below(&self.storage.watch, &self.dir).map_err(|error| {
             let error = self.fail(&self.dir, error);

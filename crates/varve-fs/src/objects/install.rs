@@ -192,8 +192,10 @@ impl Objects {
                 overlay.apply(object.as_ref())?;
                 if written.len() < CLAIMED_OPEN_MAX {
                     written.push((to, object));
-                } else {
+                } else if self.syncs_all_at_once() {
                     more = true;
+                } else {
+                    object.sync_all()?;
                 }
                 Ok(())
             };

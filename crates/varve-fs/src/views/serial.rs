@@ -240,8 +240,8 @@ impl VarveFs {
         if self.serial.is_none() || !inode.content.is_dirty() {
             return Ok(false);
         }
-        let fail = |error| self.object_error("open", inode.ino, error);
-        Ok(self.objects.own(inode.ino).map_err(fail)?.is_none())
+        let fail = |error| self.object_error("stat", inode.ino, error);
+        Ok(!self.objects.has_own(inode.ino).map_err(fail)?)
     }
 
     /// The same for all inodes of an entry row that is about to be written.

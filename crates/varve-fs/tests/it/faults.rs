@@ -20,6 +20,7 @@ const EIO: i32 = 5;
 const EMFILE: i32 = 24;
 const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;
+const EDQUOT: i32 = 122;
 const STEPS: usize = 200;
 
 /// A kind of fault, and whether the store must go on without being opened again once it is over.
@@ -35,7 +36,7 @@ const KINDS: [Kind; 17] = [
     kind(SimOp::Stat, EIO, false, false),
     kind(SimOp::Open, EIO, false, false),
     kind(SimOp::Open, EMFILE, false, true),
-    kind(SimOp::Write, ENOSPC, false, true),
+    kind(SimOp::Write, EDQUOT, false, true),
     kind(SimOp::Write, ENOSPC, true, true),
     kind(SimOp::Create, ENOSPC, true, true),
     kind(SimOp::CreateDir, ENOSPC, true, true),

@@ -25,6 +25,7 @@ mod findings;
 mod handover;
 mod interposed;
 mod large_races;
+mod large_times;
 mod let_go;
 mod marks;
 mod merges;

@@ -1,10 +1,12 @@
 //! Large files that the main view writes to beside serializable transactions.
 
-use varve_fs::{Isolation, TransactionOptions, VarveFs};
+use varve_env::sim::SimOp;
+use varve_fs::{FormatOptions, Isolation, TransactionOptions, VarveFs};
 use varve_types::InodeId;
 use varve_vfs::{Caller, FsError, FsResult, RenameMode, SetAttr, Vfs, XattrMode};
 
 use crate::concurrent::assert_sound;
+use crate::crash::{open, sim_store};
 use crate::support::{Calls, ROOT, Rig, WRITE, name};
 
 const LARGE: usize = 70_000;
@@ -101,4 +103,20 @@ fn a_large_file_that_is_closed_beside_locks_counts_once_they_have_gone() {
         assert!(matches!(rig.getattr(file), Err(FsError::Stale)), "the kernel has forgotten it");
         assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
     }
+}
+
+/// Each stat of a file that the transaction writes opened its object, and failed where no descriptor was left.
+#[test]
+fn a_stat_of_a_large_file_that_the_transaction_writes_opens_nothing() {
+    let env = sim_store(83, &FormatOptions::default());
+    let fs = open(&env);
+    let (_, view) = begin(&fs);
+    let file = view.mk(ROOT, "f");
+    let handle = view.open_as(file, WRITE);
+    view.write(file, handle, 0, &[2; LARGE], false).unwrap();
+    let before = env.count_of(SimOp::Open);
+    let attr = view.getattr(file).unwrap();
+    assert_eq!((attr.size, attr.is_fleeting), (LARGE as u64, false));
+    assert_eq!(env.count_of(SimOp::Open), before);
+    view.release(file, handle).unwrap();
 }
