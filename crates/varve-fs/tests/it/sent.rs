@@ -479,6 +479,35 @@ fn dictionaries_come_and_go() {
     assert!(matches!(five, Err(ReceiveError::Refused(..))), "{five:?}");
 }
 
+/// A receipt that broke off behind a long key of a dictionary had a token that neither a daemon nor a command line takes.
+#[test]
+fn a_stream_that_breaks_off_behind_a_long_key_goes_on_with_a_short_token() {
+    let fs = source();
+    let keys = (b'a'..=b'i').flat_map(|first| [20_000, 65_536].map(|len| vec![first; len]));
+    let pairs = keys.map(|key| (key.into(), Some("value".into()))).collect();
+    fs.dictionaries().change(b"pairs", pairs).unwrap();
+    fs.create_snapshot("long").unwrap();
+    let whole = sent(&fs, "long", None);
+    let pairs_begin = whole.windows(100).position(|bytes| bytes == [b'a'; 100]).unwrap();
+    let mut rest_is_less = 0;
+    for n in 1..8 {
+        let there = open_with(&target(11, &fs), MountOptions::default());
+        let cut = pairs_begin + (whole.len() - pairs_begin) * n / 8;
+        let broken = receive(&there, &whole[..cut]);
+        assert!(matches!(broken, Err(ReceiveError::Interrupted(_))), "{broken:?}");
+        let receipt = there.interrupted_receipt().unwrap().unwrap();
+        assert!(receipt.token().len() < 20 << 10, "{} digits", receipt.token().len());
+        let mut rest = Vec::new();
+        fs.send_snapshot("long", None, Some(&receipt), &mut rest, &mut |_| ()).unwrap();
+        rest_is_less += u32::from(rest.len() < whole.len() - pairs_begin);
+        receive(&there, &rest).unwrap();
+        same_pairs(&fs, &there);
+        same(&view(&fs, "long"), &there);
+        sound(&there);
+    }
+    assert!(rest_is_less > 3, "{rest_is_less} of 7");
+}
+
 /// What was received is changed and sent back, more than once, and ids are never those of other files.
 #[test]
 fn a_tree_goes_back_and_forth() {

@@ -22,7 +22,10 @@ use varve_types::{InodeId, KeyspaceId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
 use super::checks::{Checks, wrong};
-use super::frame::{FilePosition, Frame, FrameReader, Header, Position, STREAM_VERSION, SentRow};
+use super::frame::{
+    FilePosition, Frame, FrameReader, Header, POSITION_KEY_BYTES_MAX, Position, STREAM_VERSION,
+    SentRow,
+};
 use super::plain::objects_in;
 use super::receipt::{RECEIPT_KEY, Receipt, TO_BE_NAMED};
 use super::receive::ReceiveError;
@@ -133,7 +136,8 @@ impl<'a> Receiving<'a> {
         }
         let keyspace = self.keyspace(space)?;
         let Some((last, value)) = rows.last() else { return Err(wrong("a frame without rows")) };
-        let position = Position { space, key: hex(last), file: None };
+        let noted = &last[..last.len().min(POSITION_KEY_BYTES_MAX)];
+        let position = Position { space, key: hex(noted), file: None };
         let (last, value) = (last.clone(), value.clone().map(Bytes::from));
         self.totals.rows += rows.len() as u64;
         let checks = Checks { hasher: &self.fs.hasher, end: self.inodes_end };

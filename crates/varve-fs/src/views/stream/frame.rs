@@ -39,6 +39,10 @@ pub const WHOLE_FILES_VERSION: u32 = 1;
 /// The most bytes of a frame's content: more than a row can have beside a batch of others.
 const CONTENT_BYTES_MAX: usize = 4 << 20;
 
+/// The most bytes of a key in a [`Position`]. Metadata has none as long. With four digits for each a token fits the arguments of
+/// a program and what daemons are asked for; where a longer key was the last, those that begin as it does come again.
+pub(super) const POSITION_KEY_BYTES_MAX: usize = 4 << 10;
+
 const HEADER: u8 = 1;
 const ROWS: u8 = 2;
 const BYTES: u8 = 3;
@@ -93,14 +97,14 @@ pub struct Header {
     pub from: Option<Position>,
 }
 
-/// How far a stream has come: all rows up to one are received, and the large files of these rows.
+/// How far a stream has come: all rows up to a key are received, and the large files of these rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The key space of the row.
     pub space: u32,
-    /// The key of the row, in hexadecimal digits.
+    /// The key of a row, or how a longer one begins, in hexadecimal digits: at most 4 KiB.
     pub key: String,
-    /// Of the large files of that row only those before this one are received.
+    /// Of the large files of the row of that key only those before this one are received.
     pub file: Option<FilePosition>,
 }
 
