@@ -1,5 +1,6 @@
 //! Snapshots sent from one store to another: the same trees, also where the stream or the machine broke off.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use varve_fs::{CommitError, FormatOptions, MountOptions, VarveFs, ViewKind, View
 use varve_testkit::rng::Rng;
 use varve_vfs::{Caller, FsError, TreeLimits, Vfs};
 
-use crate::bench::check;
+use crate::bench::{Rows, check};
 use crate::crash::{STORE, sim_store};
 use crate::snapshots::{Work, open_with, same, view};
 use crate::support::{BOTH, Calls, READ, ROOT};
@@ -508,7 +509,8 @@ fn a_stream_that_breaks_off_behind_a_long_key_goes_on_with_a_short_token() {
     assert!(rest_is_less > 3, "{rest_is_less} of 7");
 }
 
-/// What was received is changed and sent back, more than once, and ids are never those of other files.
+/// What was received is changed and sent back, more than once, and ids are never those of other files. Each time they moved on so far
+/// that they were used up after some thousand times.
 #[test]
 fn a_tree_goes_back_and_forth() {
     let fs = source();
@@ -517,7 +519,7 @@ fn a_tree_goes_back_and_forth() {
     receive(&there, &sent(&fs, "two", None)).unwrap();
     let (mut here, mut other) = (&fs, &there);
     let mut last = "two".to_owned();
-    let mut seen = std::collections::BTreeSet::new();
+    let (mut seen, mut last_made) = (BTreeSet::new(), None);
     for round in 0..4 {
         // Ids that are used and undone where it is received.
         let gone = here.mk(ROOT, "gone again");
@@ -526,6 +528,10 @@ fn a_tree_goes_back_and_forth() {
         here.roll_back(&last).unwrap();
         let made = other.mk(ROOT, &format!("made {round}"));
         assert!(seen.insert(made));
+        if let Some(last_made) = last_made.replace(made.get()) {
+            let moved = made.get() - last_made;
+            assert!((1 << 39..(1 << 40) + 100).contains(&moved), "{moved} in round {round}");
+        }
         other.put_at(made, 0, &vec![round; LARGE]);
         other.put_at(
             other.find(other.find(ROOT, "dir").unwrap().ino, "large").unwrap().ino,
@@ -540,6 +546,36 @@ fn a_tree_goes_back_and_forth() {
         sound(here);
         last = name;
         (here, other) = (other, here);
+    }
+}
+
+/// Ids that were used up were told as a stream that made no sense, to be sent again.
+#[test]
+fn a_stream_whose_ids_are_used_up_is_refused_with_a_way_out() {
+    let env = sim_store(14, &FormatOptions::default());
+    let rows = Rows::open(&env);
+    let mut mark = vec![varve_schema::ROW_VERSION];
+    varve_schema::put_varint(&mut mark, (1 << 59) - 10);
+    rows.put(rows.meta, varve_schema::key::ID_MARK, mark);
+    rows.close();
+    let fs = open_with(&env, MountOptions::default());
+    let first = fs.mk(ROOT, "first");
+    assert_eq!(first.get(), (1 << 59) - 10);
+    fs.create_snapshot("last").unwrap();
+    let there = open_with(&target(15, &fs), MountOptions::default());
+    receive(&there, &sent(&fs, "last", None)).unwrap();
+    same(&fs, &there);
+    let beyond = there.mk(ROOT, "beyond");
+    assert!(beyond.get() > 1 << 59);
+    there.create_snapshot("beyond").unwrap();
+    let third = open_with(&target(16, &fs), MountOptions::default());
+    for (fs, since) in [(&fs, Some("last")), (&third, None)] {
+        let refused = receive(fs, &sent(&there, "beyond", since));
+        let Err(ReceiveError::Refused(text, hint)) = refused else { panic!("{refused:?}") };
+        assert!(text.contains("used up") && hint.contains("into a new store"), "{text}: {hint}");
+        assert_eq!(fs.interrupted_receipt().unwrap(), None);
+        fs.mk(ROOT, "goes on");
+        sound(fs);
     }
 }
 

@@ -8,7 +8,9 @@
 //!    ([`super::receipt`]).
 //!
 //! Inode ids stay what they are. So that no two stores give one id to two files, a store that receives goes on with ids far
-//! above those of the sender.
+//! above those of the sender, which goes on with what is between; by chance how far, for all that receive the same. What was received
+//! whole may be received so in many places, each of which may then go its own way for long. What has changed since a base
+//! is exchanged by stores that have jumped apart before, again and again: ids have an end, so these jumps are shorter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,10 +43,10 @@ use crate::views::{HIDDEN_NAME, check_name, parse_name, stored_id};
 const SNAPSHOT_ID_MAX: usize = 64;
 /// Digits of the key of the name hash.
 const HASH_KEY_DIGITS: usize = 32;
-/// Ids that are left to the sender at least; beyond them it depends on chance where the receiver goes on.
-const IDS_LEFT: u64 = 1 << 40;
-/// The most ids that chance adds.
-const IDS_CHANCE: u64 = 1 << 48;
+/// Ids that are left to the sender of a whole snapshot at least, and the most that chance adds before the receiver's begin.
+const WHOLE_GAP: Gap = Gap { left: 1 << 40, chance: 1 << 48 };
+/// The same where a base is here: so a tree goes back and forth half a million times before ids are used up.
+const SINCE_GAP: Gap = Gap { left: 1 << 39, chance: 1 << 39 };
 /// Ids of a stream are below this, so that enough are left.
 const STREAM_IDS_END: u64 = IDS_END / 2;
 /// How often a transaction is begun until it finds the store at rest, and the wait between.
@@ -52,6 +54,12 @@ const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of large files that are compared at a time.
 const COMPARED_BYTES: usize = 1 << 20;
+
+/// Ids between those of the sender and those that the receiver goes on with.
+struct Gap {
+    left: u64,
+    chance: u64,
+}
 
 /// Takes a row: its key space, its key and its value.
 type EachRow<'a> = dyn FnMut(KeyspaceId, &[u8], &Bytes) -> FsResult<()> + 'a;
@@ -177,7 +185,10 @@ impl VarveFs {
         let SnapshotId { id, name } = &header.snapshot;
         check_name(name)?;
         if header.inodes_end > STREAM_IDS_END {
-            return Err(ReceiveError::Stream("its header makes no sense".to_owned()));
+            return refused(
+                "the ids of inodes are used up: the snapshot's have come as far as none may that are received",
+                "copy its files into a new store, where they get other inode numbers, and send snapshots of that",
+            );
         }
         let known = self.views()?.db.snapshots();
         let same = known.iter().find(|known| stored_id(&known.name, &own.uuid) == *id);
@@ -236,7 +247,8 @@ impl VarveFs {
             return Ok(self.receiving(txn, branch, receipt, header));
         }
         self.drop_receipt()?;
-        self.ids.pass(header.inodes_end, IDS_LEFT + self.env.random() % IDS_CHANCE)?;
+        let Gap { left, chance } = if base.is_some() { SINCE_GAP } else { WHOLE_GAP };
+        self.ids.pass(header.inodes_end, left + self.env.random() % chance)?;
         let (txn, branch) = self.begin_at_rest()?;
         let mut receiving = self.receiving(txn, branch, receipt, header);
         let begun = self.become_base(&receiving, base).and_then(|()| Ok(receiving.note_all()?));
