@@ -87,6 +87,9 @@ pub(super) fn inode_of(
     if kind == FileKind::Directory && home.is_some() {
         return Err(wrong("home: a directory has none"));
     }
+    if line.size > FILE_BYTES_MAX {
+        return Err(wrong(format!("size: {} bytes, more than a file can have", line.size)));
+    }
     let (nlink, uid, gid, rdev, size) = (line.nlink, line.uid, line.gid, line.rdev, line.size);
     let (perm, has_xattrs) = (line.perm, line.xattrs > 0);
     let content = content_of(kind, hasher, parent, line)?;
@@ -124,7 +127,7 @@ fn content_of(
         {
             Ok(Content::Chunks)
         }
-        (FileKind::Regular, None, None, Some(Stored::File), None) if size <= FILE_BYTES_MAX => {
+        (FileKind::Regular, None, None, Some(Stored::File), None) => {
             Ok(Content::Object { dirty: false, blocks: 0 })
         }
         (FileKind::Directory | FileKind::Symlink, ..) => {

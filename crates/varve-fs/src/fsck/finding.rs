@@ -131,6 +131,9 @@ pub enum Finding {
     /// Pending work that would destroy what is in use.
     #[error("inode {ino}: {what} is pending, which its row contradicts")]
     PendingContradicted { ino: u64, what: &'static str },
+    /// A size that no file can have.
+    #[error("inode {ino} has {size} bytes, more than a file can have")]
+    ImpossibleSize { ino: u64, size: u64 },
     /// Content within an inode that its size does not allow for.
     #[error("inode {ino} of {size} bytes holds {found}")]
     ContentBeyondSize { ino: u64, size: u64, found: u64 },

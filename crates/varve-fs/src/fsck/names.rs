@@ -10,6 +10,7 @@ use varve_schema::{
     Body, Content, DirInfo, EntryRow, FileKind, Inode, Limits, Loan, META, Mark, Named, ParentRow,
     Pending, Reader, RowKey, StoreId, Twin, UsageChange, decode_inode_row,
 };
+use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{FileName, InodeId};
 use varve_vfs::FsResult;
 
@@ -226,8 +227,13 @@ impl Check<'_> {
         self.facts.push(Fact { ino, what: What::Own { seen: Seen::of(inode), up } })
     }
 
-    /// Compares what an inode holds with its size.
+    /// Checks the size of an inode, and compares what it holds with that.
     fn check_content(&mut self, ino: InodeId, inode: &Inode, at: At) -> FsResult<()> {
+        let is_link = matches!(inode.content, Content::Symlink(_));
+        if inode.size > FILE_BYTES_MAX && !is_link {
+            let (ino, size) = (ino.get(), inode.size);
+            return self.found(Finding::ImpossibleSize { ino, size }, at);
+        }
         let found = match &inode.content {
             Content::Inline(bytes) if bytes.len() as u64 > inode.size => bytes.len(),
             Content::Symlink(target) if target.len() as u64 != inode.size => target.len(),

@@ -241,6 +241,34 @@ fn lines_that_contradict_each_other_are_refused() {
     }
 }
 
+/// A file without bytes could have any size, and was loaded.
+#[test]
+fn a_size_that_no_file_can_have_is_refused() {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    fs.mk(ROOT, "f");
+    fs.close().unwrap();
+    drop(fs);
+    let whole = String::from_utf8(dump(&env, STORE, MEMORY)).unwrap();
+    let (lines, end) = whole.trim_end().rsplit_once('\n').unwrap();
+    let end: serde_json::Value = serde_json::from_str(end).unwrap();
+    let with_size = |size: u64| {
+        let is = "\"name\":\"f\"";
+        let lines = lines.split('\n').map(|line| match line.contains(is) {
+            true => line.replace("\"size\":0", &format!("\"size\":{size}")) + "\n",
+            false => format!("{line}\n"),
+        });
+        let (lines, mut end) = (lines.collect::<String>(), end.clone());
+        end["end"]["crc32c"] = format!("{:08x}", crc32c::crc32c(lines.as_bytes())).into();
+        load(&SimEnv::new(1), "/s", format!("{lines}{end}\n").as_bytes())
+    };
+    with_size(0).unwrap();
+    for size in [1 << 63, u64::MAX] {
+        let error = with_size(size).unwrap_err();
+        assert!(error.contains(&format!("size: {size} bytes")), "{error}");
+    }
+}
+
 #[test]
 fn a_store_or_a_used_directory_is_no_place_to_load_into() {
     let env = sample();

@@ -347,6 +347,30 @@ fn contents_follow_their_sizes() {
     assert_eq!(String::from_utf8(rows).unwrap().lines().count(), 4);
 }
 
+/// A size beyond what a file can have was not found, and programs were told of less than none.
+#[test]
+fn sizes_are_those_that_files_can_have() {
+    let bench = Bench::new();
+    let (inner, deep) = (bench.inner.get(), bench.inner.get() + 4);
+    let large = bench.large.get();
+    let size = 1 << 63;
+    let expected = [
+        Finding::ImpossibleSize { ino: inner, size: u64::MAX },
+        Finding::ImpossibleSize { ino: deep, size },
+        Finding::ImpossibleSize { ino: large, size },
+    ];
+    mend(&bench, &expected, &["/d/inner/deep"], |rows| {
+        rows.change_inode(bench.inner, |inode| inode.size = u64::MAX);
+        rows.change_inline(bench.entry(bench.dir, "large"), |inode| inode.size = size);
+        rows.change_inline(bench.entry(bench.inner, "deep"), |inode| {
+            assert_eq!(inode.ino.get(), deep);
+            (inode.size, inode.content) = (size, Content::None);
+        });
+    });
+    assert_eq!(content(&bench, &["d", "large"]), [2; 200_000]);
+    assert_eq!(content(&bench, &["d", "inner", "deep"]), b"");
+}
+
 #[test]
 fn extended_attributes_and_inodes_agree() {
     let bench = Bench::new();

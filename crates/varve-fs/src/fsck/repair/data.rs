@@ -9,6 +9,7 @@ use varve_schema::{
     Body, CHUNK_BYTES, Content, DATA, Inode, META, Pending, RowKey, STORED_FILE_BYTES_MAX, XattrRow,
 };
 use varve_types::InodeId;
+use varve_types::limits::FILE_BYTES_MAX;
 use varve_vfs::FsResult;
 
 use super::Repair;
@@ -28,6 +29,7 @@ const BLOCK_BYTES: u64 = 512;
 impl Repair<'_> {
     pub(super) fn mend_data(&mut self, finding: &Finding, at: &At) -> FsResult<Option<String>> {
         match (finding, at) {
+            (Finding::ImpossibleSize { ino, .. }, at) => self.possible_size(*ino, at),
             (Finding::ContentBeyondSize { ino, .. }, at) => self.cut_content(*ino, at),
             (Finding::DataWithoutInode { ino, .. } | Finding::ObjectWithoutRow { ino }, _) => {
                 self.file_without_row(*ino)
@@ -65,6 +67,23 @@ impl Repair<'_> {
             // What hangs below a loop or an unnamed directory comes back with that; pending work is a mount's.
             _ => Ok(None),
         }
+    }
+
+    /// Gives a file a size that it can have: none where it has no bytes; that of an object is found out later.
+    fn possible_size(&mut self, ino: u64, at: &At) -> FsResult<Option<String>> {
+        let mut edit = Edit::new(self.volume);
+        let inode = edit.inode_at(InodeId::new(ino), at)?;
+        let Some(mut inode) = inode.filter(|inode| inode.size > FILE_BYTES_MAX) else {
+            return Ok(None);
+        };
+        inode.size = match &inode.content {
+            Content::Object { .. } | Content::Borrowed(_) => FILE_BYTES_MAX,
+            _ => 0,
+        };
+        let done = format!("the size is {} now", inode.size);
+        edit.put_inode_at(inode, at)?;
+        edit.commit()?;
+        Ok(Some(done))
     }
 
     /// Cuts bytes off that lie beyond the size; a link's size follows its target.
