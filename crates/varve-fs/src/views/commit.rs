@@ -10,7 +10,7 @@
 //!    Where rows of large files are behind their objects, as nothing could bring them up to date when the files were closed,
 //!    that is done, and the commit begins again: others would seem not to have changed what they have written to.
 //! 3. Rows join those changes: a mark for each directory that may have something untold then, and for each large file that the view has
-//!    something of its own of a pending row `ObjectInstall`; for each that is small again `ObjectMaking`.
+//!    something of its own of a pending row `ObjectInstall`; for each that is small again `ObjectMaking` ([`joining`]).
 //! 4. The branch commits, with [`super::merge`] for what both have changed. A conflict takes step 3 back; the
 //!    transaction goes on.
 //! 5. The store is synced, then the blocks that the view has changed are written to the objects, and files that it made
@@ -28,17 +28,20 @@
 
 mod checks;
 mod finish;
+mod joining;
 mod maps;
+pub(super) mod portion;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use parking_lot::RwLockWriteGuard;
-use varve_engine::{Batch, Branch, CONFLICT_KEYS_MAX, Clash, Merged, Store, StoreError};
-use varve_schema::{Mark, Pending, RowKey};
+use varve_engine::{Branch, CONFLICT_KEYS_MAX, Clash, Merged, StoreError};
+use varve_schema::{Pending, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
+use self::joining::Joining;
 use super::merge::{Sides, merge, merge_rows, taken};
 use super::paths::names_in;
 use super::plan::{Committed, Plan};
@@ -265,47 +268,6 @@ impl VarveFs {
         Ok(Some([view.keep_known(ours)?, self.keep_known(theirs)?]))
     }
 
-    /// The rows of step 3, what takes them back, and the directories that have marks among them.
-    fn joining(
-        &self,
-        branch: &Branch,
-        txn: &Transaction,
-        plan: &Plan,
-        installs: &[InodeId],
-    ) -> FsResult<(Batch, Batch, Vec<InodeId>)> {
-        let (mut batch, mut undo, mut marked) = (Batch::new(), Batch::new(), Vec::new());
-        for ino in installs {
-            let key = RowKey::pending(*ino).to_bytes();
-            match branch.get(self.meta, &key).map_err(error::store)? {
-                Some(before) => undo.put(self.meta, key, before),
-                None => undo.delete(self.meta, key),
-            }
-            batch.put(self.meta, key, Pending::ObjectInstall { view: txn.epoch }.encode());
-        }
-        for (key, value) in &plan.marks {
-            batch.delete(self.meta, key.to_bytes());
-            undo.put(self.meta, key.to_bytes(), value.clone());
-        }
-        // Limits that a directory has got meanwhile go with it.
-        let gone = plan.left.iter().filter(|inode| self.accounts.is_top(inode.ino));
-        gone.for_each(|dir| batch.delete(self.meta, RowKey::limits(dir.ino).to_bytes()));
-        for dir in &plan.untold {
-            if let Some(slot) = self.accounts.begin_mark(*dir) {
-                let key = RowKey::mark(slot).to_bytes();
-                batch.put(self.meta, key, Mark(*dir).encode());
-                undo.delete(self.meta, key);
-                marked.push(*dir);
-            }
-        }
-        for ino in &plan.shrunk {
-            let key = RowKey::pending(*ino).to_bytes();
-            // Its object is as one that was begun: the next mount removes it before anybody comes.
-            batch.put(self.meta, key, Pending::ObjectMaking.encode());
-            undo.put(self.meta, key, Pending::ObjectDelete.encode());
-        }
-        Ok((batch, undo, marked))
-    }
-
     /// Steps 3 and 4, with all ready for step 5: the files that are copies, and who reads large ones waits.
     fn join_unread(
         &self,
@@ -336,11 +298,8 @@ impl VarveFs {
         let base = branch.base().map_err(error::store)?;
         let (meta, epoch, theirs) = (self.meta, txn.epoch, self.store.as_ref());
         let sides = Sides { meta, epoch, base: &base, theirs };
-        let (batch, undo, marked) = self.joining(branch, txn, plan, installs)?;
-        let committed = match batch.is_empty() {
-            true => Ok(()),
-            false => branch.write(batch),
-        };
+        let mut joining = Joining::new(self, branch, txn, plan, installs);
+        let joined = joining.write();
         let mut names = BTreeSet::new();
         let mut decide = |clash: &Clash<'_>| {
             let merged = self.decided(clash, (txn.purpose, &sides), plan);
@@ -353,14 +312,9 @@ impl VarveFs {
             keyspace == self.meta
                 && RowKey::from_bytes(key).is_some_and(|key| plan.counted.contains(&key))
         };
-        let committed = committed.and_then(|()| branch.commit_beside(&mut decide, &counted));
+        let committed = joined.and_then(|()| branch.commit_beside(&mut decide, &counted));
         let Err(error) = committed else { return Ok(()) };
-        for dir in marked {
-            let _ = self.accounts.end_mark(dir);
-        }
-        if !undo.is_empty() {
-            branch.write(undo).map_err(error::store)?;
-        }
+        joining.take_back().map_err(error::store)?;
         Err(match error {
             StoreError::Conflict { keys } => {
                 let may_be_more = keys.len() >= CONFLICT_KEYS_MAX;

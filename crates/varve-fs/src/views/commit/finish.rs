@@ -16,21 +16,18 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use varve_engine::{Batch, Direction, KeyRange, StoreError, StoreSnapshot};
 use varve_schema::{Content, Inode, Loan, Pending, Place, RowKey, encode_inode_row};
-use varve_types::{InodeId, KeyspaceId};
+use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
+use super::portion::Portion;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::objects::Staged;
 use crate::rows::rows_from;
 use crate::superblock::view_dir;
 use crate::views::plan::Plan;
-
-/// Bytes of one write of rows that are kept, about.
-const KEPT_BYTES: usize = 1 << 20;
 
 /// Files that are gone but that the main view still knows, without names, and the state before the commit, which has
 /// their rows.
@@ -143,7 +140,7 @@ impl VarveFs {
     ) -> FsResult<()> {
         self.moves.fetch_add(1, Ordering::AcqRel);
         self.ends_move.store(true, Ordering::Release);
-        let mut kept = Kept::new();
+        let mut kept = Portion::reclaiming();
         for (ino, place) in &plan.arrived {
             self.locator.moved(*ino, place.clone())?;
             match plan.nameless.contains(ino) {
@@ -152,31 +149,34 @@ impl VarveFs {
             }
         }
         for ino in installs {
-            kept.batch.delete(self.meta, RowKey::pending(*ino).to_bytes());
+            kept.delete(self.meta, RowKey::pending(*ino).to_bytes());
             if let Some(node) = self.locator.node(*ino) {
                 let mut state = node.state();
                 state.object = None;
                 state.replaced |= state.passthrough > 0;
             }
+            self.write_if_full(&mut kept)?;
         }
         for inode in &plan.left {
             if matches!(inode.content, Content::Directory(_))
                 && let Some(slot) = self.accounts.end_mark(inode.ino)
             {
-                kept.batch.delete(self.meta, RowKey::mark(slot).to_bytes());
+                kept.delete(self.meta, RowKey::mark(slot).to_bytes());
+                self.write_if_full(&mut kept)?;
             }
         }
         let orphans = self.keep_survivors(plan, survivors, &mut kept)?;
         plan.removed_objects.retain(|removed| !orphans.contains(removed));
         for ino in &plan.shrunk {
-            kept.batch.delete(self.meta, RowKey::pending(*ino).to_bytes());
+            kept.delete(self.meta, RowKey::pending(*ino).to_bytes());
             if let Some(node) = self.locator.node(*ino) {
                 let mut state = node.state();
                 (state.object, state.has_object) = (None, false);
             }
+            self.write_if_full(&mut kept)?;
         }
         self.dictionaries().expire_names();
-        self.write_kept(kept)?;
+        self.write_kept(&kept.take())?;
         self.reload_quotas()
     }
 
@@ -187,7 +187,7 @@ impl VarveFs {
         &self,
         plan: &Plan,
         (survivors, before): Survivors<'_>,
-        kept: &mut Kept,
+        kept: &mut Portion,
     ) -> FsResult<HashSet<InodeId>> {
         let mut orphans = HashSet::new();
         for inode in survivors {
@@ -213,7 +213,7 @@ impl VarveFs {
             if was_orphan {
                 // Brought by the commit, which has made something else of it before it took its last name.
                 for key in self.store.keys(self.data, range).map_err(error::store)? {
-                    kept.batch.delete(self.data, key.map_err(error::store)?);
+                    kept.delete(self.data, key.map_err(error::store)?);
                 }
             }
             if inode.has_xattrs {
@@ -237,22 +237,16 @@ impl VarveFs {
         Ok(orphans)
     }
 
-    fn write_if_full(&self, kept: &mut Kept) -> FsResult<()> {
-        if kept.bytes < KEPT_BYTES {
-            return Ok(());
-        }
-        self.write_kept(std::mem::replace(kept, Kept::new()))
+    fn write_if_full(&self, kept: &mut Portion) -> FsResult<()> {
+        kept.take_if_full().map_or(Ok(()), |batch| self.write_kept(&batch))
     }
 
     /// Writes what is kept. It is committed already, so a serializable transaction that has locked any of it, be it in large
     /// pieces, gives way; none can be within its own commit now.
-    fn write_kept(&self, kept: Kept) -> FsResult<()> {
-        if kept.batch.is_empty() {
-            return Ok(());
-        }
+    fn write_kept(&self, kept: &Batch) -> FsResult<()> {
         let db = &self.views()?.db;
         loop {
-            match self.store.write(kept.batch.clone()) {
+            match self.store.write(kept.clone()) {
                 Err(StoreError::Blocked(blocked)) => {
                     blocked.holders.iter().for_each(|id| db.overrule(*id));
                 }
@@ -306,26 +300,6 @@ impl VarveFs {
             Some(object) => Some(format!("{claimed} bytes, it has {}", object.len)),
             None => Some("that it is there".to_owned()),
         })
-    }
-}
-
-/// Rows of step 6 that are not written yet, though the disk be full.
-struct Kept {
-    batch: Batch,
-    bytes: usize,
-}
-
-impl Kept {
-    fn new() -> Kept {
-        let mut batch = Batch::new();
-        batch.reclaims_space();
-        Kept { batch, bytes: 0 }
-    }
-
-    fn put(&mut self, keyspace: KeyspaceId, key: impl AsRef<[u8]>, value: impl Into<Bytes>) {
-        let (key, value) = (key.as_ref(), value.into());
-        self.bytes += key.len() + value.len();
-        self.batch.put(keyspace, key, value);
     }
 }
 

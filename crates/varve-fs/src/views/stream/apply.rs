@@ -36,6 +36,7 @@ use crate::fs::VarveFs;
 use crate::objects::Objects;
 use crate::overlay::clear_range;
 use crate::views::Own;
+use crate::views::commit::portion::Portion;
 use crate::views::txn::Transaction;
 
 /// Bytes of large files after which they are made durable and the position is noted.
@@ -407,13 +408,12 @@ impl<'a> Receiving<'a> {
                 return Err(wrong("a large file has not come, or not all of it"));
             }
         }
-        let mut batch = Batch::new();
+        let mut portion = Portion::new();
         for ino in then.keys().filter(|ino| !now.contains_key(*ino)) {
-            let key = Bytes::copy_from_slice(&RowKey::pending(*ino).to_bytes());
-            batch.put(meta, key, Pending::ObjectDelete.encode());
+            portion.put(meta, RowKey::pending(*ino).to_bytes(), Pending::ObjectDelete.encode());
+            portion.write_if_full(&self.branch).map_err(error::store)?;
         }
-        let named = self.receipt.snapshot.row();
-        batch.put(meta, TO_BE_NAMED.to_bytes(), named);
-        Ok(self.branch.write(batch).map_err(error::store)?)
+        portion.put(meta, TO_BE_NAMED.to_bytes(), self.receipt.snapshot.row());
+        Ok(portion.write(&self.branch).map_err(error::store)?)
     }
 }
