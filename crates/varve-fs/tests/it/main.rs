@@ -27,6 +27,7 @@ mod interposed;
 mod large_races;
 mod large_times;
 mod let_go;
+mod mapped;
 mod marks;
 mod merges;
 mod names;

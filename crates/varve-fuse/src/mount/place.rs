@@ -109,7 +109,8 @@ impl Place {
     /// Has what programs have changed of `files` in mapped memory written to the file system that is mounted on it: of each its path
     /// from there and its number, which must be a regular file's.
     ///
-    /// `NotFound` if some are not where they are said to be; the others are written all the same.
+    /// `NotFound` if some are not where they are said to be, and another error if some could not be written, which counts first: that
+    /// is said once only. The others are written all the same.
     pub fn write_back(&self, files: &[(InodeId, PathBuf)]) -> io::Result<()> {
         self.walk(None, |at| (write_back_below(at, files), ()))
     }
@@ -118,15 +119,14 @@ impl Place {
 fn write_back_below(root: &Path, files: &[(InodeId, PathBuf)]) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(root, flags, Mode::empty())?;
-    let mut all = Ok(());
+    let (mut found, mut written) = (Ok(()), Ok(()));
     for (ino, path) in files {
         match write_back(root.as_fd(), *ino, path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => all = Err(error),
-            // That writing failed is said once only.
-            written => written?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => found = Err(error),
+            other => written = written.and(other),
         }
     }
-    all
+    written.and(found)
 }
 
 /// Has what is in memory alone of the file `ino` at `path` below `root` written. `NotFound` if it is not there.

@@ -1,18 +1,21 @@
 //! Mounting, finding and unmounting.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use varve_fuse::{
-    MountError, MountMethod, MountOptions, SessionOptions, UnmountError, UnmountMode, find_mounts,
-    mount, unmount, walk_apart,
+    MountError, MountMethod, MountOptions, Place, SessionOptions, UnmountError, UnmountMode,
+    find_mounts, mount, unmount, walk_apart,
 };
 use varve_testkit::{Command, PATIENCE, eventually, skipped};
+use varve_types::InodeId;
 
 use crate::objectfs::ObjectFs;
 use crate::support::{TestMount, model, mounted};
@@ -226,4 +229,29 @@ fn wait_for_itself() {
     fs::write(&path, b"x").unwrap();
     let walk = || (fs::File::open(&path).and_then(|file| file.sync_all()), ());
     walk_apart(None, walk).unwrap();
+}
+
+/// A file that could not be written kept all behind it from being written.
+#[test]
+fn all_files_are_written_back_that_can_be() {
+    let fs = Arc::new(ObjectFs::new());
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    let dir = mount.dir().canonicalize().unwrap();
+    let id = find_mounts().unwrap().into_iter().find(|found| found.dir == dir).unwrap().id;
+    let [absent, failing, last] = ["absent", "failing", "last"].map(|name| {
+        fs::write(mount.path(name), name).unwrap();
+        let ino = InodeId::new(fs::metadata(mount.path(name)).unwrap().ino());
+        (ino, PathBuf::from(name))
+    });
+    fs::remove_file(mount.path("absent")).unwrap();
+    *fs.sync_fails.lock() = Some(failing.0);
+    let place = Place::new(id, dir, ".");
+    let synced = || std::mem::take(&mut *fs.synced.lock());
+    let refused = place.write_back(&[absent.clone(), failing, absent.clone(), last.clone()]);
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+    assert_eq!(synced(), [last.0]);
+    let refused = place.write_back(&[absent, last.clone()]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotFound);
+    assert_eq!(synced(), [last.0]);
+    mount.finish().unwrap();
 }

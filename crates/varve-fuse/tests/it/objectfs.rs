@@ -41,6 +41,10 @@ pub(crate) struct ObjectFs {
     pub(crate) getxattrs: AtomicU64,
     /// Lets a sync of a file end only when this many are under way.
     pub(crate) syncs_together: Option<Barrier>,
+    /// Files made durable, without those whose sync failed.
+    pub(crate) synced: Mutex<Vec<InodeId>>,
+    /// Makes syncs of a file fail.
+    pub(crate) sync_fails: Mutex<Option<InodeId>>,
     /// Directories made durable.
     pub(crate) dir_syncs: AtomicU64,
     /// Makes syncs of directories fail.
@@ -122,6 +126,8 @@ impl ObjectFs {
             copies: AtomicU64::new(0),
             getxattrs: AtomicU64::new(0),
             syncs_together: None,
+            synced: Mutex::default(),
+            sync_fails: Mutex::default(),
             dir_syncs: AtomicU64::new(0),
             dir_syncs_fail: AtomicBool::new(false),
             setattrs_fail: AtomicBool::new(false),
@@ -219,7 +225,12 @@ impl Vfs for ObjectFs {
         if let Some(together) = &self.syncs_together {
             together.wait();
         }
-        self.inner.fsync(ino, handle, data_only)
+        if *self.sync_fails.lock() == Some(ino) {
+            return Err(FsError::Storage("as the test wants it".to_owned()));
+        }
+        self.inner.fsync(ino, handle, data_only)?;
+        self.synced.lock().push(ino);
+        Ok(())
     }
 
     fn fsync_dir(&self, ino: InodeId) -> FsResult<()> {

@@ -38,18 +38,22 @@ impl VarveFs {
         Ok((!mapped.is_empty()).then_some(mapped))
     }
 
-    /// Has mapped memory of these files written. Where that cannot be, the kernel writes it later. REQUIRES: no locks are held.
+    /// Has mapped memory of these files written. Of those of which that cannot be, which is logged, the kernel writes it later, if it
+    /// has not tried and failed. REQUIRES: no locks are held.
     pub(super) fn write_mapped(&self, files: &[InodeId]) -> FsResult<()> {
         let Some(work) = self.views()?.write_back.lock().clone() else { return Ok(()) };
+        let mut has_failed = false;
         for look in 1.. {
-            match work(&self.named_files(files)?) {
-                Ok(()) => break,
-                // Renamed or closed meanwhile.
-                Err(error) if error.kind() == ErrorKind::NotFound && look < LOOKS_MAX => {}
-                Err(error) => {
-                    log::warn!("what programs have mapped may be written behind a commit: {error}");
-                    break;
-                }
+            let Err(error) = work(&self.named_files(files)?) else { break };
+            // Renamed or closed meanwhile.
+            let are_elsewhere = error.kind() == ErrorKind::NotFound;
+            if are_elsewhere && look < LOOKS_MAX {
+                continue;
+            }
+            log::warn!("what programs have mapped may be written behind a commit: {error}");
+            // A failure does not tell whether others were elsewhere.
+            if are_elsewhere || std::mem::replace(&mut has_failed, true) {
+                break;
             }
         }
         Ok(())
