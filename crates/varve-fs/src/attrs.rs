@@ -35,11 +35,15 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
 /// Clears the set-id bits, of anything but a directory, as a write or chown by someone without the
 /// right does.
 pub(crate) fn kill_set_id(inode: &mut Inode) {
-    if inode.kind != FileKind::Directory {
-        inode.perm &= !SET_UID;
-        if inode.perm & GROUP_EXECUTE != 0 {
-            inode.perm &= !SET_GID;
-        }
+    inode.perm &= !set_id_to_lose(inode);
+}
+
+/// Which bits that clears.
+pub(crate) fn set_id_to_lose(inode: &Inode) -> u16 {
+    let of_group = if inode.perm & GROUP_EXECUTE == 0 { 0 } else { SET_GID };
+    match inode.kind {
+        FileKind::Directory => 0,
+        _ => inode.perm & (SET_UID | of_group),
     }
 }
 

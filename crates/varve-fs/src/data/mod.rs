@@ -31,7 +31,7 @@ use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult, Handle, OpenFlags};
 
-use crate::attrs::kill_set_id;
+use crate::attrs::{kill_set_id, set_id_to_lose};
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::rows::{Changes, Standing};
@@ -224,12 +224,16 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Clears the set-id bits if there are any, before bytes change that are not of the same batch.
+    /// Clears the set-id bits that a write takes, if there are any, before bytes change that are not of the same batch.
     fn drop_set_id(&self, ino: InodeId) -> FsResult<()> {
-        if self.read_inode(ino)?.perm & 0o6000 == 0 {
+        if set_id_to_lose(&self.read_inode(ino)?) == 0 {
             return Ok(());
         }
         let mut held = self.hold(ino)?;
+        // Somebody else may have cleared them.
+        if set_id_to_lose(&held.inode) == 0 {
+            return Ok(());
+        }
         kill_set_id(&mut held.inode);
         held.inode.times.ctime = self.now();
         let mut changes = self.changes();

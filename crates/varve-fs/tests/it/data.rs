@@ -9,10 +9,10 @@ use varve_env::Env;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_fs::{Atime, FormatOptions, MountOptions, NewFiles, TransactionOptions, VarveFs};
 use varve_testkit::eventually;
-use varve_types::{InodeId, Timestamp};
+use varve_types::Timestamp;
 use varve_vfs::{
-    AccessMode, AllocateMode, Caller, FsError, Handle, OpenFlags, SeekFrom, SetAttr, SetTime,
-    TreeLimits, Vfs, XattrMode,
+    AccessMode, AllocateMode, Caller, FsError, OpenFlags, SeekFrom, SetAttr, SetTime, TreeLimits,
+    Vfs, XattrMode,
 };
 
 use crate::crash::{STORE, open, sim_store};
@@ -530,7 +530,7 @@ fn a_write_over_a_large_file_of_the_main_view_does_too() {
 }
 
 /// Fills the disk up to the room that is kept for what frees some.
-fn fill(env: &SimEnv, fs: &VarveFs) {
+pub(crate) fn fill(env: &SimEnv, fs: &VarveFs) {
     fs.sync().unwrap();
     env.set_capacity(64 << 20);
     let target = [b'x'; 4000];
@@ -563,38 +563,6 @@ fn a_nearly_full_disk_still_takes_what_frees_room() {
     let names: Vec<_> = fs.list(ROOT).into_iter().filter(|text| !text.starts_with('s')).collect();
     assert_eq!(names, ["d"]);
     assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
-}
-
-/// A large file that runs as its owner, open to be changed.
-fn open_program(env: &Arc<SimEnv>) -> (VarveFs, InodeId, Handle) {
-    let fs = open(env);
-    let ino = fs.mk(ROOT, "program");
-    fs.put_at(ino, 0, &[1; 100_000]);
-    let set = SetAttr { perm: Some(0o4777), ..SetAttr::default() };
-    fs.setattr(Caller::ROOT, ino, set).unwrap();
-    let handle = fs.open_as(ino, BOTH);
-    (fs, ino, handle)
-}
-
-/// Whoever may write to a program that runs as its owner could change it and leave it so, where its row could not follow.
-#[test]
-fn set_id_bits_go_before_the_bytes_of_a_large_file_change() {
-    let env = sim_store(11, &FormatOptions::default());
-    let (fs, ino, handle) = open_program(&env);
-    let path_suffix = ".wal".to_owned();
-    env.fail(FaultRule { path_suffix, op: SimOp::Write, nth: 1, errno: 5, sticky: true });
-    fs.write(ino, handle, 0, b"other", true).unwrap_err();
-    assert_eq!(fs.getattr(ino).unwrap().perm, 0o4777);
-    assert_eq!(fs.read(ino, handle, 0, 5).unwrap(), [1; 5][..]);
-}
-
-#[test]
-fn set_id_bits_go_though_the_disk_is_nearly_full() {
-    let env = sim_store(11, &FormatOptions::default());
-    let (fs, ino, handle) = open_program(&env);
-    fill(&env, &fs);
-    assert_eq!(fs.write(ino, handle, 0, b"other", true).unwrap(), 5);
-    assert_eq!(fs.getattr(ino).unwrap().perm, 0o777);
 }
 
 /// It failed for want of room after it had happened; and where a file was being written, so did cutting it.

@@ -40,6 +40,7 @@ mod sent_files;
 mod sent_forged;
 mod serial;
 mod serial_large;
+mod set_id;
 mod snapshots;
 mod store;
 mod support;
