@@ -1,7 +1,7 @@
 //! A file system whose files named `big...` each live in a file of the machine, as large files do in a
 //! store; everything else is [`ModelFs`]'s.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -71,7 +71,9 @@ pub(crate) struct Locks {
     are_held: Mutex<bool>,
     gone: Condvar,
     /// Calls that were refused.
-    pub(crate) refused: AtomicU64,
+    refused: AtomicU64,
+    /// Those of them that wait, by number.
+    pub(crate) waiting: Mutex<HashSet<u64>>,
 }
 
 impl Locks {
@@ -88,12 +90,13 @@ impl Locks {
         if !*self.are_held.lock() {
             return Ok(());
         }
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        Err(FsError::Blocked(Blocked { wait: 1, by: Vec::new(), released: 0 }))
+        let wait = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
+        Err(FsError::Blocked(Blocked { wait, by: Vec::new(), released: 0 }))
     }
 
     /// Whether they are gone, after so long at most.
-    fn wait(&self, wait_max: Duration) -> bool {
+    fn wait(&self, blocked: &Blocked, wait_max: Duration) -> bool {
+        self.waiting.lock().insert(blocked.wait);
         let mut are_held = self.are_held.lock();
         self.gone.wait_while_for(&mut are_held, |are_held| *are_held, wait_max);
         !*are_held
@@ -246,9 +249,9 @@ impl Vfs for ObjectFs {
         self.blocks.lock().unwrap_or(PATIENCE)
     }
 
-    fn wait_for_locks(&self, _blocked: &Blocked, wait_max: Duration) -> bool {
+    fn wait_for_locks(&self, blocked: &Blocked, wait_max: Duration) -> bool {
         assert!(self.blocks.lock().is_none(), "as the test wants it");
-        self.locks.wait(wait_max)
+        self.locks.wait(blocked, wait_max)
     }
 
     fn overrule(&self, _blocked: &Blocked) -> bool {

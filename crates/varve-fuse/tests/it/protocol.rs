@@ -484,7 +484,7 @@ fn permissions_are_asked_for_again_after_a_wait_for_locks() {
         let calls = (0..4).flat_map(|call| ["open", "closed"].map(|name| (call, name)));
         let started = calls.map(|(call, name)| (name, scope.spawn(move || as_nobody(call, name))));
         let started: Vec<_> = started.collect();
-        eventually("all wait", || fs.locks.refused.load(Relaxed) == 8);
+        eventually("all wait", || fs.locks.waiting.lock().len() == 8);
         let close = SetAttr { perm: Some(0o700), ..SetAttr::default() };
         for ino in to_close {
             // Past the kernel, as by a commit.
