@@ -87,13 +87,18 @@ impl Adapter {
                 continue;
             }
             is_allowed = false;
-            if let Subject::Inode(ino) = subject
-                && let Err(error) = self.notifier(origin).attributes_changed(*ino)
-            {
-                log::warn!("the kernel may not see the mode of inode {ino}: {error}");
+            if let Subject::Inode(ino) = subject {
+                self.tell_of_attributes(origin, *ino);
             }
         }
         is_allowed
+    }
+
+    /// Has the kernel ask for the attributes of `ino` again.
+    pub(super) fn tell_of_attributes(&self, origin: &Origin, ino: InodeId) {
+        if let Err(error) = self.notifier(origin).attributes_changed(ino) {
+            log::warn!("the kernel may not see the mode of inode {ino}: {error}");
+        }
     }
 
     /// For the kernel from which `origin` came.

@@ -18,7 +18,12 @@ impl Adapter {
             // Before the file is cut, as none is to be changed and keep them.
             self.kill_set_id(caller, ino)?;
         }
-        let opened = self.vfs.open(ino, flags)?;
+        let opened = self.vfs.open(ino, flags).inspect_err(|_| {
+            if kill_set_id {
+                // The kernel looks at them anew after an open that went well.
+                self.tell_of_attributes(call.origin, ino);
+            }
+        })?;
         let route = self.route(call.origin.device(), ino, opened);
         if matches!(route, Route::Straight(_))
             && flags.write

@@ -49,6 +49,8 @@ pub(crate) struct ObjectFs {
     pub(crate) dir_syncs: AtomicU64,
     /// Makes syncs of directories fail.
     pub(crate) dir_syncs_fail: AtomicBool,
+    /// Makes opens of files fail.
+    pub(crate) opens_fail: AtomicBool,
     /// Makes changes of attributes fail.
     pub(crate) setattrs_fail: AtomicBool,
     /// Opens whose every write is to be durable.
@@ -133,6 +135,7 @@ impl ObjectFs {
             sync_fails: Mutex::default(),
             dir_syncs: AtomicU64::new(0),
             dir_syncs_fail: AtomicBool::new(false),
+            opens_fail: AtomicBool::new(false),
             setattrs_fail: AtomicBool::new(false),
             sync_opens: AtomicU64::new(0),
             registered: AtomicU64::new(0),
@@ -308,6 +311,9 @@ impl Vfs for ObjectFs {
 
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
         self.locks.check()?;
+        if self.opens_fail.load(Ordering::Relaxed) {
+            return Err(FsError::Storage("as the test wants it".to_owned()));
+        }
         self.sync_opens.fetch_add(u64::from(flags.sync), Ordering::Relaxed);
         let mut opened = self.inner.open(ino, flags)?;
         if let Some(object) = self.object(ino) {

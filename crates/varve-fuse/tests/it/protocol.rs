@@ -185,6 +185,32 @@ fn a_file_whose_set_id_bits_cannot_go_is_not_cut() {
     mount.finish().unwrap();
 }
 
+/// The kernel took them to be there still.
+#[test]
+fn set_id_bits_that_went_are_not_shown_though_the_open_failed() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("needs root to become another user");
+    }
+    let fs = Arc::new(ObjectFs::new());
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    let path = mount.path("program");
+    fs::write(&path, b"#!/bin/sh\n").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777);
+    fs.opens_fail.store(true, Relaxed);
+    let as_nobody = || {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        File::options().write(true).truncate(true).open(&path).map(drop)
+    };
+    let refused = std::thread::scope(|scope| scope.spawn(as_nobody).join().unwrap()).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    let ino = InodeId::new(fs::metadata(&path).unwrap().ino());
+    assert_eq!(fs.getattr(ino).unwrap().perm, 0o777);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+    mount.finish().unwrap();
+}
+
 #[test]
 fn sync_and_dirsync_are_kept_by_the_server() {
     let fs = Arc::new(ObjectFs::new());
