@@ -5,7 +5,6 @@ use varve_vfs::{Entry, FsError, FsResult, Handle, OpenFlags, Opened, Position};
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::backing::Route;
 use crate::convert;
-use crate::notify::Notifier;
 use crate::protocol::constants::FOPEN_KEEP_CACHE;
 use crate::protocol::reply::OpenOut;
 use crate::protocol::request::{CopyRange, Create, Fallocate, Read, Write};
@@ -91,8 +90,7 @@ impl Adapter {
         } else if convert::open_flags(open_flags).append {
             let (at, written) = self.vfs.append(call.ino, handle, offset, data, kill_set_id)?;
             if at != offset {
-                let notifier = Notifier::new(call.origin.device().clone(), self.root());
-                self.astray.tell(notifier, call.ino);
+                self.astray.tell(self.notifier(call.origin), call.ino);
             }
             written
         } else {

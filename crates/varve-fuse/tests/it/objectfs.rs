@@ -364,4 +364,16 @@ impl Vfs for ObjectFs {
         object.write_all_at(data, offset).map_err(storage)?;
         Ok(data.len())
     }
+
+    fn append(
+        &self,
+        ino: InodeId,
+        handle: Handle,
+        _offset: u64,
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> FsResult<(u64, usize)> {
+        let at = self.getattr(ino)?.size;
+        Ok((at, self.write(ino, handle, at, data, kill_set_id)?))
+    }
 }

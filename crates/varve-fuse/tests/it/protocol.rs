@@ -1,6 +1,6 @@
 //! What the kernel and the server agree on: caches, set-id bits, attributes, what is not served.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::num::NonZeroUsize;
@@ -208,6 +208,40 @@ fn set_id_bits_that_went_are_not_shown_though_the_open_failed() {
     let ino = InodeId::new(fs::metadata(&path).unwrap().ino());
     assert_eq!(fs.getattr(ino).unwrap().perm, 0o777);
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+    mount.finish().unwrap();
+}
+
+/// The thread that tells the kernel of appends that went astray.
+fn astray_thread() -> Option<OsString> {
+    let threads = fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap());
+    let is_it = |thread: &fs::DirEntry| {
+        fs::read(thread.path().join("comm")).is_ok_and(|comm| comm == b"varve-astray\n")
+    };
+    threads.into_iter().find(is_it).map(|thread| thread.file_name())
+}
+
+/// The kernel does not learn where a file ends from appends that go elsewhere than it takes them to: each began a thread.
+#[test]
+fn a_thread_that_has_told_of_an_append_stays_for_the_next() {
+    let fs = Arc::new(ObjectFs::new());
+    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    let path = mount.path("log");
+    fs::write(&path, b"a\n").unwrap();
+    let ino = InodeId::new(fs::metadata(&path).unwrap().ino());
+    let mut log = File::options().append(true).open(&path).unwrap();
+    // Past the kernel, as by a commit.
+    fs.setattr(Caller::ROOT, ino, SetAttr { size: Some(1 << 20), ..SetAttr::default() }).unwrap();
+    let (mut thread, mut times, mut written) = (None, 0, 0);
+    eventually("one thread tells of many appends", || {
+        log.write_all(b"b\n").unwrap();
+        written += 2;
+        let before = std::mem::replace(&mut thread, astray_thread());
+        times = if thread.is_some() && thread == before { times + 1 } else { 0 };
+        times == 10
+    });
+    assert_eq!(fs.getattr(ino).unwrap().size, (1 << 20) + written);
+    drop(log);
+    eventually("it has ended", || astray_thread().is_none());
     mount.finish().unwrap();
 }
 
