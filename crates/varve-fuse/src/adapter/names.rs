@@ -15,18 +15,22 @@ use crate::session::ReaddirPlus;
 impl Adapter {
     /// How long the kernel may believe a name and its attributes.
     pub(super) fn validity(&self, attr: &Attr) -> Validity {
-        Validity { attr: self.attr_validity(attr), ..self.name_validity(attr.ino) }
+        Validity { entry: self.entry_validity(attr.ino), attr: self.attr_validity(attr) }
     }
 
     /// The same, of an inode whose attributes are not known yet.
     pub(super) fn name_validity(&self, ino: InodeId) -> Validity {
+        let attr = if self.is_fleeting(ino) { Duration::ZERO } else { self.options.attr_timeout };
+        Validity { entry: self.entry_validity(ino), attr }
+    }
+
+    /// How long it may believe a name.
+    fn entry_validity(&self, ino: InodeId) -> Duration {
         // Without checks of permissions a place is not asked about before what is in it, and the second walk to it (see
         // [`super::arrivals`]) must find what the first has learned. It asks again in any case.
         let is_kept = self.agreement.root_alone() && self.is_awaited(ino);
         let asks_again = self.is_fleeting(ino) && !is_kept;
-        let entry = if asks_again { Duration::ZERO } else { self.options.entry_timeout };
-        let attr = if self.is_fleeting(ino) { Duration::ZERO } else { self.options.attr_timeout };
-        Validity { entry, attr }
+        if asks_again { Duration::ZERO } else { self.options.entry_timeout }
     }
 
     /// How long it may believe attributes: not at all where another mount is to appear, a name goes by itself, or they change
