@@ -145,9 +145,6 @@ impl VarveFs {
         }
         if let Some(mtime) = set.mtime {
             inode.times.mtime = time(mtime);
-            if inode.content.is_object() {
-                self.object_set_mtime(ino, inode.times.mtime)?;
-            }
         }
         if set != SetAttr::default() {
             inode.times.ctime = now;
@@ -159,6 +156,10 @@ impl VarveFs {
         self.stage(&mut changes, held)?;
         if set != SetAttr::default() {
             self.commit(&mut changes)?;
+        }
+        if set.mtime.is_some() && held.inode.content.is_object() {
+            // Not before: the time of the last write, which it hides, is also that of the last change until the row has another.
+            self.object_set_mtime(ino, held.inode.times.mtime)?;
         }
         self.attr(&held.inode)
     }

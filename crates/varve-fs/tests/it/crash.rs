@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_env::{Env, OpenMode};
 use varve_fs::dump::dump_store;
@@ -10,7 +11,8 @@ use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_testkit::fsops::{Lockstep, Times, TreeDump, Universe, tree};
 use varve_testkit::rng::Rng;
-use varve_vfs::{Caller, FsResult, OpenFlags, RenameMode, Vfs};
+use varve_types::Timestamp;
+use varve_vfs::{Caller, FsResult, OpenFlags, RenameMode, SetAttr, SetTime, Vfs};
 
 use crate::crash_points::open_tiny;
 use crate::support::{BOTH, Calls, ROOT, WRITE, name};
@@ -492,5 +494,43 @@ fn one_sync_covers_more_large_files_than_are_held_open() {
     fs.readdir(ROOT, 0, true, &mut |_| true).unwrap();
     for ino in &files {
         assert!(fs.contents(*ino) == [1; 70_000], "{ino}");
+    }
+}
+
+/// A program sets the mtime of a large file that it has written and not closed. The object was given the time before the row
+/// noted that of the change, so that a crash in between, or a refusal, left a ctime before that of the last write.
+#[test]
+fn the_ctime_of_a_file_that_is_written_never_goes_back() {
+    let old = Timestamp::new(-5, 7).unwrap();
+    let set = SetAttr { mtime: Some(SetTime::To(old)), ..SetAttr::default() };
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "f");
+    let handle = fs.open_as(ino, WRITE);
+    fs.write(ino, handle, 0, &[1; 100_000], false).unwrap();
+    fs.write(ino, handle, 0, &[2; 100], false).unwrap();
+    let before = fs.getattr(ino).unwrap();
+    let copies: Arc<Mutex<Vec<Arc<SimEnv>>>> = Arc::default();
+    let kept = Arc::clone(&copies);
+    env.watch(Box::new(move |_, copy| kept.lock().push(copy())));
+    let after = fs.setattr(Caller::ROOT, ino, set).unwrap();
+    env.unwatch();
+    assert!(after.mtime == old && after.ctime > before.ctime, "{after:?}");
+    let copies = std::mem::take(&mut *copies.lock());
+    assert!(copies.len() > 1, "the row and the object");
+    for copy in copies {
+        let found = open(&copy.process_kill()).find(ROOT, "f").unwrap();
+        assert!(found.ctime >= before.ctime, "{found:?}");
+        assert!(found.mtime == before.mtime || found.ctime > before.ctime, "{found:?}");
+    }
+    for op in [SimOp::Stat, SimOp::SetTimes] {
+        let before = fs.getattr(ino).unwrap();
+        fs.write(ino, handle, 0, &[3; 100], false).unwrap();
+        let path_suffix = format!("/{ino}");
+        env.fail(FaultRule { path_suffix, op, nth: 1, errno: 5, sticky: true });
+        fs.setattr(Caller::ROOT, ino, set).unwrap_err();
+        env.clear_faults();
+        let found = fs.getattr(ino).unwrap();
+        assert!(found.ctime > before.ctime, "{op:?}: {found:?}");
     }
 }
