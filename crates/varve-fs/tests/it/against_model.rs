@@ -9,7 +9,7 @@ use varve_engine::options::Tuning;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::{FormatOptions, MountOptions, NewFiles, VarveFs, format};
-use varve_testkit::fsops::{Lockstep, Mismatch};
+use varve_testkit::fsops::{Lockstep, Mismatch, Times, TreeDump, tree};
 use varve_vfs::Vfs;
 
 const STORE: &str = "/store";
@@ -19,15 +19,22 @@ fn open(env: &Arc<SimEnv>, options: &MountOptions) -> VarveFs {
     VarveFs::open(env, Path::new(STORE), options.clone()).unwrap()
 }
 
-/// Does `run` in lockstep `rounds` times, with a check and a remount after each, and compares the trees.
+/// Does `run` in lockstep `rounds` times, with a check and a remount after each, and compares the trees: with the model's, but
+/// for the times, which are of another clock, and with the times with what was there before the remount.
 pub(crate) fn run_rounds(
     mut lockstep: Lockstep,
     open: &dyn Fn() -> VarveFs,
     rounds: u64,
     run: &dyn Fn(&mut Lockstep, &VarveFs) -> Result<(), Mismatch>,
 ) {
+    let mut before: Option<TreeDump> = None;
+    let expect_kept = |before: &Option<TreeDump>, fs: &VarveFs| {
+        let Some(before) = before else { return };
+        assert_eq!(before.differences(&tree(fs).unwrap(), Times::Compare), [""; 0]);
+    };
     for round in 0..rounds {
         let fs = open();
+        expect_kept(&before, &fs);
         run(&mut lockstep, &fs).unwrap();
         lockstep.check_tree(&fs).unwrap();
         lockstep.check_usage(&fs).unwrap();
@@ -35,9 +42,11 @@ pub(crate) fn run_rounds(
         fs.sync().unwrap();
         let report = fs.check(&mut |_| ()).unwrap();
         assert_eq!(report.findings, [], "round {round}");
+        before = Some(tree(&fs).unwrap());
         fs.close().unwrap();
     }
     let fs = open();
+    expect_kept(&before, &fs);
     lockstep.check_tree(&fs).unwrap();
     lockstep.check_usage(&fs).unwrap();
 }

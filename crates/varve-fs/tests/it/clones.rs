@@ -14,7 +14,7 @@ use varve_fs::{
 use varve_schema::key::MetaRow;
 use varve_schema::{Loan, RowKey};
 use varve_testkit::crash::{ScriptOptions, Subject};
-use varve_testkit::fsops::{Lockstep, Universe};
+use varve_testkit::fsops::{Lockstep, Times, Universe, tree as whole_tree};
 use varve_types::InodeId;
 use varve_vfs::{FsError, TreeLimits, Vfs, XattrMode};
 
@@ -531,8 +531,11 @@ fn lockstep(seed: u64, format_options: &FormatOptions) {
         assert!(report.is_clean(), "seed {seed}: {:?}", report.findings);
         lockstep.run(&fs, 50).unwrap();
         lockstep.release_all(&fs).unwrap();
+        let before = whole_tree(&fs).unwrap();
         fs.close().unwrap();
         let fs = open();
+        let after = whole_tree(&fs).unwrap();
+        assert_eq!(before.differences(&after, Times::Compare), [""; 0], "seed {seed}");
         lockstep.check_tree(&fs).unwrap();
         lockstep.check_usage(&fs).unwrap();
         sound(&fs);

@@ -48,9 +48,12 @@ fn the_death_of_the_process_loses_nothing() {
         let mut lockstep = Lockstep::new(seed);
         let fs = open(&env);
         lockstep.run(&fs, 50 + seed * 10).unwrap();
+        let before = tree(&fs).unwrap();
         let env = env.process_kill();
         drop(fs);
         let fs = open(&env);
+        let after = tree(&fs).unwrap();
+        assert_eq!(before.differences(&after, Times::Compare), [""; 0], "seed {seed}");
         lockstep.check_tree(&fs).unwrap();
         lockstep.check_usage(&fs).unwrap();
         assert_eq!(broken(&fs), [], "seed {seed}");

@@ -241,6 +241,7 @@ fn a_clock_that_jumps_loses_nothing_and_ids_stay_unique() {
             fs.forget(ino, 1);
             fs.unlink(ROOT, name("probe")).unwrap();
             lockstep.release_all(&fs).unwrap();
+            let before = tree(&fs).unwrap();
             if round % 2 == 0 {
                 env = env.process_kill();
                 drop(fs);
@@ -249,6 +250,7 @@ fn a_clock_that_jumps_loses_nothing_and_ids_stay_unique() {
                 env = env.power_cut_keep_nothing();
             }
             let fs = open(&env);
+            assert_eq!(before.differences(&tree(&fs).unwrap(), Times::Compare), [""; 0]);
             lockstep.check_tree(&fs).unwrap();
             assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "seed {seed}, round {round}");
             fs.close().unwrap();

@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
+use varve_env::Env;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_fs::{MountOptions, NewFiles, VarveFs};
-use varve_testkit::crash::{Found, Image, Reached, Script, Step, Subject};
-use varve_testkit::fsops::{Answer, Session};
+use varve_testkit::crash::{Clock, Found, Image, Reached, Script, Step, Subject};
+use varve_testkit::fsops::{Answer, Session, TreePath};
 use varve_vfs::{Caller, FsError, Vfs};
 
 use crate::crash_points::{Store, open_tiny, script_with};
@@ -87,8 +88,8 @@ struct Run<'a> {
     env: Arc<SimEnv>,
     fs: VarveFs,
     session: Session,
-    /// Steps that ended.
-    steps: usize,
+    /// When the steps ended that did.
+    clock: Clock,
     refusal: Option<String>,
 }
 
@@ -98,20 +99,22 @@ impl<'a> Run<'a> {
         let env = SimEnv::new(script.seed);
         Store.format(&env).unwrap();
         let fs = open_tiny(&env, MountOptions { new_files, ..MountOptions::default() }).unwrap();
-        Run { script, env, fs, session: Session::default(), steps: 0, refusal: None }
+        let clock = Clock::begin(env.now());
+        Run { script, env, fs, session: Session::default(), clock, refusal: None }
     }
 
     /// Makes the calls up to `steps`, or to the first refusal.
     fn work(&mut self, steps: usize) -> Result<(), String> {
-        while self.steps < steps && self.refusal.is_none() {
+        while self.clock.steps() < steps && self.refusal.is_none() {
+            let step = self.clock.steps();
             let (Step::Op(op), Some(expected)) =
-                (&self.script.steps[self.steps], &self.script.outcomes[self.steps])
+                (&self.script.steps[step], &self.script.outcomes[step])
             else {
                 unreachable!("no restarts");
             };
             let outcome = self.session.apply(&self.fs, op);
             if outcome.answer == expected.answer {
-                self.steps += 1;
+                self.clock.step_ended(self.env.now());
                 continue;
             }
             let refusal = match (&outcome.answer, &expected.answer) {
@@ -130,7 +133,7 @@ impl<'a> Run<'a> {
     }
 
     fn reached(&self, killed: bool) -> Reached {
-        Reached { steps: self.steps, killed, stale: false, failed: true }
+        Reached { steps: self.clock.steps(), killed, stale: false, failed: true }
     }
 
     /// Everything acknowledged can be read, now and after opening again in any way.
@@ -138,7 +141,9 @@ impl<'a> Run<'a> {
         let history = &self.script.history;
         self.env.clear_faults();
         let found = Found::read(&self.fs).map_err(|error| format!("read: {error}"))?;
-        history.check(&found, self.reached(true)).map_err(|error| format!("live: {error}"))?;
+        history
+            .check(&found, &self.clock, self.reached(true))
+            .map_err(|error| format!("live: {error}"))?;
         let cut = self.env.copy();
         match write_probe(&self.fs, "probe") {
             Ok(()) => {}
@@ -152,23 +157,42 @@ impl<'a> Run<'a> {
         if env.open_handles() > 0 {
             return Err(format!("{} files are still open", env.open_handles()));
         }
-        reopen(self.script, &killed, reached).map_err(|error| format!("opened again: {error}"))?;
+        let as_before = |again: &mut Found| {
+            // The probe came and went in it.
+            let root = &TreePath::default();
+            if let (Some(root), Some(before)) = (again.tree.0.get_mut(root), found.tree.0.get(root))
+            {
+                root.times = before.times;
+            }
+        };
+        let (script, clock) = (self.script, &self.clock);
+        reopen(script, &killed, clock, reached, &as_before)
+            .map_err(|error| format!("opened again: {error}"))?;
         for image in [Image::Nothing, Image::All, Image::Cut(1), Image::Cut(2)] {
             let reached = Reached { killed: false, ..reached };
-            reopen(self.script, &image.of(&cut), reached).map_err(|e| format!("{image}: {e}"))?;
+            reopen(script, &image.of(&cut), clock, reached, &|_| ())
+                .map_err(|error| format!("{image}: {error}"))?;
         }
         Ok(())
     }
 }
 
-fn reopen(script: &Script, env: &Arc<SimEnv>, reached: Reached) -> Result<(), String> {
+/// Opens the store, and checks what is found once `as_before` has made up for what came after the script.
+fn reopen(
+    script: &Script,
+    env: &Arc<SimEnv>,
+    clock: &Clock,
+    reached: Reached,
+    as_before: &dyn Fn(&mut Found),
+) -> Result<(), String> {
     let fs = Store.open(env)?;
     // A store that took no more writes could not remove it.
     if fs.unlink(ROOT, name("probe")).is_ok() {
         fs.sync().map_err(|error| format!("sync: {error}"))?;
     }
-    let found = Found::read(&fs).map_err(|error| error.to_string())?;
-    script.history.check(&found, reached)?;
+    let mut found = Found::read(&fs).map_err(|error| error.to_string())?;
+    as_before(&mut found);
+    script.history.check(&found, clock, reached)?;
     let problems = Store.problems(&fs)?;
     if !problems.is_empty() {
         return Err(problems.join("; "));
@@ -209,7 +233,7 @@ fn strike_everywhere(case: &Case, kind: &Kind) -> Sum {
                 assert!(refusal.contains("/store"), "{at}: which file is it? {refusal}");
             }
         }
-        let step = run.steps;
+        let step = run.clock.steps();
         run.check(kind.goes_on, &mut sum).unwrap_or_else(|e| panic!("{at}, step {step}: {e}"));
     }
     sum
@@ -258,11 +282,15 @@ fn a_fault_at_any_operation_of_an_open_is_refused_and_loses_nothing() {
                 }
                 Ok(fs) => {
                     let found = Found::read(&fs).unwrap();
-                    script.history.check(&found, reached).unwrap_or_else(|e| panic!("{at}: {e}"));
+                    script
+                        .history
+                        .check(&found, &run.clock, reached)
+                        .unwrap_or_else(|error| panic!("{at}: {error}"));
                 }
             }
             assert_eq!(env.open_handles(), 0, "{at}");
-            reopen(script, &env.process_kill(), reached).unwrap_or_else(|e| panic!("{at}: {e}"));
+            reopen(script, &env.process_kill(), &run.clock, reached, &|_| ())
+                .unwrap_or_else(|error| panic!("{at}: {error}"));
         }
     }
     println!("{met} faults, {refused} opens refused");

@@ -7,7 +7,7 @@ use varve_env::Env;
 use varve_env::os::OsEnv;
 use varve_env::sim::SimEnv;
 use varve_fs::{FormatOptions, HandedOver, MountOptions, VarveFs, format};
-use varve_testkit::fsops::Lockstep;
+use varve_testkit::fsops::{Lockstep, Times, tree};
 use varve_types::InodeId;
 use varve_vfs::{Caller, FsError, Handle, OpenFlags, Vfs};
 
@@ -30,14 +30,18 @@ fn lockstep(seed: u64, format_options: &FormatOptions, options: &MountOptions) {
     let mut fs = VarveFs::open(dyn_env.clone(), store, options.clone()).unwrap();
     for _ in 0..8 {
         lockstep.run(&fs, 150).unwrap();
+        let before = tree(&fs).unwrap();
         fs = succeed(fs, dyn_env.clone(), store, options);
+        assert_eq!(before.differences(&tree(&fs).unwrap(), Times::Compare), [""; 0], "seed {seed}");
     }
     lockstep.check_tree(&fs).unwrap();
     lockstep.release_all(&fs).unwrap();
     fs.sync().unwrap();
     assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "seed {seed}");
+    let before = tree(&fs).unwrap();
     fs.close().unwrap();
     let fs = VarveFs::open(dyn_env, store, options.clone()).unwrap();
+    assert_eq!(before.differences(&tree(&fs).unwrap(), Times::Compare), [""; 0], "seed {seed}");
     lockstep.check_tree(&fs).unwrap();
 }
 

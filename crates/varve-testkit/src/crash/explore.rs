@@ -12,14 +12,16 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::Mutex;
+use varve_env::Env;
 use varve_env::sim::{JournalEntry, SimEnv, SimOp};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, FsError, OpenFlags, Vfs};
 
+use super::clock::Clock;
 use super::history::{Found, Reached};
 use super::image::Image;
 use super::script::{Script, Step};
@@ -73,8 +75,8 @@ pub struct Point {
     pub number: u64,
     /// That operation.
     pub next: JournalEntry,
-    /// Steps that had ended.
-    pub steps: usize,
+    /// When the steps ended that had ended.
+    pub clock: Clock,
     machine: Arc<SimEnv>,
 }
 
@@ -117,7 +119,6 @@ struct Shared<'a, S> {
     script: &'a Script,
     options: &'a Exploration,
     tally: [AtomicU64; 3],
-    steps: Arc<AtomicUsize>,
     /// The number of the last operation.
     numbered: Arc<AtomicU64>,
     stopped: Arc<AtomicBool>,
@@ -135,7 +136,6 @@ pub fn explore<S: Subject>(
         script,
         options,
         tally: Default::default(),
-        steps: Arc::default(),
         numbered: Arc::default(),
         stopped: Arc::default(),
         violation: Mutex::new(None),
@@ -167,7 +167,8 @@ impl<S: Subject> Shared<'_, S> {
     fn run(&self, sender: SyncSender<Point>) -> Result<(), String> {
         let mut env = SimEnv::new(self.script.seed);
         self.subject.format(&env)?;
-        self.watch(&env, sender.clone());
+        let clock = Arc::new(Mutex::new(Clock::begin(env.now())));
+        self.watch(&env, &clock, sender.clone());
         let mut fs = self.subject.open(&env)?;
         let mut session = Session::default();
         for (step, expected) in self.script.steps.iter().zip(&self.script.outcomes) {
@@ -191,20 +192,22 @@ impl<S: Subject> Shared<'_, S> {
                     env.unwatch();
                     env = env.process_kill();
                     drop(fs);
-                    self.watch(&env, sender.clone());
+                    self.watch(&env, &clock, sender.clone());
                     fs = self.subject.open(&env)?;
                 }
             }
-            self.steps.fetch_add(1, Ordering::Relaxed);
+            let now = env.now();
+            clock.lock().step_ended(now);
         }
         let reached =
             Reached { steps: self.script.steps.len(), killed: true, ..Reached::default() };
         let found = Found::read(&fs).map_err(text)?;
-        self.script.history.check(&found, reached).map(drop)
+        let clock = clock.lock().clone();
+        self.script.history.check(&found, &clock, reached).map(drop)
     }
 
-    fn watch(&self, env: &SimEnv, sender: SyncSender<Point>) {
-        let steps = Arc::clone(&self.steps);
+    fn watch(&self, env: &SimEnv, clock: &Arc<Mutex<Clock>>, sender: SyncSender<Point>) {
+        let clock = Arc::clone(clock);
         let stopped = Arc::clone(&self.stopped);
         let Exploration { stride, only, left_out, .. } = self.options.clone();
         for (op, path_part) in left_out {
@@ -221,8 +224,8 @@ impl<S: Subject> Shared<'_, S> {
                 None => number.is_multiple_of(stride),
             };
             if wanted && !stopped.load(Ordering::Relaxed) {
-                let steps = steps.load(Ordering::Relaxed);
-                let point = Point { number, next: entry.clone(), steps, machine: copy() };
+                let clock = clock.lock().clone();
+                let point = Point { number, next: entry.clone(), clock, machine: copy() };
                 // The checkers end only after this side.
                 let _ = sender.send(point);
             }
@@ -243,7 +246,8 @@ impl<S: Subject> Shared<'_, S> {
                     Check { shared: self, point: &point, image, rng: self.rng(&point, at) };
                 let checked = catch_unwind(AssertUnwindSafe(|| check.run()));
                 if let Err(what) = checked.unwrap_or_else(|panic| Err(said(&*panic))) {
-                    let what = format!("before {}, step {}: {what}", point.next, point.steps);
+                    let what =
+                        format!("before {}, step {}: {what}", point.next, point.clock.steps());
                     let seed = self.script.seed;
                     self.note(Violation { seed, point: point.number, image: Some(image), what });
                     break;
@@ -291,13 +295,13 @@ impl<S: Subject> Check<'_, '_, S> {
         env.unwatch();
         self.shared.tally[1].fetch_add(1, Ordering::Relaxed);
         let reached = Reached {
-            steps: self.point.steps,
+            steps: self.point.clock.steps(),
             killed: self.image == Image::Kill,
             stale: self.image.is_stale(),
             failed: false,
         };
         let found = Found::read(&fs).map_err(|error| format!("read: {error}"))?;
-        history.check(&found, reached)?;
+        history.check(&found, &self.point.clock, reached)?;
         self.expect_sound(&fs)?;
         if self.rng.chance(30) {
             self.check_usable(&env, fs, &found)?;
@@ -327,7 +331,7 @@ impl<S: Subject> Check<'_, '_, S> {
         // The process died first, if it did: what the machine had not synced may be lost after all.
         let reached =
             Reached { killed: false, stale: reached.stale || image.is_stale(), ..reached };
-        self.shared.script.history.check(&found, reached).map_err(named)?;
+        self.shared.script.history.check(&found, &self.point.clock, reached).map_err(named)?;
         self.expect_sound(&fs).map_err(named)
     }
 
@@ -346,7 +350,7 @@ impl<S: Subject> Check<'_, '_, S> {
         let mut before = found.tree.clone();
         before.0.remove(&TreePath::default());
         again.tree.0.remove(&TreePath::default());
-        let lines = before.differences(&again.tree, Times::Ignore);
+        let lines = before.differences(&again.tree, Times::Compare);
         if lines.is_empty() { Ok(()) } else { Err(format!("after a sync: {}", lines.join("\n  "))) }
     }
 }

@@ -12,18 +12,31 @@
 //!   end anywhere before its end.
 //!
 //! After the death of the process alone the base is the last step that ended.
+//!
+//! The times that the calls set to a value are that value. All others are of the clock, and that of the run is not that of
+//! the model: they are the same if they are of the same step, which a [`Clock`] tells. The times of a large file that is being
+//! written are no part of its row either, but the storage's below, which may have those of a later step than the rows that are
+//! found. So its mtime and ctime are among those that it had in the state found or has had since. Two calls leave more:
+//!
+//! - One that sets the mtime notes that in the row before the storage below has it.
+//! - The storage may have a time that was set though a power cut took the row. That time hides when the last write was; as
+//!   ctime is left what the last row says that survived.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use varve_types::InodeId;
+use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FileType, FsResult, Vfs};
 
+use super::clock::Clock;
 use crate::fsops::{NodeDump, Times, TreeDump, TreePath, read_all, tree_with};
 use crate::model::ModelFs;
 
 /// Bytes compared at a time.
 const CHUNK_BYTES: usize = 512;
+
+/// mtime, ctime and birth.
+type NodeTimes = [Timestamp; 3];
 
 /// One state of the tree.
 #[derive(Clone, Debug)]
@@ -45,6 +58,8 @@ struct Bytes {
     ends: Vec<(usize, u64)>,
     /// The step from which on it is large.
     large_from: Option<usize>,
+    /// Its times, from which step on.
+    times: Vec<(usize, NodeTimes)>,
 }
 
 /// The states of a run, from before its first step on.
@@ -54,6 +69,8 @@ pub struct History {
     bytes: HashMap<InodeId, Bytes>,
     /// Steps after which all rows are durable.
     synced: Vec<usize>,
+    /// The model's clock.
+    clock: Clock,
 }
 
 /// How far a run had come when it stopped, and what may be found.
@@ -77,6 +94,12 @@ pub struct Found {
     files: BTreeMap<TreePath, Vec<u8>>,
 }
 
+/// What was found, and the clock of the run.
+struct Dated<'a> {
+    found: &'a Found,
+    clock: &'a Clock,
+}
+
 impl Found {
     /// Reads all of `fs`.
     pub fn read(fs: &dyn Vfs) -> FsResult<Found> {
@@ -88,7 +111,8 @@ impl Found {
 
 impl History {
     pub(super) fn new(model: &ModelFs) -> FsResult<History> {
-        let mut history = History { states: Vec::new(), bytes: HashMap::new(), synced: vec![0] };
+        let (states, bytes, clock) = (Vec::new(), HashMap::new(), Clock::default());
+        let mut history = History { states, bytes, synced: vec![0], clock };
         history.push(model, &[])?;
         Ok(history)
     }
@@ -113,6 +137,15 @@ impl History {
                 note(*ino, read_all(model, *ino)?);
             }
         }
+        for ino in inodes.values().chain(open) {
+            let Ok(attr) = model.getattr(*ino) else { continue };
+            let (known, times) =
+                (bytes.entry(*ino).or_default(), [attr.mtime, attr.ctime, attr.btime]);
+            if known.times.last().is_none_or(|(_, last)| *last != times) {
+                known.times.push((step, times));
+            }
+        }
+        self.clock.step_ended(model.now());
         self.states.push(State { tree: Arc::new(tree), inodes: Arc::new(inodes) });
         Ok(())
     }
@@ -134,10 +167,17 @@ impl History {
         end: u64,
         large_from: Option<usize>,
     ) {
+        self.bytes.entry(ino).or_default().ends.push((at, end));
+        if let Some(from) = large_from {
+            self.note_large(ino, at, from);
+        }
+    }
+
+    /// At the step `at` the file is large, and has been since the step `from`.
+    pub(super) fn note_large(&mut self, ino: InodeId, at: usize, from: usize) {
         let bytes = self.bytes.entry(ino).or_default();
-        bytes.ends.push((at, end));
-        if bytes.large_from.is_none() && large_from.is_some() {
-            bytes.large_from = large_from;
+        if bytes.large_from.is_none() {
+            bytes.large_from = Some(from);
             bytes.claimed.push((at, at - 1));
         }
     }
@@ -172,13 +212,14 @@ impl History {
         last_up_to(self.synced.iter().copied(), reached.steps).unwrap_or(0)
     }
 
-    /// Checks what was found, and returns which state it is.
-    pub fn check(&self, found: &Found, reached: Reached) -> Result<usize, String> {
+    /// Checks what was found, and returns which state it is. `clock` is that of the run, up to what was reached.
+    pub fn check(&self, found: &Found, clock: &Clock, reached: Reached) -> Result<usize, String> {
+        let found = Dated { found, clock };
         let least = self.least(reached);
         let most = (reached.steps + 1).min(self.states.len() - 1);
         let mut closest: Option<(usize, Vec<String>)> = None;
         for at in (least..=most).rev() {
-            let wrong = self.differences(at, found, reached);
+            let wrong = self.differences(at, &found, reached);
             if wrong.is_empty() {
                 return Ok(at);
             }
@@ -187,15 +228,15 @@ impl History {
             }
         }
         let (at, lines) = closest.unwrap_or_default();
-        let earlier = (0..least).rev().find(|at| self.differences(*at, found, reached).is_empty());
+        let earlier = (0..least).rev().find(|at| self.differences(*at, &found, reached).is_empty());
         let earlier = earlier.map_or(String::new(), |at| format!("; it is the earlier state {at}"));
         let lines = lines.join("\n  ");
         Err(format!("none of the states {least} to {most}{earlier}; unlike state {at}:\n  {lines}"))
     }
 
     /// What is different from the state `at`.
-    fn differences(&self, at: usize, found: &Found, reached: Reached) -> Vec<String> {
-        let state = &self.states[at];
+    fn differences(&self, at: usize, dated: &Dated<'_>, reached: Reached) -> Vec<String> {
+        let (state, found) = (&self.states[at], dated.found);
         let mut lines = Vec::new();
         for (path, node) in &state.tree.0 {
             let Some(other) = found.tree.0.get(path) else {
@@ -207,11 +248,21 @@ impl History {
             match large {
                 Some(bytes) if same_but_bytes(node, other) => {
                     let content = found.files.get(path).map(Vec::as_slice).unwrap_or_default();
-                    if let Err(error) = bytes.check(at, content, reached) {
+                    let checked = bytes.check(at, content, reached).and_then(|()| {
+                        self.check_large_times(bytes, at, &other.times, dated, reached)
+                    });
+                    if let Err(error) = checked {
                         lines.push(format!("{path}: {error}"));
                     }
                 }
-                None if node.equals(other, Times::Ignore) => {}
+                None if node.equals(other, Times::Ignore) => {
+                    let same = |(time, other)| self.same_time(time, other, dated);
+                    if !node.times.into_iter().zip(other.times).all(same) {
+                        let (times, others) = (&node.times, &other.times);
+                        let steps = (self.clock.steps_of(times), dated.clock.steps_of(others));
+                        lines.push(format!("{path} has the times {others:?}; expected {times:?}; of steps {steps:?}"));
+                    }
+                }
                 _ => lines.push(format!("{path} is {other:?}; expected {node:?}")),
             }
         }
@@ -219,6 +270,43 @@ impl History {
             lines.push(format!("{path} is there and should not be"));
         }
         lines
+    }
+
+    /// Whether the model's `time` and the `found` one are the same.
+    fn same_time(&self, time: Timestamp, found: Timestamp, dated: &Dated<'_>) -> bool {
+        let step = self.clock.step_of(time).filter(|step| *step < self.states.len());
+        time == found || step.is_some_and(|step| dated.clock.step_of(found) == Some(step))
+    }
+
+    /// Checks the times of a large file in the state `at`.
+    fn check_large_times(
+        &self,
+        bytes: &Bytes,
+        at: usize,
+        [mtime, ctime, birth]: &NodeTimes,
+        dated: &Dated<'_>,
+        reached: Reached,
+    ) -> Result<(), String> {
+        let (under_way, times) = (reached.steps + 1, &bytes.times);
+        // The file has the mtime of before until the step under way ends.
+        let first = last_up_to(times.iter().map(|(from, _)| *from), at.min(reached.steps));
+        let first = first.unwrap_or(0);
+        let had = |found: Timestamp, from: usize, kinds: &[usize]| {
+            let since = times.iter().filter(|(step, _)| (from..=under_way).contains(step));
+            let mut had = since.flat_map(|(_, times)| kinds.iter().map(|kind| times[*kind]));
+            had.any(|time| self.same_time(time, found, dated))
+        };
+        let is_hidden = !reached.killed && had(*mtime, at + 1, &[0]);
+        let changed_since = if is_hidden { 0 } else { first };
+        // A write changes the storage's mtime, and the row's ctime follows later.
+        if had(*mtime, first, &[0]) && had(*ctime, changed_since, &[0, 1]) && had(*birth, 0, &[2]) {
+            return Ok(());
+        }
+        let steps = dated.clock.steps_of(&[*mtime, *ctime, *birth]);
+        Err(format!(
+            "it has the times {:?} of steps {steps:?}; the model has {times:?}, {first} being the first step that counts",
+            [mtime, ctime, birth]
+        ))
     }
 }
 

@@ -30,11 +30,13 @@
 //! }
 //! ```
 
+mod clock;
 mod explore;
 mod history;
 mod image;
 mod script;
 
+pub use clock::Clock;
 pub use explore::{Exploration, Point, Subject, Tally, Violation, explore};
 pub use history::{Found, History, Reached};
 pub use image::Image;

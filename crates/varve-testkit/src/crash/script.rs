@@ -250,6 +250,12 @@ impl Maker {
             Op::Create { flags, slot, .. }
             | Op::Open { flags, slot, .. }
             | Op::Tmpfile { flags, slot, .. } => {
+                if let (true, true, Some(ino)) =
+                    (self.files_begin_large, flags.write, self.session.inode(*slot))
+                {
+                    // Without a byte, too, the storage below has its times.
+                    history.note_large(ino, at, 0);
+                }
                 let open = Open { writes: flags.write, appends: flags.append, syncs: flags.sync };
                 let old = self.open.insert(*slot, open);
                 self.released(old, before, at);
@@ -292,6 +298,7 @@ fn changes_nothing(op: &Op) -> bool {
 mod tests {
     use varve_vfs::SetAttr;
 
+    use super::super::clock::Clock;
     use super::super::history::{Found, Reached};
     use super::*;
 
@@ -307,8 +314,7 @@ mod tests {
         Op::Create { caller: Caller::ROOT, path, perm: 0o644, flags, slot: 0 }
     }
 
-    /// What is found of the steps `ops` if the file has `len` bytes, and whether a power cut may leave that.
-    fn may_be_found(ops: &[Op], len: u64) -> Result<usize, String> {
+    fn history(ops: &[Op]) -> History {
         let options = ScriptOptions {
             steps: 0,
             large_file_threshold_bytes: THRESHOLD,
@@ -319,14 +325,54 @@ mod tests {
         };
         let mut maker = Maker::new(1, &options).unwrap();
         ops.iter().for_each(|op| maker.op(op.clone()).unwrap());
+        maker.script.history
+    }
+
+    /// What is found where each of `steps` makes these operations, and then more steps of `reached` are said to have been.
+    fn check(history: &History, steps: &[&[Op]], reached: Reached) -> Result<usize, String> {
         let (disk, mut session) = (ModelFs::new(SimEnv::new(2)), Session::default());
+        let mut clock = Clock::begin(disk.now());
+        for (at, ops) in (1..).zip(steps) {
+            for op in *ops {
+                assert!(session.apply(&disk, op).answer.is_ok(), "{op:?}");
+                // Its clock is another than the model's.
+                disk.now();
+            }
+            if at <= reached.steps {
+                clock.step_ended(disk.now());
+            }
+        }
+        history.check(&Found::read(&disk).unwrap(), &clock, reached)
+    }
+
+    /// What is found of the steps `ops` if the file has `len` bytes, and whether a power cut may leave that.
+    fn may_be_found(ops: &[Op], len: u64) -> Result<usize, String> {
         let set = SetAttr { size: Some(len), ..SetAttr::default() };
         let cut = Op::SlotSetAttr { caller: Caller::ROOT, slot: 0, set };
-        for op in ops.iter().chain([&cut]) {
-            assert!(session.apply(&disk, op).answer.is_ok(), "{op:?}");
-        }
+        let last = [ops[ops.len() - 1].clone(), cut];
+        let mut steps: Vec<&[Op]> = ops.chunks(1).collect();
+        steps[ops.len() - 1] = &last;
         let reached = Reached { steps: ops.len(), ..Reached::default() };
-        maker.script.history.check(&Found::read(&disk).unwrap(), reached)
+        check(&history(ops), &steps, reached)
+    }
+
+    /// The same bytes are written again, so that two states differ by their times alone.
+    #[test]
+    fn times_are_those_of_their_steps() {
+        for len in [3000, 20_000] {
+            let ops = [create(false), write(0, len), write(0, len)];
+            let (history, [create, first, again]) =
+                (history(&ops), &ops.each_ref().map(std::slice::from_ref));
+            let killed = Reached { steps: 3, killed: true, ..Reached::default() };
+            let cut = Reached { killed: false, ..killed };
+            for reached in [killed, cut] {
+                assert_eq!(check(&history, &[create, first, again], reached), Ok(3));
+                check(&history, &[create, first, &[], again], reached).unwrap_err();
+            }
+            assert_eq!(check(&history, &[create, first, &[]], cut), Ok(2));
+            let lost = check(&history, &[create, first, &[]], killed).unwrap_err();
+            assert!(lost.contains("times"), "{lost}");
+        }
     }
 
     /// A power cut kept the length of a second write, within a large file, and not that of the first. The

@@ -65,6 +65,11 @@ impl ModelFs {
         ModelFs::new(OsEnv::new())
     }
 
+    /// The time of day.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.state.lock().now()
+    }
+
     /// How many inodes there are, the root and those without a name included.
     pub fn inode_count(&self) -> usize {
         self.state.lock().nodes.iter().flatten().count()
