@@ -257,7 +257,8 @@ fn check_ends(
             found(&again, &history, history.synced).map_err(named("second crash"))?;
         }
     }
-    let killed = env.process_kill();
+    let within = env.crashed_at_write() && seed.is_multiple_of(2);
+    let killed = if within { env.process_kill_within(seed) } else { env.process_kill() };
     let rows = found(&killed, history, acked).map_err(named("process kill"))?;
     // The process died without a word: the next one works on, and then the power fails.
     let killed = killed.process_kill();

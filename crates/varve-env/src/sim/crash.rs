@@ -1,4 +1,4 @@
-//! What the disk may hold after the power goes.
+//! What the disk may hold after the power goes, or the process.
 //!
 //! From the durable state on, each file is decided by itself, in one of three ways: nothing more
 //! survived; a prefix of the changes survived, the last of them torn; or any sectors of any writes
@@ -9,6 +9,9 @@
 //!
 //! Names are decided one change at a time, in order, so that a rename within a directory is there or
 //! not there as a whole.
+//!
+//! The process leaves all that its operations have done. Of a write that it is making when it dies a prefix is there, or any part
+//! if that copies bytes into a window, in whichever order it does so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,6 +81,45 @@ pub(super) fn process_kill(disk: &Disk) -> Disk {
         }
     }
     disk
+}
+
+/// A write that is being made.
+#[derive(Clone, Debug)]
+pub(super) struct UnderWay {
+    pub(super) node: NodeId,
+    pub(super) offset: u64,
+    pub(super) bytes: Arc<[u8]>,
+    /// Into a window.
+    pub(super) by_copy: bool,
+}
+
+impl UnderWay {
+    /// The most bytes that a copy has written or left out as one.
+    const PIECE_BYTES_MAX: u64 = 64;
+
+    /// A part that may be there when the process is dead, as the pieces of it that are.
+    pub(super) fn part(&self, rng: &mut Rng) -> Vec<Change> {
+        let len = self.bytes.len() as u64;
+        let cut = rng.below(len + 1);
+        let kept = match (self.by_copy, rng.below(3)) {
+            (true, 0) => vec![(cut, len)],
+            (true, 1) => {
+                let (mut kept, mut at) = (Vec::new(), 0);
+                while at < len {
+                    let end = (at + 1 + rng.below(Self::PIECE_BYTES_MAX)).min(len);
+                    kept.extend(rng.chance(50).then_some((at, end)));
+                    at = end;
+                }
+                kept
+            }
+            _ => vec![(0, cut)],
+        };
+        let write = |(start, end)| Change::Write {
+            offset: self.offset + start,
+            bytes: self.bytes[start as usize..end as usize].into(),
+        };
+        kept.into_iter().filter(|(start, end)| start < end).map(write).collect()
+    }
 }
 
 fn surviving_names(disk: &Disk, survival: &mut Survival) -> BTreeMap<NodeId, Names> {

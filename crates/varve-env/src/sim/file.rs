@@ -10,6 +10,7 @@ use std::sync::Arc;
 use varve_types::Timestamp;
 
 use super::content::{Change, PAGE_BYTES};
+use super::crash::UnderWay;
 use super::disk::{Disk, EBADF, EFBIG, EINVAL, EIO, ENOSPC, ENXIO, NodeId, errno};
 use super::fault::{SimOp, is_crash};
 use super::{Shared, State};
@@ -38,15 +39,36 @@ impl SimFile {
         SimFile { shared: Arc::clone(shared), node, path: path.to_owned(), writable }
     }
 
-    /// Makes one change; a faulty write leaves a prefix.
+    /// Makes one change.
     fn change(&self, op: SimOp, range: (u64, u64), change: Change) -> io::Result<()> {
-        self.change_part(op, range, change).1
-    }
-
-    /// The same; says also how long that prefix is.
-    fn change_part(&self, op: SimOp, range: (u64, u64), change: Change) -> (usize, io::Result<()>) {
         let mut state = self.shared.state.lock();
         let begun = state.begin(op, &[&self.path], Some(range));
+        self.change_begun(&mut state, begun, change).1
+    }
+
+    /// Writes `bytes`, by copying them into a window or else by a call. A faulty write leaves a prefix; says also how long that
+    /// is.
+    fn write(&self, bytes: &[u8], offset: u64, by_copy: bool) -> (usize, io::Result<()>) {
+        let bytes: Arc<[u8]> = bytes.into();
+        let mut state = self.shared.state.lock();
+        let (range, node) = ((offset, bytes.len() as u64), self.node);
+        if self.writable && !state.control.crashed {
+            let bytes = Arc::clone(&bytes);
+            state.under_way = Some(UnderWay { node, offset, bytes, by_copy });
+        }
+        let begun = state.begin(SimOp::Write, &[&self.path], Some(range));
+        if !state.control.crashed {
+            state.under_way = None;
+        }
+        self.change_begun(&mut state, begun, Change::Write { offset, bytes })
+    }
+
+    fn change_begun(
+        &self,
+        state: &mut State,
+        begun: io::Result<()>,
+        change: Change,
+    ) -> (usize, io::Result<()>) {
         if !self.writable {
             return (0, begun.and_then(|()| errno(EBADF)));
         }
@@ -93,14 +115,13 @@ impl File for SimFile {
             return Ok(());
         }
         check_end(offset, len)?;
-        self.change(SimOp::Write, (offset, len), Change::Write { offset, bytes: buf.into() })
+        self.write(buf, offset, false).1
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         let len = buf.len() as u64;
         check_end(offset, len)?;
-        let change = Change::Write { offset, bytes: buf.into() };
-        match self.change_part(SimOp::Write, (offset, len), change) {
+        match self.write(buf, offset, false) {
             (part, Err(error)) if part > 0 && error.raw_os_error() == Some(ENOSPC) => Ok(part),
             (_, done) => done.map(|()| buf.len()),
         }
@@ -211,7 +232,7 @@ impl Window for SimWindow {
         if self.failed {
             return errno(EIO);
         }
-        self.file.write_all_at(bytes, offset).inspect_err(|_| self.failed = true)
+        self.file.write(bytes, offset, true).1.inspect_err(|_| self.failed = true)
     }
 }
 

@@ -8,10 +8,11 @@
 //!    promises of [`crate`] leave open. It does not touch the machine it starts from, so that many
 //!    seeds show many states of one moment.
 //! 2. [`SimEnv::process_kill`] makes the machine that the next process of the same boot finds:
-//!    everything written is there, and what was not synced is still not synced.
+//!    everything written is there, and what was not synced is still not synced. After
+//!    [`SimEnv::process_kill_within`] a part of the write is there, too, that came next.
 //!
 //! To see every moment of one run, [`SimEnv::watch`] gives a copy of the machine before each operation; the
-//! two calls above work on a copy as well.
+//! calls above work on a copy as well.
 //!
 //! Besides, faults can be injected ([`SimEnv::fail`]), the disk can fill up
 //! ([`SimEnv::set_capacity`]), and files can be damaged behind everybody's back
@@ -38,7 +39,7 @@ use parking_lot::Mutex;
 use varve_types::Timestamp;
 
 use content::{Change, PAGE_BYTES};
-use crash::Survival;
+use crash::{Survival, UnderWay};
 use disk::{Body, Disk, NodeId};
 pub use fault::{FaultRule, JOURNAL_ENTRIES_MAX, JournalEntry, SimOp, is_crash};
 use rng::Rng;
@@ -78,6 +79,8 @@ struct State {
     /// The time of day at `elapsed_ns` 0, in nanoseconds since 1970.
     start_ns: i128,
     watcher: Option<Watcher>,
+    /// The write that comes next, or that would have where the machine crashed.
+    under_way: Option<UnderWay>,
 }
 
 impl State {
@@ -98,7 +101,11 @@ impl State {
     fn copy(&self) -> Arc<SimEnv> {
         let (disk, rng) = (self.disk.clone(), self.rng.clone());
         let copy = SimEnv::with(disk, rng, self.boot_id, self.elapsed_ns, self.start_ns);
-        copy.shared.state.lock().control.crashed = true;
+        {
+            let mut state = copy.shared.state.lock();
+            state.control.crashed = true;
+            state.under_way = self.under_way.clone();
+        }
         copy
     }
 
@@ -126,8 +133,9 @@ impl SimEnv {
     fn with(disk: Disk, rng: Rng, boot_id: u128, elapsed_ns: u64, start_ns: i128) -> Arc<SimEnv> {
         let control = fault::Control::default();
         let locked = BTreeSet::new();
-        let watcher = None;
-        let state = State { disk, control, rng, locked, boot_id, elapsed_ns, start_ns, watcher };
+        let (watcher, under_way) = (None, None);
+        let state =
+            State { disk, control, rng, locked, boot_id, elapsed_ns, start_ns, watcher, under_way };
         let shared = Shared { state: Mutex::new(state), descriptor: OnceLock::new() };
         Arc::new(SimEnv { shared: Arc::new(shared) })
     }
@@ -172,6 +180,27 @@ impl SimEnv {
         state.control.crashed = true;
         let disk = crash::process_kill(&state.disk);
         SimEnv::with(disk, state.rng.clone(), state.boot_id, state.elapsed_ns, state.start_ns)
+    }
+
+    /// The same where the process was killed within a write: that which came next where this machine crashed, or before which a
+    /// watcher copied it. As much of it is there as `seed` lets be.
+    pub fn process_kill_within(&self, seed: u64) -> Arc<SimEnv> {
+        let under_way = self.shared.state.lock().under_way.clone();
+        let next = self.process_kill();
+        if let Some(under_way) = under_way {
+            let state = &mut *next.shared.state.lock();
+            for piece in under_way.part(&mut Rng::new(seed)) {
+                let now = state.tick();
+                // A file without a name went with the process, and there may be no room.
+                let _ = state.disk.change_file(under_way.node, piece, now);
+            }
+        }
+        next
+    }
+
+    /// Whether this machine crashed before a write, so that [`SimEnv::process_kill_within`] may find a part of it.
+    pub fn crashed_at_write(&self) -> bool {
+        self.shared.state.lock().under_way.is_some()
     }
 
     /// How many operations so far changed, or tried to change, what a disk may hold.

@@ -52,6 +52,41 @@ fn promise_1_written_bytes_survive_the_process() {
 }
 
 #[test]
+fn a_process_leaves_a_prefix_of_the_write_in_which_it_is_killed_and_any_part_of_a_copy() {
+    let (old, new) = ([7; 1024], [8; 512]);
+    let left = |by_copy: bool| {
+        let (env, file) = with_durable(&old);
+        let mut window = file.window(0, 1024).unwrap().unwrap();
+        env.crash_after(env.op_count());
+        let refused = if by_copy { window.write(&new, 256) } else { file.write_all_at(&new, 256) };
+        assert!(is_crash(&refused.unwrap_err()) && file.set_len(0).is_err());
+        assert!(file.write_all_at(b"later", 0).is_err() && env.crashed_at_write());
+        assert_eq!(bytes(&env.process_kill(), "/f").unwrap(), old);
+        let all: BTreeSet<_> = SEEDS
+            .map(|seed| {
+                let next = env.process_kill_within(seed);
+                assert_eq!(next.boot_id(), env.boot_id());
+                assert_eq!(bytes(&next.power_cut_keep_nothing(), "/f").unwrap(), old);
+                let found = bytes(&next, "/f").unwrap();
+                assert!(
+                    found.len() == 1024 && found[..256] == old[..256] && found[768..] == old[768..]
+                );
+                found
+            })
+            .collect();
+        all
+    };
+    let prefix = |found: &Vec<u8>| {
+        let written = found.iter().filter(|byte| **byte == 8).count();
+        found[256..256 + written] == new[..written]
+    };
+    let (called, copied) = (left(false), left(true));
+    assert!(called.len() > 100 && called.iter().all(prefix), "{}", called.len());
+    assert!(copied.len() > 100 && !copied.iter().all(prefix), "{}", copied.len());
+    assert!(copied.iter().any(|found| found[256] == 7 && found[767] == 8), "the end alone");
+}
+
+#[test]
 fn promise_2_synced_bytes_and_length_survive_a_power_cut() {
     let (env, file) = with_durable(&[7; 5000]);
     file.write_all_at(&[8; 5000], 5000).unwrap();

@@ -268,7 +268,9 @@ impl<S: Subject> Shared<'_, S> {
         let first = point.number * self.options.cuts;
         let seeds = first..first + self.options.cuts;
         images.extend(seeds.flat_map(|seed| [Image::Cut(seed), Image::Stale(seed)]));
-        images.push(Image::Kill);
+        // Every second write is not made as a whole.
+        let within = point.next.op == SimOp::Write && mix(point.number).is_multiple_of(2);
+        images.push(if within { Image::KillWithin(point.number) } else { Image::Kill });
         images
     }
 }
@@ -296,7 +298,7 @@ impl<S: Subject> Check<'_, '_, S> {
         self.shared.tally[1].fetch_add(1, Ordering::Relaxed);
         let reached = Reached {
             steps: self.point.clock.steps(),
-            killed: self.image == Image::Kill,
+            killed: self.image.is_kill(),
             stale: self.image.is_stale(),
             failed: false,
         };

@@ -19,6 +19,8 @@ pub enum Image {
     Stale(u64),
     /// The process went, and the machine stayed.
     Kill,
+    /// The same within a write, of which there is what this seed chooses.
+    KillWithin(u64),
 }
 
 impl Image {
@@ -30,7 +32,13 @@ impl Image {
             Image::Cut(seed) => env.power_cut(seed),
             Image::Stale(seed) => env.power_cut_stale(seed),
             Image::Kill => env.process_kill(),
+            Image::KillWithin(seed) => env.process_kill_within(seed),
         }
+    }
+
+    /// Whether only the process went.
+    pub fn is_kill(self) -> bool {
+        matches!(self, Image::Kill | Image::KillWithin(_))
     }
 
     /// Whether old bytes may stand where nothing was written.
@@ -47,6 +55,7 @@ impl fmt::Display for Image {
             Image::Cut(seed) => write!(f, "cut{seed}"),
             Image::Stale(seed) => write!(f, "stale{seed}"),
             Image::Kill => f.write_str("kill"),
+            Image::KillWithin(seed) => write!(f, "within{seed}"),
         }
     }
 }
@@ -60,11 +69,15 @@ impl FromStr for Image {
             "nothing" => Ok(Image::Nothing),
             "all" => Ok(Image::All),
             "kill" => Ok(Image::Kill),
-            _ => match (text.strip_prefix("cut"), text.strip_prefix("stale")) {
-                (Some(digits), _) => seed(digits).map(Image::Cut),
-                (_, Some(digits)) => seed(digits).map(Image::Stale),
-                _ => Err(format!("no image is called {text}")),
-            },
+            _ => {
+                let number = |name| text.strip_prefix(name).map(seed);
+                match (number("cut"), number("stale"), number("within")) {
+                    (Some(seed), ..) => seed.map(Image::Cut),
+                    (_, Some(seed), _) => seed.map(Image::Stale),
+                    (.., Some(seed)) => seed.map(Image::KillWithin),
+                    _ => Err(format!("no image is called {text}")),
+                }
+            }
         }
     }
 }
@@ -75,7 +88,8 @@ mod tests {
 
     #[test]
     fn names_come_back() {
-        for image in [Image::Nothing, Image::All, Image::Cut(7), Image::Stale(0), Image::Kill] {
+        let seeded = [Image::Cut(7), Image::Stale(0), Image::KillWithin(70)];
+        for image in [Image::Nothing, Image::All, Image::Kill].into_iter().chain(seeded) {
             assert_eq!(image.to_string().parse(), Ok(image));
         }
         assert!("cut".parse::<Image>().is_err() && "x1".parse::<Image>().is_err());
