@@ -344,6 +344,16 @@ impl Disk {
         if full { errno(ENOSPC) } else { Ok(()) }
     }
 
+    /// A node and, if it is a directory, all that readers see below it.
+    pub(super) fn nodes_below(&self, node: NodeId) -> Vec<NodeId> {
+        let (mut found, mut waiting) = (Vec::new(), vec![node]);
+        while let Some(node) = waiting.pop() {
+            found.push(node);
+            waiting.extend(self.dir(node).into_iter().flat_map(|dir| dir.current.values()));
+        }
+        found
+    }
+
     /// Makes a file's bytes durable.
     pub(super) fn sync_file(&mut self, node: NodeId) -> io::Result<()> {
         let file = self.file_mut(node)?;

@@ -15,7 +15,7 @@ use super::disk::{
 };
 use super::file::{SimFile, SimLock, stat_of};
 use super::{Body, Disk, NodeId, SimEnv, SimOp, State, TICK_NS, is_crash};
-use crate::watch::{Watch, Watched, sync_each_below};
+use crate::watch::{Watch, Watched};
 use crate::{
     DirItem, Env, File, FileKind, FileLock, FileStat, JoinHandle, OpenMode, Space, is_passing,
 };
@@ -138,6 +138,8 @@ impl Env for SimEnv {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let state = &mut *self.shared.state.lock();
+        // It takes a descriptor.
+        state.begin(SimOp::Open, &[dir], None)?;
         let begun = state.begin(SimOp::SyncDir, &[dir], None);
         let node = state.disk.resolve(dir);
         match begun {
@@ -160,14 +162,25 @@ impl Env for SimEnv {
     }
 
     fn sync_below(&self, watch: &Watch, dir: &Path) -> io::Result<()> {
-        sync_each_below(self, dir)?;
-        let failures = self.shared.state.lock().disk.failures;
-        match &watch.0 {
-            Watched::Failures(told) if told.swap(failures, Ordering::AcqRel) != failures => {
-                errno(EIO)
-            }
-            _ => Ok(()),
+        let state = &mut *self.shared.state.lock();
+        let begun = state.begin(SimOp::SyncFs, &[dir], None);
+        let (disk, rng) = (&mut state.disk, &mut state.rng);
+        let nodes = disk.resolve(dir).map(|node| disk.nodes_below(node));
+        match &begun {
+            Ok(()) if state.control.ignores(SimOp::SyncFs, dir) => {}
+            Ok(()) => nodes?.into_iter().try_for_each(|node| match disk.kind(node) {
+                FileKind::Dir => disk.sync_dir(node),
+                _ => disk.sync_file(node),
+            })?,
+            Err(error) if is_crash(error) || is_passing(error) => return begun,
+            Err(_) => nodes?.into_iter().for_each(|node| match disk.kind(node) {
+                FileKind::Dir => disk.lose_names(node, rng),
+                _ => disk.lose_bytes(node, rng),
+            }),
         }
+        let Watched::Failures(told) = &watch.0 else { return begun };
+        let is_news = told.swap(disk.failures, Ordering::AcqRel) != disk.failures;
+        begun.and_then(|()| if is_news { errno(EIO) } else { Ok(()) })
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

@@ -28,6 +28,8 @@ pub enum SimOp {
     Sync,
     /// Making a directory's names durable.
     SyncDir,
+    /// Making all that is below a directory durable.
+    SyncFs,
     /// Renaming.
     Rename,
     /// Giving a second name.
@@ -54,7 +56,7 @@ impl SimOp {
 
     /// Whether it is a sync point.
     pub fn is_sync(self) -> bool {
-        matches!(self, SimOp::Sync | SimOp::SyncDir)
+        matches!(self, SimOp::Sync | SimOp::SyncDir | SimOp::SyncFs)
     }
 }
 

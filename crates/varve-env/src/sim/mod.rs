@@ -18,7 +18,15 @@
 //! ([`SimEnv::set_capacity`]), and files can be damaged behind everybody's back
 //! ([`SimEnv::damage`]).
 //!
-//! What it does not simulate: file times and permissions, which always survive; memory maps.
+//! What it does not simulate:
+//!
+//! - File times and permissions are on disk at once.
+//! - Names, directories and files themselves take no room, so that nothing but bytes and reservations finds the disk full. A range
+//!   that is zeroed gives its room back, where some storages reserve it.
+//! - Descriptors and memory are short only where a fault says so.
+//! - The page cache is lost with the machine alone, and whole. What a sync of all below a directory covers lies there; that of
+//!   an operating system covers its whole storage.
+//! - Memory maps but for windows; other programs, so that nobody else writes to a file; symbolic links.
 
 mod content;
 mod crash;
@@ -208,7 +216,7 @@ impl SimEnv {
         self.shared.state.lock().control.op_count
     }
 
-    /// How many of them were syncs of files or directories.
+    /// How many of them were syncs.
     pub fn sync_count(&self) -> u64 {
         self.shared.state.lock().control.sync_count
     }
@@ -269,6 +277,7 @@ impl SimEnv {
         if ignore {
             self.ignore_syncs_of(SimOp::Sync, "");
             self.ignore_syncs_of(SimOp::SyncDir, "");
+            self.ignore_syncs_of(SimOp::SyncFs, "");
         }
     }
 

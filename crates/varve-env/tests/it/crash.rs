@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use varve_env::sim::{FaultRule, SimEnv, SimOp, is_crash};
-use varve_env::{Env, File, OpenMode};
+use varve_env::{Env, File, OpenMode, is_passing};
 use varve_types::Timestamp;
 
 pub(crate) const SEEDS: std::ops::Range<u64> = 0..200;
@@ -406,6 +406,45 @@ fn syncing_a_tree_keeps_what_an_earlier_process_wrote() {
     assert_eq!(bytes(&found, "/d/f").unwrap(), b"one");
     assert_eq!(bytes(&found, "/d/e/g").unwrap(), b"two");
     assert_ne!(bytes(&found, "/beside").unwrap_or_default(), b"three", "only what is below");
+}
+
+#[test]
+fn a_sync_of_a_tree_that_fails_loses_some_of_it_and_tells_each_watch_once() {
+    let (root, dir) = (Path::new("/"), Path::new("/d"));
+    let mut seen = BTreeSet::new();
+    for seed in 0..40 {
+        let env = SimEnv::new(seed);
+        env.create_dir(dir).unwrap();
+        env.sync_dir(root).unwrap();
+        create(&env, "/d/f").write_all_at(b"x", 0).unwrap();
+        let [one, other] = [(); 2].map(|()| Env::watch(&*env, root).unwrap());
+        let fail = |errno| {
+            let path_suffix = String::new();
+            env.fail(FaultRule { path_suffix, op: SimOp::SyncFs, nth: 1, errno, sticky: false });
+        };
+        let fails = |watch| env.sync_below(watch, dir).unwrap_err().raw_os_error();
+        fail(24);
+        assert_eq!(fails(&one), Some(24));
+        assert_eq!(env.count_of(SimOp::SyncFs), 1);
+        fail(5);
+        assert_eq!((fails(&one), fails(&other)), (Some(5), Some(5)));
+        assert!(env.sync_below(&one, dir).is_ok() && env.sync_below(&other, dir).is_ok());
+        seen.insert(bytes(&env.power_cut_keep_all(), "/d/f"));
+    }
+    let all = [None, Some(vec![]), Some(b"x".to_vec())];
+    assert_eq!(seen, BTreeSet::from(all), "a later sync does not repair it");
+}
+
+#[test]
+fn a_sync_of_a_directory_takes_a_descriptor() {
+    let env = SimEnv::new(1);
+    create(&env, "/f");
+    let path_suffix = "/".to_owned();
+    env.fail(FaultRule { path_suffix, op: SimOp::Open, nth: 1, errno: 24, sticky: false });
+    assert!(is_passing(&env.sync_dir(Path::new("/")).unwrap_err()));
+    assert_eq!(names(&env.power_cut_keep_nothing(), "/"), BTreeSet::new());
+    env.sync_dir(Path::new("/")).unwrap();
+    assert_eq!(names(&env.power_cut_keep_nothing(), "/").len(), 1, "nothing was lost");
 }
 
 #[test]

@@ -358,7 +358,7 @@ fn what_ended_views_left_waits_for_a_sync_that_succeeds() {
     create_dirs_between(dead.as_ref(), Some(dir), &left.join("0")).unwrap();
     // Of the log's writes the first two make it.
     for (path_suffix, op, nth, errno) in
-        [("/objects", SimOp::SyncDir, 1, 5), (".wal", SimOp::Write, 3, 28)]
+        [("/objects", SimOp::SyncFs, 1, 5), (".wal", SimOp::Write, 3, 28)]
     {
         let env = dead.process_kill();
         let path_suffix = path_suffix.to_owned();

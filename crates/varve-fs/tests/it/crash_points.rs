@@ -196,6 +196,8 @@ fn canary_each_sync_that_is_left_out_is_noticed() {
         (SimOp::SyncDir, "/engine"),
         // Large files, before the rows that claim them.
         (SimOp::Sync, "/objects/"),
+        // The first sync of a process.
+        (SimOp::SyncFs, "/objects"),
     ];
     for (op, path_part) in left_out {
         let mut exploration = everything();

@@ -32,7 +32,7 @@ struct Kind {
     goes_on: bool,
 }
 
-const KINDS: [Kind; 17] = [
+const KINDS: [Kind; 18] = [
     kind(SimOp::Read, EIO, false, false),
     kind(SimOp::Stat, EIO, false, false),
     kind(SimOp::Open, EIO, false, false),
@@ -47,6 +47,7 @@ const KINDS: [Kind; 17] = [
     kind(SimOp::SetLen, EIO, false, true),
     kind(SimOp::Sync, EIO, false, false),
     kind(SimOp::SyncDir, EIO, false, false),
+    kind(SimOp::SyncFs, EIO, false, false),
     // There was no descriptor for it.
     kind(SimOp::SyncDir, EMFILE, false, true),
     kind(SimOp::Rename, EIO, false, false),

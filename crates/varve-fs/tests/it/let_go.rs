@@ -560,7 +560,7 @@ fn a_commit_brings_no_file_that_looks_written_to() {
 #[test]
 fn a_commit_that_is_tried_again_syncs_all() {
     let mut again = 0;
-    for (op, nth) in [SimOp::List, SimOp::Stat, SimOp::Open]
+    for (op, nth) in [SimOp::SyncFs, SimOp::List, SimOp::Stat, SimOp::Open]
         .into_iter()
         .flat_map(|op| (1..12).map(move |nth| (op, nth)))
     {
@@ -580,7 +580,13 @@ fn a_commit_that_is_tried_again_syncs_all() {
         let Err(CommitError::Failed(_)) = fs.commit_transaction(&id, &view) else { continue };
         // The next mount is to find in the view what is to be put in place.
         let path_suffix = format!("{STORE}/objects");
-        env.fail(FaultRule { path_suffix, op: SimOp::List, nth: 1, errno: EMFILE, sticky: false });
+        env.fail(FaultRule {
+            path_suffix,
+            op: SimOp::SyncFs,
+            nth: 1,
+            errno: EMFILE,
+            sticky: false,
+        });
         match fs.commit_transaction(&id, &view) {
             Err(CommitError::Unfinished(..)) => again += 1,
             // A sync that failed is not tried again.

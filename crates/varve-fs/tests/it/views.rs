@@ -320,6 +320,7 @@ fn a_commit_that_meets_a_failure_says_whether_it_has_happened() {
         (SimOp::SetLen, 5),
         (SimOp::Sync, 5),
         (SimOp::SyncDir, 5),
+        (SimOp::SyncFs, 5),
         (SimOp::Rename, 5),
         (SimOp::Remove, 5),
     ];
