@@ -4,8 +4,6 @@
 //! come a portion at a time, and marks and limits behind them at once. What a crash leaves of them stays in the transaction, and its
 //! next commit writes them anew.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use varve_engine::{Batch, Branch, Store, StoreResult};
 use varve_schema::{Mark, Pending, RowKey};
@@ -23,8 +21,8 @@ pub(super) struct Joining<'a> {
     txn: &'a Transaction,
     plan: &'a Plan,
     installs: &'a [InodeId],
-    /// What was pending of large files to be installed.
-    before: BTreeMap<InodeId, Bytes>,
+    /// What was pending of large files to be installed, as far as their rows may have come.
+    before: Vec<(InodeId, Option<Bytes>)>,
     /// Directories that have got marks.
     marked: Vec<InodeId>,
     /// Takes back what came at once.
@@ -39,7 +37,7 @@ impl<'a> Joining<'a> {
         plan: &'a Plan,
         installs: &'a [InodeId],
     ) -> Joining<'a> {
-        let (before, marked, undo) = (BTreeMap::new(), Vec::new(), Batch::new());
+        let (before, marked, undo) = (Vec::new(), Vec::new(), Batch::new());
         Joining { fs, branch, txn, plan, installs, before, marked, undo }
     }
 
@@ -55,7 +53,7 @@ impl<'a> Joining<'a> {
         for ino in self.installs {
             let key = RowKey::pending(*ino).to_bytes();
             let before = self.branch.get(meta, &key)?.filter(|before| *before != install);
-            self.before.extend(before.map(|before| (*ino, before)));
+            self.before.push((*ino, before));
             portion.put(meta, key, install.clone());
             portion.write_if_full(self.branch)?;
         }
@@ -92,10 +90,19 @@ impl<'a> Joining<'a> {
         for dir in &self.marked {
             let _ = self.fs.accounts.end_mark(*dir);
         }
+        self.undo.reclaims_space();
+        let undo = std::mem::take(&mut self.undo);
+        let undone = if undo.is_empty() { Ok(()) } else { self.branch.write(undo) };
+        // Whatever becomes of the one, the other is tried.
+        let taken_back = self.take_back_pending();
+        undone.and(taken_back)
+    }
+
+    fn take_back_pending(self) -> StoreResult<()> {
         let (meta, mut portion) = (self.fs.meta, Portion::reclaiming());
-        for ino in self.installs {
-            let key = RowKey::pending(*ino).to_bytes();
-            match self.before.remove(ino) {
+        for (ino, before) in self.before {
+            let key = RowKey::pending(ino).to_bytes();
+            match before {
                 Some(before) => portion.put(meta, key, before),
                 None => portion.delete(meta, key),
             }
@@ -105,12 +112,7 @@ impl<'a> Joining<'a> {
             portion.put(meta, RowKey::pending(*ino).to_bytes(), Pending::ObjectDelete.encode());
             portion.write_if_full(self.branch)?;
         }
-        portion.write(self.branch)?;
-        if self.undo.is_empty() {
-            return Ok(());
-        }
-        self.undo.reclaims_space();
-        self.branch.write(self.undo)
+        portion.write(self.branch)
     }
 }
 
