@@ -106,15 +106,27 @@ impl StoreFile {
     }
 }
 
-/// The number above those of all `files` of the store at `dir`; `Damaged` if one has a number that no store comes to.
-pub(crate) fn next_number(dir: &Path, files: &[StoreFile]) -> StoreResult<FileNo> {
+/// The largest number of a stray file: those of the store that count on from it are below [`FileNo::MAX`] for good.
+const STRAY_MAX: FileNo = FileNo::new(FileNo::MAX.get() / 2);
+/// More files than a store makes after the last edit that says how far it has counted.
+const UNNOTED_FILES_MAX: u64 = 1 << 32;
+
+/// The number of the next file of the store at `dir`: above those of all `files`, and at least `counted`, if a manifest says
+/// that the store has counted so far; `Damaged` if a file has a number that no store comes to.
+pub(crate) fn next_number(
+    dir: &Path,
+    files: &[StoreFile],
+    counted: Option<FileNo>,
+) -> StoreResult<FileNo> {
+    let first = counted.unwrap_or(FileNo::new(1));
     let numbered = files.iter().filter_map(|file| Some((file.number()?, file)));
-    let Some((last, file)) = numbered.max_by_key(|(no, _)| *no) else { return Ok(FileNo::new(1)) };
-    if last > FileNo::MAX {
+    let Some((last, file)) = numbered.max_by_key(|(no, _)| *no) else { return Ok(first) };
+    let own_max = first.max(STRAY_MAX).get() + UNNOTED_FILES_MAX;
+    if last.get() > own_max {
         let detail = "its number leaves none to those of further files".to_owned();
         return Err(StoreError::Damaged { path: file.path(dir), offset: 0, detail });
     }
-    Ok(last.next())
+    Ok(first.max(last.next()))
 }
 
 /// A file that is removed when its last user lets go of it, if it is no longer needed by then.

@@ -201,7 +201,7 @@ fn build(
     };
     recovered.last_seq = recovered.last_seq.max(newest_table(state.as_ref()));
     let snapshots = Arc::new(Snapshots::new(recovered.last_seq));
-    let next_file = next_file_no(dir, files, state.as_ref())?;
+    let next_file = next_number(dir, files, state.as_ref().map(|state| state.next_file))?;
     let (log_no, manifest_no) = (next_file, next_file.next());
     if state.is_none() {
         remove_all(&*env, dir, files)?;
@@ -257,16 +257,6 @@ fn build(
         saved_maps: Mutex::new(saved_maps),
         closed: AtomicBool::new(false),
     })
-}
-
-/// The number of the next file: above those of all there are, and that the manifest knows of.
-fn next_file_no(
-    dir: &Path,
-    files: &[StoreFile],
-    state: Option<&ManifestState>,
-) -> StoreResult<FileNo> {
-    let unused = next_number(dir, files)?;
-    Ok(state.map_or(unused, |state| unused.max(state.next_file)))
 }
 
 fn recovery_input<'a>(

@@ -174,19 +174,19 @@ pub fn repair(
         dir,
         options,
         cache: Arc::new(TableCache::new(Arc::clone(env), &options.db, metrics)?),
-        next_file: next_number(dir, &files)?,
+        next_file: FileNo::new(1),
         salt: env.random(),
         segments: Segments::new(env, dir, std::iter::empty()),
         report: EngineRepair::default(),
         damaged: Vec::new(),
     };
     let state = repair.manifest(&files)?;
+    repair.next_file = next_number(dir, &files, state.as_ref().map(|state| state.next_file))?;
     let largest = |tables: &[Placed]| {
         tables.iter().flatten().map(|(_, table)| table.meta().largest_seq).max().unwrap_or_default()
     };
     let (spaces, tables, oldest_log, seq) = match &state {
         Some(state) => {
-            repair.next_file = repair.next_file.max(state.next_file);
             repair.salt = state.salt;
             repair.segments = Segments::new(env, dir, state.segments.values().copied());
             let mut tables = repair.check_tables(&state.keyspaces)?;

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use varve_engine::{Db, Store, StoreError, StoreResult, ValuePolicy};
 use varve_env::sim::SimEnv;
 use varve_env::{Env, OpenMode};
+use varve_types::FileNo;
 
 use crate::common::*;
 use crate::designs::PRESETS;
+use crate::repair::repaired;
 
 /// A closed store with tables in several levels and rows in the log, and what it holds.
 pub(crate) fn sample(seed: u64) -> (Arc<SimEnv>, Model) {
@@ -109,7 +111,8 @@ fn a_flipped_bit_is_an_error_or_harmless() {
     }
 }
 
-/// A stray file's number made the next manifest's name one that was not taken for a manifest's: the store did not open again.
+/// A stray file's number made the next manifest's name one that was not taken for a manifest's, or left the manifest none
+/// that it may say: the store did not open again.
 #[test]
 fn large_numbers_of_files_are_counted_on_or_refused() {
     let (env, model) = sample(5);
@@ -118,15 +121,30 @@ fn large_numbers_of_files_are_counted_on_or_refused() {
         env.open(&path, OpenMode::CreateNew).unwrap();
         path
     };
-    for number in [999_999_999_999, 7_000_000_000_000] {
+    for number in [999_999_999_999, 7_000_000_000_000, FileNo::MAX.get() / 2] {
         put(number);
         for _ in 0..3 {
             assert_eq!(read_all(&env).unwrap(), model);
         }
     }
-    let path = put(u64::MAX);
-    let error = read_all(&env).unwrap_err();
-    assert!(names(&error, &path, 0), "{error}");
+    for number in [FileNo::MAX.get() - 2, FileNo::MAX.get(), u64::MAX] {
+        let path = put(number);
+        let error = read_all(&env).unwrap_err();
+        assert!(names(&error, &path, 0), "{error}");
+        env.remove_raw(&path).unwrap();
+        assert_eq!(read_all(&env).unwrap(), model);
+    }
+    // Nor is a store that has come to such numbers taken for one of stray files where its manifest is lost.
+    let manifests = store_files(&env).into_iter().filter(|path| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name == "CURRENT" || name.starts_with("MANIFEST")
+    });
+    manifests.for_each(|path| env.remove_raw(&path).unwrap());
+    assert!(repaired(&env).manifest_lost.is_some());
+    let kept = read_all(&env).unwrap();
+    for _ in 0..2 {
+        assert_eq!(read_all(&env).unwrap(), kept);
+    }
 }
 
 #[test]

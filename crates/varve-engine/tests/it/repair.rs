@@ -12,7 +12,7 @@ use varve_types::KeyspaceId;
 use crate::common::*;
 use crate::damage::{sample, store_files};
 
-fn repaired(env: &Arc<SimEnv>) -> EngineRepair {
+pub(crate) fn repaired(env: &Arc<SimEnv>) -> EngineRepair {
     let options = RepairOptions {
         db: small_options(),
         keyspaces: SPACES.iter().map(|(name, space)| ((*name).to_owned(), *space)).collect(),
