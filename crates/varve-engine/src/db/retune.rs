@@ -12,7 +12,7 @@ use varve_format::filter::FilterPolicy;
 
 use super::Inner;
 use crate::compaction::policy::Shape;
-use crate::options::{CompactionPolicy, DbOptions, Tuning};
+use crate::options::{CompactionPolicy, DbOptions, Tuning, ValuePolicy};
 use crate::tuning::layout::{StorePlan, best_plan, estimate};
 use crate::tuning::{Costs, Mix, Workload};
 use crate::view::View;
@@ -66,6 +66,7 @@ impl Inner {
         Shape {
             at_rest: false,
             room_bytes: u64::MAX,
+            values_in_rows: self.options.values == ValuePolicy::InRow,
             policy,
             sublevels_trigger: options.sublevels_trigger,
             level_base_bytes: options.level_base_bytes,

@@ -147,6 +147,7 @@ mod tests {
         table_bytes: 10,
         at_rest: false,
         room_bytes: u64::MAX,
+        values_in_rows: false,
     };
 
     fn used(file: u64, record_bytes: u64, used_bytes: u64) -> SegmentUse {

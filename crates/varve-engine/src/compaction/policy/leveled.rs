@@ -61,7 +61,13 @@ pub(super) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Optio
     Some((score, job))
 }
 
-/// The next job of `level`, and bytes of its inputs.
+/// Bytes that a merge takes of `table`, and writes again.
+fn merged_bytes(shape: &Shape, table: &TableMeta) -> u64 {
+    let pointed = table.segments.iter().map(|share| share.bytes);
+    table.total_bytes() + if shape.values_in_rows { pointed.sum() } else { 0 }
+}
+
+/// The next job of `level`, and bytes that it takes.
 fn job_of(shape: &Shape, levels: &Levels<'_>, states: &States, level: usize) -> Option<(Job, u64)> {
     let upper = if level == 0 {
         overlapping_with_oldest(&levels[0])
@@ -79,7 +85,7 @@ fn job_of(shape: &Shape, levels: &Levels<'_>, states: &States, level: usize) -> 
         && grandparent_bytes <= GRANDPARENT_TABLES_MAX * shape.table_bytes;
     let below = levels[level + 1].first().map_or(SublevelId::default(), |run| run.id);
     let inputs = upper.iter().map(|(_, table)| *table).chain(lower.iter().copied());
-    let bytes = inputs.map(TableMeta::total_bytes).sum();
+    let bytes = inputs.map(|table| merged_bytes(shape, table)).sum();
     let place = |level, sublevel| move |table: &TableMeta| (Place { level, sublevel }, table.file);
     let mut inputs: Vec<(Place, FileNo)> =
         upper.iter().map(|(id, table)| place(level, *id)(table)).collect();
@@ -125,6 +131,8 @@ fn next_in_turn<'a>(tables: &[&'a TableMeta], cursor: &Bytes) -> &'a TableMeta {
 
 #[cfg(test)]
 mod tests {
+    use varve_format::segment::SegmentShare;
+
     use super::super::testing::{files, levels, table};
     use super::*;
     use crate::CompactionPolicy;
@@ -137,6 +145,7 @@ mod tests {
         table_bytes: 50,
         at_rest: false,
         room_bytes: u64::MAX,
+        values_in_rows: false,
     };
 
     fn job(tables: &[(usize, u64, TableMeta)], states: &States) -> Option<Job> {
@@ -188,6 +197,27 @@ mod tests {
         assert_eq!(within(60), Some((1, vec![5, 7])));
         // Where none does, the most urgent says so.
         assert_eq!(within(59), Some((0, vec![4, 3, 2, 1, 5, 6])));
+    }
+
+    /// Values that the merge brings into rows were left out: it was refused, and picked again and again.
+    #[test]
+    fn what_is_brought_into_rows_takes_room_too() {
+        let share = SegmentShare { segment: FileNo::new(9), bytes: 500 };
+        let upper = TableMeta { segments: vec![share], ..table(4, ("a", "z"), 60) };
+        let tables = [
+            (0, 4, upper),
+            (0, 3, table(3, ("a", "z"), 60)),
+            (1, 0, table(5, ("a", "c"), 110)),
+            (2, 0, table(7, ("b", "g"), 60)),
+        ];
+        let within = |values_in_rows, room_bytes| {
+            let shape = Shape { values_in_rows, room_bytes, sublevels_trigger: 1, ..SHAPE };
+            let picked = pick(&shape, &levels(&tables), &States::default());
+            picked.map(|(_, job)| files(&job))
+        };
+        assert_eq!(within(true, 365), Some(vec![4, 3, 5]));
+        assert_eq!(within(true, 364), Some(vec![5, 7]));
+        assert_eq!(within(false, 364), Some(vec![4, 3, 5]));
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub(crate) struct Shape {
     pub(crate) at_rest: bool,
     /// A job is to take no more than about so many bytes, as there is no room for the outputs of more.
     pub(crate) room_bytes: u64,
+    /// Merges bring values that stand apart into their rows.
+    pub(crate) values_in_rows: bool,
 }
 
 /// What is remembered of a level between compactions; forgotten at close.

@@ -227,6 +227,7 @@ mod tests {
         table_bytes: 10,
         at_rest: false,
         room_bytes: u64::MAX,
+        values_in_rows: false,
     };
     const LAZY: Shape = Shape { policy: CompactionPolicy::LazyLeveled, ..STEPPED };
 
