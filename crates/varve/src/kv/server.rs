@@ -184,9 +184,9 @@ fn respond(desk: &Desk, transaction: u64, request: &Request) -> Response {
         let text = "the mount is being upgraded or ends".to_owned();
         return Response::Failed(Failure::Storage, text);
     };
-    match served.refuses_changes().filter(|_| request.is_change()) {
-        Some(error) => read_only(&error),
-        None => answer(&served.fs, transaction, request),
+    match served.admit(request.is_change()) {
+        Err(error) => read_only(&error),
+        Ok(()) => answer(&served.fs, transaction, request),
     }
 }
 

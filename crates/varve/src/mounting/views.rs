@@ -132,18 +132,16 @@ impl ViewDesk {
         desk
     }
 
-    /// Refuses a client who asks for a change while the mount is read-only.
-    pub(crate) fn admit(&self, request: &ViewRequest) -> Result<()> {
-        match self.refuses_changes() {
-            Some(error) if request.is_change() => Err(error),
-            _ => Ok(()),
+    /// Refuses who asks for a change by another way than the mount, and says what to do about it, while that is read-only. Nothing is
+    /// looked at for who asks for none.
+    pub(crate) fn admit(&self, is_change: bool) -> Result<()> {
+        if !is_change {
+            return Ok(());
         }
-    }
-
-    /// Why changes by other ways than the mount are refused, and what to do about it, while that is read-only.
-    pub(crate) fn refuses_changes(&self) -> Option<Error> {
-        let error = Error::from(self.check_writable().err()?);
-        Some(if self.mount.read_only { error.hint(mount_again(&self.dir)) } else { error })
+        self.check_writable().map_err(|error| {
+            let error = Error::from(error);
+            if self.mount.read_only { error.hint(mount_again(&self.dir)) } else { error }
+        })
     }
 
     /// Does what a client asks. REQUIRES: the caller has entered, and the request is admitted.

@@ -214,7 +214,7 @@ fn serve(mut client: UnixStream, request: Request, desk: &Mutex<Desk>) {
     let views = || views(desk);
     match request {
         Request::Views(request) => match views().and_then(|entered| {
-            entered.0.admit(&request)?;
+            entered.0.admit(request.is_change())?;
             Ok(entered)
         }) {
             Ok((views, _working)) => match request {
