@@ -17,6 +17,14 @@ pub fn find_mount(path: &Path) -> Result<Option<MountPoint>> {
     }
 }
 
+/// The same, of the mounts that are there by now: nothing is asked of who serves them, and may not answer.
+pub(super) fn present_mount(path: &Path) -> Result<Option<MountPoint>> {
+    match open_as_it_is(path, OFlags::empty()) {
+        Ok(opened) => mount_of_opened(path, &opened),
+        Err(_) => named_mount(path),
+    }
+}
+
 /// Opens `path`, which must be on a Varve mount, to be looked at.
 pub(crate) fn open_on_mount(path: &Path, flags: OFlags) -> Result<(OwnedFd, MountPoint)> {
     let opened = open(path, flags).map_err(|error| Error::io("find", path, &error))?;
@@ -58,6 +66,10 @@ pub(crate) fn within_mount(path: &Path) -> Option<Error> {
 fn open(path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {
     // The mount of a view is made when somebody comes by.
     drop(std::fs::metadata(path.join(".")));
+    open_as_it_is(path, flags)
+}
+
+fn open_as_it_is(path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 

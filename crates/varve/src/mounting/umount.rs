@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use varve_fuse::{MountPoint, UnmountMode, find_mounts, find_mounts_of, is_dead};
 
-use super::find_mount;
+use super::find::present_mount;
 use crate::store::{self, Holder};
 use crate::{Error, Result};
 
@@ -27,7 +27,7 @@ pub struct Unmounted {
 
 /// Unmounts `dir` and, unless `mode` is lazy or the store is mounted elsewhere too, waits until the daemon has closed the store.
 pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
-    let mount = find_mount(dir)?.filter(|mount| is_at(mount, dir)).ok_or_else(|| {
+    let mount = present_mount(dir)?.filter(|mount| is_at(mount, dir)).ok_or_else(|| {
         Error::failed(format!("no Varve store is mounted on {}", dir.display()))
             .hint("`findmnt -t fuse.varve` lists the mounts")
     })?;

@@ -204,6 +204,24 @@ fn sighup_unmounts_too_unless_it_is_ignored() {
     }
 }
 
+/// Who took away a mount whose daemon did not answer waited for an answer himself.
+#[test]
+fn a_mount_whose_daemon_does_not_answer_is_taken_away() {
+    let Some(mount) = Mount::new() else { return };
+    let daemon = mount.daemon();
+    // The kernel forgets the attributes of the directory.
+    fs::write(mount.path().join("file"), "").unwrap();
+    rustix::process::kill_process(daemon, Signal::STOP).unwrap();
+    let mut umount = Command::new("timeout");
+    umount.args(["-s", "KILL", "60", env!("CARGO_BIN_EXE_varve"), "umount", "--lazy"]);
+    let output = umount.arg(mount.path()).output();
+    rustix::process::kill_process(daemon, Signal::CONT).unwrap();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}: {}", output.status, stderr(&output));
+    wait_until_free(&mount);
+    mount.mount();
+}
+
 #[test]
 fn a_killed_daemon_loses_nothing_and_its_mount_can_be_taken_away() {
     let Some(mount) = Mount::new() else { return };
