@@ -17,7 +17,6 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use varve_fs::stream::frame::{FrameReader, Header, SnapshotId};
@@ -34,9 +33,6 @@ pub use crate::upgrade::request::SendRequest;
 use crate::views::{ViewRequest, no_snapshot, store_at};
 use crate::{Error, Result};
 
-/// How long a daemon waits for a client that does not take what is sent. Nobody waits in vain for what is to come: whoever
-/// has gone has hung up, and may be silent as long as large files are compared, or a commit takes.
-const STREAM_PATIENCE: Duration = Duration::from_secs(600);
 /// The most bytes of a block.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a stream that are passed on at once.
@@ -285,9 +281,9 @@ pub(crate) fn serve(
     client: &mut UnixStream,
     follow: impl FnOnce(&SnapshotId, &Committed),
 ) {
-    let patient = client
-        .set_read_timeout(None)
-        .and_then(|()| client.set_write_timeout(Some(STREAM_PATIENCE)));
+    // Whoever has gone has hung up. Who is there may say nothing, and take nothing, as long as large files are compared at the other end, a
+    // commit takes, or he is stopped.
+    let patient = client.set_read_timeout(None).and_then(|()| client.set_write_timeout(None));
     if let Err(error) = patient {
         return control::answer(client, &Report::of(&unreadable(&error)));
     }
@@ -423,6 +419,8 @@ impl Read for BlockReader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// What a daemon that had died did not send was told as something that could not be written.
@@ -482,6 +480,29 @@ mod tests {
             ask_for(dir.path(), ViewRequest::Receive).unwrap()
         });
         assert_eq!(client.read_timeout().unwrap(), None);
+    }
+
+    /// A daemon that sent gave up while the one that was to receive compared large files, or its client was stopped.
+    #[test]
+    fn a_daemon_waits_for_its_client() {
+        let dir = tempfile::tempdir().unwrap();
+        store::format(dir.path(), &FormatOptions::default()).unwrap();
+        let file_system = FileSystem::open(dir.path(), &MountOptions::default()).unwrap();
+        let fs = file_system.inner();
+        let (mut daemon, client) = UnixStream::pair().unwrap();
+        let waits = daemon.try_clone().unwrap();
+        // Until it is understood a request has little time.
+        daemon.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+        let patience = std::thread::scope(|scope| {
+            scope.spawn(|| serve(&fs, &ViewRequest::Receive, &mut daemon, |_, _| ()));
+            report(&client).unwrap();
+            let patience = (waits.read_timeout().unwrap(), waits.write_timeout().unwrap());
+            client.shutdown(Shutdown::Both).unwrap();
+            patience
+        });
+        assert_eq!(patience, (None, None));
+        drop(fs);
+        file_system.close().unwrap();
     }
 
     /// Who had no room for a stream was not told that what had come was kept, and took the rest of it.
