@@ -153,7 +153,10 @@ impl VarveFs {
     ) -> Result<Received, ReceiveError> {
         self.writable()?;
         let Some(_alone) = self.views()?.receiving.try_lock() else {
-            return refused("another snapshot is being received here", "wait until that is done");
+            return refused(
+                "another snapshot is being received here",
+                "wait until that is done, or end the `varve snapshot receive` that waits for its stream: what has come is kept",
+            );
         };
         self.check_header(header)?;
         let base = self.find_base(header)?;
