@@ -23,6 +23,9 @@ const ADDRESS_BYTES_MAX: usize = 108;
 /// Clients that may wait until they are taken, if the machine lets so many.
 const WAITING_MAX: i32 = 4096;
 
+/// The most bytes that are written at once: within one call the kernel waits anew, as long, for each piece of about as many.
+const PIECE_BYTES: usize = 32 << 10;
+
 /// How long to wait before a client that could not be taken is tried again: there is no descriptor for it.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
@@ -116,7 +119,7 @@ impl Read for InTime<'_> {
 impl Write for InTime<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.client.set_write_timeout(Some(self.left()?))?;
-        self.client.write(bytes)
+        self.client.write(&bytes[..bytes.len().min(PIECE_BYTES)])
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -246,7 +249,8 @@ mod tests {
     fn what_is_said_is_heard_in_time() {
         let (served, mut slow) = UnixStream::pair().unwrap();
         let drip = thread::spawn(move || {
-            while slow.read(&mut [0; 64]).is_ok_and(|count| count > 0) {
+            // Some of it is taken before each wait is over.
+            while slow.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
                 thread::sleep(Duration::from_millis(1));
             }
         });
