@@ -212,9 +212,13 @@ fn connect(store: &Path) -> std::io::Result<UnixStream> {
 
 /// Sends a request and receives its answer.
 fn exchange(daemon: &mut UnixStream, body: &[u8]) -> std::io::Result<Vec<u8>> {
-    send(daemon, body)?;
+    let sent = send(daemon, body);
     let hung_up = || std::io::Error::new(ErrorKind::UnexpectedEof, "it has hung up");
-    receive(daemon)?.ok_or_else(hung_up)
+    match receive(daemon) {
+        // One that does not hear us says why before it hangs up.
+        Ok(Some(answer)) => Ok(answer),
+        heard => sent.and_then(|()| heard?.ok_or_else(hung_up)),
+    }
 }
 
 fn is_hang_up(error: &std::io::Error) -> bool {
@@ -449,6 +453,16 @@ mod tests {
             let waits = |fs: &VarveFs| fs.lock_status().unwrap();
             assert!(waits(fs).iter().all(|status| status.waits_for.is_empty()));
         });
+    }
+
+    /// A client too many was told of a broken pipe.
+    #[test]
+    fn who_is_refused_before_he_asks_hears_why() {
+        let (mut daemon, mut client) = UnixStream::pair().unwrap();
+        send(&mut daemon, b"too many clients").unwrap();
+        drop(daemon);
+        assert_eq!(exchange(&mut client, &get().encode(0)).unwrap(), b"too many clients");
+        assert!(is_hang_up(&exchange(&mut client, &get().encode(0)).unwrap_err()));
     }
 
     /// A scan of which a page was read for longer than the daemon waits broke off.
