@@ -57,7 +57,8 @@ pub(crate) fn run(course: &Course, workload: &Choice) -> Result<Report, Failure>
     }
     phases.iter().try_for_each(|phase| plan.require(course.crew.workers_of(phase)))?;
     course.targets.iter().try_for_each(|spec| course.require(spec, workload))?;
-    if !course.warm && phases.iter().any(|phase| phase.is_cold) {
+    // At its end every round brings the target back.
+    if !course.warm {
         machine::require_drop_caches()?;
     }
     let begin = Instant::now();
