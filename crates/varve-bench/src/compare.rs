@@ -136,7 +136,7 @@ impl Told {
     fn bring_back(&mut self, target: &mut Target) -> Result<Opening, Failure> {
         let came = target.make_cold()?;
         self.add_later(came.closed);
-        self.until = target.traffic()?;
+        self.until = came.begun;
         Ok(came.opening)
     }
 }

@@ -189,7 +189,12 @@ impl Image {
         Traffic::of_device(name_of(self.device.as_deref().ok_or("the image is not mounted")?))
     }
 
-    /// The same since it was about to be mounted.
+    /// The same by when it was about to be mounted.
+    pub(super) fn traffic_at_mount(&self) -> Traffic {
+        self.attached
+    }
+
+    /// The same since then.
     pub(super) fn traffic_since_mount(&self) -> Result<Traffic, Failure> {
         Ok(self.traffic()?.since(self.attached))
     }

@@ -61,6 +61,8 @@ pub(crate) struct Ground {
 pub(crate) struct Return {
     /// What had gone to and from its device when it had been taken away; `None` if it has none of its own.
     pub(crate) closed: Option<Traffic>,
+    /// And just before it was brought back.
+    pub(crate) begun: Option<Traffic>,
     pub(crate) opening: Opening,
 }
 
@@ -200,7 +202,8 @@ impl Target {
         self.appear()?;
         let read = self.image.as_ref().map(Image::traffic_since_mount).transpose()?;
         let opening = Opening { seconds, read_bytes: read.map(|traffic| traffic.read_bytes) };
-        Ok(Return { closed, opening })
+        let begun = self.image.as_ref().map(Image::traffic_at_mount);
+        Ok(Return { closed, begun, opening })
     }
 
     /// Closes the store, if it is one, and unmounts the image, if there is one. Returns what has gone to and from its device by
