@@ -1,6 +1,6 @@
 //! Work through the library: calls of a file system, without the kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,7 +23,21 @@ const PERM: u32 = 0o644;
 /// as the kernel does; each is looked up once and given back when the directory goes.
 pub(crate) struct Library {
     vfs: Arc<dyn Vfs>,
-    dirs: RwLock<BTreeMap<String, InodeId>>,
+    dirs: RwLock<Dirs>,
+}
+
+/// The ids of directories by name, for every call, and the same names in order, for those that take directories away.
+#[derive(Default)]
+struct Dirs {
+    ids: HashMap<String, InodeId>,
+    names: BTreeSet<String>,
+}
+
+impl Dirs {
+    fn remove(&mut self, dir: &str) -> Option<InodeId> {
+        self.names.remove(dir);
+        self.ids.remove(dir)
+    }
 }
 
 type Found<T> = Result<T, FsError>;
@@ -31,7 +45,7 @@ type Found<T> = Result<T, FsError>;
 impl Library {
     /// Work at the root of `vfs`.
     pub(crate) fn new(vfs: Arc<dyn Vfs>) -> Library {
-        Library { vfs, dirs: RwLock::new(BTreeMap::new()) }
+        Library { vfs, dirs: RwLock::default() }
     }
 
     /// The id of the directory `dir`, and whether it is remembered; if not it is the caller's to give back.
@@ -39,16 +53,17 @@ impl Library {
         if dir.is_empty() || dir == "." {
             return Ok((InodeId::ROOT, true));
         }
-        if let Some(known) = self.dirs.read().get(dir) {
+        if let Some(known) = self.dirs.read().ids.get(dir) {
             return Ok((*known, true));
         }
         let found = self.at(dir, |parent, name| self.vfs.lookup(parent, name))?.attr.ino;
         let mut dirs = self.dirs.write();
         // Another worker may have been faster.
-        if dirs.len() >= KNOWN_DIRS_MAX || dirs.contains_key(dir) {
+        if dirs.ids.len() >= KNOWN_DIRS_MAX || dirs.ids.contains_key(dir) {
             return Ok((found, false));
         }
-        dirs.insert(dir.to_owned(), found);
+        dirs.names.insert(dir.to_owned());
+        dirs.ids.insert(dir.to_owned(), found);
         Ok((found, true))
     }
 
@@ -89,8 +104,8 @@ impl Library {
         let Some(ino) = dirs.remove(path) else { return };
         self.vfs.forget(ino, 1);
         // '0' follows '/'.
-        let below = dirs.range(format!("{path}/")..format!("{path}0"));
-        let below: Vec<String> = below.map(|(dir, _)| dir.clone()).collect();
+        let below = dirs.names.range(format!("{path}/")..format!("{path}0"));
+        let below: Vec<String> = below.cloned().collect();
         for ino in below.iter().filter_map(|dir| dirs.remove(dir)) {
             self.vfs.forget(ino, 1);
         }
