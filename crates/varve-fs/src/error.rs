@@ -36,11 +36,10 @@ pub(crate) fn store(error: StoreError) -> FsError {
 
 /// The cause behind a failed operation on the object file of `ino`.
 pub(crate) fn object(action: &str, path: &std::path::Path, error: io::Error) -> FsError {
-    const EFBIG: i32 = 27;
     const EOPNOTSUPP: i32 = 95;
     match error.raw_os_error() {
         _ if error.kind() == io::ErrorKind::StaleNetworkFileHandle => FsError::Stale,
-        Some(EFBIG) => FsError::FileTooLarge,
+        _ if error.kind() == io::ErrorKind::FileTooLarge => FsError::FileTooLarge,
         Some(EOPNOTSUPP) => FsError::NotSupported("by the file system that holds the store"),
         _ if is_no_space(&error) => {
             FsError::NoSpace(format!("cannot {action} {}: {error}", path.display()))
@@ -84,5 +83,8 @@ mod tests {
         assert!(matches!(failed(io::ErrorKind::TimedOut), FsError::Storage(_)));
         let raw = io::Error::from_raw_os_error(28);
         assert!(matches!(object("write", "/o".as_ref(), raw), FsError::NoSpace(_)));
+        for large in [io::Error::from_raw_os_error(27), io::ErrorKind::FileTooLarge.into()] {
+            assert!(matches!(object("write", "/o".as_ref(), large), FsError::FileTooLarge));
+        }
     }
 }

@@ -26,6 +26,7 @@
 //! run, and of a lost power otherwise; those are not believed, nor any of a kept overlay.
 
 use varve_types::Timestamp;
+use varve_types::limits::FILE_BYTES_MAX;
 
 /// Bytes of one block.
 pub const BLOCK_BYTES: u64 = 1 << 16;
@@ -37,8 +38,6 @@ pub const SLOT_OFFSETS: [u64; 2] = [4096, 8192];
 pub const RECORDS_START: u64 = 12_288;
 /// Bytes of one record.
 pub const RECORD_BYTES: usize = 32;
-/// The longest base: a file has at most 2^63 - 1 bytes, and room is needed for records.
-pub const BASE_BYTES_MAX: u64 = 1 << 61;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VarvOvl\x01");
 const VERSION: u32 = 1;
@@ -93,7 +92,13 @@ impl OverlayHeader {
         records_end.next_multiple_of(BLOCK_BYTES)
     }
 
-    /// The page with the header.
+    /// Whether one file can have the records and as many bytes as the base behind them.
+    pub fn has_room(&self) -> bool {
+        let end = self.data_start().checked_add(self.base_len);
+        end.is_some_and(|end| end <= FILE_BYTES_MAX)
+    }
+
+    /// The page with the header. REQUIRES: it has room.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(PAGE_BYTES);
         out.extend_from_slice(&MAGIC.to_le_bytes());
@@ -136,7 +141,7 @@ impl OverlayHeader {
         let modified = modified.ok_or(OverlayError("a time that is none"))?;
         let header =
             OverlayHeader { kind, salt: word(fields, 16), base_len: word(fields, 32), modified };
-        if header.base_len > BASE_BYTES_MAX || header.data_start() != word(fields, 24) {
+        if !header.has_room() || header.data_start() != word(fields, 24) {
             return Err(OverlayError("lengths that contradict each other"));
         }
         Ok(header)
@@ -295,6 +300,17 @@ mod tests {
         for change in [OverlayChange::Own { first: 3, count: 4 }, OverlayChange::Cut { first: 1 }] {
             let record = OverlayRecord { change, boot: 11 };
             assert_eq!(OverlayRecord::decode(&record.encode(7, 2), &header, 2), Ok(record));
+        }
+    }
+
+    #[test]
+    fn a_base_leaves_room_for_the_records() {
+        for (base_len, is_read) in
+            [(1 << 61, true), ((1 << 61) + 1, true), (FILE_BYTES_MAX, false), (u64::MAX, false)]
+        {
+            let header = OverlayHeader { base_len, ..header() };
+            assert_eq!(header.has_room(), is_read);
+            assert_eq!(OverlayHeader::decode(&header.encode()).is_ok(), is_read, "{base_len}");
         }
     }
 

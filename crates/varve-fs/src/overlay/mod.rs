@@ -164,7 +164,8 @@ fn bytes_of(blocks: &Range<u64>) -> Range<u64> {
 }
 
 impl Overlay {
-    /// Makes one at `begun` over a base of which `base` tells, durably but for the name.
+    /// Makes one at `begun` over a base of which `base` tells, durably but for the name; `FileTooLarge` if that leaves no room for
+    /// the records.
     fn create(
         env: &dyn Env,
         begun: &Path,
@@ -173,6 +174,9 @@ impl Overlay {
     ) -> io::Result<Overlay> {
         let header =
             OverlayHeader { kind, salt: env.random(), base_len: base.len, modified: base.modified };
+        if !header.has_room() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let file = env.open(begun, OpenMode::CreateOrOpen)?;
         file.set_len(0)?;
         let journal = Journal::create(file.as_ref(), &header)?;

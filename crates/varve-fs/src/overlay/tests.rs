@@ -1,6 +1,7 @@
 //! Overlays against vectors of bytes, over machines that die and lose power.
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -9,9 +10,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use varve_env::sim::SimEnv;
 use varve_env::{Allocate, Env, File, OpenMode, Seek};
-use varve_schema::overlay::{BLOCK_BYTES, OverlayKind, OverlayRecord, SLOT_OFFSETS};
+use varve_schema::overlay::{BLOCK_BYTES, OverlayHeader, OverlayKind, OverlayRecord, SLOT_OFFSETS};
 use varve_testkit::hooked::{HookedEnv, Hooks};
 use varve_testkit::rng::Rng;
+use varve_types::Timestamp;
 
 use super::{FileBase, Overlay, Overlays};
 
@@ -334,6 +336,54 @@ fn damage_is_told_with_file_and_offset() {
     cut.truncate_raw(Path::new(OVERLAY), OverlayRecord::offset(1)).unwrap();
     let error = Overlays::new(cut).get(Path::new(OVERLAY)).unwrap_err().to_string();
     assert!(error.contains("cut off"), "{error}");
+}
+
+/// An overlay over a base of more than 2^61 bytes was made and written to, and could never be read again.
+#[test]
+fn a_base_is_as_long_as_leaves_room_for_the_records() {
+    let has_room = |base_len: &u64| {
+        let modified = Timestamp::default();
+        OverlayHeader { kind: OverlayKind::Written, salt: 0, base_len: *base_len, modified }
+            .has_room()
+    };
+    let mut longest = 1 << 61;
+    for bit in (0..63).rev() {
+        longest = Some(longest + (1 << bit)).filter(has_room).unwrap_or(longest);
+    }
+    for kind in [OverlayKind::Written, OverlayKind::Kept] {
+        for len in [(1 << 61) + 1, longest] {
+            let env = SimEnv::new(1);
+            let file = env.open(Path::new(BASE), OpenMode::CreateOrOpen).unwrap();
+            file.set_len(len).unwrap();
+            file.write_all_at(b"ab", len - 2).unwrap();
+            let overlay = begun(&env, kind, file.as_ref());
+            let under = FileBase(file.as_ref());
+            match kind {
+                OverlayKind::Written => {
+                    overlay.over(&under).write_all_at(b"c", len - 1).unwrap();
+                }
+                OverlayKind::Kept => {
+                    overlay.keep(&under, &(len - 1..len)).unwrap();
+                    file.write_all_at(b"c", len - 1).unwrap();
+                }
+            }
+            let (overlay, file) = reopened(&env.process_kill());
+            let under = FileBase(file.as_ref());
+            let over = overlay.over(&under);
+            let mut end = [0; 3];
+            assert_eq!(over.read_at(&mut end, len - 2).unwrap(), 2);
+            assert_eq!(end, if kind == OverlayKind::Kept { *b"ab\0" } else { *b"ac\0" });
+            assert_eq!(over.stat().unwrap().len, len);
+        }
+        let env = SimEnv::new(1);
+        let file = env.open(Path::new(BASE), OpenMode::CreateOrOpen).unwrap();
+        file.set_len(longest + 1).unwrap();
+        let overlays = Overlays::new(env.clone());
+        let made = overlays.create(Path::new(OVERLAY), kind, &file.stat().unwrap());
+        assert_eq!(made.unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        let names = env.list(Path::new("/")).unwrap();
+        assert_eq!(names.len(), 1, "{names:?}");
+    }
 }
 
 /// Something that happens once, behind a renaming.
