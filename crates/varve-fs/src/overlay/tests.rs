@@ -10,7 +10,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use varve_env::sim::SimEnv;
 use varve_env::{Allocate, Env, File, OpenMode, Seek};
-use varve_schema::overlay::{BLOCK_BYTES, OverlayHeader, OverlayKind, OverlayRecord, SLOT_OFFSETS};
+use varve_schema::overlay::{
+    BLOCK_BYTES, OverlayChange, OverlayHeader, OverlayKind, OverlayRecord, OverlaySlot,
+    SLOT_OFFSETS,
+};
 use varve_testkit::hooked::{HookedEnv, Hooks};
 use varve_testkit::rng::Rng;
 use varve_types::Timestamp;
@@ -383,6 +386,32 @@ fn a_base_is_as_long_as_leaves_room_for_the_records() {
         assert_eq!(made.unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         let names = env.list(Path::new("/")).unwrap();
         assert_eq!(names.len(), 1, "{names:?}");
+    }
+}
+
+/// An overlay of 12 KiB that says to own all of a base of 2 EiB: reading it wanted 4 TiB of memory.
+#[test]
+fn what_an_overlay_claims_takes_no_memory() {
+    for kind in [OverlayKind::Kept, OverlayKind::Written] {
+        let env = SimEnv::new(1);
+        let (base_len, modified) = (1 << 61, Timestamp::default());
+        let header = OverlayHeader { kind, salt: 3, base_len, modified };
+        let file = env.open(Path::new(OVERLAY), OpenMode::CreateOrOpen).unwrap();
+        file.write_all_at(&header.encode(), 0).unwrap();
+        let slot = OverlaySlot { turn: 1, records: 1 };
+        file.write_all_at(&slot.encode(3), slot.offset()).unwrap();
+        let change = OverlayChange::Own { first: 0, count: header.base_blocks() };
+        let record = OverlayRecord { change, boot: 0 }.encode(3, 0);
+        file.write_all_at(&record, OverlayRecord::offset(0)).unwrap();
+        if kind == OverlayKind::Written {
+            file.set_len(header.data_start() + base_len).unwrap();
+        }
+        let report = super::inspect_overlay(env.as_ref(), Path::new(OVERLAY)).unwrap();
+        assert_eq!(report.own, [(0, header.base_blocks())]);
+        let overlay = Overlays::new(env).get(Path::new(OVERLAY)).unwrap().unwrap();
+        assert!(overlay.owns(&(0..base_len)));
+        let ranges = overlay.changes(base_len).unwrap();
+        assert_eq!(ranges, std::slice::from_ref(&(0..base_len)));
     }
 }
 
