@@ -99,18 +99,21 @@ pub(crate) fn read_entry_row(
     }
 }
 
-/// Calls `visit` with the rows of the extended attributes of an inode.
+/// Calls `visit` with the rows of the extended attributes of an inode, until it says false.
 pub(crate) fn for_each_xattr_row(
     store: &dyn Store,
     data: KeyspaceId,
     ino: InodeId,
-    visit: &mut dyn FnMut(RowKey, XattrRow),
+    visit: &mut dyn FnMut(RowKey, XattrRow) -> bool,
 ) -> FsResult<()> {
     let range = rows_from(RowKey::xattr(ino, 0));
     for row in store.scan(data, range, Direction::Forward).map_err(error::store)? {
         let (key, value) = row.map_err(error::store)?;
         let Some(key) = RowKey::from_bytes(&key) else { continue };
-        visit(key, XattrRow::decode(&value).map_err(|error| error::row(DATA, key, error))?);
+        let row = XattrRow::decode(&value).map_err(|error| error::row(DATA, key, error))?;
+        if !visit(key, row) {
+            break;
+        }
     }
     Ok(())
 }

@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use varve_schema::{DATA, FileKind, Inode, RowKey, XattrRow};
 use varve_types::InodeId;
-use varve_types::limits::{XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use varve_types::limits::{
+    XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX,
+};
 use varve_vfs::{FsError, FsResult, XattrMode};
 
 use crate::acl::{ListChange, accept_list, is_list};
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::{Changes, for_each_xattr_row};
+use crate::rows::{Changes, for_each_xattr_row, rows_from};
 
 /// The namespaces whose attributes are stored.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
@@ -39,6 +41,44 @@ pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
 /// since anybody may write to a device or a fifo that says so, and nothing guards a symbolic link.
 fn may_have(kind: FileKind, name: &[u8]) -> bool {
     matches!(kind, FileKind::Regular | FileKind::Directory) || !name.starts_with(b"user.")
+}
+
+/// What extended attributes of one inode take, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct XattrBytes {
+    /// The list of their names.
+    list: usize,
+    /// Their names and values.
+    all: usize,
+}
+
+impl XattrBytes {
+    /// Adds one with a name and a value of these lengths.
+    pub(crate) fn add(&mut self, name: usize, value: usize) {
+        self.list += name + 1;
+        self.all += name + value;
+    }
+
+    /// Adds those of a row.
+    pub(crate) fn add_row(&mut self, row: &XattrRow) {
+        row.attrs.iter().for_each(|attr| self.add(attr.name.len(), attr.value.len()));
+    }
+
+    /// Whether names and values are more than one inode may have.
+    pub(crate) fn is_too_much(&self) -> bool {
+        self.all > XATTRS_BYTES_MAX
+    }
+
+    /// Whether they have grown beyond what one inode may have. Those that were more before may become fewer.
+    pub(crate) fn has_outgrown(&self, before: XattrBytes) -> bool {
+        (self.is_too_much() && self.all > before.all)
+            || (self.list > XATTR_LIST_BYTES_MAX && self.list > before.list)
+    }
+
+    /// The larger of each.
+    pub(crate) fn or(self, other: XattrBytes) -> XattrBytes {
+        XattrBytes { list: self.list.max(other.list), all: self.all.max(other.all) }
+    }
 }
 
 impl VarveFs {
@@ -87,7 +127,6 @@ impl VarveFs {
         match (mode, row.get(name)) {
             (XattrMode::Create, Some(_)) => return Err(FsError::XattrExists),
             (XattrMode::Replace, None) => return Err(FsError::NoXattr),
-            (_, None) => self.check_room_for(&held.inode, name)?,
             _ => {}
         }
         let mut changes = self.changes();
@@ -98,6 +137,8 @@ impl VarveFs {
         };
         match change {
             ListChange::Set(value) => {
+                let old = row.get(name).map(|attr| attr.value.len());
+                self.check_room_for(&held.inode, name, old, value.len())?;
                 row.set(name, &value);
                 changes.put_data(key, row.encode());
                 held.inode.has_xattrs = true;
@@ -111,16 +152,40 @@ impl VarveFs {
         self.commit(&mut changes)
     }
 
-    /// Refuses one more name if the list of all of them could then not be asked for.
-    fn check_room_for(&self, inode: &Inode, name: &[u8]) -> FsResult<()> {
-        let listed = self.list_names(inode)?.len();
-        if listed + name.len() < XATTR_LIST_BYTES_MAX {
+    /// Refuses an attribute with a value of `new` bytes in the place of one with `old`, or of none, if the inode would have too much.
+    fn check_room_for(
+        &self,
+        inode: &Inode,
+        name: &[u8],
+        old: Option<usize>,
+        new: usize,
+    ) -> FsResult<()> {
+        if old.is_some_and(|old| new <= old) {
             return Ok(());
         }
-        Err(FsError::NoSpace(format!(
-            "the names of the extended attributes of inode {}",
-            inode.ino
-        )))
+        let before = self.xattr_bytes(inode)?;
+        let mut after = before;
+        match old {
+            Some(old) => after.all += new - old,
+            None => after.add(name.len(), new),
+        }
+        if !after.has_outgrown(before) {
+            return Ok(());
+        }
+        Err(FsError::NoSpace(format!("the extended attributes of inode {}", inode.ino)))
+    }
+
+    /// What the attributes of `inode` take; of those that are too much, more than may be.
+    fn xattr_bytes(&self, inode: &Inode) -> FsResult<XattrBytes> {
+        let mut bytes = XattrBytes::default();
+        if inode.has_xattrs {
+            let visit = &mut |_, row: XattrRow| {
+                bytes.add_row(&row);
+                !bytes.is_too_much()
+            };
+            for_each_xattr_row(self.store.as_ref(), self.data, inode.ino, visit)?;
+        }
+        Ok(bytes)
     }
 
     /// Gives `inode`, which has none, attributes of these different names.
@@ -155,11 +220,10 @@ impl VarveFs {
         changes.batch.reclaims_space();
         if row.attrs.is_empty() {
             changes.delete_data(key);
-            let mut others = false;
-            for_each_xattr_row(self.store.as_ref(), self.data, inode.ino, &mut |other, _| {
-                others |= other != key;
-            })?;
-            inode.has_xattrs = others;
+            let (key, all) = (key.to_bytes(), rows_from(RowKey::xattr(inode.ino, 0)));
+            let mut keys = self.store.keys(self.data, all).map_err(error::store)?;
+            let other = keys.find(|other| other.as_ref().map_or(true, |other| **other != key[..]));
+            inode.has_xattrs = other.transpose().map_err(error::store)?.is_some();
         } else {
             changes.put_data(key, row.encode());
         }
@@ -180,6 +244,7 @@ impl VarveFs {
                 names.extend_from_slice(&attr.name);
                 names.push(0);
             }
+            true
         })?;
         Ok(names)
     }

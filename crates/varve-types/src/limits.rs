@@ -14,6 +14,8 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 pub const XATTR_VALUE_BYTES_MAX: usize = 65_536;
 /// The longest list of attribute names of one inode, in bytes (the kernel's XATTR_LIST_MAX).
 pub const XATTR_LIST_BYTES_MAX: usize = 65_536;
+/// The most bytes that names and values of all extended attributes of one inode have together, so that they fit into one batch.
+pub const XATTRS_BYTES_MAX: usize = 1 << 20;
 /// The longest key of a key space, in bytes.
 pub const KEY_BYTES_MAX: usize = 1 << 16;
 /// The longest value of a key space, in bytes.

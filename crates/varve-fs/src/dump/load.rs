@@ -10,7 +10,7 @@ use varve_schema::{
     Body, CHUNK_BYTES, Content, EntryRow, FileKind, Inode, Limits, ParentRow, RowKey, XattrRow,
     encode_inode_row,
 };
-use varve_types::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use varve_types::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, FsResult};
 
@@ -23,6 +23,7 @@ use super::pairs::Pairs;
 use super::rows::Rows;
 use crate::error;
 use crate::fsck::volume::Volume;
+use crate::xattr::XattrBytes;
 
 /// The inode whose lines are being read.
 struct Current {
@@ -30,6 +31,7 @@ struct Current {
     parent: InodeId,
     name: Option<Vec<u8>>,
     xattrs_left: u32,
+    xattr_bytes: XattrBytes,
     object: Option<Arc<dyn File>>,
 }
 
@@ -92,7 +94,8 @@ impl<'a> Load<'a> {
         self.counts.inodes += 1;
         self.counts.names += u64::from(name.is_some());
         let name = name.map(|Text(name)| name);
-        self.current = Some(Current { inode, parent, name, xattrs_left, object });
+        let xattr_bytes = XattrBytes::default();
+        self.current = Some(Current { inode, parent, name, xattrs_left, xattr_bytes, object });
         Ok(())
     }
 
@@ -114,6 +117,12 @@ impl<'a> Load<'a> {
         }
         if value.0.len() > XATTR_VALUE_BYTES_MAX {
             return Err(wrong("value: larger than 65536 bytes"));
+        }
+        current.xattr_bytes.add(name.len(), value.0.len());
+        if current.xattr_bytes.is_too_much() {
+            return Err(wrong(format!(
+                "value: names and values of an inode's extended attributes have {XATTRS_BYTES_MAX} bytes at most"
+            )));
         }
         let key = RowKey::xattr(InodeId::new(ino), self.volume.hasher.xattr(&name));
         let mut row = match self.rows.get(self.volume.data, key)? {
@@ -173,7 +182,8 @@ impl<'a> Load<'a> {
 
     /// Writes the rows of the inode whose lines have come.
     pub(super) fn finish_inode(&mut self) -> FsResult<()> {
-        let Some(Current { mut inode, parent, name, xattrs_left, object }) = self.current.take()
+        let Some(Current { mut inode, parent, name, xattrs_left, object, .. }) =
+            self.current.take()
         else {
             return Ok(());
         };

@@ -403,6 +403,30 @@ fn extended_attributes_have_limits_and_namespaces() {
 }
 
 /// Large files fill the disk without asking anybody, to the last block.
+/// A file could have so many attributes that no batch took them all, and a clone of it could never be looked into.
+#[test]
+fn extended_attributes_of_one_inode_have_a_bound_together() {
+    let rig = Rig::new();
+    let ino = rig.mk(ROOT, "f");
+    let set =
+        |attr: &str, len: usize| rig.setxattr(ino, attr.as_bytes(), &vec![3; len], XattrMode::Set);
+    // Each has a name of 7 bytes.
+    (10..25).for_each(|i| set(&format!("user.{i}"), 65_536).unwrap());
+    let room = (1 << 20) - 15 * (65_536 + 7);
+    assert!(matches!(set("user.25", room - 6), Err(FsError::NoSpace(_))));
+    set("user.25", room - 7).unwrap();
+    assert!(matches!(set("user.x", 0), Err(FsError::NoSpace(_))));
+    assert!(matches!(set("user.25", room - 6), Err(FsError::NoSpace(_))));
+    set("user.25", room - 7).unwrap();
+    set("user.10", 65_530).unwrap();
+    set("user.x", 0).unwrap();
+    assert!(matches!(set("user.y", 0), Err(FsError::NoSpace(_))));
+    rig.removexattr(ino, b"user.11").unwrap();
+    set("user.y", 65_536).unwrap();
+    assert_eq!(rig.getxattr(ino, b"user.y").unwrap().len(), 65_536);
+    assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
+}
+
 #[test]
 fn files_can_be_removed_when_others_have_filled_the_disk() {
     let env = sim_store(10, &FormatOptions::default());

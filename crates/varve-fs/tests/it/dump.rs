@@ -269,6 +269,26 @@ fn a_size_that_no_file_can_have_is_refused() {
     }
 }
 
+/// More extended attributes of one inode than it may have.
+#[test]
+fn a_dump_with_more_attributes_than_may_be_is_refused() {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open_at(&env, STORE);
+    let ino = fs.mk(ROOT, "f");
+    for i in 10..25 {
+        fs.setxattr(ino, format!("user.{i}").as_bytes(), &[3; 65_536], XattrMode::Set).unwrap();
+    }
+    fs.setxattr(ino, b"user.last", &[3; 65_000], XattrMode::Set).unwrap();
+    drop(fs);
+    let whole = String::from_utf8(dump(&env, STORE, MEMORY)).unwrap();
+    load(&SimEnv::new(1), "/s", whole.as_bytes()).unwrap();
+    let small = whole.lines().find(|line| line.contains("user.last")).unwrap();
+    let large = whole.lines().find(|line| line.contains("user.10")).unwrap();
+    let text = whole.replace(small, &large.replace("user.10", "user.last"));
+    let error = load(&SimEnv::new(1), "/s", text.as_bytes()).unwrap_err();
+    assert!(error.contains("have 1048576 bytes at most"), "{error}");
+}
+
 #[test]
 fn a_store_or_a_used_directory_is_no_place_to_load_into() {
     let env = sample();

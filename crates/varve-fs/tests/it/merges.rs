@@ -127,6 +127,34 @@ fn what_both_change_about_a_directory_is_all_there_or_a_conflict() {
     assert!(merged > 300 && refused > 20, "{merged} merged, {refused} refused");
 }
 
+/// Attributes that each side has room for, and both together have not.
+#[test]
+fn attributes_for_which_a_directory_has_no_room_are_a_conflict() {
+    let fs = open(&sim_store(92, &FormatOptions::default()));
+    for (count, fits) in [(7, true), (9, false)] {
+        let dir = fs.mk_dir(ROOT, &format!("{count}"));
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        for (fs, side) in [(&fs, "theirs"), (&view, "ours")] {
+            for i in 0..count {
+                set(fs, dir, format!("user.{side}{i}").as_bytes(), &[3; 65_536]).unwrap();
+            }
+        }
+        match fs.commit_transaction(&txn.name, &view) {
+            Ok(_) => assert!(fits),
+            Err(CommitError::Conflict(_)) => {
+                assert!(!fits);
+                fs.abort_transaction(&txn.name).unwrap();
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+        let names = fs.listxattr(dir).unwrap();
+        let names = names.iter().filter(|byte| **byte == 0).count();
+        assert_eq!(names, if fits { 2 * count } else { count });
+    }
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+}
+
 fn pairs() -> impl Iterator<Item = (usize, usize)> {
     (0..CHANGES.len()).flat_map(|theirs| (0..CHANGES.len()).map(move |ours| (theirs, ours)))
 }

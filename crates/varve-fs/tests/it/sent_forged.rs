@@ -348,6 +348,31 @@ fn data_that_no_store_holds_is_refused() {
     }
     let key = RowKey::xattr(ino, hasher.xattr(b"user.b"));
     forger.refuses("another hash", 1, key, attribute(b"user.a"));
+    // Too many of them, in one frame and in several.
+    let mut rows: Vec<_> = (10..27)
+        .map(|i| {
+            let (name, mut row) = (format!("user.{i}"), XattrRow::default());
+            row.set(name.as_bytes(), &[3; 65_536]);
+            let key = RowKey::xattr(ino, hasher.xattr(name.as_bytes()));
+            (key.to_bytes().to_vec(), Some(row.encode()))
+        })
+        .collect();
+    rows.sort();
+    for in_a_frame in [17, 16, 1] {
+        refused(&forger.there, good, "more than 1048576 bytes", &|frames| {
+            frames.truncate(1);
+            let forged = rows.chunks(in_a_frame);
+            frames.extend(forged.map(|rows| Frame::Rows { space: 1, rows: rows.to_vec() }));
+            frames.push(Frame::End { frames: frames.len() as u64, rows: 17, bytes: 0 });
+        });
+    }
+    // Of the first of two inodes.
+    let other = InodeId::new(ino.get() + 1);
+    let key = RowKey::xattr(other, hasher.xattr(b"user.a"));
+    rows.push((key.to_bytes().to_vec(), Some(attribute(b"user.a"))));
+    refused(&forger.there, good, "more than 1048576 bytes", &|frames| {
+        frames.insert(1, Frame::Rows { space: 1, rows: rows.clone() });
+    });
     forger.end();
 }
 

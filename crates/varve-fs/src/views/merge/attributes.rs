@@ -17,6 +17,7 @@ use super::is_untouched;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::{for_each_xattr_row, read_inode_row};
+use crate::xattr::XattrBytes;
 
 /// What a commit makes of the attributes of a directory.
 #[derive(Debug, Default)]
@@ -27,6 +28,8 @@ pub(in crate::views) struct Attributes {
     mode: Option<u16>,
     /// One side has removed what the other has by unfolding the directory, which its rows do not tell.
     is_unclear: bool,
+    /// They are more than a directory may have, and than either side has.
+    is_too_much: bool,
 }
 
 impl Attributes {
@@ -35,7 +38,7 @@ impl Attributes {
         // What cannot be read is not for us to decide.
         let Ok(mut inode) = decode_inode_row(row) else { return Merged::Conflict };
         let contradicts = |mode: u16| mode != inode.perm & 0o777;
-        if self.is_unclear || self.mode.is_some_and(contradicts) {
+        if self.is_unclear || self.is_too_much || self.mode.is_some_and(contradicts) {
             return Merged::Conflict;
         }
         inode.has_xattrs = self.any;
@@ -58,7 +61,7 @@ impl VarveFs {
         let base = self.attribute_rows(&base, dir)?;
         let theirs = self.attribute_rows(self.store.as_ref(), dir)?;
         let ours = self.attribute_rows(branch, dir)?;
-        let mut merged = Attributes::default();
+        let (mut merged, mut bytes) = (Attributes::default(), XattrBytes::default());
         let keys: BTreeSet<RowKey> =
             [&base, &theirs, &ours].into_iter().flat_map(BTreeMap::keys).copied().collect();
         for key in keys {
@@ -66,6 +69,7 @@ impl VarveFs {
             merged.is_unclear |= by_unfolding && theirs.is_some() && ours.is_none();
             let Some(row) = (if ours == base { theirs } else { ours }) else { continue };
             merged.any = true;
+            bytes.add_row(row);
             if key == self.xattr_key(dir, ACL_ACCESS)
                 && let Some(attr) = row.get(ACL_ACCESS)
             {
@@ -74,6 +78,12 @@ impl VarveFs {
                 merged.mode = list.map(|list| list.mode());
             }
         }
+        let taken = |rows: &BTreeMap<RowKey, XattrRow>| {
+            let mut bytes = XattrBytes::default();
+            rows.values().for_each(|row| bytes.add_row(row));
+            bytes
+        };
+        merged.is_too_much = bytes.has_outgrown(taken(&theirs).or(taken(&ours)));
         Ok(merged)
     }
 
@@ -83,7 +93,10 @@ impl VarveFs {
         dir: InodeId,
     ) -> FsResult<BTreeMap<RowKey, XattrRow>> {
         let mut rows = BTreeMap::new();
-        for_each_xattr_row(store, self.data, dir, &mut |key, row| drop(rows.insert(key, row)))?;
+        for_each_xattr_row(store, self.data, dir, &mut |key, row| {
+            rows.insert(key, row);
+            true
+        })?;
         Ok(rows)
     }
 }

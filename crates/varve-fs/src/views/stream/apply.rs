@@ -15,9 +15,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use varve_engine::{Batch, Branch, Direction, KeyRange, Store};
+use varve_engine::{Batch, Branch, Direction, KeyRange, Op, Store};
 use varve_env::{File, OpenMode};
-use varve_schema::{DictionaryRow, Pending, RowKey};
+use varve_schema::key::DataRow;
+use varve_schema::{DictionaryRow, Pending, RowKey, XattrRow};
+use varve_types::limits::XATTRS_BYTES_MAX;
 use varve_types::{InodeId, KeyspaceId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -35,9 +37,11 @@ use crate::error;
 use crate::fs::VarveFs;
 use crate::objects::Objects;
 use crate::overlay::clear_range;
+use crate::rows::for_each_xattr_row;
 use crate::views::Own;
 use crate::views::commit::portion::Portion;
 use crate::views::txn::Transaction;
+use crate::xattr::XattrBytes;
 
 /// Bytes of large files after which they are made durable and the position is noted.
 const NOTED_BYTES: u64 = 64 << 20;
@@ -55,6 +59,8 @@ pub(super) struct Receiving<'a> {
     inodes_end: InodeId,
     /// The numbers of the dictionaries that have names, once their pairs come.
     numbers: Option<BTreeSet<u32>>,
+    /// The inode of the last row of data, whose extended attributes may not all have come.
+    attributes_of: Option<InodeId>,
     /// The large files of the last row, with their lengths.
     expected: Vec<(InodeId, u64)>,
     /// The one that is coming.
@@ -75,6 +81,8 @@ impl<'a> Receiving<'a> {
         header: &Header,
     ) -> Receiving<'a> {
         let begun = receipt.position.as_ref().and_then(|position| position.file);
+        let last = receipt.position.as_ref().filter(|position| position.space == DATA_SPACE);
+        let last = last.and_then(|position| u64::from_str_radix(position.key.get(..16)?, 16).ok());
         Receiving {
             fs,
             txn,
@@ -84,6 +92,7 @@ impl<'a> Receiving<'a> {
             version: header.version,
             inodes_end: InodeId::new(header.inodes_end),
             numbers: None,
+            attributes_of: last.map(InodeId::new),
             expected: Vec::new(),
             file: None,
             begun,
@@ -154,6 +163,9 @@ impl<'a> Receiving<'a> {
                 None => batch.delete(keyspace, key),
             }
         }
+        if space == DATA_SPACE {
+            self.check_attributes(&batch)?;
+        }
         self.expected = match space {
             META_SPACE => objects_in(&last, value.as_ref())?,
             _ => Vec::new(),
@@ -169,6 +181,54 @@ impl<'a> Receiving<'a> {
             self.put_receipt(&mut batch);
         }
         Ok(self.branch.write(batch).map_err(error::store)?)
+    }
+
+    /// Refuses more extended attributes than one inode may have: of inodes all of whose rows have come with `batch`.
+    fn check_attributes(&mut self, batch: &Batch) -> Result<(), ReceiveError> {
+        let mut came: BTreeMap<InodeId, BTreeMap<RowKey, Option<&Bytes>>> = BTreeMap::new();
+        came.extend(self.attributes_of.map(|ino| (ino, BTreeMap::new())));
+        for op in batch.ops() {
+            let (key, value) = match op {
+                Op::Put { key, value, .. } => (key, Some(value)),
+                Op::Delete { key, .. } => (key, None),
+            };
+            let Some(key) = RowKey::from_bytes(key) else { continue };
+            if let DataRow::Xattr(ino) = key.data_kind() {
+                came.entry(ino).or_default().insert(key, value);
+            }
+        }
+        self.attributes_of = came.last_key_value().map(|(ino, _)| *ino);
+        for (ino, rows) in came {
+            if Some(ino) != self.attributes_of {
+                self.check_attributes_of(ino, &rows)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of one inode, once `rows` are in the place of those that are there.
+    fn check_attributes_of(
+        &self,
+        ino: InodeId,
+        rows: &BTreeMap<RowKey, Option<&Bytes>>,
+    ) -> Result<(), ReceiveError> {
+        let mut bytes = XattrBytes::default();
+        for row in rows.values().flatten() {
+            let row = XattrRow::decode(row).map_err(|_| wrong("a row that cannot be read"))?;
+            bytes.add_row(&row);
+        }
+        for_each_xattr_row(&self.branch, self.fs.data, ino, &mut |key, row| {
+            if !rows.contains_key(&key) {
+                bytes.add_row(&row);
+            }
+            !bytes.is_too_much()
+        })?;
+        match bytes.is_too_much() {
+            true => Err(wrong(&format!(
+                "extended attributes of inode {ino} of more than {XATTRS_BYTES_MAX} bytes"
+            ))),
+            false => Ok(()),
+        }
     }
 
     fn keyspace(&mut self, space: u32) -> Result<KeyspaceId, ReceiveError> {
@@ -374,6 +434,9 @@ impl<'a> Receiving<'a> {
 
     /// Step 4.
     pub(super) fn finish(&mut self) -> Result<(), ReceiveError> {
+        if let Some(ino) = self.attributes_of {
+            self.check_attributes_of(ino, &BTreeMap::new())?;
+        }
         self.note_all()?;
         let base = self.branch.base().map_err(error::store)?;
         let (meta, mut then, mut now) = (self.fs.meta, BTreeMap::new(), BTreeMap::new());
