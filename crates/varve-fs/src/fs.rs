@@ -45,6 +45,7 @@ use crate::superblock::{
 };
 use crate::usage::{Accounts, MarksOf};
 use crate::views::{Serial, Views};
+use crate::xattr::KnownXattrs;
 
 /// A file system on a log-structured store.
 pub struct VarveFs {
@@ -58,6 +59,7 @@ pub struct VarveFs {
     pub(crate) hasher: NameHasher,
     pub(crate) locks: Arc<RowLocks>,
     pub(crate) dirs: Arc<DirRows>,
+    pub(crate) xattrs: KnownXattrs,
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) locator: Locator,
     pub(crate) handles: Handles,
@@ -481,6 +483,7 @@ impl VarveFs {
             None => MarksOf::View,
         };
         let dirs = Arc::new(DirRows::new(Arc::clone(&store), meta));
+        let xattrs = KnownXattrs::new(Arc::clone(&store), meta);
         let (books, rows) = (Arc::clone(&locks), Arc::clone(&dirs));
         let accounts = Accounts::open(Arc::clone(&store), both, books, rows, marks_max, marks);
         let accounts = Arc::new(accounts.map_err(invalid)?);
@@ -494,6 +497,7 @@ impl VarveFs {
             hasher: superblock.name_hasher(),
             locks,
             dirs,
+            xattrs,
             accounts,
             locator: Locator::new(spill, options.located_inodes()),
             handles: Handles::new(),

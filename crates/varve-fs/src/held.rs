@@ -66,6 +66,11 @@ impl Held<'_> {
         }
     }
 
+    /// The row that the inode is in.
+    pub(crate) fn row_key(&self) -> RowKey {
+        self.entry_key().unwrap_or(RowKey::inode(self.inode.ino))
+    }
+
     /// The entry row that the inode is in, if it is in one.
     fn entry_key(&self) -> Option<RowKey> {
         match &self.home {

@@ -1,6 +1,8 @@
 //! Extended attributes: rows of their own beside the inode's data, found by the hash of the name. An
 //! inode knows whether it has any, so that asking a file without costs nothing more than the file.
 
+mod known;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -15,6 +17,8 @@ use crate::acl::{ListChange, accept_list, is_list};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::{Changes, for_each_xattr_row, rows_from};
+use known::InodeRow;
+pub(crate) use known::KnownXattrs;
 
 /// The namespaces whose attributes are stored.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
@@ -62,6 +66,17 @@ impl XattrBytes {
     /// Adds those of a row.
     pub(crate) fn add_row(&mut self, row: &XattrRow) {
         row.attrs.iter().for_each(|attr| self.add(attr.name.len(), attr.value.len()));
+    }
+
+    /// Gives one another value, of `now` bytes in the place of `was`.
+    fn change(&mut self, was: usize, now: usize) {
+        self.all = (self.all + now).saturating_sub(was);
+    }
+
+    /// Takes one with a name and a value of these lengths away.
+    fn remove(&mut self, name: usize, value: usize) {
+        self.list = self.list.saturating_sub(name + 1);
+        self.all = self.all.saturating_sub(name + value);
     }
 
     /// Whether names and values are more than one inode may have.
@@ -123,6 +138,7 @@ impl VarveFs {
             return Err(FsError::NotPermitted);
         }
         let key = self.xattr_key(ino, name);
+        let known = self.xattrs.now(ino, held.row_key());
         let mut row = self.xattr_row(key)?;
         match (mode, row.get(name)) {
             (XattrMode::Create, Some(_)) => return Err(FsError::XattrExists),
@@ -135,10 +151,11 @@ impl VarveFs {
             true => accept_list(&mut held.inode, name, value, kill_set_gid)?,
             false => ListChange::Set(value.to_vec()),
         };
+        let old = row.get(name).map(|attr| attr.value.len());
+        let mut bytes = None;
         match change {
             ListChange::Set(value) => {
-                let old = row.get(name).map(|attr| attr.value.len());
-                self.check_room_for(&held.inode, name, old, value.len())?;
+                bytes = self.check_room_for(&held.inode, known, name, old, value.len())?;
                 row.set(name, &value);
                 changes.put_data(key, row.encode());
                 held.inode.has_xattrs = true;
@@ -149,28 +166,42 @@ impl VarveFs {
         }
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;
-        self.commit(&mut changes)
+        self.commit(&mut changes)?;
+        if let Some((before, bytes)) = known.zip(bytes) {
+            self.xattrs.keep(before, bytes);
+        }
+        Ok(())
     }
 
     /// Refuses an attribute with a value of `new` bytes in the place of one with `old`, or of none, if the inode would have too much.
+    /// Gives what all take then, unless that would have to be found out for nothing else.
     fn check_room_for(
         &self,
         inode: &Inode,
+        row: Option<InodeRow>,
         name: &[u8],
         old: Option<usize>,
         new: usize,
-    ) -> FsResult<()> {
+    ) -> FsResult<Option<XattrBytes>> {
+        let with = |mut bytes: XattrBytes| {
+            match old {
+                Some(old) => bytes.change(old, new),
+                None => bytes.add(name.len(), new),
+            }
+            bytes
+        };
+        let known = row.and_then(|row| self.xattrs.get(row));
         if old.is_some_and(|old| new <= old) {
-            return Ok(());
+            return Ok(known.map(with));
+        }
+        if let Some(before) = known
+            && !with(before).has_outgrown(before)
+        {
+            return Ok(Some(with(before)));
         }
         let before = self.xattr_bytes(inode)?;
-        let mut after = before;
-        match old {
-            Some(old) => after.all += new - old,
-            None => after.add(name.len(), new),
-        }
-        if !after.has_outgrown(before) {
-            return Ok(());
+        if !with(before).has_outgrown(before) {
+            return Ok(Some(with(before)));
         }
         Err(FsError::NoSpace(format!("the extended attributes of inode {}", inode.ino)))
     }
@@ -259,10 +290,18 @@ impl VarveFs {
             // That a list says no more than the mode is no error: such a list is not kept.
             return if is_list(name) { Ok(()) } else { Err(FsError::NoXattr) };
         }
+        let known = self.xattrs.now(ino, held.row_key());
+        let bytes = known.and_then(|row| self.xattrs.get(row));
+        let value = row.get(name).map_or(0, |attr| attr.value.len());
         let mut changes = self.changes();
         self.remove_xattr(&mut changes, &mut held.inode, key, row, name)?;
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;
-        self.commit(&mut changes)
+        self.commit(&mut changes)?;
+        if let Some((before, mut bytes)) = known.zip(bytes) {
+            bytes.remove(name.len(), value);
+            self.xattrs.keep(before, bytes);
+        }
+        Ok(())
     }
 }
