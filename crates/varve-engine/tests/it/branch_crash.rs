@@ -269,7 +269,7 @@ pub(crate) fn crash_everywhere(
             ("nothing kept", env.power_cut_keep_nothing(), durable),
             ("all kept", env.power_cut_keep_all(), durable),
             ("power cut", env.power_cut(seed ^ n), durable),
-            ("process kill", env.process_kill(), acknowledged),
+            ("process kill", env.process_kill_within(n), acknowledged),
         ];
         for (name, end, least) in ends {
             check(&end, designs, &history, least)

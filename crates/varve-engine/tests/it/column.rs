@@ -83,7 +83,7 @@ fn a_crash_while_segments_are_cleaned_loses_nothing() {
         });
         assert!(worked.is_err() && env.crashed(), "crash {n}");
         crashes += 1;
-        for image in [env.power_cut_keep_nothing(), env.power_cut(n), env.process_kill()] {
+        for image in [env.power_cut_keep_nothing(), env.power_cut(n), env.process_kill_within(n)] {
             let (db, space) = open_column(&image).unwrap();
             for (row, rounds) in &rounds {
                 let found = db.get(space, &key(*row)).unwrap();

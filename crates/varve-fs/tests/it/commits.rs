@@ -603,7 +603,9 @@ fn a_crash_while_files_that_a_commit_removed_are_kept_leaves_nothing_of_them() {
             known.iter().for_each(|ino| assert!(fs.contents(*ino) == vec![7; 1_500_000]));
         }
         drop((view, fs));
-        for image in [env.process_kill(), env.power_cut_keep_nothing(), env.power_cut_keep_all()] {
+        for image in
+            [env.process_kill_within(n), env.power_cut_keep_nothing(), env.power_cut_keep_all()]
+        {
             let fs = open(&image);
             let found = fs.list(ROOT);
             assert!(found.is_empty() || (committed.is_err() && found == files), "{found:?}");

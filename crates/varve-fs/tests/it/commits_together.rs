@@ -213,7 +213,7 @@ fn every_crash_of_commits_at_the_same_moment_leaves_each_whole_or_absent() {
             copy.power_cut_keep_all(),
             copy.power_cut(n),
             copy.power_cut(n + 1000),
-            copy.process_kill(),
+            copy.process_kill_within(n),
         ];
         for (at, image) in images.iter().enumerate() {
             match check(image, &scene, &acknowledged, &format!("crash {n}, image {at}"))[..] {
@@ -364,7 +364,7 @@ fn crashes_among_commits_and_other_views_leave_what_was_acknowledged() {
             copy.power_cut_keep_nothing(),
             copy.power_cut_keep_all(),
             copy.power_cut(seed),
-            copy.process_kill(),
+            copy.process_kill_within(seed),
         ];
         for (at, image) in images.iter().enumerate() {
             there += check_turns(image, &acknowledged, &format!("seed {seed}, image {at}"));

@@ -184,7 +184,7 @@ fn a_crash_anywhere_leaves_a_state_that_existed() {
             let env = fresh();
             env.crash_after(env.op_count() + at);
             let (states, acknowledged, durable) = run(&env, seed, 60);
-            let kill = (env.process_kill(), acknowledged);
+            let kill = (env.process_kill_within(at), acknowledged);
             let cuts = [env.power_cut(at), env.power_cut_keep_nothing(), env.power_cut_keep_all()];
             for (image, least) in [kill].into_iter().chain(cuts.map(|image| (image, durable))) {
                 let fs = open(&image);

@@ -256,7 +256,7 @@ fn every_crash_of_keeping_and_ending_leaves_views_as_they_were() {
         assert!(crashed || ended.is_ok(), "{ended:?}");
         // One of them at each point, and all of them at neighbouring ones.
         let image = match n % 4 {
-            0 => world.env.process_kill(),
+            0 => world.env.process_kill_within(n),
             1 => world.env.power_cut_keep_nothing(),
             2 => world.env.power_cut_keep_all(),
             _ => world.env.power_cut(n),

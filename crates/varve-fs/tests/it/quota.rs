@@ -461,7 +461,7 @@ fn counters_are_right_and_limits_hold_after_a_crash_at_every_point() {
             let env = match cut {
                 0 => env.power_cut_keep_nothing(),
                 1 => env.power_cut_keep_all(),
-                2 => env.process_kill(),
+                2 => env.process_kill_within(crash),
                 _ => env.power_cut(crash),
             };
             let fs = open(&env);

@@ -312,7 +312,7 @@ fn every_crash_of_a_receipt_leaves_all_of_it_or_nothing() {
         let done = receive(&there, &two);
         let crashed = env.crashed();
         assert!(crashed || done.is_ok(), "{done:?}");
-        for image in [env.process_kill(), env.power_cut_keep_nothing(), env.power_cut(n)] {
+        for image in [env.process_kill_within(n), env.power_cut_keep_nothing(), env.power_cut(n)] {
             let report = check(&image);
             let unknown = |found: &&Finding| matches!(found, Finding::UnknownRow { .. });
             assert_eq!(report.findings.iter().find(unknown), None);

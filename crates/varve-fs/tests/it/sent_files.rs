@@ -236,7 +236,9 @@ fn every_crash_while_changes_come_leaves_all_of_them_or_nothing() {
             let done = receive(&there, &two);
             let crashed = env.crashed();
             assert!(crashed || done.is_ok(), "{done:?}");
-            for image in [env.process_kill(), env.power_cut_keep_nothing(), env.power_cut(n)] {
+            for image in
+                [env.process_kill_within(n), env.power_cut_keep_nothing(), env.power_cut(n)]
+            {
                 let there = open_with(&image, MountOptions::default());
                 sound(&there);
                 let has = there.view_names(ViewKind::Snapshot).unwrap().len() == 2;

@@ -317,7 +317,7 @@ fn every_crash_of_a_rollback_leaves_all_of_it_or_nothing() {
         let crashed = env.crashed();
         assert!(crashed || done.is_ok(), "{done:?}");
         for image in [
-            env.process_kill(),
+            env.process_kill_within(n),
             env.power_cut_keep_nothing(),
             env.power_cut_keep_all(),
             env.power_cut(n),

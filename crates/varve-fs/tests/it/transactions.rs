@@ -202,7 +202,8 @@ fn no_crash_leaves_a_file_without_its_tag() {
         let env = tagged_store(1);
         env.crash_after(env.op_count() + at);
         let committed = files_with_tags(&env);
-        for image in [env.process_kill(), env.power_cut_keep_nothing(), env.power_cut(at)] {
+        for image in [env.process_kill_within(at), env.power_cut_keep_nothing(), env.power_cut(at)]
+        {
             let fs = open(&image);
             let tags = keys(fs.dictionaries());
             assert_eq!(fs.list(ROOT), tags, "crash after {at}");

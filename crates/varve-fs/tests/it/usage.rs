@@ -179,7 +179,7 @@ fn totals_are_those_of_a_walk_after_a_crash_at_every_point() {
             let env = match cut {
                 0 => env.power_cut_keep_nothing(),
                 1 => env.power_cut_keep_all(),
-                2 => env.process_kill(),
+                2 => env.process_kill_within(crash),
                 _ => env.power_cut(crash * 10 + cut),
             };
             let fs = open(&env);

@@ -144,7 +144,12 @@ fn a_name_that_was_absent_before_a_commit_is_there_after_it() {
 
 /// What the end of the process, or a power cut, may leave.
 fn images(env: &Arc<SimEnv>, n: u64) -> [Arc<SimEnv>; 4] {
-    [env.process_kill(), env.power_cut_keep_nothing(), env.power_cut_keep_all(), env.power_cut(n)]
+    [
+        env.process_kill_within(n),
+        env.power_cut_keep_nothing(),
+        env.power_cut_keep_all(),
+        env.power_cut(n),
+    ]
 }
 
 /// Also where what others read is copied: its object had moved to where a snapshot sees it, and the copy was lost.
