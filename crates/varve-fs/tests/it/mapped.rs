@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use varve_fs::{FormatOptions, TransactionOptions};
-use varve_vfs::{RenameMode, Vfs};
+use varve_fs::{FormatOptions, TransactionOptions, VarveFs};
+use varve_types::InodeId;
+use varve_vfs::{RenameMode, Vfs, XattrMode};
 
 use crate::crash::{open, sim_store};
 use crate::support::{BOTH, Calls, ROOT, name};
@@ -48,4 +49,28 @@ fn a_file_that_cannot_be_written_hides_no_other_that_moves() {
         fs.release(ino, handle).unwrap();
         assert_eq!(fs.contents(ino), b"latere");
     }
+}
+
+/// Each file that was opened while mapped memory was being written had all begin again, until the commit was refused.
+#[test]
+fn programs_that_keep_opening_files_do_not_fail_a_commit_that_changes_these() {
+    let fs = Arc::new(open(&sim_store(80, &FormatOptions::default())));
+    let files: [InodeId; 20] = std::array::from_fn(|n| fs.mk(ROOT, &format!("file {n}")));
+    let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let changing = fs.open_view(&txn).unwrap();
+    for (n, file) in files.into_iter().enumerate() {
+        assert_eq!(changing.find(ROOT, &format!("file {n}")).unwrap().ino, file);
+        changing.setxattr(file, b"user.name", b"value", XattrMode::Set).unwrap();
+    }
+    let (other, opened) = (Arc::downgrade(&fs), Mutex::new(files.into_iter()));
+    let open_next = move |other: &VarveFs| {
+        opened.lock().next().map(|file| other.open_as(file, BOTH));
+    };
+    open_next(&fs);
+    fs.write_back_by(move |_| {
+        open_next(&other.upgrade().unwrap());
+        Ok(())
+    });
+    fs.commit_transaction(&txn.name, &changing).unwrap();
+    assert_eq!(fs.getxattr(files[19], b"user.name").unwrap(), b"value"[..]);
 }
