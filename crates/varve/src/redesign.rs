@@ -11,21 +11,21 @@ use varve_fs::MountOptions;
 use crate::store::{self, FileSystem};
 use crate::upgrade::control;
 use crate::upgrade::request::Request;
-use crate::views::store_at;
+use crate::views::Asked;
 use crate::{Error, Result};
 
 /// Makes all tables of the store at `path`, or the one mounted there, what its design says; calls `progress` after each
 /// step.
 pub fn redesign(path: &Path, progress: &mut dyn FnMut(&Redesign)) -> Result<Redesign> {
-    let store = store_at(path)?;
-    if store::is_served(&store)? {
+    let asked = Asked::at(path)?;
+    if store::is_served(&asked.store)? {
         return all_steps(progress, || {
-            let answer = control::ask(&store, &Request::Redesign)?;
+            let answer = control::ask(&asked, &Request::Redesign)?;
             serde_json::from_value(answer)
                 .map_err(|error| Error::not_understood("the daemon's answer", error))
         });
     }
-    let file_system = FileSystem::open(&store, &MountOptions::default())?;
+    let file_system = FileSystem::open(&asked.store, &MountOptions::default())?;
     let fs = file_system.inner();
     let done = all_steps(progress, || Ok(fs.redesign()?));
     drop(fs);

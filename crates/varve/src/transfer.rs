@@ -25,12 +25,11 @@ use varve_fs::{CommitError, Committed, FormatOptions, MountOptions, VarveFs};
 use varve_vfs::FsError;
 
 use crate::mounting::{Report, find_mount};
-use crate::socket::unreached;
 use crate::store::{self, FileSystem};
 use crate::upgrade::control;
 use crate::upgrade::request::Request;
 pub use crate::upgrade::request::SendRequest;
-use crate::views::{ViewRequest, no_snapshot, store_at};
+use crate::views::{Asked, ViewRequest, no_snapshot};
 use crate::{Error, Result};
 
 /// The most bytes of a block.
@@ -53,14 +52,14 @@ impl SendRequest {
 
 /// Writes a snapshot of the store at `path`, or the one mounted there, to `out`.
 pub fn send(path: &Path, request: &SendRequest, out: &mut dyn Write) -> Result<Value> {
-    let store = store_at(path)?;
-    if !store::is_served(&store)? {
-        let file_system = FileSystem::open(&store, &MountOptions::default())?;
+    let asked = Asked::at(path)?;
+    if !store::is_served(&asked.store)? {
+        let file_system = FileSystem::open(&asked.store, &MountOptions::default())?;
         let sent = send_from(&file_system.inner(), request, out);
         file_system.close()?;
         return sent;
     }
-    hear_stream(&store, ask_for(&store, ViewRequest::Send(request.clone()))?, out)
+    hear_stream(&asked.store, ask_for(&asked, ViewRequest::Send(request.clone()))?, out)
 }
 
 /// Writes what the daemon of `store` sends to `out`.
@@ -80,11 +79,11 @@ pub fn receive(path: &Path, input: &mut dyn Read) -> Result<Value> {
     let held = if is_for_a_new_store(path)? {
         None
     } else {
-        let store = store_at(path)?;
-        store::is_served(&store)?.then_some(store)
+        let asked = Asked::at(path)?;
+        store::is_served(&asked.store)?.then_some(asked)
     };
-    let Some(store) = held else { return receive_here(path, input) };
-    let mut daemon = ask_for(&store, ViewRequest::Receive)?;
+    let Some(asked) = held else { return receive_here(path, input) };
+    let mut daemon = ask_for(&asked, ViewRequest::Receive)?;
     let mut blocks = BlockWriter(&mut daemon);
     match pass(input, &mut blocks) {
         Ok(()) => {
@@ -325,10 +324,10 @@ fn lost(store: &Path, error: &io::Error) -> Error {
         .hint("`varve status` tells whether it runs; its log is varve.log in the store")
 }
 
-/// Asks the daemon of `store` for its part in a stream, and hears that it is ready.
-fn ask_for(store: &Path, request: ViewRequest) -> Result<UnixStream> {
-    let mut daemon = control::connect(store)
-        .map_err(|error| unreached(store, error, |error| lost(store, &error)))?;
+/// Asks the daemon of a store for its part in a stream, and hears that it is ready.
+fn ask_for(asked: &Asked, request: ViewRequest) -> Result<UnixStream> {
+    let store = &asked.store;
+    let mut daemon = asked.answered_by(control::connect(store), |error| lost(store, &error))?;
     let mut line = serde_json::to_string(&Request::Views(request))
         .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
     line.push('\n');
@@ -477,7 +476,7 @@ mod tests {
                 let mut line = String::new();
                 io::BufRead::read_line(&mut io::BufReader::new(&client), &mut line).unwrap();
             });
-            ask_for(dir.path(), ViewRequest::Receive).unwrap()
+            ask_for(&Asked::of_store(dir.path()), ViewRequest::Receive).unwrap()
         });
         assert_eq!(client.read_timeout().unwrap(), None);
     }

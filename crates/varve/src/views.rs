@@ -2,7 +2,9 @@
 //! ([`crate::mounting`]), else on the store itself.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +21,7 @@ use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, Vfs};
 
 use crate::mounting::{find_mount, within_mount};
-use crate::socket::Places;
+use crate::socket::{Places, check_listener, unreached};
 use crate::store::{self, FileSystem};
 use crate::transfer;
 use crate::upgrade::control;
@@ -40,11 +42,6 @@ pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {
     Asked::at(path)?.ask(request)
 }
 
-/// The store at `path`, or the one mounted there.
-pub(crate) fn store_at(path: &Path) -> Result<PathBuf> {
-    Asked::at(path).map(|asked| asked.store)
-}
-
 /// A store of which something is asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
@@ -54,10 +51,15 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// The one in the directory `store`, whoever has it open.
+    pub(crate) fn of_store(store: &Path) -> Asked {
+        Asked { store: store.to_path_buf(), served_by: None }
+    }
+
     /// The one at `path`, or the one mounted there.
     pub(crate) fn at(path: &Path) -> Result<Asked> {
         match meant(path)? {
-            Meant::Store => Ok(Asked { store: path.to_path_buf(), served_by: None }),
+            Meant::Store => Ok(Asked::of_store(path)),
             Meant::Mount(mount) => Asked::on(path, &mount),
         }
     }
@@ -65,7 +67,7 @@ impl Asked {
     /// The one that is mounted as `mount`, on which `path` is.
     pub(crate) fn on(path: &Path, mount: &MountPoint) -> Result<Asked> {
         match place_on(mount)? {
-            (store, None) => Ok(Asked { store, served_by: Some(Uid::from_raw(mount.user)) }),
+            (asked, None) => Ok(asked),
             (_, Some(_)) => {
                 let text = format!("{} lies in a snapshot or a transaction", path.display());
                 Err(Error::failed(text).hint("name a directory of the mount itself"))
@@ -78,7 +80,20 @@ impl Asked {
         if !store::is_served(&self.store)? {
             return on_store(&self.store, &request);
         }
-        control::ask_of(&self.store, self.served_by, &Request::Views(request))
+        control::ask(self, &Request::Views(request))
+    }
+
+    /// The daemon that was reached in the store, if it may answer; what else keeps it from that becomes an error by `otherwise`.
+    pub(crate) fn answered_by(
+        &self,
+        reached: io::Result<UnixStream>,
+        otherwise: impl FnOnce(io::Error) -> Error,
+    ) -> Result<UnixStream> {
+        let daemon = reached.map_err(|error| unreached(&self.store, error, otherwise))?;
+        if let Some(user) = self.served_by {
+            check_listener(&daemon, &self.store, user)?;
+        }
+        Ok(daemon)
     }
 }
 
@@ -106,21 +121,21 @@ pub(crate) fn meant(path: &Path) -> Result<Meant> {
 }
 
 /// The store at `path`, or the one mounted there, and the view of it whose mount that is.
-pub(crate) fn place_of(path: &Path) -> Result<(PathBuf, Option<ViewName>)> {
+pub(crate) fn place_of(path: &Path) -> Result<(Asked, Option<ViewName>)> {
     match meant(path)? {
-        Meant::Store => Ok((path.to_path_buf(), None)),
+        Meant::Store => Ok((Asked::of_store(path), None)),
         Meant::Mount(mount) => place_on(&mount),
     }
 }
 
-fn place_on(mount: &MountPoint) -> Result<(PathBuf, Option<ViewName>)> {
+fn place_on(mount: &MountPoint) -> Result<(Asked, Option<ViewName>)> {
     match store_and_view(&mount.source) {
         (store, None) if !store::is_store(&store) => {
             let text = format!("the store {} is not to be found", store.display());
             let error = Error::failed(text).hint("was it moved while it is mounted?");
             Err(store::unseen(&store, error))
         }
-        found => Ok(found),
+        (store, view) => Ok((Asked { store, served_by: Some(Uid::from_raw(mount.user)) }, view)),
     }
 }
 

@@ -16,7 +16,7 @@ mod server;
 use std::io::{ErrorKind, Read, Write};
 use std::ops::Bound;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,9 +25,8 @@ use varve_fs::{Dictionaries, MountOptions, VarveFs, ViewKind};
 use varve_vfs::{Blocked, FsError, FsResult, Vfs, insist};
 
 use crate::error::split_hint;
-use crate::socket::unreached;
 use crate::store::{self, FileSystem};
-use crate::views::place_of;
+use crate::views::{Asked, place_of};
 use crate::waiting::in_time;
 use crate::{Error, Result};
 use protocol::{End, Failure, MESSAGE_BYTES_MAX, Request, Response};
@@ -234,7 +233,7 @@ enum Way {
 
 /// The dictionaries of one store, or as a transaction has them.
 pub struct Client {
-    store: PathBuf,
+    asked: Asked,
     way: Way,
     transaction: u64,
 }
@@ -243,7 +242,7 @@ impl Client {
     /// Those of the store at `path`, or of the one mounted there; in the transaction of this number, or in the one whose
     /// mount `path` lies in.
     pub fn open(path: &Path, transaction: Option<u64>) -> Result<Client> {
-        let (store, view) = place_of(path)?;
+        let (asked, view) = place_of(path)?;
         let transaction = match view {
             None => transaction.unwrap_or(0),
             Some(view) => {
@@ -256,16 +255,17 @@ impl Client {
                 })?
             }
         };
-        if !store::is_served(&store)? {
-            let file_system = FileSystem::open(&store, &MountOptions::default())?;
-            return Ok(Client { store, way: Way::Store(file_system), transaction });
+        if !store::is_served(&asked.store)? {
+            let file_system = FileSystem::open(&asked.store, &MountOptions::default())?;
+            return Ok(Client { asked, way: Way::Store(file_system), transaction });
         }
         let absent = |error: std::io::Error| {
-            Error::failed(format!("no daemon of {} can be asked: {error}", store.display()))
+            let store = asked.store.display();
+            Error::failed(format!("no daemon of {store} can be asked: {error}"))
                 .hint("`varve status` tells whether it is mounted, and by whom")
         };
-        let daemon = connect(&store).map_err(|error| unreached(&store, error, absent))?;
-        Ok(Client { store, way: Way::Daemon(daemon), transaction })
+        let daemon = asked.answered_by(connect(&asked.store), absent)?;
+        Ok(Client { asked, way: Way::Daemon(daemon), transaction })
     }
 
     /// Asks, and waits for the answer; a failure is an error.
@@ -285,7 +285,8 @@ impl Client {
                 let mut answer = exchange(daemon, &body);
                 // It hangs up on who says nothing for long, and what changes nothing may be asked twice.
                 if !request.is_change() && answer.as_ref().is_err_and(is_hang_up) {
-                    *daemon = connect(&self.store).map_err(|error| lost(&error))?;
+                    let reached = connect(&self.asked.store);
+                    *daemon = self.asked.answered_by(reached, |error| lost(&error))?;
                     answer = exchange(daemon, &body);
                 }
                 let answer = answer.map_err(|error| lost(&error))?;
@@ -482,7 +483,7 @@ mod tests {
         };
         let served = std::thread::spawn(serve);
         let way = Way::Daemon(connect(dir.path()).unwrap());
-        let mut client = Client { store: dir.path().to_path_buf(), way, transaction: 0 };
+        let mut client = Client { asked: Asked::of_store(dir.path()), way, transaction: 0 };
         for request in [put(b"one"), get(), get(), Request::Sync] {
             assert_eq!(client.ask(request).unwrap(), Response::Value(None));
         }

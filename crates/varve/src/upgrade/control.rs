@@ -25,15 +25,14 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::process::Uid;
 use serde_json::Value;
 use varve_fuse::PauseHandle;
 
 use super::request::Request;
 use super::{Abilities, PROBE, successor};
 use crate::mounting::{Closed, Report, ViewDesk, Working, being_upgraded};
-use crate::socket::{InTime, Places, SocketName, Taken, unreached};
-use crate::views::ViewRequest;
+use crate::socket::{InTime, Places, SocketName, Taken};
+use crate::views::{Asked, ViewRequest};
 use crate::{Error, Result, socket};
 
 /// Name of the socket within a store.
@@ -131,13 +130,8 @@ pub(crate) fn listens(store: &Path) -> bool {
     std::fs::symlink_metadata(store.join(CONTROL_NAME)).is_ok()
 }
 
-/// Has the daemon that has `store` open do `request`; its answer is a JSON value.
-pub(crate) fn ask(store: &Path, request: &Request) -> Result<Value> {
-    ask_of(store, None, request)
-}
-
-/// The same, if that daemon is of the user `served_by`.
-pub(crate) fn ask_of(store: &Path, served_by: Option<Uid>, request: &Request) -> Result<Value> {
+/// Has the daemon that has the store open do `request`; its answer is a JSON value.
+pub(crate) fn ask(asked: &Asked, request: &Request) -> Result<Value> {
     let lost = |error: std::io::Error| {
         let hint = match request {
             Request::Views(ViewRequest::Commit { .. }) => {
@@ -146,13 +140,10 @@ pub(crate) fn ask_of(store: &Path, served_by: Option<Uid>, request: &Request) ->
             }
             _ => "`varve status` tells whether it runs; its log is varve.log in the store",
         };
-        Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
-            .hint(hint)
+        let store = asked.store.display();
+        Error::failed(format!("the daemon of {store} does not answer: {error}")).hint(hint)
     };
-    let mut daemon = connect(store).map_err(|error| unreached(store, error, lost))?;
-    if let Some(user) = served_by {
-        socket::check_listener(&daemon, store, user)?;
-    }
+    let mut daemon = asked.answered_by(connect(&asked.store), lost)?;
     // No matter how long it takes, as a large rollback does: a daemon that has gone has hung up.
     let mut line = serde_json::to_string(request)
         .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
@@ -378,7 +369,7 @@ mod tests {
         ] {
             let error = thread::scope(|scope| {
                 scope.spawn(|| drop(listener.accept().unwrap()));
-                ask(dir.path(), &Request::Views(request)).unwrap_err()
+                ask(&Asked::of_store(dir.path()), &Request::Views(request)).unwrap_err()
             });
             assert!(error.message().contains("does not answer"), "{error}");
             assert!(error.next_step().is_some_and(|hint| hint.contains(next)), "{error}");

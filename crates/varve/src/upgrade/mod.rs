@@ -37,8 +37,7 @@ use serde::{Deserialize, Serialize};
 use varve_fs::superblock::FORMAT_VERSION;
 
 use crate::mounting::{Ready, Report};
-use crate::socket::unreached;
-use crate::views::store_at;
+use crate::views::Asked;
 use crate::{Error, Result};
 use request::Request;
 
@@ -82,7 +81,8 @@ impl fmt::Display for Abilities {
 /// Replaces the daemon of the mount or store at `path` by `binary`, by this program if that is `None`.
 /// Returns when the new one serves.
 pub fn upgrade(path: &Path, binary: Option<&Path>) -> Result<Ready> {
-    let store = store_at(path)?;
+    let asked = Asked::at(path)?;
+    let store = &asked.store;
     let binary = match binary {
         Some(binary) => binary.canonicalize().map_err(|error| Error::io("find", binary, &error))?,
         None => std::env::current_exe()
@@ -96,7 +96,7 @@ pub fn upgrade(path: &Path, binary: Option<&Path>) -> Result<Ready> {
         Error::failed(format!("no daemon of {} can be asked: {error}", store.display()))
             .hint("`varve status` tells whether it is mounted, and by whom")
     };
-    let mut daemon = control::connect(&store).map_err(|error| unreached(&store, error, absent))?;
+    let mut daemon = asked.answered_by(control::connect(store), absent)?;
     daemon.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(lost)?;
     let mut request = serde_json::to_string(&Request::Upgrade { binary })
         .map_err(|error| Error::usage(format!("the path cannot be sent: {error}")))?;

@@ -105,11 +105,12 @@ fn a_mount_is_taken_for_itself_whatever_lies_in_its_root() {
     assert_eq!(told, json!([]));
 }
 
-/// Listens on the socket of a mount's daemon, as user `uid`, and answers one client after the other with `answer`.
-fn listens(mount: &Mount, uid: u32, answer: &'static str) {
-    let path = mount.store().join("control");
-    if !mount.store().join("aside").exists() {
-        fs::rename(&path, mount.store().join("aside")).unwrap();
+/// Listens on the socket `name` of a mount's daemon, as user `uid`, and answers one client after the other with `answer`.
+fn listens(mount: &Mount, name: &str, uid: u32, answer: &'static str) {
+    let path = mount.store().join(name);
+    let aside = mount.store().join(format!("{name}.aside"));
+    if !aside.exists() {
+        fs::rename(&path, aside).unwrap();
     } else {
         fs::remove_file(&path).unwrap();
     }
@@ -146,17 +147,49 @@ fn a_transaction_is_where_its_mount_has_it_whoever_answers() {
         fails(&mut command, 1)
     };
     // Of who mounted, and so is heard; but not followed.
-    listens(&mount, 0, answer(outside.path()));
+    listens(&mount, "control", 0, answer(outside.path()));
     run();
     assert!(outside.path().join("precious").exists());
-    listens(&mount, 1000, answer(outside.path()));
+    listens(&mount, "control", 1000, answer(outside.path()));
     let said = run();
     assert!(said.contains("is not who mounted it"), "{said}");
     for id in ["../../../etc", "", "7/.."] {
         let answer = format!("{{\"done\":{{\"id\":\"{id}\",\"path\":null}}}}\n").leak();
-        listens(&mount, 0, answer);
+        listens(&mount, "control", 0, answer);
         let said = run();
         assert!(said.contains("does not say which transaction"), "{id}: {said}");
     }
-    fs::rename(mount.store().join("aside"), mount.store().join("control")).unwrap();
+    is_back(&mount, "control");
+}
+
+fn is_back(mount: &Mount, name: &str) {
+    let aside = mount.store().join(format!("{name}.aside"));
+    fs::rename(aside, mount.store().join(name)).unwrap();
+}
+
+/// Only what is asked about transactions and snapshots was asked of nobody else: pairs and whole snapshots were given to whoever
+/// listened, and what he said was believed.
+#[test]
+fn nobody_else_is_told_or_believed_in_the_place_of_a_daemon() {
+    let Some(mount) = Mount::new() else { return };
+    for name in ["control", "kv"] {
+        listens(&mount, name, 1000, "{\"done\":null}\n");
+    }
+    let (dir, program) = (mount.path(), env!("CARGO_BIN_EXE_varve"));
+    for line in [
+        "snapshot send DIR one",
+        "snapshot receive DIR",
+        "tune --now DIR",
+        "upgrade DIR",
+        "kv put DIR dictionary key value",
+        "kv get DIR dictionary key",
+    ] {
+        let words = line.split(' ').map(|word| match word {
+            "DIR" => dir.clone().into_os_string(),
+            word => word.into(),
+        });
+        let said = fails(Command::new(program).args(words), 1);
+        assert!(said.contains("is not who mounted it"), "{line}: {said}");
+    }
+    ["control", "kv"].into_iter().for_each(|name| is_back(&mount, name));
 }
