@@ -145,6 +145,11 @@ fn receive_here(path: &Path, input: &mut dyn Read) -> Result<Value> {
             ))
             .hint("send and receive that one first, or send this one without --since"));
         }
+        if header.from.is_some() {
+            let (path, text) = (path.display(), "the stream is the rest of one that broke off");
+            return Err(Error::failed(format!("there is no store at {path}, and {text}"))
+                .hint("receive it where that was received, or send all of it, without --resume"));
+        }
         let options = FormatOptions {
             large_file_threshold_bytes: header.large_file_threshold_bytes,
             name_hash_bits: header.name_hash_bits,

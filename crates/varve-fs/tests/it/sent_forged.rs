@@ -389,7 +389,7 @@ fn headers_of_which_no_store_can_be_made_are_refused() {
         read_header(&mut FrameReader::new(&mut stream).unwrap())
     };
     read(&|_| ()).unwrap();
-    let forgeries: [&dyn Fn(&mut Header); 9] = [
+    let forgeries: [&dyn Fn(&mut Header); 10] = [
         &|header| header.name_hash_key = "zz".to_owned(),
         &|header| header.name_hash_key = String::new(),
         &|header| header.name_hash_key = format!("+{:031x}", 7),
@@ -398,6 +398,7 @@ fn headers_of_which_no_store_can_be_made_are_refused() {
         &|header| header.large_file_threshold_bytes = 0,
         &|header| header.large_file_threshold_bytes = u64::MAX,
         &|header| header.snapshot.id = "no id".to_owned(),
+        &|header| header.snapshot.name = "no/name".to_owned(),
         &|header| header.inodes_end = (1 << 60) + 1,
     ];
     for (n, forge) in forgeries.iter().enumerate() {

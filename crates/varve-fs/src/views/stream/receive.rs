@@ -126,13 +126,14 @@ pub fn read_header(stream: &mut FrameReader<'_>) -> Result<Header, ReceiveError>
 
 /// Whether a store may have sent it, so that another can be made for what comes.
 fn makes_sense(header: &Header) -> bool {
-    let SnapshotId { id, .. } = &header.snapshot;
+    let SnapshotId { id, name } = &header.snapshot;
     let is_hex = |letter: char| letter.is_ascii_hexdigit();
     let is_id = |letter: char| is_hex(letter) || letter == '-';
     let is_one_of = |text: &str, max, is_letter: &dyn Fn(char) -> bool| {
         (1..=max).contains(&text.len()) && text.chars().all(is_letter)
     };
     is_one_of(id, SNAPSHOT_ID_MAX, &is_id)
+        && check_name(name).is_ok()
         && is_one_of(&header.name_hash_key, HASH_KEY_DIGITS, &is_hex)
         && (1..=EntrySuffix::HASH_BITS_MAX).contains(&header.name_hash_bits)
         && LARGE_FILE_THRESHOLDS.contains(&header.large_file_threshold_bytes)
@@ -186,7 +187,6 @@ impl VarveFs {
             );
         }
         let SnapshotId { id, name } = &header.snapshot;
-        check_name(name)?;
         if header.inodes_end > STREAM_IDS_END {
             return refused(
                 "the ids of inodes are used up: the snapshot's have come as far as none may that are received",
