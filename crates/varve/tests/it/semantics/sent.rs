@@ -80,6 +80,16 @@ fn same_trees(one: &Path, other: &Path) {
     assert_eq!(list(one), list(other));
 }
 
+fn no_store_is_made_for_the_rest_of(whole: &[u8], dir: &Path) {
+    let apart = tempfile::tempdir().unwrap();
+    let [cut, none] = ["cut", "none"].map(|name| apart.path().join(name));
+    receive(&cut, &whole[..whole.len() / 2]).unwrap_err();
+    let token = text(&run(varve().args(["snapshot", "receive", "--token"]).arg(&cut)));
+    let rest = sent(dir, &["--resume", &token]);
+    assert!(receive(&none, &rest).unwrap_err().contains("the rest of one"));
+    assert!(!none.exists());
+}
+
 fn snapshot_send(place: &Place) {
     if !place.is_varve() {
         return;
@@ -94,14 +104,7 @@ fn snapshot_send(place: &Place) {
     let one = snapshot(place, "one");
     let whole = sent(&dir, &["one"]);
     assert!(whole.len() < 3 * LARGE, "{} bytes", whole.len());
-    // No store is made for the rest of one.
-    let apart = tempfile::tempdir().unwrap();
-    let [cut, none] = ["cut", "none"].map(|name| apart.path().join(name));
-    receive(&cut, &whole[..whole.len() / 2]).unwrap_err();
-    let token = text(&run(varve().args(["snapshot", "receive", "--token"]).arg(&cut)));
-    let rest = sent(&dir, &["--resume", &token]);
-    assert!(receive(&none, &rest).unwrap_err().contains("the rest of one"));
-    assert!(!none.exists());
+    no_store_is_made_for_the_rest_of(&whole, &dir);
     let there = crate::harness::Mount::unformatted();
     receive(&there.store(), &whole).unwrap();
     there.mount();
