@@ -153,13 +153,16 @@ impl VarveFs {
         if truncated && held.inode.content.is_object() {
             changes.batch.depends_on_external();
         }
+        // Opened before anything changes, as that may fail.
+        let timed = set.mtime.is_some() && held.inode.content.is_object();
+        let object = if timed { Some(self.any_object(ino)?) } else { None };
         self.stage(&mut changes, held)?;
         if set != SetAttr::default() {
             self.commit(&mut changes)?;
         }
-        if set.mtime.is_some() && held.inode.content.is_object() {
+        if let Some(object) = object {
             // Not before: the time of the last write, which it hides, is also that of the last change until the row has another.
-            self.object_set_mtime(ino, held.inode.times.mtime)?;
+            self.stamp_object(ino, object.as_ref(), held.inode.times.mtime)?;
         }
         self.attr(&held.inode)
     }

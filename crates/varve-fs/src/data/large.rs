@@ -72,7 +72,7 @@ impl VarveFs {
     }
 
     /// The object of any inode: the open one, or one opened for the purpose.
-    fn any_object(&self, ino: InodeId) -> FsResult<Arc<dyn File>> {
+    pub(crate) fn any_object(&self, ino: InodeId) -> FsResult<Arc<dyn File>> {
         match self.locator.node(ino) {
             Some(node) => self.object_file(&node),
             None => self.open_object(ino),
@@ -87,13 +87,9 @@ impl VarveFs {
         }
     }
 
-    /// Sets the time of the last change that a dirty row reads from the object.
-    pub(crate) fn object_set_mtime(&self, ino: InodeId, mtime: Timestamp) -> FsResult<()> {
-        self.stamp_object(ino, self.any_object(ino)?.as_ref(), mtime)
-    }
-
-    /// The same, of an object at hand. What the storage below makes of the time is no sign of a write.
-    pub(super) fn stamp_object(
+    /// Sets the time of the last change that a dirty row reads from the object. What the storage below makes of it is no sign of a
+    /// write.
+    pub(crate) fn stamp_object(
         &self,
         ino: InodeId,
         object: &dyn File,

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use varve_env::Env;
+use varve_env::sim::{FaultRule, SimOp};
 use varve_fs::{FormatOptions, Isolation, MountOptions, TransactionOptions, VarveFs};
 use varve_testkit::hooked::{AsKept, HookedEnv, Hooks};
 use varve_types::Timestamp;
 use varve_vfs::{Caller, SetAttr, SetTime, Vfs};
 
-use crate::crash::{STORE, sim_store};
+use crate::crash::{STORE, open, sim_store};
 use crate::support::{Calls, ROOT, WRITE};
 
 /// A machine that keeps times less exactly.
@@ -97,4 +98,28 @@ fn a_large_file_that_waits_for_locks_keeps_its_times_once_it_is_closed() {
     fs.mk_dir(ROOT, "elsewhere");
     fs.sync().unwrap();
     assert_eq!(fs.getattr(ino).unwrap().mtime, mtime);
+}
+
+/// Its row was changed by a call that was refused.
+#[test]
+fn times_of_a_large_file_that_cannot_be_opened_stay() {
+    let env = sim_store(12, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "f");
+    fs.put_at(ino, 0, &[1; 100_000]);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open(&env);
+    assert_eq!(fs.find(ROOT, "f").unwrap().ino, ino);
+    let before = fs.getattr(ino).unwrap();
+    let path_suffix = ino.get().to_string();
+    env.fail(FaultRule { path_suffix, op: SimOp::Open, nth: 1, errno: 24, sticky: false });
+    let set = SetAttr {
+        mtime: Some(SetTime::To(time(1_000_000_000, 0))),
+        perm: Some(0o600),
+        ..SetAttr::default()
+    };
+    assert!(fs.setattr(Caller::ROOT, ino, set).is_err());
+    assert_eq!(fs.getattr(ino).unwrap(), before);
+    assert_eq!(fs.setattr(Caller::ROOT, ino, set).unwrap().perm, 0o600);
 }
