@@ -162,7 +162,11 @@ impl VarveFs {
         }
         if let Some(object) = object {
             // Not before: the time of the last write, which it hides, is also that of the last change until the row has another.
-            self.stamp_object(ino, object.as_ref(), held.inode.times.mtime)?;
+            let mtime = held.inode.times.mtime;
+            match held.inode.content.is_dirty() {
+                true => self.stamp_object(ino, object.as_ref(), mtime)?,
+                false => self.set_object_time(ino, object.as_ref(), mtime)?,
+            }
         }
         self.attr(&held.inode)
     }

@@ -87,7 +87,18 @@ impl VarveFs {
         }
     }
 
-    /// Sets the time of the last change that a dirty row reads from the object. What the storage below makes of it is no sign of a
+    /// Sets the time of the last change of an object.
+    pub(crate) fn set_object_time(
+        &self,
+        ino: InodeId,
+        object: &dyn File,
+        mtime: Timestamp,
+    ) -> FsResult<()> {
+        let fail = |error| self.object_error("set the times of", ino, error);
+        object.set_times(None, Some(mtime)).map_err(fail)
+    }
+
+    /// The same, where the row is dirty or about to be, and reads it from there. What the storage below makes of it is no sign of a
     /// write.
     pub(crate) fn stamp_object(
         &self,
@@ -95,8 +106,8 @@ impl VarveFs {
         object: &dyn File,
         mtime: Timestamp,
     ) -> FsResult<()> {
-        let fail = |error| self.object_error("set the times of", ino, error);
-        object.set_times(None, Some(mtime)).map_err(fail)?;
+        self.set_object_time(ino, object, mtime)?;
+        let fail = |error| self.object_error("stat", ino, error);
         let kept = object.stat().map_err(fail)?.modified;
         self.objects.stamps.note(ino, Stamp { mtime, kept });
         Ok(())

@@ -55,3 +55,66 @@ impl Stamps {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use varve_env::Env;
+    use varve_env::sim::SimEnv;
+    use varve_testkit::hooked::{AsKept, HookedEnv, Hooks};
+    use varve_types::FileName;
+    use varve_vfs::{Caller, OpenFlags, SetAttr, SetTime, Vfs};
+
+    use super::*;
+    use crate::{FormatOptions, MountOptions, VarveFs};
+
+    /// Storage that keeps seconds.
+    #[derive(Debug)]
+    struct Seconds;
+
+    impl Hooks for Seconds {
+        fn times_of(&self, _path: &Path) -> Option<AsKept> {
+            Some(|asked| Timestamp::new(asked.secs(), 0).unwrap())
+        }
+
+        fn is_deterministic(&self) -> bool {
+            true
+        }
+    }
+
+    /// Files that nobody writes to took the places of those that somebody does.
+    #[test]
+    fn nothing_is_noted_of_a_file_whose_row_is_clean() {
+        let env: Arc<dyn Env> = Arc::new(HookedEnv::new(&SimEnv::new(1), Seconds));
+        let dir = Path::new("/store");
+        crate::format(&env, dir, &FormatOptions::default()).unwrap();
+        let fs = VarveFs::open(env, dir, MountOptions::default()).unwrap();
+        let name = FileName::new(b"f").unwrap();
+        let both = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let (entry, made) = fs.create(Caller::ROOT, InodeId::ROOT, name, 0o644, both).unwrap();
+        let ino = entry.attr.ino;
+        let noted = || fs.objects.stamps.stamps.lock().len();
+        let set = |set| {
+            fs.setattr(Caller::ROOT, ino, set).unwrap();
+        };
+        let mtime = Timestamp::new(1_000_000_000, 123_456_789).map(SetTime::To);
+        let times = || set(SetAttr { mtime, ..SetAttr::default() });
+        fs.write(ino, made.handle, 0, &[1; 100_000], false).unwrap();
+        times();
+        assert_eq!(noted(), 1, "it is open for writing");
+        fs.release(ino, made.handle).unwrap();
+        assert_eq!(noted(), 0);
+        times();
+        assert_eq!(noted(), 0);
+        set(SetAttr { mtime, size: Some(200_000), ..SetAttr::default() });
+        assert_eq!(noted(), 0);
+        // A small one that grows beyond what small ones may have.
+        let name = FileName::new(b"small").unwrap();
+        let small = fs.mknod(Caller::ROOT, InodeId::ROOT, name, 0o100_644, 0).unwrap().attr.ino;
+        let grown = SetAttr { mtime, size: Some(200_000), ..SetAttr::default() };
+        fs.setattr(Caller::ROOT, small, grown).unwrap();
+        assert_eq!(noted(), 0);
+    }
+}
