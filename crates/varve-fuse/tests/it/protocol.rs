@@ -162,6 +162,16 @@ fn a_change_by_an_ordinary_user_takes_the_set_id_bits() {
     mount.finish().unwrap();
 }
 
+/// Opens a file to be written anew, as a user without rights of its own.
+fn cut_as_nobody(path: &Path) -> io::Result<()> {
+    let cut = || {
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        File::options().write(true).truncate(true).open(path).map(drop)
+    };
+    std::thread::scope(|scope| scope.spawn(cut).join().unwrap())
+}
+
 /// An open cut the file and kept them.
 #[test]
 fn a_file_whose_set_id_bits_cannot_go_is_not_cut() {
@@ -174,12 +184,7 @@ fn a_file_whose_set_id_bits_cannot_go_is_not_cut() {
     fs::write(&path, b"#!/bin/sh\n").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
     fs.setattrs_fail.store(true, Relaxed);
-    let as_nobody = || {
-        let nobody = rustix::process::Uid::from_raw(65_534);
-        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
-        File::options().write(true).truncate(true).open(&path).map(drop)
-    };
-    let refused = std::thread::scope(|scope| scope.spawn(as_nobody).join().unwrap()).unwrap_err();
+    let refused = cut_as_nobody(&path).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(Errno::IO.raw_os_error()));
     assert_eq!(fs::read(&path).unwrap(), b"#!/bin/sh\n");
     mount.finish().unwrap();
@@ -198,12 +203,7 @@ fn set_id_bits_that_went_are_not_shown_though_the_open_failed() {
     fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777);
     fs.opens_fail.store(true, Relaxed);
-    let as_nobody = || {
-        let nobody = rustix::process::Uid::from_raw(65_534);
-        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
-        File::options().write(true).truncate(true).open(&path).map(drop)
-    };
-    let refused = std::thread::scope(|scope| scope.spawn(as_nobody).join().unwrap()).unwrap_err();
+    let refused = cut_as_nobody(&path).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(Errno::IO.raw_os_error()));
     let ino = InodeId::new(fs::metadata(&path).unwrap().ino());
     assert_eq!(fs.getattr(ino).unwrap().perm, 0o777);

@@ -11,15 +11,16 @@ use crate::{Error, Result};
 
 /// The Varve mount that `path` is on: mounted there or above. `None` if there is none.
 pub fn find_mount(path: &Path) -> Result<Option<MountPoint>> {
-    match open(path, OFlags::empty()) {
-        Ok(opened) => mount_of_opened(path, &opened),
-        Err(_) => named_mount(path),
-    }
+    mount_of_path(path, open(path, OFlags::empty()))
 }
 
 /// The same, of the mounts that are there by now: nothing is asked of who serves them, and may not answer.
 pub(super) fn present_mount(path: &Path) -> Result<Option<MountPoint>> {
-    match open_as_it_is(path, OFlags::empty()) {
+    mount_of_path(path, open_as_it_is(path, OFlags::empty()))
+}
+
+fn mount_of_path(path: &Path, opened: std::io::Result<OwnedFd>) -> Result<Option<MountPoint>> {
+    match opened {
         Ok(opened) => mount_of_opened(path, &opened),
         Err(_) => named_mount(path),
     }
