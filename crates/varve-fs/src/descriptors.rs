@@ -8,11 +8,14 @@
 //! 2. Beyond the limit the inode whose object was opened first gives its descriptor back, unless it was
 //!    used since it was last looked at (second chance).
 //!
-//! Invariant: every inode with an open object is in the queue, and the queue is not longer than the limit.
-//! What an operation is using stays open until it is done. Closing loses nothing: bytes that were written
+//! Objects that are to be synced stay open besides, until they are ([`Descriptors::claim`]).
+//!
+//! Invariant: every inode with an open object is in the queue, and the queue is not longer than the limit, which the store and all
+//! its views share. What an operation is using stays open until it is done. Closing loses nothing: bytes that were written
 //! are with the operating system, and a sync through a later descriptor covers them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -21,17 +24,35 @@ use varve_vfs::FsResult;
 
 use crate::node::OpenNode;
 
-/// The object files of open inodes.
+/// Objects held open until the next sync, at most. Of more one sync of all costs less than one of each.
+const CLAIMED_MAX: usize = 64;
+
+/// The object files of open inodes, and those that are to be synced.
 #[derive(Debug)]
 pub(crate) struct Descriptors {
     max: usize,
     queue: Mutex<VecDeque<Weak<OpenNode>>>,
+    claimed_max: usize,
+    claimed: AtomicUsize,
 }
 
+/// Of an object that is held open until it is synced.
+#[derive(Debug)]
+pub(crate) struct Claim(Arc<Descriptors>);
+
 impl Descriptors {
-    /// At most `max` at once, at least one.
+    /// At most `max` at once, at least two: a quarter of them, and no more than [`CLAIMED_MAX`], of objects that are to be synced.
     pub(crate) fn new(max: usize) -> Descriptors {
-        Descriptors { max: max.max(1), queue: Mutex::default() }
+        let claimed_max = (max / 4).clamp(1, CLAIMED_MAX);
+        let max = max.saturating_sub(claimed_max).max(1);
+        Descriptors { max, queue: Mutex::default(), claimed_max, claimed: AtomicUsize::new(0) }
+    }
+
+    /// For one more object that is held open until it is synced, if there is room for it.
+    pub(crate) fn claim(self: &Arc<Self>) -> Option<Claim> {
+        let (one_more, order) = (|n| (n < self.claimed_max).then_some(n + 1), Ordering::Relaxed);
+        self.claimed.fetch_update(order, order, one_more).ok()?;
+        Some(Claim(Arc::clone(self)))
     }
 
     /// The object of `node`, opened with `open` if it is closed. REQUIRES: no commit can change which file that is meanwhile.
@@ -78,5 +99,11 @@ impl Descriptors {
     /// Inodes that may have their object open.
     pub(crate) fn count(&self) -> usize {
         self.queue.lock().len()
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.claimed.fetch_sub(1, Ordering::Relaxed);
     }
 }

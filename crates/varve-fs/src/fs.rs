@@ -23,7 +23,6 @@ use varve_vfs::FsError;
 
 use crate::clones::{Ground, Sources};
 use crate::data::{Unsettled, Walks};
-use crate::descriptors::Descriptors;
 use crate::dictionaries::Dictionaries;
 use crate::dir_rows::DirRows;
 use crate::engine::Engine;
@@ -65,7 +64,6 @@ pub struct VarveFs {
     pub(crate) handles: Handles,
     pub(crate) habits: Habits,
     pub(crate) walks: Walks,
-    pub(crate) descriptors: Descriptors,
     pub(crate) unsettled: Unsettled,
     pub(crate) mapped: Mapped,
     pub(crate) ids: Arc<IdAllocator>,
@@ -423,7 +421,8 @@ impl VarveFs {
         open_store: impl FnOnce(&Path) -> StoreResult<Engine>,
     ) -> StoreResult<VarveFs> {
         let superblock = Superblock::read(env.as_ref(), dir)?;
-        let objects = Arc::new(Objects::new(Arc::clone(&env), dir)?);
+        let objects = Objects::new(Arc::clone(&env), dir, options.open_objects_max())?;
+        let objects = Arc::new(objects);
         let Engine { store, db } = open_store(&engine_dir(dir))?;
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
         superblock.check_rows(store.as_ref(), keyspaces.meta, dir)?;
@@ -503,7 +502,6 @@ impl VarveFs {
             handles: Handles::new(),
             habits: Habits::new(),
             walks: Walks::new(),
-            descriptors: Descriptors::new(options.open_objects_max()),
             unsettled: Unsettled::default(),
             mapped: Mapped::default(),
             ids,

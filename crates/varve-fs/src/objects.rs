@@ -3,8 +3,8 @@
 //!
 //! An object that a row claims must be durable before that row is. Whoever writes such a row first calls
 //! [`Objects::claim`] and marks the batch as depending on external data; the store then calls
-//! [`Objects::sync_claimed`] before the batch becomes durable. At most [`CLAIMED_OPEN_MAX`] objects are
-//! held open for that. If there are more, one sync of the whole tree costs less than one for each; so it
+//! [`Objects::sync_claimed`] before the batch becomes durable. Some objects are held open for that
+//! ([`crate::descriptors`]). If there are more, one sync of the whole tree costs less than one for each; so it
 //! is done too by the first sync of a process, which covers what earlier ones wrote.
 //!
 //! An object that was made since the last such sync, and that no row claims any more, need never be durable: it goes at once, mostly
@@ -34,6 +34,7 @@ use varve_schema::overlay::OverlayKind;
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
+use crate::descriptors::{Claim, Descriptors};
 use crate::error;
 use crate::kept::{Kept, copy_file, create_dirs_between, exists};
 use crate::main_file::MainFile;
@@ -47,8 +48,6 @@ use unclaimed::Unclaimed;
 
 /// Files within one directory, and directories within the one above.
 const FAN_OUT: u64 = 10_000;
-/// Claimed objects held open until the next sync.
-const CLAIMED_OPEN_MAX: usize = 64;
 /// Objects known to be made since the last sync. Of more it is not known.
 const MADE_MAX: usize = 16_384;
 
@@ -97,11 +96,12 @@ struct Storage {
     asking: Mutex<()>,
     /// The first sync of all that failed. It tells of whatever failed, in whose objects ever, and only once.
     failed: OnceLock<String>,
+    descriptors: Arc<Descriptors>,
 }
 
 #[derive(Debug, Default)]
 struct Claimed {
-    files: BTreeMap<InodeId, Arc<dyn File>>,
+    files: BTreeMap<InodeId, (Arc<dyn File>, Claim)>,
     /// There are others.
     more: bool,
     /// Those made since: no row that claims one of them is durable.
@@ -111,11 +111,12 @@ struct Claimed {
 }
 
 impl Objects {
-    /// Those of the store in `store`, which nobody has written to yet.
-    pub(crate) fn new(env: Arc<dyn Env>, store: &Path) -> StoreResult<Objects> {
+    /// Those of the store in `store`, which nobody has written to yet. At most `open_max` are open at once, those of views included.
+    pub(crate) fn new(env: Arc<dyn Env>, store: &Path, open_max: usize) -> StoreResult<Objects> {
         let fail = |source| StoreError::Io { action: "open", path: store.to_path_buf(), source };
         let (watch, asking) = (env.watch(store).map_err(fail)?, Mutex::default());
-        let storage = Arc::new(Storage { watch, asking, failed: OnceLock::new() });
+        let descriptors = Arc::new(Descriptors::new(open_max));
+        let storage = Arc::new(Storage { watch, asking, failed: OnceLock::new(), descriptors });
         let overlays = Arc::new(Overlays::new(Arc::clone(&env)));
         let kept = Kept::new(Arc::clone(&env), kept_dir(store), Arc::clone(&overlays));
         let origin = Origin::Store(Arc::new(kept));
@@ -153,6 +154,11 @@ impl Objects {
             origin,
             stamps: Stamps::default(),
         }
+    }
+
+    /// Those of the store and of all its views.
+    pub(crate) fn descriptors(&self) -> &Descriptors {
+        &self.storage.descriptors
     }
 
     /// What is kept of the store's objects; `None` for those of a view.
@@ -533,7 +539,7 @@ mod tests {
         sim.sync_dir(Path::new("/")).unwrap();
         let env = Arc::new(HookedEnv::new(&sim, Making::default()));
         let machine: Arc<dyn Env> = env.clone();
-        let objects = Arc::new(Objects::new(machine, store).unwrap());
+        let objects = Arc::new(Objects::new(machine, store, 256).unwrap());
         let view = Arc::new(objects.of_view(store.join("views/900"), None));
         (env, sim, view)
     }

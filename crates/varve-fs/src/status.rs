@@ -33,7 +33,7 @@ impl VarveFs {
             "inodes_known": known,
             "inodes_spilled": spilled,
             "files_open": self.handles.count(),
-            "objects_open": self.descriptors.count(),
+            "objects_open": self.objects.descriptors().count(),
             "quotas": self.accounts.quota_count(),
             "directories_marked": self.accounts.marked(),
             "objects_to_remove": self.reaper.queued(),

@@ -55,7 +55,7 @@ impl VarveFs {
                 match self.peek_inode(node.ino)?.map(|inode| inode.content) {
                     Some(Content::Object { .. }) => {
                         let open = || self.open_object(node.ino);
-                        return self.descriptors.object(node, open).map(Some);
+                        return self.objects.descriptors().object(node, open).map(Some);
                     }
                     Some(_) => return Ok(None),
                     None => {}

@@ -90,7 +90,7 @@ impl VarveFs {
         self.stage(&mut second, held)?;
         self.commit(&mut second)?;
         if let Some(node) = node {
-            self.descriptors.keep(&node, &self.objects.wrap(ino, object));
+            self.objects.descriptors().keep(&node, &self.objects.wrap(ino, object));
             node.state().dirty_is_durable = dirty;
         }
         Ok(())

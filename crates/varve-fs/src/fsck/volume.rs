@@ -19,6 +19,7 @@ use crate::engine::Engine;
 use crate::error;
 use crate::fs::{Keyspaces, VarveFs, take_lock};
 use crate::objects::Objects;
+use crate::options::MountOptions;
 use crate::rows::Changes;
 use crate::superblock::{Superblock, engine_dir};
 
@@ -86,7 +87,8 @@ impl Volume {
         let mut options =
             DbOptions { create_if_missing, ..DbOptions::with_memory_budget(engine_bytes) };
         superblock.design.apply(&mut options);
-        let objects = Arc::new(Objects::new(Arc::clone(&env), dir)?);
+        let open_max = MountOptions::default().open_objects_max();
+        let objects = Arc::new(Objects::new(Arc::clone(&env), dir, open_max)?);
         let Engine { store, db } = superblock.engine.open(&env, &engine_dir(dir), options)?;
         let sources = db.map(|db| epochs_of(&db));
         let hook = Arc::clone(&objects);

@@ -9,7 +9,7 @@ use varve_env::{File, is_passing, told};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use super::{CLAIMED_OPEN_MAX, Claimed, Objects};
+use super::{Claimed, Objects};
 use crate::error;
 use crate::kept::exists;
 use crate::overlay::blocks_path;
@@ -19,8 +19,12 @@ impl Objects {
     pub(crate) fn claim(&self, ino: InodeId, file: Arc<dyn File>) {
         {
             let mut claimed = self.claimed.lock();
-            if claimed.files.len() < CLAIMED_OPEN_MAX {
-                claimed.files.insert(ino, file);
+            if let Some((known, _)) = claimed.files.get_mut(&ino) {
+                *known = file;
+                return;
+            }
+            if let Some(claim) = self.storage.descriptors.claim() {
+                claimed.files.insert(ino, (file, claim));
                 return;
             }
             if self.syncs_all_at_once() {
@@ -53,7 +57,7 @@ impl Objects {
 
     /// Holds an object, if a row claims it, by `file` from now on, which need not be open for writing.
     pub(crate) fn claim_by(&self, ino: InodeId, file: &Arc<dyn File>) {
-        if let Some(claimed) = self.claimed.lock().files.get_mut(&ino) {
+        if let Some((claimed, _)) = self.claimed.lock().files.get_mut(&ino) {
             *claimed = Arc::clone(file);
         }
     }
@@ -118,7 +122,7 @@ impl Objects {
         if more || self.unclaimed.any() {
             self.sync_tree()?;
         }
-        for (ino, file) in files {
+        for (ino, (file, _)) in files {
             self.sync_one(ino, file.as_ref(), true)?;
             dirs.extend(self.dir_of(ino)?);
         }

@@ -8,7 +8,7 @@ use varve_env::OpenMode;
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use super::{CLAIMED_OPEN_MAX, Objects, begun_path, object_path};
+use super::{Objects, begun_path, object_path};
 use crate::error;
 use crate::kept::{copy_file, exists};
 use crate::overlay::blocks_path;
@@ -190,8 +190,8 @@ impl Objects {
                 }
                 let object = self.wrap(*ino, self.env.open(&to, OpenMode::ReadWrite)?);
                 overlay.apply(object.as_ref())?;
-                if written.len() < CLAIMED_OPEN_MAX {
-                    written.push((to, object));
+                if let Some(claim) = self.storage.descriptors.claim() {
+                    written.push((to, object, claim));
                 } else if self.syncs_all_at_once() {
                     more = true;
                 } else {
@@ -206,7 +206,7 @@ impl Objects {
             self.sync_below().map_err(error::sync)?;
             return Ok(whole);
         }
-        for (path, object) in written {
+        for (path, object, _) in written {
             object.sync_all().map_err(|error| error::object("sync", &path, error))?;
         }
         Ok(whole)

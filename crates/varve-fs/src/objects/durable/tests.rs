@@ -23,7 +23,7 @@ fn objects() -> (Arc<SimEnv>, Arc<Objects>) {
         env.sync_dir(dir.parent().unwrap()).unwrap();
     }
     let machine: Arc<dyn Env> = env.clone();
-    (env, Arc::new(Objects::new(machine, Path::new(STORE)).unwrap()))
+    (env, Arc::new(Objects::new(machine, Path::new(STORE), 256).unwrap()))
 }
 
 /// An object of `objects` that could not be written to the device after it was closed, of which somebody else was told.
@@ -80,7 +80,7 @@ impl Hooks for Each {
 fn claimed(count: u64) -> (Arc<SimEnv>, Arc<Objects>) {
     let (env, _) = objects();
     let machine: Arc<dyn Env> = Arc::new(HookedEnv::new(&env, Each));
-    let objects = Arc::new(Objects::new(machine, Path::new(STORE)).unwrap());
+    let objects = Arc::new(Objects::new(machine, Path::new(STORE), 256).unwrap());
     claim(&objects, 0..count);
     (env, objects)
 }
@@ -150,7 +150,7 @@ fn of_two_syncs_of_all_at_once_both_tell_what_failed() {
     let (env, _) = objects();
     let hooked = Arc::new(HookedEnv::new(&env, Meanwhile::default()));
     let machine: Arc<dyn Env> = Arc::<HookedEnv<Meanwhile>>::clone(&hooked);
-    let objects = Arc::new(Objects::new(machine, Path::new(STORE)).unwrap());
+    let objects = Arc::new(Objects::new(machine, Path::new(STORE), 256).unwrap());
     let view = Arc::new(objects.of_view(view_dir(Path::new(STORE), InodeId::new(200)), None));
     env.create_dir(&Path::new(STORE).join("views")).unwrap();
     view.make_own(INO, true).unwrap();

@@ -18,7 +18,7 @@ const LEN: usize = 70_000;
 
 fn objects(env: &Arc<SimEnv>) -> Arc<Objects> {
     let env: Arc<dyn Env> = env.clone();
-    Arc::new(Objects::new(env, Path::new(STORE)).unwrap())
+    Arc::new(Objects::new(env, Path::new(STORE), 256).unwrap())
 }
 
 fn bytes_of(file: &dyn File) -> Vec<u8> {
