@@ -9,11 +9,13 @@
 //!
 //! Invariant: versions of one key never stand in two output tables.
 
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
 use super::CLOSE_CHECK_VERSIONS;
+use super::damaged::{is_damage, note_segment};
 use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit};
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
@@ -60,6 +62,11 @@ struct Grandparents<'a> {
 }
 
 impl Purpose {
+    /// The segment that is to be emptied.
+    pub(super) fn emptied(self) -> Option<FileNo> {
+        if let Purpose::Cleaning(segment) = self { Some(segment) } else { None }
+    }
+
     /// Whether values that stand apart stay so, although new ones stand in their rows: else cleaning, which is to keep
     /// a store small, would have to make room for values that it has no business with.
     fn leaves_values(self) -> bool {
@@ -122,8 +129,9 @@ impl Inner {
         memory.retain(|id, _| view.keyspace(*id).is_ok());
         let mut picked = Vec::new();
         for space in view.spaces() {
-            let (mut runs, uses) = (space.version.runs(), space.version.segment_uses());
-            let Memory { states, replacing, .. } = memory.entry(space.id).or_default();
+            let (mut runs, mut uses) = (space.version.runs(), space.version.segment_uses());
+            let Memory { states, replacing, damaged, .. } = memory.entry(space.id).or_default();
+            uses.retain(|segment| !damaged.contains(&segment.file));
             self.note_replaced(&shape, &space.version, &mut runs, replacing)?;
             let merge =
                 pick(&shape, &runs, states).map(|(score, job)| (score, space, job, Purpose::Shape));
@@ -141,17 +149,25 @@ impl Inner {
             self.update_pace();
             return Ok(did);
         };
+        let known = memory.entry(space.id).or_default();
         let outcome = match job.is_move {
             true => self.move_down(space, &job),
-            false => self.merge(space, &job, purpose),
+            false => self.merge(space, &job, purpose, &known.damaged),
         };
         match outcome {
-            Ok(()) => memory.entry(space.id).or_default().states[job.level] = job.state,
+            Ok(()) => known.states[job.level] = job.state,
             Err(error @ StoreError::NoSpace { .. }) => {
                 drop(view);
                 if !self.reclaim(&mut memory, DEAD_SHARE_FAIR)? {
                     return Err(error);
                 }
+            }
+            // It is tried again without what is damaged.
+            Err(error) if is_damage(&error) => {
+                if !note_segment(&error, purpose, &mut known.damaged) {
+                    return Err(error);
+                }
+                log::warn!("values are left where a file is damaged: {error}");
             }
             Err(error) => return Err(error),
         }
@@ -184,27 +200,21 @@ impl Inner {
         }
     }
 
-    /// Merges.
+    /// Merges. What stands in the segments `damaged` is not written anew because little of them is in use.
     ///
     /// REQUIRES: the lock of compaction jobs.
-    pub(super) fn merge(&self, space: &Keyspace, job: &Job, purpose: Purpose) -> StoreResult<()> {
+    pub(super) fn merge(
+        &self,
+        space: &Keyspace,
+        job: &Job,
+        purpose: Purpose,
+        damaged: &HashSet<FileNo>,
+    ) -> StoreResult<()> {
         let removed = inputs(space, job);
-        let pointed = |file: FileNo| -> u64 {
-            let shares = removed.iter().flat_map(|(_, _, table)| &table.meta().segments);
-            shares.filter(|share| share.segment == file).map(|share| share.bytes).sum()
-        };
-        let uses = space.version.segment_uses();
-        let worst = if let Purpose::Cleaning(worst) = purpose { Some(worst) } else { None };
         let room = self.room_for(purpose)?;
         let read = self.bytes_within(&removed, job, room)?;
         let for_values = room.saturating_sub(read) / 2;
-        let leaving = cleaning::leaving(&self.shape(), &uses, pointed, worst, for_values);
-        let values: u64 = match self.options.values {
-            ValuePolicy::InRow if !purpose.leaves_values() => {
-                uses.iter().map(|segment| pointed(segment.file)).sum()
-            }
-            _ => leaving.iter().map(|file| pointed(*file)).sum(),
-        };
+        let (leaving, values) = self.leaving(space, &removed, purpose, damaged, for_values);
         // The outputs stand beside the inputs until the end. Without room for both, trying would fill the
         // device again and again.
         if room < read + values {
@@ -250,6 +260,33 @@ impl Inner {
                 Err(error)
             }
         }
+    }
+
+    /// The segments of which a merge of `tables` writes the values anew, and bytes of all values that it writes. There is room
+    /// for `room_bytes` of those in segments of little use.
+    fn leaving(
+        &self,
+        space: &Keyspace,
+        tables: &[(KeyspaceId, Place, Arc<Table>)],
+        purpose: Purpose,
+        damaged: &HashSet<FileNo>,
+        room_bytes: u64,
+    ) -> (BTreeSet<FileNo>, u64) {
+        let shares = || tables.iter().flat_map(|(_, _, table)| &table.meta().segments);
+        let pointed = |file: FileNo| -> u64 {
+            shares().filter(|share| share.segment == file).map(|share| share.bytes).sum()
+        };
+        let mut uses = space.version.segment_uses();
+        uses.retain(|segment| !damaged.contains(&segment.file));
+        let leaving =
+            cleaning::leaving(&self.shape(), &uses, pointed, purpose.emptied(), room_bytes);
+        let values = match self.options.values {
+            ValuePolicy::InRow if !purpose.leaves_values() => {
+                shares().map(|share| share.bytes).sum()
+            }
+            _ => leaving.iter().map(|file| pointed(*file)).sum(),
+        };
+        (leaving, values)
     }
 
     /// Bytes that `job` takes of `tables`, its inputs, nearly; where `room` is far larger, those of their files.

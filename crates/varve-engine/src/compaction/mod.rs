@@ -11,11 +11,13 @@
 //! 5. Stores that are written over and over merge earlier; [`replaced`] says which these are.
 //! 6. Files of which merges left little are emptied by [`defragment`].
 //! 7. On a device that is nearly full [`reclaim`] drops what nobody sees from one table at a time.
-//! 8. A change of design is waited for, or finished at once by [`redesign`].
+//! 8. What is damaged is passed by where nobody asked for it ([`damaged`]).
+//! 9. A change of design is waited for, or finished at once by [`redesign`].
 //!
 //! Source: TableFS 4.1.2 (LevelDB's leveled compaction), SlimDB 5.1.2 and 5.3.3 (stepped merge), KVFS 3.2
 //! (stitching, defragmentation).
 
+pub(crate) mod damaged;
 pub(crate) mod defragment;
 pub(crate) mod execute;
 pub(crate) mod outputs;

@@ -22,6 +22,7 @@ use bytes::Bytes;
 use varve_format::edit::TableMeta;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
+use super::damaged::{note_segment, unless_damaged};
 use super::done_if_room;
 use super::execute::Purpose;
 use super::outputs::Outputs;
@@ -194,18 +195,6 @@ impl Searched {
     /// Notes that tables or states with names have changed.
     pub(crate) fn tables_have_changed(&mut self) {
         (self.share, self.changes) = (0, self.changes + 1);
-    }
-}
-
-/// What was done, or `None` if a file is damaged, which `note` is to remember: the others get their turn.
-fn unless_damaged(done: StoreResult<bool>, note: impl FnOnce()) -> StoreResult<Option<bool>> {
-    match done {
-        Err(error @ StoreError::Damaged { .. }) => {
-            log::warn!("room is not got back where a file is damaged: {error}");
-            note();
-            Ok(None)
-        }
-        other => other.map(Some),
     }
 }
 
@@ -465,7 +454,7 @@ impl Inner {
             let Some(rewrite) = picked else { return Ok(false) };
             let done = done_if_room(self.rewrite(space, &rewrite));
             let zones = rewrite.emptied.iter().filter(|file| **file != rewrite.table);
-            if let Some(done) = unless_damaged(done, || memory.damaged.extend(zones))? {
+            if let Some(done) = unless_damaged(done, |_| memory.damaged.extend(zones))? {
                 return Ok(done);
             }
         }
@@ -487,9 +476,13 @@ impl Inner {
             uses.retain(|segment| !memory.damaged.contains(&segment.file));
             let picked = cleaning::pick_small(&runs, &uses, &memory.states, used_max, share);
             let Some((job, segment)) = picked else { return Ok(false) };
-            let merged = self.merge(space, &job, Purpose::Cleaning(segment));
+            let purpose = Purpose::Cleaning(segment);
+            let merged = self.merge(space, &job, purpose, &memory.damaged);
             let done = done_if_room(merged.map(|()| true));
-            if let Some(done) = unless_damaged(done, || memory.damaged.extend([segment]))? {
+            let note = |error: &StoreError| {
+                note_segment(error, purpose, &mut memory.damaged);
+            };
+            if let Some(done) = unless_damaged(done, note)? {
                 return Ok(done);
             }
         }
@@ -510,7 +503,7 @@ impl Inner {
             true => done_if_room(self.write_rest(shaded).map(|()| true)),
             false => Ok(false),
         });
-        Ok(unless_damaged(done, || memory.damaged.extend([file]))?.unwrap_or(false))
+        Ok(unless_damaged(done, |_| memory.damaged.extend([file]))?.unwrap_or(false))
     }
 
     /// Whether one part in `share` of a table is dead, and there is room for the rest.

@@ -75,7 +75,7 @@ impl Db {
 impl Inner {
     /// Rewrites one table that is of another design; false if there is none.
     fn redesign_one(&self) -> StoreResult<bool> {
-        let _states = self.compaction_job.lock();
+        let mut memory = self.compaction_job.lock();
         self.check_changeable()?;
         let view = self.views.get();
         let mut known = self.redesigned.lock();
@@ -102,7 +102,9 @@ impl Inner {
                         false => (Purpose::Redesign, Known::Fine),
                     };
                 let first = self.next_file_no();
-                self.merge(space, &Job::in_place(place, file, &States::default()), purpose)?;
+                let job = Job::in_place(place, file, &States::default());
+                let damaged = &memory.entry(space.id).or_default().damaged;
+                self.merge(space, &job, purpose, damaged)?;
                 // What came out is what it is, even if a filter is another for want of a seed, or one key has values
                 // beyond measure: the next try would end so, too.
                 let now = self.views.get();
