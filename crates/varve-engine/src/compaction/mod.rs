@@ -10,7 +10,8 @@
 //!    reader does.
 //! 5. Stores that are written over and over merge earlier; [`replaced`] says which these are.
 //! 6. Files of which merges left little are emptied by [`defragment`].
-//! 7. On a device that is nearly full [`reclaim`] drops what nobody sees from one table at a time.
+//! 7. On a device that is nearly full [`reclaim`] drops what nobody sees from one table at a time; [`pinned`] tells which states
+//!    have to go for more.
 //! 8. What is damaged is passed by where nobody asked for it ([`damaged`]).
 //! 9. A change of design is waited for, or finished at once by [`redesign`].
 //!
@@ -21,6 +22,7 @@ pub(crate) mod damaged;
 pub(crate) mod defragment;
 pub(crate) mod execute;
 pub(crate) mod outputs;
+pub(crate) mod pinned;
 pub(crate) mod policy;
 pub(crate) mod reclaim;
 pub(crate) mod redesign;

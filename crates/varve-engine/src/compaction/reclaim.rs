@@ -26,6 +26,7 @@ use super::damaged::{note_segment, unless_damaged};
 use super::done_if_room;
 use super::execute::Purpose;
 use super::outputs::Outputs;
+use super::pinned::{PAIRS_MAX, Pinned, PinnedBy, pairs_max};
 use super::policy::{Memory, cleaning, defragment};
 use super::replaced::Shares;
 use super::retain::Retention;
@@ -55,9 +56,6 @@ const ROW_OVERHEAD_BYTES: u64 = 2;
 /// Who found nothing looks again when there is this part more of room: what is written again depends on it.
 const ROOM_SHARE: u64 = 8;
 
-/// The oldest and the newest of the states that see a row which the newest state of all does not.
-type PinnedBy = (SeqNo, SeqNo);
-
 /// The part of a table's file that merges have taken, before its smallest key.
 #[derive(Clone, Copy, Debug, Default)]
 struct CutOff {
@@ -75,7 +73,7 @@ struct Counted {
     /// Somebody sees them.
     live: u64,
     /// Of these, what only those see who look at older states, with values that stand apart.
-    pinned: BTreeMap<PinnedBy, u64>,
+    pinned: Pinned,
     /// Nobody does.
     dead: u64,
     /// What is to be written again of those that somebody sees.
@@ -99,7 +97,7 @@ pub(crate) struct Searched {
     /// One part in so many was to be dead; 0: tables have changed since.
     share: u64,
     /// Rows that it came by were seen by these.
-    pinned: BTreeSet<PinnedBy>,
+    pinned: Pinned,
     /// Bytes that the device had room for.
     room: u64,
     /// How often tables or states with names have changed.
@@ -136,6 +134,8 @@ struct Shaded<'a> {
     above: Vec<Arc<Table>>,
     /// The older states that somebody looks at.
     states: &'a [SeqNo],
+    /// So many pairs of them are told apart.
+    pairs_max: usize,
 }
 
 impl Counted {
@@ -150,8 +150,7 @@ impl Counted {
 
     /// Whether one part in `share` is dead now that of older states only `states` are looked at, some having gone since.
     fn is_let_go(&self, share: u64, states: &[SeqNo]) -> bool {
-        let gone = self.pinned.iter().filter(|(pinned_by, _)| !sees(states, **pinned_by));
-        let freed: u64 = gone.map(|(_, bytes)| bytes).sum();
+        let freed = self.pinned.let_go(states);
         freed > 0 && (self.dead + freed) * share >= self.dead + self.live
     }
 
@@ -188,7 +187,7 @@ impl Searched {
     /// device has room for `room` bytes.
     fn covers(&self, share: u64, states: &[SeqNo], room: u64) -> bool {
         self.share >= share
-            && self.pinned.iter().all(|pinned_by| sees(states, *pinned_by))
+            && self.pinned.are_seen(states)
             && room <= self.room.saturating_add(self.room / ROOM_SHARE)
     }
 
@@ -196,12 +195,6 @@ impl Searched {
     pub(crate) fn tables_have_changed(&mut self) {
         (self.share, self.changes) = (0, self.changes + 1);
     }
-}
-
-/// Whether one of `states`, ascending, sees what is `pinned_by` two of them and those in between.
-fn sees(states: &[SeqNo], (oldest, newest): PinnedBy) -> bool {
-    let at = states.partition_point(|state| *state < oldest);
-    states.get(at).is_some_and(|state| *state <= newest)
 }
 
 /// Rows of a table that delete or replace older ones, if one part, `share`, of all does by a sample.
@@ -277,7 +270,7 @@ impl Shaded<'_> {
                 let fate = match (is_kept, is_newest) {
                     (false, _) => Fate::Dead,
                     (true, true) => Fate::Seen,
-                    (true, false) => Fate::Pinned(self.pinned_by(seq, newer)),
+                    (true, false) => Fate::Pinned(PinnedBy::of(self.states, seq, newer)),
                 };
                 each(Row { key, seq, found, fate, origin: merge.origin() })?;
             }
@@ -285,14 +278,6 @@ impl Shaded<'_> {
             merge.advance()?;
         }
         Ok(())
-    }
-
-    /// Which states see a version of `seq`, of whose key there is a version of `newer`.
-    fn pinned_by(&self, seq: SeqNo, newer: SeqNo) -> PinnedBy {
-        let before = |bound| self.states.partition_point(|state| *state < bound);
-        let seen = &self.states[before(seq)..before(newer)];
-        let (Some(oldest), Some(newest)) = (seen.first(), seen.last()) else { return (seq, seq) };
-        (*oldest, *newest)
     }
 
     /// What merges have cut off. Those of the last level do not stay so for long.
@@ -334,7 +319,7 @@ impl Shaded<'_> {
             // A value that stands apart stays where it is.
             (counted.live, in_block) = (counted.live + bytes, in_block + bytes);
             if let Fate::Pinned(pinned_by) = row.fate {
-                *counted.pinned.entry(pinned_by).or_default() += bytes + apart;
+                counted.pinned.add(pinned_by, bytes + apart, self.pairs_max);
             }
             Ok(())
         })?;
@@ -395,9 +380,10 @@ impl Inner {
         }
         let looked = memory.values().flat_map(|memory| memory.looked.values());
         let counted = looked.filter_map(|table| table.counted.as_ref());
-        let pinned = counted.flat_map(|(_, counted)| counted.pinned.keys().copied());
         // Of those that are free already there was not enough.
-        let pinned = pinned.filter(|pinned_by| sees(&states, *pinned_by)).collect();
+        let seen = counted.flat_map(|(_, counted)| counted.pinned.seen(&states));
+        let mut pinned = Pinned::default();
+        seen.for_each(|(pinned_by, bytes)| pinned.add(pinned_by, bytes, PAIRS_MAX));
         let mut searched = self.searched.lock();
         // What changed meanwhile is to be looked at.
         if searched.changes == changes {
@@ -412,6 +398,7 @@ impl Inner {
         share_max: u64,
     ) -> StoreResult<bool> {
         let view = self.views.get();
+        let pairs_max = pairs_max(view.spaces().map(|space| space.version.tables().count()).sum());
         let shares = || DEAD_SHARES.into_iter().filter(|share| *share <= share_max);
         for (share, space) in
             shares().flat_map(|share| view.spaces().map(move |space| (share, space)))
@@ -419,12 +406,14 @@ impl Inner {
             let files = space.version.files();
             let memory = memory.entry(space.id).or_default();
             memory.looked.retain(|file, _| files.contains(file));
+            let counted = memory.looked.values_mut().filter_map(|table| table.counted.as_mut());
+            counted.for_each(|(_, counted)| counted.pinned.keep_to(pairs_max));
             memory.replacing.retain(|file, _| files.contains(file));
             let states = self.states_within(space);
             for (place, table) in space.version.tables() {
                 self.check_open()?;
                 let above = space.version.newer_tables(place, table.meta()).cloned().collect();
-                let shaded = Shaded { space, place, table, above, states: &states };
+                let shaded = Shaded { space, place, table, above, states: &states, pairs_max };
                 if self.reclaim_table(&shaded, memory, share)? {
                     return Ok(true);
                 }
@@ -582,3 +571,6 @@ impl Inner {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

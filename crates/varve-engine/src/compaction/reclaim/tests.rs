@@ -1,0 +1,71 @@
+//! What is remembered of rows that older states see.
+
+use std::path::Path;
+
+use varve_env::sim::SimEnv;
+
+use super::*;
+use crate::{Batch, DbOptions, KeyspaceOptions, Store, StoreSnapshot};
+
+const ROWS: u64 = 400;
+const STATES: u64 = 100;
+
+fn put(db: &Db, space: KeyspaceId, row: u64, round: u64) {
+    let mut batch = Batch::new();
+    let value = [row.to_be_bytes(), round.to_be_bytes()].concat();
+    batch.put(space, row.to_be_bytes(), value.repeat(16));
+    db.write(batch).unwrap();
+}
+
+fn check(snapshot: &dyn StoreSnapshot, space: KeyspaceId, rounds: &[u64]) {
+    for (row, round) in (0..).zip(rounds) {
+        let value = snapshot.get(space, &u64::to_be_bytes(row)).unwrap().unwrap();
+        assert_eq!(value[8..16], round.to_be_bytes(), "row {row}");
+    }
+}
+
+/// For each pair of states of which one was the first and one the last to see a row something was kept, without a bound.
+#[test]
+fn what_is_kept_of_pinned_rows_is_bounded_however_many_states_see_them() {
+    let env = SimEnv::new(1);
+    let options = DbOptions { memtable_bytes: 16 << 20, ..DbOptions::default() };
+    let db = Db::open(Arc::clone(&env) as _, Path::new("/store"), options).unwrap();
+    let space = KeyspaceOptions { prefixed: false, compressed: false };
+    let space = db.keyspace("rows", space).unwrap();
+    let mut rounds = vec![0; ROWS as usize];
+    let mut write = |row: u64, round| {
+        rounds[row as usize] = round;
+        put(&db, space, row, round);
+        rounds.clone()
+    };
+    let mut seen: Vec<u64> = (0..ROWS).map(|row| write(row, 0)).last().unwrap();
+    let mut states = Vec::new();
+    for round in 1..=STATES {
+        states.push((db.snapshot().unwrap(), seen));
+        seen = (0..40).map(|at| write((at * at + round * round * 7) % ROWS, round)).last().unwrap();
+    }
+    db.flush().unwrap();
+    (0..ROWS).for_each(|row| put(&db, space, row, STATES + 1));
+    while db.reclaim().unwrap() > 0 {}
+    let kept = || -> usize {
+        let memory = db.inner.compaction_job.lock();
+        let looked = memory.values().flat_map(|memory| memory.looked.values());
+        looked.filter_map(|looked| Some(looked.counted.as_ref()?.1.pinned.len())).max().unwrap()
+    };
+    assert!((2..=64).contains(&kept()), "{} are kept of a table", kept());
+    let searched = db.inner.searched.lock().pinned.len();
+    assert!((2..=64).contains(&searched), "{searched} are kept of a search");
+    // Of each ten states that stand together one stays.
+    let full = env.used_bytes();
+    let mut stays = (0..STATES).map(|at| at % 10 == 0);
+    states.retain(|_| stays.next().unwrap());
+    while db.reclaim().unwrap() > 0 {}
+    states.iter().for_each(|(snapshot, rounds)| check(&**snapshot, space, rounds));
+    // In the end one alone.
+    states.drain(1..);
+    while db.reclaim().unwrap() > 0 {}
+    let left = env.used_bytes();
+    assert!(left < full / 2, "{full} bytes, then {left}");
+    check(&*states[0].0, space, &states[0].1);
+    check(&*db.snapshot().unwrap(), space, &[STATES + 1; ROWS as usize]);
+}
