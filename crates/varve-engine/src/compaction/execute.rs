@@ -9,13 +9,13 @@
 //!
 //! Invariant: versions of one key never stand in two output tables.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
 use super::CLOSE_CHECK_VERSIONS;
-use super::damaged::{is_damage, note_segment};
+use super::damaged::Damaged;
 use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit};
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
@@ -131,7 +131,7 @@ impl Inner {
         for space in view.spaces() {
             let (mut runs, mut uses) = (space.version.runs(), space.version.segment_uses());
             let Memory { states, replacing, damaged, .. } = memory.entry(space.id).or_default();
-            uses.retain(|segment| !damaged.contains(&segment.file));
+            uses.retain(|segment| !damaged.has(segment.file));
             self.note_replaced(&shape, &space.version, &mut runs, replacing)?;
             let merge =
                 pick(&shape, &runs, states).map(|(score, job)| (score, space, job, Purpose::Shape));
@@ -163,13 +163,7 @@ impl Inner {
                 }
             }
             // It is tried again without what is damaged.
-            Err(error) if is_damage(&error) => {
-                if !note_segment(&error, purpose, &mut known.damaged) {
-                    return Err(error);
-                }
-                log::warn!("values are left where a file is damaged: {error}");
-            }
-            Err(error) => return Err(error),
+            Err(error) => known.damaged.pass_by_segment(error, purpose)?,
         }
         self.update_pace();
         Ok(true)
@@ -200,7 +194,7 @@ impl Inner {
         }
     }
 
-    /// Merges. What stands in the segments `damaged` is not written anew because little of them is in use.
+    /// Merges. What stands in segments that are `damaged` is not written anew because little of them is in use.
     ///
     /// REQUIRES: the lock of compaction jobs.
     pub(super) fn merge(
@@ -208,7 +202,7 @@ impl Inner {
         space: &Keyspace,
         job: &Job,
         purpose: Purpose,
-        damaged: &HashSet<FileNo>,
+        damaged: &Damaged,
     ) -> StoreResult<()> {
         let removed = inputs(space, job);
         let room = self.room_for(purpose)?;
@@ -269,7 +263,7 @@ impl Inner {
         space: &Keyspace,
         tables: &[(KeyspaceId, Place, Arc<Table>)],
         purpose: Purpose,
-        damaged: &HashSet<FileNo>,
+        damaged: &Damaged,
         room_bytes: u64,
     ) -> (BTreeSet<FileNo>, u64) {
         let shares = || tables.iter().flat_map(|(_, _, table)| &table.meta().segments);
@@ -277,7 +271,7 @@ impl Inner {
             shares().filter(|share| share.segment == file).map(|share| share.bytes).sum()
         };
         let mut uses = space.version.segment_uses();
-        uses.retain(|segment| !damaged.contains(&segment.file));
+        uses.retain(|segment| !damaged.has(segment.file));
         let leaving =
             cleaning::leaving(&self.shape(), &uses, pointed, purpose.emptied(), room_bytes);
         let values = match self.options.values {

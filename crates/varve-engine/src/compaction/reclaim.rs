@@ -22,7 +22,6 @@ use bytes::Bytes;
 use varve_format::edit::TableMeta;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
-use super::damaged::{note_segment, unless_damaged};
 use super::done_if_room;
 use super::execute::Purpose;
 use super::outputs::Outputs;
@@ -409,6 +408,8 @@ impl Inner {
             let counted = memory.looked.values_mut().filter_map(|table| table.counted.as_mut());
             counted.for_each(|(_, counted)| counted.pinned.keep_to(pairs_max));
             memory.replacing.retain(|file, _| files.contains(file));
+            let segments = space.version.segments();
+            memory.damaged.retain(|file| files.contains(&file) || segments.contains_key(&file));
             let states = self.states_within(space);
             for (place, table) in space.version.tables() {
                 self.check_open()?;
@@ -438,13 +439,14 @@ impl Inner {
         let mut files = defragment::uses(tables.iter().copied());
         let room_bytes = self.space.room()? / 2;
         loop {
-            files.retain(|file, _| !memory.damaged.contains(file));
+            files.retain(|file, _| !memory.damaged.has(*file));
             let picked = defragment::pick_small(&tables, &files, room_bytes, share);
             let Some(rewrite) = picked else { return Ok(false) };
-            let done = done_if_room(self.rewrite(space, &rewrite));
-            let zones = rewrite.emptied.iter().filter(|file| **file != rewrite.table);
-            if let Some(done) = unless_damaged(done, |_| memory.damaged.extend(zones))? {
-                return Ok(done);
+            let mut zones = rewrite.emptied.clone();
+            zones.remove(&rewrite.table);
+            match done_if_room(self.rewrite(space, &rewrite)) {
+                Ok(done) => return Ok(done),
+                Err(error) => memory.damaged.pass_by(error, zones)?,
             }
         }
     }
@@ -462,17 +464,14 @@ impl Inner {
         }
         let (runs, used_max) = (space.version.runs(), self.space.room()? / 2);
         loop {
-            uses.retain(|segment| !memory.damaged.contains(&segment.file));
+            uses.retain(|segment| !memory.damaged.has(segment.file));
             let picked = cleaning::pick_small(&runs, &uses, &memory.states, used_max, share);
             let Some((job, segment)) = picked else { return Ok(false) };
             let purpose = Purpose::Cleaning(segment);
             let merged = self.merge(space, &job, purpose, &memory.damaged);
-            let done = done_if_room(merged.map(|()| true));
-            let note = |error: &StoreError| {
-                note_segment(error, purpose, &mut memory.damaged);
-            };
-            if let Some(done) = unless_damaged(done, note)? {
-                return Ok(done);
+            match done_if_room(merged.map(|()| true)) {
+                Ok(done) => return Ok(done),
+                Err(error) => memory.damaged.pass_by_segment(error, purpose)?,
             }
         }
     }
@@ -485,14 +484,14 @@ impl Inner {
         share: u64,
     ) -> StoreResult<bool> {
         let file = shaded.table.file_no();
-        if memory.damaged.contains(&file) {
+        if memory.damaged.has(file) {
             return Ok(false);
         }
         let done = self.look(shaded, memory, share).and_then(|is_due| match is_due {
             true => done_if_room(self.write_rest(shaded).map(|()| true)),
             false => Ok(false),
         });
-        Ok(unless_damaged(done, |_| memory.damaged.extend([file]))?.unwrap_or(false))
+        done.or_else(|error| memory.damaged.pass_by(error, [file]).map(|()| false))
     }
 
     /// Whether one part in `share` of a table is dead, and there is room for the rest.

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use varve_engine::{Batch, Db, DbOptions, KeyspaceOptions, Store, StoreDesign, StoreError};
+use varve_engine::{
+    Batch, Db, DbOptions, KeyspaceOptions, Store, StoreDesign, StoreError, ValuePolicy,
+};
 use varve_env::Env;
-use varve_env::sim::SimEnv;
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_types::KeyspaceId;
 
 use crate::common::*;
@@ -98,6 +100,12 @@ impl Filled {
     fn files(&self, kind: &str) -> Vec<PathBuf> {
         let is_kind = |path: &PathBuf| path.extension().is_some_and(|found| found == kind);
         self.env.files_raw().into_iter().filter(is_kind).collect()
+    }
+
+    /// Has reads of all files fail whose names end with `suffix`.
+    fn fail_reads(&self, suffix: &str) {
+        let (path_suffix, op) = (suffix.to_owned(), SimOp::Read);
+        self.env.fail(FaultRule { path_suffix, op, nth: 1, errno: 5, sticky: true });
     }
 
     /// The store as another process would find it after a power cut.
@@ -251,6 +259,51 @@ fn a_damaged_segment_is_not_in_the_way_of_sound_ones() {
         assert_eq!(found.is_some(), !goes(at), "row {at}");
     }
     store.remove(1, again, |_| true);
+}
+
+/// A file of which the device could not read a part failed each write that looked for room, though it was none of its
+/// business, and poisoned the store from the background.
+#[test]
+fn what_cannot_be_read_is_passed_by_where_room_is_looked_for() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        let first = store.fill(0);
+        store.db.flush().unwrap();
+        store.remove(0, first, |at| at % 2 == 0);
+        let tables = store.files("table");
+        assert!(tables.len() > 1, "{name}: a sound one is there too");
+        store.fail_reads(tables[0].file_name().unwrap().to_str().unwrap());
+        let again = store.fill(1);
+        // Where values stand apart, those that the table points at have to stay.
+        let is_apart = options(design).values != ValuePolicy::InRow;
+        assert!(is_apart || again > first / 100, "{name}: {first} rows, then {again}");
+        store.check(1, again, |_| true);
+        assert!(store.env.fault_count() > 0, "{name}: nobody looked");
+    }
+}
+
+/// Who is refused is told so at once, though no file can be read any more, and none is tried again and again.
+#[test]
+fn a_device_that_is_gone_is_not_asked_for_room_again_and_again() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        let first = store.fill(0);
+        store.remove(0, first, |at| at % 2 == 0);
+        store.fail_reads("");
+        let mut writes = (0..200).map(|at| {
+            let mut batch = Batch::new();
+            batch.put(store.space, Filled::key(at, 1), Filled::value(at));
+            store.db.write(batch)
+        });
+        let refused = writes.find_map(Result::err);
+        let (files, faults) = (store.files("table").len() as u64, store.env.fault_count());
+        assert!(refused.is_some(), "{name}");
+        for _ in 0..10 {
+            assert!(writes.next().unwrap().is_err(), "{name}");
+        }
+        let more = store.env.fault_count() - faults;
+        assert!(more <= files, "{name}: {more} reads of {files} files for ten writes");
+    }
 }
 
 /// Merges asked for room for the whole files of tables of which they had taken a part already. Halfway through a level

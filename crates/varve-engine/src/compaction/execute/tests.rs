@@ -97,7 +97,7 @@ fn a_compaction_that_a_commit_by_reference_overtakes_leaves_the_tables_alone() {
         if is_move {
             db.inner.move_down(from, &job(from, None)).unwrap();
         } else {
-            db.inner.merge(from, &job(from, end), Purpose::Shape, &HashSet::new()).unwrap();
+            db.inner.merge(from, &job(from, end), Purpose::Shape, &Damaged::default()).unwrap();
         }
         drop((view, branch));
         check(&env, db, space);
@@ -123,7 +123,9 @@ fn a_commit_by_reference_that_a_compaction_overtakes_takes_the_new_tables() {
                 } else if job_lock.borrow_mut().take().is_some() {
                     let view = inner.views.get();
                     let from = branch_space(&view, &branch, space);
-                    inner.merge(from, &job(from, end), Purpose::Shape, &HashSet::new()).unwrap();
+                    inner
+                        .merge(from, &job(from, end), Purpose::Shape, &Damaged::default())
+                        .unwrap();
                     merges.set(merges.get() + 1);
                 }
                 Merged::Value(clash.ours.clone().unwrap())
@@ -150,7 +152,7 @@ fn a_clearing_that_a_compaction_overtakes_looks_again() {
     }
     let view = db.inner.views.get();
     let tables = view.keyspace(space).unwrap();
-    db.inner.merge(tables, &job(tables, Some(0)), Purpose::Shape, &HashSet::new()).unwrap();
+    db.inner.merge(tables, &job(tables, Some(0)), Purpose::Shape, &Damaged::default()).unwrap();
     assert!(!db.inner.remove_tables(&view, space).unwrap());
     assert_eq!(db.get(space, &key(1)).unwrap().as_deref(), Some(&b"new"[..]));
     db.clear_keyspace(space).unwrap();

@@ -14,13 +14,12 @@ pub(crate) mod defragment;
 pub(crate) mod leveled;
 pub(crate) mod stepped;
 
-use std::collections::HashSet;
-
 use bytes::Bytes;
 use varve_format::edit::TableMeta;
 use varve_types::{FileNo, SublevelId};
 
 use crate::CompactionPolicy;
+use crate::compaction::damaged::Damaged;
 use crate::compaction::reclaim::LookedAt;
 use crate::compaction::replaced::Shares;
 use crate::version::{LEVELS, Place};
@@ -83,8 +82,8 @@ pub(crate) struct Memory {
     pub(crate) replacing: Shares,
     /// What of tables nobody sees any more.
     pub(crate) looked: LookedAt,
-    /// Tables, zones and segments, few, from which no room is got back as something could not be read there.
-    pub(crate) damaged: HashSet<FileNo>,
+    /// What could not be read.
+    pub(crate) damaged: Damaged,
 }
 
 /// What to merge.
