@@ -96,7 +96,7 @@ impl Damaged {
 }
 
 /// The file of the store that `error` is about.
-fn file_of(error: &StoreError) -> Option<StoreFile> {
+pub(super) fn file_of(error: &StoreError) -> Option<StoreFile> {
     let (StoreError::Damaged { path, .. } | StoreError::Io { path, .. }) = error else {
         return None;
     };

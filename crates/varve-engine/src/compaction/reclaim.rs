@@ -22,6 +22,7 @@ use bytes::Bytes;
 use varve_format::edit::TableMeta;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
+use super::damaged::file_of;
 use super::done_if_room;
 use super::execute::Purpose;
 use super::outputs::Outputs;
@@ -31,6 +32,7 @@ use super::replaced::Shares;
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
+use crate::files::StoreFile;
 use crate::iter::merge::Merge;
 use crate::iter::table::TableSource;
 use crate::iter::{Origin, Source};
@@ -279,6 +281,14 @@ impl Shaded<'_> {
         Ok(())
     }
 
+    /// The table that `error` is about: this one, or one above.
+    fn named_by(&self, error: &StoreError) -> FileNo {
+        let named = file_of(error).and_then(StoreFile::number);
+        let mut tables = std::iter::once(self.table).chain(&self.above);
+        let found = tables.find(|table| table.files().any(|file| Some(file.no()) == named));
+        found.unwrap_or(self.table).file_no()
+    }
+
     /// What merges have cut off. Those of the last level do not stay so for long.
     fn cut_off(&self, inner: &Inner) -> StoreResult<CutOff> {
         let last = self.space.version.sublevels().last();
@@ -412,10 +422,9 @@ impl Inner {
             memory.damaged.retain(|file| files.contains(&file) || segments.contains_key(&file));
             let states = self.states_within(space);
             for (place, table) in space.version.tables() {
-                self.check_open()?;
                 let above = space.version.newer_tables(place, table.meta()).cloned().collect();
                 let shaded = Shaded { space, place, table, above, states: &states, pairs_max };
-                if self.reclaim_table(&shaded, memory, share)? {
+                if self.reclaim_table(shaded, memory, share)? {
                     return Ok(true);
                 }
             }
@@ -479,19 +488,27 @@ impl Inner {
     /// Looks at a table, unless it is known, and writes it again if one part in `share` is dead and there is room.
     fn reclaim_table(
         &self,
-        shaded: &Shaded<'_>,
+        mut shaded: Shaded<'_>,
         memory: &mut Memory,
         share: u64,
     ) -> StoreResult<bool> {
-        let file = shaded.table.file_no();
-        if memory.damaged.has(file) {
-            return Ok(false);
+        while !memory.damaged.has(shaded.table.file_no()) {
+            self.check_open()?;
+            shaded.above.retain(|above| !memory.damaged.has(above.file_no()));
+            let done = self.look(&shaded, memory, share).and_then(|is_due| match is_due {
+                true => done_if_room(self.write_rest(&shaded).map(|()| true)),
+                false => Ok(false),
+            });
+            match done {
+                Ok(done) => return Ok(done),
+                // Without a table above, what that deletes or replaces counts as seen.
+                Err(error) => {
+                    let damaged = shaded.named_by(&error);
+                    memory.damaged.pass_by(error, [damaged])?;
+                }
+            }
         }
-        let done = self.look(shaded, memory, share).and_then(|is_due| match is_due {
-            true => done_if_room(self.write_rest(shaded).map(|()| true)),
-            false => Ok(false),
-        });
-        done.or_else(|error| memory.damaged.pass_by(error, [file]).map(|()| false))
+        Ok(false)
     }
 
     /// Whether one part in `share` of a table is dead, and there is room for the rest.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use varve_env::sim::SimEnv;
+use varve_env::sim::{FaultRule, SimEnv, SimOp};
 
 use super::*;
 use crate::{Batch, DbOptions, KeyspaceOptions, Store, StoreSnapshot};
@@ -68,4 +68,42 @@ fn what_is_kept_of_pinned_rows_is_bounded_however_many_states_see_them() {
     assert!(left < full / 2, "{full} bytes, then {left}");
     check(&*states[0].0, space, &states[0].1);
     check(&*db.snapshot().unwrap(), space, &[STATES + 1; ROWS as usize]);
+}
+
+/// A table of which nothing could be read had all tables below it pass for damaged.
+#[test]
+fn a_damaged_table_is_not_in_the_way_of_those_below() {
+    let env = SimEnv::new(2);
+    let options =
+        DbOptions { sublevels_trigger: 1000, level_base_bytes: 1 << 30, ..DbOptions::default() };
+    let db = Db::open(Arc::clone(&env) as _, Path::new("/store"), options).unwrap();
+    let space = KeyspaceOptions { prefixed: false, compressed: false };
+    let space = db.keyspace("rows", space).unwrap();
+    (0..ROWS).for_each(|row| put(&db, space, row, 0));
+    db.flush().unwrap();
+    [0, ROWS - 1].iter().for_each(|row| put(&db, space, *row, 1));
+    db.flush().unwrap();
+    let damaged =
+        env.files_raw().into_iter().filter(|path| path.extension() == Some("table".as_ref()));
+    let damaged = damaged.max().unwrap();
+    (0..ROWS - 10).for_each(|row| {
+        let mut batch = Batch::new();
+        batch.delete(space, row.to_be_bytes());
+        db.write(batch).unwrap();
+    });
+    db.flush().unwrap();
+    let path_suffix = damaged.to_str().unwrap().to_owned();
+    env.fail(FaultRule { path_suffix, op: SimOp::Read, nth: 1, errno: 5, sticky: true });
+    let full = env.used_bytes();
+    assert!(db.reclaim().unwrap() > 0);
+    assert!(env.fault_count() > 0, "nobody looked");
+    let left = env.used_bytes();
+    assert!(left < full / 2, "{full} bytes, then {left}");
+    env.clear_faults();
+    for row in 0..ROWS {
+        let value = db.get(space, &row.to_be_bytes()).unwrap();
+        let round = value.map(|value| u64::from_be_bytes(value[8..16].try_into().unwrap()));
+        let expected = (row >= ROWS - 10).then_some(u64::from(row == ROWS - 1));
+        assert_eq!(round, expected, "row {row}");
+    }
 }
