@@ -11,7 +11,8 @@ use varve_format::edit::TableMeta;
 use varve_types::{FileNo, SublevelId};
 
 use super::{
-    Job, LevelState, Levels, Run, Shape, States, level_bytes, overlapping, stepped, target_bytes,
+    Job, LevelState, Levels, Run, Shape, States, level_bytes, merged_bytes, overlapping, stepped,
+    target_bytes,
 };
 use crate::version::{LEVELS, Place};
 
@@ -59,12 +60,6 @@ pub(super) fn pick(shape: &Shape, levels: &Levels<'_>, states: &States) -> Optio
     let fitting = due.iter().filter_map(job).find(|(_, job, bytes)| job.is_move || fits(*bytes));
     let (score, job, _) = fitting.or_else(|| due.first().and_then(job))?;
     Some((score, job))
-}
-
-/// Bytes that a merge takes of `table`, and writes again.
-fn merged_bytes(shape: &Shape, table: &TableMeta) -> u64 {
-    let pointed = table.segments.iter().map(|share| share.bytes);
-    table.total_bytes() + if shape.values_in_rows { pointed.sum() } else { 0 }
 }
 
 /// The next job of `level`, and bytes that it takes.

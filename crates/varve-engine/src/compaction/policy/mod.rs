@@ -176,6 +176,12 @@ pub(crate) fn target_bytes(shape: &Shape, level: usize) -> u64 {
     shape.level_base_bytes.saturating_mul(growth).max(1)
 }
 
+/// Bytes that a merge takes of `table`, and writes again.
+fn merged_bytes(shape: &Shape, table: &TableMeta) -> u64 {
+    let pointed = table.segments.iter().map(|share| share.bytes);
+    table.total_bytes() + if shape.values_in_rows { pointed.sum() } else { 0 }
+}
+
 fn run_bytes(run: &Run<'_>) -> u64 {
     run.tables.iter().map(|table| table.total_bytes()).sum()
 }

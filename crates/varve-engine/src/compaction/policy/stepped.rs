@@ -21,12 +21,13 @@ use varve_format::edit::TableMeta;
 use varve_types::{FileNo, SublevelId};
 
 use super::{
-    Job, LevelState, Levels, Run, Shape, States, level_bytes, overlapping, run_bytes, target_bytes,
+    Job, LevelState, Levels, Run, Shape, States, level_bytes, merged_bytes, overlapping, run_bytes,
+    target_bytes,
 };
 use crate::CompactionPolicy;
 use crate::version::{LEVELS, Place};
 
-/// Bytes of inputs, in tables' worth, at which a job ends.
+/// Bytes that a job takes, in tables' worth, at which it ends.
 const JOB_TABLES: u64 = 8;
 /// Rows that replace older ones may be this part of all: two of three bytes are needed by nobody then.
 const REPLACING_MAX: (u64, u64) = (2, 3);
@@ -158,7 +159,7 @@ fn range_job(
         Some(first.largest_key.clone())
     } else {
         let tables: Vec<&TableMeta> = upper_tables.into_iter().chain(lower_tables).collect();
-        end_of_job(&tables, shape.room_bytes.min(JOB_TABLES * shape.table_bytes))
+        end_of_job(shape, &tables)
     };
     let within = |table: &&&TableMeta| {
         table.largest_key >= first.smallest_key
@@ -175,9 +176,10 @@ fn range_job(
     Some(Job { level, inputs, output_level, output_sublevel: None, end, is_move, state })
 }
 
-/// The first key at which a table ends and the tables that begin before it come to `bytes`; none if
+/// The first key at which a table ends and the tables that begin before it come to a job's bytes; none if
 /// they never do before the last.
-fn end_of_job(tables: &[&TableMeta], bytes: u64) -> Option<Bytes> {
+fn end_of_job(shape: &Shape, tables: &[&TableMeta]) -> Option<Bytes> {
+    let bytes_max = shape.room_bytes.min(JOB_TABLES * shape.table_bytes);
     let mut by_start = tables.to_vec();
     by_start.sort_by(|a, b| a.smallest_key.cmp(&b.smallest_key));
     let mut ends: Vec<&Bytes> = tables.iter().map(|table| &table.largest_key).collect();
@@ -185,10 +187,10 @@ fn end_of_job(tables: &[&TableMeta], bytes: u64) -> Option<Bytes> {
     let (mut begun, mut sum) = (0, 0u64);
     for end in &ends {
         while let Some(table) = by_start.get(begun).filter(|table| table.smallest_key <= **end) {
-            sum = sum.saturating_add(table.total_bytes());
+            sum = sum.saturating_add(merged_bytes(shape, table));
             begun += 1;
         }
-        if sum >= bytes {
+        if sum >= bytes_max {
             return (*end != *ends.last()?).then(|| (*end).clone());
         }
     }
@@ -216,6 +218,8 @@ fn sink(runs: &[Run<'_>], range: &(Bytes, Bytes)) -> Option<SublevelId> {
 
 #[cfg(test)]
 mod tests {
+    use varve_format::segment::SegmentShare;
+
     use super::super::testing::{files, levels, table};
     use super::*;
 
@@ -278,6 +282,29 @@ mod tests {
         assert_eq!(end(71).as_deref(), Some(&b"m"[..]));
         assert_eq!(end(70).as_deref(), Some(&b"c"[..]));
         assert_eq!(end(0).as_deref(), Some(&b"c"[..]));
+    }
+
+    /// Values that the merge brings into rows were left out: it was refused, and picked again and again.
+    #[test]
+    fn where_values_are_brought_into_rows_a_job_takes_less() {
+        let pointing = |file, range, bytes| {
+            let share = SegmentShare { segment: FileNo::new(9), bytes };
+            TableMeta { segments: vec![share], ..table(file, range, 10) }
+        };
+        let tables = [
+            (0, 2, pointing(3, ("a", "c"), 20)),
+            (0, 2, pointing(4, ("l", "z"), 20)),
+            (0, 1, pointing(1, ("b", "m"), 30)),
+            (0, 1, pointing(2, ("n", "z"), 20)),
+        ];
+        let end = |values_in_rows, room_bytes| {
+            let shape = Shape { values_in_rows, room_bytes, ..STEPPED };
+            job(&shape, &tables, &States::default()).unwrap().end
+        };
+        assert_eq!(end(true, 71).as_deref(), Some(&b"m"[..]));
+        assert_eq!(end(true, 70).as_deref(), Some(&b"c"[..]));
+        assert_eq!(end(false, 30).as_deref(), Some(&b"m"[..]));
+        assert_eq!(end(false, 71), None);
     }
 
     #[test]
