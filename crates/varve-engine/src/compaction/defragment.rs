@@ -11,14 +11,17 @@
 //!
 //! Source: KVFS thesis 3.2.1, with what it leaves open: it runs while the store is used.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
 use varve_format::table::Zones;
+use varve_types::KeyspaceId;
 
 use super::CLOSE_CHECK_VERSIONS;
 use super::done_if_room;
 use super::outputs::{Outputs, Written};
+use super::policy::Memory;
 use super::policy::defragment::{self, Fit, LIVE_PERCENT_MIN, Rewrite, Room};
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
@@ -127,27 +130,38 @@ impl Inner {
     }
 
     fn defragment_most(&self, dead_percent_max: u64, fit: Fit) -> StoreResult<bool> {
-        let _states = self.compaction_job.lock();
+        let mut memory = self.compaction_job.lock();
         self.check_changeable()?;
-        self.defragment_one(dead_percent_max, fit)
+        self.defragment_one(&mut memory, dead_percent_max, fit)
     }
 
     /// Rewrites one table of a key space of whose files more than `dead_percent_max` is dead. False if there is
-    /// none, or no room.
-    ///
-    /// REQUIRES: the lock of compaction jobs.
-    pub(crate) fn defragment_one(&self, dead_percent_max: u64, fit: Fit) -> StoreResult<bool> {
+    /// none, or no room. `memory` is what the lock of compaction jobs is for.
+    pub(crate) fn defragment_one(
+        &self,
+        memory: &mut BTreeMap<KeyspaceId, Memory>,
+        dead_percent_max: u64,
+        fit: Fit,
+    ) -> StoreResult<bool> {
         let view = self.views.get();
         for space in view.spaces() {
+            let damaged = &mut memory.entry(space.id).or_default().damaged;
             let tables: Vec<_> = space.version.tables().map(|(_, table)| table.meta()).collect();
-            let files = defragment::uses(tables.iter().copied());
-            if defragment::dead_percent(&files) <= dead_percent_max {
-                continue;
+            let mut files = defragment::uses(tables.iter().copied());
+            loop {
+                files.retain(|file, _| !damaged.has(*file));
+                if defragment::dead_percent(&files) <= dead_percent_max {
+                    break;
+                }
+                let (free_bytes, file_bytes) = (self.space.room()?, self.options.table_bytes);
+                let room = Room { free_bytes, file_bytes };
+                let Some(rewrite) = defragment::pick(&tables, &files, fit, room) else { break };
+                match done_if_room(self.rewrite(space, &rewrite)) {
+                    Ok(done) => return Ok(done),
+                    // They stay as long as this table does.
+                    Err(error) => damaged.pass_by(error, rewrite.emptied)?,
+                }
             }
-            let (free_bytes, file_bytes) = (self.space.room()?, self.options.table_bytes);
-            let room = Room { free_bytes, file_bytes };
-            let Some(rewrite) = defragment::pick(&tables, &files, fit, room) else { continue };
-            return done_if_room(self.rewrite(space, &rewrite));
         }
         Ok(false)
     }

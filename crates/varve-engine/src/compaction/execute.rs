@@ -144,7 +144,7 @@ impl Inner {
             drop(view);
             let did = (self.space.is_scarce()? && self.reclaim(&mut memory, DEAD_SHARE_FAIR)?) || {
                 let dead_percent_max = self.options.dead_percent_max.into();
-                self.defragment_one(dead_percent_max, Fit::Best)?
+                self.defragment_one(&mut memory, dead_percent_max, Fit::Best)?
             };
             self.update_pace();
             return Ok(did);

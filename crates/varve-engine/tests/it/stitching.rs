@@ -112,6 +112,39 @@ fn directories_that_were_created_at_once_are_not_copied() {
     }
 }
 
+/// A zone of which a block could not be read poisoned the store when it was to be emptied, although nobody had asked for it.
+#[test]
+fn a_damaged_zone_is_passed_by_where_zones_are_emptied() {
+    let options = options(CompactionPolicy::Stitched);
+    let env = SimEnv::new(3);
+    let (db, id) = open_with(&env, options.clone());
+    fill(&db, id, 60, 2);
+    let before = db.fragmentation();
+    assert!(before.under_utilized > 3, "{before:?}");
+    db.close().unwrap();
+    // Nothing is merged for the shape of the levels.
+    let options = DbOptions {
+        dead_percent_max: 0,
+        sublevels_trigger: 1000,
+        level_base_bytes: 1 << 30,
+        ..options
+    };
+    let mut emptied = 0;
+    let damaged = tables(&env);
+    for damaged in &damaged {
+        let env = env.power_cut_keep_all();
+        env.damage(damaged, 2000, 1).unwrap();
+        let (db, _) = open_with(&env, options.clone());
+        for at in 0..2000 {
+            let mut batch = Batch::new();
+            batch.put(id, key(1000, at), value(1000, at));
+            db.write(batch).unwrap();
+        }
+        emptied += u64::from(db.fragmentation().dead_bytes < before.dead_bytes / 2);
+    }
+    assert!(emptied * 10 > damaged.len() as u64 * 9, "{emptied} of {}", damaged.len());
+}
+
 /// 3.2.1: zones of little use are emptied, and only the room that there is is needed.
 #[test]
 fn defragmentation_gives_room_back_and_loses_nothing() {
