@@ -122,7 +122,7 @@ pub struct StoreDesign {
     pub filter: TableFilter,
     /// The levels whose tables have them.
     pub filtered_levels: FilteredLevels,
-    /// Whether the store changes all this but the index by itself.
+    /// Whether the store chooses compaction, the filtered levels and whether there is one filter over the upper ones by itself.
     pub tuning: Tuning,
     /// Which runs of blocks stay where they are, if lazy leveled or stitched.
     pub stitch_threshold_bytes: StitchThreshold,

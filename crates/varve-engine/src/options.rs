@@ -25,7 +25,7 @@ const STEPPED_SUBLEVELS: usize = 16;
 /// Notes of what lookups found take one part in so many of the cache.
 const FINDINGS_SHARE: usize = 64;
 
-/// How tables are merged and moved down (DESIGN.md section 3 names the other choices).
+/// How tables are merged and moved down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CompactionPolicy {

@@ -338,7 +338,8 @@ pub(crate) fn invalid(error: FsError) -> StoreError {
 }
 
 impl VarveFs {
-    /// Opens the store in `dir`. `NotAStore`, `Locked`, `NewerFormat` and `Damaged` say why not.
+    /// Opens the store in `dir`. `NotAStore`, `Locked`, `NewerFormat` and `Damaged` say why not, `Io` what the storage answered, and
+    /// `Invalid`, among others, that the storage is read-only, which `read_only` does not make do.
     pub fn open(env: Arc<dyn Env>, dir: &Path, options: MountOptions) -> StoreResult<VarveFs> {
         Superblock::read(env.as_ref(), dir)?;
         let lock = take_lock(env.as_ref(), dir, options.mount_point.as_deref())?;

@@ -33,7 +33,7 @@ pub(crate) fn is_inode_id(ino: InodeId) -> bool {
     ino == InodeId::ROOT || (InodeId::FIRST_FREE.get()..=ID_MAX).contains(&ino.get())
 }
 
-/// How ids are chosen (DESIGN.md section 4 names the others).
+/// How ids are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdPolicy {
     /// The next number.

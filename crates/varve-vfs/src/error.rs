@@ -52,8 +52,9 @@ pub enum FsError {
     /// The file handle is not open, or not in the mode needed.
     #[error("bad file handle")]
     BadHandle,
-    /// A program is executed from the file.
-    #[error("a program is executed from the file")]
+    /// A program is executed from the file, a large file is open as it was before a commit, or files that a commit would change
+    /// are open for writing.
+    #[error("the file is in use")]
     TextBusy,
     /// The file would exceed the largest size.
     #[error("file too large")]
@@ -114,7 +115,7 @@ pub enum FsError {
     #[error("the transaction gave way to others; abort it and begin again")]
     GaveWay,
     /// Not at this moment; the same call will do soon.
-    #[error("not at this moment, as the mount is being upgraded; try again")]
+    #[error("not at this moment; try again")]
     TryAgain,
     /// A large file is open for writing outside of the transaction.
     #[error("the file is open for writing outside of the transaction")]

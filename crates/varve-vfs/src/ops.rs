@@ -10,9 +10,9 @@ use crate::{
     Attr, Blocked, FileType, FsError, FsResult, SetAttr, TreeLimits, TreeQuota, TreeUsage,
 };
 
-/// Who asks. The front end has checked permissions if it can (the kernel does, with every mount
-/// option Varve uses); what remains to the file system is ownership of new objects and the rules that
-/// depend on it.
+/// Who asks. The front end has checked permissions if it can (the kernel does, but on mounts of root
+/// alone, where they bind nobody); what remains to the file system is ownership of new objects and the
+/// rules that depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// File-system user id.
@@ -199,7 +199,10 @@ pub enum Transact {
 ///
 /// Errors common to all: `Storage` when the storage below fails or is damaged; `Stale` for an inode id
 /// that stands for nothing; `ReadOnly` for a change of a read-only mount; `NoSpace` for a change when
-/// the storage below is full.
+/// the storage below is full; `QuotaExceeded` for one beyond the limits of a directory above; `Blocked`
+/// when serializable transactions have locked what the call needs: it may be made again after
+/// [`Vfs::wait_for_locks`], and [`insist`] ends the wait; `GaveWay` in a transaction that has lost its
+/// locks.
 pub trait Vfs: Send + Sync {
     /// Finds `name` in the directory `parent`.
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry>;

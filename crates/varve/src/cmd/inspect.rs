@@ -15,8 +15,8 @@ use crate::output;
 /// What to print.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The store, for its levels and tables; or a file of it: VARVE, LOCK, varve.log, CURRENT, a manifest, a log, a table,
-    /// a segment, a large file or blocks of one
+    /// The store, for its levels and tables; or a file of it: VARVE, VARVE.copy, LOCK, varve.log, varve.log.old, CURRENT,
+    /// a manifest, a log, a table, a segment, a map of sub-levels, a large file or blocks of one
     #[arg(value_name = "STORE|FILE")]
     file: PathBuf,
     /// Print every row too

@@ -11,8 +11,31 @@ use varve::{Result, logging};
 
 use crate::output;
 
+const OPTIONS: &str = "\
+Mount options; the last of opposites counts:
+  ro, rw                      refuse every change, or not
+  noatime, relatime, strictatime, lazytime
+                              when reading moves the time of last access [default: relatime]
+  allow_other, noallow_other  let other users in, or not [default: let them in if root mounts]
+  default_permissions         have permissions checked with noallow_other, too
+  suid, nosuid, dev, nodev, exec, noexec
+                              as in mount(8)
+  sync, async                 make each write durable before it returns, or not
+  acl, noacl                  obey access control lists, or not
+  memory=SIZE                 memory for memtables and caches, 4M at least; --memory goes before it
+  transport=auto|dev|uring    how requests travel [default: io_uring where the kernel offers it, else /dev/fuse]
+  threads=N                   readers of /dev/fuse [default: one per CPU, at most 16]
+  passthrough, nopassthrough  have the kernel read and write large files straight, or not
+  newfiles=auto|small|large   whether new files begin as large ones [default: as the last files of their directory]
+  idlepoll, noidlepoll        have idle CPUs poll while requests come thick, or not [default: in virtual machines]
+  giveway, nogiveway          have the daemon's threads let programs go first meanwhile, or not
+  private, noprivate          mount for the daemon and its children alone where nothing else may be done, or fail
+  defaults, auto, noauto, nofail, user, users, owner, group, _netdev, x-*
+                              as in fstab(5)";
+
 /// What to mount, and how.
 #[derive(Args)]
+#[command(after_help = OPTIONS)]
 pub(crate) struct Arguments {
     /// The store
     store: PathBuf,
@@ -21,11 +44,10 @@ pub(crate) struct Arguments {
     /// Stay in the foreground, with messages on the terminal
     #[arg(short, long)]
     foreground: bool,
-    /// Mount options, separated by commas: ro, noatime, allow_other, noallow_other, nosuid, nodev, noexec, sync, memory=SIZE
-    /// and more: README.md has all
+    /// Mount options, separated by commas: those below
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Memory for memtables and caches [default: 256M]
+    /// Memory for memtables and caches, 4M at least [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = mounting::memory)]
     memory: Option<u64>,
     /// Say how it was mounted, and more in the log

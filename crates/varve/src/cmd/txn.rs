@@ -34,7 +34,7 @@ enum Action {
     Diff(TellArguments),
     /// Tell where a transaction is, when it began and how many paths and pairs it has changed
     Status(TellArguments),
-    /// Run a program in a transaction: committed if it succeeds, else aborted
+    /// Run a program in a transaction, as root: committed if it succeeds, else aborted
     Run(RunArguments),
     /// Run a program where a view is seen at a directory
     #[command(hide = true)]
@@ -122,7 +122,8 @@ struct RunArguments {
     /// How often to run the program again if others have changed what it changed, or it gave way to them
     #[arg(long, value_name = "N", default_value_t = 0)]
     retry: u32,
-    /// The directory to work in, on a mount: the program sees the transaction there, all others what was before
+    /// The directory to work in, on a mount: the program sees the transaction there, all others what was before. It begins in
+    /// the working directory that you are in; what it does elsewhere is done at once
     dir: PathBuf,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]

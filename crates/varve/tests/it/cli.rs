@@ -409,6 +409,21 @@ fn a_store_is_tuned_by_hand_or_by_itself() {
     fails(varve().args(["tune", "/nowhere/at/all"]), 1);
 }
 
+/// Most were told by nothing that is installed.
+#[test]
+fn the_help_of_mount_tells_every_option() {
+    let help = String::from_utf8(run(varve().args(["mount", "--help"])).stdout).unwrap();
+    let told: BTreeSet<&str> = help.split([' ', ',', '\n', '|', '=']).collect();
+    let hint = fails(varve().args(["mount", "-o", "none-such", "store", "dir"]), 2);
+    let (_, known) = hint.split_once("known are ").unwrap();
+    let known = known.replace(", and what only mount(8) reads (", " ").replace(')', "");
+    let known: BTreeSet<&str> =
+        known.split_whitespace().map(|one| one.split('=').next().unwrap()).collect();
+    assert!(known.len() > 40, "{known:?}");
+    let untold: Vec<_> = known.difference(&told).collect();
+    assert!(untold.is_empty(), "{untold:?}");
+}
+
 #[test]
 fn completions_and_manual_pages_are_complete() {
     let script = run(varve().args(["completions", "bash"]));
