@@ -1,18 +1,22 @@
 //! Streams that nobody sends: refused with what is wrong about them, and nothing changes.
 
 use bytes::Bytes;
-use varve_fs::stream::frame::{Frame, FrameReader, FrameWriter, Header};
-use varve_fs::stream::{ReceiveError, read_header};
-use varve_fs::{MountOptions, VarveFs};
+use varve_fs::stream::frame::{Frame, FrameReader, FrameWriter, Header, SentRow};
+use varve_fs::stream::{ReceiveError, Received, read_header};
+use varve_fs::{FormatOptions, MountOptions, VarveFs};
 use varve_schema::{
     Body, CHUNK_BYTES, EntryRow, FileKind, Home, Inode, NameHasher, ParentPointer, ParentRow,
     RowKey, XattrRow, encode_inode_row,
 };
 use varve_types::InodeId;
+use varve_vfs::{Vfs, XattrMode};
 
+use crate::bench::Rows;
+use crate::crash::sim_store;
 use crate::sent::{receive, sent, source, target};
 use crate::sent_files::changed_files;
 use crate::snapshots::{open_with, same, view};
+use crate::support::{Calls, ROOT};
 
 /// The frames of a stream.
 pub(crate) fn frames(mut stream: &[u8]) -> Vec<Frame> {
@@ -28,6 +32,19 @@ fn stream_of(frames: &[Frame]) -> Vec<u8> {
     let mut writer = FrameWriter::new(&mut out).unwrap();
     frames.iter().for_each(|frame| writer.write(frame).unwrap());
     out
+}
+
+/// The end behind `frames`.
+fn end_of(frames: &[Frame]) -> Frame {
+    let (mut rows, mut bytes) = (0, 0);
+    for frame in frames {
+        match frame {
+            Frame::Rows { rows: more, .. } => rows += more.len() as u64,
+            Frame::Bytes { bytes: more, .. } => bytes += more.len() as u64,
+            _ => {}
+        }
+    }
+    Frame::End { frames: frames.len() as u64, rows, bytes }
 }
 
 /// The first version sent files whole that were in the base.
@@ -55,15 +72,7 @@ fn a_stream_of_the_first_version_with_a_base_is_received() {
             _ => {}
         }
     }
-    let (mut rows, mut bytes) = (0, 0);
-    for frame in &old {
-        match frame {
-            Frame::Rows { rows: more, .. } => rows += more.len() as u64,
-            Frame::Bytes { bytes: more, .. } => bytes += more.len() as u64,
-            _ => {}
-        }
-    }
-    old.push(Frame::End { frames: old.len() as u64, rows, bytes });
+    old.push(end_of(&old));
     let old = stream_of(&old);
     assert!(old.len() > 5 * two.len(), "{} and {}", old.len(), two.len());
     receive(&there, &old).unwrap();
@@ -328,6 +337,20 @@ fn inodes_that_no_store_holds_are_refused() {
     forger.end();
 }
 
+/// Rows of attributes of one inode that are more than it may have, by key.
+fn too_many_attributes(hasher: &NameHasher, ino: InodeId) -> Vec<SentRow> {
+    let mut rows: Vec<_> = (10..27)
+        .map(|i| {
+            let (name, mut row) = (format!("user.{i}"), XattrRow::default());
+            row.set(name.as_bytes(), &[3; 65_536]);
+            let key = RowKey::xattr(ino, hasher.xattr(name.as_bytes()));
+            (key.to_bytes().to_vec(), Some(row.encode()))
+        })
+        .collect();
+    rows.sort();
+    rows
+}
+
 /// Chunks and attributes came unread that nothing can be made of.
 #[test]
 fn data_that_no_store_holds_is_refused() {
@@ -349,15 +372,7 @@ fn data_that_no_store_holds_is_refused() {
     let key = RowKey::xattr(ino, hasher.xattr(b"user.b"));
     forger.refuses("another hash", 1, key, attribute(b"user.a"));
     // Too many of them, in one frame and in several.
-    let mut rows: Vec<_> = (10..27)
-        .map(|i| {
-            let (name, mut row) = (format!("user.{i}"), XattrRow::default());
-            row.set(name.as_bytes(), &[3; 65_536]);
-            let key = RowKey::xattr(ino, hasher.xattr(name.as_bytes()));
-            (key.to_bytes().to_vec(), Some(row.encode()))
-        })
-        .collect();
-    rows.sort();
+    let mut rows = too_many_attributes(hasher, ino);
     for in_a_frame in [17, 16, 1] {
         refused(&forger.there, good, "more than 1048576 bytes", &|frames| {
             frames.truncate(1);
@@ -374,6 +389,85 @@ fn data_that_no_store_holds_is_refused() {
         frames.insert(1, Frame::Rows { space: 1, rows: rows.clone() });
     });
     forger.end();
+}
+
+/// Receives the first `cut` frames, and then the rest of them as if the sender had been asked for it.
+fn receive_in_two(there: &VarveFs, frames: &[Frame], cut: usize) -> Result<Received, ReceiveError> {
+    let broken = receive(there, &stream_of(&frames[..cut]));
+    let Err(ReceiveError::Interrupted(_)) = broken else { return broken };
+    let receipt = there.interrupted_receipt().unwrap().unwrap();
+    let mut rest = vec![frames[0].clone()];
+    let Frame::Header(header) = &mut rest[0] else { panic!("no header") };
+    header.from = receipt.position;
+    rest.extend_from_slice(&frames[cut..frames.len() - 1]);
+    rest.push(end_of(&rest));
+    receive(there, &stream_of(&rest))
+}
+
+/// Who went on with a receipt asked about the attributes of the inode of the last row, whatever row that was: those of another
+/// whose last had come before were never counted.
+#[test]
+fn too_many_attributes_are_refused_wherever_their_stream_broke_off() {
+    let forger = Forger::new(69);
+    let ino = inlined(&forger.good).2.ino;
+    let rows = too_many_attributes(&forger.hasher, ino);
+    let chunk = RowKey::chunk(InodeId::new(ino.get() + 1), 0).to_bytes().to_vec();
+    let mut with_chunk = rows.clone();
+    with_chunk.push((chunk.clone(), Some(vec![1])));
+    let data = |rows: &[SentRow]| Frame::Rows { space: 1, rows: rows.to_vec() };
+    let names = Frame::Rows { space: 2, rows: vec![(b"none".to_vec(), None)] };
+    let header = forger.good[0].clone();
+    let streams = [
+        vec![header.clone(), data(&with_chunk)],
+        vec![header.clone(), data(&rows), data(&with_chunk[17..])],
+        vec![header.clone(), data(&rows[..9]), data(&with_chunk[9..])],
+        vec![header, data(&rows), names],
+    ];
+    for (n, mut frames) in streams.into_iter().enumerate() {
+        frames.push(end_of(&frames));
+        for cut in 1..frames.len() {
+            let came = receive_in_two(&forger.there, &frames, cut);
+            let Err(ReceiveError::Stream(text)) = came else { panic!("{n}, {cut}: {came:?}") };
+            assert!(text.contains("more than 1048576 bytes"), "{text}");
+            assert_eq!(forger.there.interrupted_receipt().unwrap(), None);
+        }
+    }
+    forger.end();
+}
+
+/// An inode that had more attributes already before there was a bound keeps them; a receipt that was gone on with behind other
+/// rows of that inode was refused for them.
+#[test]
+fn attributes_that_were_too_many_before_keep_no_stream_from_going_on() {
+    let env = sim_store(70, &FormatOptions::default());
+    let fs = open_with(&env, MountOptions::default());
+    let ino = fs.mk(ROOT, "file");
+    fs.put_at(ino, 0, &[1; 60_000]);
+    fs.setxattr(ino, b"user.a", b"value", XattrMode::Set).unwrap();
+    let superblock = fs.superblock();
+    let key = u128::from_str_radix(&superblock.name_hash_key, 16).unwrap();
+    let hasher = NameHasher::new(key, superblock.name_hash_bits);
+    fs.close().unwrap();
+    let raw = Rows::open(&env);
+    for (key, value) in too_many_attributes(&hasher, ino) {
+        raw.put(raw.data, RowKey::from_bytes(&key).unwrap(), value.unwrap());
+    }
+    raw.close();
+    let fs = open_with(&env, MountOptions::default());
+    fs.create_snapshot("one").unwrap();
+    fs.close().unwrap();
+    let other = env.power_cut_keep_all();
+    let fs = open_with(&env, MountOptions::default());
+    fs.put_at(fs.find(ROOT, "file").unwrap().ino, 0, &[2; 60_000]);
+    fs.create_snapshot("two").unwrap();
+    let good = frames(&sent(&fs, "two", Some("one")));
+    let is_data = |frame: &Frame| matches!(frame, Frame::Rows { space: 1, .. });
+    assert_eq!(good.iter().filter(|frame| is_data(frame)).count(), 1);
+    for cut in 1..good.len() {
+        let there = open_with(&other.power_cut_keep_all(), MountOptions::default());
+        receive_in_two(&there, &good, cut).unwrap();
+        same(&view(&fs, "two"), &there);
+    }
 }
 
 /// A new store was made of whatever a header said, and could not be opened.

@@ -32,7 +32,7 @@ use super::plain::objects_in;
 use super::receipt::{RECEIPT_KEY, Receipt, TO_BE_NAMED};
 use super::receive::ReceiveError;
 use super::send::{Progress, Totals};
-use super::{DATA_SPACE, META_SPACE, NAMES_SPACE, PAIRS_SPACE, hex};
+use super::{DATA_SPACE, META_SPACE, NAMES_SPACE, PAIRS_SPACE, hex, unhex};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::objects::Objects;
@@ -48,6 +48,14 @@ const NOTED_BYTES: u64 = 64 << 20;
 /// Large files after which it is done, too.
 const NOTED_FILES: u64 = 64;
 
+/// The inode of a row of extended attributes.
+fn attributes_of(key: &[u8]) -> Option<InodeId> {
+    match RowKey::from_bytes(key)?.data_kind() {
+        DataRow::Xattr(ino) => Some(ino),
+        DataRow::Chunk(..) => None,
+    }
+}
+
 /// A snapshot on its way into the store.
 pub(super) struct Receiving<'a> {
     fs: &'a VarveFs,
@@ -59,7 +67,7 @@ pub(super) struct Receiving<'a> {
     inodes_end: InodeId,
     /// The numbers of the dictionaries that have names, once their pairs come.
     numbers: Option<BTreeSet<u32>>,
-    /// The inode of the last row of data, whose extended attributes may not all have come.
+    /// The inode of the last row, if that was of extended attributes, of which more may come.
     attributes_of: Option<InodeId>,
     /// The large files of the last row, with their lengths.
     expected: Vec<(InodeId, u64)>,
@@ -82,7 +90,8 @@ impl<'a> Receiving<'a> {
     ) -> Receiving<'a> {
         let begun = receipt.position.as_ref().and_then(|position| position.file);
         let last = receipt.position.as_ref().filter(|position| position.space == DATA_SPACE);
-        let last = last.and_then(|position| u64::from_str_radix(position.key.get(..16)?, 16).ok());
+        let last = last.and_then(|position| unhex(&position.key));
+        let attributes_of = last.and_then(|key| attributes_of(&key));
         Receiving {
             fs,
             txn,
@@ -92,7 +101,7 @@ impl<'a> Receiving<'a> {
             version: header.version,
             inodes_end: InodeId::new(header.inodes_end),
             numbers: None,
-            attributes_of: last.map(InodeId::new),
+            attributes_of,
             expected: Vec::new(),
             file: None,
             begun,
@@ -163,8 +172,9 @@ impl<'a> Receiving<'a> {
                 None => batch.delete(keyspace, key),
             }
         }
-        if space == DATA_SPACE {
-            self.check_attributes(&batch)?;
+        match space {
+            DATA_SPACE => self.check_attributes(&batch, &last)?,
+            _ => self.check_last_attributes()?,
         }
         self.expected = match space {
             META_SPACE => objects_in(&last, value.as_ref())?,
@@ -183,8 +193,9 @@ impl<'a> Receiving<'a> {
         Ok(self.branch.write(batch).map_err(error::store)?)
     }
 
-    /// Refuses more extended attributes than one inode may have: of inodes all of whose rows have come with `batch`.
-    fn check_attributes(&mut self, batch: &Batch) -> Result<(), ReceiveError> {
+    /// Refuses more extended attributes than one inode may have: of inodes all of whose rows have come with `batch`, which ends
+    /// with the row `last`. Whoever goes on behind it knows of no others.
+    fn check_attributes(&mut self, batch: &Batch, last: &[u8]) -> Result<(), ReceiveError> {
         let mut came: BTreeMap<InodeId, BTreeMap<RowKey, Option<&Bytes>>> = BTreeMap::new();
         came.extend(self.attributes_of.map(|ino| (ino, BTreeMap::new())));
         for op in batch.ops() {
@@ -197,13 +208,21 @@ impl<'a> Receiving<'a> {
                 came.entry(ino).or_default().insert(key, value);
             }
         }
-        self.attributes_of = came.last_key_value().map(|(ino, _)| *ino);
+        self.attributes_of = attributes_of(last);
         for (ino, rows) in came {
             if Some(ino) != self.attributes_of {
                 self.check_attributes_of(ino, &rows)?;
             }
         }
         Ok(())
+    }
+
+    /// The same of the inode of the last row. REQUIRES: all rows of data have come.
+    fn check_last_attributes(&mut self) -> Result<(), ReceiveError> {
+        match self.attributes_of.take() {
+            Some(ino) => self.check_attributes_of(ino, &BTreeMap::new()),
+            None => Ok(()),
+        }
     }
 
     /// The same of one inode, once `rows` are in the place of those that are there.
@@ -434,9 +453,7 @@ impl<'a> Receiving<'a> {
 
     /// Step 4.
     pub(super) fn finish(&mut self) -> Result<(), ReceiveError> {
-        if let Some(ino) = self.attributes_of {
-            self.check_attributes_of(ino, &BTreeMap::new())?;
-        }
+        self.check_last_attributes()?;
         self.note_all()?;
         let base = self.branch.base().map_err(error::store)?;
         let (meta, mut then, mut now) = (self.fs.meta, BTreeMap::new(), BTreeMap::new());
