@@ -416,12 +416,15 @@ fn too_many_attributes_are_refused_wherever_their_stream_broke_off() {
     with_chunk.push((chunk.clone(), Some(vec![1])));
     let data = |rows: &[SentRow]| Frame::Rows { space: 1, rows: rows.to_vec() };
     let names = Frame::Rows { space: 2, rows: vec![(b"none".to_vec(), None)] };
+    let other = too_many_attributes(&forger.hasher, InodeId::new(ino.get() + 2));
     let header = forger.good[0].clone();
     let streams = [
         vec![header.clone(), data(&with_chunk)],
         vec![header.clone(), data(&rows), data(&with_chunk[17..])],
         vec![header.clone(), data(&rows[..9]), data(&with_chunk[9..])],
-        vec![header, data(&rows), names],
+        vec![header.clone(), data(&rows), names],
+        // Out of order.
+        vec![header, data(&rows[..9]), data(&other[..1]), data(&rows[9..])],
     ];
     for (n, mut frames) in streams.into_iter().enumerate() {
         frames.push(end_of(&frames));
@@ -433,6 +436,36 @@ fn too_many_attributes_are_refused_wherever_their_stream_broke_off() {
         }
     }
     forger.end();
+}
+
+#[test]
+fn attributes_of_a_base_count_with_those_that_come() {
+    let forger = Forger::new(71);
+    let ino = inlined(&forger.good).2.ino;
+    let rows = too_many_attributes(&forger.hasher, ino);
+    // Behind them are those of another inode.
+    let other = too_many_attributes(&forger.hasher, InodeId::new(ino.get() + 2)).remove(0);
+    let with = |good: &[Frame], rows: &[SentRow]| {
+        let is_later = |frame: &Frame| matches!(frame, Frame::Rows { space: 2.., .. });
+        let mut frames = good.to_vec();
+        let at = good.iter().position(is_later).unwrap();
+        frames.insert(
+            at,
+            Frame::Rows { space: 1, rows: [rows, std::slice::from_ref(&other)].concat() },
+        );
+        frames.pop();
+        frames.push(end_of(&frames));
+        (frames, at)
+    };
+    receive(&forger.there, &stream_of(&with(&forger.good, &rows[..9]).0)).unwrap();
+    let two = frames(&sent(&forger.fs, "two", Some("one")));
+    let (all, at) = with(&two, &rows[9..]);
+    for cut in at..all.len() {
+        let came = receive_in_two(&forger.there, &all, cut);
+        let Err(ReceiveError::Stream(text)) = came else { panic!("{cut}: {came:?}") };
+        assert!(text.contains("more than 1048576 bytes"), "{text}");
+    }
+    receive(&forger.there, &stream_of(&with(&two, &rows[9..15]).0)).unwrap();
 }
 
 /// An inode that had more attributes already before there was a bound keeps them; a receipt that was gone on with behind other

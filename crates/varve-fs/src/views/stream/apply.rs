@@ -69,6 +69,9 @@ pub(super) struct Receiving<'a> {
     numbers: Option<BTreeSet<u32>>,
     /// The inode of the last row, if that was of extended attributes, of which more may come.
     attributes_of: Option<InodeId>,
+    /// The newest inode of which such rows have come: of those above there are none yet. `None` where the base or an earlier stream
+    /// may have brought some.
+    newest: Option<InodeId>,
     /// The large files of the last row, with their lengths.
     expected: Vec<(InodeId, u64)>,
     /// The one that is coming.
@@ -92,6 +95,7 @@ impl<'a> Receiving<'a> {
         let last = receipt.position.as_ref().filter(|position| position.space == DATA_SPACE);
         let last = last.and_then(|position| unhex(&position.key));
         let attributes_of = last.and_then(|key| attributes_of(&key));
+        let is_all = receipt.base.is_none() && receipt.position.is_none();
         Receiving {
             fs,
             txn,
@@ -102,6 +106,7 @@ impl<'a> Receiving<'a> {
             inodes_end: InodeId::new(header.inodes_end),
             numbers: None,
             attributes_of,
+            newest: is_all.then_some(InodeId::new(0)),
             expected: Vec::new(),
             file: None,
             begun,
@@ -209,9 +214,12 @@ impl<'a> Receiving<'a> {
             }
         }
         self.attributes_of = attributes_of(last);
+        let newest = self.newest;
+        self.newest = newest.max(newest.and(came.keys().next_back().copied()));
         for (ino, rows) in came {
             if Some(ino) != self.attributes_of {
-                self.check_attributes_of(ino, &rows)?;
+                let are_all = newest.is_some_and(|newest| ino > newest);
+                self.check_attributes_of(ino, &rows, are_all)?;
             }
         }
         Ok(())
@@ -220,28 +228,31 @@ impl<'a> Receiving<'a> {
     /// The same of the inode of the last row. REQUIRES: all rows of data have come.
     fn check_last_attributes(&mut self) -> Result<(), ReceiveError> {
         match self.attributes_of.take() {
-            Some(ino) => self.check_attributes_of(ino, &BTreeMap::new()),
+            Some(ino) => self.check_attributes_of(ino, &BTreeMap::new(), false),
             None => Ok(()),
         }
     }
 
-    /// The same of one inode, once `rows` are in the place of those that are there.
+    /// The same of one inode, once `rows` are in the place of those that are there; of none if they `are_all`.
     fn check_attributes_of(
         &self,
         ino: InodeId,
         rows: &BTreeMap<RowKey, Option<&Bytes>>,
+        are_all: bool,
     ) -> Result<(), ReceiveError> {
         let mut bytes = XattrBytes::default();
         for row in rows.values().flatten() {
             let row = XattrRow::decode(row).map_err(|_| wrong("a row that cannot be read"))?;
             bytes.add_row(&row);
         }
-        for_each_xattr_row(&self.branch, self.fs.data, ino, &mut |key, row| {
-            if !rows.contains_key(&key) {
-                bytes.add_row(&row);
-            }
-            !bytes.is_too_much()
-        })?;
+        if !are_all {
+            for_each_xattr_row(&self.branch, self.fs.data, ino, &mut |key, row| {
+                if !rows.contains_key(&key) {
+                    bytes.add_row(&row);
+                }
+                !bytes.is_too_much()
+            })?;
+        }
         match bytes.is_too_much() {
             true => Err(wrong(&format!(
                 "extended attributes of inode {ino} of more than {XATTRS_BYTES_MAX} bytes"
