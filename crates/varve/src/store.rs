@@ -1,6 +1,6 @@
 //! A store as a whole: format, open, who holds it.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -215,6 +215,12 @@ impl Holder {
         mounts.is_ok_and(|mounts| self.mount_among(&mounts, store).is_none())
     }
 
+    /// Its mount of `store`, if whoever asks sees it.
+    pub(crate) fn seen_mount(&self, store: &Path) -> io::Result<Option<MountPoint>> {
+        let mounts = varve_fuse::find_mounts()?;
+        Ok(self.mount_among(&mounts, store).cloned())
+    }
+
     /// Its mount of `store`, of `mounts`: the directory may have been renamed meanwhile, or the store be told by another path.
     fn mount_among<'a>(&self, mounts: &'a [MountPoint], store: &Path) -> Option<&'a MountPoint> {
         let store = store.canonicalize().ok();
@@ -309,14 +315,13 @@ impl InUse {
                 mount_point.display()
             )),
             Some(mount_point) => {
-                let mounts = varve_fuse::find_mounts();
-                let seen = mounts.as_ref().map(|mounts| self.holder.mount_among(mounts, dir));
-                error.hint(match (self.holder.pid, seen) {
+                error.hint(match (self.holder.pid, self.holder.seen_mount(dir)) {
                     (Some(pid), Ok(None)) => {
                         format!("only process {pid} sees that mount: {}", words_of_private(pid))
                     }
                     (_, seen) => {
-                        let seen = seen.ok().flatten().map_or(mount_point, |mount| &mount.dir);
+                        let seen = seen.ok().flatten().map(|mount| mount.dir);
+                        let seen = seen.as_ref().unwrap_or(mount_point);
                         format!("`varve umount {}` first", seen.display())
                     }
                 })

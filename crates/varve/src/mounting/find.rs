@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use varve_fuse::{MountPoint, find_mounts, mount_of};
 
-use crate::{Error, Result};
+use crate::{Error, Result, store};
 
 /// The Varve mount that `path` is on: mounted there or above. `None` if there is none.
 pub fn find_mount(path: &Path) -> Result<Option<MountPoint>> {
@@ -48,9 +48,25 @@ pub(crate) fn whole_mounts(mount: &MountPoint) -> Result<Vec<PathBuf>> {
 
 /// That `path`, which is not on a Varve mount, is on none.
 pub(crate) fn not_on_mount(path: &Path) -> Error {
+    if store::is_store(path) {
+        return is_store(path);
+    }
     within_mount(path).unwrap_or_else(|| {
         Error::failed(format!("{} is not on a Varve mount", path.display()))
             .hint("`findmnt -t fuse.varve` lists the mounts")
+    })
+}
+
+/// That a store was named, and where its files are.
+fn is_store(path: &Path) -> Error {
+    let mounted = store::holder(path).ok().flatten();
+    let mounted = mounted.and_then(|holder| holder.seen_mount(path).ok().flatten());
+    let path = path.display();
+    Error::failed(format!("{path} is a store, and not on a Varve mount")).hint(match mounted {
+        Some(MountPoint { dir, .. }) => {
+            format!("name {}, where it is mounted, or a directory below that", dir.display())
+        }
+        None => format!("`varve mount {path} DIR`, and name DIR"),
     })
 }
 

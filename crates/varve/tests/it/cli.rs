@@ -492,7 +492,7 @@ fn stats_tell_what_a_mount_does() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("\nvarve_requests_total{operation=\"create\"} 50\n"), "{text}");
     let missing = fails(varve().arg("stats").arg(mount.store()), 1);
-    assert!(missing.contains("is not on a Varve mount"), "{missing}");
+    assert!(missing.contains("is a store, and not on a Varve mount"), "{missing}");
 }
 
 /// What a daemon says comes as the value of an attribute, which some seventy dictionaries or some hundreds of limits filled: status,

@@ -507,6 +507,29 @@ fn who_asks_while_a_store_closes_waits_too() {
     }
 }
 
+/// Who named the store where a directory of its mount is meant was told to look for mounts.
+#[test]
+fn a_store_in_the_place_of_a_directory_on_its_mount_is_told_apart() {
+    let Some(mount) = Mount::new() else { return };
+    let (dir, store) = (mount.path().display().to_string(), mount.store());
+    let refused = |next: &str| {
+        let commands: [&[&str]; 3] = [&["txn", "begin"], &["txn", "run"], &["stats"]];
+        for words in commands {
+            let mut command = varve();
+            command.args(words).arg(&store);
+            if words.ends_with(&["run"]) {
+                command.args(["--", "true"]);
+            }
+            let said = fails(&mut command, 1);
+            assert!(said.contains("is a store, and not on a Varve mount"), "{words:?}: {said}");
+            assert!(said.contains(next), "{words:?}: {said}");
+        }
+    };
+    refused(&format!("hint: name {dir}, where it is mounted, or a directory below that\n"));
+    mount.unmount();
+    refused(&format!("hint: `varve mount {} DIR`, and name DIR\n", store.display()));
+}
+
 /// The threads that take clients spun while the daemon had no descriptor for one.
 #[test]
 fn clients_wait_while_there_are_no_descriptors() {
