@@ -15,6 +15,9 @@ pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
 /// The most changes of one request.
 pub const CHANGES_MAX: u32 = 100_000;
 
+/// Bytes of the transaction with which a request begins.
+pub const TRANSACTION_BYTES: usize = 8;
+
 /// Memory that a pair takes while it is changed, beside that of its bytes.
 const PAIR_MEMORY_BYTES: usize = 256;
 
@@ -223,6 +226,11 @@ impl Parts<'_> {
     fn nothing_left(&self) -> Read<()> {
         if self.0.is_empty() { Ok(()) } else { Err("bytes after its end") }
     }
+}
+
+/// The transaction, or 0, of a request that begins with `body`.
+pub fn transaction_of(body: &[u8]) -> u64 {
+    Parts(body).u64().unwrap_or(0)
 }
 
 /// Bytes of memory that it takes at most, about, to do what is asked for in `body`: of a change each pair takes some beside its own.

@@ -5,7 +5,8 @@
 //! 3. A client sends requests one after the other and gets each answer before the next. One that says something that
 //!    is none is told so, and hung up on; one that says nothing for [`IDLE_MAX`], or is longer about a request or its answer than
 //!    [`CLIENT_PATIENCE`], is hung up on too, so that no place is held for ever.
-//! 4. Large requests wait for memory ([`Room`]): all that are being received share some, and all that are worked on.
+//! 4. Large requests wait for memory ([`Room`]): all that are being received share some, and all that are worked on. Those in
+//!    transactions have some of their own, as the others may have theirs while they wait for what transactions have locked.
 //!
 //! When the session pauses for another program, requests that wait are answered with a failure or by a hang-up; what
 //! was acknowledged is in the store.
@@ -20,7 +21,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::protocol::{Failure, Request, Response, memory_bytes};
+use super::protocol::{
+    Failure, Request, Response, TRANSACTION_BYTES, memory_bytes, transaction_of,
+};
 use super::room::Room;
 use super::{answer, body_len, receive_body, send};
 use crate::mounting::ViewDesk;
@@ -33,9 +36,9 @@ const SOCKET_NAME: &str = "kv";
 const CLIENTS_MAX: usize = 64;
 /// How long a client may take to say a request that it has begun, and to hear an answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
-/// Memory for requests that are being received.
+/// Memory for requests that are being received, outside of transactions and in them.
 const RECEIVED_BYTES: usize = 8 << 20;
-/// Memory for requests that are worked on.
+/// The same for those that are worked on.
 const WORK_BYTES: usize = 48 << 20;
 /// How long a request may wait for that: those that have it may wait for what others have locked.
 const WORK_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -118,14 +121,33 @@ fn read_only(error: &Error) -> Response {
 struct Hall {
     patience: Duration,
     idle_max: Duration,
+    outside: Rooms,
+    in_transactions: Rooms,
+}
+
+/// Memory for requests.
+struct Rooms {
     received: Room,
     work: Room,
 }
 
+impl Rooms {
+    fn new() -> Rooms {
+        Rooms { received: Room::new(RECEIVED_BYTES), work: Room::new(WORK_BYTES) }
+    }
+}
+
 impl Hall {
     fn new(patience: Duration, idle_max: Duration) -> Hall {
-        let (received, work) = (Room::new(RECEIVED_BYTES), Room::new(WORK_BYTES));
-        Hall { patience, idle_max, received, work }
+        Hall { patience, idle_max, outside: Rooms::new(), in_transactions: Rooms::new() }
+    }
+
+    /// What a request that begins with `begun` takes its memory of.
+    fn rooms_of(&self, begun: &[u8]) -> &Rooms {
+        match transaction_of(begun) {
+            0 => &self.outside,
+            _ => &self.in_transactions,
+        }
     }
 }
 
@@ -137,11 +159,14 @@ fn serve(mut client: UnixStream, desk: &Desk, hall: &Hall) -> std::io::Result<()
         refuse(&mut client, "only root and the user who mounted may do this");
         return Ok(());
     }
-    while let Some(len) = next_len(&mut client, hall)? {
+    while let Some((len, mut body)) = begin_next(&mut client, hall)? {
+        let rooms = hall.rooms_of(&body);
         // Who has some of it goes on within a time.
-        let Some(received) = hall.received.take(len, hall.idle_max) else { return Ok(()) };
-        let body = receive_body(&mut InTime::new(&client, hall.patience), len)?;
-        let Some(_work) = hall.work.take(memory_bytes(&body), WORK_WAIT_MAX) else {
+        let Some(received) = rooms.received.take(len, hall.idle_max) else { return Ok(()) };
+        let begun = body.len();
+        body.resize(len, 0);
+        InTime::new(&client, hall.patience).read_exact(&mut body[begun..])?;
+        let Some(_work) = rooms.work.take(memory_bytes(&body), WORK_WAIT_MAX) else {
             let text = "other requests take all memory there is for them; try again".to_owned();
             let busy = Response::Failed(Failure::Locked, text).encode();
             send(&mut InTime::new(&client, hall.patience), &busy)?;
@@ -162,8 +187,8 @@ fn serve(mut client: UnixStream, desk: &Desk, hall: &Hall) -> std::io::Result<()
     Ok(())
 }
 
-/// The length of the next request; `None` if the client has gone.
-fn next_len(client: &mut UnixStream, hall: &Hall) -> std::io::Result<Option<usize>> {
+/// The length of the next request, and how it begins: with its transaction. `None` if the client has gone.
+fn begin_next(client: &mut UnixStream, hall: &Hall) -> std::io::Result<Option<(usize, Vec<u8>)>> {
     client.set_read_timeout(Some(hall.idle_max))?;
     let mut len = [0; 4];
     let begun = loop {
@@ -175,8 +200,11 @@ fn next_len(client: &mut UnixStream, hall: &Hall) -> std::io::Result<Option<usiz
     if begun == 0 {
         return Ok(None);
     }
-    InTime::new(client, hall.patience).read_exact(&mut len[begun..])?;
-    body_len(len).map(Some)
+    let mut client = InTime::new(client, hall.patience);
+    client.read_exact(&mut len[begun..])?;
+    let len = body_len(len)?;
+    let begun = receive_body(&mut client, len.min(TRANSACTION_BYTES))?;
+    Ok(Some((len, begun)))
 }
 
 fn respond(desk: &Desk, transaction: u64, request: &Request) -> Response {
@@ -194,7 +222,7 @@ fn respond(desk: &Desk, transaction: u64, request: &Request) -> Response {
 mod tests {
     use std::io::Write;
 
-    use super::super::receive;
+    use super::super::{exchange, receive};
     use super::*;
 
     /// What a client hears, and why it is hung up on, that says `said` and then a byte now and then.
@@ -220,5 +248,30 @@ mod tests {
         assert!(late.contains(&hung_up_on(b"", false)));
         assert!(late.contains(&hung_up_on(&[9, 0, 0, 0, 1], false)));
         assert!(late.contains(&hung_up_on(&[0, 0, 16, 0], true)));
+    }
+
+    /// Large requests that wait for the locks of a transaction had all memory there was, and those of that transaction waited for it,
+    /// until the others had waited for too long and it lost its locks.
+    #[test]
+    fn requests_of_a_transaction_do_not_wait_for_those_that_wait_for_it() {
+        let hall = Hall::new(varve_testkit::PATIENCE, varve_testkit::PATIENCE);
+        let request = Request::Create(vec![b'x'; 1 << 20]);
+        let ask = |transaction: u64| {
+            let (served, mut client) = UnixStream::pair().unwrap();
+            client.set_read_timeout(Some(varve_testkit::PATIENCE)).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| serve(served, &Desk::default(), &hall));
+                let answer = exchange(&mut client, &request.encode(transaction)).unwrap();
+                drop(client);
+                Response::decode(&answer).unwrap()
+            })
+        };
+        let rooms = hall.rooms_of(&request.encode(0));
+        let all = [&rooms.received, &rooms.work].map(|room| room.take(usize::MAX, Duration::ZERO));
+        assert!(all.iter().all(Option::is_some));
+        let no_mount = |response| matches!(response, Response::Failed(Failure::Storage, _));
+        assert!(no_mount(ask(7)));
+        drop(all);
+        assert!(no_mount(ask(0)));
     }
 }
