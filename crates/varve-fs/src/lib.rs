@@ -66,6 +66,6 @@ pub use options::{Atime, FormatOptions, MountOptions, NewFiles};
 pub use overlay::{OverlayReport, inspect_overlay};
 pub use superblock::Superblock;
 pub use views::{
-    ChangeKind, CommitError, Committed, Diff, Isolation, OnConflict, PathChange, RollBackError,
-    Transaction, TransactionLocks, TransactionOptions, ViewKind, ViewName, stream,
+    ChangeKind, CommitError, Committed, Diff, Isolation, OnConflict, PathChange, ROLL_BACK_PHASES,
+    RollBackError, Transaction, TransactionLocks, TransactionOptions, ViewKind, ViewName, stream,
 };

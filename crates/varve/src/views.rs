@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Uid;
 use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
+use varve_fs::fsck::Progress;
 use varve_fs::{
     ChangeKind, CommitError, Committed, MountOptions, Original, RollBackError, Transaction,
     TransactionLocks, TransactionOptions, VarveFs, ViewKind, ViewName,
@@ -40,6 +41,16 @@ const CLOSE_POLL: Duration = Duration::from_millis(5);
 /// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
 pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {
     Asked::at(path)?.ask(request)
+}
+
+/// Takes the store at `path`, or the one mounted there, back to its snapshot `name`; `progress` hears how far that is.
+pub fn roll_back_watched(
+    path: &Path,
+    name: &str,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let request = ViewRequest::Rollback { name: name.to_owned(), dry_run: false, watched: true };
+    Asked::at(path)?.ask_watching(request, progress).map(drop)
 }
 
 /// A store of which something is asked.
@@ -77,10 +88,18 @@ impl Asked {
 
     /// Does `request`; the answer is a JSON value.
     pub(crate) fn ask(&self, request: ViewRequest) -> Result<Value> {
+        self.ask_watching(request, &mut |_| ())
+    }
+
+    fn ask_watching(
+        &self,
+        request: ViewRequest,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Value> {
         if !store::is_served(&self.store)? {
-            return on_store(&self.store, &request);
+            return on_store(&self.store, &request, progress);
         }
-        control::ask(self, &Request::Views(request))
+        control::ask_watching(self, &Request::Views(request), progress)
     }
 
     /// The daemon that was reached in the store, if it may answer; what else keeps it from that becomes an error by `otherwise`.
@@ -160,7 +179,11 @@ pub(crate) fn store_and_view(source: &OsStr) -> (PathBuf, Option<ViewName>) {
     found.filter(|_| !store::is_store(Path::new(source))).unwrap_or_else(|| (source.into(), None))
 }
 
-fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
+fn on_store(
+    store: &Path,
+    request: &ViewRequest,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Value> {
     let file_system = FileSystem::open(store, &MountOptions::default())?;
     let fs = file_system.inner();
     let done = match request {
@@ -170,9 +193,9 @@ fn on_store(store: &Path, request: &ViewRequest) -> Result<Value> {
         ViewRequest::DeleteSnapshot { name } => delete_snapshot(&fs, name).map(|()| Value::Null),
         ViewRequest::ListSnapshots => list_snapshots(&fs, None),
         ViewRequest::DiffSnapshots { from, to } => diff_snapshots(&fs, from, to.as_deref()),
-        ViewRequest::Rollback { name, dry_run: true } => rollback_diff(&fs, name),
-        ViewRequest::Rollback { name, dry_run: false } => {
-            roll_back(&fs, name, |_| ()).map(|()| Value::Null)
+        ViewRequest::Rollback { name, dry_run: true, .. } => rollback_diff(&fs, name),
+        ViewRequest::Rollback { name, dry_run: false, .. } => {
+            roll_back(&fs, name, progress, |_| ()).map(|()| Value::Null)
         }
         ViewRequest::Commit { id } => commit(&fs, id, None, None)
             .map(|_| Value::Null)
@@ -355,8 +378,13 @@ fn commit_unlocked(
 }
 
 /// Takes the file system back to a snapshot. `follow` is told of what has changed, also where not all went well.
-pub(crate) fn roll_back(fs: &VarveFs, name: &str, follow: impl FnOnce(&Committed)) -> Result<()> {
-    let done = fs.roll_back(name);
+pub(crate) fn roll_back(
+    fs: &VarveFs,
+    name: &str,
+    progress: &mut dyn FnMut(Progress),
+    follow: impl FnOnce(&Committed),
+) -> Result<()> {
+    let done = fs.roll_back_watched(name, progress);
     if let Some(committed) = done.as_ref().map_or_else(RollBackError::committed, Some) {
         follow(committed);
     }

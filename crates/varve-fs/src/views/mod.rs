@@ -59,7 +59,7 @@ pub use diff::{ChangeKind, Diff, PathChange};
 pub(crate) use file::{Own, ViewFile};
 pub(crate) use names::{is_fleeting, is_place};
 pub use plan::Committed;
-pub use rollback::RollBackError;
+pub use rollback::{ROLL_BACK_PHASES, RollBackError};
 pub use serial::TransactionLocks;
 pub use txn::{Isolation, OnConflict, Transaction, TransactionOptions};
 

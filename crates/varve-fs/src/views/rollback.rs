@@ -36,6 +36,7 @@ use super::txn::{Purpose, Transaction, TransactionOptions};
 use crate::dictionaries::unreadable;
 use crate::error;
 use crate::fs::VarveFs;
+use crate::fsck::Progress;
 use crate::rows::read_pending_row;
 use crate::superblock::view_dir;
 use folded::FoldedThen;
@@ -44,8 +45,17 @@ use folded::FoldedThen;
 const ATTEMPTS: u32 = 20;
 /// The wait between two of them.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Rows after which it is told how far it is.
+const TOLD_ROWS: u64 = 1 << 10;
 /// Bytes of one write to the transaction, about.
 const BATCH_BYTES: usize = 1 << 20;
+
+/// The parts of a rollback, as they are told to who watches it: rows of the state now are looked at, large files copied where
+/// they must be, and what that has come to is committed.
+pub const ROLL_BACK_PHASES: [&str; 3] = [ROWS, LARGE_FILES, CHANGES];
+const ROWS: &str = "rows";
+const LARGE_FILES: &str = "large files";
+const CHANGES: &str = "changes";
 
 /// Why a rollback has changed nothing, unless it is [`CommitError::Unfinished`].
 #[derive(Debug)]
@@ -82,11 +92,20 @@ impl VarveFs {
     /// Makes the tree what it was in the snapshot `name`, durably, all of it or nothing, dictionaries too. Costs what has
     /// changed since. `NotFound` if there is no such snapshot.
     pub fn roll_back(&self, name: &str) -> Result<Committed, RollBackError> {
+        self.roll_back_watched(name, &mut |_| ())
+    }
+
+    /// The same, and tells how far it is, by [`ROLL_BACK_PHASES`]; from the beginning where it meets changes of others.
+    pub fn roll_back_watched(
+        &self,
+        name: &str,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Committed, RollBackError> {
         self.writable()?;
         let mut left = ATTEMPTS;
         loop {
             left -= 1;
-            match self.try_roll_back(name) {
+            match self.try_roll_back(name, progress) {
                 Err(RollBackError::NotCommitted(
                     CommitError::Conflict(_)
                     | CommitError::InUse(_)
@@ -99,12 +118,16 @@ impl VarveFs {
         }
     }
 
-    fn try_roll_back(&self, name: &str) -> Result<Committed, RollBackError> {
+    fn try_roll_back(
+        &self,
+        name: &str,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Committed, RollBackError> {
         let (epoch, stored) = self.find_snapshot(name)?.ok_or(FsError::NotFound)?;
         let before = self.views()?.db.open_snapshot(&stored).map_err(error::store)?;
         let options = TransactionOptions::default();
         let txn = self.begin_transaction_for(InodeId::ROOT, &options, Purpose::Rollback)?;
-        let done = self.undo(&txn, epoch, &before).and_then(|(now, folded)| {
+        let done = self.undo(&txn, epoch, &before, progress).and_then(|(now, folded)| {
             let view = self.open_transaction(&txn)?;
             self.unfold_known(&view, (&before, &now), folded)?;
             // What it sees of large files was kept only if it is still there.
@@ -127,6 +150,7 @@ impl VarveFs {
         txn: &Transaction,
         epoch: InodeId,
         before: &SnapshotStore,
+        progress: &mut dyn FnMut(Progress),
     ) -> Result<(SnapshotStore, FoldedThen), RollBackError> {
         let views = self.views()?;
         let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
@@ -134,7 +158,12 @@ impl VarveFs {
         let written = self.written_between(epoch, Some(txn.epoch))?;
         let mut undo = Undo::new(self, before, &now, &branch);
         let (spaces, mut failed) = (self.spaces_of(&[before, &now])?, None);
+        let mut rows = 0;
         let walked = now.changes_since(before, &spaces, &mut |keyspace, key, now| {
+            if rows % TOLD_ROWS == 0 {
+                progress(Progress { phase: ROWS, done: rows, permille: None });
+            }
+            rows += 1;
             failed = undo.row(keyspace, key, now).err();
             failed.is_none()
         });
@@ -145,10 +174,14 @@ impl VarveFs {
         undo.finish(&written)?;
         let own = view_dir(&self.dir, txn.epoch);
         let staged = Arc::new(self.objects.of_view(own, Some(epoch)));
-        for ino in undo.objects_then.intersection(&written) {
+        let copied: Vec<InodeId> = undo.objects_then.intersection(&written).copied().collect();
+        for (done, ino) in copied.iter().enumerate() {
+            let permille = Some((done * 1000 / copied.len()) as u16);
+            progress(Progress { phase: LARGE_FILES, done: done as u64, permille });
             staged.copy_own(*ino)?;
         }
         staged.sync_claimed().map_err(error::sync)?;
+        progress(Progress { phase: CHANGES, done: rows, permille: None });
         let folded = undo.folded;
         Ok((now, folded))
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::{
-    ChangeKind, CommitError, Diff, FormatOptions, MountOptions, RollBackError, VarveFs, ViewKind,
-    ViewName,
+    ChangeKind, CommitError, Diff, FormatOptions, MountOptions, ROLL_BACK_PHASES, RollBackError,
+    VarveFs, ViewKind, ViewName,
 };
 use varve_testkit::fsops::{
     Generator, NodeDump, Session, Times, TreeDump, TreePath, Universe, tree,
@@ -257,6 +257,28 @@ fn a_rollback_brings_back_what_the_snapshot_is_with_clones() {
 }
 
 /// A store with a snapshot and changes after it, to small and large files and to a dictionary.
+#[test]
+fn a_rollback_tells_how_far_it_is() {
+    let fs = open_with(&sim_store(90, &FormatOptions::default()), MountOptions::default());
+    let large = ["one", "two"].map(|name| fs.mk(ROOT, name));
+    large.iter().for_each(|ino| fs.put_at(*ino, 0, &[1; 100_000]));
+    for n in 0..2000 {
+        fs.mk(ROOT, &format!("{n}"));
+    }
+    fs.create_snapshot("then").unwrap();
+    large.iter().for_each(|ino| fs.put_at(*ino, 0, &[2; 10]));
+    (0..2000).for_each(|n| fs.mv(ROOT, &format!("{n}"), ROOT, &format!("new {n}")).unwrap());
+    let mut told = Vec::new();
+    fs.roll_back_watched("then", &mut |at| told.push((at.phase, at.done, at.permille))).unwrap();
+    let [rows, files, changes] = ROLL_BACK_PHASES;
+    let (parts, last) = told.split_at(told.len() - 3);
+    let expected: Vec<_> = (0..parts.len()).map(|n| (rows, n as u64 * 1024, None)).collect();
+    assert_eq!(parts, expected);
+    let (_, all, _) = last[2];
+    assert_eq!(last, [(files, 0, Some(0)), (files, 1, Some(500)), (changes, all, None)]);
+    assert!(all > 4000 && all.div_ceil(1024) == parts.len() as u64, "{told:?}");
+}
+
 fn changed_store(seed: u64) -> (Arc<SimEnv>, VarveFs) {
     let env = sim_store(seed, &FormatOptions::default());
     let fs = open_with(&env, MountOptions::default());

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use varve::transfer::{self, SendRequest};
-use varve::views::{ViewRequest, ask};
+use varve::views::{ViewRequest, ask, roll_back_watched};
 use varve::{Error, Result};
+use varve_fs::ROLL_BACK_PHASES;
+use varve_fs::fsck::Progress as At;
 
 use crate::output::{self, Progress};
 
@@ -208,6 +210,16 @@ impl<T: Read> Read for Counted<T> {
     }
 }
 
+/// What a rollback does with what it tells of.
+fn verb(at: &At) -> &'static str {
+    let [rows, files, _changes] = ROLL_BACK_PHASES;
+    match at.phase {
+        phase if phase == rows => "comparing",
+        phase if phase == files => "copying",
+        _ => "committing",
+    }
+}
+
 /// Does it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
@@ -233,8 +245,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             output::changes(&ask(path, request)?, *json)
         }
         Action::Rollback(RollbackArguments { path, name, dry_run, json }) => {
-            let done = ask(path, ViewRequest::Rollback { name: name.clone(), dry_run: *dry_run })?;
-            if *dry_run { output::changes(&done, *json) } else { Ok(()) }
+            if *dry_run {
+                let request =
+                    ViewRequest::Rollback { name: name.clone(), dry_run: true, watched: false };
+                return output::changes(&ask(path, request)?, *json);
+            }
+            output::watched(verb, |progress| roll_back_watched(path, name, progress))
         }
         Action::Send(arguments) => send(arguments),
         Action::Receive(arguments) => receive(arguments),

@@ -1,4 +1,5 @@
-//! What a daemon tells the process that started it or asked it for something, as one line of JSON.
+//! What a daemon tells the process that started it or asked it for something, as one line of JSON; before that, lines that tell how
+//! far it is, to who has asked for them.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,15 @@ use crate::{Error, Result};
 pub(crate) enum Report {
     /// The mount answers.
     Ready(Ready),
+    /// So far it is.
+    At {
+        /// What is being worked on.
+        phase: String,
+        /// How many of them are done.
+        done: u64,
+        /// The part of the phase that is done, in thousandths, as far as that is known.
+        permille: Option<u16>,
+    },
     /// It is done, and this is what there is to say.
     Done(serde_json::Value),
     /// It could not be done.
@@ -60,7 +70,7 @@ impl Report {
     pub(crate) fn into_value(self) -> Result<serde_json::Value> {
         match self {
             Report::Done(value) => Ok(value),
-            Report::Ready(_) => Ok(serde_json::Value::Null),
+            Report::Ready(_) | Report::At { .. } => Ok(serde_json::Value::Null),
             Report::Failed { message, hint, status } => {
                 let error = Error::failed(message).with_status(status);
                 Err(match hint {

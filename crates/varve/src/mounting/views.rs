@@ -19,6 +19,7 @@ use std::thread;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use varve_engine::paths::WritePaths;
+use varve_fs::fsck::Progress;
 use varve_fs::{CommitError, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
     ASKED_WAITS_MAX, MountOptions, MountPoint, MountWatch, Notifier, SessionOptions, UnmountError,
@@ -145,8 +146,12 @@ impl ViewDesk {
     }
 
     /// Does what a client asks. REQUIRES: the caller has entered, and the request is admitted.
-    pub(crate) fn answer(self: &Arc<Self>, request: &ViewRequest) -> Result<Value> {
-        self.answered(request).map_err(|error| match request {
+    pub(crate) fn answer(
+        self: &Arc<Self>,
+        request: &ViewRequest,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Value> {
+        self.answered(request, progress).map_err(|error| match request {
             ViewRequest::Commit { id }
             | ViewRequest::Abort { id }
             | ViewRequest::Diff { id }
@@ -170,7 +175,20 @@ impl ViewDesk {
         }
     }
 
-    fn answered(self: &Arc<Self>, request: &ViewRequest) -> Result<Value> {
+    fn roll_back(
+        self: &Arc<Self>,
+        name: &str,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Value> {
+        views::roll_back(&self.fs, name, progress, |committed| self.follow(committed))?;
+        Ok(Value::Null)
+    }
+
+    fn answered(
+        self: &Arc<Self>,
+        request: &ViewRequest,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Value> {
         match request {
             ViewRequest::CreateSnapshot { name } => {
                 let path = self.dir.join(views::create_snapshot(&self.fs, name)?.path());
@@ -189,11 +207,10 @@ impl ViewDesk {
             ViewRequest::Send(_) | ViewRequest::Receive => {
                 Err(Error::failed("a stream is sent and received otherwise"))
             }
-            ViewRequest::Rollback { name, dry_run: true } => views::rollback_diff(&self.fs, name),
-            ViewRequest::Rollback { name, dry_run: false } => {
-                views::roll_back(&self.fs, name, |committed| self.follow(committed))?;
-                Ok(Value::Null)
+            ViewRequest::Rollback { name, dry_run: true, .. } => {
+                views::rollback_diff(&self.fs, name)
             }
+            ViewRequest::Rollback { name, dry_run: false, .. } => self.roll_back(name, progress),
             ViewRequest::Begin { root, options } => {
                 let name = views::begin(&self.fs, *root, options)?;
                 self.begun(&name);

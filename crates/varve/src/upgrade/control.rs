@@ -6,6 +6,7 @@
 //! client: "redesign" LF                  -->  daemon
 //! client <--  {"ready": ...} LF  or  {"failed": ...} LF      by the daemon, or by its successor
 //! client <--  {"done": ...} LF  or  {"failed": ...} LF       if it is about views or a step of a redesign; streams: `transfer.rs`
+//! client <--  {"at": ...} LF                                 before that, if he has asked to be told how far it is; he says LF to each
 //! ```
 //!
 //! 1. A thread takes one client after the other. Only root and the daemon's own user are heard.
@@ -22,10 +23,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::net::{RecvFlags, SendFlags};
 use serde_json::Value;
+use varve_fs::ROLL_BACK_PHASES;
+use varve_fs::fsck::Progress;
 use varve_fuse::PauseHandle;
 
 use super::request::Request;
@@ -50,6 +54,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a binary may take to say whether it can take over.
 const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 const PROBE_POLL: Duration = Duration::from_millis(5);
+/// How often a client is told how far his request is.
+const TOLD_EVERY: Duration = Duration::from_millis(100);
 
 /// A binary that is to take over, and who asked.
 #[derive(Debug)]
@@ -132,6 +138,15 @@ pub(crate) fn listens(store: &Path) -> bool {
 
 /// Has the daemon that has the store open do `request`; its answer is a JSON value.
 pub(crate) fn ask(asked: &Asked, request: &Request) -> Result<Value> {
+    ask_watching(asked, request, &mut |_| ())
+}
+
+/// The same, where a daemon may tell how far it is.
+pub(crate) fn ask_watching(
+    asked: &Asked,
+    request: &Request,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Value> {
     let lost = |error: std::io::Error| {
         let hint = match request {
             Request::Views(ViewRequest::Commit { .. }) => {
@@ -150,12 +165,42 @@ pub(crate) fn ask(asked: &Asked, request: &Request) -> Result<Value> {
     line.push('\n');
     // A daemon that does not hear us says why before it hangs up.
     drop(daemon.write_all(line.as_bytes()));
-    let mut answer = String::new();
-    BufReader::new(daemon).read_line(&mut answer).map_err(lost)?;
-    match serde_json::from_str::<Report>(&answer) {
-        Ok(report) => report.into_value(),
-        Err(_) => Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
+    let (mut daemon, mut answer) = (BufReader::new(daemon), String::new());
+    loop {
+        answer.clear();
+        daemon.read_line(&mut answer).map_err(lost)?;
+        match serde_json::from_str::<Report>(&answer) {
+            Ok(Report::At { phase, done, permille }) => {
+                let known = ROLL_BACK_PHASES.into_iter().find(|known| *known == phase);
+                known.into_iter().for_each(|phase| progress(Progress { phase, done, permille }));
+                // One that is gone is noticed when there is no answer.
+                drop(daemon.get_mut().write_all(b"\n"));
+            }
+            Ok(report) => return report.into_value(),
+            Err(_) => return Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
+        }
     }
+}
+
+/// Tells `client`, if he wants that, now and then how far it is. Nobody waits for him: only once he says that he has heard the last line
+/// he gets another, so that there is room for his answer.
+fn tell(client: &UnixStream, is_wanted: bool) -> impl FnMut(Progress) {
+    let mut told: Option<Instant> = None;
+    move |Progress { phase, done, permille }| {
+        let is_late = told.is_none_or(|told| told.elapsed() >= TOLD_EVERY);
+        if is_wanted && is_late && (told.is_none() || has_heard(client)) {
+            told = Some(Instant::now());
+            let line = Report::At { phase: phase.to_owned(), done, permille }.line();
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _ = rustix::net::send(client, line.as_bytes(), flags);
+        }
+    }
+}
+
+/// Whether a client has said so since this was asked last.
+fn has_heard(client: &UnixStream) -> bool {
+    let mut said = [0; 1];
+    rustix::net::recv(client, &mut said, RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len == 1)
 }
 
 /// Places for clients.
@@ -212,7 +257,10 @@ fn serve(mut client: UnixStream, request: Request, desk: &Mutex<Desk>) {
                 ViewRequest::Send(_) | ViewRequest::Receive => {
                     views.transfer(&request, &mut client);
                 }
-                _ => answer(&mut client, &report(views.answer(&request))),
+                _ => {
+                    let done = views.answer(&request, &mut tell(&client, request.is_watched()));
+                    answer(&mut client, &report(done));
+                }
             },
             Err(error) => answer(&mut client, &Report::of(&error)),
         },
@@ -355,6 +403,35 @@ mod tests {
             drop(control);
             assert!(!store.join(CONTROL_NAME).exists());
         }
+    }
+
+    /// A client that is stopped must not find the room for his answer taken by what he was told before.
+    #[test]
+    fn who_asked_to_be_told_how_far_it_is_hears_one_line_after_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, _name) = socket::listen(opened(dir.path()), CONTROL_NAME).unwrap();
+        let at = |done| Progress { phase: ROLL_BACK_PHASES[0], done, permille: None };
+        let mut heard = Vec::new();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut client, _) = listener.accept().unwrap();
+                let request = understand(&client, CLIENT_PATIENCE).unwrap();
+                assert!(matches!(request, Request::Views(request) if request.is_watched()));
+                for done in 0..3 {
+                    tell(&client, false)(at(7));
+                    tell(&client, true)(at(done));
+                    varve_testkit::eventually("it is heard", || has_heard(&client));
+                    assert!(!has_heard(&client));
+                }
+                answer(&mut client, &Report::Done(Value::Null));
+            });
+            let name = "before".to_owned();
+            let request = ViewRequest::Rollback { name, dry_run: false, watched: true };
+            let asked = Asked::of_store(dir.path());
+            let hear = &mut |at: Progress| heard.push(at.done);
+            ask_watching(&asked, &Request::Views(request), hear).unwrap();
+        });
+        assert_eq!(heard, [0, 1, 2]);
     }
 
     /// Who asked for a commit of a daemon that died meanwhile was not told whether it may have happened.

@@ -50,6 +50,9 @@ pub enum ViewRequest {
         name: String,
         /// Only tell what would happen.
         dry_run: bool,
+        /// Tell now and then how far it is. A daemon of an earlier version does not.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        watched: bool,
     },
     /// Send a named state ([`crate::transfer`]).
     Send(SendRequest),
@@ -109,6 +112,11 @@ impl ViewRequest {
                 | ViewRequest::DiscardReceipt
         )
     }
+
+    /// Whether who asks wants to be told how far it is.
+    pub(crate) fn is_watched(&self) -> bool {
+        matches!(self, ViewRequest::Rollback { watched: true, .. })
+    }
 }
 
 /// What is to be copied, and where to.
@@ -143,12 +151,13 @@ mod tests {
 
     use super::*;
 
-    const SAID: [&str; 9] = [
+    const SAID: [&str; 10] = [
         r#"{"upgrade":{"binary":"/usr/bin/varve"}}"#,
         r#"{"upgrade":{"binary":[47,255,254]}}"#,
         r#""redesign""#,
         r#"{"views":"list_snapshots"}"#,
         r#"{"views":{"rollback":{"name":"before","dry_run":true}}}"#,
+        r#"{"views":{"rollback":{"name":"before","dry_run":false,"watched":true}}}"#,
         r#"{"views":{"diff_snapshots":{"from":"a","to":null}}}"#,
         r#"{"views":{"begin":{"root":1,"options":{"isolation":"serializable","on_conflict":"wait","lock_wait_ms":10000,"priority":0,"idle_abort_s":90}}}}"#,
         r#"{"views":{"clone":{"snapshot":null,"dir":1,"name":[97],"into":16,"to":[98,255]}}}"#,

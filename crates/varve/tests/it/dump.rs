@@ -11,7 +11,7 @@ use varve_testkit::{Command, skipped};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, OpenFlags};
 
-use crate::harness::{Mount, json, python, run, varve};
+use crate::harness::{Mount, json, run, told_a_terminal, varve};
 
 /// A store with a small and a large file, made without a mount.
 fn store_with_files(store: &Path) {
@@ -159,22 +159,11 @@ fn a_dump_that_is_interrupted_leaves_no_file() {
 fn a_dump_and_a_load_tell_a_terminal_how_far_they_are() {
     let dir = tempfile::tempdir().unwrap();
     store_with_files(&dir.path().join("a"));
-    let program = format!(
-        "import os, pty, subprocess\n\
-         def said(*words):\n\
-        \x20   terminal, end = pty.openpty()\n\
-        \x20   subprocess.run([{:?}, *words], stderr=end, stdout=subprocess.DEVNULL, check=True)\n\
-        \x20   os.close(end)\n\
-        \x20   told = b''\n\
-        \x20   try:\n\
-        \x20       while True: told += os.read(terminal, 65536)\n\
-        \x20   except OSError:\n\
-        \x20       return told\n\
-         told = said('dump', 'a', '-o', 'file')\n\
-         assert b'dumping lines: 0' in told and told.endswith(b'\\r\\x1b[K'), told\n\
-         told = said('load', 'b', 'file')\n\
-         assert b'loading lines: 0' in told and told.endswith(b'\\r\\x1b[K'), told\n",
-        env!("CARGO_BIN_EXE_varve")
-    );
-    python(dir.path(), &program);
+    for (words, begun) in [
+        (&["dump", "a", "-o", "file"][..], "dumping lines: 0"),
+        (&["load", "b", "file"], "loading lines: 0"),
+    ] {
+        let Some(told) = told_a_terminal(dir.path(), words) else { return };
+        assert!(told.contains(begun) && told.ends_with("\r\x1b[K"), "{told}");
+    }
 }

@@ -89,6 +89,24 @@ pub(crate) fn python(dir: &Path, program: &str) -> bool {
     found
 }
 
+/// What varve, run in `dir` with `words`, tells whoever looks on at a terminal, in the end. `None`, which is said, where there is no Python.
+pub(crate) fn told_a_terminal(dir: &Path, words: &[&str]) -> Option<String> {
+    let program = "import os, pty, subprocess, sys\n\
+         terminal, end = pty.openpty()\n\
+         subprocess.run(sys.argv[1:], stderr=end, stdout=subprocess.DEVNULL, check=True)\n\
+         os.close(end)\n\
+         told = b''\n\
+         try:\n\
+        \x20   while True: told += os.read(terminal, 65536)\n\
+         except OSError:\n\
+        \x20   sys.stdout.buffer.write(told)\n";
+    there_is("python3").then(|| {
+        let mut command = Command::new("python3");
+        command.args(["-c", program, env!("CARGO_BIN_EXE_varve")]).args(words);
+        String::from_utf8(run(command.current_dir(dir)).stdout).unwrap()
+    })
+}
+
 /// Whether other users can run the program under test; says if not.
 pub(crate) fn others_can_run() -> bool {
     let binary = Path::new(env!("CARGO_BIN_EXE_varve"));

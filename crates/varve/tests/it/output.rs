@@ -1,6 +1,6 @@
-//! Output that cannot be written, or that nobody reads any more.
+//! Output that cannot be written, or that nobody reads any more, and what is told of long work.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 use serde_json::Value;
 use varve_testkit::Command;
 
-use crate::harness::{Mount, can_mount, run, varve};
+use crate::harness::{Mount, can_mount, run, told_a_terminal, varve};
 
 fn with(path: &Path, arguments: &[&str]) -> Command {
     let mut command = varve();
@@ -94,4 +94,35 @@ fn a_reader_that_has_gone_ends_a_scan() {
     let all = pages(24);
     let few = pages(1);
     assert!(all >= 8 && few <= 2, "{few} of {all} pages");
+}
+
+/// A large rollback said nothing until it was done.
+#[test]
+fn a_rollback_tells_a_terminal_how_far_it_is() {
+    let Some(mount) = Mount::new() else { return };
+    let (dir, store) = (mount.path(), mount.store());
+    fs::write(dir.join("large"), vec![1; 100_000]).unwrap();
+    run(varve().args(["snapshot", "create"]).arg(&dir).arg("before"));
+    let change = || {
+        fs::write(dir.join("large"), vec![2; 100_000]).unwrap();
+        fs::write(dir.join("new"), "new").unwrap();
+    };
+    let rolls_back = |path: &Path| {
+        let path = path.to_str().unwrap();
+        let told = told_a_terminal(Path::new("/"), &["snapshot", "rollback", path, "before"])?;
+        assert!(told.contains("comparing rows: 0"), "{told:?}");
+        assert!(told.ends_with("\r\x1b[K"), "{told:?}");
+        Some(())
+    };
+    change();
+    if rolls_back(&dir).is_none() {
+        return;
+    }
+    assert!(!dir.join("new").exists());
+    change();
+    mount.unmount();
+    rolls_back(&store).unwrap();
+    mount.mount();
+    assert!(!dir.join("new").exists());
+    assert_eq!(fs::read(dir.join("large")).unwrap(), vec![1; 100_000]);
 }
