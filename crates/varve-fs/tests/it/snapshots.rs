@@ -256,7 +256,6 @@ fn a_rollback_brings_back_what_the_snapshot_is_with_clones() {
     roll_back_and_forth(200..212, 8);
 }
 
-/// A store with a snapshot and changes after it, to small and large files and to a dictionary.
 #[test]
 fn a_rollback_tells_how_far_it_is() {
     let fs = open_with(&sim_store(90, &FormatOptions::default()), MountOptions::default());
@@ -279,6 +278,7 @@ fn a_rollback_tells_how_far_it_is() {
     assert!(all > 4000 && all.div_ceil(1024) == parts.len() as u64, "{told:?}");
 }
 
+/// A store with a snapshot and changes after it, to small and large files and to a dictionary.
 fn changed_store(seed: u64) -> (Arc<SimEnv>, VarveFs) {
     let env = sim_store(seed, &FormatOptions::default());
     let fs = open_with(&env, MountOptions::default());
