@@ -104,10 +104,20 @@ struct Claimed {
     files: BTreeMap<InodeId, (Arc<dyn File>, Claim)>,
     /// There are others.
     more: bool,
+    /// Nothing becomes durable any more that claims one.
+    ended: bool,
     /// Those made since: no row that claims one of them is durable.
     made: HashSet<InodeId>,
     /// Directories with new names.
     dirs: BTreeSet<PathBuf>,
+}
+
+impl Claimed {
+    /// What has been claimed until now.
+    fn take(&mut self) -> Claimed {
+        let ended = self.ended;
+        std::mem::replace(self, Claimed { ended, ..Claimed::default() })
+    }
 }
 
 impl Objects {

@@ -19,6 +19,9 @@ impl Objects {
     pub(crate) fn claim(&self, ino: InodeId, file: Arc<dyn File>) {
         {
             let mut claimed = self.claimed.lock();
+            if claimed.ended {
+                return;
+            }
             if let Some((known, _)) = claimed.files.get_mut(&ino) {
                 *known = file;
                 return;
@@ -39,6 +42,16 @@ impl Objects {
             // One that was tried is remembered besides, and fails the sync that comes before the row.
             Err(_) => claimed.more = true,
         }
+    }
+
+    /// Of a view that has ended: no row becomes durable any more that claims its objects. They hold it, so it would stay for ever.
+    pub(crate) fn end_claims(&self) {
+        let mut claimed = self.claimed.lock();
+        claimed.ended = true;
+        let files = std::mem::take(&mut claimed.files);
+        // The last of them may be all that held this.
+        drop(claimed);
+        drop(files);
     }
 
     /// The directory with the name of an object, if there is one.
@@ -112,13 +125,13 @@ impl Objects {
     pub(crate) fn sync_claimed(&self) -> io::Result<()> {
         let _others_wait = self.syncing.lock();
         self.check_failed()?;
-        let claimed = std::mem::take(&mut *self.claimed.lock());
+        let claimed = self.claimed.lock().take();
         // What was not tried, or could not be looked for, is no sync that failed: the next call does all of it again.
         self.sync_all_of(claimed).inspect_err(|_| self.unclaimed.note())
     }
 
     fn sync_all_of(&self, claimed: Claimed) -> io::Result<()> {
-        let Claimed { files, mut dirs, more, made: _ } = claimed;
+        let Claimed { files, mut dirs, more, made: _, ended: _ } = claimed;
         if more || self.unclaimed.any() {
             self.sync_tree()?;
         }

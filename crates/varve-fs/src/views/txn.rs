@@ -358,6 +358,10 @@ impl VarveFs {
     pub(super) fn forget_transaction(&self, epoch: InodeId) {
         if let Some(views) = &self.views {
             views.pairs_used.lock().remove(&epoch);
+            let opened = views.opened.lock().clone();
+            let its = opened.iter().filter(|(open, _)| *open == epoch);
+            its.filter_map(|(_, objects)| objects.upgrade())
+                .for_each(|objects| objects.end_claims());
         }
         self.end_view(epoch);
         let own = view_dir(&self.dir, epoch);

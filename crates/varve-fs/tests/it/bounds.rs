@@ -12,6 +12,7 @@ use varve_vfs::{FsError, Vfs};
 
 use crate::bench::Rows;
 use crate::crash::{STORE, sim_store};
+use crate::snapshots::open_with;
 use crate::support::{BOTH, Calls, ROOT, Rig, name};
 
 fn colliding() -> Rig {
@@ -205,13 +206,38 @@ fn large_files_open_in_views_share_the_descriptors_of_the_store() {
     assert!(open_now <= 12, "{open_now}");
 }
 
+/// What a view had written to stayed open for ever if it ended before that was synced.
+#[test]
+fn what_a_transaction_was_about_to_sync_ends_with_it() {
+    let env = sim_store(5, &FormatOptions::default());
+    let fs = open_with(&env, MountOptions::default());
+    fs.put_at(fs.mk(ROOT, "old"), 0, &[1; 70_000]);
+    let mut open_files = 0;
+    for round in 0..20 {
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        let both = [view.find(ROOT, "old").unwrap().ino, view.mk(ROOT, "new")];
+        for ino in both {
+            view.put_at(ino, 0, &[2; 70_000]);
+        }
+        drop(view);
+        fs.abort_transaction(&txn.name).unwrap();
+        match round {
+            0 => open_files = env.open_handles(),
+            _ => assert_eq!(env.open_handles(), open_files, "after {round} more"),
+        }
+    }
+}
+
 /// Descriptors of this process on object files of this store.
 #[allow(clippy::disallowed_methods, reason = "counts this process's descriptors")]
 fn own_objects_open(rig: &Rig) -> usize {
     let store = crate::support::store_of(rig.dir.path());
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     descriptors
-        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| std::fs::metadata(path).is_ok_and(|found| found.is_file()))
+        .filter_map(|path| std::fs::read_link(path).ok())
         .filter(|path| ["objects", "views"].iter().any(|dir| path.starts_with(store.join(dir))))
         .count()
 }

@@ -80,6 +80,29 @@ fn a_stream_of_the_first_version_with_a_base_is_received() {
     same(&view(&fs, "one"), &view(&there, "one"));
 }
 
+/// Large files that were changed stayed open for ever after a stream that was refused.
+#[test]
+fn a_stream_that_is_refused_leaves_no_file_open() {
+    let (fs, one, two) = changed_files(72, false);
+    let env = target(73, &fs);
+    let there = open_with(&env, MountOptions::default());
+    receive(&there, &one).unwrap();
+    let mut wrong = frames(&two);
+    wrong.pop();
+    wrong.push(Frame::End { frames: 1, rows: 1, bytes: 1 });
+    let mut open_files = 0;
+    for round in 0..10 {
+        let came = receive(&there, &stream_of(&wrong));
+        assert!(matches!(came, Err(ReceiveError::Stream(_))), "{came:?}");
+        match round {
+            0 => open_files = env.open_handles(),
+            _ => assert_eq!(env.open_handles(), open_files, "after {round} more"),
+        }
+    }
+    receive(&there, &two).unwrap();
+    same(&view(&fs, "two"), &there);
+}
+
 /// What a forger makes of good frames is refused, and leaves nothing to go on with.
 fn refused(there: &VarveFs, good: &[Frame], why: &str, forge: &dyn Fn(&mut Vec<Frame>)) {
     let mut frames = good.to_vec();

@@ -82,6 +82,13 @@ pub(super) struct Receiving<'a> {
     pub(super) totals: Totals,
 }
 
+impl Drop for Receiving<'_> {
+    /// Where it ended early what has not been noted is sent anew.
+    fn drop(&mut self) {
+        self.staged.end_claims();
+    }
+}
+
 impl<'a> Receiving<'a> {
     pub(super) fn new(
         fs: &'a VarveFs,
