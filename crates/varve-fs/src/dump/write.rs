@@ -92,7 +92,6 @@ pub fn dump_store(
 ) -> StoreResult<Counts> {
     let options = MountOptions { memory_budget_bytes: memory_bytes / 2, ..MountOptions::default() };
     let fs = VarveFs::open(Arc::clone(&env), dir, options)?;
-    fs.accounts.tell_all();
     let unfolded = match fs.mapped.any_left() {
         Some(ino) => Err(StoreError::Invalid(format!(
             "a program has had the large file of inode {ino} open for writing since a daemon of the store died; dump the store \
@@ -100,7 +99,8 @@ pub fn dump_store(
         ))),
         None => fs.unfold_within(InodeId::ROOT).map_err(invalid),
     };
-    let dumped = unfolded.and_then(|()| fs.store.snapshot()).and_then(|snapshot| {
+    let told = unfolded.map(|()| fs.accounts.tell_all());
+    let dumped = told.and_then(|()| fs.store.snapshot()).and_then(|snapshot| {
         let place = SpillPlace { env, dir: dir.to_path_buf() };
         let dump = Dump {
             fs: &fs,

@@ -181,6 +181,28 @@ fn a_crashed_store_is_finished_before_it_is_dumped() {
     assert_round_trip(&env, "unclosed");
 }
 
+/// A directory that is unfolded has something to tell its parent: the names in it of files whose first name lies elsewhere.
+/// Where dumps unfolded after directories had told, they took what was left to tell for a contradiction.
+#[test]
+fn a_clone_that_nobody_has_looked_at_is_dumped_with_all_its_names() {
+    let env = sim_store(11, &FormatOptions::default());
+    let fs = open(&env);
+    let file = fs.mk(ROOT, "a");
+    fs.put_at(file, 0, b"hi");
+    let dir = fs.mk_dir(ROOT, "d");
+    fs.link(file, dir, name("b")).unwrap();
+    fs.clone_tree(ROOT, name("d"), ROOT, name("d2")).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    // This one unfolds, which takes inode numbers.
+    let first = dump(&env, STORE, MEMORY);
+    load(&env, "/first", &first).unwrap();
+    assert_spotless(&env, "/first");
+    assert_round_trip(&env, "a clone");
+    let loaded = open_at(&env, "/first");
+    assert_eq!(loaded.usage(ROOT).unwrap(), open(&env).usage(ROOT).unwrap());
+}
+
 /// Whatever byte is changed and wherever the dump is cut, it is refused, and the line is named.
 #[test]
 fn a_changed_or_cut_dump_is_refused_and_leaves_no_store() {
