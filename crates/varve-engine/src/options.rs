@@ -7,6 +7,8 @@ use varve_format::filter::FilterPolicy;
 use varve_format::index::IndexPolicy;
 use varve_format::log::LOG_BYTES_MAX;
 
+use crate::version::LEVELS;
+
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
@@ -57,6 +59,9 @@ pub enum FilteredLevels {
 }
 
 impl FilteredLevels {
+    /// As many as there are levels.
+    pub const UPPER_MAX: u8 = LEVELS as u8;
+
     /// Whether `level` is one of them.
     pub fn holds(self, level: usize) -> bool {
         match self {

@@ -29,7 +29,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// Name of the superblock within a store.
 pub const SUPERBLOCK_NAME: &str = "VARVE";
 /// What the threshold for large files may be, in bytes.
-pub(crate) const LARGE_FILE_THRESHOLDS: RangeInclusive<u64> = 4096..=STORED_FILE_BYTES_MAX;
+pub const LARGE_FILE_THRESHOLDS: RangeInclusive<u64> = 4096..=STORED_FILE_BYTES_MAX;
 /// The most bytes of a superblock that are read.
 const SUPERBLOCK_BYTES_MAX: usize = 64 * 1024;
 

@@ -28,8 +28,8 @@ pub(crate) struct DesignOptions {
     /// Instead of the preset's: filters of tables (none, bloom, cuckoo, quotient, fuse, multi-level-cuckoo)
     #[arg(long, value_name = "FILTER", value_parser = named::<TableFilter>)]
     filter: Option<TableFilter>,
-    /// How many levels have filters, from the uppermost on, or `all`
-    #[arg(long, value_name = "LEVELS", value_parser = named::<FilteredLevels>)]
+    /// How many levels have filters, from the uppermost on, 0 to 7, or `all`
+    #[arg(long, value_name = "LEVELS", value_parser = filtered_levels)]
     filtered_levels: Option<FilteredLevels>,
     /// Whether the store changes merging and filters with what is asked of it (fixed, auto)
     #[arg(long, value_name = "BY", value_parser = named::<Tuning>)]
@@ -65,6 +65,15 @@ fn threshold(text: &str) -> std::result::Result<StitchThreshold, String> {
     let [least, most] = [StitchThreshold::MIN, StitchThreshold::MAX].map(StitchThreshold::bytes);
     let rule = || format!("0, or {} to {}", size::show(least.into()), size::show(most.into()));
     StitchThreshold::new(bytes).ok_or_else(rule)
+}
+
+/// A number of levels.
+fn filtered_levels(text: &str) -> std::result::Result<FilteredLevels, String> {
+    match FilteredLevels::try_from(text.to_owned()) {
+        Ok(levels @ FilteredLevels::All) => Ok(levels),
+        Ok(levels @ FilteredLevels::Upper(0..=FilteredLevels::UPPER_MAX)) => Ok(levels),
+        _ => Err(format!("`all`, or 0 to {}", FilteredLevels::UPPER_MAX)),
+    }
 }
 
 impl DesignOptions {

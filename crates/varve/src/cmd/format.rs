@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use varve::{Result, size, store};
 use varve_engine::StoreDesign;
+use varve_fs::superblock::LARGE_FILE_THRESHOLDS;
 use varve_fs::{EngineKind, FormatOptions};
 
 use crate::cmd::design::{DesignOptions, named};
@@ -16,8 +17,8 @@ use crate::output;
 pub(crate) struct Arguments {
     /// The directory for the store; made if it is missing
     store: PathBuf,
-    /// Files larger than this become one file each in the storage below
-    #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = size::parse)]
+    /// Files larger than this, 4K to 16M, become one file each in the storage below
+    #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = threshold)]
     large_file_threshold: u64,
     /// How data of small files is compressed
     #[arg(long, value_enum, default_value_t = Compression::Lz4)]
@@ -49,6 +50,14 @@ struct Formatted<'a> {
     #[serde(with = "varve_engine::paths")]
     store: &'a PathBuf,
     superblock: serde_json::Value,
+}
+
+/// A threshold for large files.
+fn threshold(text: &str) -> std::result::Result<u64, String> {
+    let bytes = size::parse(text).map_err(|error| error.to_string())?;
+    let (least, most) = (LARGE_FILE_THRESHOLDS.start(), LARGE_FILE_THRESHOLDS.end());
+    let rule = || format!("{} to {}", size::show(*least), size::show(*most));
+    if LARGE_FILE_THRESHOLDS.contains(&bytes) { Ok(bytes) } else { Err(rule()) }
 }
 
 /// Makes the store.

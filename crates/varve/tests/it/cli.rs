@@ -117,7 +117,13 @@ fn wrong_command_lines_have_status_2() {
     fails(varve().arg("mount"), 2);
     fails(varve().args(["mount", "/nowhere", "/nowhere", "-o", "nobarrier"]), 2);
     fails(varve().args(["mount", "/nowhere", "/nowhere", "--memory", "1K"]), 2);
-    fails(varve().args(["format", "/nowhere/at/all", "--large-file-threshold", "x"]), 2);
+    for threshold in ["x", "4095", "16385K"] {
+        let wrong = ["format", "/nowhere/at/all", "--large-file-threshold", threshold];
+        let said = fails(varve().args(wrong), 2);
+        assert!(threshold == "x" || said.contains("4.00 KiB to 16.0 MiB"), "{said}");
+    }
+    let said = fails(varve().args(["format", "/nowhere/at/all", "--filtered-levels", "8"]), 2);
+    assert!(said.contains("0 to 7"), "{said}");
 }
 
 #[test]
