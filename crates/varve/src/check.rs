@@ -61,6 +61,13 @@ impl CheckReport {
             && self.file_system.as_ref().is_some_and(fsck::Report::is_clean)
     }
 
+    /// True if a mount opens the store, if only to read what is readable.
+    pub fn can_be_opened(&self) -> bool {
+        self.superblock_error.is_none()
+            && self.engine.errors.is_empty()
+            && self.file_system.is_some()
+    }
+
     /// True if there is nothing to repair, finish or give back.
     pub fn is_spotless(&self) -> bool {
         self.is_clean() && self.file_system.as_ref().is_some_and(fsck::Report::is_spotless)

@@ -119,8 +119,16 @@ fn outcome(store: &Path, report: &CheckReport) -> Result<()> {
     }
     let problems = report.problems();
     Err(Error::failed(format!("{} has {problems} problems", store.display()))
-        .hint("keep a copy of the store, then `varve fsck --repair` (docs/repair.md says what it does); what is readable can still be mounted with -o ro")
+        .hint(format!("keep a copy of the store, then `varve fsck --repair` (docs/repair.md says what it does){}", or_read(report)))
         .with_status(exit_status::PROBLEMS_FOUND))
+}
+
+/// What else can be done about problems.
+fn or_read(report: &CheckReport) -> &'static str {
+    match report.can_be_opened() {
+        true => "; or mount it with -o ro, and copy what is readable",
+        false => "",
+    }
 }
 
 fn ended(store: &Path, outcome: &Outcome) -> Result<()> {
@@ -128,7 +136,7 @@ fn ended(store: &Path, outcome: &Outcome) -> Result<()> {
     if !repaired.left.is_clean() {
         let problems = repaired.left.problems();
         return Err(Error::failed(format!("{} still has {problems} problems", store.display()))
-            .hint("`varve fsck` names them; what is readable can be mounted with -o ro and copied")
+            .hint(format!("`varve fsck` names them{}", or_read(&repaired.left)))
             .with_status(exit_status::PROBLEMS_FOUND));
     }
     if repaired.did_nothing() {

@@ -50,6 +50,7 @@ fn a_damaged_store_is_repaired_and_says_so() {
     let (status, said, hint) = fsck(&store, &[]);
     assert_eq!(status, 4, "{said}");
     assert!(said.contains("1000 of 200000 bytes") && hint.contains("--repair"), "{said}{hint}");
+    assert!(hint.contains("mount it with -o ro"), "{hint}");
     let (status, _, hint) = fsck(&store, &["--repair"]);
     assert_eq!(status, 2, "nobody is there to ask");
     assert!(hint.contains("--yes"), "{hint}");
@@ -171,6 +172,11 @@ fn lost_and_damaged_files_of_the_engine_are_repaired() {
                 fs::remove_file(path).unwrap();
             }
         }
+        // No mount opens it, though every check said that one could.
+        let (status, said, hint) = fsck(&store, &[]);
+        assert_eq!(status, 4, "{lost}: {said}{hint}");
+        assert!(varve::open(store.to_str().unwrap()).is_err(), "{lost}");
+        assert!(hint.contains("--repair") && !hint.contains("-o ro"), "{lost}: {hint}");
         let (status, said, hint) = fsck(&store, &["--repair", "--yes"]);
         assert_eq!(status, 3, "{lost}: {said}{hint}");
         assert_eq!(fsck(&store, &[]).0, 0);
@@ -241,6 +247,7 @@ fn a_lost_or_damaged_superblock_is_restored() {
         let (status, said, hint) = fsck(&store, &[]);
         assert_eq!(status, 4, "{said}{hint}");
         assert!(said.contains(what) && hint.contains("has 1 problems"), "{said}{hint}");
+        assert!(what == "VARVE.copy is damaged" || !hint.contains("-o ro"), "{hint}");
         let (status, said, hint) = fsck(&store, &["--repair", "--yes"]);
         assert_eq!(status, 3, "{said}{hint}");
         assert!(said.contains("written anew") && said.contains(what), "{said}");
