@@ -277,6 +277,15 @@ pub(crate) fn token(fs: &VarveFs) -> Result<Value> {
     Ok(json!({ "token": receipt.as_ref().map(Receipt::token) }))
 }
 
+/// Drops what was interrupted at an open store.
+pub(crate) fn discard(fs: &VarveFs) -> Result<Value> {
+    match fs.discard_receipt() {
+        Ok(()) => Ok(Value::Null),
+        Err(ReceiveError::Commit(CommitError::Failed(error))) => Err(error.into()),
+        Err(error) => Err(refused(Some(fs), error)),
+    }
+}
+
 /// Serves a client who asked a daemon for a stream; `follow` is told of what has changed by which snapshot, also where not all
 /// went well.
 pub(crate) fn serve(

@@ -201,7 +201,7 @@ fn on_store(
             .map(|_| Value::Null)
             .map_err(|error| not_committed(&fs, id, error)),
         ViewRequest::Receipt => transfer::token(&fs),
-        ViewRequest::DiscardReceipt => Ok(fs.discard_receipt().map(|()| Value::Null)?),
+        ViewRequest::DiscardReceipt => transfer::discard(&fs),
         ViewRequest::Send(_) | ViewRequest::Receive => {
             Err(Error::usage("a stream is sent and received otherwise".to_owned()))
         }

@@ -5,12 +5,14 @@
 //! 3. Its commit brings a row that says which snapshot the present state is to be. The snapshot is made before anything
 //!    else can change, after a crash by the next mount ([`VarveFs::name_received`]).
 
+use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
 use varve_engine::{Batch, Store};
 use varve_schema::RowKey;
 use varve_vfs::{FsError, FsResult};
 
 use super::frame::{Position, SnapshotId};
+use super::receive::ReceiveError;
 use super::{hex, unhex};
 use crate::error;
 use crate::fs::VarveFs;
@@ -63,12 +65,21 @@ impl VarveFs {
         Ok(None)
     }
 
-    /// Drops what was being received when it was interrupted.
-    pub fn discard_receipt(&self) -> FsResult<()> {
-        let Some(_alone) = self.views()?.receiving.try_lock() else {
-            return Err(FsError::Busy);
+    /// Drops what was being received when it was interrupted; refused while something is.
+    pub fn discard_receipt(&self) -> Result<(), ReceiveError> {
+        let _alone = self.receive_alone()?;
+        Ok(self.drop_receipt()?)
+    }
+
+    /// Keeps others from receiving.
+    pub(super) fn receive_alone(&self) -> Result<MutexGuard<'_, ()>, ReceiveError> {
+        let refused = || {
+            ReceiveError::Refused(
+                "another snapshot is being received here".to_owned(),
+                "wait until that is done, or end the `varve snapshot receive` that waits for its stream: what has come is kept",
+            )
         };
-        self.drop_receipt()
+        self.views()?.receiving.try_lock().ok_or_else(refused)
     }
 
     /// REQUIRES: nobody receives but the caller.

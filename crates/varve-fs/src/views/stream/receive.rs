@@ -153,12 +153,7 @@ impl VarveFs {
         progress: Progress<'_>,
     ) -> Result<Received, ReceiveError> {
         self.writable()?;
-        let Some(_alone) = self.views()?.receiving.try_lock() else {
-            return refused(
-                "another snapshot is being received here",
-                "wait until that is done, or end the `varve snapshot receive` that waits for its stream: what has come is kept",
-            );
-        };
+        let _alone = self.receive_alone()?;
         self.check_header(header)?;
         let base = self.find_base(header)?;
         let _held = self.hold_snapshots(&[base.as_deref()])?;

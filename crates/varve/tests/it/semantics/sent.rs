@@ -190,6 +190,10 @@ fn snapshot_receive_cut_short(place: &Place) {
     let mut input = child.stdin.take().unwrap();
     std::io::Write::write_all(&mut input, &changes[..changes.len() * 3 / 4]).unwrap();
     varve_testkit::eventually("a receipt", || token().unwrap().status.success());
+    // Who wanted it dropped meanwhile was told of a transaction that there is not.
+    let discard = ["snapshot", "receive", "--discard"];
+    let said = crate::harness::fails(varve().args(discard).arg(there.path()), 1);
+    assert!(said.contains("being received") && said.contains("end the `varve snapshot"), "{said}");
     kill();
     drop(input);
     assert!(!child.wait_with_output().unwrap().status.success());
