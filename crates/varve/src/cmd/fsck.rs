@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Do not ask
     #[arg(long, requires = "repair")]
     yes: bool,
-    /// Memory to use, however many files there are
+    /// Memory to use, 1M at least, however many files there are
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory)]
     memory: u64,
     /// Where sorted data goes that does not fit in memory [default: the store's directory]

@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// Which files to empty together: those that fill a new one best, or the first that fit (best, first)
     #[arg(long, value_name = "FIT", default_value = "best", value_parser = fit::<Fit>)]
     fit: Fit,
-    /// Memory to use
+    /// Memory to use, 1M at least
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory)]
     memory: usize,
     /// Print JSON

@@ -16,7 +16,7 @@ pub(crate) struct Arguments {
     /// Anything on a mount
     #[arg(value_name = "DIR", default_value = ".")]
     path: PathBuf,
-    /// Seconds between two reports; the first is of all the time since the mount is served
+    /// Seconds between two reports, 0.001 to 86400; the first is of all the time since the mount is served
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
     /// Reports to give [default: until interrupted, one with --json]

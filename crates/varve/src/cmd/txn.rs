@@ -52,7 +52,7 @@ struct HowArguments {
     /// (`restart`), or have the one call `fail` (EBUSY)
     #[arg(long, value_name = "WHAT", default_value = "wait", value_parser = named::<OnConflict>)]
     on_conflict: OnConflict,
-    /// How long one call waits for locks; then it fails (EBUSY)
+    /// How long one call waits for locks, 0 to 3600, also 2.5; then it fails (EBUSY)
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = transaction::lock_wait_ms)]
     lock_timeout: u64,
     /// Of transactions that wait for each other the one with the smallest number gives way (EDEADLK), of equal ones the
@@ -77,7 +77,7 @@ impl HowArguments {
 struct BeginArguments {
     #[command(flatten)]
     how: HowArguments,
-    /// Abort it when nobody has used it for so long: 90s, 10m, 2h, 7d [default: never]
+    /// Abort it when nobody has used it for so long, 1s at least: 90s, 10m, 2h, 7d [default: never]
     #[arg(long, value_name = "TIME", value_parser = transaction::idle_s)]
     idle_abort: Option<u64>,
     /// Print JSON

@@ -126,6 +126,26 @@ fn wrong_command_lines_have_status_2() {
     assert!(said.contains("0 to 7"), "{said}");
 }
 
+/// Mistakes alone told of them.
+#[test]
+fn help_names_the_ranges_of_numbers() {
+    for (command, ranges) in [
+        ("format", &["4K to 16M", "0 to 7"][..]),
+        ("fsck", &["1M at least"]),
+        ("gc", &["1M at least"]),
+        ("stats", &["0.001 to 86400"]),
+        ("txn run", &["0 to 3600"]),
+        ("txn begin", &["0 to 3600", "1s at least"]),
+    ] {
+        let help = run(varve().args(command.split(' ')).arg("--help")).stdout;
+        let help = String::from_utf8(help).unwrap();
+        let told = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for range in ranges {
+            assert!(told.contains(range), "{command}: {range}: {help}");
+        }
+    }
+}
+
 #[test]
 fn trees_outside_a_mount_are_refused_with_the_next_step() {
     let dir = tempfile::tempdir().unwrap();
