@@ -167,7 +167,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use parking_lot::Mutex;
     use varve_env::Env;
@@ -261,5 +261,33 @@ mod tests {
         db.clear_keyspace(db.inner.views.get().keyspaces[0].id).unwrap();
         at_removal.inner.lock().take();
         assert_eq!(*at_removal.writers_go_on.lock(), [true; 3]);
+    }
+
+    /// Says which files were removed, or were to be.
+    #[derive(Clone, Debug, Default)]
+    struct Removals(Arc<Mutex<Vec<PathBuf>>>);
+
+    impl Hooks for Removals {
+        fn before_removal(&self, path: &Path) {
+            self.0.lock().push(path.to_owned());
+        }
+
+        fn is_deterministic(&self) -> bool {
+            true
+        }
+    }
+
+    /// A log without rows goes when a store is opened. It was to be removed once more right after that, and the failure was told.
+    #[test]
+    fn a_log_without_rows_is_removed_once() {
+        let removals = Removals::default();
+        let env: Arc<dyn Env> = Arc::new(HookedEnv::new(&SimEnv::new(4), removals.clone()));
+        for _ in 0..2 {
+            let db = Db::open(Arc::clone(&env), Path::new("/store"), DbOptions::default()).unwrap();
+            db.close().unwrap();
+        }
+        let removals = removals.0.lock();
+        let is_log = |path: &&PathBuf| path.extension().is_some_and(|kind| kind == "wal");
+        assert_eq!(removals.iter().filter(is_log).count(), 1, "{removals:?}");
     }
 }

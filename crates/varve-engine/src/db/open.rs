@@ -209,7 +209,7 @@ fn build(
     // A store keeps the salt it was made with: it tells its logs from those of another.
     let salt = state.as_ref().map_or_else(|| env.random(), |state| state.salt);
     let log_id = LogId { file: log_no, salt };
-    let log = LogWriter::create(Arc::clone(&env), dir.to_path_buf(), log_id, &recovered)?;
+    let mut log = LogWriter::create(Arc::clone(&env), dir.to_path_buf(), log_id, &recovered)?;
     let tables_seq = state.as_ref().map_or(SeqNo::ZERO, |state| state.last_seq);
     let mut view = first_view(&recovered, log_no, options.memtable_bytes);
     view = loaded_view(&env, dir, state.as_ref(), files, view, &snapshots)?;
@@ -217,7 +217,7 @@ fn build(
     let edit = state_edit(&view, log_no, manifest_no.next(), tables_seq);
     let manifest_id = LogId { file: manifest_no, salt };
     let manifest = Manifest::create(&*env, dir, manifest_id, &edit, tables_seq, &poison)?;
-    remove_unreferenced(&*env, dir, files, &view, &recovered)?;
+    remove_unreferenced(&*env, dir, files, &view, &recovered, &mut log)?;
     let metrics = Arc::new(Metrics::default());
     let cache = Arc::new(TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?);
     let saved_maps = restore(&env, dir, files, &options, &cache, &mut view);
@@ -448,7 +448,7 @@ fn remove_all(env: &dyn Env, dir: &Path, files: &[StoreFile]) -> StoreResult<()>
     Ok(())
 }
 
-/// Removes tables, segments and logs that are not needed, and earlier manifests.
+/// Removes tables, segments and logs that are not needed, and earlier manifests. `log` forgets what goes of those before it.
 ///
 /// REQUIRES: the manifest that says so is in force, and the log that follows the recovered ones durable.
 fn remove_unreferenced(
@@ -457,6 +457,7 @@ fn remove_unreferenced(
     files: &[StoreFile],
     view: &View,
     recovered: &Recovered,
+    log: &mut LogWriter,
 ) -> StoreResult<()> {
     let versions = || view.spaces().map(|space| &space.version);
     let tables = versions().flat_map(|version| version.files());
@@ -478,5 +479,6 @@ fn remove_unreferenced(
             env.remove_file(&path).map_err(|error| io_error("remove", &path, error))?;
         }
     }
+    log.forget_before(view.oldest_log());
     Ok(())
 }
