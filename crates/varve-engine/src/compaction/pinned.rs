@@ -1,8 +1,9 @@
 //! Remembers by which older states rows are seen that the newest state does not see, so that it is known when these may go.
 //!
-//! There may be as many such pairs of states as rows. Beyond a limit neighbours are taken together, those of the fewest bytes
-//! first, as if all states from the oldest to the newest of both saw their rows: it is noticed later that some may go, and
-//! never too early.
+//! There may be as many such pairs of states as rows. Beyond a limit neighbours are taken together, as if all states from the
+//! oldest to the newest of both saw their rows: those first for whose bytes that adds the least. It is noticed later that some
+//! may go, and never too early. So where pairs were taken together rows are counted again when a quarter of the states have
+//! gone, which is O(log n) times while n of them go.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +21,21 @@ pub(crate) struct PinnedBy {
     oldest: SeqNo,
 }
 
+/// So many of the states at a count, from the oldest to the newest of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StatesThen {
+    among: PinnedBy,
+    count: usize,
+}
+
 /// Bytes of rows by the states that see them.
 #[derive(Debug, Default)]
 pub(crate) struct Pinned {
     bytes: BTreeMap<PinnedBy, u64>,
+    /// The states when they were counted, if there were any.
+    then: Option<StatesThen>,
+    /// Whether pairs were taken together.
+    is_joined: bool,
 }
 
 impl PinnedBy {
@@ -46,9 +58,32 @@ impl PinnedBy {
     fn and(self, other: PinnedBy) -> PinnedBy {
         PinnedBy { newest: self.newest.max(other.newest), oldest: self.oldest.min(other.oldest) }
     }
+
+    /// How far these are from each other.
+    fn width(self) -> u128 {
+        u128::from(self.newest.get() - self.oldest.get())
+    }
+}
+
+impl StatesThen {
+    /// Whether so many of them have gone that rows are to be counted again: `states`, ascending, are left.
+    pub(crate) fn are_few_by_now(self, states: &[SeqNo]) -> bool {
+        let from = states.partition_point(|state| *state < self.among.oldest);
+        let to = states.partition_point(|state| *state <= self.among.newest);
+        (to - from) * 4 <= self.count * 3
+    }
 }
 
 impl Pinned {
+    /// Of no rows yet, while somebody looks at `states`, ascending.
+    pub(crate) fn new(states: &[SeqNo]) -> Pinned {
+        let then = states.first().zip(states.last()).map(|(oldest, newest)| StatesThen {
+            among: PinnedBy { newest: *newest, oldest: *oldest },
+            count: states.len(),
+        });
+        Pinned { then, ..Pinned::default() }
+    }
+
     /// Adds `bytes` of rows, and keeps to `pairs_max` pairs.
     pub(crate) fn add(&mut self, pinned_by: PinnedBy, bytes: u64, pairs_max: usize) {
         *self.bytes.entry(pinned_by).or_default() += bytes;
@@ -59,13 +94,30 @@ impl Pinned {
     pub(crate) fn keep_to(&mut self, pairs_max: usize) {
         while self.bytes.len() > pairs_max.max(1) {
             let neighbours = self.bytes.iter().zip(self.bytes.iter().skip(1));
-            let smallest = neighbours.min_by_key(|((_, a), (_, b))| **a + **b);
-            let Some(((older, a), (newer, b))) = smallest else { return };
-            let (older, newer, bytes) = (*older, *newer, a + b);
-            self.bytes.remove(&older);
-            self.bytes.remove(&newer);
-            *self.bytes.entry(older.and(newer)).or_default() += bytes;
+            let closest = neighbours.min_by_key(|(one, other)| {
+                let width = one.0.and(*other.0).width();
+                let added = |(pair, bytes): &(&PinnedBy, &u64)| {
+                    u128::from(**bytes).saturating_mul(width - pair.width())
+                };
+                added(one).saturating_add(added(other))
+            });
+            let Some(((one, a), (other, b))) = closest else { return };
+            let (one, other, bytes) = (*one, *other, a + b);
+            self.bytes.remove(&one);
+            self.bytes.remove(&other);
+            *self.bytes.entry(one.and(other)).or_default() += bytes;
+            self.is_joined = true;
         }
+    }
+
+    /// The states then, if more may go of these rows than [`Pinned::let_go`] tells once some have gone.
+    pub(crate) fn unclear_after(&self) -> Option<StatesThen> {
+        self.then.filter(|_| self.is_joined)
+    }
+
+    /// Bytes of all these rows.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.bytes.values().sum()
     }
 
     /// Bytes of rows that nobody sees any more, some states having gone: `states` are left.
@@ -164,6 +216,45 @@ mod tests {
             let told = pinned.let_go(&states((0..50).filter(|state| *state != heavy)));
             assert_eq!(told, 1000, "{heavy}");
         }
+    }
+
+    /// Neighbours of the fewest bytes were taken together, however far apart their states were: then nothing could be told
+    /// before nearly all states had gone.
+    #[test]
+    fn what_is_taken_together_is_not_far_apart() {
+        const STATES: u64 = 200;
+        let (mut exact, mut bounded) = (Pinned::default(), Pinned::default());
+        for _ in 0..150 {
+            // Each row was written again between any two states; of a key the newest comes first.
+            for state in (0..STATES).rev() {
+                exact.add(pair(state, state), 100, usize::MAX);
+                bounded.add(pair(state, state), 100, PAIRS_MAX);
+            }
+        }
+        let half = states(0..STATES / 2);
+        let tenth = states((0..STATES).step_by(10));
+        for left in [half, tenth] {
+            let (may_go, told) = (exact.let_go(&left), bounded.let_go(&left));
+            assert!(told > may_go / 2, "{told} of {may_go} bytes are told");
+        }
+    }
+
+    #[test]
+    fn rows_are_counted_again_when_a_quarter_of_the_states_has_gone() {
+        let at_count = states((0..40).map(|at| 10 + at * 10));
+        let mut pinned = Pinned::new(&at_count);
+        pinned.add(pair(10, 10), 1, 2);
+        pinned.add(pair(50, 60), 1, 2);
+        assert_eq!(pinned.unclear_after(), None);
+        pinned.add(pair(90, 100), 1, 2);
+        let then = pinned.unclear_after().unwrap();
+        // Those that came since, and older ones that nobody had been told of, do not count.
+        let left = |from: usize| {
+            let others = states(500..600);
+            [&states([1, 2])[..], &at_count[from..], &others].concat()
+        };
+        assert!(!then.are_few_by_now(&left(0)) && !then.are_few_by_now(&left(9)));
+        assert!(then.are_few_by_now(&left(10)) && then.are_few_by_now(&[]));
     }
 
     #[test]

@@ -11,7 +11,8 @@
 //!    again. Each gives back more than it takes, so that the next may be larger.
 //! 3. If there is none, segments and zones of which little is in use are emptied, of those whose rest fits.
 //! 4. What was found is kept by file, until enough new rows stand above it, or the last states go that see enough of its
-//!    rows; it is forgotten at close. Who finds nothing is not asked again before tables change, such states go, or there is more
+//!    rows, or a quarter of all where it is known only roughly who sees which ([`super::pinned`]); it is forgotten at close.
+//!    Who finds nothing is not asked again before tables change, such states go, or there is more
 //!    room.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -26,7 +27,7 @@ use super::damaged::file_of;
 use super::done_if_room;
 use super::execute::Purpose;
 use super::outputs::Outputs;
-use super::pinned::{PAIRS_MAX, Pinned, PinnedBy, pairs_max};
+use super::pinned::{PAIRS_MAX, Pinned, PinnedBy, StatesThen, pairs_max};
 use super::policy::{Memory, cleaning, defragment};
 use super::replaced::Shares;
 use super::retain::Retention;
@@ -99,6 +100,8 @@ pub(crate) struct Searched {
     share: u64,
     /// Rows that it came by were seen by these.
     pinned: Pinned,
+    /// Tables, for which there is one each at most, are counted again when few of these are left.
+    unclear_after: BTreeSet<StatesThen>,
     /// Bytes that the device had room for.
     room: u64,
     /// How often tables or states with names have changed.
@@ -151,7 +154,19 @@ impl Counted {
 
     /// Whether one part in `share` is dead now that of older states only `states` are looked at, some having gone since.
     fn is_let_go(&self, share: u64, states: &[SeqNo]) -> bool {
-        let freed = self.pinned.let_go(states);
+        self.is_enough(share, self.pinned.let_go(states))
+            || self.unclear_after(share).is_some_and(|then| then.are_few_by_now(states))
+    }
+
+    /// The states of which a quarter may have seen enough rows for one part in `share` to be dead without them, although
+    /// [`Pinned::let_go`] does not tell.
+    fn unclear_after(&self, share: u64) -> Option<StatesThen> {
+        let may_be_enough = self.is_enough(share, self.pinned.total_bytes());
+        self.pinned.unclear_after().filter(|_| may_be_enough)
+    }
+
+    /// Whether one part in `share` is dead if `freed` bytes of pinned rows are, too.
+    fn is_enough(&self, share: u64, freed: u64) -> bool {
         freed > 0 && (self.dead + freed) * share >= self.dead + self.live
     }
 
@@ -189,6 +204,7 @@ impl Searched {
     fn covers(&self, share: u64, states: &[SeqNo], room: u64) -> bool {
         self.share >= share
             && self.pinned.are_seen(states)
+            && !self.unclear_after.iter().any(|then| then.are_few_by_now(states))
             && room <= self.room.saturating_add(self.room / ROOM_SHARE)
     }
 
@@ -304,7 +320,7 @@ impl Shaded<'_> {
 
     /// Counts what became of its rows, of which `cut` are cut off.
     fn count(&self, inner: &Inner, cut: CutOff) -> StoreResult<Counted> {
-        let mut counted = Counted::default();
+        let mut counted = Counted { pinned: Pinned::new(self.states), ..Counted::default() };
         // What of the present block somebody sees, and whether it can stay where it is.
         let (mut in_block, mut may_stay) = (0, false);
         let stitches = inner.stitches();
@@ -387,16 +403,21 @@ impl Inner {
         if self.search(memory, share_max)? {
             return Ok(true);
         }
+        let (mut pinned, mut unclear_after) = (Pinned::new(&states), BTreeSet::new());
         let looked = memory.values().flat_map(|memory| memory.looked.values());
-        let counted = looked.filter_map(|table| table.counted.as_ref());
-        // Of those that are free already there was not enough.
-        let seen = counted.flat_map(|(_, counted)| counted.pinned.seen(&states));
-        let mut pinned = Pinned::default();
-        seen.for_each(|(pinned_by, bytes)| pinned.add(pinned_by, bytes, PAIRS_MAX));
+        for (_, counted) in looked.filter_map(|table| table.counted.as_ref()) {
+            // Of those that are free already there was not enough.
+            let seen = counted.pinned.seen(&states);
+            seen.for_each(|(pinned_by, bytes)| pinned.add(pinned_by, bytes, PAIRS_MAX));
+            unclear_after.extend(counted.unclear_after(share_max));
+        }
+        unclear_after.extend(pinned.unclear_after());
+        // Nor was there of those that are few already.
+        unclear_after.retain(|then| !then.are_few_by_now(&states));
         let mut searched = self.searched.lock();
         // What changed meanwhile is to be looked at.
         if searched.changes == changes {
-            *searched = Searched { share: share_max, pinned, room, changes };
+            *searched = Searched { share: share_max, pinned, unclear_after, room, changes };
         }
         Ok(false)
     }

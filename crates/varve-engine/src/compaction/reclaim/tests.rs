@@ -55,10 +55,31 @@ fn what_is_kept_of_pinned_rows_is_bounded_however_many_states_see_them() {
     assert!((2..=64).contains(&kept()), "{} are kept of a table", kept());
     let searched = db.inner.searched.lock().pinned.len();
     assert!((2..=64).contains(&searched), "{searched} are kept of a search");
-    // Of each ten states that stand together one stays.
+    // The device has no room for a large row until of each ten states that stand together one stays.
     let full = env.used_bytes();
-    let mut stays = (0..STATES).map(|at| at % 10 == 0);
-    states.retain(|_| stays.next().unwrap());
+    env.set_capacity(full + (2400 << 10));
+    db.inner.space.wrote(1 << 40);
+    let write_large = || {
+        let mut batch = Batch::new();
+        batch.put(space, ROWS.to_be_bytes(), vec![1; 1200 << 10]);
+        db.write(batch)
+    };
+    let reclaims = || db.inner.metrics.reclaims.get();
+    let is_refused = || matches!(write_large(), Err(StoreError::NoSpace { .. }));
+    let before = reclaims();
+    assert!(is_refused() && reclaims() == before, "all of it is seen");
+    let stays = |states: &mut Vec<_>, nth: usize| {
+        let mut number = 0..;
+        states.retain(|_| number.next().unwrap() % nth == 0);
+    };
+    stays(&mut states, 2);
+    assert!(is_refused() && reclaims() > before, "what others do not see has gone");
+    stays(&mut states, 5);
+    write_large().unwrap();
+    env.set_capacity(1 << 40);
+    let mut batch = Batch::new();
+    batch.delete(space, ROWS.to_be_bytes());
+    db.write(batch).unwrap();
     while db.reclaim().unwrap() > 0 {}
     states.iter().for_each(|(snapshot, rounds)| check(&**snapshot, space, rounds));
     // In the end one alone.
