@@ -103,8 +103,12 @@ impl Inner {
                     };
                 let first = self.next_file_no();
                 let job = Job::in_place(place, file, &States::default());
-                let damaged = &memory.entry(space.id).or_default().damaged;
-                self.merge(space, &job, purpose, damaged)?;
+                let damaged = &mut memory.entry(space.id).or_default().damaged;
+                if let Err(error) = self.merge(space, &job, purpose, damaged) {
+                    // It is tried again without what is damaged, unless it is what has to be read.
+                    damaged.pass_by_segment(error, purpose)?;
+                    return Ok(true);
+                }
                 // What came out is what it is, even if a filter is another for want of a seed, or one key has values
                 // beyond measure: the next try would end so, too.
                 let now = self.views.get();
