@@ -71,17 +71,13 @@ impl Damaged {
 
     /// Whether `error` says that a file is damaged, and reading others may go on.
     fn is_damage(&mut self, error: &StoreError) -> bool {
-        match error {
-            StoreError::Damaged { .. } => true,
-            StoreError::Io { action: "open" | "read", source, .. } => {
-                let number = source.raw_os_error();
-                let is_unreadable = number.is_some_and(|number| UNREADABLE.contains(&number));
-                // Others may stand in its way, too, and all name the one.
-                let file = file_of(error).and_then(StoreFile::number).filter(|_| is_unreadable);
-                file.is_some_and(|file| self.may_be_unreadable(file))
-            }
-            _ => false,
+        if !says_unreadable(error) {
+            return false;
         }
+        // Others may stand in its way, too, and all name the one.
+        let file = file_of(error).and_then(StoreFile::number);
+        matches!(error, StoreError::Damaged { .. })
+            || file.is_some_and(|file| self.may_be_unreadable(file))
     }
 
     /// Counts `file` among those that cannot be read; false if these are too many.
@@ -92,6 +88,17 @@ impl Damaged {
         }
         self.unreadable.insert(file);
         true
+    }
+}
+
+/// Whether `error` says that some of a file is damaged or cannot be read.
+pub(super) fn says_unreadable(error: &StoreError) -> bool {
+    match error {
+        StoreError::Damaged { .. } => true,
+        StoreError::Io { action: "open" | "read", source, .. } => {
+            source.raw_os_error().is_some_and(|number| UNREADABLE.contains(&number))
+        }
+        _ => false,
     }
 }
 

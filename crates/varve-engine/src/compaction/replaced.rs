@@ -4,14 +4,14 @@
 //! 1. [`policy::asks_what_is_replaced`] says that the store would be merged early if all rows above its bottom replaced
 //!    older ones.
 //! 2. Of each table above, some blocks are read, spread over its keys. A row counts as replacing if it deletes, or if the
-//!    filter of an older table says that it may hold the key. Without filters all count.
+//!    filter of an older table says that it may hold the key. Without filters all count, so too where one cannot be read.
 //! 3. What was found is kept by file until the table goes, and forgotten at close. Older rows only become fewer, so that
 //!    it becomes too much rather than too little.
 //!
 //! A table is looked at once, with a 64 KiB of reads, and only in a store of which most stands above the bottom, or where
 //! room is short ([`super::reclaim`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use varve_format::EntryKind;
@@ -19,6 +19,7 @@ use varve_format::block::BlockCursor;
 use varve_format::filter::filter_hash;
 use varve_types::FileNo;
 
+use super::damaged::says_unreadable;
 use super::policy::{self, Run, Shape};
 use crate::StoreResult;
 use crate::db::Inner;
@@ -49,7 +50,11 @@ impl Inner {
             let file = table.file_no();
             let share = match known.get(&file) {
                 Some(share) => *share,
-                None => self.replacing_share(version, place, table)?,
+                // Who cannot be read is not merged before it has to be.
+                None => match self.replacing_share(version, place, table) {
+                    Err(error) if says_unreadable(&error) => 0.0,
+                    other => other?,
+                },
             };
             shares.insert(file, share);
         }
@@ -91,6 +96,7 @@ impl Inner {
         let index = self.cache.index(table)?;
         let blocks = index.index.block_count();
         let (mut rows, mut replacing) = (0u64, 0u64);
+        let mut unreadable = HashSet::new();
         for number in (0..blocks).step_by(blocks.div_ceil(SAMPLED_BLOCKS).max(1)) {
             let Some(place) = index.place(table, number)? else { break };
             let mut cursor = BlockCursor::new(self.cache.block(place, Admission::Pass)?);
@@ -99,7 +105,7 @@ impl Inner {
                 let key = cursor.key();
                 if table.covers(key) {
                     let replaces = cursor.kind() == EntryKind::Delete
-                        || self.older_filters_pass(version, at, key)?;
+                        || self.older_filters_pass(version, at, key, &mut unreadable)?;
                     rows += 1;
                     replacing += u64::from(replaces);
                 }
@@ -109,12 +115,27 @@ impl Inner {
         Ok(if rows == 0 { 1.0 } else { replacing as f64 / rows as f64 })
     }
 
-    /// Whether some table older than the sub-level at `at` may hold `key`, by its filter.
-    fn older_filters_pass(&self, version: &Version, at: Place, key: &[u8]) -> StoreResult<bool> {
+    /// Whether some table older than the sub-level at `at` may hold `key`, by its filter. Those that are, or turn out to be,
+    /// `unreadable` may.
+    fn older_filters_pass(
+        &self,
+        version: &Version,
+        at: Place,
+        key: &[u8],
+        unreadable: &mut HashSet<FileNo>,
+    ) -> StoreResult<bool> {
         let hash = filter_hash(key);
         for table in version.older_tables(at, key) {
-            if self.cache.index(table)?.may_hold(hash) {
+            if unreadable.contains(&table.file_no()) {
                 return Ok(true);
+            }
+            match self.cache.index(table) {
+                Ok(index) if !index.may_hold(hash) => {}
+                Err(error) if says_unreadable(&error) => {
+                    unreadable.insert(table.file_no());
+                    return Ok(true);
+                }
+                other => return other.map(|_| true),
             }
         }
         Ok(false)

@@ -5,7 +5,8 @@ use std::path::Path;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 
 use super::*;
-use crate::{Batch, DbOptions, KeyspaceOptions, Store, StoreSnapshot};
+use crate::compaction::policy::Shape;
+use crate::{Batch, CompactionPolicy, DbOptions, KeyspaceOptions, Store, StoreSnapshot};
 
 const ROWS: u64 = 400;
 const STATES: u64 = 100;
@@ -126,5 +127,58 @@ fn a_damaged_table_is_not_in_the_way_of_those_below() {
         let round = value.map(|value| u64::from_be_bytes(value[8..16].try_into().unwrap()));
         let expected = (row >= ROWS - 10).then_some(u64::from(row == ROWS - 1));
         assert_eq!(round, expected, "row {row}");
+    }
+}
+
+/// An index that could not be read, of a table without which nothing was known of those above it, had all tables that these cover
+/// pass for damaged, and poisoned the store where merges ask the same.
+#[test]
+fn an_unreadable_index_below_is_not_in_the_way_of_tables_beside_it() {
+    const TABLES: u64 = 4;
+    const NEWER: usize = 3;
+    let env = SimEnv::new(3);
+    let options =
+        DbOptions { sublevels_trigger: 1000, level_base_bytes: 1 << 30, ..DbOptions::default() };
+    let db = Db::open(Arc::clone(&env) as _, Path::new("/store"), options).unwrap();
+    let space = KeyspaceOptions { prefixed: false, compressed: false };
+    let space = db.keyspace("rows", space).unwrap();
+    for table in 0..TABLES {
+        (table * ROWS..(table + 1) * ROWS).for_each(|row| put(&db, space, row, 0));
+        db.flush().unwrap();
+    }
+    let tables =
+        env.files_raw().into_iter().filter(|path| path.extension() == Some("table".as_ref()));
+    let unreadable = tables.max().unwrap();
+    for _ in 0..NEWER {
+        for row in 0..TABLES * ROWS {
+            let mut batch = Batch::new();
+            batch.put(space, row.to_be_bytes(), vec![1; 200]);
+            db.write(batch).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    let path_suffix = unreadable.to_str().unwrap().to_owned();
+    env.fail(FaultRule { path_suffix, op: SimOp::Read, nth: 1, errno: 5, sticky: true });
+    // As if so much stood above the last level that merges ask.
+    let view = db.inner.views.get();
+    let version = &view.keyspace(space).unwrap().version;
+    let mut runs = version.runs();
+    runs[2] = runs[0].split_off(NEWER);
+    runs[1] = runs[0].split_off(NEWER - 1);
+    let shape = Shape { policy: CompactionPolicy::LazyLeveled, ..db.inner.shape() };
+    let mut shares = Shares::new();
+    db.inner.note_replaced(&shape, version, &mut runs, &mut shares).unwrap();
+    assert_eq!(shares.len(), NEWER + TABLES as usize);
+    let (newer, older): (Vec<f64>, Vec<f64>) = shares.values().partition(|share| **share > 0.5);
+    assert_eq!((newer.len(), older.len()), (NEWER, TABLES as usize), "{newer:?} {older:?}");
+    drop(view);
+    let full = env.used_bytes();
+    while db.reclaim().unwrap() > 0 {}
+    assert!(env.fault_count() > 0, "nobody looked");
+    let left = env.used_bytes();
+    assert!(left < full * 2 / 3, "{full} bytes, then {left}");
+    env.clear_faults();
+    for row in 0..TABLES * ROWS {
+        assert_eq!(db.get(space, &row.to_be_bytes()).unwrap().unwrap()[..], [1; 200]);
     }
 }
