@@ -7,7 +7,6 @@ use std::collections::HashSet;
 
 use varve_types::FileNo;
 
-use super::execute::Purpose;
 use crate::files::StoreFile;
 use crate::{StoreError, StoreResult};
 
@@ -51,20 +50,20 @@ impl Damaged {
         Ok(())
     }
 
-    /// Goes on after `error` of a merge for `purpose`, if the next one can do without a segment: that in which a value is
-    /// damaged, or else the one that was to be emptied.
-    pub(crate) fn pass_by_segment(
+    /// Goes on after `error` of a merge, if the next one can do without a file: the segment in which a value is damaged, or
+    /// else the table `cleaned`, from which nobody but cleaning has to take values.
+    pub(crate) fn pass_by_input(
         &mut self,
         error: StoreError,
-        purpose: Purpose,
+        cleaned: Option<FileNo>,
     ) -> StoreResult<()> {
         let named = match file_of(&error) {
             Some(StoreFile::Segment(segment)) => Some(segment),
             _ => None,
         };
-        let mut segments = named.into_iter().chain(purpose.emptied());
-        match segments.find(|segment| !self.has(*segment)) {
-            Some(segment) => self.pass_by(error, [segment]),
+        let mut files = named.into_iter().chain(cleaned);
+        match files.find(|file| !self.has(*file)) {
+            Some(file) => self.pass_by(error, [file]),
             None => Err(error),
         }
     }

@@ -9,7 +9,7 @@
 //!
 //! Invariant: versions of one key never stand in two output tables.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
@@ -67,6 +67,11 @@ impl Purpose {
         if let Purpose::Cleaning(segment) = self { Some(segment) } else { None }
     }
 
+    /// The table from which a `job` to empty a segment takes values.
+    pub(super) fn cleaned(self, job: &Job) -> Option<FileNo> {
+        self.emptied().and(job.inputs.first()).map(|(_, table)| *table)
+    }
+
     /// Whether values that stand apart stay so, although new ones stand in their rows: else cleaning, which is to keep
     /// a store small, would have to make room for values that it has no business with.
     fn leaves_values(self) -> bool {
@@ -101,10 +106,11 @@ impl Inner {
     /// Bytes that compactions have to move in all key spaces.
     pub(crate) fn compaction_debt(&self) -> u64 {
         let (view, shape) = (self.views.get(), self.shape());
+        let left_alone = self.left_alone.lock();
         let debts = view.spaces().map(|space| {
-            let version = &space.version;
-            debt_bytes(&shape, &version.runs())
-                + cleaning::debt_bytes(&shape, &version.segment_uses())
+            let (version, mut uses) = (&space.version, space.version.segment_uses());
+            uses.retain(|segment| !left_alone.contains(&segment.file));
+            debt_bytes(&shape, &version.runs()) + cleaning::debt_bytes(&shape, &uses)
         });
         debts.sum()
     }
@@ -127,11 +133,11 @@ impl Inner {
         let room_bytes = self.space.room_of_merges()? / 2;
         let shape = Shape { at_rest, room_bytes, ..self.shape() };
         memory.retain(|id, _| view.keyspace(*id).is_ok());
-        let mut picked = Vec::new();
+        let (mut picked, mut left_alone) = (Vec::new(), HashSet::new());
         for space in view.spaces() {
             let (mut runs, mut uses) = (space.version.runs(), space.version.segment_uses());
             let Memory { states, replacing, damaged, .. } = memory.entry(space.id).or_default();
-            uses.retain(|segment| !damaged.has(segment.file));
+            left_alone.extend(cleaning::leave_alone(&runs, &mut uses, |file| damaged.has(file)));
             self.note_replaced(&shape, &space.version, &mut runs, replacing)?;
             let merge =
                 pick(&shape, &runs, states).map(|(score, job)| (score, space, job, Purpose::Shape));
@@ -139,6 +145,7 @@ impl Inner {
                 .map(|(score, job, worst)| (score, space, job, Purpose::Cleaning(worst)));
             picked.extend(merge.into_iter().chain(cleaning));
         }
+        *self.left_alone.lock() = left_alone;
         let most_urgent = picked.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
         let Some((_, space, job, purpose)) = most_urgent else {
             drop(view);
@@ -163,7 +170,7 @@ impl Inner {
                 }
             }
             // It is tried again without what is damaged.
-            Err(error) => known.damaged.pass_by_segment(error, purpose)?,
+            Err(error) => known.damaged.pass_by_input(error, purpose.cleaned(&job))?,
         }
         self.update_pace();
         Ok(true)

@@ -494,14 +494,14 @@ impl Inner {
         }
         let (runs, used_max) = (space.version.runs(), self.space.room()? / 2);
         loop {
-            uses.retain(|segment| !memory.damaged.has(segment.file));
+            cleaning::leave_alone(&runs, &mut uses, |file| memory.damaged.has(file));
             let picked = cleaning::pick_small(&runs, &uses, &memory.states, used_max, share);
             let Some((job, segment)) = picked else { return Ok(false) };
             let purpose = Purpose::Cleaning(segment);
             let merged = self.merge(space, &job, purpose, &memory.damaged);
             match done_if_room(merged.map(|()| true)) {
                 Ok(done) => return Ok(done),
-                Err(error) => memory.damaged.pass_by_segment(error, purpose)?,
+                Err(error) => memory.damaged.pass_by_input(error, purpose.cleaned(&job))?,
             }
         }
     }

@@ -106,7 +106,7 @@ impl Inner {
                 let damaged = &mut memory.entry(space.id).or_default().damaged;
                 if let Err(error) = self.merge(space, &job, purpose, damaged) {
                     // It is tried again without what is damaged, unless it is what has to be read.
-                    damaged.pass_by_segment(error, purpose)?;
+                    damaged.pass_by_input(error, None)?;
                     return Ok(true);
                 }
                 // What came out is what it is, even if a filter is another for want of a seed, or one key has values

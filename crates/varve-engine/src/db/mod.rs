@@ -29,7 +29,7 @@ mod sync;
 pub(crate) mod verify;
 mod write;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -111,6 +111,8 @@ pub(crate) struct Inner {
     pub(crate) compaction_job: Mutex<BTreeMap<KeyspaceId, Memory>>,
     /// The last search in vain for rows that nobody sees; taken under all other locks.
     pub(crate) searched: Mutex<Searched>,
+    /// Segments that compactions cannot empty; taken under all other locks.
+    pub(crate) left_alone: Mutex<HashSet<FileNo>>,
     plan: Mutex<Plan>,
     /// What a redesign knows of the tables; taken under the lock of compactions.
     pub(crate) redesigned: Mutex<HashMap<FileNo, Known>>,

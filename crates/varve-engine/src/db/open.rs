@@ -221,7 +221,6 @@ fn build(
     let metrics = Arc::new(Metrics::default());
     let cache = Arc::new(TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?);
     let saved_maps = restore(&env, dir, files, &options, &cache, &mut view);
-    let findings = Findings::new(options.findings_bytes());
     let next_seq = recovered.last_seq.advanced(1);
     let writer = Writer { log, next_seq, active: Arc::clone(&view.active) };
     Ok(Inner {
@@ -230,11 +229,11 @@ fn build(
         dir: dir.to_path_buf(),
         plan: Mutex::new(Plan::new(&options)),
         redesigned: Mutex::default(),
+        findings: Findings::new(options.findings_bytes()),
         options,
         poison,
         metrics,
         cache,
-        findings,
         snapshots,
         next_branch_space: AtomicU32::new(next_branch_space(&view)),
         branch_syncs: Mutex::default(),
@@ -249,6 +248,7 @@ fn build(
         locks: Locks::default(),
         compaction_job: Mutex::default(),
         searched: Mutex::default(),
+        left_alone: Mutex::default(),
         work: Default::default(),
         pace: Pace::default(),
         external_sync: OnceLock::new(),

@@ -181,6 +181,47 @@ fn a_damaged_segment_does_not_end_a_store_that_is_written_over() {
     }
 }
 
+/// A table that could not be read had the segments that it points into pass for damaged, for as long as the store was open, and
+/// what nobody could clean slowed writers down.
+#[test]
+fn a_table_that_cannot_be_read_leaves_its_segments_sound() {
+    let env = SimEnv::new(8);
+    let rows = 300;
+    let options = DbOptions { level_base_bytes: 1 << 30, memtable_bytes: 1 << 20, ..separated() };
+    let (db, space) = open_with(&env, DbOptions { table_bytes: 1 << 20, ..options.clone() });
+    let write_over = |db: &Db, round: u64, which: fn(u64) -> bool| {
+        (0..rows).filter(|row| which(*row)).for_each(|row| put(db, space, row, round));
+        db.flush().unwrap();
+        db.compact().unwrap();
+    };
+    write_over(&db, 0, |_| true);
+    let first = &segments(&env)[0];
+    write_over(&db, 1, |row| row % 3 == 0);
+    write_over(&db, 2, |row| row % 3 == 1);
+    write_over(&db, 3, |row| row % 3 == 1);
+    assert!(segments(&env).contains(first), "its values are in use");
+    db.close().unwrap();
+    let (path_suffix, op) = (".table".to_owned(), SimOp::Read);
+    env.fail(FaultRule { path_suffix, op, nth: 1, errno: 5, sticky: true });
+    // Cleaning is due.
+    let (db, _) =
+        open_with(&env, DbOptions { debt_soft_bytes: 1, debt_hard_bytes: 1000, ..options });
+    let debt = || metrics(&db)["debt_bytes"].as_u64().unwrap();
+    db.compact().unwrap();
+    assert!(env.fault_count() > 0, "nobody looked");
+    assert_eq!((debt(), metrics(&db)["delay_ns_per_byte"].as_u64().unwrap()), (0, 0));
+    env.clear_faults();
+    assert!(segments(&env).contains(first), "it is in use");
+    // Merges put others in the place of the table.
+    write_over(&db, 4, |row| row % 100 < 2);
+    write_over(&db, 5, |row| row % 100 < 2);
+    assert!(!segments(&env).contains(first), "it has been cleaned");
+    for row in 0..rows {
+        let round = if row % 100 < 2 { 5 } else { [1, 3, 0][(row % 3) as usize] };
+        assert_eq!(db.get(space, &key(row)).unwrap().unwrap(), value(row, round), "row {row}");
+    }
+}
+
 /// A change of design met a value that could not be read in a segment of little use, and was never done, although tables can
 /// keep their values there.
 #[test]

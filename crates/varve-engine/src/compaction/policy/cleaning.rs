@@ -6,11 +6,12 @@
 //!    one, so that they no longer point into the segment with the smallest part in use ([`pick`]). In use of it are
 //!    three quarters at most, so each byte given back costs three written.
 //!
-//! The excess counts as debt, which slows writers down: the space of a store is bounded.
+//! The excess counts as debt, which slows writers down: the space of a store is bounded. What cannot be emptied counts for
+//! nothing ([`leave_alone`]).
 //!
 //! Source: the garbage collection of WiscKey (section 3.3) and its successors, here without a lookup per value.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use varve_types::FileNo;
 
@@ -43,6 +44,22 @@ const USED_PART_MIN: f64 = 0.5;
 const UNUSED_DIVISOR: u64 = 3;
 /// The most bytes of values that one merge writes anew, in tables' worth.
 const REWRITTEN_TABLES_MAX: u64 = 8;
+
+/// Takes out of `uses` the segments that cannot be emptied, which it returns: those that `is_damaged` says, and those into which
+/// such tables point.
+pub(crate) fn leave_alone(
+    levels: &Levels<'_>,
+    uses: &mut Vec<SegmentUse>,
+    is_damaged: impl Fn(FileNo) -> bool,
+) -> HashSet<FileNo> {
+    let tables = levels.iter().flatten().flat_map(|run| &run.tables);
+    let pointing = tables.filter(|table| is_damaged(table.file));
+    let mut left: HashSet<FileNo> =
+        pointing.flat_map(|table| &table.segments).map(|share| share.segment).collect();
+    left.extend(uses.iter().map(|segment| segment.file).filter(|file| is_damaged(*file)));
+    uses.retain(|segment| !left.contains(&segment.file));
+    left
+}
 
 fn unused_max(shape: &Shape, uses: &[SegmentUse]) -> u64 {
     let used: u64 = uses.iter().map(|segment| segment.used_bytes).sum();
@@ -188,6 +205,23 @@ mod tests {
         assert!(score > 1.0);
         assert_eq!((files(&job), worst), (vec![2], FileNo::new(7)));
         assert_eq!((job.level, job.output_level, job.end), (3, 3, None));
+    }
+
+    #[test]
+    fn what_damaged_tables_point_into_is_left_alone() {
+        let tables =
+            [(0, 9, pointing(1, &[(7, 10), (8, 20)])), (1, 0, pointing(2, &[(8, 1), (9, 1)]))];
+        let left_and_rest = |damaged: &[u64]| {
+            let mut uses = vec![used(7, 100, 10), used(8, 100, 21), used(9, 100, 1)];
+            let is_damaged = |file: FileNo| damaged.contains(&file.get());
+            let left = leave_alone(&levels(&tables), &mut uses, is_damaged);
+            let mut left: Vec<_> = left.into_iter().map(FileNo::get).collect();
+            left.sort_unstable();
+            (left, uses.iter().map(|segment| segment.file.get()).collect())
+        };
+        assert_eq!(left_and_rest(&[]), (vec![], vec![7, 8, 9]));
+        assert_eq!(left_and_rest(&[1]), (vec![7, 8], vec![9]));
+        assert_eq!(left_and_rest(&[2, 7]), (vec![7, 8, 9], vec![]));
     }
 
     #[test]
