@@ -12,7 +12,7 @@ use crate::run::{Failure, Outcome, Step};
 
 const VERSION: &str = "0.3.2";
 
-/// Seeds of each profile in one round.
+/// Seeds of each profile in one round, beside each other.
 const SEEDS: u64 = 2;
 
 /// How much longer a run of `soak` works on one file.
@@ -76,12 +76,12 @@ pub(super) fn run(ground: &mut Ground, effort: &mut Effort, tally: &mut Tally) -
     let mut steps = 0;
     loop {
         for profile in PROFILES {
-            for at in 0..SEEDS {
-                let seed = effort.seed() * SEEDS + at;
-                let run = Run { profile, seed, is_long: effort.is_long() };
-                steps += u64::from(run.steps());
-                tally.case(&format!("{}, seed {seed}", profile.name), run.run(ground, &program));
-            }
+            let (first, is_long) = (effort.seed() * SEEDS, effort.is_long());
+            let runs = (first..first + SEEDS).map(|seed| Run { profile, seed, is_long });
+            let runs: Vec<_> = runs.collect();
+            steps += runs.iter().map(|run| u64::from(run.steps())).sum::<u64>();
+            let name = |run: &Run<'_>| format!("{}, seed {}", profile.name, run.seed);
+            tally.cases_at_once(&runs, name, |run| run.run(ground, &program));
         }
         if !effort.next_round() {
             break;
@@ -103,7 +103,9 @@ impl Run<'_> {
     }
 
     fn run(&self, ground: &Ground, program: &Path) -> Outcome {
-        let settings = ground.outside("settings")?.join(format!("fsx-{}.toml", self.profile.name));
+        let settings = ground
+            .outside("settings")?
+            .join(format!("fsx-{}-{}.toml", self.profile.name, self.seed));
         fs::write(&settings, self.settings())?;
         let file = ground.dir().join(format!("{}-{}", self.profile.name, self.seed));
         Step::new(program)

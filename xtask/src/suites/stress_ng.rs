@@ -30,6 +30,9 @@ const PASSED: i32 = 0;
 const NO_RESOURCES: i32 = 3;
 const NOT_IMPLEMENTED: i32 = 4;
 
+/// So many stressors run beside each other.
+const AT_ONCE: usize = 2;
+
 /// Runs every stressor for a second, or longer in a soak.
 pub(super) fn run(ground: &mut Ground, effort: &mut Effort, tally: &mut Tally) -> Outcome {
     let Some(program) = tools::find("stress-ng") else {
@@ -47,13 +50,16 @@ pub(super) fn run(ground: &mut Ground, effort: &mut Effort, tally: &mut Tally) -
     stressors.extend(MORE.iter().map(|name| (*name).to_owned()));
     stressors.sort();
     stressors.dedup();
+    for (name, why) in SKIPS.iter().filter(|(name, _)| stressors.iter().any(|one| one == name)) {
+        tally.skipped(name, why);
+    }
+    stressors.retain(|stressor| SKIPS.iter().all(|(name, _)| name != stressor));
     loop {
         let seconds = if effort.is_long() { 10 } else { 1 };
-        for stressor in &stressors {
-            match SKIPS.iter().find(|(name, _)| name == stressor) {
-                Some((name, why)) => tally.skipped(name, why),
-                None => tally.case(stressor, run_one(&program, stressor, &dir, seconds)),
-            }
+        for some in stressors.chunks(AT_ONCE) {
+            tally.cases_at_once(some, Clone::clone, |stressor| {
+                run_one(&program, stressor, &dir, seconds)
+            });
         }
         if !effort.next_round() {
             break;

@@ -1,5 +1,6 @@
 //! What a suite found, as one line or as JSON.
 
+use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
@@ -54,6 +55,23 @@ impl Tally {
     /// Notes a case that failed.
     pub(crate) fn failed(&mut self, name: &str, why: &str) {
         self.failed.push(Case { name: name.to_owned(), why: why.to_owned() });
+    }
+
+    /// Runs cases beside each other, and counts each.
+    pub(crate) fn cases_at_once<T: Sync>(
+        &mut self,
+        cases: &[T],
+        name: impl Fn(&T) -> String,
+        run: impl Fn(&T) -> Outcome + Sync,
+    ) {
+        let run = &run;
+        let outcomes: Vec<Outcome> = thread::scope(|scope| {
+            let running: Vec<_> = cases.iter().map(|case| scope.spawn(move || run(case))).collect();
+            running.into_iter().map(|case| case.join().expect("no case panics")).collect()
+        });
+        for (case, outcome) in cases.iter().zip(outcomes) {
+            self.case(&name(case), outcome);
+        }
     }
 
     /// Counts a case by its outcome.
