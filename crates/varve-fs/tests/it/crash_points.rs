@@ -175,13 +175,13 @@ fn report(violation: &Violation, steps: usize) -> String {
 #[test]
 fn every_crash_of_the_whole_store_keeps_the_promises() {
     let mut sum = Tally::default();
-    for seed in 0..16 {
+    for seed in 0..12 {
         let tally = explored(seed, STEPS, &everything())
             .unwrap_or_else(|v| panic!("{}", report(&v, STEPS)));
         sum.add(tally);
     }
     println!("{sum:?}");
-    assert!(sum.points > 5000 && sum.images > 25_000, "{sum:?}");
+    assert!(sum.points > 3750 && sum.images > 18_750, "{sum:?}");
 }
 
 /// A sync left out must be noticed, wherever it is.
