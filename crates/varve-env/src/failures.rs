@@ -44,6 +44,13 @@ pub fn is_no_space(error: &io::Error) -> bool {
         || number(error).is_some_and(|number| NO_SPACE.contains(&number))
 }
 
+/// True if what stands in a file cannot be read, whoever tries.
+pub fn is_unreadable(error: &io::Error) -> bool {
+    /// EIO, EBADMSG, EUCLEAN.
+    const UNREADABLE: [i32; 3] = [5, 74, 117];
+    number(error).is_some_and(|number| UNREADABLE.contains(&number))
+}
+
 /// The result of a sync that was tried.
 pub(crate) fn tried(synced: io::Result<()>) -> io::Result<()> {
     synced.map_err(|error| match is_passing(&error) {

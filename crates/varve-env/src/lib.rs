@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use varve_types::Timestamp;
 
-pub use failures::{is_no_space, is_passing, told};
+pub use failures::{is_no_space, is_passing, is_unreadable, told};
 pub use watch::Watch;
 
 /// How [`Env::open`] opens a file. All modes but `Read` allow reading and writing.

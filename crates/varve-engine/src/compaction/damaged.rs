@@ -5,13 +5,12 @@
 
 use std::collections::HashSet;
 
+use varve_env::is_unreadable;
 use varve_types::FileNo;
 
 use crate::files::StoreFile;
 use crate::{StoreError, StoreResult};
 
-/// EIO, EBADMSG, EUCLEAN: what stands there cannot be read.
-const UNREADABLE: [i32; 3] = [5, 74, 117];
 /// So many files of a key space may be such that the device cannot read them.
 const UNREADABLE_FILES_MAX: usize = 32;
 
@@ -94,9 +93,7 @@ impl Damaged {
 pub(super) fn says_unreadable(error: &StoreError) -> bool {
     match error {
         StoreError::Damaged { .. } => true,
-        StoreError::Io { action: "open" | "read", source, .. } => {
-            source.raw_os_error().is_some_and(|number| UNREADABLE.contains(&number))
-        }
+        StoreError::Io { action: "open" | "read", source, .. } => is_unreadable(source),
         _ => false,
     }
 }
@@ -127,7 +124,8 @@ mod tests {
         let mut damaged = Damaged::default();
         let mut passes =
             |action, number| damaged.pass_by(failed(action, 1, number), [FileNo::new(2)]).is_ok();
-        for number in UNREADABLE {
+        // EIO, EBADMSG, EUCLEAN.
+        for number in [5, 74, 117] {
             assert!(passes("read", number) && passes("open", number));
             assert!(!passes("write", number) && !passes("sync", number));
         }

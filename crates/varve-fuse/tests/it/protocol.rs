@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
@@ -172,17 +172,24 @@ fn cut_as_nobody(path: &Path) -> io::Result<()> {
     std::thread::scope(|scope| scope.spawn(cut).join().unwrap())
 }
 
-/// An open cut the file and kept them.
-#[test]
-fn a_file_whose_set_id_bits_cannot_go_is_not_cut() {
+/// A mount with a program that all may write to, with set-id bits.
+fn program_with_set_id_bits() -> Option<(Arc<ObjectFs>, TestMount, PathBuf)> {
     if !rustix::process::geteuid().is_root() {
-        return skipped("needs root to become another user");
+        skipped("needs root to become another user");
+        return None;
     }
     let fs = Arc::new(ObjectFs::new());
-    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
+    let mount = TestMount::new(fs.clone(), &SessionOptions::default())?;
     let path = mount.path("program");
     fs::write(&path, b"#!/bin/sh\n").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+    Some((fs, mount, path))
+}
+
+/// An open cut the file and kept them.
+#[test]
+fn a_file_whose_set_id_bits_cannot_go_is_not_cut() {
+    let Some((fs, mount, path)) = program_with_set_id_bits() else { return };
     fs.setattrs_fail.store(true, Relaxed);
     let refused = cut_as_nobody(&path).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(Errno::IO.raw_os_error()));
@@ -193,14 +200,7 @@ fn a_file_whose_set_id_bits_cannot_go_is_not_cut() {
 /// The kernel took them to be there still.
 #[test]
 fn set_id_bits_that_went_are_not_shown_though_the_open_failed() {
-    if !rustix::process::geteuid().is_root() {
-        return skipped("needs root to become another user");
-    }
-    let fs = Arc::new(ObjectFs::new());
-    let Some(mount) = TestMount::new(fs.clone(), &SessionOptions::default()) else { return };
-    let path = mount.path("program");
-    fs::write(&path, b"#!/bin/sh\n").unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+    let Some((fs, mount, path)) = program_with_set_id_bits() else { return };
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777);
     fs.opens_fail.store(true, Relaxed);
     let refused = cut_as_nobody(&path).unwrap_err();

@@ -1,6 +1,6 @@
 //! What is remembered of rows that older states see.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 
@@ -10,6 +10,29 @@ use crate::{Batch, CompactionPolicy, DbOptions, KeyspaceOptions, Store, StoreSna
 
 const ROWS: u64 = 400;
 const STATES: u64 = 100;
+
+fn opened(env: &Arc<SimEnv>, options: DbOptions) -> (Db, KeyspaceId) {
+    let db = Db::open(Arc::clone(env) as _, Path::new("/store"), options).unwrap();
+    let space = KeyspaceOptions { prefixed: false, compressed: false };
+    let space = db.keyspace("rows", space).unwrap();
+    (db, space)
+}
+
+/// No tables are merged.
+fn left_as_they_are() -> DbOptions {
+    DbOptions { sublevels_trigger: 1000, level_base_bytes: 1 << 30, ..DbOptions::default() }
+}
+
+/// Lets no more be read of a file.
+fn fail_reads(env: &SimEnv, file: &Path) {
+    let path_suffix = file.to_str().unwrap().to_owned();
+    env.fail(FaultRule { path_suffix, op: SimOp::Read, nth: 1, errno: 5, sticky: true });
+}
+
+fn newest_table(env: &SimEnv) -> PathBuf {
+    let is_table = |path: &PathBuf| path.extension() == Some("table".as_ref());
+    env.files_raw().into_iter().filter(is_table).max().unwrap()
+}
 
 fn put(db: &Db, space: KeyspaceId, row: u64, round: u64) {
     let mut batch = Batch::new();
@@ -29,10 +52,7 @@ fn check(snapshot: &dyn StoreSnapshot, space: KeyspaceId, rounds: &[u64]) {
 #[test]
 fn what_is_kept_of_pinned_rows_is_bounded_however_many_states_see_them() {
     let env = SimEnv::new(1);
-    let options = DbOptions { memtable_bytes: 16 << 20, ..DbOptions::default() };
-    let db = Db::open(Arc::clone(&env) as _, Path::new("/store"), options).unwrap();
-    let space = KeyspaceOptions { prefixed: false, compressed: false };
-    let space = db.keyspace("rows", space).unwrap();
+    let (db, space) = opened(&env, DbOptions { memtable_bytes: 16 << 20, ..DbOptions::default() });
     let mut rounds = vec![0; ROWS as usize];
     let mut write = |row: u64, round| {
         rounds[row as usize] = round;
@@ -96,26 +116,19 @@ fn what_is_kept_of_pinned_rows_is_bounded_however_many_states_see_them() {
 #[test]
 fn a_damaged_table_is_not_in_the_way_of_those_below() {
     let env = SimEnv::new(2);
-    let options =
-        DbOptions { sublevels_trigger: 1000, level_base_bytes: 1 << 30, ..DbOptions::default() };
-    let db = Db::open(Arc::clone(&env) as _, Path::new("/store"), options).unwrap();
-    let space = KeyspaceOptions { prefixed: false, compressed: false };
-    let space = db.keyspace("rows", space).unwrap();
+    let (db, space) = opened(&env, left_as_they_are());
     (0..ROWS).for_each(|row| put(&db, space, row, 0));
     db.flush().unwrap();
     [0, ROWS - 1].iter().for_each(|row| put(&db, space, *row, 1));
     db.flush().unwrap();
-    let damaged =
-        env.files_raw().into_iter().filter(|path| path.extension() == Some("table".as_ref()));
-    let damaged = damaged.max().unwrap();
+    let damaged = newest_table(&env);
     (0..ROWS - 10).for_each(|row| {
         let mut batch = Batch::new();
         batch.delete(space, row.to_be_bytes());
         db.write(batch).unwrap();
     });
     db.flush().unwrap();
-    let path_suffix = damaged.to_str().unwrap().to_owned();
-    env.fail(FaultRule { path_suffix, op: SimOp::Read, nth: 1, errno: 5, sticky: true });
+    fail_reads(&env, &damaged);
     let full = env.used_bytes();
     assert!(db.reclaim().unwrap() > 0);
     assert!(env.fault_count() > 0, "nobody looked");
@@ -137,18 +150,12 @@ fn an_unreadable_index_below_is_not_in_the_way_of_tables_beside_it() {
     const TABLES: u64 = 4;
     const NEWER: usize = 3;
     let env = SimEnv::new(3);
-    let options =
-        DbOptions { sublevels_trigger: 1000, level_base_bytes: 1 << 30, ..DbOptions::default() };
-    let db = Db::open(Arc::clone(&env) as _, Path::new("/store"), options).unwrap();
-    let space = KeyspaceOptions { prefixed: false, compressed: false };
-    let space = db.keyspace("rows", space).unwrap();
+    let (db, space) = opened(&env, left_as_they_are());
     for table in 0..TABLES {
         (table * ROWS..(table + 1) * ROWS).for_each(|row| put(&db, space, row, 0));
         db.flush().unwrap();
     }
-    let tables =
-        env.files_raw().into_iter().filter(|path| path.extension() == Some("table".as_ref()));
-    let unreadable = tables.max().unwrap();
+    let unreadable = newest_table(&env);
     for _ in 0..NEWER {
         for row in 0..TABLES * ROWS {
             let mut batch = Batch::new();
@@ -157,8 +164,7 @@ fn an_unreadable_index_below_is_not_in_the_way_of_tables_beside_it() {
         }
         db.flush().unwrap();
     }
-    let path_suffix = unreadable.to_str().unwrap().to_owned();
-    env.fail(FaultRule { path_suffix, op: SimOp::Read, nth: 1, errno: 5, sticky: true });
+    fail_reads(&env, &unreadable);
     // As if so much stood above the last level that merges ask.
     let view = db.inner.views.get();
     let version = &view.keyspace(space).unwrap().version;
