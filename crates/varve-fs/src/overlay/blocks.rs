@@ -124,7 +124,6 @@ impl Blocks {
 
 #[cfg(test)]
 mod tests {
-
     use varve_testkit::rng::Rng;
 
     use super::*;
