@@ -72,7 +72,7 @@ impl VarveFs {
                 attr.size = dir.entries;
                 attr.blocks = 0;
             }
-            Content::Symlink(_) | Content::None => attr.blocks = 0,
+            Content::Symlink(_) => attr.blocks = 0,
             Content::Object { dirty: false, blocks } => attr.blocks = *blocks,
             Content::Object { dirty: true, .. } => {
                 // Before the object is looked at: whoever writes to it elsewhere may close it meanwhile.
@@ -86,7 +86,9 @@ impl VarveFs {
                 }
             }
             Content::Borrowed(borrowed) => attr.blocks = borrowed.blocks.unwrap_or(attr.blocks),
-            Content::Inline(_) | Content::Chunks => {}
+            // A hole as well: what was written to it in memory is told of late, and who takes a file for one hole by this
+            // looks no further.
+            Content::None | Content::Inline(_) | Content::Chunks => {}
         }
         Ok(attr)
     }

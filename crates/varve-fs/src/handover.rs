@@ -148,6 +148,7 @@ impl VarveFs {
                 state.passthrough += 1;
             } else {
                 state.cached += 1;
+                state.mappers += u32::from(open.read && open.write);
             }
         }
         let OpenHandle { read, write, append, sync, execute, .. } = *open;

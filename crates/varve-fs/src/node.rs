@@ -35,6 +35,8 @@ pub(crate) struct NodeState {
     pub(crate) executing: u32,
     /// Handles whose bytes go through this program.
     pub(crate) cached: u32,
+    /// Those of them that may both read and write, as a mapping in memory that is written to needs.
+    pub(crate) mappers: u32,
     /// Handles whose bytes go straight to the object. Never together with `cached` ones: the kernel
     /// keeps one page cache for all.
     pub(crate) passthrough: u32,

@@ -174,6 +174,7 @@ impl VarveFs {
             state.passthrough += 1;
         } else {
             state.cached += 1;
+            state.mappers += u32::from(flags.read && flags.write);
         }
         state.executing += u32::from(flags.execute);
         drop(state);
@@ -323,6 +324,7 @@ impl VarveFs {
             state.executing -= u32::from(file.flags.execute);
             let unwritten = file.flags.write && state.writers == 0;
             let began_in = if unwritten { state.began_in.take() } else { None };
+                state.mappers -= u32::from(file.flags.read && file.flags.write);
             (state.handles == 0, unwritten && state.has_object, began_in)
         };
         if last_writer && !(last && self.locator.is_unreachable_orphan(ino)) {

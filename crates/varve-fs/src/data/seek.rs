@@ -1,5 +1,9 @@
 //! SEEK_DATA and SEEK_HOLE: by the rows that exist, or by the object file. The end of a file counts as a
 //! hole.
+//!
+//! What programs write to mapped memory the kernel tells later, and it asks for holes without telling it before. So a
+//! file that may be mapped to be written to has no holes, unless its bytes go straight to the object. A mapping keeps
+//! the handle by which it was made from being released.
 
 use std::io;
 
@@ -22,6 +26,9 @@ impl VarveFs {
         what: SeekFrom,
     ) -> FsResult<u64> {
         let file = self.handles.get(ino, handle)?;
+        if file.node.state().mappers > 0 {
+            return seek_in(self.attr(&self.read_inode(ino)?)?.size, offset, what);
+        }
         loop {
             if !file.node.has_object() {
                 let held = self.hold(ino)?;
@@ -90,5 +97,14 @@ impl VarveFs {
             SeekFrom::Data => Err(FsError::NoSuchOffset),
             SeekFrom::Hole => Ok(inode.size),
         }
+    }
+}
+
+/// What `what` finds in a file of `size` bytes without holes.
+fn seek_in(size: u64, offset: u64, what: SeekFrom) -> FsResult<u64> {
+    match what {
+        _ if offset >= size => Err(FsError::NoSuchOffset),
+        SeekFrom::Data => Ok(offset),
+        SeekFrom::Hole => Ok(size),
     }
 }

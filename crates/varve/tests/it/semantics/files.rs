@@ -20,6 +20,7 @@ semantics!(
     unlink_while_open,
     temporary_files,
     mmap,
+    seek_mapped,
     truncate,
     fallocate_modes,
     seek_holes,
@@ -310,6 +311,8 @@ fn seek_holes(place: &Place) {
     // Data in the third unit of 16 KiB and again from 1 MiB on; both sides agree on these offsets.
     file.write_all_at(&pattern(6, 16_384), 32_768).unwrap();
     file.write_all_at(&pattern(7, 65_536), 1 << 20).unwrap();
+    drop(file);
+    let file = File::open(&path).unwrap();
     let seek = |from| rustix::fs::seek(&file, from);
     assert_eq!(seek(Data(0)), Ok(32_768));
     assert_eq!(seek(Hole(0)), Ok(0));
@@ -320,6 +323,8 @@ fn seek_holes(place: &Place) {
     let path = place.dir().join("small-sparse");
     let small = open_new(&path);
     small.write_all_at(&pattern(8, 10_000), 32_768).unwrap();
+    drop(small);
+    let small = File::open(&path).unwrap();
     assert_eq!(rustix::fs::seek(&small, Data(0)), Ok(32_768));
     assert_eq!(rustix::fs::seek(&small, Hole(32_768)), Ok(42_768));
     let path = place.dir().join("tiny");
@@ -327,6 +332,29 @@ fn seek_holes(place: &Place) {
     let tiny = File::open(&path).unwrap();
     assert_eq!(rustix::fs::seek(&tiny, Data(1)), Ok(1));
     assert_eq!(rustix::fs::seek(&tiny, Hole(1)), Ok(4));
+}
+
+/// What was written to mapped memory is data before anybody has told the file system of it.
+fn seek_mapped(place: &Place) {
+    let script = r#"
+import mmap, os, shutil, subprocess
+for size, data in ((30000, 0), (40000, 7000), (400000, 7000)):
+    name = f"held-{size}"
+    fd = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(fd, size)
+    os.pwrite(fd, b"d" * data, size - data)
+    shared = mmap.mmap(fd, size)
+    os.close(fd)
+    shared[0:5] = b"hello"
+    fd = os.open(name, os.O_RDONLY)
+    assert os.lseek(fd, 0, os.SEEK_DATA) == 0, size
+    os.close(fd)
+    subprocess.run(["cp", name, f"{name}-copied"], check=True)
+    with open(f"{name}-copied", "rb") as copied:
+        assert copied.read(5) == b"hello", size
+    shared.close()
+"#;
+    python(&place.dir(), script);
 }
 
 fn survives_remount(place: &Place) {
