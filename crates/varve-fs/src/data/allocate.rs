@@ -26,8 +26,8 @@ impl VarveFs {
             return Err(FsError::Invalid("an empty range"));
         }
         let end = end_of(offset, len)?;
-        if matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
-            self.check_room(&file, len)?;
+        if mode != AllocateMode::PunchHole {
+            self.check_room(&file, offset, len)?;
         }
         let extends = matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange);
         let mut held = if extends { self.hold_counted(ino)? } else { self.hold(ino)? };
@@ -68,12 +68,13 @@ impl VarveFs {
 
     /// Refuses to reserve what there is no room for, before the storage below gives all that is left and then
     /// fails.
-    fn check_room(&self, file: &OpenFile, len: u64) -> FsResult<()> {
+    fn check_room(&self, file: &OpenFile, offset: u64, len: u64) -> FsResult<()> {
         if len <= self.superblock.large_file_threshold_bytes {
             return Ok(());
         }
-        let held = match file.node.has_object() {
-            true => self.object_stat(file.node.ino)?.allocated,
+        // Of what there is already, as much as may lie before the range helps nothing; nor does what a view has from its base.
+        let held = match file.node.has_object() && self.objects.kept().is_some() {
+            true => self.object_stat(file.node.ino)?.allocated.saturating_sub(offset),
             false => 0,
         };
         if len.saturating_sub(held) <= self.room_below()?.available_bytes {

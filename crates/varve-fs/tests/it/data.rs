@@ -496,6 +496,36 @@ fn a_write_to_a_large_file_writes_what_there_is_room_for() {
 }
 
 /// There it failed as a whole after that.
+/// Room that the file has elsewhere passed for it, and zeros were not checked at all. The storage below, which would give what
+/// there is and then fail, is not asked.
+#[test]
+fn reservations_for_which_there_is_no_room_change_nothing() {
+    const MIB: u64 = 1 << 20;
+    let env = sim_store(9, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "f");
+    fs.put_at(ino, 0, &vec![1; 4 << 20]);
+    let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let view = fs.open_view(&txn).unwrap();
+    let handle = fs.open_as(ino, WRITE);
+    let in_view = view.open_as(view.find(ROOT, "f").unwrap().ino, WRITE);
+    fs.sync().unwrap();
+    env.set_capacity(env.used_bytes() + 2 * MIB);
+    let path_suffix = format!("/{}", ino.get());
+    env.fail(FaultRule { path_suffix, op: SimOp::Allocate, nth: 1, errno: 5, sticky: true });
+    let refused = |done| assert!(matches!(done, Err(FsError::NoSpace(_))), "{done:?}");
+    for mode in [AllocateMode::Extend, AllocateMode::KeepSize] {
+        refused(fs.fallocate(ino, handle, mode, 4 * MIB, 3 * MIB));
+    }
+    for mode in [AllocateMode::ZeroRange, AllocateMode::ZeroKeepSize] {
+        refused(fs.fallocate(ino, handle, mode, 4 * MIB, 3 * MIB));
+    }
+    refused(view.fallocate(ino, in_view, AllocateMode::KeepSize, 0, 3 * MIB));
+    assert_eq!(fs.getattr(ino).unwrap().size, 4 * MIB);
+    fs.release(ino, handle).unwrap();
+    view.release(ino, in_view).unwrap();
+}
+
 #[test]
 fn a_write_to_a_large_file_of_a_transaction_does_too() {
     let env = sim_store(9, &FormatOptions::default());
