@@ -263,12 +263,13 @@ impl Vfs for VarveFs {
         let space = self.room_below()?;
         let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
         let files_free = space.available_bytes / FILE_ROOM_BYTES;
+        let files = self.recorded_usage(InodeId::ROOT)?.inodes();
         Ok(self.accounts.within_root_limits(StatFs {
             block_bytes: BLOCK_BYTES,
             blocks: blocks(space.total_bytes),
             blocks_free: blocks(space.free_bytes),
             blocks_available: blocks(space.available_bytes),
-            files: self.ids.next().saturating_add(files_free),
+            files: files.saturating_add(files_free),
             files_free,
             name_bytes_max: NAME_BYTES_MAX as u32,
         }))

@@ -10,6 +10,7 @@ use varve_fs::superblock::SUPERBLOCK_NAME;
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format, holder};
 use varve_vfs::{Caller, FsError, SetAttr, Vfs, XattrMode};
 
+use crate::crash::{STORE, open};
 use crate::support::{Calls, READ, ROOT, Rig, WRITE, name, os_env, store_of};
 
 #[test]
@@ -73,6 +74,28 @@ fn a_store_is_open_once_and_says_by_whom() {
     assert!(matches!(fs.find(ROOT, "x"), Err(FsError::Storage(_))));
     let fs = VarveFs::open(os_env(), &store, options).unwrap();
     assert!(fs.statfs().unwrap().blocks > 0);
+}
+
+/// Numbers that are passed over when a store is opened are not in use.
+#[test]
+fn inodes_in_use_are_those_that_there_are() {
+    let env = SimEnv::new(7);
+    let dyn_env: Arc<dyn Env> = env.clone();
+    format(&dyn_env, Path::new(STORE), &FormatOptions::default()).unwrap();
+    let in_use = |fs: &VarveFs| {
+        let room = fs.statfs().unwrap();
+        room.files - room.files_free
+    };
+    for already in 0..3 {
+        let fs = open(&env);
+        assert_eq!(in_use(&fs), already);
+        fs.mk(ROOT, &format!("f{already}"));
+        assert_eq!(in_use(&fs), already + 1);
+        fs.close().unwrap();
+    }
+    let fs = open(&env);
+    fs.unlink(ROOT, name("f0")).unwrap();
+    assert_eq!(in_use(&fs), 2);
 }
 
 #[test]
