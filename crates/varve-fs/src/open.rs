@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use varve_env::{File, OpenMode};
-use varve_schema::{FileKind, Pending, Place};
+use varve_schema::{FileKind, Pending, Place, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
 
@@ -262,6 +262,11 @@ impl VarveFs {
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
         self.writable()?;
+        if parent.is_made_up() {
+            return Err(FsError::NotPermitted);
+        }
+        // A commit takes all rows of a view under their locks.
+        let _guards = self.lock_rows(&[RowKey::inode(parent)])?;
         let dir = self.dir_row(parent)?;
         let mut changes = self.changes();
         let new = NewInode::regular(perm);
@@ -319,12 +324,12 @@ impl VarveFs {
                 state.replaced &= state.passthrough > 0;
             } else {
                 state.cached -= 1;
+                state.mappers -= u32::from(file.flags.read && file.flags.write);
             }
             state.writers -= u32::from(file.flags.write);
             state.executing -= u32::from(file.flags.execute);
             let unwritten = file.flags.write && state.writers == 0;
             let began_in = if unwritten { state.began_in.take() } else { None };
-                state.mappers -= u32::from(file.flags.read && file.flags.write);
             (state.handles == 0, unwritten && state.has_object, began_in)
         };
         if last_writer && !(last && self.locator.is_unreachable_orphan(ino)) {

@@ -38,6 +38,9 @@ impl VarveFs {
     fn give_name(&self, ino: InodeId, parent: InodeId, name: FileName<'_>) -> FsResult<Inode> {
         self.writable()?;
         self.check_name(parent, name)?;
+        if ino.is_made_up() {
+            return Err(FsError::NotPermitted);
+        }
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
         // What has no name counts nowhere, so it must not grow between the look at its size and the name.
         let node = self.locator.node(ino).filter(|node| node.state().linkable);

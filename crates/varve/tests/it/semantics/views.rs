@@ -6,10 +6,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use varve_testkit::there_is;
 
-use super::{Place, names, pattern, refused_io, semantics};
+use super::{Place, names, pattern, refused, refused_io, semantics};
 use crate::harness::{run, varve, with_namespaces};
 
 semantics!(
@@ -228,6 +229,16 @@ fn view_places(place: &Place) {
     refused_io(fs::rename(top.join("txn"), dir.join("txn")), Errno::PERM);
     fs::create_dir(dir.join("d/.varve")).unwrap();
     assert_eq!(names(&dir.join("d/.varve")), Vec::<&str>::new());
+    fs::create_dir(dir.join("e")).unwrap();
+    snapshot(place, "monday");
+    let view = begin(&dir);
+    let control = top.join("control").join(id(&view));
+    for made_up in [dir.join("e/.varve/snapshots/monday"), control] {
+        refused_io(fs::hard_link(made_up, dir.join("x")), Errno::PERM);
+    }
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    refused(rustix::fs::open(top.join("txn"), flags, Mode::RUSR), Errno::PERM);
+    run(varve().args(["txn", "abort"]).arg(&dir).arg(id(&view)));
 }
 
 /// Begins a transaction on a directory; gives its view.
