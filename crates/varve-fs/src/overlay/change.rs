@@ -60,6 +60,7 @@ impl Overlay {
         bytes: Range<u64>,
         change: impl FnOnce(&dyn File, u64) -> io::Result<T>,
     ) -> io::Result<T> {
+        self.place_of(bytes.end)?;
         {
             let state = self.state.read();
             if state.owns(&bytes) && !state.limit_is_unrecorded {
@@ -87,6 +88,7 @@ impl Overlay {
 
     /// Cuts or extends.
     pub(super) fn set_len(&self, base: &dyn Base, len: u64) -> io::Result<()> {
+        let end_in_file = self.place_of(len)?;
         if len < self.len()? && !len.is_multiple_of(BLOCK_BYTES) {
             // What the block loses must not come back from the base.
             self.change(base, len..len + 1, |_, _| Ok(()))?;
@@ -95,7 +97,7 @@ impl Overlay {
         self.record_limit(&mut journal)?;
         let is_cut = {
             let mut state = self.state.write();
-            self.file.set_len(self.data_start + len)?;
+            self.file.set_len(end_in_file)?;
             let end = len.div_ceil(BLOCK_BYTES);
             state.limit_is_unrecorded = end < state.limit;
             state.limit = state.limit.min(end);
@@ -117,6 +119,7 @@ impl Overlay {
         offset: u64,
         len: u64,
     ) -> io::Result<()> {
+        self.place_of(offset.saturating_add(len))?;
         let allocate = |file: &dyn File, by: u64| file.allocate(how, by + offset, len);
         match how {
             Allocate::Extend | Allocate::KeepSize => {

@@ -214,6 +214,12 @@ impl Overlay {
         Overlay { file, header, data_start, boot, state, journal, keepers }
     }
 
+    /// Where the byte at `at` is in its file; `FileTooLarge` if that is beyond what files have.
+    fn place_of(&self, at: u64) -> io::Result<u64> {
+        let place = self.data_start.checked_add(at).filter(|place| i64::try_from(*place).is_ok());
+        place.ok_or_else(|| io::ErrorKind::FileTooLarge.into())
+    }
+
     /// It over `base`, as one file.
     pub(crate) fn over<'a>(&'a self, base: &'a dyn Base) -> Layered<'a> {
         Layered::new(self, base)

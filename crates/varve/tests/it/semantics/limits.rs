@@ -11,8 +11,9 @@ use rustix::fs::{Access, AtFlags, CWD, FallocateFlags, Mode, OFlags, XattrFlags}
 use rustix::io::Errno;
 use varve_testkit::{Command, put_program};
 
+use super::views::{begin, id};
 use super::{Place, refused, refused_io, semantics};
-use crate::harness::python;
+use crate::harness::{python, run, varve};
 
 semantics!(
     largest_file,
@@ -46,6 +47,15 @@ fn largest_file(place: &Place) {
     drop(file);
     place.remount();
     assert_eq!(fs::metadata(&path).unwrap().len(), (1 << 40) + 3);
+    if place.is_varve() {
+        // Before its own bytes of a file a transaction keeps which they are.
+        let view = begin(&place.dir());
+        let file = OpenOptions::new().write(true).open(view.join("large")).unwrap();
+        refused(rustix::fs::ftruncate(&file, end), Errno::FBIG);
+        refused_io(file.write_all_at(b"x", end - 2), Errno::FBIG);
+        drop(file);
+        run(varve().args(["txn", "abort"]).arg(place.dir()).arg(id(&view)));
+    }
 }
 
 fn file_size_limit(place: &Place) {
