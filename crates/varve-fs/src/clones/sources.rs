@@ -55,6 +55,8 @@ pub(crate) struct Sources {
     open: Mutex<Vec<(InodeId, Arc<VarveFs>)>>,
     /// The row locks of views by epoch, as long as one is open.
     locks: Mutex<BTreeMap<InodeId, Weak<RowLocks>>>,
+    /// The objects of views by epoch, as long as one is open or a sync of the store asks for them.
+    of_views: Mutex<BTreeMap<InodeId, Weak<Objects>>>,
     /// Batches of unfolding, in any view.
     pub(super) unfoldings: Unfoldings,
     /// A loan was given back since it was last seen which sources are needed.
@@ -99,7 +101,7 @@ impl Sources {
         let Ground { db, env, dir, options, superblock, objects, ids, keyspaces, random } = ground;
         let main: Arc<dyn Store> = Arc::<Db>::clone(&db);
         let openings = Openings::new(Arc::clone(&env), main, keyspaces.lookups, random);
-        let (open, locks) = (Mutex::default(), Mutex::default());
+        let (open, locks, of_views) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (unfoldings, returned) = (Unfoldings::default(), AtomicBool::new(true));
         Sources {
             db,
@@ -113,6 +115,7 @@ impl Sources {
             openings: Arc::new(openings),
             open,
             locks,
+            of_views,
             unfoldings,
             returned,
         }
@@ -141,7 +144,28 @@ impl Sources {
         own
     }
 
-    /// The file system of a view; all of one view share their row locks.
+    /// The objects of the view of the epoch `epoch`, which sees those of the store as of `sees`: whoever has it open writes to the
+    /// same files, and the sync that comes before its rows must know what each has claimed.
+    pub(crate) fn objects_of(&self, epoch: InodeId, sees: Option<InodeId>) -> Arc<Objects> {
+        let mut of_views = self.of_views.lock();
+        if let Some(shared) = of_views.get(&epoch).and_then(Weak::upgrade) {
+            return shared;
+        }
+        of_views.retain(|_, objects| objects.strong_count() > 0);
+        let own = Arc::new(self.objects.of_view(view_dir(&self.dir, epoch), sees));
+        of_views.insert(epoch, Arc::downgrade(&own));
+        own
+    }
+
+    /// [`Objects::end_claims`] of a view that has ended.
+    pub(crate) fn end_claims(&self, epoch: InodeId) {
+        let ended = self.of_views.lock().remove(&epoch);
+        if let Some(objects) = ended.and_then(|objects| objects.upgrade()) {
+            objects.end_claims();
+        }
+    }
+
+    /// The file system of a view; all of one view share their row locks and objects.
     pub(crate) fn view_on(
         self: &Arc<Self>,
         view: ViewParts,
@@ -156,7 +180,6 @@ impl Sources {
             located_inodes_max: Some(self.options.located_inodes() / LOCATED_SHARE),
             ..self.options.clone()
         };
-        let own = view_dir(&self.dir, epoch);
         let parts = Parts {
             env: Arc::clone(&self.env),
             dir: self.dir.clone(),
@@ -165,7 +188,7 @@ impl Sources {
             locks: self.locks_of(epoch),
             store,
             superblock: self.superblock.clone(),
-            objects: Arc::new(self.objects.of_view(own, sees_objects_of)),
+            objects: self.objects_of(epoch, sees_objects_of),
             ids: Arc::clone(&self.ids),
             dictionaries,
             views: None,

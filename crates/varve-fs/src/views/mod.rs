@@ -51,7 +51,7 @@ use varve_vfs::{FsError, FsResult, Transact};
 use crate::dictionaries::Dictionaries;
 use crate::error;
 use crate::fs::{VarveFs, invalid};
-use crate::objects::Objects;
+use crate::usage::Accounts;
 
 pub(crate) use below::is_made_up_below;
 pub use commit::CommitError;
@@ -156,8 +156,8 @@ pub(crate) struct Views {
     write_back: Mutex<Option<WriteBack>>,
     /// When somebody last asked for pairs of a transaction, as [`VarveFs::unused_for`] counts.
     pairs_used: Mutex<BTreeMap<InodeId, u64>>,
-    /// The open transactions, by the objects of each opening.
-    opened: Mutex<Vec<(InodeId, Weak<Objects>)>>,
+    /// The open transactions, by what each opening alone has.
+    opened: Mutex<Vec<(InodeId, Weak<Accounts>)>>,
     /// Held while a view begins or ends; not while a commit of rows alone waits to be durable.
     changing: Mutex<()>,
     /// The store is being closed, and views are left to the next mount.

@@ -323,13 +323,17 @@ impl VarveFs {
         let (sees_objects_of, epoch) = (txn.sees_objects_of(), txn.epoch);
         let view = ViewParts { store, dictionaries, sees_objects_of, epoch, serial };
         let fs = self.view_on(view, read_only).map_err(error::store)?;
+        if txn.purpose != Purpose::User {
+            // Large files came by others than these objects.
+            fs.objects.note_unclaimed();
+        }
         let mut opened = self.views()?.opened.lock();
-        opened.retain(|(_, objects)| objects.strong_count() > 0);
+        opened.retain(|(_, accounts)| accounts.strong_count() > 0);
         // What is pending while somebody has it open is his.
         if opened.iter().all(|(open, _)| *open != epoch) {
             fs.finish_pending_of_view(pending)?;
         }
-        opened.push((epoch, Arc::downgrade(&fs.objects)));
+        opened.push((epoch, Arc::downgrade(&fs.accounts)));
         drop(opened);
         fs.load_quotas()?;
         Ok(fs)
@@ -358,10 +362,9 @@ impl VarveFs {
     pub(super) fn forget_transaction(&self, epoch: InodeId) {
         if let Some(views) = &self.views {
             views.pairs_used.lock().remove(&epoch);
-            let opened = views.opened.lock().clone();
-            let its = opened.iter().filter(|(open, _)| *open == epoch);
-            its.filter_map(|(_, objects)| objects.upgrade())
-                .for_each(|objects| objects.end_claims());
+        }
+        if let Some(sources) = &self.sources {
+            sources.end_claims(epoch);
         }
         self.end_view(epoch);
         let own = view_dir(&self.dir, epoch);

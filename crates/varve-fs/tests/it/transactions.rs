@@ -613,3 +613,26 @@ fn a_transaction_that_is_opened_twice_is_settled_when_nobody_has_it_open() {
     drop(again);
     sound(&fs);
 }
+
+/// Whoever opened a transaction that was open already took the sync of large files from who had it open, also who had let go of it.
+#[test]
+fn large_files_of_a_transaction_that_is_opened_twice_are_synced() {
+    let written = |fs: &VarveFs| fs.contents(inode(fs, ROOT, "f")) == [7; 200_000];
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let (id, one) = begin(&fs);
+    drop(fs.open_view(&view_of(&id)).unwrap());
+    one.put_at(one.mk(ROOT, "f"), 0, &[7; 200_000]);
+    one.sync().unwrap();
+    let fs = open(&env.power_cut_keep_nothing());
+    assert!(written(&fs.open_view(&view_of(&id)).unwrap()), "as it was synced");
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let (id, one) = begin(&fs);
+    let two = fs.open_view(&view_of(&id)).unwrap();
+    one.put_at(one.mk(ROOT, "f"), 0, &[7; 200_000]);
+    fs.commit_transaction(&id, &two).unwrap();
+    let fs = open(&env.power_cut_keep_nothing());
+    assert!(written(&fs), "as it was committed by another");
+    sound(&fs);
+}
