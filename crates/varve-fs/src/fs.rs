@@ -43,7 +43,7 @@ use crate::superblock::{
     objects_dir, views_dir,
 };
 use crate::usage::{Accounts, MarksOf};
-use crate::views::{Serial, Views};
+use crate::views::{Serial, Views, cover_left};
 use crate::xattr::KnownXattrs;
 
 /// A file system on a log-structured store.
@@ -448,6 +448,9 @@ impl VarveFs {
                 Ground { db, env, dir, options, superblock, objects, ids, keyspaces, random };
             Arc::new(Sources::new(ground))
         });
+        if let (Some(db), Some(sources)) = (&db, &sources) {
+            cover_left(db, &|epoch, sees| sources.objects_of(epoch, sees))?;
+        }
         let views = db.map(|db| Views::new(db, random));
         let lock = Mutex::new(Some(lock));
         let serial = None;

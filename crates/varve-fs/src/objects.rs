@@ -5,7 +5,8 @@
 //! [`Objects::claim`] and marks the batch as depending on external data; the store then calls
 //! [`Objects::sync_claimed`] before the batch becomes durable. Some objects are held open for that
 //! ([`crate::descriptors`]). If there are more, one sync of the whole tree costs less than one for each; so it
-//! is done too by the first sync of a process, which covers what earlier ones wrote.
+//! is done too by the first sync of a process, which covers what earlier ones wrote, also in transactions that nobody has opened since
+//! ([`crate::views::cover_left`]).
 //!
 //! An object that was made since the last such sync, and that no row claims any more, need never be durable: it goes at once, mostly
 //! without having been written to the device ([`Objects::remove_made`], [`crate::reaper`]).

@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use varve_engine::repair::EngineRepair;
-use varve_engine::{Db, DbOptions, Store, StoreError};
+use varve_engine::{Store, StoreError};
 use varve_env::Env;
 use varve_env::os::OsEnv;
-use varve_fs::EngineKind;
 use varve_fs::fsck::{self, CheckError, repair::RepairReport};
 pub use varve_fs::fsck::{CheckOptions, Progress};
-use varve_fs::superblock::{Superblock, engine_dir, objects_dir};
+use varve_fs::superblock::Superblock;
+use varve_fs::{EngineKind, open_engine};
 use varve_vfs::FsError;
 
 use crate::{Result, store};
@@ -150,34 +150,6 @@ pub fn check(
     Ok(report)
 }
 
-/// The engine alone of the store in `dir`, which must not be in use, with so much memory.
-pub(crate) fn open_engine(dir: &Path, memory_bytes: usize) -> std::result::Result<Db, StoreError> {
-    let env: Arc<OsEnv> = OsEnv::new();
-    let mut options =
-        DbOptions { create_if_missing: false, ..DbOptions::with_memory_budget(memory_bytes) };
-    let (superblock, _) = Superblock::read_or_copy(env.as_ref(), dir)?;
-    if superblock.engine != EngineKind::Varve {
-        let text = format!("{} is not on Varve's engine, which this is about", dir.display());
-        return Err(StoreError::Invalid(text));
-    }
-    superblock.design.apply(&mut options);
-    let objects = objects_dir(dir);
-    let watch = match env.watch(&objects) {
-        // A copy of a store without large files may lack them.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        watch => {
-            let fail = |source| StoreError::Io { action: "open", path: objects.clone(), source };
-            Some(watch.map_err(fail)?)
-        }
-    };
-    let db = Db::open(env.clone(), &engine_dir(dir), options)?;
-    // Closing makes durable what recovery found in the log, and the large files it refers to before it.
-    db.set_external_sync(Box::new(move || {
-        watch.as_ref().map_or(Ok(()), |watch| env.sync_below(watch, &objects))
-    }));
-    Ok(db)
-}
-
 fn check_engine(
     dir: &Path,
     options: &CheckOptions,
@@ -186,7 +158,7 @@ fn check_engine(
     if Superblock::read_or_copy(&*OsEnv::new(), dir)?.0.engine != EngineKind::Varve {
         return Ok(EngineReport::default());
     }
-    let db = open_engine(dir, options.memory_bytes / 4)?;
+    let db = open_engine(OsEnv::new(), dir, options.memory_bytes / 4)?;
     let verified = db.verify(&mut |at| {
         let permille = (at.bytes_done * 1000).checked_div(at.bytes).unwrap_or(1000);
         let permille = Some(permille as u16);

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use varve_engine::{Db, Defragmented, Fit, Store, StoreResult};
+use varve_env::os::OsEnv;
+use varve_fs::open_engine;
 
-use crate::check::open_engine;
 use crate::{Result, store};
 
 /// What was given back, and how.
@@ -23,7 +24,7 @@ pub struct GivenBack {
 pub fn gc(dir: &Path, memory_bytes: usize, fit: Fit) -> Result<GivenBack> {
     store::superblock(dir)?;
     store::require_free(dir)?;
-    let db = open_engine(dir, memory_bytes)?;
+    let db = open_engine(OsEnv::new(), dir, memory_bytes)?;
     let done = give_back(&db, fit);
     db.close()?;
     Ok(done?)

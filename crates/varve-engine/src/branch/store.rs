@@ -11,6 +11,7 @@ use varve_types::{KeyspaceId, SeqNo};
 use super::Branch;
 use crate::db::Inner;
 use crate::db::read::DbSnapshot;
+use crate::memtable::Memtable;
 use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
 use crate::txn::Asker;
@@ -40,6 +41,20 @@ impl Branch {
     /// Fails if the branch was committed or dropped.
     pub fn check(&self) -> StoreResult<()> {
         self.shared.check()
+    }
+
+    /// Whether it may have rows that depend on data outside the store which nobody has made durable: an earlier process left them in
+    /// the log. For who asks before anything is synced, and writes.
+    pub fn may_await_external_sync(&self) -> StoreResult<bool> {
+        if self.inner.writer.lock().log.external_seq() == SeqNo::ZERO {
+            return Ok(false);
+        }
+        let view = self.inner.views.get();
+        let spaces = &view.branch(self.id)?.spaces;
+        let has_rows = |memtable: &Arc<Memtable>| {
+            memtable.has_external() && spaces.iter().any(|space| memtable.rows(space.id) > 0)
+        };
+        Ok(view.memtables().any(has_rows))
     }
 
     /// Takes the lock to read `key` without reading it, if the branch takes any.

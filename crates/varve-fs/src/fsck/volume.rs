@@ -90,6 +90,9 @@ impl Volume {
         let open_max = MountOptions::default().open_objects_max();
         let objects = Arc::new(Objects::new(Arc::clone(&env), dir, open_max)?);
         let Engine { store, db } = superblock.engine.open(&env, &engine_dir(dir), options)?;
+        if let Some(db) = &db {
+            objects.cover_left(db, dir)?;
+        }
         let sources = db.map(|db| epochs_of(&db));
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || {

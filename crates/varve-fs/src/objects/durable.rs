@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use varve_engine::{Db, StoreResult};
 use varve_env::{File, is_passing, told};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
@@ -13,6 +14,8 @@ use super::{Claimed, Objects};
 use crate::error;
 use crate::kept::exists;
 use crate::overlay::blocks_path;
+use crate::superblock::view_dir;
+use crate::views::cover_left;
 
 impl Objects {
     /// Notes that a row is about to claim the bytes now in `file`. Comes before that row's batch.
@@ -183,6 +186,12 @@ impl Objects {
         self.unclaimed.end_release();
     }
 
+    /// Of the store in `store`: [`cover_left`], for who opens no views of it.
+    pub(crate) fn cover_left(self: &Arc<Self>, db: &Db, store: &Path) -> StoreResult<()> {
+        let of_view = |epoch, sees| Arc::new(self.of_view(view_dir(store, epoch), sees));
+        cover_left(db, &of_view)
+    }
+
     /// REQUIRES: the lock of who syncs.
     fn sync_tree(&self) -> io::Result<()> {
         let seen = self.unclaimed.seen();
@@ -215,14 +224,19 @@ impl Objects {
         })
     }
 
-    /// Of a view: makes durable which blocks are its own, after their bytes. Costs the large files that it has changed.
+    /// Of a view: makes durable which blocks are its own, after their bytes. Costs the large files that it has changed. What is damaged
+    /// is found so by who reads it, and must not keep the store from being synced.
     fn sync_blocks(&self) -> io::Result<()> {
         for ino in self.own_inodes().map_err(io::Error::other)? {
             let path = blocks_path(&self.path(ino));
-            let synced = self.overlays.get(&path).and_then(|overlay| match overlay {
-                Some(overlay) if overlay.is_unsynced() => overlay.sync(false),
-                _ => Ok(()),
-            });
+            let synced = match self.overlays.get(&path) {
+                Ok(Some(overlay)) if overlay.is_unsynced() => overlay.sync(false),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    log::error!("{error}");
+                    Ok(())
+                }
+                found => found.map(drop),
+            };
             synced.map_err(|error| self.fail(&path, error))?;
         }
         Ok(())

@@ -61,6 +61,7 @@ pub(crate) use names::{is_fleeting, is_place};
 pub use plan::Committed;
 pub use rollback::{ROLL_BACK_PHASES, RollBackError};
 pub use serial::TransactionLocks;
+pub(crate) use txn::cover_left;
 pub use txn::{Isolation, OnConflict, Transaction, TransactionOptions};
 
 /// The store of a serializable view.

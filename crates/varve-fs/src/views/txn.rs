@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use varve_engine::{BranchOptions, KeyRange, LockOptions, Store};
+use varve_engine::{BranchOptions, Db, KeyRange, LockOptions, Store, StoreResult};
 use varve_schema::acl::ACL_ACCESS;
 use varve_schema::key::MetaRow;
 use varve_schema::{Content, Pending, RowKey};
@@ -25,6 +25,7 @@ use crate::attrs::OTHERS_EXECUTE;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::kept::remove_tree;
+use crate::objects::Objects;
 use crate::rows::DEPTH_MAX;
 use crate::superblock::{view_dir, views_dir};
 
@@ -173,6 +174,37 @@ impl Transaction {
     }
 }
 
+/// The open transactions of a store, oldest first, those too that nobody is to see.
+fn open_in(db: &Db) -> Vec<Transaction> {
+    let branches = db.branches().into_iter();
+    let known = branches.filter_map(|about| {
+        let info: Info = serde_json::from_slice(&about.info).ok()?;
+        Some(info.transaction(about.id))
+    });
+    known.collect()
+}
+
+/// Has syncs of `db` make durable what an earlier process has left of the large files of open transactions, as rows in its log may
+/// claim it: until somebody opens them nobody else does. `of_view` gives the objects of the view of an epoch, which sees the store's as
+/// of another. REQUIRES: the store has no hook of its own yet, so that it was not synced since such rows were found.
+pub(crate) fn cover_left(
+    db: &Db,
+    of_view: &dyn Fn(InodeId, Option<InodeId>) -> Arc<Objects>,
+) -> StoreResult<()> {
+    // What is received, and notes how far that is, is synced before it is noted. No rollback is gone on with.
+    for txn in open_in(db).iter().filter(|txn| txn.purpose == Purpose::User) {
+        let branch = db.open_branch(txn.branch)?;
+        if !branch.may_await_external_sync()? {
+            continue;
+        }
+        let objects = of_view(txn.epoch, txn.sees_objects_of());
+        if objects.has_unclaimed() {
+            branch.set_external_sync(Box::new(move || objects.sync_claimed()));
+        }
+    }
+    Ok(())
+}
+
 impl VarveFs {
     /// Begins a transaction that shows the directory `root`. Costs the same however many files there are.
     pub fn begin_transaction(
@@ -241,14 +273,7 @@ impl VarveFs {
 
     /// Those too that nobody is to see.
     pub(super) fn all_transactions(&self) -> FsResult<Vec<Transaction>> {
-        let branches = self.views()?.db.branches();
-        Ok(branches
-            .into_iter()
-            .filter_map(|about| {
-                let info: Info = serde_json::from_slice(&about.info).ok()?;
-                Some(info.transaction(about.id))
-            })
-            .collect())
+        Ok(open_in(&self.views()?.db))
     }
 
     /// An open transaction that somebody began.

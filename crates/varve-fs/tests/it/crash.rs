@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use varve_engine::Store;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_env::{Env, OpenMode};
 use varve_fs::dump::dump_store;
-use varve_fs::fsck::{Finding, Severity};
-use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
+use varve_fs::fsck::{CheckOptions, Finding, Severity, check_store};
+use varve_fs::{FormatOptions, MountOptions, TransactionOptions, VarveFs};
+use varve_fs::{format, open_engine};
 use varve_testkit::fsops::{Lockstep, Times, TreeDump, Universe, tree};
 use varve_testkit::rng::Rng;
 use varve_types::Timestamp;
@@ -401,6 +403,74 @@ fn a_sync_after_a_kill_covers_large_files_written_before_it() {
         let ino = fs.find(ROOT, "f").unwrap().ino;
         assert!(fs.contents(ino) == [1; 200_000], "seed {seed}");
     }
+}
+
+/// The same of an open transaction at which nobody had looked since: its large files were promised, and nobody synced them. A check
+/// promises them, too, as it recovers the log.
+#[test]
+fn a_sync_after_a_kill_covers_large_files_of_transactions() {
+    type Promise = fn(&Arc<SimEnv>);
+    let ways: [(&str, Promise); 3] = [
+        ("a mount", |env| open(env).sync().unwrap()),
+        ("a check of files", |env| {
+            let options = CheckOptions::default();
+            check_store(env.clone(), Path::new(STORE), &options, &mut |_| ()).unwrap();
+        }),
+        ("a check of tables", |env| {
+            open_engine(env.clone(), Path::new(STORE), 16 << 20).unwrap().close().unwrap();
+        }),
+    ];
+    for (what, promise) in ways {
+        let env = sim_store(1, &FormatOptions::default());
+        let fs = open(&env);
+        let changed = fs.mk(ROOT, "changed");
+        fs.put_at(changed, 0, &[1; 200_000]);
+        fs.sync().unwrap();
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        view.put_at(view.find(ROOT, "changed").unwrap().ino, 0, &[9; 200_000]);
+        view.put_at(view.mk(ROOT, "made"), 0, &[9; 200_000]);
+        let env = env.process_kill();
+        drop((view, fs));
+        promise(&env);
+        let fs = open(&env.power_cut_keep_nothing());
+        let view = fs.open_view(&txn).unwrap();
+        let is_all = |fs: &VarveFs| {
+            let bytes =
+                ["changed", "made"].map(|text| fs.contents(fs.find(ROOT, text).unwrap().ino));
+            bytes.iter().all(|bytes| *bytes == [9; 200_000])
+        };
+        assert!(is_all(&view), "{what}");
+        fs.commit_transaction(&txn.name, &view).unwrap();
+        drop(view);
+        assert!(is_all(&fs), "{what}");
+        assert_eq!(broken(&fs), [], "{what}");
+    }
+}
+
+/// What nothing can read is in the way of nobody else.
+#[test]
+fn a_damaged_large_file_of_a_transaction_keeps_no_store_from_being_mounted_after_a_kill() {
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let ino = fs.mk(ROOT, "f");
+    fs.put_at(ino, 0, &[1; 200_000]);
+    fs.sync().unwrap();
+    let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let view = fs.open_view(&txn).unwrap();
+    view.put_at(view.find(ROOT, "f").unwrap().ino, 0, &[9; 200_000]);
+    let env = env.process_kill();
+    drop((view, fs));
+    let path = format!("{STORE}/views/{}/0/0/{ino}.blocks", txn.name);
+    let blocks = env.open(Path::new(&path), OpenMode::ReadWrite).unwrap();
+    blocks.write_all_at(&[0; 4096], 0).unwrap();
+    drop(blocks);
+    let fs = open(&env);
+    fs.mk(ROOT, "g");
+    fs.sync().unwrap();
+    fs.abort_transaction(&txn.name).unwrap();
+    assert!(fs.contents(fs.find(ROOT, "f").unwrap().ino) == [1; 200_000]);
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
 }
 
 /// The rows were synced by the process that died, and later bytes of the file were not: a sync of the next
