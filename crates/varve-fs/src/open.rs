@@ -14,6 +14,7 @@ use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
 
 use crate::attrs::{SET_GID, SET_UID};
+use crate::error;
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::namespace::NewInode;
@@ -121,8 +122,10 @@ impl VarveFs {
             self.objects.keep_all(held.inode.ino)?;
         }
         if has_descriptor && flags.write && flags.sync {
-            // Of what is written straight, and durable with the write, nobody tells us.
-            self.make_dirty_durable(Some(node))?;
+            // Of what is written straight, and durable with the write, nobody tells us. That no clean row can come back is not
+            // enough: none may be durable yet that leads to a file which has begun as an object.
+            self.store.sync().map_err(error::store)?;
+            node.state().dirty_is_durable = true;
         }
         Ok(has_descriptor)
     }

@@ -9,7 +9,7 @@ use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_env::{Env, OpenMode};
 use varve_fs::dump::dump_store;
 use varve_fs::fsck::{CheckOptions, Finding, Severity, check_store};
-use varve_fs::{FormatOptions, MountOptions, TransactionOptions, VarveFs};
+use varve_fs::{FormatOptions, MountOptions, NewFiles, TransactionOptions, VarveFs};
 use varve_fs::{format, open_engine};
 use varve_testkit::fsops::{Lockstep, Times, TreeDump, Universe, tree};
 use varve_testkit::rng::Rng;
@@ -140,6 +140,38 @@ fn what_is_appended_straight_and_synchronously_stays() {
         let appended = if sync { 5000 } else { 0 };
         assert!(fs.contents(ino) == [vec![1; 200_000], vec![2; appended]].concat());
         assert_eq!(broken(&fs), []);
+    }
+}
+
+/// A file that begins large was open for O_SYNC, and what was written to it was durable, but neither its name nor a row that leads to
+/// it.
+#[test]
+fn what_is_written_straight_and_synchronously_to_a_new_file_stays() {
+    for sync in [true, false] {
+        for by_maker in [true, false] {
+            let env = sim_store(1, &FormatOptions::default());
+            #[allow(clippy::disallowed_methods, reason = "a descriptor that nobody uses")]
+            let descriptor = std::fs::File::open("/dev/null").unwrap();
+            env.set_descriptor(descriptor.into());
+            let options = MountOptions { new_files: NewFiles::Large, ..MountOptions::default() };
+            let fs = VarveFs::open(env.clone(), Path::new(STORE), options).unwrap();
+            let flags = |sync| OpenFlags { sync, ..WRITE };
+            let made = fs.create(Caller::ROOT, ROOT, name("f"), 0o644, flags(sync && by_maker));
+            let (entry, mut opened) = made.unwrap();
+            let ino = entry.attr.ino;
+            if !by_maker {
+                opened = fs.open(ino, flags(sync)).unwrap();
+            }
+            assert!(opened.passthrough);
+            let path = format!("{STORE}/objects/0/0/{ino}");
+            let object = env.open(Path::new(&path), OpenMode::ReadWrite).unwrap();
+            object.write_all_at(&[2; 5000], 0).unwrap();
+            object.sync_data().unwrap();
+            let fs = open(&env.power_cut_keep_nothing());
+            let left = fs.find(ROOT, "f").ok().map(|found| fs.contents(found.ino));
+            assert!(left == sync.then(|| vec![2; 5000]), "{sync}, by who made it: {by_maker}");
+            assert_eq!(broken(&fs), []);
+        }
     }
 }
 
