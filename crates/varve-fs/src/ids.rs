@@ -3,7 +3,8 @@
 //! The row [`ID_MARK`] holds a mark above every id that may be in use. Ids are handed out from memory up
 //! to the mark; when they reach it, a mark [`RESERVE`] further on is written first, on its own. The log
 //! keeps order, so no row with an id beyond a mark is ever found without that mark. A mount starts at
-//! the mark, which skips the rest of the reserve.
+//! the mark, which skips the rest of the reserve. Transactions are durable without the log: it passes those that there are, too
+//! ([`crate::fs::VarveFs::begin_views`]).
 //!
 //! Source: TableFS 4.2.5 (a global counter).
 

@@ -359,6 +359,10 @@ impl VarveFs {
             }
         }
         for txn in self.all_transactions().map_err(invalid)? {
+            if !self.options.read_only {
+                // A transaction is durable at once, and the mark above its epoch only with the log.
+                self.ids.pass(txn.epoch.get(), 1).map_err(invalid)?;
+            }
             txn.sees_objects_of().into_iter().for_each(|epoch| kept.begin(epoch));
         }
         let fail = |error| invalid(error::object("list", &self.dir.join("kept"), error));

@@ -636,3 +636,20 @@ fn large_files_of_a_transaction_that_is_opened_twice_are_synced() {
     assert!(written(&fs), "as it was committed by another");
     sound(&fs);
 }
+
+/// The store knew a transaction by a number, but not yet that it was taken, and gave it to another.
+#[test]
+fn no_power_cut_gives_two_transactions_one_name() {
+    let env = sim_store(1, &FormatOptions::default());
+    let begin = |fs: &VarveFs| fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+    let fs = open(&env);
+    let first = begin(&fs);
+    let env = env.power_cut_keep_nothing();
+    drop(fs);
+    let fs = open(&env);
+    let made = fs.mk(ROOT, "f").get();
+    let second = begin(&fs);
+    assert_eq!(fs.view_names(ViewKind::Transaction).unwrap().len(), 2);
+    let [first, second] = [first, second].map(|view| view.name.parse::<u64>().unwrap());
+    assert!(first < made && made < second, "{first}, {made}, {second}");
+}
