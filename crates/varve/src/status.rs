@@ -70,8 +70,8 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
     let holder = store::holder(dir)?;
     let found = match (mount, &holder) {
         (Some(mount), _) => Some(mount.clone()),
-        (None, Some(Holder { mount_point: Some(dir), .. })) => find_mount(dir)?,
-        (None, _) => None,
+        (None, Some(holder)) => its_mount(holder, dir)?,
+        (None, None) => None,
     };
     let answer = found.as_ref().map(|mount| ask_daemon(&mount.dir));
     let session = found.as_ref().and_then(|mount| ask(&mount.dir, SESSION_XATTR).ok());
@@ -93,6 +93,15 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
         daemon,
         daemon_error,
     })
+}
+
+/// The mount of `store` by its holder, unless another covers it.
+fn its_mount(holder: &Holder, store: &Path) -> Result<Option<MountPoint>> {
+    let seen = holder
+        .seen_mount(store)
+        .map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))?;
+    let Some(seen) = seen else { return Ok(None) };
+    Ok(find_mount(&seen.dir)?.filter(|found| found.id == seen.id))
 }
 
 /// The daemon's own words, over the mount it serves.

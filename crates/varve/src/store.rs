@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -221,15 +222,23 @@ impl Holder {
         Ok(self.mount_among(&mounts, store).cloned())
     }
 
-    /// Its mount of `store`, of `mounts`: the directory may have been renamed meanwhile, or the store be told by another path.
+    /// Its mount of `store`, of `mounts`: the directory may have been renamed meanwhile, or the store be told by another path; or
+    /// another store be mounted there by now.
     fn mount_among<'a>(&self, mounts: &'a [MountPoint], store: &Path) -> Option<&'a MountPoint> {
-        let store = store.canonicalize().ok();
         let is_its = |mount: &&MountPoint| {
-            let is_of_store = store.as_ref().is_some_and(|store| *mount.source == **store);
-            (is_of_store, self.mount_point.as_ref() == Some(&mount.dir))
+            let source = Path::new(&mount.source);
+            let is_of_store = store.canonicalize().is_ok_and(|store| source == store);
+            let is_there = self.mount_point.as_ref() == Some(&mount.dir);
+            (is_of_store, is_there && !are_two(source, store))
         };
         mounts.iter().filter(|mount| is_its(mount) != (false, false)).max_by_key(is_its)
     }
+}
+
+/// Whether two paths lead to two directories; what is not to be seen may be the other.
+fn are_two(one: &Path, other: &Path) -> bool {
+    let id = |path| std::fs::metadata(path).ok().map(|stat| (stat.dev(), stat.ino()));
+    id(one).zip(id(other)).is_some_and(|(one, other)| one != other)
 }
 
 /// Who has the store in `dir` open; `None` if nobody has.

@@ -82,6 +82,29 @@ fn a_busy_mount_stays_and_a_lazy_unmount_takes_it() {
     wait_until_free(&mount);
 }
 
+/// Another store on the directory of one that closes was taken for it: its counters were told, and to unmount it.
+#[test]
+fn another_store_in_the_place_of_one_that_closes_is_told_apart() {
+    let Some(mount) = Mount::new() else { return };
+    let other = mount.store().with_file_name("other");
+    run(varve().arg("format").arg(&other));
+    let held = fs::File::create(mount.path().join("held")).unwrap();
+    run(varve().args(["umount", "--lazy"]).arg(mount.path()));
+    run(varve().arg("mount").arg(&other).arg(mount.path()));
+    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
+    assert!(status["holder"].is_object(), "{status}");
+    assert!(status["mount_point"].is_null() && status["daemon"].is_null(), "{status}");
+    let status = json(varve().args(["status", "--json"]).arg(&other));
+    assert_eq!(status["mount_point"], mount.path().to_str().unwrap());
+    // Its close is waited for, for longer than somebody who has it for a moment.
+    let held = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(held);
+    });
+    run(varve().arg("fsck").arg(mount.store()));
+    held.join().unwrap();
+}
+
 #[test]
 fn read_only_mounts_refuse_changes() {
     let Some(mount) = Mount::new() else { return };
