@@ -247,9 +247,11 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
     options.plots.as_deref().map_or(Ok(()), |dir| report.write_plots(dir))
 }
 
-/// Lets SIGINT, SIGTERM and SIGHUP end the run in order; a second one ends it at once.
+/// Lets SIGINT, SIGTERM and SIGHUP end the run in order; a second one ends it at once. What whoever started this ignores (nohup) stays
+/// ignored.
 fn handle_signals() -> Result<(), Failure> {
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    let heard = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !varve::is_ignored(*signal));
+    for signal in heard {
         flag::register_conditional_default(signal, Arc::clone(&IS_INTERRUPTED))?;
         flag::register(signal, Arc::clone(&IS_INTERRUPTED))?;
     }

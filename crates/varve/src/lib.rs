@@ -43,6 +43,7 @@ pub mod work;
 
 pub use embedded::Transaction;
 pub use error::{Error, Result, exit_status};
+pub use passing::is_ignored;
 pub use store::FileSystem;
 pub use varve_fs::{Isolation, OnConflict, TransactionOptions};
 

@@ -87,7 +87,7 @@ impl Drop for Passing {
 
 /// Whether this process ignores a signal, from proc_pid_status(5).
 #[allow(clippy::disallowed_methods, reason = "signals belong to the machine")]
-pub(crate) fn is_ignored(signal: i32) -> bool {
+pub fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

@@ -29,7 +29,7 @@ use varve_engine::paths::ReadPaths;
 use varve_fs::{TransactionOptions, ViewName};
 
 use crate::mounting::{open_on_mount, whole_mounts};
-use crate::passing::Passing;
+use crate::passing::{Passing, is_ignored};
 use crate::views::{Asked, ViewRequest};
 use crate::{Error, Result, exit_status};
 pub use words::{idle_s, lock_wait_ms, options};
@@ -88,7 +88,7 @@ pub fn run(
     let dir = dir.canonicalize().map_err(|error| Error::io("find", dir, &error))?;
     let store = Asked::at(&dir)?;
     // Ctrl-C is for the program, and what becomes of it decides.
-    for signal in [SIGINT, SIGQUIT] {
+    for signal in [SIGINT, SIGQUIT].into_iter().filter(|signal| !is_ignored(*signal)) {
         signal_hook::flag::register(signal, Arc::default())
             .map_err(|error| Error::machine("handle signals", error))?;
     }

@@ -1,7 +1,7 @@
 //! A run with errors prints no figure and fails.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -26,18 +26,24 @@ fn with_fault(meddle: impl FnOnce(&Path)) -> String {
     with_fault_in("30", &[], meddle)
 }
 
-fn with_fault_in(rate: &str, more: &[&str], meddle: impl FnOnce(&Path)) -> String {
-    let dir = tempfile::tempdir().expect("temporary directory");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_varve-bench"))
+/// A run of mdtest that does so many operations a second.
+fn slow_mdtest(program: &mut Command, dir: &Path, rate: &str, more: &[&str]) -> Child {
+    program
         .args(["compare", "--rounds", "1", "--warm", "--until", "readdir", "--rate", rate])
         .args(more)
         .arg("-t")
-        .arg(dir.path())
+        .arg(dir)
         .args(["mdtest", "--files", "60", "--dirs", "1", "--size-min", "100"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("the program starts");
+        .expect("the program starts")
+}
+
+fn with_fault_in(rate: &str, more: &[&str], meddle: impl FnOnce(&Path)) -> String {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let program = &mut Command::new(env!("CARGO_BIN_EXE_varve-bench"));
+    let mut child = slow_mdtest(program, dir.path(), rate, more);
     meddle(dir.path());
     drop(child.stdin.take());
     let output = child.wait_with_output().expect("the program ends");
@@ -120,7 +126,21 @@ fn a_signal_ends_a_run_with(more: &[&str]) {
         // varve-bench-PID-NUMBER
         let pid = name.split('-').nth(2).and_then(|pid| pid.parse().ok()).expect("its process");
         let pid = Pid::from_raw(pid).expect("its process");
-        kill_process(pid, Signal::INT).expect("it is told");
+        kill_process(pid, Signal::TERM).expect("it is told");
     });
     assert!(said.contains("interrupted"), "{said}");
+}
+
+/// nohup(1) kept no run from the end of its terminal, and all its figures were lost.
+#[test]
+fn a_hang_up_that_is_ignored_ends_no_run() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_varve-bench")]);
+    let child = slow_mdtest(&mut nohup, dir.path(), "60", &[]);
+    wait_for(dir.path(), "d00000");
+    kill_process(Pid::from_child(&child), Signal::HUP).expect("it is told");
+    let output = child.wait_with_output().expect("the program ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !output.stdout.is_empty(), "{said}");
 }

@@ -130,4 +130,11 @@ fn transaction_run_stopped(place: &Place) {
     assert!(program.exists() && listed(place).len() == 1);
     kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
     assert_eq!(running.wait().unwrap().code(), Some(128 + Signal::TERM.as_raw()));
+    // As a script starts what it does not wait for: Ctrl-C for another ended the program.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' INT QUIT; exec \"$@\"", "sh"]).arg(varve().get_program());
+    command.args(["txn", "run"]).arg(&dir);
+    command.args(["--", "sh", "-c", "kill -INT $$; kill -QUIT $$; echo 1 > file"]);
+    run(command.current_dir(&dir));
+    assert!(dir.join("file").exists());
 }
