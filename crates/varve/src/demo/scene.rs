@@ -4,7 +4,7 @@
 //! new -> mount -> (work) -> unmount -> check -> mount -> close -> remove
 //! ```
 //!
-//! Dropped anywhere on this way, it unmounts and removes everything. SIGINT and SIGTERM do the same from a
+//! Dropped anywhere on this way, it unmounts and removes everything. SIGINT, SIGTERM and SIGHUP do the same from a
 //! thread of their own and end the process.
 
 use std::path::{Path, PathBuf};
@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 use varve_fs::{FormatOptions, MountOptions};
 use varve_fuse::{StopHandle, UnmountMode};
 
 use crate::mounting::{Attached, Choices};
+use crate::passing::is_ignored;
 use crate::store::{self, FileSystem};
 use crate::{Error, Result, check, exit_status};
 
@@ -49,7 +50,8 @@ pub(super) struct Scene {
 impl Scene {
     /// Makes the temporary directory and formats the stores.
     pub(super) fn new() -> Result<Scene> {
-        let signals = Signals::new([SIGINT, SIGTERM])
+        let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+        let signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up))
             .map_err(|error| Error::machine("handle signals", error))?;
         let temporary = std::env::temp_dir();
         let dir = tempfile::Builder::new()
