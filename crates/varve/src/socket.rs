@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, Mode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Uid;
+use varve_env::os::peer::peer_of;
 
 use crate::{Error, Result};
 
@@ -181,14 +182,14 @@ pub(crate) fn connect(store: &Path, name: &str) -> io::Result<UnixStream> {
 /// Fails unless who listens is root, this process's own user or `user`, who mounted `store`: whoever may write to the directory of the
 /// store can put a socket of his own in the place of the daemon's.
 pub(crate) fn check_listener(daemon: &UnixStream, store: &Path, user: Uid) -> Result<()> {
-    let peer = rustix::net::sockopt::socket_peercred(daemon)
-        .map_err(|error| Error::machine("learn who listens", error))?;
+    let peer = peer_of(daemon).map_err(|error| Error::machine("learn who listens", error))?;
     if peer.uid.is_root() || [user, rustix::process::geteuid()].contains(&peer.uid) {
         return Ok(());
     }
-    let (store, pid, uid) = (store.display(), peer.pid.as_raw_pid(), peer.uid.as_raw());
+    let (store, uid) = (store.display(), peer.uid.as_raw());
+    let process = peer.pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
     Err(Error::failed(format!(
-        "process {pid} of user {uid} listens in {store}, which is not who mounted it"
+        "{process} of user {uid} listens in {store}, which is not who mounted it"
     ))
     .hint(format!(
         "`ls -ld {store}` shows who may write there: see that it is nobody else, and mount again"

@@ -19,6 +19,7 @@ mod lease;
 mod lock;
 pub mod memory;
 mod path;
+pub mod peer;
 mod whole;
 mod window;
 

@@ -20,6 +20,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use varve_env::os::peer::peer_of;
 
 use super::protocol::{
     Failure, Request, Response, TRANSACTION_BYTES, memory_bytes, transaction_of,
@@ -154,7 +155,7 @@ impl Hall {
 /// Answers one request after the other, until the client goes, says nothing for long or something that is none.
 fn serve(mut client: UnixStream, desk: &Desk, hall: &Hall) -> std::io::Result<()> {
     client.set_write_timeout(Some(hall.patience))?;
-    let peer = rustix::net::sockopt::socket_peercred(&client)?;
+    let peer = peer_of(&client)?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
         refuse(&mut client, "only root and the user who mounted may do this");
         return Ok(());

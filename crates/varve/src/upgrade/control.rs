@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::net::{RecvFlags, SendFlags};
 use serde_json::Value;
+use varve_env::os::peer::peer_of;
 use varve_fs::ROLL_BACK_PHASES;
 use varve_fs::fsck::Progress;
 use varve_fuse::PauseHandle;
@@ -308,7 +309,7 @@ fn understand(client: &UnixStream, patience: Duration) -> Result<Request> {
         Error::failed(format!("a request is not heard: {reason}"))
             .hint("ask with a varve of the daemon's version; `varve upgrade` makes it the daemon's")
     };
-    let peer = rustix::net::sockopt::socket_peercred(client).map_err(|error| failed(&error))?;
+    let peer = peer_of(client).map_err(|error| failed(&error))?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
         return Err(Error::failed("only root and the user who mounted may do this")
             .hint("run it as one of them"));

@@ -1,8 +1,10 @@
 //! What comes from outside: stores that somebody else has made, and users that may not do what they try.
 
 use std::fs::{self, Permissions};
+use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
+use std::process::Stdio;
 
 use crate::harness::{Mount, can_mount, fails, others_can_run, run, varve};
 use varve_testkit::{Command, put_program, skipped, there_is};
@@ -135,6 +137,32 @@ fn who_may_not_is_told_so() {
     fs::set_permissions(mount.store(), Permissions::from_mode(0o755)).unwrap();
     let said = told("upgrade", &mount.path());
     assert!(said.contains("not for you to ask") && said.contains("only root"), "{said}");
+}
+
+/// Where one of them did not see the other's process, as in a container, neither the daemon nor who asked it was told who the other is.
+#[test]
+fn a_daemon_and_who_asks_it_need_not_see_each_other() {
+    let Some(mount) = Mount::new() else { return };
+    // Its end is that of all that it runs.
+    let apart = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child"]).arg(varve().get_program());
+        command
+    };
+    let asks = |of: &dyn Fn() -> Command, name: &str| {
+        run(of().args(["snapshot", "create"]).arg(mount.path()).arg(name));
+        run(of().args(["kv", "create"]).arg(mount.path()).arg(name));
+        run(of().args(["kv", "put"]).arg(mount.path()).args([name, "key", "value"]));
+    };
+    asks(&apart, "of_one_outside");
+    mount.unmount();
+    let mut mounted = apart();
+    mounted.args(["mount", "-f", "-v"]).arg(mount.store()).arg(mount.path());
+    let mut mounted = mounted.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    mounted.stdout.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
+    asks(&varve, "of_one_within");
+    mount.unmount();
+    assert!(mounted.wait().unwrap().success());
 }
 
 /// Runs `script` in `dir` as user `uid` with `groups`, the first of them its own.
