@@ -7,7 +7,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{ChildStdout, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::Failure;
 use crate::meter::{self, Tally, Tempo};
 use crate::place::{Kernel, Place};
-use crate::run;
+use crate::run::{self, Running};
 use crate::workload::{Choice, Phase, Plan, Worker};
 
 /// How a phase is worked on.
@@ -162,45 +162,31 @@ impl Gate {
     }
 }
 
-/// A worker process; killed if it is dropped before it has answered.
-struct Hired {
-    child: Child,
-}
-
-impl Drop for Hired {
-    fn drop(&mut self) {
-        // Fails if it has ended, which is what is wanted.
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
 fn run_processes(tasks: impl Iterator<Item = Task>) -> Result<Vec<Tally>, Failure> {
     let mut hired = Vec::new();
     for task in tasks {
-        let child = run::while_this_one_lives("KILL", std::env::current_exe()?)
-            .args(["worker", &serde_json::to_string(&task)?])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        hired.push(Hired { child });
+        let mut worker = run::while_this_one_lives("KILL", std::env::current_exe()?);
+        worker.args(["worker", &serde_json::to_string(&task)?]);
+        hired.push(Running::start(worker.stdin(Stdio::piped()).stdout(Stdio::piped()))?);
     }
     let mut answers = Vec::new();
     for worker in &mut hired {
         let stdout = worker.child.stdout.take().ok_or("a worker has no output")?;
-        let mut answer = BufReader::new(stdout);
-        line(&mut answer)?;
-        answers.push(answer);
+        let mut from = BufReader::new(stdout);
+        answer(&mut from)?;
+        answers.push(from);
     }
     let go = format!("{}\n", meter::since_boot().as_nanos());
     for worker in &mut hired {
         worker.child.stdin.take().ok_or("a worker has no input")?.write_all(go.as_bytes())?;
     }
-    let tallies = answers.iter_mut().map(|answer| Ok(serde_json::from_str(&line(answer)?)?));
-    let tallies = tallies.collect();
-    // Who was told to end alone has workers that were not.
-    meter::check_interrupt()?;
-    tallies
+    answers.iter_mut().map(|from| Ok(serde_json::from_str(&answer(from)?)?)).collect()
+}
+
+/// What a worker has to say next. It may be told to end before who waits for it is.
+fn answer(from: &mut BufReader<ChildStdout>) -> Result<String, Failure> {
+    meter::wait_for(from.get_ref())?;
+    line(from).or_else(|error| meter::check_interrupt().and(Err(error)))
 }
 
 fn line(from: &mut impl BufRead) -> Result<String, Failure> {

@@ -1,7 +1,7 @@
-//! Settings of the machine that are put back whatever happens.
+//! Settings of the machine that are put back, and files that go, whatever happens.
 //!
 //! A process of its own, the keeper, waits for the end of a pipe whose other end only this process has: when it drops
-//! [`Keeper`], or dies however it may, the keeper writes the old value. It lives in a process group of its own, ignores signals
+//! [`Keeper`], or dies however it may, the keeper writes the old value, or removes the file. It lives in a process group of its own, ignores signals
 //! that end programs, and is the last one that the kernel kills when memory runs out.
 
 use std::fs;
@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::Failure;
 
-/// A file of the kernel, into which a value is written when this is dropped.
+/// A file of the kernel, into which a value is written when this is dropped; or any, which is removed then.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     process: Child,
@@ -25,11 +25,20 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Has `value` written to `file` in the end.
-    pub(crate) fn new(file: &Path, value: &str) -> Result<Keeper, Failure> {
+    pub(crate) fn writing(file: &Path, value: &str) -> Result<Keeper, Failure> {
+        Keeper::start(file, Some(value))
+    }
+
+    /// Has `file` removed in the end.
+    pub(crate) fn removing(file: &Path) -> Result<Keeper, Failure> {
+        Keeper::start(file, None)
+    }
+
+    fn start(file: &Path, value: Option<&str>) -> Result<Keeper, Failure> {
         let process = Command::new(std::env::current_exe()?)
             .arg("give-back")
             .arg(file)
-            .arg(value)
+            .args(value)
             .stdin(Stdio::piped())
             .process_group(0)
             .spawn()?;
@@ -43,21 +52,24 @@ impl Drop for Keeper {
         match self.process.wait() {
             Ok(status) if status.success() => {}
             other => {
-                eprintln!("varve-bench: {} stays as it was set ({other:?})", self.file.display());
+                eprintln!("varve-bench: {} stays as it is ({other:?})", self.file.display());
             }
         }
     }
 }
 
-/// Waits for the end of the standard input, then writes `value` to `file`.
-pub(crate) fn give_back(file: &Path, value: &str) -> Result<(), Failure> {
+/// Waits for the end of the standard input, then writes `value` to `file`, or removes it if there is none.
+pub(crate) fn give_back(file: &Path, value: Option<&str>) -> Result<(), Failure> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     // Only root may; then the kernel kills whom it wants.
     drop(fs::write("/proc/self/oom_score_adj", "-1000"));
     drop(std::io::stdin().read_to_end(&mut Vec::new()));
-    write(file, value)
+    match value {
+        Some(value) => write(file, value),
+        None => Ok(fs::remove_file(file)?),
+    }
 }
 
 /// Writes a value to a file of the kernel.

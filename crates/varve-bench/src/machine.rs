@@ -124,7 +124,7 @@ const NAMESPACE_MARK: &str = "VARVE_BENCH_NAMESPACE";
 /// the last process of the run, however it ends, and what others unmount meanwhile goes from it too. Without root it is also
 /// in a user namespace of its own, where it may mount.
 pub(crate) fn enter_private_namespace() -> Result<(), Failure> {
-    if std::env::var_os(NAMESPACE_MARK).is_some() {
+    if is_namespace_private() {
         return Ok(());
     }
     let mut command = Command::new("unshare");
@@ -137,6 +137,11 @@ pub(crate) fn enter_private_namespace() -> Result<(), Failure> {
         .args(std::env::args_os().skip(1))
         .env(NAMESPACE_MARK, "1");
     Err(format!("cannot run unshare: {}", command.exec()).into())
+}
+
+/// Whether this process, or who started it as a worker, has done that.
+pub(crate) fn is_namespace_private() -> bool {
+    std::env::var_os(NAMESPACE_MARK).is_some()
 }
 
 #[cfg(test)]

@@ -72,13 +72,13 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Put a setting of the machine back at the end of the standard input
+    /// Put a setting of the machine back at the end of the standard input, or remove a file
     #[command(hide = true)]
     GiveBack {
         /// Where it is written
         file: PathBuf,
-        /// Its value
-        value: String,
+        /// Its value; without one the file goes
+        value: Option<String>,
     },
     /// Be one of the workers of a phase
     #[command(hide = true)]
@@ -265,7 +265,7 @@ fn main() -> ExitCode {
         Command::Transactions(options) => transactions(&options),
         Command::Generate(options) => generate::run(&options),
         Command::Fsstats { dir, json } => fsstats::run(&dir, json),
-        Command::GiveBack { file, value } => keeper::give_back(&file, &value),
+        Command::GiveBack { file, value } => keeper::give_back(&file, value.as_deref()),
         Command::Worker { task } => crew::work(&task),
     };
     match outcome {

@@ -42,7 +42,7 @@ impl Hold {
         }
         let before = pages()?;
         let more = total.saturating_sub(left) / page;
-        let keeper = Keeper::new(Path::new(PAGES), &before.to_string())?;
+        let keeper = Keeper::writing(Path::new(PAGES), &before.to_string())?;
         for attempt in 1..=ATTEMPTS {
             write(Path::new(PAGES), &(before + more).to_string())?;
             let left_bytes = left_bytes()?;

@@ -11,11 +11,14 @@
 //! 4. Compare some of what was read, while the clock stands again.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +49,18 @@ pub(crate) fn check_interrupt() -> Result<(), Failure> {
     match IS_INTERRUPTED.load(Ordering::Relaxed) {
         true => Err("interrupted".into()),
         false => Ok(()),
+    }
+}
+
+/// Waits until there is something to read from `source`, or nothing ever will be; an error once a signal has asked for the end.
+pub(crate) fn wait_for(source: &impl AsFd) -> Result<(), Failure> {
+    let longest = SLEEP_MAX.try_into()?;
+    loop {
+        check_interrupt()?;
+        match poll(&mut [PollFd::new(source, PollFlags::IN)], Some(&longest)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            done => return Ok(done.map(drop)?),
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -20,7 +20,7 @@ use crate::Failure;
 use crate::machine;
 use crate::meter::check_interrupt;
 use crate::report::Spread;
-use crate::run::Step;
+use crate::run::{self, Running, Step};
 use crate::source_tree::{SourceOptions, SourceTree};
 use crate::target::{Ground, Kind, Spec, Target};
 
@@ -147,10 +147,9 @@ fn measure(
     target.make_cold()?;
     let (began, cpu) = (Instant::now(), machine::cpu()?);
     let builders = dirs.iter().map(|dir| start(&ground.varve, dir, tree, isolation));
-    let builders: Result<Vec<Child>, Failure> = builders.collect();
-    let statuses: Result<Vec<_>, _> = builders?.iter_mut().map(Child::wait).collect();
+    let builders: Result<Vec<Running>, _> = builders.collect();
+    let statuses: Result<Vec<_>, _> = builders?.iter_mut().map(Running::wait).collect();
     let statuses = statuses?;
-    check_interrupt()?;
     if isolation.is_none() {
         target.place()?.sync()?;
     }
@@ -169,21 +168,17 @@ fn start(
     dir: &Path,
     tree: &SourceTree,
     isolation: Option<&str>,
-) -> Result<Child, Failure> {
+) -> Result<Running, Failure> {
     let mut command = match isolation {
-        None => Command::new("sh"),
+        None => run::bound("sh"),
         Some(isolation) => {
-            let mut command = Command::new(varve);
+            let mut command = run::bound(varve);
             command.args(["txn", "run", "--isolation", isolation]).arg(dir).args(["--", "sh"]);
             command
         }
     };
-    command
-        .args(["-c", &tree.script()])
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    Ok(command.spawn().map_err(|error| format!("cannot start a builder: {error}"))?)
+    command.args(["-c", &tree.script()]).current_dir(dir);
+    Running::start(command.stdin(Stdio::null()).stdout(Stdio::null()))
 }
 
 /// Seconds of all runs and of CPU.

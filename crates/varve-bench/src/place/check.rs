@@ -62,7 +62,7 @@ pub(super) fn equal<T: PartialEq + std::fmt::Display>(
 /// Runs a shell script in the root of the place.
 pub(super) fn run_in(place: &dyn Place, script: &str) -> Result<(), Failure> {
     let root = place.root().ok_or("programs run on a mount, not in the library")?;
-    Step::new("sh").args(["-c", script]).dir(root).quiet()
+    Step::new("sh").args(["-c", script]).dir(root).bound().quiet()
 }
 
 fn same_bytes(

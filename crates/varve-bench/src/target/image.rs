@@ -3,8 +3,8 @@
 //! The device reads and writes the file past the page cache, so that nothing of it stays in memory when its file
 //! system is unmounted, and its counters are those of the file system alone; where the directory's file system cannot do
 //! that, reports say so. As soon as the device is mounted it
-//! is marked to be freed with its last mount, and mounts go with the run's own mount namespace: however the run
-//! ends nothing stays, but for a device if the run is killed while it is being mounted.
+//! is marked to be freed with its last mount, mounts go with the run's own mount namespace, and [`Keeper`] removes the file: however the run
+//! ends nothing stays but directories, and a device if the run is killed while it is being mounted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,6 +19,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
 use super::Ground;
 use super::slow::SlowDisk;
 use crate::Failure;
+use crate::keeper::Keeper;
 use crate::machine::{self, Traffic};
 use crate::meter::check_interrupt;
 use crate::run::Step;
@@ -47,6 +48,8 @@ pub(super) struct Image {
     file: PathBuf,
     mount_point: PathBuf,
     options: String,
+    /// Removes the file.
+    _file: Keeper,
     /// How many reads, and how many writes, its disk answers in a second, if it is held down.
     iops: Option<u32>,
     /// The loop device, while it is mounted.
@@ -72,6 +75,7 @@ impl Image {
         options: String,
     ) -> Result<Image, Failure> {
         File::create_new(&file)?.set_len(ground.image_bytes)?;
+        let keeper = Keeper::removing(&file)?;
         let make = match format {
             Format::Ext4 => Step::new("mkfs.ext4")
                 .args(["-q", "-F", "-N", &inodes.to_string()])
@@ -88,6 +92,7 @@ impl Image {
             file,
             mount_point,
             options,
+            _file: keeper,
             iops: ground.iops,
             device: None,
             attached: Traffic::default(),

@@ -36,7 +36,7 @@ impl SlowDisk {
         let mut disk = SlowDisk { limits: Vec::new(), below: Attached::new(file)? };
         let number = fs::read_to_string(format!("/sys/block/{}/dev", disk.below.name()))?;
         for limit in LIMITS.map(|limit| PathBuf::from(GROUP).join(limit)) {
-            disk.limits.push(Keeper::new(&limit, &format!("{} 0", number.trim()))?);
+            disk.limits.push(Keeper::writing(&limit, &format!("{} 0", number.trim()))?);
             write(&limit, &format!("{} {iops}", number.trim()))?;
         }
         Ok(disk)

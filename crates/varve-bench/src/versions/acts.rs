@@ -170,7 +170,7 @@ impl Stage<'_> {
             let marks = vec![mark; before.len()];
             let checked = changed.and_then(|()| self.expect(&merged, count, &marks, "change"));
             let ended = self.measure("abort", Some(count), |_| {
-                Step::new("umount").arg(&merged).quiet()?;
+                Step::new("umount").arg(&merged).whole().quiet()?;
                 Ok(fs::remove_dir_all(&layers)?)
             });
             checked.and(ended)?;

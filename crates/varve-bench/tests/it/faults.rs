@@ -118,10 +118,12 @@ fn a_signal_ends_a_run_and_nothing_stays() {
 }
 
 fn a_signal_ends_a_run_with(more: &[&str]) {
-    let said = with_fault_in("30", more, |dir| {
-        let scratch = wait_for(dir, "d00000");
+    let begin = Instant::now();
+    // A phase of two minutes.
+    let said = with_fault_in("0.5", more, |dir| {
+        let file = wait_for(dir, "d00000/file-000000000");
         let name =
-            scratch.ancestors().nth(2).and_then(Path::file_name).expect("the scratch directory");
+            file.ancestors().nth(3).and_then(Path::file_name).expect("the scratch directory");
         let name = name.to_str().expect("a name of text");
         // varve-bench-PID-NUMBER
         let pid = name.split('-').nth(2).and_then(|pid| pid.parse().ok()).expect("its process");
@@ -129,6 +131,28 @@ fn a_signal_ends_a_run_with(more: &[&str]) {
         kill_process(pid, Signal::TERM).expect("it is told");
     });
     assert!(said.contains("interrupted"), "{said}");
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+}
+
+/// Who had told the run alone waited for the end of its script.
+#[test]
+fn a_signal_ends_a_script() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let child = Command::new(env!("CARGO_BIN_EXE_varve-bench"))
+        .args(["compare", "--rounds", "1", "--warm", "-t"])
+        .arg(dir.path())
+        .args(["script", "x=touch up; exec sleep 60"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let begin = Instant::now();
+    wait_for(dir.path(), "up");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it is told");
+    let output = child.wait_with_output().expect("the program ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("interrupted"), "{said}");
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
 /// nohup(1) kept no run from the end of its terminal, and all its figures were lost.

@@ -197,17 +197,26 @@ fn a_device_within_the_page_cache_is_told() {
 #[test]
 fn a_killed_run_leaves_no_mount_device_or_daemon() {
     // What is killed while the daemon starts must go as well.
-    killed_leaves_nothing(&[], false);
+    killed_leaves_nothing(&[], &FILES, None);
 }
 
 /// Workers went on to the end of their phase, and kept mount, device and image.
 #[test]
 fn a_killed_run_leaves_no_worker_processes() {
-    killed_leaves_nothing(&["--processes", "--workers", "2"], true);
+    killed_leaves_nothing(&["--processes", "--workers", "2"], &FILES, Some("d00000"));
 }
 
-/// Kills a run while its daemon is being started, or while files are made.
-fn killed_leaves_nothing(more: &[&str], at_work: bool) {
+/// Scripts went on, and what they had started, and kept all of that, too.
+#[test]
+fn a_killed_run_leaves_no_scripts() {
+    let script = "x=mkdir up; touch up/now; (sleep 600); true";
+    killed_leaves_nothing(&[], &["script", script], Some("up"));
+}
+
+const FILES: [&str; 5] = ["mdtest", "--files", "1000", "--dirs", "2"];
+
+/// Kills a run of `workload` while its daemon is being started, or once there is something in the directory `up` of the target.
+fn killed_leaves_nothing(more: &[&str], workload: &[&str], up: Option<&str>) {
     if possible(&["varve"]).is_empty() {
         return;
     }
@@ -226,7 +235,8 @@ fn killed_leaves_nothing(more: &[&str], at_work: bool) {
         ])
         .arg(dir.path())
         .args(more)
-        .args(["-t", "varve", "mdtest", "--files", "1000", "--dirs", "2"])
+        .args(["-t", "varve"])
+        .args(workload)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -241,8 +251,8 @@ fn killed_leaves_nothing(more: &[&str], at_work: bool) {
         processes.filter(works).collect::<Vec<PathBuf>>()
     };
     // The mount is there for the run's own processes alone.
-    let has_files = || {
-        let files = scratch().unwrap_or_default().join("varve/work/d00000");
+    let has_files = |up: &str| {
+        let files = scratch().unwrap_or_default().join("varve/work").join(up);
         let seen = |process: &PathBuf| {
             process.join("root").join(files.strip_prefix("/").ok()?).read_dir().ok()?.next()
         };
@@ -256,10 +266,10 @@ fn killed_leaves_nothing(more: &[&str], at_work: bool) {
         }
         done()
     };
-    let is_up =
-        wait(&|| loops(dir.path()).len() == 1 && if at_work { has_files() } else { is_started() });
+    let is_up = wait(&|| loops(dir.path()).len() == 1 && up.map_or_else(is_started, has_files));
     child.kill().expect("it is killed");
     child.wait().expect("it ends");
-    let is_gone = wait(&|| loops(dir.path()).is_empty() && working().is_empty());
+    let image = scratch().expect("the directory of the run").join("image");
+    let is_gone = wait(&|| loops(dir.path()).is_empty() && working().is_empty() && !image.exists());
     assert!(is_up && is_gone, "up {is_up}, gone {is_gone}, {:?}", working());
 }
