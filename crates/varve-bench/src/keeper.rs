@@ -2,7 +2,7 @@
 //!
 //! A process of its own, the keeper, waits for the end of a pipe whose other end only this process has: when it drops
 //! [`Keeper`], or dies however it may, the keeper writes the old value, or removes the file. It lives in a process group of its own, ignores signals
-//! that end programs, and is the last one that the kernel kills when memory runs out.
+//! that end programs, has a name of its own for those that are sent by name, and is the last one that the kernel kills when memory runs out.
 
 use std::fs;
 use std::io::Read;
@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rustix::thread::set_name;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::Failure;
@@ -21,6 +22,7 @@ use crate::Failure;
 pub(crate) struct Keeper {
     process: Child,
     file: PathBuf,
+    value: Option<String>,
 }
 
 impl Keeper {
@@ -42,18 +44,17 @@ impl Keeper {
             .stdin(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        Ok(Keeper { process, file: file.to_path_buf() })
+        Ok(Keeper { process, file: file.to_path_buf(), value: value.map(str::to_owned) })
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
-        match self.process.wait() {
-            Ok(status) if status.success() => {}
-            other => {
-                eprintln!("varve-bench: {} stays as it is ({other:?})", self.file.display());
-            }
+        let is_done = self.process.wait().is_ok_and(|status| status.success());
+        // It may have been killed.
+        if !is_done && let Err(error) = finish(&self.file, self.value.as_deref()) {
+            eprintln!("varve-bench: {} stays as it is: {error}", self.file.display());
         }
     }
 }
@@ -63,9 +64,14 @@ pub(crate) fn give_back(file: &Path, value: Option<&str>) -> Result<(), Failure>
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
+    set_name(c"give-back")?;
     // Only root may; then the kernel kills whom it wants.
     drop(fs::write("/proc/self/oom_score_adj", "-1000"));
     drop(std::io::stdin().read_to_end(&mut Vec::new()));
+    finish(file, value)
+}
+
+fn finish(file: &Path, value: Option<&str>) -> Result<(), Failure> {
     match value {
         Some(value) => write(file, value),
         None => Ok(fs::remove_file(file)?),

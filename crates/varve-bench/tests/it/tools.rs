@@ -4,6 +4,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::{bench, report};
 use varve_testkit::skipped;
 
@@ -53,9 +55,22 @@ fn charts_and_tables_are_made() {
     }
 }
 
-/// Huge pages are given back although nobody is left to give them back.
+/// The process that gives huge pages back for the run `run`, and its name.
+fn keeper_of(run: u32) -> Option<(Pid, String)> {
+    let parent = format!("PPid:\t{run}\n");
+    let processes = fs::read_dir("/proc").expect("processes").flatten();
+    processes.map(|process| process.path()).find_map(|process| {
+        let read = |name: &str| fs::read_to_string(process.join(name)).unwrap_or_default();
+        let is_it = read("status").contains(&parent) && read("cmdline").contains("give-back");
+        let id = process.file_name()?.to_str()?.parse().ok()?;
+        is_it.then_some((Pid::from_raw(id)?, read("comm")))
+    })
+}
+
+/// Huge pages are given back although nobody is left to give them back; they stayed reserved where who outlives the run was killed
+/// before it, as by the name of both.
 #[test]
-fn memory_is_given_back_by_who_outlives_the_run() {
+fn memory_is_given_back_whoever_of_both_is_left() {
     const PAGES: &str = "/proc/sys/vm/nr_hugepages";
     let pages = || fs::read_to_string(PAGES).ok().and_then(|text| text.trim().parse::<u64>().ok());
     let meminfo = fs::read_to_string("/proc/meminfo").expect("meminfo");
@@ -70,25 +85,7 @@ fn memory_is_given_back_by_who_outlives_the_run() {
         return;
     }
     let before = pages().expect("a number");
-    let left = kib("MemTotal:") - kib("Hugetlb:") - 2 * page;
-    let dir = tempfile::tempdir().expect("temporary directory");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_varve-bench"))
-        .args([
-            "compare",
-            "--rounds",
-            "1",
-            "--warm",
-            "--rate",
-            "1",
-            "--memory",
-            &format!("{left}K"),
-            "-t",
-        ])
-        .arg(dir.path())
-        .args(["mdtest", "--files", "1000", "--dirs", "1"])
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the program starts");
+    let left = format!("{}K", kib("MemTotal:") - kib("Hugetlb:") - 2 * page);
     let wait_for = |wanted: u64| {
         let begin = Instant::now();
         while pages() != Some(wanted) && begin.elapsed() < Duration::from_secs(30) {
@@ -96,9 +93,26 @@ fn memory_is_given_back_by_who_outlives_the_run() {
         }
         pages()
     };
-    let held = wait_for(before + 2);
-    child.kill().expect("it is killed");
-    child.wait().expect("it ends");
-    let after = wait_for(before);
-    assert_eq!((held, after), (Some(before + 2), Some(before)));
+    for is_keeper_killed in [false, true] {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_varve-bench"))
+            .args(["compare", "--rounds", "1", "--warm", "--rate", "1", "--memory", &left, "-t"])
+            .arg(dir.path())
+            .args(["mdtest", "--files", "1000", "--dirs", "1"])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let held = wait_for(before + 2);
+        let (keeper, name) = keeper_of(child.id()).expect("who gives back");
+        if is_keeper_killed {
+            kill_process(keeper, Signal::KILL).expect("it is killed");
+            kill_process(Pid::from_child(&child), Signal::TERM).expect("it is told");
+        } else {
+            child.kill().expect("it is killed");
+        }
+        child.wait().expect("it ends");
+        let after = wait_for(before);
+        assert_eq!((held, after), (Some(before + 2), Some(before)), "{is_keeper_killed}");
+        assert_eq!(name, "give-back\n");
+    }
 }
