@@ -32,7 +32,7 @@ struct Told {
     store: PathBuf,
     #[serde(with = "varve_engine::paths")]
     dir: PathBuf,
-    is_closed: bool,
+    is_closed: Option<bool>,
     #[serde(with = "varve_engine::paths")]
     elsewhere: Option<PathBuf>,
 }
@@ -44,15 +44,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Arguments { force: true, .. } => UnmountMode::Force,
         _ => UnmountMode::Plain,
     };
-    let Unmounted { mount, elsewhere } = mounting::unmount_and_wait(&arguments.dir, mode)?;
+    let Unmounted { mount, elsewhere, is_closed } =
+        mounting::unmount_and_wait(&arguments.dir, mode)?;
     let store = PathBuf::from(&mount.source);
     if arguments.json {
-        let is_closed = !arguments.lazy && elsewhere.is_none();
         return output::json(&Told { store, dir: mount.dir, is_closed, elsewhere });
     }
     let end = match &elsewhere {
         _ if arguments.lazy => "closes when the last program is done".to_owned(),
         Some(dir) => format!("stays open: it is mounted on {} too", dir.display()),
+        None if is_closed.is_none() => {
+            "is not to be seen any more, and may not be closed yet".to_owned()
+        }
         None => "is closed".to_owned(),
     };
     output::line(format!("{} is unmounted, {} {end}", mount.dir.display(), store.display()));

@@ -8,6 +8,7 @@ use varve_fuse::{MountPoint, UnmountMode, find_mounts, find_mounts_of, is_dead};
 
 use super::find::present_mount;
 use crate::store::{self, Holder};
+use crate::views::store_and_view;
 use crate::{Error, Result};
 
 /// How long a daemon may take to write back and let go.
@@ -23,6 +24,8 @@ pub struct Unmounted {
     pub mount: MountPoint,
     /// Where else the store is mounted, so that it stays open.
     pub elsewhere: Option<PathBuf>,
+    /// Whether the store is closed; `None` if that is not to be seen, as it was moved while it was mounted or others may not look there.
+    pub is_closed: Option<bool>,
 }
 
 /// Unmounts `dir` and, unless `mode` is lazy or the store is mounted elsewhere too, waits until the daemon has closed the store.
@@ -45,7 +48,13 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
         UnmountMode::Lazy => None,
         UnmountMode::Plain | UnmountMode::Force => wait_until_closed(&mount, served_by)?,
     };
-    Ok(Unmounted { mount, elsewhere })
+    let is_seen = store::is_store(&store_and_view(&mount.source).0);
+    let is_closed = match mode {
+        UnmountMode::Lazy => Some(false),
+        _ if elsewhere.is_some() => Some(false),
+        _ => is_seen.then_some(true),
+    };
+    Ok(Unmounted { mount, elsewhere, is_closed })
 }
 
 /// Waits until the process `served_by` has closed the store of `mount`, which is gone; where else the store is mounted if it

@@ -22,5 +22,6 @@ mod odd_paths;
 mod output;
 mod redesign;
 mod semantics;
+mod unmounting;
 mod untrusted;
 mod upgrade;
