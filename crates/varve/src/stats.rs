@@ -73,7 +73,10 @@ pub fn take(path: &Path) -> Result<Stats> {
 impl Stats {
     /// What happened since `before`, which was taken of the same mount; all, if another daemon has taken over meanwhile.
     pub fn since(&self, before: &Stats) -> Stats {
-        if before.seconds > self.seconds {
+        let fell = |(name, then): (&String, &Requests)| {
+            self.operations.get(name).is_none_or(|now| now.count < then.count)
+        };
+        if before.seconds > self.seconds || before.operations.iter().any(fell) {
             return self.clone();
         }
         let nothing = Requests::default();
@@ -223,8 +226,10 @@ mod tests {
         assert_eq!(lookups.buckets, [(2048, 2), (4096, 1)]);
         assert_eq!(between.engine, [("writes".to_owned(), 2)].into());
         assert_eq!(now.since(&now).operations, BTreeMap::new());
-        // Another daemon counts anew.
+        // Another daemon counts anew, and may have done so for longer.
         assert_eq!(before.since(&now), before);
+        let next = stats(57.0, requests(3, &[(1024, 3)]), 1);
+        assert_eq!(next.since(&before), next);
     }
 
     #[test]
