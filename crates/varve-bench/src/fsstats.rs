@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use crate::Failure;
+use crate::{Failure, output};
 
 /// The quantiles that are shown, each with its name.
 const QUANTILES: [(&str, f64); 5] =
@@ -140,22 +140,22 @@ pub(crate) fn run(root: &Path, as_json: bool) -> Result<(), Failure> {
             .into_iter()
             .collect();
         let report = json!({"statistics": properties, "other_files": all.others});
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        output::line(serde_json::to_string_pretty(&report)?);
         return Ok(());
     }
-    println!(
+    output::line(format!(
         "{} files of {} bytes in {} directories, and {} of other kinds\n",
         all.file_bytes.values.len(),
         all.file_bytes.sum,
         all.dir_names.values.len(),
         all.others
-    );
+    ));
     let quantiles = QUANTILES.map(|(name, _)| format!("{name:>12}")).concat();
-    println!("{:<22}{:>12}{quantiles}{:>12}", "", "mean", "in top 1 %");
+    output::line(format!("{:<22}{:>12}{quantiles}{:>12}", "", "mean", "in top 1 %"));
     for (name, property) in all.properties() {
         let quantiles = QUANTILES.map(|(_, at)| format!("{:>12}", property.at(at))).concat();
         let share = format!("{:.0} %", 100.0 * property.top_share());
-        println!("{name:<22}{:>12.1}{quantiles}{share:>12}", property.mean());
+        output::line(format!("{name:<22}{:>12.1}{quantiles}{share:>12}", property.mean()));
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ mod memory;
 mod meter;
 mod noise;
 mod op;
+mod output;
 mod place;
 mod random;
 mod report;
@@ -240,11 +241,11 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
     };
     let report = compare::run(&course, &options.workload)?;
     drop(hold);
+    options.plots.as_deref().map_or(Ok(()), |dir| report.write_plots(dir))?;
     match options.json {
-        true => report.print_json(&options.workload)?,
-        false => report.print_table(options.step)?,
+        true => report.print_json(&options.workload),
+        false => report.print_table(options.step),
     }
-    options.plots.as_deref().map_or(Ok(()), |dir| report.write_plots(dir))
 }
 
 /// Lets SIGINT, SIGTERM and SIGHUP end the run in order; a second one ends it at once. What whoever started this ignores (nohup) stays
@@ -268,7 +269,7 @@ fn main() -> ExitCode {
         Command::GiveBack { file, value } => keeper::give_back(&file, value.as_deref()),
         Command::Worker { task } => crew::work(&task),
     };
-    match outcome {
+    match outcome.and_then(|()| output::outcome()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("varve-bench: {error}");

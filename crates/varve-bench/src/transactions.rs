@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::Failure;
 use crate::machine;
 use crate::meter::check_interrupt;
 use crate::report::Spread;
 use crate::run::{self, Running, Step};
 use crate::source_tree::{SourceOptions, SourceTree};
 use crate::target::{Ground, Kind, Spec, Target};
+use crate::{Failure, output};
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -95,7 +95,7 @@ pub(crate) fn run(options: &Options, ground: &Ground) -> Result<(), Failure> {
     match options.json {
         true => print_json(&found),
         false => {
-            println!("{LEGEND}");
+            output::line(LEGEND);
             crate::report::print(&table(&found));
             Ok(())
         }
@@ -222,7 +222,7 @@ fn print_json(found: &Found) -> Result<(), Failure> {
         })
     });
     let all: Vec<_> = rows.collect();
-    println!("{}", serde_json::to_string_pretty(&json!({ "builds": all }))?);
+    output::line(serde_json::to_string_pretty(&json!({ "builds": all }))?);
     Ok(())
 }
 

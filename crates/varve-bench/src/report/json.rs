@@ -4,8 +4,8 @@ use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
 use super::Report;
-use crate::Failure;
 use crate::workload::Choice;
+use crate::{Failure, output};
 
 /// Where the first step of the latencies ends, and each later one over that before it.
 const STEP_NANOS_MIN: u64 = 100;
@@ -31,7 +31,7 @@ impl Report {
         let all = json!({
             "workload": workload, "setup": self.setup, "seconds": self.seconds, "phases": phases,
         });
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        output::line(serde_json::to_string_pretty(&all)?);
         Ok(())
     }
 

@@ -3,9 +3,9 @@
 use hdrhistogram::Histogram;
 
 use super::{Figure, Opening, Report};
-use crate::Failure;
 use crate::machine::Traffic;
 use crate::target::NOT_DIRECT;
+use crate::{Failure, output};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -50,16 +50,19 @@ const KIND_COLUMNS: [&str; 6] = ["kind: target", "operations", "us", "p50", "p99
 impl Report {
     /// Prints a table for each phase with a row for each target, and rates over time by `step` operations.
     pub(crate) fn print_table(&self, step: Option<u64>) -> Result<(), Failure> {
-        println!("{LEGEND}\n\n{}", self.setup);
+        output::line(format!("{LEGEND}\n\n{}", self.setup));
         for (target, session) in self.targets.iter().zip(&self.sessions) {
             for session in session {
                 let said = |what: &str| session[what].as_str();
                 let why = said("no_io_uring").map(|why| format!(" ({why})")).unwrap_or_default();
-                println!("{target}: requests over {}{why}", said("transport").unwrap_or("?"));
+                output::line(format!(
+                    "{target}: requests over {}{why}",
+                    said("transport").unwrap_or("?")
+                ));
             }
         }
         for (target, _) in self.targets.iter().zip(&self.direct).filter(|it| *it.1 == Some(false)) {
-            println!("{target}: {NOT_DIRECT}");
+            output::line(format!("{target}: {NOT_DIRECT}"));
         }
         for (number, phase) in self.phases.iter().enumerate() {
             let unit = self.unit(number);
@@ -68,7 +71,9 @@ impl Report {
             let rounds = all().map(Iterator::count).max().unwrap_or(0);
             let (workers, state) = (self.workers(phase), self.state(phase));
             let name = &phase.name;
-            println!("\n{name}: {most} {unit}, {rounds} rounds, workers: {workers}, {state}");
+            output::line(format!(
+                "\n{name}: {most} {unit}, {rounds} rounds, workers: {workers}, {state}"
+            ));
             let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
             for target in 0..self.targets.len() {
                 // A round that was ended early has no figures of later phases.
@@ -141,7 +146,7 @@ impl Report {
             let Some(seconds) = known(&|opening| Some(opening.seconds)) else { continue };
             let read = known(&|opening| Some(opening.read_bytes? as f64 / MIB));
             let read = read.map(|mib| format!(", {mib:.1} MiB read")).unwrap_or_default();
-            println!("{name}: brought back in {seconds:.3} s{read}");
+            output::line(format!("{name}: brought back in {seconds:.3} s{read}"));
         }
     }
 
@@ -150,7 +155,7 @@ impl Report {
         for (target, name) in self.targets.iter().enumerate() {
             for (round, figure) in self.rounds(target, phase).enumerate().filter(|it| it.1.is_cut) {
                 let (count, unit, round) = (figure.count, self.unit(phase), round + 1);
-                println!("{name}: ended after {count} {unit} of round {round}");
+                output::line(format!("{name}: ended after {count} {unit} of round {round}"));
             }
         }
     }
@@ -182,7 +187,7 @@ impl Report {
         let rows = self.steps(phase, step);
         if rows.len() > 1 {
             let unit = self.unit(phase);
-            println!("{unit} per second, by {step} {unit}, first round");
+            output::line(format!("{unit} per second, by {step} {unit}, first round"));
             print(&rows);
         }
     }
@@ -227,6 +232,6 @@ pub(crate) fn print(rows: &[Vec<String>]) {
                 0 => format!("{text:<width$}"),
                 _ => format!("{text:>width$}"),
             });
-        println!("{}", cells.collect::<Vec<_>>().join("  "));
+        output::line(cells.collect::<Vec<_>>().join("  "));
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::Measured;
-use crate::Failure;
 use crate::report::Spread;
+use crate::{Failure, output};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -64,7 +64,7 @@ impl Report {
 
     /// Prints it for people.
     pub(super) fn print_table(&self) -> Result<(), Failure> {
-        println!("{LEGEND}");
+        output::line(LEGEND);
         let mut sizes: Vec<u64> = self
             .rows
             .iter()
@@ -116,7 +116,7 @@ impl Report {
             })
         });
         let all: Vec<_> = rows.collect();
-        println!("{}", serde_json::to_string_pretty(&json!({ "acts": all }))?);
+        output::line(serde_json::to_string_pretty(&json!({ "acts": all }))?);
         Ok(())
     }
 }

@@ -116,3 +116,27 @@ fn memory_is_given_back_whoever_of_both_is_left() {
         assert_eq!(name, "give-back\n");
     }
 }
+
+/// A run whose figures could not be written panicked, and had written no charts.
+#[test]
+fn charts_are_written_though_figures_cannot_be() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let plots = dir.path().join("plots");
+    let run = |out: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_varve-bench"));
+        command.args(["compare", "--rounds", "1", "--warm", "--until", "create", "--json", "-t"]);
+        command.arg(dir.path()).arg("--plots").arg(&plots);
+        command.args(["mdtest", "--files", "10", "--dirs", "1"]);
+        let output = command.stdout(out).output().expect("the program starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let full = fs::File::options().write(true).open("/dev/full").expect("a full device");
+    let (status, said) = run(full.into());
+    assert!(status == Some(1) && said.contains("cannot write to the standard output"), "{said}");
+    assert!(plots.join("create-rate.svg").exists());
+    // Who reads no more has what it wanted.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let (status, said) = run(writer.into());
+    assert_eq!(status, Some(0), "{said}");
+}
