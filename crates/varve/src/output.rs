@@ -90,16 +90,18 @@ pub(crate) fn error(error: &Error) {
     drop(writeln!(std::io::stderr(), "varve: {error}"));
 }
 
-/// Asks a question that `y` answers with yes, on the terminal. `None` if there is nobody to ask.
-pub(crate) fn ask(question: &str) -> Option<bool> {
-    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-        return None;
-    }
+/// Whether there is somebody to ask.
+pub(crate) fn can_ask() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// Asks a question that `y` answers with yes, on the terminal.
+pub(crate) fn ask(question: &str) -> bool {
     let mut stderr = std::io::stderr();
     drop(write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush()));
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
-    Some(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 /// One line on a terminal that tells how far long work is; silent when the output is no terminal.
@@ -181,7 +183,7 @@ pub(crate) fn printable(text: &Value) -> String {
 }
 
 /// Like [`place`], on one line, whatever names hold.
-fn printable_path(told: &Value) -> Vec<u8> {
+pub(crate) fn printable_path(told: &Value) -> Vec<u8> {
     place(told).utf8_chunks().fold(Vec::new(), |mut line, chunk| {
         line.extend_from_slice(on_one_line(chunk.valid()).as_bytes());
         line.extend_from_slice(chunk.invalid());

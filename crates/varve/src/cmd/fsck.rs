@@ -57,6 +57,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         spill_dir: arguments.spill_dir.clone(),
     };
     let store = &arguments.store;
+    // Before it takes its time; and JSON shows nothing of what is asked about.
+    if arguments.repair && !arguments.yes && (arguments.json || !output::can_ask()) {
+        return Err(Error::usage(
+            "--repair asks before it changes anything, which takes a terminal, and no --json",
+        )
+        .hint("add --yes"));
+    }
     let found =
         output::watched(|_| "checking", |progress| check::check(store, &options, progress))?;
     if !arguments.repair {
@@ -71,8 +78,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if !arguments.json {
         show(&found);
     }
-    if !arguments.yes {
-        confirm(store)?;
+    if !arguments.yes && !output::ask(&format!("repair {}?", store.display())) {
+        return Err(Error::failed("nothing was changed")
+            .hint("run it again when you want the store repaired")
+            .with_status(exit_status::PROBLEMS_FOUND));
     }
     let repaired = output::watched(
         |_| "repairing",
@@ -98,19 +107,6 @@ fn print<T: Serialize>(json: bool, value: &T, show: impl FnOnce(&T)) -> Result<(
     }
     show(value);
     Ok(())
-}
-
-fn confirm(store: &Path) -> Result<()> {
-    match output::ask(&format!("repair {}?", store.display())) {
-        Some(true) => Ok(()),
-        Some(false) => Err(Error::failed("nothing was changed")
-            .hint("run it again when you want the store repaired")
-            .with_status(exit_status::PROBLEMS_FOUND)),
-        None => Err(Error::usage(
-            "--repair asks before it changes anything, and nobody is there to ask",
-        )
-        .hint("add --yes")),
-    }
 }
 
 fn outcome(store: &Path, report: &CheckReport) -> Result<()> {

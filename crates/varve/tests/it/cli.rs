@@ -4,11 +4,38 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::Value;
 use varve_testkit::Command;
 
-use crate::harness::{Mount, fails, json, run, stderr, varve, without_namespaces};
+use crate::harness::{Mount, fails, json, python, run, stderr, varve, without_namespaces};
+
+/// A store was checked, which may take hours, before it turned out that nobody could be asked; and with `--json` who was asked had not seen
+/// about what.
+#[test]
+fn a_repair_that_cannot_ask_is_refused_before_it_checks() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    run(varve().arg("format").arg(&store));
+    let said = fails(varve().args(["fsck", "--repair"]).arg(&store).stdin(Stdio::null()), 2);
+    assert!(said.contains("hint: add --yes"), "{said}");
+    let store = store.to_str().unwrap();
+    refused_at_a_terminal(dir.path(), &["fsck", "--repair", "--json", store], "add --yes");
+}
+
+/// Runs varve in `dir` with `words`, its input and what it complains at a terminal where nobody types: it must refuse, with `why`.
+fn refused_at_a_terminal(dir: &Path, words: &[&str], why: &str) {
+    let binary = env!("CARGO_BIN_EXE_varve");
+    let program = format!(
+        "import os, pty, subprocess\n\
+         terminal, end = pty.openpty()\n\
+         run = subprocess.run([{binary:?}] + {words:?}, stdin=end, stderr=end, timeout=30)\n\
+         told = os.read(terminal, 65536).decode()\n\
+         assert run.returncode == 2 and {why:?} in told, (run, told)\n"
+    );
+    python(dir, &program);
+}
 
 #[test]
 fn format_refuses_what_it_would_destroy() {
