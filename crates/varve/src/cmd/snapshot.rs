@@ -163,6 +163,10 @@ fn receive(arguments: &ReceiveArguments) -> Result<()> {
                 .hint("send the snapshot from its beginning")),
         };
     }
+    if std::io::stdin().is_terminal() {
+        return Err(Error::usage("the standard input is a terminal".to_owned())
+            .hint("pipe the output of `varve snapshot send` in, or name a file with `< FILE`"));
+    }
     let mut input = Counted { inner: std::io::stdin().lock(), bytes: 0, progress: Progress::new() };
     let received = transfer::receive(path, &mut input)?;
     if *json {

@@ -37,6 +37,22 @@ fn refused_at_a_terminal(dir: &Path, words: &[&str], why: &str) {
     python(dir, &program);
 }
 
+/// Who received a snapshot at a terminal waited for what nobody typed.
+#[test]
+fn what_is_no_text_is_not_read_from_a_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    run(varve().arg("format").arg(dir.path().join("store")));
+    run(varve().args(["kv", "create"]).arg(dir.path().join("store")).arg("tags"));
+    let commands: [&[&str]; 3] = [
+        &["load", "other"],
+        &["kv", "put", "store", "tags", "key"],
+        &["snapshot", "receive", "store"],
+    ];
+    for words in commands {
+        refused_at_a_terminal(dir.path(), words, "the standard input is a terminal");
+    }
+}
+
 #[test]
 fn format_refuses_what_it_would_destroy() {
     let dir = tempfile::tempdir().unwrap();
