@@ -4,7 +4,7 @@
 //! | name | value |
 //! | --- | --- |
 //! | `varve.usage` | what lies below: `{"bytes":N,"files":N,"directories":N}` |
-//! | `varve.limits` | the limits that hold for a directory, and those below it: a list of objects with `path` (from the mount's root on), `bytes_max`, `inodes_max` (or null), `bytes`, `files`, `directories` |
+//! | `varve.limits` | the limits that hold for a directory, and those below it: a list of objects with `path` (from the mount's root on; a list of its bytes if it is no text), `bytes_max`, `inodes_max` (or null), `bytes`, `files`, `directories` |
 //! | `varve.limits.N` | the same from the one on before which there are N, as many as an attribute can hold |
 //!
 //! `varve.limits` is set to words like `bytes=N inodes=N`, of which one may be absent, and removed.
@@ -103,10 +103,11 @@ fn quota_json(quota: &TreeQuota) -> String {
     )
 }
 
-/// Bytes as a JSON string; what is no UTF-8 is replaced.
+/// Bytes as a JSON string; what is no UTF-8 as a list of them.
 fn json_text(bytes: &[u8]) -> String {
+    let Ok(letters) = std::str::from_utf8(bytes) else { return format!("{bytes:?}") };
     let mut text = String::from("\"");
-    for letter in String::from_utf8_lossy(bytes).chars() {
+    for letter in letters.chars() {
         match letter {
             '"' | '\\' => text.extend(['\\', letter]),
             control if u32::from(control) < 0x20 => {
@@ -130,7 +131,8 @@ mod tests {
 
     #[test]
     fn paths_become_json() {
-        assert_eq!(json_text(b"/a\"b\\c\n\xff"), "\"/a\\\"b\\\\c\\u000a\u{fffd}\"");
+        assert_eq!(json_text(b"/a\"b\\c\n"), "\"/a\\\"b\\\\c\\u000a\"");
+        assert_eq!(json_text(b"/a\xff"), "[47, 97, 255]");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use varve::trees::{self, PathUsage};
 use varve::{Result, size};
+use varve_engine::paths::WritePaths;
 
 use crate::output;
 
@@ -31,16 +32,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.json {
         return output::json(&found);
     }
-    output::line(row(["SIZE", "BYTES", "FILES", "DIRECTORIES"], "PATH"));
+    output::line(row(["SIZE", "BYTES", "FILES", "DIRECTORIES"], b"PATH"));
     for PathUsage { path, usage } in &found {
         let counts = [usage.bytes, usage.files, usage.directories].map(|count| count.to_string());
         let [bytes, files, directories] = counts.each_ref().map(String::as_str);
         let size = size::show(usage.bytes);
-        output::line(row([&size, bytes, files, directories], &path.display().to_string()));
+        output::line(row(
+            [&size, bytes, files, directories],
+            &output::printable_path(&path.written()),
+        ));
     }
     Ok(())
 }
 
-fn row([size, bytes, files, directories]: [&str; 4], path: &str) -> String {
-    format!("{size:>9} {bytes:>16} {files:>11} {directories:>11}  {path}")
+fn row([size, bytes, files, directories]: [&str; 4], path: &[u8]) -> Vec<u8> {
+    [format!("{size:>9} {bytes:>16} {files:>11} {directories:>11}  ").as_bytes(), path].concat()
 }

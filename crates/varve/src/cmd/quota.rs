@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args, Subcommand};
 use varve::trees::{self, Quota};
 use varve::{Result, size};
+use varve_engine::paths::WritePaths;
 
 use crate::output;
 
@@ -103,7 +104,7 @@ fn print(quotas: &[Quota]) {
         output::line("no limits; `varve quota set PATH --bytes SIZE --inodes N` sets some");
         return;
     }
-    output::line(row(["BYTES", "LIMIT", "INODES", "LIMIT"], "PATH"));
+    output::line(row(["BYTES", "LIMIT", "INODES", "LIMIT"], b"PATH"));
     for quota in quotas {
         let usage = quota.usage;
         let none = || "-".to_owned();
@@ -114,10 +115,11 @@ fn print(quotas: &[Quota]) {
             quota.inodes_max.map_or_else(none, |limit| limit.to_string()),
         ];
         let cells = cells.each_ref().map(String::as_str);
-        output::line(row(cells, &quota.path.display().to_string()));
+        output::line(row(cells, &output::printable_path(&quota.path.written())));
     }
 }
 
-fn row([bytes, bytes_max, inodes, inodes_max]: [&str; 4], path: &str) -> String {
-    format!("{bytes:>9} {bytes_max:>9} {inodes:>11} {inodes_max:>11}  {path}")
+fn row([bytes, bytes_max, inodes, inodes_max]: [&str; 4], path: &[u8]) -> Vec<u8> {
+    let cells = format!("{bytes:>9} {bytes_max:>9} {inodes:>11} {inodes_max:>11}  ");
+    [cells.as_bytes(), path].concat()
 }

@@ -112,6 +112,22 @@ fn paths_that_are_no_text_are_paths() {
     assert!(told["repair"]["engine"]["aside"][0].is_array(), "{told}");
 }
 
+/// Whoever might make a directory could have lines of his own in what root is told.
+#[test]
+fn names_of_directories_stay_on_their_lines() {
+    let Some(mount) = Mount::new() else { return };
+    let odd = mount.path().join(OsStr::from_bytes(b"a\n9.99 TiB\x1b[2J\xff"));
+    fs::create_dir(&odd).unwrap();
+    run(varve().args(["quota", "set", "--inodes", "9"]).arg(&odd));
+    let commands: [&[&str]; 2] = [&["du", "--depth", "1"], &["quota", "show"]];
+    for words in commands {
+        let told = run(varve().args(words).arg(mount.path())).stdout;
+        let mut lines = told.split(|byte| *byte == b'\n');
+        let is_told = lines.any(|line| line.ends_with(b"/a\\n9.99 TiB\\u{1b}[2J\xff"));
+        assert!(is_told, "{}", told.escape_ascii());
+    }
+}
+
 /// Of names that differ in bytes that are no text, the paths that changed were one and the same, which named no file.
 #[test]
 fn changes_are_told_by_the_bytes_of_their_paths() {
