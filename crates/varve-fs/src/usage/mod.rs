@@ -11,9 +11,10 @@
 //! 1. An operation charges the directory it works in ([`Changes::charge`]): in the batch that it writes anyway,
 //!    usage and untold of that one row change ([`Accounts::commit`]).
 //! 2. A directory whose untold change is not zero is named by a mark row, written in the same batch
-//!    ([`marks`]). There are about [`MARKS_MAX`] at most, besides those that cannot tell.
+//!    ([`marks`]). There are about [`MARKS_MAX`] at most, besides those that cannot tell and those that a commit has
+//!    brought just now.
 //! 3. Every few seconds, and when three quarters of the room for marks are taken, a thread lets each marked directory tell its parent,
-//!    in one batch, up to the root ([`tell`]). Who finds no room at all does it himself.
+//!    in one batch, up to the root ([`tell`]). Who finds no room at all lets some of them tell.
 //! 4. The usage of a tree is that of its top and what the marked directories below have not told ([`total`]):
 //!    its cost grows with the marks, not with the tree.
 //!

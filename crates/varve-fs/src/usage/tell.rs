@@ -4,17 +4,19 @@
 //! directory has not told, which thereby is told, and the directory's mark ends. The parent may be marked by
 //! that; younger directories, which mostly lie deeper, come first, so that few parents are told twice.
 //!
-//! One that cannot tell, as a transaction has locked it or its row cannot be read, keeps no other from telling. While such
-//! ones wait there is room for as many marks again, so that changes do not ask them each time.
+//! One that cannot tell, as a transaction has locked it or its row cannot be read, keeps no other from telling. A commit may have
+//! brought any number. Nobody waits for all of these: who finds no room lets about [`MARKS_MAX`] tell, and from then on there is
+//! room for as many again as are left.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
+use parking_lot::MutexGuard;
 use varve_schema::{Content, DirInfo, Inode, RowKey, UsageChange};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::Accounts;
+use super::{Accounts, MARKS_MAX};
 use crate::rows::{Changes, Standing};
 
 impl Accounts {
@@ -28,19 +30,18 @@ impl Accounts {
 
     /// Lets every directory tell that is marked now. Failures leave marks, and are logged.
     pub(crate) fn tell_all(&self) {
-        let _telling = self.telling.lock();
-        self.tell_marked();
+        self.tell_marked(&mut self.telling.lock(), usize::MAX);
     }
 
-    /// Lets directories tell if more are marked than there is room for.
+    /// Lets some directories tell if more are marked than there is room for.
     pub(crate) fn make_room(&self) {
         if self.marks.count() <= self.room.load(Ordering::Relaxed) {
             return;
         }
-        let _telling = self.telling.lock();
+        let mut telling = self.telling.lock();
         // Somebody else may have done it meanwhile.
         if self.marks.count() > self.room.load(Ordering::Relaxed) {
-            self.tell_marked();
+            self.tell_marked(&mut telling, self.marks_max);
         }
     }
 
@@ -51,12 +52,17 @@ impl Accounts {
         self.marks.count() > room - room / 4 && !self.asked.swap(true, Ordering::Relaxed)
     }
 
-    /// REQUIRES: `telling` is held.
-    fn tell_marked(&self) {
+    /// Lets `max` of the marked directories tell, and those above them. Who waits for `telling` has it in between.
+    fn tell_marked(&self, telling: &mut MutexGuard<'_, ()>, max: usize) {
         self.asked.store(false, Ordering::Relaxed);
-        let mut left: BTreeSet<InodeId> = self.marks.dirs().into_iter().collect();
-        let (mut failed, mut failures) = (None, 0_usize);
+        self.set_room();
+        let mut left: BTreeSet<InodeId> = self.marks.dirs().into_iter().take(max).collect();
+        let (mut failed, mut failures, mut asked) = (None, 0_usize, 0_usize);
         while let Some(dir) = left.pop_last() {
+            asked += 1;
+            if asked.is_multiple_of(MARKS_MAX) {
+                MutexGuard::bump(telling);
+            }
             match self.tell(dir) {
                 Ok(parent) => left.extend(parent),
                 // A transaction has it locked; the mark stays until another time.
@@ -67,14 +73,18 @@ impl Accounts {
                 }
             }
         }
-        // Who cannot tell now is not asked again by each change that comes: not before as many more wait.
-        let room = self.marks_max.max(self.marks.count().saturating_mul(2));
-        self.room.store(room, Ordering::Relaxed);
+        self.set_room();
         if let Some((dir, error)) = failed {
             log::warn!(
                 "the usage of {failures} directories is not summed up for now, of inode {dir} first: {error}"
             );
         }
+    }
+
+    /// Who is marked now is not asked by each change that comes: not before as many more wait.
+    fn set_room(&self) {
+        let room = self.marks_max.max(self.marks.count().saturating_mul(2));
+        self.room.store(room, Ordering::Relaxed);
     }
 
     /// Lets `dir` tell its parent; returns the parent if that now has something to tell.

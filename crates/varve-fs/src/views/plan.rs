@@ -56,7 +56,7 @@ pub(super) struct Plan {
     /// What becomes of the attributes of directories of which both may have changed something besides what they count.
     attributes: HashMap<InodeId, Attributes>,
     /// The view's own mark rows.
-    pub(super) marks: Vec<(RowKey, Bytes)>,
+    pub(super) marks: BTreeMap<RowKey, Bytes>,
     /// Large files in changed rows that do not tell how large they are: where those of the view and of the main view are.
     pub(super) behind: [BTreeMap<InodeId, Place>; 2],
 }

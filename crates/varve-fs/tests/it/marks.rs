@@ -120,6 +120,36 @@ fn directories_that_cannot_tell_keep_nobody_up() {
     assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
 }
 
+/// The first change after a commit let every directory tell that the commit had brought a mark for, and all others waited for it.
+#[test]
+fn directories_that_a_commit_brings_keep_nobody_up() {
+    const MADE: u64 = 2000;
+    let env = sim_store(1, &FormatOptions::default());
+    let few = MountOptions { marked_dirs_max: 16, ..MountOptions::default() };
+    let dyn_env: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
+    let fs = VarveFs::open(dyn_env, Path::new(STORE), few).unwrap();
+    let elsewhere = fs.mk_dir(ROOT, "elsewhere");
+    tell(&fs, "s");
+    let (id, view) = begin(&fs, Isolation::Snapshot);
+    let top = view.mk_dir(ROOT, "top");
+    for i in 0..MADE {
+        view.mk(view.mk_dir(top, &format!("d{i}")), "f");
+    }
+    fs.commit_transaction(&id, &view).unwrap();
+    assert!(number(&fs, &MARKED) >= MADE);
+    let mut before = number(&fs, &["engine", "counters", "gets"]);
+    for i in 0..100 {
+        fs.mk(elsewhere, &format!("f{i}"));
+        let gets = number(&fs, &["engine", "counters", "gets"]);
+        assert!(gets - before < 16 * 20, "{} reads for file {i}", gets - before);
+        before = gets;
+    }
+    assert_eq!(fs.usage(ROOT).unwrap(), of(0, MADE + 100, MADE + 2));
+    tell(&fs, "s");
+    assert_eq!(number(&fs, &MARKED), 0);
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+}
+
 /// One directory whose row cannot be read kept all others from telling.
 #[test]
 fn a_row_that_cannot_be_read_keeps_no_other_directory_from_telling() {

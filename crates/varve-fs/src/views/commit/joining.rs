@@ -1,11 +1,13 @@
 //! Step 3 of a commit, and how it is taken back.
 //!
-//! Nobody sees these rows before the branch commits, with all of them. So those of large files, of which there may be any number,
-//! come a portion at a time, and marks and limits behind them at once. What a crash leaves of them stays in the transaction, and its
-//! next commit writes them anew.
+//! Nobody sees these rows before the branch commits, with all of them. So they come a portion at a time, as there may be any
+//! number: those of large files, marks that come, and then marks and limits that go, so that no directory is without one. What a crash
+//! leaves of them stays in the transaction, and its next commit writes them anew.
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use varve_engine::{Batch, Branch, Store, StoreResult};
+use varve_engine::{Branch, Store, StoreResult};
 use varve_schema::{Mark, Pending, RowKey};
 use varve_types::InodeId;
 
@@ -24,9 +26,7 @@ pub(super) struct Joining<'a> {
     /// What was pending of large files to be installed, as far as their rows may have come.
     before: Vec<(InodeId, Option<Bytes>)>,
     /// Directories that have got marks.
-    marked: Vec<InodeId>,
-    /// Takes back what came at once.
-    undo: Batch,
+    marked: BTreeMap<RowKey, InodeId>,
 }
 
 impl<'a> Joining<'a> {
@@ -37,8 +37,7 @@ impl<'a> Joining<'a> {
         plan: &'a Plan,
         installs: &'a [InodeId],
     ) -> Joining<'a> {
-        let (before, marked, undo) = (Vec::new(), Vec::new(), Batch::new());
-        Joining { fs, branch, txn, plan, installs, before, marked, undo }
+        Joining { fs, branch, txn, plan, installs, before: Vec::new(), marked: BTreeMap::new() }
     }
 
     /// Writes them. Where that fails, or the commit does, [`Joining::take_back`] is due.
@@ -66,36 +65,47 @@ impl<'a> Joining<'a> {
     }
 
     fn write_marks(&mut self) -> StoreResult<()> {
-        let (meta, accounts, mut batch) = (self.fs.meta, &self.fs.accounts, Batch::new());
-        for (key, value) in &self.plan.marks {
-            batch.delete(meta, key.to_bytes());
-            self.undo.put(meta, key.to_bytes(), value.clone());
-        }
-        // Limits that a directory has got meanwhile go with it.
-        let gone = self.plan.left.iter().filter(|inode| accounts.is_top(inode.ino));
-        gone.for_each(|dir| batch.delete(meta, RowKey::limits(dir.ino).to_bytes()));
+        let (meta, accounts, mut portion) = (self.fs.meta, &self.fs.accounts, Portion::new());
         for dir in &self.plan.untold {
             if let Some(slot) = accounts.begin_mark(*dir) {
-                let key = RowKey::mark(slot).to_bytes();
-                batch.put(meta, key, Mark(*dir).encode());
-                self.undo.delete(meta, key);
-                self.marked.push(*dir);
+                let key = RowKey::mark(slot);
+                self.marked.insert(key, *dir);
+                portion.put(meta, key.to_bytes(), Mark(*dir).encode());
+                portion.write_if_full(self.branch)?;
             }
         }
-        if batch.is_empty() { Ok(()) } else { self.branch.write(batch) }
+        let marks = self.plan.marks.keys().filter(|key| !self.marked.contains_key(key)).copied();
+        // Limits that a directory has got meanwhile go with it.
+        let gone = self.plan.left.iter().filter(|inode| accounts.is_top(inode.ino));
+        for key in marks.chain(gone.map(|dir| RowKey::limits(dir.ino))) {
+            portion.delete(meta, key.to_bytes());
+            portion.write_if_full(self.branch)?;
+        }
+        portion.write(self.branch)
     }
 
     /// The transaction goes on as it was, though the disk be full.
-    pub(super) fn take_back(mut self) -> StoreResult<()> {
-        for dir in &self.marked {
+    pub(super) fn take_back(self) -> StoreResult<()> {
+        for dir in self.marked.values() {
             let _ = self.fs.accounts.end_mark(*dir);
         }
-        self.undo.reclaims_space();
-        let undo = std::mem::take(&mut self.undo);
-        let undone = if undo.is_empty() { Ok(()) } else { self.branch.write(undo) };
+        let undone = self.take_back_marks();
         // Whatever becomes of the one, the other is tried.
         let taken_back = self.take_back_pending();
         undone.and(taken_back)
+    }
+
+    fn take_back_marks(&self) -> StoreResult<()> {
+        let (meta, mut portion) = (self.fs.meta, Portion::reclaiming());
+        for (key, value) in &self.plan.marks {
+            portion.put(meta, key.to_bytes(), value.clone());
+            portion.write_if_full(self.branch)?;
+        }
+        for key in self.marked.keys().filter(|key| !self.plan.marks.contains_key(key)) {
+            portion.delete(meta, key.to_bytes());
+            portion.write_if_full(self.branch)?;
+        }
+        portion.write(self.branch)
     }
 
     fn take_back_pending(self) -> StoreResult<()> {

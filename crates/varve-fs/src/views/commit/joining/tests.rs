@@ -106,11 +106,7 @@ fn rows_of_any_number_of_large_files_come_a_portion_at_a_time() {
     let (env, fs, txn, view) = scene(1);
     let first = env.op_count();
     fs.commit_transaction(&txn.name, &view).unwrap();
-    let writes = env.journal().into_iter().filter(|entry| {
-        let is_log = entry.path.extension().is_some_and(|extension| extension == "wal");
-        entry.number > first && entry.op == SimOp::Write && is_log
-    });
-    let sizes: Vec<u64> = writes.filter_map(|entry| Some(entry.range?.1)).collect();
+    let sizes = log_writes(&env, first);
     // The commit itself is one, as it is small.
     let large = sizes.iter().filter(|bytes| **bytes > 200).count();
     assert!(large == 1 && sizes.len() > 2 * ALL / 4, "{sizes:?}");
@@ -119,12 +115,57 @@ fn rows_of_any_number_of_large_files_come_a_portion_at_a_time() {
     spotless(&fs);
 }
 
+/// Sizes of what has been written to logs since the operation `first`.
+fn log_writes(env: &SimEnv, first: u64) -> Vec<u64> {
+    let writes = env.journal().into_iter().filter(|entry| {
+        let is_log = entry.path.extension().is_some_and(|extension| extension == "wal");
+        entry.number > first && entry.op == SimOp::Write && is_log
+    });
+    writes.filter_map(|entry| Some(entry.range?.1)).collect()
+}
+
+/// Directories with a file each.
+fn make_dirs(fs: &VarveFs, dirs: usize) {
+    for n in 0..dirs {
+        let text = format!("dir {n}");
+        let name = FileName::new(text.as_bytes()).unwrap();
+        let dir = fs.mkdir(Caller::ROOT, InodeId::ROOT, name, 0o700).unwrap().attr.ino;
+        fs.mknod(Caller::ROOT, dir, name, 0o100_600, 0).unwrap();
+    }
+}
+
+/// The mark rows in `of`.
+fn marks(fs: &VarveFs, of: &dyn Store) -> Vec<(Bytes, Bytes)> {
+    let rows = of.scan(fs.meta, KeyRange::prefix(&RowKey::mark_prefix()), Direction::Forward);
+    rows.unwrap().map(Result::unwrap).collect()
+}
+
+/// All marks that a commit brings were one batch, and more of them than one may have could never be committed.
+#[test]
+fn any_number_of_marks_comes_a_portion_at_a_time() {
+    const DIRS: usize = 100;
+    let (env, fs, txn, view) = scene(1);
+    make_dirs(&view, DIRS);
+    let branch = fs.views().unwrap().db.open_branch(fs.any_transaction(&txn.name).unwrap().branch);
+    let branch = branch.unwrap();
+    let of_view = marks(&fs, &branch);
+    assert_eq!(of_view.len(), DIRS);
+    write(&fs, 3, 9);
+    let first = env.op_count();
+    let conflict = fs.commit_transaction(&txn.name, &view);
+    assert!(matches!(conflict, Err(CommitError::Conflict(_))), "{conflict:?}");
+    let sizes = log_writes(&env, first);
+    assert!(sizes.iter().all(|bytes| *bytes < 1000) && sizes.len() > DIRS / 4, "{sizes:?}");
+    assert_eq!((marks(&fs, &branch), fs.accounts.marked()), (of_view, 0));
+}
+
 /// Between the portions, too.
 #[test]
 fn a_crash_between_portions_leaves_all_of_a_commit_or_nothing() {
     let (mut whole, mut absent) = (0, 0);
     for n in 0.. {
         let (env, fs, txn, view) = scene(n);
+        make_dirs(&view, 8);
         env.crash_after(env.op_count() + n);
         let committed = fs.commit_transaction(&txn.name, &view);
         let crashed = env.crashed();
