@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use varve_engine::{BranchOptions, Db, Direction, Store, StoreResult};
+use varve_engine::{BranchOptions, Db, Direction, SnapshotStore, Store, StoreResult};
 use varve_env::Env;
 use varve_schema::RowKey;
 use varve_types::InodeId;
@@ -57,6 +57,8 @@ pub(crate) struct Sources {
     locks: Mutex<BTreeMap<InodeId, Weak<RowLocks>>>,
     /// The objects of views by epoch, as long as one is open or a sync of the store asks for them.
     of_views: Mutex<BTreeMap<InodeId, Weak<Objects>>>,
+    /// Which named snapshots have anything that clones have yet to copy, as far as that was asked. It stays so.
+    folded: Mutex<BTreeMap<InodeId, bool>>,
     /// Batches of unfolding, in any view.
     pub(super) unfoldings: Unfoldings,
     /// A loan was given back since it was last seen which sources are needed.
@@ -101,7 +103,8 @@ impl Sources {
         let Ground { db, env, dir, options, superblock, objects, ids, keyspaces, random } = ground;
         let main: Arc<dyn Store> = Arc::<Db>::clone(&db);
         let openings = Openings::new(Arc::clone(&env), main, keyspaces.lookups, random);
-        let (open, locks, of_views) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (open, locks) = (Mutex::default(), Mutex::default());
+        let (of_views, folded) = (Mutex::default(), Mutex::default());
         let (unfoldings, returned) = (Unfoldings::default(), AtomicBool::new(true));
         Sources {
             db,
@@ -116,6 +119,7 @@ impl Sources {
             open,
             locks,
             of_views,
+            folded,
             unfoldings,
             returned,
         }
@@ -228,14 +232,17 @@ impl Sources {
         self.state(epoch, stored)
     }
 
-    /// Whether `state`, which is of the epoch `epoch`, has anything that clones have yet to copy.
-    pub(crate) fn has_folded(&self, epoch: InodeId, state: &dyn Store) -> FsResult<bool> {
-        for source in self.epochs().into_iter().filter(|source| *source < epoch) {
-            if self.lends(source, state)? {
-                return Ok(true);
-            }
+    /// Whether `snapshot`, the named one of the epoch `epoch`, has anything that clones have yet to copy.
+    pub(crate) fn has_folded(&self, epoch: InodeId, snapshot: &SnapshotStore) -> FsResult<bool> {
+        if let Some(known) = self.folded.lock().get(&epoch) {
+            return Ok(*known);
         }
-        Ok(false)
+        let mut found = false;
+        for source in self.epochs().into_iter().filter(|source| *source < epoch) {
+            found = found || self.lends(source, snapshot)?;
+        }
+        self.folded.lock().insert(epoch, found);
+        Ok(found)
     }
 
     /// REQUIRES: `open` is held, so that a state gets one branch.
@@ -268,7 +275,9 @@ impl Sources {
             let branch = self.db.open_branch(branch.id).map_err(error::store)?;
             branch.abort().map_err(error::store)?;
         }
-        self.db.delete_snapshot(stored).map_err(error::store)
+        self.db.delete_snapshot(stored).map_err(error::store)?;
+        self.folded.lock().remove(&epoch);
+        Ok(())
     }
 
     /// Lets go of all that are open.

@@ -29,7 +29,7 @@ use varve_vfs::{Entry, FsError, FsResult};
 
 use super::made_up::{MadeUp, NUMBER_MAX};
 use super::names::{Numbered, TOP_NAME, text};
-use super::{ViewKind, ViewName};
+use super::{HIDDEN_NAME, ViewKind, ViewName, parse_name};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::read_path;
@@ -128,25 +128,44 @@ impl VarveFs {
         Timestamp::new(0, (hasher.finish() % 1_000_000_000) as u32).unwrap_or_default()
     }
 
-    /// The snapshots in which `dir` was, each with its epoch and the link to `dir` there.
-    pub(super) fn links_of(&self, dir: InodeId) -> FsResult<Vec<Numbered>> {
-        let mut links = Vec::new();
-        for (epoch, ViewName { name, .. }) in self.views_of(ViewKind::Snapshot)? {
-            match self.link_of(dir, name.as_bytes()) {
-                // The number of the link may be another one each time.
-                Ok(link) => links.push((epoch.get(), link, name)),
-                Err(FsError::NotFound | FsError::TargetTooLong) => {}
-                Err(error) => return Err(error),
+    /// The snapshots from the epoch `from` on in which `dir` was, each with the link to `dir` there, which is made when it is asked
+    /// for.
+    pub(super) fn links_from(
+        &self,
+        dir: InodeId,
+        from: InodeId,
+    ) -> FsResult<impl Iterator<Item = FsResult<Numbered>>> {
+        let mut snapshots: Vec<(InodeId, String)> = Vec::new();
+        for stored in self.views()?.db().snapshots() {
+            if let Some((epoch, name)) = parse_name(&stored.name)
+                && name != HIDDEN_NAME
+                && epoch >= from
+            {
+                snapshots.push((epoch, stored.name));
             }
         }
-        Ok(links)
+        snapshots.sort_unstable();
+        Ok(snapshots.into_iter().filter_map(move |(epoch, stored)| {
+            let name = parse_name(&stored)?.1;
+            match self.link_in(dir, epoch, &stored, name) {
+                // The number of the link may be another one each time.
+                Ok(link) => Some(Ok((epoch.get(), link, name.to_owned()))),
+                Err(FsError::NotFound | FsError::TargetTooLong) => None,
+                Err(error) => Some(Err(error)),
+            }
+        }))
     }
 
     /// The link to what `dir` was in the snapshot `name`; `NotFound` if it was not there, or there is no such snapshot.
     pub(super) fn link_of(&self, dir: InodeId, name: &[u8]) -> FsResult<MadeUp> {
         let name = text(name)?;
         let (epoch, stored) = self.find_snapshot(name)?.ok_or(FsError::NotFound)?;
-        let then = match self.path_in(dir, epoch, &stored) {
+        self.link_in(dir, epoch, &stored, name)
+    }
+
+    /// The same, of the snapshot of this epoch, which the store calls `stored`.
+    fn link_in(&self, dir: InodeId, epoch: InodeId, stored: &str, name: &str) -> FsResult<MadeUp> {
+        let then = match self.path_in(dir, epoch, stored) {
             Ok(path) => path.ok_or(FsError::NotFound)?,
             // It was deleted meanwhile.
             Err(_) if self.find_snapshot(name)?.is_none_or(|now| now.0 != epoch) => {
@@ -166,6 +185,10 @@ impl VarveFs {
 
     /// The path of `dir` in a snapshot, if it was there.
     fn path_in(&self, dir: InodeId, epoch: InodeId, stored: &str) -> FsResult<Option<Vec<u8>>> {
+        if dir > epoch {
+            // It was made later.
+            return Ok(None);
+        }
         let then = self.views()?.db().open_snapshot(stored).map_err(error::store)?;
         let path = read_path(&then, self.meta, dir)?;
         let sources = self.sources()?;

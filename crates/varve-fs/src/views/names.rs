@@ -12,9 +12,9 @@
 //! mounts, as the kernel locks what attributes are set on until that is answered. Directories below the root have a
 //! `.varve` of another kind ([`super::below`]).
 
-use varve_schema::{Content, DirInfo, FileKind, Inode, Times};
+use varve_schema::{Content, DirInfo, Inode, Times};
 use varve_types::{FileName, InodeId, Timestamp};
-use varve_vfs::{DirEntry, Entry, FsError, FsResult};
+use varve_vfs::{DirEntry, Entry, FileType, FsError, FsResult};
 
 use super::made_up::MadeUp;
 use super::{ViewKind, ViewName};
@@ -114,21 +114,29 @@ impl VarveFs {
         }
     }
 
-    /// The inode with a made-up id.
+    /// The inode with a made-up id, if what it stands for is there.
     pub(crate) fn made_up(&self, id: InodeId) -> Option<Inode> {
         let what = MadeUp::of(id)?;
+        let is_there = match what {
+            MadeUp::Place(..) => self.view_at(id).is_some(),
+            MadeUp::Control(transaction) => self.transaction(&transaction.to_string()).is_ok(),
+            MadeUp::Below(of) | MadeUp::SnapshotsOf(of) => self.is_there(of),
+            _ => true,
+        };
+        if is_there { self.inode_of(what) } else { None }
+    }
+
+    /// The inode of what is there.
+    fn inode_of(&self, what: MadeUp) -> Option<Inode> {
         let views = self.views.as_ref()?;
         let dir = |parent| Content::Directory(DirInfo::new(parent, None));
         let content = match what {
             MadeUp::Top => dir(InodeId::ROOT),
             MadeUp::Snapshots | MadeUp::Transactions | MadeUp::Controls => dir(MadeUp::Top.id()),
-            MadeUp::Place(kind, _) => dir(self.view_at(id).map(|_| dir_of(kind))?),
-            MadeUp::Control(transaction) => {
-                self.transaction(&transaction.to_string()).ok()?;
-                Content::None
-            }
-            MadeUp::Below(of) => dir(self.is_there(of).then_some(of)?),
-            MadeUp::SnapshotsOf(of) => dir(self.is_there(of).then(|| MadeUp::Below(of).id())?),
+            MadeUp::Place(kind, _) => dir(dir_of(kind)),
+            MadeUp::Control(_) => Content::None,
+            MadeUp::Below(of) => dir(of),
+            MadeUp::SnapshotsOf(of) => dir(MadeUp::Below(of).id()),
             MadeUp::Link(link) => Content::Symlink(views.links.target(link)?),
         };
         let time = match what {
@@ -142,7 +150,7 @@ impl VarveFs {
             _ => (0o666, 1, 0),
         };
         Some(Inode {
-            ino: id,
+            ino: what.id(),
             kind: what.kind(),
             perm,
             nlink,
@@ -169,29 +177,45 @@ impl VarveFs {
         let Content::Directory(info) = self.made_up(dir).ok_or(FsError::Stale)?.content else {
             return Err(FsError::NotDirectory);
         };
-        let dots = [(dir, "."), (info.parent, "..")]
-            .map(|(ino, name)| (ino, FileKind::Directory, name.to_owned()));
-        let mut names = self.names_in(dir)?;
-        names.sort_unstable_by_key(|(number, ..)| *number);
-        let names = names
-            .into_iter()
-            .map(|(number, what, name)| (DOTS_END + 1 + number, (what.id(), what.kind(), name)));
-        let all = (1..).zip(dots).chain(names);
-        for (at, (ino, kind, name)) in all.filter(|(at, _)| *at > cookie) {
-            let attr = match with_attr && at > DOTS_END {
-                // What is gone by now is listed as a mere name.
-                true => self.made_up(ino).map(|inode| self.attr(&inode)).transpose()?,
+        let dots = [(dir, "."), (info.parent, "..")];
+        for (at, (ino, name)) in (1..).zip(dots).filter(|(at, _)| *at > cookie) {
+            let (kind, name) = (FileType::Directory, name.as_bytes());
+            if !emit(&DirEntry { ino, kind, name, cookie: at, attr: None }) {
+                return Ok(());
+            }
+        }
+        for named in self.names_from(dir, cookie.saturating_sub(DOTS_END))? {
+            let (number, what, name) = named?;
+            let attr = match with_attr {
+                // A link that is not known any more is listed as a mere name.
+                true => self.inode_of(what).map(|inode| self.attr(&inode)).transpose()?,
                 false => None,
             };
-            let (kind, name) = (file_type(kind), name.as_bytes());
-            if !emit(&DirEntry { ino, kind, name, cookie: at, attr }) {
+            let (kind, name) = (file_type(what.kind()), name.as_bytes());
+            let cookie = DOTS_END + 1 + number;
+            if !emit(&DirEntry { ino: what.id(), kind, name, cookie, attr }) {
                 break;
             }
         }
         Ok(())
     }
 
-    /// What lies in a made-up directory, each with a number that it keeps.
+    /// What lies in a made-up directory from the number `from` on, in the order of the numbers.
+    fn names_from<'a>(
+        &'a self,
+        dir: InodeId,
+        from: u64,
+    ) -> FsResult<Box<dyn Iterator<Item = FsResult<Numbered>> + 'a>> {
+        if let Some(MadeUp::SnapshotsOf(dir)) = MadeUp::of(dir) {
+            return Ok(Box::new(self.links_from(dir, InodeId::new(from))?));
+        }
+        let mut names = self.names_in(dir)?;
+        names.retain(|(number, ..)| *number >= from);
+        names.sort_unstable_by_key(|(number, ..)| *number);
+        Ok(Box::new(names.into_iter().map(Ok)))
+    }
+
+    /// What lies in a made-up directory that is not of links, each with a number that it keeps.
     fn names_in(&self, dir: InodeId) -> FsResult<Vec<Numbered>> {
         let places = |kind| -> FsResult<Vec<Numbered>> {
             let views = self.views_of(kind)?.into_iter();
@@ -214,7 +238,6 @@ impl VarveFs {
                 Ok(open.map(|txn| control(id(txn))).collect())
             }
             Some(MadeUp::Below(dir)) => Ok(vec![fixed(0, MadeUp::SnapshotsOf(dir), "snapshots")]),
-            Some(MadeUp::SnapshotsOf(dir)) => self.links_of(dir),
             _ => Ok(Vec::new()),
         }
     }

@@ -11,7 +11,7 @@ use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_fs::{
     ChangeKind, CommitError, Diff, FormatOptions, MountOptions, ROLL_BACK_PHASES, RollBackError,
-    VarveFs, ViewKind, ViewName,
+    TransactionOptions, VarveFs, ViewKind, ViewName,
 };
 use varve_testkit::fsops::{
     Generator, NodeDump, Session, Times, TreeDump, TreePath, Universe, tree,
@@ -558,4 +558,64 @@ fn a_large_file_that_is_still_being_written_is_told() {
         assert_eq!(told, [(ChangeKind::Changed, Path::new("/large"))]);
     }
     fs.release(ino, handle).unwrap();
+}
+
+/// Each link was looked for in all earlier snapshots, and all snapshots were looked through for each link.
+#[test]
+fn listing_the_snapshots_of_a_directory_costs_as_many_reads_as_there_are() {
+    let reads = |snapshots: usize| {
+        let env = sim_store(1, &FormatOptions::default());
+        let fs = open_with(&env, MountOptions::default());
+        let listing = |fs: &VarveFs, dir: InodeId| {
+            let below = fs.find(dir, ".varve").unwrap().ino;
+            fs.find(below, "snapshots").unwrap().ino
+        };
+        let old = fs.mk_dir(ROOT, "old");
+        // Its id is older than all snapshots, and it is in none of them.
+        let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        let late = view.mk_dir(ROOT, "late");
+        (0..snapshots).for_each(|n| fs.create_snapshot(&format!("s{n:03}")).unwrap());
+        fs.commit_transaction(&txn.name, &view).unwrap();
+        let new = fs.mk_dir(ROOT, "new");
+        assert_eq!(fs.list(listing(&fs, old)).len(), snapshots);
+        [late, new].map(|dir| {
+            let dir = listing(&fs, dir);
+            let count = || ["gets", "scans"].map(|of| counter(&fs, of)).iter().sum::<u64>();
+            // What is found out once is known from then on.
+            fs.list(dir);
+            let before = count();
+            assert_eq!(fs.list(dir), [""; 0]);
+            count() - before
+        })
+    };
+    let (few, many) = (reads(20), reads(80));
+    for (few, many) in few.into_iter().zip(many) {
+        assert!(many <= 5 * few.max(1), "{few} reads for 20 snapshots, {many} for 80");
+    }
+}
+
+/// All links were made for each piece of a listing.
+#[test]
+fn a_piece_of_a_listing_of_snapshots_costs_what_it_has() {
+    const SNAPSHOTS: usize = 100;
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open_with(&env, MountOptions::default());
+    let dir = fs.mk_dir(ROOT, "dir");
+    let names: Vec<String> = (0..SNAPSHOTS).map(|n| format!("s{n:03}")).collect();
+    names.iter().for_each(|name| fs.create_snapshot(name).unwrap());
+    let below = fs.find(dir, ".varve").unwrap().ino;
+    let listing = fs.find(below, "snapshots").unwrap().ino;
+    let gets = || counter(&fs, "gets");
+    let before = gets();
+    assert_eq!(fs.list(listing), names);
+    let whole = gets() - before;
+    assert_eq!(fs.list_by(listing, 2), names);
+    let pieces = gets() - before - whole;
+    assert!(pieces <= 3 * whole, "{whole} reads at once, {pieces} in pieces");
+}
+
+fn counter(fs: &VarveFs, name: &str) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&fs.status_json()).unwrap();
+    status["engine"]["counters"][name].as_u64().unwrap()
 }
