@@ -37,8 +37,8 @@ pub(crate) struct Changes {
     pub(crate) counted: SmallVec<[InodeId; 2]>,
     /// Rows only say what has become of objects, which serializable transactions do not rely on while they are written to.
     pub(crate) settles: bool,
-    /// A loan is returned: whether its source is still needed is asked after the commit.
-    returns_loan: bool,
+    /// Sources of loans that are returned: whether they are still needed is asked after the commit.
+    returned: SmallVec<[InodeId; 1]>,
     meta: KeyspaceId,
     data: KeyspaceId,
 }
@@ -251,11 +251,11 @@ impl VarveFs {
     /// Writes all of `changes`, which are done then, or nothing. REQUIRES: the locks of the rows in it, and of the
     /// inode rows of the directories charged.
     pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
-        let returns_loan = changes.returns_loan;
+        let returned = std::mem::take(&mut changes.returned);
         self.accounts.commit(changes)?;
         // No sooner: who is told looks for loans at once, and would still find this one.
-        if returns_loan && let Some(sources) = &self.sources {
-            sources.note_returned();
+        if let Some(sources) = &self.sources {
+            returned.into_iter().for_each(|source| sources.note_returned(source));
         }
         Ok(())
     }
@@ -278,7 +278,7 @@ impl Changes {
             standing: Standing::Asked,
             counted: SmallVec::new(),
             settles: false,
-            returns_loan: false,
+            returned: SmallVec::new(),
             meta,
             data,
         }
@@ -389,7 +389,7 @@ impl Changes {
     pub(crate) fn return_loan(&mut self, inode: &Inode) {
         if let Content::Borrowed(borrowed) = inode.content {
             self.delete_meta(RowKey::loan(borrowed.source, inode.ino));
-            self.returns_loan = true;
+            self.returned.push(borrowed.source);
         }
     }
 

@@ -6,7 +6,7 @@
 //!    inodes that lie below are set aside.
 //! 2. Whoever comes by a folded directory unfolds it first ([`unfold`], [`names`]): its names are copied, directories among
 //!    them as folded ones. Whoever writes to a file that borrows its bytes makes them its own first ([`borrowed`]).
-//! 3. What is folded or borrows has a loan row. A source whose last loan is returned goes ([`VarveFs::drop_sources`]).
+//! 3. What is folded or borrows has a loan row. A source whose last loan is returned goes ([`VarveFs::drop_returned_sources`]).
 //!
 //! A clone is like any other part of the tree: it has the same `st_dev`, can be moved, linked, cloned and limited, and is
 //! in snapshots and transactions, where it is unfolded on its own.
@@ -19,10 +19,11 @@
 
 mod borrowed;
 mod names;
+mod returned;
 mod sources;
 mod unfold;
 
-use std::sync::atomic::Ordering;
+use std::collections::BTreeSet;
 
 use varve_engine::Direction;
 use varve_schema::key::MetaRow;
@@ -36,6 +37,7 @@ use crate::namespace::{adjust_dir, dangling, row_full};
 use crate::rows::rows_from;
 use crate::views::HIDDEN_NAME;
 use names::Copying;
+use sources::hidden_of;
 pub(crate) use sources::{Ground, Sources, epochs_of};
 
 /// Inode ids that are set aside for one clone at most.
@@ -91,6 +93,7 @@ impl VarveFs {
         let cloned = self.clone_from(source, original, parent, name);
         if !sources.lends(source, self.store.as_ref())? {
             // It failed, or has copied everything already.
+            sources.note_returned(source);
             self.drop_sources_after_view(&changing);
         }
         cloned
@@ -158,51 +161,76 @@ impl VarveFs {
         }
     }
 
-    /// Lets go of sources that nothing needs any more, if a loan was returned since the last time.
+    /// Lets go of sources that nothing needs any more, if loans were returned since the last time.
     pub(crate) fn drop_returned_sources(&self) {
         let Some(sources) = &self.sources else { return };
         if self.views.is_some()
-            && sources.returned.load(Ordering::Relaxed)
+            && sources.returned.is_due()
             && let Ok(views) = self.views()
             && let Some(changing) = views.try_lock_changes()
         {
-            self.drop_sources(&changing);
-        }
-    }
-
-    /// Lets go of the sources that nothing needs any more. Failures leave them until the next time.
-    pub(crate) fn drop_sources(&self, _changing: &parking_lot::MutexGuard<'_, ()>) {
-        let Some(sources) = &self.sources else { return };
-        if self.options.read_only || !sources.returned.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        if let Err(error) = self.drop_unneeded() {
-            log::warn!("states that clones read from stay for now: {error}");
+            self.drop_sources(sources.returned.take(), &changing);
         }
     }
 
     /// The same after a view has ended, which may have been the last to read from some.
     pub(crate) fn drop_sources_after_view(&self, changing: &parking_lot::MutexGuard<'_, ()>) {
-        if let Some(sources) = &self.sources {
-            sources.note_returned();
-        }
-        self.drop_sources(changing);
+        let Some(sources) = &self.sources else { return };
+        let mut asked = sources.returned.take_of_views(InodeId::new(u64::MAX));
+        asked.append(&mut sources.returned.take());
+        self.drop_sources(asked, changing);
     }
 
-    fn drop_unneeded(&self) -> FsResult<()> {
-        let sources = self.sources()?;
-        let mut hidden: Vec<(InodeId, String)> = self.hidden_snapshots()?;
-        // The newest first, as it may be the last that needs an older one.
-        hidden.sort();
-        for (epoch, stored) in hidden.into_iter().rev() {
-            if self.is_source(epoch)? {
-                continue;
-            }
-            // A power cut must not bring the loans back without what they are of.
-            self.store.sync().map_err(error::store)?;
-            sources.delete(epoch, &stored)?;
-            self.end_view(epoch);
+    /// Lets go of those of the sources `asked` that nothing needs any more. Failures leave them until the next time.
+    fn drop_sources(
+        &self,
+        mut asked: BTreeSet<InodeId>,
+        _changing: &parking_lot::MutexGuard<'_, ()>,
+    ) {
+        let Some(sources) = &self.sources else { return };
+        if self.options.read_only || asked.is_empty() {
+            return;
         }
+        if let Err(error) = self.drop_unneeded(&mut asked) {
+            sources.returned.put_back(asked);
+            log::warn!("states that clones read from stay for now: {error}");
+        }
+    }
+
+    /// What is left in `asked` then is not known.
+    fn drop_unneeded(&self, asked: &mut BTreeSet<InodeId>) -> FsResult<()> {
+        let (sources, mut hidden) = (self.sources()?, None);
+        // The newest first, as it may be the last that needs an older one.
+        while let Some(epoch) = asked.last().copied() {
+            if !sources.lends(epoch, self.store.as_ref())? {
+                let hidden = hidden.get_or_insert_with(|| hidden_of(&sources.db));
+                if let Some(stored) = hidden.get(&epoch) {
+                    self.drop_unread(epoch, stored, asked)?;
+                }
+            }
+            asked.remove(&epoch);
+        }
+        Ok(())
+    }
+
+    /// Lets go of a source that the main view does not read from, unless views do; older ones that it may have read from are asked,
+    /// too.
+    fn drop_unread(
+        &self,
+        epoch: InodeId,
+        stored: &str,
+        asked: &mut BTreeSet<InodeId>,
+    ) -> FsResult<()> {
+        let sources = self.sources()?;
+        if sources.lends_to_views(epoch)? {
+            sources.returned.note_of_views(epoch);
+            return Ok(());
+        }
+        // A power cut must not bring the loans back without what they are of.
+        self.store.sync().map_err(error::store)?;
+        sources.delete(epoch, stored)?;
+        self.end_view(epoch);
+        asked.append(&mut sources.returned.take_of_views(epoch));
         Ok(())
     }
 

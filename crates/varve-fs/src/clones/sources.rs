@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use varve_schema::RowKey;
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
+use super::returned::Returned;
 use crate::dictionaries::Dictionaries;
 use crate::error;
 use crate::fs::{Keyspaces, Parts, VarveFs};
@@ -30,7 +31,7 @@ use crate::options::{Atime, MountOptions};
 use crate::rows::rows_from;
 use crate::spill::Openings;
 use crate::superblock::{Superblock, view_dir};
-use crate::views::{ViewParts, parse_name};
+use crate::views::{HIDDEN_NAME, ViewParts, parse_name};
 
 /// Sources that are kept open.
 const OPEN_MAX: usize = 8;
@@ -61,8 +62,8 @@ pub(crate) struct Sources {
     folded: Mutex<BTreeMap<InodeId, bool>>,
     /// Batches of unfolding, in any view.
     pub(super) unfoldings: Unfoldings,
-    /// A loan was given back since it was last seen which sources are needed.
-    pub(super) returned: AtomicBool,
+    /// Sources that may be needed no more.
+    pub(super) returned: Returned,
 }
 
 /// Batches of unfolding that have begun and that have ended, each counted for good: so that whoever reads rows can tell
@@ -105,7 +106,8 @@ impl Sources {
         let openings = Openings::new(Arc::clone(&env), main, keyspaces.lookups, random);
         let (open, locks) = (Mutex::default(), Mutex::default());
         let (of_views, folded) = (Mutex::default(), Mutex::default());
-        let (unfoldings, returned) = (Unfoldings::default(), AtomicBool::new(true));
+        let hidden = hidden_of(&db).into_keys().collect();
+        let (unfoldings, returned) = (Unfoldings::default(), Returned::of(hidden));
         Sources {
             db,
             env,
@@ -328,10 +330,20 @@ impl Sources {
         Ok(false)
     }
 
-    /// Notes that a loan was returned. REQUIRES: that is committed.
-    pub(crate) fn note_returned(&self) {
-        self.returned.store(true, Ordering::Release);
+    /// Notes that a loan of `source` was returned. REQUIRES: that is committed.
+    pub(crate) fn note_returned(&self, source: InodeId) {
+        self.returned.note(source);
     }
+}
+
+/// The snapshots that clones alone read from: their epochs and how the store calls them.
+pub(super) fn hidden_of(db: &Db) -> BTreeMap<InodeId, String> {
+    let hidden = db.snapshots().into_iter().filter_map(|stored| {
+        let (epoch, name) = parse_name(&stored.name)?;
+        let is_hidden = name == HIDDEN_NAME;
+        is_hidden.then_some((epoch, stored.name))
+    });
+    hidden.collect()
 }
 
 /// The epochs of all named snapshots of a store.

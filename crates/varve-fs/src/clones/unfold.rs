@@ -98,7 +98,7 @@ impl VarveFs {
             let unfold = || self.unfold_some(dir, (source, &from), &keys, all_known);
             match sources.unfoldings.count(unfold)? {
                 Step::Done => {
-                    sources.note_returned();
+                    sources.note_returned(source);
                     return Ok(());
                 }
                 Step::More => keys.truncate(1),

@@ -522,16 +522,6 @@ impl VarveFs {
         Ok(HeldSnapshots { views, snapshots })
     }
 
-    /// The snapshots that clones alone read from: their epochs and how the store calls them.
-    pub(crate) fn hidden_snapshots(&self) -> FsResult<Vec<(InodeId, String)>> {
-        let stored = self.views()?.db.snapshots();
-        let hidden = stored.into_iter().filter_map(|stored| {
-            let (epoch, name) = parse_name(&stored.name)?;
-            (name == HIDDEN_NAME).then(|| (epoch, stored.name.clone()))
-        });
-        Ok(hidden.collect())
-    }
-
     /// Deletes a snapshot. What only it held is freed afterwards; what clones still read from it, when they do no more.
     /// REQUIRES: it is not open.
     pub fn delete_snapshot(&self, name: &str) -> FsResult<()> {
@@ -546,7 +536,9 @@ impl VarveFs {
         }
         if self.is_source(epoch)? {
             let hidden = format!("{}@{HIDDEN_NAME}", epoch.get());
-            return views.db.rename_snapshot(&stored, &hidden).map_err(error::store);
+            views.db.rename_snapshot(&stored, &hidden).map_err(error::store)?;
+            self.sources()?.note_returned(epoch);
+            return Ok(());
         }
         // A power cut must bring no clone back without it.
         self.store.sync().map_err(error::store)?;

@@ -49,6 +49,8 @@ pub(super) struct Plan {
     /// Large files that are small again, as a rollback has them.
     pub(super) shrunk: Vec<InodeId>,
     pub(super) orphans: BTreeSet<InodeId>,
+    /// Sources of loans that the main view has no more.
+    pub(super) returned: BTreeSet<InodeId>,
     /// Files of which the view has an object that is half made.
     pub(super) begun: HashSet<InodeId>,
     /// Rows of directories that change in no other way than by what they count, and whose extended attributes do not change.
@@ -148,6 +150,7 @@ impl VarveFs {
                 _ => {}
             },
             MetaRow::Limits(dir) if ours.is_some() && dir < txn.epoch => plan.limited.push(dir),
+            MetaRow::Loan(source, _) if ours.is_none() => drop(plan.returned.insert(source)),
             MetaRow::Mark(_) => plan.marks.extend(ours.map(|value| (key, value))),
             _ => {}
         }

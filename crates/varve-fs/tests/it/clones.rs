@@ -597,3 +597,50 @@ fn a_clone_in_a_snapshot_is_unfolded_once_however_many_look_at_it() {
     drop(views);
     sound(&rig.fs);
 }
+
+/// Each directory of a clone that was looked at, each file that was removed, and the end of each transaction, had all clones' sources
+/// asked whether anything reads from them.
+#[test]
+fn a_loan_that_is_returned_asks_no_other_source() {
+    const DIRS: usize = 30;
+    let scans = |clones: usize| {
+        let env = sim_store(1, &FormatOptions::default());
+        let fs = open(&env);
+        let d = fs.mk_dir(ROOT, "d");
+        for n in 0..DIRS {
+            let dir = fs.mk_dir(d, &format!("d{n}"));
+            fs.put_at(fs.mk(dir, "f"), 0, &[7; 2000]);
+        }
+        for n in 0..clones {
+            clone(&fs, ROOT, "d", ROOT, &format!("c{n}"));
+        }
+        // What is found out once is known from then on.
+        fs.mk(ROOT, "f");
+        let count = || {
+            let status: serde_json::Value = serde_json::from_str(&fs.status_json()).unwrap();
+            status["engine"]["counters"]["scans"].as_u64().unwrap()
+        };
+        let before = count();
+        let c = fs.find(ROOT, "c3").unwrap().ino;
+        for n in 0..DIRS {
+            let dir = fs.find(c, &format!("d{n}")).unwrap().ino;
+            fs.unlink(dir, name("f")).unwrap();
+            fs.rmdir(c, name(&format!("d{n}"))).unwrap();
+        }
+        let walked = count() - before;
+        for n in 0..5 {
+            let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+            let view = fs.open_view(&txn).unwrap();
+            view.mk(ROOT, &format!("t{n}"));
+            fs.commit_transaction(&txn.name, &view).unwrap();
+            drop(view);
+            let txn = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+            fs.abort_transaction(&txn.name).unwrap();
+        }
+        [walked, count() - before - walked]
+    };
+    let (few, many) = (scans(5), scans(60));
+    for (few, many) in few.into_iter().zip(many) {
+        assert!(many <= 2 * few, "{few} scans with 5 clones, {many} with 60");
+    }
+}

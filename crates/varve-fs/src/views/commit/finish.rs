@@ -117,6 +117,9 @@ impl VarveFs {
                 log::warn!("inode {ino}, which has no name, stays until the next mount: {error}");
             }
         }
+        if let Some(sources) = &self.sources {
+            plan.returned.iter().for_each(|source| sources.note_returned(*source));
+        }
         self.forget_transaction(epoch);
     }
 

@@ -1,0 +1,66 @@
+//! Sources that may be needed no more, so that one loan that is returned has one source looked at.
+//!
+//! A source that something in the main view reads from needs no look before that returns a loan. Of another that is hidden it was
+//! seen that a view still reads from it, and a look is needed when a view ends; or it is to be looked at now.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use varve_types::InodeId;
+
+/// The sources of which it is to be seen whether anything still reads from them.
+#[derive(Debug)]
+pub(super) struct Returned {
+    is_due: AtomicBool,
+    sources: Mutex<ReturnedSources>,
+}
+
+#[derive(Debug)]
+struct ReturnedSources {
+    now: BTreeSet<InodeId>,
+    /// When a view has ended.
+    of_views: BTreeSet<InodeId>,
+}
+
+impl Returned {
+    /// All of these are to be looked at.
+    pub(super) fn of(now: BTreeSet<InodeId>) -> Returned {
+        let sources = Mutex::new(ReturnedSources { now, of_views: BTreeSet::new() });
+        Returned { is_due: AtomicBool::new(true), sources }
+    }
+
+    /// A loan of `source` was returned.
+    pub(super) fn note(&self, source: InodeId) {
+        self.sources.lock().now.insert(source);
+        self.is_due.store(true, Ordering::Release);
+    }
+
+    /// Only views read from `source`.
+    pub(super) fn note_of_views(&self, source: InodeId) {
+        self.sources.lock().of_views.insert(source);
+    }
+
+    /// Whether some are to be looked at now.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due.load(Ordering::Relaxed)
+    }
+
+    /// Those to be looked at now.
+    pub(super) fn take(&self) -> BTreeSet<InodeId> {
+        self.is_due.store(false, Ordering::Release);
+        std::mem::take(&mut self.sources.lock().now)
+    }
+
+    /// Those older than `before` that only views read from, one of which has ended.
+    pub(super) fn take_of_views(&self, before: InodeId) -> BTreeSet<InodeId> {
+        let of_views = &mut self.sources.lock().of_views;
+        let others = of_views.split_off(&before);
+        std::mem::replace(of_views, others)
+    }
+
+    /// These could not be looked at, and are with the next ones.
+    pub(super) fn put_back(&self, sources: BTreeSet<InodeId>) {
+        self.sources.lock().now.extend(sources);
+    }
+}
