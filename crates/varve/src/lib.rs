@@ -49,6 +49,10 @@ pub use varve_fs::{Isolation, OnConflict, TransactionOptions};
 
 /// Opens the store at `uri`: a path, `file:///path` or `varve:/path`.
 ///
+/// On ext4, XFS and tmpfs the process gets a handler of SIGBUS with the first row that is written: a failing disk under the log is then
+/// an error as any other. Faults elsewhere go to the handler that was there before; one that is set later has to pass on to this one
+/// what is not its own, or such a disk ends the process.
+///
 /// ```no_run
 /// use varve_vfs::Vfs;
 ///

@@ -51,7 +51,7 @@ pub(crate) struct Locked {
 }
 
 impl FileSystem {
-    /// Opens the store in `dir`. Fails if another process has it open.
+    /// Opens the store in `dir`. Fails if another process has it open. About SIGBUS see [`crate::open`].
     pub fn open(dir: &Path, options: &MountOptions) -> Result<FileSystem> {
         let env = OsEnv::new();
         let open = || VarveFs::open(Arc::<OsEnv>::clone(&env), dir, options.clone());
