@@ -25,7 +25,7 @@ use crate::clones::{Ground, Sources};
 use crate::data::{Unsettled, Walks};
 use crate::dictionaries::Dictionaries;
 use crate::dir_rows::DirRows;
-use crate::engine::Engine;
+use crate::engine::{Engine, EngineKind};
 use crate::habits::Habits;
 use crate::ids::IdAllocator;
 use crate::kept::exists;
@@ -77,7 +77,7 @@ pub struct VarveFs {
     pub(crate) moves: AtomicU64,
     /// Files may end elsewhere than the front end believes, as they change by commits, or in the main view beside a view.
     pub(crate) ends_move: AtomicBool,
-    /// The views of this file system; `None` in a view.
+    /// The views of this file system; `None` in a view, and where the engine has none.
     pub(crate) views: Option<Views>,
     /// The store, if this is a serializable view.
     pub(crate) serial: Option<Serial>,
@@ -136,22 +136,10 @@ impl Keyspaces {
 /// Makes a store in `dir`, durably, and says what it is. The directory is made if it does not exist.
 /// Refuses a directory that holds a store or parts of one, and one that holds anything else unless `options.force`.
 pub fn format(env: &Arc<dyn Env>, dir: &Path, options: &FormatOptions) -> StoreResult<Superblock> {
-    format_with(env, dir, options, |engine_dir| {
-        Ok(options.engine.open(env, engine_dir, DbOptions::default())?.store)
-    })
-}
-
-/// [`format()`] on the store that `open_store` opens in the directory it is given.
-pub fn format_with(
-    env: &Arc<dyn Env>,
-    dir: &Path,
-    options: &FormatOptions,
-    open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
-) -> StoreResult<Superblock> {
     options.engine.check()?;
     let _lock = begin_store(env.as_ref(), dir, options)?;
     let superblock = Superblock::new(env.as_ref(), options);
-    let store = open_store(&engine_dir(dir))?;
+    let store = options.engine.open(env, &engine_dir(dir), DbOptions::default())?.store;
     write_root(env.as_ref(), store.as_ref(), &superblock, options)?;
     store.close()?;
     complete_store(env.as_ref(), dir, &superblock)?;
@@ -366,14 +354,18 @@ impl VarveFs {
         VarveFs::open_on(env, dir, options, lock, open)
     }
 
-    /// [`VarveFs::open`] on the store that `open_store` opens in the directory it is given. Such a store has no views.
+    /// [`VarveFs::open`] for a store of Varve's own engine, opened with `engine` instead of what the memory budget and the store's
+    /// design make of it.
     pub fn open_with(
         env: Arc<dyn Env>,
         dir: &Path,
         options: MountOptions,
-        open_store: impl FnOnce(&Path) -> StoreResult<Arc<dyn Store>>,
+        engine: DbOptions,
     ) -> StoreResult<VarveFs> {
-        let open = |dir: &Path| Ok(Engine { store: open_store(dir)?, db: None });
+        // As in every mount, who made the call waits.
+        let (db_env, engine) =
+            (Arc::clone(&env), DbOptions { lock_wait: Duration::ZERO, ..engine });
+        let open = |engine_dir: &Path| EngineKind::Varve.open(&db_env, engine_dir, engine);
         Superblock::read(env.as_ref(), dir)?;
         let lock = take_lock(env.as_ref(), dir, options.mount_point.as_deref())?;
         VarveFs::open_on(env, dir, options, lock, open)

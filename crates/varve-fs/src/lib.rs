@@ -60,7 +60,7 @@ mod xattr;
 pub use clones::Original;
 pub use dictionaries::Dictionaries;
 pub use engine::{EngineKind, open_engine};
-pub use fs::{VarveFs, format, format_with, holder};
+pub use fs::{VarveFs, format, holder};
 pub use handover::HandedOver;
 pub use options::{Atime, FormatOptions, MountOptions, NewFiles};
 pub use overlay::{OverlayReport, inspect_overlay};

@@ -335,7 +335,7 @@ impl VarveFs {
     }
 
     pub(crate) fn views(&self) -> FsResult<&Views> {
-        self.views.as_ref().ok_or(FsError::NotSupported("views of a view"))
+        self.views.as_ref().ok_or(FsError::NotSupported("views by this file system"))
     }
 
     /// Attaches the view whose place is `id`.

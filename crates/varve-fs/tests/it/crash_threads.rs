@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use varve_engine::db::Db;
 use varve_engine::options::CompactionPolicy;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
@@ -97,11 +96,8 @@ fn crashes_among_threads_leave_prefixes_with_all_that_was_synced() {
     let sim = SimEnv::new(1);
     Store.format(&sim).unwrap();
     let env: Arc<dyn Env> = Arc::new(interposed::with_threads(&sim));
-    let db_env = Arc::clone(&env);
-    let fs = VarveFs::open_with(env, Path::new(STORE), MountOptions::default(), |dir| {
-        Ok(Arc::new(Db::open(db_env, dir, tiny_engine(CompactionPolicy::Leveled))?))
-    })
-    .unwrap();
+    let (options, engine) = (MountOptions::default(), tiny_engine(CompactionPolicy::Leveled));
+    let fs = VarveFs::open_with(env, Path::new(STORE), options, engine).unwrap();
     let dirs: Vec<InodeId> = (0..WRITERS).map(|i| fs.mk_dir(ROOT, &format!("d{i}"))).collect();
     fs.sync().unwrap();
     let progress: [Progress; WRITERS] = Default::default();
