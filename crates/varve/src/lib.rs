@@ -4,12 +4,16 @@
 //! for that. The subcommands of the program `varve` are thin wrappers over the other modules:
 //!
 //! - [`store`]: format, open; who holds a store. [`check`]: whether all of it is whole. [`gc`]: room that nobody needs.
+//!   [`redesign`]: another design for all of it. [`dump`]: all of it as text, and back.
 //! - [`embedded`]: transactions and snapshots without a mount. [`kv`]: dictionaries of pairs.
 //! - [`mounting`]: serve a store on a directory, in this process or in the background, and take it away.
+//! - [`views`]: snapshots and transactions of a mount. [`transaction`]: programs in a transaction. [`transfer`]: snapshots sent and
+//!   received.
+//! - [`clone`](mod@clone): copies that are made when somebody looks.
 //! - [`upgrade`]: another program for a mount in use.
-//! - [`status`]: what a store or a mount says of itself. [`stats`]: what a mount does.
-//! - [`trees`]: what lies below the directories of a mount.
-//! - [`work`] and [`demo`]: file system work to measure and to show.
+//! - [`status`]: what a store or a mount says of itself. [`stats`]: what a mount does. [`logging`]: what it had to say.
+//! - [`trees`]: what lies below the directories of a mount. [`size`]: numbers of bytes as people write them.
+//! - [`demo`]: a demonstration.
 //!
 //! Errors are [`Error`]: what happened, what to do next, and the exit status that says so to scripts.
 #![allow(clippy::disallowed_methods, reason = "the front end talks to the machine itself")]
@@ -39,7 +43,6 @@ mod uri;
 pub mod views;
 mod waiting;
 mod whole_file;
-pub mod work;
 
 pub use embedded::Transaction;
 pub use error::{Error, Result, exit_status};

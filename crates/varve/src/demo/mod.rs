@@ -7,6 +7,7 @@
 //! 3. Unmount, check the store, mount again, compare every name, size and byte with the plain directory.
 //! 4. Unmount and remove everything; also after a failure and on Ctrl-C ([`scene`]).
 
+mod place;
 mod scene;
 mod steps;
 
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::work::{Directory, Library, Place};
 use crate::{Error, Result, size};
+use place::{Directory, Library, Place};
 use scene::Scene;
 use steps::Measured;
 

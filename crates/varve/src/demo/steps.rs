@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Plan;
-use crate::work::Place;
+use super::place::Place;
 use crate::{Error, Result};
 
 /// Every so many files one holds 4 KiB.
@@ -234,7 +234,7 @@ fn wrong(message: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::Directory;
+    use crate::demo::place::Directory;
 
     #[test]
     fn the_steps_run_and_the_comparison_sees_a_changed_byte() {

@@ -14,14 +14,14 @@ use crate::{Error, Result};
 const CALL_BYTES: usize = 1 << 20;
 
 /// A file system, called directly. It remembers the ids of directories, as a program that embeds one does.
-pub struct Library {
+pub(crate) struct Library {
     vfs: Arc<dyn Vfs>,
     dirs: Mutex<HashMap<String, InodeId>>,
 }
 
 impl Library {
     /// Work at the root of `vfs`.
-    pub fn new(vfs: Arc<dyn Vfs>) -> Library {
+    pub(crate) fn new(vfs: Arc<dyn Vfs>) -> Library {
         Library { vfs, dirs: Mutex::new(HashMap::new()) }
     }
 
@@ -52,27 +52,6 @@ impl Library {
         let result = call(found.attr);
         self.vfs.forget(found.attr.ino, 1);
         result.map_err(|error| failed("use", file, &error))
-    }
-
-    fn listing(&self, dir: &str, with_attr: bool) -> Result<Vec<Listed>> {
-        let ino = self.dir(dir)?;
-        let mut listed = Vec::new();
-        let mut taken = Vec::new();
-        let outcome = self.vfs.readdir(ino, 0, with_attr, &mut |entry| {
-            if entry.name != b"." && entry.name != b".." {
-                if let Some(attr) = entry.attr {
-                    taken.push(attr.ino);
-                }
-                let name = String::from_utf8_lossy(entry.name).into_owned();
-                listed.push(Listed { name, bytes: entry.attr.map_or(0, |attr| attr.size) });
-            }
-            true
-        });
-        for ino in taken {
-            self.vfs.forget(ino, 1);
-        }
-        outcome.map_err(|error| failed("list", dir, &error))?;
-        Ok(listed)
     }
 }
 
@@ -134,20 +113,24 @@ impl Place for Library {
         self.on_file(dir, file, |attr| Ok(attr.size))
     }
 
-    fn count(&self, dir: &str) -> Result<u64> {
+    fn list(&self, dir: &str) -> Result<Vec<Listed>> {
         let ino = self.dir(dir)?;
-        let mut count = 0_u64;
-        let outcome = self.vfs.readdir(ino, 0, false, &mut |_| {
-            count += 1;
+        let mut listed = Vec::new();
+        let mut taken = Vec::new();
+        let outcome = self.vfs.readdir(ino, 0, true, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                if let Some(attr) = entry.attr {
+                    taken.push(attr.ino);
+                }
+                let name = String::from_utf8_lossy(entry.name).into_owned();
+                listed.push(Listed { name, bytes: entry.attr.map_or(0, |attr| attr.size) });
+            }
             true
         });
+        for ino in taken {
+            self.vfs.forget(ino, 1);
+        }
         outcome.map_err(|error| failed("list", dir, &error))?;
-        // The directory itself and its parent are listed too.
-        Ok(count.saturating_sub(2))
-    }
-
-    fn list(&self, dir: &str) -> Result<Vec<Listed>> {
-        let mut listed = self.listing(dir, true)?;
         listed.sort_unstable();
         Ok(listed)
     }
@@ -166,14 +149,6 @@ impl Place for Library {
 
     fn unlink(&self, dir: &str, file: &str) -> Result<()> {
         self.vfs.unlink(self.dir(dir)?, name(file)?).map_err(|error| failed("remove", file, &error))
-    }
-
-    fn remove_dir(&self, dir: &str) -> Result<()> {
-        self.vfs.rmdir(InodeId::ROOT, name(dir)?).map_err(|error| failed("remove", dir, &error))?;
-        if let Some(ino) = self.dirs.lock().remove(dir) {
-            self.vfs.forget(ino, 1);
-        }
-        Ok(())
     }
 }
 

@@ -13,13 +13,13 @@ const CALL_BYTES: usize = 1 << 20;
 
 /// A directory of the operating system.
 #[derive(Clone, Debug)]
-pub struct Directory {
+pub(crate) struct Directory {
     root: PathBuf,
 }
 
 impl Directory {
     /// Work below `root`, which must exist.
-    pub fn new(root: impl Into<PathBuf>) -> Directory {
+    pub(crate) fn new(root: impl Into<PathBuf>) -> Directory {
         Directory { root: root.into() }
     }
 
@@ -70,17 +70,6 @@ impl Place for Directory {
         self.on("stat", &[dir, name], |path| Ok(fs::symlink_metadata(path)?.len()))
     }
 
-    fn count(&self, dir: &str) -> Result<u64> {
-        self.on("list", &[dir], |path| {
-            let mut count = 0;
-            for entry in fs::read_dir(path)? {
-                entry?;
-                count += 1;
-            }
-            Ok(count)
-        })
-    }
-
     fn list(&self, dir: &str) -> Result<Vec<Listed>> {
         self.on("list", &[dir], |path| {
             let mut listed = Vec::new();
@@ -106,9 +95,5 @@ impl Place for Directory {
 
     fn unlink(&self, dir: &str, name: &str) -> Result<()> {
         self.on("remove", &[dir, name], |path| fs::remove_file(path))
-    }
-
-    fn remove_dir(&self, dir: &str) -> Result<()> {
-        self.on("remove", &[dir], |path| fs::remove_dir(path))
     }
 }

@@ -1,25 +1,24 @@
-//! File system work to measure and to show: the same calls on a plain directory, on a mount and through the
-//! library.
+//! The same work on a plain directory, on a mount and through the library.
 
 mod directory;
 mod library;
 
-pub use directory::Directory;
-pub use library::Library;
+pub(crate) use directory::Directory;
+pub(crate) use library::Library;
 
 use crate::Result;
 
 /// A file as a listing shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Its size in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Somewhere to work: a root with directories, which hold files.
-pub trait Place {
+pub(crate) trait Place {
     /// Makes the directory `dir` in the root.
     fn make_dir(&self, dir: &str) -> Result<()>;
     /// Makes an empty file and closes it.
@@ -30,8 +29,6 @@ pub trait Place {
     fn read(&self, dir: &str, name: &str) -> Result<Vec<u8>>;
     /// The size from a file's attributes.
     fn stat(&self, dir: &str, name: &str) -> Result<u64>;
-    /// The number of names in a directory.
-    fn count(&self, dir: &str) -> Result<u64>;
     /// The names in a directory with their attributes (ls -l), sorted.
     fn list(&self, dir: &str) -> Result<Vec<Listed>>;
     /// Sets the permission bits.
@@ -40,6 +37,4 @@ pub trait Place {
     fn rename(&self, dir: &str, from: &str, to: &str) -> Result<()>;
     /// Removes a file.
     fn unlink(&self, dir: &str, name: &str) -> Result<()>;
-    /// Removes an empty directory.
-    fn remove_dir(&self, dir: &str) -> Result<()>;
 }
