@@ -140,6 +140,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// All that is left, as long as the row lives.
+    pub fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.rest)
+    }
+
     /// The version byte that every row starts with.
     pub fn version(&mut self) -> Result<(), DecodeError> {
         match self.u8()? {

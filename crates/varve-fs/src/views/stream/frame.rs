@@ -28,7 +28,9 @@
 
 use std::io::{self, Read, Write};
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use varve_schema::{DecodeError, Reader, put_varint};
 
 /// How every stream begins.
 const MAGIC: [u8; 8] = *b"varvesnd";
@@ -50,6 +52,9 @@ const FILE: u8 = 4;
 const END: u8 = 5;
 const CHANGED: u8 = 6;
 const HOLE: u8 = 7;
+
+/// What is wrong with a range of a file.
+const BEYOND: &str = "a range beyond 64 bits";
 
 /// A snapshot, as other stores know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,46 +182,10 @@ pub enum Frame {
     },
 }
 
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
 fn varints(numbers: &[u64]) -> Vec<u8> {
     let mut out = Vec::new();
     numbers.iter().for_each(|number| put_varint(&mut out, *number));
     out
-}
-
-/// What is left of a content.
-struct Content<'a>(&'a [u8]);
-
-impl<'a> Content<'a> {
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            let bits = u64::from(byte & 0x7f);
-            if shift == 63 && bits > 1 {
-                return None;
-            }
-            value |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn take(&mut self, len: u64) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(usize::try_from(len).ok()?)?;
-        self.0 = rest;
-        Some(taken)
-    }
 }
 
 impl Frame {
@@ -249,49 +218,59 @@ impl Frame {
         }
     }
 
-    /// The frame of this kind and content, if it is one.
-    pub fn decode(kind: u8, content: &[u8]) -> Option<Frame> {
-        let mut rest = Content(content);
+    /// The frame of this kind and content, if it is one. Of every frame but a header there is one content.
+    pub fn decode(kind: u8, content: &Bytes) -> Option<Frame> {
+        if kind == HEADER {
+            return serde_json::from_slice(content).ok().map(Frame::Header);
+        }
+        Frame::read(kind, Reader::new(content)).ok()
+    }
+
+    fn read(kind: u8, mut content: Reader<'_>) -> Result<Frame, DecodeError> {
         let frame = match kind {
-            HEADER => return serde_json::from_slice(content).ok().map(Frame::Header),
             ROWS => {
-                let (space, mut rows) = (u32::try_from(rest.varint()?).ok()?, Vec::new());
-                while !rest.0.is_empty() {
-                    let len = rest.varint()?;
-                    let key = rest.take(len)?.to_vec();
-                    let value = match rest.varint()? {
-                        0 => None,
-                        len => Some(rest.take(len - 1)?.to_vec()),
-                    };
-                    rows.push((key, value));
+                let (space, mut rows) = (content.varint32()?, Vec::new());
+                while content.end().is_err() {
+                    rows.push(read_row(&mut content)?);
                 }
                 Frame::Rows { space, rows }
             }
             BYTES => {
-                let (ino, offset) = (rest.varint()?, rest.varint()?);
-                offset.checked_add(rest.0.len() as u64)?;
-                let bytes = std::mem::take(&mut rest.0).to_vec();
+                let (ino, offset) = (content.varint()?, content.varint()?);
+                let bytes = content.rest().to_vec();
+                offset.checked_add(bytes.len() as u64).ok_or_else(|| content.error(BEYOND))?;
                 Frame::Bytes { ino, offset, bytes }
             }
-            CHANGED => Frame::Changed { ino: rest.varint()?, base_len: rest.varint()? },
+            CHANGED => Frame::Changed { ino: content.varint()?, base_len: content.varint()? },
             HOLE => {
-                let (ino, offset, len) = (rest.varint()?, rest.varint()?, rest.varint()?);
-                offset.checked_add(len)?;
+                let (ino, offset, len) = (content.varint()?, content.varint()?, content.varint()?);
+                offset.checked_add(len).ok_or_else(|| content.error(BEYOND))?;
                 Frame::Hole { ino, offset, len }
             }
             FILE => {
-                let (ino, len, secs) = (rest.varint()?, rest.varint()?, rest.varint()?);
-                let nanos = u32::try_from(rest.varint()?).ok()?;
-                Frame::File { ino, len, modified: (secs.cast_signed(), nanos) }
+                let (ino, len, secs) = (content.varint()?, content.varint()?, content.varint()?);
+                Frame::File { ino, len, modified: (secs.cast_signed(), content.varint32()?) }
             }
-            END => {
-                let (frames, rows, bytes) = (rest.varint()?, rest.varint()?, rest.varint()?);
-                Frame::End { frames, rows, bytes }
-            }
-            _ => return None,
+            END => Frame::End {
+                frames: content.varint()?,
+                rows: content.varint()?,
+                bytes: content.varint()?,
+            },
+            _ => return Err(content.error("an unknown kind")),
         };
-        rest.0.is_empty().then_some(frame)
+        content.end().map(|()| frame)
     }
+}
+
+fn read_row(content: &mut Reader<'_>) -> Result<SentRow, DecodeError> {
+    let len_max = |len| usize::try_from(len).unwrap_or(usize::MAX);
+    let key_len = len_max(content.varint()?);
+    let key = content.borrow(key_len)?.to_vec();
+    let value = match content.varint()? {
+        0 => None,
+        len => Some(content.borrow(len_max(len - 1))?.to_vec()),
+    };
+    Ok((key, value))
 }
 
 fn checksum(number: u64, kind: u8, content: &[u8]) -> u32 {
@@ -378,7 +357,7 @@ impl<'a> FrameReader<'a> {
         }
         self.frames += 1;
         let unknown = || wrong(format!("the stream has an unknown frame at offset {at}"));
-        Frame::decode(kind, &content).ok_or_else(unknown)
+        Frame::decode(kind, &content.into()).ok_or_else(unknown)
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> io::Result<()> {
@@ -396,4 +375,46 @@ impl<'a> FrameReader<'a> {
 
 fn wrong(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A number was taken in longer forms, too.
+    #[test]
+    fn each_frame_has_one_content() {
+        let frames = [
+            Frame::Rows { space: 1, rows: vec![(vec![], None), (vec![7; 9], Some(vec![8; 300]))] },
+            Frame::Bytes { ino: 300, offset: u64::MAX - 9, bytes: vec![5; 9] },
+            Frame::Changed { ino: 300, base_len: u64::MAX },
+            Frame::Hole { ino: 300, offset: u64::MAX - 9, len: 9 },
+            Frame::File { ino: 300, len: 0, modified: (-1, 999_999_999) },
+            Frame::End { frames: 0, rows: 1, bytes: 1 << 40 },
+        ];
+        for frame in frames {
+            let (kind, content) = frame.encode();
+            let decoded = |content: &[u8]| Frame::decode(kind, &content.to_vec().into());
+            assert_eq!(decoded(&content).as_ref(), Some(&frame));
+            let first_end = content.iter().position(|byte| byte & 0x80 == 0).unwrap();
+            let mut longer = content.clone();
+            longer[first_end] |= 0x80;
+            longer.insert(first_end + 1, 0);
+            assert_eq!(decoded(&longer), None, "{frame:?}");
+            if !matches!(frame, Frame::Bytes { .. }) {
+                assert_eq!(decoded(&content[..content.len() - 1]), None, "{frame:?}");
+                assert_eq!(decoded(&[&content[..], &[0x80]].concat()), None, "{frame:?}");
+            }
+        }
+        for beyond in [
+            (BYTES, [varints(&[1, u64::MAX]), vec![5; 9]].concat()),
+            (HOLE, varints(&[1, u64::MAX, 1])),
+            (ROWS, varints(&[1 << 32])),
+            (FILE, varints(&[1, 1, 1, 1 << 32])),
+            (0, varints(&[1])),
+            (HOLE + 1, varints(&[1])),
+        ] {
+            assert_eq!(Frame::decode(beyond.0, &beyond.1.into()), None);
+        }
+    }
 }
