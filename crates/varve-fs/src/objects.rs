@@ -495,7 +495,6 @@ pub(crate) fn object_path(dir: &Path, ino: InodeId) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt;
     use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;
@@ -518,12 +517,6 @@ mod tests {
         before_sync: Mutex<Option<Before>>,
     }
 
-    impl fmt::Debug for Making {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.debug_struct("Making").finish_non_exhaustive()
-        }
-    }
-
     impl Hooks for Making {
         fn before_open(&self, _path: &Path, mode: OpenMode) -> io::Result<()> {
             let happens = self.once_made.lock().take_if(|_| mode == OpenMode::CreateNew);
@@ -536,10 +529,6 @@ mod tests {
         fn before_syncs_of(&self, path: &Path) -> Option<Before> {
             let is_begun = path.extension().is_some_and(|end| end == "blocks-begun");
             self.before_sync.lock().clone().filter(|_| is_begun)
-        }
-
-        fn is_deterministic(&self) -> bool {
-            true
         }
     }
 

@@ -408,16 +408,6 @@ mod tests {
             let then = self.0.lock().take_if(|_| path.ends_with(SUPERBLOCK_NAME));
             then.into_iter().for_each(|then| then());
         }
-
-        fn is_deterministic(&self) -> bool {
-            true
-        }
-    }
-
-    impl std::fmt::Debug for OnSuperblock {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.debug_struct("OnSuperblock").finish_non_exhaustive()
-        }
     }
 
     /// One that had read the superblock before another changed it wrote what it had read.

@@ -21,7 +21,7 @@ pub type Before = Arc<dyn Fn() + Send + Sync>;
 pub type AsKept = fn(Timestamp) -> Timestamp;
 
 /// What a test does before calls reach the machine.
-pub trait Hooks: fmt::Debug + Send + Sync + 'static {
+pub trait Hooks: Send + Sync + 'static {
     /// Before a file is opened, which an error prevents.
     fn before_open(&self, _path: &Path, _mode: OpenMode) -> io::Result<()> {
         Ok(())
@@ -58,11 +58,12 @@ pub trait Hooks: fmt::Debug + Send + Sync + 'static {
     fn after_sync_below(&self) {}
 
     /// What [`Env::is_deterministic`] answers; if false, stores run their own threads.
-    fn is_deterministic(&self) -> bool;
+    fn is_deterministic(&self) -> bool {
+        true
+    }
 }
 
 /// A [`SimEnv`] behind hooks.
-#[derive(Debug)]
 pub struct HookedEnv<H> {
     sim: Arc<SimEnv>,
     /// The hooks.
@@ -73,6 +74,12 @@ impl<H: Hooks> HookedEnv<H> {
     /// `sim` behind `hooks`.
     pub fn new(sim: &Arc<SimEnv>, hooks: H) -> HookedEnv<H> {
         HookedEnv { sim: Arc::clone(sim), hooks }
+    }
+}
+
+impl<H> fmt::Debug for HookedEnv<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HookedEnv").field("sim", &self.sim).finish_non_exhaustive()
     }
 }
 

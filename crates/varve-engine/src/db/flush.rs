@@ -242,10 +242,6 @@ mod tests {
                 }
             }
         }
-
-        fn is_deterministic(&self) -> bool {
-            true
-        }
     }
 
     /// All writers waited while the file system below freed the blocks of a log.
@@ -270,10 +266,6 @@ mod tests {
     impl Hooks for Removals {
         fn before_removal(&self, path: &Path) {
             self.0.lock().push(path.to_owned());
-        }
-
-        fn is_deterministic(&self) -> bool {
-            true
         }
     }
 

@@ -78,10 +78,6 @@ mod tests {
         fn times_of(&self, _path: &Path) -> Option<AsKept> {
             Some(|asked| Timestamp::new(asked.secs(), 0).unwrap())
         }
-
-        fn is_deterministic(&self) -> bool {
-            true
-        }
     }
 
     /// Files that nobody writes to took the places of those that somebody does.

@@ -1,6 +1,5 @@
 //! Overlays against vectors of bytes, over machines that die and lose power.
 
-use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -419,22 +418,12 @@ fn what_an_overlay_claims_takes_no_memory() {
 #[derive(Default)]
 struct OnceRenamed(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
-impl fmt::Debug for OnceRenamed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnceRenamed").finish_non_exhaustive()
-    }
-}
-
 impl Hooks for OnceRenamed {
     fn after_rename(&self, _to: &Path) {
         let happens = self.0.lock().take();
         if let Some(happens) = happens {
             happens();
         }
-    }
-
-    fn is_deterministic(&self) -> bool {
-        true
     }
 }
 

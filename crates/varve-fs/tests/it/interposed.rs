@@ -1,6 +1,5 @@
 //! A simulated machine on which something happens while a file is opened or removed, or a log synced.
 
-use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,12 +57,6 @@ impl OnObjects {
 
 fn is_object(path: &Path) -> bool {
     path.to_string_lossy().contains("/objects/")
-}
-
-impl fmt::Debug for OnObjects {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnObjects").finish_non_exhaustive()
-    }
 }
 
 impl Hooks for OnObjects {

@@ -21,10 +21,6 @@ impl Hooks for Inexact {
     fn times_of(&self, _path: &Path) -> Option<AsKept> {
         Some(self.0)
     }
-
-    fn is_deterministic(&self) -> bool {
-        true
-    }
 }
 
 fn time(secs: i64, nanos: u32) -> Timestamp {

@@ -70,10 +70,6 @@ impl Hooks for Each {
     fn syncs_all_at_once(&self) -> bool {
         false
     }
-
-    fn is_deterministic(&self) -> bool {
-        true
-    }
 }
 
 /// Objects of a store on such storage, with `count` that are being claimed.
@@ -126,21 +122,11 @@ fn a_failed_sync_of_one_of_many_that_are_claimed_is_not_forgotten() {
 #[derive(Default)]
 struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
-impl std::fmt::Debug for Meanwhile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Meanwhile").finish_non_exhaustive()
-    }
-}
-
 impl Hooks for Meanwhile {
     fn after_sync_below(&self) {
         if let Some(work) = self.0.lock().take() {
             work();
         }
-    }
-
-    fn is_deterministic(&self) -> bool {
-        true
     }
 }
 
