@@ -233,15 +233,6 @@ impl EntrySuffix {
     pub const fn cookie(self, slot: u8) -> u64 {
         self.0 | slot as u64
     }
-
-    /// The row and slot a directory cookie names; `None` for those of `.` and `..` and for no cookie.
-    pub const fn from_cookie(cookie: u64) -> Option<(EntrySuffix, u8)> {
-        let slot = cookie as u8;
-        match EntrySuffix::new(cookie & !0xff) {
-            Some(suffix) => Some((suffix, slot)),
-            None => None,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -275,11 +266,8 @@ mod tests {
             for slot in [0, 1, 255] {
                 let cookie = suffix.cookie(slot);
                 assert!((256..1 << 63).contains(&cookie));
-                assert_eq!(EntrySuffix::from_cookie(cookie), Some((suffix, slot)));
+                assert_eq!(cookie, suffix.get() + u64::from(slot));
             }
-        }
-        for cookie in [0, 1, 2, 255] {
-            assert_eq!(EntrySuffix::from_cookie(cookie), None);
         }
     }
 

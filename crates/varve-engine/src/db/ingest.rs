@@ -8,9 +8,9 @@
 //!    never merged; what overlaps goes to a new sub-level of level 0.
 //! 4. One manifest edit adds all of them.
 //!
-//! A file from outside ([`Db::ingest`]) is linked into the store, or copied where the storage refuses the link,
+//! A file from outside ([`Db::table_file`], [`Db::ingest`]) is linked into the store, or copied where the storage refuses the link,
 //! and read as a whole, every checksum compared, before it counts. The names of the files that were given remain;
-//! whoever writes to them afterwards damages the store.
+//! whoever writes to them afterwards damages the store. Varve's own loads ([`crate::Store::insert_sorted`]) make no such files.
 //!
 //! Source: thesis 6.1.3 and 6.1.4 (clients build tables, servers insert them in bulk). Departure: the moment of the
 //! insertion orders the rows, not the numbers that the client gave them.
@@ -43,12 +43,12 @@ const UNNUMBERED: FileNo = FileNo::new(0);
 const COPY_BYTES: usize = 1 << 20;
 
 /// A table file in the making, outside of a store, for [`Db::ingest`]. Dropped before it is finished, it goes.
-pub struct TableFile {
+pub struct NewTable {
     writer: TableWriter,
     seq: SeqNo,
 }
 
-impl TableFile {
+impl NewTable {
     /// Adds a row, or without a value the deletion of one. Fails if `key` is not above the last.
     pub fn add(&mut self, key: &[u8], value: Option<&[u8]>) -> StoreResult<()> {
         let found = match value {
@@ -66,12 +66,12 @@ impl TableFile {
 
 impl Db {
     /// Begins a table of `keyspace` in a new file at `path`, which may be anywhere.
-    pub fn table_file(&self, keyspace: KeyspaceId, path: &Path) -> StoreResult<TableFile> {
+    pub fn table_file(&self, keyspace: KeyspaceId, path: &Path) -> StoreResult<NewTable> {
         let inner = &self.inner;
         let view = inner.views.get();
         let options = inner.table_options(view.keyspace(keyspace)?, 0);
         let writer = TableWriter::create_at(&inner.env, path.to_path_buf(), UNNUMBERED, options)?;
-        Ok(TableFile { writer, seq: inner.ingested_seq() })
+        Ok(NewTable { writer, seq: inner.ingested_seq() })
     }
 
     /// Takes in the tables at `paths`, all of them or none, durably; they are visible when it returns. `Damaged`
