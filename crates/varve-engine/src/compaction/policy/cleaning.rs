@@ -152,20 +152,8 @@ mod tests {
     use varve_format::edit::TableMeta;
     use varve_format::segment::SegmentShare;
 
-    use super::super::testing::{files, levels, table};
+    use super::super::testing::{SHAPE, files, levels, table};
     use super::*;
-    use crate::CompactionPolicy;
-
-    const SHAPE: Shape = Shape {
-        policy: CompactionPolicy::Leveled,
-        sublevels_trigger: 2,
-        level_base_bytes: 100,
-        level_multiplier: 10,
-        table_bytes: 10,
-        at_rest: false,
-        room_bytes: u64::MAX,
-        values_in_rows: false,
-    };
 
     fn used(file: u64, record_bytes: u64, used_bytes: u64) -> SegmentUse {
         SegmentUse { file: FileNo::new(file), record_bytes, used_bytes }

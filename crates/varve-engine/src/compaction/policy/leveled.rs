@@ -128,20 +128,10 @@ fn next_in_turn<'a>(tables: &[&'a TableMeta], cursor: &Bytes) -> &'a TableMeta {
 mod tests {
     use varve_format::segment::SegmentShare;
 
-    use super::super::testing::{files, levels, table};
+    use super::super::testing::{self, files, levels, table};
     use super::*;
-    use crate::CompactionPolicy;
 
-    const SHAPE: Shape = Shape {
-        policy: CompactionPolicy::Leveled,
-        sublevels_trigger: 2,
-        level_base_bytes: 100,
-        level_multiplier: 10,
-        table_bytes: 50,
-        at_rest: false,
-        room_bytes: u64::MAX,
-        values_in_rows: false,
-    };
+    const SHAPE: Shape = Shape { table_bytes: 50, ..testing::SHAPE };
 
     fn job(tables: &[(usize, u64, TableMeta)], states: &States) -> Option<Job> {
         pick(&SHAPE, &levels(tables), states).map(|(_, job)| job)

@@ -209,6 +209,18 @@ mod testing {
 
     use super::*;
 
+    /// A leveled store of small levels and tables, with room for everything.
+    pub(crate) const SHAPE: Shape = Shape {
+        policy: CompactionPolicy::Leveled,
+        sublevels_trigger: 2,
+        level_base_bytes: 100,
+        level_multiplier: 10,
+        table_bytes: 10,
+        at_rest: false,
+        room_bytes: u64::MAX,
+        values_in_rows: false,
+    };
+
     pub(crate) fn table(
         file: u64,
         range: (&'static str, &'static str),

@@ -220,19 +220,10 @@ fn sink(runs: &[Run<'_>], range: &(Bytes, Bytes)) -> Option<SublevelId> {
 mod tests {
     use varve_format::segment::SegmentShare;
 
-    use super::super::testing::{files, levels, table};
+    use super::super::testing::{SHAPE, files, levels, table};
     use super::*;
 
-    const STEPPED: Shape = Shape {
-        policy: CompactionPolicy::Stepped,
-        sublevels_trigger: 2,
-        level_base_bytes: 100,
-        level_multiplier: 10,
-        table_bytes: 10,
-        at_rest: false,
-        room_bytes: u64::MAX,
-        values_in_rows: false,
-    };
+    const STEPPED: Shape = Shape { policy: CompactionPolicy::Stepped, ..SHAPE };
     const LAZY: Shape = Shape { policy: CompactionPolicy::LazyLeveled, ..STEPPED };
 
     fn job(shape: &Shape, tables: &[(usize, u64, TableMeta)], states: &States) -> Option<Job> {
