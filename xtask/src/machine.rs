@@ -5,7 +5,8 @@
 //!
 //! Nothing stays behind: [`enter_private_namespace`] moves the run into a mount namespace of its own, so
 //! that every mount (and every loop device under one) goes away with the last process of the run, however
-//! it ends; the daemon ends with the process that started it; [`Scratch`] is removed when it is dropped.
+//! it ends, and what others unmount meanwhile goes from it too; the daemon ends with the process that
+//! started it; [`Scratch`] is removed when it is dropped.
 
 mod daemon;
 
@@ -30,7 +31,7 @@ pub(crate) fn enter_private_namespace() -> Outcome {
         return Ok(());
     }
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private"]);
+    command.args(["--mount", "--propagation", "slave"]);
     if !rustix::process::geteuid().is_root() {
         command.args(["--user", "--map-root-user"]);
     }

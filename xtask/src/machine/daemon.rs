@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -25,10 +26,15 @@ pub(crate) struct Daemon {
     log: PathBuf,
 }
 
-/// A command that runs `program` and, if this process is killed, sends it SIGTERM, which unmounts.
+/// Runs a program unless the parent has died before its death became a signal.
+const RUN_FOR_PARENT: &str = "[ \"$PPID\" = \"$0\" ] && exec \"$@\"";
+
+/// A command that runs `program` and, if this process is killed, sends it SIGTERM, which unmounts. What a terminal sends does
+/// not reach it otherwise.
 pub(super) fn command(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "TERM"]).arg(program);
+    command.args(["--pdeathsig", "TERM", "sh", "-c", RUN_FOR_PARENT]);
+    command.arg(std::process::id().to_string()).arg(program).process_group(0);
     command
 }
 
@@ -108,5 +114,33 @@ impl Drop for Daemon {
         }
         drop(child.kill());
         drop(child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If the starter died before its death became a signal, the program ran for ever.
+    #[test]
+    fn what_another_process_starts_does_not_begin() {
+        let mut own = command(Path::new("true"));
+        let mut through = Command::new("sh");
+        through
+            .args(["-c", "\"$0\" \"$@\"; exit \"$?\""])
+            .arg(own.get_program())
+            .args(own.get_args());
+        assert!(own.status().unwrap().success());
+        assert!(!through.status().unwrap().success());
+    }
+
+    /// Ctrl-C took it down under the run, which then failed for that.
+    #[test]
+    fn a_terminal_does_not_interrupt_it() {
+        let said = command(Path::new("cat")).arg("/proc/self/stat").output().unwrap().stdout;
+        let said = String::from_utf8(said).unwrap();
+        let fields: Vec<&str> = said.split(' ').collect();
+        // Its id, its name, its state, its parent and its process group (proc_pid_stat(5)).
+        assert_eq!(fields[0], fields[4]);
     }
 }
