@@ -28,6 +28,7 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::{Errno, Result};
 
+use crate::harness::as_user;
 use crate::semantics::Place;
 
 /// A case: its name, what is done in its directory, and the error that must come of it, if any.
@@ -69,20 +70,4 @@ fn open(path: impl AsRef<Path>, flags: OFlags) -> Result<rustix::fd::OwnedFd> {
 /// Fails with EIO, which no case wants, unless `holds`.
 fn check(holds: bool) -> Result<()> {
     if holds { Ok(()) } else { Err(Errno::IO) }
-}
-
-/// Runs `body` on a thread that is another user, with the groups given.
-fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], body: impl FnOnce() -> T + Send) -> T {
-    use rustix::process::{Gid, Uid};
-    std::thread::scope(|scope| {
-        let user = scope.spawn(|| {
-            let groups: Vec<_> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
-            rustix::thread::set_thread_groups(&groups).unwrap();
-            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-            body()
-        });
-        user.join().unwrap()
-    })
 }

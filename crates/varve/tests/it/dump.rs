@@ -11,7 +11,7 @@ use varve_testkit::{Command, skipped};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, OpenFlags};
 
-use crate::harness::{Mount, json, run, told_a_terminal, varve};
+use crate::harness::{Mount, fails, json, run, told_a_terminal, varve};
 
 /// A store with a small and a large file, made without a mount.
 fn store_with_files(store: &Path) {
@@ -27,12 +27,6 @@ fn store_with_files(store: &Path) {
     }
     drop(vfs);
     file_system.close().unwrap();
-}
-
-fn fails(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{command:?}");
-    String::from_utf8(output.stderr).unwrap()
 }
 
 #[test]
@@ -51,29 +45,29 @@ fn a_store_goes_through_a_pipe_and_through_a_file() {
     }
     let first = fs::read(at("a.jsonl")).unwrap();
     assert!(first == fs::read(at("b.jsonl")).unwrap());
-    let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("a.jsonl")));
+    let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("a.jsonl")), 1);
     assert!(said.contains("exists"), "{said}");
 
     let loaded = json(varve().args(["load", "--json"]).arg(at("c")).arg(at("a.jsonl")));
     let told = serde_json::json!({ "store": at("c"), "inodes": 3, "names": 2 });
     assert_eq!(loaded, told);
-    let said = fails(varve().arg("load").arg(at("c")).arg(at("a.jsonl")));
+    let said = fails(varve().arg("load").arg(at("c")).arg(at("a.jsonl")), 1);
     assert!(said.contains("holds a store already"), "{said}");
     fs::write(at("cut"), &first[..first.len() / 2]).unwrap();
-    let said = fails(varve().arg("load").arg(at("d")).arg(at("cut")));
+    let said = fails(varve().arg("load").arg(at("d")).arg(at("cut")), 1);
     assert!(said.contains("of the dump: cut") && said.contains("remove what is in"), "{said}");
-    let said = fails(varve().arg("fsck").arg(at("d")));
+    let said = fails(varve().arg("fsck").arg(at("d")), 1);
     assert!(said.contains("holds no store"), "{said}");
 }
 
 #[test]
 fn a_mounted_store_is_not_dumped() {
     let Some(mount) = Mount::new() else { return };
-    let said = fails(varve().arg("dump").arg(mount.store()));
+    let said = fails(varve().arg("dump").arg(mount.store()), 1);
     assert!(said.contains("in use by") && said.contains("varve umount"), "{said}");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
-    let said = fails(varve().arg("dump").arg(mount.store()).arg("-o").arg(&file));
+    let said = fails(varve().arg("dump").arg(mount.store()).arg("-o").arg(&file), 1);
     assert!(said.contains("in use by") && !file.exists(), "{said}");
 }
 
@@ -85,11 +79,11 @@ fn a_dump_that_fails_leaves_no_file() {
     store_with_files(&at("a"));
     let objects = at("a").join("objects");
     fs::rename(&objects, at("objects")).unwrap();
-    let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("file")));
+    let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("file")), 1);
     assert!(!at("file").exists(), "{said}");
     fs::rename(at("objects"), &objects).unwrap();
     run(varve().arg("dump").arg(at("a")).arg("-o").arg(at("file")));
-    let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("file")));
+    let said = fails(varve().arg("dump").arg(at("a")).arg("-o").arg(at("file")), 1);
     assert!(said.contains("exists") && at("file").exists(), "{said}");
 }
 

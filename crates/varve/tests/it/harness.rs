@@ -53,6 +53,28 @@ pub(crate) fn fails(command: &mut Command, status: i32) -> String {
     text
 }
 
+/// Does `work` as the user `uid` with the main group `gid` and `groups`. It has a thread of its own, since to the kernel a user is a
+/// matter of threads.
+pub(crate) fn as_user<T: Send>(
+    uid: u32,
+    gid: u32,
+    groups: &[u32],
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    use rustix::process::{Gid, Uid};
+    let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    std::thread::scope(|scope| {
+        let work = scope.spawn(move || {
+            rustix::thread::set_thread_groups(&groups).unwrap();
+            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            work()
+        });
+        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// Who has, and who minds, mount namespaces beside that of the tests.
 static NAMESPACES: RwLock<()> = RwLock::new(());
 

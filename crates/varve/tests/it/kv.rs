@@ -13,7 +13,7 @@ use varve::kv::protocol::{End, Failure, MESSAGE_BYTES_MAX, Request, Response};
 use varve_testkit::rng::Rng;
 use varve_testkit::{Command, eventually};
 
-use crate::harness::{Mount, run, varve, with_namespaces};
+use crate::harness::{Mount, fails, run, varve, with_namespaces};
 
 fn kv(path: &Path, arguments: &[&str]) -> Command {
     let (action, rest) = arguments.split_first().unwrap();
@@ -29,9 +29,7 @@ fn said(path: &Path, arguments: &[&str]) -> String {
 
 /// What a command that fails says.
 fn refused(path: &Path, arguments: &[&str]) -> String {
-    let output = kv(path, arguments).stdin(Stdio::null()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
+    fails(kv(path, arguments).stdin(Stdio::null()), 1)
 }
 
 /// The same commands on whatever is at `path`.

@@ -29,12 +29,12 @@ mod ways;
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::harness::Mount;
+use crate::harness::{self, Mount};
 
 /// Where a test runs.
 pub(crate) enum Place {
@@ -120,21 +120,19 @@ fn refused_io<T: std::fmt::Debug>(result: io::Result<T>, errno: Errno) {
     assert_eq!(result.err().and_then(|error| error.raw_os_error()), Some(errno.raw_os_error()));
 }
 
-/// Does `work` as the user `uid` in `groups`, the first of them the main one. It has a thread of its own, since
-/// to the kernel a user is a matter of threads.
+/// Does `work` as the user `uid` in `groups`, the first of them the main one.
 fn as_user<T: Send>(uid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
-    use rustix::process::{Gid, Uid};
-    let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
-    let (uid, gid) = (Uid::from_raw(uid), groups[0]);
-    std::thread::scope(|scope| {
-        let work = scope.spawn(move || {
-            rustix::thread::set_thread_groups(&groups).unwrap();
-            rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-            work()
-        });
-        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    harness::as_user(uid, groups[0], groups, work)
+}
+
+/// The permission bits of a file.
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
+}
+
+/// Sets them.
+fn chmod(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
 /// The sorted names in a directory.

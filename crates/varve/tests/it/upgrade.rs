@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::Value;
 
-use crate::harness::{Mount, others_can_run, run, varve, without_namespaces};
+use crate::harness::{Mount, fails, others_can_run, run, varve, without_namespaces};
 use varve_testkit::{
     Command, at_end, eventually, put_program, put_script, there_are_rings, there_is,
 };
@@ -39,13 +39,7 @@ fn upgrade(mount: &Mount, binary: &Path) {
 
 /// The failure of an upgrade to `binary`.
 fn refused(mount: &Mount, binary: &Path) -> String {
-    let mut command = varve();
-    let output =
-        command.arg("upgrade").arg(mount.path()).arg("--binary").arg(binary).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("\nhint: "), "{said}");
-    said
+    fails(varve().arg("upgrade").arg(mount.path()).arg("--binary").arg(binary), 1)
 }
 
 /// An executable file.

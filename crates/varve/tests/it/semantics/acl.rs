@@ -1,13 +1,13 @@
 //! Access control lists, spoken to the kernel in its own bytes.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::{Place, as_user, refused, refused_io, semantics, tick};
+use super::{Place, as_user, chmod, mode, refused, refused_io, semantics, tick};
 use crate::harness::run;
 use varve_testkit::{Command, there_is};
 
@@ -63,14 +63,6 @@ pub(super) fn get(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
     let len = rustix::fs::lgetxattr(path, name, &mut value[..])?;
     value.truncate(len);
     Ok(value)
-}
-
-fn mode(path: &Path) -> u32 {
-    fs::symlink_metadata(path).unwrap().mode() & 0o7777
-}
-
-fn chmod(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
 /// A directory that everybody can pass.

@@ -2,14 +2,14 @@
 //! anywhere, and nobody else does anything.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::acl::{ACCESS, DEFAULT, get, six, three};
-use super::{Place, as_user, refused, refused_io};
+use super::{Place, as_user, chmod, refused, refused_io};
 use crate::harness::{Mount, can_mount, run, varve};
 use varve_testkit::{Command, put_program, there_is};
 
@@ -26,10 +26,6 @@ fn shown(dir: &Path) -> String {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let dir = format!(" {} ", dir.display());
     table.lines().find(|line| line.contains(&dir)).unwrap().to_owned()
-}
-
-fn chmod(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
 /// What root may do with files of others that let nobody do anything.

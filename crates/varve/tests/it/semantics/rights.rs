@@ -9,7 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Place, as_user, changed, pattern, refused, refused_io, semantics, tick};
+use super::{Place, as_user, changed, chmod, mode, pattern, refused, refused_io, semantics, tick};
 
 semantics!(
     groups_and_sticky_directories,
@@ -20,14 +20,6 @@ semantics!(
     setting_times,
     not_supported
 );
-
-fn chmod(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-}
-
-fn mode(path: &Path) -> u32 {
-    fs::symlink_metadata(path).unwrap().mode() & 0o7777
-}
 
 fn groups_and_sticky_directories(place: &Place) {
     let dir = place.dir().join("shared");
