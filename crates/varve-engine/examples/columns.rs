@@ -16,6 +16,7 @@ use varve_engine::{
 };
 use varve_env::Env;
 use varve_env::os::OsEnv;
+use varve_testkit::rng;
 use varve_types::KeyspaceId;
 
 const MIB: usize = 1 << 20;
@@ -27,10 +28,7 @@ const LOOKUPS: u64 = 20_000;
 
 /// A number that looks random and belongs to `n`.
 fn mixed(n: u64) -> u64 {
-    let z = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    rng::mix(n.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 
 fn key(row: u64) -> Vec<u8> {

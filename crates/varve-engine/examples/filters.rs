@@ -13,6 +13,7 @@ mod shared;
 use varve_env::os::OsEnv;
 use varve_format::filter::multi_level::{MultiLevelFilter, Prior, Widths};
 use varve_format::filter::{Filter, FilterPolicy, SubLevel, filter_hash};
+use varve_testkit::rng;
 
 const LEVELS: u64 = 8;
 const TABLE_KEYS: u64 = 1_000_000;
@@ -28,10 +29,7 @@ const THEIRS: [(u64, f64, f64); 6] = [
 
 /// Spreads numbers over all bits.
 fn mix(number: u64) -> u64 {
-    let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    rng::mix(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 fn key(number: u64) -> [u8; 16] {

@@ -14,6 +14,7 @@ use varve_format::index::{Index, IndexPolicy};
 use varve_format::section::{Compression, open_section};
 use varve_format::table::{FOOTER_BYTES, Footer, TableBuilder, TableOptions};
 use varve_format::{EntryKind, FormatResult};
+use varve_testkit::rng;
 use varve_types::{FileNo, FileSalt, KeyspaceId, SeqNo};
 
 const FILE: FileNo = FileNo::new(1);
@@ -54,10 +55,7 @@ const PATTERNS: [Pattern; 5] = [
 
 /// Spreads numbers over all bits.
 fn mix(number: u64) -> u64 {
-    let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    rng::mix(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// The 26 groups of falling size, the first of 8000 rows, that the paper's table had.

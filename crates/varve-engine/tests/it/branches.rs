@@ -153,7 +153,7 @@ impl World {
 
     fn commit(&mut self, rng: &mut Rng) {
         let Some(at) = self.leaf(rng) else { return };
-        let merges = rng.chance(2);
+        let merges = rng.one_in(2);
         let (tree, parent) = (&self.trees[at], &self.trees[self.trees[at].parent]);
         let clashes = |key: &&(usize, Vec<u8>)| {
             parent.changed.get(*key).is_some_and(|changed| *changed > tree.begun)
@@ -421,7 +421,7 @@ fn check_rows(
         let key = random_key(rng, space);
         assert_eq!(store.get(id, &key)?.as_deref(), rows.get(&key).map(|value| &value[..]));
     }
-    let prefix = if rng.chance(2) { Vec::new() } else { random_key(rng, space) };
+    let prefix = if rng.one_in(2) { Vec::new() } else { random_key(rng, space) };
     let range = KeyRange::prefix(&prefix[..prefix.len().min(8)]);
     let within = |key: &[u8]| key.starts_with(&prefix[..prefix.len().min(8)]);
     let mut expected: Vec<_> =

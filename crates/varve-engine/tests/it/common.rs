@@ -33,8 +33,8 @@ impl Rng {
         self.next() % n
     }
 
-    pub(crate) fn chance(&mut self, one_in: u64) -> bool {
-        self.below(one_in) == 0
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn random_key(rng: &mut Rng, space: usize) -> Vec<u8> {
 }
 
 pub(crate) fn random_value(rng: &mut Rng) -> Vec<u8> {
-    let len = if rng.chance(40) { rng.below(3000) } else { rng.below(60) };
+    let len = if rng.one_in(40) { rng.below(3000) } else { rng.below(60) };
     let byte = rng.below(256) as u8;
     let mut value = vec![byte; len as usize];
     value.iter_mut().step_by(3).for_each(|byte| *byte = rng.next() as u8);
@@ -121,7 +121,7 @@ pub(crate) fn random_ops(rng: &mut Rng) -> Vec<ModelOp> {
         .map(|_| {
             let space = rng.below(SPACES.len() as u64) as usize;
             let key = random_key(rng, space);
-            let value = if rng.chance(3) { None } else { Some(random_value(rng)) };
+            let value = if rng.one_in(3) { None } else { Some(random_value(rng)) };
             ModelOp { space, key, value }
         })
         .collect()
@@ -146,7 +146,7 @@ pub(crate) fn random_run(rng: &mut Rng) -> Vec<ModelOp> {
         run.insert(random_key(rng, space), random_value(rng));
     }
     run.into_iter()
-        .map(|(key, value)| ModelOp { space, key, value: (!rng.chance(5)).then_some(value) })
+        .map(|(key, value)| ModelOp { space, key, value: (!rng.one_in(5)).then_some(value) })
         .collect()
 }
 

@@ -81,7 +81,7 @@ impl Run<'_> {
         let mut next = self.history.last().clone();
         next.apply(&ops);
         self.history.states.push(next);
-        if rng.chance(6) {
+        if rng.one_in(6) {
             self.write_outside(&mut batch, rng);
         }
         db.write(batch)?;
@@ -154,7 +154,7 @@ impl Run<'_> {
         let (db, ids) = self.open()?;
         for step in 0..steps {
             if step % 10 == 0 {
-                let room = if rng.chance(2) { 1 << 30 } else { rng.below(5) * 4096 };
+                let room = if rng.one_in(2) { 1 << 30 } else { rng.below(5) * 4096 };
                 self.env.set_capacity(self.env.used_bytes() + room);
             }
             let now = self.history.states.len();

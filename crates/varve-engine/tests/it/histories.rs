@@ -172,10 +172,10 @@ impl Schedule {
     }
 
     fn step(&mut self, rng: &mut Rng) {
-        if self.open.len() < 4 && rng.chance(3) {
-            return self.begin(!rng.chance(4));
+        if self.open.len() < 4 && rng.one_in(3) {
+            return self.begin(!rng.one_in(4));
         }
-        if self.open.is_empty() || rng.chance(12) {
+        if self.open.is_empty() || rng.one_in(12) {
             return self.write(rng);
         }
         let at = rng.below(self.open.len() as u64) as usize;
@@ -187,7 +187,7 @@ impl Schedule {
             Err(StoreError::Blocked(_)) => {
                 self.counts.waits += 1;
                 // Who waits does something else later, or in the end gives up.
-                self.open[at].steps += u64::from(rng.chance(4));
+                self.open[at].steps += u64::from(rng.one_in(4));
             }
             Err(StoreError::GaveWay { .. }) => {
                 self.counts.gave_way += 1;

@@ -23,7 +23,7 @@ fn random_bound(rng: &mut Rng, space: usize) -> Bound<Vec<u8>> {
 }
 
 fn random_range(rng: &mut Rng, space: usize) -> KeyRange {
-    if rng.chance(2) {
+    if rng.one_in(2) {
         let key = random_key(rng, space);
         return KeyRange::prefix(&key[..key.len().min(8)]);
     }
@@ -54,7 +54,7 @@ fn expected(rows: &Rows, range: &KeyRange, direction: Direction) -> Vec<(Vec<u8>
 }
 
 fn random_fit(rng: &mut Rng) -> Fit {
-    if rng.chance(2) { Fit::Best } else { Fit::First }
+    if rng.one_in(2) { Fit::Best } else { Fit::First }
 }
 
 enum Reader<'a> {
@@ -161,7 +161,7 @@ fn run(env: &Arc<dyn Env>, dir: &Path, designs: Designs, seed: u64, steps: usize
                 ids = make_spaces(&db).unwrap();
                 assert_eq!(contents(&db, &ids).unwrap(), model, "after a reopen");
             }
-            1 if rng.chance(3) => {
+            1 if rng.one_in(3) => {
                 let space = rng.below(ids.len() as u64) as usize;
                 db.clear_keyspace(ids[space]).unwrap();
                 model.spaces[space].clear();

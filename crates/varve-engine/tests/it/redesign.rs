@@ -34,7 +34,7 @@ impl Run {
                 if SPACES[op.space].1.prefixed {
                     op.key[14..].copy_from_slice(&(self.rng.below(300) as u16).to_be_bytes());
                 }
-                if self.rng.chance(4) && op.value.is_some() {
+                if self.rng.one_in(4) && op.value.is_some() {
                     op.value = Some(vec![self.rng.below(256) as u8; 300]);
                 }
             }
@@ -192,7 +192,7 @@ fn the_room_of_a_change_is_bounded() {
                 let mut key = (number / 30).to_be_bytes().to_vec();
                 key.extend_from_slice(&number.to_be_bytes());
                 let value: Vec<u8> = (0..600).map(|_| run.rng.next() as u8).collect();
-                if round == 0 || run.rng.chance(2) {
+                if round == 0 || run.rng.one_in(2) {
                     batch.put(ids[0], key, value);
                     db.write(batch).unwrap();
                 }

@@ -171,6 +171,8 @@ pub fn memory(text: &str) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use varve_testkit::rng::Rng;
+
     use super::*;
 
     #[test]
@@ -258,17 +260,10 @@ mod tests {
             "\u{1f600}",
             "%",
         ];
-        let mut state = 20_261_120_u64;
-        let mut below = |end: usize| {
-            // splitmix64
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((z ^ (z >> 31)) % end as u64) as usize
-        };
+        let mut rng = Rng::new(20_261_120);
         let (mut accepted, mut refused) = (0, 0);
         for _ in 0..50_000 {
-            let text: String = (0..below(8)).map(|_| PARTS[below(PARTS.len())]).collect();
+            let text: String = (0..rng.below(8)).map(|_| *rng.pick(PARTS)).collect();
             match Choices::parse(&text, false) {
                 Ok(choices) => {
                     accepted += 1;
