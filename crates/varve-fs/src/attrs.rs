@@ -16,8 +16,8 @@ pub(crate) const SET_UID: u16 = 0o4000;
 /// Set-group-id: inherited by what is made in such a directory.
 pub(crate) const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
-/// The right of others to search a directory.
-pub(crate) const OTHERS_EXECUTE: u16 = 0o001;
+/// The right of everybody to search a directory: the bits of its owner and of its group hold for these, and not those of others.
+pub(crate) const ALL_EXECUTE: u16 = 0o111;
 
 /// The type as front ends see it.
 pub(crate) fn file_type(kind: FileKind) -> FileType {

@@ -21,7 +21,7 @@ use varve_vfs::{FsError, FsResult};
 
 use super::serial::SerialStore;
 use super::{ViewName, ViewParts};
-use crate::attrs::OTHERS_EXECUTE;
+use crate::attrs::ALL_EXECUTE;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::kept::remove_tree;
@@ -307,7 +307,7 @@ impl VarveFs {
                 Err(FsError::NoXattr) => false,
                 Err(error) => return Err(error),
             };
-            if above.perm & OTHERS_EXECUTE == 0 || is_listed {
+            if above.perm & ALL_EXECUTE != ALL_EXECUTE || is_listed {
                 break;
             }
         }

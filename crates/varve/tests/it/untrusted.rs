@@ -362,10 +362,11 @@ fn a_transaction_lets_nobody_past_a_directory() {
     let Some(mount) = Mount::new() else { return };
     let dir = mount.path();
     fs::set_permissions(dir.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
-    let begun = |name: &str, mode: u32| {
+    let begun = |name: &str, group: u32, mode: u32| {
         let (above, shown) = (dir.join(name), dir.join(name).join("shown"));
         fs::create_dir_all(&shown).unwrap();
         fs::write(shown.join("file"), "x").unwrap();
+        chown(&above, None, Some(group)).unwrap();
         fs::set_permissions(&above, Permissions::from_mode(mode)).unwrap();
         let begun = run(varve().args(["txn", "begin"]).arg(&shown));
         let view = String::from_utf8(begun.stdout).unwrap();
@@ -377,9 +378,11 @@ fn a_transaction_lets_nobody_past_a_directory() {
         );
         seen
     };
-    assert!(begun("open", 0o755));
-    assert!(!begun("private", 0o700));
-    assert!(!begun("of-a-group", 0o750));
+    assert!(begun("open", 0, 0o755));
+    assert!(!begun("private", 0, 0o700));
+    assert!(!begun("of-a-group", 0, 0o750));
+    // For members of the group its bits hold, and not those of others: they got in.
+    assert!(!begun("against-a-group", 1000, 0o705));
 }
 
 /// The daemon mounted views, and took their mounts away, by the path that it was started with: whoever owned a directory above
