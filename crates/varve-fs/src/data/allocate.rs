@@ -7,6 +7,7 @@ use varve_vfs::{AllocateMode, FsError, FsResult, Handle};
 
 use super::{changed, end_of};
 use crate::fs::VarveFs;
+use crate::held::Held;
 use crate::node::OpenFile;
 
 impl VarveFs {
@@ -38,7 +39,16 @@ impl VarveFs {
             in_object = true;
         }
         if in_object {
+            let len = match mode {
+                AllocateMode::KeepSize | AllocateMode::ZeroKeepSize => {
+                    len.min(self.reservable(&held)?.saturating_sub(offset))
+                }
+                _ => len,
+            };
             drop(held);
+            if len == 0 {
+                return Ok(());
+            }
             let object = self.object_file(&file.node)?;
             let allocate = || {
                 let done = object.allocate(env_mode(mode), offset, len);
@@ -64,6 +74,16 @@ impl VarveFs {
         changed(&mut held.inode, self.now());
         self.stage(&mut changes, &mut held)?;
         self.commit(&mut changes)
+    }
+
+    /// How far room may be reserved in a large file. What is reserved beyond its end counts nowhere, and stays: where limits hold,
+    /// or may once the file has a name, nothing is.
+    fn reservable(&self, held: &Held<'_>) -> FsResult<u64> {
+        let limited = match held.counted_in() {
+            Some(dir) => self.accounts.limits(Some(dir))?,
+            None => self.accounts.has_quotas(),
+        };
+        if limited { Ok(self.object_stat(held.inode.ino)?.len) } else { Ok(u64::MAX) }
     }
 
     /// Refuses to reserve what there is no room for, before the storage below gives all that is left and then

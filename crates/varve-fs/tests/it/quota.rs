@@ -246,6 +246,46 @@ fn a_file_larger_than_a_new_limit_can_be_cut() {
     assert_eq!(rig.check(&mut |_| ()).unwrap().findings, []);
 }
 
+/// What was reserved beyond the end of a large file counted nowhere, and stayed when the file was closed: a limit of some MiB
+/// was no bar to taking the whole disk.
+#[test]
+fn nothing_is_reserved_beyond_the_end_of_a_file_where_limits_hold() {
+    const SIZE: usize = 1 << 20;
+    let rig = Rig::new();
+    let top = rig.mk_dir(ROOT, "top");
+    rig.set_limits(top, limits(Some(2 << 20), None)).unwrap();
+    let taken = |ino| rig.getattr(ino).unwrap().blocks * 512;
+    let reserve = |ino, handle, offset| {
+        for mode in [AllocateMode::KeepSize, AllocateMode::ZeroKeepSize] {
+            rig.fallocate(ino, handle, mode, offset, 64 << 20).unwrap();
+        }
+    };
+    let named = rig.mk(top, "f");
+    write(&rig, named, 0, SIZE).unwrap();
+    let handle = rig.open_as(named, WRITE);
+    reserve(named, handle, SIZE as u64);
+    assert!(taken(named) <= 2 << 20, "{} bytes", taken(named));
+    rig.fallocate(named, handle, AllocateMode::PunchHole, 0, SIZE as u64).unwrap();
+    let punched = taken(named);
+    reserve(named, handle, 0);
+    assert!((punched + 1..=2 << 20).contains(&taken(named)), "within it, room is reserved");
+    rig.release(named, handle).unwrap();
+    // One that may get a name below the limit.
+    let (entry, opened) = rig.tmpfile(Caller::ROOT, top, 0o600, WRITE).unwrap();
+    let unnamed = entry.attr.ino;
+    rig.write(unnamed, opened.handle, 0, &[1; SIZE], false).unwrap();
+    reserve(unnamed, opened.handle, SIZE as u64);
+    assert!(taken(unnamed) <= 2 << 20, "{} bytes", taken(unnamed));
+    rig.release(unnamed, opened.handle).unwrap();
+    // No limits hold there.
+    let free = rig.mk(ROOT, "free");
+    write(&rig, free, 0, SIZE).unwrap();
+    let handle = rig.open_as(free, WRITE);
+    rig.fallocate(free, handle, AllocateMode::KeepSize, 0, 4 << 20).unwrap();
+    assert!(taken(free) >= 4 << 20);
+    rig.release(free, handle).unwrap();
+}
+
 /// It was EDQUOT where limits held for anything at all.
 #[test]
 fn what_has_no_name_takes_copies_however_small_the_limits() {
