@@ -57,11 +57,13 @@ pub struct CheckOptions {
     pub memory_bytes: usize,
     /// Where sorted data goes that does not fit; `None`: the store's directory.
     pub spill_dir: Option<PathBuf>,
+    /// Whose, user and group, that is which a repair makes anew: of the owner of the store's files, who may read all in them.
+    pub owner: (u32, u32),
 }
 
 impl Default for CheckOptions {
     fn default() -> CheckOptions {
-        CheckOptions { memory_bytes: 256 << 20, spill_dir: None }
+        CheckOptions { memory_bytes: 256 << 20, spill_dir: None, owner: (0, 0) }
     }
 }
 

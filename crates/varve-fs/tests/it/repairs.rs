@@ -12,11 +12,11 @@ use varve_schema::key::{ID_MARK, STORE_ID};
 use varve_schema::{Body, Content, EntryRow, EntrySuffix, FileKind, Pending, RowKey, XattrRow};
 use varve_testkit::fsops::{Times, TreeDump, tree};
 use varve_types::InodeId;
-use varve_vfs::{TreeLimits, Vfs};
+use varve_vfs::{Caller, TreeLimits, Vfs};
 
 use crate::bench::{Bench, Rows, check, repair};
 use crate::crash::{STORE, open};
-use crate::support::{Calls, ROOT};
+use crate::support::{Calls, ROOT, name};
 
 fn dump(bench: &Bench) -> TreeDump {
     let fs = open(&bench.env);
@@ -97,6 +97,58 @@ fn what_lost_its_name_is_found_in_lost_and_found() {
     });
     assert_eq!(content(&bench, &["lost+found", &format!("#{linked}")]), b"both");
     assert_eq!(content(&bench, &["lost+found", &format!("#{inner}"), "deep"]), b"deep");
+}
+
+/// What was found went into any directory of that name, whose owner could read all that its modes let everybody read.
+#[test]
+fn what_is_found_goes_to_no_directory_of_somebody_else() {
+    for (uid, perm) in [(1000, 0o700), (0, 0o755)] {
+        let bench = Bench::new();
+        let fs = open(&bench.env);
+        let caller = Caller { uid, ..Caller::ROOT };
+        fs.mkdir(caller, ROOT, name("lost+found"), perm).unwrap();
+        fs.close().unwrap();
+        let inner = bench.inner.get();
+        let gone = ["/d", "/d/inner", "/d/inner/deep"];
+        let report = mend(&bench, &[], &gone, |rows| {
+            rows.delete(rows.meta, bench.entry(bench.dir, "inner"));
+        });
+        let done: Vec<_> = report.mended.iter().map(|mended| mended.done.as_str()).collect();
+        let place = format!("/lost+found.1/#{inner}");
+        assert!(done.iter().any(|done| done.contains(&place)), "{done:?}");
+        let fs = open(&bench.env);
+        assert_eq!(fs.list(fs.find(ROOT, "lost+found").unwrap().ino), [] as [&str; 0]);
+        let found = fs.find(ROOT, "lost+found.1").unwrap();
+        assert_eq!((found.uid, found.perm), (0, 0o700));
+        assert_eq!(fs.list(found.ino), [format!("#{inner}")]);
+        fs.close().unwrap();
+    }
+}
+
+/// Of a user's own store they were root's, and no way led there for who may not change owners.
+#[test]
+fn what_is_made_anew_is_of_whom_the_store_is() {
+    let bench = Bench::new();
+    bench.change(|rows| {
+        rows.delete(rows.meta, RowKey::inode(ROOT));
+        rows.delete(rows.meta, RowKey::inode(bench.inner));
+        rows.delete(rows.meta, bench.entry(bench.dir, "large"));
+        rows.delete(rows.meta, bench.entry(bench.dir, "linked"));
+        rows.delete(rows.meta, bench.entry(ROOT, "linked2"));
+    });
+    let options = CheckOptions { owner: (1000, 1001), ..CheckOptions::default() };
+    let env: Arc<dyn Env> = bench.env.clone();
+    repair_store(env, Path::new(STORE), &options, &mut |_| ()).unwrap();
+    let fs = open(&bench.env);
+    let found = fs.find(ROOT, "lost+found").unwrap();
+    let large = fs.find(found.ino, &format!("#{}", bench.large)).unwrap();
+    let inner = fs.getattr(bench.inner).unwrap();
+    for attr in [fs.getattr(ROOT).unwrap(), found, large, inner] {
+        assert_eq!((attr.uid, attr.gid), (1000, 1001), "{attr:?}");
+    }
+    let linked = fs.find(found.ino, &format!("#{}", bench.linked)).unwrap();
+    assert_eq!(linked.uid, 0, "what was not lost is of whom it was");
+    fs.close().unwrap();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `varve fsck`: check a store, and repair it if asked to.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -52,11 +53,13 @@ fn memory(text: &str) -> std::result::Result<u64, String> {
 
 /// Checks, and repairs.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let store = &arguments.store;
     let options = CheckOptions {
         memory_bytes: usize::try_from(arguments.memory).unwrap_or(usize::MAX),
         spill_dir: arguments.spill_dir.clone(),
+        // What is no store is told by the check.
+        owner: std::fs::metadata(store).map_or((0, 0), |store| (store.uid(), store.gid())),
     };
-    let store = &arguments.store;
     // Before it takes its time; and JSON shows nothing of what is asked about.
     if arguments.repair && !arguments.yes && (arguments.json || !output::can_ask()) {
         return Err(Error::usage(

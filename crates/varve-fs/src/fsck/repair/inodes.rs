@@ -32,7 +32,8 @@ impl Repair<'_> {
             edit.changes.batch.depends_on_external();
             edit.commit()?;
             return Ok(Some(format!(
-                "the file is made anew of its data, {size} bytes, with mode 0600, owned by root"
+                "the file is made anew of its data, {size} bytes, with mode 0600, owned by {}",
+                self.owner_name()
             )));
         }
         edit.remove_name(spot)?;

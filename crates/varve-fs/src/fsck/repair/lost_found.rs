@@ -12,16 +12,17 @@ use super::edit::Edit;
 const LOST_FOUND: &str = "lost+found";
 
 impl Repair<'_> {
-    /// An inode that only its owner, root, may use.
+    /// An inode that only its owner may use, whose the store is.
     pub(super) fn blank(&self, ino: InodeId, content: Content) -> Inode {
         let is_dir = matches!(content, Content::Directory(_));
+        let (uid, gid) = self.owner;
         Inode {
             ino,
             kind: if is_dir { FileKind::Directory } else { FileKind::Regular },
             perm: if is_dir { 0o700 } else { 0o600 },
             nlink: if is_dir { 2 } else { 1 },
-            uid: 0,
-            gid: 0,
+            uid,
+            gid,
             rdev: 0,
             size: 0,
             times: Times::all(self.volume.env.now()),
@@ -31,15 +32,24 @@ impl Repair<'_> {
         }
     }
 
+    /// Whose that is, for people.
+    pub(super) fn owner_name(&self) -> String {
+        match self.owner.0 {
+            0 => "root".to_owned(),
+            uid => format!("user {uid}"),
+        }
+    }
+
     /// A directory without entries and without a name.
     pub(super) fn blank_directory(&self, ino: InodeId) -> Inode {
         self.blank(ino, Content::Directory(DirInfo::new(InodeId::ROOT, None)))
     }
 
-    /// The directory `/lost+found`, made if it does not exist. `None` if there is no root to make it in yet.
+    /// The directory `/lost+found`, made if it does not exist; with a number after it if that is somebody else's, or open to
+    /// others: what is found may have been where they had no way to. `None` if there is no root to make it in yet.
     pub(super) fn lost_found(&mut self) -> FsResult<Option<InodeId>> {
-        if self.lost_found.is_some() {
-            return Ok(self.lost_found);
+        if let Some((dir, _)) = &self.lost_found {
+            return Ok(Some(*dir));
         }
         let volume = self.volume;
         for n in 0.. {
@@ -53,8 +63,9 @@ impl Repair<'_> {
             let there = edit.row(key)?.find(name.as_bytes()).map(|named| named.body.clone());
             match there {
                 Some(body) => {
-                    if edit.directory(body.ino())?.is_some() {
-                        self.lost_found = Some(body.ino());
+                    let dir = edit.directory(body.ino())?.map(|dir| (dir.uid, dir.perm & 0o077));
+                    if dir == Some((self.owner.0, 0)) {
+                        self.lost_found = Some((body.ino(), format!("/{name}")));
                         break;
                     }
                 }
@@ -64,13 +75,18 @@ impl Repair<'_> {
                     let body = Body::Reference { ino, kind: FileKind::Directory };
                     if edit.add_name(InodeId::ROOT, name.as_bytes(), body)?.is_some() {
                         edit.commit()?;
-                        self.lost_found = Some(ino);
+                        self.lost_found = Some((ino, format!("/{name}")));
                         break;
                     }
                 }
             }
         }
-        Ok(self.lost_found)
+        Ok(self.lost_found.as_ref().map(|(dir, _)| *dir))
+    }
+
+    /// Its path.
+    pub(super) fn lost_found_path(&self) -> &str {
+        self.lost_found.as_ref().map_or("", |(_, path)| path)
     }
 
     /// Adds to `edit` a name for `body` in `/lost+found`, which is `dir`, and says which.
@@ -84,7 +100,7 @@ impl Repair<'_> {
     ) -> FsResult<String> {
         let wanted = format!("#{}", body.ino());
         let name = self.name_variant(edit, dir, wanted.as_bytes(), body)?;
-        Ok(format!("/{LOST_FOUND}/{}", crate::fsck::names::printable(&name)))
+        Ok(format!("{}/{}", self.lost_found_path(), crate::fsck::names::printable(&name)))
     }
 
     /// Adds to `edit` a name for `body` in `dir`: `wanted`, or if that is taken, with a number after it.

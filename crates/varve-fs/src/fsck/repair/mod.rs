@@ -91,7 +91,10 @@ struct Repair<'a> {
     mark: u64,
     /// Things done in this pass.
     done: u64,
-    lost_found: Option<InodeId>,
+    /// The directory `/lost+found`, and its path.
+    lost_found: Option<(InodeId, String)>,
+    /// See [`CheckOptions::owner`].
+    owner: (u32, u32),
     /// Slots of the directories that are marked, once they are asked for.
     marks: Option<Marks>,
 }
@@ -140,6 +143,7 @@ fn mend(
         mark,
         done: 0,
         lost_found: None,
+        owner: options.owner,
         marks: None,
     };
     for _ in 0..PASSES_MAX {

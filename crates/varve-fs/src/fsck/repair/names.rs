@@ -43,7 +43,8 @@ impl Repair<'_> {
         edit.put_inode(inode);
         edit.commit()?;
         Ok(Some(format!(
-            "made anew with mode {perm:04o}, owned by root; its {entries} entries stay"
+            "made anew with mode {perm:04o}, owned by {}; its {entries} entries stay",
+            self.owner_name()
         )))
     }
 
@@ -68,7 +69,9 @@ impl Repair<'_> {
                 edit.commit()?;
             }
         }
-        Ok((moved > 0).then(|| format!("it is no directory: {moved} entries go to /lost+found")))
+        Ok((moved > 0).then(|| {
+            format!("it is no directory: {moved} entries go to {}", self.lost_found_path())
+        }))
     }
 
     /// The first entry rows of a directory that can be read.
