@@ -290,7 +290,7 @@ fn remove_dead(dir: &Path, source: &OsStr) -> Result<(), String> {
             ));
         }
         log::warn!("replacing a mount whose server has died");
-        unmount(&at, UnmountMode::Lazy).map_err(|err| err.to_string())?;
+        unmount_that(mount.id, &at, UnmountMode::Lazy).map_err(|err| err.to_string())?;
     }
     Ok(())
 }

@@ -8,15 +8,17 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use super::place::open_on;
+use super::place::{open_on, open_there, path_to};
 use super::{Connection, FS_TYPE, MountOptions, MountPoint, Place, alone};
 
 const DEVICE: &str = "/dev/fuse";
 
-/// Opens the FUSE device and mounts it on `dir`. The reason, if it cannot.
+/// Opens the FUSE device and mounts it on `dir`, an absolute path without symbolic links. The reason, if it cannot.
 pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection, String> {
     let connection = open(options)?;
-    attachment(&connection, options)?(dir).map(|()| connection)
+    // Whoever owns a directory above may have put a link in its place.
+    let dir = open_there(dir).map_err(|err| format!("open the directory: {err}"))?;
+    attachment(&connection, options)?(&path_to(&dir)).map(|()| connection)
 }
 
 /// The same on a place of a mount that this process serves.
@@ -63,8 +65,7 @@ fn attachment(
 /// Gives a mount other flags; the connection stays. The reason, if it cannot.
 pub(super) fn remount(mount: &MountPoint, options: &MountOptions) -> Result<(), String> {
     let root = open_on(mount.id, &mount.dir).map_err(|err| err.to_string())?;
-    let at = format!("/proc/thread-self/fd/{}", root.as_raw_fd());
-    rustix::mount::mount_remount(at, flags(options), c"").map_err(|err| match err {
+    rustix::mount::mount_remount(path_to(&root), flags(options), c"").map_err(|err| match err {
         Errno::BUSY => {
             let dir = mount.dir.display();
             format!("it is busy, as files are open for writing; `fuser -vm {dir}` lists who has some open")

@@ -161,10 +161,7 @@ pub fn unmount_that(mount: u64, dir: &Path, mode: UnmountMode) -> Result<(), Unm
         return unmount(dir, mode);
     };
     let gone = || UnmountError::NotMounted(dir.to_path_buf());
-    let flags_above = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let links = ResolveFlags::NO_SYMLINKS;
-    let above = rustix::fs::openat2(CWD, above, flags_above, Mode::empty(), links);
-    let above = above.map_err(|_| gone())?;
+    let above = open_there(above).map_err(|_| gone())?;
     let at = within(&above, name);
     let path = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open(&at, path, Mode::empty()).map_err(|_| gone())?;
@@ -188,9 +185,7 @@ pub fn unmount_that(mount: u64, dir: &Path, mode: UnmountMode) -> Result<(), Unm
 
 /// Opens the directory `dir` if it lies on the mount with the id `mount`.
 pub(super) fn open_on(mount: u64, dir: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat2(CWD, dir, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-    match opened {
+    match open_there(dir) {
         Ok(opened) if mount_of(opened.as_fd())? == mount => Ok(opened),
         Ok(_) | Err(Errno::LOOP | Errno::NOENT | Errno::NOTDIR) => {
             let text = format!("{} does not lead to the mount any more", dir.display());
@@ -200,9 +195,20 @@ pub(super) fn open_on(mount: u64, dir: &Path) -> io::Result<OwnedFd> {
     }
 }
 
+/// Opens the directory `dir`, on the way to which no symbolic link is followed.
+pub(super) fn open_there(dir: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(CWD, dir, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+/// A path to the opened directory `dir`, whatever is renamed meanwhile.
+pub(super) fn path_to(dir: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/thread-self/fd/{}", dir.as_raw_fd()))
+}
+
 /// The path to `name` in the opened directory `dir`.
 fn within(dir: &OwnedFd, name: &OsStr) -> PathBuf {
-    PathBuf::from(format!("/proc/thread-self/fd/{}", dir.as_raw_fd())).join(name)
+    path_to(dir).join(name)
 }
 
 /// The id of the mount on which a file lies ([`MountPoint::id`]), from proc_pid_fdinfo(5): no question to who serves it.

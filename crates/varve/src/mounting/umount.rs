@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use varve_fuse::{MountPoint, UnmountMode, find_mounts, find_mounts_of, is_dead};
+use varve_fuse::{MountPoint, UnmountMode, find_mounts, find_mounts_of, is_dead, unmount_that};
 
 use super::find::present_mount;
 use crate::store::{self, Holder};
@@ -38,10 +38,10 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
     let serving = holder(&mount).filter(|holder| holder.mount_point.is_some());
     let served_by = serving.and_then(|holder| holder.pid);
     let unmounted = super::views::unmount_below(&mount.dir, mode)
-        .and_then(|()| varve_fuse::unmount(&mount.dir, mode));
+        .and_then(|()| unmount_that(mount.id, &mount.dir, mode));
     match unmounted {
         // Nobody gets to the mounts of views through a dead mount; they go with it.
-        Err(_) if is_dead(&mount.dir) => varve_fuse::unmount(&mount.dir, UnmountMode::Force)?,
+        Err(_) if is_dead(&mount.dir) => unmount_that(mount.id, &mount.dir, UnmountMode::Force)?,
         unmounted => unmounted?,
     }
     let elsewhere = match mode {

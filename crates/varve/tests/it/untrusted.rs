@@ -6,6 +6,8 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Stdio;
 
+use rustix::fs::inotify;
+
 use crate::harness::{Mount, can_mount, fails, others_can_run, run, varve};
 use varve_testkit::{Command, put_program, skipped, there_is};
 
@@ -533,6 +535,42 @@ fn a_daemon_that_ends_takes_its_own_mount_away_alone() {
     let left = other.join("precious").exists();
     let _ = rustix::mount::unmount(&other, rustix::mount::UnmountFlags::DETACH);
     run(varve().arg("umount").arg(at("moved/mnt")));
+    assert!(left);
+}
+
+/// Nor does who takes it away from outside: by force went what was at the path when the mount had been looked at.
+#[test]
+fn a_path_that_is_led_elsewhere_meanwhile_is_not_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name);
+    let (store, dir, other) = (at("store"), at("above/mnt"), at("elsewhere/mnt"));
+    [&dir, &other].iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+    run(varve().arg("format").arg(&store));
+    run(varve().arg("mount").arg(&store).arg(&dir));
+    run(Command::new("mount").args(["-t", "tmpfs", "varve-test"]).arg(&other));
+    fs::write(other.join("precious"), "").unwrap();
+    let opened = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&opened, store.join("LOCK"), inotify::WatchFlags::OPEN).unwrap();
+    let taken = std::thread::scope(|scope| {
+        let swapping = scope.spawn(|| {
+            rustix::io::read(&opened, &mut [0; 4096]).unwrap();
+            fs::rename(at("above"), at("moved")).unwrap();
+            symlink("elsewhere", at("above")).unwrap();
+        });
+        let taken = varve().args(["umount", "--force"]).arg(&dir).output().unwrap();
+        // If it has not looked who holds the store.
+        drop(fs::File::open(store.join("LOCK")).unwrap());
+        swapping.join().unwrap();
+        taken.status.success()
+    });
+    let left = other.join("precious").exists();
+    let _ = rustix::mount::unmount(&other, rustix::mount::UnmountFlags::DETACH);
+    if !taken || !left {
+        run(varve().arg("umount").arg(at("moved/mnt")));
+    }
     assert!(left);
 }
 
