@@ -378,6 +378,10 @@ impl Vfs for VarveFs {
         self.do_quotas(ino)
     }
 
+    fn quotas_of(&self, ino: InodeId) -> FsResult<Vec<TreeQuota>> {
+        self.do_quotas_of(ino)
+    }
+
     fn transact(&self, what: Transact) -> FsResult<u64> {
         self.do_transact(what)
     }

@@ -483,6 +483,11 @@ pub trait Vfs: Send + Sync {
         Err(FsError::NotSupported("limits on directory trees"))
     }
 
+    /// The limits that hold for a directory alone, by path. `NotSupported` as with [`Vfs::set_limits`].
+    fn quotas_of(&self, _ino: InodeId) -> FsResult<Vec<TreeQuota>> {
+        Err(FsError::NotSupported("limits on directory trees"))
+    }
+
     /// Begins or ends a transaction; gives its id. `Conflict`, `GaveWay`, `QuotaExceeded`, `TextBusy` (large files are open
     /// for writing) and `NoSpace` say why a commit has changed nothing; the transaction goes on. `NotFound` if no such
     /// transaction is open, `Invalid` for options that there are not, `TryAgain` if it cannot be said at the moment. May wait

@@ -315,12 +315,34 @@ impl VarveFs {
     /// The limits that hold for the directory `dir`, and those below it.
     pub(crate) fn do_quotas(&self, dir: InodeId) -> FsResult<Vec<TreeQuota>> {
         self.dir_row(dir)?;
-        let all: Vec<_> = self.accounts.quotas.domains.read().values().cloned().collect();
+        let mut related: Vec<_> = self.accounts.quotas.domains.read().values().cloned().collect();
+        for domain in std::mem::take(&mut related) {
+            if self.lies_within(dir, domain.top)? || self.lies_within(domain.top, dir)? {
+                related.push(domain);
+            }
+        }
+        self.told(&related)
+    }
+
+    /// Those that hold for it alone.
+    pub(crate) fn do_quotas_of(&self, dir: InodeId) -> FsResult<Vec<TreeQuota>> {
+        let (mut holding, mut at) = (Vec::new(), dir);
+        loop {
+            let Content::Directory(info) = self.dir_row(at)?.content else { break };
+            holding.extend(self.accounts.quotas.domains.read().get(&at).cloned());
+            if at == InodeId::ROOT {
+                break;
+            }
+            at = info.parent;
+        }
+        self.told(&holding)
+    }
+
+    /// What domains are and hold, by path.
+    fn told(&self, domains: &[Arc<Domain>]) -> FsResult<Vec<TreeQuota>> {
         let mut quotas = Vec::new();
-        for domain in all {
-            let related =
-                self.lies_within(dir, domain.top)? || self.lies_within(domain.top, dir)?;
-            let Some(path) = self.path_of(domain.top)?.filter(|_| related) else { continue };
+        for domain in domains {
+            let Some(path) = self.path_of(domain.top)? else { continue };
             let Usage { bytes, files, dirs } = *domain.used.lock();
             let Limits { bytes: most_bytes, inodes } = domain.limits;
             let limits = TreeLimits { bytes: most_bytes, inodes };

@@ -140,7 +140,7 @@ impl Adapter {
             return self.begin_by_attribute(call, how, size);
         }
         if is_of_tree(name) {
-            let value = self.get_of_tree(call.ino, name)?;
+            let value = self.get_of_tree(call.header.uid, call.ino, name)?;
             return Ok(sized(call, value.as_bytes(), size));
         }
         self.check_xattr_name(name)?;

@@ -10,7 +10,8 @@
 //! `varve.limits` is set to words like `bytes=N inodes=N`, of which one may be absent, and removed.
 //!
 //! They lie outside the kernel's namespaces for attributes, where whoever may read a directory may read them. Limits
-//! are set by the superuser and by the user who mounted, who runs this program.
+//! are set by the superuser and by the user who mounted, who runs this program; to others are told those alone that hold for a
+//! directory, since what is below may lie where they have no way to.
 
 use varve_types::InodeId;
 use varve_types::limits::XATTR_VALUE_BYTES_MAX;
@@ -40,17 +41,21 @@ pub(super) fn check_may_manage(uid: u32) -> FsResult<()> {
 }
 
 impl Adapter {
-    /// The value of the attribute `name` of `ino`.
-    pub(super) fn get_of_tree(&self, ino: InodeId, name: &[u8]) -> FsResult<String> {
+    /// The value of the attribute `name` of `ino` for the user `uid`.
+    pub(super) fn get_of_tree(&self, uid: u32, ino: InodeId, name: &[u8]) -> FsResult<String> {
+        let quotas = || match check_may_manage(uid) {
+            Ok(()) => self.vfs.quotas(ino),
+            Err(_) => self.vfs.quotas_of(ino),
+        };
         match name {
             b"varve.usage" => Ok(usage_json(&self.vfs.usage(ino)?)),
-            LIMITS => Ok(quotas_json(&self.vfs.quotas(ino)?)),
+            LIMITS => Ok(quotas_json(&quotas()?)),
             _ => {
                 let first = name
                     .strip_prefix(LIMITS_FROM)
                     .and_then(|at| std::str::from_utf8(at).ok()?.parse().ok());
                 let first = first.ok_or(FsError::NoXattr)?;
-                Ok(some_quotas_json(&self.vfs.quotas(ino)?, first))
+                Ok(some_quotas_json(&quotas()?, first))
             }
         }
     }

@@ -387,6 +387,36 @@ fn a_transaction_lets_nobody_past_a_directory() {
     assert!(!begun("against-a-group", 1000, 0o705));
 }
 
+/// Everybody was told the names of directories with limits, through directories that only others may search.
+#[test]
+fn limits_below_a_directory_are_told_to_who_may_set_them_alone() {
+    let Some(mount) = Mount::new() else { return };
+    there_is("getfattr");
+    let dir = mount.path();
+    fs::set_permissions(dir.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    let (closed, shown) = (dir.join("closed"), dir.join("shown"));
+    [&closed.join("inside"), &shown].iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+    fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+    for limited in [&dir, &shown, &closed.join("inside")] {
+        run(varve().args(["quota", "set", "--bytes", "1G"]).arg(limited));
+    }
+    let told = |dir: &Path, uid: u32| {
+        let told = ["varve.limits", "varve.limits.0"].map(|name| {
+            let mut command = Command::new("getfattr");
+            command.args(["--only-values", "-n", name]).arg(dir).uid(uid).gid(uid);
+            let json: serde_json::Value =
+                serde_json::from_slice(&run(&mut command).stdout).unwrap();
+            let limits = json.as_array().unwrap().iter();
+            limits.map(|limit| limit["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        });
+        assert_eq!(told[0], told[1]);
+        told[0].clone()
+    };
+    assert_eq!(told(&dir, 0), ["/", "/closed/inside", "/shown"]);
+    assert_eq!(told(&dir, 1000), ["/"]);
+    assert_eq!(told(&shown, 1000), ["/", "/shown"], "those that hold there");
+}
+
 /// The daemon mounted views, and took their mounts away, by the path that it was started with: whoever owned a directory above
 /// could have it do that elsewhere.
 #[test]
