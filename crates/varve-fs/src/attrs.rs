@@ -33,9 +33,11 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
 }
 
 /// Clears the set-id bits, of anything but a directory, as a write or chown by someone without the
-/// right does.
-pub(crate) fn kill_set_id(inode: &mut Inode) {
-    inode.perm &= !set_id_to_lose(inode);
+/// right does. Says whether there were any.
+pub(crate) fn kill_set_id(inode: &mut Inode) -> bool {
+    let lost = set_id_to_lose(inode);
+    inode.perm &= !lost;
+    lost != 0
 }
 
 /// Which bits that clears.

@@ -12,7 +12,7 @@ use varve_types::{FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Blocked, Caller, DirEntry, Entry, FileType, FsError, FsResult,
     Handle, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Transact,
-    TreeLimits, TreeQuota, TreeUsage, Vfs, XattrMode,
+    TreeLimits, TreeQuota, TreeUsage, Vfs, Written, XattrMode,
 };
 
 use crate::clones::Original;
@@ -212,10 +212,9 @@ impl Vfs for VarveFs {
         offset: u64,
         data: &[u8],
         kill_set_id: bool,
-    ) -> FsResult<usize> {
+    ) -> FsResult<Written> {
         self.enter();
-        let written = self.write_what_fits(ino, handle, At::Offset(offset), data, kill_set_id);
-        written.map(|(_, written)| written)
+        self.write_what_fits(ino, handle, At::Offset(offset), data, kill_set_id)
     }
 
     fn append(
@@ -225,7 +224,7 @@ impl Vfs for VarveFs {
         offset: u64,
         data: &[u8],
         kill_set_id: bool,
-    ) -> FsResult<(u64, usize)> {
+    ) -> FsResult<Written> {
         self.enter();
         self.write_what_fits(ino, handle, At::Append(offset), data, kill_set_id)
     }

@@ -72,6 +72,17 @@ pub struct Opened {
     pub reread: bool,
 }
 
+/// What a write has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Where it was.
+    pub offset: u64,
+    /// How many bytes it wrote.
+    pub bytes: usize,
+    /// Whether it took set-id bits, or may have. One that fails may have taken them, too.
+    pub took_set_id: bool,
+}
+
 /// One name of a directory listing.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
@@ -306,8 +317,8 @@ pub trait Vfs: Send + Sync {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
     fn read(&self, ino: InodeId, handle: Handle, offset: u64, len: usize) -> FsResult<Bytes>;
 
-    /// Writes `data` at `offset` (or at the end, if opened to append); returns how many bytes of it, which are fewer only
-    /// if there is no room for all. `kill_set_id` clears the set-id bits in the same step.
+    /// Writes `data` at `offset` (or at the end, if opened to append); fewer bytes only if there is no room for all. `kill_set_id`
+    /// clears the set-id bits in the same step.
     fn write(
         &self,
         ino: InodeId,
@@ -315,10 +326,10 @@ pub trait Vfs: Send + Sync {
         offset: u64,
         data: &[u8],
         kill_set_id: bool,
-    ) -> FsResult<usize>;
+    ) -> FsResult<Written>;
 
-    /// [`Vfs::write`] of what belongs at the end of the file, which the front end takes to be `offset`; gives where it was
-    /// written, too. That is elsewhere where the file changed without the front end.
+    /// [`Vfs::write`] of what belongs at the end of the file, which the front end takes to be `offset`. It is written elsewhere
+    /// where the file changed without the front end.
     fn append(
         &self,
         ino: InodeId,
@@ -326,8 +337,8 @@ pub trait Vfs: Send + Sync {
         offset: u64,
         data: &[u8],
         kill_set_id: bool,
-    ) -> FsResult<(u64, usize)> {
-        Ok((offset, self.write(ino, handle, offset, data, kill_set_id)?))
+    ) -> FsResult<Written> {
+        self.write(ino, handle, offset, data, kill_set_id)
     }
 
     /// [`Vfs::write`] until all of `data` is written; an error if there is no room for all, a part of it being written then.
@@ -342,7 +353,7 @@ pub trait Vfs: Send + Sync {
         let mut written = 0;
         while written < data.len() {
             let (rest, at) = (&data[written..], offset + written as u64);
-            written += self.write(ino, handle, at, rest, kill_set_id)?;
+            written += self.write(ino, handle, at, rest, kill_set_id)?.bytes;
         }
         Ok(())
     }

@@ -59,8 +59,7 @@ impl VarveFs {
         let len = usize::try_from(len.min(SMALL_BYTES_MAX)).unwrap_or(usize::MAX);
         let bytes = self.do_read(from.ino, from.handle, from.offset, len)?;
         let at = At::Offset(to.offset);
-        let (_, copied) = self.write_what_fits(to.ino, to.handle, at, &bytes, false)?;
-        Ok(copied as u64)
+        Ok(self.write_what_fits(to.ino, to.handle, at, &bytes, false)?.bytes as u64)
     }
 
     /// Whether the bytes of a file are in an object, or are now, as they are about to reach to `end`.

@@ -8,7 +8,7 @@
 use varve_env::File;
 use varve_schema::{Content, Inode, UsageChange};
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, Handle, Position};
+use varve_vfs::{FsError, FsResult, Handle, Position, Written};
 
 use super::{At, end_of};
 use crate::fs::VarveFs;
@@ -25,13 +25,17 @@ impl VarveFs {
         at: At,
         data: &[u8],
         kill: bool,
-    ) -> FsResult<(u64, usize)> {
+    ) -> FsResult<Written> {
         match self.do_write(ino, handle, at, data, kill) {
             Err(FsError::QuotaExceeded) => {
                 let flags = self.handles.get(ino, handle)?.flags;
                 match self.fitting(ino, at.by(flags), data.len())? {
                     0 => Err(FsError::QuotaExceeded),
-                    fitting => self.do_write(ino, handle, at, &data[..fitting], kill),
+                    fitting => {
+                        let written = self.do_write(ino, handle, at, &data[..fitting], kill)?;
+                        // The first try may have taken the bits.
+                        Ok(Written { took_set_id: kill, ..written })
+                    }
                 }
             }
             written => written,

@@ -29,7 +29,7 @@ use bytes::Bytes;
 use varve_schema::{Content, Inode};
 use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{InodeId, Timestamp};
-use varve_vfs::{FsError, FsResult, Handle, OpenFlags};
+use varve_vfs::{FsError, FsResult, Handle, OpenFlags, Written};
 
 use crate::attrs::{kill_set_id, set_id_to_lose};
 use crate::fs::VarveFs;
@@ -121,7 +121,7 @@ impl VarveFs {
         }
     }
 
-    /// Writes `data`, and says where and how many bytes of it: of a large file fewer if the storage below takes no more.
+    /// Writes `data`: of a large file fewer bytes of it if the storage below takes no more.
     pub(crate) fn do_write(
         &self,
         ino: InodeId,
@@ -129,22 +129,21 @@ impl VarveFs {
         at: At,
         data: &[u8],
         kill: bool,
-    ) -> FsResult<(u64, usize)> {
+    ) -> FsResult<Written> {
         let file = self.handles.get(ino, handle)?;
         if !file.flags.write {
             return Err(FsError::BadHandle);
         }
         let at = at.by(file.flags);
         if data.is_empty() {
-            return Ok((self.now_at(at).before(0), 0));
+            return Ok(Written { offset: self.now_at(at).before(0), bytes: 0, took_set_id: false });
         }
-        let done;
+        let mut took_set_id;
+        let (offset, bytes);
         if file.node.has_object() {
-            if kill {
-                self.drop_set_id(ino)?;
-            }
+            took_set_id = kill && self.drop_set_id(ino)?;
             let object = self.object_file(&file.node)?;
-            done = self.write_object(&file, object.as_ref(), at, data)?;
+            (offset, bytes) = self.write_object(&file, object.as_ref(), at, data)?;
         } else {
             let mut held = self.hold(ino)?;
             self.own_bytes(&mut held)?;
@@ -154,27 +153,23 @@ impl VarveFs {
                 // It may have given up its locks meanwhile.
                 self.own_bytes(&mut held)?;
             }
-            let offset = self.now_at(at).before(held.inode.size);
-            let end = end_of(offset, data.len() as u64)?;
-            if kill {
-                kill_set_id(&mut held.inode);
-            }
+            let from = self.now_at(at).before(held.inode.size);
+            let end = end_of(from, data.len() as u64)?;
+            took_set_id = kill && kill_set_id(&mut held.inode);
             let in_object = held.inode.content.is_object();
             if in_object || end > self.superblock.large_file_threshold_bytes {
                 if !in_object {
                     self.migrate(&mut held)?;
                 }
                 drop(held);
-                if kill {
-                    self.drop_set_id(ino)?;
-                }
+                took_set_id |= kill && self.drop_set_id(ino)?;
                 let object = self.object_file(&file.node)?;
-                done = self.write_object(&file, object.as_ref(), at, data)?;
+                (offset, bytes) = self.write_object(&file, object.as_ref(), at, data)?;
             } else {
-                done = (offset, data.len());
+                (offset, bytes) = (from, data.len());
                 let now = self.now();
                 let mut changes = self.changes();
-                self.write_small(&mut changes, &mut held.inode, offset, data)?;
+                self.write_small(&mut changes, &mut held.inode, from, data)?;
                 changed(&mut held.inode, now);
                 self.stage(&mut changes, &mut held)?;
                 self.commit(&mut changes)?;
@@ -183,7 +178,7 @@ impl VarveFs {
         if file.flags.sync {
             self.sync_file(&file, true)?;
         }
-        Ok(done)
+        Ok(Written { offset, bytes, took_set_id })
     }
 
     /// Cuts or extends the held file; part of the work may already be committed when it returns, the
@@ -224,23 +219,23 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Clears the set-id bits that a write takes, if there are any, before bytes change that are not of the same batch.
-    fn drop_set_id(&self, ino: InodeId) -> FsResult<()> {
+    /// Clears the set-id bits that a write takes, before bytes change that are not of the same batch. Says whether there were any.
+    fn drop_set_id(&self, ino: InodeId) -> FsResult<bool> {
         if set_id_to_lose(&self.read_inode(ino)?) == 0 {
-            return Ok(());
+            return Ok(false);
         }
         let mut held = self.hold(ino)?;
         // Somebody else may have cleared them.
-        if set_id_to_lose(&held.inode) == 0 {
-            return Ok(());
+        if !kill_set_id(&mut held.inode) {
+            return Ok(false);
         }
-        kill_set_id(&mut held.inode);
         held.inode.times.ctime = self.now();
         let mut changes = self.changes();
         // Takes no room worth counting, and what is written over needs none.
         changes.batch.reclaims_space();
         self.stage(&mut changes, &mut held)?;
-        self.commit(&mut changes)
+        self.commit(&mut changes)?;
+        Ok(true)
     }
 
     pub(crate) fn do_fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {

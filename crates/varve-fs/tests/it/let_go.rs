@@ -548,7 +548,7 @@ fn a_commit_brings_no_file_that_looks_written_to() {
                 let more = fs.mk(ROOT, "more");
                 let handle = fs.open_as(more, WRITE);
                 let written = fs.write(more, handle, 0, &[3; 40_000], false);
-                assert_eq!(written.unwrap(), 30_000);
+                assert_eq!(written.unwrap().bytes, 30_000);
                 fs.release(more, handle).unwrap();
             }
         }

@@ -43,7 +43,7 @@ fn write(fs: &VarveFs, ino: InodeId, offset: u64, len: usize) -> FsResult<usize>
     let handle = fs.open_as(ino, WRITE);
     let written = fs.write(ino, handle, offset, &vec![1; len], false);
     fs.release(ino, handle).unwrap();
-    written
+    written.map(|written| written.bytes)
 }
 
 fn resize(fs: &VarveFs, ino: InodeId, size: u64) -> FsResult<()> {

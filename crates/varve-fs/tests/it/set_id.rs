@@ -39,7 +39,7 @@ fn set_id_bits_go_though_the_disk_is_nearly_full() {
     let env = sim_store(11, &FormatOptions::default());
     let (fs, ino, handle) = open_program(&env);
     fill(&env, &fs);
-    assert_eq!(fs.write(ino, handle, 0, b"other", true).unwrap(), 5);
+    assert_eq!(fs.write(ino, handle, 0, b"other", true).unwrap().bytes, 5);
     assert_eq!(fs.getattr(ino).unwrap().perm, 0o777);
 }
 
@@ -53,7 +53,7 @@ fn a_write_that_takes_no_set_id_bit_writes_no_row() {
     fs.setattr(Caller::ROOT, ino, set).unwrap();
     let path_suffix = ".wal".to_owned();
     env.fail(FaultRule { path_suffix, op: SimOp::Write, nth: 1, errno: 5, sticky: true });
-    assert_eq!(fs.write(ino, handle, 0, b"other", true).unwrap(), 5);
+    assert_eq!(fs.write(ino, handle, 0, b"other", true).unwrap().bytes, 5);
     assert_eq!(fs.read(ino, handle, 0, 5).unwrap(), b"other"[..]);
     assert_eq!(fs.getattr(ino).unwrap().perm, 0o2664);
 }

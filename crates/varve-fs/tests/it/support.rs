@@ -135,7 +135,7 @@ pub(crate) trait Calls: Vfs {
 
     fn put_at(&self, ino: InodeId, offset: u64, data: &[u8]) {
         let handle = self.open_as(ino, WRITE);
-        assert_eq!(self.write(ino, handle, offset, data, false).unwrap(), data.len());
+        assert_eq!(self.write(ino, handle, offset, data, false).unwrap().bytes, data.len());
         self.release(ino, handle).unwrap();
     }
 

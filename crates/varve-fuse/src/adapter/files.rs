@@ -1,6 +1,6 @@
 //! Requests that open files and use what is open.
 
-use varve_vfs::{Entry, FsError, FsResult, Handle, OpenFlags, Opened, Position};
+use varve_vfs::{Entry, FsError, FsResult, Handle, OpenFlags, Opened, Position, Written};
 
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::backing::Route;
@@ -15,19 +15,14 @@ impl Adapter {
         let caller = convert::caller(call.header, 0);
         if kill_set_id {
             // Before the file is cut, as none is to be changed and keep them.
-            self.kill_set_id(caller, ino)?;
+            self.kill_set_id(call, caller, ino)?;
         }
-        let opened = self.vfs.open(ino, flags).inspect_err(|_| {
-            if kill_set_id {
-                // The kernel looks at them anew after an open that went well.
-                self.tell_of_attributes(call.origin, ino);
-            }
-        })?;
+        let opened = self.vfs.open(ino, flags)?;
         let route = self.route(call.origin.device(), ino, opened);
         if matches!(route, Route::Straight(_))
             && flags.write
             && caller.uid != 0
-            && let Err(err) = self.kill_set_id(caller, ino)
+            && let Err(err) = self.kill_set_id(call, caller, ino)
         {
             // Writes that pass us by cannot take the set-id bits, so the open does.
             self.backing.released(ino);
@@ -81,23 +76,31 @@ impl Adapter {
     }
 
     pub(super) fn write(&self, call: &mut Call<'_>, request: &Write<'_>) -> Served {
+        let written = self.written(call, request);
+        if request.kill_set_id && written.as_ref().map_or(true, |written| written.took_set_id) {
+            // It would execute the file with them: a WRITE changes no mode that it knows.
+            self.tell_of_attributes(call.origin, call.ino);
+        }
+        call.reply.size_out(u32::try_from(written?.bytes).unwrap_or(u32::MAX));
+        Ok(Answer::Body)
+    }
+
+    fn written(&self, call: &Call<'_>, request: &Write<'_>) -> FsResult<Written> {
         let Write { handle, offset, is_writeback, open_flags, kill_set_id, data } = *request;
         let handle = Handle(handle);
-        let written = if is_writeback {
+        if is_writeback {
             // The kernel tells programs of errors of such a write, and of a part nobody.
             self.vfs.write_all(call.ino, handle, offset, data, kill_set_id)?;
-            data.len()
+            Ok(Written { offset, bytes: data.len(), took_set_id: kill_set_id })
         } else if convert::open_flags(open_flags).append {
-            let (at, written) = self.vfs.append(call.ino, handle, offset, data, kill_set_id)?;
-            if at != offset {
+            let written = self.vfs.append(call.ino, handle, offset, data, kill_set_id)?;
+            if written.offset != offset {
                 self.astray.tell(self.notifier(call.origin), call.ino);
             }
-            written
+            Ok(written)
         } else {
-            self.vfs.write(call.ino, handle, offset, data, kill_set_id)?
-        };
-        call.reply.size_out(u32::try_from(written).unwrap_or(u32::MAX));
-        Ok(Answer::Body)
+            self.vfs.write(call.ino, handle, offset, data, kill_set_id)
+        }
     }
 
     pub(super) fn release(&self, call: &Call<'_>, handle: Handle) -> Served {

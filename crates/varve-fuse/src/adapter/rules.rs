@@ -70,12 +70,21 @@ impl Adapter {
         })
     }
 
-    /// Takes the set-id bits off a file that someone without the right to keep them has opened to change it.
-    pub(super) fn kill_set_id(&self, caller: Caller, ino: InodeId) -> FsResult<()> {
-        if self.vfs.getattr(ino)?.perm & 0o6000 != 0 {
-            self.vfs.setattr(caller, ino, SetAttr { kill_set_id: true, ..SetAttr::default() })?;
+    /// Takes the set-id bits off a file that someone without the right to keep them has opened to change it. The kernel is told,
+    /// as it takes the mode for the same after what it sends then, and would execute the file with them.
+    pub(super) fn kill_set_id(
+        &self,
+        call: &Call<'_>,
+        caller: Caller,
+        ino: InodeId,
+    ) -> FsResult<()> {
+        if self.vfs.getattr(ino)?.perm & 0o6000 == 0 {
+            return Ok(());
         }
-        Ok(())
+        let set = SetAttr { kill_set_id: true, ..SetAttr::default() };
+        let killed = self.vfs.setattr(caller, ino, set);
+        self.tell_of_attributes(call.origin, ino);
+        killed.map(drop)
     }
 
     /// Takes the set-id bits off a file that somebody else than root is about to change, where the kernel's
@@ -83,7 +92,7 @@ impl Adapter {
     pub(super) fn kill_set_id_of_others(&self, call: &Call<'_>, ino: InodeId) -> FsResult<()> {
         match convert::caller(call.header, 0) {
             Caller { uid: 0, .. } => Ok(()),
-            caller => self.kill_set_id(caller, ino),
+            caller => self.kill_set_id(call, caller, ino),
         }
     }
 

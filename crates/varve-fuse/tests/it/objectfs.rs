@@ -16,7 +16,7 @@ use varve_testkit::model::ModelFs;
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Blocked, Caller, DirEntry, Entry, FsError, FsResult, Handle,
-    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, XattrMode,
+    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, Written, XattrMode,
 };
 
 use crate::support::model;
@@ -211,8 +211,7 @@ impl Vfs for ObjectFs {
         self.copies.fetch_add(1, Ordering::Relaxed);
         let len = usize::try_from(len.min(1 << 20)).unwrap_or(usize::MAX);
         let bytes = self.read(from.ino, from.handle, from.offset, len)?;
-        let copied = self.write(to.ino, to.handle, to.offset, &bytes, false)?;
-        Ok(copied as u64)
+        Ok(self.write(to.ino, to.handle, to.offset, &bytes, false)?.bytes as u64)
     }
 
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
@@ -356,13 +355,13 @@ impl Vfs for ObjectFs {
         offset: u64,
         data: &[u8],
         kill_set_id: bool,
-    ) -> FsResult<usize> {
+    ) -> FsResult<Written> {
         let Some(object) = self.object(ino) else {
             return self.inner.write(ino, handle, offset, data, kill_set_id);
         };
         self.transfers.fetch_add(1, Ordering::Relaxed);
         object.write_all_at(data, offset).map_err(storage)?;
-        Ok(data.len())
+        Ok(Written { offset, bytes: data.len(), took_set_id: false })
     }
 
     fn append(
@@ -372,8 +371,8 @@ impl Vfs for ObjectFs {
         _offset: u64,
         data: &[u8],
         kill_set_id: bool,
-    ) -> FsResult<(u64, usize)> {
+    ) -> FsResult<Written> {
         let at = self.getattr(ino)?.size;
-        Ok((at, self.write(ino, handle, at, data, kill_set_id)?))
+        self.write(ino, handle, at, data, kill_set_id)
     }
 }

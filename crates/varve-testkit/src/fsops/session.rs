@@ -337,7 +337,7 @@ impl Session {
             }
             Op::Write { offset, len, fill, kill_set_id, .. } => {
                 let data = pattern(*fill, *len);
-                Ok(Answer::Count(fs.write(ino, handle, *offset, &data, *kill_set_id)?))
+                Ok(Answer::Count(fs.write(ino, handle, *offset, &data, *kill_set_id)?.bytes))
             }
             Op::CopyRange { from, from_offset, offset, len, .. } => {
                 let Some((source, open)) = self.slots.get(from).copied() else {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use varve_types::{InodeId, Timestamp, limits};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, FileType, FsError, FsResult, Handle, OpenFlags, Opened,
-    SeekFrom, SetAttr, SetTime, XattrMode,
+    SeekFrom, SetAttr, SetTime, Written, XattrMode,
 };
 
 use super::{OpenFile, State};
@@ -106,13 +106,13 @@ impl State {
         offset: u64,
         data: &[u8],
         kill_set_id: bool,
-    ) -> FsResult<usize> {
+    ) -> FsResult<Written> {
         let flags = self.flags(ino, handle)?;
         if !flags.write {
             return Err(FsError::BadHandle);
         }
         if data.is_empty() {
-            return Ok(0);
+            return Ok(Written { offset, bytes: 0, took_set_id: false });
         }
         let now = self.now();
         let node = self.node_mut(ino)?;
@@ -125,7 +125,7 @@ impl State {
         if kill_set_id {
             node.kill_set_id();
         }
-        Ok(data.len())
+        Ok(Written { offset, bytes: data.len(), took_set_id: kill_set_id })
     }
 
     /// Reserves, frees or zeroes a range.

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use varve_types::{FileName, InodeId, limits};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
-    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
+    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, Written,
+    XattrMode,
 };
 
 use super::ModelFs;
@@ -185,7 +186,7 @@ impl Vfs for ModelFs {
         offset: u64,
         data: &[u8],
         kill_set_id: bool,
-    ) -> FsResult<usize> {
+    ) -> FsResult<Written> {
         self.state.lock().write(ino, handle, offset, data, kill_set_id)
     }
 
@@ -291,8 +292,7 @@ impl Vfs for ModelFs {
         }
         let len = usize::try_from(len.min(1 << 20)).unwrap_or(usize::MAX);
         let bytes = self.read(from.ino, from.handle, from.offset, len)?;
-        let copied = self.write(to.ino, to.handle, to.offset, &bytes, false)?;
-        Ok(copied as u64)
+        Ok(self.write(to.ino, to.handle, to.offset, &bytes, false)?.bytes as u64)
     }
 
     fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64> {

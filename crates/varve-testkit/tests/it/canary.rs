@@ -10,7 +10,7 @@ use varve_testkit::model::ModelFs;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FsResult, Handle, OpenFlags, Opened,
-    Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, XattrMode,
+    Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, Written, XattrMode,
 };
 
 /// What is broken.
@@ -146,10 +146,11 @@ impl Vfs for Broken {
         offset: u64,
         data: &[u8],
         kill_set_id: bool,
-    ) -> FsResult<usize> {
+    ) -> FsResult<Written> {
         if data.len() > 1 && self.strikes(Bug::ShortWrite) {
-            self.inner.write(ino, handle, offset, &data[..data.len() - 1], kill_set_id)?;
-            return Ok(data.len());
+            let part = &data[..data.len() - 1];
+            let written = self.inner.write(ino, handle, offset, part, kill_set_id)?;
+            return Ok(Written { bytes: data.len(), ..written });
         }
         self.inner.write(ino, handle, offset, data, kill_set_id)
     }

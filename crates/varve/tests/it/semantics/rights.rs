@@ -8,12 +8,14 @@ use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, XattrFlags,
 };
 use rustix::io::Errno;
+use varve_testkit::{Command, put_program};
 
 use super::{Place, as_user, changed, chmod, mode, pattern, refused, refused_io, semantics, tick};
 
 semantics!(
     groups_and_sticky_directories,
     set_id_on_every_change,
+    set_id_of_programs,
     capabilities,
     xattr_rights,
     xattr_limits,
@@ -104,6 +106,43 @@ fn set_id_on_every_change(place: &Place) {
     chmod(&dir, 0o6777);
     chown(&dir, Some(1), Some(1)).unwrap();
     assert_eq!(mode(&dir), 0o6777);
+}
+
+/// A program that somebody else had written over was executed once more as its owner: the kernel still knew the mode of before,
+/// for which it does not ask then, as it does for stat(2).
+fn set_id_of_programs(place: &Place) {
+    chmod(&place.dir(), 0o755);
+    let mut image = fs::read("/usr/bin/id").unwrap();
+    for kind in ["small", "large"] {
+        if kind == "large" {
+            image.resize(300_000, 0);
+        }
+        let named = |what: &str| place.dir().join(format!("{what}-{kind}"));
+        let original = named("original");
+        fs::write(&original, &image).unwrap();
+        chmod(&original, 0o755);
+        let changes: [(&str, &(dyn Fn(&File) + Sync)); 3] = [
+            ("written", &|file| file.write_all_at(&image, 0).unwrap()),
+            ("copied", &|file| {
+                let from = File::open(&original).unwrap();
+                let copied = rustix::fs::copy_file_range(from, None, file, None, image.len());
+                assert_eq!(copied, Ok(image.len()));
+            }),
+            ("reserved", &|file| {
+                rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, 5).unwrap();
+            }),
+        ];
+        for (what, change) in changes {
+            let program = named(what);
+            put_program(&original, &program);
+            chmod(&program, 0o4777);
+            as_user(1000, &[1000], || {
+                change(&OpenOptions::new().write(true).open(&program).unwrap());
+            });
+            let ran = Command::new(&program).arg("-u").uid(1000).gid(1000).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&ran.stdout), "1000\n", "{what}, {kind}");
+        }
+    }
 }
 
 fn capabilities(place: &Place) {
