@@ -137,6 +137,7 @@ impl VarveFs {
         let chown_by_user = (set.uid.is_some() || set.gid.is_some()) && caller.uid != 0;
         if chown_by_user || set.kill_set_id {
             kill_set_id(inode);
+            self.drop_capability(&mut changes, inode)?;
         }
         inode.uid = set.uid.unwrap_or(inode.uid);
         inode.gid = set.gid.unwrap_or(inode.gid);

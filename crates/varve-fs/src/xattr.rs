@@ -23,6 +23,9 @@ pub(crate) use known::KnownXattrs;
 /// The namespaces whose attributes are stored.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
+/// What gives a program capabilities, which whoever takes set-id bits takes too.
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// An error unless an attribute can have this name.
 pub(crate) fn check_name(name: &[u8]) -> FsResult<()> {
     if name.is_empty() || name.contains(&0) {
@@ -161,7 +164,9 @@ impl VarveFs {
                 held.inode.has_xattrs = true;
             }
             ListChange::Remove => {
-                self.remove_xattr(&mut changes, &mut held.inode, key, row, name)?;
+                if self.remove_xattr(&mut changes, &mut held.inode, key, row, name)? {
+                    changes.batch.reclaims_space();
+                }
             }
         }
         held.inode.times.ctime = self.now();
@@ -236,7 +241,27 @@ impl VarveFs {
         }
     }
 
-    /// Adds to `changes` the removal of `name`, which may be absent, from `row` at `key`.
+    /// Whether the program that `inode` holds would get capabilities.
+    pub(crate) fn has_capability(&self, inode: &Inode) -> FsResult<bool> {
+        if !inode.has_xattrs || inode.kind == FileKind::Directory {
+            return Ok(false);
+        }
+        let row = self.xattr_row(self.xattr_key(inode.ino, CAPABILITY))?;
+        Ok(row.get(CAPABILITY).is_some())
+    }
+
+    /// Adds to `changes` that it gets none. The kernel itself takes the attribute away only where it has not found before that there is
+    /// none, and it hears of none that comes by a commit.
+    pub(crate) fn drop_capability(&self, changes: &mut Changes, inode: &mut Inode) -> FsResult<()> {
+        if !inode.has_xattrs || inode.kind == FileKind::Directory {
+            return Ok(());
+        }
+        let key = self.xattr_key(inode.ino, CAPABILITY);
+        let row = self.xattr_row(key)?;
+        self.remove_xattr(changes, inode, key, row, CAPABILITY).map(drop)
+    }
+
+    /// Adds to `changes` the removal of `name` from `row` at `key`; says whether it was there.
     fn remove_xattr(
         &self,
         changes: &mut Changes,
@@ -244,11 +269,10 @@ impl VarveFs {
         key: RowKey,
         mut row: XattrRow,
         name: &[u8],
-    ) -> FsResult<()> {
+    ) -> FsResult<bool> {
         if !row.remove(name) {
-            return Ok(());
+            return Ok(false);
         }
-        changes.batch.reclaims_space();
         if row.attrs.is_empty() {
             changes.delete_data(key);
             let (key, all) = (key.to_bytes(), rows_from(RowKey::xattr(inode.ino, 0)));
@@ -258,7 +282,7 @@ impl VarveFs {
         } else {
             changes.put_data(key, row.encode());
         }
-        Ok(())
+        Ok(true)
     }
 
     pub(crate) fn do_listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>> {
@@ -294,6 +318,7 @@ impl VarveFs {
         let bytes = known.and_then(|row| self.xattrs.get(row));
         let value = row.get(name).map_or(0, |attr| attr.value.len());
         let mut changes = self.changes();
+        changes.batch.reclaims_space();
         self.remove_xattr(&mut changes, &mut held.inode, key, row, name)?;
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;

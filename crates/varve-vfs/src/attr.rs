@@ -139,6 +139,6 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// New time of last change.
     pub mtime: Option<SetTime>,
-    /// Clear set-user-id and set-group-id as a write by someone without the right does.
+    /// Clear set-user-id, set-group-id and `security.capability` as a write by someone without the right does.
     pub kill_set_id: bool,
 }

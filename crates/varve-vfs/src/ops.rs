@@ -318,7 +318,7 @@ pub trait Vfs: Send + Sync {
     fn read(&self, ino: InodeId, handle: Handle, offset: u64, len: usize) -> FsResult<Bytes>;
 
     /// Writes `data` at `offset` (or at the end, if opened to append); fewer bytes only if there is no room for all. `kill_set_id`
-    /// clears the set-id bits in the same step.
+    /// clears the set-id bits and capabilities in the same step.
     fn write(
         &self,
         ino: InodeId,

@@ -169,6 +169,9 @@ impl VarveFs {
                 (offset, bytes) = (from, data.len());
                 let now = self.now();
                 let mut changes = self.changes();
+                if kill {
+                    self.drop_capability(&mut changes, &mut held.inode)?;
+                }
                 self.write_small(&mut changes, &mut held.inode, from, data)?;
                 changed(&mut held.inode, now);
                 self.stage(&mut changes, &mut held)?;
@@ -219,23 +222,30 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Clears the set-id bits that a write takes, before bytes change that are not of the same batch. Says whether there were any.
+    /// Clears the set-id bits and capabilities that a write takes, before bytes change that are not of the same batch. Says whether there
+    /// were bits.
     fn drop_set_id(&self, ino: InodeId) -> FsResult<bool> {
-        if set_id_to_lose(&self.read_inode(ino)?) == 0 {
+        let loses = |inode: &Inode| match set_id_to_lose(inode) {
+            0 => self.has_capability(inode),
+            _ => Ok(true),
+        };
+        if !loses(&self.read_inode(ino)?)? {
             return Ok(false);
         }
         let mut held = self.hold(ino)?;
         // Somebody else may have cleared them.
-        if !kill_set_id(&mut held.inode) {
+        if !loses(&held.inode)? {
             return Ok(false);
         }
+        let took_set_id = kill_set_id(&mut held.inode);
         held.inode.times.ctime = self.now();
         let mut changes = self.changes();
+        self.drop_capability(&mut changes, &mut held.inode)?;
         // Takes no room worth counting, and what is written over needs none.
         changes.batch.reclaims_space();
         self.stage(&mut changes, &mut held)?;
         self.commit(&mut changes)?;
-        Ok(true)
+        Ok(took_set_id)
     }
 
     pub(crate) fn do_fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {

@@ -10,6 +10,9 @@ use crate::device::Device;
 use crate::protocol::constants::{FUSE_SETXATTR, opcode_name};
 use crate::protocol::request::{Header, Request};
 
+/// What gives a program capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// The errno for `error`, after logging what the administrator must know.
 pub(super) fn errno(operation: &str, error: &FsError) -> i32 {
     if matches!(error, FsError::Storage(_) | FsError::Damaged(_) | FsError::NoSpace(_)) {
@@ -78,21 +81,33 @@ impl Adapter {
         caller: Caller,
         ino: InodeId,
     ) -> FsResult<()> {
-        if self.vfs.getattr(ino)?.perm & 0o6000 == 0 {
-            return Ok(());
+        match self.vfs.getattr(ino)?.perm & 0o6000 {
+            0 => Ok(()),
+            _ => self.kill(call, caller, ino),
         }
+    }
+
+    fn kill(&self, call: &Call<'_>, caller: Caller, ino: InodeId) -> FsResult<()> {
         let set = SetAttr { kill_set_id: true, ..SetAttr::default() };
         let killed = self.vfs.setattr(caller, ino, set);
         self.tell_of_attributes(call.origin, ino);
         killed.map(drop)
     }
 
-    /// Takes the set-id bits off a file that somebody else than root is about to change, where the kernel's
+    /// Takes the set-id bits and capabilities off a file that somebody else than root is about to change, where the kernel's
     /// request has no flag that says so.
     pub(super) fn kill_set_id_of_others(&self, call: &Call<'_>, ino: InodeId) -> FsResult<()> {
         match convert::caller(call.header, 0) {
             Caller { uid: 0, .. } => Ok(()),
+            caller if self.has_capability(ino)? => self.kill(call, caller, ino),
             caller => self.kill_set_id(call, caller, ino),
+        }
+    }
+
+    fn has_capability(&self, ino: InodeId) -> FsResult<bool> {
+        match self.vfs.getxattr(ino, CAPABILITY) {
+            Err(FsError::Blocked(blocked)) => Err(FsError::Blocked(blocked)),
+            found => Ok(found.is_ok()),
         }
     }
 

@@ -184,14 +184,15 @@ impl Node {
         self.attr.ctime = now;
     }
 
-    /// Clears the set-id bits as a write by someone without the right does: set-group-id without group
-    /// execution marks mandatory locking and stays.
+    /// Clears the set-id bits and capabilities as a write by someone without the right does: set-group-id without
+    /// group execution marks mandatory locking and stays.
     pub(super) fn kill_set_id(&mut self) {
         if !self.is_dir() {
             self.attr.perm &= !0o4000;
             if self.attr.perm & 0o010 != 0 {
                 self.attr.perm &= !0o2000;
             }
+            self.xattrs.remove(&b"security.capability"[..]);
         }
     }
 

@@ -2,21 +2,26 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::fs::{FallocateFlags, OFlags, XattrFlags, fcntl_setfl};
 use rustix::io::Errno;
 use varve_testkit::{eventually, there_is};
 
 use super::rollback::roll_back;
 use super::views::{begin, commit, id, snapshot, text, write_at};
-use super::{Place, pattern, refused_io, semantics};
+use super::{Place, as_user, pattern, refused, refused_io, semantics};
 use crate::harness::{run, varve};
 
-semantics!(appends_behind_commits, mapped_behind_commits, commits_told_beside_waits);
+semantics!(
+    appends_behind_commits,
+    mapped_behind_commits,
+    capabilities_behind_commits,
+    commits_told_beside_waits
+);
 
 fn open_to_append(path: &Path) -> File {
     OpenOptions::new().append(true).open(path).unwrap()
@@ -91,6 +96,49 @@ fn appends_behind_commits(place: &Place) {
     is(&wanted);
     place.remount();
     is(&wanted);
+}
+
+/// A file kept the capabilities that a transaction had given it when a program wrote over it that had it open: once there was nothing to
+/// be taken from a file the kernel does not ask again, and no commit makes it.
+fn capabilities_behind_commits(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    // Version 2, CAP_NET_RAW permitted and effective.
+    let mut value = 0x0200_0001_u32.to_le_bytes().to_vec();
+    value.extend((1u32 << 13).to_le_bytes());
+    value.extend([0; 12]);
+    let name = "security.capability";
+    let from = dir.join("from");
+    fs::write(&from, pattern(1, 300)).unwrap();
+    let changes: [(&str, &(dyn Fn(&File) + Sync)); 4] = [
+        ("write", &|file| file.write_all_at(b"other", 0).unwrap()),
+        ("write that makes it large", &|file| file.write_all_at(b"other", 200_000).unwrap()),
+        ("reserve", &|file| {
+            rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, 5).unwrap();
+        }),
+        ("copy", &|file| {
+            let from = File::open(&from).unwrap();
+            assert_eq!(rustix::fs::copy_file_range(from, None, file, None, 300), Ok(300));
+        }),
+    ];
+    for (what, change) in changes {
+        let path = dir.join(what);
+        fs::write(&path, "x").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        let file = as_user(1000, &[1000], || {
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(b"y", 0).unwrap();
+            file
+        });
+        let view = begin_serializable(&dir);
+        rustix::fs::setxattr(view.join(what), name, &value, XattrFlags::empty()).unwrap();
+        commit(place, &view);
+        as_user(1000, &[1000], || change(&file));
+        refused(rustix::fs::getxattr(&path, name, &mut [0; 64][..]), Errno::NODATA);
+    }
 }
 
 /// Has a file mapped, and changes its first byte whenever it is told to.
