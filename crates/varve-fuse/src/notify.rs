@@ -64,6 +64,19 @@ impl Notifier {
         self.send(INVAL_ENTRY, &body)
     }
 
+    /// The same of several, and of the listing of `dir`.
+    pub fn names_changed<'a>(
+        &self,
+        dir: InodeId,
+        names: impl IntoIterator<Item = &'a [u8]>,
+    ) -> io::Result<()> {
+        let told = names.into_iter().map(|name| self.name_changed(dir, name));
+        let told = told.fold(Ok(()), io::Result::and);
+        // Not before: a listing that was read then and came later than this would be kept. To forget a name waits for the end of those
+        // under way.
+        told.and(self.inode_changed(dir))
+    }
+
     /// What the kernel calls `ino`.
     fn node(&self, ino: InodeId) -> u64 {
         if ino == self.root { InodeId::ROOT.get() } else { ino.get() }

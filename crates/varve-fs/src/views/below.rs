@@ -120,11 +120,13 @@ impl VarveFs {
         row.is_ok_and(|row| row.is_some_and(|row| matches!(row.content, Content::Directory(_))))
     }
 
-    /// A time that is another one when there are other snapshots, by which the kernel knows that a listing has changed.
-    pub(super) fn time_of_listing(&self) -> Timestamp {
+    /// A time that is another one when there are other snapshots in `.varve/snapshots`, or other names in the made-up directory `of`, by
+    /// which the kernel knows that a listing has changed.
+    pub(super) fn time_of_listing(&self, of: MadeUp) -> Timestamp {
+        let of = if let MadeUp::SnapshotsOf(_) = of { MadeUp::Snapshots } else { of };
         let mut hasher = DefaultHasher::new();
-        let snapshots = self.views().map(|views| views.db().snapshots()).unwrap_or_default();
-        snapshots.iter().for_each(|snapshot| snapshot.name.hash(&mut hasher));
+        let names = self.names_in(of.id()).unwrap_or_default();
+        names.iter().for_each(|(number, _, name)| (number, name).hash(&mut hasher));
         Timestamp::new(0, (hasher.finish() % 1_000_000_000) as u32).unwrap_or_default()
     }
 

@@ -140,7 +140,10 @@ impl VarveFs {
             MadeUp::Link(link) => Content::Symlink(views.links.target(link)?),
         };
         let time = match what {
-            MadeUp::SnapshotsOf(_) => self.time_of_listing(),
+            MadeUp::Snapshots
+            | MadeUp::Transactions
+            | MadeUp::Controls
+            | MadeUp::SnapshotsOf(_) => self.time_of_listing(what),
             _ => Timestamp::default(),
         };
         let (perm, nlink, size) = match &content {
@@ -216,7 +219,7 @@ impl VarveFs {
     }
 
     /// What lies in a made-up directory that is not of links, each with a number that it keeps.
-    fn names_in(&self, dir: InodeId) -> FsResult<Vec<Numbered>> {
+    pub(super) fn names_in(&self, dir: InodeId) -> FsResult<Vec<Numbered>> {
         let places = |kind| -> FsResult<Vec<Numbered>> {
             let views = self.views_of(kind)?.into_iter();
             let place = |epoch| MadeUp::Place(kind, epoch);

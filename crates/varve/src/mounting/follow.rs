@@ -31,7 +31,7 @@ impl ViewDesk {
         let next = || left.lock().next();
         let tell = || {
             while let Some((dir, names)) = next() {
-                names.iter().for_each(|name| self.told(self.notifier.name_changed(dir, name)));
+                self.told(self.notifier.names_changed(dir, names));
             }
         };
         thread::scope(|scope| {

@@ -232,8 +232,7 @@ impl ViewDesk {
             ViewRequest::Clone(request) => {
                 let ino = views::clone(&self.fs, request)?;
                 let into = InodeId::new(request.into);
-                self.told(self.notifier.name_changed(into, &request.to));
-                self.told(self.notifier.inode_changed(into));
+                self.told(self.notifier.names_changed(into, [&request.to[..]]));
                 Ok(json!({ "inode": ino.get() }))
             }
             ViewRequest::ListTransactions => {

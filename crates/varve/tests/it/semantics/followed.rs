@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -20,6 +20,7 @@ semantics!(
     appends_behind_commits,
     mapped_behind_commits,
     capabilities_behind_commits,
+    listings_of_views,
     commits_told_beside_waits
 );
 
@@ -139,6 +140,34 @@ fn capabilities_behind_commits(place: &Place) {
         as_user(1000, &[1000], || change(&file));
         refused(rustix::fs::getxattr(&path, name, &mut [0; 64][..]), Errno::NODATA);
     }
+}
+
+/// A listing of views that was read while one came or went could stay with those who list as before, as its directory's times told
+/// nothing.
+fn listings_of_views(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let dir = place.dir();
+    let mtimes = |names: &[&str]| -> Vec<(i64, i64)> {
+        let of = |name: &&str| fs::metadata(dir.join(".varve").join(name)).unwrap();
+        names.iter().map(of).map(|meta| (meta.mtime(), meta.mtime_nsec())).collect()
+    };
+    let differs = |names: &[&str], change: &dyn Fn()| {
+        let before = mtimes(names);
+        change();
+        let after = mtimes(names);
+        assert!(before.iter().zip(&after).all(|(before, after)| before != after), "{after:?}");
+    };
+    differs(&["snapshots"], &|| drop(snapshot(place, "one")));
+    differs(&["snapshots"], &|| drop(snapshot(place, "two")));
+    differs(&["snapshots"], &|| {
+        run(varve().args(["snapshot", "delete"]).arg(&dir).arg("one"));
+    });
+    let views = ["txn", "control"];
+    differs(&views, &|| drop(begin(&dir)));
+    let view = begin_serializable(&dir);
+    differs(&views, &|| commit(place, &view));
 }
 
 /// Has a file mapped, and changes its first byte whenever it is told to.
