@@ -26,7 +26,7 @@ use super::sync::SyncState;
 use super::{Db, Inner, Writer};
 use crate::branch::BranchRecord;
 use crate::files::{LOCK, StoreFile, io_error, next_number};
-use crate::manifest::{Manifest, ManifestBranchSpace, ManifestState, load};
+use crate::manifest::{Manifest, ManifestState, load};
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
@@ -289,8 +289,7 @@ fn recovery_input<'a>(
 /// The newest write that a table holds; with a sequence override it may be newer than all that came through a log.
 fn newest_table(state: Option<&ManifestState>) -> SeqNo {
     let of_store = state.iter().flat_map(|state| &state.keyspaces).map(|space| &space.tables);
-    let branches = state.iter().flat_map(|state| state.branches.values());
-    let of_branches = branches.flat_map(|branch| &branch.spaces).map(|space| &space.tables);
+    let of_branches = state.iter().flat_map(|state| state.branch_tables.values());
     let tables = of_store.chain(of_branches).flatten();
     tables.map(|(_, meta)| meta.largest_seq).max().unwrap_or_default()
 }
@@ -386,23 +385,23 @@ fn with_tables(
     // Those that held locks are not brought back; none stands over them.
     let lasting = opener.state.branches.iter().filter(|(_, branch)| !branch.locking);
     for (id, branch) in lasting {
-        let spaces = branch.spaces.iter().map(|space| space.space).collect();
         let base = Arc::new(snapshots.pin_at(branch.seq));
         let record = BranchRecord::new(
             *id,
             branch.parent,
             base,
             branch.info.clone(),
-            spaces,
+            branch.spaces.clone(),
             None,
             Vec::new(),
         );
         record.shared.recovered(ended.contains(id));
         view.branches.insert(*id, Arc::new(record));
-        for ManifestBranchSpace { space, tables } in &branch.spaces {
-            let version = opener.version(space.id, tables)?;
-            let new = Keyspace { version, ..space.keyspace(*id, view.keyspace(space.base)?) };
-            view.branch_spaces.insert(space.id, new);
+        for own in &branch.spaces {
+            let tables = opener.state.branch_tables.get(&own.id);
+            let version = opener.version(own.id, tables.map_or(&[], Vec::as_slice))?;
+            let new = Keyspace { version, ..own.keyspace(*id, view.keyspace(own.base)?) };
+            view.branch_spaces.insert(own.id, new);
         }
     }
     Ok(view)

@@ -106,9 +106,10 @@ pub fn inspect_store(env: &dyn Env, dir: &Path) -> StoreResult<StoreReport> {
     }
     for (branch, of) in &state.branches {
         for own in &of.spaces {
-            let base = base_of(&state, own.space.base.get());
+            let base = base_of(&state, own.base.get());
             let (name, prefixed) = (format!("{} of branch {branch}", base.0), base.1);
-            let levels = levels(env, dir, &own.tables);
+            let tables = state.branch_tables.get(&own.id).map_or(&[][..], Vec::as_slice);
+            let levels = levels(env, dir, tables);
             keyspaces.push(KeyspaceReport { name, prefixed, levels });
         }
     }
