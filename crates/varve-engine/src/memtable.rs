@@ -210,6 +210,14 @@ impl Memtable {
         self.contents.read().spaces.get(keyspace).map_or(0, Order::len)
     }
 
+    /// The key spaces that it has rows of, ascending.
+    pub(crate) fn keyspaces(&self) -> Vec<KeyspaceId> {
+        let spaces = &self.contents.read().spaces;
+        let of_store = (0..).map(KeyspaceId::new).zip(&spaces.store);
+        let of_store = of_store.filter(|(_, order)| order.len() > 0).map(|(id, _)| id);
+        of_store.chain(spaces.branches.keys().copied()).collect()
+    }
+
     /// Notes that a batch is the commit of `branch`.
     pub(crate) fn note_ended(&self, branch: BranchId) {
         self.ended.lock().push(branch);

@@ -26,12 +26,19 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     state: Mutex<State>,
+    /// How often the pinned states were listed.
+    #[cfg(test)]
+    pub(crate) lists: std::sync::atomic::AtomicUsize,
 }
 
 impl Snapshots {
     /// No snapshots; the newest state is that of `last_seq`.
     pub(crate) fn new(last_seq: SeqNo) -> Snapshots {
-        Snapshots { state: Mutex::new(State { last_seq, live: BTreeMap::new() }) }
+        Snapshots {
+            state: Mutex::new(State { last_seq, live: BTreeMap::new() }),
+            #[cfg(test)]
+            lists: Default::default(),
+        }
     }
 
     /// Runs `apply` with what tells whether a pinned state sees a version, then makes `last_seq` the newest state.
@@ -73,6 +80,8 @@ impl Snapshots {
 
     /// Pinned sequence numbers, ascending.
     pub(crate) fn live(&self) -> Vec<SeqNo> {
+        #[cfg(test)]
+        self.lists.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.state.lock().live.keys().copied().collect()
     }
 }

@@ -202,7 +202,7 @@ impl Inner {
         let (cache, table) = (Arc::clone(&self.cache), Arc::clone(table));
         let all = super::execute::ALL_KEYS;
         // All versions of a key that share a number are of one moment, of which the first counts.
-        let mut retention = table.meta().seq_override.map(|_| Retention::new(Vec::new()));
+        let mut retention = table.meta().seq_override.map(|_| Retention::new(&[]));
         let mut source = TableSource::new(cache, table, all, Direction::Forward, Admission::Pass)?;
         let mut versions = 0;
         while source.valid() {

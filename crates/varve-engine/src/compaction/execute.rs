@@ -348,7 +348,8 @@ impl Inner {
         let mut grandparents = Grandparents { tables, at: 0, bytes: 0 };
         let overlap_max = GRANDPARENT_TABLES_MAX * self.options.table_bytes;
         let mut merge = Merge::new(self.job_sources(space, job)?, Direction::Forward);
-        let mut retention = Retention::new(self.states_within(space));
+        let states = self.states_within(space);
+        let mut retention = Retention::new(&states);
         let mut versions = 0;
         while merge.valid() {
             versions += 1;

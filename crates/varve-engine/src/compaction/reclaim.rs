@@ -268,8 +268,8 @@ impl Shaded<'_> {
             sources.push(Box::new(self.source(inner, table)?));
         }
         let mut merge = Merge::new(sources, Direction::Forward);
-        let mut retention = Retention::new(self.states.to_vec());
-        let mut newest = Retention::new(Vec::new());
+        let mut retention = Retention::new(self.states);
+        let mut newest = Retention::new(&[]);
         let stands_over = self.space.branch.is_some() && !self.space.private;
         // The version before, which is newer if it is of the same key.
         let mut newer = SeqNo::MAX;

@@ -8,17 +8,17 @@ use varve_types::SeqNo;
 
 /// Decides version by version, in internal order.
 #[derive(Debug)]
-pub(crate) struct Retention {
+pub(crate) struct Retention<'a> {
     /// Live snapshots, ascending.
-    snapshots: Vec<SeqNo>,
+    snapshots: &'a [SeqNo],
     key: Vec<u8>,
     /// The stratum of the version of `key` that came last; none before the first version of all.
     stratum: Option<usize>,
 }
 
-impl Retention {
+impl<'a> Retention<'a> {
     /// A decision for a merge that began when `snapshots`, ascending, were live.
-    pub(crate) fn new(snapshots: Vec<SeqNo>) -> Retention {
+    pub(crate) fn new(snapshots: &'a [SeqNo]) -> Retention<'a> {
         Retention { snapshots, key: Vec::new(), stratum: None }
     }
 
@@ -54,7 +54,8 @@ mod tests {
 
     /// The versions kept of (key, seq, is_tombstone) in internal order, nothing being below.
     fn kept(snapshots: &[u64], versions: &[(&str, u64, bool)], below: bool) -> Vec<(String, u64)> {
-        let mut retention = Retention::new(snapshots.iter().copied().map(SeqNo::new).collect());
+        let snapshots: Vec<SeqNo> = snapshots.iter().copied().map(SeqNo::new).collect();
+        let mut retention = Retention::new(&snapshots);
         versions
             .iter()
             .filter(|(key, seq, tombstone)| {

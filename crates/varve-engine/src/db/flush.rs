@@ -1,4 +1,4 @@
-//! Turns the oldest full memtable into tables of level 0, one per key space, and segments with the large values.
+//! Turns the oldest full memtable into tables of level 0, one per key space with rows in it, and segments with the large values.
 //!
 //! 1. If its rows depend on data outside the store, make those durable, and the log: a later batch may have let go of such
 //!    data, which are gone then, and the rows must not become durable without it.
@@ -89,10 +89,14 @@ impl Inner {
                 all.discard();
             }
         };
-        // Rows of branches whose end becomes durable with this flush are no longer needed.
+        // Rows of branches that are gone, or whose end becomes durable with this flush, are no longer needed.
         let lasts = |space: &&Keyspace| space.branch.is_none_or(|branch| !ended.contains(&branch));
-        for space in view.spaces().filter(lasts) {
-            let written = self.write_level_0(memtable, space).inspect_err(|_| discard(&all))?;
+        let ids = memtable.keyspaces();
+        // What is pinned from now on sees the newest of all rows here.
+        let pinned = self.snapshots.live();
+        for space in ids.into_iter().filter_map(|id| view.keyspace(id).ok()).filter(lasts) {
+            let written = self.write_level_0(memtable, space, &pinned);
+            let written = written.inspect_err(|_| discard(&all))?;
             added.extend(written.tables.iter().map(|table| {
                 // File numbers only grow, so each flush makes a newer sub-level.
                 let sublevel = SublevelId::new(table.file_no().get());
@@ -114,9 +118,14 @@ impl Inner {
         Ok(())
     }
 
-    /// The table of one key space's rows, none if it has no rows, and the segments with its large values.
-    fn write_level_0(&self, memtable: &Memtable, space: &Keyspace) -> StoreResult<Written> {
-        let mut retention = Retention::new(self.snapshots.live());
+    /// The table of one key space's rows that `pinned` states see or the newest, and the segments with its large values.
+    fn write_level_0(
+        &self,
+        memtable: &Memtable,
+        space: &Keyspace,
+        pinned: &[SeqNo],
+    ) -> StoreResult<Written> {
+        let mut retention = Retention::new(pinned);
         let mut outputs = Outputs::new(self, space, 0);
         memtable.each_version(space.id, |key, seq, found| {
             // Tables below may hold the key, so a deletion stays.
@@ -168,6 +177,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
+    use std::sync::atomic::Ordering;
 
     use parking_lot::Mutex;
     use varve_env::Env;
@@ -175,7 +185,7 @@ mod tests {
     use varve_testkit::hooked::{HookedEnv, Hooks};
 
     use super::*;
-    use crate::{Batch, Db, DbOptions, KeyspaceOptions, Store};
+    use crate::{Batch, BranchOptions, Db, DbOptions, KeyspaceOptions, Store};
 
     /// A store with a full memtable that depends on data outside of it.
     fn with_full_memtable(env: Arc<dyn Env>) -> Db {
@@ -203,6 +213,30 @@ mod tests {
         env.clear_faults();
         assert!(db.inner.flush_one().unwrap());
         assert!(!db.inner.work.is_flush_blocked());
+    }
+
+    /// All moments that snapshots and branches keep were copied for each key space of each branch, in the way of all writers.
+    #[test]
+    fn a_flush_lists_what_is_pinned_once() {
+        let db = Db::open(SimEnv::new(5), Path::new("/store"), DbOptions::default()).unwrap();
+        let options = KeyspaceOptions { prefixed: false, compressed: false };
+        let space = db.keyspace("rows", options).unwrap();
+        let put = |store: &dyn Store, value| {
+            let mut batch = Batch::new();
+            batch.put(space, b"key", vec![value]);
+            store.write(batch).unwrap();
+        };
+        put(&db, 0);
+        let branches: Vec<_> =
+            (0..50).map(|_| db.branch(&BranchOptions::default()).unwrap()).collect();
+        (1..).zip(&branches[..10]).for_each(|(value, branch)| put(branch, value));
+        db.inner.rotate(&mut db.inner.writer.lock()).unwrap();
+        let lists = || db.inner.snapshots.lists.load(Ordering::Relaxed);
+        let before = lists();
+        assert!(db.inner.flush_one().unwrap());
+        assert_eq!(lists() - before, 1);
+        let values = branches.iter().map(|branch| branch.get(space, b"key").unwrap().unwrap()[0]);
+        assert!(values.eq((1..=10).chain([0; 40])));
     }
 
     /// Who wanted all flushed while the store was closed began a log in a directory that another process may have open.

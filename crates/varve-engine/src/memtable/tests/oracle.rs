@@ -160,6 +160,8 @@ fn run(seed: u64, hash: fn(&[u8]) -> u64) -> Beside {
         }
     }
     SPACES.iter().for_each(|space| beside.check_walk(*space));
+    let spaces: Vec<_> = beside.history.keys().copied().collect();
+    assert_eq!(beside.table.keyspaces(), spaces);
     let spaces_of_branches = beside.history.keys().filter(|space| space.is_of_branch());
     assert_eq!(beside.table.last_branch_space(), spaces_of_branches.max().copied());
     beside
