@@ -77,7 +77,7 @@ impl Branch {
         Ok(changed)
     }
 
-    /// The store's key spaces that the branch can change.
+    /// The store's key spaces that the branch may have changed, in their order.
     fn spaces(&self) -> StoreResult<Vec<KeyspaceId>> {
         let view = self.inner.views.get();
         let spaces = view.branch(self.id)?.spaces.iter();
@@ -92,7 +92,7 @@ impl Branch {
     ) -> StoreResult<()> {
         let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
         let own = view.branch(self.id)?.space(keyspace);
-        // One that was made after the branch, and that it has not written to, it has none of.
+        // Of one that it has not written to it has none.
         let Some(own) = own.filter(|own| !own.private) else { return Ok(()) };
         let layer = Layer { space: view.keyspace(own.id)?, seq: pin.seq() };
         take(&mut self.inner.changes(&view, layer, range)?)

@@ -72,7 +72,7 @@ impl Branch {
             let (inner, shared) = (Arc::clone(&self.inner), Arc::clone(&parent.shared));
             let parent = Branch { inner, id: parent.id, shared };
             let bases = record.spaces.iter().filter(|own| !own.private).map(|own| own.base);
-            bases.into_iter().try_for_each(|base| parent.own_space(base).map(drop))?;
+            parent.with_spaces(bases.collect())?;
         }
         let mut clashes = Clashes::new(&self.inner, record, merge);
         let bytes_max = BATCH_COMMIT_BYTES_MAX.min(self.inner.options.memtable_bytes / 4);

@@ -2,9 +2,10 @@
 //!
 //! 1. [`Db::branch`] notes in the manifest what the branch stands over and at which moment; nothing is copied, and
 //!    nothing grows with the store. The moment is pinned, so that compaction keeps what the branch sees.
-//! 2. Each key space of the store gets one beside it for the rows that the branch changes. They are logged, kept in
-//!    the memtables, flushed, compacted and recovered as all others, so a branch may outgrow memory. A deletion stays
-//!    in them as a row that hides what lies below ([`crate::view::Layer`]).
+//! 2. Each key space of the store that the branch writes to gets one beside it for the rows that it changes, durably
+//!    before the first of them is logged. They are logged, kept in the memtables, flushed, compacted and recovered as
+//!    all others, so a branch may outgrow memory. A deletion stays in them as a row that hides what lies below
+//!    ([`crate::view::Layer`]).
 //! 3. [`Branch::commit`] hands the changes to the parent at once ([`commit`]), or [`Branch::abort`] drops them.
 //!
 //! ```text
@@ -58,6 +59,8 @@ pub struct BranchOptions {
     pub snapshot: Option<String>,
     /// Key spaces that begin empty in the branch and are not committed: scratch space.
     pub private: Vec<KeyspaceId>,
+    /// Key spaces that will be written to. The first write to any other costs a manifest edit.
+    pub written: Vec<KeyspaceId>,
     /// Makes the branch serializable ([`crate::txn`]): what it reads and writes is locked until it ends, and it reads the
     /// newest state. Only for branches of the store as it is now, which none may stand over. A restart ends it.
     pub locks: Option<LockOptions>,
@@ -160,6 +163,7 @@ pub(crate) struct BranchRecord {
     /// Keeps what it sees of the parent.
     pub(crate) base: Arc<Pin>,
     pub(crate) info: Bytes,
+    /// Its key spaces, in the order of the store's.
     pub(crate) spaces: Vec<BranchSpace>,
     pub(crate) shared: Arc<Shared>,
 }
@@ -171,17 +175,19 @@ impl BranchRecord {
         parent: Option<BranchId>,
         base: Arc<Pin>,
         info: Bytes,
-        spaces: Vec<BranchSpace>,
+        mut spaces: Vec<BranchSpace>,
         locks: Option<LockOptions>,
         unlocked: Vec<(KeyspaceId, Bytes)>,
     ) -> BranchRecord {
+        spaces.sort_unstable_by_key(|space| space.base);
         let shared = Arc::new(Shared { locks, unlocked, ..Shared::default() });
         BranchRecord { id, parent, base, info, spaces, shared }
     }
 
     /// Its own key space over the store's `base`.
     pub(crate) fn space(&self, base: KeyspaceId) -> Option<BranchSpace> {
-        self.spaces.iter().find(|space| space.base == base).copied()
+        let at = self.spaces.binary_search_by_key(&base, |space| space.base).ok()?;
+        Some(self.spaces[at])
     }
 
     fn about(&self) -> BranchInfo {
@@ -287,26 +293,31 @@ impl Branch {
         }
     }
 
-    /// The branch's own key space over `base`, made if there is none.
+    /// The branch with key spaces of its own over `bases`; one edit makes those that it lacks.
     ///
     /// REQUIRES: the gate is held and the branch has not ended.
-    fn own_space(&self, base: KeyspaceId) -> StoreResult<BranchSpace> {
-        if let Some(space) = self.inner.views.get().branch(self.id)?.space(base) {
-            return Ok(space);
-        }
+    fn with_spaces(&self, mut bases: Vec<KeyspaceId>) -> StoreResult<Arc<BranchRecord>> {
         let _adding = self.shared.adding.lock();
         let view = self.inner.views.get();
         let record = view.branch(self.id)?;
-        if let Some(space) = record.space(base) {
-            return Ok(space);
+        bases.retain(|base| record.space(*base).is_none());
+        if bases.is_empty() {
+            return Ok(Arc::clone(record));
         }
-        let (space, made) = self.inner.new_branch_space(self.id, view.keyspace(base)?, false)?;
-        let mut spaces = record.spaces.clone();
-        spaces.push(space);
-        let branch = Some(Arc::new(BranchRecord { spaces, ..BranchRecord::clone(record) }));
-        let changes = Changes { branch, branch_spaces: vec![made], ..Changes::default() };
-        self.inner.install(&changes)?;
-        Ok(space)
+        bases.sort_unstable();
+        bases.dedup();
+        let (mut spaces, mut branch_spaces) = (record.spaces.clone(), Vec::new());
+        for base in bases {
+            let base = view.keyspace(base)?;
+            let (space, made) = self.inner.new_branch_space(self.id, base, false)?;
+            spaces.push(space);
+            branch_spaces.push(made);
+        }
+        spaces.sort_unstable_by_key(|space| space.base);
+        let record = Arc::new(BranchRecord { spaces, ..BranchRecord::clone(record) });
+        let branch = Some(Arc::clone(&record));
+        self.inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
+        Ok(record)
     }
 }
 
@@ -365,6 +376,9 @@ fn begin(
     let (mut spaces, mut branch_spaces) = (Vec::new(), Vec::new());
     for space in &inner.views.get().keyspaces {
         let private = options.private.contains(&space.id);
+        if !private && !options.written.contains(&space.id) {
+            continue;
+        }
         let (space, made) = inner.new_branch_space(id, space, private)?;
         spaces.push(space);
         branch_spaces.push(made);
@@ -382,3 +396,6 @@ fn begin(
     inner.metrics.branches_begun.add(1);
     Ok(Branch { inner: Arc::clone(inner), id, shared })
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,8 @@ use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
 use crate::txn::Asker;
 use crate::{
-    Batch, Db, Direction, KeyRange, KeyspaceOptions, Store, StoreError, StoreResult, StoreSnapshot,
+    Batch, Db, Direction, KeyRange, KeyspaceOptions, Op, Store, StoreError, StoreResult,
+    StoreSnapshot,
 };
 
 /// Deletions of one batch when a key space is cleared row by row.
@@ -109,8 +110,8 @@ impl Store for Branch {
         {
             let _gate = self.shared.gate.read();
             self.shared.check()?;
-            let own = self.own_space(keyspace)?;
-            if own.private {
+            let own = self.inner.views.get().branch(self.id)?.space(keyspace);
+            if let Some(own) = own.filter(|own| own.private) {
                 return self.inner.clear_keyspace(own.id);
             }
         }
@@ -138,16 +139,17 @@ impl Store for Branch {
         if let Some(asker) = Asker::new(self.id, &self.shared) {
             self.inner.lock_batch(asker, &self.shared, &batch)?;
         }
-        let view = self.inner.views.get();
-        let record = view.branch(self.id)?;
+        let mut record = Arc::clone(self.inner.views.get().branch(self.id)?);
+        let lacks = |base: &KeyspaceId| record.space(*base).is_none();
+        let lacking: Vec<KeyspaceId> = batch.ops().iter().map(Op::keyspace).filter(lacks).collect();
+        if !lacking.is_empty() {
+            record = self.with_spaces(lacking)?;
+        }
         for op in batch.ops_mut() {
             let keyspace = op.keyspace_mut();
-            *keyspace = match record.space(*keyspace) {
-                Some(own) => own.id,
-                None => self.own_space(*keyspace)?.id,
-            };
+            *keyspace = record.space(*keyspace).ok_or(StoreError::Ended)?.id;
         }
-        drop(view);
+        drop(record);
         if batch.is_external() {
             self.shared.external.store(true, Ordering::Relaxed);
         }

@@ -260,6 +260,7 @@ impl Sources {
             None => self.db.branch(&BranchOptions {
                 snapshot: Some(stored.to_owned()),
                 private: vec![self.keyspaces.lookups],
+                written: vec![self.keyspaces.meta, self.keyspaces.data],
                 info,
                 ..BranchOptions::default()
             }),

@@ -239,8 +239,12 @@ impl VarveFs {
             let options = *options;
             let kept = Info { epoch: epoch.get(), root: root.get(), begun, options, purpose };
             let info = serde_json::to_vec(&kept).unwrap_or_default().into();
-            let mut branch_options =
-                BranchOptions { private: vec![self.lookups], info, ..BranchOptions::default() };
+            let mut branch_options = BranchOptions {
+                private: vec![self.lookups],
+                written: vec![self.meta, self.data],
+                info,
+                ..BranchOptions::default()
+            };
             if options.isolation == Isolation::Serializable {
                 branch_options.locks = Some(LockOptions {
                     wait: None,
