@@ -27,15 +27,17 @@ mod changes;
 mod clash;
 mod commit;
 mod join;
+pub(crate) mod numbers;
 mod since;
 mod store;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use varve_format::edit::BRANCH_INFO_BYTES_MAX;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
@@ -99,6 +101,14 @@ pub(crate) struct BranchSpace {
 }
 
 impl BranchSpace {
+    /// [`BranchSpace::keyspace`] over one that the store has.
+    fn made(self, branch: BranchId, view: &View) -> StoreResult<Keyspace> {
+        match self.base.is_of_branch() {
+            true => Err(StoreError::Invalid(format!("{} is a branch's key space", self.base))),
+            false => Ok(self.keyspace(branch, view.keyspace(self.base)?)),
+        }
+    }
+
     /// The key space, without tables, of `branch` over `base`.
     pub(crate) fn keyspace(self, branch: BranchId, base: &Keyspace) -> Keyspace {
         Keyspace {
@@ -120,8 +130,6 @@ pub(crate) struct Shared {
     ended: AtomicBool,
     /// Its rows may depend on data outside the store.
     external: AtomicBool,
-    /// Held to add a key space.
-    adding: Mutex<()>,
     /// It locks what it reads and writes.
     pub(crate) locks: Option<LockOptions>,
     /// What of that it is known to hold, since it began.
@@ -297,46 +305,28 @@ impl Branch {
     ///
     /// REQUIRES: the gate is held and the branch has not ended.
     fn with_spaces(&self, mut bases: Vec<KeyspaceId>) -> StoreResult<Arc<BranchRecord>> {
-        let _adding = self.shared.adding.lock();
+        bases.sort_unstable();
+        bases.dedup();
+        let mut numbers = self.inner.space_numbers(bases.len())?;
         let view = self.inner.views.get();
         let record = view.branch(self.id)?;
         bases.retain(|base| record.space(*base).is_none());
         if bases.is_empty() {
             return Ok(Arc::clone(record));
         }
-        bases.sort_unstable();
-        bases.dedup();
         let (mut spaces, mut branch_spaces) = (record.spaces.clone(), Vec::new());
-        for base in bases {
-            let base = view.keyspace(base)?;
-            let (space, made) = self.inner.new_branch_space(self.id, base, false)?;
+        for (base, number) in bases.into_iter().zip(numbers.first()..) {
+            let space = BranchSpace { base, id: KeyspaceId::of_branch(number), private: false };
+            branch_spaces.push(space.made(self.id, &view)?);
             spaces.push(space);
-            branch_spaces.push(made);
         }
+        let count = branch_spaces.len();
         spaces.sort_unstable_by_key(|space| space.base);
         let record = Arc::new(BranchRecord { spaces, ..BranchRecord::clone(record) });
         let branch = Some(Arc::clone(&record));
         self.inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
+        numbers.used(count);
         Ok(record)
-    }
-}
-
-impl Inner {
-    fn new_branch_space(
-        &self,
-        branch: BranchId,
-        base: &Keyspace,
-        private: bool,
-    ) -> StoreResult<(BranchSpace, Keyspace)> {
-        let number = self.next_branch_space.fetch_add(1, Ordering::Relaxed);
-        let id = KeyspaceId::of_branch(number);
-        if id.number_of_branch() != number || base.id.is_of_branch() {
-            return Err(StoreError::Invalid(
-                "no key space for a branch; open the store anew".to_owned(),
-            ));
-        }
-        let space = BranchSpace { base: base.id, id, private };
-        Ok((space, space.keyspace(branch, base)))
     }
 }
 
@@ -373,16 +363,18 @@ fn begin(
         None => Arc::new(inner.snapshots.pin(|| ()).0),
     };
     let id = BranchId::new(inner.new_file_no().get());
+    let is_private = |base: &KeyspaceId| options.private.contains(base);
+    let bases: BTreeSet<KeyspaceId> =
+        options.private.iter().chain(&options.written).copied().collect();
+    let mut numbers = inner.space_numbers(bases.len())?;
     let (mut spaces, mut branch_spaces) = (Vec::new(), Vec::new());
-    for space in &inner.views.get().keyspaces {
-        let private = options.private.contains(&space.id);
-        if !private && !options.written.contains(&space.id) {
-            continue;
-        }
-        let (space, made) = inner.new_branch_space(id, space, private)?;
+    for (base, number) in bases.into_iter().zip(numbers.first()..) {
+        let space =
+            BranchSpace { base, id: KeyspaceId::of_branch(number), private: is_private(&base) };
+        branch_spaces.push(space.made(id, &view)?);
         spaces.push(space);
-        branch_spaces.push(made);
     }
+    let count = branch_spaces.len();
     let info = options.info.clone();
     let mut unlocked = options.unlocked.clone();
     unlocked.extend(options.private.iter().map(|space| (*space, Bytes::new())));
@@ -390,6 +382,8 @@ fn begin(
     let shared = Arc::clone(&record.shared);
     let branch = Some(Arc::new(record));
     inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
+    numbers.used(count);
+    drop(numbers);
     if let Some(locks) = options.locks {
         shared.held.get_or_init(|| inner.locks.begin(id, locks, &options.apart));
     }

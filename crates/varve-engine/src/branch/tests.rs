@@ -63,3 +63,75 @@ fn a_branch_has_key_spaces_where_it_writes() {
     assert_eq!([seen(1), seen(2)].map(Option::unwrap), ["before"; 2]);
     assert_eq!(seen(9), None);
 }
+
+/// Numbers for key spaces came to an end while a store was open, and opened anew it had few where one with a large number
+/// was in use: no branch could be begun any more.
+#[test]
+fn numbers_of_key_spaces_come_again() {
+    let env = SimEnv::new(2);
+    let db = open(&env);
+    let spaces = make_spaces(&db, 3);
+    put(&db, &spaces, b"before");
+    db.inner.space_numbers.lock().used((1 << 31) - 4);
+    let last = db.branch(&BranchOptions::default()).unwrap();
+    put(&last, &spaces[..2], b"last");
+    for reopened in [false, true] {
+        let db = if reopened {
+            db.close().unwrap();
+            &open(&env)
+        } else {
+            &db
+        };
+        for round in 0..10 {
+            let written = spaces.clone();
+            let branch = db.branch(&BranchOptions { written, ..BranchOptions::default() }).unwrap();
+            put(&branch, &spaces, b"ours");
+            let other = db.branch(&BranchOptions::default()).unwrap();
+            assert_eq!(get(&other, spaces[0]).unwrap() == "before", !reopened && round == 0);
+            put(&other, &spaces[round % 3..], b"other");
+            other.abort().unwrap();
+            assert_eq!(get(&branch, spaces[0]).unwrap(), "ours");
+            branch.commit(&mut |_| Merged::Conflict).unwrap();
+        }
+        let last = db.open_branch(last.id()).unwrap();
+        assert_eq!(
+            spaces.iter().map(|id| get(&last, *id).unwrap()).collect::<Vec<_>>(),
+            ["last", "last", "before"]
+        );
+        let numbers =
+            db.inner.views.get().branch_spaces.keys().map(|id| id.number_of_branch()).max();
+        assert_eq!(numbers, Some((1 << 31) - 3));
+        db.flush().unwrap();
+    }
+    // What a crash leaves of rows with numbers that come again is that of the last who had them.
+    let db = open(&env);
+    assert_eq!(get(&db, spaces[2]).unwrap(), "ours");
+    let last = db.open_branch(last.id()).unwrap();
+    assert_eq!(get(&last, spaces[0]).unwrap(), "last");
+}
+
+/// A beginning that was refused took numbers all the same.
+#[test]
+fn a_refusal_takes_no_numbers() {
+    let env = SimEnv::new(3);
+    let db = open(&env);
+    let spaces = make_spaces(&db, 2);
+    let first = || db.inner.space_numbers.lock().first();
+    let before = first();
+    let written = vec![spaces[0], KeyspaceId::new(9)];
+    let refused = db.branch(&BranchOptions { written, ..BranchOptions::default() });
+    assert!(matches!(refused, Err(StoreError::Invalid(_))));
+    let capacity = env.used_bytes();
+    env.set_capacity(capacity);
+    let written = spaces.clone();
+    let options = BranchOptions { written, ..BranchOptions::default() };
+    let mut begun = 0;
+    let refused = loop {
+        match db.branch(&options) {
+            Ok(_) => begun += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, StoreError::NoSpace { .. }), "{refused}");
+    assert_eq!(first(), before + 2 * begun);
+}

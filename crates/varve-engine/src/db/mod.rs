@@ -32,13 +32,14 @@ mod write;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
 use varve_env::{Env, FileLock, JoinHandle};
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
+use crate::branch::numbers::SpaceNumbers;
 use crate::compaction::policy::Memory;
 use crate::compaction::reclaim::Searched;
 use crate::compaction::redesign::Known;
@@ -127,8 +128,8 @@ pub(crate) struct Inner {
     pub(crate) map_changes: AtomicU64,
     /// What the file of maps has.
     pub(crate) saved_maps: Mutex<SavedMaps>,
-    /// The number of the next key space of a branch.
-    pub(crate) next_branch_space: AtomicU32,
+    /// The numbers of the next key spaces of branches; taken under gates of branches, before all other locks.
+    pub(crate) space_numbers: Mutex<SpaceNumbers>,
     /// Makes durable what rows of branches refer to outside the store.
     pub(crate) branch_syncs: Mutex<BTreeMap<BranchId, Arc<ExternalSync>>>,
     closed: AtomicBool,

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
@@ -25,6 +25,7 @@ use super::retune::Plan;
 use super::sync::SyncState;
 use super::{Db, Inner, Writer};
 use crate::branch::BranchRecord;
+use crate::branch::numbers::SpaceNumbers;
 use crate::files::{LOCK, StoreFile, io_error, next_number};
 use crate::manifest::{Manifest, ManifestState, load};
 use crate::memtable::Memtable;
@@ -235,7 +236,7 @@ fn build(
         metrics,
         cache,
         snapshots,
-        next_branch_space: AtomicU32::new(next_branch_space(&view)),
+        space_numbers: Mutex::new(SpaceNumbers::new(&view)),
         branch_syncs: Mutex::default(),
         next_map: AtomicU64::new(view.keyspaces.len() as u64),
         views: Views::new(view),
@@ -405,15 +406,6 @@ fn with_tables(
         }
     }
     Ok(view)
-}
-
-/// The first number for key spaces of branches above those of the manifest and of the logs, whose rows must not be
-/// taken for those of another.
-fn next_branch_space(view: &View) -> u32 {
-    let in_tables = view.branch_spaces.last_key_value().map(|(id, _)| *id);
-    let in_memory = view.memtables().filter_map(|memtable| memtable.last_branch_space());
-    let last = in_memory.chain(in_tables).max().map(KeyspaceId::number_of_branch);
-    last.map_or(0, |last| last + 1)
 }
 
 /// The view of what was recovered. The last memtable goes on being filled unless it is large or many logs
