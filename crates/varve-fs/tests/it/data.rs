@@ -12,7 +12,7 @@ use varve_testkit::eventually;
 use varve_types::Timestamp;
 use varve_vfs::{
     AccessMode, AllocateMode, Caller, FsError, OpenFlags, SeekFrom, SetAttr, SetTime, TreeLimits,
-    Vfs, XattrMode,
+    Vfs, Written, XattrMode,
 };
 
 use crate::crash::{STORE, open, sim_store};
@@ -496,7 +496,6 @@ fn a_write_to_a_large_file_writes_what_there_is_room_for() {
     }
 }
 
-/// There it failed as a whole after that.
 /// Room that the file has elsewhere passed for it, and zeros were not checked at all. The storage below, which would give what
 /// there is and then fail, is not asked.
 #[test]
@@ -527,6 +526,7 @@ fn reservations_for_which_there_is_no_room_change_nothing() {
     view.release(ino, in_view).unwrap();
 }
 
+/// There it failed as a whole after that.
 #[test]
 fn a_write_to_a_large_file_of_a_transaction_does_too() {
     let env = sim_store(9, &FormatOptions::default());
@@ -538,7 +538,7 @@ fn a_write_to_a_large_file_of_a_transaction_does_too() {
     let handle = view.open_as(ino, WRITE);
     let path_suffix = format!("/{}", ino.get());
     env.fail(FaultRule { path_suffix, op: SimOp::Write, nth: 1, errno: 28, sticky: true });
-    let written = view.write(ino, handle, 100_000, &[2; 200_000], false).unwrap();
+    let written = view.write(ino, handle, 100_000, &[2; 200_000], false).unwrap().bytes;
     assert!(written > 0 && written < 200_000, "{written}");
     assert_eq!(view.getattr(ino).unwrap().size, 100_000 + written as u64);
     env.clear_faults();
@@ -567,7 +567,7 @@ fn a_write_over_a_large_file_of_the_main_view_does_too() {
         env.fail(FaultRule { path_suffix, op: SimOp::Write, nth, errno: 28, sticky: true });
         let mut bytes = before.clone();
         match view.write(ino, handle, at as u64, &vec![2; size], false) {
-            Ok(written) => {
+            Ok(Written { bytes: written, .. }) => {
                 parts += u32::from(written < size);
                 bytes.resize(bytes.len().max(at + written), 2);
                 bytes[at..at + written].fill(2);
