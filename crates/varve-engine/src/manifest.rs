@@ -561,36 +561,6 @@ mod tests {
         assert_eq!(load(env.as_ref(), dir()).unwrap().unwrap().snapshots.len(), 500);
     }
 
-    /// Each key space of a branch was looked for among those of all branches, so that a store with many transactions
-    /// took the square of their number to open: here more than a minute, now a part of a second.
-    #[test]
-    #[allow(clippy::disallowed_methods, reason = "measures the work that is done")]
-    fn a_manifest_with_many_branches_is_loaded_at_once() {
-        const BRANCHES: u64 = 40_000;
-        let env = SimEnv::new(1);
-        env.create_dir(dir()).unwrap();
-        let (name, prefixed, compressed) = ("rows".to_owned(), false, false);
-        let base = KeyspaceId::new(0);
-        let mut changes =
-            vec![Change::CreateKeyspace { keyspace: base, name, prefixed, compressed }];
-        for n in 0..BRANCHES {
-            let (branch, seq, info) = (BranchId::new(n + 1), SeqNo::new(n), Bytes::new());
-            changes.push(Change::CreateBranch { branch, parent: None, seq, locking: false, info });
-            changes.extend((0..4).map(|of_branch| Change::CreateBranchSpace {
-                branch,
-                base,
-                keyspace: KeyspaceId::of_branch(n as u32 * 4 + of_branch),
-                private: false,
-            }));
-        }
-        let (poison, state) = (Poison::default(), VersionEdit { changes });
-        Manifest::create(env.as_ref(), dir(), LOG, &state, SeqNo::ZERO, &poison).unwrap();
-        let begun = std::time::Instant::now();
-        let state = load(env.as_ref(), dir()).unwrap().unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-        assert_eq!(state.branches.len() as u64, BRANCHES);
-    }
-
     #[test]
     fn zeros_in_the_place_of_a_durable_edit_are_damage() {
         let env = SimEnv::new(1);
