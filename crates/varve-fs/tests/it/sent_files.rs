@@ -7,7 +7,7 @@ use std::sync::Arc;
 use varve_env::sim::{SimEnv, SimOp};
 use varve_fs::stream::ReceiveError;
 use varve_fs::stream::frame::Frame;
-use varve_fs::{FormatOptions, MountOptions, VarveFs, ViewKind};
+use varve_fs::{CommitError, FormatOptions, MountOptions, VarveFs, ViewKind};
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
 use varve_vfs::{AllocateMode, Vfs};
@@ -16,7 +16,7 @@ use crate::crash::{STORE, sim_store};
 use crate::sent::{receive, sent, target};
 use crate::sent_forged::frames;
 use crate::snapshots::{open_with, same, view};
-use crate::support::{BOTH, Calls, ROOT, name};
+use crate::support::{BOTH, Calls, READ, ROOT, WRITE, name};
 use crate::views::sound;
 
 const BLOCK: u64 = 1 << 16;
@@ -59,6 +59,45 @@ fn a_changed_block_of_a_large_file_costs_about_a_block() {
         same(&view(&fs, "one"), &view(&there, "one"));
         sound(&there);
     }
+}
+
+/// A receipt compared files that may have been written to whole, holes too, and nobody could change anything meanwhile.
+#[test]
+fn holes_are_not_read_to_see_that_nothing_has_changed() {
+    let env = sim_store(33, &FormatOptions::default());
+    let fs = open_with(&env, MountOptions::default());
+    let ino = fs.mk(ROOT, "hole");
+    fs.cut(ino, 1 << 36);
+    fs.put_at(ino, 1 << 35, b"in the middle");
+    fs.create_snapshot("one").unwrap();
+    fs.mk(ROOT, "more");
+    fs.create_snapshot("two").unwrap();
+    let other = target(34, &fs);
+    let there = open_with(&other, MountOptions::default());
+    receive(&there, &sent(&fs, "one", None)).unwrap();
+    let changes = sent(&fs, "two", Some("one"));
+    let broken = receive(&there, &changes[..changes.len() - 10]);
+    assert!(matches!(broken, Err(ReceiveError::Interrupted(_))), "{broken:?}");
+    // All of it is kept, as the kernel may write to it.
+    other.set_descriptor(tempfile::tempfile().unwrap().into());
+    let ino = there.find(ROOT, "hole").unwrap().ino;
+    let handles = [READ, WRITE].map(|flags| there.open_as(ino, flags));
+    let (receipt, mut rest) = (there.interrupted_receipt().unwrap(), Vec::new());
+    fs.send_snapshot("two", Some("one"), receipt.as_ref(), &mut rest, &mut |_| ()).unwrap();
+    let before = other.count_of(SimOp::Read);
+    receive(&there, &rest).unwrap();
+    let reads = other.count_of(SimOp::Read) - before;
+    assert!(reads < 1000, "{reads} reads");
+    fs.create_snapshot("three").unwrap();
+    let before = other.count_of(SimOp::Read);
+    let in_use = receive(&there, &sent(&fs, "three", Some("two")));
+    assert!(matches!(in_use, Err(ReceiveError::Commit(CommitError::InUse(_)))), "{in_use:?}");
+    let reads = other.count_of(SimOp::Read) - before;
+    assert!(reads < 1000, "{reads} reads");
+    for handle in handles {
+        there.release(ino, handle).unwrap();
+    }
+    sound(&there);
 }
 
 /// One random change of one of a few files that are mostly large.

@@ -108,6 +108,26 @@ impl Seen<'_> {
         Ok(())
     }
 
+    /// Whether the file has the same bytes in another state. What is a hole in both is passed over.
+    pub(super) fn is_same(&self, other: &Seen<'_>) -> FsResult<bool> {
+        if self.len != other.len {
+            return Ok(false);
+        }
+        let mut at = 0;
+        loop {
+            let data = self.next_data(at)?.min(other.next_data(at)?);
+            at = at.max(data / UNIT_BYTES * UNIT_BYTES);
+            if at >= self.len {
+                return Ok(true);
+            }
+            let window = at..self.len.min(at + PIECE_BYTES);
+            if self.window(&window)?.0 != other.window(&window)?.0 {
+                return Ok(false);
+            }
+            at = window.end;
+        }
+    }
+
     /// Where the next bytes are that are no hole.
     fn next_data(&self, at: u64) -> FsResult<u64> {
         if at >= self.len {

@@ -26,6 +26,7 @@ use super::META_SPACE;
 use super::apply::Receiving;
 use super::differences::Differences;
 use super::frame::{Frame, FrameReader, Header, STREAM_VERSION, SnapshotId};
+use super::pieces::Seen;
 use super::plain::{Plain, objects_in};
 use super::receipt::Receipt;
 use super::send::{Progress, Totals};
@@ -52,8 +53,6 @@ const STREAM_IDS_END: u64 = IDS_END / 2;
 /// How often a transaction is begun until it finds the store at rest, and the wait between.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
-/// Bytes of large files that are compared at a time.
-const COMPARED_BYTES: usize = 1 << 20;
 
 /// Ids between those of the sender and those that the receiver goes on with.
 struct Gap {
@@ -433,20 +432,7 @@ impl VarveFs {
 
 /// Whether a large file has the same bytes in two states.
 fn same_bytes(one: &Plain<'_>, other: &Plain<'_>, ino: InodeId) -> FsResult<bool> {
-    let mut at = 0;
-    loop {
-        let piece = |state: &Plain<'_>| {
-            state.read_object(ino, |file| {
-                let left = file.stat()?.len.saturating_sub(at);
-                let mut bytes = vec![0; left.min(COMPARED_BYTES as u64) as usize];
-                file.read_exact_at(&mut bytes, at)?;
-                Ok(bytes)
-            })
-        };
-        let (one, other) = (piece(one)?, piece(other)?);
-        if one != other || one.is_empty() {
-            return Ok(one == other);
-        }
-        at += one.len() as u64;
-    }
+    let len = |state: &Plain<'_>| state.read_object(ino, |file| Ok(file.stat()?.len));
+    let one = Seen { state: one, ino, len: len(one)? };
+    one.is_same(&Seen { state: other, ino, len: len(other)? })
 }
