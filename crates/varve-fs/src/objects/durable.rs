@@ -47,14 +47,13 @@ impl Objects {
         }
     }
 
-    /// Of a view that has ended: no row becomes durable any more that claims its objects. They hold it, so it would stay for ever.
+    /// Of a view that has ended, before its files go: no row becomes durable any more that claims its objects. They hold it, so it
+    /// would stay for ever.
     pub(crate) fn end_claims(&self) {
-        let mut claimed = self.claimed.lock();
-        claimed.ended = true;
-        let files = std::mem::take(&mut claimed.files);
+        let ended = Claimed { ended: true, ..Claimed::default() };
+        let claims = std::mem::replace(&mut *self.claimed.lock(), ended);
         // The last of them may be all that held this.
-        drop(claimed);
-        drop(files);
+        drop(claims);
     }
 
     /// The directory with the name of an object, if there is one.
@@ -127,10 +126,22 @@ impl Objects {
     /// Makes durable all that was claimed before the call.
     pub(crate) fn sync_claimed(&self) -> io::Result<()> {
         let _others_wait = self.syncing.lock();
+        if self.claimed.lock().ended {
+            return Ok(());
+        }
         self.check_failed()?;
         let claimed = self.claimed.lock().take();
-        // What was not tried, or could not be looked for, is no sync that failed: the next call does all of it again.
-        self.sync_all_of(claimed).inspect_err(|_| self.unclaimed.note())
+        match self.sync_all_of(claimed) {
+            // What was to be synced has gone meanwhile, with all that claims it.
+            Err(error) if self.went_with_its_end(&error) => Ok(()),
+            // What was not tried, or could not be looked for, is no sync that failed: the next call does all of it again.
+            synced => synced.inspect_err(|_| self.unclaimed.note()),
+        }
+    }
+
+    /// Whether a sync failed because the view has ended meanwhile, and its files with it.
+    fn went_with_its_end(&self, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::NotFound && self.claimed.lock().ended
     }
 
     fn sync_all_of(&self, claimed: Claimed) -> io::Result<()> {
@@ -217,7 +228,7 @@ impl Objects {
         self.check_failed()?;
         self.env.sync_below(&self.storage.watch, &self.dir).map_err(|error| {
             let error = self.fail(&self.dir, error);
-            if !is_passing(&error) {
+            if !is_passing(&error) && !self.went_with_its_end(&error) {
                 self.storage.failed.get_or_init(|| error.to_string());
             }
             error

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use varve_engine::{Direction, KeyRange};
 use varve_env::Env;
 use varve_env::sim::SimEnv;
@@ -10,10 +11,12 @@ use varve_fs::dictionaries::PairChange;
 use varve_fs::fsck::repair::{dropped_views, repair_engine};
 use varve_fs::{CommitError, Dictionaries, FormatOptions, Isolation, MountOptions, VarveFs};
 use varve_fs::{TransactionOptions, ViewKind, ViewName};
+use varve_testkit::hooked::{Before, HookedEnv, Hooks};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Vfs};
 
 use crate::crash::{STORE, open, sim_store};
+use crate::interposed::Instead;
 use crate::support::{Calls, READ, ROOT, Rig, WRITE, name};
 use crate::views::sound;
 
@@ -652,4 +655,40 @@ fn no_power_cut_gives_two_transactions_one_name() {
     assert_eq!(fs.view_names(ViewKind::Transaction).unwrap().len(), 2);
     let [first, second] = [first, second].map(|view| view.name.parse::<u64>().unwrap());
     assert!(first < made && made < second, "{first}, {made}, {second}");
+}
+
+/// Something happens once, before a large file of a transaction is synced.
+struct BeforeSync(Arc<Mutex<Option<Instead>>>);
+
+impl Hooks for BeforeSync {
+    fn before_syncs_of(&self, path: &Path) -> Option<Before> {
+        let once = Arc::clone(&self.0);
+        let before: Before = Arc::new(move || {
+            let what = once.lock().take();
+            what.into_iter().for_each(|what| what());
+        });
+        path.to_string_lossy().contains("/views/").then_some(before)
+    }
+}
+
+/// Its directories had gone when the sync of its files came to them, which ended all writing to the store.
+#[test]
+fn a_transaction_may_end_while_its_large_files_are_synced() {
+    let sim = sim_store(1, &FormatOptions::default());
+    let happens = Arc::new(Mutex::new(None));
+    let env: Arc<dyn Env> = Arc::new(HookedEnv::new(&sim, BeforeSync(Arc::clone(&happens))));
+    let fs = VarveFs::open(env, Path::new(STORE), MountOptions::default()).unwrap();
+    let fs = Arc::new(fs);
+    let (id, view) = begin(&fs);
+    for file in ["one", "two"] {
+        view.put_at(view.mk(ROOT, file), 0, &[7; 70_000]);
+    }
+    drop(view);
+    let main = Arc::clone(&fs);
+    *happens.lock() = Some(Box::new(move || main.abort_transaction(&id).unwrap()));
+    fs.sync().unwrap();
+    assert!(happens.lock().is_none(), "it ended meanwhile");
+    fs.mk(ROOT, "after");
+    fs.sync().unwrap();
+    sound(&fs);
 }
