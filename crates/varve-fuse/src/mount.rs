@@ -70,7 +70,7 @@ impl fmt::Display for MountMethod {
 }
 
 /// How to mount.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
     /// What mount tables show as the source: the store.
     pub source: OsString,

@@ -59,8 +59,16 @@ impl ViewDesk {
             FsError::Storage(format!("{} cannot be mounted: {reason}", name.path().display()))
         };
         let place = self.place(name).map_err(|error| failed(&error.message()))?;
-        let mounted = mount_within(&place, &self.options_for(name)?);
-        let mounted = mounted.map_err(|error| failed(&error))?;
+        let mounted = loop {
+            let options = self.options_for(name)?;
+            let mounted = mount_within(&place, &options).map_err(|error| failed(&error))?;
+            // Who gives the main mount other flags gives them to the views that are mounted by then.
+            if self.options_for(name).ok().is_none_or(|now| now == options) {
+                break mounted;
+            }
+            drop(mounted);
+            place.unmount(UnmountMode::Force).map_err(|error| failed(&error))?;
+        };
         let options = self.session_for(name)?;
         let session = Session::new(Arc::<VarveFs>::clone(&fs), mounted, &options);
         let session = session.map_err(|error| failed(&error))?;

@@ -177,8 +177,10 @@ pub fn serve(
 /// Gives the mount on `dir`, and the mounts of views within it, the flags among `choices`, as `mount -o remount` asks; what
 /// the daemon itself was told when it began stays.
 pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
-    let mounts = find_mounts()
-        .map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))?;
+    let look = || {
+        find_mounts().map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))
+    };
+    let mounts = look()?;
     let resolved = dir.canonicalize().map_err(|error| Error::io("find", dir, &error))?;
     let Some(mount) = mounts.iter().rfind(|mount| mount.dir == resolved) else {
         return Err(Error::failed(format!("no Varve is mounted on {}", dir.display()))
@@ -192,7 +194,8 @@ pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
         return Err(Error::failed(text).hint(mount_again(&mount.dir)));
     }
     varve_fuse::remount(mount, &options)?;
-    for (name, view) in views::views_of(mount, &mounts) {
+    // Views that come from now on have these flags, those that have come until now the ones before.
+    for (name, view) in views::views_of(mount, &look()?) {
         let read_only = options.read_only || name.kind == ViewKind::Snapshot;
         let options = MountOptions { read_only, ..options.clone() };
         varve_fuse::remount(view, &options).map_err(|error| {

@@ -538,6 +538,34 @@ fn flags_that_are_changed_hold_for_views_and_all_other_ways() {
     assert_eq!(fs::read(dir.join("new")).unwrap(), b"x");
 }
 
+/// A view that was mounted while the flags changed kept the old ones. Chance says whether one is.
+#[test]
+fn flags_that_change_while_views_come_hold_for_all_of_them() {
+    let Some(mount) = Mount::new() else { return };
+    let dir = mount.path();
+    let names: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
+    for name in &names {
+        run(varve().args(["snapshot", "create"]).arg(&dir).arg(name));
+    }
+    let begun = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        let views_come = scope.spawn(|| {
+            begun.wait();
+            for name in &names {
+                fs::metadata(dir.join(".varve/snapshots").join(name).join(".")).unwrap();
+            }
+        });
+        begun.wait();
+        run(varve().arg(mount.store()).arg(&dir).args(["-o", "rw,remount,nosuid"]));
+        views_come.join().unwrap();
+    });
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let within = format!(" {}/", dir.display());
+    let views: Vec<&str> = mounts.lines().filter(|line| line.contains(&within)).collect();
+    let old: Vec<_> = views.iter().filter(|line| !line.contains("nosuid")).collect();
+    assert!(!views.is_empty() && old.is_empty(), "{} of {}: {old:?}", old.len(), views.len());
+}
+
 /// Nor when the daemon is told to end: it took away what was at the path by then.
 #[test]
 fn a_daemon_that_ends_takes_its_own_mount_away_alone() {
