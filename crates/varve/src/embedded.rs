@@ -32,7 +32,7 @@
 //! # }
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use varve_fs::{Dictionaries, TransactionOptions, VarveFs, ViewKind, ViewName};
 use varve_types::InodeId;
@@ -117,13 +117,20 @@ impl FileSystem {
         self.transaction(&name.name)
     }
 
-    /// The open transaction with this id.
+    /// The open transaction with this id. All that are asked for share one file system.
     pub fn transaction(&self, id: &str) -> Result<Transaction> {
         let main = self.inner();
-        let opened =
-            main.transaction(id).and_then(|txn| Ok((txn.root, main.open_view(&txn.name())?)));
+        let mut in_use = self.transactions.lock();
+        in_use.retain(|_, view| view.strong_count() > 0);
+        let opened = main.transaction(id).and_then(|txn| {
+            let shared = in_use.get(id).and_then(Weak::upgrade);
+            let view = shared.map_or_else(|| main.open_view(&txn.name()).map(Arc::new), Ok)?;
+            Ok((txn.root, view))
+        });
         let (root, view) = opened.map_err(|error| views::no_transaction(id, error))?;
-        Ok(Transaction { main, view: Arc::new(view), id: id.to_owned(), root })
+        in_use.insert(id.to_owned(), Arc::downgrade(&view));
+        drop(in_use);
+        Ok(Transaction { main, view, id: id.to_owned(), root })
     }
 
     /// The ids of the open transactions, oldest first.
@@ -203,7 +210,7 @@ mod tests {
 
     use varve_fs::{FormatOptions, Isolation, MountOptions};
     use varve_types::FileName;
-    use varve_vfs::Caller;
+    use varve_vfs::{Caller, RenameMode};
 
     use super::*;
     use crate::store;
@@ -230,6 +237,27 @@ mod tests {
         txn.commit().unwrap();
         assert!(file_system.vfs().lookup(InodeId::ROOT, name).is_ok());
         drop(txn);
+        file_system.close().unwrap();
+    }
+
+    /// Each had a file system of its own, which knew nothing of what the other moved.
+    #[test]
+    fn who_asks_for_a_transaction_again_gets_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        store::format(dir.path(), &FormatOptions::default()).unwrap();
+        let file_system = FileSystem::open(dir.path(), &MountOptions::default()).unwrap();
+        let one = file_system.begin().unwrap();
+        let two = file_system.transaction(one.id()).unwrap();
+        let (root, [old, new]) =
+            (InodeId::ROOT, [b"old", b"new"].map(|name| FileName::new(name).unwrap()));
+        one.vfs().mkdir(Caller::ROOT, root, old, 0o755).unwrap();
+        let seen = two.vfs().lookup(root, old).unwrap().attr.ino;
+        one.vfs().rename(root, old, root, new, RenameMode::Replace).unwrap();
+        assert_eq!(two.vfs().getattr(seen).unwrap().ino, seen);
+        drop(one);
+        two.commit().unwrap();
+        assert!(file_system.vfs().lookup(root, new).is_ok());
+        drop(two);
         file_system.close().unwrap();
     }
 }

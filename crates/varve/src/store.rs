@@ -1,12 +1,14 @@
 //! A store as a whole: format, open, who holds it.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use varve_engine::tuning::layout::stored_rows;
 use varve_engine::{StoreDesign, StoreError};
@@ -42,6 +44,8 @@ pub struct FileSystem {
     fs: Arc<VarveFs>,
     env: Arc<OsEnv>,
     dir: PathBuf,
+    /// The file systems of transactions that are in use, by id: what one knows of its files the other would not.
+    pub(crate) transactions: Mutex<BTreeMap<String, Weak<VarveFs>>>,
 }
 
 /// A store that is locked, to be opened: the same one, whatever its path leads to by then.
@@ -84,7 +88,7 @@ impl FileSystem {
     }
 
     fn new(fs: VarveFs, env: Arc<OsEnv>, dir: &Path) -> FileSystem {
-        FileSystem { fs: Arc::new(fs), env, dir: dir.to_path_buf() }
+        FileSystem { fs: Arc::new(fs), env, dir: dir.to_path_buf(), transactions: Mutex::default() }
     }
 
     /// The directory of the store, whatever its path leads to by now.
