@@ -36,6 +36,9 @@ use rustix::io::Errno;
 
 use crate::harness::{self, Mount};
 
+/// A change of an open file, and what it is called.
+type NamedChange<'a> = (&'a str, &'a (dyn Fn(&File) + Sync));
+
 /// Where a test runs.
 pub(crate) enum Place {
     /// On a Varve mount.

@@ -13,7 +13,7 @@ use varve_testkit::{eventually, there_is};
 
 use super::rollback::roll_back;
 use super::views::{begin, commit, id, snapshot, text, write_at};
-use super::{Place, as_user, pattern, refused, refused_io, semantics};
+use super::{NamedChange, Place, as_user, pattern, refused, refused_io, semantics};
 use crate::harness::{run, varve};
 
 semantics!(
@@ -114,7 +114,7 @@ fn capabilities_behind_commits(place: &Place) {
     let name = "security.capability";
     let from = dir.join("from");
     fs::write(&from, pattern(1, 300)).unwrap();
-    let changes: [(&str, &(dyn Fn(&File) + Sync)); 4] = [
+    let changes: [NamedChange; 4] = [
         ("write", &|file| file.write_all_at(b"other", 0).unwrap()),
         ("write that makes it large", &|file| file.write_all_at(b"other", 200_000).unwrap()),
         ("reserve", &|file| {

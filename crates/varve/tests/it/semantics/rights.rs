@@ -10,7 +10,10 @@ use rustix::fs::{
 use rustix::io::Errno;
 use varve_testkit::{Command, put_program};
 
-use super::{Place, as_user, changed, chmod, mode, pattern, refused, refused_io, semantics, tick};
+use super::{
+    NamedChange, Place, as_user, changed, chmod, mode, pattern, refused, refused_io, semantics,
+    tick,
+};
 
 semantics!(
     groups_and_sticky_directories,
@@ -121,7 +124,7 @@ fn set_id_of_programs(place: &Place) {
         let original = named("original");
         fs::write(&original, &image).unwrap();
         chmod(&original, 0o755);
-        let changes: [(&str, &(dyn Fn(&File) + Sync)); 3] = [
+        let changes: [NamedChange; 3] = [
             ("written", &|file| file.write_all_at(&image, 0).unwrap()),
             ("copied", &|file| {
                 let from = File::open(&original).unwrap();
