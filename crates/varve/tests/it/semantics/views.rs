@@ -467,6 +467,8 @@ fn blocks_of_large_files(place: &Place) {
     .unwrap();
     inside.sync_all().unwrap();
     assert!(store("views") < mib, "{} bytes of a transaction", store("views"));
+    drop(inside);
+    let inside = File::open(view.join("huge")).unwrap();
     assert_eq!(rustix::fs::seek(&inside, rustix::fs::SeekFrom::Data(9 * gib)).unwrap() >> 30, 10);
     drop(inside);
     assert_eq!(bytes_at(&huge, 5 * gib, 30), [0; 30]);
