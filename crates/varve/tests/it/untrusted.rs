@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use rustix::fs::inotify;
@@ -482,7 +482,7 @@ fn flags_that_are_changed_hold_for_views_and_all_other_ways() {
     run(varve().args(["snapshot", "create"]).arg(&dir).arg("was"));
     let [one, two, before] = [0; 3].map(|_| {
         let begun = run(varve().args(["txn", "begin"]).arg(&dir)).stdout;
-        std::path::PathBuf::from(String::from_utf8(begun).unwrap().trim())
+        PathBuf::from(String::from_utf8(begun).unwrap().trim())
     });
     let snapshot = dir.join(".varve/snapshots/was");
     assert!(snapshot.join("true").exists());
@@ -566,6 +566,31 @@ fn flags_that_change_while_views_come_hold_for_all_of_them() {
     assert!(!views.is_empty() && old.is_empty(), "{} of {}: {old:?}", old.len(), views.len());
 }
 
+/// A store, mounted on `above/mnt`, and another mount with a file on `elsewhere/mnt`, to which that path leads once
+/// [`lead_elsewhere`] is called; all in `base`.
+fn with_another_mount(base: &Path) -> [PathBuf; 2] {
+    let [store, dir, other] = ["store", "above/mnt", "elsewhere/mnt"].map(|name| base.join(name));
+    [&dir, &other].iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+    run(varve().arg("format").arg(&store));
+    run(varve().arg("mount").arg(&store).arg(&dir));
+    run(Command::new("mount").args(["-t", "tmpfs", "varve-test"]).arg(&other));
+    fs::write(other.join("precious"), "").unwrap();
+    [store, other]
+}
+
+/// Puts a link to `elsewhere` in the place of `above`, which is `moved` then.
+fn lead_elsewhere(base: &Path) {
+    fs::rename(base.join("above"), base.join("moved")).unwrap();
+    symlink("elsewhere", base.join("above")).unwrap();
+}
+
+/// Whether the file of the other mount is there still; takes that mount away.
+fn is_left(other: &Path) -> bool {
+    let left = other.join("precious").exists();
+    let _ = rustix::mount::unmount(other, rustix::mount::UnmountFlags::DETACH);
+    left
+}
+
 /// Nor when the daemon is told to end: it took away what was at the path by then.
 #[test]
 fn a_daemon_that_ends_takes_its_own_mount_away_alone() {
@@ -574,14 +599,8 @@ fn a_daemon_that_ends_takes_its_own_mount_away_alone() {
     }
     let base = tempfile::tempdir().unwrap();
     let at = |name: &str| base.path().join(name);
-    let (store, dir, other) = (at("store"), at("above/mnt"), at("elsewhere/mnt"));
-    [&dir, &other].iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
-    run(varve().arg("format").arg(&store));
-    run(varve().arg("mount").arg(&store).arg(&dir));
-    run(Command::new("mount").args(["-t", "tmpfs", "varve-test"]).arg(&other));
-    fs::write(other.join("precious"), "").unwrap();
-    fs::rename(at("above"), at("moved")).unwrap();
-    symlink("elsewhere", at("above")).unwrap();
+    let [store, other] = with_another_mount(base.path());
+    lead_elsewhere(base.path());
     let status = run(varve().args(["status", "--json"]).arg(&store)).stdout;
     let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
     let pid = i32::try_from(status["holder"]["pid"].as_i64().unwrap()).unwrap();
@@ -590,8 +609,7 @@ fn a_daemon_that_ends_takes_its_own_mount_away_alone() {
     let log = store.join("varve.log");
     let noticed = || fs::read_to_string(&log).unwrap().contains("nothing is mounted on");
     varve_testkit::eventually("it does what it was told", noticed);
-    let left = other.join("precious").exists();
-    let _ = rustix::mount::unmount(&other, rustix::mount::UnmountFlags::DETACH);
+    let left = is_left(&other);
     run(varve().arg("umount").arg(at("moved/mnt")));
     assert!(left);
 }
@@ -604,28 +622,21 @@ fn a_path_that_is_led_elsewhere_meanwhile_is_not_unmounted() {
     }
     let base = tempfile::tempdir().unwrap();
     let at = |name: &str| base.path().join(name);
-    let (store, dir, other) = (at("store"), at("above/mnt"), at("elsewhere/mnt"));
-    [&dir, &other].iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
-    run(varve().arg("format").arg(&store));
-    run(varve().arg("mount").arg(&store).arg(&dir));
-    run(Command::new("mount").args(["-t", "tmpfs", "varve-test"]).arg(&other));
-    fs::write(other.join("precious"), "").unwrap();
+    let [store, other] = with_another_mount(base.path());
     let opened = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
     inotify::add_watch(&opened, store.join("LOCK"), inotify::WatchFlags::OPEN).unwrap();
     let taken = std::thread::scope(|scope| {
         let swapping = scope.spawn(|| {
             rustix::io::read(&opened, &mut [0; 4096]).unwrap();
-            fs::rename(at("above"), at("moved")).unwrap();
-            symlink("elsewhere", at("above")).unwrap();
+            lead_elsewhere(base.path());
         });
-        let taken = varve().args(["umount", "--force"]).arg(&dir).output().unwrap();
+        let taken = varve().args(["umount", "--force"]).arg(at("above/mnt")).output().unwrap();
         // If it has not looked who holds the store.
         drop(fs::File::open(store.join("LOCK")).unwrap());
         swapping.join().unwrap();
         taken.status.success()
     });
-    let left = other.join("precious").exists();
-    let _ = rustix::mount::unmount(&other, rustix::mount::UnmountFlags::DETACH);
+    let left = is_left(&other);
     if !taken || !left {
         run(varve().arg("umount").arg(at("moved/mnt")));
     }
@@ -645,8 +656,7 @@ fn a_daemon_removes_nothing_but_its_own_sockets() {
     run(varve().arg("format").arg(&store));
     run(varve().arg("mount").arg(&store).arg(&dir));
     ["control", "kv"].iter().for_each(|name| fs::write(other.join(name), "precious").unwrap());
-    fs::rename(at("above"), at("moved")).unwrap();
-    symlink("elsewhere", at("above")).unwrap();
+    lead_elsewhere(base.path());
     run(varve().arg("umount").arg(&dir));
     let moved = at("moved/store");
     varve_testkit::eventually("it is closed", || !moved.join("control").exists());
