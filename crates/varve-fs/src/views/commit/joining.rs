@@ -1,8 +1,8 @@
 //! Step 3 of a commit, and how it is taken back.
 //!
 //! Nobody sees these rows before the branch commits, with all of them. So they come a portion at a time, as there may be any
-//! number: those of large files, marks that come, and then marks and limits that go, so that no directory is without one. What a crash
-//! leaves of them stays in the transaction, and its next commit writes them anew.
+//! number: those of large files, marks that come, and then marks and limits that go. What a crash leaves of them stays in the
+//! transaction, and its next commit writes them anew; until then a directory is without a mark if another has got the number of it.
 
 use std::collections::BTreeMap;
 
