@@ -51,7 +51,10 @@ impl VarveFs {
         let len = (len as u64).min(inode.size.saturating_sub(offset)).min(READ_BYTES_MAX);
         let mut buffer = vec![0; len as usize];
         let read = from.objects.read_origin(ino, |file| file.read_at(&mut buffer, offset));
-        buffer.truncate(read.map_err(|error| from.object_error("read", ino, error))?);
+        let read = read.map_err(|error| from.object_error("read", ino, error))?;
+        if read < buffer.len() {
+            return Err(from.ends_early(ino, offset + read as u64, inode.size));
+        }
         Ok(buffer.into())
     }
 
@@ -136,7 +139,7 @@ impl VarveFs {
             let len = (inode.size - at).min(COPY_BYTES_MAX);
             let copy = |file: &dyn File| copy_part((file, at), (object, at), len);
             match from.objects.read_origin(ino, copy).map_err(fail)? {
-                (0, _) => break,
+                (0, _) => return Err(from.ends_early(ino, at, inode.size)),
                 (copied, _) => at += copied,
             }
         }

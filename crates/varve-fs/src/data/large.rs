@@ -174,12 +174,7 @@ impl VarveFs {
         let fail = |error| self.object_error("cut", inode.ino, error);
         let (len, size) = (object.stat().map_err(fail)?.len, inode.size);
         if len < size {
-            let path = self.objects.path(inode.ino);
-            return Err(FsError::Storage(format!(
-                "{} is damaged at offset {len}: it ends here, its row says {size} bytes; run `varve fsck`, \
-                 restore the file from a backup",
-                path.display()
-            )));
+            return Err(self.ends_early(inode.ino, len, size));
         }
         if len > size && self.options.read_only {
             return Ok(false);
@@ -188,6 +183,33 @@ impl VarveFs {
             object.set_len(size).map_err(fail)?;
         }
         Ok(true)
+    }
+
+    /// The error of a large file whose bytes end at `len`, below the size that its row claims.
+    pub(crate) fn ends_early(&self, ino: InodeId, len: u64, size: u64) -> FsError {
+        FsError::Storage(format!(
+            "{} is damaged at offset {len}: it ends here, its row says {size} bytes; run `varve fsck`, \
+             restore the file from a backup",
+            self.objects.path(ino).display()
+        ))
+    }
+
+    /// Where the bytes of `inode` ended when `read` of the `wanted` bytes from `offset` on were found, if that is before its row
+    /// says: the row is clean and still says so. A file that somebody cuts meanwhile gets another row first.
+    pub(super) fn early_end(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        (read, wanted): (usize, usize),
+    ) -> FsResult<Option<u64>> {
+        let Content::Object { dirty: false, .. } = inode.content else { return Ok(None) };
+        let claimed = inode.size.saturating_sub(offset);
+        if read as u64 >= claimed.min(wanted.min(READ_BYTES_MAX) as u64) {
+            return Ok(None);
+        }
+        let now = self.read_inode(inode.ino)?;
+        let is_same = now.content == inode.content && now.size == inode.size;
+        Ok(is_same.then_some(offset + read as u64))
     }
 
     /// Where the bytes of an object end for who reads it: at its end, but on a mount that may not change anything at that of

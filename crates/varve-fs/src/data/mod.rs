@@ -108,7 +108,11 @@ impl VarveFs {
                     Some(object) => {
                         let left = self.claimed_end(&inode).saturating_sub(offset);
                         let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
-                        Some(self.read_object(ino, object.as_ref(), offset, len)?)
+                        let bytes = self.read_object(ino, object.as_ref(), offset, len)?;
+                        if let Some(end) = self.early_end(&inode, offset, (bytes.len(), len))? {
+                            return Err(self.ends_early(ino, end, inode.size));
+                        }
+                        Some(bytes)
                     }
                     None => None,
                 },

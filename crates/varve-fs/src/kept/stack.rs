@@ -67,7 +67,13 @@ impl File for Stack<'_> {
             let piece = &mut buf[(at - offset) as usize..(next - offset) as usize];
             let count = match place {
                 Place::Own(overlay) => overlay.read_own(piece, at)?,
-                Place::Bottom => self.bottom.read_at(piece, at)?,
+                Place::Bottom => {
+                    let count = self.bottom.read_at(piece, at)?;
+                    if let Some(lowest) = self.blocks.last() {
+                        lowest.check_below(at + count as u64, next)?;
+                    }
+                    count
+                }
                 Place::Hole => 0,
             };
             piece[count..].fill(0);

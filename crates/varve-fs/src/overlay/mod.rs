@@ -289,10 +289,24 @@ impl Overlay {
                 true => self.read_own(piece, at)?,
                 false => ask(base, |base| base.read_at(piece, at))?,
             };
+            if !is_own {
+                self.check_below(at + count as u64, next)?;
+            }
             piece[count..].fill(0);
             at = next;
         }
         Ok(end.saturating_sub(offset) as usize)
+    }
+
+    /// Fails if what lies below, of which `at..end` was wanted and not found, had bytes there when the overlay was made: it was cut
+    /// behind our back.
+    pub(crate) fn check_below(&self, at: u64, end: u64) -> io::Result<()> {
+        let base_len = self.header.base_len;
+        if at < end.min(base_len) {
+            let text = format!("it ends at offset {at} and had {base_len} bytes; run `varve fsck`");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+        }
+        Ok(())
     }
 
     fn seek(&self, base: &dyn Base, what: Seek, offset: u64) -> io::Result<u64> {

@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME};
-use varve_fs::{FormatOptions, MountOptions};
+use varve_fs::{FormatOptions, MountOptions, TransactionOptions, ViewKind, ViewName};
 use varve_testkit::crash::{Step, Subject};
 use varve_testkit::fsops::{Lockstep, Session, Times, TreeDump, tree};
 use varve_testkit::rng::Rng;
 use varve_types::Timestamp;
-use varve_vfs::Vfs;
+use varve_vfs::{FsError, Vfs};
 
 use crate::crash::{STORE, open, sim_store};
 use crate::crash_points::{Store, open_tiny, script};
-use crate::support::{Calls, ROOT, name};
+use crate::support::{Calls, READ, ROOT, name};
 
 /// A closed store with every kind of file, and what it holds.
 fn sample(seed: u64) -> (Arc<SimEnv>, TreeDump) {
@@ -254,6 +254,58 @@ fn a_clock_that_jumps_loses_nothing_and_ids_stay_unique() {
             lockstep.check_tree(&fs).unwrap();
             assert_eq!(fs.check(&mut |_| ()).unwrap().findings, [], "seed {seed}, round {round}");
             fs.close().unwrap();
+        }
+    }
+}
+
+/// A large file that had been cut below read as zeros in snapshots, transactions and clones, and through handles that were open:
+/// only opening it in the main view looked at its length.
+#[test]
+fn a_large_file_that_was_cut_below_reads_as_an_error_wherever_it_is_seen() {
+    for (keeps, opened_before) in [(false, false), (true, false), (false, true), (true, true)] {
+        let env = sim_store(1, &FormatOptions::default());
+        let fs = open(&env);
+        let dir = fs.mk_dir(ROOT, "dir");
+        let large = fs.mk(dir, "large");
+        fs.put_at(large, 0, &vec![7; 300_000]);
+        fs.clone_tree(ROOT, name("dir"), ROOT, name("clone")).unwrap();
+        fs.create_snapshot("s").unwrap();
+        let id = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap().name;
+        if keeps {
+            fs.put_at(large, 10, b"changed since");
+        }
+        fs.sync().unwrap();
+        let view = |kind, name: &str| fs.open_view(&ViewName { kind, name: name.to_owned() });
+        let snapshot = view(ViewKind::Snapshot, "s").unwrap();
+        let transaction = view(ViewKind::Transaction, &id).unwrap();
+        let own =
+            transaction.find(transaction.find(ROOT, "dir").unwrap().ino, "large").unwrap().ino;
+        transaction.put_at(own, 20, b"changed");
+        let places = [(&fs, "dir"), (&fs, "clone"), (&snapshot, "dir"), (&transaction, "dir")];
+        let mut places: Vec<_> = places
+            .into_iter()
+            .map(|(fs, at)| (fs, at, fs.find(fs.find(ROOT, at).unwrap().ino, "large").unwrap().ino))
+            .map(|(fs, at, ino)| (fs, at, ino, opened_before.then(|| fs.open_as(ino, READ))))
+            .collect();
+        env.truncate_raw(&Path::new(STORE).join(format!("objects/0/0/{large}")), 100_000).unwrap();
+        for (fs, at, ino, handle) in &mut places {
+            let what = format!("{at}, kept {keeps}, opened before {opened_before}");
+            let handle = match handle.take().map_or_else(|| Ok(fs.open(*ino, READ)?.handle), Ok) {
+                Ok(handle) => handle,
+                Err(error) => {
+                    let error: FsError = error;
+                    assert!(error.to_string().contains("100000"), "{what}: {error}");
+                    continue;
+                }
+            };
+            for offset in [99_000, 150_000] {
+                let read = fs.read(*ino, handle, offset, 4096);
+                let error = read.expect_err(&what).to_string();
+                assert!(error.contains(&format!("/{large}")), "{what}: {error}");
+                assert!(error.contains("offset"), "{what}: {error}");
+            }
+            assert_eq!(fs.read(*ino, handle, 50_000, 10).unwrap()[..], [7; 10], "{what}");
+            fs.release(*ino, handle).unwrap();
         }
     }
 }
