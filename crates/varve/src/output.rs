@@ -90,6 +90,11 @@ pub(crate) fn error(error: &Error) {
     drop(writeln!(std::io::stderr(), "varve: {error}"));
 }
 
+/// Writes what else is to be known of something that succeeded to the standard error output.
+pub(crate) fn note(text: &str) {
+    drop(writeln!(std::io::stderr(), "varve: note: {text}"));
+}
+
 /// Whether there is somebody to ask.
 pub(crate) fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()

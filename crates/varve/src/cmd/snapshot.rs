@@ -232,6 +232,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             if *json {
                 return output::json(&created);
             }
+            if let Some(note) = created["note"].as_str() {
+                output::note(note);
+            }
             output::line(match &created["path"] {
                 Value::Null => name.clone().into_bytes(),
                 path => output::place(path),

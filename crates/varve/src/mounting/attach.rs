@@ -40,6 +40,7 @@ fn refuse_if(seen: std::io::Result<Option<Elsewhere>>) -> Result<()> {
 impl ViewDesk {
     /// Mounts a view on its place, unless it is mounted.
     pub(super) fn attach(self: &Arc<Self>, name: &ViewName) -> FsResult<()> {
+        self.check_shows_views()?;
         // As if it was gone already, to be looked up again, and by the successor.
         let _working = self.door.enter().ok_or(FsError::Stale)?;
         self.attach_now(name)?;

@@ -28,6 +28,7 @@ impl ViewDesk {
         };
         match what {
             Transact::Begin { dir, how } => {
+                self.check_shows_views()?;
                 let options = transaction::options(&how);
                 let options =
                     options.ok_or(FsError::Invalid("a transaction has no such option"))?;

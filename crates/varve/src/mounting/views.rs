@@ -22,8 +22,8 @@ use varve_engine::paths::WritePaths;
 use varve_fs::fsck::Progress;
 use varve_fs::{CommitError, VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    ASKED_WAITS_MAX, MountOptions, MountPoint, MountWatch, Notifier, SessionOptions, UnmountError,
-    UnmountMode, find_mounts, unmount_that,
+    ASKED_WAITS_MAX, MountMethod, MountOptions, MountPoint, MountWatch, Notifier, SessionOptions,
+    UnmountError, UnmountMode, find_mounts, unmount_that,
 };
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -83,6 +83,9 @@ pub(crate) struct ViewDesk {
     pub(super) dir: PathBuf,
     /// The main mount; `None`: the kernel does not tell of it, and no view can be mounted.
     pub(super) main: Option<MountWatch>,
+    /// Whether views can be mounted: not where the helper of an ordinary user has mounted, whom the kernel lets mount
+    /// nothing within.
+    shows_views: bool,
     pub(super) mount: MountOptions,
     pub(super) session: SessionOptions,
     pub(super) notifier: Notifier,
@@ -105,6 +108,7 @@ impl ViewDesk {
             fs: attached.file_system.inner(),
             dir: attached.ready.dir.clone(),
             main: find_main(attached),
+            shows_views: attached.ready.method != MountMethod::Fusermount.to_string(),
             mount,
             session: SessionOptions { passthrough: false, ..session_options(choices) },
             notifier: attached.session.notifier(),
@@ -160,6 +164,35 @@ impl ViewDesk {
         })
     }
 
+    /// Refuses what needs the directory of a view on a mount that can have none.
+    pub(super) fn check_shows_views(&self) -> FsResult<()> {
+        match self.shows_views {
+            true => Ok(()),
+            false => Err(FsError::NotSupported(
+                "snapshots and transactions as directories of an ordinary user's mount",
+            )),
+        }
+    }
+
+    /// Fails where no program could enter `what`, and says which mount would show it.
+    fn check_shown(&self, what: &str) -> Result<()> {
+        self.check_shows_views().map_err(|_| {
+            let dir = self.dir.display();
+            let text = format!(
+                "{dir} cannot show {what} as a directory: fusermount has mounted it, and an ordinary user mounts nothing within"
+            );
+            Error::failed(text).hint(format!(
+                "have root mount the store; or `varve umount {dir}`, and mount it in a shell of your own namespace: \
+                 `unshare --user --map-current-user --mount --keep-caps`"
+            ))
+        })
+    }
+
+    /// The directory below which views are to be found, if they are.
+    fn shown_at(&self) -> Option<&Path> {
+        self.shows_views.then_some(&self.dir)
+    }
+
     /// What a client means by `id`: a transaction's id, or the path at which it is mounted.
     fn transaction(&self, id: &str) -> ViewName {
         let place = Path::new(id).strip_prefix(&self.dir).ok().and_then(ViewName::at);
@@ -190,15 +223,11 @@ impl ViewDesk {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Value> {
         match request {
-            ViewRequest::CreateSnapshot { name } => {
-                let path = self.dir.join(views::create_snapshot(&self.fs, name)?.path());
-                self.listing_changed(&ViewName { kind: ViewKind::Snapshot, name: name.clone() });
-                Ok(json!({ "name": name, "path": path.written() }))
-            }
+            ViewRequest::CreateSnapshot { name } => self.create_snapshot(name),
             ViewRequest::DeleteSnapshot { name } => {
                 self.delete_snapshot(name).map(|()| Value::Null)
             }
-            ViewRequest::ListSnapshots => views::list_snapshots(&self.fs, Some(&self.dir)),
+            ViewRequest::ListSnapshots => views::list_snapshots(&self.fs, self.shown_at()),
             ViewRequest::DiffSnapshots { from, to } => {
                 views::diff_snapshots(&self.fs, from, to.as_deref())
             }
@@ -212,6 +241,7 @@ impl ViewDesk {
             }
             ViewRequest::Rollback { name, dry_run: false, .. } => self.roll_back(name, progress),
             ViewRequest::Begin { root, options } => {
+                self.check_shown("a transaction")?;
                 let name = views::begin(&self.fs, *root, options)?;
                 self.begun(&name);
                 self.attach_begun(&name);
@@ -236,7 +266,7 @@ impl ViewDesk {
                 Ok(json!({ "inode": ino.get() }))
             }
             ViewRequest::ListTransactions => {
-                let listed = views::list_transactions(&self.fs, Some(&self.dir))?;
+                let listed = views::list_transactions(&self.fs, self.shown_at())?;
                 Ok(listed.into_iter().map(|(txn, told)| self.with_use(&txn, told)).collect())
             }
             ViewRequest::Diff { id } => {
@@ -247,10 +277,21 @@ impl ViewDesk {
             ViewRequest::Status { id } => {
                 let name = self.transaction(id);
                 self.sync(&name)?;
-                let (txn, told) = views::status(&self.fs, &name.name, Some(&self.dir))?;
+                let (txn, told) = views::status(&self.fs, &name.name, self.shown_at())?;
                 Ok(self.with_use(&txn, told))
             }
         }
+    }
+
+    fn create_snapshot(&self, name: &str) -> Result<Value> {
+        let view = views::create_snapshot(&self.fs, name)?;
+        let path = self.shown_at().map(|dir| dir.join(view.path()));
+        self.listing_changed(&view);
+        let mut created = json!({ "name": name, "path": path.written() });
+        if let Err(error) = self.check_shown("a snapshot") {
+            created["note"] = error.to_string().into();
+        }
+        Ok(created)
     }
 
     /// Deletes a snapshot that nobody uses.

@@ -387,6 +387,92 @@ fn a_transaction_lets_nobody_past_a_directory() {
     assert!(!begun("against-a-group", 1000, 0o705));
 }
 
+/// What a user does on a mount of his own by fusermount, in a mount namespace in which he may open the device. `ok` and `no` say what
+/// must go and what must not.
+const OF_AN_ORDINARY_USER: &str = r#"
+ok() { "$@" >out 2>err || { echo "$* failed:" >&2; cat out err >&2; exit 1; }; }
+no() { if "$@" >out 2>err; then echo "$* went:" >&2; cat out >&2; exit 1; fi; }
+told() { grep -q -e "$1" out err || { echo "not told: $1" >&2; cat out err >&2; exit 1; }; }
+silent() { ! test -s out || { echo "told for nothing:" >&2; cat out >&2; exit 1; }; }
+"$VARVE" format store >/dev/null
+ok "$VARVE" mount store mnt
+trap '"$VARVE" umount mnt >/dev/null' EXIT
+told fusermount
+echo one >mnt/file
+mkdir mnt/dir
+for dir in mnt mnt/dir; do
+    no "$VARVE" txn begin $dir
+    silent
+    told 'cannot show a transaction'
+    told 'hint: have root mount the store.*--map-current-user'
+    no "$VARVE" txn begin --isolation serializable --json $dir
+    silent
+    no python3 -c 'import os, sys; os.getxattr(sys.argv[1], "varve.txn-begin")' $dir
+    told 'not supported'
+    no python3 -c 'import fcntl, os, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x80105601, bytes(16))' $dir
+    told 'not supported'
+    no "$VARVE" txn run $dir -- true
+    told 'cannot show a transaction'
+done
+ok "$VARVE" txn list mnt
+silent
+ok "$VARVE" snapshot create mnt before
+test "$(cat out)" = before
+told 'note: .*cannot show a snapshot'
+ok "$VARVE" snapshot create --json mnt also
+told '"path": *null'
+ok "$VARVE" snapshot list mnt
+told '^before  -$'
+no ls mnt/.varve/snapshots/before
+told 'not supported'
+no "$VARVE" clone mnt/.varve/snapshots/before/file mnt/copy
+# What needs no directory works.
+echo two >mnt/file
+ok "$VARVE" snapshot diff mnt before
+told 'M.*file'
+"$VARVE" snapshot send mnt before >stream
+ok "$VARVE" snapshot rollback mnt before
+test "$(cat mnt/file)" = one
+"$VARVE" umount mnt >/dev/null
+# What the hint says, to the letter.
+trap - EXIT
+export VARVE
+ok unshare --user --map-current-user --mount --keep-caps sh -ec '
+    "$VARVE" mount store mnt
+    trap "\"$VARVE\" umount mnt" EXIT
+    txn=$("$VARVE" txn begin mnt)
+    echo three >"$txn/file"
+    test "$(cat mnt/file)" = one
+    test "$(cat mnt/.varve/snapshots/before/file)" = one
+    "$VARVE" txn commit mnt "$txn"
+    test "$(cat mnt/file)" = three'
+"#;
+
+/// On an ordinary user's mount `txn begin` and `snapshot create` succeeded, and printed directories that were EIO.
+#[test]
+fn an_ordinary_users_mount_leads_to_no_directory_that_is_none() {
+    if !can_mount() || !others_can_run() || !there_is("fusermount3") || !there_is("python3") {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name);
+    fs::create_dir(at("mnt")).unwrap();
+    for path in [base.path(), &at("mnt")] {
+        chown(path, Some(65_534), Some(65_534)).unwrap();
+    }
+    let namespace = r#"mknod "$1" c 10 229 && chmod 666 "$1" && mount --bind "$1" /dev/fuse || exit 77
+        cd "$2" && exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -euc "$3""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", namespace, "sh"]).arg(at("fuse")).arg(base.path());
+    command.arg(OF_AN_ORDINARY_USER).env("VARVE", env!("CARGO_BIN_EXE_varve"));
+    let output = command.output().unwrap();
+    if output.status.code() == Some(77) {
+        return skipped("there is no making of a device that users may open");
+    }
+    let said = [&output.stdout[..], &output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
 /// Everybody was told the names of directories with limits, through directories that only others may search.
 #[test]
 fn limits_below_a_directory_are_told_to_who_may_set_them_alone() {
