@@ -12,6 +12,7 @@
 mod words;
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -78,7 +79,7 @@ pub fn begin(dir: &Path, options: &TransactionOptions) -> Result<Begun> {
 /// 0, and aborted otherwise. If others have changed what it changed, or it gave way to them, it is run again, `retries` times
 /// at most, with a higher priority each time. If its commit fails for another reason the transaction stays open.
 ///
-/// SIGTERM and SIGHUP go to the program, too, and what becomes of it decides; but it is not run again.
+/// The program begins in the working directory if that lies in `dir`, else in `dir`. SIGTERM and SIGHUP go to it, too, and what becomes of it decides; but it is not run again.
 pub fn run(
     dir: &Path,
     command: &[OsString],
@@ -171,20 +172,22 @@ fn run_in(path: &Path, dir: &Path, command: &[OsString], passing: &Passing) -> R
     Ok(status.code().unwrap_or_else(|| SIGNALED + status.signal().unwrap_or_default()))
 }
 
-/// Becomes `command` in a mount namespace of its own in which the view at `path` is seen at `dir`. Returns only if that does
-/// not go.
+/// Becomes `command` in a mount namespace of its own in which the view at `path` is seen at `dir`; in the working directory if that
+/// lies there, else in `dir`. Returns only if that does not go.
 pub fn enter(path: &Path, dir: &Path, command: &[OsString]) -> Error {
     let Some((program, arguments)) = command.split_first() else {
         return Error::usage("there is no program to run");
     };
-    let here = std::env::current_dir().unwrap_or_else(|_| dir.to_path_buf());
+    // Outside of `dir` it would change by relative paths what is no part of the transaction.
+    let inside = std::env::current_dir().ok().filter(|here| here.starts_with(dir));
+    let here = inside.as_deref().unwrap_or(dir);
     #[allow(deprecated, reason = "no descriptors are unshared")]
     let own = rustix::thread::unshare(UnshareFlags::NEWNS);
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     let bound = own
         .and_then(|()| mount_change("/", private))
         .and_then(|()| mount_bind(path, dir))
-        .and_then(|()| rustix::process::chdir(&here))
+        .and_then(|()| rustix::process::chdir(here))
         // Nobody would commit what it does once whoever runs it was killed.
         .and_then(|()| set_parent_process_death_signal(Some(Signal::TERM)));
     if let Err(error) = bound {
@@ -192,5 +195,9 @@ pub fn enter(path: &Path, dir: &Path, command: &[OsString]) -> Error {
             .hint("that takes root; `varve txn begin` takes none");
     }
     let error = Command::new(program).args(arguments).exec();
-    Error::io("run", Path::new(program), &error).hint("is it installed?")
+    let is_relative = Path::new(program).is_relative() && program.as_bytes().contains(&b'/');
+    Error::io("run", Path::new(program), &error).hint(match is_relative && inside.is_none() {
+        true => format!("it begins in {}: give its path from there, or from /", dir.display()),
+        false => "is it installed?".to_owned(),
+    })
 }

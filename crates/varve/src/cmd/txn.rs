@@ -123,7 +123,7 @@ struct RunArguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     retry: u32,
     /// The directory to work in, on a mount: the program sees the transaction there, all others what was before. It begins in
-    /// the working directory that you are in; what it does elsewhere is done at once
+    /// the working directory that you are in if that lies in DIR, else in DIR; what it does outside of DIR is done at once and stays
     dir: PathBuf,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]

@@ -9,9 +9,14 @@ use varve_testkit::{Command, eventually};
 
 use super::views::{LARGE, text};
 use super::{Place, semantics};
-use crate::harness::{run, varve, with_namespaces};
+use crate::harness::{fails, run, varve, with_namespaces};
 
-semantics!(transaction_run_refused, transaction_run_unfinished, transaction_run_stopped);
+semantics!(
+    transaction_run_refused,
+    transaction_run_unfinished,
+    transaction_run_stopped,
+    transaction_run_from_outside
+);
 
 /// Runs `script` in a transaction, with retries; gives what became of it, and how often it ran.
 fn in_txn(place: &Place, script: &str) -> (Output, usize) {
@@ -137,4 +142,40 @@ fn transaction_run_stopped(place: &Place) {
     command.args(["--", "sh", "-c", "kill -INT $$; kill -QUIT $$; echo 1 > file"]);
     run(command.current_dir(&dir));
     assert!(dir.join("file").exists());
+}
+
+/// A program run from a working directory outside of the transaction began there: what it made by relative paths was done at once,
+/// and stayed when it failed.
+fn transaction_run_from_outside(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let _copied = with_namespaces();
+    let shown = place.dir().join("shown");
+    let below = shown.join("below");
+    let outside = place.dir().join("outside");
+    [&below, &outside].iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+    let run_from = |here: &Path, program: &[&str]| {
+        let mut command = varve();
+        command.args(["txn", "run"]).arg(&shown).arg("--").args(program).current_dir(here);
+        command
+    };
+    for (here, begins) in [
+        (place.dir().parent().unwrap(), &shown),
+        (&outside, &shown),
+        (place.dir().as_path(), &shown),
+        (&shown, &shown),
+        (&below, &below),
+    ] {
+        let output = run_from(here, &["sh", "-c", "pwd; echo x > made; exit 7"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{here:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), begins.to_str().unwrap());
+        run(&mut run_from(here, &["sh", "-c", "echo x > made"]));
+        assert!(!here.join("made").exists() || here == begins, "{here:?}");
+        fs::remove_file(begins.join("made")).unwrap();
+    }
+    // A program that lies where one is, and not where it begins.
+    fs::write(outside.join("program"), "#!/bin/sh\n").unwrap();
+    let said = fails(&mut run_from(&outside, &["./program"]), 1);
+    assert!(said.contains(&format!("it begins in {}", shown.display())), "{said}");
 }
