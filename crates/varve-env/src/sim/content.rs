@@ -37,6 +37,17 @@ pub(super) enum Change {
     Zero { offset: u64, len: u64, grow: bool },
 }
 
+impl Change {
+    /// Pages that `content` grows by, at most.
+    pub(super) fn pages_needed(&self, content: &Content) -> u64 {
+        match self {
+            Change::Write { offset, bytes } => content.pages_missing(*offset, bytes.len() as u64),
+            Change::Reserve { offset, len, .. } => content.pages_missing(*offset, *len),
+            Change::SetLen(_) | Change::Zero { .. } => 0,
+        }
+    }
+}
+
 /// The pieces of `offset..offset + len` that lie in one `unit` each: (unit number, start within it,
 /// length).
 fn pieces(offset: u64, len: u64, unit: u64) -> impl Iterator<Item = (u64, u64, u64)> {
@@ -65,6 +76,21 @@ impl Content {
     pub(super) fn pages_missing(&self, offset: u64, len: u64) -> u64 {
         pieces(offset, len, PAGE_BYTES).filter(|(page, ..)| !self.pages.contains_key(page)).count()
             as u64
+    }
+
+    /// Whether a page is there.
+    pub(super) fn has_page(&self, page: u64) -> bool {
+        self.pages.contains_key(&page)
+    }
+
+    /// The numbers of the pages of which a range has a part.
+    pub(super) fn pages_of(offset: u64, len: u64) -> std::ops::Range<u64> {
+        if len == 0 { 0..0 } else { offset / PAGE_BYTES..(offset + len).div_ceil(PAGE_BYTES) }
+    }
+
+    /// Those that are there from `first` up to `end`.
+    pub(super) fn pages_in(&self, first: u64, end: u64) -> impl Iterator<Item = u64> {
+        self.pages.range(first..end).map(|(page, _)| *page)
     }
 
     /// Copies bytes out; returns how many there were.

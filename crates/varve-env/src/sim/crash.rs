@@ -38,7 +38,6 @@ pub(super) fn power_cut(disk: &Disk, survival: &mut Survival) -> Disk {
     let mut names = surviving_names(disk, survival);
     let links = count_links(&names);
     let mut nodes = BTreeMap::new();
-    let mut used_pages = 0;
     for (id, node) in &disk.nodes {
         let Some(links) = links.get(id).copied() else {
             continue;
@@ -46,27 +45,44 @@ pub(super) fn power_cut(disk: &Disk, survival: &mut Survival) -> Disk {
         let body = match &node.body {
             Body::Dir(_) => {
                 let current = names.remove(id).unwrap_or_default();
-                Body::Dir(DirBody { durable: current.clone(), current })
+                let names_most = current.len() as u64;
+                Body::Dir(DirBody { durable: current.clone(), current, names_most })
             }
-            Body::File(file) => {
-                let current = surviving_bytes(disk, file, survival);
-                used_pages += current.page_count();
-                Body::File(FileBody { durable: current.clone(), current, unsynced: Vec::new() })
-            }
+            Body::File(file) => Body::File(file.booted(surviving_bytes(disk, file, survival))),
         };
         let (modified, accessed) = (node.modified, node.accessed);
-        let node = Node { body, links, disk_refs: links, handles: 0, modified, accessed };
+        let (disk_refs, handles, taken_pages) = (links, 0, 0);
+        let node = Node { body, links, disk_refs, handles, taken_pages, modified, accessed };
         nodes.insert(*id, Arc::new(node));
     }
-    Disk {
+    let mut booted = Disk {
         nodes,
         unsynced_names: Vec::new(),
-        used_pages,
+        used_pages: 0,
         next_node: disk.next_node,
         capacity_pages: disk.capacity_pages,
+        others_pages: disk.others_pages,
+        rules: disk.rules,
         freed: disk.freed.clone(),
         shares_room: disk.shares_room,
         failures: disk.failures,
+    };
+    booted.recount_all();
+    lose_what_has_no_room(disk, &mut booted);
+    booted
+}
+
+/// Where writes take no room before their sync, no more of them is on the disk than fits.
+fn lose_what_has_no_room(before: &Disk, booted: &mut Disk) {
+    let ids: Vec<NodeId> = booted.nodes.keys().copied().collect();
+    for id in ids.into_iter().filter(|_| before.rules.delayed_errno != 0) {
+        if booted.used_pages + booted.others_pages <= booted.capacity_pages {
+            return;
+        }
+        if let (Ok(file), Ok(left)) = (before.file(id), booted.file_mut(id)) {
+            *left = file.booted(file.durable.clone());
+        }
+        booted.recount(id);
     }
 }
 

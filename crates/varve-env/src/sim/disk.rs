@@ -9,7 +9,7 @@
 //! Nodes are shared between copies of a disk until one of them changes, so that a copy costs little.
 //!
 //! A node lives while a name, a name on disk, a waiting change or an open file refers to it. Only nodes
-//! with a name or an open file take room.
+//! with a name or an open file take room, unless the rules of [`super::room`] say otherwise.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -21,6 +21,7 @@ use varve_types::Timestamp;
 
 use super::content::{Change, Content, PAGE_BYTES};
 use super::rng::Rng;
+use super::room::{FileRoom, RoomRules};
 use crate::FileKind;
 
 // Error numbers, as the kernel gives them in each case.
@@ -62,6 +63,8 @@ pub(super) struct Node {
     pub(super) disk_refs: u32,
     /// Open files.
     pub(super) handles: u32,
+    /// Pages that it takes.
+    pub(super) taken_pages: u64,
     pub(super) modified: Timestamp,
     pub(super) accessed: Timestamp,
 }
@@ -81,6 +84,7 @@ pub(super) struct FileBody {
     pub(super) current: Content,
     pub(super) durable: Content,
     pub(super) unsynced: Vec<Change>,
+    pub(super) room: FileRoom,
 }
 
 /// A directory's names.
@@ -88,6 +92,8 @@ pub(super) struct FileBody {
 pub(super) struct DirBody {
     pub(super) current: Names,
     pub(super) durable: Names,
+    /// The most names that it ever had: its room comes back only with itself.
+    pub(super) names_most: u64,
 }
 
 /// `name` in `dir` comes to stand for `node`, or for nothing.
@@ -109,6 +115,9 @@ pub(super) struct Disk {
     pub(super) next_node: NodeId,
     pub(super) used_pages: u64,
     pub(super) capacity_pages: u64,
+    /// Pages that files of others take.
+    pub(super) others_pages: u64,
+    pub(super) rules: RoomRules,
     /// The bytes of files that went lately: what a sector that was never written may still hold.
     pub(super) freed: VecDeque<Content>,
     /// Copies of files may share room.
@@ -125,6 +134,7 @@ impl Disk {
             links: 1,
             disk_refs: 1,
             handles: 0,
+            taken_pages: 0,
             modified: Timestamp::EPOCH,
             accessed: Timestamp::EPOCH,
         };
@@ -134,6 +144,8 @@ impl Disk {
             next_node: ROOT + 1,
             used_pages: 0,
             capacity_pages: capacity_bytes / PAGE_BYTES,
+            others_pages: 0,
+            rules: RoomRules::default(),
             freed: VecDeque::new(),
             shares_room: false,
             failures: 0,
@@ -218,15 +230,22 @@ impl Disk {
         now: Timestamp,
     ) -> io::Result<NodeId> {
         let node = self.next_node;
+        let change = vec![NameEdit { dir, name: name.to_owned(), node: Some(node) }];
+        self.check_names(&change)?;
+        self.check_inode(u64::from(matches!(body, Body::Dir(_))))?;
         self.next_node += 1;
-        let made = Node { body, links: 0, disk_refs: 0, handles: 0, modified: now, accessed: now };
+        let (links, disk_refs, handles, taken_pages) = (0, 0, 0, 0);
+        let (modified, accessed) = (now, now);
+        let made = Node { body, links, disk_refs, handles, taken_pages, modified, accessed };
         self.nodes.insert(node, Arc::new(made));
-        self.change_names(vec![NameEdit { dir, name: name.to_owned(), node: Some(node) }])?;
+        self.change_names(change)?;
+        self.recount(node);
         Ok(node)
     }
 
     /// Makes a change of names visible and lets it wait for its sync.
     pub(super) fn change_names(&mut self, change: NameChange) -> io::Result<()> {
+        self.check_names(&change)?;
         for edit in &change {
             if let Some(node) = edit.node.and_then(|node| self.node_mut(node)) {
                 node.links += 1;
@@ -239,6 +258,8 @@ impl Disk {
                 Some(node) => dir.current.insert(edit.name.clone(), node),
                 None => dir.current.remove(&edit.name),
             };
+            dir.names_most = dir.names_most.max(dir.current.len() as u64);
+            self.recount(edit.dir);
             if let Some(replaced) = replaced {
                 self.release(replaced, |node| node.links -= 1);
             }
@@ -305,8 +326,8 @@ impl Disk {
             freed = Some(std::mem::take(&mut file.current));
         }
         let gone = node.disk_refs == 0;
+        self.recount(id);
         if let Some(content) = freed.filter(|content| content.page_count() > 0) {
-            self.used_pages -= content.page_count();
             self.freed.truncate(FREED_MAX - 1);
             self.freed.push_front(content);
         }
@@ -321,29 +342,6 @@ impl Disk {
         }
     }
 
-    /// Changes a file's bytes, within the capacity.
-    pub(super) fn change_file(
-        &mut self,
-        node: NodeId,
-        change: Change,
-        now: Timestamp,
-    ) -> io::Result<()> {
-        let free = self.free_pages();
-        let file = self.file_mut(node)?;
-        let (change, full) = fit(&file.current, change, free);
-        let before = file.current.page_count();
-        if let Some(change) = change {
-            file.current.apply(&change);
-            file.unsynced.push(change);
-        }
-        let after = file.current.page_count();
-        self.used_pages = self.used_pages + after - before;
-        if let Some(node) = self.node_mut(node) {
-            node.modified = now;
-        }
-        if full { errno(ENOSPC) } else { Ok(()) }
-    }
-
     /// A node and, if it is a directory, all that readers see below it.
     pub(super) fn nodes_below(&self, node: NodeId) -> Vec<NodeId> {
         let (mut found, mut waiting) = (Vec::new(), vec![node]);
@@ -352,59 +350,5 @@ impl Disk {
             waiting.extend(self.dir(node).into_iter().flat_map(|dir| dir.current.values()));
         }
         found
-    }
-
-    /// Makes a file's bytes durable.
-    pub(super) fn sync_file(&mut self, node: NodeId) -> io::Result<()> {
-        let file = self.file_mut(node)?;
-        for change in file.unsynced.drain(..) {
-            file.durable.apply(&change);
-        }
-        Ok(())
-    }
-
-    /// A sync of bytes that failed: each waiting change is on disk or lost for good.
-    pub(super) fn lose_bytes(&mut self, node: NodeId, rng: &mut Rng) {
-        self.failures += 1;
-        if let Ok(file) = self.file_mut(node) {
-            for change in file.unsynced.drain(..) {
-                if rng.chance(50) {
-                    file.durable.apply(&change);
-                }
-            }
-        }
-    }
-
-    /// Pages that may still be taken.
-    pub(super) fn free_pages(&self) -> u64 {
-        self.capacity_pages.saturating_sub(self.used_pages)
-    }
-}
-
-/// As much of `change` as `free` pages allow, and whether that is less than all of it. Writes are cut
-/// to a prefix; a reservation is made whole or not at all.
-fn fit(content: &Content, change: Change, free: u64) -> (Option<Change>, bool) {
-    match change {
-        Change::Write { offset, bytes } => {
-            if content.pages_missing(offset, bytes.len() as u64) <= free {
-                return (Some(Change::Write { offset, bytes }), false);
-            }
-            let mut kept = 0u64;
-            let (mut taken, len) = (0, bytes.len() as u64);
-            while kept < len {
-                let piece = (PAGE_BYTES - (offset + kept) % PAGE_BYTES).min(len - kept);
-                taken += content.pages_missing(offset + kept, piece);
-                if taken > free {
-                    break;
-                }
-                kept += piece;
-            }
-            let bytes = bytes[..kept as usize].into();
-            ((kept > 0).then_some(Change::Write { offset, bytes }), true)
-        }
-        Change::Reserve { offset, len, .. } if content.pages_missing(offset, len) > free => {
-            (None, true)
-        }
-        other => (Some(other), false),
     }
 }

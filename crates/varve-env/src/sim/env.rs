@@ -170,7 +170,7 @@ impl Env for SimEnv {
             Ok(()) if state.control.ignores(SimOp::SyncFs, dir) => {}
             Ok(()) => nodes?.into_iter().try_for_each(|node| match disk.kind(node) {
                 FileKind::Dir => disk.sync_dir(node),
-                _ => disk.sync_file(node),
+                _ => disk.sync_file(node, rng),
             })?,
             Err(error) if is_crash(error) || is_passing(error) => return begun,
             Err(_) => nodes?.into_iter().for_each(|node| match disk.kind(node) {
@@ -198,7 +198,7 @@ impl Env for SimEnv {
         let mut state = self.shared.state.lock();
         state.begin(SimOp::Stat, &[path], None)?;
         state.disk.resolve(path)?;
-        let free_bytes = state.disk.free_pages() * PAGE_BYTES;
+        let free_bytes = state.disk.free_pages() * PAGE_BYTES + state.disk.rules.untold_bytes;
         let total_bytes = state.disk.capacity_pages * PAGE_BYTES;
         Ok(Space { total_bytes, free_bytes, available_bytes: free_bytes })
     }

@@ -91,7 +91,7 @@ impl SimFile {
         let state = &mut *self.shared.state.lock();
         match state.begin(SimOp::Sync, &[&self.path], None) {
             Ok(()) if state.control.ignores(SimOp::Sync, &self.path) => Ok(()),
-            Ok(()) => state.disk.sync_file(self.node),
+            Ok(()) => state.disk.sync_file(self.node, &mut state.rng),
             Err(error) => {
                 if !is_crash(&error) && !is_passing(&error) {
                     state.disk.lose_bytes(self.node, &mut state.rng);
@@ -207,6 +207,9 @@ impl File for SimFile {
 
     fn window(&self, offset: u64, len: u64) -> io::Result<Option<Box<dyn Window>>> {
         let mut state = self.shared.state.lock();
+        if state.disk.rules.copies_on_write {
+            return Ok(None);
+        }
         let file = SimFile::open(&self.shared, &mut state, self.node, &self.path, self.writable);
         Ok(Some(Box::new(SimWindow { file, range: offset..offset + len, failed: false })))
     }
@@ -232,7 +235,13 @@ impl Window for SimWindow {
         if self.failed {
             return errno(EIO);
         }
-        self.file.write(bytes, offset, true).1.inspect_err(|_| self.failed = true)
+        let written = self.file.write(bytes, offset, true).1;
+        // A copy into a hole that finds no room is no call that could say so: it raises a signal.
+        let written = written.map_err(|error| match error.raw_os_error() {
+            Some(ENOSPC) => io::Error::from_raw_os_error(EIO),
+            _ => error,
+        });
+        written.inspect_err(|_| self.failed = true)
     }
 }
 

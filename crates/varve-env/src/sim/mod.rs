@@ -14,15 +14,14 @@
 //! To see every moment of one run, [`SimEnv::watch`] gives a copy of the machine before each operation; the
 //! calls above work on a copy as well.
 //!
-//! Besides, faults can be injected ([`SimEnv::fail`]), the disk can fill up
-//! ([`SimEnv::set_capacity`]), and files can be damaged behind everybody's back
+//! Besides, faults can be injected ([`SimEnv::fail`]), the disk can fill up ([`SimEnv::set_capacity`], by others at a certain
+//! operation [`SimEnv::fill_after`]) in one of the ways in which disks do ([`RoomRules`]), and files can be damaged behind everybody's back
 //! ([`SimEnv::damage`]).
 //!
 //! What it does not simulate:
 //!
 //! - File times and permissions are on disk at once.
-//! - Names, directories and files themselves take no room, so that nothing but bytes and reservations finds the disk full. A range
-//!   that is zeroed gives its room back, where some storages reserve it.
+//! - A range that is zeroed gives its room back, where some storages reserve it. To remove something takes no room.
 //! - Descriptors and memory are short only where a fault says so.
 //! - The page cache is lost with the machine alone, and whole. What a sync of all below a directory covers lies there; that of
 //!   an operating system covers its whole storage.
@@ -35,6 +34,7 @@ mod env;
 mod fault;
 mod file;
 mod rng;
+mod room;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -51,6 +51,7 @@ use crash::{Survival, UnderWay};
 use disk::{Body, Disk, NodeId};
 pub use fault::{FaultRule, JOURNAL_ENTRIES_MAX, JournalEntry, SimOp, is_crash};
 use rng::Rng;
+pub use room::RoomRules;
 
 /// The size of a new machine's disk, in bytes.
 pub const CAPACITY_BYTES_DEFAULT: u64 = 1 << 40;
@@ -101,6 +102,13 @@ impl State {
             let entry = JournalEntry::new(self.control.op_count + 1, op, paths, range);
             watcher(&entry, &|| self.copy());
             self.watcher = Some(watcher);
+        }
+        if let Some((n, left_bytes)) = self.control.fill_after
+            && op.mutates()
+            && self.control.op_count >= n
+        {
+            self.control.fill_after = None;
+            self.disk.fill(left_bytes / PAGE_BYTES);
         }
         self.control.begin(op, paths, range)
     }
@@ -315,6 +323,23 @@ impl SimEnv {
         self.shared.state.lock().disk.capacity_pages = bytes / PAGE_BYTES;
     }
 
+    /// How the disk gives out its room from now on; what is on it stays, also if it takes more by these rules.
+    pub fn set_room_rules(&self, rules: RoomRules) {
+        let disk = &mut self.shared.state.lock().disk;
+        disk.rules = rules;
+        disk.recount_all();
+    }
+
+    /// Files of others take all room but `left_bytes`; with `u64::MAX` none.
+    pub fn fill(&self, left_bytes: u64) {
+        self.shared.state.lock().disk.fill(left_bytes / PAGE_BYTES);
+    }
+
+    /// Once [`SimEnv::op_count`] is `n`, files of others take all room but `left_bytes`.
+    pub fn fill_after(&self, n: u64, left_bytes: u64) {
+        self.shared.state.lock().control.fill_after = Some((n, left_bytes));
+    }
+
     /// From now on copies of files share room, as far as callers can tell; each takes its own all the same.
     pub fn set_shares_room(&self, shares: bool) {
         self.shared.state.lock().disk.shares_room = shares;
@@ -393,11 +418,9 @@ impl SimEnv {
         let state = &mut *self.shared.state.lock();
         let node = state.disk.resolve(path)?;
         let file = state.disk.file_mut(node)?;
-        let before = file.current.page_count();
         file.current.apply(change);
         file.durable.apply(change);
-        let after = file.current.page_count();
-        state.disk.used_pages = state.disk.used_pages + after - before;
+        state.disk.recount(node);
         Ok(())
     }
 }

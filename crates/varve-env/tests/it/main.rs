@@ -5,3 +5,4 @@
 mod copies;
 mod crash;
 mod promises;
+mod room;
