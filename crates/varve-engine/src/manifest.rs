@@ -91,6 +91,23 @@ pub(crate) struct ManifestState {
 }
 
 impl ManifestState {
+    /// The state of the manifest `no` before its first edit.
+    pub(crate) fn new(no: FileNo) -> ManifestState {
+        ManifestState {
+            no,
+            keyspaces: Vec::new(),
+            snapshots: BTreeMap::new(),
+            branches: BTreeMap::new(),
+            branch_tables: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            oldest_log: FileNo::new(0),
+            newest_log: FileNo::new(0),
+            next_file: FileNo::new(0),
+            last_seq: SeqNo::ZERO,
+            salt: 0,
+        }
+    }
+
     /// The moments that snapshots and branches keep, ascending.
     pub(crate) fn pinned(&self) -> Vec<SeqNo> {
         let branches = self.branches.values().map(|branch| branch.seq);
@@ -118,19 +135,7 @@ pub(crate) fn load(env: &dyn Env, dir: &Path) -> StoreResult<Option<ManifestStat
 pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResult<ManifestState> {
     let path = StoreFile::Manifest(no).path(dir);
     let bytes = read_log(env, &path)?;
-    let mut state = ManifestState {
-        no,
-        keyspaces: Vec::new(),
-        snapshots: BTreeMap::new(),
-        branches: BTreeMap::new(),
-        branch_tables: BTreeMap::new(),
-        segments: BTreeMap::new(),
-        oldest_log: FileNo::new(0),
-        newest_log: FileNo::new(0),
-        next_file: FileNo::new(0),
-        last_seq: SeqNo::ZERO,
-        salt: 0,
-    };
+    let mut state = ManifestState::new(no);
     let mut reader = LogReader::new(bytes.clone(), no);
     let mut edits = 0;
     let mut boot_id = None;

@@ -1,197 +1,249 @@
 //! Replays logs that cannot be recovered as after a crash.
 //!
 //! 1. The chain: from the newest log on back each header names the log before it and how much of it counts. What is
-//!    behind that, and the logs in between, an earlier recovery has cut.
-//! 2. The replay of the chain, from the oldest log on.
+//!    behind that, and the logs in between, an earlier recovery has cut. Where a header is lost, the sequence numbers of the
+//!    later log tell the same: those that were cut came again.
+//! 2. The replay of the chain, from the oldest log on: every record that is whole, also behind damaged ones, which are found
+//!    by their checksums ([`varve_format::log::resync`]). Sequence numbers say what tables hold already, and how many writes are
+//!    missing.
 //!
-//! Batches are taken in order, up to the first record that is damaged or missing: what lies after it may build
-//! on what is lost, and no state of the store ever had the one without the other. It is counted and named, and
-//! the logs are put aside, so that nothing is gone.
+//! A batch is whole or missing, and says by itself what it writes: it needs none before it. What its rows mean may need
+//! others; who knows that checks it after the repair. A commit that is missing leaves its branch open, with its rows.
 
-use std::ops::Bound;
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use varve_format::batch::decode_batch;
 use varve_format::log::{
-    LogHeader, LogKind, LogReader, NextRecord, PreviousLog, RecordKind, is_room, resync,
+    LogHeader, LogId, LogKind, LogReader, NextRecord, PreviousLog, Record, RecordKind, is_room,
+    resync,
 };
-use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
+use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo, SublevelId};
 
-use super::{CutLog, Placed, Repair};
+use super::tables::space_of;
+use super::{LostRecords, Repair, Tables};
+use crate::compaction::retain::Retention;
 use crate::files::StoreFile;
-use crate::iter::Source;
-use crate::iter::memory::MemorySource;
-use crate::manifest::{ManifestKeyspace, ManifestState};
-use crate::memtable::Memtable;
+use crate::manifest::ManifestState;
+use crate::memtable::{Found, Memtable};
 use crate::read::read_log;
 use crate::table::TableWriter;
 use crate::version::{Place, Table};
 use crate::wal::recovery::{RecoveryInput, recover};
-use crate::{Direction, Key, Op, StoreError, StoreResult};
+use crate::{Key, Op, StoreError, StoreResult};
+
+/// A part of a log.
+pub(super) enum Part {
+    Record(Record),
+    /// No record, from an offset to another.
+    Bad {
+        offset: u64,
+        end: u64,
+        why: String,
+    },
+}
+
+/// A log as a repair finds it.
+struct FoundLog {
+    no: FileNo,
+    /// How much of it counts, if a later log says so.
+    end: Option<u64>,
+    /// Bytes of the file.
+    len: u64,
+    parts: Vec<Part>,
+    /// The smallest sequence number that it may hold.
+    first_seq: SeqNo,
+    /// What is wrong with the file as a whole.
+    why: Option<String>,
+}
 
 /// The replay of logs.
-struct Replay {
+struct Replay<'a> {
     memtable: Memtable,
     last_seq: SeqNo,
-    /// Something was applied: the next batch must follow it.
-    begun: bool,
-    keyspaces: usize,
-    /// Where it ended, and how many batches were found after that.
-    cut: Option<CutLog>,
+    state: &'a ManifestState,
+    /// The moments that snapshots and branches keep, ascending.
+    pinned: Vec<SeqNo>,
+    /// Branches whose commits were replayed.
+    ended: Vec<BranchId>,
 }
 
 impl Repair<'_> {
-    /// Adds to `tables` what the logs hold that they do not. `None` if the logs are sound and the manifest, whose `state` is
-    /// known, still says where they begin: the next open recovers them.
+    /// Adds to `tables` what the logs hold that they do not, and gives the branches that ended there. `None` if `state` is
+    /// all that the manifest said and the logs are sound: the next open recovers them.
     pub(super) fn logs(
         &mut self,
-        files: &[StoreFile],
-        state: Option<&ManifestState>,
-        spaces: &[ManifestKeyspace],
-        tables: &mut [Placed],
-    ) -> StoreResult<Option<()>> {
-        let mut logs: Vec<FileNo> = files
-            .iter()
-            .filter_map(|file| if let StoreFile::Wal(no) = file { Some(*no) } else { None })
-            .filter(|no| state.is_none_or(|state| *no >= state.oldest_log))
-            .collect();
+        state: &ManifestState,
+        is_whole: bool,
+        tables: &mut Tables,
+    ) -> StoreResult<Option<Vec<BranchId>>> {
+        let number = |file: &StoreFile| match file {
+            StoreFile::Wal(no) => Some(*no).filter(|no| !is_whole || *no >= state.oldest_log),
+            _ => None,
+        };
+        let mut logs: Vec<FileNo> = self.files.iter().filter_map(number).collect();
         logs.sort_unstable();
-        let mut missing = None;
-        if let Some(state) = state {
-            let needed = [state.oldest_log, state.newest_log.max(state.oldest_log)];
-            missing = needed.into_iter().find(|no| !logs.contains(no));
-            let input = RecoveryInput {
-                env: self.env,
-                dir: self.dir,
-                oldest_log: state.oldest_log,
-                newest_log: state.newest_log,
-                logs: logs.clone(),
-                tables_seq: state.last_seq,
-                pinned: Vec::new(),
-                keyspaces: spaces.len(),
-                salt: self.salt,
-                memtable_bytes: self.options.db.memtable_bytes,
-            };
-            match recover(&input) {
-                Ok(_) => return Ok(None),
-                Err(StoreError::Damaged { path, offset, detail }) => {
-                    let cut = CutLog { log: path, offset, why: detail, batches_after: 0 };
-                    self.report.cut = Some(cut);
-                }
-                Err(error) => return Err(error),
-            }
+        if is_whole && self.are_sound(state, &logs)? {
+            return Ok(None);
         }
         let mut replay = Replay {
             memtable: self.empty_memtable(),
-            last_seq: state.map_or(SeqNo::ZERO, |state| state.last_seq),
-            begun: false,
-            keyspaces: spaces.len(),
-            cut: None,
+            last_seq: if is_whole { state.last_seq } else { SeqNo::ZERO },
+            state,
+            pinned: state.pinned(),
+            ended: Vec::new(),
         };
-        self.damaged.extend(logs.iter().map(|no| StoreFile::Wal(*no).path(self.dir)));
-        for (no, end) in self.chain(&logs, state)? {
-            if missing.is_some_and(|missing| no > missing) && replay.cut.is_none() {
-                replay.cut.clone_from(&self.report.cut);
-            }
-            self.replay(no, end, &mut replay, spaces, tables)?;
+        let found = self.found_logs(&logs)?;
+        for (at, log) in found.iter().enumerate() {
+            let limit = found[at + 1..].iter().map(|later| later.first_seq).min();
+            self.replay(log, limit.unwrap_or(SeqNo::MAX), &mut replay, tables)?;
         }
-        self.flush(&mut replay, spaces, tables)?;
-        match (&mut self.report.cut, replay.cut) {
-            (Some(found), Some(cut)) => found.batches_after = cut.batches_after,
-            // A torn end is what every crash leaves; one with batches after it is damage.
-            (found, Some(cut)) if cut.batches_after > 0 => *found = Some(cut),
-            _ => {}
-        }
-        Ok(Some(()))
+        self.flush(&mut replay, tables)?;
+        Ok(Some(replay.ended))
     }
 
-    /// Those of `logs`, ascending, that follow each other, and how much the next one says of each that counts.
-    fn chain(
-        &self,
-        logs: &[FileNo],
-        state: Option<&ManifestState>,
-    ) -> StoreResult<Vec<(FileNo, Option<u64>)>> {
+    /// Whether the logs can be recovered as after a crash; else notes what is wrong.
+    fn are_sound(&mut self, state: &ManifestState, logs: &[FileNo]) -> StoreResult<bool> {
+        let input = RecoveryInput {
+            env: self.env,
+            dir: self.dir,
+            oldest_log: state.oldest_log,
+            newest_log: state.newest_log,
+            logs: logs.to_vec(),
+            tables_seq: state.last_seq,
+            pinned: Vec::new(),
+            keyspaces: state.keyspaces.len(),
+            salt: self.salt,
+            memtable_bytes: self.options.db.memtable_bytes,
+        };
+        match recover(&input) {
+            Ok(_) => Ok(true),
+            Err(StoreError::Damaged { path, offset, detail }) => {
+                self.lost_records(path, offset, detail);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes that a part of a log cannot be read.
+    fn lost_records(&mut self, log: PathBuf, offset: u64, why: String) {
+        let known = |lost: &LostRecords| lost.log == log && lost.offset == offset;
+        if !self.report.lost_records.iter().any(known) {
+            self.put_aside(log.clone());
+            self.report.lost_records.push(LostRecords { log, offset, why, writes: 0 });
+        }
+    }
+
+    /// The logs that follow each other, oldest first, of `logs`, which are sorted.
+    fn found_logs(&self, logs: &[FileNo]) -> StoreResult<Vec<FoundLog>> {
         let named = |no: &FileNo| {
-            let header = self.header(*no)?;
+            let header = self.header(StoreFile::Wal(*no))?;
             // That of another store says nothing of these logs.
-            let own = header.filter(|header| state.is_none_or(|state| header.salt == state.salt));
+            let own = header.filter(|header| header.salt == self.salt);
             Ok((*no, own.and_then(|header| header.previous)))
         };
-        Ok(chain(&logs.iter().map(named).collect::<StoreResult<Vec<_>>>()?))
+        let chain = chain(&logs.iter().map(named).collect::<StoreResult<Vec<_>>>()?);
+        chain.into_iter().map(|(no, end)| self.found_log(no, end)).collect()
     }
 
-    /// The header of a log, if it can be read.
-    fn header(&self, no: FileNo) -> StoreResult<Option<LogHeader>> {
-        let bytes = match read_log(&**self.env, &StoreFile::Wal(no).path(self.dir)) {
-            Err(StoreError::Damaged { .. }) => return Ok(None),
-            bytes => bytes?,
+    fn found_log(&self, no: FileNo, end: Option<u64>) -> StoreResult<FoundLog> {
+        let mut log =
+            FoundLog { no, end, len: 0, parts: Vec::new(), first_seq: SeqNo::MAX, why: None };
+        let Some(bytes) = self.log_bytes(StoreFile::Wal(no))? else {
+            log.why = Some("a file that is too long for a log".to_owned());
+            return Ok(log);
         };
+        log.len = bytes.len() as u64;
+        let counted = end.map_or(usize::MAX, |end| usize::try_from(end).unwrap_or(usize::MAX));
+        let bytes = bytes.slice(..counted.min(bytes.len()));
+        log.parts = parts(&bytes, LogId { file: no, salt: self.salt });
+        let seqs = log.parts.iter().filter_map(|part| match part {
+            Part::Record(record) if record.kind == RecordKind::Header => {
+                LogHeader::decode(&record.payload).ok().map(|header| header.first_seq)
+            }
+            Part::Record(record) if record.kind == RecordKind::Batch => {
+                decode_batch(&record.payload).ok().map(|batch| batch.first_seq)
+            }
+            _ => None,
+        });
+        log.first_seq = seqs.min().unwrap_or(SeqNo::MAX);
+        Ok(log)
+    }
+
+    /// The bytes of a log or a manifest; none if it is missing, `None` if it is longer than any.
+    pub(super) fn log_bytes(&self, file: StoreFile) -> StoreResult<Option<Bytes>> {
+        match read_log(&**self.env, &file.path(self.dir)) {
+            Err(StoreError::Damaged { .. }) => Ok(None),
+            Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Ok(Some(Bytes::new()))
+            }
+            bytes => bytes.map(Some),
+        }
+    }
+
+    /// The header of a log or a manifest, if it can be read.
+    pub(super) fn header(&self, file: StoreFile) -> StoreResult<Option<LogHeader>> {
+        let (no, kind) = match file {
+            StoreFile::Wal(no) => (no, LogKind::Wal),
+            StoreFile::Manifest(no) => (no, LogKind::Manifest),
+            _ => return Ok(None),
+        };
+        let Some(bytes) = self.log_bytes(file)? else { return Ok(None) };
         let NextRecord::Record(first) = LogReader::new(bytes, no).next_record() else {
             return Ok(None);
         };
         let header = LogHeader::decode(&first.payload).ok();
-        Ok(header.filter(|header| header.kind == LogKind::Wal))
+        Ok(header.filter(|header| header.kind == kind))
     }
 
-    /// Replays one log up to `end`, or as far as it goes, or counts its batches if it was cut before.
+    /// Replays one log; what has numbers from `limit` on was cut before the next log began.
     fn replay(
         &mut self,
-        no: FileNo,
-        end: Option<u64>,
-        replay: &mut Replay,
-        spaces: &[ManifestKeyspace],
-        tables: &mut [Placed],
+        log: &FoundLog,
+        limit: SeqNo,
+        replay: &mut Replay<'_>,
+        tables: &mut Tables,
     ) -> StoreResult<()> {
-        let path = StoreFile::Wal(no).path(self.dir);
-        let cut = |offset, why| CutLog { log: path.clone(), offset, why, batches_after: 0 };
-        let bytes = match read_log(&**self.env, &path) {
-            // No log at all, as of a length that none has.
-            Err(StoreError::Damaged { offset, detail, .. }) => {
-                let cut = replay.cut.get_or_insert_with(|| cut(offset, detail));
-                self.report.cut.get_or_insert_with(|| cut.clone());
-                return Ok(());
+        let path = StoreFile::Wal(log.no).path(self.dir);
+        if let Some(why) = &log.why {
+            self.lost_records(path.clone(), 0, why.clone());
+        }
+        let mut gap = None;
+        let count = log.parts.len();
+        for (at, part) in log.parts.iter().enumerate() {
+            let record = match part {
+                Part::Record(record) if record.kind == RecordKind::Batch => record,
+                Part::Record(_) => continue,
+                // A torn end is what every crash leaves.
+                Part::Bad { .. } if at + 1 == count && log.end.is_none() => break,
+                Part::Bad { offset, why, .. } => {
+                    self.lost_records(path.clone(), *offset, why.clone());
+                    gap.get_or_insert(*offset);
+                    continue;
+                }
+            };
+            let missing = match replay.take(&record.payload, limit) {
+                Ok(missing) => missing,
+                Err(why) => {
+                    self.lost_records(path.clone(), record.offset, why.to_owned());
+                    continue;
+                }
+            };
+            if let Some(offset) = gap.take() {
+                let mut lost = self.report.lost_records.iter_mut();
+                let lost = lost.find(|lost| lost.log == path && lost.offset == offset);
+                lost.into_iter().for_each(|lost| lost.writes = missing);
             }
-            bytes => bytes?,
-        };
-        let len = end.map_or(usize::MAX, |end| usize::try_from(end).unwrap_or(usize::MAX));
-        let bytes = bytes.slice(..len.min(bytes.len()));
-        let mut reader = LogReader::new(bytes.clone(), no);
-        let mut after = 0;
-        loop {
-            match reader.next_record() {
-                NextRecord::Record(record) if record.kind == RecordKind::Batch => {
-                    if replay.cut.is_none() && !replay.take(&record.payload) {
-                        let why = "a batch that does not follow the one before".to_owned();
-                        replay.cut = Some(cut(record.offset, why));
-                    }
-                    after += u64::from(replay.cut.is_some());
-                    if replay.memtable.bytes() >= self.options.db.memtable_bytes {
-                        self.flush(replay, spaces, tables)?;
-                    }
-                }
-                NextRecord::Record(_) => {}
-                NextRecord::End => {
-                    if end.is_some_and(|end| end > reader.offset()) {
-                        let why = "the log ends before the length that the next one says it has";
-                        replay.cut.get_or_insert_with(|| cut(reader.offset(), why.to_owned()));
-                    }
-                    break;
-                }
-                NextRecord::Bad { offset, .. }
-                    if end.is_none() && is_room(&bytes[offset as usize..]) =>
-                {
-                    break;
-                }
-                NextRecord::Bad { offset, why } => {
-                    let later = resync(bytes, reader.log(), offset);
-                    after += later.filter(|record| record.kind == RecordKind::Batch).count() as u64;
-                    replay.cut.get_or_insert_with(|| cut(offset, why.problem.to_string()));
-                    break;
-                }
+            if replay.memtable.bytes() >= self.options.db.memtable_bytes {
+                self.flush(replay, tables)?;
             }
         }
-        if let Some(cut) = &mut replay.cut {
-            cut.batches_after += after;
+        if log.end.is_some_and(|end| end > log.len) {
+            let why = "the log ends before the length that the next one says it has";
+            self.lost_records(path, log.len, why.to_owned());
         }
         Ok(())
     }
@@ -200,69 +252,98 @@ impl Repair<'_> {
         Memtable::new(FileNo::new(0), self.options.db.memtable_bytes)
     }
 
-    /// Writes what was replayed to tables of level 0.
-    fn flush(
-        &mut self,
-        replay: &mut Replay,
-        spaces: &[ManifestKeyspace],
-        tables: &mut [Placed],
-    ) -> StoreResult<()> {
+    /// Writes what was replayed to tables of level 0: the newest versions, and those that snapshots and branches see.
+    fn flush(&mut self, replay: &mut Replay<'_>, tables: &mut Tables) -> StoreResult<()> {
         let memtable = std::mem::replace(&mut replay.memtable, self.empty_memtable());
-        let memtable = Arc::new(memtable);
-        for ((space, id), placed) in spaces.iter().zip(0..).zip(tables) {
-            let id = KeyspaceId::new(id);
-            if memtable.rows(id) == 0 {
-                continue;
-            }
+        for id in memtable.keyspaces() {
+            // Rows of a branch that is gone are no longer needed.
+            let Some(space) = space_of(replay.state, id) else { continue };
             let (no, options) = (self.new_file(), self.table_options(id, space.options));
             let mut writer = TableWriter::create(self.env, self.dir, no, options)?;
-            let (all, forward) = ((Bound::Unbounded, Bound::Unbounded), Direction::Forward);
-            let rows = Arc::clone(&memtable);
-            let mut source = MemorySource::new(rows, id, SeqNo::MAX, all, forward);
-            while source.valid() {
-                writer.add(source.key(), source.seq(), &source.found()?)?;
-                source.advance()?;
-            }
+            let mut retention = Retention::new(&replay.pinned);
+            memtable.each_version(id, |key, seq, found| {
+                // Tables below may hold the key, so a deletion stays.
+                match retention.keeps(key, seq, *found == Found::Tombstone, || true) {
+                    true => writer.add(key, seq, found),
+                    false => Ok(()),
+                }
+            })?;
             let place = Place { level: 0, sublevel: SublevelId::new(no.get()) };
             if let Some(meta) = writer.finish()? {
                 let table = Table::new(Arc::clone(self.env), self.dir, id, meta);
-                placed.push((place, Arc::new(table)));
+                tables.entry(id).or_default().push((place, Arc::new(table)));
             }
         }
         Ok(())
     }
 }
 
-impl Replay {
-    /// Applies a batch; false if it does not follow what was applied, or makes no sense.
-    fn take(&mut self, payload: &bytes::Bytes) -> bool {
-        let Ok(batch) = decode_batch(payload) else { return false };
-        let Some(count) = (batch.writes.len() as u64).checked_sub(1) else { return false };
-        let last = batch.first_seq.advanced(count);
-        if last <= self.last_seq {
-            return true;
+impl Replay<'_> {
+    /// Applies a batch that tables do not hold, unless it was cut; gives how many writes are missing before it, or why it
+    /// cannot be taken.
+    fn take(&mut self, payload: &Bytes, limit: SeqNo) -> Result<u64, &'static str> {
+        let Ok(batch) = decode_batch(payload) else { return Err("a batch that makes no sense") };
+        let last = batch.first_seq.advanced(batch.writes.len() as u64 - 1);
+        if last <= self.last_seq || batch.first_seq >= limit {
+            return Ok(0);
         }
-        // Branches do not survive a repair of logs, but what came between their rows does.
-        let known = |id: KeyspaceId| id.is_of_branch() || (id.get() as usize) < self.keyspaces;
-        let follows = batch.first_seq == self.last_seq.advanced(1);
-        if (self.begun && !follows)
-            || batch.first_seq <= self.last_seq
-            || !batch.writes.iter().all(|w| known(w.keyspace))
-        {
-            return false;
+        if batch.first_seq <= self.last_seq {
+            return Err("a batch with sequence numbers that others have");
         }
+        let count = self.state.keyspaces.len();
+        let known = |id: KeyspaceId| id.is_of_branch() || (id.get() as usize) < count;
+        if !batch.writes.iter().all(|write| known(write.keyspace)) {
+            return Err("a batch of unknown key spaces");
+        }
+        let missing = match self.last_seq {
+            SeqNo::ZERO => 0,
+            last => batch.first_seq.get() - last.get() - 1,
+        };
         let ops = batch.writes.into_iter().map(|write| match write.value {
             Some(value) => Op::Put {
                 keyspace: write.keyspace,
                 key: Key::from_slice(&write.key),
-                value: bytes::Bytes::copy_from_slice(&value),
+                value: Bytes::copy_from_slice(&value),
             },
             None => Op::Delete { keyspace: write.keyspace, key: Key::from_slice(&write.key) },
         });
-        self.memtable.apply(batch.first_seq, ops, &|_, _| false, None);
-        (self.last_seq, self.begun) = (last, true);
-        true
+        let before = |seq: SeqNo| self.pinned.partition_point(|pin| *pin < seq);
+        let is_seen = |seq, next| before(seq) < before(next);
+        self.memtable.apply(batch.first_seq, ops, &is_seen, None);
+        self.ended.extend(batch.ends);
+        self.last_seq = last;
+        Ok(missing)
     }
+}
+
+/// What stands in `bytes`, all of the log or manifest `log` that counts; room at its end is left out.
+pub(super) fn parts(bytes: &Bytes, log: LogId) -> Vec<Part> {
+    let mut reader = LogReader::new(bytes.clone(), log.file);
+    let mut parts = Vec::new();
+    let (mut at, mut why) = loop {
+        match reader.next_record() {
+            NextRecord::Record(record) => parts.push(Part::Record(record)),
+            NextRecord::End => break (reader.offset(), String::new()),
+            NextRecord::Bad { offset, why } => break (offset, why.problem.to_string()),
+        }
+    };
+    let len = bytes.len() as u64;
+    if at > 0 && reader.log() != log {
+        let why = "it is of another store".to_owned();
+        return vec![Part::Bad { offset: 0, end: len, why }];
+    }
+    for record in resync(bytes.clone(), log, at) {
+        if record.offset > at {
+            let why = std::mem::replace(&mut why, "no record".to_owned());
+            parts.push(Part::Bad { offset: at, end: record.offset, why });
+        }
+        at = record.end();
+        parts.push(Part::Record(record));
+    }
+    if !is_room(&bytes[at as usize..]) {
+        parts.push(Part::Bad { offset: at, end: len, why });
+    }
+    parts
 }
 
 /// The logs that follow each other, oldest first, of `logs`, which are sorted, each with what its header says of the log

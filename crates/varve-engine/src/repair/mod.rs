@@ -1,54 +1,50 @@
 //! Makes a store that was damaged one that opens again, with all that can still be read.
 //!
-//! 1. The manifest says which tables make up the store; if only CURRENT is lost, the newest one. If the manifest is
-//!    lost, every table found counts ([`rebuild`]): they are merged, of each key the version with the largest
-//!    sequence number stays, in the file: sequence overrides are lost with the manifest. Rows may come back then whose deletion was merged away while a part of an older table
-//!    that the manifest no longer counted still held them.
-//! 2. Every table is read, with the values that it points at. What can be read of a damaged one becomes a new table
-//!    in its place ([`salvage`]).
-//! 3. If the logs cannot be recovered as after a crash, they are replayed up to the damage into tables of level 0
-//!    ([`logs`]); what lies after it is counted, since it may build on what is lost.
-//! 4. Damaged files are linked into a directory apart; then a new manifest puts the new state in force at once, by
-//!    the rename of CURRENT, and only then they leave the store.
+//! 1. The manifest says which tables make up the store, and which named snapshots and branches there are. If only CURRENT
+//!    is lost, it is the newest one that is whole. If edits of it are damaged, all others count ([`edits`]).
+//! 2. Every table is read, with the values that it points at. What can be read of a damaged one becomes a new table in its
+//!    place, all versions of it, so that snapshots go on to see what they saw ([`salvage`]).
+//! 3. Where edits are lost, nobody knows which tables count: all that are there and that no edit removed are merged, the
+//!    sequence numbers saying what is newer ([`merged`]). Rows may come back then whose deletion was merged away while a
+//!    table that the lost edit removed still held them.
+//! 4. If the logs cannot be recovered as after a crash, every whole record of them is taken, also behind damaged ones, into
+//!    tables of level 0 ([`logs`]). Its writes are valid in themselves; what they build on may be lost, so who knows what the
+//!    rows mean is to check them.
+//! 5. Damaged files are linked into a directory apart; then a new manifest puts the new state in force at once, by
+//!    the rename of CURRENT, and only then they leave the store ([`force`]).
 //!
-//! Invariant: a repair that is cut short before step 4 has changed nothing; after it, there is nothing to do.
+//! Invariants: a repair that is cut short before step 5 has changed nothing; after it, there is nothing to do. Named snapshots
+//! and branches are there afterwards if what can be read of the manifest names them.
 //!
 //! Source: LevelDB, `db/repair.cc`. Departures: with a manifest tables keep their levels; without one they are
 //! merged instead of being called level 0, since tables of different levels may overlap in sequence numbers;
-//! blocks of a table whose index is lost are found by their checksums.
+//! blocks of a table whose index is lost are found by their checksums; logs are read on behind damage.
 
-mod dropped;
+mod edits;
+mod force;
 mod logs;
-mod rebuild;
+mod merged;
 mod salvage;
+mod tables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
 use varve_env::Env;
-use varve_format::edit::{Change, SegmentMeta, TableMeta, VersionEdit};
-use varve_format::log::LogId;
-use varve_format::section::Compression;
-use varve_format::table::TableOptions;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
-use crate::db::VerifyReport;
 use crate::db::open::{list_files, lock_dir};
-use crate::db::verify::verify_table;
-use crate::files::{StoreFile, io_error, next_number};
-use crate::manifest::{Manifest, ManifestKeyspace, ManifestState, load, load_manifest};
+use crate::files::{StoreFile, next_number};
+use crate::manifest::ManifestState;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
-use crate::poison::Poison;
 use crate::segment::Segments;
 use crate::table::TableCache;
-use crate::version::{Place, Table, Version};
-use crate::wal::LogWriter;
-use crate::wal::recovery::Recovered;
-use crate::{KeyspaceOptions, StoreError, StoreResult};
+use crate::version::{Place, Table};
+use crate::{KeyspaceOptions, StoreResult};
 
 /// What a repair may need to know.
 #[derive(Clone, Debug)]
@@ -101,37 +97,48 @@ fn show_key(key: &[u8]) -> String {
     }
 }
 
-/// A log that was cut.
+/// A part of a log that could not be read, or a log that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CutLog {
+pub struct LostRecords {
     /// The log.
     #[serde(with = "crate::paths")]
     pub log: PathBuf,
-    /// Where it was cut.
+    /// Where the part begins.
     pub offset: u64,
     /// What is wrong there.
     pub why: String,
-    /// Whole batches after it, in this log and later ones, which are not taken.
-    pub batches_after: u64,
+    /// Writes that are missing, by the sequence numbers of those around; 0 if nothing follows that would tell.
+    pub writes: u64,
+}
+
+impl fmt::Display for LostRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, offset {}: {}; ", self.log.display(), self.offset, self.why)?;
+        match self.writes {
+            0 => f.write_str("what stood there is lost, if anything did"),
+            1 => f.write_str("1 write is lost"),
+            writes => write!(f, "{writes} writes are lost"),
+        }
+    }
 }
 
 /// What a repair did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EngineRepair {
-    /// Why the manifest was made anew from the tables; `None` if it was sound.
+    /// Why CURRENT or the manifest could not be taken as they are; `None` if they are sound.
     pub manifest_lost: Option<String>,
+    /// All tables were merged into new ones, as what is left of the manifest does not say which of them count.
+    pub is_merged: bool,
     /// Versions taken out of damaged tables.
     pub versions_saved: u64,
-    /// What could not be read.
+    /// What could not be read of tables.
     pub lost: Vec<LostRows>,
-    /// The log that was cut, if one was.
-    pub cut: Option<CutLog>,
+    /// What could not be read of logs.
+    pub lost_records: Vec<LostRecords>,
     /// Damaged files that were put aside.
     #[serde(with = "crate::paths")]
     pub aside: Vec<PathBuf>,
-    /// The named snapshots that are gone, as far as that is known.
-    pub snapshots_dropped: Vec<String>,
-    /// What their makers said of the open branches that are gone, as far as that is known.
+    /// What their makers said of the open branches that are gone because the edit is lost that began the branch below them.
     pub branches_dropped: Vec<String>,
 }
 
@@ -139,6 +146,11 @@ impl EngineRepair {
     /// True if there was nothing to do.
     pub fn did_nothing(&self) -> bool {
         *self == EngineRepair::default()
+    }
+
+    /// True if nothing was lost, as far as that can be known.
+    pub fn lost_nothing(&self) -> bool {
+        self.lost.is_empty() && self.lost_records.is_empty() && !self.is_merged
     }
 }
 
@@ -148,17 +160,33 @@ struct Repair<'a> {
     dir: &'a Path,
     options: &'a RepairOptions,
     cache: Arc<TableCache>,
+    /// The files of the store, as they were found.
+    files: Vec<StoreFile>,
     next_file: FileNo,
     salt: u64,
     /// What tables may point into.
     segments: Segments,
     report: EngineRepair,
     /// Files that are damaged.
-    damaged: Vec<PathBuf>,
+    damaged: BTreeSet<PathBuf>,
 }
 
 /// Tables of one key space with their places.
 type Placed = Vec<(Place, Arc<Table>)>;
+/// Those of each key space, those of branches among them.
+type Tables = BTreeMap<KeyspaceId, Placed>;
+
+/// What is known of a store before its tables and logs are read.
+struct Known {
+    /// Its key spaces, snapshots and branches; which tables there are, if it is whole.
+    state: ManifestState,
+    /// Nothing of it is missing.
+    is_whole: bool,
+    /// Tables that an edit removed.
+    gone: BTreeSet<FileNo>,
+    /// How many key spaces the store is known to have; what is beyond them it may have had.
+    keyspaces: usize,
+}
 
 /// Repairs the store in `dir`, which nobody may have open. `NewerFormat` and `NotAStore` are left as they are.
 pub fn repair(
@@ -167,59 +195,31 @@ pub fn repair(
     options: &RepairOptions,
 ) -> StoreResult<EngineRepair> {
     let _lock = lock_dir(&**env, dir)?;
-    let files = list_files(&**env, dir)?;
     let metrics = Arc::new(Metrics::default());
     let mut repair = Repair {
         env,
         dir,
         options,
         cache: Arc::new(TableCache::new(Arc::clone(env), &options.db, metrics)?),
+        files: list_files(&**env, dir)?,
         next_file: FileNo::new(1),
         salt: env.random(),
         segments: Segments::new(env, dir, std::iter::empty()),
         report: EngineRepair::default(),
-        damaged: Vec::new(),
+        damaged: BTreeSet::new(),
     };
-    let state = repair.manifest(&files)?;
-    repair.next_file = next_number(dir, &files, state.as_ref().map(|state| state.next_file))?;
-    let largest = |tables: &[Placed]| {
-        tables.iter().flatten().map(|(_, table)| table.meta().largest_seq).max().unwrap_or_default()
-    };
-    let (spaces, tables, oldest_log, seq) = match &state {
-        Some(state) => {
-            repair.salt = state.salt;
-            repair.segments = Segments::new(env, dir, state.segments.values().copied());
-            let mut tables = repair.check_tables(&state.keyspaces)?;
-            let (oldest, seq) = (state.oldest_log, state.last_seq);
-            let replayed = repair.logs(&files, Some(state), &state.keyspaces, &mut tables)?;
-            if repair.report.did_nothing() && replayed.is_none() {
-                return Ok(repair.report);
-            }
-            // Rows of logs that are still needed may be older than a table with a sequence override.
-            let seq = if replayed.is_some() { seq.max(largest(&tables)) } else { seq };
-            (state.keyspaces.clone(), tables, Some(oldest).filter(|_| replayed.is_none()), seq)
-        }
-        None => {
-            let mut spaces = rebuild::keyspaces(&repair, &files)?;
-            repair.segments = repair.found_segments(&files)?;
-            // Tables of a repair that was cut short may hold some of the logs' newest rows and not others, so what
-            // is in tables is no measure of what the logs are needed for: all their rows are merged with the tables.
-            let mut replayed = vec![Placed::new(); spaces.len()];
-            repair.logs(&files, None, &spaces, &mut replayed)?;
-            let seq = largest(&replayed);
-            let mut tables = repair.rebuild(&files, &spaces, replayed)?;
-            let seq = seq.max(largest(&tables));
-            // Who needs an empty key space makes it.
-            while tables.last().is_some_and(Vec::is_empty) {
-                tables.pop();
-                spaces.pop();
-            }
-            (spaces, tables, None, seq)
-        }
-    };
-    repair.note_dropped(&files, state.as_ref())?;
-    repair.put_in_force(&spaces, &tables, oldest_log, seq)?;
+    let known = repair.known()?;
+    let counted = Some(known.state.next_file).filter(|next| next.get() > 0);
+    repair.next_file = next_number(dir, &repair.files, counted)?;
+    repair.salt = known.state.salt;
+    if known.is_whole { repair.by_manifest(known) } else { repair.by_tables(known) }?;
     Ok(repair.report)
+}
+
+/// The newest write in `tables`.
+fn newest(tables: &Tables) -> SeqNo {
+    let tables = tables.values().flatten();
+    tables.map(|(_, table)| table.meta().largest_seq).max().unwrap_or_default()
 }
 
 impl Repair<'_> {
@@ -229,208 +229,45 @@ impl Repair<'_> {
         no
     }
 
-    /// What the manifest says; `None` if that is lost.
-    fn manifest(&mut self, files: &[StoreFile]) -> StoreResult<Option<ManifestState>> {
-        let lost = match load(&**self.env, self.dir) {
-            Ok(Some(state)) => match self.contradiction(&state) {
-                None => return Ok(Some(state)),
-                Some(contradiction) => contradiction,
-            },
-            Ok(None) if files.iter().all(|file| file.number().is_none()) => {
-                return Err(StoreError::NotAStore { path: self.dir.to_path_buf() });
-            }
-            Ok(None) => "CURRENT is missing".to_owned(),
-            Err(error @ StoreError::Damaged { .. }) => error.to_string(),
-            Err(StoreError::Io { source, path, .. })
-                if source.kind() == std::io::ErrorKind::NotFound =>
-            {
-                format!("{} is missing", path.display())
-            }
-            Err(error) => return Err(error),
-        };
-        self.report.manifest_lost = Some(lost);
-        // CURRENT alone may be lost: the newest manifest is the one it named.
-        let numbers = files.iter().filter_map(|file| match file {
-            StoreFile::Manifest(no) => Some(*no),
-            _ => None,
-        });
-        if let Some(no) = numbers.max()
-            && let Ok(state) = load_manifest(&**self.env, self.dir, no)
-            && self.contradiction(&state).is_none()
-        {
-            return Ok(Some(state));
+    /// Repairs a store whose manifest is whole.
+    fn by_manifest(&mut self, known: Known) -> StoreResult<()> {
+        let mut state = known.state;
+        self.segments = Segments::new(self.env, self.dir, state.segments.values().copied());
+        let mut tables = self.check_tables(&state)?;
+        let replayed = self.logs(&state, true, &mut tables)?;
+        if let Some(ended) = &replayed {
+            edits::end_branches(&mut state, ended);
         }
-        for file in files {
-            if matches!(file, StoreFile::Manifest(_) | StoreFile::Current) {
-                self.damaged.push(file.path(self.dir));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Why the tables of `state` make no store.
-    fn contradiction(&self, state: &ManifestState) -> Option<String> {
-        state.keyspaces.iter().zip(0..).find_map(|(space, id)| {
-            let id = KeyspaceId::new(id);
-            let table = |meta: &TableMeta| {
-                Arc::new(Table::new(Arc::clone(self.env), self.dir, id, meta.clone()))
-            };
-            let placed: Placed =
-                space.tables.iter().map(|(place, meta)| (*place, table(meta))).collect();
-            Version::default().changed(&[], &placed).check().err()
-        })
-    }
-
-    /// The tables of each key space, those that are damaged replaced by what can be read of them.
-    fn check_tables(&mut self, spaces: &[ManifestKeyspace]) -> StoreResult<Vec<Placed>> {
-        let mut all = Vec::new();
-        for (space, id) in spaces.iter().zip(0..) {
-            let id = KeyspaceId::new(id);
-            let mut tables = Placed::new();
-            for (place, meta) in &space.tables {
-                let table = self.table(id, meta.clone());
-                if let Some(table) = self.sound_or_salvaged(space, table)? {
-                    tables.push((*place, table));
-                }
-            }
-            all.push(tables);
-        }
-        Ok(all)
-    }
-
-    /// `table`, or a new one with what can be read of it; `None` if that is nothing.
-    fn sound_or_salvaged(
-        &mut self,
-        space: &ManifestKeyspace,
-        table: Arc<Table>,
-    ) -> StoreResult<Option<Arc<Table>>> {
-        let mut seen = VerifyReport::default();
-        let prefixed = space.options.prefixed;
-        match verify_table(&self.cache, &table, prefixed, None, &mut seen) {
-            Ok(()) => return Ok(Some(table)),
-            // The manifest is of this version, so a table that says it is newer does not tell the truth.
-            Err(StoreError::Damaged { path, .. } | StoreError::NewerFormat { path, .. }) => {
-                self.put_aside(path);
-            }
-            // A file that it points at is missing: what does not is left.
-            Err(StoreError::Io { source, path, .. })
-                if source.kind() == std::io::ErrorKind::NotFound && path != table.path() => {}
-            Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                let meta = table.meta();
-                self.report.lost.push(LostRows {
-                    keyspace: space.name.clone(),
-                    table: table.path().to_path_buf(),
-                    after: Some(meta.smallest_key.to_vec()),
-                    before: Some(meta.largest_key.to_vec()),
-                    why: "the table is missing; it held the rows from the first key to the last"
-                        .to_owned(),
-                });
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        }
-        self.put_aside(table.path().to_path_buf());
-        self.salvage(space, &table)
-    }
-
-    /// Notes that a file is damaged.
-    fn put_aside(&mut self, path: PathBuf) {
-        if !self.damaged.contains(&path) {
-            self.damaged.push(path);
-        }
-    }
-
-    /// The table that `meta` describes, with the segments that it points into as far as they are known.
-    fn table(&self, id: KeyspaceId, meta: TableMeta) -> Arc<Table> {
-        let segments = self.segments.of(&meta.segments);
-        let table = Table::new(Arc::clone(self.env), self.dir, id, meta);
-        Arc::new(table.with_segments(segments))
-    }
-
-    /// How new tables of a key space are built.
-    fn table_options(&self, id: KeyspaceId, options: KeyspaceOptions) -> TableOptions {
-        let db = &self.options.db;
-        TableOptions {
-            keyspace: id,
-            prefixed: options.prefixed,
-            block_bytes: db.block_bytes,
-            compression: if options.compressed { Compression::Lz4 } else { Compression::None },
-            index: db.index,
-            filter: db.filter,
-            cut_after_prefix_bytes: 0,
-        }
-    }
-
-    /// Puts the new state in force. Without `oldest_log` the logs are no longer needed.
-    fn put_in_force(
-        &mut self,
-        spaces: &[ManifestKeyspace],
-        tables: &[Placed],
-        oldest_log: Option<FileNo>,
-        last_seq: SeqNo,
-    ) -> StoreResult<()> {
-        self.link_aside()?;
-        let (env, dir) = (Arc::clone(self.env), self.dir.to_path_buf());
-        let oldest_log = match oldest_log {
-            Some(oldest) => oldest,
-            None => {
-                let log = LogId { file: self.new_file(), salt: self.salt };
-                let recovered = Recovered { last_seq, ..Recovered::default() };
-                LogWriter::create(Arc::clone(&env), dir.clone(), log, &recovered)?;
-                log.file
-            }
-        };
-        env.sync_dir(&dir).map_err(|error| io_error("sync", &dir, error))?;
-        let manifest = LogId { file: self.new_file(), salt: self.salt };
-        let mut changes = Vec::new();
-        for (space, id) in spaces.iter().zip(0..) {
-            let KeyspaceOptions { prefixed, compressed } = space.options;
-            let (keyspace, name) = (KeyspaceId::new(id), space.name.clone());
-            changes.push(Change::CreateKeyspace { keyspace, name, prefixed, compressed });
-        }
-        changes.push(Change::OldestLog(oldest_log));
-        changes.push(Change::NextFile(self.next_file));
-        changes.push(Change::LastSeq(last_seq));
-        let segments = tables.iter().flatten().flat_map(|(_, table)| table.segments());
-        let segments: BTreeMap<FileNo, SegmentMeta> =
-            segments.map(|segment| (segment.file_no(), *segment.meta())).collect();
-        changes.extend(segments.into_values().map(Change::AddSegment));
-        for (Place { level, sublevel }, table) in tables.iter().flatten() {
-            let (keyspace, level, meta) = (table.keyspace(), *level as u8, table.meta().clone());
-            changes.push(Change::AddTable { keyspace, level, sublevel: *sublevel, meta });
-        }
-        let (edit, poison) = (VersionEdit { changes }, Poison::default());
-        Manifest::create(&*env, &dir, manifest, &edit, last_seq, &poison)?;
-        // The next open removes what the new manifest does not list.
-        Ok(())
-    }
-
-    /// Gives damaged files a second name outside of the store, so that they survive their removal.
-    fn link_aside(&mut self) -> StoreResult<()> {
-        let aside = &self.options.aside;
-        let env = self.env;
-        if self.damaged.is_empty() {
+        if self.report.did_nothing() && self.damaged.is_empty() && replayed.is_none() {
             return Ok(());
         }
-        match env.create_dir(aside) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(io_error("create", aside, error));
-            }
-            _ => {}
+        let logs = Some((state.oldest_log, state.newest_log)).filter(|_| replayed.is_none());
+        // Rows of logs that are still needed may be older than a table with a sequence override.
+        if replayed.is_some() {
+            state.last_seq = state.last_seq.max(newest(&tables));
         }
-        for path in &self.damaged {
-            let Some(name) = path.file_name() else { continue };
-            let to = aside.join(name);
-            match env.link(path, &to) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    return Err(io_error("link aside", path, error));
-                }
-                _ => self.report.aside.push(to),
-            }
+        self.put_in_force(&state, &tables, logs)
+    }
+
+    /// Repairs a store of whose manifest edits are missing, or all of it.
+    fn by_tables(&mut self, known: Known) -> StoreResult<()> {
+        self.report.is_merged = true;
+        let mut state = known.state.clone();
+        self.segments = self.found_segments(&state)?;
+        // Tables of a repair that was cut short may hold some of the logs' newest rows and not others, so what
+        // is in tables is no measure of what the logs are needed for: all their rows are merged with the tables.
+        let mut replayed = Tables::new();
+        let ended = self.logs(&state, false, &mut replayed)?.unwrap_or_default();
+        edits::end_branches(&mut state, &ended);
+        let seq = newest(&replayed);
+        let tables = self.merged(&known, &state, replayed)?;
+        state.last_seq = state.last_seq.max(seq).max(newest(&tables));
+        // Who needs an empty key space makes it.
+        let is_empty =
+            |id: usize| tables.get(&KeyspaceId::new(id as u32)).is_none_or(Vec::is_empty);
+        while state.keyspaces.len() > known.keyspaces && is_empty(state.keyspaces.len() - 1) {
+            state.keyspaces.pop();
         }
-        for dir in [Some(aside.as_path()), aside.parent()].into_iter().flatten() {
-            env.sync_dir(dir).map_err(|error| io_error("sync", dir, error))?;
-        }
-        Ok(())
+        self.put_in_force(&state, &tables, None)
     }
 }

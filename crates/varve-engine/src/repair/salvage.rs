@@ -87,14 +87,20 @@ impl Repair<'_> {
                 last = Some(key);
             }
         }
-        if let Some(why) = gap {
-            let all = why == NO_ZONES;
-            let (smallest, largest) = (&table.meta().smallest_key, &table.meta().largest_key);
-            let after = if all { Some(smallest.to_vec()) } else { last };
-            lost.push(name(&after, all.then(|| largest.to_vec()), why));
+        let no_zones = gap.as_deref() == Some(NO_ZONES);
+        if let Some(why) = gap.take_if(|_| !no_zones) {
+            lost.push(name(&last, None, why));
         }
-        self.report.lost.extend(lost);
+        // Where no index says what is a block, what else stands in the file looks like damage.
+        if saved < table.meta().entries {
+            self.report.lost.extend(lost);
+        }
         self.report.versions_saved += saved;
+        if no_zones {
+            self.all_lost(&space.name, table, NO_ZONES.to_owned());
+        } else if saved == 0 {
+            self.all_lost(&space.name, table, "nothing of the table can be read".to_owned());
+        }
         if saved == 0 {
             return Ok(None);
         }

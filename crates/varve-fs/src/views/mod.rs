@@ -113,12 +113,6 @@ impl ViewName {
         ViewName { kind: ViewKind::Transaction, name: id.into() }
     }
 
-    /// The name of the snapshot that the store knows as `stored`.
-    pub(crate) fn stored(stored: &str) -> Option<ViewName> {
-        let (_, name) = parse_name(stored)?;
-        Some(ViewName { kind: ViewKind::Snapshot, name: name.to_owned() })
-    }
-
     /// The name of the view that is seen at `path` below the mount point of the main view.
     pub fn at(path: &Path) -> Option<ViewName> {
         let kinds = [ViewKind::Snapshot, ViewKind::Transaction].into_iter();

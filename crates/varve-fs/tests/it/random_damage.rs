@@ -289,7 +289,7 @@ fn file_round(seed: u64) -> bool {
     let fs = open(&env);
     let after = tree(&fs).unwrap();
     // Without a manifest rows may come back that had been deleted.
-    let is_whole = engine.lost.is_empty() && engine.cut.is_none() && engine.manifest_lost.is_none();
+    let is_whole = engine.lost_nothing();
     if is_whole {
         let differences = before.differences(&after, Times::Compare);
         assert_eq!(differences, [] as [&str; 0], "seed {seed}: {engine:?}");

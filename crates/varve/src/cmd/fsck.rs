@@ -8,7 +8,6 @@ use serde::Serialize;
 use varve::check::{self, CheckOptions, CheckReport, MEMORY_BYTES_MIN, Repaired};
 use varve::{Error, Result, exit_status, size};
 use varve_engine::repair::EngineRepair;
-use varve_fs::ViewKind;
 use varve_fs::fsck::repair::dropped_views;
 
 use crate::output;
@@ -201,7 +200,8 @@ fn show_repair(repaired: &Repaired) {
 
 fn show_engine_repair(engine: &EngineRepair) {
     if let Some(why) = &engine.manifest_lost {
-        output::line(format!("  repaired: the list of tables is made anew: {why}"));
+        let what = if engine.is_merged { "the list of tables" } else { "CURRENT" };
+        output::line(format!("  repaired: {what} is made anew: {why}"));
     }
     for lost in engine.lost.iter().take(SHOWN_FINDINGS) {
         output::line(format!("  repaired: {lost}"));
@@ -209,23 +209,16 @@ fn show_engine_repair(engine: &EngineRepair) {
     if engine.versions_saved > 0 {
         output::line(format!("  {} rows were taken out of damaged tables", engine.versions_saved));
     }
-    if let Some(cut) = &engine.cut {
-        let (log, offset) = (cut.log.display(), cut.offset);
-        output::line(format!(
-            "  repaired: {log} is cut at offset {offset}: {}; {} later changes are not taken",
-            cut.why, cut.batches_after
-        ));
+    for lost in engine.lost_records.iter().take(SHOWN_FINDINGS) {
+        output::line(format!("  repaired: {lost}"));
     }
-    let dropped = dropped_views(engine);
-    for view in &dropped {
-        let kind = match view.kind {
-            ViewKind::Snapshot => "snapshot",
-            ViewKind::Transaction => "transaction",
-        };
-        output::line(format!("  dropped: {kind} {}", view.name));
+    for view in dropped_views(engine) {
+        output::line(format!("  dropped: transaction {}", view.name));
     }
-    if engine.manifest_lost.is_some() && dropped.is_empty() {
-        output::line("  named snapshots and open transactions are gone, if there were any");
+    if engine.is_merged {
+        output::line(
+            "  snapshots and transactions of which only lost parts of the manifest knew are gone",
+        );
     }
     for path in &engine.aside {
         output::line(format!("  kept: {}", path.display()));

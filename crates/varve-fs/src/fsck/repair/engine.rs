@@ -20,12 +20,9 @@ use crate::fsck::CheckOptions;
 use crate::superblock::{Superblock, engine_dir};
 use crate::views::{Transaction, ViewName};
 
-/// The views that a repair of the engine has dropped, as far as that is known.
+/// The transactions that a repair of the engine has dropped, as far as that is known.
 pub fn dropped_views(repaired: &EngineRepair) -> Vec<ViewName> {
-    let snapshots = repaired.snapshots_dropped.iter().filter_map(|stored| ViewName::stored(stored));
-    let transactions =
-        repaired.branches_dropped.iter().filter_map(|info| Transaction::name_in(info));
-    snapshots.chain(transactions).collect()
+    repaired.branches_dropped.iter().filter_map(|info| Transaction::name_in(info)).collect()
 }
 
 /// Repairs the engine's files of the store in `dir`, which nobody may have open.
