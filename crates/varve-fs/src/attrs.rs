@@ -4,7 +4,9 @@ use varve_schema::acl::AclCaller;
 use varve_schema::{Content, FileKind, Inode};
 use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{InodeId, Timestamp};
-use varve_vfs::{AccessMode, Attr, Caller, FileType, FsError, FsResult, SetAttr, SetTime};
+use varve_vfs::{
+    AccessMode, Attr, Caller, FileType, FsError, FsResult, SetAttr, SetIdTaken, SetTime,
+};
 
 use crate::fs::VarveFs;
 use crate::held::Held;
@@ -33,11 +35,16 @@ pub(crate) fn file_type(kind: FileKind) -> FileType {
 }
 
 /// Clears the set-id bits, of anything but a directory, as a write or chown by someone without the
-/// right does. Says whether there were any.
-pub(crate) fn kill_set_id(inode: &mut Inode) -> bool {
+/// right does. Says which there were.
+pub(crate) fn kill_set_id(inode: &mut Inode) -> SetIdTaken {
     let lost = set_id_to_lose(inode);
     inode.perm &= !lost;
-    lost != 0
+    match inode.kind {
+        FileKind::Directory => SetIdTaken::None,
+        _ if inode.perm & SET_GID != 0 => SetIdTaken::AllButGroup,
+        _ if lost != 0 => SetIdTaken::All,
+        _ => SetIdTaken::None,
+    }
 }
 
 /// Which bits that clears.
@@ -138,6 +145,9 @@ impl VarveFs {
         if chown_by_user || set.kill_set_id {
             kill_set_id(inode);
             self.drop_capability(&mut changes, inode)?;
+        }
+        if set.kill_set_gid && inode.kind != FileKind::Directory {
+            inode.perm &= !SET_GID;
         }
         inode.uid = set.uid.unwrap_or(inode.uid);
         inode.gid = set.gid.unwrap_or(inode.gid);

@@ -21,6 +21,7 @@ mod backing;
 mod bursts;
 mod convert;
 mod device;
+mod groups;
 mod handover;
 mod handshake;
 mod meters;

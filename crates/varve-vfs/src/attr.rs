@@ -141,4 +141,7 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Clear set-user-id, set-group-id and `security.capability` as a write by someone without the right does.
     pub kill_set_id: bool,
+    /// Clear set-group-id, of anything but a directory, also where the group may not execute the file: the change is by someone
+    /// outside of the group.
+    pub kill_set_gid: bool,
 }

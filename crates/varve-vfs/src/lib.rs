@@ -14,5 +14,5 @@ pub use error::{Blocked, FsError, FsResult};
 pub use locks::insist;
 pub use ops::{
     AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, Position,
-    RenameMode, SeekFrom, StatFs, Transact, Vfs, Written, XattrMode,
+    RenameMode, SeekFrom, SetIdTaken, StatFs, Transact, Vfs, Written, XattrMode,
 };

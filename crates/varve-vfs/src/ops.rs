@@ -79,8 +79,20 @@ pub struct Written {
     pub offset: u64,
     /// How many bytes it wrote.
     pub bytes: usize,
-    /// Whether it took set-id bits, or may have. One that fails may have taken them, too.
-    pub took_set_id: bool,
+    /// Which set-id bits it took. One that fails may have taken them, too.
+    pub set_id: SetIdTaken,
+}
+
+/// What a write that is to take set-id bits has done about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SetIdTaken {
+    /// There were none, or it was not asked to.
+    None,
+    /// There are none any more; there may have been none.
+    All,
+    /// It has left set-group-id, as the group may not execute the file. That stays only if the writer is in the group, which the
+    /// front end has to find out.
+    AllButGroup,
 }
 
 /// One name of a directory listing.

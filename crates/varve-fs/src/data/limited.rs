@@ -8,7 +8,7 @@
 use varve_env::File;
 use varve_schema::{Content, Inode, UsageChange};
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, Handle, Position, Written};
+use varve_vfs::{FsError, FsResult, Handle, Position, SetIdTaken, Written};
 
 use super::{At, end_of};
 use crate::fs::VarveFs;
@@ -34,7 +34,8 @@ impl VarveFs {
                     fitting => {
                         let written = self.do_write(ino, handle, at, &data[..fitting], kill)?;
                         // The first try may have taken the bits.
-                        Ok(Written { took_set_id: kill, ..written })
+                        let at_least = if kill { SetIdTaken::All } else { SetIdTaken::None };
+                        Ok(Written { set_id: written.set_id.max(at_least), ..written })
                     }
                 }
             }

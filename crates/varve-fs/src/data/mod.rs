@@ -29,7 +29,7 @@ use bytes::Bytes;
 use varve_schema::{Content, Inode};
 use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{InodeId, Timestamp};
-use varve_vfs::{FsError, FsResult, Handle, OpenFlags, Written};
+use varve_vfs::{FsError, FsResult, Handle, OpenFlags, SetIdTaken, Written};
 
 use crate::attrs::{kill_set_id, set_id_to_lose};
 use crate::fs::VarveFs;
@@ -140,12 +140,15 @@ impl VarveFs {
         }
         let at = at.by(file.flags);
         if data.is_empty() {
-            return Ok(Written { offset: self.now_at(at).before(0), bytes: 0, took_set_id: false });
+            let offset = self.now_at(at).before(0);
+            return Ok(Written { offset, bytes: 0, set_id: SetIdTaken::None });
         }
-        let mut took_set_id;
+        let mut set_id = SetIdTaken::None;
         let (offset, bytes);
         if file.node.has_object() {
-            took_set_id = kill && self.drop_set_id(ino)?;
+            if kill {
+                set_id = self.drop_set_id(ino)?;
+            }
             let object = self.object_file(&file.node)?;
             (offset, bytes) = self.write_object(&file, object.as_ref(), at, data)?;
         } else {
@@ -159,14 +162,18 @@ impl VarveFs {
             }
             let from = self.now_at(at).before(held.inode.size);
             let end = end_of(from, data.len() as u64)?;
-            took_set_id = kill && kill_set_id(&mut held.inode);
+            if kill {
+                set_id = kill_set_id(&mut held.inode);
+            }
             let in_object = held.inode.content.is_object();
             if in_object || end > self.superblock.large_file_threshold_bytes {
                 if !in_object {
                     self.migrate(&mut held)?;
                 }
                 drop(held);
-                took_set_id |= kill && self.drop_set_id(ino)?;
+                if kill {
+                    set_id = set_id.max(self.drop_set_id(ino)?);
+                }
                 let object = self.object_file(&file.node)?;
                 (offset, bytes) = self.write_object(&file, object.as_ref(), at, data)?;
             } else {
@@ -185,7 +192,7 @@ impl VarveFs {
         if file.flags.sync {
             self.sync_file(&file, true)?;
         }
-        Ok(Written { offset, bytes, took_set_id })
+        Ok(Written { offset, bytes, set_id })
     }
 
     /// Cuts or extends the held file; part of the work may already be committed when it returns, the
@@ -226,22 +233,23 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Clears the set-id bits and capabilities that a write takes, before bytes change that are not of the same batch. Says whether there
-    /// were bits.
-    fn drop_set_id(&self, ino: InodeId) -> FsResult<bool> {
+    /// Clears the set-id bits and capabilities that a write takes, before bytes change that are not of the same batch. Says which bits
+    /// there were.
+    fn drop_set_id(&self, ino: InodeId) -> FsResult<SetIdTaken> {
         let loses = |inode: &Inode| match set_id_to_lose(inode) {
             0 => self.has_capability(inode),
             _ => Ok(true),
         };
-        if !loses(&self.read_inode(ino)?)? {
-            return Ok(false);
+        let mut inode = self.read_inode(ino)?;
+        if !loses(&inode)? {
+            return Ok(kill_set_id(&mut inode));
         }
         let mut held = self.hold(ino)?;
         // Somebody else may have cleared them.
         if !loses(&held.inode)? {
-            return Ok(false);
+            return Ok(kill_set_id(&mut held.inode));
         }
-        let took_set_id = kill_set_id(&mut held.inode);
+        let set_id = kill_set_id(&mut held.inode);
         held.inode.times.ctime = self.now();
         let mut changes = self.changes();
         self.drop_capability(&mut changes, &mut held.inode)?;
@@ -249,7 +257,7 @@ impl VarveFs {
         changes.batch.reclaims_space();
         self.stage(&mut changes, &mut held)?;
         self.commit(&mut changes)?;
-        Ok(took_set_id)
+        Ok(set_id)
     }
 
     pub(crate) fn do_fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {

@@ -6,6 +6,7 @@ use super::said::{beginning, ending};
 use super::trees::is_of_tree;
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
+use crate::groups::takes_set_gid;
 use crate::protocol::request::{SetAttrIn, SetXattr, SetXattrIn};
 
 /// The attribute of the root directory that holds [`varve_vfs::Vfs::status_json`]; no listing shows it.
@@ -72,6 +73,11 @@ impl Adapter {
 
     pub(super) fn setattr(&self, call: &mut Call<'_>, request: &SetAttrIn) -> Served {
         let SetAttrIn { mode, uid, gid, size, atime, mtime, kill_set_id, has_handle: _ } = *request;
+        let caller = convert::caller(call.header, 0);
+        // The kernel asks for it with each change of owner, also by root, who may leave it.
+        let kill_set_gid = kill_set_id
+            && caller.uid != 0
+            && takes_set_gid(call.header, &self.vfs.getattr(call.ino)?);
         let set = SetAttr {
             perm: mode.map(|mode| mode & 0o7777),
             uid,
@@ -80,8 +86,9 @@ impl Adapter {
             atime: atime.map(convert::set_time).transpose()?,
             mtime: mtime.map(convert::set_time).transpose()?,
             kill_set_id,
+            kill_set_gid,
         };
-        let attr = self.vfs.setattr(convert::caller(call.header, 0), call.ino, set)?;
+        let attr = self.vfs.setattr(caller, call.ino, set)?;
         call.reply.attr_out(self.attr_validity(&attr), &attr);
         Ok(Answer::Body)
     }

@@ -123,7 +123,7 @@ impl Adapter {
     }
 
     /// Of a call that is not made again nobody waits for locks.
-    fn unless_it_waits<T>(&self, found: FsResult<T>) -> Option<T> {
+    pub(super) fn unless_it_waits<T>(&self, found: FsResult<T>) -> Option<T> {
         if let Err(FsError::Blocked(blocked)) = &found {
             self.vfs.wait_is_over(blocked);
         }

@@ -1,6 +1,8 @@
 //! Requests that open files and use what is open.
 
-use varve_vfs::{Entry, FsError, FsResult, Handle, OpenFlags, Opened, Position, Written};
+use varve_vfs::{
+    Entry, FsError, FsResult, Handle, OpenFlags, Opened, Position, SetIdTaken, Written,
+};
 
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::backing::Route;
@@ -77,9 +79,20 @@ impl Adapter {
 
     pub(super) fn write(&self, call: &mut Call<'_>, request: &Write<'_>) -> Served {
         let written = self.written(call, request);
-        if request.kill_set_id && written.as_ref().map_or(true, |written| written.took_set_id) {
-            // It would execute the file with them: a WRITE changes no mode that it knows.
-            self.tell_of_attributes(call.origin, call.ino);
+        if request.kill_set_id {
+            match written.as_ref().map_or(SetIdTaken::All, |written| written.set_id) {
+                SetIdTaken::None => {}
+                // It would execute the file with them: a WRITE changes no mode that it knows.
+                SetIdTaken::All => self.tell_of_attributes(call.origin, call.ino),
+                SetIdTaken::AllButGroup => {
+                    self.tell_of_attributes(call.origin, call.ino);
+                    let killed = self.kill_set_id(call, convert::caller(call.header, 0), call.ino);
+                    // The bytes are written, so this must not have them written once more. Nobody gets a right by this bit.
+                    if self.unless_it_waits(killed).is_none() {
+                        log::warn!("inode {} keeps set-group-id after a write", call.ino);
+                    }
+                }
+            }
         }
         call.reply.size_out(u32::try_from(written?.bytes).unwrap_or(u32::MAX));
         Ok(Answer::Body)
@@ -91,7 +104,8 @@ impl Adapter {
         if is_writeback {
             // The kernel tells programs of errors of such a write, and of a part nobody.
             self.vfs.write_all(call.ino, handle, offset, data, kill_set_id)?;
-            Ok(Written { offset, bytes: data.len(), took_set_id: kill_set_id })
+            let set_id = if kill_set_id { SetIdTaken::AllButGroup } else { SetIdTaken::None };
+            Ok(Written { offset, bytes: data.len(), set_id })
         } else if convert::open_flags(open_flags).append {
             let written = self.vfs.append(call.ino, handle, offset, data, kill_set_id)?;
             if written.offset != offset {

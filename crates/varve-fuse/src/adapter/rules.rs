@@ -1,12 +1,13 @@
 //! The rules that the kernel's protocol adds to the calls of the `Vfs`, apart from the requests themselves.
 
 use varve_types::InodeId;
-use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened, SetAttr};
+use varve_vfs::{Attr, Caller, Entry, FsError, FsResult, OpenFlags, Opened, SetAttr};
 
 use super::{Adapter, Call};
 use crate::backing::Route;
 use crate::convert;
 use crate::device::Device;
+use crate::groups::takes_set_gid;
 use crate::protocol::constants::{FUSE_SETXATTR, opcode_name};
 use crate::protocol::request::{Header, Request};
 
@@ -81,14 +82,16 @@ impl Adapter {
         caller: Caller,
         ino: InodeId,
     ) -> FsResult<()> {
-        match self.vfs.getattr(ino)?.perm & 0o6000 {
+        let attr = self.vfs.getattr(ino)?;
+        match attr.perm & 0o6000 {
             0 => Ok(()),
-            _ => self.kill(call, caller, ino),
+            _ => self.kill(call, caller, &attr),
         }
     }
 
-    fn kill(&self, call: &Call<'_>, caller: Caller, ino: InodeId) -> FsResult<()> {
-        let set = SetAttr { kill_set_id: true, ..SetAttr::default() };
+    fn kill(&self, call: &Call<'_>, caller: Caller, attr: &Attr) -> FsResult<()> {
+        let (ino, kill_set_gid) = (attr.ino, takes_set_gid(call.header, attr));
+        let set = SetAttr { kill_set_id: true, kill_set_gid, ..SetAttr::default() };
         let killed = self.vfs.setattr(caller, ino, set);
         self.tell_of_attributes(call.origin, ino);
         killed.map(drop)
@@ -99,7 +102,7 @@ impl Adapter {
     pub(super) fn kill_set_id_of_others(&self, call: &Call<'_>, ino: InodeId) -> FsResult<()> {
         match convert::caller(call.header, 0) {
             Caller { uid: 0, .. } => Ok(()),
-            caller if self.has_capability(ino)? => self.kill(call, caller, ino),
+            caller if self.has_capability(ino)? => self.kill(call, caller, &self.vfs.getattr(ino)?),
             caller => self.kill_set_id(call, caller, ino),
         }
     }

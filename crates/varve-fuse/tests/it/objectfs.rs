@@ -16,7 +16,8 @@ use varve_testkit::model::ModelFs;
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Blocked, Caller, DirEntry, Entry, FsError, FsResult, Handle,
-    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, Written, XattrMode,
+    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, SetIdTaken, StatFs, Vfs, Written,
+    XattrMode,
 };
 
 use crate::support::model;
@@ -361,7 +362,7 @@ impl Vfs for ObjectFs {
         };
         self.transfers.fetch_add(1, Ordering::Relaxed);
         object.write_all_at(data, offset).map_err(storage)?;
-        Ok(Written { offset, bytes: data.len(), took_set_id: false })
+        Ok(Written { offset, bytes: data.len(), set_id: SetIdTaken::None })
     }
 
     fn append(

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use varve_types::{InodeId, Timestamp, limits};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, FileType, FsError, FsResult, Handle, OpenFlags, Opened,
-    SeekFrom, SetAttr, SetTime, Written, XattrMode,
+    SeekFrom, SetAttr, SetIdTaken, SetTime, Written, XattrMode,
 };
 
 use super::{OpenFile, State};
@@ -25,6 +25,9 @@ impl State {
             node.data_mut()?.cut(size);
             node.attr.size = size;
             node.attr.mtime = now;
+        }
+        if set.kill_set_gid && !node.is_dir() {
+            node.attr.perm &= !0o2000;
         }
         let attr = &mut node.attr;
         attr.perm = set.perm.map_or(attr.perm, |perm| perm & 0o7777);
@@ -112,7 +115,7 @@ impl State {
             return Err(FsError::BadHandle);
         }
         if data.is_empty() {
-            return Ok(Written { offset, bytes: 0, took_set_id: false });
+            return Ok(Written { offset, bytes: 0, set_id: SetIdTaken::None });
         }
         let now = self.now();
         let node = self.node_mut(ino)?;
@@ -125,7 +128,7 @@ impl State {
         if kill_set_id {
             node.kill_set_id();
         }
-        Ok(Written { offset, bytes: data.len(), took_set_id: kill_set_id })
+        Ok(Written { offset, bytes: data.len(), set_id: SetIdTaken::All })
     }
 
     /// Reserves, frees or zeroes a range.

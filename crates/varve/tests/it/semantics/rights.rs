@@ -1,6 +1,7 @@
 //! What users other than root may do, and what their changes take from a file.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
@@ -18,6 +19,7 @@ use super::{
 semantics!(
     groups_and_sticky_directories,
     set_id_on_every_change,
+    set_group_id_without_execution,
     set_id_of_programs,
     capabilities,
     xattr_rights,
@@ -109,6 +111,66 @@ fn set_id_on_every_change(place: &Place) {
     chmod(&dir, 0o6777);
     chown(&dir, Some(1), Some(1)).unwrap();
     assert_eq!(mode(&dir), 0o6777);
+}
+
+/// A set-group-id file that its group may not execute kept the bit whoever changed it. It is to keep it only from root and from
+/// members of the group.
+fn set_group_id_without_execution(place: &Place) {
+    const GROUP: u32 = 77;
+    chmod(&place.dir(), 0o755);
+    let source = place.dir().join("source");
+    fs::write(&source, pattern(2, 5000)).unwrap();
+    chmod(&source, 0o644);
+    for size in [0usize, 300, 30_000, 300_000] {
+        let path = place.dir().join(format!("file-{size}"));
+        fs::write(&path, pattern(1, size)).unwrap();
+        let open = || OpenOptions::new().write(true).open(&path).unwrap();
+        let allocate = |flags| rustix::fs::fallocate(open(), flags, 0, 5).unwrap();
+        let keep = FallocateFlags::KEEP_SIZE;
+        let changes: [(&str, &(dyn Fn() + Sync)); 10] = [
+            ("write", &|| open().write_all_at(b"x", 0).unwrap()),
+            ("append", &|| {
+                let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+                file.write_all(b"x").unwrap();
+            }),
+            ("cut", &|| open().set_len(size as u64 / 2).unwrap()),
+            ("extend by a hole", &|| open().set_len(size as u64).unwrap()),
+            ("extend", &|| allocate(FallocateFlags::empty())),
+            ("reserve", &|| allocate(keep)),
+            ("punch", &|| allocate(FallocateFlags::PUNCH_HOLE | keep)),
+            ("zero", &|| allocate(FallocateFlags::ZERO_RANGE)),
+            ("copy", &|| {
+                let from = File::open(&source).unwrap();
+                rustix::fs::copy_file_range(from, Some(&mut 0), open(), Some(&mut 0), 100).unwrap();
+            }),
+            ("cut on open", &|| drop(File::create(&path).unwrap())),
+        ];
+        for (what, change) in changes {
+            for (before, outside) in [(0o2666, 0o666), (0o6666, 0o666), (0o2767, 0o767)] {
+                let by = |who: &str, after: u32, change: &dyn Fn()| {
+                    chown(&path, Some(0), Some(GROUP)).unwrap();
+                    chmod(&path, before);
+                    change();
+                    assert_eq!(mode(&path), after, "{what} of {size} bytes, {before:o}, by {who}");
+                };
+                by("root", before, change);
+                by("another user", outside, &|| as_user(1000, &[1000], change));
+                let member = before & !0o4000;
+                by("one of the group", member, &|| as_user(1000, &[GROUP], change));
+                by("one also of the group", member, &|| {
+                    as_user(1000, &[1000, 5, GROUP, 900], change);
+                });
+            }
+        }
+        chown(&path, Some(1000), Some(GROUP)).unwrap();
+        chmod(&path, 0o2767);
+        as_user(1000, &[1000, GROUP], || chown(&path, None, Some(1000)).unwrap());
+        assert_eq!(mode(&path), 0o2767, "given away by one of the group, {size} bytes");
+        chown(&path, None, Some(GROUP)).unwrap();
+        chmod(&path, 0o2767);
+        as_user(1000, &[1000], || chown(&path, None, Some(1000)).unwrap());
+        assert_eq!(mode(&path), 0o767, "given away by one outside of the group, {size} bytes");
+    }
 }
 
 /// A program that somebody else had written over was executed once more as its owner: the kernel still knew the mode of before,
@@ -355,9 +417,4 @@ fn not_supported(place: &Place) {
     chmod(&path, 0o6777);
     chown(&path, None, None).unwrap();
     assert_eq!(mode(&path), 0o6777);
-    chmod(&path, 0o2767);
-    as_user(1000, &[1000], || {
-        OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"x", 0).unwrap();
-    });
-    assert_eq!(mode(&path), 0o2767);
 }
