@@ -59,11 +59,16 @@ pub(crate) fn open_flags(raw: u32) -> OpenFlags {
     }
 }
 
-pub(crate) fn rename_mode(flags: u32) -> FsResult<RenameMode> {
+pub(crate) fn rename_mode(header: &Header, flags: u32) -> FsResult<RenameMode> {
+    const WHITEOUT_ALONE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
+    // A whiteout has no permissions that a umask could take.
+    let whiteout = |replaces| RenameMode::Whiteout { caller: caller(header, 0), replaces };
     match flags {
         0 => Ok(RenameMode::Replace),
         libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        libc::RENAME_WHITEOUT => Ok(whiteout(true)),
+        WHITEOUT_ALONE => Ok(whiteout(false)),
         _ => Err(FsError::Invalid("rename flags")),
     }
 }
@@ -140,7 +145,10 @@ mod tests {
 
     #[test]
     fn unknown_modes_are_refused() {
-        assert!(matches!(rename_mode(libc::RENAME_WHITEOUT), Err(FsError::Invalid(_))));
+        let header = Header { opcode: 0, unique: 0, node: 1, uid: 1, gid: 2, pid: 3 };
+        let both = libc::RENAME_WHITEOUT | libc::RENAME_EXCHANGE;
+        assert!(matches!(rename_mode(&header, both), Err(FsError::Invalid(_))));
+        assert!(matches!(rename_mode(&header, 8), Err(FsError::Invalid(_))));
         let collapse = libc::FALLOC_FL_COLLAPSE_RANGE.cast_unsigned();
         assert!(matches!(allocate_mode(collapse), Err(FsError::NotSupported(_))));
         assert!(matches!(xattr_mode(3), Err(FsError::Invalid(_))));

@@ -121,6 +121,29 @@ pub enum RenameMode {
     NoReplace,
     /// Swap the two (RENAME_EXCHANGE).
     Exchange,
+    /// As [`RenameMode::Replace`] or [`RenameMode::NoReplace`], and leave a whiteout under the old name (RENAME_WHITEOUT): a
+    /// character device with number 0 and without permissions, by which a union of directories hides a name of a lower one.
+    Whiteout {
+        /// Who makes it.
+        caller: Caller,
+        /// Whether a target may be replaced.
+        replaces: bool,
+    },
+}
+
+impl RenameMode {
+    /// Whether a target that exists is an error.
+    pub fn needs_absent(self) -> bool {
+        matches!(self, RenameMode::NoReplace | RenameMode::Whiteout { replaces: false, .. })
+    }
+
+    /// Who makes the whiteout that the old name becomes, if it does.
+    pub fn whiteout_by(self) -> Option<Caller> {
+        match self {
+            RenameMode::Whiteout { caller, .. } => Some(caller),
+            RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange => None,
+        }
+    }
 }
 
 /// How [`Vfs::setxattr`] treats an existing attribute.

@@ -206,6 +206,11 @@ impl NewInode {
         NewInode { kind: FileKind::Directory, perm, rdev: 0, content }
     }
 
+    /// What RENAME_WHITEOUT leaves.
+    pub(crate) fn whiteout() -> NewInode {
+        NewInode { kind: FileKind::CharDevice, perm: 0, rdev: 0, content: Content::None }
+    }
+
     /// An empty regular file.
     pub(crate) fn regular(perm: u32) -> NewInode {
         NewInode { kind: FileKind::Regular, perm, rdev: 0, content: Content::None }

@@ -19,9 +19,9 @@ use varve_schema::{
     Body, Content, EntryRow, EntrySuffix, FileKind, Inode, Place, RowKey, UsageChange,
 };
 use varve_types::{FileName, InodeId, Timestamp};
-use varve_vfs::{FsError, FsResult, RenameMode};
+use varve_vfs::{Caller, FsError, FsResult, RenameMode};
 
-use super::create::{adjust_dir, dir_info_mut};
+use super::create::{NewInode, adjust_dir, dir_info_mut};
 use super::lookup::{dangling, row_full};
 use super::remove::{Departure, Lost};
 use crate::fs::VarveFs;
@@ -131,7 +131,7 @@ impl VarveFs {
             let target = self.child(rows.target_row(), &to)?;
             let same = target.as_ref().is_some_and(|target| target.inode.ino == source.inode.ino);
             match (mode, &target) {
-                (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+                (mode, Some(_)) if mode.needs_absent() => return Err(FsError::Exists),
                 (RenameMode::Exchange, None) => return Err(FsError::NotFound),
                 _ if same => return Ok(()),
                 _ => {}
@@ -176,7 +176,7 @@ impl VarveFs {
         let now = self.now();
         match (mode, target) {
             (RenameMode::Exchange, Some(target)) => self.exchange(rows, from, (to, target), now),
-            (_, target) => self.replace(rows, from, (to, target), now),
+            (_, target) => self.replace(rows, from, (to, target), mode.whiteout_by(), now),
         }
     }
 
@@ -260,6 +260,7 @@ impl VarveFs {
         rows: &mut Rows,
         (from, source): (&End<'_>, Child),
         (to, target): (&End<'_>, Option<Child>),
+        whiteout_by: Option<Caller>,
         now: Timestamp,
     ) -> FsResult<()> {
         let mut changes = self.changes();
@@ -284,7 +285,13 @@ impl VarveFs {
         let moved = source.moved();
         let slot = self
             .settle(&mut changes, source, (from, to), now)
-            .and_then(|body| row.insert(to.name.as_bytes(), body).ok_or_else(|| row_full(row)));
+            .and_then(|body| row.insert(to.name.as_bytes(), body).ok_or_else(|| row_full(row)))
+            .and_then(|slot| match whiteout_by {
+                Some(caller) => {
+                    self.leave_whiteout(&mut changes, rows, from, caller, now).map(|()| slot)
+                }
+                None => Ok(slot),
+            });
         let slot = match slot {
             Ok(slot) => slot,
             Err(error) => {
@@ -295,6 +302,23 @@ impl VarveFs {
         rows.put(&mut changes, from, to);
         self.commit_departure(&mut changes, departure)?;
         self.follow(moved, to, slot)
+    }
+
+    /// Puts a whiteout of `caller` under the name that has just moved away.
+    fn leave_whiteout(
+        &self,
+        changes: &mut Changes,
+        rows: &mut Rows,
+        from: &End<'_>,
+        caller: Caller,
+        now: Timestamp,
+    ) -> FsResult<()> {
+        let inode = self.new_inode(changes, caller, &rows.dirs[0], NewInode::whiteout(), now)?;
+        let row = &mut rows.entries[0];
+        row.insert(from.name.as_bytes(), Body::Inline(inode)).ok_or_else(|| row_full(row))?;
+        adjust_dir(&mut rows.dirs[0], 1, 0, now)?;
+        changes.charge(from.dir, UsageChange::file(0));
+        Ok(())
     }
 
     fn exchange(

@@ -100,7 +100,7 @@ impl Adapter {
     }
 
     pub(super) fn rename(&self, call: &Call<'_>, request: &Rename<'_>) -> Served {
-        let mode = convert::rename_mode(request.flags)?;
+        let mode = convert::rename_mode(call.header, request.flags)?;
         let (name, new_name) = (convert::name(request.name)?, convert::name(request.new_name)?);
         let new_parent = self.inode(request.new_parent);
         let renamed = self.vfs.rename(call.ino, name, new_parent, new_name, mode);

@@ -116,9 +116,10 @@ impl Generator {
     }
 
     fn rename_op(&mut self) -> Op {
-        let mode = match self.rng.below(6) {
+        let mode = match self.rng.below(7) {
             0 => RenameMode::NoReplace,
             1 => RenameMode::Exchange,
+            2 => RenameMode::Whiteout { caller: self.caller(), replaces: self.rng.chance(50) },
             _ => RenameMode::Replace,
         };
         let from = self.any();
@@ -261,6 +262,9 @@ impl Generator {
                 let swaps = *mode == RenameMode::Exchange;
                 move_known(&mut self.dirs, from, to, swaps);
                 move_known(&mut self.others, from, to, swaps);
+                if mode.whiteout_by().is_some() {
+                    push(&mut self.others, from);
+                }
             }
             _ => {}
         }

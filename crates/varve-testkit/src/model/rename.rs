@@ -1,9 +1,11 @@
 //! Rename, with the checks in the kernel's order (do_renameat2 and vfs_rename in fs/namei.c).
 
 use varve_types::{FileName, InodeId};
-use varve_vfs::{FsError, FsResult, RenameMode};
+use varve_vfs::{FileType, FsError, FsResult, RenameMode};
 
 use super::State;
+use super::names::New;
+use super::node::Body;
 
 impl State {
     /// Moves a name.
@@ -19,7 +21,7 @@ impl State {
         self.node(new_parent)?.dir()?;
         let ino = self.find(parent, name)?;
         let target = match self.find(new_parent, new_name) {
-            Ok(_) if mode == RenameMode::NoReplace => return Err(FsError::Exists),
+            Ok(_) if mode.needs_absent() => return Err(FsError::Exists),
             Ok(target) => Some(target),
             Err(FsError::NotFound) if mode != RenameMode::Exchange => None,
             Err(error) => return Err(error),
@@ -28,20 +30,26 @@ impl State {
             self.check_ancestry(ino, parent, target, new_parent, mode)?;
         }
         match target {
-            Some(target) if target == ino => Ok(()),
+            Some(target) if target == ino => return Ok(()),
             Some(target) if mode == RenameMode::Exchange => {
-                self.exchange((parent, name, ino), (new_parent, new_name, target))
+                self.exchange((parent, name, ino), (new_parent, new_name, target))?;
             }
             Some(target) => {
                 self.check_replace(ino, target)?;
                 let was_dir = self.node(target)?.is_dir();
                 self.drop_name(new_parent, new_name, was_dir)?;
                 self.lose_link(target)?;
-                self.move_name((parent, name, ino), (new_parent, new_name))
+                self.move_name((parent, name, ino), (new_parent, new_name))?;
             }
-            None if self.node(new_parent)?.attr.nlink == 0 => Err(FsError::NotFound),
-            None => self.move_name((parent, name, ino), (new_parent, new_name)),
+            None if self.node(new_parent)?.attr.nlink == 0 => return Err(FsError::NotFound),
+            None => self.move_name((parent, name, ino), (new_parent, new_name))?,
         }
+        if let Some(caller) = mode.whiteout_by() {
+            let new =
+                New { kind: FileType::CharDevice, perm: 0, rdev: 0, size: 0, body: Body::Special };
+            self.make(caller, parent, name, new)?;
+        }
+        Ok(())
     }
 
     /// Refuses to put a directory below itself, either of the two in an exchange, and to replace a

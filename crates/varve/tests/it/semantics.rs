@@ -24,6 +24,7 @@ mod sent;
 mod serial;
 mod trees;
 mod txn_attributes;
+mod unions;
 mod views;
 mod ways;
 
