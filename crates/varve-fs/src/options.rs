@@ -78,6 +78,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// How reads change the time of last access.
     pub atime: Atime,
+    /// Listings change the times of last access of directories, by `atime`.
+    pub dir_atime: bool,
     /// Obey access control lists. Else those that there are stay, and mean nothing.
     pub acl: bool,
     /// Memory for the engine's memtables and caches and for what is known of looked-up inodes, in bytes.
@@ -102,6 +104,7 @@ impl Default for MountOptions {
         MountOptions {
             read_only: false,
             atime: Atime::Relatime,
+            dir_atime: true,
             acl: true,
             memory_budget_bytes: 256 << 20,
             passthrough: true,

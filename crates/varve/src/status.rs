@@ -74,7 +74,7 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
         (None, None) => None,
     };
     let answer = found.as_ref().map(|mount| ask_daemon(&mount.dir));
-    let session = found.as_ref().and_then(|mount| ask(&mount.dir, SESSION_XATTR).ok());
+    let session = found.as_ref().and_then(|mount| ask_session(&mount.dir).ok());
     // Who asks about a mount wants its daemon's answer; a store can be told about without.
     let (daemon, daemon_error) = match answer {
         Some(Ok(answer)) => (Some(answer), None),
@@ -107,6 +107,11 @@ fn its_mount(holder: &Holder, store: &Path) -> Result<Option<MountPoint>> {
 /// The daemon's own words, over the mount it serves.
 pub fn ask_daemon(mount_point: &Path) -> Result<Value> {
     ask(mount_point, STATUS_XATTR)
+}
+
+/// What the daemon and the kernel have agreed on, over the mount.
+pub(crate) fn ask_session(mount_point: &Path) -> Result<Value> {
+    ask(mount_point, SESSION_XATTR)
 }
 
 pub(crate) fn ask(mount_point: &Path, attribute: &str) -> Result<Value> {

@@ -36,7 +36,7 @@ impl VarveFs {
         }
         let dir = self.unfolded_row(ino)?;
         let Content::Directory(info) = &dir.content else { return Ok(()) };
-        if cookie == 0 {
+        if cookie == 0 && self.options.dir_atime {
             self.touch_atime(&dir);
         }
         let dots: [(u64, InodeId, &[u8]); 2] =

@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
     }
     if request.is_remount {
         mounting::remount(&request.dir, &choices).map_err(failed)?;
-        tell_of_kept(&request.options);
+        tell_of_kept(&request.dir, &request.options);
         return Ok(());
     }
     // What mount(8) is told to be mounted has to be there for everybody.
@@ -89,11 +89,13 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
 }
 
 /// Says which options a remount has left as they were. They are no mistake: some come of /etc/fstab.
-fn tell_of_kept(options: &str) {
+fn tell_of_kept(dir: &Path, options: &str) {
     for option in options.split(',') {
         let name = option.split('=').next().unwrap_or_default();
         match Choices::parse(option, false) {
             _ if SHOWN.contains(&name) => {}
+            Ok(Choices { transport: Some(wanted), .. })
+                if mounting::transport_of(dir) == Some(wanted) => {}
             Ok(choices) if choices.is_more_than_flags() => {
                 output::line(format!(
                     "`{option}` changes nothing now, only when the store is mounted"

@@ -16,11 +16,13 @@ Mount options; the last of opposites counts:
   ro, rw                      refuse every change, or not
   noatime, relatime, strictatime, lazytime
                               when reading moves the time of last access [default: relatime]
+  diratime, nodiratime        whether listing a directory moves its own, too [default: it does]
   allow_other, noallow_other  let other users in, or not [default: let them in if root mounts]
   default_permissions         have permissions checked with noallow_other, too
   suid, nosuid, dev, nodev, exec, noexec
                               as in mount(8)
   sync, async                 make each write durable before it returns, or not
+  dirsync                     make each change of names durable before it returns
   acl, noacl                  obey access control lists, or not
   memory=SIZE                 memory for memtables and caches, 4M at least; --memory goes before it
   transport=auto|dev|uring    how requests travel [default: io_uring where the kernel offers it, else /dev/fuse]

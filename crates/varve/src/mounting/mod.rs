@@ -38,8 +38,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use varve_fs::{MountOptions as FsOptions, ViewKind};
 use varve_fuse::{
-    IdlePoll, MountMethod, MountOptions, Mounted, Session, SessionOptions, StopHandle, UnmountMode,
-    find_mounts,
+    IdlePoll, MountMethod, MountOptions, Mounted, Session, SessionOptions, StopHandle, Transport,
+    UnmountMode, find_mounts,
 };
 use varve_types::InodeId;
 
@@ -54,7 +54,7 @@ pub use umount::{Unmounted, unmount_and_wait};
 pub(crate) use views::ViewDesk;
 
 use crate::passing::is_ignored;
-use crate::status::ask_daemon;
+use crate::status::{ask_daemon, ask_session};
 use crate::store::{self, FileSystem};
 use crate::{Error, Result};
 
@@ -206,6 +206,13 @@ pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
     Ok(())
 }
 
+/// How requests travel from the mount on `dir`, if its daemon says so.
+pub fn transport_of(dir: &Path) -> Option<Transport> {
+    let session = ask_session(dir).ok()?;
+    let told = session["transport"].as_str()?;
+    [Transport::Dev, Transport::Uring].into_iter().find(|transport| transport.to_string() == told)
+}
+
 /// How what was mounted with `ro` on `dir` can be changed.
 fn mount_again(dir: &Path) -> String {
     format!("`varve umount {}`, and mount it again without `ro`", dir.display())
@@ -278,7 +285,7 @@ fn session_options(choices: &Choices) -> SessionOptions {
         passthrough: !choices.no_passthrough,
         acl: !choices.no_acl,
         sync_writes: choices.synchronous,
-        sync_dirs: choices.synchronous,
+        sync_dirs: choices.synchronous || choices.synchronous_dirs,
         idle_poll: match choices.idle_poll {
             None => IdlePoll::Auto,
             Some(true) => IdlePoll::Always,
@@ -310,6 +317,7 @@ fn fs_options(choices: &Choices, dir: &Path) -> FsOptions {
     FsOptions {
         read_only: choices.read_only,
         atime: choices.atime,
+        dir_atime: !choices.no_dir_atime,
         acl: !choices.no_acl,
         memory_budget_bytes,
         passthrough: !choices.no_passthrough,

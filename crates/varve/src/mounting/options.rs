@@ -8,8 +8,8 @@ use varve_fuse::Transport;
 use crate::{Error, Result, size};
 
 /// What `-o` may say, for messages.
-const KNOWN: &str = "ro rw noatime relatime strictatime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec \
-                     lazytime sync async acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough newfiles=auto|small|large \
+const KNOWN: &str = "ro rw noatime relatime strictatime diratime nodiratime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec \
+                     lazytime sync async dirsync acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough newfiles=auto|small|large \
                      idlepoll noidlepoll giveway nogiveway private noprivate \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
@@ -20,6 +20,8 @@ pub struct Choices {
     pub read_only: bool,
     /// How reads change the time of last access.
     pub atime: Atime,
+    /// Listing a directory does not change its time of last access.
+    pub no_dir_atime: bool,
     /// Let other users in; `None` does so exactly for root.
     pub allow_other: Option<bool>,
     /// Have the kernel check permissions even where only root gets in.
@@ -34,6 +36,8 @@ pub struct Choices {
     pub no_acl: bool,
     /// Make every write durable before it returns.
     pub synchronous: bool,
+    /// Make every change of names durable before it returns.
+    pub synchronous_dirs: bool,
     /// Memory for memtables and caches, in bytes; `None` takes the default.
     pub memory_bytes: Option<u64>,
     /// How requests travel; `None` takes io_uring where the kernel offers it, else /dev/fuse.
@@ -88,7 +92,10 @@ impl Choices {
             ("rw", None) => self.read_only = false,
             ("noatime", None) => self.atime = Atime::Noatime,
             ("relatime" | "atime", None) => self.atime = Atime::Relatime,
-            ("strictatime", None) => self.atime = Atime::Strict,
+            ("strictatime" | "norelatime", None) => self.atime = Atime::Strict,
+            ("nostrictatime", None) => self.atime = Atime::Relatime,
+            ("diratime", None) => self.no_dir_atime = false,
+            ("nodiratime", None) => self.no_dir_atime = true,
             ("allow_other", None) => self.allow_other = Some(true),
             ("noallow_other", None) => self.allow_other = Some(false),
             ("nosuid", None) => self.no_suid = true,
@@ -101,6 +108,7 @@ impl Choices {
             ("noacl", None) => self.no_acl = true,
             ("sync", None) => self.synchronous = true,
             ("async", None) => self.synchronous = false,
+            ("dirsync", None) => self.synchronous_dirs = true,
             ("passthrough", None) => self.no_passthrough = false,
             ("nopassthrough", None) => self.no_passthrough = true,
             ("idlepoll", None) => self.idle_poll = Some(true),
@@ -129,6 +137,8 @@ impl Choices {
             ("defaults", None) => {}
             // Times reach the disk with the next sync in any case.
             ("lazytime" | "nolazytime", None) => {}
+            // Of mount(8), and of no meaning here: the kernel has no mandatory locks any more, and each change is told apart.
+            ("mand" | "nomand" | "iversion" | "noiversion" | "silent" | "loud", None) => {}
             // For mount(8) and systemd only.
             ("auto" | "noauto" | "nofail" | "nouser" | "_netdev" | "comment", _) => {}
             _ => return Ok(name.starts_with("x-") || name.starts_with("X-")),
@@ -199,6 +209,11 @@ mod tests {
 
     #[test]
     fn the_last_one_counts() {
+        let parse = |options| Choices::parse(options, false).unwrap();
+        assert!(parse("nodiratime").no_dir_atime && !parse("nodiratime,diratime").no_dir_atime);
+        assert!(parse("dirsync").synchronous_dirs && !parse("dirsync").synchronous);
+        assert_eq!(parse("noatime,strictatime").atime, Atime::Strict);
+        assert_eq!(parse("strictatime,nostrictatime").atime, Atime::Relatime);
         assert!(!Choices::parse("ro,rw", false).unwrap().read_only);
         assert!(Choices::parse("rw,ro", false).unwrap().read_only);
         let users = Choices::parse("user,exec", false).unwrap();

@@ -372,6 +372,23 @@ fn a_mount_becomes_read_only_while_in_use() {
     let told = String::from_utf8(told).unwrap();
     assert!(told.contains("nonsense") && told.contains("memory=1G"), "{told}");
     assert_eq!(told.lines().count(), 2, "{told}");
+    // Scripts compare what mount(8) says, and an option that is so already changes nothing.
+    let status = json(varve().args(["status", "--json"]).arg(mount.store()));
+    let (same, other) = match status["session"]["transport"].as_str() {
+        Some("io_uring") => ("uring", "dev"),
+        _ => ("dev", "uring"),
+    };
+    let kept =
+        "auto,defaults,mand,nomand,iversion,noiversion,silent,loud,relatime,nolazytime,diratime";
+    for options in [format!("remount,rw,transport={same}"), format!("remount,rw,{kept}")] {
+        let told = run(&mut remount(&options)).stdout;
+        assert_eq!(String::from_utf8(told).unwrap(), "", "{options}");
+    }
+    for option in [&format!("transport={other}"), "nodiratime", "strictatime", "dirsync"] {
+        let told = run(&mut remount(&format!("remount,rw,{option}"))).stdout;
+        let told = String::from_utf8(told).unwrap();
+        assert!(told.starts_with(&format!("`{option}` changes nothing now")), "{told}");
+    }
     let elsewhere = tempfile::tempdir().unwrap();
     fails(
         Command::new(&helper).arg(mount.store()).arg(elsewhere.path()).args(["-o", "remount,ro"]),

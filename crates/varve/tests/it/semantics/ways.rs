@@ -19,6 +19,7 @@ semantics!(
     mapped_files,
     seek_errors,
     access_times,
+    access_times_of_directories,
     names_never_absent,
     exclusive_temporary_files,
 );
@@ -220,6 +221,27 @@ fn access_times(place: &Place) {
                 assert_eq!(atime(path), before);
             }
         }
+    }
+}
+
+fn access_times_of_directories(place: &Place) {
+    let Place::Mount(mount) = place else { return };
+    let (dir, file) = (place.dir().join("listed"), place.dir().join("listed/file"));
+    fs::create_dir(&dir).unwrap();
+    let atime = |path: &Path| {
+        let meta = fs::metadata(path).unwrap();
+        (meta.atime(), meta.atime_nsec())
+    };
+    for (options, moves) in [("nodiratime,strictatime", false), ("diratime,strictatime", true)] {
+        mount.unmount();
+        mount.mount_with(options);
+        fs::write(&file, "read").unwrap();
+        let before = (atime(&dir), atime(&file));
+        tick();
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+        fs::read(&file).unwrap();
+        let after = (atime(&dir), atime(&file));
+        assert_eq!((after.0 > before.0, after.1 > before.1), (moves, true), "{options}");
     }
 }
 
