@@ -32,6 +32,7 @@ use crate::kept::exists;
 use crate::locator::Locator;
 use crate::locks::RowLocks;
 use crate::mapped::Mapped;
+use crate::namespace::by_number::Hints;
 use crate::node::Handles;
 use crate::objects::Objects;
 use crate::options::{FormatOptions, MountOptions};
@@ -66,6 +67,8 @@ pub struct VarveFs {
     pub(crate) walks: Walks,
     pub(crate) unsettled: Unsettled,
     pub(crate) mapped: Mapped,
+    /// Where files were found that nobody knew any more.
+    pub(crate) hints: Hints,
     pub(crate) ids: Arc<IdAllocator>,
     pub(crate) objects: Arc<Objects>,
     pub(crate) reaper: Arc<Reaper>,
@@ -500,6 +503,7 @@ impl VarveFs {
             walks: Walks::new(),
             unsettled: Unsettled::default(),
             mapped: Mapped::default(),
+            hints: Hints::default(),
             ids,
             reaper: Arc::new(reaper),
             dictionaries: Arc::new(dictionaries),

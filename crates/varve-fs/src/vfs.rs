@@ -55,6 +55,11 @@ impl Vfs for VarveFs {
         self.do_lookup_parent(dir)
     }
 
+    fn lookup_inode(&self, ino: InodeId) -> FsResult<Entry> {
+        self.touch();
+        self.do_lookup_inode(ino)
+    }
+
     fn forget(&self, ino: InodeId, lookups: u64) {
         if let Err(error) = self.do_forget(ino, lookups) {
             log::warn!("inode {ino} stays until the next mount: {error}");

@@ -165,6 +165,7 @@ fn answer(
 ) -> InitOut {
     let mut wanted = FUSE_ASYNC_READ
         | FUSE_BIG_WRITES
+        | FUSE_EXPORT_SUPPORT
         | FUSE_ATOMIC_O_TRUNC
         | FUSE_DONT_MASK
         | FUSE_PARALLEL_DIROPS

@@ -256,6 +256,12 @@ pub trait Vfs: Send + Sync {
     /// Finds the directory that holds `dir` (lookup of `..`). Counts as a lookup.
     fn lookup_parent(&self, dir: InodeId) -> FsResult<Entry>;
 
+    /// Finds `ino` by its number alone, for who has kept a handle of it. Counts as a lookup. `Stale` if it has no name any more;
+    /// may take as long as a walk over the whole file system.
+    fn lookup_inode(&self, _ino: InodeId) -> FsResult<Entry> {
+        Err(FsError::Stale)
+    }
+
     /// Takes back `lookups` lookups of `ino`. With none left and no handle, the file system may forget
     /// where it is.
     fn forget(&self, ino: InodeId, lookups: u64);

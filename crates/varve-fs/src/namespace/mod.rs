@@ -1,5 +1,6 @@
 //! Names: finding, making, removing, moving, linking and listing them.
 
+pub(crate) mod by_number;
 mod create;
 mod link;
 mod lookup;

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use varve_types::InodeId;
-use varve_vfs::{Attr, Entry, FileType, FsError, FsResult};
+use varve_vfs::{Attr, Entry, FileType, FsError, FsResult, Vfs, insist};
 
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
 use crate::protocol::constants::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
-use crate::protocol::reply::{OpenOut, Validity};
+use crate::protocol::reply::{OpenOut, Reply, Validity};
 use crate::protocol::request::{Mknod, Read, Rename};
 use crate::session::ReaddirPlus;
 
@@ -56,6 +57,9 @@ impl Adapter {
     }
 
     pub(super) fn lookup(&self, call: &mut Call<'_>, name: &[u8]) -> Served {
+        if matches!(name, b"." | b"..") {
+            return Ok(self.lookup_by_handle(call, name == b".."));
+        }
         let (name, timeout) = (convert::name(name)?, self.options.negative_timeout);
         match self.vfs.lookup(call.ino, name) {
             Err(FsError::NotFound)
@@ -73,6 +77,26 @@ impl Adapter {
                 Ok(waits.unwrap_or_else(|| self.entry(call, found)))
             }
         }
+    }
+
+    /// Finds what a handle stands for that the kernel has forgotten (`fuse_get_dentry` in its fs/fuse/inode.c), or the directory
+    /// that holds such a one (`fuse_get_parent`). It may take long, so another thread does it.
+    fn lookup_by_handle(&self, call: &Call<'_>, parent: bool) -> Answer {
+        let (ino, root, timeout) = (call.ino, self.root(), self.options.attr_timeout);
+        let work = move |vfs: &dyn Vfs| {
+            let Entry { attr } = unblocked(vfs, || match parent {
+                true => vfs.lookup_parent(ino),
+                false => vfs.lookup_inode(ino),
+            })?;
+            let node = if attr.ino == root { InodeId::ROOT } else { attr.ino };
+            let attr_valid = if attr.is_fleeting { Duration::ZERO } else { timeout };
+            let mut reply = Reply::new();
+            let valid = Validity { entry: Duration::ZERO, attr: attr_valid };
+            reply.entry_of(node.get(), valid, &attr);
+            Ok(Bytes::copy_from_slice(reply.body()))
+        };
+        self.waiters.run(self.answering(call, work, None));
+        Answer::Later
     }
 
     pub(super) fn mknod(&self, call: &mut Call<'_>, request: &Mknod<'_>) -> Served {
@@ -152,6 +176,16 @@ impl Adapter {
         self.listers.goes_on(thread, dir, true);
         true
     }
+}
+
+/// Makes a call by a thread that may wait, until no locks are in its way or it has failed.
+fn unblocked<T>(vfs: &dyn Vfs, mut call: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+    let mut once = || match call() {
+        Err(FsError::Blocked(blocked)) => Err(blocked),
+        done => Ok(done),
+    };
+    let done = once().or_else(|blocked| insist(vfs, blocked, once));
+    done.unwrap_or_else(|blocked| Err(FsError::Blocked(blocked)))
 }
 
 impl Call<'_> {

@@ -90,6 +90,7 @@ opcodes! {
 numbers! { u64:
     FUSE_ASYNC_READ = 1 << 0,
     FUSE_ATOMIC_O_TRUNC = 1 << 3,
+    FUSE_EXPORT_SUPPORT = 1 << 4,
     FUSE_BIG_WRITES = 1 << 5,
     FUSE_DONT_MASK = 1 << 6,
     FUSE_DO_READDIRPLUS = 1 << 13,

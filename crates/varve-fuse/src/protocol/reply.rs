@@ -165,7 +165,12 @@ impl Reply {
 
     /// fuse_entry_out: a name found or made.
     pub(crate) fn entry_out(&mut self, valid: Validity, attr: &Attr) {
-        self.entry_start(attr.ino.get(), valid);
+        self.entry_of(attr.ino.get(), valid, attr);
+    }
+
+    /// The same of an inode that the kernel is to call `node`.
+    pub(crate) fn entry_of(&mut self, node: u64, valid: Validity, attr: &Attr) {
+        self.entry_start(node, valid);
         self.attr(attr);
     }
 

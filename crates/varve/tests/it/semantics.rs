@@ -11,6 +11,7 @@ mod copy;
 mod files;
 mod followed;
 mod full_disk;
+mod handles;
 mod limits;
 mod locks;
 mod misuse;

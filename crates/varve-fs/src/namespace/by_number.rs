@@ -1,0 +1,144 @@
+//! Finding an inode by its number alone, for who has kept a handle of it (open_by_handle_at(2), servers of NFS).
+//!
+//! A directory and a file that has or had several names have rows of their own. A file in the row of its only name does not, and no
+//! row says where that is: creating and moving files are to cost nothing for the few that are ever asked for so. What the front end
+//! knows is in the [locator](crate::locator). For a file that it has forgotten
+//!
+//! 1. the hints of an earlier search are tried;
+//! 2. else the rows of names are searched as they are at one moment, until there are no more. Who has handles mostly asks for several
+//!    files of about the same age, so the search leaves hints for the run of numbers in which the wanted one lies, of
+//!    [`HINTED_IDS`] ids; hints of the last [`HINTED_RUNS`] searches are kept.
+//!
+//! A place is believed when the inode is found there under the lock of the row. So a search costs what a listing of all directories
+//! does, about a second for a million files, and one search goes on at a time. Whoever calls this must expect that.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use varve_engine::{Direction, KeyRange};
+use varve_schema::key::MetaRow;
+use varve_schema::{EntryRow, FileKind, Listed, META, Place, RowKey};
+use varve_types::InodeId;
+use varve_vfs::{Entry, FsError, FsResult};
+
+use crate::error;
+use crate::fs::VarveFs;
+use crate::held::lost;
+use crate::id_hash::IdHash;
+
+/// How many ids one search leaves hints for.
+const HINTED_IDS: u64 = 1 << 15;
+/// Of how many searches hints are kept: some 5 MiB.
+const HINTED_RUNS: usize = 4;
+/// How often a file may have moved between the search and the look at its row.
+const RETRIES_MAX: usize = 64;
+
+/// Where names of files were when they were searched for.
+#[derive(Default)]
+pub(crate) struct Hints {
+    runs: Mutex<VecDeque<Run>>,
+}
+
+struct Run {
+    number: u64,
+    places: HashMap<u64, (RowKey, u8), IdHash>,
+}
+
+impl VarveFs {
+    /// The inode `ino`, whether the front end knows it or not; counts as a lookup.
+    pub(crate) fn do_lookup_inode(&self, ino: InodeId) -> FsResult<Entry> {
+        if ino.is_made_up() {
+            return Ok(Entry { attr: self.attr(&self.read_inode(ino)?)? });
+        }
+        for _ in 0..RETRIES_MAX {
+            let place = self.place_of(ino)?;
+            let key = match &place {
+                Place::Entry { key, .. } => *key,
+                Place::Own => RowKey::inode(ino),
+                // Its last name is gone.
+                Place::Detached(_) => return Err(FsError::Stale),
+            };
+            let _guards = self.lock_rows(&[key])?;
+            let inode = match &place {
+                Place::Entry { key, slot } => self.inode_in(*key, *slot, ino)?,
+                Place::Own | Place::Detached(_) => self.inode_row(ino)?,
+            };
+            match inode {
+                Some(inode) if inode.nlink > 0 => {
+                    let attr = self.attr(&inode)?;
+                    self.locator.note_lookup(ino, place)?;
+                    return Ok(Entry { attr });
+                }
+                Some(_) => return Err(FsError::Stale),
+                None => {}
+            }
+        }
+        Err(lost(ino))
+    }
+
+    /// Where `ino` is, or was a moment ago.
+    fn place_of(&self, ino: InodeId) -> FsResult<Place> {
+        if let Some(place) = self.locator.place(ino)? {
+            return Ok(place);
+        }
+        if self.inode_row(ino)?.is_some() {
+            return Ok(Place::Own);
+        }
+        if ino.get() >= self.ids.next() {
+            return Err(FsError::Stale);
+        }
+        let run = ino.get() / HINTED_IDS;
+        let mut runs = self.hints.runs.lock();
+        let hint = runs.iter().find(|known| known.number == run);
+        if let Some((key, slot)) = hint.and_then(|known| known.places.get(&ino.get()).copied())
+            && self.inode_in(key, slot, ino)?.is_some()
+        {
+            return Ok(Place::Entry { key, slot });
+        }
+        let places = self.search(run)?;
+        let found = places.get(&ino.get()).copied();
+        runs.retain(|known| known.number != run);
+        runs.truncate(HINTED_RUNS - 1);
+        runs.push_front(Run { number: run, places });
+        drop(runs);
+        match found {
+            Some((key, slot)) => Ok(Place::Entry { key, slot }),
+            // It may have got a second name meanwhile, and with it a row of its own.
+            None if self.inode_row(ino)?.is_some() => Ok(Place::Own),
+            None => Err(FsError::Stale),
+        }
+    }
+
+    /// Where the files are whose ids lie in a run, as far as they have no rows of their own.
+    fn search(&self, run: u64) -> FsResult<HashMap<u64, (RowKey, u8), IdHash>> {
+        let mut places = HashMap::default();
+        let snapshot = self.store.snapshot().map_err(error::store)?;
+        let rows = snapshot.scan(self.meta, KeyRange::all(), Direction::Forward);
+        for row in rows.map_err(error::store)? {
+            let (bytes, value) = row.map_err(error::store)?;
+            let Some(key) = RowKey::from_bytes(&bytes) else { continue };
+            if !matches!(key.meta_kind(), MetaRow::Entry(..)) {
+                continue;
+            }
+            each_name(key, &value, &mut |listed| {
+                let ino = listed.ino.get();
+                if ino / HINTED_IDS == run && listed.kind != FileKind::Directory {
+                    places.insert(ino, (key, listed.slot));
+                }
+            })?;
+        }
+        Ok(places)
+    }
+}
+
+/// Visits the names of a row.
+fn each_name(key: RowKey, value: &Bytes, visit: &mut dyn FnMut(Listed<'_>)) -> FsResult<()> {
+    if let Some(only) = Listed::only(value) {
+        visit(only);
+        return Ok(());
+    }
+    let row = EntryRow::decode(value).map_err(|cause| error::row(META, key, cause))?;
+    row.names().iter().for_each(|named| visit(named.into()));
+    Ok(())
+}
