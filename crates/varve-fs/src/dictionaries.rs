@@ -272,7 +272,7 @@ impl Dictionaries {
         let row = DictionaryRow { number, going: false, made };
         let pairs = self.pairs(row)?;
         self.store.clear_keyspace(pairs).map_err(error::store)?;
-        self.put_row(name, row)?;
+        self.put_row(name, row, false)?;
         names.insert(name.to_vec(), Known { number, made, pairs });
         Ok(())
     }
@@ -285,13 +285,14 @@ impl Dictionaries {
         let was = *names.get(name).ok_or(FsError::NotFound)?;
         let Known { number, made, .. } = was;
         let row = DictionaryRow { number, going: true, made };
-        self.put_row(name, row)?;
+        self.put_row(name, row, true)?;
         names.remove(name);
         let finished = self.finish_removal(name, row);
         match finished {
             Err(FsError::Blocked(_)) => {
                 // Transactions have locked pairs of it, of which none has gone: it stays as it was.
-                if let Err(error) = self.put_row(name, DictionaryRow { going: false, ..row }) {
+                if let Err(error) = self.put_row(name, DictionaryRow { going: false, ..row }, true)
+                {
                     *known = None;
                     return Err(error);
                 }
@@ -312,9 +313,13 @@ impl Dictionaries {
         self.store.write(batch).map_err(error::store)
     }
 
-    fn put_row(&self, name: &[u8], row: DictionaryRow) -> FsResult<()> {
+    /// Writes the row of a dictionary, durably. What a removal writes takes its room from what frees some.
+    fn put_row(&self, name: &[u8], row: DictionaryRow, is_removal: bool) -> FsResult<()> {
         let mut batch = Batch::new();
         batch.put(self.names, Bytes::copy_from_slice(name), row.encode());
+        if is_removal {
+            batch.reclaims_space();
+        }
         self.store.write(batch).and_then(|()| self.store.sync()).map_err(error::store)
     }
 
@@ -339,6 +344,9 @@ impl Dictionaries {
         }
         self.with(name, |pairs| {
             let mut batch = Batch::new();
+            if changes.iter().all(|(_, value)| value.is_none()) {
+                batch.reclaims_space();
+            }
             for (key, value) in changes {
                 match value {
                     Some(value) => batch.put(pairs, key, value),

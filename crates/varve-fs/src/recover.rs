@@ -123,9 +123,7 @@ impl VarveFs {
     fn drop_orphan(&self, ino: InodeId) -> FsResult<()> {
         self.reap_orphan(ino)?;
         if self.inode_row(ino)?.is_some() {
-            let mut changes = self.changes();
-            changes.delete_pending(ino);
-            self.commit(&mut changes)?;
+            self.end_pending(ino)?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use parking_lot::Mutex;
 use varve_env::Env;
 use varve_env::sim::{JournalEntry, SimEnv, SimOp};
-use varve_types::{FileName, InodeId};
+use varve_types::{Errno, FileName, InodeId};
 use varve_vfs::{Caller, FsError, OpenFlags, Vfs};
 
 use super::clock::Clock;
@@ -51,6 +51,15 @@ pub trait Subject: Sync {
 
     /// Closes it in order.
     fn close(&self, fs: Self::Fs) -> Result<(), String>;
+
+    /// Checks something new that is written to what a crash left: where a test is not about a disk that is full, that is a file
+    /// that is synced and survives.
+    fn check_usable(&self, env: &Arc<SimEnv>, fs: Self::Fs, found: &Found) -> Result<(), String>
+    where
+        Self: Sized,
+    {
+        check_usable(self, env, fs, found)
+    }
 }
 
 /// What to explore.
@@ -182,6 +191,12 @@ impl<S: Subject> Shared<'_, S> {
                         return Err(format!("{op:?}: got {outcome:?}; expected {expected:?}"));
                     }
                 }
+                Step::Refused(op) => {
+                    let outcome = session.apply(&fs, op);
+                    if outcome.answer != Err(Errno::NoSpace) {
+                        return Err(format!("{op:?}: got {outcome:?}; expected no room"));
+                    }
+                }
                 Step::Remount => {
                     session.release_all(&fs).map_err(text)?;
                     self.subject.close(fs)?;
@@ -306,7 +321,7 @@ impl<S: Subject> Check<'_, '_, S> {
         history.check(&found, &self.point.clock, reached)?;
         self.expect_sound(&fs)?;
         if self.rng.chance(30) {
-            self.check_usable(&env, fs, &found)?;
+            subject.check_usable(&env, fs, &found)?;
         }
         let copies = std::mem::take(&mut *copies.lock());
         for _ in 0..CRASHES_AT_OPEN.min(copies.len()) {
@@ -336,25 +351,30 @@ impl<S: Subject> Check<'_, '_, S> {
         self.shared.script.history.check(&found, &self.point.clock, reached).map_err(named)?;
         self.expect_sound(&fs).map_err(named)
     }
+}
 
-    /// Something new can be written and synced, and survives with all the rest.
-    fn check_usable(&self, env: &SimEnv, fs: S::Fs, found: &Found) -> Result<(), String> {
-        write_probe(&fs).map_err(|error| format!("write after the crash: {error}"))?;
-        let next = env.copy().power_cut_keep_nothing();
-        drop(fs);
-        let fs = self.shared.subject.open(&next).map_err(|error| format!("open again: {error}"))?;
-        let mut again = Found::read(&fs).map_err(|error| format!("read again: {error}"))?;
-        let probe = again.tree.0.remove(&TreePath(vec![PROBE.to_vec()]));
-        if probe.is_none_or(|node| node.content_len != PROBE.len() as u64) {
-            return Err("what was synced after the crash is lost".to_owned());
-        }
-        // Its size counts the probe.
-        let mut before = found.tree.clone();
-        before.0.remove(&TreePath::default());
-        again.tree.0.remove(&TreePath::default());
-        let lines = before.differences(&again.tree, Times::Compare);
-        if lines.is_empty() { Ok(()) } else { Err(format!("after a sync: {}", lines.join("\n  "))) }
+/// Something new can be written and synced, and survives with all the rest.
+fn check_usable<S: Subject>(
+    subject: &S,
+    env: &SimEnv,
+    fs: S::Fs,
+    found: &Found,
+) -> Result<(), String> {
+    write_probe(&fs).map_err(|error| format!("write after the crash: {error}"))?;
+    let next = env.copy().power_cut_keep_nothing();
+    drop(fs);
+    let fs = subject.open(&next).map_err(|error| format!("open again: {error}"))?;
+    let mut again = Found::read(&fs).map_err(|error| format!("read again: {error}"))?;
+    let probe = again.tree.0.remove(&TreePath(vec![PROBE.to_vec()]));
+    if probe.is_none_or(|node| node.content_len != PROBE.len() as u64) {
+        return Err("what was synced after the crash is lost".to_owned());
     }
+    // Its size counts the probe.
+    let mut before = found.tree.clone();
+    before.0.remove(&TreePath::default());
+    again.tree.0.remove(&TreePath::default());
+    let lines = before.differences(&again.tree, Times::Compare);
+    if lines.is_empty() { Ok(()) } else { Err(format!("after a sync: {}", lines.join("\n  "))) }
 }
 
 fn write_probe(fs: &dyn Vfs) -> Result<(), FsError> {

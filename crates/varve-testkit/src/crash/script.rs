@@ -22,6 +22,8 @@ const SLOTS: u64 = 4;
 pub enum Step {
     /// An operation.
     Op(Op),
+    /// An operation that finds no room, and so changes nothing.
+    Refused(Op),
     /// All handles end, the file system is closed and opened again.
     Remount,
     /// The process dies and the next one opens the file system.
@@ -66,8 +68,22 @@ struct Open {
     syncs: bool,
 }
 
+/// What a disk that fills up makes of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fits {
+    /// It does what it does elsewhere.
+    Whole,
+    /// Of the bytes to write these are written.
+    Part(usize),
+    /// It finds no room.
+    Refused,
+}
+
+/// Makes an operation where there may be no room for it.
+pub type Gate<'a> = dyn FnMut(&Op) -> Fits + 'a;
+
 /// Makes scripts.
-struct Maker {
+struct Maker<'a> {
     rng: Rng,
     generator: Generator,
     model: ModelFs,
@@ -76,12 +92,30 @@ struct Maker {
     threshold: u64,
     files_begin_large: bool,
     script: Script,
+    gate: Option<&'a mut Gate<'a>>,
 }
 
 impl Script {
     /// The script of `seed`.
     pub fn new(seed: u64, options: &ScriptOptions) -> FsResult<Script> {
-        let mut maker = Maker::new(seed, options)?;
+        Script::gated(seed, options, None)
+    }
+
+    /// The same for a disk on which there is no room for all of it, which `gate` tells: it makes each operation, in its turn.
+    pub fn on_full_disk<'a>(
+        seed: u64,
+        options: &ScriptOptions,
+        gate: &'a mut Gate<'a>,
+    ) -> FsResult<Script> {
+        Script::gated(seed, options, Some(gate))
+    }
+
+    fn gated<'a>(
+        seed: u64,
+        options: &ScriptOptions,
+        gate: Option<&'a mut Gate<'a>>,
+    ) -> FsResult<Script> {
+        let mut maker = Maker { gate, ..Maker::new(seed, options)? };
         while maker.script.steps.len() < options.steps {
             maker.step(options.restarts)?;
         }
@@ -89,8 +123,8 @@ impl Script {
     }
 }
 
-impl Maker {
-    fn new(seed: u64, options: &ScriptOptions) -> FsResult<Maker> {
+impl<'a> Maker<'a> {
+    fn new(seed: u64, options: &ScriptOptions) -> FsResult<Maker<'a>> {
         let &ScriptOptions { large_file_threshold_bytes: threshold, .. } = options;
         let &ScriptOptions { files_begin_large, clones_percent, copies_percent, .. } = options;
         let large = [threshold / 2, threshold - 1, threshold + 1, 2 * threshold];
@@ -107,6 +141,7 @@ impl Maker {
             threshold,
             files_begin_large,
             script: Script { seed, steps: Vec::new(), outcomes: Vec::new(), history },
+            gate: None,
         })
     }
 
@@ -184,6 +219,14 @@ impl Maker {
     fn op(&mut self, op: Op) -> FsResult<()> {
         let at = self.script.steps.len() + 1;
         let before = op.slot().and_then(|slot| self.session.inode(slot));
+        let fits = self.gate.as_mut().map_or(Fits::Whole, |gate| gate(&op));
+        if fits == Fits::Refused {
+            self.script.steps.push(Step::Refused(op));
+            self.script.outcomes.push(None);
+            return self.script.history.push(&self.model, &self.session.inodes());
+        }
+        let asked = op.clone();
+        let op = fitted(op, fits);
         let end = self.end_of(&op, before);
         let outcome = self.session.apply(&self.model, &op);
         let done = outcome.answer.as_ref().is_ok_and(|answer| *answer != Answer::Skipped);
@@ -200,7 +243,7 @@ impl Maker {
             self.generator.observe(&op);
             self.note_done(&op, before, at, end.is_some());
         }
-        self.script.steps.push(Step::Op(op));
+        self.script.steps.push(Step::Op(asked));
         self.script.outcomes.push(Some(outcome));
         Ok(())
     }
@@ -276,6 +319,19 @@ impl Maker {
         if !self.open.iter().any(|(slot, open)| open.writes && same(slot)) {
             self.script.history.claim(ino, at);
         }
+    }
+}
+
+/// What is left of `op` on a disk that has room for a part.
+fn fitted(op: Op, fits: Fits) -> Op {
+    match (op, fits) {
+        (Op::Write { slot, offset, fill, kill_set_id, .. }, Fits::Part(len)) => {
+            Op::Write { slot, offset, len, fill, kill_set_id }
+        }
+        (Op::CopyRange { from, from_offset, slot, offset, .. }, Fits::Part(len)) => {
+            Op::CopyRange { from, from_offset, slot, offset, len: len as u64 }
+        }
+        (op, _) => op,
     }
 }
 
