@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 pub use apart::walk_apart;
 pub(crate) use apart::walks_apart;
-pub use elsewhere::{Elsewhere, bound_elsewhere, seen_elsewhere};
+pub use elsewhere::{Elsewhere, bound_elsewhere, copies_of, seen_elsewhere};
 pub use place::{Place, mount_of, unmount_that};
 use rustix::io::Errno;
 pub use stop::StopHandle;

@@ -4,7 +4,7 @@
 //! namespace of its own. A copy goes along with what it was copied from if it gets what is mounted and unmounted there (its
 //! groups, mount_namespaces(7)); all others stay, and whoever works there goes on.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -28,6 +28,35 @@ impl fmt::Display for Elsewhere {
         let (place, dir) = (place.display(), dir.display());
         write!(f, "{place} is also mounted on {dir}, as process {process} sees it")
     }
+}
+
+/// The processes in whose mount namespaces, beside this process's, a FUSE connection is mounted ([`MountPoint::connection`]), and where. What
+/// this process may not look at is passed over.
+#[allow(clippy::disallowed_methods, reason = "processes and mounts belong to the machine")]
+pub fn copies_of(connection: u32) -> io::Result<Vec<(u32, PathBuf)>> {
+    let mut places = HashMap::from([(std::fs::read_link("/proc/self/ns/mnt")?, None)]);
+    let mut copies = Vec::new();
+    for (process, proc) in processes()? {
+        let Ok(namespace) = std::fs::read_link(proc.join("ns/mnt")) else { continue };
+        let place = places.entry(namespace).or_insert_with(|| {
+            let table = std::fs::read(proc.join("mountinfo")).unwrap_or_default();
+            parse(&table).into_iter().find(|mount| mount.connection == connection)
+        });
+        copies.extend(place.as_ref().map(|mount| (process, mount.dir.clone())));
+    }
+    Ok(copies)
+}
+
+/// All processes, each with its directory in proc(5).
+#[allow(clippy::disallowed_methods, reason = "processes belong to the machine")]
+fn processes() -> io::Result<Vec<(u32, PathBuf)>> {
+    let mut found = Vec::new();
+    for process in std::fs::read_dir("/proc")? {
+        let process = process?;
+        let id = process.file_name().to_str().and_then(|name| name.parse().ok());
+        found.extend(id.map(|id| (id, process.path())));
+    }
+    Ok(found)
 }
 
 /// Finds a mount that stays if those on `places` are unmounted. What this process may not look at is passed over.
@@ -63,16 +92,12 @@ fn find(
         }
     }
     let mut known = HashSet::from([std::fs::read_link("/proc/self/ns/mnt")?]);
-    for process in std::fs::read_dir("/proc")? {
-        let process = process?;
-        let Some(id) = process.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let Ok(namespace) = std::fs::read_link(process.path().join("ns/mnt")) else { continue };
+    for (id, proc) in processes()? {
+        let Ok(namespace) = std::fs::read_link(proc.join("ns/mnt")) else { continue };
         if known.contains(&namespace) {
             continue;
         }
-        let Ok(table) = std::fs::read(process.path().join("mountinfo")) else { continue };
+        let Ok(table) = std::fs::read(proc.join("mountinfo")) else { continue };
         known.insert(namespace);
         for other in parse(&table) {
             let goes_along =

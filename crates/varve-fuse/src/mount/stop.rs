@@ -1,7 +1,12 @@
 //! How a mount of this process is taken away again: that one, and no other to which its path leads by then.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::thread::UnshareFlags;
+
+use super::apart::walk_apart;
 use super::place::{Place, unmount_that};
 use super::table::{MountPoint, find_mounts};
 use super::umount::{UnmountError, UnmountMode, unmount};
@@ -64,15 +69,17 @@ impl StopHandle {
         }
     }
 
-    /// Takes away by force what cannot be served. That it stays is only logged.
+    /// Takes away by force what cannot be served, or is not to be any more, also what is detached already and lasts as long as programs have
+    /// it. That it stays is only logged.
     pub fn give_up(&self) {
         // A mount that this process may only have taken out of the tree, if that, would last as long as somebody waits for an answer,
         // and so would the threads that serve it.
         if let Some(connection) = self.connection() {
             abort(connection);
         }
-        if let Err(error) = self.stop(UnmountMode::Force) {
-            log::warn!("{error}");
+        match self.stop(UnmountMode::Force) {
+            Ok(()) | Err(UnmountError::NotMounted(_)) => {}
+            Err(error) => log::warn!("{error}"),
         }
     }
 
@@ -93,11 +100,33 @@ fn connection_of(made: &MountPoint, mounts: &[MountPoint]) -> Option<u32> {
 }
 
 /// Ends a connection: whoever waits for an answer gets an error, and whoever serves it ends.
-#[allow(clippy::disallowed_methods, reason = "connections belong to the machine")]
 fn abort(connection: u32) {
-    if let Err(error) = std::fs::write(format!("{CONNECTIONS}/{connection}/abort"), "1") {
-        log::debug!("connection {connection} is not aborted: {error}");
+    let aborted = match write_abort(connection) {
+        // The control may not be mounted, as in most containers.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            walk_apart(None, || (mount_control().and_then(|()| write_abort(connection)), ()))
+        }
+        aborted => aborted,
+    };
+    if let Err(error) = aborted {
+        log::warn!(
+            "connection {connection} is not ended by {CONNECTIONS}/{connection}/abort: {error}"
+        );
     }
+}
+
+#[allow(clippy::disallowed_methods, reason = "connections belong to the machine")]
+fn write_abort(connection: u32) -> io::Result<()> {
+    std::fs::write(format!("{CONNECTIONS}/{connection}/abort"), "1")
+}
+
+/// Mounts the control for the calling process alone, which must have a single thread. Takes CAP_SYS_ADMIN.
+#[allow(deprecated, reason = "no descriptors are unshared")]
+fn mount_control() -> io::Result<()> {
+    rustix::thread::unshare(UnshareFlags::NEWNS)?;
+    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    rustix::mount::mount_change("/", private)?;
+    Ok(rustix::mount::mount("fusectl", CONNECTIONS, "fusectl", MountFlags::empty(), c"")?)
 }
 
 #[cfg(test)]

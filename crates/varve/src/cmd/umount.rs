@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use varve::Result;
 use varve::mounting::{self, Unmounted};
+use varve::{Result, logging};
 use varve_fuse::UnmountMode;
 
 use crate::output;
@@ -39,6 +39,7 @@ struct Told {
 
 /// Unmounts.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    logging::to_stderr(log::LevelFilter::Warn);
     let mode = match arguments {
         Arguments { lazy: true, .. } => UnmountMode::Lazy,
         Arguments { force: true, .. } => UnmountMode::Force,

@@ -225,18 +225,19 @@ fn unmount_on_signals(stop: StopHandle, dir: PathBuf) -> Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT].into_iter().chain(hang_up))
         .map_err(|error| Error::machine("handle signals", error))?;
     let wait = move || {
-        let mut modes = [UnmountMode::Plain, UnmountMode::Force].into_iter();
+        let mut is_first = true;
         for signal in signals.forever() {
-            let mode = modes.next().unwrap_or(UnmountMode::Force);
             log::info!("signal {signal}: unmounting");
-            views::unmount_below(&dir, mode).unwrap_or_else(|error| log::warn!("{error}"));
-            let mut stopped = stop.stop(mode);
-            if stopped.is_err() && mode == UnmountMode::Plain {
-                log::warn!("the mount is in use and goes when the last program is done");
-                stopped = stop.stop(UnmountMode::Lazy);
+            if !std::mem::take(&mut is_first) {
+                // Of what is detached, but held, only its connection can be got at.
+                stop.give_up();
+                continue;
             }
-            if let Err(error) = stopped {
-                log::warn!("{error}");
+            let plain = UnmountMode::Plain;
+            views::unmount_below(&dir, plain).unwrap_or_else(|error| log::warn!("{error}"));
+            if stop.stop(plain).is_err() {
+                log::warn!("the mount is in use and goes when the last program is done");
+                stop.stop(UnmountMode::Lazy).unwrap_or_else(|error| log::warn!("{error}"));
             }
         }
     };

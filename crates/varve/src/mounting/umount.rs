@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use varve_fuse::{MountPoint, UnmountMode, find_mounts, find_mounts_of, is_dead, unmount_that};
+use varve_fuse::{
+    MountPoint, UnmountMode, copies_of, find_mounts, find_mounts_of, is_dead, unmount_that,
+};
 
 use super::find::present_mount;
 use crate::store::{self, Holder};
@@ -13,6 +15,12 @@ use crate::{Error, Result};
 
 /// How long a daemon may take to write back and let go.
 const RELEASE_WAIT_MAX: Duration = Duration::from_secs(120);
+
+/// After how long it is said who is waited for. Most daemons are done before.
+const COPIES_AFTER: Duration = Duration::from_secs(1);
+
+/// The most processes that are named.
+const COPIES_TOLD_MAX: usize = 8;
 
 /// How often to ask whether it has.
 const RELEASE_POLL: Duration = Duration::from_millis(10);
@@ -61,6 +69,7 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
 /// goes on.
 fn wait_until_closed(mount: &MountPoint, served_by: Option<u32>) -> Result<Option<PathBuf>> {
     let begin = Instant::now();
+    let mut held_by = None;
     // Another has it open by now, or one that only looks: not what was unmounted.
     while let Some(holder) = holder(mount).filter(|holder| holder.pid == served_by) {
         if let Some(elsewhere) = elsewhere(mount, &holder) {
@@ -73,11 +82,40 @@ fn wait_until_closed(mount: &MountPoint, served_by: Option<u32>) -> Result<Optio
                 holder.describe(),
                 RELEASE_WAIT_MAX.as_secs()
             ))
-            .hint("programs may still have files open on it; the log is varve.log in the store"));
+            .hint(match held_by.filter(|copies: &String| !copies.is_empty()) {
+                Some(copies) => format!("end what runs there: {copies}"),
+                None => {
+                    "programs may still have files open on it; the log is varve.log in the store"
+                        .to_owned()
+                }
+            }));
+        }
+        if held_by.is_none() && begin.elapsed() > COPIES_AFTER {
+            let copies = copies(mount);
+            if !copies.is_empty() {
+                log::warn!("waiting, as the mount has copies in other mount namespaces: {copies}");
+            }
+            held_by = Some(copies);
         }
         thread::sleep(RELEASE_POLL);
     }
     Ok(None)
+}
+
+/// The processes, for people, that have a copy of `mount` in mount namespaces of their own.
+fn copies(mount: &MountPoint) -> String {
+    let copies = copies_of(mount.connection).unwrap_or_default();
+    let described = copies.iter().take(COPIES_TOLD_MAX).map(|(process, dir)| {
+        let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        format!(
+            "process {process} ({}) sees it at {}",
+            name.trim_end().escape_debug(),
+            dir.display()
+        )
+    });
+    let more = copies.len().saturating_sub(COPIES_TOLD_MAX);
+    let more = (more > 0).then(|| format!("{more} more"));
+    described.chain(more).collect::<Vec<_>>().join(", ")
 }
 
 /// Who has the store of `mount` open.

@@ -99,3 +99,74 @@ fn a_dead_mount_goes_while_somebody_looks_at_its_store() {
     assert!(dump.wait().unwrap().success());
     mount.mount();
 }
+
+/// A daemon in the foreground, which has told that its mount answers.
+fn in_the_foreground(mount: &Mount) -> std::process::Child {
+    let mut daemon = varve();
+    daemon.args(["mount", "-f", "-v"]).arg(mount.store()).arg(mount.path());
+    let mut daemon = daemon.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    daemon.stdout.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
+    daemon
+}
+
+/// Reads what `program` says on its standard error output until that has `words`.
+fn hear(program: &mut std::process::Child, words: &str) {
+    let (mut said, mut byte) = (Vec::new(), [0; 1]);
+    while !String::from_utf8_lossy(&said).contains(words) {
+        program.stderr.as_mut().unwrap().read_exact(&mut byte).unwrap();
+        said.push(byte[0]);
+    }
+}
+
+/// What has a mount namespace of its own, with a copy of `mount`.
+fn with_a_copy() -> std::process::Child {
+    let mut apart = Command::new("unshare");
+    apart.args(["--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000"]);
+    let mut apart = apart.stdout(Stdio::piped()).spawn().unwrap();
+    apart.stdout.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
+    apart
+}
+
+/// A second signal changed nothing once the first had detached the mount: the daemon went on as long as a program held it.
+#[test]
+fn a_second_signal_does_not_wait_for_programs() {
+    let Some(mount) = Mount::new() else { return };
+    let _apart = without_namespaces();
+    for held_by_a_copy in [false, true] {
+        mount.unmount();
+        let mut daemon = in_the_foreground(&mount);
+        fs::write(mount.path().join("file"), "kept").unwrap();
+        let held = (!held_by_a_copy).then(|| fs::File::open(mount.path().join("file")).unwrap());
+        let copy = held_by_a_copy.then(with_a_copy);
+        let pid = rustix::process::Pid::from_child(&daemon);
+        let send = || rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        send();
+        hear(&mut daemon, ": unmounting");
+        eventually("the mount is gone here", || !mount.path().join("file").exists());
+        send();
+        assert!(daemon.wait().unwrap().success());
+        drop(held);
+        copy.into_iter().for_each(|mut copy| {
+            copy.kill().unwrap();
+            copy.wait().unwrap();
+        });
+        mount.mount();
+        assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"kept");
+    }
+}
+
+/// Who unmounted waited for two minutes, and was told then that programs might have files open.
+#[test]
+fn who_has_a_copy_of_a_mount_is_named() {
+    let Some(mount) = Mount::new() else { return };
+    let _apart = without_namespaces();
+    let mut copy = with_a_copy();
+    let mut umount =
+        varve().arg("umount").arg(mount.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let place = mount.path();
+    hear(&mut umount, &format!("process {} (sleep) sees it at {}", copy.id(), place.display()));
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+    assert!(umount.wait().unwrap().success());
+    mount.mount();
+}
