@@ -138,13 +138,13 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
     let mut state = ManifestState::new(no);
     let mut reader = LogReader::new(bytes.clone(), no);
     let mut edits = 0;
-    let mut boot_id = None;
+    let mut has_header = false;
     loop {
         match reader.next_record() {
             NextRecord::Record(record) => {
                 if record.kind == RecordKind::Header {
                     let header = manifest_header(&record).map_err(|e| format_error(&path, e))?;
-                    boot_id = Some(header.boot_id);
+                    has_header = true;
                     state.salt = header.salt;
                 } else if record.kind == RecordKind::Edit {
                     apply_edit(&mut state, &record, &path)?;
@@ -156,9 +156,8 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
                 break;
             }
             NextRecord::Bad { offset, why } => {
-                let same_boot = boot_id == Some(env.boot_id());
-                let proof = resync(bytes, reader.log(), offset)
-                    .find(|r| same_boot || r.synced_len > offset);
+                // Storage that loses its power alone tears edits without another boot id.
+                let proof = resync(bytes, reader.log(), offset).find(|r| r.synced_len > offset);
                 if proof.is_some() || edits == 0 {
                     return Err(format_error(&path, why));
                 }
@@ -167,7 +166,7 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
             }
         }
     }
-    if boot_id.is_none() || edits == 0 {
+    if !has_header || edits == 0 {
         let (offset, detail) = (reader.offset(), "the manifest holds no state".to_owned());
         return Err(StoreError::Damaged { path, offset, detail });
     }

@@ -303,8 +303,8 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// Time since some fixed point; never goes back.
     fn monotonic(&self) -> Duration;
 
-    /// Differs after every restart of the machine: what an earlier process wrote with the same id is
-    /// still all there, synced or not.
+    /// Differs after every restart of the machine, and after its storage was plugged in anew where that can be told: what an earlier
+    /// process wrote with the same id is still all there, synced or not, unless the storage has lost it without a word.
     fn boot_id(&self) -> u128;
 
     /// A random number.

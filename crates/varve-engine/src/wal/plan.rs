@@ -17,8 +17,9 @@
 //! that, and the data are gone. It says nothing of later logs, where sequence numbers that were cut come again. What tables
 //! hold was covered before they did, wherever the barrier is by now.
 //!
-//! Without a power cut the page cache kept everything, so a valid record or log after a bad record is
-//! damage whether it was synced or not; only the very last record can be torn, by the process' death.
+//! Without a power cut the page cache kept everything, and only the very last record can be torn, by the process' death. Where a valid
+//! record or log follows a bad record all the same, and nothing proves that it was durable, the storage has lost its power alone, without
+//! another boot id: then all is decided as after a power cut.
 
 use varve_types::{FileNo, SeqNo};
 
@@ -54,14 +55,21 @@ pub(crate) struct Damage {
     pub(crate) detail: String,
 }
 
+/// Logs that follow each other, each with the bytes of it that count.
+type Unbroken<'a> = Vec<(&'a LogScan, u64)>;
+
 /// The plan for `scans`, sorted by number, the first being the oldest log that is still needed. Tables hold all writes up to
 /// `tables_seq`.
 pub(crate) fn plan(scans: &[LogScan], tables_seq: SeqNo, boot_id: u128) -> Result<Plan, Damage> {
-    let unbroken = unbroken(scans, boot_id)?;
+    let (unbroken, has_lost) = unbroken(scans)?;
+    if has_lost && scans.iter().any(|scan| same_boot(scan, boot_id)) {
+        log::warn!("the log has gaps: its storage has lost what was not synced");
+    }
     let mut plan = Plan::default();
     for (i, (scan, len)) in unbroken.iter().enumerate() {
         let covered = covered(&unbroken[i..]);
-        let uncovered = first_uncovered(scan, *len, covered.max(tables_seq), boot_id);
+        let is_in_memory = same_boot(scan, boot_id) && !has_lost;
+        let uncovered = first_uncovered(scan, *len, covered.max(tables_seq), is_in_memory);
         plan.keep.push(KeptLog { no: scan.no, len: uncovered.unwrap_or(*len), covered });
         if uncovered.is_some() {
             break;
@@ -72,10 +80,12 @@ pub(crate) fn plan(scans: &[LogScan], tables_seq: SeqNo, boot_id: u128) -> Resul
     Ok(plan)
 }
 
-/// The logs of the chain up to where it breaks off, each with the bytes of it that stand before that.
-fn unbroken(scans: &[LogScan], boot_id: u128) -> Result<Vec<(&LogScan, u64)>, Damage> {
+/// The logs of the chain up to where it breaks off, each with the bytes of it that stand before that; and whether it breaks off as no death
+/// of a process leaves it.
+fn unbroken(scans: &[LogScan]) -> Result<(Unbroken<'_>, bool), Damage> {
     let chain = chain(scans)?;
     let mut unbroken = Vec::with_capacity(chain.len());
+    let mut has_lost = false;
     for (i, scan) in chain.iter().copied().enumerate() {
         let later: Vec<&LogScan> = scans.iter().filter(|log| log.no > scan.no).collect();
         let limit = chain.get(i + 1).and_then(|next| final_len(next, scan.no));
@@ -85,7 +95,8 @@ fn unbroken(scans: &[LogScan], boot_id: u128) -> Result<Vec<(&LogScan, u64)>, Da
             None => (scan.good_len, scan.bad.is_none()),
         };
         if !whole {
-            refuse_damage(scan, &later, boot_id)?;
+            refuse_damage(scan, &later)?;
+            has_lost = scan.valid_after_bad || later.iter().any(|log| log.header.is_some());
         }
         if !scan.boundaries.contains(&len) {
             let detail = format!("a record reaches beyond the log's final length {len}");
@@ -96,7 +107,7 @@ fn unbroken(scans: &[LogScan], boot_id: u128) -> Result<Vec<(&LogScan, u64)>, Da
             break;
         }
     }
-    Ok(unbroken)
+    Ok((unbroken, has_lost))
 }
 
 /// The largest sequence number whose outside data a barrier of these logs covers.
@@ -149,15 +160,13 @@ fn final_len(next: &LogScan, no: FileNo) -> Option<u64> {
     (previous.file == no).then_some(previous.final_len)
 }
 
-/// Fails if what `scan` lacks at its end was durable, or cannot have been lost.
-fn refuse_damage(scan: &LogScan, later: &[&LogScan], boot_id: u128) -> Result<(), Damage> {
+/// Fails if what `scan` lacks at its end was durable.
+fn refuse_damage(scan: &LogScan, later: &[&LogScan]) -> Result<(), Damage> {
     let lost = scan.good_len;
     let reason = if scan.durable_len > lost {
         format!("{} bytes of this log were synced", scan.durable_len)
     } else if let Some(log) = later.iter().find(|log| log.durable_len > 0) {
         format!("the later log {} was synced", log.no)
-    } else if same_boot(scan, boot_id) && (scan.valid_after_bad || has_successor(later)) {
-        "valid records follow, and the machine was not restarted since".to_owned()
     } else {
         return Ok(());
     };
@@ -166,18 +175,14 @@ fn refuse_damage(scan: &LogScan, later: &[&LogScan], boot_id: u128) -> Result<()
     Err(Damage { no: scan.no, offset: lost, detail: format!("{found}; {reason}") })
 }
 
-fn has_successor(later: &[&LogScan]) -> bool {
-    later.iter().any(|log| log.header.is_some())
-}
-
 /// Whether a log was written since the machine started.
 pub(super) fn same_boot(scan: &LogScan, boot_id: u128) -> bool {
     scan.header.as_ref().is_some_and(|header| header.boot_id == boot_id)
 }
 
 /// Where the first batch stands, before `kept`, whose external data may be lost.
-fn first_uncovered(scan: &LogScan, kept: u64, covered: SeqNo, boot_id: u128) -> Option<u64> {
-    if same_boot(scan, boot_id) {
+fn first_uncovered(scan: &LogScan, kept: u64, covered: SeqNo, is_in_memory: bool) -> Option<u64> {
+    if is_in_memory {
         return None;
     }
     scan.externals
@@ -327,13 +332,26 @@ mod tests {
     }
 
     #[test]
-    fn without_a_restart_only_the_last_record_can_be_torn() {
+    fn the_death_of_a_process_tears_the_last_record_alone() {
         let mut first = bad(log(3, None, 80));
         first.header.as_mut().unwrap().boot_id = BOOT;
+        first.externals = vec![ExternalBatch { offset: 40, last_seq: SeqNo::new(10) }];
         assert_eq!(keep(std::slice::from_ref(&first)), [(3, 80)]);
-        assert!(plan(&[first.clone(), log(5, Some((3, 96)), 40)], SeqNo::ZERO, BOOT).is_err());
-        first.valid_after_bad = true;
-        assert!(plan(&[first], SeqNo::ZERO, BOOT).is_err());
+    }
+
+    /// The boot id was taken for proof that the storage had kept everything: one that had lost its power alone was not mounted again.
+    #[test]
+    fn without_a_restart_a_gap_says_that_the_storage_lost_its_power() {
+        let mut first = bad(log(3, None, 80));
+        first.header.as_mut().unwrap().boot_id = BOOT;
+        let mut torn = first.clone();
+        torn.valid_after_bad = true;
+        assert_eq!(keep(std::slice::from_ref(&torn)), [(3, 80)]);
+        assert_eq!(keep(&[first, log(5, Some((3, 96)), 40)]), [(3, 80)]);
+        torn.externals = vec![ExternalBatch { offset: 40, last_seq: SeqNo::new(10) }];
+        assert_eq!(keep(std::slice::from_ref(&torn)), [(3, 40)]);
+        torn.durable_len = 88;
+        assert_eq!(plan(&[torn], SeqNo::ZERO, BOOT).unwrap_err().offset, 80);
     }
 
     #[test]

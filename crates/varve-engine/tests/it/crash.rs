@@ -257,6 +257,17 @@ fn check_ends(
             found(&again, &history, history.synced).map_err(named("second crash"))?;
         }
     }
+    // Of the data outside nobody can tell that they are lost: the machine says that it is the same.
+    let rows_alone = History { states: history.states.clone(), synced, outside: Vec::new() };
+    for cut in 0..3 {
+        let next = env.storage_cut(seed ^ cut << 40);
+        let rows = found(&next, &rows_alone, synced).map_err(named("storage cut"))?;
+        if cut == 0 {
+            let killed = next.process_kill();
+            let (history, acked) = work(&killed, how, seed + 4, 12, rows)?;
+            found(&killed.process_kill(), &history, acked).map_err(named("kill after that"))?;
+        }
+    }
     let within = env.crashed_at_write() && seed.is_multiple_of(2);
     let killed = if within { env.process_kill_within(seed) } else { env.process_kill() };
     let rows = found(&killed, history, acked).map_err(named("process kill"))?;

@@ -13,6 +13,7 @@
     reason = "this module is where the machine comes in; everything else goes through Env"
 )]
 
+mod disk;
 mod file;
 mod inherited;
 mod lease;
@@ -29,7 +30,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::fs::{self, AtFlags, Mode, OFlags};
@@ -57,6 +58,8 @@ const DIR_MODE: Mode = Mode::RWXU;
 pub struct OsEnv {
     boot_id: u128,
     roots: Roots,
+    /// The disk below the first root, once there is one.
+    disk: OnceLock<u64>,
 }
 
 impl OsEnv {
@@ -67,7 +70,7 @@ impl OsEnv {
             .ok()
             .and_then(|text| parse_boot_id(&text))
             .unwrap_or_else(|| (u128::from(random_u64()) << 64) | u128::from(random_u64()));
-        Arc::new(OsEnv { boot_id, roots: Roots::default() })
+        Arc::new(OsEnv { boot_id, roots: Roots::default(), disk: OnceLock::new() })
     }
 
     /// The lock that `fd` holds, as [`FileLock::fd`] of another process gave it.
@@ -217,7 +220,11 @@ impl Env for OsEnv {
     }
 
     fn boot_id(&self) -> u128 {
-        self.boot_id
+        let disk = self.disk.get().copied().unwrap_or_else(|| {
+            let Some(root) = self.roots.first() else { return 0 };
+            *self.disk.get_or_init(|| disk::sequence(&root).unwrap_or(0))
+        });
+        self.boot_id ^ u128::from(disk)
     }
 
     fn random(&self) -> u64 {

@@ -35,6 +35,11 @@ impl Roots {
         Ok(())
     }
 
+    /// The first one.
+    pub(super) fn first(&self) -> Option<OwnedFd> {
+        self.found.read().first().and_then(|(_, root)| fcntl_dupfd_cloexec(root, 0).ok())
+    }
+
     fn keep_spare(&self) {
         let Some(mut spare) = self.spare.try_lock() else { return };
         if spare.is_none() {

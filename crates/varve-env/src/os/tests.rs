@@ -66,3 +66,35 @@ fn who_only_asks_for_a_lock_is_not_taken_for_its_holder() {
     assert!(!env.is_locked(&path).unwrap());
     assert!(env.lock(&path).unwrap().is_none());
 }
+
+/// A disk that had lost its power, and with it what was not synced, was taken for one whose page cache was still there.
+#[test]
+fn a_disk_that_is_plugged_in_anew_is_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, mounted) = (dir.path().join("image"), dir.path().join("mnt"));
+    std::fs::create_dir(&mounted).unwrap();
+    std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let done = |program: &str, words: &[&std::ffi::OsStr]| {
+        let output = std::process::Command::new(program).args(words).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let (image, at) = (image.as_os_str(), mounted.as_os_str());
+    if !done("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image]) {
+        return eprintln!("skipped: there is no mkfs.ext4");
+    }
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        if !done("mount", &["-o".as_ref(), "loop".as_ref(), image, at]) {
+            return eprintln!("skipped: this user may not mount an image");
+        }
+        let id = || {
+            let env = OsEnv::new();
+            env.confine(&mounted).unwrap();
+            env.boot_id()
+        };
+        ids.push((id(), id()));
+        assert!(done("umount", &[at]));
+    }
+    assert!(ids.iter().all(|(one, again)| one == again), "the same to each process: {ids:?}");
+    assert_ne!(ids[0].0, ids[1].0);
+}

@@ -178,6 +178,14 @@ impl SimEnv {
         self.next_boot(0, &mut Survival::Everything)
     }
 
+    /// The disk alone loses power, as one that is plugged in anew, and the machine goes on: what `seed` lets survive, and the same
+    /// boot id.
+    pub fn storage_cut(&self, seed: u64) -> Arc<SimEnv> {
+        let state = self.shared.state.lock();
+        let disk = crash::power_cut(&state.disk, &mut Survival::Random(Rng::new(seed)));
+        SimEnv::with(disk, state.rng.clone(), state.boot_id, state.elapsed_ns, state.start_ns)
+    }
+
     fn next_boot(&self, seed: u64, survival: &mut Survival) -> Arc<SimEnv> {
         let state = self.shared.state.lock();
         let disk = crash::power_cut(&state.disk, survival);
