@@ -27,6 +27,7 @@ mod trees;
 mod txn_attributes;
 mod unions;
 mod views;
+mod watching;
 mod ways;
 
 use std::fs::File;
