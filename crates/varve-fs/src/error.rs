@@ -5,6 +5,7 @@ use std::io;
 use varve_engine::StoreError;
 use varve_env::is_no_space;
 use varve_schema::{DecodeError, RowKey};
+use varve_types::InodeId;
 use varve_vfs::{Blocked, FsError};
 
 /// The cause behind a failed store call; its text, with file, offset and next step, is kept.
@@ -54,6 +55,15 @@ pub(crate) fn sync(error: io::Error) -> FsError {
         return FsError::NoSpace(error.to_string());
     }
     FsError::Storage(error.to_string())
+}
+
+/// A chunk that a repair could not save.
+pub(crate) fn lost_chunk(ino: InodeId, index: u64) -> FsError {
+    let from = index.saturating_mul(varve_schema::CHUNK_BYTES as u64);
+    FsError::Damaged(format!(
+        "bytes of inode {ino} from offset {from} on are lost, as a repair of the store could not read them; write them anew \
+         or remove the file (`varve fsck` names it)"
+    ))
 }
 
 /// A row that the store gave back whole but that makes no sense.

@@ -31,6 +31,7 @@ use crate::ids::IdAllocator;
 use crate::kept::exists;
 use crate::locator::Locator;
 use crate::locks::RowLocks;
+use crate::lost::Lost;
 use crate::mapped::Mapped;
 use crate::namespace::by_number::Hints;
 use crate::node::Handles;
@@ -86,6 +87,8 @@ pub struct VarveFs {
     pub(crate) serial: Option<Serial>,
     /// The states that clones read from; `None` if the store has no views.
     pub(crate) sources: Option<Arc<Sources>>,
+    /// What of this view a repair could not save; the rows of the main view say it themselves.
+    pub(crate) lost: Lost,
     pub(crate) lookups: KeyspaceId,
     /// When somebody last asked for something of a view, as [`Env::monotonic`] tells the time, in milliseconds.
     pub(crate) used: AtomicU64,
@@ -108,6 +111,7 @@ pub(crate) struct Parts {
     pub(crate) views: Option<Views>,
     pub(crate) serial: Option<Serial>,
     pub(crate) sources: Option<Arc<Sources>>,
+    pub(crate) lost: Lost,
 }
 
 /// The key spaces that every store has.
@@ -463,6 +467,7 @@ impl VarveFs {
             views,
             serial,
             sources,
+            lost: Lost::default(),
         };
         VarveFs::build(parts, &keyspaces, spill)
     }
@@ -470,7 +475,7 @@ impl VarveFs {
     /// A file system of these parts.
     pub(crate) fn build(parts: Parts, keyspaces: &Keyspaces, spill: Spill) -> StoreResult<VarveFs> {
         let Parts { env, dir, options, lock, locks, store, superblock, .. } = parts;
-        let Parts { objects, ids, dictionaries, views, sources, serial, .. } = parts;
+        let Parts { objects, ids, dictionaries, views, sources, serial, lost, .. } = parts;
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || hook.sync_claimed()));
         let meta = keyspaces.meta;
@@ -512,6 +517,7 @@ impl VarveFs {
             ends_move: AtomicBool::new(serial.is_some()),
             used,
             reaper_thread: Mutex::new(None),
+            lost,
             lookups: keyspaces.lookups,
             views,
             serial,

@@ -37,6 +37,7 @@ mod ids;
 mod kept;
 mod locator;
 mod locks;
+mod lost;
 mod main_file;
 mod mapped;
 mod namespace;

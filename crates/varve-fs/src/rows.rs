@@ -8,6 +8,7 @@ use varve_engine::{Batch, Direction, KeyRange, Store};
 use varve_schema::{
     Body, CHUNK_BYTES, Content, DATA, EntryRow, EntrySuffix, Inlined, Inode, META, ParentPointer,
     ParentRow, Pending, RowKey, UsageChange, XattrRow, decode_inode_row, encode_inode_row,
+    is_lost_chunk, lost_chunk,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -237,10 +238,20 @@ impl VarveFs {
         }
     }
 
-    /// One chunk of a small file; `None` if it is a hole.
+    /// One chunk of a small file; `None` if it is a hole. An error if it is lost.
     pub(crate) fn chunk(&self, ino: InodeId, index: u64) -> FsResult<Option<Bytes>> {
+        let row = self.chunk_row(ino, index)?;
+        if row.as_ref().is_some_and(|row| is_lost_chunk(row)) {
+            return Err(error::lost_chunk(ino, index));
+        }
+        Ok(row)
+    }
+
+    /// The same, as its row, which may [stand for a lost one](varve_schema::lost_chunk).
+    pub(crate) fn chunk_row(&self, ino: InodeId, index: u64) -> FsResult<Option<Bytes>> {
         let key = RowKey::chunk(ino, index).to_bytes();
-        self.store.get(self.data, &key).map_err(error::store)
+        let row = self.store.get(self.data, &key).map_err(error::store)?;
+        Ok(row.or_else(|| self.lost.hides(&key).then(lost_chunk)))
     }
 
     /// No changes yet.

@@ -17,7 +17,7 @@
 //! | [`META`] | (inode id, 2^63 + hash of a name) | [`ParentRow`]: where names of a file that has or had several are |
 //! | [`META`] | (epoch of a state, 2^63 + 2^62 + inode id) | [`Loan`]: what an inode still reads from that state |
 //! | [`META`] | (clone, 2^63 + 2^62 + 2^61 + inode id) | [`Twin`]: what a file of several names became in the clone |
-//! | [`DATA`] | (inode id, chunk index) | up to [`CHUNK_BYTES`] of a small file; absent means a hole |
+//! | [`DATA`] | (inode id, chunk index) | up to [`CHUNK_BYTES`] of a small file; absent means a hole; one byte more than that, all zero: [lost](lost_chunk) |
 //! | [`DATA`] | (inode id, 2^63 + hash of name) | [`XattrRow`]: the extended attributes that share the hash; access control lists among them ([`acl`]) |
 //! | `lookups` | | [`LookupsRow`]: where an inode is that the front end has looked up |
 //! | [`DICTIONARIES`] | a dictionary's name | [`DictionaryRow`]: which key space has its pairs |
@@ -72,9 +72,22 @@ pub const META: &str = "meta";
 pub const DATA: &str = "data";
 /// Bytes of a small file that one row of [`DATA`] holds.
 pub const CHUNK_BYTES: usize = 16 * 1024;
+/// The length of a row that stands for a lost chunk: no chunk that has bytes is as long.
+const LOST_CHUNK_BYTES: usize = CHUNK_BYTES + 1;
 /// The most bytes of a file that are kept within its inode.
 pub const INLINE_BYTES_MAX: usize = 512;
 /// The largest file that is kept in rows, whatever threshold a store has.
 pub const STORED_FILE_BYTES_MAX: u64 = 1 << 24;
 /// First byte of every value that has a version, until the encoding changes.
 pub const ROW_VERSION: u8 = 1;
+
+/// The row that a repair puts in the place of a chunk that is lost, as an absent one would be a hole.
+pub fn lost_chunk() -> bytes::Bytes {
+    static ZEROS: [u8; LOST_CHUNK_BYTES] = [0; LOST_CHUNK_BYTES];
+    bytes::Bytes::from_static(&ZEROS)
+}
+
+/// Whether a chunk row stands for a chunk that is lost.
+pub fn is_lost_chunk(row: &[u8]) -> bool {
+    row.len() == LOST_CHUNK_BYTES && row.iter().all(|byte| *byte == 0)
+}

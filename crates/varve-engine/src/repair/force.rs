@@ -28,6 +28,7 @@ impl Repair<'_> {
         logs: Option<(FileNo, FileNo)>,
     ) -> StoreResult<()> {
         self.link_aside()?;
+        (self.tell)(&self.report)?;
         let (env, dir) = (Arc::clone(self.env), self.dir.to_path_buf());
         let (oldest_log, newest_log, last_seq) = match logs {
             Some((oldest, newest)) => (oldest, newest, state.last_seq),

@@ -154,6 +154,9 @@ impl EngineRepair {
     }
 }
 
+/// See [`repair_telling`].
+type Tell<'a> = &'a mut dyn FnMut(&EngineRepair) -> StoreResult<()>;
+
 /// The state of a repair.
 struct Repair<'a> {
     env: &'a Arc<dyn Env>,
@@ -167,6 +170,8 @@ struct Repair<'a> {
     /// What tables may point into.
     segments: Segments,
     report: EngineRepair,
+    /// Is told what is lost before that is in force.
+    tell: Tell<'a>,
     /// Files that are damaged.
     damaged: BTreeSet<PathBuf>,
 }
@@ -194,6 +199,17 @@ pub fn repair(
     dir: &Path,
     options: &RepairOptions,
 ) -> StoreResult<EngineRepair> {
+    repair_telling(env, dir, options, &mut |_| Ok(()))
+}
+
+/// The same, and tells `tell` what is lost before that is in force, so that it is not forgotten whatever is cut short. If that fails, nothing
+/// is changed.
+pub fn repair_telling(
+    env: &Arc<dyn Env>,
+    dir: &Path,
+    options: &RepairOptions,
+    tell: &mut dyn FnMut(&EngineRepair) -> StoreResult<()>,
+) -> StoreResult<EngineRepair> {
     let _lock = lock_dir(&**env, dir)?;
     let metrics = Arc::new(Metrics::default());
     let mut repair = Repair {
@@ -206,6 +222,7 @@ pub fn repair(
         salt: env.random(),
         segments: Segments::new(env, dir, std::iter::empty()),
         report: EngineRepair::default(),
+        tell,
         damaged: BTreeSet::new(),
     };
     let known = repair.known()?;

@@ -84,7 +84,7 @@ impl VarveFs {
         let mut changes = self.changes();
         let ino = held.inode.ino;
         for index in 0..held.inode.size.div_ceil(CHUNK_BYTES as u64) {
-            if let Some(chunk) = from.chunk(borrowed.ino, index)? {
+            if let Some(chunk) = from.chunk_row(borrowed.ino, index)? {
                 changes.put_data(RowKey::chunk(ino, index), chunk);
             }
         }

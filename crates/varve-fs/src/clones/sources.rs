@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use varve_engine::{BranchOptions, Db, Direction, SnapshotStore, Store, StoreResult};
+use varve_engine::{BranchOptions, Db, Direction, SnapshotStore, Store, StoreError, StoreResult};
 use varve_env::Env;
 use varve_schema::RowKey;
 use varve_types::InodeId;
@@ -26,6 +26,7 @@ use crate::error;
 use crate::fs::{Keyspaces, Parts, VarveFs};
 use crate::ids::IdAllocator;
 use crate::locks::RowLocks;
+use crate::lost::{LOST_NAME, Lost};
 use crate::objects::Objects;
 use crate::options::{Atime, MountOptions};
 use crate::rows::rows_from;
@@ -178,6 +179,12 @@ impl Sources {
         read_only: bool,
     ) -> StoreResult<VarveFs> {
         let ViewParts { store, dictionaries, sees_objects_of, epoch, serial } = view;
+        let lost = Lost::read(self.env.as_ref(), &self.dir).map_err(|source| StoreError::Io {
+            action: "read",
+            path: self.dir.join(LOST_NAME),
+            source,
+        })?;
+        let lost = lost.seen_at(epoch);
         let options = MountOptions {
             read_only,
             atime: Atime::Noatime,
@@ -200,6 +207,7 @@ impl Sources {
             views: None,
             sources: Some(Arc::clone(self)),
             serial,
+            lost,
         };
         VarveFs::build(parts, &self.keyspaces, self.openings.begin())
     }

@@ -84,7 +84,7 @@ impl VarveFs {
                 Content::Inline(bytes) if at < bytes.len() as u64 => (true, bytes.len() as u64),
                 Content::Chunks => {
                     let index = at / CHUNK;
-                    (self.chunk(inode.ino, index)?.is_some(), (index + 1) * CHUNK)
+                    (self.chunk_row(inode.ino, index)?.is_some(), (index + 1) * CHUNK)
                 }
                 _ => (false, inode.size),
             };

@@ -4,10 +4,11 @@
 //! a chunk row may be shorter than a chunk, and absent or missing bytes within the size are zeros.
 
 use bytes::Bytes;
-use varve_schema::{CHUNK_BYTES, Content, INLINE_BYTES_MAX, Inode, RowKey};
+use varve_schema::{CHUNK_BYTES, Content, INLINE_BYTES_MAX, Inode, RowKey, is_lost_chunk};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
+use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::Changes;
 
@@ -146,8 +147,9 @@ impl VarveFs {
         changes.delete_chunks(ino, size.div_ceil(CHUNK), old);
         let keep = (size % CHUNK) as usize;
         if keep > 0
-            && let Some(chunk) = self.chunk(ino, size / CHUNK)?
+            && let Some(chunk) = self.chunk_row(ino, size / CHUNK)?
             && chunk.len() > keep
+            && !is_lost_chunk(&chunk)
         {
             changes.put_data(RowKey::chunk(ino, size / CHUNK), chunk.slice(..keep));
         }
@@ -176,10 +178,12 @@ impl VarveFs {
                 let (mut freed, mut written) = (0, 0);
                 for piece in pieces(offset, end) {
                     let key = RowKey::chunk(inode.ino, piece.index);
-                    let Some(chunk) = self.chunk(inode.ino, piece.index)? else { continue };
+                    let Some(chunk) = self.chunk_row(inode.ino, piece.index)? else { continue };
                     if piece.start == 0 && piece.end == CHUNK_BYTES {
                         changes.delete_data(key);
                         freed += chunk.len();
+                    } else if is_lost_chunk(&chunk) {
+                        return Err(error::lost_chunk(inode.ino, piece.index));
                     } else {
                         let mut zeroed = chunk.to_vec();
                         let end = zeroed.len().min(piece.end);

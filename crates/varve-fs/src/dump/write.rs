@@ -20,7 +20,7 @@ use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{
     Body, Borrowed, CHUNK_BYTES, Content, DATA, DecodeError, DictionaryRow, EntryRow, FileKind,
     Inode, Limits, META, ParentRow, Pending, Reader, RowKey, XattrRow, decode_inode_row,
-    put_varint,
+    is_lost_chunk, put_varint,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -326,6 +326,9 @@ impl Dump<'_> {
             let (bytes, value) = row.map_err(error::store)?;
             let key = RowKey::from_bytes(&bytes).ok_or_else(unsound)?;
             let DataRow::Chunk(_, index) = key.data_kind() else { break };
+            if is_lost_chunk(&value) {
+                return Err(error::lost_chunk(ino, index));
+            }
             self.data(ino, index * CHUNK_BYTES as u64, &value)?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use varve_schema::key::DataRow;
-use varve_schema::{CHUNK_BYTES, DATA, Pending, RowKey, XattrRow};
+use varve_schema::{CHUNK_BYTES, DATA, Pending, RowKey, XattrRow, is_lost_chunk};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -23,7 +23,7 @@ impl Check<'_> {
         next: &mut dyn FnMut() -> FsResult<Option<Row>>,
     ) -> FsResult<()> {
         let ino = known.ino.get();
-        let (mut unowned, mut has_xattrs) = (0, false);
+        let (mut unowned, mut has_xattrs, mut chunks) = (0, false, 0);
         while let Some(Row { key, value, .. }) = next()? {
             self.step(PHASE);
             match RowKey::from_bytes(&key).filter(|_| is_inode_id(known.ino)) {
@@ -31,9 +31,11 @@ impl Check<'_> {
                 Some(row_key) => match row_key.data_kind() {
                     DataRow::Chunk(_, index) => {
                         self.report.chunks += 1;
+                        self.absent_chunks(known, chunks, index)?;
+                        chunks = index.saturating_add(1);
                         match known.seen() {
                             None => unowned += 1,
-                            Some(seen) => self.check_chunk(ino, index, &value, seen)?,
+                            Some(seen) => self.check_chunk(known, index, &value, seen)?,
                         }
                     }
                     DataRow::Xattr(_) => {
@@ -42,6 +44,8 @@ impl Check<'_> {
                 },
             }
         }
+        self.doubt_data(known, chunks)?;
+        self.absent_chunks(known, chunks, u64::MAX)?;
         if unowned > 0 {
             self.found(Finding::DataWithoutInode { ino, chunks: unowned }, At::Own)?;
         }
@@ -56,9 +60,19 @@ impl Check<'_> {
         }
     }
 
-    fn check_chunk(&mut self, ino: u64, index: u64, value: &Bytes, seen: Seen) -> FsResult<()> {
-        let bytes = value.len() as u64;
-        let end = index.saturating_mul(CHUNK_BYTES as u64).saturating_add(bytes);
+    fn check_chunk(
+        &mut self,
+        known: &Known,
+        index: u64,
+        value: &Bytes,
+        seen: Seen,
+    ) -> FsResult<()> {
+        let (ino, bytes) = (known.ino.get(), value.len() as u64);
+        let start = index.saturating_mul(CHUNK_BYTES as u64);
+        if seen.place == Place::Chunks && start < seen.size && is_lost_chunk(value) {
+            return self.lost_chunk(known, index, seen.size);
+        }
+        let end = start.saturating_add(bytes);
         let finding = if seen.place != Place::Chunks {
             Finding::StrayChunk { ino, index }
         } else if value.len() > CHUNK_BYTES {

@@ -13,6 +13,8 @@ pub enum Severity {
     Unfinished,
     /// Room that nothing refers to. Harmless.
     Waste,
+    /// Bytes that a repair could not save: reads of them fail until they are written anew or their file is removed.
+    Lost,
     /// A broken invariant.
     Error,
 }
@@ -149,6 +151,14 @@ pub enum Finding {
     /// A chunk longer than one can be.
     #[error("chunk {index} of inode {ino} has {bytes} bytes")]
     OversizedChunk { ino: u64, index: u64, bytes: u64 },
+    /// A chunk that is absent where a repair of the engine's files lost rows.
+    #[error("{path} (inode {ino}) has lost bytes from offset {offset} on, at most {bytes}")]
+    LostChunk { path: String, ino: u64, offset: u64, bytes: u64 },
+    /// A row that stands for a lost chunk.
+    #[error(
+        "{path} (inode {ino}): bytes from offset {offset} on, at most {bytes}, are lost; reading them fails until they are written anew"
+    )]
+    LostBytes { path: String, ino: u64, offset: u64, bytes: u64 },
     /// Extended attributes of an inode that says it has none, or that does not exist.
     #[error("extended attributes of inode {ino}, which should have none")]
     StrayXattr { ino: u64 },
@@ -219,6 +229,7 @@ impl Finding {
     pub fn severity(&self) -> Severity {
         match self {
             Finding::Pending { .. } | Finding::DictionaryGoing { .. } => Severity::Unfinished,
+            Finding::LostBytes { .. } => Severity::Lost,
             Finding::ObjectWithoutRow { .. }
             | Finding::UnclaimedObject { .. }
             | Finding::LongObject { .. }

@@ -96,7 +96,12 @@ impl Known {
         }
     }
 
-    fn is_directory(&self) -> bool {
+    /// One of its names.
+    pub(super) fn any_name(&self) -> Option<Spot> {
+        self.inline.map(|(spot, _)| spot).or(self.first).or(self.spots.first().copied())
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
         self.own.is_some_and(|(seen, _)| seen.kind == FileKind::Directory)
     }
 

@@ -19,6 +19,7 @@ mod dictionaries;
 mod fact;
 pub(crate) mod finding;
 mod inodes;
+mod losses;
 mod names;
 mod overlays;
 pub mod repair;
@@ -35,9 +36,11 @@ use varve_env::Env;
 use varve_vfs::{FsError, FsResult};
 
 pub use finding::{Finding, Severity};
+pub use losses::Doubt;
 
 use crate::error;
 use crate::fs::{VarveFs, invalid};
+use crate::lost::{LOST_NAME, Lost};
 use accounts::Account;
 use fact::Fact;
 use finding::At;
@@ -115,10 +118,16 @@ pub struct Report {
     pub findings_omitted: u64,
     /// Findings of [`Severity::Error`].
     pub errors: u64,
+    /// Findings of [`Severity::Lost`].
+    pub lost: u64,
+    /// What may be older than it was, or incomplete, as a repair of the engine's files lost rows; at most [`FINDINGS_MAX`].
+    pub doubts: Vec<Doubt>,
+    /// More of those.
+    pub doubts_omitted: u64,
 }
 
 impl Report {
-    /// True if no invariant is broken. Unfinished work and wasted room do not count.
+    /// True if no invariant is broken. Unfinished work, wasted room and bytes that are known to be lost do not count.
     pub fn is_clean(&self) -> bool {
         self.errors == 0
     }
@@ -141,6 +150,8 @@ struct Check<'a> {
     sink: Sink<'a>,
     done: u64,
     permille: Option<u16>,
+    /// What a repair could not save and rows do not say yet.
+    lost: Lost,
     /// Ids handed out are below this.
     mark: u64,
     has_store_id: bool,
@@ -155,8 +166,10 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn found(&mut self, finding: Finding, at: At) -> FsResult<()> {
-        if finding.severity() == Severity::Error {
-            self.report.errors += 1;
+        match finding.severity() {
+            Severity::Error => self.report.errors += 1,
+            Severity::Lost => self.report.lost += 1,
+            Severity::Unfinished | Severity::Waste => {}
         }
         (self.sink)(&finding, &at)?;
         if self.report.findings.len() < FINDINGS_MAX {
@@ -220,6 +233,8 @@ pub(crate) fn check_volume(
     let dir = options.spill_dir.clone().unwrap_or_else(|| volume.dir.clone());
     let place = SpillPlace { env: Arc::clone(&volume.env), dir };
     let sort_bytes = options.sort_bytes();
+    let lost = Lost::read(volume.env.as_ref(), &volume.dir);
+    let lost = lost.map_err(|error| error::object("read", &volume.dir.join(LOST_NAME), error))?;
     let check = Check {
         volume,
         snapshot: snapshot.as_ref(),
@@ -228,6 +243,7 @@ pub(crate) fn check_volume(
         sink,
         done: 0,
         permille: None,
+        lost: lost.unmarked(),
         mark: 0,
         has_store_id: false,
         sort_bytes,

@@ -294,6 +294,7 @@ impl Check<'_> {
     fn end_group(&mut self, group: Option<Group>) -> FsResult<()> {
         let Some(Group { ino, info, entries, subdirs, inline }) = group else { return Ok(()) };
         let dir = ino.get();
+        self.doubt_names(ino, info.is_some())?;
         let Some(info) = info else {
             if entries > 0 {
                 self.found(Finding::EntriesWithoutDirectory { dir, entries }, At::Own)?;

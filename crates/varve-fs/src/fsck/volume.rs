@@ -22,6 +22,7 @@ use crate::objects::Objects;
 use crate::options::MountOptions;
 use crate::rows::Changes;
 use crate::superblock::{Superblock, engine_dir};
+use crate::views::transactions_of;
 
 /// An open store.
 pub(crate) struct Volume {
@@ -36,6 +37,8 @@ pub(crate) struct Volume {
     pub(crate) objects: Arc<Objects>,
     /// The epochs of the named snapshots; `None` if the store has none.
     pub(crate) sources: Option<BTreeSet<InodeId>>,
+    /// The epochs of the open transactions.
+    pub(crate) transactions: Vec<InodeId>,
     _lock: Option<Box<dyn FileLock>>,
 }
 
@@ -56,6 +59,7 @@ impl Volume {
             store_id: fs.superblock.store_id(),
             objects: Arc::clone(&fs.objects),
             sources: fs.sources.as_ref().map(|sources| sources.epochs().into_iter().collect()),
+            transactions: Vec::new(),
             _lock: None,
         }
     }
@@ -93,6 +97,7 @@ impl Volume {
         if let Some(db) = &db {
             objects.cover_left(db, dir)?;
         }
+        let transactions = db.as_ref().map(|db| transactions_of(db)).unwrap_or_default();
         let sources = db.map(|db| epochs_of(&db));
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || {
@@ -117,6 +122,7 @@ impl Volume {
             store_id,
             objects,
             sources,
+            transactions,
             _lock,
         })
     }

@@ -51,6 +51,7 @@ use varve_vfs::{FsError, FsResult, Transact};
 use crate::dictionaries::Dictionaries;
 use crate::error;
 use crate::fs::{VarveFs, invalid};
+use crate::lost::{LOST_NAME, Lost};
 use crate::usage::Accounts;
 
 pub(crate) use below::is_made_up_below;
@@ -61,8 +62,8 @@ pub(crate) use names::{is_fleeting, is_place};
 pub use plan::Committed;
 pub use rollback::{ROLL_BACK_PHASES, RollBackError};
 pub use serial::TransactionLocks;
-pub(crate) use txn::cover_left;
 pub use txn::{Isolation, OnConflict, Transaction, TransactionOptions};
+pub(crate) use txn::{cover_left, transactions_of};
 
 /// The store of a serializable view.
 pub(crate) type Serial = Arc<serial::SerialStore>;
@@ -557,6 +558,17 @@ impl VarveFs {
         let fs = self.view_on(view, true).map_err(error::store)?;
         fs.load_quotas()?;
         Ok(fs)
+    }
+
+    /// Refuses a snapshot of which a repair lost rows: those that are absent would be taken for holes.
+    pub(crate) fn require_whole(&self, epoch: InodeId) -> FsResult<()> {
+        let lost = Lost::read(self.env.as_ref(), &self.dir);
+        let lost = lost.map_err(|error| error::object("read", &self.dir.join(LOST_NAME), error))?;
+        if lost.seen_at(epoch).is_empty() {
+            return Ok(());
+        }
+        let text = "a repair of the store lost rows of this snapshot: it can be read, and copied file by file, not sent and not rolled back to";
+        Err(FsError::Damaged(text.to_owned()))
     }
 
     /// The snapshot `from` and a later one, or the present.

@@ -124,6 +124,7 @@ impl VarveFs {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Committed, RollBackError> {
         let (epoch, stored) = self.find_snapshot(name)?.ok_or(FsError::NotFound)?;
+        self.require_whole(epoch)?;
         let before = self.views()?.db.open_snapshot(&stored).map_err(error::store)?;
         let options = TransactionOptions::default();
         let txn = self.begin_transaction_for(InodeId::ROOT, &options, Purpose::Rollback)?;

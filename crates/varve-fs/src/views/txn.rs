@@ -184,6 +184,11 @@ fn open_in(db: &Db) -> Vec<Transaction> {
     known.collect()
 }
 
+/// The epochs of the open transactions of a store.
+pub(crate) fn transactions_of(db: &Db) -> Vec<InodeId> {
+    open_in(db).iter().map(|txn| txn.epoch).collect()
+}
+
 /// Has syncs of `db` make durable what an earlier process has left of the large files of open transactions, as rows in its log may
 /// claim it: until somebody opens them nobody else does. `of_view` gives the objects of the view of an epoch, which sees the store's as
 /// of another. REQUIRES: the store has no hook of its own yet, so that it was not synced since such rows were found.

@@ -28,6 +28,7 @@ mod interposed;
 mod large_races;
 mod large_times;
 mod let_go;
+mod losses;
 mod mapped;
 mod marks;
 mod merges;

@@ -173,8 +173,10 @@ fn show(report: &CheckReport) {
     if omitted > 0 {
         output::line(format!("  and {omitted} more"));
     }
-    if report.is_clean() {
-        output::line("clean");
+    match files.lost {
+        _ if !report.is_clean() => {}
+        0 => output::line("clean"),
+        lost => output::line(format!("clean, but for bytes that are lost in {lost} places")),
     }
 }
 
@@ -190,6 +192,13 @@ fn show_repair(repaired: &Repaired) {
     let omitted = files.mended.len().saturating_sub(SHOWN_FINDINGS) as u64 + files.mended_omitted;
     if omitted > 0 {
         output::line(format!("  and {omitted} more"));
+    }
+    for doubt in files.doubts.iter().take(SHOWN_FINDINGS) {
+        output::line(format!("  in doubt: {} (inode {}): {}", doubt.path, doubt.ino, doubt.what));
+    }
+    let omitted = files.doubts.len().saturating_sub(SHOWN_FINDINGS) as u64 + files.doubts_omitted;
+    if omitted > 0 {
+        output::line(format!("  and {omitted} more in doubt"));
     }
     if let Some(aside) = &files.aside {
         output::line(format!("what makes no sense is in {aside}"));
@@ -229,6 +238,7 @@ fn severity(severity: varve_fs::fsck::Severity) -> &'static str {
     match severity {
         varve_fs::fsck::Severity::Unfinished => "unfinished",
         varve_fs::fsck::Severity::Waste => "waste",
+        varve_fs::fsck::Severity::Lost => "lost",
         varve_fs::fsck::Severity::Error => "error",
     }
 }

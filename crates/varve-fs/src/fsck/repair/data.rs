@@ -6,7 +6,8 @@ use bytes::Bytes;
 use varve_engine::Direction;
 use varve_env::OpenMode;
 use varve_schema::{
-    Body, CHUNK_BYTES, Content, DATA, Inode, META, Pending, RowKey, STORED_FILE_BYTES_MAX, XattrRow,
+    Body, CHUNK_BYTES, Content, DATA, Inode, META, Pending, RowKey, STORED_FILE_BYTES_MAX,
+    XattrRow, is_lost_chunk, lost_chunk,
 };
 use varve_types::InodeId;
 use varve_types::limits::FILE_BYTES_MAX;
@@ -44,6 +45,9 @@ impl Repair<'_> {
             }
             (Finding::OversizedChunk { ino, index, .. }, _) => {
                 self.cut_chunk(*ino, *index, CHUNK_BYTES)
+            }
+            (Finding::LostChunk { ino, offset, .. }, _) => {
+                self.mark_lost(*ino, *offset / CHUNK_BYTES as u64)
             }
             (Finding::StrayXattr { ino }, at) => self.stray_xattr(*ino, at),
             (Finding::MissingXattr { ino }, at) => self.set_has_xattrs(*ino, at, false),
@@ -151,6 +155,19 @@ impl Repair<'_> {
         changes.batch.depends_on_external();
         self.commit(changes)?;
         Ok(Some("cut; what was beyond is set aside".to_owned()))
+    }
+
+    /// Puts the row there that stands for a lost chunk.
+    fn mark_lost(&mut self, ino: u64, index: u64) -> FsResult<Option<String>> {
+        let key = RowKey::chunk(InodeId::new(ino), index);
+        let is_there = self.volume.store.get(self.volume.data, &key.to_bytes());
+        if is_there.map_err(error::store)?.is_some() {
+            return Ok(None);
+        }
+        let mut changes = self.volume.changes();
+        changes.put_data(key, lost_chunk());
+        self.commit(changes)?;
+        Ok(Some("reading them fails until they are written anew".to_owned()))
     }
 
     fn set_has_xattrs(&mut self, ino: u64, at: &At, on: bool) -> FsResult<Option<String>> {
@@ -321,7 +338,11 @@ impl Repair<'_> {
                 Content::Chunks => {
                     let key = RowKey::chunk(inode.ino, index).to_bytes();
                     let chunk = self.volume.store.get(self.volume.data, &key);
-                    chunk.map_err(error::store)?.unwrap_or_default()
+                    let chunk = chunk.map_err(error::store)?.unwrap_or_default();
+                    if is_lost_chunk(&chunk) {
+                        return Ok(false);
+                    }
+                    chunk
                 }
                 Content::None => Bytes::new(),
                 Content::Symlink(_)

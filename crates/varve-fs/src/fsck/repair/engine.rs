@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use varve_engine::options::DbOptions;
-use varve_engine::repair::{EngineRepair, RepairOptions};
+use varve_engine::repair::{EngineRepair, RepairOptions, repair_telling};
 use varve_engine::{StoreError, StoreResult};
 use varve_env::Env;
 use varve_schema::{DICTIONARIES_MAX, DictionaryRow};
@@ -17,6 +17,7 @@ use crate::EngineKind;
 use crate::dictionaries::pairs_options;
 use crate::fs::{Keyspaces, take_lock};
 use crate::fsck::CheckOptions;
+use crate::lost::{LOST_NAME, Lost};
 use crate::superblock::{Superblock, engine_dir};
 use crate::views::{Transaction, ViewName};
 
@@ -46,5 +47,11 @@ pub fn repair_engine(
         keyspaces: files.into_iter().chain(dictionaries).collect(),
         aside: dir.join(ASIDE_DIR),
     };
-    varve_engine::repair::repair(env, &engine_dir(dir), &options)
+    repair_telling(env, &engine_dir(dir), &options, &mut |repaired| {
+        Lost::note(env.as_ref(), dir, repaired).map_err(|source| StoreError::Io {
+            action: "write",
+            path: dir.join(LOST_NAME),
+            source,
+        })
+    })
 }

@@ -54,7 +54,7 @@ impl Repair<'_> {
             match RowKey::from_bytes(&key).map(RowKey::data_kind) {
                 Some(DataRow::Chunk(_, index)) => {
                     let end = index.saturating_mul(CHUNK_BYTES as u64);
-                    size = size.max(end.saturating_add(value.len() as u64));
+                    size = size.max(end.saturating_add(value.len().min(CHUNK_BYTES) as u64));
                 }
                 _ => break,
             }

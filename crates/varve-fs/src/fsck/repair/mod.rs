@@ -38,8 +38,9 @@ use varve_vfs::FsResult;
 
 use super::finding::At;
 use super::volume::{AlsoSync, Volume};
-use super::{CheckOptions, Finding, Progress, Report, check_volume};
+use super::{CheckOptions, Doubt, Finding, Progress, Report, check_volume};
 use crate::fs::{VarveFs, invalid};
+use crate::lost::{LOST_NAME, Lost};
 use crate::options::MountOptions;
 use crate::{error, ids};
 use aside::Aside;
@@ -69,6 +70,10 @@ pub struct RepairReport {
     pub mended_omitted: u64,
     /// Where rows and files went that make no sense, if there were any.
     pub aside: Option<String>,
+    /// What may be older than it was, or incomplete, as the engine's files lost rows.
+    pub doubts: Vec<Doubt>,
+    /// More of those.
+    pub doubts_omitted: u64,
     /// A check afterwards.
     pub left: Report,
 }
@@ -132,6 +137,8 @@ fn mend(
     progress: &mut dyn FnMut(Progress),
 ) -> FsResult<RepairReport> {
     let mut left = check_volume(volume, options, progress, &mut |_, _| Ok(()))?;
+    // Before anything is mended that shows what was lost.
+    let (doubts, doubts_omitted) = (std::mem::take(&mut left.doubts), left.doubts_omitted);
     let mark = volume.store.get(volume.meta, &ID_MARK.to_bytes()).map_err(error::store)?;
     let mark = mark.and_then(|bytes| ids::decode_mark(&bytes).ok());
     let mark = mark.unwrap_or(0).min(ids::ID_MAX);
@@ -159,10 +166,26 @@ fn mend(
         }
         left = check_volume(volume, options, progress, &mut |_, _| Ok(()))?;
     }
+    let mark = repair.mark.max(repair.next_id);
     let mut report = repair.report;
     report.aside = repair.aside.path();
+    (report.doubts, report.doubts_omitted) = (doubts, doubts_omitted);
+    (left.doubts, left.doubts_omitted) = (Vec::new(), 0);
+    if left.is_clean() {
+        losses_are_marked(volume, mark)?;
+    }
     report.left = left;
     Ok(report)
+}
+
+/// Notes that rows stand where chunks are lost, when they are durable.
+fn losses_are_marked(volume: &Volume, mark: u64) -> FsResult<()> {
+    volume.store.sync().map_err(error::store)?;
+    let epochs = || volume.sources.iter().flatten().chain(&volume.transactions).copied();
+    let newest = epochs().max().map_or(0, |epoch| epoch.get() + 1);
+    let mut epochs = epochs();
+    let marked = Lost::note_marked(volume.env.as_ref(), &volume.dir, mark.max(newest), &mut epochs);
+    marked.map_err(|error| error::object("write", &volume.dir.join(LOST_NAME), error))
 }
 
 impl Repair<'_> {

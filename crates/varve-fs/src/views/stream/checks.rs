@@ -7,7 +7,7 @@ use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{
     Body, CHUNK_BYTES, Content, DecodeError, DictionaryRow, EntryRow, FileKind, Inode, Limits,
     NameHasher, ParentPointer, ParentRow, RowKey, STORED_FILE_BYTES_MAX, XattrRow,
-    decode_inode_row,
+    decode_inode_row, is_lost_chunk,
 };
 use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{FileName, InodeId};
@@ -161,7 +161,8 @@ impl Checks<'_> {
         match key.data_kind() {
             DataRow::Chunk(_, index) => {
                 let chunks = STORED_FILE_BYTES_MAX.div_ceil(CHUNK_BYTES as u64);
-                if row.len() > CHUNK_BYTES || index >= chunks {
+                let is_chunk = row.len() <= CHUNK_BYTES || is_lost_chunk(row);
+                if !is_chunk || index >= chunks {
                     return Err(wrong("a chunk that no file has"));
                 }
             }

@@ -97,6 +97,7 @@ impl VarveFs {
         let [(epoch, stored), earlier @ ..] = &held.snapshots[..] else {
             return Err(FsError::NotFound);
         };
+        self.require_whole(*epoch)?;
         let earlier = earlier.first();
         if earlier.is_some_and(|(since, _)| since >= epoch) {
             return Err(FsError::Invalid("the snapshot to begin with is not the older one"));
