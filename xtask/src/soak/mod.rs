@@ -28,6 +28,11 @@ const VERBS: &[Verb] = &[
         run: crash,
     },
     Verb {
+        name: "damage",
+        about: "single faults of the files of a store, and what each costs after a repair, on the simulated machine",
+        run: damage,
+    },
+    Verb {
         name: "designs",
         about: "the engine under random combinations of policies, on the simulated machine",
         run: designs,
@@ -114,6 +119,10 @@ fn run_suite(suite: &suites::Suite, task: &Task) -> Outcome {
 
 fn crash(task: &Task) -> Outcome {
     test(task, "varve-fs", "crash_points::soak")
+}
+
+fn damage(task: &Task) -> Outcome {
+    test(task, "varve-fs", "single_faults::soak")
 }
 
 fn designs(task: &Task) -> Outcome {

@@ -43,6 +43,7 @@ mod sent_forged;
 mod serial;
 mod serial_large;
 mod set_id;
+mod single_faults;
 mod snapshots;
 mod store;
 mod support;
