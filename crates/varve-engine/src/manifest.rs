@@ -8,7 +8,7 @@
 //! ```
 //!
 //! 1. [`load`] replays the edits of the manifest in force.
-//! 2. [`Manifest::create`] writes the whole state as the first edit of a new manifest, makes it durable
+//! 2. [`Manifest::create`] writes the whole state as the first edits of a new manifest, makes it durable
 //!    and only then lets CURRENT name it, by rename. Done at every open, and when the manifest is long.
 //! 3. [`Manifest::append`] adds an edit; it is durable when the call returns. It goes over zeros that were written before, so that
 //!    the sync is of these bytes alone, not of how long the file is and what of it is in use.
@@ -42,6 +42,8 @@ use crate::read::{CURRENT_BYTES_MAX, read_log, read_whole};
 use crate::version::{LEVELS, Place};
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
+/// An edit of the state that a manifest begins with ends once it has so many bytes: some tables, snapshots or branches.
+const PIECE_BYTES: usize = 256;
 /// Room is taken in pieces that end at multiples of this, in bytes.
 const ROOM_BYTES: u64 = 64 << 10;
 /// How often it is tried to sync the name of a new manifest, while there is no descriptor for that, and how long each is waited for.
@@ -343,7 +345,7 @@ fn sync_name(env: &dyn Env, dir: &Path) -> io::Result<()> {
 }
 
 impl Manifest {
-    /// Writes `state` as the first edit of the new manifest `log` and puts it in force.
+    /// Writes `state` as the first edits of the new manifest `log` and puts it in force.
     ///
     /// An error before CURRENT is renamed leaves the store as it was. One after it poisons: which
     /// manifest a restart would find is unknown.
@@ -371,10 +373,10 @@ impl Manifest {
             synced_len: 0,
         };
         encode_record(&mut buffer, stamp(0, RecordKind::Header), &[&payload]);
-        payload.clear();
-        state.encode(&mut payload);
-        let offset = buffer.len();
-        encode_record(&mut buffer, stamp(offset, RecordKind::Edit), &[&payload]);
+        for piece in pieces(state) {
+            let offset = buffer.len();
+            encode_record(&mut buffer, stamp(offset, RecordKind::Edit), &[&piece]);
+        }
         let file = write_new(env, &path, &buffer)?;
         let len = buffer.len() as u64;
         let temporary = StoreFile::Temporary.path(dir);
@@ -513,6 +515,24 @@ impl Manifest {
         self.len += self.buffer.len() as u64;
         Ok(())
     }
+}
+
+/// The changes of `state` as the payloads of several edits, so that a damaged one does not cost all of it. They are in force
+/// together, since CURRENT names the manifest once all of them are durable.
+fn pieces(state: &VersionEdit) -> Vec<Vec<u8>> {
+    let mut pieces = vec![Vec::new()];
+    for change in &state.changes {
+        if let Some(piece) = pieces.last_mut() {
+            VersionEdit { changes: vec![change.clone()] }.encode(piece);
+            if piece.len() >= PIECE_BYTES {
+                pieces.push(Vec::new());
+            }
+        }
+    }
+    if pieces.len() > 1 {
+        pieces.pop_if(|piece| piece.is_empty());
+    }
+    pieces
 }
 
 /// Creates a file with this content and syncs it; removes it again if that fails.

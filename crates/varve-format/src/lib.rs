@@ -33,6 +33,7 @@ pub mod index;
 pub mod log;
 pub mod saved_map;
 pub mod section;
+pub mod section_search;
 pub mod segment;
 pub mod table;
 

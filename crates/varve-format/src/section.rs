@@ -29,7 +29,7 @@ pub const SECTION_BYTES_MAX: u32 = 1 << 28;
 pub const COMPRESSED_CONTENT_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + 4096;
 
 /// The longest section that is looked for by its checksum.
-const SECTION_BYTES_SEARCHED_MAX: usize = COMPRESSED_CONTENT_BYTES_MAX + TRAILER_BYTES;
+pub(crate) const SECTION_BYTES_SEARCHED_MAX: usize = COMPRESSED_CONTENT_BYTES_MAX + TRAILER_BYTES;
 
 /// LZ4 makes at most this many bytes from one.
 const LZ4_RATIO_MAX: usize = 255;
@@ -73,7 +73,7 @@ pub(crate) enum Packing {
 }
 
 impl Packing {
-    fn from_id(id: u8) -> Option<Packing> {
+    pub(crate) fn from_id(id: u8) -> Option<Packing> {
         match id {
             1 => Some(Packing::Plain),
             2 => Some(Packing::Lz4),
@@ -178,32 +178,6 @@ pub(crate) fn seal_section(
     Ok(Handle { offset, len })
 }
 
-/// The section that begins at `offset` of the file whose bytes are `bytes` and that has `salt`, found by its checksum, for when
-/// nothing says how long it is; of at most `max` bytes.
-pub fn find_section(
-    bytes: &Bytes,
-    salt: FileSalt,
-    offset: u64,
-    max: usize,
-) -> Option<(Handle, Bytes)> {
-    let start = usize::try_from(offset).ok()?;
-    let longest = bytes.len().checked_sub(start)?.min(max).min(SECTION_BYTES_SEARCHED_MAX);
-    let rest = &bytes[start..start + longest];
-    let mut crc = placed_crc(salt.get(), offset, &[]);
-    for end in 1..=rest.len().checked_sub(CRC_BYTES)? {
-        let id = rest[end - 1];
-        crc = crc32c::crc32c_append(crc, &[id]);
-        if Packing::from_id(id).is_some() && rest[end..end + CRC_BYTES] == crc.to_le_bytes() {
-            let len = end + CRC_BYTES;
-            let section = bytes.slice(start..start + len);
-            if let Ok(content) = open_section(&section, salt, offset) {
-                return Some((Handle { offset, len: len as u32 }, content));
-            }
-        }
-    }
-    None
-}
-
 /// The content of the section whose bytes, trailer included, are `bytes` and were read at `offset` of
 /// the file with `salt`. Content that is not compressed shares their memory.
 pub fn open_section(bytes: &Bytes, salt: FileSalt, offset: u64) -> FormatResult<Bytes> {
@@ -218,12 +192,17 @@ pub fn open_section(bytes: &Bytes, salt: FileSalt, offset: u64) -> FormatResult<
     if stored != computed {
         return Err(FormatError::new(0u64, Problem::Checksum { stored, computed }));
     }
-    let id = covered[content_len];
+    unpack(bytes, content_len)
+}
+
+/// The content of a section of which `content_len` bytes are stored content and the next is the packing.
+pub(crate) fn unpack(section: &Bytes, content_len: usize) -> FormatResult<Bytes> {
+    let id = section[content_len];
     match Packing::from_id(id) {
-        Some(Packing::Plain) => Ok(bytes.slice(..content_len)),
-        Some(Packing::Lz4) => decompress(&covered[..content_len]).map(Bytes::from),
+        Some(Packing::Plain) => Ok(section.slice(..content_len)),
+        Some(Packing::Lz4) => decompress(&section[..content_len]).map(Bytes::from),
         Some(Packing::Padded) => {
-            unpadded_len(&covered[..content_len]).map(|content_len| bytes.slice(..content_len))
+            unpadded_len(&section[..content_len]).map(|content_len| section.slice(..content_len))
         }
         None => {
             let problem = Problem::Unknown { what: "packing", id: id.into() };
@@ -273,6 +252,7 @@ pub(crate) fn decompress(stored: &[u8]) -> FormatResult<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::section_search::SectionSearch;
 
     const SALT: FileSalt = FileSalt::new(3);
 
@@ -348,7 +328,8 @@ mod tests {
         {
             let section = sealed(stored, packing);
             let file = [&[0; 4096][..], &section, &[0; 100]].concat();
-            let (handle, found) = find_section(&Bytes::from(file), SALT, 4096, usize::MAX).unwrap();
+            let search = SectionSearch::new(Bytes::from(file), SALT, 0);
+            let (handle, found) = search.find(4096, |handle, found| Some((handle, found))).unwrap();
             assert_eq!(handle, Handle { offset: 4096, len: section.len() as u32 }, "{packing:?}");
             assert_eq!(found, content);
         }

@@ -6,7 +6,8 @@
 //!    changes may be missing then, so none is refused: the last word about a table, snapshot or branch counts. A table that
 //!    was removed is gone wherever the manifest had it.
 //!
-//! A part as short as a marker held no more than one or an edit of one number, which the tables and logs tell as well: without
+//! A manifest that was cut between two edits looks whole; that it is not shows in files that it needs and that are gone, beside
+//! tables that it does not know. A part as short as a marker held no more than one or an edit of one number, which the tables and logs tell as well: without
 //! it the manifest is whole.
 
 use std::collections::BTreeSet;
@@ -18,6 +19,7 @@ use varve_format::log::{LogId, RecordKind, encoded_len};
 use varve_types::{BranchId, FileNo, KeyspaceId};
 
 use super::logs::{Part, parts};
+use super::tables::listed;
 use super::{Known, Repair};
 use crate::branch::BranchSpace;
 use crate::files::StoreFile;
@@ -28,6 +30,8 @@ use crate::read::{CURRENT_BYTES_MAX, read_whole};
 use crate::version::{LEVELS, Place};
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
+/// Why a manifest of which all that is left can be read does not count as whole.
+const LOST_END: &str = "the manifest ends before the last of its edits";
 /// The most bytes of a payload that says one number: no table, snapshot or branch has so few.
 const NUMBER_BYTES: usize = 4;
 /// The options of a key space of which nothing is known.
@@ -104,6 +108,7 @@ impl Repair<'_> {
     fn whole(&self, no: FileNo) -> StoreResult<Result<ManifestState, String>> {
         match load_manifest(&**self.env, self.dir, no) {
             Ok(state) => Ok(match self.contradiction(&state) {
+                None if self.has_lost_its_end(&state)? => Err(LOST_END.to_owned()),
                 None => Ok(state),
                 Some(contradiction) => Err(contradiction),
             }),
@@ -113,6 +118,32 @@ impl Repair<'_> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether edits after those of `state` were in force: what it needs is gone, and tables are there that it does not know.
+    fn has_lost_its_end(&self, state: &ManifestState) -> StoreResult<bool> {
+        let there: BTreeSet<FileNo> = self.tables_there().collect();
+        let metas = || listed(state).flat_map(|(_, tables)| tables).map(|(_, meta)| meta);
+        let has_log = self.files.contains(&StoreFile::Wal(state.oldest_log));
+        if has_log && metas().all(|meta| there.contains(&meta.file)) {
+            return Ok(false);
+        }
+        let zones = metas().flat_map(|meta| meta.zones.iter().map(|zone| zone.zone.file));
+        let named: BTreeSet<FileNo> = metas().map(|meta| meta.file).chain(zones).collect();
+        for no in there.difference(&named) {
+            if self.describe(*no)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The tables that are there.
+    pub(super) fn tables_there(&self) -> impl Iterator<Item = FileNo> {
+        self.files.iter().filter_map(|file| match file {
+            StoreFile::Table(no) => Some(*no),
+            _ => None,
+        })
     }
 
     /// The manifests that are there, newest first.
@@ -212,7 +243,9 @@ impl Repair<'_> {
             }
         }
         self.report.branches_dropped = drop_orphans(&mut state);
-        let is_whole = count > 0 && !is_broken && self.contradiction(&state).is_none();
+        let has_lost_its_end = self.report.manifest_lost.as_deref() == Some(LOST_END);
+        let is_whole =
+            count > 0 && !is_broken && !has_lost_its_end && self.contradiction(&state).is_none();
         Known { state, is_whole, gone, keyspaces }
     }
 }

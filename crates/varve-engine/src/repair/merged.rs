@@ -74,11 +74,7 @@ impl Repair<'_> {
 
     /// The tables that are there and that the manifest, as far as it is known, neither names nor has removed.
     fn unlisted(&mut self, named: &HashSet<FileNo>, known: &Known) -> StoreResult<Vec<Arc<Table>>> {
-        let number = |file: &StoreFile| match file {
-            StoreFile::Table(no) => Some(*no),
-            _ => None,
-        };
-        let there: HashSet<FileNo> = self.files.iter().filter_map(number).collect();
+        let there: HashSet<FileNo> = self.tables_there().collect();
         let mut described = Vec::new();
         let mut unknown: Vec<FileNo> = there.difference(named).copied().collect();
         unknown.retain(|no| !known.gone.contains(no));
@@ -134,7 +130,7 @@ impl Repair<'_> {
     }
 
     /// What a table says of itself; `None` if that cannot be read.
-    fn describe(&self, no: FileNo) -> StoreResult<Option<(KeyspaceId, TableMeta)>> {
+    pub(super) fn describe(&self, no: FileNo) -> StoreResult<Option<(KeyspaceId, TableMeta)>> {
         match describe(&**self.env, &StoreFile::Table(no).path(self.dir), no) {
             Err(StoreError::Damaged { .. } | StoreError::NewerFormat { .. }) => Ok(None),
             described => described.map(Some),

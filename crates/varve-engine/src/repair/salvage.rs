@@ -2,8 +2,8 @@
 //!
 //! 1. If footer and index can be read, they say where the blocks are.
 //! 2. If not, the blocks are looked for: they follow each other from the file's beginning on, each ending where a
-//!    checksum over its content, salt and offset says so. After damage the search goes on at every byte of
-//!    the next [`SEARCH_BYTES`], then at every page.
+//!    checksum over its content, salt and offset says so. After damage each byte may begin the next. The time that it
+//!    takes is in proportion to the bytes ([`varve_format::section_search`]).
 //! 3. Without its index a stitched table's blocks are looked for in its runs; the manifest says where those are
 //!    listed. If the list is lost too, the blocks of other files are: to take all that these hold would bring
 //!    back rows that were overwritten since.
@@ -17,7 +17,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use varve_format::block::{Block, BlockCursor};
 use varve_format::index::Index;
-use varve_format::section::{Handle, find_section, open_section};
+use varve_format::section::{Handle, open_section};
+use varve_format::section_search::SectionSearch;
 use varve_format::table::{FOOTER_BYTES, Footer, PAGE_BYTES, Zones};
 use varve_types::{FileSalt, SeqNo};
 
@@ -28,11 +29,6 @@ use crate::read::{SALVAGED_BYTES_MAX, open, read_part};
 use crate::table::TableWriter;
 use crate::version::{Table, TableFile};
 use crate::{StoreError, StoreResult};
-
-/// Bytes after damage at each of which a block may begin.
-const SEARCH_BYTES: usize = 64 << 10;
-/// The longest block that is looked for; one of a single large row may be longer where a block ends before it.
-const SEARCHED_BLOCK_BYTES: usize = 64 << 10;
 
 /// Why rows are lost with the list of a table's zones.
 const NO_ZONES: &str =
@@ -66,6 +62,11 @@ impl Repair<'_> {
         for row in rows {
             let (key, seq, found) = match row {
                 Ok((key, seq, found)) => (key, table.seq_of(seq), found),
+                // It lost more than what is beside it.
+                Err(why) if why == NO_ZONES => {
+                    gap = Some(why);
+                    continue;
+                }
                 Err(why) => {
                     gap.get_or_insert(why);
                     continue;
@@ -128,7 +129,7 @@ impl Repair<'_> {
 
     /// What stands in `table`, in order unless its index is lost.
     fn rows(&self, table: &Table) -> StoreResult<Vec<Row>> {
-        let bytes = match self.content(table.file(), table.meta().size_bytes)? {
+        let bytes = match self.content(table.file(), 0..table.meta().size_bytes)? {
             Ok(bytes) => bytes,
             Err(why) => return Ok(vec![Err(why)]),
         };
@@ -136,32 +137,39 @@ impl Repair<'_> {
             return Ok(pieces.into_iter().flat_map(|piece| rows_of(table, piece)).collect());
         }
         let salt = table.meta().salt;
-        let own = |range| {
-            searched(&bytes, salt, range).into_iter().flat_map(|piece| rows_of(table, piece))
+        let own = |range: Range<u64>| {
+            let len = bytes.len() as u64;
+            let (start, end) = (range.start.min(len), range.end.min(len));
+            let mut pieces = searched(bytes.slice(start as usize..end as usize), salt, start).0;
+            if end < range.end {
+                pieces.push(Err(format!("the file ends at {len}")));
+            }
+            pieces.into_iter().flat_map(|piece| rows_of(table, piece))
         };
-        let Some(list) = table.meta().zones_at else { return Ok(own(0..bytes.len()).collect()) };
+        let whole = 0..table.meta().size_bytes;
+        let Some(list) = table.meta().zones_at else { return Ok(own(whole).collect()) };
         let section = section_in(&bytes, salt, list);
         let Some(zones) = section.and_then(|list| Zones::decode(&list, bytes.len() as u64).ok())
         else {
-            let mut rows: Vec<Row> = own(0..bytes.len()).collect();
+            let mut rows: Vec<Row> = own(whole).collect();
             rows.push(Err(NO_ZONES.to_owned()));
             return Ok(rows);
         };
         let mut rows: Vec<Row> = Vec::new();
         for run in zones.runs() {
+            let range = run.offset..run.offset + run.bytes;
             let file = table.files().nth(run.zone as usize).filter(|_| run.zone > 0);
             let Some(file) = file else {
-                rows.extend(own(run.offset as usize..(run.offset + run.bytes) as usize));
+                rows.extend(own(range));
                 continue;
             };
-            match self.content(file, run.offset + run.bytes)? {
+            match self.content(file, range.clone())? {
                 Ok(bytes) => {
-                    let range = (run.offset as usize).min(bytes.len())..bytes.len();
-                    rows.extend(
-                        searched(&bytes, file.salt(), range)
-                            .into_iter()
-                            .flat_map(|piece| rows_of(table, piece)),
-                    );
+                    let mut pieces = searched(bytes.clone(), file.salt(), range.start).0;
+                    if (bytes.len() as u64) < run.bytes {
+                        pieces.push(Err(format!("{} is cut", file.path().display())));
+                    }
+                    rows.extend(pieces.into_iter().flat_map(|piece| rows_of(table, piece)));
                 }
                 Err(why) => rows.push(Err(why)),
             }
@@ -169,8 +177,8 @@ impl Repair<'_> {
         Ok(rows)
     }
 
-    /// The bytes of a file of a table, or why they are not to be had.
-    fn content(&self, file: &TableFile, size_bytes: u64) -> StoreResult<Result<Bytes, String>> {
+    /// The bytes of a file of a table in `range`, as far as it has them, or why they are not to be had.
+    fn content(&self, file: &TableFile, range: Range<u64>) -> StoreResult<Result<Bytes, String>> {
         let (opened, len) = match open(&**self.env, file.path()) {
             Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(Err(format!("{} is missing", file.path().display())));
@@ -178,11 +186,12 @@ impl Repair<'_> {
             opened => opened?,
         };
         // What stands after the bytes that the manifest counts is none of the table.
-        let len = len.min(size_bytes);
+        let start = range.start.min(len);
+        let len = range.end.min(len) - start;
         if len > SALVAGED_BYTES_MAX {
             return Ok(Err(format!("a damaged table of {len} bytes, above {SALVAGED_BYTES_MAX}")));
         }
-        read_part(&*opened, file.path(), 0, len).map(Ok)
+        read_part(&*opened, file.path(), start, len).map(Ok)
     }
 
     /// The block at `handle` of `file`.
@@ -252,29 +261,92 @@ fn rows_of(table: &Table, piece: Piece) -> Vec<Row> {
     rows
 }
 
-/// The blocks in `range` that are found by their checksums.
-fn searched(bytes: &Bytes, salt: FileSalt, range: Range<usize>) -> Vec<Piece> {
-    let bytes = bytes.slice(..range.end);
-    let block_at = |offset: usize, max: usize| {
-        let (handle, content) = find_section(&bytes, salt, offset as u64, max)?;
-        let block = Block::parse(content).ok().filter(|block| block.check().is_ok())?;
-        Some((handle.end() as usize, block))
+/// The blocks in `bytes`, which stand at `base` of the file with `salt`, that are found by their checksums; and the steps of
+/// work that it took.
+fn searched(bytes: Bytes, salt: FileSalt, base: u64) -> (Vec<Piece>, u64) {
+    let search = SectionSearch::new(bytes.clone(), salt, base);
+    let block_at = |offset: u64| {
+        search.find(offset, |handle, content| {
+            let block = Block::parse(content).ok().filter(|block| block.check().is_ok())?;
+            Some((handle.end(), block))
+        })
     };
-    let page = PAGE_BYTES as usize;
-    let (mut pieces, mut at) = (Vec::new(), range.start);
-    while at < bytes.len() {
-        let next_page = at.next_multiple_of(page);
-        let found =
-            block_at(at, usize::MAX).or_else(|| block_at(next_page, usize::MAX)).or_else(|| {
-                pieces.push(Err(format!("offset {at}: no block, and the index is lost")));
-                let near = at + 1..bytes.len().min(at + SEARCH_BYTES);
-                let far = (at + SEARCH_BYTES).next_multiple_of(page);
-                let far = (far..bytes.len()).step_by(page);
-                near.chain(far).find_map(|offset| block_at(offset, SEARCHED_BLOCK_BYTES))
-            });
-        let Some((end, block)) = found else { break };
+    let end = base + bytes.len() as u64;
+    // Zeros fill the page before a block that would reach beyond it.
+    let behind_zeros = |at: u64| {
+        let page = at.next_multiple_of(PAGE_BYTES);
+        let gap = bytes.get((at - base) as usize..(page - base) as usize)?;
+        gap.iter().all(|byte| *byte == 0).then_some(page)
+    };
+    let (mut pieces, mut at) = (Vec::new(), base);
+    while at < end {
+        let next = block_at(at).or_else(|| block_at(behind_zeros(at)?));
+        let found = next.or_else(|| {
+            pieces.push(Err(format!("offset {at}: no block, and the index is lost")));
+            (at + 1..end).find_map(&block_at)
+        });
+        let Some((block_end, block)) = found else { break };
         pieces.push(Ok(block));
-        at = end;
+        at = block_end;
     }
-    pieces
+    (pieces, search.work())
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_format::EntryKind;
+    use varve_format::filter::FilterPolicy;
+    use varve_format::index::IndexPolicy;
+    use varve_format::section::Compression;
+    use varve_format::table::{TableBuilder, TableOptions};
+    use varve_types::{FileNo, KeyspaceId};
+
+    use super::*;
+
+    const SALT: FileSalt = FileSalt::new(77);
+
+    /// A table of so many rows of 1,000 bytes, without its index and footer.
+    fn blocks(rows: u64, compression: Compression) -> Bytes {
+        let options = TableOptions {
+            keyspace: KeyspaceId::new(0),
+            prefixed: false,
+            block_bytes: 4096,
+            compression,
+            index: IndexPolicy::Plain,
+            filter: FilterPolicy::None,
+            cut_after_prefix_bytes: 0,
+        };
+        let mut table = TableBuilder::new(options, FileNo::new(1), SALT);
+        for row in 0..rows {
+            let value: Vec<u8> = (0..1000).map(|at| (row * 31 + at * at % 251) as u8).collect();
+            table.add(&row.to_be_bytes(), SeqNo::new(1), EntryKind::Put, &value).unwrap();
+        }
+        Bytes::copy_from_slice(table.output())
+    }
+
+    /// Each block that does not end a page had the search for it sum up the rest of the file: 24 MB took more than minutes.
+    #[test]
+    fn blocks_without_an_index_are_found_in_time_in_proportion_to_the_bytes() {
+        for compression in [Compression::None, Compression::Lz4] {
+            for damaged in [false, true] {
+                let work = |rows: u64| {
+                    let bytes = blocks(rows, compression);
+                    let mut bytes = bytes.to_vec();
+                    if damaged {
+                        let eighth = bytes.len() / 8;
+                        bytes[3 * eighth..4 * eighth].fill(0x5a);
+                        bytes[5 * eighth] ^= 1;
+                    }
+                    let len = bytes.len() as u64;
+                    let (pieces, work) = searched(Bytes::from(bytes), SALT, 0);
+                    let gaps = pieces.iter().filter(|piece| piece.is_err()).count();
+                    assert_eq!(gaps, if damaged { 2 } else { 0 });
+                    assert!(pieces.len() as u64 > rows / 8, "{} blocks", pieces.len());
+                    work as f64 / len as f64
+                };
+                let (small, large) = (work(400), work(3200));
+                assert!(large < 1.5 * small && large < 3.0, "{small} steps per byte, {large}");
+            }
+        }
+    }
 }

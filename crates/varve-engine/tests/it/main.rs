@@ -28,6 +28,7 @@ mod retune;
 mod room;
 mod row_work;
 mod segments;
+mod single_faults;
 mod soak;
 mod stitching;
 mod sublevel_map;

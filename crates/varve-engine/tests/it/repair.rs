@@ -166,7 +166,7 @@ fn logs_count_up_to_where_a_recovery_cut_them() {
 }
 
 /// Whether a key of `space` lies in a part of a table that was lost.
-fn is_lost(report: &EngineRepair, space: usize, key: &[u8]) -> bool {
+pub(crate) fn is_lost(report: &EngineRepair, space: usize, key: &[u8]) -> bool {
     report.lost.iter().any(|lost| {
         let is_missing = lost.why.contains("missing");
         let above = lost

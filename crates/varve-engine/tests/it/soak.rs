@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::designs::PRESETS;
-use crate::{branch_crash, branches, crash, damage, oracle};
+use crate::{branch_crash, branches, crash, damage, oracle, single_faults};
 
 /// Combinations that are drawn; every fourth time one of the presets.
 fn designs_of(seed: u64) -> Designs {
@@ -23,6 +23,7 @@ fn everything(seed: u64) {
     crash::crash_everywhere(designs, seed, 97, false).unwrap();
     branch_crash::crash_everywhere(designs, seed, 211, false).unwrap();
     damage::flip_bits(designs, seed, 8);
+    single_faults::try_faults(designs, seed, 24);
 }
 
 #[test]

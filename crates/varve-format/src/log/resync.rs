@@ -15,21 +15,14 @@ use bytes::Bytes;
 use super::reader::record_at;
 use super::record::{Framing, HEADER_BYTES, KIND_AT, decode_framing, encoded_len};
 use super::{ALIGN_BYTES, LogId, Record};
-use crate::checksum::{CRC_BYTES, placed_crc};
-
-/// The CRC of the log is kept up to every such many bytes.
-const STEP_BYTES: usize = 256;
-/// CRC32C's polynomial, bits reversed: the top bit is the coefficient of x^0.
-const POLYNOMIAL: u32 = 0x82f6_3b78;
-/// x^(8 * 2^k) modulo the polynomial: carries a CRC over 2^k bytes.
-const OVER_BYTES: [u32; usize::BITS as usize] = powers();
+use crate::checksum::{CRC_BYTES, Sums, carry, placed_crc};
 
 /// The valid records of `bytes`, the whole of `log`, at or after offset `from`, found by trying
 /// every place where one may begin. Takes time in proportion to the length of the log.
 pub fn resync(bytes: Bytes, log: LogId, from: u64) -> impl Iterator<Item = Record> {
     let align = ALIGN_BYTES as u64;
     let mut pos = usize::try_from(from.div_ceil(align).saturating_mul(align)).unwrap_or(usize::MAX);
-    let sums = if pos < bytes.len() { sums(&bytes) } else { Vec::new() };
+    let sums = Sums::new(if pos < bytes.len() { &bytes } else { &[] });
     std::iter::from_fn(move || {
         while bytes.len().saturating_sub(pos) >= HEADER_BYTES {
             if may_begin(&bytes, &sums, log, pos)
@@ -47,7 +40,7 @@ pub fn resync(bytes: Bytes, log: LogId, from: u64) -> impl Iterator<Item = Recor
 /// Whether a header stands at `pos` whose checksum is right.
 ///
 /// REQUIRES: `HEADER_BYTES` bytes at `pos`.
-fn may_begin(bytes: &[u8], sums: &[u32], log: LogId, pos: usize) -> bool {
+fn may_begin(bytes: &[u8], sums: &Sums, log: LogId, pos: usize) -> bool {
     // No kind is zero. A hole may be most of a file, so that is asked before anything else.
     if bytes[pos + KIND_AT] == 0 {
         return false;
@@ -58,63 +51,8 @@ fn may_begin(bytes: &[u8], sums: &[u32], log: LogId, pos: usize) -> bool {
     };
     let (start, end) = (pos + CRC_BYTES, pos + HEADER_BYTES + payload_len);
     let file = log.in_checksum(pos as u64);
-    let before = placed_crc(file, pos as u64, &[]) ^ sum_up_to(bytes, sums, start);
-    carry(before, end - start) ^ sum_up_to(bytes, sums, end) == stored_crc
-}
-
-/// The CRC up to every [`STEP_BYTES`].
-fn sums(bytes: &[u8]) -> Vec<u32> {
-    let mut sums = Vec::with_capacity(bytes.len() / STEP_BYTES + 2);
-    let mut sum = 0;
-    sums.push(sum);
-    for step in bytes.chunks(STEP_BYTES) {
-        sum = crc32c::crc32c_append(sum, step);
-        sums.push(sum);
-    }
-    sums
-}
-
-/// The CRC of the first `end` bytes.
-fn sum_up_to(bytes: &[u8], sums: &[u32], end: usize) -> u32 {
-    let step = end / STEP_BYTES;
-    crc32c::crc32c_append(sums[step], &bytes[step * STEP_BYTES..end])
-}
-
-/// What `crc` adds to the CRC of a string that goes on for `len` bytes.
-fn carry(mut crc: u32, len: usize) -> u32 {
-    for (k, &power) in OVER_BYTES.iter().enumerate() {
-        if len >> k & 1 == 1 {
-            crc = multiply(power, crc);
-        }
-    }
-    crc
-}
-
-/// The product of two polynomials modulo CRC32C's.
-const fn multiply(a: u32, mut b: u32) -> u32 {
-    let mut product = 0;
-    let mut i = u32::BITS;
-    while i > 0 {
-        i -= 1;
-        if a >> i & 1 == 1 {
-            product ^= b;
-        }
-        b = if b & 1 == 1 { b >> 1 ^ POLYNOMIAL } else { b >> 1 };
-    }
-    product
-}
-
-const fn powers() -> [u32; usize::BITS as usize] {
-    let mut powers = [0; usize::BITS as usize];
-    let x_to_8 = 1 << (31 - 8);
-    let mut power = x_to_8;
-    let mut k = 0;
-    while k < powers.len() {
-        powers[k] = power;
-        power = multiply(power, power);
-        k += 1;
-    }
-    powers
+    let before = placed_crc(file, pos as u64, &[]) ^ sums.up_to(bytes, start);
+    carry(before, end - start) ^ sums.up_to(bytes, end) == stored_crc
 }
 
 #[cfg(test)]
@@ -122,17 +60,6 @@ mod tests {
     use varve_types::FileNo;
 
     use super::*;
-
-    #[test]
-    fn a_range_has_the_crc_that_its_ends_give() {
-        let bytes: Vec<u8> = (0..5000u32).map(|i| (i * i / 8) as u8).collect();
-        let sums = sums(&bytes);
-        for (start, end) in [(0, 0), (0, 5000), (255, 256), (256, 512), (1, 4999), (777, 778)] {
-            let from_ends =
-                carry(sum_up_to(&bytes, &sums, start), end - start) ^ sum_up_to(&bytes, &sums, end);
-            assert_eq!(from_ends, crc32c::crc32c(&bytes[start..end]), "{start}..{end}");
-        }
-    }
 
     /// Every 24 bytes of this log are a header that names all the rest as its payload: 12 MiB, and
     /// 3 TiB to sum up if each candidate were read by itself, which would take minutes.

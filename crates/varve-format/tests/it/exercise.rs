@@ -14,7 +14,8 @@ use varve_format::filter::{Filter, SubLevel, filter_hash};
 use varve_format::index::{Index, IndexPolicy};
 use varve_format::log::{HEADER_BYTES, LogHeader, LogReader, NextRecord, encoded_len, resync};
 use varve_format::saved_map::{MAP_HEADER_BYTES, SavedMap, encode_map, map_at, map_salt};
-use varve_format::section::{Handle, SECTION_BYTES_MAX, find_section, open_section};
+use varve_format::section::{Handle, SECTION_BYTES_MAX, open_section};
+use varve_format::section_search::SectionSearch;
 use varve_format::segment::{
     RECORD_PREFIX_BYTES, SEGMENT_HEADER_BYTES, ValuePointer, record_at, segment_salt,
 };
@@ -307,16 +308,19 @@ fn with_map_checksums(data: &[u8]) -> Vec<u8> {
 /// Data in which a section that nothing says the length of is looked for: as they are, and with one that stands at an offset.
 pub(crate) fn lost_section(data: &[u8]) {
     const BEFORE: usize = 24;
-    let bytes = Bytes::copy_from_slice(data);
+    let find = |bytes: &[u8], offset| {
+        let search = SectionSearch::new(Bytes::copy_from_slice(bytes), SALT, 0);
+        search.find(offset, |handle, found| Some((handle, found)))
+    };
     for offset in [0, data.len() as u64 / 2, data.len() as u64, u64::MAX] {
-        if let Some((handle, _)) = find_section(&bytes, SALT, offset, data.len()) {
+        if let Some((handle, _)) = find(data, offset) {
             assert!(handle.offset == offset && handle.end() <= data.len() as u64);
         }
     }
     let crc = placed_crc(BEFORE as u64, data);
     let file = [&[0x5a; BEFORE][..], data, &crc.to_le_bytes(), &[0x5a; 9]].concat();
     let section = Bytes::from(file.clone()).slice(BEFORE..BEFORE + data.len() + 4);
-    let found = find_section(&Bytes::from(file), SALT, BEFORE as u64, usize::MAX);
+    let found = find(&file, BEFORE as u64);
     if let Ok(content) = open_section(&section, SALT, BEFORE as u64) {
         let (handle, found) = found.expect("a sound section is found");
         // Unless what stands before its end passes for one.
