@@ -23,6 +23,11 @@ struct Verb {
 /// What a soak may do besides the suites.
 const VERBS: &[Verb] = &[
     Verb {
+        name: "commits",
+        about: "transactions and the main view at once, with a check after each commit, on the simulated machine",
+        run: commits,
+    },
+    Verb {
         name: "crash",
         about: "power cuts and kills at every operation of seeded runs, on the simulated machine",
         run: crash,
@@ -123,6 +128,10 @@ fn crash(task: &Task) -> Outcome {
 
 fn damage(task: &Task) -> Outcome {
     test(task, "varve-fs", "single_faults::soak")
+}
+
+fn commits(task: &Task) -> Outcome {
+    test(task, "varve-fs", "write_skew::soak")
 }
 
 fn designs(task: &Task) -> Outcome {

@@ -26,7 +26,7 @@ use super::lookup::{dangling, row_full};
 use super::remove::{Departure, Lost};
 use crate::fs::VarveFs;
 use crate::locks::RowGuards;
-use crate::rows::Changes;
+use crate::rows::{Changes, DEPTH_MAX};
 
 /// One end of a rename.
 #[derive(Clone, Copy)]
@@ -246,13 +246,15 @@ impl VarveFs {
     /// Whether `dir` is `below` or holds it. REQUIRES: the tree lock.
     fn is_above(&self, dir: InodeId, below: InodeId) -> FsResult<bool> {
         let mut at = below;
-        while at != dir {
-            if at == InodeId::ROOT {
-                return Ok(false);
+        for _ in 0..DEPTH_MAX {
+            if at == dir || at == InodeId::ROOT {
+                return Ok(at == dir);
             }
             at = dir_info_mut(&mut self.dir_row(at)?)?.parent;
         }
-        Ok(true)
+        let text =
+            format!("the parents of directory {below} form a loop; run `varve fsck --repair`");
+        Err(FsError::Damaged(text))
     }
 
     fn replace(

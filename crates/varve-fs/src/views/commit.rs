@@ -23,6 +23,37 @@
 //! Where no objects are to be written or removed for step 5, which holds for all but large files, step 6 comes first and all locks are
 //! let go of before the store is synced: commits that are under way at the same time wait for one sync together.
 //!
+//! Two commits that are each right may break together what the check looks for ([`crate::fsck`]). What keeps them from it:
+//!
+//! ```text
+//! invariant                                what keeps it
+//! ---------------------------------------  ------------------------------------------------------------------------------
+//! no directory is above itself             rows of directories merge, so the ancestors of where directories are moved are
+//!                                          walked over as the commit would leave them ([`checks`]); a serializable
+//!                                          transaction has them locked since it moved the directory
+//! entries have their directory             a name that comes or goes changes its directory's row; removed by the other, that
+//!                                          row is in conflict
+//! a name is there once                     the names of one hash are one row; two changes of what it holds are in conflict
+//! an inode is in one place                 not kept by every commit: `VARVE_SOAK_SEED=1002201` of `write_skew::soak` shows one
+//! a directory has one name, in its parent  its row says the parent: moved twice, it is in conflict
+//! links are counted, parent pointers lead  a name more or less changes the row of a file, which does not merge
+//!   to names, a file counts where it is
+//! counts and totals of directories         both changes are added ([`super::merge`]); a directory that one has moved while
+//!                                          what lies below it was summed up by the other is in conflict, and so is the same
+//!                                          exchange by both
+//! limits                                   summed up as the commit would leave them ([`super::limits`])
+//! limits have their directory              looked for before the commit ([`checks`])
+//! extended attributes and data fit their   a change of either changes the inode's row; rows of directories are settled by
+//!   inode                                  all that the commit brings ([`super::merge`])
+//! pairs have their dictionary              looked for before the commit, which no dictionary comes or goes during
+//!                                          ([`super::pairs`])
+//! clones have their source, loans their    a source stays while any state of the store has a loan from it; what both have
+//!   inode                                  unfolded is merged ([`super::merge`])
+//! large files have their objects           checked before they are put in place ([`checks`])
+//! ```
+//!
+//! A rollback is such a commit; what is received is committed only if nothing has changed. `tests/it/write_skew.rs` tries it.
+//!
 //! The kernel is told by the caller, who must hold no locks then. From the end of step 4 on it is committed: what fails later is
 //! [`CommitError::Unfinished`], and the kernel is told all the same ([`finish`]).
 
@@ -332,7 +363,7 @@ impl VarveFs {
     }
 
     /// What becomes of a row that both have changed.
-    fn decided(
+    pub(super) fn decided(
         &self,
         clash: &Clash<'_>,
         (purpose, sides): (Purpose, &Sides<'_>),

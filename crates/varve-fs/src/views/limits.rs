@@ -18,7 +18,7 @@ use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use super::commit::CommitError;
-use super::merge::{Sides, merge_rows};
+use super::merge::Sides;
 use super::plan::Plan;
 use super::txn::{Isolation, Transaction};
 use crate::error;
@@ -41,11 +41,7 @@ impl VarveFs {
             return Ok(());
         }
         let base = branch.base().map_err(error::store)?;
-        let after = |key: RowKey| match txn.isolation {
-            Isolation::Snapshot => self.row_after(txn, branch, &base, key),
-            // It sees the newest state, and its own rows are brought up to date.
-            Isolation::Serializable => branch.get(self.meta, &key.to_bytes()).map_err(error::store),
-        };
+        let after = |key: RowKey| self.row_after(txn, (branch, &base), plan, key);
         let mut marked: BTreeSet<InodeId> = self.accounts.marked_dirs().into_iter().collect();
         marked.extend(&plan.untold);
         let marked = Vec::from_iter(marked);
@@ -77,17 +73,22 @@ impl VarveFs {
         if told.is_empty() { Ok(()) } else { Err(CommitError::OverLimits(told)) }
     }
 
-    /// A row of `meta` as the commit would leave it; as it is if the commit is a conflict because of it.
-    fn row_after(
+    /// A row of `meta` as the commit would leave it; as it is if the commit is a conflict because of it. REQUIRES: all row locks.
+    pub(super) fn row_after(
         &self,
         txn: &Transaction,
-        branch: &Branch,
-        base: &SnapshotStore,
+        (branch, base): (&Branch, &SnapshotStore),
+        plan: &Plan,
         key: RowKey,
     ) -> FsResult<Option<Bytes>> {
         let (keyspace, key) = (self.meta, key.to_bytes());
         let get = |store: &dyn Store| store.get(keyspace, &key).map_err(error::store);
-        let (was, ours, theirs) = (get(base)?, get(branch)?, get(self.store.as_ref())?);
+        let ours = get(branch)?;
+        if txn.isolation == Isolation::Serializable {
+            // It sees the newest state, and its own rows are brought up to date.
+            return Ok(ours);
+        }
+        let (was, theirs) = (get(base)?, get(self.store.as_ref())?);
         if ours == was {
             return Ok(theirs);
         }
@@ -97,7 +98,7 @@ impl VarveFs {
         let clash = Clash { keyspace, key: &key, base: was, theirs: theirs.clone(), ours };
         let theirs_all = self.store.as_ref();
         let sides = Sides { meta: keyspace, epoch: txn.epoch, base, theirs: theirs_all };
-        Ok(match merge_rows(&clash, &sides) {
+        Ok(match self.decided(&clash, (txn.purpose, &sides), plan) {
             Merged::Value(value) => Some(value),
             Merged::Deleted => None,
             Merged::Conflict => theirs,

@@ -182,8 +182,10 @@ fn merge_entries(
     let mut merged = theirs.clone();
     for ((b, t), o) in base.names().iter().zip(theirs.names()).zip(ours.names()) {
         let body = match (&b.body, &t.body, &o.body) {
-            (b, t, o) if b == o || t == o => t.clone(),
+            (b, t, o) if b == o => t.clone(),
             (b, t, o) if b == t => o.clone(),
+            // Both may have put the same there in exchange, and what lies below the directories has changed twice then.
+            (b, t, o) if t == o && b.ino() == o.ino() => t.clone(),
             // It has got another name, and its inode a row of its own.
             (Body::Inline(b), Body::Inline(t), o @ Body::Reference { .. })
                 if but_access(b) == but_access(t) =>

@@ -50,3 +50,4 @@ mod support;
 mod transactions;
 mod usage;
 mod views;
+mod write_skew;

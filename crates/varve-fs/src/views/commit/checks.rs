@@ -1,12 +1,14 @@
 //! What refuses a commit besides rows in conflict.
 
+use std::collections::HashSet;
+
 use varve_engine::Branch;
-use varve_schema::{Body, Content, Inode, Place};
+use varve_schema::{Body, Content, Inode, META, Place, RowKey, decode_inode_row};
 use varve_types::InodeId;
 
 use super::CommitError;
+use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::DEPTH_MAX;
 use crate::views::Own;
 use crate::views::plan::Plan;
 use crate::views::txn::{Purpose, Transaction};
@@ -26,7 +28,7 @@ impl VarveFs {
             true => self.check_returning(view, plan)?,
             false => self.check_limited(view, plan)?,
         }
-        self.check_loops(view, known, plan)?;
+        self.check_loops(branch, view, (txn, known), plan)?;
         if is_state { Ok(()) } else { self.check_limits(txn, (branch, view), plan) }
     }
 
@@ -106,31 +108,34 @@ impl VarveFs {
         refuse_over(gone, CommitError::Conflict)
     }
 
-    /// A conflict if a directory would end up below itself, as another was moved in the main view meanwhile.
+    /// A conflict if a directory would end up below itself, as another was moved in the main view meanwhile: the ancestors of
+    /// where directories are moved are walked over as the commit would leave them, each once.
     fn check_loops(
         &self,
+        branch: &Branch,
         view: &VarveFs,
-        txn: &Transaction,
+        (txn, known): (&Transaction, &Transaction),
         plan: &Plan,
     ) -> Result<(), CommitError> {
         // Any loop goes through a directory that was there before.
-        for (dir, parent) in plan.moved.range(..txn.own_from()) {
-            let mut at = *parent;
-            for _ in 0..DEPTH_MAX {
-                if at == InodeId::ROOT {
-                    break;
+        let moved = plan.moved.range(..known.own_from());
+        let base = branch.base().map_err(error::store)?;
+        let mut rooted = HashSet::from([InodeId::ROOT]);
+        for (dir, _) in moved {
+            let (mut way, mut at) = (HashSet::new(), *dir);
+            while rooted.insert(at) {
+                way.insert(at);
+                let row = self.row_after(txn, (branch, &base), plan, RowKey::inode(at))?;
+                let inode = row.as_ref().map(decode_inode_row).transpose();
+                let inode = inode.map_err(|error| error::row(META, RowKey::inode(at), error))?;
+                match inode.map(|inode| inode.content) {
+                    Some(Content::Directory(info)) => at = info.parent,
+                    // Removed in the main view, which the commit itself finds out.
+                    _ => break,
                 }
-                if at == *dir {
+                if way.contains(&at) {
                     return Err(CommitError::Conflict(vec![view.path_of_inode(*dir)]));
                 }
-                at = match plan.moved.get(&at) {
-                    Some(parent) => *parent,
-                    None => match self.inode_row(at)?.map(|inode| inode.content) {
-                        Some(Content::Directory(info)) => info.parent,
-                        // Removed in the main view, which the commit itself finds out.
-                        _ => break,
-                    },
-                };
             }
         }
         Ok(())

@@ -197,7 +197,9 @@ impl VarveFs {
             let ino = inode.ino;
             let range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
             let mut rows = None;
-            if inode.has_xattrs || matches!(inode.content, Content::Chunks) {
+            // A directory keeps no rows: who is in it finds nothing there.
+            let is_dir = matches!(inode.content, Content::Directory(_));
+            if !is_dir && (inode.has_xattrs || matches!(inode.content, Content::Chunks)) {
                 let scan = before.scan(self.data, range.clone(), Direction::Forward);
                 rows = Some(scan.map_err(error::store)?.peekable());
             }

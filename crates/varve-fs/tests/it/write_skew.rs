@@ -1,0 +1,768 @@
+//! Commits that are each right and together might break an invariant of the tree.
+//!
+//! Two or three transactions, with snapshot isolation and serializable, and the main view change a few directories and files at
+//! once, as a seed has it: large and small files, hard links, directories moved into each other, clones, limits, dictionaries,
+//! extended attributes, snapshots and rollbacks in between. After each commit
+//!
+//! 1. the check finds nothing,
+//! 2. after one with snapshot isolation, whatever only one side changed is as that side left it, and what both changed is alike
+//!    on both sides ([`Dump::merged`]); anything else had to be a conflict,
+//! 3. after a serializable one, the main view is what the transaction saw right before.
+//!
+//! A rollback leaves what the snapshot had; what failed has changed nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use varve_fs::fsck::Severity;
+use varve_fs::{CommitError, FormatOptions, Isolation, Original, TransactionOptions, VarveFs};
+use varve_testkit::rng::{Rng, mix};
+use varve_types::InodeId;
+use varve_vfs::{
+    Caller, FileType, FsError, FsResult, OpenFlags, RenameMode, SetAttr, TreeLimits, Vfs, XattrMode,
+};
+
+use crate::crash::{open, sim_store};
+use crate::support::{Calls, READ, ROOT, WRITE, name};
+use crate::views::sound;
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const XATTRS: [&[u8]; 2] = [b"user.a", b"user.b"];
+const DICTIONARIES: [&[u8]; 2] = [b"x", b"y"];
+const LARGE: usize = 40_000;
+const STEPS: u64 = 90;
+const OPEN_MAX: usize = 3;
+/// Seeds that the test runs each time.
+const SEEDS: u64 = 150;
+
+/// What a view shows, a fact at a time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    /// A name in a directory.
+    Name(InodeId, String),
+    /// Mode and kind.
+    Mode(InodeId),
+    /// The bytes of a file.
+    Bytes(InodeId),
+    /// An extended attribute.
+    Xattr(InodeId, Vec<u8>),
+    /// A pair of a dictionary, or the dictionary itself.
+    Pair(Vec<u8>, Option<Vec<u8>>),
+}
+
+/// All that a view shows, by fact; values as numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Dump(BTreeMap<Key, u64>);
+
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(mix(bytes.len() as u64), |sum, byte| mix(sum ^ u64::from(*byte)))
+}
+
+impl Dump {
+    fn of(fs: &VarveFs) -> FsResult<Dump> {
+        let (mut dump, mut left) = (Dump::default(), vec![ROOT]);
+        let mut seen = BTreeSet::new();
+        while let Some(dir) = left.pop() {
+            dump.inode(fs, dir)?;
+            for text in names_in(fs, dir)? {
+                let attr = fs.find(dir, &text)?;
+                dump.0.insert(Key::Name(dir, text), attr.ino.get());
+                if seen.insert(attr.ino) {
+                    match attr.kind {
+                        FileType::Directory => left.push(attr.ino),
+                        _ => dump.inode(fs, attr.ino)?,
+                    }
+                }
+                fs.forget(attr.ino, 1);
+            }
+        }
+        for dictionary in fs.dictionaries().list()? {
+            for key in 0..3 {
+                if let Some(value) = fs.dictionaries().get(&dictionary, &[key])? {
+                    dump.0.insert(Key::Pair(dictionary.clone(), Some(vec![key])), digest(&value));
+                }
+            }
+            dump.0.insert(Key::Pair(dictionary, None), 1);
+        }
+        Ok(dump)
+    }
+
+    fn inode(&mut self, fs: &VarveFs, ino: InodeId) -> FsResult<()> {
+        let attr = fs.getattr(ino)?;
+        self.0.insert(Key::Mode(ino), u64::from(attr.perm));
+        if attr.kind == FileType::Regular {
+            let handle = fs.open(ino, READ)?.handle;
+            let bytes = fs.read(ino, handle, 0, 1 << 20);
+            fs.release(ino, handle)?;
+            self.0.insert(Key::Bytes(ino), digest(&bytes?));
+        }
+        for attribute in XATTRS {
+            match fs.getxattr(ino, attribute) {
+                Ok(value) => drop(self.0.insert(Key::Xattr(ino, attribute.into()), digest(&value))),
+                Err(FsError::NoXattr) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// What both sides' changes since `base` come to; the facts that they changed differently are an error.
+    fn merged(base: &Dump, theirs: &Dump, ours: &Dump) -> Result<Dump, Vec<Key>> {
+        let (mut merged, mut both) = (Dump::default(), Vec::new());
+        let keys: BTreeSet<&Key> =
+            [base, theirs, ours].into_iter().flat_map(|dump| dump.0.keys()).collect();
+        for key in keys {
+            let [b, t, o] = [base, theirs, ours].map(|dump| dump.0.get(key));
+            let value = match () {
+                () if o == b || o == t => t,
+                () if t == b => o,
+                () => {
+                    both.push(key.clone());
+                    continue;
+                }
+            };
+            value.map(|value| merged.0.insert(key.clone(), *value));
+        }
+        if both.is_empty() { Ok(merged) } else { Err(both) }
+    }
+
+    /// The same without dictionaries.
+    fn files(&self) -> Dump {
+        let files = self.0.iter().filter(|(key, _)| !matches!(key, Key::Pair(..)));
+        Dump(files.map(|(key, value)| (key.clone(), *value)).collect())
+    }
+
+    /// The facts in which they differ.
+    fn differences<'a>(
+        &'a self,
+        other: &'a Dump,
+    ) -> Vec<(&'a Key, Option<&'a u64>, Option<&'a u64>)> {
+        let keys: BTreeSet<&Key> = self.0.keys().chain(other.0.keys()).collect();
+        let values = |key: &'a Key| (key, self.0.get(key), other.0.get(key));
+        keys.into_iter().map(values).filter(|(_, one, other)| one != other).collect()
+    }
+}
+
+fn names_in(fs: &VarveFs, dir: InodeId) -> FsResult<Vec<String>> {
+    let mut names = Vec::new();
+    fs.readdir(dir, 0, false, &mut |entry| {
+        names.push(String::from_utf8_lossy(entry.name).into_owned());
+        true
+    })?;
+    names.retain(|name| name != "." && name != "..");
+    Ok(names)
+}
+
+/// Calls `act` with what is called `text` in `dir`.
+fn with<T>(
+    fs: &VarveFs,
+    (dir, text): (InodeId, &str),
+    act: impl FnOnce(InodeId) -> FsResult<T>,
+) -> FsResult<T> {
+    let ino = fs.find(dir, text)?.ino;
+    let done = act(ino);
+    fs.forget(ino, 1);
+    done
+}
+
+fn write(fs: &VarveFs, ino: InodeId, (offset, len, fill): (u64, usize, u8)) -> FsResult<()> {
+    let handle = fs.open(ino, WRITE)?.handle;
+    let written = fs.write(ino, handle, offset, &vec![fill; len], false).map(drop);
+    fs.release(ino, handle)?;
+    written
+}
+
+/// An open transaction.
+struct Begun {
+    id: String,
+    isolation: Isolation,
+    view: Arc<VarveFs>,
+    /// What the main view showed when it began, if the seed compares.
+    base: Option<Dump>,
+}
+
+/// What came of all that was tried.
+#[derive(Debug, Default)]
+struct Tally {
+    seeds: u64,
+    done: u64,
+    moved_dirs: u64,
+    commits: u64,
+    compared: u64,
+    conflicts: u64,
+    refused: u64,
+    aborts: u64,
+    rollbacks: u64,
+    told: BTreeMap<String, u64>,
+}
+
+/// How a seed runs.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    /// Percent of transactions that are serializable.
+    serializable: u64,
+    /// Everything that views show is compared, which unfolds all clones.
+    compares: bool,
+    /// Clones, dictionaries, limits, snapshots and rollbacks come too.
+    crosses: bool,
+    /// Nearly all that is done is moving directories.
+    moves: bool,
+}
+
+impl How {
+    fn of(seed: u64) -> How {
+        How {
+            serializable: [0, 0, 40, 100][(seed % 4) as usize],
+            compares: !seed.is_multiple_of(3),
+            crosses: seed % 5 > 1,
+            moves: seed.is_multiple_of(7),
+        }
+    }
+}
+
+struct Run<'a> {
+    fs: Arc<VarveFs>,
+    seed: u64,
+    how: How,
+    rng: Rng,
+    /// Directories that there are or were.
+    dirs: Vec<InodeId>,
+    open: Vec<Begun>,
+    snapshots: Vec<(String, Option<Dump>)>,
+    number: u64,
+    history: Vec<String>,
+    tally: &'a mut Tally,
+}
+
+impl Run<'_> {
+    fn fail(&self, what: &str) -> ! {
+        let history = self.history.join("\n  ");
+        panic!("seed {} {:?}: {what}; it had done\n  {history}", self.seed, self.how)
+    }
+
+    fn dir(&mut self) -> InodeId {
+        *self.rng.pick(&self.dirs)
+    }
+
+    /// A name in a directory, mostly one that is there.
+    fn spot(&mut self, fs: &VarveFs, is_serial: bool) -> (InodeId, String) {
+        let mut dir = self.dir();
+        if !is_serial && self.rng.chance(70) {
+            for _ in 0..3 {
+                let names = names_in(fs, dir).unwrap_or_default();
+                if !names.is_empty() {
+                    return (dir, self.rng.pick(&names).clone());
+                }
+                dir = self.dir();
+            }
+        }
+        (dir, (*self.rng.pick(&NAMES)).to_owned())
+    }
+
+    fn free(&mut self) -> (InodeId, String) {
+        (self.dir(), (*self.rng.pick(&NAMES)).to_owned())
+    }
+
+    /// Does one thing in a view; what it is called, and what came of it.
+    fn act(&mut self, fs: &VarveFs, is_serial: bool) -> (String, FsResult<()>) {
+        let kind = match self.how.moves {
+            true if self.rng.chance(85) => 50,
+            _ => self.rng.below(if self.how.crosses { 120 } else { 100 }),
+        };
+        let (dir, text) = self.spot(fs, is_serial);
+        let at = (dir, text.as_str());
+        let told = |what: &str| format!("{what} {dir}/{text}");
+        match kind {
+            0..24 => self.make(fs, kind),
+            24..32 => {
+                let len = if self.rng.chance(30) { LARGE } else { 90 };
+                let how = (self.rng.below(2) * 100, len, self.rng.next_u64() as u8);
+                (told("write"), with(fs, at, |ino| write(fs, ino, how)))
+            }
+            32..36 => {
+                let set = SetAttr { size: Some(self.rng.below(60_000)), ..SetAttr::default() };
+                (told("cut"), with(fs, at, |ino| fs.setattr(Caller::ROOT, ino, set).map(drop)))
+            }
+            36..42 => {
+                let (to, new) = self.free();
+                let link = |ino| fs.link(ino, to, name(&new)).map(|_| fs.forget(ino, 1));
+                (format!("{} to {to}/{new}", told("link")), with(fs, at, link))
+            }
+            42..72 => {
+                let mode = *self.rng.pick(&[
+                    RenameMode::Replace,
+                    RenameMode::Replace,
+                    RenameMode::NoReplace,
+                    RenameMode::Exchange,
+                ]);
+                let (to, new) =
+                    if self.rng.chance(50) { self.free() } else { self.spot(fs, is_serial) };
+                let is_dir = with(fs, at, |ino| fs.getattr(ino)).map(|attr| attr.kind);
+                let done = fs.rename(dir, name(&text), to, name(&new), mode);
+                let moved = is_dir.is_ok_and(|kind| kind == FileType::Directory) && done.is_ok();
+                self.tally.moved_dirs += u64::from(moved);
+                (format!("{} to {to}/{new} {mode:?}", told("rename")), done)
+            }
+            72..80 => (told("unlink"), fs.unlink(dir, name(&text))),
+            80..90 => (told("rmdir"), fs.rmdir(dir, name(&text))),
+            _ => self.act_beside(fs, at, kind),
+        }
+    }
+
+    fn make(&mut self, fs: &VarveFs, kind: u64) -> (String, FsResult<()>) {
+        match kind {
+            0..10 => {
+                let (dir, text) = self.free();
+                let made = fs.mkdir(Caller::ROOT, dir, name(&text), 0o755);
+                let made = made.map(|entry| {
+                    self.dirs.push(entry.attr.ino);
+                    fs.forget(entry.attr.ino, 1);
+                });
+                (format!("mkdir {dir}/{text}"), made)
+            }
+            _ => {
+                let ((dir, text), fill) = (self.free(), self.rng.next_u64() as u8);
+                let len = if self.rng.chance(30) { LARGE } else { 50 };
+                let flags = OpenFlags { write: true, ..OpenFlags::default() };
+                let made = fs.create(Caller::ROOT, dir, name(&text), 0o644, flags);
+                let made = made.and_then(|(entry, opened)| {
+                    let ino = entry.attr.ino;
+                    let done = fs.write(ino, opened.handle, 0, &vec![fill; len], false);
+                    fs.release(ino, opened.handle)?;
+                    fs.forget(ino, 1);
+                    done.map(drop)
+                });
+                (format!("create {dir}/{text} of {len}"), made)
+            }
+        }
+    }
+
+    /// What is neither names nor bytes.
+    fn act_beside(
+        &mut self,
+        fs: &VarveFs,
+        at: (InodeId, &str),
+        kind: u64,
+    ) -> (String, FsResult<()>) {
+        let (dir, text) = at;
+        let told = |what: &str| format!("{what} {dir}/{text}");
+        match kind {
+            90..94 => {
+                let set =
+                    SetAttr { perm: Some(0o700 + self.rng.below(3) as u32), ..SetAttr::default() };
+                (told("chmod"), with(fs, at, |ino| fs.setattr(Caller::ROOT, ino, set).map(drop)))
+            }
+            94..100 => {
+                let attribute = *self.rng.pick(&XATTRS);
+                let value = vec![self.rng.next_u64() as u8; 3];
+                let removes = self.rng.chance(30);
+                let done = with(fs, at, |ino| match removes {
+                    true => fs.removexattr(ino, attribute),
+                    false => fs.setxattr(ino, attribute, &value, XattrMode::Set),
+                });
+                (told("set an attribute of"), done)
+            }
+            100..107 => {
+                let ((to, new), from) = (self.free(), at);
+                let snapshot = None;
+                let original = Original { snapshot, dir: from.0, name: Some(name(from.1)) };
+                let made = fs.do_clone(original, to, name(&new)).map(|ino| self.dirs.push(ino));
+                (format!("{} to {to}/{new}", told("clone")), made)
+            }
+            107..112 => {
+                let inodes = self.rng.chance(60).then(|| self.rng.between(5, 40));
+                let limits = TreeLimits { inodes, ..TreeLimits::default() };
+                (format!("limit {dir}"), fs.set_limits(dir, limits))
+            }
+            _ => self.act_on_pairs(fs),
+        }
+    }
+
+    fn act_on_pairs(&mut self, fs: &VarveFs) -> (String, FsResult<()>) {
+        let dictionary = *self.rng.pick(&DICTIONARIES);
+        let key = vec![self.rng.below(3) as u8];
+        let called = dictionary.escape_ascii();
+        match self.rng.below(4) {
+            0 => (format!("make dictionary {called}"), fs.dictionaries().create(dictionary)),
+            1 => (format!("drop dictionary {called}"), fs.dictionaries().remove(dictionary)),
+            _ => {
+                let value = self.rng.chance(80).then(|| vec![self.rng.next_u64() as u8].into());
+                let done = fs.dictionaries().change(dictionary, vec![(key.into(), value)]);
+                (format!("put into dictionary {called}"), done)
+            }
+        }
+    }
+
+    fn begin(&mut self) {
+        let isolation = match self.rng.chance(self.how.serializable) {
+            true => Isolation::Serializable,
+            false => Isolation::Snapshot,
+        };
+        let base = self.dump(&self.fs);
+        let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+        let txn = match self.fs.begin_transaction(ROOT, &options) {
+            Ok(txn) => txn,
+            Err(error) => self.fail(&format!("begin: {error:?}")),
+        };
+        self.history.push(format!("begin {} {isolation:?}", txn.name));
+        let view = match self.fs.open_view(&txn) {
+            Ok(view) => Arc::new(view),
+            Err(FsError::Blocked(_)) => return self.fs.abort_transaction(&txn.name).unwrap(),
+            Err(error) => self.fail(&format!("open {}: {error:?}", txn.name)),
+        };
+        self.open.push(Begun { id: txn.name, isolation, view, base });
+    }
+
+    /// Does one thing in the main view or in a transaction.
+    fn step(&mut self) {
+        let at = self.rng.below(self.open.len() as u64 + 1) as usize;
+        let (fs, is_serial, of) = match at.checked_sub(1).map(|at| &self.open[at]) {
+            None => (Arc::clone(&self.fs), false, "main".to_owned()),
+            Some(begun) => {
+                let is_serial = begun.isolation == Isolation::Serializable;
+                (Arc::clone(&begun.view), is_serial, begun.id.clone())
+            }
+        };
+        let (told, done) = self.act(&fs, is_serial);
+        self.tally.done += u64::from(done.is_ok());
+        let Err(error) = done else {
+            self.history.push(format!("{of}: {told}"));
+            return;
+        };
+        self.note(&error);
+        match &error {
+            FsError::Storage(_) | FsError::Damaged(_) => {
+                self.fail(&format!("{of}: {told}: {error:?}"))
+            }
+            FsError::Blocked(blocked) => {
+                fs.wait_is_over(blocked);
+                if at == 0 && self.rng.chance(20) {
+                    fs.overrule(blocked);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, error: &FsError) {
+        let told = format!("{error:?}");
+        let kind = told.split(['(', '{', ' ']).next().unwrap_or_default();
+        *self.tally.told.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    /// What a view shows, if the seed compares and no lock is in the way.
+    fn dump(&self, fs: &VarveFs) -> Option<Dump> {
+        match self.how.compares.then(|| Dump::of(fs))? {
+            Ok(dump) => Some(dump),
+            Err(FsError::Blocked(blocked)) => {
+                fs.wait_is_over(&blocked);
+                None
+            }
+            Err(FsError::GaveWay) => None,
+            Err(error) => self.fail(&format!("a view cannot be read: {error:?}")),
+        }
+    }
+
+    /// The check finds nothing.
+    fn check(&self, after: &str) {
+        let report = self.fs.check(&mut |_| ()).unwrap();
+        let broken = report.findings.iter().filter(|found| found.severity() == Severity::Error);
+        let broken: Vec<_> = broken.collect();
+        if !broken.is_empty() {
+            self.fail(&format!("after {after} the check finds {broken:?}"));
+        }
+    }
+
+    /// The main view shows `expected`.
+    fn expect(&self, expected: &Dump, after: &str) {
+        let Some(found) = self.dump(&self.fs) else { return };
+        self.expect_in(&found, expected, after);
+    }
+
+    fn expect_in(&self, found: &Dump, expected: &Dump, after: &str) {
+        if found != expected {
+            self.fail(&format!("after {after} (found, right): {:?}", found.differences(expected)));
+        }
+    }
+
+    fn commit(&mut self, at: usize) {
+        let begun = self.open.swap_remove(at);
+        let ours = self.dump(&begun.view);
+        let theirs = self.dump(&self.fs);
+        let committed = self.fs.commit_transaction(&begun.id, &begun.view);
+        let what = format!("the commit of {}", begun.id);
+        match committed {
+            Ok(_) => {
+                self.tally.commits += 1;
+                self.history.push(what.clone());
+                self.check(&what);
+                let right = match (begun.isolation, &begun.base, theirs, ours) {
+                    (Isolation::Serializable, _, _, ours) => ours,
+                    (_, Some(base), Some(theirs), Some(ours)) => {
+                        match Dump::merged(base, &theirs, &ours) {
+                            Ok(merged) => Some(merged),
+                            Err(both) => self.fail(&format!("{what} is none of both: {both:?}")),
+                        }
+                    }
+                    _ => None,
+                };
+                if let Some(right) = right {
+                    self.tally.compared += 1;
+                    let found = self.dump(&self.fs);
+                    match (begun.isolation, found) {
+                        (_, None) => {}
+                        (Isolation::Snapshot, Some(found)) => self.expect_in(&found, &right, &what),
+                        // It sees no dictionary that was made since it began.
+                        (Isolation::Serializable, Some(found)) => {
+                            self.expect_in(&found.files(), &right.files(), &what);
+                        }
+                    }
+                }
+            }
+            Err(error) => {
+                let gave_way = matches!(error, CommitError::GaveWay(_));
+                match error {
+                    CommitError::Conflict(_) => self.tally.conflicts += 1,
+                    CommitError::Unfinished(_, error) => self.fail(&format!("{what}: {error:?}")),
+                    CommitError::Failed(error @ (FsError::Storage(_) | FsError::Damaged(_))) => {
+                        self.fail(&format!("{what}: {error:?}"))
+                    }
+                    CommitError::Failed(FsError::Blocked(_)) => self.tally.refused += 1,
+                    CommitError::Failed(error) => self.note(&error),
+                    _ => self.tally.refused += 1,
+                }
+                self.history.push(format!("{what} is refused"));
+                if let Some(theirs) = theirs {
+                    self.expect(&theirs, &format!("{what}, which is refused,"));
+                }
+                self.open.push(begun);
+                if gave_way || self.rng.chance(60) {
+                    self.abort(self.open.len() - 1);
+                }
+            }
+        }
+    }
+
+    fn abort(&mut self, at: usize) {
+        let Begun { id, view, .. } = self.open.swap_remove(at);
+        drop(view);
+        self.fs.abort_transaction(&id).unwrap();
+        self.history.push(format!("abort {id}"));
+        self.tally.aborts += 1;
+    }
+
+    fn snapshot(&mut self) {
+        let dump = self.dump(&self.fs);
+        self.number += 1;
+        let called = format!("s{}", self.number);
+        match self.fs.create_snapshot(&called) {
+            Ok(()) => {}
+            // A serializable transaction has locked what it brings up to date.
+            Err(FsError::Blocked(blocked)) => return self.fs.wait_is_over(&blocked),
+            Err(error) => self.fail(&format!("{called}: {error:?}")),
+        }
+        self.history.push(format!("snapshot {called}"));
+        self.snapshots.push((called, dump));
+    }
+
+    fn roll_back(&mut self) {
+        let Some((called, then)) = self.snapshots.last().cloned() else { return };
+        let (before, what) = (self.dump(&self.fs), format!("the rollback to {called}"));
+        match self.fs.roll_back(&called) {
+            Ok(_) => {
+                self.tally.rollbacks += 1;
+                self.history.push(what.clone());
+                self.check(&what);
+                then.iter().for_each(|then| self.expect(then, &what));
+            }
+            Err(error) => {
+                self.history.push(format!("{what} is refused: {error:?}"));
+                before.iter().for_each(|before| self.expect(before, &what));
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..STEPS {
+            let open = self.open.len() as u64;
+            match self.rng.below(100) {
+                0..10 if self.open.len() < OPEN_MAX => self.begin(),
+                10..14 if open > 0 => {
+                    let at = self.rng.below(open) as usize;
+                    self.commit(at);
+                }
+                14 if open > 0 => {
+                    let at = self.rng.below(open) as usize;
+                    self.abort(at);
+                }
+                15 if self.how.crosses => self.snapshot(),
+                16 if self.how.crosses => self.roll_back(),
+                _ => self.step(),
+            }
+        }
+        while !self.open.is_empty() {
+            let left = self.open.len();
+            self.commit(0);
+            if self.open.len() == left {
+                self.abort(left - 1);
+            }
+        }
+        for (snapshot, _) in std::mem::take(&mut self.snapshots) {
+            self.fs.delete_snapshot(&snapshot).unwrap();
+        }
+        self.check("the end");
+    }
+}
+
+fn run(seed: u64, tally: &mut Tally) {
+    let env = sim_store(seed, &FormatOptions::default());
+    let fs = Arc::new(open(&env));
+    let mut dirs = vec![ROOT];
+    for text in NAMES {
+        dirs.push(fs.mk_dir(ROOT, text));
+    }
+    for above in [1, 2] {
+        dirs.push(fs.mk_dir(dirs[above], "a"));
+        fs.put_at(fs.mk(dirs[above], "b"), 0, b"small");
+        fs.put_at(fs.mk(dirs[above], "c"), 0, &[7; LARGE]);
+    }
+    let rng = Rng::new(seed);
+    let (how, history, snapshots) = (How::of(seed), Vec::new(), Vec::new());
+    let mut run =
+        Run { fs, seed, how, rng, dirs, open: Vec::new(), snapshots, number: 0, history, tally };
+    run.run();
+    let Run { fs, history, .. } = run;
+    tally.seeds += 1;
+    fs.close().unwrap();
+    let report = open(&env).check(&mut |_| ()).unwrap();
+    assert_eq!(report.findings, [], "seed {seed} after another mount; it had done {history:#?}");
+}
+
+#[test]
+fn commits_that_are_each_right_leave_a_tree_that_is() {
+    let mut tally = Tally::default();
+    (0..SEEDS).for_each(|seed| run(seed, &mut tally));
+    let Tally { moved_dirs, commits, compared, conflicts, rollbacks, .. } = tally;
+    let least = moved_dirs.min(commits).min(compared).min(conflicts);
+    assert!(least > SEEDS / 2 && rollbacks > 0, "{tally:?}");
+}
+
+#[test]
+#[ignore = "takes as long as it is told"]
+fn soak() {
+    let mut tally = Tally::default();
+    let told = varve_testkit::soak(|seed| run(seed, &mut tally));
+    println!("{told}: {tally:?}");
+}
+
+fn begin(fs: &VarveFs, isolation: Isolation) -> (String, VarveFs) {
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let txn = fs.begin_transaction(ROOT, &options).unwrap();
+    let view = fs.open_view(&txn).unwrap();
+    (txn.name, view)
+}
+
+/// A directory was moved into another in a transaction, and the other into it outside: the commit succeeded, and both trees were
+/// gone. The other's row had changed in the transaction too, by the name, so the commit took its parent for what the transaction saw.
+#[test]
+fn directories_that_are_moved_into_each_other_are_a_conflict() {
+    let fs = open(&sim_store(1, &FormatOptions::default()));
+    let [a, b] = ["a", "b"].map(|text| fs.mk_dir(ROOT, text));
+    let (id, view) = begin(&fs, Isolation::Snapshot);
+    view.mv(ROOT, "a", b, "a").unwrap();
+    fs.mv(ROOT, "b", a, "b").unwrap();
+    let committed = fs.commit_transaction(&id, &view);
+    assert!(matches!(committed, Err(CommitError::Conflict(_))), "{committed:?}");
+    assert_eq!((fs.list(ROOT), fs.list(a)), (vec!["a".to_owned()], vec!["b".to_owned()]));
+    sound(&fs);
+    drop(view);
+    fs.abort_transaction(&id).unwrap();
+}
+
+/// The same ring of as many directories as there are transactions, each of which moves one, as deep in the next as they are given.
+#[test]
+fn a_ring_of_directories_by_several_transactions_is_a_conflict() {
+    for (count, depth) in [(2, 0), (2, 2), (3, 0), (3, 1), (4, 3)] {
+        let fs = open(&sim_store(2, &FormatOptions::default()));
+        let tops: Vec<(String, InodeId)> =
+            (0..count).map(|n| (format!("d{n}"), fs.mk_dir(ROOT, &format!("d{n}")))).collect();
+        let deep = |top: InodeId| (0..depth).fold(top, |dir, _| fs.mk_dir(dir, "below"));
+        let targets: Vec<InodeId> = tops.iter().map(|(_, top)| deep(*top)).collect();
+        let begun: Vec<(String, VarveFs)> =
+            (0..count).map(|_| begin(&fs, Isolation::Snapshot)).collect();
+        for (n, (_, view)) in begun.iter().enumerate() {
+            view.mv(ROOT, &tops[n].0, targets[(n + 1) % count], "moved").unwrap();
+        }
+        for (n, (id, view)) in begun.iter().enumerate() {
+            let committed = fs.commit_transaction(id, view);
+            match n + 1 == count {
+                false => drop(committed.unwrap()),
+                true => assert!(matches!(committed, Err(CommitError::Conflict(_)))),
+            }
+            sound(&fs);
+        }
+        assert_eq!(fs.list(ROOT), [tops[count - 1].0.as_str()]);
+    }
+}
+
+/// What a serializable transaction has walked over to find a directory's ancestors stays where it is until it ends.
+#[test]
+fn ancestors_of_where_a_serializable_transaction_moves_a_directory_stay() {
+    let fs = open(&sim_store(3, &FormatOptions::default()));
+    let [a, b] = ["a", "b"].map(|text| fs.mk_dir(ROOT, text));
+    let (middle, into) = (fs.mk_dir(b, "middle"), fs.mk_dir(a, "into"));
+    let target = fs.mk_dir(middle, "target");
+    let (id, view) = begin(&fs, Isolation::Serializable);
+    view.mv(ROOT, "a", target, "a").unwrap();
+    for (dir, text) in [(ROOT, "b"), (b, "middle"), (middle, "target")] {
+        let moved = fs.mv(dir, text, into, "moved");
+        assert!(matches!(moved, Err(FsError::Blocked(_))), "{text}: {moved:?}");
+        let (other, beside) = begin(&fs, Isolation::Snapshot);
+        beside.mv(dir, text, into, "moved").unwrap();
+        let committed = fs.commit_transaction(&other, &beside);
+        assert!(committed.is_err(), "{text}: {committed:?}");
+        drop(beside);
+        fs.abort_transaction(&other).unwrap();
+    }
+    fs.commit_transaction(&id, &view).unwrap();
+    assert_eq!(fs.list(target), ["a"]);
+    sound(&fs);
+}
+
+/// A directory with extended attributes that a commit removed stayed as a file without a name while the main view knew it, which it
+/// cannot be: the check found it to be nowhere, and its parent's counts wrong.
+#[test]
+fn a_directory_with_attributes_that_a_commit_removes_is_gone() {
+    let env = sim_store(4, &FormatOptions::default());
+    let fs = open(&env);
+    let [gone, other] = ["gone", "other"].map(|text| fs.mk_dir(ROOT, text));
+    fs.setxattr(gone, b"user.a", b"1", XattrMode::Set).unwrap();
+    let (id, view) = begin(&fs, Isolation::Snapshot);
+    view.mv(ROOT, "other", ROOT, "gone").unwrap();
+    fs.commit_transaction(&id, &view).unwrap();
+    sound(&fs);
+    assert_eq!(fs.find(ROOT, "gone").unwrap().ino, other);
+    assert_eq!(fs.getattr(gone).unwrap().nlink, 0);
+    assert!(matches!(fs.getxattr(gone, b"user.a"), Err(FsError::NoXattr)));
+    fs.forget(gone, 1);
+    fs.close().unwrap();
+    assert_eq!(open(&env).check(&mut |_| ()).unwrap().findings, []);
+}
+
+/// A transaction and the main view exchanged the same two directories: the names were alike, so the commit succeeded, and what lay
+/// below was counted as moved twice.
+#[test]
+fn the_same_exchange_of_directories_twice_is_a_conflict() {
+    let fs = open(&sim_store(5, &FormatOptions::default()));
+    let [top, full] = ["top", "full"].map(|text| fs.mk_dir(ROOT, text));
+    fs.mk_dir(top, "empty");
+    fs.mk_dir(full, "below");
+    let (id, view) = begin(&fs, Isolation::Snapshot);
+    let exchange =
+        |fs: &VarveFs| fs.rename(ROOT, name("full"), top, name("empty"), RenameMode::Exchange);
+    exchange(&view).unwrap();
+    exchange(&fs).unwrap();
+    let committed = fs.commit_transaction(&id, &view);
+    assert!(matches!(committed, Err(CommitError::Conflict(_))), "{committed:?}");
+    sound(&fs);
+}
