@@ -17,7 +17,7 @@
 
 mod folded;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -216,8 +216,8 @@ struct Undo<'a> {
     bytes: usize,
     /// Large files that are being removed, or made of files without a name.
     going: BTreeSet<InodeId>,
-    /// Files that had no name then, and whether they have none now.
-    nameless: BTreeMap<InodeId, bool>,
+    /// Files that had no name then: their rows go, or stay as they are where they have no name now either.
+    nameless: BTreeSet<InodeId>,
     /// Large files in rows that differ, as they were and as they are.
     objects_then: BTreeSet<InodeId>,
     objects_now: BTreeSet<InodeId>,
@@ -245,7 +245,7 @@ impl<'a> Undo<'a> {
             batch: Batch::new(),
             bytes: 0,
             going: BTreeSet::new(),
-            nameless: BTreeMap::new(),
+            nameless: BTreeSet::new(),
             objects_then: BTreeSet::new(),
             objects_now: BTreeSet::new(),
             in_use: BTreeSet::new(),
@@ -265,9 +265,9 @@ impl<'a> Undo<'a> {
         } else if let Some(key) = RowKey::from_bytes(key).filter(|_| keyspace == self.fs.meta) {
             return self.meta_row(key, then, now);
         } else if let Some(key) = RowKey::from_bytes(key).filter(|_| keyspace == self.fs.data)
-            && let Some(still) = self.nameless.get(&InodeId::new(key.prefix()))
+            && self.nameless.contains(&InodeId::new(key.prefix()))
         {
-            return if *still { Ok(()) } else { self.put(keyspace, &key.to_bytes(), None) };
+            return Ok(());
         }
         self.put(keyspace, key, then)
     }
@@ -292,11 +292,11 @@ impl<'a> Undo<'a> {
             MetaRow::Inode(ino) => {
                 let (was, is) = (inode_in(key, then.as_ref())?, inode_in(key, now.as_ref())?);
                 if was.as_ref().is_some_and(|was| was.nlink == 0) {
-                    let still = is.as_ref().is_some_and(|is| is.nlink == 0);
-                    self.nameless.insert(ino, still);
-                    if still {
+                    self.nameless.insert(ino);
+                    if is.as_ref().is_some_and(|is| is.nlink == 0) {
                         return Ok(());
                     }
+                    self.remove_data(ino)?;
                     is.into_iter()
                         .for_each(|is| note_object(&mut self.objects_now, &Body::Inline(is)));
                     return self.put(self.fs.meta, &key.to_bytes(), None);
@@ -319,6 +319,16 @@ impl<'a> Undo<'a> {
             MetaRow::Limits(_) | MetaRow::Parent(..) | MetaRow::Twin(..) | MetaRow::Unknown => {}
         }
         self.put(self.fs.meta, &key.to_bytes(), then)
+    }
+
+    /// Removes all chunks and extended attributes of an inode, also those that nobody has written since.
+    fn remove_data(&mut self, ino: InodeId) -> FsResult<()> {
+        let (data, now) = (self.fs.data, self.now);
+        let range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
+        for key in now.keys(data, range).map_err(error::store)? {
+            self.put(data, &key.map_err(error::store)?, None)?;
+        }
+        Ok(())
     }
 
     fn pending(&mut self, ino: InodeId, then: Option<&Bytes>, now: Option<&Bytes>) -> FsResult<()> {

@@ -8,7 +8,9 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use varve_env::Env;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
+use varve_fs::fsck::{CheckOptions, check_store};
 use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME};
 use varve_fs::{FormatOptions, MountOptions, TransactionOptions, ViewKind, ViewName};
 use varve_testkit::crash::{Step, Subject};
@@ -159,10 +161,19 @@ fn a_file_in_the_place_of_another_is_named() {
         for other in files.iter().filter(|other| *other != path && kind(other) == kind(path)) {
             let copy = env.copy().power_cut_keep_all();
             put_in_place(&copy, path, &env.read_raw(other).unwrap());
+            let harmless = sum.harmless;
             expect(&copy, path, &expected, &format!("{} in place", other.display()), &mut sum);
+            // A table of bookkeeping alone is read by nobody who looks at the tree.
+            if sum.harmless > harmless {
+                let machine: Arc<dyn Env> = copy.clone();
+                let options = CheckOptions::default();
+                let report = check_store(machine, Path::new(STORE), &options, &mut |_| ());
+                let file = path.file_name().unwrap().to_str().unwrap();
+                assert!(format!("{report:?}").contains(file), "{report:?}");
+            }
         }
     }
-    assert!(sum.noticed > 5 && sum.harmless == 0, "{sum:?}");
+    assert!(sum.noticed > 5, "{sum:?}");
 }
 
 /// Another store with the same history has files of the same names with the same sequence numbers.

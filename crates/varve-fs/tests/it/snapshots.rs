@@ -18,11 +18,11 @@ use varve_testkit::fsops::{
 };
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
-use varve_vfs::{FileType, FsError, Vfs};
+use varve_vfs::{Caller, FileType, FsError, Vfs, XattrMode};
 
 use crate::bench::Rows;
 use crate::crash::{STORE, sim_store};
-use crate::support::{Calls, ROOT, name};
+use crate::support::{BOTH, Calls, ROOT, name};
 use crate::views::sound;
 
 /// Names with what they stand for.
@@ -254,6 +254,33 @@ fn a_rollback_brings_back_what_the_snapshot_is() {
 #[test]
 fn a_rollback_brings_back_what_the_snapshot_is_with_clones() {
     roll_back_and_forth(200..212, 8);
+}
+
+/// A file that had no name when the snapshot was made and got one since left its bytes behind: a rollback removed only those of its
+/// rows that had changed.
+#[test]
+fn a_file_that_got_its_name_after_the_snapshot_goes_with_all_of_its_rows() {
+    let fs = open_with(&sim_store(91, &FormatOptions::default()), MountOptions::default());
+    for (text, open_at_rollback) in [("closed", false), ("open", true)] {
+        let (entry, opened) = fs.tmpfile(Caller::ROOT, ROOT, 0o600, BOTH).unwrap();
+        let ino = entry.attr.ino;
+        fs.write(ino, opened.handle, 0, &[7; 20_000], false).unwrap();
+        fs.setxattr(ino, b"user.a", b"1", XattrMode::Set).unwrap();
+        fs.create_snapshot(text).unwrap();
+        fs.link(ino, ROOT, name(text)).unwrap();
+        if !open_at_rollback {
+            fs.release(ino, opened.handle).unwrap();
+            fs.forget(ino, 2);
+        }
+        fs.roll_back(text).unwrap();
+        assert!(matches!(fs.lookup(ROOT, name(text)), Err(FsError::NotFound)));
+        sound(&fs);
+        if open_at_rollback {
+            assert_eq!(fs.read(ino, opened.handle, 0, 3).unwrap(), [7; 3][..]);
+            fs.release(ino, opened.handle).unwrap();
+        }
+    }
+    sound(&fs);
 }
 
 #[test]
