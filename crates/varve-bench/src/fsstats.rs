@@ -1,15 +1,16 @@
 //! The statistics of a tree of files (Ren, thesis, chapter 3.2): sizes of files and directories, depths, skew.
 //!
-//! One walk, in a memory that does not grow with the tree but for the paths of directories still to visit. Other
-//! file systems mounted below are left out. Values are exact to two digits, the largest wholly.
+//! One walk, in a memory that does not grow with the tree but for the paths of directories still to visit. Values are exact to
+//! two digits, the largest wholly. Files and directories of a directory are counted apart too, which the evaluation of inode ids
+//! takes (Sinnamohideen, thesis, 4.5.1).
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::fs::Metadata;
+use std::path::Path;
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
+use crate::walk::{Visitor, walk};
 use crate::{Failure, output};
 
 /// The quantiles that are shown, each with its name.
@@ -80,50 +81,66 @@ impl Property {
 struct Statistics {
     file_bytes: Property,
     dir_names: Property,
+    dir_files: Property,
+    dir_dirs: Property,
     dir_depth: Property,
     file_depth: Property,
     others: u64,
+    /// The files and directories that were found in the directory that is visited.
+    here: (u64, u64),
+}
+
+impl Visitor for Statistics {
+    /// Its depth.
+    type Dir = u64;
+
+    fn dir(&mut self, parent: Option<&u64>) -> u64 {
+        self.here.1 += u64::from(parent.is_some());
+        parent.map_or(0, |depth| depth + 1)
+    }
+
+    fn file(&mut self, depth: &u64, data: &Metadata) {
+        self.here.0 += 1;
+        match data.is_file() {
+            true => {
+                self.file_bytes.note(data.len());
+                self.file_depth.note(depth + 1);
+            }
+            false => self.others += 1,
+        }
+    }
+
+    fn end(&mut self, depth: &u64, entries: u64) {
+        let (files, dirs) = std::mem::take(&mut self.here);
+        self.dir_names.note(entries);
+        self.dir_files.note(files);
+        self.dir_dirs.note(dirs);
+        self.dir_depth.note(*depth);
+    }
 }
 
 impl Statistics {
     fn of(root: &Path) -> Result<Statistics, Failure> {
-        let wrong = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-        let device = fs::metadata(root).map_err(|error| wrong(root, error))?.dev();
         let mut all = Statistics {
             file_bytes: Property::new()?,
             dir_names: Property::new()?,
+            dir_files: Property::new()?,
+            dir_dirs: Property::new()?,
             dir_depth: Property::new()?,
             file_depth: Property::new()?,
             others: 0,
+            here: (0, 0),
         };
-        let mut waiting: Vec<(PathBuf, u64)> = vec![(root.to_path_buf(), 0)];
-        while let Some((dir, depth)) = waiting.pop() {
-            let mut names = 0;
-            for entry in fs::read_dir(&dir).map_err(|error| wrong(&dir, error))? {
-                let entry = entry.map_err(|error| wrong(&dir, error))?;
-                let data = entry.metadata().map_err(|error| wrong(&entry.path(), error))?;
-                names += 1;
-                if data.is_dir() {
-                    if data.dev() == device {
-                        waiting.push((entry.path(), depth + 1));
-                    }
-                } else if data.is_file() {
-                    all.file_bytes.note(data.len());
-                    all.file_depth.note(depth + 1);
-                } else {
-                    all.others += 1;
-                }
-            }
-            all.dir_names.note(names);
-            all.dir_depth.note(depth);
-        }
+        walk(root, &mut all)?;
         Ok(all)
     }
 
-    fn properties(&self) -> [(&'static str, &Property); 4] {
+    fn properties(&self) -> [(&'static str, &Property); 6] {
         [
             ("bytes of files", &self.file_bytes),
             ("names in directories", &self.dir_names),
+            ("files in directories", &self.dir_files),
+            ("directories in directories", &self.dir_dirs),
             ("depth of directories", &self.dir_depth),
             ("depth of files", &self.file_depth),
         ]
@@ -151,17 +168,19 @@ pub(crate) fn run(root: &Path, as_json: bool) -> Result<(), Failure> {
         all.others
     ));
     let quantiles = QUANTILES.map(|(name, _)| format!("{name:>12}")).concat();
-    output::line(format!("{:<22}{:>12}{quantiles}{:>12}", "", "mean", "in top 1 %"));
+    output::line(format!("{:<28}{:>12}{quantiles}{:>12}", "", "mean", "in top 1 %"));
     for (name, property) in all.properties() {
         let quantiles = QUANTILES.map(|(_, at)| format!("{:>12}", property.at(at))).concat();
         let share = format!("{:.0} %", 100.0 * property.top_share());
-        output::line(format!("{name:<22}{:>12.1}{quantiles}{share:>12}", property.mean()));
+        output::line(format!("{name:<28}{:>12.1}{quantiles}{share:>12}", property.mean()));
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -176,6 +195,9 @@ mod tests {
         assert_eq!((all.file_bytes.values.len(), all.file_bytes.sum, all.others), (3, 70_031, 1));
         assert_eq!((all.file_bytes.at(0.5), all.file_bytes.at(1.0)), (20, 70_001));
         assert_eq!((all.dir_names.values.len(), all.dir_names.at(1.0)), (4, 3));
+        // The link is a name like a file's.
+        assert_eq!((all.dir_files.sum, all.dir_files.at(1.0)), (4, 2));
+        assert_eq!((all.dir_dirs.sum, all.dir_dirs.at(1.0)), (3, 1));
         assert_eq!((all.dir_depth.at(1.0), all.file_depth.at(1.0)), (3, 4));
         assert!(all.file_bytes.top_share() > 0.99);
         // Values of so many digits count together, and the upper end was told.

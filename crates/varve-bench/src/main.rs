@@ -5,10 +5,12 @@
 //! and take back whole trees ([`versions`]), `transactions` what it costs to build in one ([`transactions`]).
 #![allow(clippy::disallowed_methods, reason = "a benchmark drives the machine itself")]
 
+mod chart;
 mod compare;
 mod crew;
 mod fsstats;
 mod generate;
+mod ids;
 mod keeper;
 mod machine;
 mod memory;
@@ -26,6 +28,7 @@ mod target;
 mod transactions;
 mod tree;
 mod versions;
+mod walk;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -73,6 +76,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// What ids of inodes would take that say where in a tree a file is: bits and overflows, beside the thesis's (tables 4.1 to 4.4)
+    Ids(ids::Options),
     /// Put a setting of the machine back at the end of the standard input, or remove a file
     #[command(hide = true)]
     GiveBack {
@@ -266,6 +271,7 @@ fn main() -> ExitCode {
         Command::Transactions(options) => transactions(&options),
         Command::Generate(options) => generate::run(&options),
         Command::Fsstats { dir, json } => fsstats::run(&dir, json),
+        Command::Ids(options) => ids::run(&options),
         Command::GiveBack { file, value } => keeper::give_back(&file, value.as_deref()),
         Command::Worker { task } => crew::work(&task),
     };

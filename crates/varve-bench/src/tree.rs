@@ -61,6 +61,11 @@ impl Tree {
         self.first_files.last().copied().unwrap_or(0)
     }
 
+    /// The parent of a directory; the root's is itself.
+    pub(crate) fn parent(&self, dir: u64) -> u64 {
+        u64::from(self.parents[dir as usize])
+    }
+
     /// The path of a directory.
     pub(crate) fn dir(&self, dir: u64) -> String {
         let mut names = Vec::new();

@@ -1,6 +1,5 @@
 //! The figures of a comparison: each round's of each phase on each target.
 
-mod chart;
 mod json;
 mod plots;
 mod setup;

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use super::chart::{Axis, Chart};
 use super::{Figure, Report};
 use crate::Failure;
+use crate::chart::{Axis, Chart};
 use crate::meter::BUCKET;
 
 /// Points of a line, at most.

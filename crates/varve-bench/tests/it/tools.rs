@@ -34,6 +34,33 @@ fn a_generated_tree_has_the_statistics_that_were_asked_for() {
 }
 
 #[test]
+fn a_tree_that_is_made_takes_the_ids_of_the_one_thought_up() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (tree, plots) = (dir.path().join("tree"), dir.path().join("plots"));
+    fs::create_dir(&tree).expect("directory");
+    let (tree, plots) = (tree.to_str().expect("text"), plots.to_str().expect("text"));
+    let make = ["generate", tree, "--files", "2000", "--size-max", "1K", "--seed", "5"];
+    assert!(bench(dir.path(), &make).status.success());
+    let made = report(dir.path(), &["ids", tree, "--json", "--plots", plots]);
+    let thought = report(dir.path(), &["ids", "--generate", "2000", "--seed", "5", "--json"]);
+    // Which of the directories of one directory comes first is not the same.
+    assert_eq!(made["properties"], thought["properties"]);
+    assert_eq!(made["objects_by_id_bits"], thought["objects_by_id_bits"]);
+    assert_eq!(made["variable_slots"], thought["variable_slots"]);
+    assert_eq!(made["properties"]["files"], 2000);
+    let svg = fs::read_to_string(dir.path().join("plots/id-bits.svg")).expect("a chart");
+    assert!(svg.contains("<polyline points=\""), "{svg}");
+    let table = bench(dir.path(), &["ids", tree]);
+    assert!(String::from_utf8_lossy(&table.stdout).contains("(table 4.4)"));
+    let refused = bench(dir.path(), &["ids", "/etc/hostname"]);
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && error.contains("/etc/hostname: this is no dump"),
+        "{error}"
+    );
+}
+
+#[test]
 fn charts_and_tables_are_made() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let (path, plots) = (dir.path().join("here"), dir.path().join("plots"));

@@ -15,23 +15,23 @@ const BELOW: f64 = 50.0;
 const LEGEND: f64 = 220.0;
 
 /// One axis.
-pub(super) struct Axis {
+pub(crate) struct Axis {
     /// What it shows, with the unit.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Whether equal distances are equal factors.
-    pub(super) is_log: bool,
+    pub(crate) is_log: bool,
 }
 
 /// A chart.
-pub(super) struct Chart {
+pub(crate) struct Chart {
     /// What stands above it.
-    pub(super) title: String,
+    pub(crate) title: String,
     /// From left to right.
-    pub(super) x: Axis,
+    pub(crate) x: Axis,
     /// From below to above.
-    pub(super) y: Axis,
+    pub(crate) y: Axis,
     /// Lines, each with a name and its points from left to right.
-    pub(super) lines: Vec<(String, Vec<(f64, f64)>)>,
+    pub(crate) lines: Vec<(String, Vec<(f64, f64)>)>,
 }
 
 /// An axis with its ends.
@@ -95,7 +95,7 @@ fn escaped(text: &str) -> String {
 
 impl Chart {
     /// The chart as a file of its own.
-    pub(super) fn svg(&self) -> String {
+    pub(crate) fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|(_, points)| points);
         let x = Scale::of(&self.x, points().map(|point| point.0));
         let y = Scale::of(&self.y, points().map(|point| point.1));
