@@ -12,7 +12,7 @@ use bytes::Bytes;
 use varve_format::filter::filter_hash;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
-use super::{BranchRecord, BranchSpace};
+use super::{Branch, BranchRecord, BranchSpace};
 use crate::db::Inner;
 use crate::iter::Source;
 use crate::iter::memory::MemorySource;
@@ -199,6 +199,26 @@ fn rows_after(view: &View, space: &Keyspace, after: SeqNo) -> u64 {
     let metas = space.version.tables().map(|(_, table)| table.meta());
     let newer = metas.filter(|meta| meta.largest_seq > after);
     in_memory as u64 + newer.map(|meta| meta.entries).sum::<u64>()
+}
+
+impl Branch {
+    /// Whether the branch has written to a row of the store, be it what the row was.
+    pub fn has_written(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<bool> {
+        let view = self.inner.views.get();
+        let own = view.branch(self.id)?.space(keyspace);
+        let Some(own) = own.filter(|own| !own.private) else { return Ok(false) };
+        let layer = Layer { space: view.keyspace(own.id)?, seq: SeqNo::MAX };
+        Ok(self.inner.find(&view, layer, key, filter_hash(key))?.is_some())
+    }
+
+    /// Whether others have written to a row of the store since the branch began. So a commit asks of it, if the branch has, too.
+    pub fn others_have_written(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<bool> {
+        let view = self.inner.views.get();
+        let record = view.branch(self.id)?;
+        let Some(theirs) = top_space(&view, record.parent, keyspace)? else { return Ok(false) };
+        let after = record.base.seq();
+        Ok(self.inner.changed_after(&view, theirs, key, after)?.is_some())
+    }
 }
 
 impl Inner {

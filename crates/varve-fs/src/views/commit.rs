@@ -34,7 +34,8 @@
 //! entries have their directory             a name that comes or goes changes its directory's row; removed by the other, that
 //!                                          row is in conflict
 //! a name is there once                     the names of one hash are one row; two changes of what it holds are in conflict
-//! an inode is in one place                 not kept by every commit: `VARVE_SOAK_SEED=1002201` of `write_skew::soak` shows one
+//! an inode is in one place                 moved, it changes the rows of both names; what is gone is told from what the commit makes of
+//!                                          rows, whatever the transaction has in them ([`Plan`])
 //! a directory has one name, in its parent  its row says the parent: moved twice, it is in conflict
 //! links are counted, parent pointers lead  a name more or less changes the row of a file, which does not merge
 //!   to names, a file counts where it is

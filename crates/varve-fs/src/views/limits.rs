@@ -81,20 +81,34 @@ impl VarveFs {
         plan: &Plan,
         key: RowKey,
     ) -> FsResult<Option<Bytes>> {
-        let (keyspace, key) = (self.meta, key.to_bytes());
-        let get = |store: &dyn Store| store.get(keyspace, &key).map_err(error::store);
-        let ours = get(branch)?;
+        let bytes = key.to_bytes();
+        let get = |store: &dyn Store| store.get(self.meta, &bytes).map_err(error::store);
         if txn.isolation == Isolation::Serializable {
-            // It sees the newest state, and its own rows are brought up to date.
+            return get(branch);
+        }
+        let theirs = get(self.store.as_ref())?;
+        match branch.has_written(self.meta, &bytes).map_err(error::store)? {
+            true => self.comes_to(txn, (branch, base), plan, key, [theirs, get(branch)?]),
+            false => Ok(theirs),
+        }
+    }
+
+    /// The same of a row that the transaction has changed: as the main view has it, and as the transaction does.
+    pub(super) fn comes_to(
+        &self,
+        txn: &Transaction,
+        (branch, base): (&Branch, &SnapshotStore),
+        plan: &Plan,
+        key: RowKey,
+        [theirs, ours]: [Option<Bytes>; 2],
+    ) -> FsResult<Option<Bytes>> {
+        let (keyspace, key) = (self.meta, key.to_bytes());
+        // A serializable one sees the newest state, and its own rows are brought up to date.
+        let is_newest = txn.isolation == Isolation::Serializable;
+        if is_newest || !branch.others_have_written(keyspace, &key).map_err(error::store)? {
             return Ok(ours);
         }
-        let (was, theirs) = (get(base)?, get(self.store.as_ref())?);
-        if ours == was {
-            return Ok(theirs);
-        }
-        if theirs == was {
-            return Ok(ours);
-        }
+        let was = base.get(keyspace, &key).map_err(error::store)?;
         let clash = Clash { keyspace, key: &key, base: was, theirs: theirs.clone(), ours };
         let theirs_all = self.store.as_ref();
         let sides = Sides { meta: keyspace, epoch: txn.epoch, base, theirs: theirs_all };

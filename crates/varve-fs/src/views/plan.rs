@@ -1,9 +1,12 @@
 //! What a commit means for the main view, found out from the rows that the transaction changed.
+//!
+//! What becomes of such a row is compared with what the main view has: where others have changed it too, neither is what the
+//! transaction has. A row that the transaction has only written as it was leaves that of the main view alone, whatever is in it now.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
-use varve_engine::{Branch, KeyRange, Merged};
+use varve_engine::{Branch, KeyRange, Merged, SnapshotStore};
 use varve_schema::key::MetaRow;
 use varve_schema::{
     Body, Content, EntryRow, Inode, META, Named, Pending, Place, RowKey, decode_inode_row,
@@ -11,8 +14,8 @@ use varve_schema::{
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use super::merge::{Attributes, is_untouched};
-use super::txn::{Isolation, Purpose, Transaction};
+use super::merge::Attributes;
+use super::txn::{Isolation, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::differ_by_counts;
@@ -104,9 +107,10 @@ impl VarveFs {
     ) -> FsResult<Plan> {
         let (mut plan, mut failed) = (Plan::default(), None);
         let all = KeyRange::all();
+        let base = branch.base().map_err(error::store)?;
         let walked = branch.changes_of(self.meta, &all, &mut |_, key, ours| {
             let Some(key) = RowKey::from_bytes(key) else { return true };
-            failed = self.plan_row(&mut plan, (txn, branch, view), key, ours).err();
+            failed = self.plan_row(&mut plan, (txn, branch, &base, view), key, ours).err();
             failed.is_none()
         });
         walked.map_err(error::store)?;
@@ -125,19 +129,40 @@ impl VarveFs {
     fn plan_row(
         &self,
         plan: &mut Plan,
-        (txn, branch, view): (&Transaction, &Branch, &VarveFs),
+        (txn, branch, base, view): (&Transaction, &Branch, &SnapshotStore, &VarveFs),
         key: RowKey,
         ours: Option<Bytes>,
     ) -> FsResult<()> {
         let unreadable = |error| error::row(META, key, error);
+        let theirs = || self.store.get(self.meta, &key.to_bytes()).map_err(error::store);
+        let comes_to = |plan: &Plan, theirs: &Option<Bytes>| {
+            let rows = [theirs.clone(), ours.clone()];
+            self.comes_to(txn, (branch, base), plan, key, rows)
+        };
         match key.meta_kind() {
             MetaRow::Entry(dir, _) => {
-                let ours = ours.as_ref().map(EntryRow::decode).transpose().map_err(unreadable)?;
-                self.plan_names(plan, txn, (dir, key), &ours.unwrap_or_default())?;
+                let is_old = dir < txn.own_from();
+                let theirs = if is_old { theirs()? } else { None };
+                if theirs == ours {
+                    return Ok(());
+                }
+                let after = if is_old { comes_to(plan, &theirs)? } else { ours.clone() };
+                let names = |row: Option<Bytes>| -> FsResult<EntryRow> {
+                    let row = row.as_ref().map(EntryRow::decode).transpose();
+                    Ok(row.map_err(unreadable)?.unwrap_or_default())
+                };
+                let rows = [names(theirs)?, names(ours)?, names(after)?];
+                self.plan_names(plan, txn, (dir, key), rows)?;
             }
             MetaRow::Inode(ino) => {
-                let ours = ours.as_ref().map(decode_inode_row).transpose().map_err(unreadable)?;
-                self.plan_inode(plan, (txn, branch, view), ino, ours)?;
+                let is_old = ino < txn.own_from();
+                let theirs = if is_old { theirs()? } else { None };
+                let after = if is_old { comes_to(plan, &theirs)? } else { ours.clone() };
+                let inode = |row: Option<Bytes>| {
+                    row.as_ref().map(decode_inode_row).transpose().map_err(unreadable)
+                };
+                let rows = [inode(theirs)?, inode(ours)?, inode(after)?];
+                self.plan_inode(plan, (txn, branch, view), ino, rows)?;
             }
             MetaRow::Pending(ino) => match ours.as_ref().map(Pending::decode).transpose() {
                 Ok(Some(Pending::ObjectDelete)) => plan.removed_objects.push(ino),
@@ -162,13 +187,17 @@ impl VarveFs {
         plan: &mut Plan,
         txn: &Transaction,
         (dir, key): (InodeId, RowKey),
-        ours: &EntryRow,
+        [theirs, ours, after]: [EntryRow; 3],
     ) -> FsResult<()> {
-        let is_old = dir < txn.own_from();
-        let theirs = if is_old { self.entry_row(key)? } else { EntryRow::default() };
-        if theirs == *ours {
+        for named in ours.names() {
+            if let Body::Inline(inode) = &named.body {
+                plan.note_behind([Some(inode), None], &Place::Entry { key, slot: named.slot });
+            }
+        }
+        if theirs == after {
             return Ok(());
         }
+        let is_old = dir < txn.own_from();
         if dir == InodeId::ROOT || (is_old && self.locator.place(dir)?.is_some()) {
             let differs = |one: &EntryRow, other: &EntryRow| -> Vec<(InodeId, Bytes)> {
                 let named = one.names().iter();
@@ -178,32 +207,35 @@ impl VarveFs {
                 // A part of the row would keep all of it in memory.
                 named.map(|named| (dir, Bytes::copy_from_slice(&named.name))).collect()
             };
-            plan.told.names.extend(differs(&theirs, ours));
-            plan.told.names.extend(differs(ours, &theirs));
+            plan.told.names.extend(differs(&theirs, &after));
+            plan.told.names.extend(differs(&after, &theirs));
         }
-        let is_inline = |named: &Named| matches!(named.body, Body::Inline(_));
-        for named in theirs.names() {
-            if let Body::Inline(inode) = &named.body {
-                plan.note_behind([None, Some(inode)], &Place::Entry { key, slot: named.slot });
-                plan.told.inodes.insert(inode.ino);
-                let stays = |own: &Named| is_inline(own) && own.body.ino() == inode.ino;
-                if !ours.names().iter().any(stays) {
-                    self.note_left(plan, inode)?;
-                }
+        // A name that stays what it is is no part of the commit.
+        let only_in = |one: &EntryRow, other: &EntryRow| -> Vec<(u8, Inode)> {
+            let named = one.names().iter().filter(|named| {
+                let same = |other: &Named| other.slot == named.slot && other.body == named.body;
+                !other.names().iter().any(same)
+            });
+            let inline = named.filter_map(|named| match &named.body {
+                Body::Inline(inode) => Some((named.slot, inode.clone())),
+                Body::Reference { .. } => None,
+            });
+            inline.collect()
+        };
+        for (slot, inode) in only_in(&theirs, &after) {
+            plan.note_behind([None, Some(&inode)], &Place::Entry { key, slot });
+            plan.told.inodes.insert(inode.ino);
+            let stays =
+                |named: &Named| matches!(&named.body, Body::Inline(own) if own.ino == inode.ino);
+            if !after.names().iter().any(stays) {
+                self.note_left(plan, &inode)?;
             }
         }
-        for named in ours.names() {
-            let Body::Inline(inode) = &named.body else { continue };
-            plan.note_behind([Some(inode), None], &Place::Entry { key, slot: named.slot });
+        for (slot, inode) in only_in(&after, &theirs) {
             if self.may_know(txn, inode.ino)? {
-                if txn.purpose == Purpose::User && is_untouched(inode) {
-                    // The transaction has only seen it, or got it by unfolding: the main view has what has become of it.
-                    plan.told.inodes.remove(&inode.ino);
-                    continue;
-                }
-                plan.note_large(inode);
+                plan.note_large(&inode);
                 plan.told.inodes.insert(inode.ino);
-                plan.arrived.insert(inode.ino, Place::Entry { key, slot: named.slot });
+                plan.arrived.insert(inode.ino, Place::Entry { key, slot });
             }
         }
         Ok(())
@@ -214,44 +246,58 @@ impl VarveFs {
         plan: &mut Plan,
         (txn, branch, view): (&Transaction, &Branch, &VarveFs),
         ino: InodeId,
-        ours: Option<Inode>,
+        [theirs, ours, after]: [Option<Inode>; 3],
     ) -> FsResult<()> {
-        let is_new = ino >= txn.own_from();
-        let theirs = if is_new { None } else { self.inode_row(ino)? };
         plan.note_behind([ours.as_ref(), theirs.as_ref()], &Place::Own);
+        if let Some(ours) = &ours {
+            self.plan_directory(plan, (txn, branch, view), (theirs.as_ref(), ours))?;
+        }
+        if theirs == after {
+            return Ok(());
+        }
         let may_know = self.may_know(txn, ino)?;
         if may_know {
             plan.told.inodes.insert(ino);
         }
-        let Some(ours) = ours else {
-            theirs.iter().try_for_each(|inode| self.note_left(plan, inode))?;
-            return Ok(());
+        let Some(after) = after else {
+            return theirs.iter().try_for_each(|inode| self.note_left(plan, inode));
         };
-        if let Content::Directory(info) = &ours.content {
-            if !info.untold.is_zero() || (theirs.is_some() && view.accounts.is_marked(ino)) {
-                plan.untold.push(ino);
-            }
-            let is_alike = theirs.as_ref().is_some_and(|theirs| differ_by_counts(theirs, &ours));
-            if is_alike && !(ours.has_xattrs && self.changes_xattrs(branch, ino)?) {
-                plan.counted.insert(RowKey::inode(ino));
-            } else if txn.isolation == Isolation::Snapshot
-                && let Some(theirs) = &theirs
-                && (theirs.has_xattrs || ours.has_xattrs)
-            {
-                // A serializable one has seen what others have changed.
-                plan.attributes.insert(ino, self.merged_attributes(branch, ino)?);
-            }
+        if let Content::Directory(info) = &after.content {
             let before = theirs.map(|inode| inode.content);
             if !matches!(before, Some(Content::Directory(before)) if before.parent == info.parent) {
                 plan.moved.insert(ino, info.parent);
             }
         }
         if may_know {
-            plan.note_large(&ours);
-            if ours.nlink == 0 {
+            plan.note_large(&after);
+            if after.nlink == 0 {
                 plan.nameless.insert(ino);
             }
             plan.arrived.insert(ino, Place::Own);
+        }
+        Ok(())
+    }
+
+    /// What a changed row says if it is one of a directory, whatever becomes of it.
+    fn plan_directory(
+        &self,
+        plan: &mut Plan,
+        (txn, branch, view): (&Transaction, &Branch, &VarveFs),
+        (theirs, ours): (Option<&Inode>, &Inode),
+    ) -> FsResult<()> {
+        let (Content::Directory(info), ino) = (&ours.content, ours.ino) else { return Ok(()) };
+        if !info.untold.is_zero() || (theirs.is_some() && view.accounts.is_marked(ino)) {
+            plan.untold.push(ino);
+        }
+        let is_alike = theirs.is_some_and(|theirs| differ_by_counts(theirs, ours));
+        if is_alike && !(ours.has_xattrs && self.changes_xattrs(branch, ino)?) {
+            plan.counted.insert(RowKey::inode(ino));
+        } else if txn.isolation == Isolation::Snapshot
+            && let Some(theirs) = theirs
+            && (theirs.has_xattrs || ours.has_xattrs)
+        {
+            // A serializable one has seen what others have changed.
+            plan.attributes.insert(ino, self.merged_attributes(branch, ino)?);
         }
         Ok(())
     }

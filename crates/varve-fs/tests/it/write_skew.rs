@@ -766,3 +766,24 @@ fn the_same_exchange_of_directories_twice_is_a_conflict() {
     assert!(matches!(committed, Err(CommitError::Conflict(_))), "{committed:?}");
     sound(&fs);
 }
+
+/// A transaction had made a name and removed it again, and outside a file was moved there: the commit took the file for removed, and
+/// kept it for those who knew it as one without a name, so that its inode was in two places.
+#[test]
+fn a_name_that_came_and_went_in_a_transaction_is_no_change_of_what_is_there() {
+    let fs = open(&sim_store(6, &FormatOptions::default()));
+    for (text, len) in [("small", 9), ("large", LARGE)] {
+        let file = fs.mk(ROOT, text);
+        fs.put_at(file, 0, &vec![7; len]);
+        let (id, view) = begin(&fs, Isolation::Snapshot);
+        view.mk(ROOT, "name");
+        view.unlink(ROOT, name("name")).unwrap();
+        view.mk(ROOT, &format!("beside {text}"));
+        fs.mv(ROOT, text, ROOT, "name").unwrap();
+        let told = fs.commit_transaction(&id, &view).unwrap();
+        sound(&fs);
+        assert_eq!(fs.getattr(file).unwrap().nlink, 1, "{text}");
+        assert!(!told.inodes.contains(&file), "{told:?}");
+        fs.mv(ROOT, "name", ROOT, &format!("moved {text}")).unwrap();
+    }
+}
