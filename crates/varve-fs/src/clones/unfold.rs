@@ -84,15 +84,15 @@ impl VarveFs {
                 return Ok(());
             };
             let sources = self.sources()?;
-            let from = sources.open(source)?;
-            let Some(Loan::Directory(folded)) = self.loan(source, dir)? else {
-                // It was unfolded a moment ago, or has lost its loan.
-                if self.inode_row(dir)?.and_then(|row| row.source()) == Some(source) {
-                    return Err(FsError::Storage(format!(
-                        "folded directory {dir} has no loan; run `varve fsck`"
-                    )));
+            let found = sources.open(source).and_then(|from| Ok((from, self.loan(source, dir)?)));
+            let (from, folded) = match found {
+                Ok((from, Some(Loan::Directory(folded)))) => (from, folded),
+                _ if self.is_unfolded_from(dir, source)? => continue,
+                found => {
+                    found?;
+                    let told = format!("folded directory {dir} has no loan; run `varve fsck`");
+                    return Err(FsError::Storage(told));
                 }
-                continue;
             };
             from.unfold(folded.dir)?;
             let unfold = || self.unfold_some(dir, (source, &from), &keys, all_known);
@@ -112,6 +112,13 @@ impl VarveFs {
                 }
             }
         }
+    }
+
+    /// Whether others have unfolded `dir`, which was folded a moment ago. To a serializable view that is a change as those of counts,
+    /// which it learns of when it has locked the row to change it.
+    fn is_unfolded_from(&self, dir: InodeId, source: InodeId) -> FsResult<bool> {
+        let _guards = self.lock_rows(&[RowKey::inode(dir)])?;
+        Ok(self.inode_row(dir)?.and_then(|row| row.source()) != Some(source))
     }
 
     /// The directories in `dir` that are folded.

@@ -787,3 +787,32 @@ fn a_name_that_came_and_went_in_a_transaction_is_no_change_of_what_is_there() {
         fs.mv(ROOT, "name", ROOT, &format!("moved {text}")).unwrap();
     }
 }
+
+/// A serializable transaction that had seen a directory of a clone, whose names the main view copied then, took it for one that had lost
+/// its loan: every call that needed its names failed until the transaction ended.
+#[test]
+fn a_directory_of_a_clone_that_others_unfold_is_unfolded_for_a_serializable_transaction() {
+    let fs = open(&sim_store(7, &FormatOptions::default()));
+    let original = fs.mk_dir(ROOT, "original");
+    fs.mk(original, "file");
+    let from = Original { snapshot: None, dir: ROOT, name: Some(name("original")) };
+    // Its source goes once nobody has a loan of it.
+    for (n, source_stays) in [(0, true), (1, false)] {
+        let text = format!("clone{n}");
+        let clone = fs.do_clone(from, ROOT, name(&text)).unwrap();
+        let (id, view) = begin(&fs, Isolation::Serializable);
+        view.getattr(clone).unwrap();
+        assert_eq!(fs.list(clone), ["file"]);
+        if !source_stays {
+            let (other, _) = begin(&fs, Isolation::Snapshot);
+            fs.abort_transaction(&other).unwrap();
+        }
+        let absent = view.lookup(clone, name("absent"));
+        assert!(matches!(absent, Err(FsError::NotFound)), "{absent:?}");
+        view.mk(clone, "of the transaction");
+        assert_eq!(view.list(clone), ["file", "of the transaction"]);
+        fs.commit_transaction(&id, &view).unwrap();
+        assert_eq!(fs.list(clone), ["file", "of the transaction"]);
+        sound(&fs);
+    }
+}
