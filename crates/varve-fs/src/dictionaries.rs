@@ -9,7 +9,8 @@
 //!
 //! In a transaction ([`Dictionaries::within`]) pairs are read and changed in its own tree, so that they are committed or
 //! dropped with its files. Names are those of the main view: a transaction has the dictionaries that were there when it
-//! began and still are. It makes and drops none itself, as all have their numbers from one row of names.
+//! began and still are; a serializable one has those that are there, and nobody makes or drops one that it has looked for until it ends.
+//! Neither makes or drops any itself, as all have their numbers from one row of names.
 //!
 //! Invariant: a key space with pairs is named by one row. Costs: creating and removing cost the number of table files
 //! of the dictionary, everything else what it reads or writes; names are kept in memory, at most
@@ -59,14 +60,32 @@ struct Known {
 
 type Names = BTreeMap<Vec<u8>, Known>;
 
+/// Which dictionaries of the main view a transaction has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Seen {
+    /// Those that were made before this id was given out.
+    Before(InodeId),
+    /// All that are there, each name locked once it is looked for.
+    Locked,
+}
+
+impl Seen {
+    fn has(self, known: &Known) -> bool {
+        match self {
+            Seen::Before(epoch) => known.made < epoch,
+            Seen::Locked => true,
+        }
+    }
+}
+
 /// Keeps dictionaries from being made and dropped.
 pub(crate) struct Held<'a>(RwLockReadGuard<'a, Option<Names>>);
 
 impl Held<'_> {
-    /// Those of the key spaces `changed`, of a transaction of the epoch `epoch`, that are no dictionary's any more, nor can
-    /// become one as long as this is there.
-    pub(crate) fn gone(&self, changed: &BTreeSet<KeyspaceId>, epoch: InodeId) -> Vec<KeyspaceId> {
-        let known = self.0.iter().flat_map(Names::values).filter(|known| known.made < epoch);
+    /// Those of the key spaces `changed`, of a transaction that has the dictionaries `seen`, that are no dictionary's any more, nor
+    /// can become one as long as this is there.
+    pub(crate) fn gone(&self, changed: &BTreeSet<KeyspaceId>, seen: Seen) -> Vec<KeyspaceId> {
+        let known = self.0.iter().flat_map(Names::values).filter(|known| seen.has(known));
         let there: BTreeSet<KeyspaceId> = known.map(|known| known.pairs).collect();
         changed.difference(&there).copied().collect()
     }
@@ -85,8 +104,8 @@ pub struct Dictionaries {
     options: KeyspaceOptions,
     read_only: bool,
     ids: Arc<IdAllocator>,
-    /// Those of the main view and the epoch of the transaction that these are in, if they are in one.
-    main: Option<(Arc<Dictionaries>, InodeId)>,
+    /// Those of the main view, and which of them the transaction has that these are in, if they are in one.
+    main: Option<(Arc<Dictionaries>, Seen)>,
     /// `None` until they are first asked for. Held for reading by each operation, so that none ends in a key space
     /// that has another owner by then.
     known: RwLock<Option<Names>>,
@@ -137,12 +156,12 @@ impl Dictionaries {
         }
     }
 
-    /// The same as the transaction of the epoch `epoch` has them, whose tree is `store`.
-    pub(crate) fn within(self: &Arc<Self>, store: Arc<dyn Store>, epoch: InodeId) -> Dictionaries {
+    /// The same as a transaction has them that has `seen`, and whose tree is `store`.
+    pub(crate) fn within(self: &Arc<Self>, store: Arc<dyn Store>, seen: Seen) -> Dictionaries {
         let ids = Arc::clone(&self.ids);
         let of_store =
             Dictionaries::new(store, self.names, self.options.compressed, self.read_only, ids);
-        Dictionaries { main: Some((Arc::clone(self), epoch)), ..of_store }
+        Dictionaries { main: Some((Arc::clone(self), seen)), ..of_store }
     }
 
     /// The key space of the names.
@@ -217,13 +236,21 @@ impl Dictionaries {
     /// Runs `with` on the key space of `name`, which stays its own meanwhile.
     fn with<T>(&self, name: &[u8], with: impl FnOnce(KeyspaceId) -> FsResult<T>) -> FsResult<T> {
         let known = self.known()?;
+        if self.locks_names() {
+            self.store.get(self.names, name).map_err(error::store)?;
+        }
         let found = known.as_ref().and_then(|names| names.get(name));
         with(found.filter(|found| self.has(found)).ok_or(FsError::NotFound)?.pairs)
     }
 
     /// Whether a dictionary of the main view is one here, too.
     fn has(&self, known: &Known) -> bool {
-        self.main.as_ref().is_none_or(|(_, epoch)| known.made < *epoch)
+        self.main.as_ref().is_none_or(|(_, seen)| seen.has(known))
+    }
+
+    /// Whether reading the row of a name keeps it as it is.
+    fn locks_names(&self) -> bool {
+        matches!(self.main, Some((_, Seen::Locked)))
     }
 
     /// None is made or dropped as long as the guard is there.
@@ -326,6 +353,10 @@ impl Dictionaries {
     /// The names, in the order of their bytes.
     pub fn list(&self) -> FsResult<Vec<Vec<u8>>> {
         let known = self.known()?;
+        if self.locks_names() {
+            let mut rows = self.store.keys(self.names, KeyRange::all()).map_err(error::store)?;
+            rows.try_for_each(|row| row.map(drop)).map_err(error::store)?;
+        }
         let here = known.iter().flatten().filter(|(_, known)| self.has(known));
         Ok(here.map(|(name, _)| name.clone()).collect())
     }

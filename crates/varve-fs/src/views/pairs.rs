@@ -6,7 +6,7 @@
 //!
 //! A dictionary may be dropped in the main view meanwhile. Then the transaction has none of that name any more, and
 //! if it changed pairs of it its commit is a conflict: they would be pairs of no dictionary, or of a later one that has
-//! the same number.
+//! the same number. A serializable one keeps the dictionaries that it has looked for from being dropped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl VarveFs {
         let views = self.views()?;
         let branch = views.db.open_branch(txn.branch).map_err(error::store)?;
         views.pairs_used.lock().insert(txn.epoch, self.monotonic_ms());
-        Ok(Arc::new(self.dictionaries().within(Arc::new(branch), txn.epoch)))
+        Ok(Arc::new(self.dictionaries().within(Arc::new(branch), txn.seen())))
     }
 
     /// For how long nobody has asked for pairs of a transaction; `None`: nobody has since the store was opened.
@@ -69,7 +69,7 @@ impl VarveFs {
         txn: &Transaction,
         branch: &Branch,
     ) -> Result<(), CommitError> {
-        let gone = held.gone(&self.changed_pairs(branch)?, txn.epoch);
+        let gone = held.gone(&self.changed_pairs(branch)?, txn.seen());
         if gone.is_empty() {
             return Ok(());
         }

@@ -22,6 +22,7 @@ use varve_vfs::{FsError, FsResult};
 use super::serial::SerialStore;
 use super::{ViewName, ViewParts};
 use crate::attrs::ALL_EXECUTE;
+use crate::dictionaries::Seen;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::kept::remove_tree;
@@ -171,6 +172,14 @@ impl Transaction {
     /// The epoch as of which it sees large files; `None`: it sees them as they are.
     pub(super) fn sees_objects_of(&self) -> Option<InodeId> {
         (self.isolation == Isolation::Snapshot).then_some(self.epoch)
+    }
+
+    /// The dictionaries that it has.
+    pub(super) fn seen(&self) -> Seen {
+        match self.isolation {
+            Isolation::Snapshot => Seen::Before(self.epoch),
+            Isolation::Serializable => Seen::Locked,
+        }
     }
 }
 
@@ -353,7 +362,7 @@ impl VarveFs {
                 (Arc::clone(&store) as Arc<dyn Store>, Some(store))
             }
         };
-        let dictionaries = self.dictionaries().within(Arc::clone(&store), txn.epoch);
+        let dictionaries = self.dictionaries().within(Arc::clone(&store), txn.seen());
         let (sees_objects_of, epoch) = (txn.sees_objects_of(), txn.epoch);
         let view = ViewParts { store, dictionaries, sees_objects_of, epoch, serial };
         let fs = self.view_on(view, read_only).map_err(error::store)?;

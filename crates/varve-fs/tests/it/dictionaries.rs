@@ -171,6 +171,38 @@ fn a_dictionary_with_locked_pairs_is_removed_later() {
     assert_eq!(tags.list().unwrap(), [b"others"]);
 }
 
+/// A serializable transaction saw what was written to files after it had begun, but not the dictionaries that were made before that; and
+/// one that had found a dictionary, or none, could meet the opposite later.
+#[test]
+fn a_serializable_transaction_finds_the_dictionaries_that_are_there_and_keeps_them_so() {
+    let fs = open(&sim_store(8, &FormatOptions::default()));
+    let tags = fs.dictionaries();
+    let isolation = Isolation::Serializable;
+    let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    let begun = fs.begin_transaction(InodeId::ROOT, &options).unwrap();
+    let id = begun.name.clone();
+    tags.create(b"since").unwrap();
+    tags.change(b"since", vec![put(b"key", b"1")]).unwrap();
+    let own = fs.transaction_dictionaries(&id).unwrap();
+    assert_eq!(own.get(b"since", b"key").unwrap().as_deref(), Some(&b"1"[..]));
+    assert!(matches!(own.get(b"none", b"key"), Err(FsError::NotFound)));
+    let blocked =
+        |done: FsResult<()>| assert!(matches!(done, Err(FsError::Blocked(_))), "{done:?}");
+    blocked(tags.create(b"none"));
+    blocked(tags.remove(b"since"));
+    tags.create(b"beside").unwrap();
+    assert_eq!(own.list().unwrap(), [&b"beside"[..], b"since"]);
+    blocked(tags.create(b"further"));
+    assert_eq!(tags.list().unwrap(), [&b"beside"[..], b"since"]);
+    own.change(b"since", vec![put(b"key", b"2")]).unwrap();
+    drop(own);
+    let view = fs.open_view(&begun).unwrap();
+    fs.commit_transaction(&id, &view).unwrap();
+    tags.create(b"none").unwrap();
+    assert_eq!(tags.get(b"since", b"key").unwrap().as_deref(), Some(&b"2"[..]));
+    tags.remove(b"since").unwrap();
+}
+
 #[test]
 fn a_crash_anywhere_leaves_a_state_that_existed() {
     for seed in 0..3 {

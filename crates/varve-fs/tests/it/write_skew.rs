@@ -114,6 +114,8 @@ impl Dump {
         for key in keys {
             let [b, t, o] = [base, theirs, ours].map(|dump| dump.0.get(key));
             let value = match () {
+                // It neither makes nor drops any, and has none that was made anew.
+                () if matches!(key, Key::Pair(of, _) if !ours.has_dictionary(of)) => t,
                 () if o == b || o == t => t,
                 () if t == b => o,
                 () => {
@@ -126,10 +128,8 @@ impl Dump {
         if both.is_empty() { Ok(merged) } else { Err(both) }
     }
 
-    /// The same without dictionaries.
-    fn files(&self) -> Dump {
-        let files = self.0.iter().filter(|(key, _)| !matches!(key, Key::Pair(..)));
-        Dump(files.map(|(key, value)| (key.clone(), *value)).collect())
+    fn has_dictionary(&self, name: &[u8]) -> bool {
+        self.0.contains_key(&Key::Pair(name.to_vec(), None))
     }
 
     /// The facts in which they differ.
@@ -509,14 +509,7 @@ impl Run<'_> {
                 if let Some(right) = right {
                     self.tally.compared += 1;
                     let found = self.dump(&self.fs);
-                    match (begun.isolation, found) {
-                        (_, None) => {}
-                        (Isolation::Snapshot, Some(found)) => self.expect_in(&found, &right, &what),
-                        // It sees no dictionary that was made since it began.
-                        (Isolation::Serializable, Some(found)) => {
-                            self.expect_in(&found.files(), &right.files(), &what);
-                        }
-                    }
+                    found.iter().for_each(|found| self.expect_in(found, &right, &what));
                 }
             }
             Err(error) => {
