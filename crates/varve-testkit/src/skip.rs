@@ -1,6 +1,7 @@
 //! What a test leaves out because of the machine it runs on, said so that somebody sees it.
 
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::Stdio;
 
@@ -11,13 +12,23 @@ use crate::Command;
 /// The reasons that this process has given.
 static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
+/// The environment variable with the path of the file that reasons are appended to.
+const RECORD: &str = "VARVE_SKIPS";
+
 /// Says, once for each reason, why something is not tested here. It goes to the standard error output itself: what a test prints by
-/// macros is shown only if it fails.
+/// macros is shown only if it fails. Where the environment variable `VARVE_SKIPS` names a file, the reason is a line there too, so that
+/// a run of all tests can compare what was left out with what it expected.
 pub fn skipped(why: &str) {
     if SAID.lock().insert(why.to_owned()) {
-        // In one piece, between the lines of other tests.
+        // In one piece each, between the lines of other tests.
         let line = format!("skipped: {why}\n");
         let _ = std::io::stderr().write_all(line.as_bytes());
+        if let Some(path) = std::env::var_os(RECORD) {
+            let record = OpenOptions::new().append(true).create(true).open(&path);
+            record
+                .and_then(|mut file| file.write_all(&line.as_bytes()["skipped: ".len()..]))
+                .unwrap_or_else(|error| panic!("{}, named by {RECORD}: {error}", path.display()));
+        }
     }
 }
 
@@ -57,7 +68,9 @@ mod tests {
         }
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "skip::tests::what_is_left_out_is_seen_once"]);
-        let output = command.env("VARVE_TESTKIT_SKIPS", "1").output().unwrap();
+        let record = tempfile::NamedTempFile::new().unwrap();
+        command.env("VARVE_TESTKIT_SKIPS", "1").env(RECORD, record.path());
+        let output = command.output().unwrap();
         assert!(output.status.success());
         let said = String::from_utf8(output.stderr).unwrap();
         let reasons: Vec<&str> = said.lines().filter(|line| line.contains("skipped: ")).collect();
@@ -65,5 +78,8 @@ mod tests {
             reasons,
             ["skipped: the first reason", "skipped: there is no no-such-program on this machine"]
         );
+        let recorded = std::fs::read_to_string(record.path()).unwrap();
+        let recorded: Vec<&str> = recorded.lines().collect();
+        assert_eq!(recorded, ["the first reason", "there is no no-such-program on this machine"]);
     }
 }

@@ -80,12 +80,12 @@ fn a_disk_that_is_plugged_in_anew_is_another() {
     };
     let (image, at) = (image.as_os_str(), mounted.as_os_str());
     if !done("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image]) {
-        return eprintln!("skipped: there is no mkfs.ext4");
+        return varve_testkit::skipped("there is no mkfs.ext4 on this machine");
     }
     let mut ids = Vec::new();
     for _ in 0..2 {
         if !done("mount", &["-o".as_ref(), "loop".as_ref(), image, at]) {
-            return eprintln!("skipped: this user may not mount an image");
+            return varve_testkit::skipped("this user may not mount an image");
         }
         let id = || {
             let env = OsEnv::new();

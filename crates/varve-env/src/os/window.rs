@@ -229,7 +229,7 @@ mod tests {
         fs::fallocate(&fd, fs::FallocateFlags::empty(), 0, LEN).unwrap();
         let window = OsWindow::open(&fd, 5000, LEN - 5000).unwrap();
         if window.is_none() {
-            eprintln!("skipped: the storage of temporary files has no windows");
+            varve_testkit::skipped("the storage of temporary files has no windows");
         }
         Some((fd, window?))
     }
