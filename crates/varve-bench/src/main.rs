@@ -25,6 +25,7 @@ mod run;
 mod scratch;
 mod source_tree;
 mod target;
+mod trace;
 mod transactions;
 mod tree;
 mod versions;
@@ -78,6 +79,9 @@ enum Command {
     },
     /// What ids of inodes would take that say where in a tree a file is: bits and overflows, beside the thesis's (tables 4.1 to 4.4)
     Ids(ids::Options),
+    /// Traces of what file systems were asked: made of logs, generated, analysed
+    #[command(subcommand)]
+    Trace(trace::Command),
     /// Put a setting of the machine back at the end of the standard input, or remove a file
     #[command(hide = true)]
     GiveBack {
@@ -272,6 +276,7 @@ fn main() -> ExitCode {
         Command::Generate(options) => generate::run(&options),
         Command::Fsstats { dir, json } => fsstats::run(&dir, json),
         Command::Ids(options) => ids::run(&options),
+        Command::Trace(command) => trace::run(&command),
         Command::GiveBack { file, value } => keeper::give_back(&file, value.as_deref()),
         Command::Worker { task } => crew::work(&task),
     };

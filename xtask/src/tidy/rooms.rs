@@ -19,6 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("varve-vfs", &["varve-types"]),
     ("varve-fs", &["varve-types", "varve-env", "varve-schema", "varve-engine", "varve-vfs"]),
     ("varve-fuse", &["varve-types", "varve-vfs"]),
+    ("varve-trace", &["varve-schema"]),
     (
         "varve",
         &[
@@ -33,7 +34,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("varve-testkit", &["varve-types", "varve-env", "varve-format", "varve-schema", "varve-vfs"]),
-    ("varve-bench", &["varve-types", "varve-vfs", "varve-fs", "varve"]),
+    ("varve-bench", &["varve-types", "varve-vfs", "varve-fs", "varve-trace", "varve"]),
     ("xtask", &[]),
 ];
 

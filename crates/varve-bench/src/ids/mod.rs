@@ -1,6 +1,6 @@
 //! `varve-bench ids`: how well ids of inodes can say where in the tree a file is (Sinnamohideen, thesis, 4.5).
 //!
-//! 1. Read the [`shape`] of a namespace: a tree of files, a dump, or one that the generator thinks up.
+//! 1. Read the [`shape`] of a namespace: a tree of files, a dump, a trace, or one that the generator thinks up.
 //! 2. [`measure`] what ids by the child-closest policy (4.2) take: bits where slots are as wide as each directory needs, and overflows
 //!    where ids, and slots, have fixed widths.
 //! 3. Print that as the thesis's tables 4.1 to 4.4 beside what it found for its traces ([`thesis`]), and figure 4.7 as quantiles or a
@@ -10,9 +10,11 @@ mod measure;
 mod shape;
 mod thesis;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use varve_trace::Reader;
 
 use crate::chart::{Axis, Chart};
 use crate::{Failure, output};
@@ -26,7 +28,7 @@ const SHARES: [(&str, f64); 6] =
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// A tree of files, or a dump that `varve dump` wrote (`-`: the standard input)
+    /// A tree of files, a dump that `varve dump` wrote (`-`: the standard input), or a trace, for the tree that it tells of
     #[arg(required_unless_present = "generate")]
     from: Option<PathBuf>,
     /// Think up a namespace of so many files instead, like those found in use
@@ -202,10 +204,16 @@ fn write_chart(chart: &Chart, dir: &Path) -> Result<(), Failure> {
     Ok(written.map_err(|error| format!("cannot write {}: {error}", path.display()))?)
 }
 
+/// Whether a file begins as a trace does.
+fn is_trace(path: &Path) -> bool {
+    path != Path::new("-") && File::open(path).is_ok_and(|file| Reader::new(file).is_ok())
+}
+
 /// Measures and prints.
 pub(crate) fn run(options: &Options) -> Result<(), Failure> {
     let shape = match (&options.from, options.generate) {
         (Some(tree), _) if tree.is_dir() => Shape::of_tree(tree)?,
+        (Some(trace), _) if is_trace(trace) => Shape::of_trace(trace)?,
         (Some(dump), _) => Shape::of_dump(dump)?,
         (None, files) => Shape::generated(files.unwrap_or(0), options.seed)?,
     };

@@ -1,6 +1,6 @@
 //! The shape of a namespace: which directory is in which, and how many files and directories each holds.
 //!
-//! It comes from a tree of files, from a dump, or from the generator. Names, sizes and attributes are of no interest to how ids are
+//! It comes from a tree of files, from a dump, from what a trace tells of a tree, or from the generator. Names, sizes and attributes are of no interest to how ids are
 //! given. Memory: 24 bytes per directory, and while a dump is read a table of the numbers of directories.
 
 use std::collections::HashMap;
@@ -11,6 +11,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::Failure;
+use crate::trace::for_each_record;
 use crate::tree::Tree;
 use crate::walk::{Visitor, walk};
 
@@ -81,6 +82,29 @@ impl Shape {
             false => Shape::of_lines(&mut BufReader::new(File::open(path)?)),
         };
         read().map_err(|error| format!("{}: {error}", path.display()).into())
+    }
+
+    /// The shape of the tree that a trace tells of. Directories whose parent it does not name are put into one that is made for them, if there
+    /// are several (4.5.1).
+    pub(super) fn of_trace(path: &Path) -> Result<Shape, Failure> {
+        let mut tree = varve_trace::Tree::new();
+        for_each_record(path, &mut |record| {
+            tree.learn(record);
+            Ok(())
+        })?;
+        let mut dirs = tree.directories();
+        // The order of a hash table is another each time.
+        dirs.sort_unstable_by_key(|dir| dir.object);
+        let roots: Vec<u64> =
+            dirs.iter().filter(|dir| dir.parent.is_none()).map(|dir| dir.object).collect();
+        let above = match roots[..] {
+            [root] => root,
+            _ => u64::MAX,
+        };
+        let inodes = dirs.iter().map(|dir| (dir.object, dir.parent.unwrap_or(above), dir.files));
+        let made = (roots.len() != 1).then_some((above, above, 0));
+        Shape::of_inodes(&inodes.chain(made).collect::<Vec<_>>())
+            .map_err(|error| format!("{}: {error}", path.display()).into())
     }
 
     fn of_lines(lines: &mut dyn BufRead) -> Result<Shape, Failure> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{bench, report};
-use varve_testkit::skipped;
+use varve_testkit::{eventually, skipped};
 
 #[test]
 fn a_generated_tree_has_the_statistics_that_were_asked_for() {
@@ -61,6 +61,66 @@ fn a_tree_that_is_made_takes_the_ids_of_the_one_thought_up() {
 }
 
 #[test]
+fn a_trace_is_made_shown_and_analysed() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("text").to_owned();
+    let (log, trace, plots) = (path("log"), path("trace"), path("plots"));
+    fs::write(
+        &log,
+        "1 1.000001 mkdir(\"/d\", 0777) = 0\n1 1.5 creat(\"/d/f\", 0644) = 3 <0.000020>\n\
+         1 2.0 rename(\"/d/f\", \"/e/g\") = 0\n1 2.1 stat(\"/e/g\", {}) = 0\nhello\n",
+    )
+    .expect("log");
+    let import = ["trace", "import", "--from", "strace", &log, &trace];
+    let imported = bench(dir.path(), &import);
+    assert!(imported.status.success());
+    assert!(String::from_utf8_lossy(&imported.stdout).starts_with("4 operations out of 5 lines"));
+    assert!(!bench(dir.path(), &import).status.success(), "it is there already");
+    let shown = bench(dir.path(), &["trace", "show", &trace]);
+    assert_eq!(
+        String::from_utf8_lossy(&shown.stdout),
+        "1.000001 1 mkdir 1/d = 2/\n1.500000 1 create 2/f = 3 20 us\n2.000000 0 known 1/e = 4/\n\
+         2.000000 1 rename 2/f -> 4/g = 3\n2.100000 1 getattr 4/g = 3\n"
+    );
+    let found = report(dir.path(), &["trace", "analyze", &trace, "--json", "--plots", &plots]);
+    assert_eq!(
+        (&found["operations"], &found["changed_together"]["near_renames"]),
+        (&4.into(), &1.into())
+    );
+    for chart in ["mix.svg", "rate.svg", "popularity.svg"] {
+        assert!(fs::read_to_string(dir.path().join("plots").join(chart)).is_ok(), "{chart}");
+    }
+    let ids = report(dir.path(), &["ids", &trace, "--json"]);
+    assert_eq!(
+        (&ids["properties"]["files"], &ids["properties"]["directories"]),
+        (&1.into(), &3.into())
+    );
+    let bytes = fs::read(&trace).expect("trace");
+    fs::write(&trace, &bytes[..bytes.len() - 3]).expect("cut");
+    let cut = bench(dir.path(), &["trace", "analyze", &trace]);
+    let said = String::from_utf8_lossy(&cut.stderr);
+    assert!(cut.status.success() && said.contains("ends in the middle of a frame"), "{said}");
+    fs::write(&trace, "varvetrc\x01\x05\0\0\0abcdefghi").expect("damaged");
+    let damaged = bench(dir.path(), &["trace", "analyze", &trace]);
+    let said = String::from_utf8_lossy(&damaged.stderr);
+    assert!(!damaged.status.success() && said.contains("frame 0 at offset 9 is damaged"), "{said}");
+    let generated = path("generated");
+    let generate = [
+        "trace",
+        "generate",
+        "--mix",
+        "eecs",
+        "--files",
+        "1000",
+        "--operations",
+        "5000",
+        &generated,
+    ];
+    assert!(bench(dir.path(), &generate).status.success());
+    assert_eq!(report(dir.path(), &["trace", "analyze", &generated, "--json"])["operations"], 5000);
+}
+
+#[test]
 fn charts_and_tables_are_made() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let (path, plots) = (dir.path().join("here"), dir.path().join("plots"));
@@ -82,15 +142,15 @@ fn charts_and_tables_are_made() {
     }
 }
 
-/// The process that gives huge pages back for the run `run`, and its name.
-fn keeper_of(run: u32) -> Option<(Pid, String)> {
+/// The process that gives huge pages back for the run `run`, once it has its own name.
+fn keeper_of(run: u32) -> Option<Pid> {
     let parent = format!("PPid:\t{run}\n");
     let processes = fs::read_dir("/proc").expect("processes").flatten();
     processes.map(|process| process.path()).find_map(|process| {
         let read = |name: &str| fs::read_to_string(process.join(name)).unwrap_or_default();
         let is_it = read("status").contains(&parent) && read("cmdline").contains("give-back");
         let id = process.file_name()?.to_str()?.parse().ok()?;
-        is_it.then_some((Pid::from_raw(id)?, read("comm")))
+        Pid::from_raw(id).filter(|_| is_it && read("comm") == "give-back\n")
     })
 }
 
@@ -130,7 +190,12 @@ fn memory_is_given_back_whoever_of_both_is_left() {
             .spawn()
             .expect("the program starts");
         let held = wait_for(before + 2);
-        let (keeper, name) = keeper_of(child.id()).expect("who gives back");
+        let mut keeper = None;
+        eventually("a keeper has its name", || {
+            keeper = keeper_of(child.id());
+            keeper.is_some()
+        });
+        let keeper = keeper.expect("a keeper");
         if is_keeper_killed {
             kill_process(keeper, Signal::KILL).expect("it is killed");
             kill_process(Pid::from_child(&child), Signal::TERM).expect("it is told");
@@ -140,7 +205,6 @@ fn memory_is_given_back_whoever_of_both_is_left() {
         child.wait().expect("it ends");
         let after = wait_for(before);
         assert_eq!((held, after), (Some(before + 2), Some(before)), "{is_keeper_killed}");
-        assert_eq!(name, "give-back\n");
     }
 }
 
