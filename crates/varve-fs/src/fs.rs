@@ -592,12 +592,14 @@ impl VarveFs {
         if ends && !self.options.read_only {
             self.drop_known_orphans();
         }
-        if let Err(error) = covered.and_then(|()| self.reaper.sync_and_drain()) {
+        let synced = covered.and_then(|()| self.reaper.sync_and_drain()).map_err(|error| {
             log::warn!("the last sync failed: {error}");
-        }
+            StoreError::Poisoned { cause: error.to_string() }
+        });
         self.close_sources();
+        // Of two failures that of the store says more.
         let closed = self.store.close();
-        (self.lock.lock().take(), closed)
+        (self.lock.lock().take(), closed.and(synced))
     }
 
     /// Of the main view: lets go of the states that clones read from.

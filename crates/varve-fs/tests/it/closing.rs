@@ -1,12 +1,12 @@
 //! What closing does not wait for, and what it leaves to the next mount.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
-use varve_env::{Env, FileKind};
+use varve_env::{Env, FileKind, OpenMode};
 use varve_fs::fsck::{CheckOptions, Finding, check_store};
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_vfs::Vfs;
@@ -39,12 +39,16 @@ fn findings(sim: &Arc<SimEnv>) -> Vec<Finding> {
 }
 
 fn objects(sim: &SimEnv) -> usize {
-    let (mut dirs, mut files) = (vec![Path::new(STORE).join("objects")], 0);
+    object_paths(sim).len()
+}
+
+fn object_paths(sim: &SimEnv) -> Vec<PathBuf> {
+    let (mut dirs, mut files) = (vec![Path::new(STORE).join("objects")], Vec::new());
     while let Some(dir) = dirs.pop() {
         for item in sim.list(&dir).unwrap() {
             match item.kind {
                 FileKind::Dir => dirs.push(dir.join(&item.name)),
-                _ => files += 1,
+                _ => files.push(dir.join(&item.name)),
             }
         }
     }
@@ -218,4 +222,23 @@ fn an_object_that_cannot_be_removed_keeps_no_other_there() {
     fs.sync().unwrap();
     assert_eq!(objects(&env), 0);
     assert!(fs.check(&mut |_| ()).unwrap().is_spotless());
+}
+
+/// The failure of the last sync was only logged: what had been written to a large file after its rows were durable was lost, and the store
+/// said to be closed.
+#[test]
+fn a_store_whose_last_sync_fails_is_not_said_to_be_closed() {
+    let sim = formatted();
+    let fs = open(Arc::<SimEnv>::clone(&sim));
+    let ino = fs.mk(ROOT, "large");
+    let handle = fs.open_as(ino, BOTH);
+    fs.write(ino, handle, 0, &[1; 5000], false).unwrap();
+    fs.sync().unwrap();
+    // As the kernel does it, past the rows.
+    let path = object_paths(&sim).remove(0);
+    sim.open(&path, OpenMode::ReadWrite).unwrap().write_all_at(&[2; 5000], 0).unwrap();
+    let path_suffix = path.display().to_string();
+    sim.fail(FaultRule { path_suffix, op: SimOp::Sync, nth: 1, errno: 5, sticky: true });
+    let error = fs.close().unwrap_err();
+    assert!(error.to_string().contains("cannot sync"), "{error}");
 }

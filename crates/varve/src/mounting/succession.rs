@@ -18,6 +18,7 @@ use std::thread;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use varve_env::os::OsEnv;
 use varve_fs::HandedOver;
 use varve_fuse::{DEAD, Ended, Paused, Session, StopHandle};
@@ -88,12 +89,20 @@ pub(super) fn serve_on(
             Ok(Ended::Paused(paused)) => paused,
             ended => {
                 desk.close();
+                let witnesses = control.as_ref().map(Control::take_witnesses);
                 // Before the store is let go of: who waits for that listens on sockets of the same names.
                 drop((control, pairs));
                 let closed = file_system.close();
                 log::info!("{} is closed", store.display());
-                ended?;
-                return closed;
+                let ended = ended.map(drop).map_err(Error::from).and(closed);
+                let report = || match &ended {
+                    Ok(()) => Report::Done(Value::Null),
+                    Err(error) => Report::of(error),
+                };
+                for mut client in witnesses.into_iter().flatten() {
+                    answer(&mut client, &report());
+                }
+                return ended;
             }
         };
         let order = control.as_ref().and_then(Control::take_order);

@@ -10,7 +10,8 @@ use varve_fuse::{
 
 use super::find::present_mount;
 use crate::store::{self, Holder};
-use crate::views::store_and_view;
+use crate::upgrade::control::End;
+use crate::views::{Asked, store_and_view};
 use crate::{Error, Result};
 
 /// How long a daemon may take to write back and let go.
@@ -36,7 +37,8 @@ pub struct Unmounted {
     pub is_closed: Option<bool>,
 }
 
-/// Unmounts `dir` and, unless `mode` is lazy or the store is mounted elsewhere too, waits until the daemon has closed the store.
+/// Unmounts `dir` and, unless `mode` is lazy or the store is mounted elsewhere too, waits until the daemon has closed the store. Fails
+/// as the daemon does.
 pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
     let mount = present_mount(dir)?.filter(|mount| is_at(mount, dir)).ok_or_else(|| {
         Error::failed(format!("no Varve store is mounted on {}", dir.display()))
@@ -45,6 +47,13 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
     // Of a dead mount it may be one that only looks.
     let serving = holder(&mount).filter(|holder| holder.mount_point.is_some());
     let served_by = serving.and_then(|holder| holder.pid);
+    // Before there is an end to be told of.
+    let mut end = match mode {
+        UnmountMode::Lazy => None,
+        UnmountMode::Plain | UnmountMode::Force => {
+            Asked::on(dir, &mount).ok().and_then(|asked| End::ask(&asked))
+        }
+    };
     let unmounted = super::views::unmount_below(&mount.dir, mode)
         .and_then(|()| unmount_that(mount.id, &mount.dir, mode));
     match unmounted {
@@ -54,7 +63,9 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
     }
     let elsewhere = match mode {
         UnmountMode::Lazy => None,
-        UnmountMode::Plain | UnmountMode::Force => wait_until_closed(&mount, served_by)?,
+        UnmountMode::Plain | UnmountMode::Force => {
+            wait_until_closed(&mount, served_by, end.as_mut())?
+        }
     };
     let is_seen = store::is_store(&store_and_view(&mount.source).0);
     let is_closed = match mode {
@@ -65,21 +76,32 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
     Ok(Unmounted { mount, elsewhere, is_closed })
 }
 
-/// Waits until the process `served_by` has closed the store of `mount`, which is gone; where else the store is mounted if it
-/// goes on.
-fn wait_until_closed(mount: &MountPoint, served_by: Option<u32>) -> Result<Option<PathBuf>> {
+/// Waits until the process `served_by` has closed the store of `mount`, which is gone, and told how its `end` was, if it tells; where
+/// else the store is mounted if it goes on.
+fn wait_until_closed(
+    mount: &MountPoint,
+    served_by: Option<u32>,
+    mut end: Option<&mut End>,
+) -> Result<Option<PathBuf>> {
     let begin = Instant::now();
     let mut held_by = None;
-    // Another has it open by now, or one that only looks: not what was unmounted.
-    while let Some(holder) = holder(mount).filter(|holder| holder.pid == served_by) {
-        if let Some(elsewhere) = elsewhere(mount, &holder) {
+    let mut ended = None;
+    loop {
+        // Another has it open by now, or one that only looks: not what was unmounted.
+        let holder = holder(mount).filter(|holder| holder.pid == served_by);
+        // Where the storage fails nobody sees who has the store, and the daemon still closes it.
+        if holder.is_none() && (end.is_none() || ended.is_some()) {
+            break;
+        }
+        if let Some(elsewhere) = elsewhere(mount, holder.as_ref()) {
             return Ok(Some(elsewhere));
         }
         if begin.elapsed() > RELEASE_WAIT_MAX {
+            let describe = |holder: Holder| holder.describe();
             return Err(Error::failed(format!(
                 "{} is unmounted, but {} has not closed it in {} seconds",
                 Path::new(&mount.source).display(),
-                holder.describe(),
+                holder.map_or_else(|| "its daemon".to_owned(), describe),
                 RELEASE_WAIT_MAX.as_secs()
             ))
             .hint(match held_by.filter(|copies: &String| !copies.is_empty()) {
@@ -97,9 +119,17 @@ fn wait_until_closed(mount: &MountPoint, served_by: Option<u32>) -> Result<Optio
             }
             held_by = Some(copies);
         }
-        thread::sleep(RELEASE_POLL);
+        match end.as_deref_mut().filter(|_| ended.is_none()) {
+            Some(end) => ended = end.hear(RELEASE_POLL),
+            None => thread::sleep(RELEASE_POLL),
+        }
     }
-    Ok(None)
+    let store = Path::new(&mount.source).display();
+    ended.unwrap_or(Ok(())).map(|()| None).map_err(|error| {
+        let text = format!("{store} is unmounted, but its daemon failed: {}", error.message());
+        let hint = format!("look at the storage below; `varve fsck {store}` tells what is there");
+        Error::failed(text).with_status(error.status()).hint(hint)
+    })
 }
 
 /// The processes, for people, that have a copy of `mount` in mount namespaces of their own.
@@ -126,12 +156,14 @@ fn holder(mount: &MountPoint) -> Option<Holder> {
 /// Where `holder` serves the store of `mount` still: on another place of the same mount, or where it has mounted it itself if
 /// `mount` was a dead one. A directory above may have been renamed meanwhile, so nothing is told by the place alone. Dead ones may be
 /// left below.
-fn elsewhere(mount: &MountPoint, holder: &Holder) -> Option<PathBuf> {
-    let theirs = holder.pid.map(find_mounts_of).and_then(|mounts| mounts.ok());
+fn elsewhere(mount: &MountPoint, holder: Option<&Holder>) -> Option<PathBuf> {
+    let theirs = holder.and_then(|holder| holder.pid).map(find_mounts_of);
+    let theirs = theirs.and_then(|mounts| mounts.ok());
     let mounts = find_mounts().unwrap_or_default().into_iter().chain(theirs.unwrap_or_default());
     let mut same = mounts.filter(|other| other.source == mount.source);
     let is_served = |other: &MountPoint| {
-        other.connection == mount.connection || holder.mount_point.as_ref() == Some(&other.dir)
+        let mounted = holder.and_then(|holder| holder.mount_point.as_ref());
+        other.connection == mount.connection || mounted == Some(&other.dir)
     };
     same.find(|other| is_served(other) && !is_dead(&other.dir)).map(|other| other.dir)
 }

@@ -4,8 +4,10 @@
 //! client: {"upgrade": {"binary": PATH}} LF  -->  daemon
 //! client: {"views": ...} LF              -->  daemon
 //! client: "redesign" LF                  -->  daemon
+//! client: "end" LF                       -->  daemon
 //! client <--  {"ready": ...} LF  or  {"failed": ...} LF      by the daemon, or by its successor
 //! client <--  {"done": ...} LF  or  {"failed": ...} LF       if it is about views or a step of a redesign; streams: `transfer.rs`
+//! client <--  {"done": null} LF, then the same or {"failed": ...} LF      at once, and when the daemon has ended: who asked for its end
 //! client <--  {"at": ...} LF                                 before that, if he has asked to be told how far it is; he says LF to each
 //! ```
 //!
@@ -16,7 +18,7 @@
 //! 4. Nobody works with views any more, until the mount is served again (`mounting::door`), and their mounts are taken away.
 //! 5. The order is left for the serving thread and the session paused. Whoever serves next answers the client.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -26,6 +28,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde_json::Value;
 use varve_env::os::peer::peer_of;
@@ -50,6 +53,8 @@ const HEARD_MAX: usize = 64;
 const REQUESTS_MAX: usize = 256;
 /// Transactions that are ended beside those, as what the others wait for.
 const ENDS_MAX: usize = 32;
+/// Clients that wait to be told how the daemon ends.
+const WITNESSES_MAX: usize = 64;
 /// How long a client may take to say what it wants, and to hear.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a binary may take to say whether it can take over.
@@ -93,6 +98,28 @@ struct Desk {
     pause: Option<PauseHandle>,
     views: Option<Arc<ViewDesk>>,
     order: Option<Order>,
+    witnesses: Witnesses,
+}
+
+/// Who is told how the daemon ends.
+#[derive(Default)]
+struct Witnesses {
+    clients: Vec<UnixStream>,
+    /// They have been taken: nobody who comes now would be told.
+    are_taken: bool,
+}
+
+impl Witnesses {
+    /// Says to `client` that it will be told, and keeps it.
+    fn admit(&mut self, mut client: UnixStream) {
+        self.clients.retain(is_connected);
+        if self.are_taken || self.clients.len() >= WITNESSES_MAX {
+            let error = Error::failed("the daemon tells nobody else how it ends");
+            return answer(&mut client, &Report::of(&error.hint("wait until the store is free")));
+        }
+        answer(&mut client, &Report::Done(Value::Null));
+        self.clients.push(client);
+    }
 }
 
 impl Control {
@@ -125,6 +152,58 @@ impl Control {
         (desk.pause, desk.views) = (None, None);
         desk.order.take()
     }
+
+    /// Those who asked to be told how the daemon ends. Nobody else is from now on.
+    pub(crate) fn take_witnesses(&self) -> Vec<UnixStream> {
+        let witnesses = &mut self.desk.lock().witnesses;
+        witnesses.are_taken = true;
+        std::mem::take(&mut witnesses.clients)
+    }
+}
+
+/// What a daemon has promised: to tell how it ends.
+pub(crate) struct End {
+    daemon: BufReader<UnixStream>,
+    line: Vec<u8>,
+}
+
+impl End {
+    /// Asks the daemon of `asked`; `None` if none answers, or it is of an earlier version.
+    pub(crate) fn ask(asked: &Asked) -> Option<End> {
+        let reached = connect(&asked.store);
+        let unheard = |error| Error::io("ask", &asked.store, &error);
+        let mut daemon = asked.answered_by(reached, unheard).ok()?;
+        let mut line = serde_json::to_string(&Request::End).ok()?;
+        line.push('\n');
+        daemon.write_all(line.as_bytes()).ok()?;
+        let mut end = End { daemon: BufReader::new(daemon), line: Vec::new() };
+        end.hear(CLIENT_PATIENCE)?.ok()?;
+        Some(end)
+    }
+
+    /// What it says within `patience`; an error also if it has hung up and said nothing.
+    pub(crate) fn hear(&mut self, patience: Duration) -> Option<Result<()>> {
+        let read = self.daemon.get_ref().set_read_timeout(Some(patience));
+        match read.and_then(|()| self.daemon.read_until(b'\n', &mut self.line)) {
+            Err(error) if is_timeout(&error) => return None,
+            Ok(_) | Err(_) => {}
+        }
+        let report = serde_json::from_slice::<Report>(&std::mem::take(&mut self.line));
+        let silent =
+            |_| Err(Error::failed("it ended without closing the store, as when it is killed"));
+        Some(report.map_or_else(silent, |report| report.into_value().map(drop)))
+    }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// Whether a client, who has nothing more to say, has not hung up.
+fn is_connected(client: &UnixStream) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let said = rustix::net::recv(client, &mut [0; 1], flags);
+    said.is_ok_and(|(_, len)| len > 0) || said == Err(Errno::AGAIN)
 }
 
 /// Connects to the daemon that has the store `store` open.
@@ -270,6 +349,7 @@ fn serve(mut client: UnixStream, request: Request, desk: &Mutex<Desk>) {
             answer(&mut client, &report(done));
         }
         Request::Upgrade { binary } => upgrade(client, binary, desk),
+        Request::End => desk.lock().witnesses.admit(client),
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) enum Request {
     Views(ViewRequest),
     /// Take the next step to make all tables what the store's design says.
     Redesign,
+    /// Say now that this was heard, and later, when the store is closed, how that went.
+    End,
 }
 
 /// What a client may ask for about views.
@@ -151,10 +153,11 @@ mod tests {
 
     use super::*;
 
-    const SAID: [&str; 10] = [
+    const SAID: [&str; 11] = [
         r#"{"upgrade":{"binary":"/usr/bin/varve"}}"#,
         r#"{"upgrade":{"binary":[47,255,254]}}"#,
         r#""redesign""#,
+        r#""end""#,
         r#"{"views":"list_snapshots"}"#,
         r#"{"views":{"rollback":{"name":"before","dry_run":true}}}"#,
         r#"{"views":{"rollback":{"name":"before","dry_run":false,"watched":true}}}"#,

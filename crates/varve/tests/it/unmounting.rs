@@ -1,15 +1,17 @@
 //! What is said of a store after its unmount, and who is waited for.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use varve_testkit::{Command, eventually};
+use varve_testkit::{Command, eventually, skipped};
 
-use crate::harness::{Mount, can_mount, fails, json, run, stderr, varve, without_namespaces};
+use crate::harness::{
+    Mount, can_mount, fails, json, python, run, stderr, varve, without_namespaces,
+};
 
 /// What `varve umount` tells once nobody uses the mount on `dir`.
 fn told_of_umount(dir: &Path) -> Value {
@@ -169,4 +171,86 @@ fn who_has_a_copy_of_a_mount_is_named() {
     copy.wait().unwrap();
     assert!(umount.wait().unwrap().success());
     mount.mount();
+}
+
+/// An ext4 of its own in a directory, and a store on it that is mounted.
+struct OnExt4(tempfile::TempDir);
+
+impl OnExt4 {
+    /// `None`, which is said, where there can be none.
+    fn new() -> Option<OnExt4> {
+        let on = OnExt4(tempfile::tempdir().unwrap());
+        File::create_new(on.at("image")).unwrap().set_len(64 << 20).unwrap();
+        ["low", "mnt"].iter().for_each(|dir| fs::create_dir(on.at(dir)).unwrap());
+        let done = |command: &mut Command| command.output().is_ok_and(|done| done.status.success());
+        if !done(Command::new("mkfs.ext4").arg("-q").arg(on.at("image")))
+            || !done(
+                Command::new("mount").args(["-o", "loop"]).args([on.at("image"), on.at("low")]),
+            )
+        {
+            skipped("no ext4 can be made and mounted here");
+            return None;
+        }
+        run(varve().arg("format").arg(on.at("low/store")));
+        run(varve().arg("mount").args([on.at("low/store"), on.at("mnt")]));
+        Some(on)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+impl Drop for OnExt4 {
+    fn drop(&mut self) {
+        for dir in ["mnt", "low"] {
+            let _ = rustix::mount::unmount(self.at(dir), rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// The store was said to be closed, with status 0, where the last sync had failed and the daemon had ended with status 1.
+#[test]
+fn a_store_whose_daemon_failed_is_not_said_to_be_closed() {
+    if !can_mount() {
+        return;
+    }
+    let _apart = without_namespaces();
+    for (file, len) in [("small", 100), ("large", 1 << 20)] {
+        let Some(on) = OnExt4::new() else { return };
+        fs::write(on.at("mnt").join(file), vec![1; len]).unwrap();
+        // EXT4_IOC_SHUTDOWN without a flush of its log: from now on each write fails, as where the disk is gone.
+        let program = "import fcntl, os, struct\n\
+             fcntl.ioctl(os.open('low', os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
+        if !python(on.0.path(), program) {
+            return;
+        }
+        let said = fails(varve().arg("umount").arg(on.at("mnt")), 1);
+        assert!(said.contains(" is unmounted, but its daemon failed: "), "{said}");
+        assert!(said.contains("cannot sync") && said.contains("(os error 5)"), "{said}");
+    }
+}
+
+/// The same where it had been killed while it closed the store.
+#[test]
+fn a_store_whose_daemon_was_killed_is_not_said_to_be_closed() {
+    let Some(mount) = Mount::new() else { return };
+    let _apart = without_namespaces();
+    let daemon = mount.daemon();
+    let kill = |signal| rustix::process::kill_process(daemon, signal).unwrap();
+    // As it does not close the store as long as a copy of the mount is there.
+    let mut copy = with_a_copy();
+    let mut umount =
+        varve().arg("umount").arg(mount.path()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the mount is gone here", || !find(&mount));
+    kill(rustix::process::Signal::KILL);
+    assert_eq!(umount.wait().unwrap().code(), Some(1));
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+    mount.mount();
+}
+
+/// Whether it is mounted where this process is.
+fn find(mount: &Mount) -> bool {
+    varve_fuse::find_mounts().unwrap().iter().any(|found| found.dir == mount.path())
 }
