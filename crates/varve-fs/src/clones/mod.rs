@@ -66,11 +66,12 @@ impl VarveFs {
     ) -> FsResult<InodeId> {
         self.writable()?;
         self.check_name(parent, name)?;
-        let sources = self.sources()?;
+        // In a view there are no clones.
+        let (views, sources) = (self.views()?, self.sources()?);
         if original.snapshot.is_none() {
             self.settle_before_view()?;
         }
-        let changing = self.views()?.lock_changes();
+        let changing = views.lock_changes();
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
         let (guards, _) = self.lock_unfolded(parent, &[RowKey::inode(parent), key])?;
         if self.entry_row(key)?.find(name.as_bytes()).is_some() {

@@ -109,6 +109,11 @@ impl Marks {
         self.count.store(table.slots.len(), Ordering::Relaxed);
     }
 
+    /// Whether they are the main view's.
+    pub(super) fn are_of_main(&self) -> bool {
+        self.of == MarksOf::Main
+    }
+
     /// Whether a directory was marked since the last call; what earlier mounts left does not count.
     pub(super) fn take_news(&self) -> bool {
         self.news.swap(false, Ordering::Relaxed)

@@ -52,8 +52,12 @@ impl Accounts {
         self.marks.count() > room - room / 4 && !self.asked.swap(true, Ordering::Relaxed)
     }
 
-    /// Lets `max` of the marked directories tell, and those above them. Who waits for `telling` has it in between.
+    /// Lets `max` of the marked directories tell, and those above them; in a view none, as its commit relies on. Who waits for
+    /// `telling` has it in between.
     fn tell_marked(&self, telling: &mut MutexGuard<'_, ()>, max: usize) {
+        if !self.marks.are_of_main() {
+            return;
+        }
         self.asked.store(false, Ordering::Relaxed);
         self.set_room();
         let mut left: BTreeSet<InodeId> = self.marks.dirs().into_iter().take(max).collect();

@@ -809,3 +809,27 @@ fn a_directory_of_a_clone_that_others_unfold_is_unfolded_for_a_serializable_tran
         sound(&fs);
     }
 }
+
+/// What was asked for a clone in a transaction was refused, but its directories had told those above what they hold: the commit of what
+/// the main view had changed there meanwhile left a directory that nobody would let tell.
+#[test]
+fn a_transaction_that_is_asked_for_a_clone_changes_nothing() {
+    let fs = open(&sim_store(8, &FormatOptions::default()));
+    let above = fs.mk_dir(ROOT, "above");
+    let dir = fs.mk_dir(above, "dir");
+    // One that has the directory locked keeps it from telling before the other begins.
+    let (holder, holding) = begin(&fs, Isolation::Serializable);
+    fs.mk(dir, "before");
+    let perm = SetAttr { perm: Some(0o700), ..SetAttr::default() };
+    holding.setattr(Caller::ROOT, dir, perm).unwrap();
+    let (id, view) = begin(&fs, Isolation::Snapshot);
+    drop(holding);
+    fs.abort_transaction(&holder).unwrap();
+    let original = Original { snapshot: None, dir: ROOT, name: Some(name("above")) };
+    let refused = view.do_clone(original, ROOT, name("clone"));
+    assert!(matches!(refused, Err(FsError::NotSupported(_))), "{refused:?}");
+    view.mk(above, "of the transaction");
+    fs.mk(dir, "beside");
+    fs.commit_transaction(&id, &view).unwrap();
+    sound(&fs);
+}
