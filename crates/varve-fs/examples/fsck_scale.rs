@@ -30,7 +30,7 @@ use varve_schema::{
     Body, Content, DirInfo, EntryRow, FileKind, Inode, META, NameHasher, RowKey, Times, Usage,
     encode_inode_row, put_varint,
 };
-use varve_types::{InodeId, KeyspaceId, Timestamp};
+use varve_types::{FileFlags, InodeId, KeyspaceId, Timestamp};
 
 const FILES_PER_DIR: u64 = 99;
 const FAN_OUT: u64 = 100;
@@ -85,6 +85,7 @@ fn blank(ino: InodeId, kind: FileKind, size: u64, content: Content) -> Inode {
         size,
         times: Times::all(Timestamp::EPOCH),
         has_xattrs: false,
+        flags: FileFlags::default(),
         home: None,
         content,
     }

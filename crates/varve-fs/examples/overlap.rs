@@ -27,6 +27,7 @@ const WRITE: OpenFlags = OpenFlags {
     read: false,
     write: true,
     append: false,
+    appends: false,
     truncate: false,
     exclusive: false,
     sync: false,

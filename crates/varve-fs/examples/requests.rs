@@ -28,6 +28,7 @@ const WRITE: OpenFlags = OpenFlags {
     read: false,
     write: true,
     append: false,
+    appends: false,
     truncate: false,
     exclusive: true,
     sync: false,

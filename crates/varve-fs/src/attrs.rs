@@ -8,6 +8,7 @@ use varve_vfs::{
     AccessMode, Attr, Caller, FileType, FsError, FsResult, SetAttr, SetIdTaken, SetTime,
 };
 
+use crate::flags::check_sets;
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::options::Atime;
@@ -116,6 +117,7 @@ impl VarveFs {
                 return Err(FsError::FileTooLarge);
             }
         }
+        check_sets(&held.inode, &set)?;
         if sizes {
             self.revive(&mut held)?;
         }
@@ -198,6 +200,9 @@ impl VarveFs {
             (u16::from(mode.read) << 2) | (u16::from(mode.write) << 1) | u16::from(mode.execute);
         if mode.write && self.options.read_only && file_kind_is_stored(inode.kind) {
             return Err(FsError::ReadOnly);
+        }
+        if mode.write && inode.flags.immutable() {
+            return Err(FsError::NotPermitted);
         }
         if caller.uid == 0 {
             let executable = inode.kind == FileKind::Directory || inode.perm & 0o111 != 0;

@@ -18,7 +18,7 @@ use varve_schema::key::STORE_ID;
 use varve_schema::{
     Content, DATA, DICTIONARIES, DirInfo, FileKind, Inode, META, NameHasher, Times,
 };
-use varve_types::{InodeId, KeyspaceId};
+use varve_types::{FileFlags, InodeId, KeyspaceId};
 use varve_vfs::FsError;
 
 use crate::clones::{Ground, Sources};
@@ -274,6 +274,7 @@ fn write_root(
         size: 0,
         times: Times::all(env.now()),
         has_xattrs: false,
+        flags: FileFlags::default(),
         home: None,
         content: Content::Directory(DirInfo::new(InodeId::ROOT, None)),
     });

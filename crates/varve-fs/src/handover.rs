@@ -103,10 +103,19 @@ impl VarveFs {
             });
         });
         self.handles.for_each(&mut |handle, file| {
-            let OpenFlags { read, write, append, sync, execute, .. } = file.flags;
+            let OpenFlags { read, write, append, appends, sync, execute, .. } = file.flags;
             let (ino, passthrough) = (file.node.ino, file.passthrough);
-            let open = OpenHandle { handle, ino, read, write, append, sync, passthrough, execute };
-            handover.open.push(open);
+            handover.open.push(OpenHandle {
+                handle,
+                ino,
+                read,
+                write,
+                append,
+                sync,
+                passthrough,
+                execute,
+                appends,
+            });
         });
         handover
     }
@@ -151,8 +160,9 @@ impl VarveFs {
                 state.mappers += u32::from(open.read && open.write);
             }
         }
-        let OpenHandle { read, write, append, sync, execute, .. } = *open;
-        let flags = OpenFlags { read, write, append, sync, execute, ..OpenFlags::default() };
+        let OpenHandle { read, write, append, appends, sync, execute, .. } = *open;
+        let flags =
+            OpenFlags { read, write, append, appends, sync, execute, ..OpenFlags::default() };
         Ok(OpenFile { node, flags, passthrough: open.passthrough })
     }
 

@@ -27,6 +27,7 @@ mod dir_rows;
 pub mod dump;
 mod engine;
 mod error;
+mod flags;
 mod fs;
 pub mod fsck;
 mod habits;

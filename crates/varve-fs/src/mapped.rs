@@ -127,7 +127,7 @@ impl VarveFs {
     }
 
     /// Whether somebody has the object of `ino` open for writing, besides this program.
-    fn is_written_straight(&self, ino: InodeId) -> FsResult<bool> {
+    pub(crate) fn is_written_straight(&self, ino: InodeId) -> FsResult<bool> {
         if let Some(node) = self.locator.node(ino) {
             let mut state = node.state();
             if state.writers > 0 && state.passthrough > 0 {

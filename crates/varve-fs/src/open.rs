@@ -15,6 +15,7 @@ use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
 
 use crate::attrs::{SET_GID, SET_UID};
 use crate::error;
+use crate::flags::{check_adds_name, check_opens};
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::namespace::NewInode;
@@ -39,6 +40,7 @@ impl VarveFs {
             FileKind::Directory => return Err(FsError::IsDirectory),
             _ => return Err(FsError::Invalid("only regular files are opened here")),
         }
+        check_opens(&held.inode, flags)?;
         self.revive(&mut held)?;
         let node = self.locator.open(ino, held.place())?;
         let was_dirty = held.inode.content.is_dirty();
@@ -113,8 +115,13 @@ impl VarveFs {
         // Where limits hold every write must pass here.
         let limited = self.accounts.limits(held.counted_in())?;
         // So must writes to a file with set-id bits: past us the kernel judges them by the rights of the opener.
-        let watched = limited || held.inode.perm & (SET_UID | SET_GID) != 0;
+        let append_only = held.inode.flags.append_only();
+        let watched = limited || append_only || held.inode.perm & (SET_UID | SET_GID) != 0;
         let straight = node.state().passthrough > 0;
+        if straight && append_only && flags.read && flags.write {
+            // What it maps it could change anywhere.
+            return Err(FsError::TextBusy);
+        }
         let has_descriptor = object.fd().is_some()
             && ends_right
             && (straight || !watched && self.may_pass(held.inode.ino, object.as_ref(), flags)?);
@@ -271,6 +278,7 @@ impl VarveFs {
         // A commit takes all rows of a view under their locks.
         let _guards = self.lock_rows(&[RowKey::inode(parent)])?;
         let dir = self.dir_row(parent)?;
+        check_adds_name(&dir)?;
         let mut changes = self.changes();
         let new = NewInode::regular(perm);
         let mut inode = self.new_inode(&mut changes, caller, &dir, new, self.now())?;

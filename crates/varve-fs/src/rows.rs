@@ -59,8 +59,8 @@ pub(crate) enum Standing {
 pub(crate) fn differ_by_counts(one: &Inode, other: &Inode) -> bool {
     let rest = |inode: &Inode| match &inode.content {
         Content::Directory(info) => {
-            let Inode { perm, uid, gid, has_xattrs, .. } = *inode;
-            Some((perm, uid, gid, has_xattrs, info.parent, info.suffix))
+            let Inode { perm, uid, gid, has_xattrs, flags, .. } = *inode;
+            Some((perm, uid, gid, has_xattrs, flags, info.parent, info.suffix))
         }
         _ => None,
     };

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use varve_schema::{Content, FileKind};
 use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
-use varve_types::{FileName, InodeId};
+use varve_types::{FileFlags, FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Blocked, Caller, DirEntry, Entry, FileType, FsError, FsResult,
     Handle, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Transact,
@@ -304,6 +304,15 @@ impl Vfs for VarveFs {
     fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64> {
         self.enter();
         self.do_copy_range(from, to, len)
+    }
+
+    fn file_flags(&self, ino: InodeId) -> FsResult<FileFlags> {
+        Ok(self.read_inode(ino)?.flags)
+    }
+
+    fn set_file_flags(&self, ino: InodeId, flags: FileFlags) -> FsResult<()> {
+        self.enter();
+        self.do_set_file_flags(ino, flags)
     }
 
     fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64> {

@@ -15,6 +15,7 @@ use varve_vfs::{FsError, FsResult, XattrMode};
 
 use crate::acl::{ListChange, accept_list, is_list};
 use crate::error;
+use crate::flags::check_xattrs;
 use crate::fs::VarveFs;
 use crate::rows::{Changes, for_each_xattr_row, rows_from};
 use known::InodeRow;
@@ -140,6 +141,7 @@ impl VarveFs {
         if !may_have(held.inode.kind, name) {
             return Err(FsError::NotPermitted);
         }
+        check_xattrs(&held.inode)?;
         let key = self.xattr_key(ino, name);
         let known = self.xattrs.now(ino, held.row_key());
         let mut row = self.xattr_row(key)?;
@@ -308,6 +310,7 @@ impl VarveFs {
         self.writable()?;
         check_name(name)?;
         let mut held = self.hold(ino)?;
+        check_xattrs(&held.inode)?;
         let key = self.xattr_key(ino, name);
         let row = if held.inode.has_xattrs { self.xattr_row(key)? } else { XattrRow::default() };
         if row.get(name).is_none() {

@@ -2,7 +2,8 @@
 //!
 //! [`Adapter::serve`] sends a request to the method for it: `names` for what changes or finds names,
 //! `attributes` for attributes of both kinds, `trees` for those that stand for what is known of trees, `files` for what is open,
-//! `astray` for what the kernel has to hear of appends, `arrivals` for places of mounts to come, `transactions` for what programs do about those; `rules` has what they share.
+//! `astray` for what the kernel has to hear of appends, `arrivals` for places of mounts to come, `transactions` for what programs do about those,
+//! `flags` for file flags; `rules` has what they share.
 //!
 //! Rules that the kernel's protocol adds to the calls:
 //!
@@ -34,6 +35,7 @@ mod astray;
 mod attributes;
 mod checked;
 mod files;
+mod flags;
 mod listers;
 mod names;
 mod rules;

@@ -52,6 +52,7 @@ pub(crate) fn open_flags(raw: u32) -> OpenFlags {
         read: access != libc::O_WRONLY,
         write: access != libc::O_RDONLY,
         append: raw & libc::O_APPEND != 0,
+        appends: false,
         truncate: raw & libc::O_TRUNC != 0,
         exclusive: raw & libc::O_EXCL != 0,
         sync: raw & libc::O_DSYNC != 0,

@@ -346,7 +346,7 @@ impl EntryRow {
 
 #[cfg(test)]
 mod tests {
-    use varve_types::Timestamp;
+    use varve_types::{FileFlags, Timestamp};
 
     use super::*;
     use crate::{Content, DirInfo, Times};
@@ -367,6 +367,7 @@ mod tests {
                 size: 0,
                 times: Times::all(Timestamp::EPOCH),
                 has_xattrs: false,
+                flags: FileFlags::default(),
                 home: None,
                 content,
             };
@@ -396,6 +397,7 @@ mod tests {
             size: 3,
             times: Times::all(Timestamp::EPOCH),
             has_xattrs: false,
+            flags: FileFlags::default(),
             home: None,
             content,
         };

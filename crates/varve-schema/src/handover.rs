@@ -9,7 +9,7 @@
 //!               flags: 0 orphan, 1 may still get its first name, 2 straight handles read what is no longer its object
 //! place:        see [`Place`]
 //! open file:    | handle varint | ino varint | flags u8 |
-//!               flags: 0 read, 1 write, 2 append, 3 sync, 4 passthrough, 5 execute
+//!               flags: 0 read, 1 write, 2 append, 3 sync, 4 passthrough, 5 execute, 6 opened to append
 //! ```
 //!
 //! `spilled` counts the inodes whose entries are in the key space `lookups`. A count is never trusted with an
@@ -30,6 +30,7 @@ const APPEND: u8 = 1 << 2;
 const SYNC: u8 = 1 << 3;
 const PASSTHROUGH: u8 = 1 << 4;
 const EXECUTE: u8 = 1 << 5;
+const APPENDS: u8 = 1 << 6;
 
 /// The volatile state of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub struct OpenHandle {
     pub passthrough: bool,
     /// A program is executed from it.
     pub execute: bool,
+    /// It was opened to append; the front end says of each write whether it goes to the end.
+    pub appends: bool,
 }
 
 fn flag(on: bool, bit: u8) -> u8 {
@@ -164,17 +167,20 @@ impl OpenHandle {
                 | flag(self.append, APPEND)
                 | flag(self.sync, SYNC)
                 | flag(self.passthrough, PASSTHROUGH)
-                | flag(self.execute, EXECUTE),
+                | flag(self.execute, EXECUTE)
+                | flag(self.appends, APPENDS),
         );
     }
 
     fn decode_from(reader: &mut Reader<'_>) -> Result<OpenHandle, DecodeError> {
         let (handle, ino) = (reader.varint()?, InodeId::new(reader.varint()?));
-        let flags = flags(reader, READ | WRITE | APPEND | SYNC | PASSTHROUGH | EXECUTE)?;
+        let known = READ | WRITE | APPEND | SYNC | PASSTHROUGH | EXECUTE | APPENDS;
+        let flags = flags(reader, known)?;
         let has = |bit: u8| flags & bit != 0;
         let (read, write, append) = (has(READ), has(WRITE), has(APPEND));
         let (sync, passthrough, execute) = (has(SYNC), has(PASSTHROUGH), has(EXECUTE));
-        Ok(OpenHandle { handle, ino, read, write, append, sync, passthrough, execute })
+        let appends = has(APPENDS);
+        Ok(OpenHandle { handle, ino, read, write, append, sync, passthrough, execute, appends })
     }
 }
 

@@ -4,11 +4,13 @@
 //! | ino varint | mode u16 | flags u8 | content u8 | uid varint | gid varint |
 //! | nlink varint, if flag 0 | rdev varint, if flag 1 | size varint |
 //! | mtime | atime, unless flag 3 | ctime, unless flag 4 | btime, unless flag 5 |
-//! | home directory varint, home hash varint, if flag 6 | the content |
+//! | home directory varint, home hash varint, if flag 6 | file flags u8, if flag 7 | the content |
 //!
 //! time:     | seconds, zigzag varint | nanoseconds u32 |
 //! flags:    0 nlink is not 1, 1 rdev is not 0, 2 has extended attributes,
-//!           3 atime = mtime, 4 ctime = mtime, 5 btime = mtime, 6 has a home
+//!           3 atime = mtime, 4 ctime = mtime, 5 btime = mtime, 6 has a home,
+//!           7 has file flags
+//! file flags, never 0, of regular files and directories: 0 immutable, 1 append-only, 2 no dump
 //! content:  1 none
 //!           2 inline     | len varint | bytes |        the file's first bytes; the rest is a hole
 //!           3 symlink    | len varint | target |
@@ -26,7 +28,7 @@
 
 use bytes::Bytes;
 use varve_types::limits::SYMLINK_BYTES_MAX;
-use varve_types::{InodeId, Timestamp};
+use varve_types::{FileFlags, InodeId, Timestamp};
 
 use crate::codec::{Short, unzigzag, zigzag};
 use crate::{
@@ -41,7 +43,7 @@ const ATIME_IS_MTIME: u8 = 1 << 3;
 const CTIME_IS_MTIME: u8 = 1 << 4;
 const BTIME_IS_MTIME: u8 = 1 << 5;
 const HAS_HOME: u8 = 1 << 6;
-const FLAGS_KNOWN: u8 = (1 << 7) - 1;
+const HAS_FILE_FLAGS: u8 = 1 << 7;
 
 /// Room for all of an inode but the bytes of its content, and for a word.
 const HEAD_ROOM: usize = 240;
@@ -79,6 +81,11 @@ impl FileKind {
             0o14 => Some(FileKind::Socket),
             _ => None,
         }
+    }
+
+    /// Whether such an inode may have file flags.
+    pub const fn has_flags(self) -> bool {
+        matches!(self, FileKind::Regular | FileKind::Directory)
     }
 }
 
@@ -202,6 +209,8 @@ pub struct Inode {
     pub times: Times,
     /// It has extended attributes.
     pub has_xattrs: bool,
+    /// What chattr(1) has set; nothing unless [`FileKind::has_flags`].
+    pub flags: FileFlags,
     /// Where it counts, if it has a row of its own, a name, and is no directory.
     pub home: Option<Home>,
     /// Where its content is.
@@ -238,7 +247,8 @@ impl Inode {
             | flag(times.atime == times.mtime, ATIME_IS_MTIME)
             | flag(times.ctime == times.mtime, CTIME_IS_MTIME)
             | flag(times.btime == times.mtime, BTIME_IS_MTIME)
-            | flag(self.home.is_some(), HAS_HOME);
+            | flag(self.home.is_some(), HAS_HOME)
+            | flag(!self.flags.is_empty(), HAS_FILE_FLAGS);
         head.put([flags, self.content.tag()]);
         head.put_varint(u64::from(self.uid));
         head.put_varint(u64::from(self.gid));
@@ -263,6 +273,9 @@ impl Inode {
             head.put_varint(home.dir.get());
             head.put_varint(home.hash);
         }
+        if !self.flags.is_empty() {
+            head.put([self.flags.bits()]);
+        }
         self.content.put_head(head);
     }
 
@@ -273,9 +286,6 @@ impl Inode {
         let reader = &mut copy;
         let (ino, kind, mode) = take_identity(reader)?;
         let flags = reader.u8()?;
-        if flags & !FLAGS_KNOWN != 0 {
-            return Err(reader.error("unknown inode flags"));
-        }
         let tag = reader.u8()?;
         let (uid, gid) = (reader.varint32()?, reader.varint32()?);
         let nlink = if flags & HAS_NLINK != 0 { reader.varint32()? } else { 1 };
@@ -293,6 +303,12 @@ impl Inode {
         if home.is_some_and(|home| kind == FileKind::Directory || home.hash >> 63 != 0) {
             return Err(reader.error("a wrong home"));
         }
+        let file_flags = match flags & HAS_FILE_FLAGS {
+            0 => FileFlags::default(),
+            _ => FileFlags::from_bits(reader.u8()?)
+                .filter(|flags| !flags.is_empty() && kind.has_flags())
+                .ok_or_else(|| reader.error("wrong file flags"))?,
+        };
         *from = copy;
         let reader = from;
         let content = Content::decode_from(tag, reader)?;
@@ -322,6 +338,7 @@ impl Inode {
             size,
             times: Times { atime, mtime, ctime, btime },
             has_xattrs: flags & HAS_XATTRS != 0,
+            flags: file_flags,
             home,
             content,
         })

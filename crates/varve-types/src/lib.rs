@@ -6,6 +6,7 @@
 
 mod counter;
 mod errno;
+mod flags;
 mod id;
 pub mod limits;
 mod name;
@@ -13,6 +14,7 @@ mod time;
 
 pub use counter::Counter;
 pub use errno::Errno;
+pub use flags::FileFlags;
 pub use id::{BranchId, FileNo, FileSalt, InodeId, KeyspaceId, SeqNo, SublevelId};
 pub use name::{FileName, NameError};
 pub use time::Timestamp;

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
-use varve_types::{FileName, InodeId};
+use varve_types::{FileFlags, FileName, InodeId};
 
 use crate::{
     Attr, Blocked, FileType, FsError, FsResult, SetAttr, TreeLimits, TreeQuota, TreeUsage,
@@ -49,6 +49,9 @@ pub struct OpenFlags {
     pub write: bool,
     /// Every write goes to the end of the file, wherever its offset says.
     pub append: bool,
+    /// It is opened to append, and the front end says of each write anew whether it goes to the end ([`Vfs::append`]). Files that
+    /// are append-only are opened for writing with this or with `append` alone.
+    pub appends: bool,
     /// Cut to zero bytes on open.
     pub truncate: bool,
     /// With create: fail if the name exists.
@@ -447,6 +450,22 @@ pub trait Vfs: Send + Sync {
     /// not to take long. `Invalid` for ranges of one file that overlap, `BadHandle` for a target that is
     /// open to append.
     fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64>;
+
+    /// The flags that chattr(1) sets. `NotSupported` unless the file system has such.
+    fn file_flags(&self, _ino: InodeId) -> FsResult<FileFlags> {
+        Err(FsError::NotSupported("file flags"))
+    }
+
+    /// Sets these flags and clears all others, of a regular file or a directory; whether the caller may is the front end's to
+    /// check. `TextBusy` for making a file immutable to which somebody may write past the file system. From then on:
+    ///
+    /// - What is immutable is not opened to be written to nor cut, written to, linked, moved or removed, and its attributes and
+    ///   extended attributes stay: `NotPermitted`. Into an immutable directory and out of it no name goes.
+    /// - What is append-only is opened for writing only to append, and not cut, linked, moved or removed; its owner, mode and
+    ///   extended attributes stay, and its times but for setting them to now. Of an append-only directory no name goes.
+    fn set_file_flags(&self, _ino: InodeId, _flags: FileFlags) -> FsResult<()> {
+        Err(FsError::NotSupported("file flags"))
+    }
 
     /// The next data or hole at or after `offset`.
     fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64>;

@@ -32,6 +32,7 @@ use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
+use crate::flags::check_adds_name;
 use crate::fs::VarveFs;
 use crate::namespace::{adjust_dir, dangling, row_full};
 use crate::rows::rows_from;
@@ -73,10 +74,11 @@ impl VarveFs {
         }
         let changing = views.lock_changes();
         let key = RowKey::entry(parent, self.hasher.entry(name.as_bytes()));
-        let (guards, _) = self.lock_unfolded(parent, &[RowKey::inode(parent), key])?;
+        let (guards, into) = self.lock_unfolded(parent, &[RowKey::inode(parent), key])?;
         if self.entry_row(key)?.find(name.as_bytes()).is_some() {
             return Err(FsError::Exists);
         }
+        check_adds_name(&into)?;
         drop(guards);
         let source = match original.snapshot {
             Some(snapshot) => self.find_snapshot(snapshot)?.ok_or(FsError::NotFound)?.0,
@@ -129,6 +131,7 @@ impl VarveFs {
         if row.find(name.as_bytes()).is_some() {
             return Err(FsError::Exists);
         }
+        check_adds_name(&into)?;
         let mut copying = Copying::new(self, &from, source, folded);
         let (body, counts) = if is_dir {
             let usage = copying.directory(parent, suffix, &old, ino)?;

@@ -6,6 +6,7 @@ use varve_types::InodeId;
 use varve_vfs::{AllocateMode, FsError, FsResult, Handle};
 
 use super::{changed, end_of};
+use crate::flags::check_allocates;
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::node::OpenFile;
@@ -32,6 +33,7 @@ impl VarveFs {
         }
         let extends = matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange);
         let mut held = if extends { self.hold_counted(ino)? } else { self.hold(ino)? };
+        check_allocates(&held.inode, mode)?;
         self.own_bytes(&mut held)?;
         let mut in_object = held.inode.content.is_object();
         if !in_object && extends && end > self.superblock.large_file_threshold_bytes {

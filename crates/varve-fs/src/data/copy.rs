@@ -41,6 +41,7 @@ impl VarveFs {
             return Err(FsError::Invalid("the ranges overlap"));
         }
         end_of(to.offset, len)?;
+        self.check_writes(&self.read_inode(to.ino)?, target.flags, At::Offset(to.offset))?;
         let is_whole = len == size && from.offset == 0 && to.offset == 0;
         if is_whole
             && matches!(inode.content, Content::Borrowed(_))

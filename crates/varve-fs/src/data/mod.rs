@@ -146,6 +146,7 @@ impl VarveFs {
         let mut set_id = SetIdTaken::None;
         let (offset, bytes);
         if file.node.has_object() {
+            self.check_writes(&self.read_inode(ino)?, file.flags, self.now_at(at))?;
             if kill {
                 set_id = self.drop_set_id(ino)?;
             }
@@ -160,6 +161,7 @@ impl VarveFs {
                 // It may have given up its locks meanwhile.
                 self.own_bytes(&mut held)?;
             }
+            self.check_writes(&held.inode, file.flags, self.now_at(at))?;
             let from = self.now_at(at).before(held.inode.size);
             let end = end_of(from, data.len() as u64)?;
             if kill {

@@ -8,7 +8,7 @@ use varve_types::limits::{FILE_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::FsResult;
 
-use super::line::{Base64, DirLine, InodeLine, Kind, Stored, Text};
+use super::line::{Base64, DirLine, InodeLine, Kind, Letters, Stored, Text};
 use super::load::wrong;
 
 /// The line of an inode without its name and its attributes.
@@ -30,6 +30,7 @@ pub(super) fn line_of(inode: &Inode, parent: InodeId) -> InodeLine {
         mtime: time(inode.times.mtime),
         ctime: time(inode.times.ctime),
         btime: time(inode.times.btime),
+        flags: Letters(inode.flags),
         xattrs: 0,
         target: None,
         data: None,
@@ -45,13 +46,13 @@ pub(super) fn line_of(inode: &Inode, parent: InodeId) -> InodeLine {
         Content::Borrowed(Borrowed { blocks: None, .. }) => line.stored = Some(Stored::Rows),
         Content::Borrowed(_) => line.stored = Some(Stored::File),
         Content::Directory(info) => {
-            line.dir = Some(DirLine {
+            line.dir = Some(Box::new(DirLine {
                 entries: info.entries,
                 subdirs: info.subdirs,
                 bytes_below: info.usage.bytes,
                 files_below: info.usage.files,
                 dirs_below: info.usage.dirs,
-            });
+            }));
         }
     }
     line
@@ -90,10 +91,28 @@ pub(super) fn inode_of(
     if line.size > FILE_BYTES_MAX {
         return Err(wrong(format!("size: {} bytes, more than a file can have", line.size)));
     }
+    let Letters(flags) = line.flags;
+    if !flags.is_empty() && !kind.has_flags() {
+        return Err(wrong("flags: only files and directories have some"));
+    }
     let (nlink, uid, gid, rdev, size) = (line.nlink, line.uid, line.gid, line.rdev, line.size);
     let (perm, has_xattrs) = (line.perm, line.xattrs > 0);
     let content = content_of(kind, hasher, parent, line)?;
-    Ok(Inode { ino, kind, perm, nlink, uid, gid, rdev, size, times, has_xattrs, home, content })
+    Ok(Inode {
+        ino,
+        kind,
+        perm,
+        nlink,
+        uid,
+        gid,
+        rdev,
+        size,
+        times,
+        has_xattrs,
+        flags,
+        home,
+        content,
+    })
 }
 
 fn content_of(

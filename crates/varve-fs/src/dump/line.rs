@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
+use varve_types::FileFlags;
 
 /// The version of dumps that this program writes and reads.
 pub(crate) const VERSION: u32 = 1;
@@ -129,6 +130,9 @@ pub(crate) struct InodeLine {
     pub(crate) mtime: (i64, u32),
     pub(crate) ctime: (i64, u32),
     pub(crate) btime: (i64, u32),
+    /// What chattr(1) has set, by its letters.
+    #[serde(default, skip_serializing_if = "Letters::is_empty")]
+    pub(crate) flags: Letters,
     /// How many `xattr` lines follow.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) xattrs: u32,
@@ -140,7 +144,7 @@ pub(crate) struct InodeLine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stored: Option<Stored>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) dir: Option<DirLine>,
+    pub(crate) dir: Option<Box<DirLine>>,
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -200,6 +204,32 @@ pub(crate) struct EndLine {
     pub(crate) names: u64,
     /// CRC32C of all bytes before this line, 8 hex digits.
     pub(crate) crc32c: String,
+}
+
+/// File flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Letters(pub(crate) FileFlags);
+
+impl Letters {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl TryFrom<String> for Letters {
+    type Error = &'static str;
+
+    fn try_from(letters: String) -> Result<Letters, &'static str> {
+        let flags = FileFlags::from_letters(&letters);
+        flags.map(Letters).ok_or("other flags than \"iad\", or in another order")
+    }
+}
+
+impl From<Letters> for String {
+    fn from(Letters(flags): Letters) -> String {
+        flags.letters()
+    }
 }
 
 /// Bytes that mostly are text.

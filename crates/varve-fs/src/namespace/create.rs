@@ -11,6 +11,7 @@ use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened};
 
 use super::lookup::row_full;
 use crate::attrs::SET_GID;
+use crate::flags::{check_adds_name, inherited};
 use crate::fs::VarveFs;
 use crate::node::OpenNode;
 use crate::rows::Changes;
@@ -122,6 +123,7 @@ impl VarveFs {
         if row.find(name.as_bytes()).is_some() {
             return Err(FsError::Exists);
         }
+        check_adds_name(&dir)?;
         self.check_none_written_elsewhere(&row)?;
         let now = self.now();
         let mut changes = self.changes();
@@ -191,6 +193,7 @@ impl VarveFs {
             size,
             times: Times::all(now),
             has_xattrs: false,
+            flags: inherited(dir, new.kind),
             home: None,
             content: new.content,
         };

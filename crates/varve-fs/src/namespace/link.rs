@@ -16,6 +16,7 @@ use varve_vfs::{Entry, FsError, FsResult};
 
 use super::create::adjust_dir;
 use super::lookup::row_full;
+use crate::flags::{check_adds_name, check_links};
 use crate::fs::VarveFs;
 use crate::rows::Changes;
 
@@ -67,7 +68,9 @@ impl VarveFs {
             if row.find(name.as_bytes()).is_some() {
                 return Err(FsError::Exists);
             }
+            check_adds_name(&dir)?;
             self.check_linkable(&inode, &place)?;
+            check_links(&inode)?;
             if inode.nlink >= LINKS_MAX {
                 return Err(FsError::TooManyLinks);
             }

@@ -21,6 +21,7 @@ use varve_vfs::{FsError, FsResult};
 use super::create::adjust_dir;
 use super::lookup::dangling;
 use crate::error;
+use crate::flags::check_takes_name;
 use crate::fs::VarveFs;
 use crate::rows::{Changes, Standing, rows_from};
 
@@ -96,6 +97,7 @@ impl VarveFs {
                 }
             };
             self.check_written_elsewhere(&inode)?;
+            check_takes_name(&dir, &inode)?;
             let lost = Lost { dir: parent, name, own };
             let home = self.home_without(&inode, lost)?.map(|home| RowKey::inode(home.dir));
             if let Some(home) = home.filter(|home| !guards.holds(*home)) {

@@ -24,6 +24,7 @@ use varve_vfs::{Caller, FsError, FsResult, RenameMode};
 use super::create::{NewInode, adjust_dir, dir_info_mut};
 use super::lookup::{dangling, row_full};
 use super::remove::{Departure, Lost};
+use crate::flags::{check_adds_name, check_takes_name};
 use crate::fs::VarveFs;
 use crate::locks::RowGuards;
 use crate::rows::{Changes, DEPTH_MAX};
@@ -59,6 +60,16 @@ impl Rows {
     fn target_dir(&mut self) -> &mut Inode {
         let last = self.dirs.len() - 1;
         &mut self.dirs[last]
+    }
+
+    /// Whether file flags let the source move to where the target is.
+    fn check_flags(&self, source: &Child, target: Option<&Child>) -> FsResult<()> {
+        check_takes_name(&self.dirs[0], &source.inode)?;
+        let target_dir = &self.dirs[self.dirs.len() - 1];
+        match target {
+            Some(target) => check_takes_name(target_dir, &target.inode),
+            None => check_adds_name(target_dir),
+        }
     }
 
     fn target_row(&mut self) -> &mut EntryRow {
@@ -136,6 +147,7 @@ impl VarveFs {
                 _ if same => return Ok(()),
                 _ => {}
             }
+            rows.check_flags(&source, target.as_ref())?;
             if let Some(home) = self.home_of_replaced(target.as_ref(), &to, mode)?
                 && !guards.holds(home)
             {

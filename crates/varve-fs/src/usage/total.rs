@@ -225,7 +225,7 @@ mod tests {
     use std::cell::Cell;
 
     use varve_schema::{FileKind, Times, encode_inode_row};
-    use varve_types::Timestamp;
+    use varve_types::{FileFlags, Timestamp};
 
     use super::*;
 
@@ -245,6 +245,7 @@ mod tests {
             size: 0,
             times: Times::all(Timestamp::EPOCH),
             has_xattrs: false,
+            flags: FileFlags::default(),
             home: None,
             content: Content::Directory(info),
         };

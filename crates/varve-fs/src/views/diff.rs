@@ -393,7 +393,7 @@ impl<'a> Walk<'a> {
     }
 
     fn is_changed(&self, was: &Inode, is: &Inode) -> bool {
-        let kept = |i: &Inode| (i.kind, i.perm, i.uid, i.gid, i.rdev, i.has_xattrs);
+        let kept = |i: &Inode| (i.kind, i.perm, i.uid, i.gid, i.rdev, i.has_xattrs, i.flags);
         let same_bytes = is.kind == FileKind::Directory
             || (was.size, was.times.mtime) == (is.size, is.times.mtime)
                 && was.content == is.content;

@@ -131,6 +131,11 @@ fn merge_directory(
     let (parent, suffix) = one_change(place(b), place(t), place(o))?;
     let owner = |inode: &Inode| (inode.perm, inode.uid, inode.gid);
     let (perm, uid, gid) = one_change(owner(base), owner(theirs), owner(ours))?;
+    let flags = one_change(base.flags, theirs.flags, ours.flags)?;
+    if theirs.flags.without(base.flags).fixed() && ours.times.ctime != base.times.ctime {
+        // What the transaction has done to it may not be done any more.
+        return None;
+    }
     let has_xattrs = one_change(base.has_xattrs, theirs.has_xattrs, ours.has_xattrs)?;
     let since = |now: &DirInfo| now.usage.minus(b.usage.as_change()).as_change();
     let info = DirInfo {
@@ -143,7 +148,7 @@ fn merge_directory(
         // Unfolded by either, it has the names that it gets by that.
         source: t.source.and(o.source),
     };
-    let mut merged = Inode { perm, uid, gid, has_xattrs, ..theirs.clone() };
+    let mut merged = Inode { perm, uid, gid, has_xattrs, flags, ..theirs.clone() };
     merged.nlink = info.subdirs.saturating_add(2);
     merged.times.atime = theirs.times.atime.max(ours.times.atime);
     merged.times.mtime = theirs.times.mtime.max(ours.times.mtime);

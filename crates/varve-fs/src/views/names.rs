@@ -13,7 +13,7 @@
 //! `.varve` of another kind ([`super::below`]).
 
 use varve_schema::{Content, DirInfo, Inode, Times};
-use varve_types::{FileName, InodeId, Timestamp};
+use varve_types::{FileFlags, FileName, InodeId, Timestamp};
 use varve_vfs::{DirEntry, Entry, FileType, FsError, FsResult};
 
 use super::made_up::MadeUp;
@@ -163,6 +163,7 @@ impl VarveFs {
             size,
             times: Times::all(time),
             has_xattrs: false,
+            flags: FileFlags::default(),
             home: None,
             content,
         })

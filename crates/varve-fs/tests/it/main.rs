@@ -22,6 +22,7 @@ mod dump;
 mod engines;
 mod faults;
 mod findings;
+mod flags;
 mod full_disk;
 mod handover;
 mod interposed;

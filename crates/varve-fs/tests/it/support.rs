@@ -21,6 +21,7 @@ const fn flags(read: bool, write: bool) -> OpenFlags {
         read,
         write,
         append: false,
+        appends: false,
         truncate: false,
         exclusive: false,
         sync: false,

@@ -103,7 +103,12 @@ impl Adapter {
         let handle = Handle(handle);
         if is_writeback {
             // The kernel tells programs of errors of such a write, and of a part nobody.
-            self.vfs.write_all(call.ino, handle, offset, data, kill_set_id)?;
+            let written = self.vfs.write_all(call.ino, handle, offset, data, kill_set_id);
+            if matches!(written, Err(FsError::NotPermitted)) {
+                // What was changed in mapped memory does not become bytes of the file, so nobody is to read it.
+                self.astray.tell(self.notifier(call.origin), call.ino);
+            }
+            written?;
             let set_id = if kill_set_id { SetIdTaken::AllButGroup } else { SetIdTaken::None };
             Ok(Written { offset, bytes: data.len(), set_id })
         } else if convert::open_flags(open_flags).append {

@@ -179,7 +179,7 @@ impl Adapter {
 }
 
 /// Makes a call by a thread that may wait, until no locks are in its way or it has failed.
-fn unblocked<T>(vfs: &dyn Vfs, mut call: impl FnMut() -> FsResult<T>) -> FsResult<T> {
+pub(super) fn unblocked<T>(vfs: &dyn Vfs, mut call: impl FnMut() -> FsResult<T>) -> FsResult<T> {
     let mut once = || match call() {
         Err(FsError::Blocked(blocked)) => Err(blocked),
         done => Ok(done),

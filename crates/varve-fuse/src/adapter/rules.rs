@@ -134,6 +134,7 @@ impl Adapter {
     pub(super) fn open_flags(&self, raw: u32) -> OpenFlags {
         let flags = convert::open_flags(raw);
         // Each write says whether it is by a file that is open to append: what was opened so need not stay so (fcntl F_SETFL).
-        OpenFlags { append: false, sync: flags.sync || self.options.sync_writes, ..flags }
+        let (appends, sync) = (flags.append, flags.sync || self.options.sync_writes);
+        OpenFlags { append: false, appends, sync, ..flags }
     }
 }

@@ -46,13 +46,16 @@ const ABORT: u32 = 0x4010_5603;
 /// Bytes of what they bring or take.
 const TXN_BYTES: usize = 16;
 /// What stands before what an ioctl takes: result, flags, and two counts that only unrestricted ones have, all 0.
-const IOCTL_OUT_BYTES: usize = 16;
+pub(super) const IOCTL_OUT_BYTES: usize = 16;
 
 /// The most digits that an id has.
 const ID_DIGITS_MAX: u32 = 20;
 
 impl Adapter {
     pub(super) fn ioctl(&self, call: &Call<'_>, ioctl: &Ioctl<'_>) -> Served {
+        if let Some(served) = self.flags_ioctl(call, ioctl) {
+            return served;
+        }
         let what = match ioctl.command {
             BEGIN if ioctl.out_bytes as usize >= TXN_BYTES => {
                 Transact::Begin { dir: call.ino, how: String::new() }

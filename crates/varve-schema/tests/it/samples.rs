@@ -6,7 +6,7 @@ use varve_schema::{
     Handover, Home, Inode, KnownInode, Limits, Loan, LookupsRow, Mark, OpenHandle, ParentRow,
     Pending, Place, RowKey, StoreId, Times, Twin, Usage, UsageChange, XattrRow, encode_inode_row,
 };
-use varve_types::{InodeId, Timestamp};
+use varve_types::{FileFlags, InodeId, Timestamp};
 
 use crate::exercise::{self, Recode};
 
@@ -34,6 +34,7 @@ pub(crate) fn file() -> Inode {
         size: 0,
         times: Times::all(time(1_700_000_000, 123_456_789)),
         has_xattrs: false,
+        flags: FileFlags::default(),
         home: None,
         content: Content::None,
     }
@@ -78,6 +79,7 @@ fn handover() -> Handover {
         sync: false,
         passthrough: !write,
         execute: !write,
+        appends: false,
     };
     Handover {
         next_handle: 1000,
@@ -173,6 +175,7 @@ pub(crate) fn samples() -> Vec<Sample> {
     let dirty = Inode { content: Content::Object { dirty: true, blocks: 0 }, ..object.clone() };
     let home = Some(Home { dir: InodeId::new(1234), hash: 0x12_3456_789a_bcde });
     let linked = Inode { nlink: 3, home, ..inline.clone() };
+    let all_flags = FileFlags::IMMUTABLE.with(FileFlags::APPEND_ONLY).with(FileFlags::NO_DUMP);
     let mut telling = directory();
     if let Content::Directory(info) = &mut telling.content {
         info.untold = UsageChange { bytes: -70_000, files: 3, dirs: -1 };
@@ -205,6 +208,8 @@ pub(crate) fn samples() -> Vec<Sample> {
         entry("entry-dirty-object", row_of(vec![(b"d", Body::Inline(dirty))])),
         inode("inode-directory", &directory()),
         inode("inode-linked-file", &linked),
+        inode("inode-fixed-directory", &Inode { flags: FileFlags::IMMUTABLE, ..directory() }),
+        inode("inode-all-flags", &Inode { flags: all_flags, ..linked.clone() }),
         sample("handover", handover().encode(), exercise::handover),
         sample("xattrs", xattrs.encode(), exercise::xattr),
         inode("inode-directory-untold", &telling),

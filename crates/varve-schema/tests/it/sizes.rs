@@ -4,7 +4,7 @@ use varve_schema::{
     Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Folded, Home, Inode, Loan,
     NAMES_PER_ROW_MAX, Times, Usage, UsageChange, decode_inode_row, encode_inode_row,
 };
-use varve_types::{InodeId, Timestamp};
+use varve_types::{FileFlags, InodeId, Timestamp};
 
 use crate::samples::{directory, file};
 
@@ -55,6 +55,7 @@ fn the_largest_rows_come_back() {
         size: u64::MAX,
         times,
         has_xattrs: true,
+        flags: FileFlags::default(),
         home,
         content,
     };

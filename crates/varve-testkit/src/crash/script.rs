@@ -344,6 +344,7 @@ fn changes_nothing(op: &Op) -> bool {
             | Op::Access { .. }
             | Op::GetXattr { .. }
             | Op::ListXattr { .. }
+            | Op::GetFlags { .. }
             | Op::SlotGetattr { .. }
             | Op::Seek { .. }
             | Op::Readdir { .. }

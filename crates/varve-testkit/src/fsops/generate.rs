@@ -3,7 +3,7 @@
 //! The generator is told which operations succeeded and mostly uses paths that exist; the rest are free
 //! names, taken names and nonsense, so that errors are tested as much as successes.
 
-use varve_types::Timestamp;
+use varve_types::{FileFlags, Timestamp};
 use varve_vfs::{
     AccessMode, AllocateMode, Caller, OpenFlags, RenameMode, SeekFrom, SetAttr, SetTime, XattrMode,
 };
@@ -28,6 +28,8 @@ pub struct Universe {
     pub clones_percent: u64,
     /// How many percent copy from file to file.
     pub copies_percent: u64,
+    /// How many percent set or clear file flags.
+    pub flags_percent: u64,
 }
 
 /// Paths above which nothing is cloned, as each clone may double them.
@@ -47,6 +49,7 @@ impl Default for Universe {
             xattrs: [&b"user.a"[..], b"user.b", b"trusted.t"].map(<[u8]>::to_vec).into(),
             clones_percent: 0,
             copies_percent: 0,
+            flags_percent: 0,
         }
     }
 }
@@ -58,13 +61,15 @@ pub struct Generator {
     universe: Universe,
     dirs: Vec<TreePath>,
     others: Vec<TreePath>,
+    /// What has flags that forbid something.
+    fixed: Vec<TreePath>,
 }
 
 impl Generator {
     /// The sequence of `seed` in `universe`.
     pub fn new(seed: u64, universe: Universe) -> Generator {
         let dirs = vec![TreePath::default()];
-        Generator { rng: Rng::new(seed), universe, dirs, others: Vec::new() }
+        Generator { rng: Rng::new(seed), universe, dirs, others: Vec::new(), fixed: Vec::new() }
     }
 
     /// The next operation. [`Generator::observe`] takes those that succeeded.
@@ -77,6 +82,10 @@ impl Generator {
         let copies = self.universe.copies_percent;
         if copies > 0 && self.rng.below(100) < copies {
             return self.copy_op();
+        }
+        let flags = self.universe.flags_percent;
+        if flags > 0 && self.rng.below(100) < flags {
+            return self.flags_op();
         }
         match self.rng.below(100) {
             0..35 => self.name_op(),
@@ -224,6 +233,23 @@ impl Generator {
         }
     }
 
+    /// Mostly takes back what was set first, so that the tree goes on changing.
+    fn flags_op(&mut self) -> Op {
+        if !self.fixed.is_empty() && self.rng.chance(50) {
+            let flags = if self.rng.chance(80) { 0 } else { 1 << 2 };
+            let flags = FileFlags::from_bits(flags).unwrap_or_default();
+            return Op::SetFlags { path: self.fixed.remove(0), flags };
+        }
+        let path = self.any();
+        match self.rng.below(4) {
+            0 => Op::GetFlags { path },
+            _ => {
+                let flags = FileFlags::from_bits(self.rng.below(8) as u8).unwrap_or_default();
+                Op::SetFlags { path, flags }
+            }
+        }
+    }
+
     fn look_op(&mut self) -> Op {
         match self.rng.below(12) {
             0..3 => {
@@ -250,6 +276,7 @@ impl Generator {
             Op::Mknod { path, .. } | Op::Symlink { path, .. } | Op::Create { path, .. } => {
                 push(&mut self.others, path);
             }
+            Op::SetFlags { path, flags } if flags.fixed() => push(&mut self.fixed, path),
             Op::Link { to, .. } | Op::SlotLink { to, .. } => push(&mut self.others, to),
             Op::Unlink { path } => self.others.retain(|known| known != path),
             Op::Rmdir { path } => self.dirs.retain(|known| known != path),
@@ -338,6 +365,7 @@ impl Generator {
             read,
             write,
             append: self.rng.chance(15),
+            appends: self.universe.flags_percent > 0 && self.rng.chance(30),
             truncate: write && self.rng.chance(10),
             exclusive: self.rng.chance(25),
             sync: self.rng.chance(5),

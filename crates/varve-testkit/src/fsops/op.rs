@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use varve_types::FileFlags;
 use varve_vfs::{
     AccessMode, AllocateMode, Caller, OpenFlags, RenameMode, SeekFrom, SetAttr, XattrMode,
 };
@@ -82,6 +83,8 @@ pub enum Op {
     GetXattr { path: TreePath, name: Vec<u8> },
     ListXattr { path: TreePath },
     RemoveXattr { path: TreePath, name: Vec<u8> },
+    GetFlags { path: TreePath },
+    SetFlags { path: TreePath, flags: FileFlags },
     FsyncDir { path: TreePath },
     Sync,
     SlotGetattr { slot: Slot },

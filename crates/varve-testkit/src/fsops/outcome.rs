@@ -1,7 +1,7 @@
 //! What an operation answered, in a form that is equal for two correct file systems: inode ids become
 //! numbers in the order they were first seen, times become whether they moved, listings are sorted.
 
-use varve_types::{Errno, Timestamp};
+use varve_types::{Errno, FileFlags, Timestamp};
 use varve_vfs::FileType;
 
 /// Attributes without what two correct file systems may differ in.
@@ -47,6 +47,8 @@ pub enum Answer {
     Count(usize),
     /// A listing, sorted by name, and whether its cookies kept their rules.
     Listing(Vec<Listed>, bool),
+    /// File flags.
+    Flags(FileFlags),
     /// Names of extended attributes, sorted.
     Names(Vec<Vec<u8>>),
     /// Whether a data or hole offset was one of the allowed ones.

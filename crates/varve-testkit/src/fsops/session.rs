@@ -181,6 +181,8 @@ impl Session {
             | Op::GetXattr { .. }
             | Op::ListXattr { .. }
             | Op::RemoveXattr { .. }
+            | Op::GetFlags { .. }
+            | Op::SetFlags { .. }
             | Op::FsyncDir { .. } => self.run_on_object(call, op),
             _ => self.run_on_name(call, op),
         }
@@ -299,6 +301,14 @@ impl Session {
             Op::RemoveXattr { path, name } => {
                 let ino = call.target(path)?;
                 fs.removexattr(ino, name).map(|()| Answer::Done)
+            }
+            Op::GetFlags { path } => {
+                let ino = call.target(path)?;
+                Ok(Answer::Flags(fs.file_flags(ino)?))
+            }
+            Op::SetFlags { path, flags } => {
+                let ino = call.target(path)?;
+                fs.set_file_flags(ino, *flags).map(|()| Answer::Done)
             }
             Op::FsyncDir { path } => {
                 let ino = call.target(path)?;

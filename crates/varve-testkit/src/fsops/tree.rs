@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 
-use varve_types::{FileName, InodeId, Timestamp};
-use varve_vfs::{FileType, FsResult, Vfs};
+use varve_types::{FileFlags, FileName, InodeId, Timestamp};
+use varve_vfs::{FileType, FsError, FsResult, Vfs};
 
 use super::op::TreePath;
 use super::session::{read_all, split_list};
@@ -36,6 +36,8 @@ pub struct NodeDump {
     pub content_hash: u64,
     /// The bytes that were there to read; for a sound file its size.
     pub content_len: u64,
+    /// What chattr(1) has set.
+    pub flags: FileFlags,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The directory's `..` is the directory that holds it; true of everything else.
@@ -108,6 +110,10 @@ fn dump_node(fs: &dyn Vfs, ino: InodeId, parent: InodeId) -> FsResult<(NodeDump,
         let value = fs.getxattr(ino, &name)?.to_vec();
         xattrs.insert(name, value);
     }
+    let flags = match fs.file_flags(ino) {
+        Err(FsError::NotSupported(_)) => FileFlags::default(),
+        flags => flags?,
+    };
     let node = NodeDump {
         kind: attr.kind,
         perm: attr.perm,
@@ -119,6 +125,7 @@ fn dump_node(fs: &dyn Vfs, ino: InodeId, parent: InodeId) -> FsResult<(NodeDump,
         first_path: TreePath::default(),
         content_hash: hash(&content),
         content_len: content.len() as u64,
+        flags,
         xattrs,
         parent_right,
         listed_kind_right: true,

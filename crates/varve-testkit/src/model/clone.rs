@@ -46,11 +46,12 @@ impl State {
                 (Body::Directory(Dir::new(parent)), names.collect())
             }
         };
-        let (attr, xattrs) = (node.attr, node.xattrs.clone());
+        let (attr, xattrs, flags) = (node.attr, node.xattrs.clone(), node.flags);
         let mut new = Node::new(ino, attr.kind, body, now);
         let nlink = if new.is_dir() { attr.nlink } else { 1 };
         new.attr = varve_vfs::Attr { ino, nlink, ctime: now, btime: now, ..attr };
         new.xattrs = xattrs;
+        new.flags = flags;
         copied.insert(old, ino);
         self.nodes.push(Some(Box::new(new)));
         for (name, child) in names {

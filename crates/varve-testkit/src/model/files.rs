@@ -22,6 +22,12 @@ impl State {
         }
         if let Some(size) = set.size {
             check_size(size)?;
+            node.data()?;
+        }
+        let to = |set: Option<SetTime>| matches!(set, Some(SetTime::To(_)));
+        let owned = set.perm.is_some() || set.uid.is_some() || set.gid.is_some();
+        node.check_flags(!(owned || set.size.is_some() || to(set.atime) || to(set.mtime)))?;
+        if let Some(size) = set.size {
             node.data_mut()?.cut(size);
             node.attr.size = size;
             node.attr.mtime = now;
@@ -51,12 +57,15 @@ impl State {
             && !flags.write
             && self.handles.values().any(|open| open.ino == ino && open.flags.execute);
         let node = self.node_mut(ino)?;
-        let data = node.data_mut()?;
+        node.data()?;
+        if flags.write || flags.truncate {
+            node.check_flags(!flags.truncate && (flags.append || flags.appends))?;
+        }
         if is_executed {
             return Err(FsError::TextBusy);
         }
         if flags.truncate {
-            data.cut(0);
+            node.data_mut()?.cut(0);
             node.attr.size = 0;
             node.touch(now);
         }
@@ -120,6 +129,7 @@ impl State {
         let now = self.now();
         let node = self.node_mut(ino)?;
         let offset = if flags.append { node.attr.size } else { offset };
+        node.check_flags(!flags.appends || offset >= node.attr.size)?;
         let end = offset.checked_add(data.len() as u64).ok_or(FsError::FileTooLarge)?;
         check_size(end)?;
         node.data_mut()?.write(offset, data);
@@ -151,6 +161,7 @@ impl State {
         let now = self.now();
         let node = self.node_mut(ino)?;
         let size = node.attr.size;
+        node.check_flags(matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize))?;
         if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
             node.data_mut()?.zero(offset.min(size), end.min(size).saturating_sub(offset.min(size)));
         }
@@ -193,7 +204,11 @@ impl State {
         ino: InodeId,
         mode: AccessMode,
     ) -> FsResult<()> {
-        let attr = self.node(ino)?.attr;
+        let node = self.node(ino)?;
+        if mode.write {
+            node.check_flags(true)?;
+        }
+        let attr = node.attr;
         let wanted = u32::from(mode.read) * 4 + u32::from(mode.write) * 2 + u32::from(mode.execute);
         let granted = if caller.uid == 0 {
             let executable = attr.kind == FileType::Directory || attr.perm & 0o111 != 0;
@@ -226,6 +241,7 @@ impl State {
         if name.starts_with(b"user.") && !may_have_own {
             return Err(FsError::NotPermitted);
         }
+        node.check_flags(false)?;
         let held: usize = node.xattrs.keys().map(|held| held.len() + 1).sum();
         match (node.xattrs.contains_key(name), mode) {
             (true, XattrMode::Create) => return Err(FsError::XattrExists),
@@ -248,6 +264,7 @@ impl State {
         check_xattr_name(name)?;
         let now = self.now();
         let node = self.node_mut(ino)?;
+        node.check_flags(false)?;
         node.xattrs.remove(name).ok_or(FsError::NoXattr)?;
         node.attr.ctime = now;
         Ok(())

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use varve_types::{FileName, InodeId, limits};
+use varve_types::{FileFlags, FileName, InodeId, limits};
 use varve_vfs::{Attr, Caller, FileType, FsError, FsResult, OpenFlags, Opened, TreeUsage};
 
 use super::State;
@@ -33,13 +33,13 @@ impl State {
         Ok(node.visible())
     }
 
-    /// Refuses a name that is taken, and any name in a removed directory.
+    /// Refuses a name that is taken, and any name in a removed or immutable directory.
     pub(super) fn check_free(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
         let node = self.node(parent)?;
         if node.dir()?.get(name.as_bytes()).is_some() {
             return Err(FsError::Exists);
         }
-        if node.attr.nlink == 0 { Err(FsError::NotFound) } else { Ok(()) }
+        if node.attr.nlink == 0 { Err(FsError::NotFound) } else { node.check_flags(true) }
     }
 
     /// Makes an object under a free name.
@@ -63,10 +63,12 @@ impl State {
         parent: InodeId,
         new: New,
     ) -> FsResult<InodeId> {
-        let (now, born_in) = (self.now(), self.node(parent)?.attr);
+        let (now, dir) = (self.now(), self.node(parent)?);
+        let (born_in, flags) = (dir.attr, dir.flags.and(FileFlags::NO_DUMP));
         let ino = InodeId::new(self.nodes.len() as u64);
         let mut node = Node::new(ino, new.kind, new.body, now);
         node.own(caller, &born_in, new.perm);
+        node.flags = if node.has_flags() { flags } else { FileFlags::default() };
         node.attr.rdev = new.rdev;
         node.attr.size = new.size;
         self.nodes.push(Some(Box::new(node)));
@@ -129,6 +131,7 @@ impl State {
         match node.attr.nlink {
             _ if node.is_dir() => return Err(FsError::NotPermitted),
             0 if !node.linkable => return Err(FsError::NotFound),
+            _ if node.flags.fixed() => return Err(FsError::NotPermitted),
             limits::LINKS_MAX.. => return Err(FsError::TooManyLinks),
             _ => {}
         }
@@ -160,12 +163,19 @@ impl State {
         Ok(usage)
     }
 
+    /// Whether flags let a name of `ino` go from `dir`.
+    pub(super) fn check_takes(&self, dir: InodeId, ino: InodeId) -> FsResult<()> {
+        self.node(dir)?.check_flags(false)?;
+        self.node(ino)?.check_flags(false)
+    }
+
     /// Removes a name of anything but a directory.
     pub(super) fn unlink(&mut self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
         let ino = self.find(parent, name)?;
         if self.node(ino)?.is_dir() {
             return Err(FsError::IsDirectory);
         }
+        self.check_takes(parent, ino)?;
         self.drop_name(parent, name, false)?;
         self.lose_link(ino)
     }
@@ -173,6 +183,8 @@ impl State {
     /// Removes an empty directory.
     pub(super) fn rmdir(&mut self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
         let ino = self.find(parent, name)?;
+        self.node(ino)?.dir()?;
+        self.check_takes(parent, ino)?;
         if !self.node(ino)?.dir()?.is_empty() {
             return Err(FsError::NotEmpty);
         }
@@ -207,7 +219,9 @@ impl State {
         perm: u32,
         flags: OpenFlags,
     ) -> FsResult<(Attr, Opened)> {
-        self.node(parent)?.dir()?;
+        let dir = self.node(parent)?;
+        dir.dir()?;
+        dir.check_flags(true)?;
         let ino = self.make_nameless(caller, parent, New::regular(perm))?;
         let node = self.node_mut(ino)?;
         node.attr.nlink = 0;

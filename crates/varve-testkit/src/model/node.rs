@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use varve_types::{InodeId, Timestamp};
+use varve_types::{FileFlags, InodeId, Timestamp};
 use varve_vfs::{Attr, Caller, FileType, FsError, FsResult};
 
 use super::data::Data;
@@ -14,6 +14,7 @@ pub(super) struct Node {
     pub(super) attr: Attr,
     pub(super) body: Body,
     pub(super) xattrs: BTreeMap<Vec<u8>, Bytes>,
+    pub(super) flags: FileFlags,
     /// Lookups not yet forgotten.
     pub(super) lookups: u64,
     /// Open handles.
@@ -124,7 +125,15 @@ impl Node {
             btime: now,
             is_fleeting: false,
         };
-        Node { attr, body, xattrs: BTreeMap::new(), lookups: 0, opens: 0, linkable: false }
+        Node {
+            attr,
+            body,
+            xattrs: BTreeMap::new(),
+            flags: FileFlags::default(),
+            lookups: 0,
+            opens: 0,
+            linkable: false,
+        }
     }
 
     /// Gives a new inode its owner and permissions, as the directory it is born in has it: a set-group-id
@@ -171,6 +180,19 @@ impl Node {
             Body::Directory(_) => Err(FsError::IsDirectory),
             _ => Err(FsError::Invalid("not a regular file")),
         }
+    }
+
+    /// `NotPermitted` if it is immutable, or append-only and not only something is added.
+    pub(super) fn check_flags(&self, only_adds: bool) -> FsResult<()> {
+        match self.flags.immutable() || self.flags.append_only() && !only_adds {
+            true => Err(FsError::NotPermitted),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether this may have flags.
+    pub(super) fn has_flags(&self) -> bool {
+        matches!(self.attr.kind, FileType::Regular | FileType::Directory)
     }
 
     /// Whether this is a directory.

@@ -26,6 +26,13 @@ impl State {
             Err(FsError::NotFound) if mode != RenameMode::Exchange => None,
             Err(error) => return Err(error),
         };
+        if target != Some(ino) {
+            self.check_takes(parent, ino)?;
+            match target {
+                Some(target) => self.check_takes(new_parent, target)?,
+                None => self.node(new_parent)?.check_flags(true)?,
+            }
+        }
         if parent != new_parent {
             self.check_ancestry(ino, parent, target, new_parent, mode)?;
         }

@@ -14,6 +14,7 @@ const READ_WRITE: OpenFlags = OpenFlags {
     read: true,
     write: true,
     append: false,
+    appends: false,
     truncate: false,
     exclusive: false,
     sync: false,

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use bytes::Bytes;
-use varve_types::{FileName, InodeId, limits};
+use varve_types::{FileFlags, FileName, InodeId, limits};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
     OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, Written,
@@ -293,6 +293,24 @@ impl Vfs for ModelFs {
         let len = usize::try_from(len.min(1 << 20)).unwrap_or(usize::MAX);
         let bytes = self.read(from.ino, from.handle, from.offset, len)?;
         Ok(self.write(to.ino, to.handle, to.offset, &bytes, false)?.bytes as u64)
+    }
+
+    fn file_flags(&self, ino: InodeId) -> FsResult<FileFlags> {
+        Ok(self.state.lock().node(ino)?.flags)
+    }
+
+    fn set_file_flags(&self, ino: InodeId, flags: FileFlags) -> FsResult<()> {
+        let mut state = self.state.lock();
+        let now = state.now();
+        let node = state.node_mut(ino)?;
+        if !node.has_flags() {
+            return Err(FsError::NotSupported("file flags of special files and symbolic links"));
+        }
+        if node.flags != flags {
+            node.flags = flags;
+            node.attr.ctime = now;
+        }
+        Ok(())
     }
 
     fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64> {

@@ -9,6 +9,7 @@ mod attributes;
 mod clones;
 mod copy;
 mod files;
+mod flags;
 mod followed;
 mod full_disk;
 mod handles;

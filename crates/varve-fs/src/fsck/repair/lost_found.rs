@@ -1,8 +1,8 @@
 //! `/lost+found`: where what has no name gets one, `#` and its inode id.
 
 use varve_schema::{Body, Content, DirInfo, FileKind, Inode, Times};
-use varve_types::InodeId;
 use varve_types::limits::NAME_BYTES_MAX;
+use varve_types::{FileFlags, InodeId};
 use varve_vfs::FsResult;
 
 use super::Repair;
@@ -27,6 +27,7 @@ impl Repair<'_> {
             size: 0,
             times: Times::all(self.volume.env.now()),
             has_xattrs: false,
+            flags: FileFlags::default(),
             home: None,
             content,
         }

@@ -1,6 +1,6 @@
 use varve_schema::{EntrySuffix, FileKind, Times};
 use varve_testkit::rng::Rng;
-use varve_types::{InodeId, Timestamp};
+use varve_types::{FileFlags, InodeId, Timestamp};
 
 use super::*;
 
@@ -26,6 +26,7 @@ fn inode(content: Content) -> Inode {
         size: 0,
         times: Times::all(time(1)),
         has_xattrs: false,
+        flags: FileFlags::default(),
         home: None,
         content,
     }

@@ -400,7 +400,6 @@ fn not_supported(place: &Place) {
     for flags in unsupported {
         refused(rustix::fs::fallocate(&file, flags, 0, 4096), Errno::OPNOTSUPP);
     }
-    refused(rustix::fs::ioctl_getflags(&file), Errno::NOTTY);
     let mut bytes = [0; 3];
     let buffers = &mut [std::io::IoSliceMut::new(&mut bytes)];
     let flags = rustix::io::ReadWriteFlags::NOWAIT;
