@@ -598,6 +598,13 @@ impl VarveFs {
             StoreError::Poisoned { cause: error.to_string() }
         });
         self.close_sources();
+        if ends
+            && !self.options.read_only
+            && synced.is_ok()
+            && let Err(error) = self.store.empty_logs()
+        {
+            log::warn!("the log keeps its rows: {error}");
+        }
         // Of two failures that of the store says more.
         let closed = self.store.close();
         (self.lock.lock().take(), closed.and(synced))

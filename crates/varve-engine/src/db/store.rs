@@ -101,6 +101,10 @@ impl Store for Db {
         self.inner.metrics_json()
     }
 
+    fn empty_logs(&self) -> StoreResult<()> {
+        self.inner.empty_logs()
+    }
+
     fn close(&self) -> StoreResult<()> {
         self.shut_down()
     }

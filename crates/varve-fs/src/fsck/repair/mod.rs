@@ -115,7 +115,7 @@ pub fn repair_store(
     let volume = Volume::open(Arc::clone(&env), dir, options.engine_bytes(), Arc::clone(&also))?;
     let aside = Aside::new(Arc::clone(&env), dir, also);
     let mended = mend(&volume, aside, options, progress);
-    let synced = volume.store.sync();
+    let synced = volume.store.sync().and_then(|()| volume.store.empty_logs());
     let closed = volume.store.close();
     drop(volume);
     let mut report = mended.map_err(invalid)?;
